@@ -237,7 +237,7 @@ fn logged_step(
     let plain = Arc::new(Program { micro: plain_graph(&program.micro, false), ..(*program).clone() });
     let batch = batch(gpt, size);
     let mut native = Vec::new();
-    let mut session = Session::new(engine, plain)?;
+    let mut session = Session::new(&mut *engine, plain)?;
     session.load(state)?;
     for number in 1..=STEPS {
         let begin = Instant::now();
@@ -246,7 +246,7 @@ fn logged_step(
     }
     drop(session);
     let (mut logged, mut written) = (Vec::new(), None);
-    let mut session = Session::native(engine, program.clone())?;
+    let mut session = Session::native(&mut *engine, program.clone())?;
     session.load(state)?;
     for number in 1..=STEPS {
         let begin = Instant::now();

@@ -1,14 +1,157 @@
 //! tiebreak: replay disputed steps of neural-network training bit for bit, on any GPU or CPU.
 //!
-//! Data flows one way, and so do imports: each layer is a crate under `crates/`, and this one is the facade over them and the command.
+//! This package is the facade over the layers, which are crates under `crates/`, and the command. Data flows one way, and so do imports.
 //!
-//! The *referee core* decides what is right, from bytes alone: [`arith`] says what a number is, [`program`] what a training step is,
-//! [`commit`] what is promised, [`rounding`] which roundings are logged and which are legal, [`job`] what a run declares, [`dispute`]
-//! what a verdict shows. It has no engine, no threads, no files and no randomness, and is all that is left without the feature `engine`.
+//! | to | take | features |
+//! |---|---|---|
+//! | compute a number as the contract has it | [`arith`] | |
+//! | make a graph, its gradient, a model, a training step | [`program`] | |
+//! | read a job, know what a run is called | [`job`], [`job::computation::Computation`] | |
+//! | commit to tensors and records, sign, prove | [`commit`] | |
+//! | know which roundings are logged, and which are legal | [`rounding`] | |
+//! | check a verdict from its bytes alone, referee a dispute | [`dispute`] | |
+//! | run a graph or a step on a CPU | [`engine::cpu::Cpu`], [`engine::session`] | `engine` |
+//! | run it on a GPU | `engine::gpu` | `gpu`, `cuda` |
+//! | compute a step with all that its record promises | [`step::StepRequest`] | `engine` |
+//! | read a run's folder, evaluate its model | [`run::dir::Run`], [`evaluate`] | `engine` |
+//! | log rounding decisions, and take them from a log | [`observers`] | `engine` |
+//! | train | [`train`] | `engine` |
+//! | audit | [`audit`] | `engine` |
+//! | answer in a dispute, and ask | [`party`], [`net`] | `game` |
+//! | call the command | [`cli::run`] | `cli` |
 //!
-//! With `engine`, [`engine`] executes programs, [`observers`] log and replay rounding decisions meanwhile, [`run`] says what is on disk,
-//! [`step`] is one step with all that its record promises, [`evaluate`] an evaluation; [`train`] and [`audit`] are what people do with them.
-//! `gpu` and `cuda` add engines, `game` the parties of a dispute ([`party`]) and their game between machines ([`net`]), `cli` the command.
+//! Without any feature the crate is the *referee core*, the first six rows: it decides what is right from bytes alone, and has no engine, no
+//! threads, no files and no randomness. No feature changes a bit of any result.
+//!
+//! # Two engines, one result
+//!
+//! ```
+//! # #[cfg(feature = "engine")] {
+//! use std::sync::Arc;
+//! use tiebreak::arith::DType;
+//! use tiebreak::arith::words::bytes_of;
+//! use tiebreak::engine::{cpu::Cpu, outputs_of, reference::Reference};
+//! use tiebreak::program::builder::Builder;
+//! use tiebreak::program::operators::{LinearClasses, linear, relu};
+//! use tiebreak::program::products::ProductTable;
+//!
+//! let mut b = Builder::new(ProductTable::preset());
+//! let x = b.input("x", DType::F32, &[2, 4]);
+//! let w = b.input("w", DType::F32, &[3, 4]);
+//! let dy = b.input("dy", DType::F32, &[2, 3]);
+//! let y = linear(&mut b, LinearClasses::HIDDEN, x, w, None);
+//! let y = relu(&mut b, y);
+//! let gradients = b.backward(y, dy);
+//! b.output("dw", gradients[&w]);
+//! let graph = Arc::new(b.finish());
+//!
+//! let numbers = |count: u32| bytes_of(&(0..count).map(|i| (0.3 * i as f32 - 1.0).to_bits()).collect::<Vec<_>>());
+//! let inputs = [numbers(8), numbers(12), numbers(6)];
+//! assert_eq!(outputs_of(&mut Cpu::new(0)?, &graph, &inputs)?, outputs_of(&mut Reference, &graph, &inputs)?);
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # A run and its audit
+//!
+//! ```
+//! # #[cfg(feature = "engine")] {
+//! use tiebreak::audit::plan::{Choice, plan};
+//! use tiebreak::audit::{Outcome, audit, checks};
+//! use tiebreak::commit::keys::PrivateKey;
+//! use tiebreak::engine::cpu::Cpu;
+//! use tiebreak::run::disk::Disk;
+//! use tiebreak::train::{Beginning, begin, train};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let job = folder.path().join("job.toml");
+//! std::fs::write(&job, r#"
+//! steps = 3
+//! model = { kind = "gpt", vocabulary = 128, context = 4, layers = 1, heads = 1, width = 8 }
+//! data = { kind = "bytes", path = "text.txt" }
+//! optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+//! schedule = { peak = 0.1 }
+//! batch = { micro_batch = 2 }
+//! "#)?;
+//! std::fs::write(folder.path().join("text.txt"), "to be or not to be, that is the question")?;
+//!
+//! let key = PrivateKey::generate("trainer.example", [7; 32])?; // take the system's randomness, and for the nonce too
+//! let beginning = Beginning {
+//!     job: &job,
+//!     data_root: None,
+//!     out: &folder.path().join("run"),
+//!     key: Some(&key),
+//!     challenge: None,
+//!     logged: false,
+//!     nonce: [1; 16],
+//! };
+//! let (disk, mut engine) = (Disk::default(), Cpu::new(1)?);
+//! let run = begin(&disk, &beginning)?;
+//! train(&disk, &run, &mut engine, Some(&key), &mut tiebreak::train::Silent)?;
+//!
+//! // An auditor has the folder and the trainer's public key.
+//! let checked = checks::always(&run, Some(&key.public()))?;
+//! let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
+//! let (report, verdict) = audit(&run, &mut engine, checked, plan, None, &mut tiebreak::audit::Silent)?;
+//! assert_eq!((report.outcome.clone(), report.steps_replayed()), (Outcome::Matches, 3));
+//! assert!(verdict.is_none());
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # A cheat, convicted
+//!
+//! A trainer who cheats is there with the feature `testing` alone.
+//!
+//! ```
+//! # #[cfg(feature = "testing")] {
+//! # use tiebreak::audit::plan::{Choice, plan};
+//! # use tiebreak::audit::{audit, checks};
+//! # use tiebreak::commit::keys::PrivateKey;
+//! # use tiebreak::engine::cpu::Cpu;
+//! # use tiebreak::engine::reference::Reference;
+//! # use tiebreak::run::disk::Disk;
+//! # use tiebreak::train::{Beginning, begin, train_as};
+//! use tiebreak::dispute::verdict::{Outcome, Verdict};
+//! use tiebreak::train::cheat::Cheat;
+//! # let folder = tempfile::tempdir()?;
+//! # let job = folder.path().join("job.toml");
+//! # std::fs::write(&job, r#"
+//! # steps = 3
+//! # model = { kind = "gpt", vocabulary = 128, context = 4, layers = 1, heads = 1, width = 8 }
+//! # data = { kind = "bytes", path = "text.txt" }
+//! # optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+//! # schedule = { peak = 0.1 }
+//! # batch = { micro_batch = 2 }
+//! # commit = { granularity = "operator" }
+//! # "#)?;
+//! # std::fs::write(folder.path().join("text.txt"), "to be or not to be, that is the question")?;
+//! # let key = PrivateKey::generate("trainer.example", [7; 32])?;
+//! # let out = &folder.path().join("run");
+//! # let beginning =
+//! #     Beginning { job: &job, data_root: None, out, key: Some(&key), challenge: None, logged: false, nonce: [1; 16] };
+//! # let disk = Disk::default();
+//! # let run = begin(&disk, &beginning)?;
+//! # let mut engine = Cpu::new(1)?;
+//!
+//! // One element of one operator's output is off in step 2, and every record says what an honest trainer's would.
+//! let mut cheat: Cheat = "operator@2".parse()?;
+//! train_as(&disk, &run, &mut engine, Some(&key), &mut cheat, &mut tiebreak::train::Silent)?;
+//! # let checked = checks::always(&run, Some(&key.public()))?;
+//! # let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
+//!
+//! // The auditor's engine need not be the trainer's.
+//! let (_, verdict) = audit(&run, &mut Reference, checked, plan, None, &mut tiebreak::audit::Silent)?;
+//! let file = verdict.ok_or("there is a difference")?.to_bytes();
+//!
+//! // Whoever gets the file needs neither the run nor an engine.
+//! match Verdict::from_bytes(&file)?.check(Some(&key.public()))? {
+//!     Outcome::Convicts(finding) => assert_eq!(finding.step, 2),
+//!     other => panic!("{other:?}"),
+//! }
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

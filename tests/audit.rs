@@ -198,6 +198,7 @@ fn a_difference_that_is_not_confirmed_in_time_is_no_conviction() {
         assert!(matches!(found.outcome, Outcome::Diverges { step: 1, .. }) && found.verdict.is_some());
         let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
         let none = Some(std::time::Duration::ZERO);
+        drop(session);
         let (report, _) = audit(&run, &mut cpu, checked, plan, none, &mut Silent).unwrap();
         assert!(!report.is_complete() && report.replayed.iter().all(|(first, last)| first > last));
     }

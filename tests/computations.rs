@@ -5,22 +5,35 @@
 mod common;
 
 use std::fs;
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use common::{gpt_job, key, program_job, trained};
+use tiebreak::arith::words::bytes_of;
 use tiebreak::commit::keys::PrivateKey;
+use tiebreak::commit::record::StepRecord;
+use tiebreak::commit::state::{state_digest, tensor_digests};
 use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
 use tiebreak::engine::reference::Reference;
 use tiebreak::engine::session::{Session, StepScalars};
+use tiebreak::job::JOB_MAX;
+use tiebreak::job::computation::{Computation, ComputationError};
 use tiebreak::job::data::Dataset;
+use tiebreak::job::identity::{CONTRACT, ComputationSummary, philox_key, program_digest, seed};
+use tiebreak::job::manifest::{DataFile, GroupTree, files_root};
+use tiebreak::observers::replay::Replayer;
+use tiebreak::program::graph::Node;
+use tiebreak::program::init;
+use tiebreak::program::phase::Phase;
 use tiebreak::program::step::MicroBatch;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript;
-use tiebreak::step::{CommittedStep, RunStep, StepRequest};
+use tiebreak::step::{CommittedStep, Roundings, RunStep, StepRequest, Watch, scalars};
 use tiebreak::train::conduct::Conduct;
 use tiebreak::train::{Beginning, Silent, TrainError, begin, train, train_as};
 
@@ -192,4 +205,129 @@ fn the_initial_record_is_signed_before_anything_is_computed() {
     let mut watchful = Watchful(0);
     train_as(&disk, &run, &mut Cpu::new(1).unwrap(), Some(&key()), &mut watchful, &mut Silent).unwrap();
     assert_eq!(watchful.0, 8);
+}
+
+const TEXT: &[u8] = b"No folder holds these words: a computation follows from what is said here, and a step of it from nothing else.";
+
+/// A computation of a small GPT over [`TEXT`], and its samples, from texts in memory alone.
+fn in_memory(extra: &str) -> (Computation, Dataset) {
+    let job = format!(
+        r#"steps = 3
+clip_norm = 1.0
+model = {{ kind = "gpt", vocabulary = 256, context = 8, width = 16, heads = 2, layers = 1 }}
+data = {{ kind = "bytes", path = "words" }}
+optimizer = {{ kind = "adamw", beta1 = 0.9, beta2 = 0.99, epsilon = 1e-8, weight_decay = 0.1 }}
+schedule = {{ peak = 1e-2 }}
+batch = {{ micro_batch = 2, micro_batches = 2 }}
+commit = {{ granularity = "operator" }}
+{extra}"#
+    );
+    let (parsed, program) = Computation::parsed("job", &job, None).unwrap();
+    let (manifest, tree) = GroupTree::of(&mut &*TEXT).unwrap();
+    let (data, digest) = (files_root(std::slice::from_ref(&manifest)), program_digest(&program));
+    let state = init::state(&program, philox_key(&seed(&parsed, &digest, &data, None)));
+    let state: Vec<Vec<u8>> = state.iter().map(|words| bytes_of(words)).collect();
+    let initial = state_digest(&program.state(), &tensor_digests(&program.state(), &state));
+    let contract = CONTRACT.to_string();
+    let summary = ComputationSummary { contract, challenge: None, program: digest, data, initial };
+    let file = DataFile::new("words".into(), manifest, tree, Box::new(Cursor::new(TEXT)));
+    let dataset = Dataset::of(vec![file], Path::new("data"), &parsed.data, &program.sample()).unwrap();
+    (Computation::derive("job", &job, None, summary).unwrap(), dataset)
+}
+
+/// All steps of a computation on a session, each run by `step`: their records.
+fn records(
+    computation: &Computation,
+    dataset: &mut Dataset,
+    mut session: Session,
+    mut step: impl FnMut(&mut Session, StepRequest, u32) -> CommittedStep,
+) -> Vec<StepRecord> {
+    let program = &computation.program;
+    let state = init::state(program, computation.key());
+    session.load(&state.iter().map(|words| bytes_of(words)).collect::<Vec<_>>()).unwrap();
+    let steps = 1..=computation.job.steps;
+    let each = steps.map(|number| {
+        let batch = dataset.batch(program, computation.key(), number).unwrap();
+        let request = StepRequest::new(computation, scalars(computation, number), &batch);
+        step(&mut session, request, number).record
+    });
+    each.collect()
+}
+
+#[test]
+fn a_step_is_trained_and_audited_without_a_folder() {
+    for extra in ["", "[rounding]"] {
+        let (computation, mut dataset) = in_memory(extra);
+        let program = Arc::new(computation.program.clone());
+        let watch = Watch::default();
+        let mut logs = Vec::new();
+        let mut trainer = Cpu::new(2).unwrap().with_native(Native::ALL[1]);
+        let session = match computation.job.rounding {
+            Some(_) => Session::native(&mut trainer, program.clone()).unwrap(),
+            None => Session::new(&mut trainer, program.clone()).unwrap(),
+        };
+        let trained = records(&computation, &mut dataset, session, |session, request, _| {
+            let done = request.run(session, Roundings::Logged, &watch).unwrap();
+            logs.extend(done.log.iter().map(|(log, _)| log.clone()));
+            done
+        });
+        assert_eq!(logs.len(), if extra.is_empty() { 0 } else { 3 });
+        // Auditors: the scalar reference, which needs no log of a job without roundings, and a trainer who changes a value on the way.
+        let mut replay = |tampers: bool| {
+            let mut reference = Reference;
+            let session = Session::new(&mut reference, program.clone()).unwrap();
+            records(&computation, &mut dataset, session, |session, request, number| {
+                let mut changed = !tampers || number != 2;
+                let mut change = |_: Phase, _: usize, node: &Node, bytes: &[u8]| {
+                    let first = !changed && node.operator.contains("gelu");
+                    changed |= first;
+                    first.then(|| bytes.iter().map(|byte| byte ^ 0x10).collect())
+                };
+                let request = request.tampered(Some(&mut change));
+                let Some(rounding) = &computation.job.rounding else {
+                    return request.run(session, Roundings::Logged, &watch).unwrap();
+                };
+                let log = logs[number as usize - 1].clone();
+                let mut replayer = Replayer::new(rounding, &program.micro, log);
+                request.run(session, Roundings::Replayed(&mut replayer), &watch).unwrap()
+            })
+        };
+        assert_eq!(replay(false), trained, "{extra}");
+        let cheat = replay(true);
+        assert!(cheat[0] == trained[0] && cheat[1] != trained[1], "{extra}");
+    }
+}
+
+#[test]
+fn a_computation_that_does_not_hold_together_is_refused_by_what_is_wrong() {
+    let (computation, _) = in_memory("");
+    let job = "steps = 3";
+    let refused = |job: &str, edit: fn(&mut ComputationSummary)| {
+        let mut summary = computation.summary.clone();
+        edit(&mut summary);
+        Computation::derive("the job", job, None, summary).unwrap_err()
+    };
+    assert!(matches!(refused(job, |_| ()), ComputationError::Job(why) if why.0.contains("the job")));
+    assert!(matches!(refused(&" ".repeat(JOB_MAX as usize + 1), |_| ()), ComputationError::TooLong));
+    let contract = refused(job, |summary| summary.contract = "another".into());
+    assert!(matches!(contract, ComputationError::Contract(why) if why.contains("\"another\"")));
+}
+
+#[test]
+fn a_session_with_an_engine_of_its_own_goes_to_another_thread() {
+    let (computation, mut dataset) = in_memory("");
+    let program = Arc::new(computation.program.clone());
+    let watch = Watch::default();
+    let mut engine: Box<dyn Engine> = Box::new(Cpu::new(1).unwrap());
+    let lent = Session::new(&mut engine, program.clone()).unwrap();
+    let here = records(&computation, &mut dataset, lent, |session, request, _| {
+        request.run(session, Roundings::Logged, &watch).unwrap()
+    });
+    let own: Session<'static> = Session::new(engine, program).unwrap();
+    let there = std::thread::spawn(move || {
+        records(&computation, &mut dataset, own, |session, request, _| {
+            request.run(session, Roundings::Logged, &Watch::default()).unwrap()
+        })
+    });
+    assert_eq!(there.join().unwrap(), here);
 }

@@ -69,3 +69,21 @@ fn the_crates_below_are_those_of_the_page() {
         .collect();
     assert_eq!(tree, page, "cargo's tree on the left, docs/REFEREE.md on the right");
 }
+
+/// A referee that leaves a check out is made for tests of tests, and no build but a test's has it.
+#[test]
+fn the_command_has_no_referee_that_leaves_checks_out() {
+    let features = |edges: &str| {
+        let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
+        let tree = Command::new(cargo)
+            .args(["tree", "--package", "tiebreak", "--edges", edges, "--invert", "tiebreak-dispute"])
+            .args(["--locked", "--offline"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .unwrap();
+        assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+        String::from_utf8(tree.stdout).unwrap()
+    };
+    assert!(!features("normal,build,features").contains("feature \"faults\""));
+    assert!(features("normal,dev,features").contains("feature \"faults\""));
+}

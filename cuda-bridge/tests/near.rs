@@ -8,6 +8,7 @@ use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::near::{ELEMENTS, ROWS, near_ties, round_near_ties, row_norms};
 use tiebreak::arith::rounding_grid::GridRule;
 use tiebreak::engine::near_tie_search::Candidate;
+use tiebreak::observers::near_ties::Search as _;
 use tiebreak::observers::norms;
 use tiebreak::program::graph::{TensorId, View};
 use tiebreak::program::logged::round_body;

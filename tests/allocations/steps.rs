@@ -12,7 +12,7 @@ use crate::{alone, spent};
 
 /// A job of numbers that take no time, with a head and a trace a step.
 fn job(folder: &Path, steps: u32, rounding: &str) -> PathBuf {
-    fs::write(folder.join("text.txt"), [0, 1].repeat(200)).unwrap();
+    fs::write(folder.join("text.txt"), [0, 1, 1].repeat(140)).unwrap();
     let text = format!(
         r#"steps = {steps}
 model = {{ kind = "gpt", vocabulary = 2, context = 2, layers = 1, heads = 1, width = 2 }}

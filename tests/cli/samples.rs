@@ -5,10 +5,7 @@ use std::path::Path;
 
 use super::{output, path};
 
-/// The end of text in [`tokenizer`].
-const END: u16 = 257;
-
-/// The files of GPT-2's tokenizer, with the bytes as tokens, one merge ("he", 256) and an end of text ([`END`]).
+/// The files of GPT-2's tokenizer, with the bytes as tokens, one merge ("he", 256) and an end of text (257).
 fn tokenizer(folder: &Path) {
     fs::create_dir(folder).unwrap();
     // Source: bytes_to_unicode in encoder.py of openai/gpt-2.
@@ -94,7 +91,7 @@ fn tokens_are_written_by_the_runs_tokenizer() {
     assert!(code == 2 && stderr.contains("a token or more"), "{stderr}");
 
     tokenizer(&at("end.bin.tokenizer"));
-    let run = trained(folder.path(), "end", END);
+    let run = trained(folder.path(), "end", 257);
     assert_eq!(sampled(&run, &[]), ("\u{e9} he".into(), 0, true));
     // Another end is said by the files of the model's maker.
     tokenizer(&at("other"));

@@ -149,15 +149,15 @@ fn run(cli: &Cli) -> Result<Value, Error> {
     let threads = usize::from(cli.threads.unwrap_or(0));
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
     let pool = pool.map_err(|why| Error::Machine(format!("no threads: {why}")))?;
-    pool.install(|| match &cli.command {
-        &Command::Text { ref tokenizer, ref output, ref end_of_text, form, ref json_key, ref files } => {
+    pool.install(|| match cli.command {
+        Command::Text { ref tokenizer, ref output, ref end_of_text, form, ref json_key, ref files } => {
             let [end_of_text, json_key] = [end_of_text, json_key].map(Option::as_deref);
             text::import(&text::Texts { tokenizer, output, files, end_of_text, form, json_key })
         }
-        &Command::Tokens { ref file, ref output, dtype } => {
+        Command::Tokens { ref file, ref output, dtype } => {
             tokens::import(&tokens::Tokens { file, output, dtype })
         }
-        &Command::Pictures { size, planes, resize, damaged, ref output, ref folder } => {
+        Command::Pictures { size, planes, resize, damaged, ref output, ref folder } => {
             pictures::import(&pictures::Pictures { folder, output, size, planes, resize, damaged })
         }
     })

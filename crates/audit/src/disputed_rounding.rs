@@ -131,7 +131,7 @@ impl Disputed<'_> {
     ///
     /// # Errors
     /// If the run's log cannot be read, or the CPU engine fails.
-    pub fn decision_verdict(&self, found: &Illegal) -> Result<Option<Verdict>, AuditError> {
+    pub(crate) fn decision_verdict(&self, found: &Illegal) -> Result<Option<Verdict>, AuditError> {
         let logged = &self.run.program().micro.logged;
         let log = self.run.rounding_log(self.step)?;
         let part = found.micro_batch as usize * logged.len() + found.product;

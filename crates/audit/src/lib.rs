@@ -3,6 +3,10 @@
 //! Every audit first makes the checks that need no replay ([`checks`]), then replays checkpoint segments
 //! ([`plan`]) until something differs, then finds out what ([`localise`]). An audit says that a run *matches* or
 //! *diverges*; only a verdict whose evidence stands alone *convicts*.
+//!
+//! The crate changes nothing in a run's folder, and trusts nothing in it: files are parsed with bounds, and a difference is a result, no error.
+//!
+//! Start with [`checks::always`], [`plan::plan`] and [`audit`], in this order; the package's `examples/audit.rs` is the whole of it.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

@@ -12,7 +12,7 @@ use tiebreak_run::run::dir::Run;
 ///
 /// # Errors
 /// If it is not, or cannot be read.
-pub fn check_log(run: &Run, step: u32, theirs: &StepRecord) -> Result<(), AuditError> {
+pub(crate) fn check_log(run: &Run, step: u32, theirs: &StepRecord) -> Result<(), AuditError> {
     if run.job().rounding.is_some() && Some(run.rounding_log(step)?.root()) != theirs.log {
         return Err(other_log(run, step));
     }
@@ -21,7 +21,7 @@ pub fn check_log(run: &Run, step: u32, theirs: &StepRecord) -> Result<(), AuditE
 
 /// Why a match says nothing, if the trainer had too much freedom or used it as no honest kernel does. It is asked where nothing
 /// differs: a divergence goes first.
-pub fn without_meaning(run: &Run, tally: Option<&Tally>) -> Option<Outcome> {
+pub(crate) fn without_meaning(run: &Run, tally: Option<&Tally>) -> Option<Outcome> {
     let rounding = run.job().rounding.as_ref()?;
     if let Some((key, why)) = rounding.excess(&run.program().micro.logged) {
         return Some(Outcome::UnboundedFreedom { what: format!("{key} {why}") });
@@ -32,7 +32,7 @@ pub fn without_meaning(run: &Run, tally: Option<&Tally>) -> Option<Outcome> {
 
 /// Whether a difference could come from a rounding that the log lacks: gradients differ, and nothing but what follows from
 /// them. Without them (`granularity = "step"`), the loss and the state.
-pub fn may_lack_a_decision(mine: &StepRecord, theirs: &StepRecord) -> bool {
+pub(crate) fn may_lack_a_decision(mine: &StepRecord, theirs: &StepRecord) -> bool {
     let same_inputs = mine.batch == theirs.batch
         && mine.learning_rate == theirs.learning_rate
         && mine.cursor == theirs.cursor
@@ -53,7 +53,7 @@ pub fn missing(step: u32, mine: &StepRecord, theirs: &StepRecord) -> Outcome {
 }
 
 /// The outcome where a native auditor's step differs.
-pub fn not_replicated(step: u32, mine: &StepRecord, theirs: &StepRecord) -> Outcome {
+pub(crate) fn not_replicated(step: u32, mine: &StepRecord, theirs: &StepRecord) -> Outcome {
     let what = format!(
         "{} differ from what this auditor's native kernels and the log give; audit with an exact engine (no --native) to find out why",
         differences(mine, theirs).join(", ")

@@ -1,6 +1,12 @@
 //! The arithmetic contract: what a number is ([`arith`]) and what a training step is ([`program`]), in plain scalar Rust.
 //!
-//! Nothing here opens a file, draws a random number or, without the feature `threads`, starts a thread.
+//! Everybody who checks a run depends on this crate, and on it alone for what is right: engines are held to it bit for bit.
+//!
+//! It opens no file, draws no random number of the system, reads no clock, and starts no thread without the feature `threads`. Values are
+//! binary32 bit patterns (`u32`), so nothing between here and a hash can change a bit.
+//!
+//! Start with [`arith::digits::dot`], the exact product, and [`arith::tree::sum`], the order of sums. Then take [`program::builder::Builder`],
+//! which makes graphs and their gradients, and [`program::step::Program`], a whole step. `docs/ARITHMETIC.md` is the same in prose.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

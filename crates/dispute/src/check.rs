@@ -30,6 +30,16 @@ use tiebreak_record::job::{Granularity, JOB_MAX};
 const BATCH_BYTES_MAX: u64 = 1 << 30;
 
 /// A check, and what it went through.
+///
+/// ```
+/// use tiebreak_dispute::verdict::Verdict;
+///
+/// let bytes = std::fs::read("../../assets/verdicts/operator.json")?;
+/// let examination = Verdict::from_bytes(&bytes)?.examine(None);
+/// assert!(examination.outcome.is_ok());
+/// assert!(examination.steps[0].starts_with("the job gives program "));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Examination {
     /// What held, in order.
     pub steps: Vec<String>,
@@ -74,6 +84,21 @@ impl Verdict {
     ///
     /// # Errors
     /// If the file does not hold together: then it says nothing about the trainer.
+    ///
+    /// ```
+    /// use tiebreak_dispute::verdict::{Outcome, Verdict};
+    /// use tiebreak_record::commit::keys::PrivateKey;
+    ///
+    /// // A trainer changed one element of a GELU, and an auditor wrote what shows it.
+    /// let bytes = std::fs::read("../../assets/verdicts/operator.json")?;
+    /// let verdict = Verdict::from_bytes(&bytes)?;
+    /// let Outcome::Convicts(finding) = verdict.check(None)? else { panic!("the evidence shows it") };
+    /// assert_eq!(finding.step, 17);
+    /// // Of somebody else the file says nothing.
+    /// let other = PrivateKey::generate("somebody.example", [1; 32])?.public();
+    /// assert!(verdict.check(Some(&other)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn check(&self, key: Option<&PublicKey>) -> Result<Outcome, Malformed> {
         self.examine(key).outcome
     }
@@ -274,7 +299,7 @@ impl Context {
     }
 
     /// Checks that a state digest commits to tensor `index` of the state.
-    pub fn state_commitment(
+    pub(crate) fn state_commitment(
         &self,
         state: &Digest,
         table: &[StateTensor],
@@ -289,7 +314,7 @@ impl Context {
 
     /// The record's trace root. Jobs that commit operators have a bound on their micro-batches, so listing the
     /// nodes of a step is possible only after this.
-    pub fn trace_root<'s>(&self, step: &'s StepRecord) -> Result<&'s Digest, Malformed> {
+    pub(crate) fn trace_root<'s>(&self, step: &'s StepRecord) -> Result<&'s Digest, Malformed> {
         let operators = self.computation.job.commit.granularity == Granularity::Operator;
         step.trace.as_ref().filter(|_| operators).ok_or_else(|| wrong("the record commits to no operators"))
     }
@@ -299,7 +324,7 @@ impl Context {
         self.places.get_or_init(|| Places::of(&self.computation.program))
     }
 
-    pub fn trace_commitment(
+    pub(crate) fn trace_commitment(
         &self,
         step: &StepRecord,
         phase: Phase,
@@ -405,7 +430,11 @@ impl Context {
     }
 
     /// The run's data, of which these slices are at hand.
-    pub fn data_in(&self, files: &[FileManifest], carried: &[DataSlices]) -> Result<Dataset, Malformed> {
+    pub(crate) fn data_in(
+        &self,
+        files: &[FileManifest],
+        carried: &[DataSlices],
+    ) -> Result<Dataset, Malformed> {
         manifest::check(files)?;
         if files_root(files) != self.computation.summary.data {
             return Err(wrong("the manifest is not that of the run's data"));

@@ -87,7 +87,7 @@ impl Judged {
 }
 
 /// What the contract makes of one element of a logged product by itself.
-pub struct Unlogged {
+pub(crate) struct Unlogged {
     /// The product's value, from which decisions count.
     pub value: f64,
     /// The rounded element that a log without a decision about it means, a binary32 pattern.
@@ -100,7 +100,7 @@ pub struct Unlogged {
 ///
 /// # Errors
 /// As [`judged_from_slices`].
-pub fn unlogged_from_slices(
+pub(crate) fn unlogged_from_slices(
     graph: &Graph,
     logged: &LoggedProduct,
     place: usize,
@@ -246,7 +246,7 @@ pub(super) fn judged_from_exact<S: Source<Error = LeafError>>(
 /// # Errors
 /// If a slice that the element reads is missing, a committed value is one that no honest step has, or the element reads more than
 /// [`READS_MAX`] elements.
-pub fn judged_from_slices(
+pub(crate) fn judged_from_slices(
     graph: &Graph,
     logged: &LoggedProduct,
     place: usize,

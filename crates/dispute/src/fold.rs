@@ -35,7 +35,7 @@ struct Absmax {
 }
 
 /// An element of a logged product.
-pub struct LoggedElement<'a> {
+pub(crate) struct LoggedElement<'a> {
     graph: &'a Graph,
     /// The product.
     pub logged: &'a LoggedProduct,
@@ -113,7 +113,7 @@ impl<'a> LoggedElement<'a> {
     }
 
     /// How many absmaxes its integers depend on.
-    pub fn absmax_count(&self) -> usize {
+    pub(crate) fn absmax_count(&self) -> usize {
         self.absmaxes.len()
     }
 

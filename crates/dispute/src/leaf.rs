@@ -14,7 +14,7 @@ use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, Tensor
 use tiebreak_record::commit::tensor::{SLICE_BYTES, tile_range};
 
 /// The most single elements that a leaf may read, counted before anything is computed: minutes of one core.
-pub const READS_MAX: u64 = 1 << 31;
+pub(crate) const READS_MAX: u64 = 1 << 31;
 
 /// Why a leaf cannot be decided.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -249,6 +249,28 @@ fn compute<S: Source<Error = LeafError>>(
 /// # Errors
 /// If a slice that the elements read is missing, a committed index points outside of its tensor, a committed value is one that no honest
 /// step has, or the elements read more than [`READS_MAX`].
+///
+/// ```
+/// use tiebreak_contract::arith::DType;
+/// use tiebreak_contract::program::builder::Builder;
+/// use tiebreak_contract::program::operators::relu;
+/// use tiebreak_contract::program::products::ProductTable;
+/// use tiebreak_dispute::leaf::{LeafError, Slices, expected};
+///
+/// let mut b = Builder::new(ProductTable::preset());
+/// let x = b.input("x", DType::F32, &[4]);
+/// let y = relu(&mut b, x);
+/// b.output("y", y);
+/// let graph = b.finish();
+///
+/// let mut slices = Slices::default();
+/// slices.insert_words(x, &[1.0f32, -1.0, 2.0, -2.0].map(f32::to_bits));
+/// // Elements 1 and 2 of the only node's output: what a referee holds a committed tile to.
+/// assert_eq!(expected(&graph, 0, 1..3, &slices)?, [0, 2.0f32.to_bits()]);
+/// // Nothing is guessed.
+/// assert!(matches!(expected(&graph, 0, 1..3, &Slices::default()), Err(LeafError::Missing { .. })));
+/// # Ok::<(), LeafError>(())
+/// ```
 pub fn expected(
     graph: &Graph,
     node: usize,
@@ -308,7 +330,7 @@ pub fn recorded_from_slices(
 ///
 /// # Errors
 /// If the element can read more than [`READS_MAX`] elements.
-pub fn worst_touched(graph: &Graph, node: usize, element: usize) -> Result<Touched, LeafError> {
+pub(crate) fn worst_touched(graph: &Graph, node: usize, element: usize) -> Result<Touched, LeafError> {
     let shape = &graph.tensor(graph.nodes[node].output).shape;
     let segment = element / shape.last().map_or(1, |&width| width.max(1) as usize);
     let source = Worst { node: &graph.nodes[node], graph, segment };

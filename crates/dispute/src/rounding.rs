@@ -80,7 +80,7 @@ impl Context {
     }
 
     /// The decision that the step's log has about element `element` of a product of a micro-batch, if it has one.
-    pub fn logged_decision(
+    pub(crate) fn logged_decision(
         &self,
         step: &StepRecord,
         (micro_batch, product, element): (u32, usize, usize),

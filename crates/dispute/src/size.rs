@@ -53,7 +53,12 @@ fn base64(bytes: usize) -> usize {
 ///
 /// # Errors
 /// If the element can read more than [`super::leaf::READS_MAX`] elements.
-pub fn leaf_bytes(program: &Program, phase: Phase, node: usize, element: usize) -> Result<usize, LeafError> {
+pub(crate) fn leaf_bytes(
+    program: &Program,
+    phase: Phase,
+    node: usize,
+    element: usize,
+) -> Result<usize, LeafError> {
     let graph = graph_of(program, phase);
     // A tensor of the batch, the state or the trace has at most this many siblings.
     let proof = DIGEST * (leaf_count(program).max(program.state().len()).ilog2() as usize + 1);

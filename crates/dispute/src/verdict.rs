@@ -427,6 +427,17 @@ impl Verdict {
     ///
     /// # Errors
     /// If the bytes are too many, of another version of the format, or not the one encoding of a verdict.
+    ///
+    /// ```
+    /// use tiebreak_dispute::verdict::Verdict;
+    ///
+    /// let bytes = std::fs::read("../../assets/verdicts/operator.json")?;
+    /// let verdict = Verdict::from_bytes(&bytes)?;
+    /// assert_eq!(verdict.to_bytes(), bytes);
+    /// // One encoding: not even a blank may be added.
+    /// assert!(Verdict::from_bytes(&[b" ", &bytes[..]].concat()).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn from_bytes(bytes: &[u8]) -> Result<Verdict, Malformed> {
         let wrong = |why: String| Malformed::invalid("verdict", why);
         if bytes.len() as u64 > VERDICT_MAX {

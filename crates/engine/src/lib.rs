@@ -1,4 +1,10 @@
 //! How a program is executed. An engine knows nothing of logs, commitments or disputes: observers do.
+//!
+//! [`cpu::Cpu`] takes all cores, [`reference::Reference`] computes element by element, and their bits are the same. GPUs are in `tiebreak-gpu`.
+//!
+//! The crate opens no file and no connection. Only products of a trainer of the logged profile ([`cpu::native`]) depend on how a machine adds floats.
+//!
+//! Start with [`outputs_of`], which runs one graph, and [`session::Session`], which runs steps. Whoever adds an engine implements [`Engine`].
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
@@ -62,7 +68,31 @@ impl Compiled {
 }
 
 /// Runs graphs. Canonical bytes are little-endian and row-major; quantised tensors are `d`-byte two's complement.
-pub trait Engine {
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use tiebreak_contract::arith::DType;
+/// use tiebreak_contract::arith::words::bytes_of;
+/// use tiebreak_contract::program::builder::Builder;
+/// use tiebreak_contract::program::products::ProductTable;
+/// use tiebreak_engine::Engine;
+/// use tiebreak_engine::cpu::Cpu;
+///
+/// let mut b = Builder::new(ProductTable::preset());
+/// let x = b.input("x", DType::F32, &[2, 2]);
+/// let sum = b.sum_last(x);
+/// b.output("sum", sum);
+/// let graph = Arc::new(b.finish());
+///
+/// let mut engine = Cpu::new(1)?;
+/// let compiled = engine.compile(graph.clone())?;
+/// let x = engine.upload(graph.tensor(x), &bytes_of(&[1.0f32, 2.0, 3.0, 4.0].map(f32::to_bits)))?;
+/// let outputs = engine.run(&compiled, &[x], None)?;
+/// assert_eq!(engine.download(&outputs[0])?, bytes_of(&[3.0f32, 7.0].map(f32::to_bits)));
+/// # Ok::<(), tiebreak_engine::EngineError>(())
+/// ```
+pub trait Engine: Send {
     /// The engine and device, for people: `cpu (2 threads, avx512-vnni)`, `wgpu: llvmpipe (Vulkan)`.
     fn describe(&self) -> String;
 
@@ -145,10 +175,90 @@ pub trait Engine {
     }
 }
 
+/// An engine behind a pointer is one: every method is passed on, those with defaults too.
+macro_rules! passed_on {
+    ($($pointer:ty),*) => {$(
+        impl<E: Engine + ?Sized> Engine for $pointer {
+            fn describe(&self) -> String {
+                (**self).describe()
+            }
+            fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
+                (**self).upload(ty, bytes)
+            }
+            fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+                (**self).read(tensor, visit)
+            }
+            fn roots(&mut self, tensors: &[Tensor]) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
+                (**self).roots(tensors)
+            }
+            fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
+                (**self).compile(graph)
+            }
+            fn run(
+                &mut self,
+                compiled: &Compiled,
+                inputs: &[Tensor],
+                observer: Option<&mut dyn Observer>,
+            ) -> Result<Vec<Tensor>, EngineError> {
+                (**self).run(compiled, inputs, observer)
+            }
+            fn run_owning(
+                &mut self,
+                compiled: &Compiled,
+                inputs: Vec<Tensor>,
+                observer: Option<&mut dyn Observer>,
+            ) -> Result<Vec<Tensor>, EngineError> {
+                (**self).run_owning(compiled, inputs, observer)
+            }
+            fn finish(&mut self) -> Result<(), EngineError> {
+                (**self).finish()
+            }
+            fn release(&mut self) {
+                (**self).release()
+            }
+            fn as_any(&mut self) -> Option<&mut dyn Any> {
+                (**self).as_any()
+            }
+            fn download(&mut self, tensor: &Tensor) -> Result<Vec<u8>, EngineError> {
+                (**self).download(tensor)
+            }
+        }
+    )*};
+}
+passed_on!(&mut E, Box<E>);
+
 /// A graph's outputs, in their canonical bytes, for inputs in theirs.
 ///
 /// # Errors
 /// Those of the engine.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use tiebreak_contract::arith::DType;
+/// use tiebreak_contract::arith::words::bytes_of;
+/// use tiebreak_contract::program::builder::Builder;
+/// use tiebreak_contract::program::operators::{LinearClasses, gelu_tanh, linear};
+/// use tiebreak_contract::program::products::ProductTable;
+/// use tiebreak_engine::cpu::Cpu;
+/// use tiebreak_engine::outputs_of;
+/// use tiebreak_engine::reference::Reference;
+///
+/// let mut b = Builder::new(ProductTable::preset());
+/// let x = b.input("x", DType::F32, &[3, 8]);
+/// let w = b.input("w", DType::F32, &[5, 8]);
+/// let y = linear(&mut b, LinearClasses::HIDDEN, x, w, None);
+/// let y = gelu_tanh(&mut b, y);
+/// b.output("y", y);
+/// let graph = Arc::new(b.finish());
+///
+/// let numbers = |count: u32| bytes_of(&(0..count).map(|i| (0.1 * i as f32 - 1.0).to_bits()).collect::<Vec<_>>());
+/// let inputs = [numbers(24), numbers(40)];
+/// // Threads and SIMD here, plain loops there, and the same bits.
+/// let cpu = outputs_of(&mut Cpu::new(2)?, &graph, &inputs)?;
+/// assert_eq!(cpu, outputs_of(&mut Reference, &graph, &inputs)?);
+/// # Ok::<(), tiebreak_engine::EngineError>(())
+/// ```
 pub fn outputs_of(
     engine: &mut dyn Engine,
     graph: &Arc<Graph>,

@@ -5,12 +5,12 @@ use tiebreak_contract::program::step::{Program, state_bytes};
 
 /// The tensors whose last reader is each node, so that engines can free them there; inputs of the graph and
 /// outputs never are.
-pub fn last_uses(graph: &Graph) -> Vec<Vec<TensorId>> {
+pub(crate) fn last_uses(graph: &Graph) -> Vec<Vec<TensorId>> {
     last_touches(graph, touched_by_nodes(graph))
 }
 
 /// [`last_uses`], where inputs are freed as well.
-pub fn last_uses_with_inputs(graph: &Graph) -> Vec<Vec<TensorId>> {
+pub(crate) fn last_uses_with_inputs(graph: &Graph) -> Vec<Vec<TensorId>> {
     last(graph, touched_by_nodes(graph), graph.outputs.iter().map(|port| port.tensor))
 }
 

@@ -65,9 +65,52 @@ impl StepObserver for Unobserved {
     }
 }
 
-/// A training state on an engine.
+/// A training state on an engine, which is the session's own (a `Session<'static>`, which other threads and languages can hold) or lent to it.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use tiebreak_contract::arith::words::bytes_of;
+/// use tiebreak_contract::program::init;
+/// # use tiebreak_contract::program::models::{Input, Mlp, Model};
+/// # use tiebreak_contract::program::operators::LossRule;
+/// # use tiebreak_contract::program::optimizer::Optimizer;
+/// # use tiebreak_contract::program::products::ProductTable;
+/// # use tiebreak_contract::program::step::{Program, StepSpec};
+/// use tiebreak_contract::program::step::MicroBatch;
+/// use tiebreak_engine::cpu::Cpu;
+/// use tiebreak_engine::session::{Session, StepScalars, Unobserved};
+///
+/// # let mlp = Mlp { inputs: 2, hidden: vec![], classes: 2, dropout: 0.0, normalize: None, image_mean: vec![], image_std: vec![], input: Input::Values };
+/// # let program = Program::new(StepSpec {
+/// #     model: Model::Mlp(mlp),
+/// #     optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
+/// #     clip_norm: None,
+/// #     loss: LossRule::default(),
+/// #     micro_batch: 2,
+/// #     micro_batches: 1,
+/// #     products: ProductTable::preset(),
+/// # });
+/// // `program`: a network of two numbers and two classes, in micro-batches of two.
+/// let mut engine = Cpu::new(1)?;
+/// let seed = [1, 2];
+/// let state: Vec<Vec<u8>> = init::state(&program, seed).iter().map(|words| bytes_of(words)).collect();
+/// let mut session = Session::new(&mut engine, Arc::new(program))?;
+/// session.load(&state)?;
+/// let numbers = [1.0f32, 0.0, 0.0, 1.0].map(f32::to_bits);
+/// let batch = [MicroBatch { tensors: vec![bytes_of(&numbers), bytes_of(&[0, 1])] }];
+/// let mut losses = Vec::new();
+/// for step in 1..=10 {
+///     let scalars = StepScalars { step, seed, learning_rate: 0.5f32.to_bits() };
+///     let outcome = session.step(scalars, &batch, &mut Unobserved, |_, _, _| Ok(()))?;
+///     losses.push(f32::from_bits(outcome.loss));
+/// }
+/// assert!(losses[9] < 0.5 * losses[0], "{losses:?}");
+/// assert_ne!(session.download_state()?, state);
+/// # Ok::<(), tiebreak_engine::EngineError>(())
+/// ```
 pub struct Session<'e> {
-    engine: &'e mut dyn Engine,
+    engine: Box<dyn Engine + 'e>,
     program: Arc<Program>,
     micro: Compiled,
     accumulate: Compiled,
@@ -83,7 +126,7 @@ impl<'e> Session<'e> {
     ///
     /// # Errors
     /// If the engine cannot compile one of the program's graphs.
-    pub fn new(engine: &'e mut dyn Engine, program: Arc<Program>) -> Result<Session<'e>, EngineError> {
+    pub fn new(engine: impl Engine + 'e, program: Arc<Program>) -> Result<Session<'e>, EngineError> {
         let micro = program.micro.clone();
         Session::with_micro(engine, program, micro)
     }
@@ -93,16 +136,17 @@ impl<'e> Session<'e> {
     ///
     /// # Errors
     /// If the engine cannot compile one of the program's graphs.
-    pub fn native(engine: &'e mut dyn Engine, program: Arc<Program>) -> Result<Session<'e>, EngineError> {
+    pub fn native(engine: impl Engine + 'e, program: Arc<Program>) -> Result<Session<'e>, EngineError> {
         let micro = native_graph(&program.micro);
         Session::with_micro(engine, program, micro)
     }
 
     fn with_micro(
-        engine: &'e mut dyn Engine,
+        engine: impl Engine + 'e,
         program: Arc<Program>,
         micro: Graph,
     ) -> Result<Session<'e>, EngineError> {
+        let mut engine: Box<dyn Engine + 'e> = Box::new(engine);
         let micro = engine.compile(Arc::new(micro))?;
         let accumulate = engine.compile(Arc::new(program.accumulate.clone()))?;
         let update = engine.compile(Arc::new(program.update.clone()))?;
@@ -128,7 +172,7 @@ impl<'e> Session<'e> {
 
     /// For those who run graphs of their own beside the program's, on tensors of their own.
     pub fn engine_mut(&mut self) -> &mut dyn Engine {
-        self.engine
+        &mut *self.engine
     }
 
     /// The program that it runs.
@@ -138,7 +182,7 @@ impl<'e> Session<'e> {
 
     /// The engine and the state's tensors on it, for those who run graphs of their own on the state.
     pub fn engine_and_state(&mut self) -> (&mut dyn Engine, &[Tensor]) {
-        (self.engine, &self.state)
+        (&mut *self.engine, &self.state)
     }
 
     /// Replaces the state: canonical bytes of every tensor of [`Program::state`].

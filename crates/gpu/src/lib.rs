@@ -1,7 +1,10 @@
-//! The GPU engines: programs in integer WGSL on whatever runs it. Through wgpu ([`Gpu`]) that is any GPU, or software adapter,
-//! that has Vulkan, Metal or DX12; through NVIDIA's driver ([`Cuda`]) the same shaders are translated to CUDA C++.
+//! The GPU engines: programs in integer WGSL on whatever runs it. Through wgpu (`Gpu`) that is any GPU, or software adapter,
+//! that has Vulkan, Metal or DX12; through NVIDIA's driver (`Cuda`) the same shaders are translated to CUDA C++.
 //!
-//! Every node is a dispatch of a linted shader, or a few, or several nodes are one. Folders import what stands above them: what is
+//! Every node is a dispatch of a linted shader, or a few, or several nodes are one. No text reaches a driver that the lint refuses, but for a
+//! trainer's native kernels. The crate writes no file of a run, and knows nothing of commitments.
+//!
+//! Start with [`GpuEngine::open`]: what it gives is a [`tiebreak_engine::Engine`] like any other. Folders import what stands above them: what is
 //! asked of a device, rows that nodes share, the text of shaders, what may run for a graph, the engine.
 
 #![warn(missing_docs)]

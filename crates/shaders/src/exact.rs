@@ -21,7 +21,7 @@ pub type Finding = (Span, &'static str);
 type Bounds = HashMap<Handle<GlobalVariable>, u64>;
 
 /// Whether values of a type hold floats. Pointers do not: what they point to is a variable, which has a type.
-pub fn holds_floats(module: &Module, inner: &TypeInner) -> bool {
+pub(crate) fn holds_floats(module: &Module, inner: &TypeInner) -> bool {
     let of = |ty: &Handle<Type>| holds_floats(module, &module.types[*ty].inner);
     match inner {
         TypeInner::Scalar(s) | TypeInner::Vector { scalar: s, .. } => s.kind == ScalarKind::Float,

@@ -1,4 +1,8 @@
 //! The verifier's shaders, put together and linted by the build script.
+//!
+//! The crate talks to no device: it gives texts. No float instruction that can round passes [`lint`], here or when a shader is written at run time.
+//!
+//! Start with [`source`], a shader by its name, and [`lint::check`]. [`product`] completes the templates of the matrix product.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

@@ -83,7 +83,7 @@ impl Kind {
     };
 
     /// The ones that only a trainer of the logged profile can play.
-    pub const STEERING: [Kind; 8] = {
+    pub(crate) const STEERING: [Kind; 8] = {
         use Kind::*;
         [
             DecisionsFlipped,

@@ -3,6 +3,10 @@
 //! A record is appended before a head covers it, a head is published only over records that are safe on disk, and a
 //! checkpoint is written only for a step whose record is there. So whatever a crash leaves, the last checkpoint and
 //! the records after it say how to go on, and the same steps give the same records.
+//!
+//! The crate judges nobody, and reads of other trainers' folders only what a job begins from. Cheats are there with the feature `testing` alone.
+//!
+//! Start with [`begin()`], which makes a run's folder from a job, and [`train`], which goes on from whatever is there. [`ranks`] is several processes.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

@@ -38,6 +38,15 @@ pub fn exponent(absmax: u32) -> i32 {
 }
 
 /// q = RNE(x * 2^(m - e)) for a member x of a group with this absmax, by integer shifting; 0 in a marked group.
+///
+/// ```
+/// use tiebreak_contract::arith::digits::{group_absmax, quantise};
+///
+/// let group = [1.0f32, -0.5, 0.25].map(f32::to_bits);
+/// let absmax = group_absmax(group);
+/// // One digit holds six bits, and all are below 2^1 in size: an integer is the number times 2^(6 - 1).
+/// assert_eq!(group.map(|x| quantise(x, absmax, 1)), [32, -16, 8]);
+/// ```
 pub fn quantise(x: u32, absmax: u32, digits: u32) -> i32 {
     if is_marked(absmax) {
         return 0;
@@ -129,6 +138,23 @@ pub fn rounding_error_scaled(sum: i128, exponent: i32) -> u32 {
 
 /// One block's product: the exact integer dot product of two quantised rows, scaled back and rounded once.
 /// `absmax_*` and `digits_*` are those of the rows' scale groups.
+///
+/// ```
+/// use tiebreak_contract::arith::digits::{dot, group_absmax, quantise};
+///
+/// let a = [1.5f32, -2.0, 0.5].map(f32::to_bits);
+/// let b = [4.0f32, 0.25, 0.125].map(f32::to_bits);
+/// let [of_a, of_b] = [group_absmax(a), group_absmax(b)];
+/// let digits = 2;
+/// let [a, b] = [a.map(|x| quantise(x, of_a, digits)), b.map(|x| quantise(x, of_b, digits))];
+/// // The sum is one of integers: no order of it, and no device, can change a bit.
+/// let forwards = dot(&a, &b, of_a, of_b, digits, digits);
+/// assert_eq!(f32::from_bits(forwards), 5.5625);
+/// let [mut a, mut b] = [a, b];
+/// a.reverse();
+/// b.reverse();
+/// assert_eq!(dot(&a, &b, of_a, of_b, digits, digits), forwards);
+/// ```
 pub fn dot(a: &[i32], b: &[i32], absmax_a: u32, absmax_b: u32, digits_a: u32, digits_b: u32) -> u32 {
     assert_eq!(a.len(), b.len(), "the rows of a product have one length");
     let sum = a.iter().zip(b).map(|(&x, &y)| i128::from(x) * i128::from(y)).sum();

@@ -5,6 +5,15 @@ const MULTIPLIER: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
 /// Four random words for a 64-bit key and a 128-bit counter.
+///
+/// ```
+/// use tiebreak_contract::arith::philox::philox4x32_10;
+///
+/// // A known answer of Random123.
+/// assert_eq!(philox4x32_10([0, 0], [0; 4]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+/// // The generator has no state: whoever knows key and counter has the words.
+/// assert_ne!(philox4x32_10([0, 0], [1, 0, 0, 0]), philox4x32_10([0, 0], [2, 0, 0, 0]));
+/// ```
 pub fn philox4x32_10(mut key: [u32; 2], mut counter: [u32; 4]) -> [u32; 4] {
     for round in 0..10 {
         if round > 0 {

@@ -21,6 +21,17 @@ pub struct RoundingGrid {
 }
 
 /// How grids of a product follow from its operands.
+///
+/// ```
+/// use tiebreak_contract::arith::rounding_grid::GridRule;
+///
+/// let one = 1.0f32.to_bits();
+/// // Sixteen bits without a floor are bfloat16: its values at 1 are 2^-7 apart.
+/// let grid = GridRule { bits: 16, floor: 0 }.grid(64, one, one);
+/// assert_eq!(f32::from_bits(grid.round(1.005f32.to_bits())), 1.0078125);
+/// let index = grid.index(1.0);
+/// assert_eq!([grid.value(index), grid.value(index + 1)], [1.0, 1.0078125]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GridRule {
     /// Leading bits that are kept, 10..=32.

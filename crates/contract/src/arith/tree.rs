@@ -31,6 +31,15 @@ pub fn operations(terms: u32) -> Vec<Operation> {
 
 /// The tree sum of binary32 patterns that come one after another, in a memory of 64 partial sums: bit `h` of the count says whether a
 /// finished subtree of `2^h` terms waits.
+///
+/// ```
+/// use tiebreak_contract::arith::tree::{Sum, sum};
+///
+/// let terms: Vec<u32> = (0..1000).map(|i| (1.0 / (i + 1) as f32).to_bits()).collect();
+/// let mut one_by_one = Sum::default();
+/// terms.iter().for_each(|&term| one_by_one.push(term));
+/// assert_eq!((one_by_one.count(), one_by_one.total()), (1000, sum(terms)));
+/// ```
 pub struct Sum {
     waiting: [u32; 64],
     count: u64,
@@ -77,6 +86,15 @@ impl Sum {
 }
 
 /// The [`Sum`] of all terms.
+///
+/// ```
+/// use tiebreak_contract::arith::tree;
+///
+/// // Neighbours first: (1e8 + 1) + (-1e8 + 1). From the left it would be 1.
+/// let terms = [1e8f32, 1.0, -1e8, 1.0];
+/// assert_eq!(f32::from_bits(tree::sum(terms.map(f32::to_bits))), 0.0);
+/// assert_eq!(terms.iter().sum::<f32>(), 1.0);
+/// ```
 pub fn sum(terms: impl IntoIterator<Item = u32>) -> u32 {
     let mut sum = Sum::default();
     terms.into_iter().for_each(|term| sum.push(term));

@@ -22,6 +22,17 @@ pub fn words_from_bytes(dtype: DType, bytes: &[u8]) -> Vec<u32> {
 }
 
 /// The canonical bytes of words.
+///
+/// ```
+/// use tiebreak_contract::arith::DType;
+/// use tiebreak_contract::arith::words::{bytes_from_words, words_from_bytes};
+///
+/// let words = [1.0f32.to_bits(), 7];
+/// assert_eq!(bytes_from_words(DType::F32, &words), [0, 0, 0x80, 0x3f, 7, 0, 0, 0]);
+/// // A quantised tensor of two digits has two bytes an element; its words are sign-extended.
+/// let bytes = bytes_from_words(DType::Q(2), &[(-3i32) as u32]);
+/// assert_eq!((bytes.len(), words_from_bytes(DType::Q(2), &bytes)), (2, vec![(-3i32) as u32]));
+/// ```
 pub fn bytes_from_words(dtype: DType, words: &[u32]) -> Vec<u8> {
     let size = dtype.size();
     words.iter().flat_map(|w| w.to_le_bytes().into_iter().take(size)).collect()

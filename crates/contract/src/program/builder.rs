@@ -23,6 +23,27 @@ struct TapeEntry {
 }
 
 /// A graph under construction.
+///
+/// ```
+/// use tiebreak_contract::arith::DType;
+/// use tiebreak_contract::program::builder::Builder;
+/// use tiebreak_contract::program::operators::{LinearClasses, linear, relu};
+/// use tiebreak_contract::program::products::ProductTable;
+///
+/// let mut b = Builder::new(ProductTable::preset());
+/// let x = b.input("x", DType::F32, &[4, 8]);
+/// let w = b.input("w", DType::F32, &[16, 8]);
+/// let dy = b.input("dy", DType::F32, &[4, 16]);
+/// let hidden = linear(&mut b, LinearClasses::HIDDEN, x, w, None);
+/// let y = relu(&mut b, hidden);
+/// // Every operator said how its gradient is made.
+/// let gradients = b.backward(y, dy);
+/// b.output("y", y);
+/// b.output("dw", gradients[&w]);
+/// let graph = b.finish();
+/// let dw = graph.output("dw").expect("it is an output");
+/// assert_eq!(graph.tensor(dw).shape, [16, 8]);
+/// ```
 pub struct Builder {
     graph: Graph,
     products: ProductTable,
@@ -109,7 +130,7 @@ impl Builder {
     }
 
     /// A tensor of its own with the elements of this one, for a second port: no two ports name one tensor.
-    pub fn duplicate(&mut self, tensor: TensorId) -> TensorId {
+    pub(crate) fn duplicate(&mut self, tensor: TensorId) -> TensorId {
         let (view, ty) = (self.whole(tensor), self.tensor(tensor).clone());
         let body = Body::new("copy.v1", |w| w.input(0));
         let primitive = Primitive::Map { body, dims: view.dims, inputs: vec![view] };
@@ -209,7 +230,7 @@ impl Builder {
     }
 
     /// Adds tensors of one shape by the fixed tree: pair neighbours, promote an odd last one, repeat.
-    pub fn add_tree(&mut self, terms: &[TensorId]) -> TensorId {
+    pub(crate) fn add_tree(&mut self, terms: &[TensorId]) -> TensorId {
         assert!(!terms.is_empty(), "a tree of tensors has at least one");
         let mut level = terms.to_vec();
         while level.len() > 1 {

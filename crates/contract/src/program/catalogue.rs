@@ -461,7 +461,7 @@ impl Operator {
     }
 
     /// What is wrong with inputs of these shapes, if anything. Dimensions are at least 1.
-    pub fn shape_error(&self, shapes: &[Vec<u32>]) -> Option<String> {
+    pub(crate) fn shape_error(&self, shapes: &[Vec<u32>]) -> Option<String> {
         let mut known: Vec<(&str, &[u32])> = Vec::new();
         for (input, shape) in self.inputs.iter().zip(shapes) {
             let wants = |why: &str| Some(format!("{} has shape {shape:?}, but {why}", input.name));

@@ -35,6 +35,33 @@ fn wrong<T>(why: impl Into<String>) -> Result<T> {
 ///
 /// # Errors
 /// If the bytes are not the encoding of a program that engines can run: the message names the graph and the node.
+///
+/// ```
+/// use tiebreak_contract::program::decoding::decode;
+/// use tiebreak_contract::program::encoding::encode;
+/// # use tiebreak_contract::program::models::Model;
+/// # use tiebreak_contract::program::operators::LossRule;
+/// # use tiebreak_contract::program::optimizer::Optimizer;
+/// # use tiebreak_contract::program::products::ProductTable;
+/// # use tiebreak_contract::program::step::{Program, StepSpec};
+/// # let model: Model = serde_json::from_str(r#"{"kind": "mlp", "inputs": 6, "hidden": [], "classes": 3}"#)?;
+/// # let program = Program::new(StepSpec {
+/// #     model,
+/// #     optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
+/// #     clip_norm: None,
+/// #     loss: LossRule::default(),
+/// #     micro_batch: 2,
+/// #     micro_batches: 1,
+/// #     products: ProductTable::preset(),
+/// # });
+///
+/// let mut bytes = encode(&program);
+/// assert!(decode(&bytes)? == program);
+/// // A program has one encoding, and nothing follows it.
+/// bytes.push(0);
+/// assert!(decode(&bytes).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn decode(bytes: &[u8]) -> Result<Program> {
     if bytes.len() as u64 > PROGRAM_MAX {
         return wrong(format!("a program has at most {PROGRAM_MAX} bytes"));

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use crate::arith::{elementary, float, philox};
 
 /// The most instructions a body may have; registers are numbered by instruction.
-pub const INSTRUCTIONS_MAX: usize = 128;
+pub(crate) const INSTRUCTIONS_MAX: usize = 128;
 
 /// A register: the result of the instruction with this index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,6 +75,19 @@ pub enum Instr {
 }
 
 /// A named body. Its value is the last instruction's.
+///
+/// ```
+/// use tiebreak_contract::program::expr::Body;
+///
+/// // x * x + 1, each operation rounded once.
+/// let body = Body::new("square_plus_one.v1", |w| {
+///     let (x, one) = (w.input(0), w.f(1.0));
+///     let square = w.mul(x, x);
+///     w.add(square, one)
+/// });
+/// assert_eq!(body.error(1), None);
+/// assert_eq!(f32::from_bits(body.eval(&[3.0f32.to_bits()], [0; 4])), 10.0);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Body {
     /// The versioned name that traces and verdicts print, such as `gelu_tanh.v1`.

@@ -237,7 +237,7 @@ impl Primitive {
     }
 
     /// The same computation of other tensors: `f` gives the one that takes each one's place, in the order of [`Primitive::inputs`].
-    pub fn map_inputs(&self, mut f: impl FnMut(TensorId) -> TensorId) -> Primitive {
+    pub(crate) fn map_inputs(&self, mut f: impl FnMut(TensorId) -> TensorId) -> Primitive {
         let mut mapped = self.clone();
         match &mut mapped {
             Primitive::Map { inputs, .. } => inputs.iter_mut().for_each(|v| v.tensor = f(v.tensor)),
@@ -412,7 +412,7 @@ impl Graph {
     }
 
     /// Takes out the nodes that no output needs, and the logged products whose nodes these are.
-    pub fn remove_dead_nodes(&mut self) {
+    pub(crate) fn remove_dead_nodes(&mut self) {
         let mut needed = vec![false; self.tensors.len()];
         for port in &self.outputs {
             needed[port.tensor.0 as usize] = true;
@@ -454,7 +454,7 @@ pub fn row_major(dims: [u32; 4]) -> [u32; 4] {
 }
 
 /// A shape of rank <= 4 padded with leading ones.
-pub fn pad_shape(shape: &[u32]) -> [u32; 4] {
+pub(crate) fn pad_shape(shape: &[u32]) -> [u32; 4] {
     let mut padded = [1; 4];
     padded[4 - shape.len()..].copy_from_slice(shape);
     padded
@@ -466,7 +466,7 @@ const LEAF_ELEMENTS: u32 = 4096;
 const LEAF_ROWS: u32 = 32;
 
 /// The terms, `stride` elements apart, that one sum or maximum may take: a power of two.
-pub fn leaf_block(stride: u32) -> u32 {
+pub(crate) fn leaf_block(stride: u32) -> u32 {
     1 << (LEAF_ELEMENTS / stride.max(1)).max(LEAF_ROWS).ilog2()
 }
 

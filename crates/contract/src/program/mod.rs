@@ -18,7 +18,7 @@ pub mod operators;
 pub mod optimizer;
 pub mod phase;
 pub mod products;
-pub mod scale_groups;
+pub(crate) mod scale_groups;
 pub mod schedule;
 pub mod step;
 mod validate;

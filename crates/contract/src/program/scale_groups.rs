@@ -5,7 +5,7 @@ use crate::arith::DType;
 
 /// Whether a tensor holds the absmaxes of a view's scale groups, by way of those of shorter groups if they are long. `maker`: the
 /// node that makes a tensor.
-pub fn are_of_view<'g>(
+pub(crate) fn are_of_view<'g>(
     view: &View,
     block: u32,
     absmaxes: TensorId,
@@ -29,7 +29,7 @@ pub fn are_of_view<'g>(
 
 /// Whether a product's operand, cut in blocks, has these absmaxes: those that it is quantised with, or for patches of digits a copy, for
 /// each row and block, of those that the images are quantised with.
-pub fn are_of_operand<'g>(
+pub(crate) fn are_of_operand<'g>(
     graph: &Graph,
     operand: TensorId,
     block: u32,

@@ -55,6 +55,14 @@ impl Schedule {
 
     /// The learning rate of step `step` (from 1) of `steps`, as a binary32 pattern. Computed in binary64, each
     /// operation rounded once, in the order written; rounded to binary32 at the end.
+    ///
+    /// ```
+    /// use tiebreak_contract::program::schedule::Schedule;
+    ///
+    /// let schedule = Schedule { peak: 0.5, warmup: 4, floor: Some(0.0), ..Schedule::default() };
+    /// let rate = |step| f32::from_bits(schedule.learning_rate(step, 100));
+    /// assert_eq!([rate(1), rate(4), rate(52), rate(100)], [0.125, 0.5, 0.25, 0.0]);
+    /// ```
     pub fn learning_rate(&self, step: u32, steps: u32) -> u32 {
         let peak = f64::from(self.peak);
         if step <= self.warmup {

@@ -21,7 +21,7 @@ pub mod port {
     pub const LOSS: &str = "loss";
     /// f32 [1]: the number of labels that count, in a program whose step is several micro-batches and whose loss ignores a label. Then the update
     /// makes the means.
-    pub const LABELS: &str = "labels";
+    pub(crate) const LABELS: &str = "labels";
     /// f32 [1]: 1 / the number of labels in the whole batch.
     pub const FACTOR: &str = "scalar/factor";
     /// u32 [2]: the run's Philox key.
@@ -39,7 +39,7 @@ pub mod port {
     /// f32 [1]: the clip factor.
     pub const CLIP: &str = "clip";
     /// f32 [1]: the gradient's global norm before clipping.
-    pub const NORM: &str = "norm";
+    pub(crate) const NORM: &str = "norm";
 
     /// A parameter.
     pub fn parameter(name: &str) -> String {
@@ -143,6 +143,30 @@ pub struct Buffer {
 }
 
 /// What a run computes in a step: all that the program digest covers.
+///
+/// ```
+/// use tiebreak_contract::program::models::Model;
+/// use tiebreak_contract::program::operators::LossRule;
+/// use tiebreak_contract::program::optimizer::Optimizer;
+/// use tiebreak_contract::program::products::ProductTable;
+/// use tiebreak_contract::program::step::{Program, StepSpec};
+///
+/// let model: Model = serde_json::from_str(r#"{"kind": "mlp", "inputs": 6, "hidden": [4], "classes": 3}"#)?;
+/// let program = Program::new(StepSpec {
+///     model,
+///     optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
+///     clip_norm: None,
+///     loss: LossRule::default(),
+///     micro_batch: 2,
+///     micro_batches: 3,
+///     products: ProductTable::preset(),
+/// });
+/// // Weights and biases of two layers; the state holds a momentum for each, too.
+/// assert_eq!(program.parameter_count(), 6 * 4 + 4 + 4 * 3 + 3);
+/// assert_eq!((program.parameters.len(), program.state().len()), (4, 8));
+/// assert_eq!(program.samples(), 6);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     /// Samples of a micro-batch.
@@ -257,7 +281,7 @@ impl Program {
     }
 
     /// Whether the micro graph counts labels, an output `labels`, and the update makes means of all that the micro-batches sum.
-    pub fn counts_labels(&self) -> bool {
+    pub(crate) fn counts_labels(&self) -> bool {
         self.micro.output(port::LABELS).is_some()
     }
 
@@ -273,7 +297,7 @@ impl Program {
     }
 
     /// The graph that adds two gradients, as it follows from [`Program::gradients`].
-    pub fn due_accumulate(&self) -> Graph {
+    pub(crate) fn due_accumulate(&self) -> Graph {
         accumulate_graph(&self.parameters, &self.statistics(), self.counts_labels())
     }
 

@@ -18,15 +18,15 @@ use crate::program::expr::Body;
 /// The most samples of a batch.
 pub const SAMPLES_MAX: u64 = 1 << 24;
 /// The most micro-batches of a step.
-pub const MICRO_BATCHES_MAX: u32 = 1 << 16;
+pub(crate) const MICRO_BATCHES_MAX: u32 = 1 << 16;
 /// The most elements of a tensor.
 pub const TENSOR_MAX: u64 = 1 << 31;
 /// The most bytes of a training state.
 pub const STATE_MAX: u64 = 1 << 40;
 /// The most bytes of all tensors of a graph together.
-pub const GRAPH_MAX: u64 = 1 << 46;
+pub(crate) const GRAPH_MAX: u64 = 1 << 46;
 /// The most input views of a map: with the output they are the eight buffers that every GPU can bind at once.
-pub const MAP_INPUTS_MAX: usize = 7;
+pub(crate) const MAP_INPUTS_MAX: usize = 7;
 /// What a convolution's numbers stay below, so that no place of a pixel wraps around.
 const GEOMETRY_MAX: u64 = 1 << 15;
 /// The most tensors of a batch, and the most slots.

@@ -138,7 +138,7 @@ impl Duel {
     }
 
     /// The sides that `wrong` names contradict what they said before.
-    pub fn contradicted(&mut self, wrong: impl Fn(usize) -> bool, what: &str) -> Option<Next> {
+    pub(crate) fn contradicted(&mut self, wrong: impl Fn(usize) -> bool, what: &str) -> Option<Next> {
         let sides: Vec<usize> = (0..2).filter(|&side| wrong(side)).collect();
         (!sides.is_empty()).then(|| self.lost(&sides, Reason::Contradiction, what))
     }

@@ -193,7 +193,7 @@ pub fn frame<S: Source<Error = LeafError>>(
 ///
 /// # Errors
 /// As [`frame`], and if the terms are not there.
-pub fn subtotal<S: Source<Error = LeafError>>(
+pub(crate) fn subtotal<S: Source<Error = LeafError>>(
     graph: &Graph,
     node: usize,
     element: usize,
@@ -261,7 +261,7 @@ fn encoded(sums: &IntegerSums) -> Vec<u8> {
 }
 
 /// What a party says of all terms of a logged product's element: the absmaxes that its integers depend on, and their sums.
-pub struct LoggedTotal<'a> {
+pub(crate) struct LoggedTotal<'a> {
     /// Absmaxes, in their order: 4 bytes each.
     pub absmaxes: Vec<u32>,
     /// The sums, as the value of a tree.

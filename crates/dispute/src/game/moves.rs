@@ -115,7 +115,7 @@ const FRAME: u64 = 512;
 pub const LEAF_MAX: u64 = 64 * 1024;
 
 /// The bytes of a part of a log that is supplied, as text: slices, what proves them, and the step's record with its proof.
-pub const SUPPLY_MAX: u64 = 96 * 1024;
+pub(crate) const SUPPLY_MAX: u64 = 96 * 1024;
 
 /// All moves.
 pub const MOVES: [Move; 21] = {
@@ -204,7 +204,7 @@ pub fn of(question: &Question) -> Of {
 }
 
 /// The most bytes of a sealed answer to a question of this kind.
-pub fn answer_max(kind: Kind, of: Of, rules: &Rules) -> u64 {
+pub(crate) fn answer_max(kind: Kind, of: Of, rules: &Rules) -> u64 {
     let base64 = |bytes: u64| bytes.div_ceil(3) * 4;
     FRAME
         + match row(kind).size {

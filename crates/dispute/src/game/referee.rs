@@ -156,7 +156,7 @@ impl Referee {
     }
 
     /// A referee that leaves a check out, for tests of tests.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "faults")]
     pub fn with_fault(mut self, fault: super::rules::Fault) -> Referee {
         self.rules.plant(fault);
         self

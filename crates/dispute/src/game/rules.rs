@@ -59,6 +59,7 @@ pub struct Rules {
     /// The nodes that make the outputs of a micro-batch, and of the update.
     makers: [Makers; 2],
     /// None but in tests.
+    #[cfg(feature = "faults")]
     fault: Option<Fault>,
 }
 
@@ -80,7 +81,7 @@ pub fn replay_of_steps(job: &Job, step: u64) -> u64 {
 
 /// Milliseconds that a challenger of the logged profile has to replay the whole run: the time of a step that the clock of replays stands for,
 /// times all steps.
-pub fn run_clock(job: &Job, replay: u64) -> u64 {
+pub(crate) fn run_clock(job: &Job, replay: u64) -> u64 {
     let steps = u64::from(job.checkpoint.every.min(job.steps)) + 1;
     replay.div_ceil(steps).saturating_mul(u64::from(job.steps))
 }
@@ -127,7 +128,18 @@ impl Rules {
         let game = terms.game();
         let makers =
             [&context.computation.program.micro, &context.computation.program.update].map(Graph::makers);
-        Ok(Rules { game, parties, referee, context, claim, granularity, positions, makers, fault: None })
+        Ok(Rules {
+            game,
+            parties,
+            referee,
+            context,
+            claim,
+            granularity,
+            positions,
+            makers,
+            #[cfg(feature = "faults")]
+            fault: None,
+        })
     }
 
     /// Checks that the initial state is the one that job and terms give: of a seed, or of the earlier run that a trainer claims to go on from. That
@@ -151,14 +163,21 @@ impl Rules {
     }
 
     /// Leaves a check out.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "faults")]
     pub fn plant(&mut self, fault: Fault) {
         self.fault = Some(fault);
     }
 
     /// Whether a check is made.
+    #[cfg(feature = "faults")]
     pub(super) fn checks(&self, what: Fault) -> bool {
         self.fault != Some(what)
+    }
+
+    /// Whether a check is made: each is.
+    #[cfg(not(feature = "faults"))]
+    pub(super) fn checks(&self, _: Fault) -> bool {
+        true
     }
 
     /// The program.
@@ -292,7 +311,7 @@ impl Rules {
 
     /// Whether a step's record has the fields that the job promises, and what follows from job and step; `Some`: the first that is
     /// wrong, in words.
-    pub fn record_fault(&self, index: u64, record: &Record) -> Option<String> {
+    pub(crate) fn record_fault(&self, index: u64, record: &Record) -> Option<String> {
         let job = &self.context.computation.job;
         if record.computation() != self.computation() {
             return Some("the record is of another computation".into());
@@ -352,13 +371,13 @@ impl Rules {
     }
 
     /// The most bytes of the value of a subtree over terms.
-    pub fn subtotal_bytes(&self) -> u64 {
+    pub(crate) fn subtotal_bytes(&self) -> u64 {
         let parts = self.program().micro.logged.iter().map(|logged| fold::parts(logged) as u8).max();
         parts.map_or(16, |parts| Join::Terms(Fold::Sums { parts }).bytes() as u64)
     }
 
     /// The most bytes of an answer that lists the outputs that a field is made of, and what proves them.
-    pub fn binding_bytes(&self) -> u64 {
+    pub(crate) fn binding_bytes(&self) -> u64 {
         // A digest takes 67 bytes of text, and a sibling 43.
         let proven = |field: Field| {
             let outputs = self.outputs(field);
@@ -380,14 +399,14 @@ impl Rules {
     }
 
     /// The terms that a fold of any element can have at most.
-    pub fn terms_most(&self) -> u64 {
+    pub(crate) fn terms_most(&self) -> u64 {
         let graphs = [&self.program().micro, &self.program().accumulate, &self.program().update];
         let len = |graph: &Graph| graph.tensors.iter().map(|t| t.len() as u64).max().unwrap_or(1);
         graphs.map(len).into_iter().max().unwrap_or(1)
     }
 
     /// The most slices of any tensor that can be disputed.
-    pub fn slices_most(&self) -> u64 {
+    pub(crate) fn slices_most(&self) -> u64 {
         let program = self.program();
         let state = program.state();
         let graphs = [&program.micro, &program.accumulate, &program.update].into_iter();

@@ -15,7 +15,7 @@ use tiebreak_record::job::initial::InitialOrigin;
 /// The most bytes of terms: a job and, for a job that names one, a program file.
 pub const TERMS_MAX: u64 = 1 << 28;
 /// The most parties of a game.
-pub const PARTIES_MAX: usize = 64;
+pub(crate) const PARTIES_MAX: usize = 64;
 const FORMAT: u32 = 2;
 
 /// The shortest clock of moves, in milliseconds, that an honest party plays with: what a network needs to recover from a flood.
@@ -167,7 +167,7 @@ impl Terms {
     /// # Errors
     /// If a claim lacks in the logged profile or stands in the exact one, its run comes from elsewhere than the job says, or its head is not the
     /// trainer's of this run, size and root.
-    pub fn claim_about(&self, job: &Job) -> Result<Option<&Claim>, Malformed> {
+    pub(crate) fn claim_about(&self, job: &Job) -> Result<Option<&Claim>, Malformed> {
         let wrong = |why: String| Malformed::invalid("terms", why);
         let claim = match (&self.claim, &job.rounding) {
             (Some(claim), Some(_)) => claim,

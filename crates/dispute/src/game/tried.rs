@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The most kinds of ends that are listed; what else there was is left out.
-pub const ENDS_MAX: usize = 16;
+pub(crate) const ENDS_MAX: usize = 16;
 
 /// How a try to get an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// By how much the system may wake a wait too late and that still counts; a machine that slept or a process that was stopped is later than that.
-pub const JUMP: Duration = Duration::from_millis(500);
+pub(crate) const JUMP: Duration = Duration::from_millis(500);
 
 /// Milliseconds of a game. Clocks of the day do not move it: it counts waits, by the system's monotonic clock.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ impl Clock {
     }
 
     /// It shows `at`, unless it is later.
-    pub fn not_before(&self, at: u64) {
+    pub(crate) fn not_before(&self, at: u64) {
         self.0.fetch_max(at, Ordering::Relaxed);
     }
 }

@@ -74,7 +74,7 @@ fn failed(error: RunError) -> Refused {
 }
 
 /// What came of a question.
-pub type Reply = Result<Arc<[u8]>, Refused>;
+pub(crate) type Reply = Result<Arc<[u8]>, Refused>;
 
 /// A question that was taken.
 pub enum Taken {
@@ -264,7 +264,7 @@ impl Desk {
     }
 
     /// Whether the desk is closed.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.state().closed
     }
 }

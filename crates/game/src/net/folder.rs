@@ -16,7 +16,7 @@ use tiebreak_run::run::RunError;
 use tiebreak_run::run::disk::{self, Disk};
 
 /// How often a folder is looked at.
-pub const LOOK_EVERY: Duration = Duration::from_millis(200);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How long a question that could not be answered is left alone.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 

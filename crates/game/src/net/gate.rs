@@ -53,7 +53,7 @@ impl Bucket {
 }
 
 /// What requests of one kind may take: a bucket for each address, and one for all.
-pub struct Budget {
+pub(crate) struct Budget {
     each: f64,
     all: f64,
     state: Mutex<Buckets>,
@@ -97,7 +97,7 @@ impl Budget {
 }
 
 /// Connections at a time.
-pub struct Lane {
+pub(crate) struct Lane {
     max: usize,
     each: usize,
     state: Mutex<Inside>,

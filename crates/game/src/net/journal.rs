@@ -116,7 +116,7 @@ impl Journal {
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn keep_part(&self, part: &Supplied) -> Result<(), RunError> {
+    pub(crate) fn keep_part(&self, part: &Supplied) -> Result<(), RunError> {
         self.lines.disk().replace(&self.part_path(), &to_bytes(part))
     }
 
@@ -124,7 +124,7 @@ impl Journal {
     ///
     /// # Errors
     /// If there is none, or it is malformed.
-    pub fn kept_part(&self) -> Result<Supplied, RunError> {
+    pub(crate) fn kept_part(&self) -> Result<Supplied, RunError> {
         let path = self.part_path();
         let bytes = disk::read(&path, CARRIED_MAX)?;
         from_bytes("part of a log", &bytes, CARRIED_MAX).map_err(|why| RunError::malformed(&path, why))

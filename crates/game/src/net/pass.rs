@@ -14,7 +14,7 @@ pub const HEADER: &str = "tiebreak-pass";
 pub struct Pass([u8; 32]);
 
 /// The name of a sealed question.
-pub fn question_name(sealed: &[u8]) -> Digest {
+pub(crate) fn question_name(sealed: &[u8]) -> Digest {
     hash("tiebreak 2 sealed question", sealed)
 }
 
@@ -35,7 +35,7 @@ impl Pass {
     }
 
     /// The name of the question that a header lets in, if it is a pass.
-    pub fn lets_in(&self, header: &[u8]) -> Option<Digest> {
+    pub(crate) fn lets_in(&self, header: &[u8]) -> Option<Digest> {
         let (question, code) = std::str::from_utf8(header).ok()?.split_at_checked(64)?;
         let (question, code) = (question.parse::<Digest>().ok()?, code.parse::<Digest>().ok()?);
         // The comparison of BLAKE3's crate takes the same time whatever differs.

@@ -140,7 +140,7 @@ impl Replays {
         let before = session.download_state()?;
         let watch = Watch { trace: true, ..Watch::default() };
         let done = player.play(&mut session, &mut dataset, step, &watch)?;
-        let trace = done.trace.filter(|trace| trace.nodes.len() == leaf_count(&player.run.program()));
+        let trace = done.trace.filter(|trace| trace.nodes.len() == leaf_count(player.run.program()));
         let trace = trace.ok_or_else(|| player.not_reproduced(step, &session))?;
         Ok(Disputed { step, before, trace, outputs: Outputs::new() })
     }
@@ -149,7 +149,12 @@ impl Replays {
     ///
     /// # Errors
     /// As [`Replays::disputed`].
-    pub fn with_outputs(&mut self, step: u32, phase: Phase, node: usize) -> Result<&Disputed, PartyError> {
+    pub(crate) fn with_outputs(
+        &mut self,
+        step: u32,
+        phase: Phase,
+        node: usize,
+    ) -> Result<&Disputed, PartyError> {
         self.disputed(step)?;
         let mut wanted = self.read_by(step, phase, node)?;
         wanted.insert((phase, node));
@@ -241,7 +246,7 @@ impl Replays {
 }
 
 /// The tensors that decide a node's output: what it reads, or the operands of a logged product that traces hold.
-pub fn operands_of(run: &Run, phase: Phase, node: usize) -> BTreeSet<TensorId> {
+pub(crate) fn operands_of(run: &Run, phase: Phase, node: usize) -> BTreeSet<TensorId> {
     let graph = graph_of(run.program(), phase);
     match logged_product(run, phase, node) {
         Some((_, logged)) => cone::operands(graph, logged),

@@ -31,7 +31,7 @@ pub fn blake3(slices: &[Hash], first: u64, count: u64) -> Option<Base64> {
 }
 
 /// The BLAKE3 root of a tensor, from all its slices.
-pub fn blake3_root(slices: &[Hash]) -> Hash {
+pub(crate) fn blake3_root(slices: &[Hash]) -> Hash {
     match slices {
         [one] => *one,
         _ => {

@@ -84,7 +84,7 @@ impl CudaDevice {
     ///
     /// # Errors
     /// If it cannot be used here; the message says what is missing.
-    pub fn use_cublas(&mut self, kernels: Cublas) -> Result<(), EngineError> {
+    pub(crate) fn use_cublas(&mut self, kernels: Cublas) -> Result<(), EngineError> {
         let library = Library::open(&self.device, kernels).map_err(|error| blas_error(&self.name, error))?;
         self.name = format!("{}, {}", self.name, library.describe());
         self.library = Some(library);
@@ -92,7 +92,7 @@ impl CudaDevice {
     }
 
     /// Launches kernels as graphs of the driver's where the same ones come back with the same memory, or one by one.
-    pub fn use_graphs(&mut self, on: bool) {
+    pub(crate) fn use_graphs(&mut self, on: bool) {
         self.graphs.set(on);
     }
 
@@ -100,7 +100,7 @@ impl CudaDevice {
     ///
     /// # Errors
     /// If the GPU was lost.
-    pub fn use_copies(&mut self, on: bool) -> Result<(), EngineError> {
+    pub(crate) fn use_copies(&mut self, on: bool) -> Result<(), EngineError> {
         let copies = if on { Copies::new(&self.device) } else { Ok(None) };
         self.copies = copies.map_err(|error| self.error(error))?;
         Ok(())

@@ -22,7 +22,7 @@ pub fn engine_error(device: &str, error: DeviceError) -> EngineError {
 }
 
 /// The same for errors about cuBLAS: what they mean for who runs a program.
-pub fn blas_error(device: &str, error: BlasError) -> EngineError {
+pub(crate) fn blas_error(device: &str, error: BlasError) -> EngineError {
     let (device, reason) = (device.to_string(), error.to_string());
     match error {
         BlasError::Device(error) => engine_error(&device, error),

@@ -11,12 +11,12 @@ pub const GROUP: u32 = 64;
 /// WebGPU's limit on workgroups along a dimension.
 pub const GROUPS_MAX: u32 = 65_535;
 /// Invocations along x of a dispatch.
-pub const GRID_WIDTH: u32 = GROUPS_MAX * GROUP;
+pub(crate) const GRID_WIDTH: u32 = GROUPS_MAX * GROUP;
 /// Where in a buffer a dispatch's uniform data may begin: at multiples of this.
-pub const UNIFORM_ALIGNMENT: usize = 256;
+pub(crate) const UNIFORM_ALIGNMENT: usize = 256;
 
 /// The most buffers that are of use: the largest row fusions of a GPT take 13. CUDA's and many adapters' limits are above.
-pub const BUFFERS_MAX: u32 = 16;
+pub(crate) const BUFFERS_MAX: u32 = 16;
 
 /// What a kernel may take.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ pub struct Limits {
 impl Limits {
     /// What every adapter has. Some software adapters (llvmpipe 22.3) silently end an invocation's loops after this many rounds
     /// altogether. No shader may need more anywhere, so that what one adapter runs, all do.
-    pub const WEBGPU: Limits = Limits { buffers: 8, bytes: 16 << 10, rounds: 65_535 };
+    pub(crate) const WEBGPU: Limits = Limits { buffers: 8, bytes: 16 << 10, rounds: 65_535 };
     /// What CUDA has.
     pub const CUDA: Limits = Limits { buffers: BUFFERS_MAX, bytes: 48 << 10, rounds: u32::MAX };
 }
@@ -115,7 +115,7 @@ pub struct Prepared<P> {
 }
 
 /// Workgroups for one invocation an element.
-pub fn linear_groups(elements: u32) -> [u32; 3] {
+pub(crate) fn linear_groups(elements: u32) -> [u32; 3] {
     if elements <= GRID_WIDTH {
         [elements.div_ceil(GROUP), 1, 1]
     } else {
@@ -124,13 +124,13 @@ pub fn linear_groups(elements: u32) -> [u32; 3] {
 }
 
 /// Workgroups along x, and the workgroups, for one workgroup an output.
-pub fn workgroup_each(outputs: u32) -> (u32, [u32; 3]) {
+pub(crate) fn workgroup_each(outputs: u32) -> (u32, [u32; 3]) {
     let width = outputs.clamp(1, GROUPS_MAX);
     (width, [width, outputs.div_ceil(width), 1])
 }
 
 /// Puts a dispatch's uniform words at the end of a graph's uniform data: where they begin, and their bytes.
-pub fn append_uniform(data: &mut Vec<u8>, words: &[u32]) -> (u64, u64) {
+pub(crate) fn append_uniform(data: &mut Vec<u8>, words: &[u32]) -> (u64, u64) {
     data.resize(data.len().next_multiple_of(UNIFORM_ALIGNMENT), 0);
     let offset = data.len() as u64;
     data.extend(bytes_from_words(DType::U32, words));

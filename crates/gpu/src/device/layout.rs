@@ -26,7 +26,7 @@ pub fn bytes(ty: &TensorType, variant: Variant) -> u64 {
 }
 
 /// Why a tensor is too large, if its words are more than shaders count; `what` names it for people.
-pub fn uncountable(what: &str, ty: &TensorType, variant: Variant) -> Option<String> {
+pub(crate) fn uncountable(what: &str, ty: &TensorType, variant: Variant) -> Option<String> {
     let bytes = bytes(ty, variant);
     (bytes.div_ceil(4) > u64::from(u32::MAX)).then(|| {
         let shape = &ty.shape;

@@ -20,7 +20,7 @@ use tiebreak_engine::EngineError;
 use tiebreak_shaders::product::Variant;
 
 /// A GPU through wgpu or through NVIDIA's driver.
-pub trait Device: Sized + 'static {
+pub trait Device: Sized + Send + 'static {
     /// Memory that shaders see; freed when it is dropped.
     type Memory: Send + Sync + 'static;
     /// Data that dispatches take as their first binding.

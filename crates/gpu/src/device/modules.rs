@@ -23,7 +23,7 @@ pub const OPTIONS: Options = Options { native: true };
 pub type Key = (String, Option<Shape>);
 
 /// The kernels that were compiled for a GPU.
-pub struct Modules {
+pub(crate) struct Modules {
     name: String,
     device: Arc<Device>,
     nvrtc: Nvrtc,

@@ -7,7 +7,7 @@ use crate::rows::access::Index;
 use tiebreak_contract::program::graph::{Graph, Node, row_major};
 
 /// A node, or a window of one: a node of the same primitive.
-pub struct NodePart<'a> {
+pub(crate) struct NodePart<'a> {
     pub graph: &'a Graph,
     pub node: &'a Node,
     /// Where its indices begin, if it is a map or patches.

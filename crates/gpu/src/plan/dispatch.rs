@@ -19,7 +19,7 @@ pub fn shader(graph: &Graph, node: &Node, variant: Variant) -> Option<Shader> {
 }
 
 /// The kernel by which shaders compute a part of a node; none for groupings.
-pub fn shader_kernel(part: &NodePart, variant: Variant) -> Option<Kernel> {
+pub(crate) fn shader_kernel(part: &NodePart, variant: Variant) -> Option<Kernel> {
     let shader = shader_from(part.graph, part.node, variant, part.origin)?;
     // Only digit planes have more than one way to be multiplied.
     let size = product_size(part.graph, part.node).filter(|_| variant == Variant::Dot);
@@ -30,7 +30,7 @@ pub fn shader_kernel(part: &NodePart, variant: Variant) -> Option<Kernel> {
 }
 
 /// The kernel of its own that a device may have in place of a node's shader.
-pub fn own_kernel(graph: &Graph, node: &Node, variant: Variant) -> Option<Kernel> {
+pub(crate) fn own_kernel(graph: &Graph, node: &Node, variant: Variant) -> Option<Kernel> {
     match &node.primitive {
         Primitive::Native { a, b } if !graph.tensor(node.output).is_empty() => {
             Some(Kernel::Native { operands: [a.clone(), b.clone()], parts: native_parts(graph, node) })
@@ -60,7 +60,7 @@ fn choice_of(graph: &Graph, a: TensorId, b: TensorId, block: u32, variant: Varia
 }
 
 /// That of a node, if it is a product.
-pub fn product_size(graph: &Graph, node: &Node) -> Option<ProductSize> {
+pub(crate) fn product_size(graph: &Graph, node: &Node) -> Option<ProductSize> {
     let Primitive::Product { a, b, block, .. } = &node.primitive else { return None };
     let choice = choice_of(graph, *a, *b, *block, Variant::Dot);
     let shape = &graph.tensor(*a).shape;

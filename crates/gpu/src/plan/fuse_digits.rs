@@ -52,7 +52,7 @@ pub fn columns(graph: &Graph, uses: &Uses, target: &Target) -> Vec<Candidate> {
 }
 
 /// The view that is digitised, in one scale group a row, for this node alone, if that is a product's left operand; with all nodes in order.
-pub fn on_the_way<'a>(graph: &'a Graph, uses: &Uses, at: usize) -> Option<(&'a View, Vec<usize>)> {
+pub(crate) fn on_the_way<'a>(graph: &'a Graph, uses: &Uses, at: usize) -> Option<(&'a View, Vec<usize>)> {
     let [a, absmaxes_a, b, absmaxes_b] = product_operands(&graph.nodes[at])?;
     let quantise = uses.writer(a)?;
     let Primitive::Quantise { input, block: 0, .. } = &graph.nodes[quantise].primitive else { return None };

@@ -24,7 +24,7 @@ const LEN_MAX: u32 = 4096;
 const EARLY_MAX: usize = 32;
 
 /// The row fusions of a graph for a target. `runs_at` says in which node's place each node runs otherwise.
-pub fn row_fusions(graph: &Graph, uses: &Uses, runs_at: &[usize], target: &Target) -> Vec<RowFusion> {
+pub(crate) fn row_fusions(graph: &Graph, uses: &Uses, runs_at: &[usize], target: &Target) -> Vec<RowFusion> {
     if !target.fuses_rows {
         return Vec::new();
     }

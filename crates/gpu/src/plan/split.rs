@@ -18,7 +18,12 @@ use tiebreak_shaders::product::Variant;
 ///
 /// # Errors
 /// If it cannot be split so far.
-pub fn windows_of(graph: &Graph, node: &Node, variant: Variant, limit: u64) -> Result<Vec<Window>, TooLarge> {
+pub(crate) fn windows_of(
+    graph: &Graph,
+    node: &Node,
+    variant: Variant,
+    limit: u64,
+) -> Result<Vec<Window>, TooLarge> {
     if matches!(node.primitive, Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. }) {
         return Ok(Vec::new()); // on the host
     }

@@ -31,14 +31,14 @@ impl Target {
     }
 
     /// Whether a node touches no tensor that lies in pieces.
-    pub fn is_whole(&self, graph: &Graph, node: &Node) -> bool {
+    pub(crate) fn is_whole(&self, graph: &Graph, node: &Node) -> bool {
         self.cuts(graph, node).iter().all(Cut::is_whole)
     }
 }
 
 /// Memory that a launch takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slot {
+pub(crate) enum Slot {
     /// A piece of a tensor, which is numbered as its unit reads and writes it.
     Tensor { number: usize, piece: usize },
     /// Memory beside the tensors, which the units of a graph share.
@@ -93,7 +93,7 @@ impl Candidate {
     }
 
     /// Whether shaders alone compute it.
-    pub fn has_shaders(&self) -> bool {
+    pub(crate) fn has_shaders(&self) -> bool {
         self.launches.iter().all(|launch| launch.kernel.shader().is_some())
     }
 }

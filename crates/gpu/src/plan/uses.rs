@@ -4,7 +4,7 @@ use tiebreak_contract::arith::digits::ProductPart;
 use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId};
 
 /// Who writes and who reads tensors.
-pub struct Uses {
+pub(crate) struct Uses {
     writer: Vec<Option<usize>>,
     readers: Vec<Vec<usize>>,
     is_output: Vec<bool>,
@@ -39,13 +39,13 @@ impl Uses {
     }
 
     /// Whether it is an output of the graph.
-    pub fn is_output(&self, tensor: TensorId) -> bool {
+    pub(crate) fn is_output(&self, tensor: TensorId) -> bool {
         self.is_output[tensor.0 as usize]
     }
 }
 
 /// The digits and absmaxes of a product's operands, if it is one whole sum, rounded.
-pub fn product_operands(node: &Node) -> Option<[TensorId; 4]> {
+pub(crate) fn product_operands(node: &Node) -> Option<[TensorId; 4]> {
     match &node.primitive {
         Primitive::Product { a, absmaxes_a, b, absmaxes_b, block: 0, part: ProductPart::Rounded } => {
             Some([*a, *absmaxes_a, *b, *absmaxes_b])

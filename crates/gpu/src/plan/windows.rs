@@ -35,7 +35,7 @@ impl Cut {
         Cut { words, piece }
     }
 
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.piece >= self.words
     }
 
@@ -47,7 +47,7 @@ impl Cut {
 }
 
 /// Words, in one plane, of a group of four places of K, as `words_of_k` counts them.
-pub fn words_of_group(variant: Variant) -> u32 {
+pub(crate) fn words_of_group(variant: Variant) -> u32 {
     if variant == Variant::Words { 4 } else { 1 }
 }
 
@@ -80,15 +80,15 @@ pub struct TooLarge {
 
 /// A part of an operator's index space.
 #[derive(Clone, Copy)]
-pub struct IndexRange {
+pub(crate) struct IndexRange {
     pub first: Index,
     pub len: Index,
 }
 
 /// Words of a tensor that a part takes, and how many it may.
-pub type Volume = (u64, u64);
+pub(crate) type Volume = (u64, u64);
 
-pub fn volume(len: &[u32]) -> u64 {
+pub(crate) fn volume(len: &[u32]) -> u64 {
     len.iter().map(|&n| u64::from(n)).product()
 }
 
@@ -110,7 +110,7 @@ pub fn distinct(view: &View) -> Index {
 
 /// The greatest parts of an index space that `volumes` allows, cut along outer dimensions first; or the number of the volume that is
 /// too large for any part.
-pub fn extents(dims: Index, volumes: &dyn Fn(Index) -> Vec<Volume>) -> Result<Index, usize> {
+pub(crate) fn extents(dims: Index, volumes: &dyn Fn(Index) -> Vec<Volume>) -> Result<Index, usize> {
     let mut len = dims;
     while let Some(large) = volumes(len).iter().position(|(words, most)| words > most) {
         let with = |d: usize, n: u32| {

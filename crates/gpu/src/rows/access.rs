@@ -18,7 +18,7 @@ pub enum Access {
 
 /// What a view reads for element j of a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum RowAccess {
+pub(crate) enum RowAccess {
     /// The row's own element: the view is the whole index space in order.
     Element,
     /// One element for all rows.
@@ -42,13 +42,13 @@ pub fn access(view: &View) -> Access {
 }
 
 /// Whether a map has to know its indices one by one.
-pub fn is_indexed(body: &Body, inputs: &[View]) -> bool {
+pub(crate) fn is_indexed(body: &Body, inputs: &[View]) -> bool {
     let strided = inputs.iter().any(|view| access(view) == Access::Strided);
     strided || body.code.iter().any(|instr| matches!(instr, Instr::Index(_)))
 }
 
 /// What a view of a map over rows of `len` elements reads.
-pub fn row_access(view: &View, len: u32) -> RowAccess {
+pub(crate) fn row_access(view: &View, len: u32) -> RowAccess {
     let [d0, d1, d2, last] = view.dims;
     let outer = |strides: [u32; 3]| {
         let mut view = View { dims: [1, d0, d1, d2], ..view.clone() };

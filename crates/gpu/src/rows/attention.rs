@@ -5,7 +5,7 @@ use super::fusion::RowFusion;
 use tiebreak_contract::program::graph::TensorId;
 
 /// A product, a fusion over the rows of its result, and the product of what one of the fusion's nodes gives, digitised by rows.
-pub struct AttentionFusion {
+pub(crate) struct AttentionFusion {
     /// The product that the rows take.
     pub first: usize,
     pub rows: RowFusion,

@@ -33,7 +33,7 @@ pub struct Member {
 
 /// Nodes that one kernel computes.
 #[derive(Clone, Debug)]
-pub struct RowFusion {
+pub(crate) struct RowFusion {
     /// In the graph's order.
     pub members: Vec<Member>,
     pub rows: u32,
@@ -54,7 +54,7 @@ impl RowFusion {
 }
 
 /// Whether all of a node's tensors have four-byte elements.
-pub fn has_words(graph: &Graph, node: &Node) -> bool {
+pub(crate) fn has_words(graph: &Graph, node: &Node) -> bool {
     let mut tensors = node.primitive.inputs();
     tensors.push(node.output);
     tensors.iter().all(|id| matches!(graph.tensor(*id).dtype, DType::F32 | DType::U32))

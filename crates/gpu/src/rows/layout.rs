@@ -14,7 +14,7 @@ use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, View};
 
 /// What a member of a row fusion takes.
 #[derive(Clone, Copy)]
-pub enum RowOperand {
+pub(crate) enum RowOperand {
     /// What another member computes for the same element or row.
     Member(usize),
     /// The row's own element of a tensor that is there before: a load, by number.
@@ -32,7 +32,7 @@ pub struct Load {
 }
 
 /// When members are computed, and where values wait between passes.
-pub struct RowLayout {
+pub(crate) struct RowLayout {
     /// What each member takes, in the order of its views.
     pub operands: Vec<Vec<RowOperand>>,
     /// The pass that computes each member; of what a row has one of, the pass before which it is computed; of a sum or a maximum, the
@@ -47,7 +47,7 @@ pub struct RowLayout {
 }
 
 /// Words of a stretch, as `row_place` in shaders/shared/row.wgsl lays out a row.
-pub fn stretch_words(len: u32) -> u32 {
+pub(crate) fn stretch_words(len: u32) -> u32 {
     len + (len - 1) / 32
 }
 

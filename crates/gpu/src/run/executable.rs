@@ -31,7 +31,7 @@ impl<P> Unit<P> {
     }
 
     /// Whether it computes more than one node.
-    pub fn is_fused(&self) -> bool {
+    pub(crate) fn is_fused(&self) -> bool {
         self.nodes.len() > 1
     }
 }

@@ -112,7 +112,7 @@ struct Started<D: Device> {
 }
 
 /// Searches of a graph that are under way, in order.
-pub struct Searches<D: Device> {
+pub(crate) struct Searches<D: Device> {
     started: VecDeque<Started<D>>,
     held: u64,
 }

@@ -36,7 +36,7 @@ pub fn product() -> (Graph, Vec<u8>) {
 }
 
 /// Whether an engine computes nodes over the same rows, and rows between two products, with the scalar reference's bits.
-pub fn computes_rows_well(engine: &mut dyn Engine) -> Result<bool, EngineError> {
+pub(crate) fn computes_rows_well(engine: &mut dyn Engine) -> Result<bool, EngineError> {
     for (graph, inputs) in [rows(ROW_LEN), attention(ROW_LEN)] {
         let graph = Arc::new(graph);
         if outputs_of(engine, &graph, &inputs)? != outputs_of(&mut Reference, &graph, &inputs)? {
@@ -166,7 +166,7 @@ impl Observer for Searching {
 }
 
 /// Whether an engine that searches for near ties rounds a product on a grid as its shader does.
-pub fn rounds_well(engine: &mut dyn Engine, rule: GridRule) -> Result<bool, EngineError> {
+pub(crate) fn rounds_well(engine: &mut dyn Engine, rule: GridRule) -> Result<bool, EngineError> {
     let (graph, inputs) = rounding(rule);
     let product = &graph.logged[0];
     let scan = NearTieSearch {

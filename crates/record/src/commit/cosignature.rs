@@ -23,6 +23,23 @@ fn parts(note: &str) -> Result<(String, &str), Malformed> {
 ///
 /// # Errors
 /// If this is no note.
+///
+/// ```
+/// use tiebreak_record::commit::cosignature::{cosigned, cosigned_at, utc};
+/// use tiebreak_record::commit::digest::Digest;
+/// use tiebreak_record::commit::keys::PrivateKey;
+/// use tiebreak_record::commit::tree_head::Head;
+///
+/// let trainer = PrivateKey::generate("trainer.example", [7; 32])?;
+/// let witness = PrivateKey::generate("witness.example", [8; 32])?;
+/// let head = Head { run: Digest([1; 32]), size: 42, root: Digest([2; 32]) };
+/// let note = cosigned(&head.to_note(Some(&trainer)), &witness, 1_700_000_000)?;
+/// assert_eq!(cosigned_at(&note, &witness.public())?, Some(1_700_000_000));
+/// assert_eq!(utc(1_700_000_000), "2023-11-14 22:13:20 UTC");
+/// // The trainer's signature stands as before.
+/// assert_eq!(Head::from_note(&note, Some(&trainer.public()))?.0, head);
+/// # Ok::<(), tiebreak_record::commit::Malformed>(())
+/// ```
 pub fn cosigned(note: &str, key: &PrivateKey, time: u64) -> Result<String, Malformed> {
     let (text, _) = parts(note)?;
     let signature = key.sign(&message(&text, time));

@@ -8,6 +8,16 @@ use serde::{Deserialize, Serialize};
 use super::Malformed;
 
 /// A digest. Printed as 64 lower-case hexadecimal digits.
+///
+/// ```
+/// use tiebreak_record::commit::digest::Digest;
+///
+/// let digest = Digest([0xab; 32]);
+/// assert_eq!(digest.to_string().parse(), Ok(digest));
+/// assert_eq!(digest.short(), "abababab");
+/// // One spelling: lower case, 64 digits.
+/// assert!("AB".repeat(32).parse::<Digest>().is_err());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest(pub [u8; 32]);

@@ -76,6 +76,16 @@ impl PrivateKey {
     ///
     /// # Errors
     /// If the name is not one that a signed note can carry.
+    ///
+    /// ```
+    /// use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+    ///
+    /// let key = PrivateKey::generate("trainer.example", [7; 32])?; // take the system's randomness
+    /// let public = PublicKey::from_text(&key.public().to_text())?;
+    /// let signature = key.sign(b"a head");
+    /// assert!(public.verifies(b"a head", &signature) && !public.verifies(b"another", &signature));
+    /// # Ok::<(), tiebreak_record::commit::Malformed>(())
+    /// ```
     pub fn generate(name: &str, seed: [u8; 32]) -> Result<PrivateKey, Malformed> {
         check_name(name)?;
         Ok(PrivateKey { name: name.to_string(), key: SigningKey::from_bytes(&seed) })

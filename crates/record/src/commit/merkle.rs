@@ -36,7 +36,7 @@ fn split(n: usize) -> usize {
 }
 
 /// The root, and the siblings of every leaf from it up: what [`prove`] gives of each, for whoever wants many.
-pub fn prove_all(leaves: &[Digest]) -> (Digest, Vec<Vec<Digest>>) {
+pub(crate) fn prove_all(leaves: &[Digest]) -> (Digest, Vec<Vec<Digest>>) {
     if leaves.len() < 2 {
         return (root(leaves), vec![Vec::new(); leaves.len()]);
     }
@@ -73,6 +73,18 @@ pub fn prove(leaves: &[Digest], index: usize) -> Vec<Digest> {
 ///
 /// # Errors
 /// If `index` is not below `size`, or the proof has another number of hashes than a proof of this leaf.
+///
+/// ```
+/// use tiebreak_record::commit::merkle::{leaf, prove, root, root_from_proof};
+///
+/// let leaves = [b"first", b"other", b"third"].map(|record| leaf(record));
+/// let proof = prove(&leaves, 1);
+/// assert_eq!(root_from_proof(leaf(b"other"), 1, 3, &proof)?, root(&leaves));
+/// assert_ne!(root_from_proof(leaf(b"forge"), 1, 3, &proof)?, root(&leaves));
+/// // A proof of another length is none.
+/// assert!(root_from_proof(leaves[1], 1, 3, &proof[1..]).is_err());
+/// # Ok::<(), tiebreak_record::commit::Malformed>(())
+/// ```
 pub fn root_from_proof(leaf: Digest, index: u64, size: u64, proof: &[Digest]) -> Result<Digest, Malformed> {
     let wrong = |why: &str| Malformed::invalid("inclusion proof", why);
     if index >= size {
@@ -130,6 +142,15 @@ pub fn prove_prefix(leaves: &[Digest], prefix: usize) -> Vec<Digest> {
 ///
 /// # Errors
 /// If the proof has another number of hashes than a proof of this prefix.
+///
+/// ```
+/// use tiebreak_record::commit::merkle::{leaf, prove_prefix, root, roots_from_prefix_proof};
+///
+/// let leaves: Vec<_> = (0..7u8).map(|record| leaf(&[record])).collect();
+/// let proof = prove_prefix(&leaves, 3);
+/// assert_eq!(roots_from_prefix_proof(3, 7, &proof)?, (root(&leaves[..3]), root(&leaves)));
+/// # Ok::<(), tiebreak_record::commit::Malformed>(())
+/// ```
 pub fn roots_from_prefix_proof(
     prefix: u64,
     size: u64,
@@ -184,6 +205,15 @@ pub fn first_difference(
 }
 
 /// A tree that grows one leaf at a time and knows its root: one pending subtree for each bit of its size.
+///
+/// ```
+/// use tiebreak_record::commit::merkle::{Frontier, leaf, root};
+///
+/// let leaves: Vec<_> = (0..100u8).map(|record| leaf(&[record])).collect();
+/// let mut frontier = Frontier::default();
+/// leaves.iter().for_each(|&leaf| frontier.push(leaf));
+/// assert_eq!((frontier.size(), frontier.root()), (100, root(&leaves)));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Frontier {
     size: u64,

@@ -45,7 +45,11 @@ pub fn prove(join: Join, values: &[Hash], wanted: &[usize]) -> Vec<Hash> {
 }
 
 /// [`prove`] for a tree of `count` pieces, of which `value` says the subtrees: (first piece, how many).
-pub fn prove_by(count: usize, wanted: &[usize], value: &mut impl FnMut(usize, usize) -> Hash) -> Vec<Hash> {
+pub(crate) fn prove_by(
+    count: usize,
+    wanted: &[usize],
+    value: &mut impl FnMut(usize, usize) -> Hash,
+) -> Vec<Hash> {
     fn walk(
         (first, count): (usize, usize),
         wanted: &[usize],

@@ -47,7 +47,7 @@ impl StateRoots {
 }
 
 /// The Merkle leaves of each part of a state, from tensor digests in the table's order: parameters, buffers, slots.
-pub fn part_leaves(state: &[StateTensor], digests: &[Digest]) -> [Vec<Digest>; 3] {
+pub(crate) fn part_leaves(state: &[StateTensor], digests: &[Digest]) -> [Vec<Digest>; 3] {
     [Part::Parameters, Part::Buffers, Part::Slots].map(|part| {
         let tensors = state.iter().zip(digests).filter(|(tensor, _)| Part::of(&tensor.name) == part);
         tensors.map(|(tensor, digest)| table::leaf(&tensor.name, digest)).collect()

@@ -37,6 +37,17 @@ pub fn digest_from_root(ty: &TensorType, root: &[u8; 32]) -> Digest {
 }
 
 /// The digest of a tensor's canonical bytes.
+///
+/// ```
+/// use tiebreak_contract::arith::DType;
+/// use tiebreak_contract::program::graph::TensorType;
+/// use tiebreak_record::commit::tensor::digest;
+///
+/// let ty = |shape: &[u32]| TensorType { dtype: DType::F32, shape: shape.to_vec() };
+/// let bytes = [0; 24];
+/// // Type and shape are part of what is promised.
+/// assert_ne!(digest(&ty(&[2, 3]), &bytes), digest(&ty(&[3, 2]), &bytes));
+/// ```
 pub fn digest(ty: &TensorType, bytes: &[u8]) -> Digest {
     debug_assert_eq!(ty.bytes(), bytes.len(), "canonical bytes have the type's length");
     digest_from_root(ty, &root(bytes))
@@ -46,7 +57,7 @@ pub fn digest(ty: &TensorType, bytes: &[u8]) -> Digest {
 const PIECE: usize = 1 << 20;
 
 /// The digest of a tensor of elements of four bytes that is made piece by piece: `words` gives so many elements from one on.
-pub fn digest_by(ty: &TensorType, mut words: impl FnMut(usize, usize) -> Vec<u32>) -> Digest {
+pub(crate) fn digest_by(ty: &TensorType, mut words: impl FnMut(usize, usize) -> Vec<u32>) -> Digest {
     let mut hasher = blake3::Hasher::new();
     for first in (0..ty.len()).step_by(PIECE) {
         hasher.update(&bytes_of(&words(first, PIECE.min(ty.len() - first))));
@@ -165,7 +176,7 @@ pub fn tile_value(bytes: &[u8], tile: usize, tiles: usize) -> Hash {
 ///
 /// # Panics
 /// If there is none.
-pub fn root_from_tiles(values: &[Hash]) -> Hash {
+pub(crate) fn root_from_tiles(values: &[Hash]) -> Hash {
     match values {
         [one] => *one,
         _ => merge_root(values),

@@ -11,6 +11,22 @@ use super::keys::{PrivateKey, PublicKey};
 pub const NOTE_MAX: usize = 16 * 1024;
 
 /// A transcript's size and root.
+///
+/// ```
+/// use tiebreak_record::commit::digest::Digest;
+/// use tiebreak_record::commit::keys::PrivateKey;
+/// use tiebreak_record::commit::tree_head::{Head, Signed};
+///
+/// let key = PrivateKey::generate("trainer.example", [7; 32])?;
+/// let head = Head { run: Digest([1; 32]), size: 42, root: Digest([2; 32]) };
+/// let note = head.to_note(Some(&key));
+/// assert_eq!(Head::from_note(&note, Some(&key.public()))?, (head.clone(), Signed::By));
+/// // Without a key nobody vouches for who signed.
+/// assert_eq!(Head::from_note(&note, None)?, (head, Signed::Unknown));
+/// let forged = note.replace("\n42\n", "\n43\n");
+/// assert!(Head::from_note(&forged, Some(&key.public())).is_err());
+/// # Ok::<(), tiebreak_record::commit::Malformed>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The run id, part of the note's origin line.

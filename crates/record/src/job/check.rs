@@ -24,7 +24,7 @@ pub fn check(text: &str) -> Option<Wrong> {
 }
 
 /// [`check`] of a text that is read.
-pub fn check_table(root: &DeTable<'_>) -> Option<Wrong> {
+pub(crate) fn check_table(root: &DeTable<'_>) -> Option<Wrong> {
     Place { table: "", path: String::new(), at: 0 }.check(root).err()
 }
 

@@ -47,6 +47,38 @@ impl Computation {
     ///
     /// # Errors
     /// If the text is no job, the bytes are no program or do not fit the job, or `summary` follows another contract or names another program.
+    ///
+    /// ```
+    /// use tiebreak_record::commit::digest::Digest;
+    /// use tiebreak_record::job::computation::Computation;
+    /// use tiebreak_record::job::identity::{CONTRACT, ComputationSummary, program_digest};
+    ///
+    /// let job = r#"
+    /// steps = 8
+    /// model = { kind = "mlp", inputs = 6, hidden = [4], classes = 3 }
+    /// data = { kind = "idx", images = "images", labels = "labels" }
+    /// optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+    /// schedule = { peak = 0.5 }
+    /// batch = { micro_batch = 2, micro_batches = 3 }
+    /// "#;
+    /// // A run's `run.json` says this, and so does a verdict; nothing is read from a disk.
+    /// let (_, program) = Computation::parsed("job", job, None)?;
+    /// let summary = ComputationSummary {
+    ///     contract: CONTRACT.into(),
+    ///     challenge: None,
+    ///     program: program_digest(&program),
+    ///     data: Digest([1; 32]),
+    ///     initial: Digest([2; 32]),
+    /// };
+    /// let computation = Computation::derive("job", job, None, summary.clone())?;
+    /// // How the text is written names nothing.
+    /// let same = Computation::derive("job", &format!("# mine\n{job}"), None, summary.clone())?;
+    /// assert_eq!(computation.id, same.id);
+    /// // A summary of another program is refused: nobody's word is taken.
+    /// let other = ComputationSummary { program: Digest([3; 32]), ..summary };
+    /// assert!(Computation::derive("job", job, None, other).is_err());
+    /// # Ok::<(), tiebreak_record::job::computation::ComputationError>(())
+    /// ```
     pub fn derive(
         name: &str,
         job: &str,

@@ -16,9 +16,9 @@ use crate::commit::{Malformed, merkle, multiproof};
 /// The most bytes of a file.
 pub const FILE_MAX: u64 = 1 << 40;
 /// The most files of a run's data.
-pub const FILES_MAX: usize = 1 << 16;
+pub(crate) const FILES_MAX: usize = 1 << 16;
 /// Bytes of a group: what is read and checked at once. A subtree of BLAKE3's tree.
-pub const GROUP_BYTES: usize = 64 * 1024;
+pub(crate) const GROUP_BYTES: usize = 64 * 1024;
 /// Slices of a group.
 const GROUP_SLICES: usize = GROUP_BYTES / SLICE_BYTES;
 /// Groups kept in memory, of all files that are read together: 256 MiB.
@@ -65,6 +65,17 @@ pub struct FileManifest {
 }
 
 /// The root over files: RFC 6962's tree over the leaves (u64 bytes, root), in order.
+///
+/// ```
+/// use tiebreak_record::job::manifest::{GroupTree, files_root};
+///
+/// let (first, _) = GroupTree::of(&mut &b"the first file"[..])?;
+/// let (second, _) = GroupTree::of(&mut &b"the second"[..])?;
+/// assert_eq!(first.bytes, 14);
+/// let [one, other] = [[first.clone(), second.clone()], [second, first]];
+/// assert_ne!(files_root(&one), files_root(&other));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn files_root(files: &[FileManifest]) -> Digest {
     let leaf = |file: &FileManifest| {
         let mut e = Encoder::default();
@@ -237,7 +248,7 @@ impl DataFile {
     }
 
     /// Shares the memory for checked groups among so many files.
-    pub fn share_memory(&mut self, files: usize) {
+    pub(crate) fn share_memory(&mut self, files: usize) {
         if let Contents::Source { most, .. } = &mut self.contents {
             *most = (CACHED_GROUPS / files.max(1)).max(1);
         }
@@ -277,7 +288,7 @@ impl DataFile {
     ///
     /// # Errors
     /// As [`DataFile::read`].
-    pub fn read_passing(&mut self, first: u64, len: usize) -> Result<Vec<u8>, DataError> {
+    pub(crate) fn read_passing(&mut self, first: u64, len: usize) -> Result<Vec<u8>, DataError> {
         let end = first.checked_add(len as u64).filter(|end| *end <= self.manifest.bytes);
         let end = end.ok_or_else(|| DataError::invalid(&self.path, "the file is too short"))?;
         let (mut bytes, mut at) = (Vec::with_capacity(len), first);

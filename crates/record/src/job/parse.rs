@@ -25,6 +25,15 @@ const TRACED_MICRO_BATCHES_MAX: u32 = 256;
 const SHOWN_MAX: usize = 120;
 
 /// What is wrong with a job, with file, line and key.
+///
+/// ```
+/// use tiebreak_record::job::Job;
+///
+/// let error = Job::parse("job.toml", "steps = 8\nstep = 9\n").unwrap_err().to_string();
+/// assert!(error.starts_with("job.toml:2: step: "), "{error}");
+/// let error = Job::parse("job.toml", "steps = 0\n").unwrap_err().to_string();
+/// assert!(error.starts_with("job.toml:1: steps: "), "{error}");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct JobError(pub String);
@@ -123,6 +132,22 @@ impl Job {
     ///
     /// # Errors
     /// If the text is no TOML, has an unknown key, or a value is not allowed: the message names the line.
+    ///
+    /// ```
+    /// use tiebreak_record::job::Job;
+    ///
+    /// let text = r#"
+    /// steps = 8
+    /// model = { kind = "mlp", inputs = 6, hidden = [4], classes = 3 }
+    /// data = { kind = "idx", images = "images", labels = "labels" }
+    /// optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+    /// schedule = { peak = 0.5 }
+    /// batch = { micro_batch = 2, micro_batches = 3 }
+    /// "#;
+    /// let job = Job::parse("job.toml", text)?;
+    /// assert_eq!((job.steps, job.program(None)?.samples()), (8, 6));
+    /// # Ok::<(), tiebreak_record::job::JobError>(())
+    /// ```
     pub fn parse(name: &str, text: &str) -> Result<Job, JobError> {
         if let Some(Wrong { at, key, why }) = check(text) {
             return Err(JobError(format!("{name}:{}: {key}: {why}", line_at(text, at))));

@@ -156,7 +156,7 @@ pub struct Augment {
 }
 
 /// The most pixels of zeros around an image.
-pub const CROP_MAX: u32 = 1 << 8;
+pub(crate) const CROP_MAX: u32 = 1 << 8;
 
 impl Augment {
     /// Whether images are moved.
@@ -287,7 +287,7 @@ impl DataFiles {
     ///
     /// # Errors
     /// If it takes another number of files.
-    pub fn with_paths(&self, names: &[String]) -> Result<DataFiles, String> {
+    pub(crate) fn with_paths(&self, names: &[String]) -> Result<DataFiles, String> {
         let wanted = match self {
             DataFiles::Bytes { .. }
             | DataFiles::Tokens { .. }

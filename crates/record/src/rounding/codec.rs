@@ -23,11 +23,11 @@ const ENTRY_BYTES: usize = 12;
 /// The most bytes of a part before its directory: a varint.
 const COUNT_BYTES_MAX: usize = 9;
 /// The most bytes of a block: an integer, and for each decision two gaps in the long form, unary bits and those of the residue.
-pub const BLOCK_BYTES_MAX: usize =
+pub(crate) const BLOCK_BYTES_MAX: usize =
     COUNT_BYTES_MAX + (BLOCK * (2 * (UNARY_MAX + PLACE_BITS) as usize + 2 * BITS_MAX as usize)).div_ceil(8);
 
 /// The most bytes of a part that say where one of its blocks is: the number of decisions, and two entries of the directory.
-pub const PROVEN_PART_BYTES_MAX: usize = COUNT_BYTES_MAX + 2 * ENTRY_BYTES;
+pub(crate) const PROVEN_PART_BYTES_MAX: usize = COUNT_BYTES_MAX + 2 * ENTRY_BYTES;
 
 /// The most bits that decisions about N elements take, divided by N; 20 bits for every element take 41 N.
 ///
@@ -39,7 +39,7 @@ pub const PROVEN_PART_BYTES_MAX: usize = COUNT_BYTES_MAX + 2 * ENTRY_BYTES;
 const ELEMENT_BITS_MAX: u64 = 42;
 
 /// The most bytes of a part about a product of so many elements.
-pub fn part_bytes_max(elements: u64) -> u64 {
+pub(crate) fn part_bytes_max(elements: u64) -> u64 {
     // A block has an entry, the number of its wide decisions, and a last byte that is not full.
     let blocks = elements.div_ceil(BLOCK as u64).saturating_mul(ENTRY_BYTES as u64 + 3);
     elements.saturating_mul(ELEMENT_BITS_MAX).div_ceil(8).saturating_add(blocks) + COUNT_BYTES_MAX as u64
@@ -166,7 +166,7 @@ impl BitReader<'_> {
 }
 
 /// Appends an integer, seven bits a byte, least first.
-pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -178,7 +178,7 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 ///
 /// # Errors
 /// If the bytes end too early, or the integer has more than nine bytes or not its shortest form.
-pub fn take_varint(bytes: &mut &[u8]) -> Result<u64, Malformed> {
+pub(crate) fn take_varint(bytes: &mut &[u8]) -> Result<u64, Malformed> {
     let mut value = 0u64;
     for i in 0..9 {
         let (&byte, rest) = bytes.split_first().ok_or(Malformed::Truncated { what: WHAT })?;

@@ -42,6 +42,25 @@ pub struct Tolerance {
 }
 
 /// A result that could round to more than one value.
+///
+/// ```
+/// use tiebreak_contract::arith::rounding_grid::GridRule;
+/// use tiebreak_record::rounding::near_tie::NearTie;
+///
+/// let one = 1.0f32.to_bits();
+/// let grid = GridRule { bits: 16, floor: 0 }.grid(64, one, one);
+/// // The trainer's kernel gives 1 + 2^-8 and a little, just above the middle of two bfloat16 values.
+/// let value = 1.003_906_4;
+/// let trainer = NearTie { place: 5, value, rounded: grid.index(value), tolerance: 1e-6, grid };
+/// assert_eq!(grid.value(trainer.rounded), 1.007_812_5);
+/// let [low, high] = trainer.range();
+/// assert_eq!(high - low, 1, "another machine's could round down");
+/// let decision = trainer.decision(trainer.rounded).expect("20 bits are enough");
+/// // An auditor's kernel is a little lower and rounds down by itself; with the decision it has the trainer's bits.
+/// let auditor = 1.003_905_9;
+/// assert_eq!(grid.value(grid.index(auditor)), 1.0);
+/// assert_eq!(decision.index(grid, auditor), trainer.rounded);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct NearTie {
     /// The element's place in [batch, M, N].

@@ -27,6 +27,16 @@ pub enum Preset {
 }
 
 /// The `[rounding]` table of a job: the logged profile.
+///
+/// ```
+/// use tiebreak_record::rounding::thresholds::Rounding;
+///
+/// let default = Rounding::default();
+/// assert_eq!((default.rule().bits, default.is_paper()), (16, false));
+/// // A threshold that no job may have is named by its key.
+/// let (key, _) = Rounding { threshold: Some(u32::MAX), ..default }.error().expect("it is too large");
+/// assert_eq!(key, "threshold");
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rounding {

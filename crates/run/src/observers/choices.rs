@@ -228,7 +228,7 @@ fn excess(k: u64, n: u64, p: f64) -> f64 {
 }
 
 /// The most of n that pass with so many nats, both ways together.
-pub fn most_taken(n: u64, nats: f64, taken_max: [f64; 2]) -> u64 {
+pub(crate) fn most_taken(n: u64, nats: f64, taken_max: [f64; 2]) -> u64 {
     let most = |p: f64| {
         let (mut passes, mut fails) = (0, n + 1);
         while passes + 1 < fails {

@@ -127,7 +127,7 @@ impl Replayer {
     }
 
     /// Also counts, product by product, how the trainer decided and what it could have chosen: a scan of every product.
-    pub fn count_choices(&mut self, graph: &Graph) {
+    pub(crate) fn count_choices(&mut self, graph: &Graph) {
         self.tally.products = self.products.iter().map(|logged| Choices::of(graph, logged)).collect();
     }
 

@@ -150,7 +150,7 @@ pub(super) fn named_manifest(
 ///
 /// # Errors
 /// If the tree cannot be read, or is not of this manifest.
-pub fn checked_file(
+pub(crate) fn checked_file(
     path: &Path,
     tree: &Path,
     manifest: &FileManifest,
@@ -164,7 +164,7 @@ pub fn checked_file(
 ///
 /// # Errors
 /// If it cannot be read, or is not of this manifest.
-pub fn group_tree(path: &Path, manifest: &FileManifest) -> Result<GroupTree, RunError> {
+pub(crate) fn group_tree(path: &Path, manifest: &FileManifest) -> Result<GroupTree, RunError> {
     let bytes = disk::read(path, GroupTree::bytes(manifest))?;
     GroupTree::decode(&bytes, manifest).map_err(|why| RunError::malformed(path, why))
 }

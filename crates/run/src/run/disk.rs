@@ -78,7 +78,7 @@ impl Disk {
     ///
     /// # Errors
     /// If it is not empty, the system refuses, or at the crash point that a test chose.
-    pub fn remove_folder(&self, path: &Path) -> Result<(), RunError> {
+    pub(crate) fn remove_folder(&self, path: &Path) -> Result<(), RunError> {
         self.crash_point().and_then(|()| fs::remove_dir(path)).map_err(RunError::io(path))
     }
 
@@ -105,7 +105,7 @@ impl Disk {
     ///
     /// # Panics
     /// If `path` has no folder or no file name.
-    pub fn replace_by(
+    pub(crate) fn replace_by(
         &self,
         path: &Path,
         contents: impl FnOnce(&mut File) -> io::Result<()>,

@@ -22,7 +22,7 @@ use tiebreak_record::job::Job;
 use tiebreak_record::job::initial::{Drawn, EarlierRun, InitialOrigin, weights_layout};
 
 /// An initial state, canonical bytes in the table's order, and where it comes from.
-pub type Sourced = (Vec<Vec<u8>>, InitialOrigin);
+pub(crate) type Sourced = (Vec<Vec<u8>>, InitialOrigin);
 
 /// The initial state of a job that names weights or a run. `None`: it follows from the seed. `files`: where the job's paths may lead; `key`: the seed's
 /// Philox key, by which the tensors are drawn that the job takes from no file.

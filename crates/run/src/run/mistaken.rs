@@ -120,7 +120,7 @@ pub fn config(path: &Path, bytes: &[u8], why: impl Into<String>) -> RunError {
 ///
 /// # Errors
 /// If the file's first bytes are those of a pointer of Git LFS or git-annex, or of a web page.
-pub fn refuse_stand_in(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
+pub(crate) fn refuse_stand_in(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
     match stand_in(&bytes[..bytes.len().min(HEAD as usize)]) {
         Some((is, advice)) => Err(RunError::invalid(path, format!("it is {is}: {advice}"))),
         None => Ok(()),

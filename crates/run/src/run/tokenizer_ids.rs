@@ -10,7 +10,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 const VOCABULARIES: [&str; 3] = ["tokenizer.json", "vocab.json", "encoder.json"];
 
 /// Whether a file of this name holds a vocabulary.
-pub fn is_vocabulary(name: &str) -> bool {
+pub(crate) fn is_vocabulary(name: &str) -> bool {
     VOCABULARIES.contains(&name)
 }
 

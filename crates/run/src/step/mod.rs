@@ -112,6 +112,52 @@ pub enum Roundings<'a> {
 }
 
 /// One step of a computation, to be run on a session's state. An honest one is made by [`StepRequest::new`] alone.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use tiebreak_contract::arith::words::bytes_of;
+/// use tiebreak_contract::program::init;
+/// use tiebreak_contract::program::step::MicroBatch;
+/// use tiebreak_engine::Engine;
+/// use tiebreak_engine::cpu::Cpu;
+/// use tiebreak_engine::reference::Reference;
+/// use tiebreak_engine::session::Session;
+/// use tiebreak_record::job::computation::Computation;
+/// use tiebreak_record::job::identity::{CONTRACT, ComputationSummary, program_digest};
+/// use tiebreak_record::job::manifest::files_root;
+/// use tiebreak_run::step::{Roundings, StepRequest, Watch, scalars};
+/// # use tiebreak_record::commit::digest::Digest;
+///
+/// let job = r#"
+/// steps = 8
+/// model = { kind = "mlp", inputs = 2, hidden = [], classes = 2 }
+/// data = { kind = "idx", images = "images", labels = "labels" }
+/// optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+/// schedule = { peak = 0.5 }
+/// batch = { micro_batch = 2 }
+/// "#;
+/// let (_, program) = Computation::parsed("job", job, None)?;
+/// let summary = ComputationSummary {
+///     contract: CONTRACT.into(),
+///     challenge: None,
+///     program: program_digest(&program),
+///     data: files_root(&[]), // a run's is that of its files
+///     initial: Digest([0; 32]),
+/// };
+/// let computation = Computation::derive("job", job, None, summary)?;
+///
+/// let batch = [MicroBatch { tensors: vec![bytes_of(&[255, 0, 0, 255]), bytes_of(&[0, 1])] }];
+/// let record = |engine: &mut dyn Engine| {
+///     let mut session = Session::new(engine, Arc::new(computation.program.clone()))?;
+///     session.load_each(|i| bytes_of(&init::state_tensor(&computation.program, computation.key(), i)))?;
+///     let request = StepRequest::new(&computation, scalars(&computation, 1), &batch);
+///     Ok::<_, tiebreak_engine::EngineError>(request.run(&mut session, Roundings::Logged, &Watch::default())?.record)
+/// };
+/// // The trainer's record and the auditor's: a folder was not needed, nor one kind of engine.
+/// assert_eq!(record(&mut Cpu::new(1)?)?, record(&mut Reference)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a step runs by `run`"]
 pub struct StepRequest<'a> {
     computation: &'a Computation,
@@ -132,8 +178,12 @@ impl<'a> StepRequest<'a> {
     }
 
     /// The step, of which somebody changes operators' outputs as they are made.
-    pub fn tampered(self, tamper: Tamper<'a>) -> StepRequest<'a> {
-        StepRequest { tamper, ..self }
+    pub fn tampered<'b>(self, tamper: Tamper<'b>) -> StepRequest<'b>
+    where
+        'a: 'b,
+    {
+        let StepRequest { computation, scalars, batch, steer, .. } = self;
+        StepRequest { computation, scalars, batch, tamper, steer }
     }
 
     /// The step, of which somebody changes the decisions that are logged.

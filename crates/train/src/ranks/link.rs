@@ -37,7 +37,7 @@ pub struct RankPlace {
 }
 
 /// The sending side.
-pub struct Outgoing {
+pub(crate) struct Outgoing {
     stream: TcpStream,
     peer: u32,
     key: [u8; 32],
@@ -65,7 +65,7 @@ pub struct Link {
 
 /// Why a connection is no link.
 #[derive(Debug)]
-pub enum NoLink {
+pub(crate) enum NoLink {
     /// Whoever is there is no rank of this version.
     Stranger(String),
     Io(io::Error),
@@ -147,7 +147,7 @@ impl Link {
     }
 
     /// Why the peer stopped, if it could still say so.
-    pub fn last_words(&mut self) -> Option<RankError> {
+    pub(crate) fn last_words(&mut self) -> Option<RankError> {
         self.incoming.stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
         let heard = self.incoming.receive(Kind::Abort, 0).err();
         heard.filter(|error| matches!(error, RankError::Stopped { .. }))
@@ -181,7 +181,7 @@ impl Link {
     }
 
     /// Changes how long either side waits.
-    pub fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+    pub(crate) fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         (self.incoming.timeout, self.outgoing.timeout) = (timeout, timeout);
         self.incoming.stream.set_read_timeout(Some(timeout))?;
         self.outgoing.stream.set_write_timeout(Some(timeout))

@@ -154,7 +154,7 @@ impl ShardPlan {
     }
 
     /// The micro-batch of the next rank that a rank computes too when they check each other for the `turn`-th time.
-    pub fn checked_by(&self, rank: u32, turn: u32) -> u32 {
+    pub(crate) fn checked_by(&self, rank: u32, turn: u32) -> u32 {
         let theirs = self.micro_batches(self.next(rank));
         theirs.start + turn % theirs.len() as u32
     }
@@ -205,7 +205,7 @@ impl ShardPlan {
     }
 
     /// Tiles of a rank's shard.
-    pub fn shard_tiles(&self, rank: u32) -> usize {
+    pub(crate) fn shard_tiles(&self, rank: u32) -> usize {
         self.shard(rank).iter().map(|piece| piece.tiles.len()).sum()
     }
 

@@ -20,7 +20,7 @@ use tiebreak_engine::{Compiled, EngineError, Inputs, Observer, Tensor};
 use tiebreak_record::commit::tensor::{Hash, TILE_BYTES, piece_value, tile_count};
 
 /// Adds this rank's shards.
-pub struct Adder {
+pub(crate) struct Adder {
     /// `None` for an empty shard: more ranks than tiles.
     compiled: Option<Compiled>,
     pieces: Vec<Piece>,

@@ -5,7 +5,7 @@ use std::ops::{Add, Mul, Sub};
 
 /// hi + lo with |lo| <= ulp(hi) / 2.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Dd {
+pub(crate) struct Dd {
     pub hi: f64,
     pub lo: f64,
 }

@@ -77,6 +77,14 @@ pub fn tanh_each(x: &[u32], out: &mut [u32]) {
 }
 
 /// e^x.
+///
+/// ```
+/// use tiebreak_contract::arith::elementary::exp;
+///
+/// // The binary32 nearest to e, whatever library the machine has.
+/// assert_eq!(exp(1.0f32.to_bits()), 0x402d_f854);
+/// assert_eq!(f32::from_bits(exp(f32::NEG_INFINITY.to_bits())), 0.0);
+/// ```
 pub fn exp(x: u32) -> u32 {
     let absmax = x & !SIGN;
     if absmax <= 0x3300_0000 {
@@ -95,6 +103,15 @@ pub fn exp(x: u32) -> u32 {
 }
 
 /// The natural logarithm.
+///
+/// ```
+/// use tiebreak_contract::arith::elementary::log;
+/// use tiebreak_contract::arith::float::NAN;
+///
+/// assert_eq!(log(1.0f32.to_bits()), 0);
+/// // There is one NaN.
+/// assert_eq!(log((-1.0f32).to_bits()), NAN);
+/// ```
 pub fn log(x: u32) -> u32 {
     match x {
         _ if is_nan(x) => return NAN,

@@ -67,10 +67,10 @@ pub fn tanh(x: f64) -> Dd {
 }
 
 /// Centres of erf's expansions: multiples of 1/8 up to 4.
-pub const CENTRES: usize = 33;
+pub(crate) const CENTRES: usize = 33;
 
 /// erf and its derivative at each centre.
-pub static ERF_AT: LazyLock<[(Dd, Dd); CENTRES]> = LazyLock::new(|| {
+pub(crate) static ERF_AT: LazyLock<[(Dd, Dd); CENTRES]> = LazyLock::new(|| {
     std::array::from_fn(|i| {
         let c = i as f64 / 8.0;
         (erf_series(c), erf_slope(c))

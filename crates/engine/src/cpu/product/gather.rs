@@ -75,7 +75,7 @@ impl Gather {
     /// eight places, and where those of each tap across begin, patch after patch. A stride puts pixels of one remainder side by side;
     /// patches the other way round have zeros between pixels. None if the line would be much longer than the images' lines.
     #[cfg(target_arch = "x86_64")]
-    pub fn arranged_line(&self) -> Option<(Vec<usize>, Vec<usize>)> {
+    pub(crate) fn arranged_line(&self) -> Option<(Vec<usize>, Vec<usize>)> {
         let (across, taps) = (self.geometry.size[1] as usize, self.geometry.kernel[1] as usize);
         let stride = (self.geometry.stride as usize).max(1);
         let (len, begins): (_, Vec<_>) = if self.geometry.transposed {
@@ -97,7 +97,7 @@ impl Gather {
     }
 
     /// Sample, row and column of a patch.
-    pub fn patch_at(&self, patch: usize) -> [usize; 3] {
+    pub(crate) fn patch_at(&self, patch: usize) -> [usize; 3] {
         let [down, across] = self.geometry.size.map(|n| n as usize);
         [patch / (down * across), patch / across % down, patch % across]
     }

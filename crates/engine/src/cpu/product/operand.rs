@@ -98,7 +98,7 @@ impl Operand {
     ///
     /// # Panics
     /// If these are not `[batch, rows, blocks]`.
-    pub fn with_absmaxes(&self, absmaxes: &[u32], block: usize) -> Operand {
+    pub(crate) fn with_absmaxes(&self, absmaxes: &[u32], block: usize) -> Operand {
         assert_eq!(
             absmaxes.len(),
             self.batch * self.rows * blocks(self.k, block),

@@ -47,13 +47,13 @@ impl Lines {
         Some(Lines { words, len, taps })
     }
 
-    pub fn into_memory(self) -> Vec<i32> {
+    pub(crate) fn into_memory(self) -> Vec<i32> {
         self.words
     }
 
     /// The pairs `k` of the strip of these patches, and zeros behind them.
     #[target_feature(enable = "avx2")]
-    pub fn strip(&self, gather: &Gather, patches: Range<usize>, k: Range<usize>, to: &mut [Pair]) {
+    pub(crate) fn strip(&self, gather: &Gather, patches: Range<usize>, k: Range<usize>, to: &mut [Pair]) {
         let half = gather.channels / 2;
         let [taps_down, taps_across] = gather.geometry.kernel.map(|n| n as usize);
         let words: &[u32] = bytemuck::cast_slice(&self.words);

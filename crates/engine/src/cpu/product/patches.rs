@@ -38,7 +38,7 @@ impl Patches {
     /// The same of integers in strips; `memory` gives at least so many words with any contents, and `integers` all of them row
     /// after row.
     #[cfg(target_arch = "x86_64")]
-    pub fn of_strips(
+    pub(crate) fn of_strips(
         patches: DigitPatches,
         images: [u32; 2],
         strips: &Arc<Vec<i32>>,
@@ -99,7 +99,7 @@ impl Patches {
     /// The pairs `k`, which begins with an even place, of the strip of these rows, and zeros behind them; false if only rows
     /// can be had.
     #[cfg(target_arch = "x86_64")]
-    pub fn strip(
+    pub(crate) fn strip(
         &self,
         rows: std::ops::Range<usize>,
         k: std::ops::Range<usize>,
@@ -116,7 +116,7 @@ impl Patches {
     }
 
     /// The memory of the images, if nothing else needs it.
-    pub fn into_memory(self) -> Option<Vec<i32>> {
+    pub(crate) fn into_memory(self) -> Option<Vec<i32>> {
         match self.images {
             Images::Rows(q) => Arc::into_inner(q),
             #[cfg(target_arch = "x86_64")]

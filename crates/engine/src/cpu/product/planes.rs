@@ -63,7 +63,7 @@ impl<'o> Plane<'o> {
     }
 
     /// The memory that is this plane's own.
-    pub fn into_memory(self) -> Option<Vec<u32>> {
+    pub(crate) fn into_memory(self) -> Option<Vec<u32>> {
         match self.words {
             Cow::Owned(memory) => Some(memory),
             Cow::Borrowed(_) => None,
@@ -71,7 +71,7 @@ impl<'o> Plane<'o> {
     }
 
     /// The pairs of strip `strip`.
-    pub fn strip(&self, strip: usize) -> &[Pair] {
+    pub(crate) fn strip(&self, strip: usize) -> &[Pair] {
         let at = (strip * self.stride + self.first) * ROWS;
         self.words[at..at + self.pairs * ROWS].as_chunks().0
     }

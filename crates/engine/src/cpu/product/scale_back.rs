@@ -59,7 +59,7 @@ impl<'o> Scale<'o> {
 
     /// The factors of eight columns from `column`, a multiple of eight, those past the last among them.
     #[cfg(target_arch = "x86_64")]
-    pub fn eight_columns(&self, column: usize) -> &[f64; 8] {
+    pub(crate) fn eight_columns(&self, column: usize) -> &[f64; 8] {
         self.columns[column..].first_chunk().expect("columns are filled up to a multiple of eight")
     }
 }

@@ -38,7 +38,7 @@ impl Column {
     }
 
     /// The first byte, and the number of bytes, of element `element` of the part's sample `index`; `None` if a sample has no such element.
-    pub fn element_bytes(&self, index: u64, element: u64) -> Option<(u64, usize)> {
+    pub(crate) fn element_bytes(&self, index: u64, element: u64) -> Option<(u64, usize)> {
         let size = self.element.size();
         (element < self.elements).then(|| (self.first + index * self.stride + element * size, size as usize))
     }
@@ -88,7 +88,7 @@ pub(super) struct Numbers {
 }
 
 /// The samples of a share s of n, a binary32 number above 0 and below 1: floor(s n + 1/2), without rounding in between. `n` is at most 2^40.
-pub fn share_of(share: f32, n: u64) -> u64 {
+pub(crate) fn share_of(share: f32, n: u64) -> u64 {
     // s is mantissa / 2^shift.
     let (exponent, fraction) = (share.to_bits() >> 23, share.to_bits() & 0x7f_ffff);
     let mantissa = if exponent > 0 { fraction | 0x80_0000 } else { fraction };
@@ -230,7 +230,7 @@ impl Layout {
     }
 
     /// The number of the sample at a place of those that lie apart, in file order, from sample `first` on. `place` is below their number.
-    pub fn in_order(&self, first: u64, mut place: u64) -> u64 {
+    pub(crate) fn in_order(&self, first: u64, mut place: u64) -> u64 {
         for (before, part) in &self.parts {
             let start = first.saturating_sub(*before);
             let count = part.apart_from(start);
@@ -243,7 +243,7 @@ impl Layout {
     }
 
     /// Whether every sample is planes of more than `crop` rows and columns.
-    pub fn can_be_cropped(&self, crop: u32) -> bool {
+    pub(crate) fn can_be_cropped(&self, crop: u32) -> bool {
         let larger = |planes: [u64; 2]| planes.into_iter().all(|size| size > u64::from(crop));
         self.parts.iter().all(|(_, part)| part.planes.is_some_and(larger))
     }
@@ -376,7 +376,7 @@ fn idx(file: &mut DataFile, dimensions: usize) -> Result<ArrayPlace, DataError> 
 }
 
 /// The array of a .npy file, by its header.
-pub fn npy_array(file: &mut DataFile) -> Result<ArrayPlace, DataError> {
+pub(crate) fn npy_array(file: &mut DataFile) -> Result<ArrayPlace, DataError> {
     let len = file.bytes().min(npy::PREAMBLE_MAX as u64) as usize;
     let preamble = file.read(0, len)?;
     let bytes = npy::header_bytes(&preamble).map_err(|why| DataError::invalid(file.path(), why))?;
@@ -386,7 +386,7 @@ pub fn npy_array(file: &mut DataFile) -> Result<ArrayPlace, DataError> {
 }
 
 /// The array of a tensor of a safetensors file, by its header.
-pub fn safetensors_array(file: &mut DataFile, name: &str) -> Result<ArrayPlace, DataError> {
+pub(crate) fn safetensors_array(file: &mut DataFile, name: &str) -> Result<ArrayPlace, DataError> {
     let preamble = file.read(0, safetensors::PREAMBLE)?;
     let preamble = preamble.try_into().expect("as many bytes as were asked for");
     let len = safetensors::header_len(preamble).map_err(|why| DataError::invalid(file.path(), why))?;
