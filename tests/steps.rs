@@ -23,7 +23,8 @@ use tiebreak::engine::session::{Session, StepScalars, Unobserved};
 use tiebreak::job::{Job, ProgramSource};
 use tiebreak::program::init;
 use tiebreak::program::models::{self, Model};
-use tiebreak::program::optimizer::Optimizer;
+use tiebreak::program::operators::LossRule;
+use tiebreak::program::optimizer::{Decay, Optimizer};
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::schedule::{Schedule, bias_correction};
 use tiebreak::program::step::MicroBatch;
@@ -64,50 +65,77 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn micro_batches(batches: &[Vec<Vec<u32>>]) -> Vec<MicroBatch> {
-    let tensors = |micro: &Vec<Vec<u32>>| micro.iter().map(|words| bytes_of(words)).collect();
-    batches.iter().map(|micro| MicroBatch { tensors: tensors(micro) }).collect()
+/// The tensors of each micro-batch of a step.
+type Batch = Vec<Vec<Vec<u32>>>;
+
+/// A step's scalars and the state after it.
+struct After {
+    loss_norm_clip: [u32; 3],
+    state: BTreeMap<String, Vec<u8>>,
 }
 
-fn train(engine: &mut dyn Engine, run: &Run) {
-    let name = format!("{}, {}", run.name, engine.describe());
-    let job = Job::parse(&run.name, &run.job).unwrap();
+/// Whoever sees the sums of gradients: step, name and bytes.
+type Gradients<'a> = &'a mut dyn FnMut(u32, &str, &[u8]);
+
+fn train(
+    engine: &mut dyn Engine,
+    job: &Job,
+    key: [u32; 2],
+    batches: &[Batch],
+    seen: Gradients,
+) -> Vec<After> {
     let program = Arc::new(job.program(None).unwrap());
+    let (names, gradients) = (program.state(), program.gradients());
     let mut session = Session::new(engine, program.clone()).unwrap();
-    let state: Vec<Vec<u8>> = init::state(&program, run.key).iter().map(|words| bytes_of(words)).collect();
+    let state: Vec<Vec<u8>> = init::state(&program, key).iter().map(|words| bytes_of(words)).collect();
     session.load(&state).unwrap();
-    for (number, step) in (1..).zip(&run.steps) {
+    let step = |(number, batch): (u32, &Batch)| {
         let learning_rate = job.schedule.learning_rate(number, job.steps);
-        assert_eq!(learning_rate, step.learning_rate, "the learning rate of step {number}, {name}");
-        let scalars = StepScalars { step: number, seed: run.key, learning_rate };
-        let batches = micro_batches(&step.batches);
-        let order = tree::operations(batches.len() as u32);
-        let sums = session.partial_sums(scalars, order, &batches, &mut Unobserved, |_, _, _| Ok(()));
+        let scalars = StepScalars { step: number, seed: key, learning_rate };
+        let tensors = |micro: &Vec<Vec<u32>>| micro.iter().map(|words| bytes_of(words)).collect();
+        let batch: Vec<_> = batch.iter().map(|micro| MicroBatch { tensors: tensors(micro) }).collect();
+        let order = tree::operations(batch.len() as u32);
+        let sums = session.partial_sums(scalars, order, &batch, &mut Unobserved, |_, _, _| Ok(()));
         let total = sums.unwrap().pop().unwrap();
-        if let Some(wanted) = &step.gradients {
-            let names = program.gradients();
-            let mut gradients = BTreeMap::new();
-            session
-                .visit_gradients(&total, |i, bytes| {
-                    gradients.insert(names[i].name.clone(), sha256(bytes));
-                })
-                .unwrap();
-            gradients.remove("loss");
-            assert_eq!(&gradients, wanted, "sums of the gradients of step {number}, {name}");
-        }
+        session.visit_gradients(&total, |i, bytes| seen(number, &gradients[i].name, bytes)).unwrap();
         let outcome = session.update(scalars, &total, &mut Unobserved).unwrap();
-        let scalars = [outcome.loss, outcome.norm, outcome.clip];
-        assert_eq!(
-            scalars,
-            [step.loss, step.norm, step.clip],
-            "loss, norm and clip of step {number}, {name}"
-        );
-        let names = program.state();
-        let state = session.download_state().unwrap();
-        let state: BTreeMap<String, String> =
-            names.into_iter().zip(state).map(|(tensor, bytes)| (tensor.name, sha256(&bytes))).collect();
-        assert_eq!(state, step.state, "the state after step {number}, {name}");
+        let state = names.iter().map(|tensor| tensor.name.clone()).zip(session.download_state().unwrap());
+        After { loss_norm_clip: [outcome.loss, outcome.norm, outcome.clip], state: state.collect() }
+    };
+    (1..).zip(batches).map(step).collect()
+}
+
+/// Whether steps are those of the vectors.
+fn compare(steps: &[After], run: &Run, place: &str) {
+    assert_eq!(steps.len(), run.steps.len(), "{place}");
+    for (number, (after, step)) in (1..).zip(steps.iter().zip(&run.steps)) {
+        let scalars = [step.loss, step.norm, step.clip];
+        assert_eq!(after.loss_norm_clip, scalars, "loss, norm and clip of step {number}, {place}");
+        let state = after.state.iter().map(|(name, bytes)| (name.clone(), sha256(bytes)));
+        assert_eq!(state.collect::<BTreeMap<_, _>>(), step.state, "the state after step {number}, {place}");
     }
+}
+
+fn train_as_the_text(engine: &mut dyn Engine, run: &Run) {
+    let place = format!("{}, {}", run.name, engine.describe());
+    let job = Job::parse(&run.name, &run.job).unwrap();
+    for (number, step) in (1..).zip(&run.steps) {
+        let rate = job.schedule.learning_rate(number, job.steps);
+        assert_eq!(rate, step.learning_rate, "the learning rate of step {number}, {place}");
+    }
+    let mut gradients: BTreeMap<u32, BTreeMap<String, String>> = BTreeMap::new();
+    let batches: Vec<Batch> = run.steps.iter().map(|step| step.batches.clone()).collect();
+    let steps = train(engine, &job, run.key, &batches, &mut |step, name, bytes| {
+        if name != "loss" {
+            gradients.entry(step).or_default().insert(name.into(), sha256(bytes));
+        }
+    });
+    for (number, step) in (1..).zip(&run.steps) {
+        if let Some(wanted) = &step.gradients {
+            assert_eq!(&gradients[&number], wanted, "sums of the gradients of step {number}, {place}");
+        }
+    }
+    compare(&steps, run, &place);
 }
 
 #[test]
@@ -115,8 +143,8 @@ fn steps_are_those_of_the_text() {
     let vectors = vectors();
     assert!(vectors.runs.len() >= 5 && vectors.runs.iter().all(|run| run.steps.len() == 3));
     for run in &vectors.runs {
-        train(&mut Cpu::new(2).unwrap(), run);
-        train(&mut Reference, run);
+        train_as_the_text(&mut Cpu::new(2).unwrap(), run);
+        train_as_the_text(&mut Reference, run);
     }
 }
 
@@ -137,7 +165,10 @@ fn by_hand(job: &Job, key: [u32; 2]) -> Option<Training> {
     let &models::Gpt { dropout, tied, init_std, norm_epsilon, .. } = gpt;
     let sizes =
         Gpt { vocabulary, context, layers, heads, width, gelu: form, dropout, tied, init_std, norm_epsilon };
-    (job.products == ProductTable::preset()).then_some(Training {
+    let plain = job.products == ProductTable::preset()
+        && job.loss == LossRule::default()
+        && (job.optimizer.decay, job.optimizer.groups.len(), job.frozen.len()) == (Decay::Decoupled, 0, 0);
+    plain.then_some(Training {
         gpt: sizes,
         key,
         clip_norm: job.clip_norm.unwrap_or(f32::INFINITY),
@@ -157,17 +188,10 @@ fn tensors_of(state: &State) -> BTreeMap<String, Vec<u8>> {
     slots.into_iter().flat_map(of_slot).collect()
 }
 
-/// A step's scalars and the state after it.
-#[derive(Debug, PartialEq)]
-struct After {
-    loss_norm_clip: [u32; 3],
-    state: BTreeMap<String, Vec<u8>>,
-}
-
-/// What the reference that one reads makes of batches, the tensors of each micro-batch as in the vectors.
-fn train_by_hand(job: &Job, training: &Training, batches: &[Vec<Vec<Vec<u32>>>]) -> Vec<After> {
+/// What the reference that one reads makes of batches.
+fn train_by_hand(job: &Job, training: &Training, batches: &[Batch]) -> Vec<After> {
     let mut state = State::first(&training.gpt, training.key);
-    let step = |(number, batch): (u32, &Vec<Vec<Vec<u32>>>)| {
+    let step = |(number, batch): (u32, &Batch)| {
         let micro = |micro: &Vec<Vec<u32>>| {
             <reference_step::MicroBatch>::try_from(micro.clone()).expect("tokens and labels")
         };
@@ -175,29 +199,6 @@ fn train_by_hand(job: &Job, training: &Training, batches: &[Vec<Vec<Vec<u32>>>])
         let rate = Float(job.schedule.learning_rate(number, job.steps));
         let loss_norm_clip = training.step(&mut state, number, rate, &batch).map(|x| x.0);
         After { loss_norm_clip, state: tensors_of(&state) }
-    };
-    (1..).zip(batches).map(step).collect()
-}
-
-fn train_by_engine(
-    engine: &mut dyn Engine,
-    job: &Job,
-    key: [u32; 2],
-    batches: &[Vec<Vec<Vec<u32>>>],
-) -> Vec<After> {
-    let program = Arc::new(job.program(None).unwrap());
-    let names: Vec<String> = program.state().into_iter().map(|tensor| tensor.name).collect();
-    let mut session = Session::new(engine, program.clone()).unwrap();
-    let state: Vec<Vec<u8>> = init::state(&program, key).iter().map(|words| bytes_of(words)).collect();
-    session.load(&state).unwrap();
-    let step = |(number, batch): (u32, &Vec<Vec<Vec<u32>>>)| {
-        let learning_rate = job.schedule.learning_rate(number, job.steps);
-        let scalars = StepScalars { step: number, seed: key, learning_rate };
-        let (batches, order) = (micro_batches(batch), tree::operations(batch.len() as u32));
-        let sums = session.partial_sums(scalars, order, &batches, &mut Unobserved, |_, _, _| Ok(()));
-        let outcome = session.update(scalars, &sums.unwrap().pop().unwrap(), &mut Unobserved).unwrap();
-        let state = names.iter().cloned().zip(session.download_state().unwrap()).collect();
-        After { loss_norm_clip: [outcome.loss, outcome.norm, outcome.clip], state }
     };
     (1..).zip(batches).map(step).collect()
 }
@@ -269,7 +270,7 @@ batch = {{ {batch} }}
 }
 
 /// Tokens and labels of three steps, drawn by Philox.
-fn drawn(job: &Job, key: [u32; 2]) -> Vec<Vec<Vec<Vec<u32>>>> {
+fn drawn(job: &Job, key: [u32; 2]) -> Vec<Batch> {
     let ProgramSource::Model(job) = &job.source else { panic!("the job has a model") };
     let tensors = job.model.batch(job.batch.micro_batch);
     let token = |step, micro, port, i| philox::philox4x32_10(key, [i, port, micro, step])[0];
@@ -302,13 +303,12 @@ fn engines_have_the_bits_of_the_reference_that_one_reads() {
         let engines: [&mut dyn Engine; 2] = [&mut Cpu::new(2).unwrap(), &mut Reference];
         for engine in engines {
             let description = engine.describe();
-            for (step, (have, wanted)) in
-                train_by_engine(engine, &job, training.key, &batches).iter().zip(&wanted).enumerate()
-            {
-                let place = format!("step {} on {description}, {name}", step + 1);
+            let steps = train(engine, &job, training.key, &batches, &mut |_, _, _| ());
+            assert_eq!(steps.len(), wanted.len());
+            for (step, (have, wanted)) in (1..).zip(steps.iter().zip(&wanted)) {
+                let place = format!("step {step} on {description}, {name}");
                 assert_eq!(have.loss_norm_clip, wanted.loss_norm_clip, "loss, norm and clip of {place}");
-                let names = |after: &After| after.state.keys().cloned().collect::<Vec<_>>();
-                assert_eq!(names(have), names(wanted), "names after {place}");
+                assert!(have.state.keys().eq(wanted.state.keys()), "names of tensors after {place}");
                 for (tensor, bytes) in &wanted.state {
                     assert!(have.state[tensor] == *bytes, "{tensor} after {place}");
                 }
@@ -323,18 +323,11 @@ fn the_reference_that_one_reads_has_the_bits_of_the_text() {
     for run in vectors().runs {
         let job = Job::parse(&run.name, &run.job).unwrap();
         let Some(training) = by_hand(&job, run.key) else { continue };
-        let batches: Vec<_> = run.steps.iter().map(|step| step.batches.clone()).collect();
-        for (after, step) in train_by_hand(&job, &training, &batches).iter().zip(&run.steps) {
-            assert_eq!(after.loss_norm_clip, [step.loss, step.norm, step.clip], "{}", run.name);
-            let names: Vec<_> = after.state.keys().collect();
-            assert_eq!(names, step.state.keys().collect::<Vec<_>>(), "{}", run.name);
-            for (name, bytes) in &after.state {
-                assert_eq!(sha256(bytes), step.state[name], "{name}, {}", run.name);
-            }
-            compared += 1;
-        }
+        let batches: Vec<Batch> = run.steps.iter().map(|step| step.batches.clone()).collect();
+        compare(&train_by_hand(&job, &training, &batches), &run, &run.name);
+        compared += 1;
     }
-    assert!(compared >= 3, "no run of the vectors is one of the reference's");
+    assert!(compared > 0, "no run of the vectors is one that the reference can train");
 }
 
 /// A number as job files have them.
