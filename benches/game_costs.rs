@@ -153,7 +153,7 @@ fn timed(terms: &Terms, events: &[Event]) -> Result<(Duration, Vec<Duration>), F
 /// One dispute: trains the run that lies, plays, and prints.
 fn dispute(network: &Network, folder: &Path, honest: &Run, target: &Target) -> Result<(), Failed> {
     let taken = Taken::default();
-    let node = target.node(&honest.program());
+    let node = target.node(honest.program());
     let conduct = |taken: Option<Taken>| -> Box<dyn Conduct> {
         match node {
             Some(node) => Box::new(Liar::new(network.step, node, taken, target.clever)),
@@ -186,7 +186,7 @@ fn dispute(network: &Network, folder: &Path, honest: &Run, target: &Target) -> R
     let (start, calls) = timed(&terms, &game.events)?;
     print(&game, start, &calls);
     match node {
-        Some(node) => whole::print(&honest.program(), node, &taken),
+        Some(node) => whole::print(honest.program(), node, &taken),
         None => Ok(()),
     }
 }

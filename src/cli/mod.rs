@@ -1,70 +1,29 @@
-//! The command line: one file a subcommand, each thin. Data that could be piped goes to stdout, everything else to
-//! stderr. With `--json` both are JSON: a command's result, and its error as `{"error": "...", "exit": N}`.
+//! The command line: the parser, and who runs what. `args` has what commands take, `view` what people see, `command` a file or a folder a
+//! subcommand, each thin.
+//!
+//! Data that could be piped goes to stdout, everything else to stderr. With `--json` both are JSON: a command's result, and its error as
+//! `{"error": "...", "exit": N}`.
 //!
 //! Exit codes: 0 match, 1 diverges or convicted, 2 usage, 3 could not decide (own fault or limit), 4 malformed or
 //! badly signed, 5 somebody forfeited a dispute game and nobody was convicted.
 
-mod adapters;
-mod alphabet;
-mod audit;
-mod calibrated;
-mod chart;
-mod compare;
-mod demo;
-mod demo_game;
-mod engine;
-mod escape;
-mod eval;
-mod expect;
-mod export;
-mod import;
-mod import_images;
-mod import_weights;
-mod inspect;
-mod job;
-mod job_finite;
-mod job_new;
-mod job_reference;
-mod key;
-#[cfg(feature = "gpu")]
-mod launches;
-mod limits;
-mod log;
-mod logits;
-mod merge;
-mod op;
-mod page;
-mod parties;
-mod plot;
-mod program;
-mod program_picture;
-mod program_reference;
-mod ranks;
-mod referee;
-mod replay;
-mod report;
-mod sample;
-mod selftest;
-mod serve;
-#[cfg(feature = "gpu")]
-mod shaders;
-mod sign;
-mod stopped;
-#[cfg(feature = "tokenizer")]
-mod tokens;
-mod train;
-mod verdict;
-mod verdict_file;
-mod verify;
+mod args;
+mod command;
+mod view;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use escape::{Lines, one_line};
-use report::{CommandResult, bytes_text, random};
-use report::{Exit, Failure, Printer};
+#[cfg(feature = "gpu")]
+use command::shaders;
+use command::{
+    adapters, audit, compare, demo, eval, export, import, inspect, job, key, log, logits, op, plot, program,
+    referee, replay, sample, selftest, serve, sign, train, verdict, verify,
+};
+use view::escape::{Lines, one_line};
+use view::report::{Exit, Failure, Printer};
 
 /// Replay disputed steps of neural-network training bit for bit, on any GPU or CPU.
 #[derive(Parser)]

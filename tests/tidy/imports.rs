@@ -74,6 +74,42 @@ fn circle_through(graph: &Graph, start: &str) -> Option<Vec<String>> {
     None
 }
 
+/// The folders of the command, from `src/cli`.
+const COMMANDS: &str = "command";
+const ARGUMENTS: &str = "args";
+const VIEWS: &str = "view";
+
+/// The view that arguments may import: errors, exit codes and the printer.
+const PRINTER: &str = "report";
+
+/// The command that runs other commands' work.
+const DEMO: &str = "demo";
+
+/// In `src/cli` no command imports another, but for the demo; arguments import no command and of the views only the printer; views import
+/// neither. None of them imports what is above the three folders.
+pub fn command_hairballs(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for edge in Crate::of(tree, "src/lib.rs").edges() {
+        let within =
+            |path: &[String]| -> Option<Vec<String>> { (path.first()? == "cli").then(|| path[1..].to_vec()) };
+        let (Some(from), Some(to)) = (within(&edge.from), within(&edge.to)) else { continue };
+        let at = |path: &[String], place: usize| path.get(place).cloned().unwrap_or_default();
+        let allowed = match (at(&from, 0).as_str(), at(&to, 0).as_str()) {
+            // The parser sees all.
+            ("", _) => true,
+            (COMMANDS, COMMANDS) => [at(&to, 1).as_str(), DEMO].contains(&at(&from, 1).as_str()),
+            (COMMANDS, ARGUMENTS | VIEWS) | (ARGUMENTS, ARGUMENTS) | (VIEWS, VIEWS) => true,
+            (ARGUMENTS, VIEWS) => at(&to, 1) == PRINTER,
+            _ => false,
+        };
+        if !allowed {
+            let key = format!("command {} -> {}", from.join("::"), to.join("::"));
+            findings.push(Finding { message: format!("{key}: {}", edge.place), key });
+        }
+    }
+    findings
+}
+
 /// cuda-bridge's library does not know the verifier.
 pub fn bridge_knows_no_verifier(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -114,6 +150,43 @@ fn circles_are_found() {
         ("src/a/x.rs", "use super::Own;"),
     ]);
     assert_eq!(found(&with_the_folders_own), ["circle in src/a: mod.rs -> x -> mod.rs"]);
+}
+
+#[test]
+fn a_hairball_of_commands_is_found() {
+    let tree = |arguments: &str, printer: &str, page: &str, eval: &str, serve: &str| {
+        Tree::made_up(&[
+            ("src/lib.rs", "pub mod cli; pub mod run;"),
+            ("src/run.rs", ""),
+            ("src/cli/mod.rs", "mod args; mod command; mod view; use command::eval; pub struct Top;"),
+            ("src/cli/args/mod.rs", "pub mod job; pub mod key;"),
+            ("src/cli/args/job.rs", arguments),
+            ("src/cli/args/key.rs", "use crate::run; use crate::cli::view::report::Failure;"),
+            ("src/cli/view/mod.rs", "pub mod page; pub mod report;"),
+            ("src/cli/view/report.rs", printer),
+            ("src/cli/view/page.rs", page),
+            ("src/cli/command/mod.rs", "pub mod demo; pub mod eval; pub mod serve;"),
+            ("src/cli/command/demo.rs", "use crate::cli::command::eval; use super::serve::Port;"),
+            ("src/cli/command/eval/mod.rs", "mod report; use report::R;"),
+            ("src/cli/command/eval/report.rs", eval),
+            ("src/cli/command/serve.rs", serve),
+        ])
+    };
+    let keys = |tree: &Tree| command_hairballs(tree).into_iter().map(|f| f.key).collect::<Vec<_>>();
+    let good =
+        ["use super::key;", "", "use super::report::P;", "use crate::cli::{args::job, view::page};", ""];
+    let [arguments, printer, page, eval, serve] = good;
+    assert_eq!(keys(&tree(arguments, printer, page, eval, serve)), [""; 0]);
+    let bad = |tree: Tree, key: &str| assert_eq!(keys(&tree), [format!("command {key}")]);
+    let (view, command) = ("use crate::cli::view::page;", "use crate::cli::command::serve::Port;");
+    let (argument, top) = ("use crate::cli::args::key;", "use crate::cli::Top;");
+    bad(tree(view, printer, page, eval, serve), "args::job -> view::page");
+    bad(tree(command, printer, page, eval, serve), "args::job -> command::serve");
+    bad(tree(arguments, argument, page, eval, serve), "view::report -> args::key");
+    bad(tree(arguments, printer, command, eval, serve), "view::page -> command::serve");
+    bad(tree(arguments, printer, page, command, serve), "command::eval::report -> command::serve");
+    bad(tree(arguments, printer, page, eval, "use super::eval;"), "command::serve -> command::eval");
+    bad(tree(arguments, printer, page, top, serve), "command::eval::report -> ");
 }
 
 #[test]

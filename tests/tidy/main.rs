@@ -39,6 +39,15 @@ fn imports_go_around_no_circle() {
 }
 
 #[test]
+fn commands_import_no_commands() {
+    let tree = Tree::repository();
+    // The rule sees the folders: there are edges to judge.
+    let folders = ["args", "command", "view"].map(|name| format!("src/cli/{name}"));
+    assert!(folders.iter().all(|folder| tree.within(folder, &["rs"]).count() > 5), "{folders:?}");
+    check(&imports::command_hairballs(&tree), "command ");
+}
+
+#[test]
 fn pages_name_files_that_are_there() {
     check(&paths::missing(&Tree::repository()), "path ");
 }

@@ -130,8 +130,8 @@ fn single_gemm(a: &StridedView, b: &StridedView, [m, n, k]: [usize; 3], out: &mu
     });
     let bands: Vec<(usize, usize, &mut [u32])> = bands.collect();
     bands.into_par_iter().for_each(|(sample, row, out)| {
-        let (a, a_rows, a_k) = a.from_row(sample, row);
-        let (b, b_rows, b_k) = b.from_row(sample, 0);
+        let (a, a_rows, a_k) = a.tail_of_row(sample, row);
+        let (b, b_rows, b_k) = b.tail_of_row(sample, 0);
         let rows = out.len() / n;
         let reach = |rows: usize, stride: usize, along: usize| (rows - 1) * stride + (k.max(1) - 1) * along;
         assert!(
@@ -231,14 +231,14 @@ fn pack<T: Real>(
     }
     if along_k {
         out.par_chunks_mut(k).enumerate().for_each(|(row, out)| {
-            let (elements, _, stride) = view.from_row(first_sample + row / count, first + row % count);
+            let (elements, _, stride) = view.tail_of_row(first_sample + row / count, first + row % count);
             for (i, to) in out.iter_mut().enumerate() {
                 *to = T::of(elements[i * stride]);
             }
         });
     } else {
         out.par_chunks_mut(count).enumerate().for_each(|(i, out)| {
-            let (elements, rows, stride) = view.from_row(first_sample + i / k, first);
+            let (elements, rows, stride) = view.tail_of_row(first_sample + i / k, first);
             for (row, to) in out.iter_mut().enumerate() {
                 *to = T::of(elements[row * rows + i % k * stride]);
             }

@@ -27,10 +27,10 @@ pub(crate) fn answer(replays: &mut Replays, step: u32, field: Field) -> Result<O
     if field == Field::State {
         return Ok(Some(state(replays, step)?));
     }
-    let Some(places) = places(&replays.run.program(), field) else { return Ok(None) };
+    let Some(places) = places(replays.run.program(), field) else { return Ok(None) };
     replays.operands(step, |operands, _| {
         let leaves: Vec<Hash> =
-            operands.trace.leaves(&operands.run.program()).into_iter().map(|leaf| leaf.0).collect();
+            operands.trace.leaves(operands.run.program()).into_iter().map(|leaf| leaf.0).collect();
         let outputs = places.iter().map(|&place| operands.trace.nodes[place].digest).collect();
         let ascending: Vec<usize> = places.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
         let siblings = Hashes(multiproof::prove(multiproof::rfc6962, &leaves, &ascending));
@@ -45,7 +45,7 @@ fn state(replays: &mut Replays, step: u32) -> Result<Answer, PartyError> {
         let before = tensor_digests(&table, operands.before);
         // The record before was shown already.
         let record = || ProvenRecord { index: 0, record: Base64(Vec::new()), proof: Vec::<Digest>::new() };
-        binding(&operands.run.program(), operands.trace, &before, record).0
+        binding(operands.run.program(), operands.trace, &before, record).0
     })?;
     match claim {
         Claim::Binding { outputs, siblings, kept, .. } => Ok(Answer::Binding { outputs, siblings, kept }),

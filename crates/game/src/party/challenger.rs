@@ -124,7 +124,7 @@ fn folder(disk: &Disk, trainer: &Run, out: &Path) -> Result<Run, PartyError> {
         let new = NewRun {
             file: &trainer.file,
             job_text: &trainer.job_text,
-            program: &encode(&trainer.program()),
+            program: &encode(trainer.program()),
             logged: true,
             data: &sources,
             copied: false,

@@ -77,7 +77,7 @@ impl Element {
             return Ok(None);
         }
         let phase = Phase::from(phase);
-        let graph = graph_of(&replays.run.program(), phase);
+        let graph = graph_of(replays.run.program(), phase);
         if element >= graph.tensor(graph.nodes[node].output).len() as u64 {
             return Ok(None);
         }
@@ -104,7 +104,7 @@ fn operands(
     let (Some(of), Subject::Node { step, .. }) = (Element::of(replays, subject, element)?, subject) else {
         return Ok(None);
     };
-    let graph = graph_of(&replays.run.program(), of.phase);
+    let graph = graph_of(replays.run.program(), of.phase);
     let logged = logged_product(&replays.run, of.phase, of.node);
     let accumulation = replays.run.job().rounding.as_ref().map(Rounding::accumulation);
     let touched = match (logged, accumulation) {
@@ -117,7 +117,7 @@ fn operands(
     let Ok(touched) = touched else { return Ok(None) };
     let number = logged.map(|(number, _)| number).filter(|_| matches!(need, Need::All | Need::Decision));
     let inputs = replays.operands(step, |operands, _| {
-        operands.proven(&of.inputs, &touched, &operands.trace.leaves(&operands.run.program()))
+        operands.proven(&of.inputs, &touched, &operands.trace.leaves(operands.run.program()))
     })?;
     let (Some(number), Phase::Micro(micro)) = (number, of.phase) else {
         return Ok(Some(Answer::Operands { inputs }));
@@ -142,7 +142,7 @@ pub(crate) fn total(
     fold: Fold,
 ) -> Result<Option<Base64>, PartyError> {
     let Some(of) = Element::of(replays, subject, element)? else { return Ok(None) };
-    let graph = graph_of(&replays.run.program(), of.phase);
+    let graph = graph_of(replays.run.program(), of.phase);
     Ok(element::total(graph, of.node, of.element, fold, &of.whole).ok().map(Base64))
 }
 
@@ -157,7 +157,7 @@ pub(crate) fn terms(
     (first, count): (u64, u64),
 ) -> Result<Option<Base64>, PartyError> {
     let Some(of) = Element::of(replays, subject, element)? else { return Ok(None) };
-    let graph = graph_of(&replays.run.program(), of.phase);
+    let graph = graph_of(replays.run.program(), of.phase);
     let end = first.checked_add(count).filter(|_| count > 0);
     if of.terms(graph, fold).is_none_or(|terms| end.is_none_or(|end| end > terms)) {
         return Ok(None);

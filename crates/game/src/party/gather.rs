@@ -265,7 +265,7 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
     let new = NewRun {
         file: &file,
         job_text: &terms.job,
-        program: &encode(&program),
+        program: &encode(program),
         logged: true,
         data: &sources,
         copied: job.data.copy,

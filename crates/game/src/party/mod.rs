@@ -229,11 +229,11 @@ impl Party {
 
     /// The decisions of a product, which a challenger says cannot be read.
     fn log_block(&mut self, step: u32, part: usize, block: u64) -> Result<Option<Answer>, PartyError> {
-        let parts = parts(&self.replays.run.program());
+        let parts = parts(self.replays.run.program());
         if part >= parts {
             return Ok(None);
         }
-        let place = BlockPlace { part, elements: elements(&self.replays.run.program(), part), block };
+        let place = BlockPlace { part, elements: elements(self.replays.run.program(), part), block };
         let proof = self.log(step)?.map(|kept| prove(&kept.bytes, parts, place));
         Ok(proof.and_then(|proof| {
             Some(Answer::Supplied(Supplied { record: self.proven(step as usize)?, log: proof.into() }))
@@ -242,8 +242,7 @@ impl Party {
 
     fn statement(&mut self, step: u32) -> Result<Option<Answer>, PartyError> {
         let Some(record) = self.replays.record(step).cloned() else { return Ok(None) };
-        let trace =
-            self.replays.operands(step, |operands, _| operands.trace.root(&operands.run.program()))?;
+        let trace = self.replays.operands(step, |operands, _| operands.trace.root(operands.run.program()))?;
         let computation = self.replays.run.computation.id;
         let record = merkle::leaf(&Record::Step { computation, step: record }.encode());
         Ok(Some(Answer::Statement(Statement::new(computation, step, record, trace, &self.key))))
@@ -266,10 +265,10 @@ impl Party {
             }
             Tree::Batch { step } => Some(self.replays.batch_leaves(step)?),
             Tree::Gradients { step } => Some(self.replays.operands(step, |operands, _| {
-                binding::gradient_leaves(&operands.run.program(), operands.trace)
+                binding::gradient_leaves(operands.run.program(), operands.trace)
             })?),
             Tree::Trace { step } => Some(
-                self.replays.operands(step, |operands, _| operands.trace.leaves(&operands.run.program()))?,
+                self.replays.operands(step, |operands, _| operands.trace.leaves(operands.run.program()))?,
             ),
         };
         Ok(leaves.and_then(|leaves| trees::rfc6962(&leaves, first, count)))

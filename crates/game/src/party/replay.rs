@@ -140,7 +140,7 @@ impl Replays {
         let before = session.download_state()?;
         let watch = Watch { trace: true, ..Watch::default() };
         let done = player.play(&mut session, &mut dataset, step, &watch)?;
-        let trace = done.trace.filter(|trace| trace.nodes.len() == leaf_count(&player.run.program()));
+        let trace = done.trace.filter(|trace| trace.nodes.len() == leaf_count(player.run.program()));
         let trace = trace.ok_or_else(|| player.not_reproduced(step, &session))?;
         Ok(Disputed { step, before, trace, outputs: Outputs::new() })
     }

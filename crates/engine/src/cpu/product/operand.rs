@@ -291,7 +291,7 @@ pub fn absmaxes(view: StridedView<'_>, block: usize) -> Vec<u32> {
     let strips = rows.div_ceil(ROWS);
     for_each_strip(&mut out, [rows * groups, ROWS * groups], ROWS * k, |batch, strip, out| {
         if groups == 1 && view.k.stride == 1 {
-            let (data, stride, _) = view.from_row(batch, strip * ROWS);
+            let (data, stride, _) = view.tail_of_row(batch, strip * ROWS);
             return rows_absmaxes(path, data, stride, k, out);
         }
         // Short groups are gathered together.

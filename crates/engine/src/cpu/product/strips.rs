@@ -162,7 +162,7 @@ fn quantise_piece(
     mut strips: [&mut [Pair]; TOGETHER],
 ) {
     let rows = view.shape()[1] - row;
-    let (data, row_stride, k_stride) = view.from_row(batch, row);
+    let (data, row_stride, k_stride) = view.tail_of_row(batch, row);
     let far = scalings.iter().any(|scaling| matches!(scaling, Scaling::Far(_)));
     if k_stride == 1 {
         for (strip, to) in strips.iter_mut().enumerate() {

@@ -65,7 +65,7 @@ impl<'a> StridedView<'a> {
     }
 
     /// The elements from the start of a row to the end of the data, the stride of rows and that of K.
-    pub(crate) fn from_row(&self, batch: usize, row: usize) -> (&'a [u32], usize, usize) {
+    pub(crate) fn tail_of_row(&self, batch: usize, row: usize) -> (&'a [u32], usize, usize) {
         (&self.data[self.start(batch, row)..], self.rows.stride, self.k.stride)
     }
 

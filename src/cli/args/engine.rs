@@ -1,0 +1,169 @@
+//! Choosing an engine.
+
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+
+use crate::cli::view::report::{Exit, Failure};
+use crate::engine::Engine;
+use crate::engine::cpu::Cpu;
+use crate::engine::cpu::native::Native;
+#[cfg(feature = "cuda")]
+use crate::engine::gpu::Cublas;
+use crate::engine::reference::Reference;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// All cores.
+    #[default]
+    Cpu,
+    /// A GPU (or a software adapter) through Vulkan, Metal or DX12.
+    #[cfg(feature = "gpu")]
+    Wgpu,
+    /// An NVIDIA GPU through its driver, with kernels that are compiled for it at run time (needs NVRTC).
+    #[cfg(feature = "cuda")]
+    Cuda,
+    /// The scalar reference: slow, and what every other engine must equal.
+    Reference,
+}
+
+/// Kernels that a trainer of the logged profile calls native.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NativeKind {
+    /// CPU: the `gemm` crate.
+    Gemm,
+    /// CPU: term by term.
+    Sequential,
+    /// CPU: term by term, fused.
+    SequentialFma,
+    /// CPU: sixteen partial sums.
+    Interleaved,
+    /// CPU: sixteen partial sums, fused.
+    InterleavedFma,
+    /// CUDA: cuBLAS, bfloat16 tensor cores on the bfloat16 grid, binary64 on finer ones.
+    #[cfg(feature = "cuda")]
+    Cublas,
+    /// CUDA: cuBLAS, TF32 tensor cores; the bfloat16 grid only.
+    #[cfg(feature = "cuda")]
+    CublasTf32,
+    /// CUDA: cuBLAS, binary32 without tensor cores; the bfloat16 grid only.
+    #[cfg(feature = "cuda")]
+    CublasBinary32,
+}
+
+/// The kernels of one engine.
+enum Kernels {
+    Cpu(Native),
+    #[cfg(feature = "cuda")]
+    Cuda(Cublas),
+}
+
+impl NativeKind {
+    fn kernels(self) -> Kernels {
+        match self {
+            NativeKind::Gemm => Kernels::Cpu(Native::Gemm),
+            NativeKind::Sequential => Kernels::Cpu(Native::Sequential { fused: false }),
+            NativeKind::SequentialFma => Kernels::Cpu(Native::Sequential { fused: true }),
+            NativeKind::Interleaved => Kernels::Cpu(Native::Interleaved { fused: false }),
+            NativeKind::InterleavedFma => Kernels::Cpu(Native::Interleaved { fused: true }),
+            #[cfg(feature = "cuda")]
+            NativeKind::Cublas => Kernels::Cuda(Cublas::Fast),
+            #[cfg(feature = "cuda")]
+            NativeKind::CublasTf32 => Kernels::Cuda(Cublas::Tf32),
+            #[cfg(feature = "cuda")]
+            NativeKind::CublasBinary32 => Kernels::Cuda(Cublas::Binary32),
+        }
+    }
+}
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct EngineArgs {
+    /// What computes.
+    #[arg(long, value_enum, default_value_t = Kind::Cpu)]
+    pub engine: Kind,
+    /// The GPU whose name contains this (see `tiebreak adapters`), or the number of one of CUDA's.
+    #[arg(long)]
+    pub adapter: Option<String>,
+    /// The kernels that a trainer of the logged profile calls native, each of which sums in another order: on the CPU gemm by default,
+    /// on a GPU a plain shader by default. An auditor who gives some rounds its products instead of exact ones: for runs in the
+    /// paper's preset only, and nothing is judged.
+    #[arg(long, value_enum)]
+    pub native: Option<NativeKind>,
+    /// Threads of the CPU engine; 0 = one for each core.
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+}
+
+impl EngineArgs {
+    /// Checks that no option is about another engine, or more than this machine has.
+    ///
+    /// # Errors
+    /// If one is, with the option that is missing or wrong.
+    pub fn check(&self) -> Result<(), Failure> {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let why = match self.engine {
+            Kind::Cpu | Kind::Reference if self.adapter.is_some() => {
+                "--adapter names a GPU: give --engine wgpu or --engine cuda too".to_string()
+            }
+            Kind::Cpu if self.threads > cores => {
+                format!("--threads {}: this machine has {cores} cores; give no more", self.threads)
+            }
+            Kind::Cpu => return Ok(()),
+            _ if self.threads > 0 => "--threads is for the CPU engine (--engine cpu)".to_string(),
+            _ => return Ok(()),
+        };
+        Err(Failure::new(Exit::Usage, why))
+    }
+
+    /// Whether tensors lie in the memory of this process.
+    pub fn is_on_host(&self) -> bool {
+        matches!(self.engine, Kind::Cpu | Kind::Reference)
+    }
+
+    /// The options that say the same to another process.
+    pub fn options(&self) -> Vec<String> {
+        let name =
+            |value: Option<PossibleValue>| value.expect("every value has a name").get_name().to_string();
+        let mut options = vec![format!("--engine={}", name(self.engine.to_possible_value()))];
+        options.extend(self.adapter.iter().map(|adapter| format!("--adapter={adapter}")));
+        options.extend(self.native.map(|native| format!("--native={}", name(native.to_possible_value()))));
+        options.push(format!("--threads={}", self.threads));
+        options
+    }
+}
+
+/// Opens the engine that the arguments name, for what calls no native products.
+pub fn open_exact(args: &EngineArgs) -> Result<Box<dyn Engine>, Failure> {
+    if args.native.is_some() {
+        let why = "--native is for training in the logged profile; nothing here would call native products";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    open(args)
+}
+
+/// Opens the engine that the arguments name.
+pub fn open(args: &EngineArgs) -> Result<Box<dyn Engine>, Failure> {
+    args.check()?;
+    let kernels = args.native.map(NativeKind::kernels);
+    let elsewhere = || {
+        let name = args.native.and_then(|native| native.to_possible_value());
+        let name = name.map(|value| value.get_name().to_string()).unwrap_or_default();
+        Failure::new(
+            Exit::Usage,
+            format!("--native {name} is of another engine; see --help for each engine's"),
+        )
+    };
+    Ok(match (args.engine, kernels) {
+        (Kind::Cpu, None) => Box::new(Cpu::new(args.threads)?),
+        (Kind::Cpu, Some(Kernels::Cpu(native))) => Box::new(Cpu::new(args.threads)?.with_native(native)),
+        #[cfg(feature = "gpu")]
+        (Kind::Wgpu, None) => Box::new(crate::engine::gpu::Gpu::open(args.adapter.as_deref())?),
+        #[cfg(feature = "cuda")]
+        (Kind::Cuda, None) => Box::new(crate::engine::gpu::Cuda::open(args.adapter.as_deref())?),
+        #[cfg(feature = "cuda")]
+        (Kind::Cuda, Some(Kernels::Cuda(kernels))) => {
+            Box::new(crate::engine::gpu::Cuda::open_with_cublas(args.adapter.as_deref(), kernels)?)
+        }
+        (Kind::Reference, None) => Box::new(Reference),
+        _ => return Err(elsewhere()),
+    })
+}

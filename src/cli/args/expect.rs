@@ -1,0 +1,83 @@
+//! What a client ordered, and whether a run is of it.
+
+use std::path::PathBuf;
+
+use crate::audit::checks::Checked;
+use crate::cli::view::report::{Exit, Failure};
+use crate::commit::digest::Digest;
+use crate::job::canonical::settings_that_differ;
+use crate::job::identity::program_digest;
+use crate::run::dir::Run;
+use crate::run::{JobFiles, read_job, read_program};
+
+/// What was ordered, fixed before the trainer began.
+#[derive(clap::Args)]
+pub struct Expectations {
+    /// The job that was ordered: a job file. The run's job must have the same settings, its program the same digest.
+    #[arg(long)]
+    expect_job: Option<PathBuf>,
+    /// The data that was ordered: the digest that `tiebreak job check` and `tiebreak inspect` print.
+    #[arg(long)]
+    expect_data: Option<Digest>,
+}
+
+/// Which of them the run was held to.
+pub struct Expected {
+    passed: Vec<String>,
+    not_checked: Vec<String>,
+}
+
+impl Expectations {
+    /// Holds a run to what was ordered.
+    ///
+    /// # Errors
+    /// If it is of something else (exit 1: nobody cheated, but this is not what was ordered), or the job file cannot be read or is wrong.
+    pub fn check(&self, run: &Run) -> Result<Expected, Failure> {
+        let mut expected = Expected { passed: Vec::new(), not_checked: Vec::new() };
+        match &self.expect_job {
+            None => expected
+                .not_checked
+                .push("whether the job is the one that was ordered: give --expect-job".into()),
+            Some(path) => {
+                let (_, job) = read_job(path)?;
+                let different = settings_that_differ(&job.settings(), &run.job().settings());
+                if !different.is_empty() {
+                    // An error is one line.
+                    let settings: Vec<String> =
+                        different.iter().map(|(key, wanted, is)| format!("{key}: {wanted} | {is}")).collect();
+                    let why = format!(
+                        "the run is of another job than {}; these settings differ (ordered | run): {}",
+                        path.display(),
+                        settings.join("; ")
+                    );
+                    return Err(Failure::new(Exit::Diverges, why));
+                }
+                if program_digest(&read_program(&JobFiles::new(path, None)?, &job)?.0) != run.file.program {
+                    let why = format!("the run is of another program than {} names", path.display());
+                    return Err(Failure::new(Exit::Diverges, why));
+                }
+                expected.passed.push("the job and its program are those of --expect-job".into());
+            }
+        }
+        let data = run.file.summary().data;
+        match self.expect_data {
+            None => expected
+                .not_checked
+                .push("whether the data are those that were ordered: give --expect-data".into()),
+            Some(wanted) if wanted != data => {
+                let why = format!("the run is of other data: --expect-data is {wanted}, the run has {data}");
+                return Err(Failure::new(Exit::Diverges, why));
+            }
+            Some(_) => expected.passed.push("the data are those of --expect-data".into()),
+        }
+        Ok(expected)
+    }
+}
+
+impl Expected {
+    /// Adds this to the checks of an audit.
+    pub fn note(self, checked: &mut Checked) {
+        checked.passed.extend(self.passed);
+        checked.not_checked.extend(self.not_checked);
+    }
+}

@@ -1,0 +1,55 @@
+//! Keys that arguments name: a private one as a file, a public one as a file or its text.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::view::report::{Exit, Failure, named};
+use crate::commit::keys::{PrivateKey, PublicKey};
+use crate::run::{RunError, disk};
+
+/// The most bytes of a key file.
+const KEY_MAX: u64 = 4096;
+
+/// Where the public key of a private one lies: beside it.
+pub fn public_path(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".pub");
+    name.into()
+}
+
+/// Reads a private key file.
+pub fn read_private(path: &Path) -> Result<PrivateKey, Failure> {
+    let text = disk::read_text(path, KEY_MAX).map_err(named)?;
+    if !is_private(&text) && PublicKey::from_text(&text).is_ok() {
+        let why = "is the public key, which signs nothing: give the private one of the pair";
+        return Err(Failure::new(Exit::Usage, format!("{} {why}", path.display())));
+    }
+    PrivateKey::from_text(&text).map_err(|error| RunError::malformed(path, error).into())
+}
+
+/// Whether a key file's text says that it is private.
+fn is_private(text: &str) -> bool {
+    text.trim_start().starts_with("PRIVATE+KEY+")
+}
+
+/// A public key: a file, or the text itself.
+pub fn read_public(argument: &str) -> Result<PublicKey, Failure> {
+    let path = Path::new(argument);
+    // A private key that is quoted in an error is one that is told to everybody who reads the error.
+    let private = |named: &str, public: &str| {
+        let why = format!("{named} is a private key, which is for nobody but its owner: give {public}");
+        Err(Failure::new(Exit::Usage, why))
+    };
+    if is_private(argument) {
+        return private("this", "the public one of the pair");
+    }
+    if path.exists() {
+        let text = disk::read_text(path, KEY_MAX)?;
+        if is_private(&text) {
+            return private(argument, &public_path(path).display().to_string());
+        }
+        return PublicKey::from_text(&text).map_err(|error| RunError::malformed(path, error).into());
+    }
+    PublicKey::from_text(argument).map_err(|error| {
+        Failure::new(Exit::Usage, format!("{argument:?} is no key file and no key: {error}"))
+    })
+}

@@ -1,0 +1,151 @@
+//! What a command that reads files of others may take: memory and time.
+
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::audit::plan::ReplayPlan;
+use crate::cli::view::report::{Exit, Failure, Printer, bytes_text};
+use crate::run::RunError;
+use crate::run::dir::Run;
+use crate::run::limits::{machine_memory, memory_in_use};
+
+/// How often the memory in use is looked at.
+const LOOKED_EVERY: Duration = Duration::from_millis(5);
+
+/// Limits of a command, from its first byte on.
+#[derive(clap::Args, Clone, Default)]
+pub struct Limits {
+    /// Refuse what needs more memory, in MiB; by default the machine's memory.
+    #[arg(long)]
+    max_memory: Option<u64>,
+    /// Stop after this many seconds and say what was not checked.
+    #[arg(long)]
+    max_time: Option<u64>,
+}
+
+/// Ends the command when its time is up or its memory is used up, until it is dropped.
+pub struct Watch {
+    _held: Option<Sender<()>>,
+    memory: Arc<AtomicBool>,
+}
+
+impl Watch {
+    /// From here on a plan's figure counts, which was compared with the limit: the memory in use is looked at no more.
+    pub fn planned(&self) {
+        self.memory.store(false, Relaxed);
+    }
+}
+
+impl Limits {
+    /// The most bytes of memory.
+    pub fn memory(&self) -> u64 {
+        self.max_memory.map_or_else(machine_memory, |limit| limit.saturating_mul(1 << 20))
+    }
+
+    /// The time, if it is limited.
+    pub fn time(&self) -> Option<Duration> {
+        self.max_time.map(Duration::from_secs)
+    }
+
+    /// Begins to hold what cannot stop by itself to the limits: reading and checking files. Memory is what the system says that the
+    /// process takes, where somebody set a limit and the system says it.
+    pub fn watch(&self, printer: Printer) -> Watch {
+        let (time, most) = (self.time(), self.max_memory.map(|_| self.memory()));
+        let memory = Arc::new(AtomicBool::new(most.is_some()));
+        if time.is_none() && most.is_none() {
+            return Watch { _held: None, memory };
+        }
+        let (start, looking) = (Instant::now(), memory.clone());
+        let exceeded = move || {
+            let used = most.filter(|_| looking.load(Relaxed)).zip(memory_in_use());
+            match (left(time, start), used) {
+                (Some(Duration::ZERO), _) => Some("--max-time was reached; nothing was decided".to_string()),
+                (_, Some((most, used))) if used > most => {
+                    let (used, most) = (bytes_text(used), bytes_text(most));
+                    Some(format!(
+                        "it takes {used} of memory, the limit is {most}; nothing was decided; raise --max-memory"
+                    ))
+                }
+                _ => None,
+            }
+        };
+        let end = move |why| process::exit(printer.end(Err(Failure::new(Exit::Undecided, why))) as i32);
+        // At once, so that a limit of nothing is kept by the shortest command.
+        if let Some(why) = exceeded() {
+            end(why);
+        }
+        let (held, dropped) = channel::<()>();
+        thread::spawn(move || {
+            let pause = || match most {
+                Some(_) => LOOKED_EVERY,
+                None => left(time, start).unwrap_or(LOOKED_EVERY),
+            };
+            while dropped.recv_timeout(pause()) == Err(RecvTimeoutError::Timeout) {
+                if let Some(why) = exceeded() {
+                    end(why);
+                }
+            }
+        });
+        Watch { _held: Some(held), memory }
+    }
+
+    /// Opens a run that is read within these limits.
+    pub fn open(&self, path: &Path) -> Result<Run, RunError> {
+        Ok(Run::open(path)?.with_memory(self.memory()))
+    }
+
+    /// [`open`](Limits::open), for who may say where the data files are.
+    ///
+    /// # Errors
+    /// If the run cannot be read, or holds its data files already.
+    pub fn open_with_data(&self, path: &Path, data: Option<&PathBuf>) -> Result<Run, Failure> {
+        let run = self.open(path)?;
+        if let Some(folder) = data.filter(|_| run.holds_data()) {
+            let why = format!("the run holds its data files: leave --data {} out", folder.display());
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        Ok(run.with_data(data.cloned()))
+    }
+
+    /// The limit of memory as an option for another process.
+    pub fn memory_option(&self) -> Option<String> {
+        self.max_memory.map(|most| format!("--max-memory={most}"))
+    }
+
+    /// Which limit is reached by now, in words, for what began at `start` and stops by itself.
+    pub fn reached(&self, start: Instant) -> Option<String> {
+        if left(self.time(), start) == Some(Duration::ZERO) {
+            return Some("since --max-time was reached".into());
+        }
+        let most = self.max_memory.map(|_| self.memory())?;
+        let used = memory_in_use().filter(|&used| used > most)?;
+        let (used, most) = (bytes_text(used), bytes_text(most));
+        Some(format!("since it takes {used} of memory, and --max-memory allows {most}"))
+    }
+
+    /// Refuses what takes more memory.
+    pub fn check(&self, what: &str, bytes: u64) -> Result<(), Failure> {
+        let limit = self.memory();
+        if bytes <= limit {
+            return Ok(());
+        }
+        let (needed, limit) = (bytes_text(bytes), bytes_text(limit));
+        let why = format!("{what} needs about {needed} of memory, the limit is {limit}; raise --max-memory");
+        Err(Failure::new(Exit::Undecided, why))
+    }
+
+    /// Refuses a plan that needs too much memory.
+    pub fn check_plan(&self, plan: &ReplayPlan) -> Result<(), Failure> {
+        self.check("a replay", plan.memory)
+    }
+}
+
+/// What is left of a time that began at `start`.
+pub fn left(time: Option<Duration>, start: Instant) -> Option<Duration> {
+    time.map(|time| time.saturating_sub(start.elapsed()))
+}

@@ -1,0 +1,13 @@
+//! Arguments of commands, and what they name: groups of options, and the files that are opened or written for them.
+//! Nothing here imports a command, and of views only the printer ([`report`](crate::cli::view::report)).
+
+pub mod engine;
+pub mod expect;
+pub mod job;
+pub mod key;
+pub mod limits;
+pub mod random;
+pub mod ranks;
+pub mod state;
+pub mod terms;
+pub mod verdict_file;

@@ -1,0 +1,216 @@
+//! What the command line and the environment say of the ranks of data-parallel training, and of this one of them.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::cli::args::engine::{EngineArgs, Kind};
+use crate::cli::args::random::random;
+use crate::cli::view::report::{Exit, Failure};
+use crate::commit::digest::Digest;
+use crate::train::ranks::collective::Transport;
+use crate::train::ranks::tcp::RankPlace;
+
+/// The variable of the ranks' secret.
+pub const TOKEN: &str = "TIEBREAK_RANKS_TOKEN";
+
+/// Seconds that a rank may do nothing while others wait for it.
+const RANK_TIMEOUT: u64 = 600;
+
+/// How gradients go between ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum TransportKind {
+    /// Over TCP, through the hosts' memory; any engine.
+    #[default]
+    Tcp,
+    /// From GPU to GPU by NVIDIA's NCCL (libnccl.so.2, loaded at run time), which adds nothing; --engine cuda, a GPU for each rank.
+    #[cfg(feature = "cuda")]
+    Nccl,
+}
+
+impl From<TransportKind> for Transport {
+    fn from(kind: TransportKind) -> Transport {
+        match kind {
+            TransportKind::Tcp => Transport::Tcp,
+            #[cfg(feature = "cuda")]
+            TransportKind::Nccl => Transport::Nccl,
+        }
+    }
+}
+
+/// Options of data-parallel training.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Data-parallel training (docs/DATA-PARALLEL.md)")]
+pub struct RanksArgs {
+    /// Train with this many processes, to the bits of one. Without --rank they are started here, on this machine. Under a launcher
+    /// that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun) leave all of this out.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    ranks: Option<u32>,
+    /// This process is rank R of them; every rank is started with the same --ranks and --coordinator. Ranks but 0 need no job and no
+    /// folder: they get all from rank 0.
+    #[arg(long, value_name = "R", requires = "ranks", requires = "coordinator")]
+    rank: Option<u32>,
+    /// Where rank 0 listens and the others find it. If that is not this machine alone (127.0.0.1), TIEBREAK_RANKS_TOKEN must be set
+    /// to the same secret for all ranks.
+    #[arg(long, value_name = "HOST:PORT", requires = "rank")]
+    coordinator: Option<String>,
+    /// How gradients go between ranks, to the same bits; the same for all ranks. Everything else goes over TCP.
+    #[arg(long, value_enum, default_value_t = TransportKind::Tcp)]
+    pub transport: TransportKind,
+    /// Every so many steps each rank also computes one micro-batch of the next rank, in turn, and training stops if their gradients
+    /// differ: this finds a machine that computes gradients wrongly.
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub cross_check: Option<u32>,
+    /// Stop if a rank does nothing for so long while others wait for it.
+    #[arg(long, value_name = "SECONDS", default_value_t = RANK_TIMEOUT, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    rank_timeout: u64,
+}
+
+/// What this process is.
+pub enum Role {
+    /// The only one.
+    Alone,
+    /// Rank 0: starts the others itself.
+    Spawns { place: RankPlace },
+    /// A rank among others that somebody starts.
+    Joins { place: RankPlace, coordinator: Vec<SocketAddr> },
+}
+
+pub fn usage(why: impl ToString) -> Failure {
+    Failure::new(Exit::Usage, why)
+}
+
+pub fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn number(name: &str) -> Result<Option<u32>, Failure> {
+    let parse =
+        |value: String| value.parse().map_err(|_| usage(format!("{name} is not a number: {value:?}")));
+    variable(name).map(parse).transpose()
+}
+
+/// The place and coordinator that a launcher's environment gives, if it does.
+fn launched() -> Result<Option<(u32, u32, String)>, Failure> {
+    let (Some(rank), Some(ranks)) = (number("RANK")?, number("WORLD_SIZE")?) else { return Ok(None) };
+    match (variable("MASTER_ADDR"), number("MASTER_PORT")?) {
+        // An IPv6 address takes brackets before a port.
+        (Some(host), Some(port)) if host.contains(':') => Ok(Some((rank, ranks, format!("[{host}]:{port}")))),
+        (Some(host), Some(port)) => Ok(Some((rank, ranks, format!("{host}:{port}")))),
+        _ if ranks == 1 => Ok(None),
+        _ => Err(usage(
+            "RANK and WORLD_SIZE are set, MASTER_ADDR and MASTER_PORT are not: set all four, or none",
+        )),
+    }
+}
+
+impl RanksArgs {
+    /// The options by which a command line starts as many ranks again.
+    pub fn options(&self) -> Vec<String> {
+        let mut options: Vec<String> = self.ranks.iter().map(|ranks| format!("--ranks={ranks}")).collect();
+        options.extend(self.rank.map(|rank| format!("--rank={rank}")));
+        options.extend(self.coordinator.iter().map(|coordinator| format!("--coordinator={coordinator}")));
+        if self.transport != TransportKind::default() {
+            let name = self.transport.to_possible_value().map(|value| value.get_name().to_string());
+            options.extend(name.map(|name| format!("--transport={name}")));
+        }
+        options
+    }
+
+    /// What this process is, by the command line or else the environment.
+    pub fn role(&self) -> Result<Role, Failure> {
+        let (timeout, transport) = (Duration::from_secs(self.rank_timeout), self.transport.into());
+        let named = match (self.rank, self.ranks, &self.coordinator) {
+            (Some(rank), Some(ranks), Some(coordinator)) => Some((rank, ranks, coordinator.clone())),
+            (_, Some(1), _) => return Ok(Role::Alone),
+            (_, Some(ranks), _) => {
+                let token = Digest(random()?).to_string();
+                return Ok(Role::Spawns { place: RankPlace { rank: 0, ranks, token, timeout, transport } });
+            }
+            _ => launched()?,
+        };
+        let Some((rank, ranks, coordinator)) = named else {
+            if self.rank_timeout != RANK_TIMEOUT {
+                return Err(usage("--rank-timeout is for several ranks: give --ranks too, or leave it out"));
+            }
+            return Ok(Role::Alone);
+        };
+        if rank >= ranks {
+            return Err(usage(format!("{ranks} ranks have no rank {rank}: the first is rank 0")));
+        }
+        if ranks == 1 {
+            return Ok(Role::Alone);
+        }
+        let addresses = coordinator.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+        let addresses = addresses.map_err(|error| usage(format!("{coordinator}: {error}")))?;
+        let token = variable(TOKEN);
+        if token.is_none() && !addresses.iter().all(|address| address.ip().is_loopback()) {
+            let why =
+                format!("set {TOKEN} to the same secret for all ranks: others can reach {coordinator} too");
+            return Err(usage(why));
+        }
+        let place = RankPlace { rank, ranks, token: token.unwrap_or_default(), timeout, transport };
+        Ok(Role::Joins { place, coordinator: addresses })
+    }
+}
+
+impl Role {
+    /// Of how many.
+    pub fn ranks(&self) -> u32 {
+        match self {
+            Role::Alone => 1,
+            Role::Spawns { place } | Role::Joins { place, .. } => place.ranks,
+        }
+    }
+
+    /// Of how many that run on this machine, as far as this process knows.
+    #[cfg(feature = "cuda")]
+    fn local_ranks(&self) -> u32 {
+        match self {
+            Role::Spawns { place } => place.ranks,
+            Role::Alone | Role::Joins { .. } => 1,
+        }
+    }
+
+    /// Checks that gradients can go as they are to.
+    ///
+    /// # Errors
+    /// If what that takes is not here.
+    pub fn check_transport(&self, args: &RanksArgs, engine: &EngineArgs) -> Result<(), Failure> {
+        #[cfg(feature = "cuda")]
+        if args.transport == TransportKind::Nccl {
+            if engine.engine != Kind::Cuda {
+                return Err(usage("--transport nccl needs --engine cuda: gradients go from GPU to GPU"));
+            }
+            crate::train::ranks::nccl::available(self.local_ranks())?;
+        }
+        let _ = (args, engine);
+        Ok(())
+    }
+
+    /// The engine of a rank: each takes the CUDA device of its number on this machine, and a share of the cores.
+    pub fn engine(&self, args: &EngineArgs) -> Result<EngineArgs, Failure> {
+        let (local, here) = match self {
+            Role::Alone => return Ok(args.clone()),
+            Role::Spawns { place } => (place.rank, place.ranks),
+            Role::Joins { place, .. } => {
+                (number("LOCAL_RANK")?.unwrap_or(place.rank), number("LOCAL_WORLD_SIZE")?.unwrap_or(1).max(1))
+            }
+        };
+        let mut args = args.clone();
+        #[cfg(feature = "cuda")]
+        if args.engine == Kind::Cuda && args.adapter.is_none() {
+            let devices = crate::engine::gpu::cuda_devices()?;
+            let device = devices.get(local as usize % devices.len().max(1));
+            args.adapter = device.map(|device| device.index.to_string());
+        }
+        #[cfg(not(feature = "cuda"))]
+        let _ = local;
+        if args.engine == Kind::Cpu && args.threads == 0 {
+            let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+            args.threads = (cores / here as usize).max(1);
+        }
+        Ok(args)
+    }
+}

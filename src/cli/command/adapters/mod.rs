@@ -1,0 +1,237 @@
+//! `tiebreak adapters`: the engines and GPUs of a machine, what proves that they compute the contract's bits, and how fast they are.
+
+mod speed;
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use crate::engine::cpu::Cpu;
+use crate::engine::fingerprint::{FINGERPRINT, fingerprint};
+use crate::engine::reference::Reference;
+use crate::engine::{Engine, EngineError};
+use crate::job::identity::CONTRACT;
+use speed::Speed;
+
+/// List the engines and adapters here; test and measure them on request.
+///
+/// The test takes a digest over every operator of small training steps with ordinary and extreme inputs: the fingerprint. Every right engine has the one
+/// that this version expects, on every machine. What --test and --bench print can be pasted into a report: docs/PORTABILITY.md collects them.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  tiebreak adapters\n  tiebreak adapters --test --bench\n  \
+tiebreak adapters --test --adapter llvmpipe --json")]
+pub struct Args {
+    /// Take each one's fingerprint, and compare it with this version's.
+    #[arg(long)]
+    test: bool,
+    /// Measure each one: a product of two square matrices of two digits, and a training step of a GPT with 1.06 million parameters on 1024 tokens. A slow one
+    /// gets smaller matrices and 128 tokens, so that this takes less than a minute.
+    #[arg(long)]
+    bench: bool,
+    /// Only those whose name contains this.
+    #[arg(long)]
+    adapter: Option<String>,
+}
+
+/// How an engine is opened.
+type Open = Box<dyn Fn() -> Result<Box<dyn Engine>, EngineError>>;
+
+/// An engine of this machine.
+struct Candidate {
+    row: Row,
+    /// Whether opening it compares its fingerprint with the scalar reference's.
+    tested: bool,
+    open: Open,
+}
+
+/// What is known of an engine.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Row {
+    /// reference, cpu, wgpu or cuda.
+    engine: &'static str,
+    /// The device, and once it was opened how it computes products.
+    name: String,
+    /// The driver and its version.
+    driver: Option<String>,
+    /// Discrete, integrated, virtual or software.
+    kind: Option<&'static str>,
+    /// The digest over every operator; absent where it was not tested.
+    fingerprint: Option<String>,
+    /// Whether it is this version's.
+    matches: Option<bool>,
+    /// Seconds to open and test it.
+    seconds: Option<f64>,
+    #[serde(flatten)]
+    speed: Option<Speed>,
+    /// Why it is not used.
+    error: Option<String>,
+}
+
+/// What the command prints.
+#[derive(Serialize)]
+struct Report {
+    version: &'static str,
+    contract: &'static str,
+    os: String,
+    arch: &'static str,
+    cores: usize,
+    /// The fingerprint that every engine of this version has.
+    expected: &'static str,
+    engines: Vec<Row>,
+}
+
+fn candidate(row: Row, open: Open) -> Candidate {
+    Candidate { tested: false, row, open }
+}
+
+/// Every engine of this machine, the reference first.
+fn candidates() -> Vec<Candidate> {
+    let named = |engine, name: &str| Row { engine, name: name.into(), ..Row::default() };
+    #[allow(unused_mut, reason = "a build without GPUs has none to add")]
+    let mut all = vec![
+        candidate(named("reference", "scalar reference"), Box::new(|| Ok(Box::new(Reference)))),
+        candidate(named("cpu", "cpu"), Box::new(|| Ok(Box::new(Cpu::new(0)?)))),
+    ];
+    #[cfg(feature = "gpu")]
+    all.extend(crate::engine::gpu::adapters().into_iter().map(|adapter| {
+        let row =
+            Row { driver: Some(adapter.driver), kind: Some(adapter.kind), ..named("wgpu", &adapter.name) };
+        let (name, refused) = (adapter.name, adapter.refused);
+        let open: Open = Box::new(move || match &refused {
+            Some(why) => Err(EngineError::Unsupported { device: name.clone(), reason: why.clone() }),
+            None => Ok(Box::new(crate::engine::gpu::Gpu::open(Some(&name))?)),
+        });
+        Candidate { tested: true, row, open }
+    }));
+    #[cfg(feature = "cuda")]
+    match crate::engine::gpu::cuda_devices() {
+        Err(error) => {
+            let why = error.to_string();
+            let failed = move || Err(EngineError::Unsupported { device: "cuda".into(), reason: why.clone() });
+            all.push(candidate(named("cuda", "cuda"), Box::new(failed)));
+        }
+        Ok(devices) => all.extend(devices.into_iter().map(|device| {
+            let index = device.index.to_string();
+            let open: Open = Box::new(move || Ok(Box::new(crate::engine::gpu::Cuda::open(Some(&index))?)));
+            let row = Row { kind: Some("discrete"), ..named("cuda", &device.name) };
+            Candidate { tested: true, ..candidate(row, open) }
+        })),
+    }
+    all
+}
+
+/// Opens, tests and measures an engine, as far as that was asked for.
+fn probed(printer: Printer, args: &Args, candidate: Candidate) -> Row {
+    let Candidate { mut row, tested, open } = candidate;
+    printer.say(format!("{} {} ...", if args.test { "testing" } else { "measuring" }, row.name));
+    let begin = Instant::now();
+    let tried = open().and_then(|mut engine| {
+        row.name = engine.describe();
+        if args.test {
+            // A GPU that was opened has shown that its fingerprint is the scalar reference's.
+            let have = if tested { fingerprint(&mut Reference)? } else { fingerprint(engine.as_mut())? };
+            let have = have.to_string();
+            row.matches = Some(have == FINGERPRINT);
+            row.fingerprint = Some(have);
+            row.seconds = Some(begin.elapsed().as_secs_f64());
+        }
+        if args.bench && row.engine != "reference" {
+            row.speed = Some(speed::measure(engine.as_mut())?);
+        }
+        Ok(())
+    });
+    if let Err(error) = tried {
+        row.error = Some(error.to_string());
+        // The report of a device that computes other bits is worth most.
+        if let EngineError::SelfTest { device, fingerprint, .. } = error {
+            row.name = device;
+            row.matches = Some(false);
+            row.fingerprint = fingerprint;
+            row.seconds = Some(begin.elapsed().as_secs_f64());
+        }
+    }
+    row
+}
+
+/// The system's name, as it calls itself.
+fn system() -> String {
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    let name = name.map(|name| name.trim_matches('"'));
+    name.map_or(std::env::consts::OS.into(), |name| format!("{}: {name}", std::env::consts::OS))
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let wanted = args.adapter.as_ref().map(|name| name.to_lowercase());
+    let mut candidates = candidates();
+    candidates.retain(|candidate| {
+        wanted.as_ref().is_none_or(|wanted| candidate.row.name.to_lowercase().contains(wanted))
+    });
+    if candidates.is_empty() {
+        let why = format!(
+            "no engine or adapter here is called {}: see `tiebreak adapters`",
+            args.adapter.as_deref().unwrap_or_default()
+        );
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let engines = match args.test || args.bench {
+        true => candidates.into_iter().map(|candidate| probed(printer, &args, candidate)).collect(),
+        false => candidates.into_iter().map(|candidate| candidate.row).collect(),
+    };
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        contract: CONTRACT,
+        os: system(),
+        arch: std::env::consts::ARCH,
+        cores: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
+        expected: FINGERPRINT,
+        engines,
+    };
+    printer.document(lines(&report, &args), &report);
+    match report.engines.iter().find(|row| row.matches == Some(false)) {
+        Some(row) => Err(Failure::new(
+            Exit::Undecided,
+            format!("{} does not compute this version's bits: use another engine, and report it", row.name),
+        )),
+        None => Ok(Exit::Match),
+    }
+}
+
+/// The report as Markdown.
+fn lines(report: &Report, args: &Args) -> Vec<String> {
+    let Report { version, contract, os, arch, cores, expected, engines } = report;
+    let mut lines = vec![
+        format!("tiebreak {version}, {contract}; {os}, {arch}, {cores} cores"),
+        format!("expected fingerprint: {expected}"),
+        String::new(),
+        "| engine | kind | driver | fingerprint | seconds | GMAC/s (side) | step (tokens) |".into(),
+        "|---|---|---|---|---|---|---|".into(),
+    ];
+    let or = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+    lines.extend(engines.iter().map(|row| {
+        let why = row.error.as_ref().map(|why| why.replace('|', "/").replace('\n', " "));
+        let said = match (row.matches, &row.fingerprint, why) {
+            (Some(true), _, None) => "as expected".into(),
+            (Some(true), _, Some(why)) => format!("as expected; {why}"),
+            (_, Some(have), Some(why)) => format!("**{have}**: {why}"),
+            (_, Some(have), None) => format!("**{have}**"),
+            (_, None, Some(why)) => format!("**{why}**"),
+            (_, None, None) => "not tested".into(),
+        };
+        format!(
+            "| {} | {} | {} | {said} | {} | {} | {} |",
+            row.name,
+            row.kind.unwrap_or("-"),
+            or(row.driver.clone()),
+            or(row.seconds.map(|seconds| format!("{seconds:.1}"))),
+            or(row.speed.as_ref().map(|speed| format!("{:.3} ({})", speed.gmacs, speed.side))),
+            or(row.speed.as_ref().map(|speed| format!("{:.3} s ({})", speed.step_seconds, speed.tokens))),
+        )
+    }));
+    if !args.test {
+        lines.push(String::new());
+        lines.push("`tiebreak adapters --test` takes each one's fingerprint (software adapters: half a minute), `--bench` measures them.".into());
+    }
+    lines
+}

@@ -1,0 +1,183 @@
+//! `tiebreak audit merge`.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::audit::merge::{Apart, Conclusion, Merged, Range, Required, merge, union};
+use crate::audit::report_file::{Account, REPORT_MAX, decode, is_signed};
+use crate::cli::args::key;
+use crate::cli::args::limits::Limits;
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use crate::run::{RunError, disk};
+
+/// The most ranges of steps that a line lists.
+const RANGES_SHOWN: usize = 16;
+
+/// Put the reports of several auditors of one run together.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example: tiebreak audit merge mine.json theirs.json --auditor their.key.pub --auditor my.key.pub\n\
+Exit code 0 only if every step that --require asks for was replayed and nobody found anything."
+)]
+pub struct Args {
+    /// Reports that `tiebreak audit --report` wrote.
+    #[arg(required = true)]
+    reports: Vec<PathBuf>,
+    /// Count reports of these auditors only: public keys, as files or text. Without it every signed report counts.
+    #[arg(long)]
+    auditor: Vec<String>,
+    /// Count reports that nobody signed, too: anybody can have written them.
+    #[arg(long, conflicts_with = "auditor")]
+    unsigned: bool,
+    /// The part of the run's steps that has to be replayed: `all`, or a share above 0 and at most 1.
+    #[arg(long, default_value = "all", value_parser = parse_required)]
+    require: Required,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+fn parse_required(text: &str) -> Result<Required, String> {
+    match text.parse::<f64>() {
+        _ if text == "all" => Ok(Required::All),
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(Required::Share(share)),
+        _ => Err("`all`, or a share above 0 and at most 1".into()),
+    }
+}
+
+/// A report, and whether it counts.
+struct Listed {
+    file: String,
+    /// The auditor's key, or why the report counts for nothing.
+    vouches: Result<String, String>,
+    account: Option<Account>,
+}
+
+/// Reads the reports.
+fn read(args: &Args) -> Result<Vec<Listed>, Failure> {
+    let known =
+        args.auditor.iter().map(|argument| key::read_public(argument)).collect::<Result<Vec<_>, _>>()?;
+    let mut listed = Vec::new();
+    for path in &args.reports {
+        let file = path.display().to_string();
+        let bytes = disk::read(path, REPORT_MAX)?;
+        if !is_signed(&bytes) && !args.unsigned {
+            let why = "nobody vouches for it: it has no signature (tiebreak audit --key AUDITOR.key; --unsigned counts it)";
+            listed.push(Listed { file, vouches: Err(why.into()), account: None });
+            continue;
+        }
+        let (account, auditor) = decode(&bytes).map_err(|error| RunError::malformed(path, error))?;
+        if account.native {
+            let why = "is of a native auditor, who judges no rounding: it has no place beside exact ones";
+            return Err(Failure::new(Exit::Usage, format!("{file} {why}")));
+        }
+        let vouches = match auditor {
+            Some(key) if known.is_empty() || known.contains(&key) => Ok(key.to_text()),
+            Some(key) => Err(format!("its auditor is none of --auditor: {}", key.to_text())),
+            None => Ok("nobody (no signature)".into()),
+        };
+        let account = vouches.is_ok().then_some(account);
+        listed.push(Listed { file, vouches, account });
+    }
+    Ok(listed)
+}
+
+/// Ranges in the form of --steps.
+fn ranges_text(ranges: &[Range]) -> String {
+    let shown: Vec<String> = ranges.iter().take(RANGES_SHOWN).map(|(a, b)| format!("{a}..{b}")).collect();
+    let more = match ranges.len().saturating_sub(RANGES_SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more ranges"),
+    };
+    format!("{}{more}", shown.join(" "))
+}
+
+/// The result in words.
+fn told(merged: &Merged, listed: &[Listed], counted: usize) -> Vec<String> {
+    let word = match merged.result {
+        Conclusion::Diverges => "DIVERGES",
+        Conclusion::Matches => "MATCHES",
+        Conclusion::Undecided => "UNDECIDED",
+    };
+    let mut lines = vec![format!(
+        "{word}: {} of {} steps of run {} replayed, by {counted} of {} reports",
+        merged.steps_covered(),
+        merged.steps,
+        merged.run.short(),
+        listed.len(),
+    )];
+    lines.push(format!("  computation {}", merged.computation));
+    lines.push(format!("  job         {}", merged.job));
+    lines.push(format!("  data        {}", merged.data));
+    lines.extend(listed.iter().map(|report| match (&report.account, &report.vouches) {
+        (Some(account), Ok(auditor)) => {
+            let steps = ranges_text(&union(account.replayed.clone()));
+            let outcome = outcome_text(account);
+            format!(
+                "  {}: {outcome}, steps {}, vouched for by {auditor}",
+                report.file,
+                if steps.is_empty() { "none" } else { &steps }
+            )
+        }
+        (_, vouches) => {
+            format!("  {}: not counted, {}", report.file, vouches.as_ref().err().map_or("", |why| why))
+        }
+    }));
+    lines.extend(merged.reasons.iter().map(|why| format!("  undecided: {why}")));
+    if !merged.missing.is_empty() {
+        lines.push(format!("  missing: --steps {}", ranges_text(&merged.missing)));
+    }
+    lines
+}
+
+/// The name of a report's outcome, as JSON has it.
+fn outcome_text(account: &Account) -> String {
+    let value = serde_json::to_value(&account.outcome).unwrap_or_default();
+    value.get("result").and_then(Value::as_str).unwrap_or("unknown").to_string()
+}
+
+pub fn run(printer: Printer, args: &Args) -> CommandResult {
+    let _watch = args.limits.watch(printer);
+    let listed = read(args)?;
+    let accounts: Vec<Account> = listed.iter().filter_map(|report| report.account.clone()).collect();
+    let counted: Vec<&Listed> = listed.iter().filter(|report| report.account.is_some()).collect();
+    let merged = merge(&accounts, args.require).map_err(|apart| match apart {
+        Apart::OtherRun(number) => {
+            Failure::new(Exit::Usage, format!("{} is about another run than {}", counted[number].file, counted[0].file))
+        }
+        Apart::Contradicts(number) => {
+            let why = "contradicts the first report: they name different computations, jobs, data or numbers of steps for one run";
+            Failure::new(Exit::Malformed, format!("{} {why}", counted[number].file))
+        }
+    })?;
+    let reports: Vec<Value> = listed
+        .iter()
+        .map(|report| {
+            json!({
+                "file": report.file,
+                "counted": report.account.is_some(),
+                "auditor": report.account.as_ref().and_then(|account| account.auditor.clone()),
+                "not_counted": report.vouches.as_ref().err(),
+                "outcome": report.account.as_ref().map(|account| &account.outcome),
+                "replayed": report.account.as_ref().map(|account| &account.replayed),
+            })
+        })
+        .collect();
+    let Some(merged) = merged else {
+        let mut lines = vec!["UNDECIDED: no report counts".to_string()];
+        lines.extend(listed.iter().map(|report| {
+            format!("  {}: {}", report.file, report.vouches.as_ref().err().map_or("", |why| why))
+        }));
+        printer.result(lines, &json!({ "result": Conclusion::Undecided, "reports": reports }));
+        return Ok(Exit::Undecided);
+    };
+    let mut value = serde_json::to_value(&merged).map_err(|error| Failure::new(Exit::Undecided, error))?;
+    value["steps_replayed"] = json!(merged.steps_covered());
+    value["reports"] = json!(reports);
+    printer.result(told(&merged, &listed, counted.len()), &value);
+    Ok(match merged.result {
+        Conclusion::Diverges => Exit::Diverges,
+        Conclusion::Matches => Exit::Match,
+        Conclusion::Undecided => Exit::Undecided,
+    })
+}

@@ -1,0 +1,315 @@
+//! `tiebreak audit`.
+
+mod merge;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Subcommand;
+use serde_json::json;
+
+use crate::audit::attachments::{attachments, note};
+use crate::audit::plan::{Choice, ReplayPlan, plan};
+use crate::audit::{
+    Progress, Report, audit, audit_natively, checks, estimated_seconds, report_file, worth_estimating,
+};
+use crate::cli::args::engine::{EngineArgs, open};
+use crate::cli::args::expect::Expectations;
+use crate::cli::args::limits::{Limits, left};
+use crate::cli::args::random::random;
+use crate::cli::args::{key, verdict_file};
+use crate::cli::view::escape::{Lines, one_line};
+use crate::cli::view::outcome::{exit, headline, seconds_text};
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
+use crate::commit::keys::PrivateKey;
+use crate::commit::tree_head::NOTE_MAX;
+use crate::dispute::verdict::Verdict;
+use crate::engine::Engine;
+use crate::engine::reference::Reference;
+use crate::observers::choices::Choices;
+use crate::observers::tally::Tally;
+use crate::rounding::thresholds::Rounding;
+use crate::run::dir::Run;
+use crate::run::disk::{self, Disk};
+use crate::run::{RunError, shell};
+
+/// Replay a run, or a part of it, and stop at the first difference.
+#[derive(clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  tiebreak audit runs/shakespeare --trainer-key trainer.key.pub\n  \
+tiebreak audit runs/shakespeare --sample 0.05 --engine wgpu\n  tiebreak audit runs/shakespeare --steps 100..200 --plan"
+)]
+pub struct Args {
+    run: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Merge(merge::Args),
+}
+
+#[derive(clap::Args)]
+struct Options {
+    /// The trainer's public key: a file or its text.
+    #[arg(long)]
+    trainer_key: Option<String>,
+    /// A head of this run that somebody else has (a witness, an earlier download): one that is of another history
+    /// convicts the trainer of two.
+    #[arg(long)]
+    head: Vec<PathBuf>,
+    /// The files of weights that the run begins from, in the job's order: whether its initial state is theirs.
+    #[arg(long)]
+    weights: Vec<PathBuf>,
+    /// Where data files are that the run does not hold (`data.copy = false`): only the parts that are needed have to be there.
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// Audit what the head covers and nothing more: of a run that is still trained, or whose released model you do not have.
+    #[arg(long)]
+    prefix: bool,
+    /// Only these steps, as FIRST..LAST (both included); replay begins at the checkpoint before.
+    #[arg(long, value_parser = parse_range, conflicts_with = "sample")]
+    steps: Option<(u32, u32)>,
+    /// A random part of the checkpoint segments, at least one.
+    #[arg(long)]
+    sample: Option<f64>,
+    /// Reproduce the sample of an earlier report.
+    #[arg(long, requires = "sample")]
+    seed: Option<u64>,
+    /// Print what would be replayed and what it costs, and stop.
+    #[arg(long, conflicts_with_all = ["report", "key", "verdict"])]
+    plan: bool,
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    expect: Expectations,
+    /// Write the report here, for `audit merge`.
+    #[arg(long)]
+    report: Option<PathBuf>,
+    /// Your own private key, which signs the report: then others know who vouches for it.
+    #[arg(long, requires = "report")]
+    key: Option<PathBuf>,
+    /// Write the verdict here if there is one; beside it, with a number, if another file has this name.
+    #[arg(long, default_value = "verdict.json")]
+    verdict: PathBuf,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+impl Options {
+    /// Which steps to replay.
+    fn choice(&self) -> Result<Choice, Failure> {
+        match (self.steps, self.sample) {
+            (Some((first, last)), _) => Ok(Choice::Range(first, last)),
+            (None, Some(fraction)) if (0.0..=1.0).contains(&fraction) => {
+                let seed = self.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
+                Ok(Choice::Sample { fraction, seed })
+            }
+            (None, Some(_)) => Err(Failure::new(Exit::Usage, "--sample takes a fraction between 0 and 1")),
+            (None, None) => Ok(Choice::All),
+        }
+    }
+}
+
+fn parse_range(text: &str) -> Result<(u32, u32), String> {
+    let wrong = || "the form is FIRST..LAST with 1 <= FIRST <= LAST".to_string();
+    let (first, last) = text.split_once("..").ok_or_else(wrong)?;
+    let pair = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
+    if pair.0 == 0 || pair.0 > pair.1 { Err(wrong()) } else { Ok(pair) }
+}
+
+struct Bar(crate::cli::view::report::ProgressBar);
+
+impl Progress for Bar {
+    fn step(&mut self, step: u32, done: u64, _: u64) {
+        self.0.set_position(done);
+        self.0.set_message(format!("step {step}"));
+    }
+}
+
+/// The plan in words, with the seconds that it will take on an engine if they were estimated.
+fn plan_text(plan: &ReplayPlan, run: &Run, seconds: Option<f64>, engine: &str) -> Lines {
+    let [one, ten, hundred] = plan.detection.map(|p| 100.0 * p);
+    let seconds = seconds_text(seconds);
+    let seed = plan.seed.map_or(String::new(), |seed| format!(", sampling seed {seed}"));
+    Lines::split(&format!(
+        "{} of {} segments, {} of {} steps{seed}: reads {}, needs about {} of memory{seconds} on {}\n\
+         probability to replay at least one of 1, 10, 100 bad steps: {one:.1} %, {ten:.1} %, {hundred:.1} %",
+        plan.segments.len(),
+        plan.of,
+        plan.steps(),
+        run.job().steps,
+        bytes_text(plan.bytes),
+        bytes_text(plan.memory),
+        one_line(engine),
+    ))
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    if let Some(Command::Merge(args)) = args.command {
+        return merge::run(printer, &args);
+    }
+    let Some(path) = args.run else { return Err(Failure::new(Exit::Usage, "a run's folder is needed")) };
+    let options = args.options;
+    let (start, watch) = (Instant::now(), options.limits.watch(printer));
+    let public = options.trainer_key.as_deref().map(key::read_public).transpose()?;
+    // Read now: a key that cannot be read must not cost a replay.
+    let signer = options.key.as_deref().map(key::read_private).transpose()?;
+    options.engine.check()?;
+    let run = options.limits.open_with_data(&path, options.data.as_ref())?;
+    let expected = options.expect.check(&run)?;
+    let mut checked = checks::always(&run, public.as_ref())?;
+    expected.note(&mut checked);
+    if checked.inconsistent.is_none() {
+        let beside = attachments(&run, &checked);
+        note(&mut checked, beside);
+    }
+    if !options.weights.is_empty() {
+        checks::weights(&run, &mut checked, &options.weights)?;
+    }
+    for path in &options.head {
+        checked.other_head(&run, path, &disk::read_text(path, NOTE_MAX as u64)?)?;
+    }
+    if options.prefix {
+        checked.allow_prefix();
+    }
+    // The seed is drawn now, after the head is fixed: the trainer cannot have known it.
+    let choice = options.choice()?;
+    let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
+    if options.steps.is_some_and(|(_, end)| end > last) {
+        return Err(Failure::new(Exit::Usage, format!("the head covers steps 1 to {last}")));
+    }
+    let plan = plan(&run, &checked.checkpoints, last, &choice);
+    let native = options.engine.native.is_some();
+    if native && !run.job().rounding.as_ref().is_some_and(Rounding::is_paper) {
+        let why = "--native is for runs whose job has rounding.preset = \"paper\"; every other run is audited exactly";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    // What is wrong already needs no replay, and so neither the engine nor the memory.
+    let mut engine: Box<dyn Engine> =
+        if checked.inconsistent.is_some() { Box::new(Reference) } else { open(&options.engine)? };
+    if checked.inconsistent.is_none() {
+        options.limits.check_plan(&plan)?;
+        // A short plan's seconds are seen soon, on the progress bar.
+        let seconds = (options.plan || worth_estimating(&run, &plan))
+            .then(|| estimated_seconds(&run, engine.as_mut(), native, &checked, &plan))
+            .transpose()?;
+        let text = plan_text(&plan, &run, seconds, &engine.describe());
+        if options.plan {
+            printer.result(text, &json!({ "plan": plan, "seconds": seconds }));
+            return Ok(Exit::Match);
+        }
+        printer.say(text);
+    }
+    let mut bar = Bar(printer.bar(plan.steps(), "steps"));
+    // From here on the audit itself stops, with a report.
+    drop(watch);
+    let limit = left(options.limits.time(), start);
+    let audit = if native { audit_natively } else { audit };
+    let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, limit, &mut bar)?;
+    bar.0.finish_and_clear();
+    Ok(publish(printer, &report, verdict.as_ref(), &options, signer.as_ref()))
+}
+
+/// Prints the result and writes report and verdict. A file that cannot be written changes neither what was found nor, of a divergence,
+/// the exit code.
+fn publish(
+    printer: Printer,
+    report: &Report,
+    verdict: Option<&Verdict>,
+    options: &Options,
+    signer: Option<&PrivateKey>,
+) -> Exit {
+    let written = verdict.map(|verdict| verdict_file::save_anywhere(&options.verdict, verdict));
+    let mut problems: Vec<String> = written.iter().filter_map(|written| written.problem.clone()).collect();
+    if let Some(path) = &options.report {
+        let bytes = report_file::encode(report.clone(), signer);
+        let done = std::path::absolute(path)
+            .map_err(RunError::io(path))
+            .and_then(|path| Disk::default().replace(&path, &bytes));
+        problems.extend(done.err().map(|error| format!("the report could not be written ({error})")));
+    }
+    let file = written.as_ref().and_then(|written| written.file.as_deref());
+    let mut json = serde_json::to_value(report).unwrap_or_default();
+    json["verdict_file"] = json!(file);
+    json["not_written"] = json!(problems);
+    if let (Some(verdict), None) = (verdict, file) {
+        json["verdict"] = json!(verdict_file::text(verdict));
+    }
+    printer.result(report_text(report, verdict.map(|verdict| (verdict, file))), &json);
+    for problem in &problems {
+        printer.problem(problem);
+    }
+    match exit(report) {
+        Exit::Match if !problems.is_empty() => Exit::Undecided,
+        exit => exit,
+    }
+}
+
+/// A report in words. `verdict`: with the file that it is in, if it could be written.
+fn report_text(report: &Report, verdict: Option<(&Verdict, Option<&Path>)>) -> Vec<String> {
+    let mut lines = vec![headline(report)];
+    lines.push(format!("  {}", report.signed));
+    lines.push(format!("  computation {}, job {}, data {}", report.computation, report.job, report.data));
+    lines.extend(report.checked.iter().map(|line| format!("  ok: {line}")));
+    let ranges: Vec<String> =
+        report.replayed.iter().filter(|(a, b)| a <= b).map(|(a, b)| format!("{a}..{b}")).collect();
+    if !ranges.is_empty() {
+        lines.push(format!("  ok: replayed steps {} in {:.1} s", ranges.join(", "), report.seconds));
+    }
+    lines.extend(report.rounding.iter().flat_map(rounding_lines));
+    lines
+        .extend(report.not_finite.iter().map(|losses| format!("  NOT FINITE, as the records say: {losses}")));
+    lines.extend(report.not_checked.iter().map(|line| format!("  not checked: {line}")));
+    if let Some((verdict, Some(file))) = verdict {
+        let size = bytes_text(verdict.to_bytes().len() as u64);
+        lines.push(format!("  verdict ({size}): {}", file.display()));
+        lines.push(format!("  anybody can check it: tiebreak verdict check {}", shell::path(file)));
+    }
+    lines
+}
+
+/// What a logged run's trainer chose, and could have chosen.
+fn rounding_lines(tally: &Tally) -> Vec<String> {
+    let share = |part: u64, of: u64| 100.0 * part as f64 / of.max(1) as f64;
+    let mut lines = vec![format!(
+        "  rounding log: {} decisions about {} values ({:.3} %), {} bits in {}; {} were not the nearest value ({} up, {} down)",
+        tally.decisions,
+        tally.elements,
+        share(tally.decisions, tally.elements),
+        tally.bits,
+        bytes_text(tally.bytes),
+        tally.taken(),
+        tally.taken_up,
+        tally.taken_down,
+    )];
+    let all = tally.unusual().map(|why| format!("all steps: {why}"));
+    for why in tally.remarks.iter().chain(&all) {
+        lines.push(format!("  UNUSUAL ROUNDING, legal but not what honest kernels do: {why}"));
+    }
+    let free = |product: &&Choices| product.free as f64 / product.elements.max(1) as f64;
+    if let Some(freest) = tally.products.iter().max_by(|a, b| free(a).total_cmp(&free(b))) {
+        lines.push(format!(
+            "  the trainer's to choose: at most {:.2} % of a product's values ({} of {})",
+            100.0 * free(&freest),
+            freest.class.name(),
+            freest.operator,
+        ));
+    }
+    if let Some(hidden) = &tally.hidden {
+        lines.push(format!(
+            "  {} decisions are not the nearest value, of an honest kernel's at most {}; the largest bias that they could hide is {:.2e} of \
+             a product's size ({} of {})",
+            tally.taken(),
+            hidden.taken_max,
+            hidden.bias,
+            hidden.class.name(),
+            hidden.operator,
+        ));
+    }
+    lines
+}

@@ -1,0 +1,253 @@
+//! `tiebreak demo`: the main job from end to end.
+
+mod game;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde_json::json;
+
+use crate::audit::plan::{Choice, plan};
+use crate::audit::{Outcome, Report, audit, checks};
+use crate::cli::args::engine::{EngineArgs, Kind, open};
+use crate::cli::args::random::random;
+use crate::cli::command::train::bar::Bar;
+use crate::cli::view::escape::{Lines, one_line};
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
+use crate::commit::keys::{PrivateKey, PublicKey};
+use crate::dispute::verdict::{Finding, Outcome as VerdictOutcome, VERDICT_MAX, Verdict};
+use crate::engine::Engine;
+use crate::engine::cpu::Cpu;
+use crate::job::JOB_MAX;
+use crate::run::RunError;
+use crate::run::dir::Run;
+use crate::run::disk::Disk;
+use crate::train::cheat::Cheat;
+use crate::train::{Beginning, begin, train, train_as};
+use game::dispute;
+
+const JOB: &str = include_str!("../../../../assets/jobs/demo.toml");
+const TEXT: &[u8] = include_bytes!("../../../../assets/jobs/text/shakespeare.txt");
+
+/// Train a small GPT, plant a cheat in one step, and convict it.
+///
+/// A trainer trains honestly and an auditor replays the run; then a trainer cheats in one step and carries on, and the
+/// auditor, on another engine, stops at that step, names the operator and the first differing tile, and writes a
+/// verdict that anybody can check. Then the two trainers stand before a referee, who asks both and computes one element.
+/// Exit code 0 when the honest run matched and the cheat was convicted twice.
+#[derive(clap::Args)]
+#[command(after_help = "Example: tiebreak demo --cheat weight-before@12 --dir /tmp/demo")]
+pub struct Args {
+    /// Where runs and verdict go; a folder that is not there yet. Default: tiebreak-demo.
+    #[arg(long, default_value = "tiebreak-demo")]
+    dir: PathBuf,
+    /// What the dishonest trainer does, as NAME@STEP.
+    #[arg(long, default_value = "operator@17")]
+    cheat: Cheat,
+    /// The auditor's engine. Default: a GPU if there is one (software adapters do not count), else the CPU engine with
+    /// one thread.
+    #[arg(long, value_enum)]
+    engine: Option<Kind>,
+    #[arg(long)]
+    adapter: Option<String>,
+}
+
+/// Checks, before anything is trained, that the auditor's engine can be meant.
+fn check_engine(args: &Args) -> Result<(), Failure> {
+    let engine = args.engine.or(if cfg!(feature = "gpu") { None } else { Some(Kind::Cpu) });
+    let args = EngineArgs { adapter: args.adapter.clone(), ..EngineArgs::default() };
+    engine.map_or(Ok(()), |engine| EngineArgs { engine, ..args }.check())
+}
+
+/// The auditor's engine, another one than the trainer's.
+fn auditor(args: &Args) -> Result<Box<dyn Engine>, Failure> {
+    let engine_args = |engine, threads| EngineArgs {
+        engine,
+        adapter: args.adapter.clone(),
+        threads,
+        ..EngineArgs::default()
+    };
+    match args.engine {
+        Some(Kind::Cpu) => Ok(open(&engine_args(Kind::Cpu, 1))?),
+        Some(kind) => Ok(open(&engine_args(kind, 0))?),
+        // A GPU that is named is meant.
+        #[cfg(feature = "gpu")]
+        None if args.adapter.is_some() => Ok(open(&engine_args(Kind::Wgpu, 0))?),
+        None => {
+            // A software adapter would take minutes to tell what the CPU engine tells in seconds.
+            #[cfg(feature = "gpu")]
+            if crate::engine::gpu::adapters().iter().any(|a| !a.software)
+                && let Ok(gpu) = open(&engine_args(Kind::Wgpu, 0))
+            {
+                return Ok(gpu);
+            }
+            Ok(open(&engine_args(Kind::Cpu, 1))?)
+        }
+    }
+}
+
+fn trained(
+    printer: Printer,
+    job: &Path,
+    out: &Path,
+    key: &PrivateKey,
+    cheat: Option<Cheat>,
+) -> Result<Run, Failure> {
+    let disk = Disk::default();
+    let nonce = random()?;
+    let beginning =
+        Beginning { job, data_root: None, out, key: Some(key), challenge: None, logged: false, nonce };
+    let run = begin(&disk, &beginning)?;
+    let mut cheat = cheat;
+    let mut cpu = Cpu::new(0)?;
+    let mut bar = Bar::new(printer, &run);
+    let start = Instant::now();
+    match &mut cheat {
+        Some(cheat) => train_as(&disk, &run, &mut cpu, Some(key), cheat, &mut bar)?,
+        None => train(&disk, &run, &mut cpu, Some(key), &mut bar)?,
+    };
+    bar.bar.finish_and_clear();
+    printer.say(format!(
+        "  trained {} steps of {} parameters on {} in {:.1} s, every operator committed",
+        run.job().steps,
+        run.program().parameter_count(),
+        cpu.describe(),
+        start.elapsed().as_secs_f64()
+    ));
+    Ok(run)
+}
+
+fn audited(
+    printer: Printer,
+    run: &Run,
+    args: &Args,
+    key: &PublicKey,
+) -> Result<(Report, Option<Verdict>), Failure> {
+    let run = Run::open(&run.layout.root)?; // as a stranger reads it
+    let checked = checks::always(&run, Some(key))?;
+    let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
+    let mut engine = auditor(args)?;
+    printer.say(format!("  auditing on {}", engine.describe()));
+    let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, None, &mut crate::audit::Silent)?;
+    let line = match &report.outcome {
+        Outcome::Matches => {
+            format!("  MATCHES: {} steps replayed bit for bit in {:.1} s", run.job().steps, report.seconds)
+        }
+        Outcome::Diverges { step, what } => {
+            printer.say(format!("  DIVERGES at step {step}"));
+            format!("  {what}")
+        }
+        other => format!("  {other:?}"),
+    };
+    printer.say(line);
+    Ok((report, verdict))
+}
+
+/// Writes the demo's job and its text; returns the job's path.
+fn prepare(disk: &Disk, folder: &Path) -> Result<PathBuf, Failure> {
+    let io = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| RunError::Io { path, source }
+    };
+    let jobs = folder.join("jobs");
+    // The folder to which the job's data path is relative.
+    let texts = jobs.join("text");
+    std::fs::create_dir_all(&texts).map_err(io(&texts))?;
+    let job = std::path::absolute(jobs.join("demo.toml")).map_err(io(&jobs))?;
+    debug_assert!((JOB.len() as u64) < JOB_MAX);
+    disk.replace(&texts.join("shakespeare.txt"), TEXT)?;
+    disk.replace(&job, JOB.as_bytes())?;
+    Ok(job)
+}
+
+/// What a verdict came to, read again from its file as anybody would.
+fn convicted(
+    disk: &Disk,
+    file: &Path,
+    verdict: &Verdict,
+    key: &PublicKey,
+) -> Result<Option<Finding>, Failure> {
+    disk.replace(file, &verdict.to_bytes())?;
+    let again = Verdict::from_bytes(&crate::run::disk::read(file, VERDICT_MAX)?)?;
+    Ok(match again.check(Some(key))? {
+        VerdictOutcome::Convicts(finding) => Some(finding),
+        _ => None,
+    })
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let start = Instant::now();
+    let folder = &args.dir;
+    if folder.exists() {
+        let why = format!("{} is there already: remove it, or give another --dir", folder.display());
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    check_engine(&args)?;
+    let disk = Disk::default();
+    let job = prepare(&disk, folder)?;
+    let key = PrivateKey::generate("trainer.demo", random()?)?;
+    let public = key.public();
+    disk.replace(&folder.join("trainer.pub"), format!("{}\n", public.to_text()).as_bytes())?;
+
+    printer.say("1. An honest trainer");
+    let honest = trained(printer, &job, &folder.join("honest"), &key, None)?;
+    let (honest_report, _) = audited(printer, &honest, &args, &public)?;
+
+    let (cheat, step) = (args.cheat.kind.name(), args.cheat.step);
+    printer.say(format!("2. A trainer that cheats ({cheat}@{step}) and carries on"));
+    let cheated = trained(printer, &job, &folder.join("cheated"), &key, Some(args.cheat))?;
+    let (report, verdict) = audited(printer, &cheated, &args, &public)?;
+
+    printer.say("3. The two as providers of one computation, before a referee who trains nothing");
+    let game = dispute(printer, folder, &honest, &cheated, args.cheat)?;
+
+    printer.say("4. The auditor's verdict");
+    let matched = honest_report.outcome == Outcome::Matches;
+    let file = folder.join("verdict.json");
+    let size = verdict.as_ref().map_or(0, |verdict| verdict.to_bytes().len() as u64);
+    let finding = match &verdict {
+        Some(verdict) => convicted(&disk, &file, verdict, &public)?,
+        None => None,
+    };
+    let seconds = start.elapsed().as_secs_f64();
+    let text = match &finding {
+        Some(finding) => Lines::split(&format!(
+            "  CONVICTED by the scalar reference from the file alone ({}):\n  step {}: {}\n\n\
+             honest run: {}; cheat: convicted; {seconds:.0} s\n{}",
+            bytes_text(size),
+            finding.step,
+            one_line(&finding.what),
+            if matched { "matches" } else { "DOES NOT MATCH" },
+            hints(folder, &file, &game.file),
+        )),
+        None => format!("  no conviction: {:?}", report.outcome).into(),
+    };
+    printer.result(
+        text,
+        &json!({
+            "honest": honest_report.outcome,
+            "cheated": report.outcome,
+            "convicted": finding.as_ref().map(|f| json!({ "step": f.step, "what": f.what })),
+            "verdict": file,
+            "verdict_bytes": size,
+            "dispute": game.json,
+            "seconds": seconds,
+        }),
+    );
+    Ok(if matched && finding.is_some() && game.convicted { Exit::Match } else { Exit::Undecided })
+}
+
+/// What to do with the demo's files next.
+fn hints(folder: &Path, file: &Path, game: &Path) -> String {
+    // As it was called: after `cargo run` it is not on the path.
+    let program = std::env::args().next().unwrap_or_else(|| "tiebreak".into());
+    format!(
+        "Re-check it anywhere:   {program} verdict check {} --trainer-key {}\n\
+         The dispute as a page:  {program} verdict report {} -o report.html\n\
+         Audit on another GPU:   {program} audit {} --engine wgpu --adapter NAME",
+        one_line(&file.display().to_string()),
+        one_line(&folder.join("trainer.pub").display().to_string()),
+        one_line(&game.display().to_string()),
+        one_line(&folder.join("cheated").display().to_string()),
+    )
+}

@@ -1,0 +1,95 @@
+//! `tiebreak export`.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use serde_json::json;
+
+use crate::cli::args::limits::Limits;
+use crate::cli::args::state::state_files;
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use crate::job::initial::program_layout;
+use crate::run::companions::{CONFIG, Companions, GENERATION};
+use crate::run::disk::Disk;
+use crate::run::{RunError, released_config};
+
+/// The file of a model's tensors.
+const WEIGHTS: &str = "model.safetensors";
+
+/// How an export names and lays out its tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// As transformers (GPT-2), torchvision or torch.nn.Sequential do, with a config.json, and with the tokenizer's files that the run has.
+    Hf,
+    /// The program's own names, for `init.weights`.
+    Safetensors,
+}
+
+/// Write a run's model as a folder that other programs load: model.safetensors, config.json, and what the run keeps of the model that it began from.
+#[derive(clap::Args)]
+#[command(after_help = "Example: tiebreak export runs/tuned --format hf --output tuned\n\
+    Then in Python: transformers.GPT2LMHeadModel.from_pretrained(\"tuned\")")]
+pub struct Args {
+    run: PathBuf,
+    #[arg(long, value_enum, default_value = "hf")]
+    format: Format,
+    /// The step whose checkpoint is exported, 0 for the initial state; by default the last one there is.
+    #[arg(long)]
+    step: Option<u32>,
+    /// The folder, which is made.
+    #[arg(long, value_name = "DIR")]
+    output: PathBuf,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let _watch = args.limits.watch(printer);
+    let run = args.limits.open(&args.run)?;
+    let model = run.job().model().map(|job| &job.model);
+    let layout = match args.format {
+        Format::Safetensors => program_layout(run.program()),
+        Format::Hf => model.and_then(|model| model.released()).ok_or_else(|| {
+            let why = "neither transformers nor torchvision has this model; --format safetensors writes the program's own names";
+            Failure::new(Exit::Usage, why)
+        })?,
+    };
+    let (step, mut files, table) = state_files(&run, args.step)?;
+    let output = std::path::absolute(&args.output).map_err(RunError::io(&args.output))?;
+    let companions = match args.format {
+        Format::Hf => Companions::in_folder(&run.layout.companions())?,
+        Format::Safetensors => Companions::default(),
+    };
+    let mut written = vec![WEIGHTS];
+    if let (Format::Hf, Some(_)) = (args.format, model) {
+        written.push(CONFIG);
+        written.extend(companions.names().filter(|name| *name != CONFIG));
+    }
+    written.iter().try_for_each(|name| refuse_used(&output.join(name)))?;
+    let disk = Disk::default();
+    disk.create_folder(&output)?;
+    files.export(&disk, &output.join(WEIGHTS), &table, &layout, step)?;
+    if let (Format::Hf, Some(model)) = (args.format, model) {
+        let [config, generation] = [CONFIG, GENERATION].map(|name| companions.text(name));
+        disk.replace(&output.join(CONFIG), released_config::text(model, config, generation).as_bytes())?;
+        companions.write(&disk, &output, &[CONFIG])?;
+    }
+    let tensors = layout.iter().filter(|released| released.is_written()).count();
+    let text = format!(
+        "{} of step {step} -> {} ({tensors} tensors): {}",
+        args.run.display(),
+        args.output.display(),
+        written.join(", ")
+    );
+    printer
+        .result(text, &json!({ "step": step, "output": args.output, "files": written, "tensors": tensors }));
+    Ok(Exit::Match)
+}
+
+/// Refuses to write over a file of a model.
+fn refuse_used(path: &Path) -> Result<(), RunError> {
+    match path.symlink_metadata() {
+        Ok(_) => Err(RunError::Refused(format!("{} is there already: name another folder", path.display()))),
+        Err(_) => Ok(()),
+    }
+}

@@ -1,0 +1,164 @@
+//! What `tiebreak import` decides for models of images: how released weights expect pixels, and a head for other classes.
+
+use std::path::Path;
+
+use clap::builder::PossibleValuesParser;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::cli::view::report::{Exit, Failure};
+use crate::program::models::{Model, Normalization, Normalize};
+use crate::run::released_config::CONFIG_MAX;
+use crate::run::{RunError, architectures, disk, mistaken};
+
+/// Where transformers' image processors say how pixels are normalised.
+const PREPROCESSOR: &str = "preprocessor_config.json";
+
+/// Options for models of images.
+#[derive(clap::Args)]
+pub struct ImageArgs {
+    /// The network of torchvision or timm that the weights are of; config.json is not read for it.
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(architectures::NAMES))]
+    pub architecture: Option<String>,
+    /// Rows and columns of your images, if they are others than config.json says.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 12))]
+    image_size: Option<u32>,
+    /// How the weights expect pixels, in place of what the folder says: ((byte / 255) - mean) / std with the constants of this name; `none`: byte / 255.
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Normalize::NAMES))]
+    normalize: Option<String>,
+    /// The classes of your data, if they are others than the weights': the job draws a new head.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    classes: Option<u32>,
+}
+
+/// What was decided.
+#[derive(Default)]
+pub struct Decided {
+    /// The patterns of the parameters that are drawn anew.
+    pub reinitialize: Vec<String>,
+    /// What the user has to know, a line each.
+    pub said: Vec<String>,
+}
+
+impl Decided {
+    /// The lines of the job's `[init]` table.
+    pub fn init(&self) -> String {
+        match self.reinitialize.is_empty() {
+            true => String::new(),
+            false => format!(
+                "# A new head for other classes: drawn from the seed, whatever the files have.\nreinitialize = {}\n",
+                json!(self.reinitialize)
+            ),
+        }
+    }
+}
+
+/// The keys of a `preprocessor_config.json` that say how pixels are normalised.
+#[derive(Deserialize)]
+struct Preprocessor {
+    do_normalize: Option<bool>,
+    image_mean: Option<Vec<f32>>,
+    image_std: Option<Vec<f32>>,
+}
+
+impl ImageArgs {
+    /// Completes a model that a folder's `config.json` describes.
+    ///
+    /// # Errors
+    /// If the model is none of images, and an option is for these; or a file of the folder cannot be read.
+    pub fn decide(&self, model: &mut Model, folder: &Path) -> Result<Decided, Failure> {
+        let mut decided = Decided::default();
+        if let Some(size) = self.image_size {
+            let (height, width) = match model {
+                Model::Resnet(network) => (&mut network.height, &mut network.width),
+                Model::Vgg11(network) => (&mut network.height, &mut network.width),
+                _ => return Err(only_images("--image-size")),
+            };
+            (*height, *width) = (size, size);
+        }
+        if let Some(classes) = self.classes {
+            let before = model.clone();
+            let head = model.reclassify(classes).ok_or_else(|| only_images("--classes"))?;
+            if *model == before {
+                decided.said.push(format!("the weights have {classes} classes already: their head is kept"));
+            } else {
+                let why = "is drawn from the seed, in place of the weights' own";
+                decided.said.push(format!("a new head for {classes} classes ({head}) {why}"));
+                decided.reinitialize.push(head);
+            }
+        }
+        self.normalize(model, folder, &mut decided)?;
+        Ok(decided)
+    }
+
+    fn normalize(&self, model: &mut Model, folder: &Path, decided: &mut Decided) -> Result<(), Failure> {
+        let Some(own) = model.normalization() else {
+            return self.normalize.as_ref().map_or(Ok(()), |_| Err(only_images("--normalize")));
+        };
+        let source = if let Some(name) = &self.normalize {
+            model.normalize(Some(named(name)?), Default::default());
+            "as --normalize says"
+        } else if own.is_said() {
+            "as config.json says"
+        } else if let Some((preset, constants)) = preprocessor(&folder.join(PREPROCESSOR))? {
+            model.normalize(preset, constants);
+            "as preprocessor_config.json says"
+        } else if is_torchvisions(model) {
+            model.normalize(Some(Normalize::Imagenet), Default::default());
+            "as torchvision's weights expect; if these do not, import with --normalize NAME"
+        } else {
+            return Ok(());
+        };
+        let how = model.normalization().map(|normalization| in_words(&normalization)).unwrap_or_default();
+        decided.said.push(format!("pixels: {how}, {source}"));
+        Ok(())
+    }
+}
+
+fn only_images(option: &str) -> Failure {
+    Failure::new(Exit::Usage, format!("{option}: only models of images have it: leave the option out"))
+}
+
+fn named(name: &str) -> Result<Normalize, Failure> {
+    serde_json::from_value(json!(name)).map_err(|error| Failure::new(Exit::Usage, error))
+}
+
+/// Whether the model is one of torchvision's networks over images of three colours.
+fn is_torchvisions(model: &Model) -> bool {
+    let planes = match model {
+        Model::Resnet(network) => network.planes,
+        Model::Vgg11(network) => network.planes,
+        _ => 0,
+    };
+    planes == 3 && model.released().is_some()
+}
+
+/// How pixels are normalised, in words of the job file.
+fn in_words(normalization: &Normalization) -> String {
+    match (normalization.preset, normalization.constants()) {
+        (Some(preset), _) => format!("normalize = {}", json!(preset)),
+        (None, Some([mean, std])) => format!("image_mean = {mean:?}, image_std = {std:?}"),
+        (None, None) => String::new(),
+    }
+}
+
+/// Constants by name, or a mean and a standard deviation for each plane.
+type Constants = (Option<Normalize>, [Vec<f32>; 2]);
+
+/// What a `preprocessor_config.json` says, if it is there and says it.
+fn preprocessor(path: &Path) -> Result<Option<Constants>, Failure> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let real = path.canonicalize().map_err(RunError::io(path))?;
+    let bytes = disk::read(&real, CONFIG_MAX)?;
+    let wrong = |error| mistaken::config(path, &bytes, format!("it is no configuration of pixels: {error}"));
+    let value: Value = serde_json::from_slice(&bytes).map_err(wrong)?;
+    let Preprocessor { do_normalize, image_mean, image_std } =
+        Preprocessor::deserialize(value).map_err(wrong)?;
+    Ok(match (do_normalize, image_mean, image_std) {
+        (Some(false), ..) => Some((Some(Normalize::None), Default::default())),
+        (_, Some(mean), Some(std)) => Some((None, [mean, std])),
+        _ => None,
+    })
+}

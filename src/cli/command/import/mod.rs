@@ -1,0 +1,270 @@
+//! `tiebreak import`.
+
+mod images;
+mod weights;
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::cli::args::limits::Limits;
+use crate::cli::view::escape::Lines;
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use crate::job::Job;
+use crate::job::initial::{Drawn, weights_layout};
+use crate::program::models::Model;
+use crate::program::models::released::Released;
+use crate::run::companions::{CONFIG, Companions};
+use crate::run::disk::{self, Disk};
+use crate::run::weights::WeightFiles;
+use crate::run::{RunError, architectures, mistaken, released_config, shell};
+use images::{Decided, ImageArgs};
+use weights::{check_map, real, weight_files};
+
+/// Make a job that goes on from released weights: a folder with config.json and *.safetensors, as transformers' save_pretrained or `tiebreak export` write it.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example: tiebreak import gpt2\nThen name your data in gpt2/job.toml, and: tiebreak train gpt2/job.toml --out runs/tuned"
+)]
+pub struct Args {
+    /// The folder of the released model.
+    folder: PathBuf,
+    /// The folder for job.toml; by default the model's. The weights stay where they are.
+    #[arg(long, value_name = "JOBDIR")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    images: ImageArgs,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let _watch = args.limits.watch(printer);
+    let folder = folder_of(&args.folder)?;
+    // A pointer or a page in place of the configuration is found before any weights are.
+    let config = if args.images.architecture.is_some() { None } else { configuration(&folder)? };
+    let (paths, map) = weight_files(&folder)?;
+    let mut files = WeightFiles::open(&paths)?;
+    let prefix = files.prefix().to_string();
+    let (mut model, said) = described(&args, &folder, config, &files, &prefix)?;
+    let mut decided = args.images.decide(&mut model, &folder)?;
+    decided.said.splice(0..0, said);
+    if let Some((key, why)) = model.error() {
+        return Err(RunError::invalid(&folder.join(CONFIG), format!("the model's {key}: {why}")).into());
+    }
+    let output = args.output.as_ref().unwrap_or(&args.folder);
+    let disk = Disk::default();
+    if args.output.is_some() {
+        disk.create_folder(output)?;
+    }
+    let output = output.canonicalize().map_err(RunError::io(output))?;
+    let job_path = output.join("job.toml");
+    if job_path.symlink_metadata().is_ok() {
+        let why = format!("{} is there already: give --output another folder", job_path.display());
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let names = paths.iter().map(|path| relative(&output, path)).collect::<Result<Vec<_>, _>>()?;
+    let outside = paths.iter().any(|path| !path.starts_with(&output));
+    let root = outside.then(|| common(&paths));
+    let text = job_text(&model, &names, &prefix, root.as_deref(), &decided);
+    let job = Job::parse(&job_path.display().to_string(), &text).map_err(|error| {
+        Failure::new(Exit::Malformed, format!("the model's sizes do not make a job: {error}"))
+    })?;
+    let program = job.program(None).map_err(|error| Failure::new(Exit::Malformed, error))?;
+    let buffers = |tensor: &str| tensor.starts_with("buffer/");
+    let (layout, drawn) = (weights_layout(&job, &program), Drawn::of(&job, [0; 2]));
+    files.check(&layout, &drawn, buffers)?;
+    files.check_copies(&layout, &drawn)?;
+    if let Some((map, index)) = map {
+        check_map(&files, &map, &index)?;
+    }
+    let companions = Companions::released(&folder)?;
+    if output != folder {
+        companions.names().try_for_each(|name| free_for(&companions, &output, name))?;
+        companions.write(&disk, &output, &[])?;
+    }
+    disk.replace(&job_path, text.as_bytes())?;
+    let root_option =
+        root.as_ref().map_or(String::new(), |root| format!(" --data-root {}", shell::path(root)));
+    let said = format!(
+        "{}{} parameters in {} file(s) -> {}\nname your data in it, then: tiebreak train {}{root_option} --out RUN",
+        decided.said.iter().map(|line| format!("{line}\n")).collect::<String>(),
+        program.parameter_count(),
+        paths.len(),
+        job_path.display(),
+        shell::path(&job_path)
+    );
+    printer.result(
+        Lines::split(&said),
+        &json!({ "job": job_path, "parameters": program.parameter_count(), "weights": names, "data_root": root,
+            "said": decided.said, "kept": companions.names().collect::<Vec<_>>() }),
+    );
+    Ok(Exit::Match)
+}
+
+/// The folder that was named.
+fn folder_of(named: &Path) -> Result<PathBuf, Failure> {
+    let why = match named.metadata() {
+        Ok(kind) if kind.is_dir() => {
+            return named.canonicalize().map_err(|error| RunError::io(named)(error).into());
+        }
+        Ok(_) => "it is a file: name the folder that it lies in",
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            "there is no such folder here; a model of the Hugging Face hub is downloaded first: hf download NAME --local-dir FOLDER"
+        }
+        Err(error) => return Err(crate::cli::view::report::named(RunError::io(named)(error))),
+    };
+    Err(Failure::new(Exit::Usage, format!("{}: {why}", named.display())))
+}
+
+/// The text of the folder's `config.json`, if it has one.
+fn configuration(folder: &Path) -> Result<Option<String>, Failure> {
+    let path = folder.join(CONFIG);
+    if path.symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    let bytes = disk::read(&real(&path)?, released_config::CONFIG_MAX)?;
+    let text = String::from_utf8(bytes);
+    let text = text.map_err(|error| mistaken::config(&path, error.as_bytes(), "the text is not UTF-8"))?;
+    match serde_json::from_str::<Value>(&text) {
+        Ok(_) => Ok(Some(text)),
+        Err(error) => Err(mistaken::config(
+            &path,
+            text.as_bytes(),
+            format!("it is no configuration of a model: {error}"),
+        )
+        .into()),
+    }
+}
+
+/// The model that the weights are of, and what the user has to know of how that was found.
+fn described(
+    args: &Args,
+    folder: &Path,
+    config: Option<String>,
+    files: &WeightFiles,
+    prefix: &str,
+) -> Result<(Model, Vec<String>), Failure> {
+    let mut said = Vec::new();
+    if !prefix.is_empty() {
+        said.push(format!("every tensor's name begins with {prefix}, as of a model that was compiled or wrapped: the job says init.prefix"));
+    }
+    let shape = |name: &str| files.shape(&format!("{prefix}{name}"));
+    if let Some(name) = &args.images.architecture {
+        let model =
+            architectures::of_shapes(name, shape).ok_or_else(|| Failure::new(Exit::Usage, name.clone()))?;
+        said.push(format!("the model is {name}, as --architecture says"));
+        return Ok((model, said));
+    }
+    let path = folder.join(CONFIG);
+    if let Some(text) = config {
+        let model = released_config::parse(&text).map_err(|why| RunError::invalid(&path, why))?;
+        return Ok((model, said));
+    }
+    let holds = |name: &&&str| {
+        let model = architectures::of_shapes(name, shape).filter(|model| model.error().is_none());
+        model.and_then(|model| model.released()).is_some_and(|layout| {
+            let layout: Vec<Released> = layout.into_iter().map(|released| released.behind(prefix)).collect();
+            files.check(&layout, &Drawn::default(), |tensor| tensor.starts_with("buffer/")).is_ok()
+        })
+    };
+    let why = match architectures::NAMES.iter().find(holds) {
+        Some(name) => format!("the tensors have the names and shapes of {name}: give --architecture {name}"),
+        None => format!(
+            "of a network of torchvision or timm give --architecture NAME ({}); of a GPT-2 get the file from where the weights are; for a model of your own \
+             write {{\"model_type\": \"tiebreak\", \"model\": {{...}}}} there, with the keys of a job's [model] table (docs/WEIGHTS.md)",
+            architectures::NAMES.join(", ")
+        ),
+    };
+    Err(Failure::new(
+        Exit::Usage,
+        format!("{} has no {CONFIG}, which says the model: {why}", folder.display()),
+    ))
+}
+
+/// Refuses to write over another file than the one that is to be there.
+fn free_for(companions: &Companions, folder: &Path, name: &str) -> Result<(), RunError> {
+    let path = folder.join(name);
+    if path.symlink_metadata().is_err() || fs::read(&path).ok().as_deref() == companions.get(name) {
+        return Ok(());
+    }
+    Err(RunError::Refused(format!(
+        "{} is there already and differs: give --output another folder",
+        path.display()
+    )))
+}
+
+/// A path as a job in `folder` names it. Both are canonical.
+fn relative(folder: &Path, path: &Path) -> Result<String, Failure> {
+    let same = folder.components().zip(path.components()).take_while(|(x, y)| x == y).count();
+    let up = folder.components().skip(same).map(|_| Component::ParentDir);
+    let relative: PathBuf = up.chain(path.components().skip(same)).collect();
+    relative.to_str().map(String::from).ok_or_else(|| {
+        Failure::new(Exit::Usage, format!("{}: a job names files in UTF-8 only", path.display()))
+    })
+}
+
+/// The folder that holds all files.
+fn common(paths: &[PathBuf]) -> PathBuf {
+    let mut root = paths[0].parent().unwrap_or(Path::new("/")).to_path_buf();
+    while !paths.iter().all(|path| path.starts_with(&root)) && root.pop() {}
+    root
+}
+
+/// A job that goes on training the model.
+fn job_text(
+    model: &Model,
+    weights: &[String],
+    prefix: &str,
+    root: Option<&Path>,
+    decided: &Decided,
+) -> String {
+    let (data, rate) = match model {
+        Model::Gpt(gpt) => {
+            let dtype = if gpt.vocabulary > 1 << 16 { "u32" } else { "u16" };
+            let data = format!(
+                "# Token ids of the model's own tokenizer.\nkind = \"tokens\"\npath = \"tokens.npy\"\ndtype = \"{dtype}\"\n"
+            );
+            (data, "3e-5")
+        }
+        _ => {
+            let data = "# Samples and their labels: pixels (u8), or numbers that the model takes as they are (f32).\n\
+                kind = \"arrays\"\ninputs = \"inputs.npy\"\nlabels = \"labels.npy\"\ndtype = \"u8\"\n";
+            (data.into(), "1e-4")
+        }
+    };
+    let reach = root.map_or(String::new(), |_| {
+        "# They lie outside of this folder: name their folder with --data-root when you train.\n".into()
+    });
+    let (weights, model, init) = (json!(weights), released_config::model_table(model), decided.init());
+    let prefix = match prefix.is_empty() {
+        true => String::new(),
+        false => format!("# The text before every name in them.\nprefix = {}\n", json!(prefix)),
+    };
+    format!(
+        "# Goes on training released weights. Name your data below, then `tiebreak job check` says whether all fits.\n\
+         steps = 100\nclip_norm = 1.0\n\n\
+         [init]\n# Read where they are; a run names them by length and BLAKE3.\n{reach}weights = {weights}\n\
+         # The names and layouts of transformers, torchvision or torch.nn.Sequential.\nnames = \"hf\"\n{prefix}{init}\n\
+         [model]\n{model}\n\
+         [data]\n{data}\n\
+         [optimizer]\nkind = \"adamw\"\nbeta1 = 0.9\nbeta2 = 0.999\nepsilon = 1e-8\nweight_decay = 0.01\n\n\
+         [schedule]\npeak = {rate}\nwarmup = 10\nfloor = 0.0\n\n\
+         [batch]\nmicro_batch = 1\nmicro_batches = 8\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_relative_to_the_job() {
+        let relative = |folder: &str, path: &str| relative(Path::new(folder), Path::new(path)).ok().unwrap();
+        assert_eq!(relative("/a/job", "/a/job/model.safetensors"), "model.safetensors");
+        assert_eq!(relative("/a/job", "/a/gpt2/model.safetensors"), "../gpt2/model.safetensors");
+        assert_eq!(common(&["/a/b/x".into(), "/a/c/y".into()]), Path::new("/a"));
+    }
+}

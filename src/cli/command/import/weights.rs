@@ -1,0 +1,154 @@
+//! Which files of a folder are its weights, for `tiebreak import`: one, or those that an index names.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::cli::view::report::{Exit, Failure};
+use crate::run::weights::WeightFiles;
+use crate::run::{RunError, disk, mistaken};
+
+const ONE_FILE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// The most bytes of an index: ten times that of the largest models.
+const INDEX_MAX: u64 = 1 << 24;
+/// The most files that an index names, as many as a job may.
+const SHARDS_MAX: usize = 4096;
+/// The most names that an error lists.
+const LISTED: usize = 8;
+/// Endings of other libraries' weights.
+const OTHERS: [&str; 8] = ["bin", "pt", "pth", "ckpt", "gguf", "h5", "msgpack", "onnx"];
+
+/// What an index of several files says.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// A file of the model's folder, behind links: caches of downloads are made of them, and the user named the folder.
+///
+/// # Errors
+/// If it is not there.
+pub fn real(path: &Path) -> Result<PathBuf, Failure> {
+    path.canonicalize().map_err(|error| crate::cli::view::report::named(RunError::io(path)(error)))
+}
+
+/// What an index says, with its path.
+pub type Map = (BTreeMap<String, String>, PathBuf);
+
+/// The files of the weights, and the index that names them if there is one.
+///
+/// # Errors
+/// If there are none, one is not there, or the index is none.
+pub fn weight_files(folder: &Path) -> Result<(Vec<PathBuf>, Option<Map>), Failure> {
+    let (one, index) = (folder.join(ONE_FILE), folder.join(INDEX));
+    if one.symlink_metadata().is_ok() {
+        return Ok((vec![real(&one)?], None));
+    }
+    if index.symlink_metadata().is_err() {
+        return other_file(folder).map(|path| (vec![path], None));
+    }
+    let bytes = disk::read(&real(&index)?, INDEX_MAX)?;
+    let wrong = |why: String| mistaken::config(&index, &bytes, format!("it is no index of weights: {why}"));
+    let Index { weight_map } = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+    let mut shards: Vec<&String> = weight_map.values().collect();
+    shards.sort_unstable();
+    shards.dedup();
+    let invalid = |why: String| Failure::from(RunError::invalid(&index, why));
+    if shards.is_empty() || shards.len() > SHARDS_MAX {
+        return Err(invalid(format!("it names {} files; 1 to {SHARDS_MAX} are read", shards.len())));
+    }
+    if let Some(shard) = shards.iter().find(|shard| !is_plain(shard)) {
+        return Err(invalid(format!("{shard:?} is no name of a .safetensors file in the same folder")));
+    }
+    let absent = shards.iter().filter(|shard| !folder.join(shard).exists());
+    let absent: Vec<&str> = absent.map(|shard| shard.as_str()).collect();
+    if !absent.is_empty() {
+        let (few, more) =
+            (absent[..absent.len().min(LISTED)].join(", "), absent.len().saturating_sub(LISTED));
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        let all = shards.len();
+        return Err(invalid(format!(
+            "of the {all} files that it names, these are not in the folder: {few}{more}; download them too"
+        )));
+    }
+    let paths = shards.iter().map(|shard| real(&folder.join(shard))).collect::<Result<_, _>>()?;
+    Ok((paths, Some((weight_map, index))))
+}
+
+/// The only .safetensors file of a folder, whatever its name is.
+fn other_file(folder: &Path) -> Result<PathBuf, Failure> {
+    let entries = fs::read_dir(folder).map_err(RunError::io(folder))?;
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort_unstable();
+    let has = |path: &&PathBuf, endings: &[&str]| {
+        path.extension().and_then(|ending| ending.to_str()).is_some_and(|ending| endings.contains(&ending))
+    };
+    let ours: Vec<&PathBuf> = paths.iter().filter(|path| has(path, &["safetensors"])).collect();
+    let why = match ours[..] {
+        [one] => return real(one),
+        [] => match paths.iter().find(|path| has(path, &OTHERS)) {
+            Some(other) => {
+                let head = real(other).and_then(|path| Ok(mistaken::head(disk::open(&path)?)))?;
+                return Err(
+                    mistaken::weights(other, &head, "it is no safetensors file, which is wanted").into()
+                );
+            }
+            None => {
+                "save the model as safetensors: model.save_pretrained(DIR), or safetensors.torch.save_file(model.state_dict(), FILE)"
+            }
+        },
+        _ => "several other .safetensors files are there: keep the one that is meant in a folder of its own",
+    };
+    Err(Failure::new(Exit::Usage, format!("{} has neither {ONE_FILE} nor {INDEX}; {why}", folder.display())))
+}
+
+/// Whether a name leads to a safetensors file in the folder itself.
+fn is_plain(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    let one = matches!((components.next(), components.next()), (Some(Component::Normal(_)), None));
+    one && !name.contains(['/', '\\']) && name.ends_with(".safetensors")
+}
+
+/// Checks that every tensor is in the file that the index says, as readers that trust it would look there.
+///
+/// # Errors
+/// If it is not.
+pub fn check_map(files: &WeightFiles, map: &BTreeMap<String, String>, index: &Path) -> Result<(), RunError> {
+    let folder = index.parent().unwrap_or(Path::new("."));
+    let mut listed = 0;
+    for (name, path) in files.names() {
+        let there = map.get(name).and_then(|file| folder.join(file).canonicalize().ok());
+        if there.as_deref() != Some(path) {
+            return Err(RunError::invalid(
+                index,
+                format!("it does not say that {name} is in {}", path.display()),
+            ));
+        }
+        listed += 1;
+    }
+    if listed != map.len() {
+        return Err(RunError::invalid(
+            index,
+            format!("it lists {} tensors, the files hold {listed}", map.len()),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_leave_the_folder_are_told() {
+        for name in
+            ["../a.safetensors", "/a.safetensors", "a/b.safetensors", "a\\b.safetensors", "..", "a.bin", ""]
+        {
+            assert!(!is_plain(name), "{name}");
+        }
+        assert!(is_plain("model-00001-of-00002.safetensors"));
+    }
+}

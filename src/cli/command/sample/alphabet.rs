@@ -1,0 +1,177 @@
+//! What the ids are that a language model writes: bytes, or the tokens of a tokenizer.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::view::escape::{Characters, prose};
+use crate::cli::view::report::{Exit, Failure};
+use crate::job::spec::DataFiles;
+use crate::run::companions::Companions;
+use crate::run::dir::Run;
+
+/// What ids are.
+pub enum Alphabet {
+    /// Each is a byte.
+    Bytes,
+    /// Each is a token.
+    #[cfg(feature = "tokenizer")]
+    Tokens(Box<super::tokens::Tokens>),
+}
+
+/// The files of which one makes a tokenizer, alone or with others.
+const TOKENIZERS: [&str; 4] = ["tokenizer.json", "vocab.json", "encoder.json", "tokenizer.model"];
+
+impl Alphabet {
+    /// That of a run's model: of the tokenizer that the command line names, else of the one that the run keeps.
+    pub fn of(run: &Run, vocabulary: u32, named: Option<&Path>) -> Result<Alphabet, Failure> {
+        let over_bytes = vocabulary <= 256 && matches!(run.job().data.files, DataFiles::Bytes { .. });
+        if let Some(path) = named {
+            let beside = if path.is_dir() { Companions::released(path)? } else { Companions::default() };
+            return Alphabet::tokens(path.into(), &beside);
+        }
+        if over_bytes {
+            return Ok(Alphabet::Bytes);
+        }
+        let folder = run.layout.companions();
+        let kept = Companions::in_folder(&folder)?;
+        if kept.names().any(|name| TOKENIZERS.contains(&name)) {
+            return Alphabet::tokens(folder, &kept);
+        }
+        if vocabulary == 256 {
+            return Ok(Alphabet::Bytes);
+        }
+        let why = format!(
+            "the model writes {vocabulary} tokens, which are no bytes, and the run keeps no tokenizer: name it with --tokenizer PATH \
+             (a tokenizer.json, or a folder that has one, or vocab.json and merges.txt)"
+        );
+        Err(Failure::new(Exit::Usage, why))
+    }
+
+    #[cfg(feature = "tokenizer")]
+    fn tokens(path: PathBuf, beside: &Companions) -> Result<Alphabet, Failure> {
+        Ok(Alphabet::Tokens(Box::new(super::tokens::Tokens::open(&path, beside)?)))
+    }
+
+    #[cfg(not(feature = "tokenizer"))]
+    fn tokens(path: PathBuf, _: &Companions) -> Result<Alphabet, Failure> {
+        let why = format!(
+            "the model's tokens are those of the tokenizer in {}, and this build of tiebreak reads none: \
+             `cargo install --path . --locked --features tokenizer` makes one that does",
+            path.display()
+        );
+        Err(Failure::new(Exit::Usage, why))
+    }
+
+    /// The ids of a text.
+    pub fn ids(&self, text: &str) -> Result<Vec<u32>, Failure> {
+        match self {
+            Alphabet::Bytes => Ok(text.bytes().map(u32::from).collect()),
+            #[cfg(feature = "tokenizer")]
+            Alphabet::Tokens(tokens) => tokens.ids(text),
+        }
+    }
+
+    /// Which of the first `count` ids mean something.
+    pub fn known(&self, count: u32) -> Vec<bool> {
+        (0..count).map(|id| self.has(id)).collect()
+    }
+
+    fn has(&self, id: u32) -> bool {
+        match self {
+            Alphabet::Bytes => id < 256,
+            #[cfg(feature = "tokenizer")]
+            Alphabet::Tokens(tokens) => tokens.has(id),
+        }
+    }
+
+    /// The ids with which a text ends, which are none of its own.
+    pub fn ends(&self) -> &[u32] {
+        match self {
+            Alphabet::Bytes => &[],
+            #[cfg(feature = "tokenizer")]
+            Alphabet::Tokens(tokens) => &tokens.ends,
+        }
+    }
+
+    /// The text of ids that follow the first `given`.
+    fn after(&self, ids: &[u32], given: usize) -> Result<String, Failure> {
+        match self {
+            Alphabet::Bytes => {
+                let bytes: Vec<u8> = ids[given..].iter().map(|&id| id as u8).collect();
+                Ok(String::from_utf8_lossy(&bytes).into_owned())
+            }
+            #[cfg(feature = "tokenizer")]
+            Alphabet::Tokens(tokens) => tokens.after(ids, given),
+        }
+    }
+
+    fn is_bytes(&self) -> bool {
+        matches!(self, Alphabet::Bytes)
+    }
+
+    /// A text that begins with these ids, those of `prompt`.
+    pub fn written(&self, prompt: &str, ids: Vec<u32>) -> Written<'_> {
+        let (characters, shown) = (Characters::default(), String::new());
+        Written { alphabet: self, prompt: prompt.into(), given: ids.len(), ids, characters, shown }
+    }
+}
+
+/// A text that is being written.
+pub struct Written<'a> {
+    alphabet: &'a Alphabet,
+    prompt: String,
+    /// Ids of the prompt.
+    given: usize,
+    /// All ids.
+    pub ids: Vec<u32>,
+    characters: Characters,
+    /// What was shown of what follows the prompt.
+    shown: String,
+}
+
+impl Written<'_> {
+    /// What a terminal shows of the prompt.
+    pub fn begin(&self) -> String {
+        prose(&self.prompt).into_owned()
+    }
+
+    /// Adds an id. What can be shown of the text then and could not before, for a terminal.
+    pub fn push(&mut self, id: u32) -> Result<String, Failure> {
+        self.ids.push(id);
+        if self.alphabet.is_bytes() {
+            return Ok(self.characters.push(id as u8));
+        }
+        let text = self.rest()?;
+        // A character that the last tokens begin is not whole.
+        if text.ends_with('\u{fffd}') {
+            return Ok(String::new());
+        }
+        Ok(self.show(text))
+    }
+
+    /// What is left at the end, for a terminal.
+    pub fn end(&mut self) -> Result<String, Failure> {
+        if self.alphabet.is_bytes() {
+            return Ok(self.characters.rest());
+        }
+        let text = self.rest()?;
+        Ok(self.show(text))
+    }
+
+    fn show(&mut self, text: String) -> String {
+        // A tokenizer that writes its tokens in another way where others follow shows what follows later.
+        let Some(new) = text.strip_prefix(&self.shown[..]) else { return String::new() };
+        let new = prose(new).into_owned();
+        self.shown = text;
+        new
+    }
+
+    /// The whole text.
+    pub fn text(&self) -> Result<String, Failure> {
+        Ok(self.prompt.clone() + &self.rest()?)
+    }
+
+    /// What follows the prompt.
+    fn rest(&self) -> Result<String, Failure> {
+        self.alphabet.after(&self.ids, self.given)
+    }
+}

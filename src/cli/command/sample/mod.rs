@@ -1,0 +1,164 @@
+//! `tiebreak sample`.
+
+mod alphabet;
+#[cfg(feature = "tokenizer")]
+mod tokens;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::arith::DType;
+use crate::arith::philox::philox4x32_10;
+use crate::arith::words::bytes_of;
+use crate::cli::args::engine::{EngineArgs, open_exact};
+use crate::cli::args::limits::Limits;
+use crate::cli::args::random::random;
+use crate::cli::args::state::released;
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use crate::engine::{Engine, EngineError, Tensor};
+use crate::job::ModelJob;
+use crate::program::graph::TensorType;
+use crate::program::models::{Gpt, Model};
+use crate::program::step::inference_graph;
+use crate::run::dir::Run;
+use alphabet::Alphabet;
+
+/// Write text with a trained language model: over bytes, or over the tokens of the tokenizer that its run keeps.
+#[derive(clap::Args)]
+#[command(after_help = "Example: tiebreak sample runs/shakespeare --prompt 'First Citizen:' --length 400\n\
+From a checkpoint: tiebreak sample runs/shakespeare --step 200 --seed 7\n\
+With a tokenizer: tiebreak sample runs/gpt2 --tokenizer gpt2/tokenizer.json")]
+pub struct Args {
+    run: PathBuf,
+    #[arg(long, default_value = "\n")]
+    prompt: String,
+    /// The most tokens to write; a byte is one in a model over bytes. A token that ends texts ends this one.
+    #[arg(long, default_value_t = 400)]
+    length: usize,
+    /// A tokenizer.json, or a folder that has one, or vocab.json and merges.txt; by default the tokenizer that the run keeps. A build with `--features tokenizer` reads
+    /// them.
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
+    /// 0 always takes the most likely token.
+    #[arg(long, default_value_t = 0.8)]
+    temperature: f64,
+    /// The same seed gives the same text; without it one is drawn, and said on stderr.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Write with the checkpoint after this step, not with the released model.
+    #[arg(long)]
+    step: Option<u32>,
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let _watch = args.limits.watch(printer);
+    let run = args.limits.open(&args.run)?;
+    let (job, gpt) = writer(&run)?;
+    let seed = args.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
+    let table = run.program().state();
+    let parameters = &table[..run.program().released()];
+    run.within_memory("the model", run.state_memory())?;
+    let alphabet = Alphabet::of(&run, gpt.vocabulary, args.tokenizer.as_deref())?;
+    let state = released(&run, args.step)?;
+    if args.seed.is_none() {
+        printer.say(format!("seed {seed} (--seed {seed} writes this text again)"));
+    }
+    let mut engine = open_exact(&args.engine)?;
+    let engine = engine.as_mut();
+    let graph = engine.compile(Arc::new(inference_graph(&job.model, &job.products, 1)))?;
+    let mut fixed = Vec::new();
+    for (t, bytes) in parameters.iter().zip(&state) {
+        fixed.push(engine.upload(&t.ty(), bytes)?);
+    }
+    let context = gpt.context as usize;
+    let classes = gpt.vocabulary as usize;
+    let zeros = words(engine, &vec![0; context])?;
+    let rest = [words(engine, &[0])?, words(engine, &[0, 0])?, words(engine, &[0])?, words(engine, &[0])?];
+    let known = alphabet.known(gpt.vocabulary);
+    let prompt = alphabet.ids(&args.prompt)?;
+    if prompt.is_empty() || prompt.iter().any(|&id| id as usize >= classes) {
+        let why = "the prompt must have a token or more, and all of them among those of the model";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    // A model was trained by somebody else, so what it writes is foreign text.
+    let mut written = alphabet.written(&args.prompt, prompt);
+    let goes_on = |text: &str| printer.json || printer.piece(text);
+    let mut open = goes_on(&written.begin());
+    let (mut number, mut ended) = (0, false);
+    while open && !ended && number < args.length {
+        let window = &written.ids[written.ids.len().saturating_sub(context)..];
+        let last = window.len();
+        let mut tokens = window.to_vec();
+        tokens.resize(context, 0);
+        let mut inputs = fixed.clone();
+        inputs.extend([words(engine, &tokens)?, zeros.clone()]);
+        inputs.extend(rest.iter().cloned());
+        let outputs = engine.run(&graph, &inputs, None)?;
+        let logits = engine.download(&outputs[0])?;
+        let row = known_logits(&logits[(last - 1) * classes * 4..last * classes * 4], &known);
+        let word = philox4x32_10([seed as u32, (seed >> 32) as u32], [number as u32, 0, 0, 0])[0];
+        let id = choose(&row, args.temperature, f64::from(word) / 4_294_967_296.0);
+        ended = alphabet.ends().contains(&id);
+        if !ended {
+            number += 1;
+            open = goes_on(&written.push(id)?);
+        }
+    }
+    if printer.json {
+        let text = written.text()?;
+        let found = serde_json::json!({ "text": text, "seed": seed, "tokens": number, "ended": ended });
+        printer.document("", &found);
+    } else if open && goes_on(&written.end()?) {
+        printer.document("", &());
+    }
+    if ended {
+        printer.say(format!("the model ended the text after {number} tokens"));
+    }
+    Ok(Exit::Match)
+}
+
+/// The logits of a position. A model may have more ids than its tokenizer, padded to a round number: those are never written.
+fn known_logits(row: &[u8], known: &[bool]) -> Vec<f64> {
+    let row = row.as_chunks().0.iter().map(|logit| f64::from(f32::from_le_bytes(*logit)));
+    row.zip(known).map(|(logit, known)| if *known { logit } else { f64::NEG_INFINITY }).collect()
+}
+
+/// The job of a run whose model writes text, and that model.
+fn writer(run: &Run) -> Result<(&ModelJob, &Gpt), Failure> {
+    let refused = |why: &str| Err(Failure::new(Exit::Usage, why));
+    let Some(job) = run.job().model() else {
+        return refused(
+            "the run's program is a file, which says nothing of how a model writes; only runs of a model kind can be sampled",
+        );
+    };
+    match &job.model {
+        Model::Gpt(gpt) => Ok((job, gpt)),
+        _ => refused("only language models write text"),
+    }
+}
+
+fn words(engine: &mut dyn Engine, words: &[u32]) -> Result<Tensor, EngineError> {
+    let ty = TensorType { dtype: DType::U32, shape: vec![words.len() as u32] };
+    engine.upload(&ty, &bytes_of(words))
+}
+
+/// A class of softmax(logits / temperature) by a uniform number. Nothing is committed here, so plain floats serve.
+fn choose(logits: &[f64], temperature: f64, uniform: f64) -> u32 {
+    let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap_or(0);
+    if temperature <= 0.0 {
+        return best as u32;
+    }
+    let weights: Vec<f64> = logits.iter().map(|x| ((x - logits[best]) / temperature).exp()).collect();
+    let mut left = uniform * weights.iter().sum::<f64>();
+    for (class, weight) in weights.iter().enumerate() {
+        left -= weight;
+        if left < 0.0 {
+            return class as u32;
+        }
+    }
+    best as u32
+}

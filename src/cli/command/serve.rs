@@ -1,0 +1,224 @@
+//! `tiebreak serve`.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use serde_json::json;
+
+use crate::cli::args::engine::{EngineArgs, open_exact};
+use crate::cli::args::key;
+use crate::cli::args::limits::Limits;
+use crate::cli::args::terms::{beside, read_terms};
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use crate::commit::keys::PrivateKey;
+use crate::dispute::game::terms::Terms;
+use crate::net::desk::{Desk, Respond};
+use crate::net::folder::Answers;
+use crate::net::server::{Server, ServerLimits};
+use crate::net::stop::on_stop;
+use crate::party::{Gatherer, Gathering, Party, challenger};
+use crate::run::RunError;
+use crate::run::disk::Disk;
+
+/// Answer as a party of a dispute game, over HTTP or in a folder that the referee writes to.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example: tiebreak serve runs/mine --key me.key --terms terms.json --referee-key referee.pub --listen 127.0.0.1:8700\n\
+Without a network: tiebreak serve runs/mine --key me.key --terms terms.json --referee-key referee.pub --files questions\n\
+A challenger of the logged profile: tiebreak serve --challenge runs/mine --data data --key me.key --terms terms.json --referee-key referee.pub\n\
+HTTP is without TLS. Questions and answers are signed, so nobody can change them; who is not to read them either needs a reverse proxy\n\
+(nginx, Caddy) in front of this address. Ctrl-C or SIGTERM ends it. Started again, it gives the same answers."
+)]
+pub struct Args {
+    /// The run that you answer from; with --challenge the trainer's.
+    #[arg(required_unless_present = "challenge")]
+    run: Option<PathBuf>,
+    /// Your private key, one of those that the terms name.
+    #[arg(long)]
+    key: PathBuf,
+    /// The terms of the game.
+    #[arg(long)]
+    terms: PathBuf,
+    /// The referee's public key: a file or its text. Nobody else is answered.
+    #[arg(long)]
+    referee_key: String,
+    /// In the logged profile: RUN is the trainer's, which you challenge. It is replayed under its rounding logs into this folder first, and what
+    /// came out is what you answer by. A replay that was interrupted goes on. Without RUN the trainer supplies the logs through the game; say with
+    /// --data where the job's data files are.
+    #[arg(long, value_name = "FOLDER")]
+    challenge: Option<PathBuf>,
+    /// Where to listen; by default 127.0.0.1:8700, and nowhere with --files. Port 0 takes a free one.
+    #[arg(long)]
+    listen: Option<String>,
+    /// Answer the questions in this folder.
+    #[arg(long)]
+    files: Option<PathBuf>,
+    /// The journal of your answers, which are on disk before they are sent: the same question is given the same answer. By default
+    /// TERMS.party-N.answers, where N is your place in the terms.
+    #[arg(long)]
+    journal: Option<PathBuf>,
+    /// Connections at a time, half of them from one address, that are not known to be the referee's: a new one ends the oldest.
+    #[arg(long, default_value_t = ServerLimits::default().connections, value_parser = clap::value_parser!(u32).range(2..=4096))]
+    connections: u32,
+    /// Requests a second of one address without the referee's pass, and ten times as many of all addresses; more get status 429.
+    #[arg(long, default_value_t = ServerLimits::default().requests_per_second, value_parser = clap::value_parser!(u32).range(1..))]
+    requests_per_second: u32,
+    /// How lines of the log on stderr are written.
+    #[arg(long, value_enum, default_value_t)]
+    log_format: LogFormat,
+    /// Where data files are that the run does not hold.
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// Of a challenger without the trainer's folder: the files of weights that the disputed run begins from, in the job's order.
+    #[arg(long, conflicts_with = "run")]
+    weights: Vec<PathBuf>,
+    /// Of a challenger without the trainer's folder: the run that the disputed one goes on from, the trainer's or as the challenger replayed it.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "run")]
+    earlier_run: Option<PathBuf>,
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// How a log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+/// Sends log lines to stderr.
+fn log(format: LogFormat) {
+    let lines = tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).with_target(false);
+    // A second subscriber is an error, and there is one command a process.
+    let _ = match format {
+        LogFormat::Text => tracing::subscriber::set_global_default(lines.finish()),
+        LogFormat::Json => tracing::subscriber::set_global_default(lines.json().flatten_event(true).finish()),
+    };
+}
+
+/// What answers: a run, or a challenger of the logged profile, who replays the trainer's folder now, or gets its logs through the game.
+fn responder(
+    printer: Printer,
+    args: &Args,
+    terms: Terms,
+    key: PrivateKey,
+) -> Result<Box<dyn Respond>, Failure> {
+    let mut engine = open_exact(&args.engine)?;
+    let data: Vec<PathBuf> = args.data.iter().cloned().collect();
+    let Some(run) = &args.run else {
+        let out = args.challenge.clone().unwrap_or_default();
+        let progress = Box::new(|step| tracing::info!(step, "replayed under the trainer's logs"));
+        let (weights, earlier) = (args.weights.clone(), args.earlier_run.clone());
+        let with = Gathering { terms, out, data, weights, earlier, key, engine, progress };
+        return Ok(Box::new(Gatherer::open(Disk::default(), with)?));
+    };
+    let mut run = args.limits.open_with_data(run, args.data.as_ref())?;
+    if let Some(folder) = &args.challenge {
+        let claim = terms.claim.as_ref().map(|claim| claim.root).ok_or_else(|| {
+            let why = "--challenge is of the logged profile, and these terms are of the exact one";
+            Failure::new(Exit::Usage, format!("{}: {why}", args.terms.display()))
+        })?;
+        let bar = printer.bar(u64::from(run.job().steps), "steps");
+        run = challenger(&Disk::default(), (&run, &claim), folder, engine.as_mut(), |step| {
+            bar.set_position(u64::from(step));
+            bar.set_message("replayed under the trainer's logs");
+        })?
+        .with_memory(args.limits.memory());
+        bar.finish_and_clear();
+    }
+    Ok(Box::new(Party::open(terms, run, key, engine)?))
+}
+
+/// The party's server.
+fn start(args: &Args, listen: &str, desk: &Arc<Desk>) -> Result<Server, Failure> {
+    let limits = ServerLimits {
+        requests_per_second: args.requests_per_second,
+        connections: args.connections,
+        ..ServerLimits::default()
+    };
+    Server::start(listen, desk.clone(), limits).map_err(|error| {
+        Failure::new(Exit::Undecided, format!("cannot listen at {listen}: {error}; give another --listen"))
+    })
+}
+
+/// Refuses options of a server where there is none, and of a log that is not written.
+fn refuse_unused(printer: Printer, args: &Args) -> Result<(), Failure> {
+    let usual = ServerLimits::default();
+    let of_server =
+        args.connections != usual.connections || args.requests_per_second != usual.requests_per_second;
+    let refused = |why: &str| Err(Failure::new(Exit::Usage, why));
+    if of_server && args.files.is_some() && args.listen.is_none() {
+        return refused("--connections and --requests-per-second are of a server: give --listen too");
+    }
+    if printer.quiet && args.log_format != LogFormat::default() {
+        return refused("--quiet writes no log: leave --log-format out");
+    }
+    Ok(())
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let watch = args.limits.watch(printer);
+    refuse_unused(printer, &args)?;
+    let key = key::read_private(&args.key)?;
+    let referee = key::read_public(&args.referee_key)?;
+    let terms = read_terms(&args.terms)?;
+    let (parties, named) = terms.keys().map_err(|error| RunError::malformed(&args.terms, error))?;
+    let refused = |why: String| Failure::new(Exit::Usage, format!("{}: {why}", args.terms.display()));
+    if named.bytes() != referee.bytes() {
+        return Err(refused(format!("the terms name another referee, {}", named.to_text())));
+    }
+    let own = key.public();
+    let place = parties.iter().position(|party| party.bytes() == own.bytes());
+    let place = place.ok_or_else(|| refused(format!("the terms name no party {}", own.to_text())))?;
+    let game = terms.game();
+    let logged = terms.claim.is_some();
+    let path =
+        args.journal.clone().unwrap_or_else(|| beside(&args.terms, &format!(".party-{place}.answers")));
+    let desk = Desk::open(game, &key, referee, (&path, Disk::default()))?;
+    let mut party = responder(printer, &args, terms, key)?;
+    watch.planned();
+
+    if !printer.quiet {
+        log(args.log_format);
+    }
+    let desk = Arc::new(if logged { desk.carrying() } else { desk });
+    let mut lines = vec![format!("party {place} ({}) of game {}", own.identified(), game.short())];
+    lines.push(format!("  journal {}, {} answers", path.display(), desk.answered()));
+    let listen = match (&args.listen, &args.files) {
+        (Some(listen), _) => Some(listen.as_str()),
+        (None, Some(_)) => None,
+        (None, None) => Some("127.0.0.1:8700"),
+    };
+    let server = listen.map(|listen| start(&args, listen, &desk)).transpose()?;
+    let address = server.as_ref().map(|server| format!("http://{}", server.address()));
+    lines.extend(address.iter().map(|address| format!("  answers at {address}")));
+    if let Some(folder) = &args.files {
+        let (mut answers, desk) = (Answers::new(folder)?, desk.clone());
+        lines.push(format!("  answers in {}", folder.display()));
+        std::thread::spawn(move || answers.serve(&desk));
+    }
+    let ending = desk.clone();
+    let stop = on_stop(move || {
+        ending.close();
+        server.into_iter().for_each(Server::stop);
+        // A replay may take hours, and loses nothing when it ends here: the same question is answered again.
+        std::process::exit(Exit::Match as i32);
+    });
+    stop.map_err(|error| Failure::new(Exit::Undecided, format!("signals cannot be waited for: {error}")))?;
+    printer.result(
+        lines,
+        &json!({ "game": game, "party": place, "address": address, "files": args.files, "journal": path }),
+    );
+    desk.work(party.as_mut());
+    // The thread that closed the desk ends the process.
+    loop {
+        std::thread::park();
+    }
+}

@@ -1,0 +1,184 @@
+//! `tiebreak shaders`.
+
+mod launches;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{ArgGroup, ValueEnum};
+use serde_json::json;
+
+use crate::cli::args::job::JobArgs;
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use crate::engine::gpu::{TextLimits, Variant, texts};
+use crate::program::step::Program;
+use crate::run::disk::Disk;
+use crate::run::{RunError, read_job, read_program};
+use crate::shaders::lint;
+use launches::{Launches, Recorded};
+
+/// Write the WGSL texts that a job runs, or all that a GPU is asked for in the self-test or a job's step, for a browser or another program to do the same.
+///
+/// With --dump: the text of every pipeline, as an adapter gets it, each linted again. With --dump and --launches, or --page: it has an adapter of this machine
+/// run the self-test (or, with a job, a training step from a fixed seed on inputs at random), and writes down every buffer, dispatch and result: as files
+/// (docs/PORTABILITY.md says what is in them), or as a self-contained page that has the browser's GPU do the same through WebGPU and compare.
+#[derive(clap::Args)]
+#[command(group(ArgGroup::new("recorded").args(["page", "launches"]).multiple(true)))]
+#[command(after_help = "Examples:\n  tiebreak shaders assets/jobs/demo.toml --dump shaders-out\n  \
+tiebreak shaders --dump launches-out --launches --adapter llvmpipe\n  \
+tiebreak shaders --page selftest.html --adapter llvmpipe   (open it in any browser with WebGPU)")]
+pub struct Args {
+    /// The job file; with --launches or --page it may be left out.
+    #[arg(required_unless_present = "recorded")]
+    job: Option<PathBuf>,
+    /// A folder whose files the job may name too, besides those in its own folder.
+    #[arg(long, value_name = "DIR", requires = "job")]
+    data_root: Option<PathBuf>,
+    /// The folder to write texts to.
+    #[arg(long, value_name = "FOLDER", required_unless_present = "page")]
+    dump: Option<PathBuf>,
+    /// Write to the folder what an adapter was asked for: launches.json, launches.bin, and the texts that ran.
+    #[arg(long, requires = "dump")]
+    launches: bool,
+    /// Whose limits on buffers the texts keep to: WebGPU's default ones, which every browser has, or also larger ones. By default all, for --launches and
+    /// --page WebGPU's.
+    #[arg(long, value_enum)]
+    limits: Option<Limits>,
+    /// The page to write; with --launches it is of the list in the folder.
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+    /// The adapter that computes what others are compared with (see `tiebreak adapters`).
+    #[arg(long, requires = "recorded")]
+    adapter: Option<String>,
+    /// Record only this way to compute products; without it all three.
+    #[arg(long, value_enum, requires = "recorded")]
+    products: Option<Products>,
+    #[command(flatten)]
+    taking: crate::cli::args::limits::Limits,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Limits {
+    /// Of every adapter.
+    All,
+    /// WebGPU's defaults.
+    Webgpu,
+}
+
+impl Limits {
+    fn of_texts(self) -> TextLimits {
+        match self {
+            Limits::All => TextLimits::All,
+            Limits::Webgpu => TextLimits::Webgpu,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Products {
+    /// Packed dot products of bytes.
+    Dot,
+    /// binary32 `fma` on digits.
+    Float,
+    /// 32-bit integers.
+    Words,
+}
+
+impl Products {
+    fn variant(self) -> Variant {
+        match self {
+            Products::Dot => Variant::Dot,
+            Products::Float => Variant::Float,
+            Products::Words => Variant::Words,
+        }
+    }
+}
+
+/// A job's program.
+fn program(job: PathBuf, data_root: Option<PathBuf>) -> Result<Program, Failure> {
+    let args = JobArgs { job, data_root };
+    let (_, job) = read_job(&args.job)?;
+    Ok(read_program(&args.files()?, &job)?.0)
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let Args { job, data_root, dump, launches, limits, page, adapter, products, taking } = args;
+    let _watch = taking.watch(printer);
+    let about = job.as_ref().map(|job| job.display().to_string());
+    let program = job.map(|job| program(job, data_root)).transpose()?;
+    if !launches && page.is_none() {
+        let (Some(program), Some(folder)) = (program, dump) else {
+            return Err(Failure::new(
+                Exit::Usage,
+                "give --dump FOLDER with a job, or --launches, or --page FILE",
+            ));
+        };
+        return dump_texts(printer, &program, &folder, limits.unwrap_or(Limits::All).of_texts());
+    }
+    if dump.is_some() && !launches {
+        let why = "--page and --dump write one recording, if --launches is given too";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    if page.is_some() && limits == Some(Limits::All) {
+        let why = "a page keeps to WebGPU's default limits, which are all that a browser has to offer: leave out --limits all";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let recorded = Recorded {
+        program: program.map(Arc::new),
+        about,
+        adapter,
+        variants: products.map_or(Variant::ALL.to_vec(), |products| vec![products.variant()]),
+        limits: limits.unwrap_or(Limits::Webgpu).of_texts(),
+    };
+    record(printer, &recorded, dump.as_deref(), page.as_deref())
+}
+
+/// Writes one recording to a folder, to a page, or to both.
+fn record(
+    printer: Printer,
+    recorded: &Recorded,
+    folder: Option<&Path>,
+    page: Option<&Path>,
+) -> CommandResult {
+    let launches = Launches::record(printer, recorded)?;
+    let (mut lines, mut written) = (Vec::new(), serde_json::Map::new());
+    if let Some(folder) = folder {
+        launches.write(folder)?;
+        lines.push(format!("a launch list with {} shaders in {}", launches.shaders(), folder.display()));
+        written.insert("folder".into(), json!(folder));
+        written.insert("shaders".into(), json!(launches.shaders()));
+    }
+    if let Some(file) = page {
+        let path = std::path::absolute(file).map_err(RunError::io(file))?;
+        let page = launches.page()?;
+        Disk::default().replace(&path, page.as_bytes())?;
+        lines.push(format!("{}: {} bytes; open it in a browser with WebGPU", path.display(), page.len()));
+        written.insert("page".into(), json!(path));
+        written.insert("bytes".into(), json!(page.len()));
+    }
+    printer.result(lines, &written);
+    Ok(Exit::Match)
+}
+
+fn dump_texts(printer: Printer, program: &Program, folder: &Path, limits: TextLimits) -> CommandResult {
+    let disk = Disk::default();
+    let whole = std::path::absolute(folder).map_err(RunError::io(folder))?;
+    disk.create_folder(&whole)?;
+    let mut files: Vec<(String, String)> = Vec::new();
+    for graph in [&program.micro, &program.accumulate, &program.update] {
+        for (name, text) in texts(graph, limits) {
+            if !files.iter().any(|(_, t)| *t == text) {
+                let same_name = files.iter().filter(|(n, _)| n.starts_with(&name)).count();
+                files.push((format!("{name}-{same_name}.wgsl"), text));
+            }
+        }
+    }
+    let mut violations = Vec::new();
+    for (name, text) in &files {
+        disk.replace(&whole.join(name), text.as_bytes())?;
+        violations.extend(lint::check(name, text).err().into_iter().flatten().map(|v| v.to_string()));
+    }
+    let text = format!("{} shaders in {}, {} lint errors", files.len(), folder.display(), violations.len());
+    printer.result(text, &json!({ "shaders": files.len(), "violations": violations }));
+    Ok(if violations.is_empty() { Exit::Match } else { Exit::Undecided })
+}

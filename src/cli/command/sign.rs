@@ -1,0 +1,63 @@
+//! `tiebreak sign`.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+
+use crate::audit::checks;
+use crate::cli::args::key;
+use crate::cli::args::limits::Limits;
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use crate::commit::cosignature::{cosigned, cosigned_at, utc};
+use crate::commit::tree_head::NOTE_MAX;
+use crate::run::RunError;
+use crate::run::disk::Disk;
+
+/// Sign a finished run that was trained without --key. The signature says when it was made, and that is later than the run.
+#[derive(clap::Args)]
+#[command(after_help = "Example: tiebreak sign runs/shakespeare --key trainer.key\n\
+A run that names its key from the beginning binds the trainer to one history; this one never will. Others see who vouches for it, and since when.")]
+pub struct Args {
+    run: PathBuf,
+    /// The private key.
+    #[arg(long)]
+    key: PathBuf,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let _watch = args.limits.watch(printer);
+    let private = key::read_private(&args.key)?;
+    let run = args.limits.open(&args.run)?;
+    let refused = |why: &str| Err(Failure::new(Exit::Usage, format!("{}: {why}", args.run.display())));
+    if run.file.trainer_key.is_some() {
+        return refused("the run names its trainer's key, which signed every head while it was trained");
+    }
+    let checked = checks::always(&run, None)?;
+    if let Some(found) = &checked.inconsistent {
+        return Err(Failure::new(Exit::Diverges, format!("step {}: {}", found.step, found.what)));
+    }
+    if !checked.end_checked {
+        return refused("only a finished run is signed afterwards: train it to its end first (--resume)");
+    }
+    if cosigned_at(&checked.note, &private.public())?.is_some() {
+        return refused("this key has signed the run already");
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_err(|_| Failure::new(Exit::Undecided, "the clock is before 1970"))?.as_secs();
+    let note = cosigned(&checked.note, &private, now)?;
+    if note.len() > NOTE_MAX {
+        return refused("its head has no room for another signature");
+    }
+    let path = run.layout.head(checked.head.size);
+    let absolute = std::path::absolute(&path).map_err(RunError::io(&path))?;
+    Disk::default().replace(&absolute, note.as_bytes())?;
+    let name = private.public().name().to_string();
+    printer.result(
+        format!("run {}: signed by {name} at {}, after it was trained", run.id, utc(now)),
+        &json!({ "run": run.id, "signer": private.public().to_text(), "time": now, "head_size": checked.head.size }),
+    );
+    Ok(Exit::Match)
+}

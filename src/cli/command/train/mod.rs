@@ -1,0 +1,361 @@
+//! `tiebreak train`.
+
+pub mod bar;
+mod stopped;
+mod workers;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::{ArgAction, ValueEnum};
+use serde_json::json;
+
+use crate::audit::plan;
+use crate::cli::args::engine::{EngineArgs, open};
+use crate::cli::args::key;
+use crate::cli::args::limits::Limits;
+use crate::cli::args::random::random;
+use crate::cli::args::ranks::{RanksArgs, Role};
+use crate::cli::view::data::{say_copied, scanning};
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
+use crate::commit::digest::Digest;
+use crate::commit::keys::PrivateKey;
+use crate::engine::liveness::step_bytes;
+use crate::engine::{Engine, EngineError};
+use crate::job::Job;
+use crate::run::checked::Checked;
+use crate::run::dir::Run;
+use crate::run::disk::Disk;
+use crate::run::job::logged;
+use crate::run::{JobFiles, read_job, read_program, shell};
+use crate::train::ranks::collective::Collective;
+use crate::train::ranks::lead::{Lead, can_cross_check};
+use crate::train::ranks::plan::{ShardPlan, divides};
+use crate::train::ranks::tcp::{RankPlace, Tcp};
+use crate::train::ranks::{report, worker};
+use crate::train::{Beginning, Prepared, TrainError, disk_needed, train, train_over};
+use bar::{Bar, Evaluating};
+use stopped::Asked;
+use workers::{Host, network};
+/// Train a job and commit to every step.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example: tiebreak train assets/jobs/shakespeare.toml --out runs/shakespeare --key trainer.key\n\
+After an interruption: tiebreak train --out runs/shakespeare --key trainer.key --resume\n\
+With 4 processes, the same bits: tiebreak train job.toml --out runs/r --ranks 4\n\
+On 4 NVIDIA GPUs, likewise: tiebreak train job.toml --out runs/r --ranks 4 --engine cuda --transport nccl\n\
+On two machines: tiebreak train job.toml --out runs/r --ranks 2 --rank 0 --coordinator host0:29400\n         \
+and on the other: tiebreak train --ranks 2 --rank 1 --coordinator host0:29400"
+)]
+pub struct Args {
+    /// The job file; not needed with --resume.
+    job: Option<PathBuf>,
+    /// A folder whose files the job may name too, besides those in its own folder.
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    data_root: Option<PathBuf>,
+    /// The folder of the run.
+    #[arg(long, required_unless_present = "rank")]
+    out: Option<PathBuf>,
+    /// The trainer's private key (see `tiebreak key new`); without it heads are not signed.
+    #[arg(long)]
+    key: Option<PathBuf>,
+    /// 64 hexadecimal digits from the client or a beacon, given after the job was fixed.
+    #[arg(long)]
+    challenge: Option<Digest>,
+    /// `logged`: products by native kernels, with a rounding log, at the job's thresholds or the default ones.
+    #[arg(long, value_enum)]
+    profile: Option<Profile>,
+    /// Go on where the run stopped, to the same bits.
+    #[arg(long)]
+    resume: bool,
+    /// With --resume: where data files are that the run does not hold (`data.copy = false`).
+    #[arg(long, requires = "resume")]
+    data: Option<PathBuf>,
+    /// Stop when the loss of a step, or the model in the end, is not finite. `false`: say so and go on.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
+    stop_on_nan: bool,
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    engine: EngineArgs,
+    // Last, since its heading holds for all that follow.
+    #[command(flatten)]
+    ranks: RanksArgs,
+}
+
+/// What a trainer's kernels may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Profile {
+    /// The contract's own products; no log.
+    Exact,
+    Logged,
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let (start, watch) = (Instant::now(), args.limits.watch(printer));
+    let role = args.ranks.role()?;
+    role.check_transport(&args.ranks, &args.engine)?;
+    if let Role::Joins { place, coordinator } = &role
+        && place.rank > 0
+    {
+        drop(watch);
+        return work(printer, place, coordinator, &role.engine(&args.engine)?, &args.limits);
+    }
+    let Some(out) = &args.out else {
+        return Err(Failure::new(Exit::Usage, "rank 0 needs --out"));
+    };
+    let private = args.key.as_deref().map(key::read_private).transpose()?;
+    // Nothing is begun that is refused, or cannot go on here.
+    let reopened = || args.limits.open_with_data(out, args.data.as_ref());
+    let begun = args.resume.then(reopened).transpose()?;
+    let job = match (&begun, &args.job) {
+        (Some(run), _) => run.job().clone(),
+        (None, Some(job)) => read_job(job)?.1,
+        (None, None) => return Err(Failure::new(Exit::Usage, "a job file is needed, or --resume")),
+    };
+    check(&args, &role, &job, begun.as_ref())?;
+    let mut engine = open(&role.engine(&args.engine)?)?;
+    let run = match (begun, &args.job) {
+        (None, Some(job)) => new_run(printer, &args, job, out, private.as_ref())?,
+        (begun, _) => {
+            let run = begun.expect("there is a job, or a run");
+            // Of a run that was begun by a version that did not, or whose data lie elsewhere now.
+            Checked::of_this_user().check_run(&run, &mut scanning(printer))?;
+            run
+        }
+    };
+    args.limits.check("training", host_memory(&run, &args.engine))?;
+    // From here on training stops by itself, with a checkpoint.
+    drop(watch);
+    let mut host = Host::new(&role, &args.engine, &args.limits)?;
+    let joined = host.as_mut().map(|host| host.wait(printer)).transpose()?;
+    let mut ranks = joined.map(network).transpose()?;
+    announce(printer, &run, engine.as_ref(), ranks.as_deref())?;
+    let mut bar = Bar::new(printer, &run);
+    bar.evaluation = Evaluating::of(&run)?;
+    bar.stops = (args.stop_on_nan, Some(Asked::listen(printer, &args.limits, start)));
+    let trained = trained(&args, &run, engine.as_mut(), private.as_ref(), &mut ranks, &mut bar);
+    if let (Err(_), Some(host)) = (&trained, &mut host) {
+        host.workers.deaths(printer);
+    }
+    bar.bar.finish_and_clear();
+    let state = match trained {
+        Err(error) if !error.is_an_end() => return Err(error.into()),
+        trained => trained,
+    };
+    // First, since the others' networks may end when this one does.
+    drop(ranks);
+    if let Some(host) = host {
+        host.workers.finish();
+    }
+    let state = match state {
+        Ok(state) => state,
+        Err(error) => {
+            return stopped::said(printer, &run, (&error, bar.stops.1.as_ref()), &resume_options(&args));
+        }
+    };
+    ended(printer, &run, out, &bar, &state);
+    Ok(Exit::Match)
+}
+
+/// The memory that training takes on this side of an engine: a GPU has the tensors of a step.
+fn host_memory(run: &Run, engine: &EngineArgs) -> u64 {
+    let on_device = if engine.is_on_host() { 0 } else { step_bytes(run.program()) };
+    plan::memory(run).saturating_sub(on_device)
+}
+
+/// Says that a run is at its end.
+fn ended(printer: Printer, run: &Run, out: &Path, bar: &Bar, state: &Digest) {
+    let seconds = bar.start.elapsed().as_secs_f64();
+    let done = done_text(bar.done, out);
+    let (id, out) = (run.id, shell::path(out));
+    let data = if run.holds_data() { "" } else { " --data FOLDER (where its data files are)" };
+    printer.result(
+        vec![
+            format!("{done} in {seconds:.1} s"),
+            format!("run    {id}"),
+            format!("state  {state}"),
+            format!("audit it with: tiebreak audit {out}{data}"),
+        ],
+        &json!({ "run": id, "state": state, "steps": run.job().steps, "seconds": seconds }),
+    );
+}
+
+/// What was done, in words.
+fn done_text(steps: u64, out: &Path) -> String {
+    match steps {
+        0 => format!(
+            "the run was complete already (for more steps, begin a run from its end: a job with [init] run = {} and optimizer_state = true)",
+            toml_text(out)
+        ),
+        steps => format!("trained {steps} steps"),
+    }
+}
+
+/// The options of this command line that a resume needs too, as a shell takes them.
+fn resume_options(args: &Args) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for (option, path) in [("--key", &args.key), ("--data", &args.data)] {
+        words.extend(path.iter().map(|path| format!("{option} {}", shell::path(path))));
+    }
+    let default = ["--engine=cpu", "--threads=0"];
+    let engine = args.engine.options().into_iter().filter(|option| !default.contains(&option.as_str()));
+    words.extend(engine.chain(args.ranks.options()).map(|option| shell::word(&option)));
+    words.iter().map(|word| format!(" {word}")).collect()
+}
+
+/// Says the size of the run, and of the gradients that its ranks send.
+fn announce(
+    printer: Printer,
+    run: &Run,
+    engine: &dyn Engine,
+    ranks: Option<&dyn Collective>,
+) -> Result<(), Failure> {
+    printer.say(format!(
+        "run {}: {} parameters, {} steps on {}{}; tensors of a step take {}, the run about {} on disk",
+        run.id.short(),
+        run.program().parameter_count(),
+        run.job().steps,
+        ranks.map_or(String::new(), |ranks| format!("{} ranks, rank 0 on ", ranks.ranks())),
+        engine.describe(),
+        bytes_text(step_bytes(run.program())),
+        bytes_text(disk_needed(run)),
+    ));
+    if let Some(advice) = run.job().rounding.as_ref().and_then(|r| r.advice(&run.program().micro.logged)) {
+        printer.say(format!("warning: {advice}"));
+    }
+    if let Some(ranks) = ranks {
+        let plan = ShardPlan::new(run.program(), ranks.ranks())?;
+        let most = (0..ranks.ranks()).map(|rank| plan.bytes_sent(rank)).max().unwrap_or(0);
+        let over = ranks.describe();
+        printer.say(format!("a rank sends up to {} of gradients a step over {over}", bytes_text(most)));
+    }
+    Ok(())
+}
+
+/// Trains alone, or as rank 0.
+fn trained(
+    args: &Args,
+    run: &Run,
+    engine: &mut dyn Engine,
+    key: Option<&PrivateKey>,
+    ranks: &mut Option<Box<dyn Collective>>,
+    bar: &mut Bar,
+) -> Result<Digest, TrainError> {
+    let disk = Disk::default();
+    let Some(ranks) = ranks else { return train(&disk, run, engine, key, bar) };
+    let mut lead = Lead::new(run, ranks.as_mut())?;
+    if let Some(steps) = args.ranks.cross_check {
+        lead = lead.cross_checking(run, steps)?;
+    }
+    train_over(&disk, run, engine, key, lead, bar)
+}
+
+fn new_run(
+    printer: Printer,
+    args: &Args,
+    job: &Path,
+    out: &Path,
+    key: Option<&PrivateKey>,
+) -> Result<Run, Failure> {
+    let (data_root, challenge) = (args.data_root.as_deref(), args.challenge);
+    let logged = args.profile == Some(Profile::Logged);
+    let beginning = Beginning { job, data_root, out, key, challenge, logged, nonce: random()? };
+    let run = Prepared::watched(&beginning, &mut scanning(printer))?;
+    let copied: Vec<(String, u64)> =
+        run.copied().into_iter().map(|(path, bytes)| (path.display().to_string(), bytes)).collect();
+    say_copied(printer, copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
+    Ok(run.create(&Disk::default())?)
+}
+
+/// A path as a text in a job file.
+fn toml_text(path: &Path) -> String {
+    serde_json::Value::from(path.to_string_lossy()).to_string()
+}
+
+/// Checks that a run that is gone on with is the one that the rest of the command line describes.
+fn check_resumed(args: &Args, run: &Run) -> Result<(), Failure> {
+    let refused = |why: &str| Err(Failure::new(Exit::Usage, why));
+    if let Some(path) = &args.job {
+        let (text, _) = read_job(path)?;
+        // The table that --profile logged adds to a job without one.
+        if text != run.job_text && logged(&text) != run.job_text {
+            let why = "is not the job that the run was begun with (its job.toml); with --resume leave it out";
+            let out = toml_text(&run.layout.root);
+            return refused(&format!(
+                "{} {why}. For more steps than the run's {}, begin a new run from its end: a job with [init] run = {out} and \
+                 optimizer_state = true, whose steps and schedule count from 1 again",
+                path.display(),
+                run.job().steps
+            ));
+        }
+    }
+    if args.challenge.is_some() && args.challenge != run.file.challenge {
+        return refused("the run was begun with another --challenge, or with none: leave it out");
+    }
+    if args.profile == Some(Profile::Logged) && run.job().rounding.is_none() {
+        return refused("the run was begun in the exact profile: leave --profile logged out");
+    }
+    Ok(())
+}
+
+/// Checks that a job can be trained in the way that is asked for, by so many ranks.
+fn check(args: &Args, role: &Role, job: &Job, begun: Option<&Run>) -> Result<(), Failure> {
+    if let Some(run) = begun {
+        check_resumed(args, run)?;
+    }
+    args.engine.check()?;
+    if args.engine.native.is_some() && job.rounding.is_none() && args.profile != Some(Profile::Logged) {
+        let why = "--native is for the logged profile, and the job is of the exact one, whose products have one result: add \
+                   --profile logged, or leave --native out";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    if args.profile == Some(Profile::Exact) && job.rounding.is_some() {
+        let why = "the job has a [rounding] table: it is of the logged profile; remove the table or --profile exact";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    match (begun, &args.job) {
+        (None, Some(path)) => {
+            let files = JobFiles::new(path, args.data_root.as_deref())?;
+            divides(&read_program(&files, job)?.0, role.ranks())?
+        }
+        (Some(run), _) => divides(run.program(), role.ranks())?,
+        (None, None) => {}
+    }
+    if args.ranks.cross_check.is_none() {
+        return Ok(());
+    }
+    if role.ranks() == 1 {
+        return Err(Failure::new(Exit::Usage, "--cross-check needs two ranks or more"));
+    }
+    if args.profile == Some(Profile::Logged) && job.rounding.is_none() {
+        return Err(Failure::new(Exit::Usage, "--cross-check and --profile logged exclude each other"));
+    }
+    Ok(can_cross_check(job)?)
+}
+
+/// Any rank but 0. An error that rank 0 knows of is rank 0's to print.
+fn work(
+    printer: Printer,
+    place: &RankPlace,
+    coordinator: &[SocketAddr],
+    engine: &EngineArgs,
+    limits: &Limits,
+) -> CommandResult {
+    let (rank, start) = (place.rank, Instant::now());
+    let failed =
+        |error: &dyn std::fmt::Display| Failure::new(Exit::Undecided, format!("rank {rank}: {error}"));
+    let tcp = Tcp::join(coordinator, place.clone()).map_err(|error| failed(&error))?;
+    let mut ranks = network(tcp).map_err(|error| failed(&error))?;
+    let engine = || open(engine).map_err(|failure| EngineError::Stopped(failure.message));
+    let asked = Asked::listen(printer, limits, start);
+    match worker::work_on(engine, ranks.as_mut(), &|| asked.is_asked()) {
+        Ok(()) => Ok(Exit::Match),
+        Err(error) if report(ranks.as_mut(), &error) => {
+            printer.say(format!("rank {rank} stopped, and rank 0 knows why: {error}"));
+            Ok(Exit::Undecided)
+        }
+        Err(error) => Err(failed(&error)),
+    }
+}

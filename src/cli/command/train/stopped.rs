@@ -1,0 +1,118 @@
+//! Training that ends before its last step: because somebody asks for it, or because a value is not finite.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use serde_json::json;
+
+use crate::cli::args::limits::Limits;
+use crate::cli::view::escape::one_line;
+use crate::cli::view::report::{CommandResult, Exit, Printer};
+use crate::net::stop::on_stop;
+use crate::run::dir::Run;
+use crate::run::shell;
+use crate::train::TrainError;
+
+/// Whether somebody asked for the end: by Ctrl-C or SIGTERM (asking twice ends the process at once), or by a limit that is reached.
+pub struct Asked {
+    signalled: Arc<AtomicBool>,
+    limits: Limits,
+    start: Instant,
+    /// The limit that was reached first, in words.
+    reached: OnceLock<String>,
+}
+
+impl Asked {
+    /// Listens from now on. The limits are those of a command that began at `start`.
+    pub fn listen(printer: Printer, limits: &Limits, start: Instant) -> Asked {
+        let asked = Arc::new(AtomicBool::new(false));
+        let flag = asked.clone();
+        let listening = on_stop(move || {
+            flag.store(true, Ordering::Relaxed);
+            printer.say("stopping after this step, with a checkpoint; again ends at once, without one");
+        });
+        if let Err(error) = listening {
+            printer.problem(&format!("signals cannot be waited for, so that Ctrl-C ends at once: {error}"));
+        }
+        Asked { signalled: asked, limits: limits.clone(), start, reached: OnceLock::new() }
+    }
+
+    pub fn is_asked(&self) -> bool {
+        if let Some(why) = self.limits.reached(self.start) {
+            let _ = self.reached.set(why);
+        }
+        self.reached.get().is_some() || self.signalled.load(Ordering::Relaxed)
+    }
+
+    /// Why it ends, in words.
+    fn why(&self) -> &str {
+        self.reached.get().map_or("as was asked", String::as_str)
+    }
+}
+
+/// Says where a run stands that ended early, and how to go on. `options`: those of the command line that a resume needs too.
+pub fn said(
+    printer: Printer,
+    run: &Run,
+    (error, asked): (&TrainError, Option<&Asked>),
+    options: &str,
+) -> CommandResult {
+    let (out, steps) = (&run.layout.root, run.job().steps);
+    let resume = |more: &str| format!("tiebreak train --out {} --resume{options}{more}", shell::path(out));
+    let anyway = || resume(" --stop-on-nan false");
+    // What is there may be of an earlier checkpoint, or none but the beginning.
+    let checkpoint = run.checkpoint_steps()?.last().copied();
+    let (step, headline, not_finite, command) = match error {
+        TrainError::Asked { step } => {
+            let why = asked.map_or("as was asked", Asked::why);
+            (*step, format!("STOPPED after step {step} of {steps}, {why}"), json!(null), resume(""))
+        }
+        TrainError::NotFinite { step, found } => {
+            (*step, format!("STOPPED at step {step} of {steps}: {found}"), json!(found), anyway())
+        }
+        TrainError::LastStateNotFinite { step, first } => {
+            let why = format!("the model holds a value that is not finite: {first}");
+            (
+                *step,
+                format!("STOPPED after the last step, {step}: {why}"),
+                json!({ "first": first }),
+                anyway(),
+            )
+        }
+        _ => (0, error.to_string(), json!(null), resume("")),
+    };
+    let mut lines = vec![headline.clone()];
+    let path = checkpoint.map(|step| run.layout.checkpoint(step));
+    if let (Some(step), Some(path)) = (checkpoint, &path) {
+        lines.push(format!("  the last checkpoint is of step {step}: {}", path.display()));
+    }
+    if not_finite.is_null() {
+        lines.push(format!("  go on, to the same bits: {command}"));
+    } else {
+        let root = shell::path(out);
+        lines.push(format!("  the records up to this step are under a head: tiebreak audit {root} --prefix"));
+        lines.push("  mostly the learning rate (schedule.peak) is too high, there is no clip_norm, or the data hold what is no number \
+                    (tiebreak job check)".into());
+        lines.push(format!("  go on anyway, to the same bits: {command}"));
+    }
+    printer.result(
+        lines,
+        &json!({
+            "run": run.id,
+            "stopped": match asked.and_then(|asked| asked.reached.get()) {
+                _ if !not_finite.is_null() => "not_finite",
+                Some(_) => "limit",
+                None => "asked",
+            },
+            "why": one_line(&headline),
+            "step": step,
+            "steps": steps,
+            "not_finite": not_finite,
+            "checkpoint": path,
+            "checkpoint_step": checkpoint,
+            "resume": command,
+        }),
+    );
+    Ok(Exit::Undecided)
+}

@@ -1,0 +1,433 @@
+//! `tiebreak verdict`.
+
+mod known;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Subcommand;
+use serde_json::json;
+
+use crate::audit::evidence::disclosed_tile;
+use crate::audit::rounding::reference_outcome;
+use crate::audit::{self, checks, plan, replay_to};
+use crate::cli::args::engine::{EngineArgs, open};
+use crate::cli::args::limits::{Limits, Watch};
+use crate::cli::args::{key, verdict_file};
+use crate::cli::view::page;
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
+use crate::commit::record::Record;
+use crate::commit::tensor::TILE_BYTES;
+use crate::commit::tree_head::Signed;
+use crate::dispute::game::verdict::{GAME_VERDICT_MAX, GameVerdict};
+use crate::dispute::verdict::{Claim, Finding, Outcome, VERDICT_MAX, Verdict};
+use crate::engine::cpu::Cpu;
+use crate::engine::session::Session;
+use crate::run::dir::Run;
+use crate::run::disk::{self, Disk};
+use crate::run::{RunError, initial};
+use known::KnownKeys;
+
+/// Check verdicts, or make them smaller.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Re-derive a verdict with the scalar reference, from the file alone (step verdicts need the run).
+    #[command(after_help = "Example: tiebreak verdict check verdict.json --trainer-key trainer.key.pub\n\
+A dispute game's: tiebreak verdict check game-verdict.json --party-key alice.pub --party-key bob.pub --referee-key referee.pub\n\
+Exit code 1 when it convicts, 0 when it does not, 3 when a game's verdict is about nobody whose key was given, 4 when the file does not hold together or\n\
+is about another key, 5 when a party forfeited a game.")]
+    Check(Check),
+    /// Write a verdict as one HTML file for people: both values, the recomputation, the path of hashes, how to check it again.
+    #[command(after_help = "Example: tiebreak verdict report verdict.json -o report.html\n\
+The file has no scripts and needs nothing from elsewhere. It tells what the check found; the evidence is the verdict.")]
+    Report(Report),
+    /// For the trainer: replay the step of a tile verdict and write the bytes of the tile that the run committed.
+    #[command(
+        after_help = "Example: tiebreak verdict disclose verdict.json --run runs/mine --out tile.bin --engine wgpu\n\
+Use the engine that trained: only bytes with the committed hash are written."
+    )]
+    Disclose(Disclose),
+    /// Cut a tile verdict down to one element, with the tile's bytes that the trainer disclosed.
+    #[command(
+        after_help = "Example: tiebreak verdict narrow verdict.json --tile tile.bin --out small.json\n\
+Ask the trainer for the bytes of the tile that the verdict names: at most 4096, in the canonical layout."
+    )]
+    Narrow(Narrow),
+}
+
+#[derive(clap::Args)]
+struct Check {
+    file: PathBuf,
+    /// The trainer's public key: a file or its text.
+    #[arg(long)]
+    trainer_key: Option<String>,
+    /// The run's folder, for a verdict that names a whole step, or an initial state made from weights.
+    #[arg(long)]
+    run: Option<PathBuf>,
+    /// Where data files are that the run does not hold.
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// The files of weights that the run begins from, in the job's order, for a verdict on its initial state.
+    #[arg(long)]
+    weights: Vec<PathBuf>,
+    #[command(flatten)]
+    known: KnownKeys,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+#[derive(clap::Args)]
+struct Report {
+    file: PathBuf,
+    /// Where the page goes.
+    #[arg(long, short)]
+    output: PathBuf,
+    /// The trainer's public key: a file or its text.
+    #[arg(long)]
+    trainer_key: Option<String>,
+    #[command(flatten)]
+    known: KnownKeys,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+#[derive(clap::Args)]
+struct Disclose {
+    file: PathBuf,
+    /// The run's folder.
+    #[arg(long)]
+    run: PathBuf,
+    /// Where the tile's bytes go.
+    #[arg(long)]
+    out: PathBuf,
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(clap::Args)]
+struct Narrow {
+    file: PathBuf,
+    /// The bytes of the committed tile.
+    #[arg(long)]
+    tile: PathBuf,
+    /// Where the smaller verdict goes.
+    #[arg(long)]
+    out: PathBuf,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    match args.command {
+        Command::Check(args) => {
+            let watch = args.limits.watch(printer);
+            match read_game(&args.file)? {
+                Some(game) => check_game(printer, args, game),
+                None => check(printer, args, &watch),
+            }
+        }
+        Command::Report(args) => report(printer, args),
+        Command::Disclose(args) => disclose(printer, args),
+        Command::Narrow(args) => narrow(printer, args),
+    }
+}
+
+/// A verdict file, and its size.
+fn read(file: &Path) -> Result<(Verdict, u64), Failure> {
+    let bytes = disk::read(file, VERDICT_MAX).map_err(named)?;
+    let verdict = Verdict::from_bytes(&bytes).map_err(|error| RunError::malformed(file, error))?;
+    Ok((verdict, bytes.len() as u64))
+}
+
+/// The verdict of a dispute game, if the file is one; nothing if it is another kind of verdict.
+fn read_game(file: &Path) -> Result<Option<(GameVerdict, u64)>, Failure> {
+    let bytes = disk::read(file, GAME_VERDICT_MAX).map_err(named)?;
+    // The first field tells the two kinds apart: each has one encoding.
+    if !bytes.starts_with(b"{\"game\":") {
+        return Ok(None);
+    }
+    let verdict = GameVerdict::from_bytes(&bytes).map_err(|error| RunError::malformed(file, error))?;
+    Ok(Some((verdict, bytes.len() as u64)))
+}
+
+/// Plays a game again.
+fn check_game(printer: Printer, args: Check, (verdict, size): (GameVerdict, u64)) -> CommandResult {
+    let given =
+        [("run", args.run.is_some()), ("data", args.data.is_some()), ("weights", !args.weights.is_empty())];
+    if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!("--{option} is for verdicts on a run; this is a dispute game's, which needs no folder"),
+        ));
+    }
+    let trainer = args.trainer_key.as_deref().map(key::read_public).transpose()?;
+    let referee = verdict.check().map_err(|error| RunError::malformed(&args.file, error))?;
+    let (result, rules) = (&verdict.result, referee.rules());
+    let parties = args.known.parties(rules, trainer.as_ref())?;
+    let mut lines = parties.lines(result);
+    lines.push(format!("  game verdict, {}, of computation {}", bytes_text(size), rules.computation()));
+    lines.push(format!("  {}", parties.referee_line(verdict.events.len())));
+    for game in result.games.iter() {
+        let [a, b] = game.parties;
+        lines.push(format!("  party {a} against party {b}:"));
+        lines.extend(game.found.iter().map(|found| format!("    {found}")));
+    }
+    if result.losses().any(|loss| !loss.reason.convicts()) {
+        lines.push("  a forfeit is the referee's word: nobody else can know what arrived when".into());
+    }
+    let exit = parties.exit(result);
+    let known = parties.json();
+    let value = json!({
+        "kind": "game", "bytes": size, "game": rules.game, "computation": rules.computation(), "parties": known["parties"],
+        "referee": known["referee"], "namesakes": parties.namesakes(), "events": verdict.events.len(),
+        "convicts": parties.convicts(result), "result": result, "exit": exit as u8,
+    });
+    printer.result(lines, &value);
+    Ok(exit)
+}
+
+/// Refuses what only a dispute game's verdict has.
+fn no_game(known: &KnownKeys) -> Result<(), Failure> {
+    if known.party_key.is_empty() && known.referee_key.is_none() {
+        return Ok(());
+    }
+    let why =
+        "--party-key and --referee-key are of dispute games; this verdict is on a run: give --trainer-key";
+    Err(Failure::new(Exit::Usage, why))
+}
+
+/// Refuses what the check of a verdict would not look at.
+fn refuse_unused(args: &Check, outcome: &Outcome) -> Result<(), Failure> {
+    let (run, data, weights) = (args.run.is_some(), args.data.is_some(), !args.weights.is_empty());
+    let why = match outcome {
+        Outcome::NeedsReplay { step: 0, .. } if data => {
+            "--data is for verdicts on a step; this one is on an initial state"
+        }
+        Outcome::NeedsReplay { step: 1.., .. } if weights => {
+            "--weights is for verdicts on an initial state; this one is on a step"
+        }
+        Outcome::NeedsReplay { .. } => return Ok(()),
+        _ if run || data || weights => {
+            "this verdict is checked from its file alone: leave --run, --data and --weights out"
+        }
+        _ => return Ok(()),
+    };
+    Err(Failure::new(Exit::Usage, why))
+}
+
+/// A conviction in lines.
+fn conviction(finding: &Finding) -> Vec<String> {
+    let signed = match finding.signed {
+        Signed::By => "signed by the trainer's key",
+        Signed::Unknown => "signer unknown: give --trainer-key",
+    };
+    vec![
+        format!("CONVICTS run {} ({signed}) from this file alone", finding.run),
+        format!("step {}: {}", finding.step, finding.what),
+    ]
+}
+
+fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
+    no_game(&args.known)?;
+    let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
+    let (verdict, size) = read(&args.file)?;
+    // What is wrong with a verdict that has no such number is found below.
+    args.limits.check("the check of this verdict", verdict.memory().unwrap_or(0))?;
+    let examination = verdict.examine(public.as_ref());
+    let kind = verdict.claim.kind();
+    let mut lines = vec![format!("{kind} verdict, {}", bytes_text(size))];
+    lines.extend(examination.steps.iter().map(|step| format!("  ok: {step}")));
+    let outcome = examination.outcome.map_err(|error| {
+        // How far it held together helps to find what is wrong with it.
+        printer.say(std::mem::take(&mut lines));
+        Failure::from(RunError::malformed(&args.file, error))
+    })?;
+    refuse_unused(&args, &outcome)?;
+    let (convicts, step, finding) = match outcome {
+        Outcome::Convicts(finding) => (true, Some(finding.step), conviction(&finding)),
+        Outcome::DoesNotConvict(why) => (false, None, vec![format!("does not convict: {why}")]),
+        Outcome::NeedsReplay { step, run: id } => {
+            let path = args.run.ok_or_else(|| {
+                let why = match step {
+                    0 => "this verdict names an initial state made from weights: give --run FOLDER and --weights FILE".into(),
+                    step => format!("this verdict names step {step} as a whole: give --run FOLDER"),
+                };
+                Failure::new(Exit::Usage, why)
+            })?;
+            let run = args.limits.open_with_data(&path, args.data.as_ref())?;
+            if run.id != id {
+                return Err(Failure::new(Exit::Usage, format!("{} is another run", path.display())));
+            }
+            let (convicts, text) = match step {
+                0 => weights_verdict(&run, &args.weights)?,
+                step => {
+                    args.limits.check("a replay", plan::memory(&run))?;
+                    watch.planned();
+                    step_verdict(printer, &run, &verdict, step, public.as_ref())?
+                }
+            };
+            (convicts, Some(step), vec![text])
+        }
+    };
+    let text = finding.join("\n");
+    if printer.quiet {
+        lines.clear(); // what came out is to be the first line
+    }
+    lines.extend(finding);
+    printer.result(
+        lines,
+        &json!({
+            "kind": kind,
+            "bytes": size,
+            "checked": examination.steps,
+            "convicts": convicts,
+            "trainer_key_given": public.is_some(),
+            "step": step,
+            "text": text,
+        }),
+    );
+    Ok(if convicts { Exit::Diverges } else { Exit::Match })
+}
+
+fn report(printer: Printer, args: Report) -> CommandResult {
+    let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
+    let _watch = args.limits.watch(printer);
+    let malformed = |error| RunError::malformed(&args.file, error);
+    let name = args.file.file_name().unwrap_or_default().to_string_lossy();
+    let page = match read_game(&args.file)? {
+        Some((verdict, _)) => {
+            let referee = verdict.check().map_err(malformed)?;
+            let parties = args.known.parties(referee.rules(), public.as_ref())?;
+            page::game::page(&verdict, &parties, &name).map_err(malformed)?
+        }
+        None => {
+            no_game(&args.known)?;
+            let (verdict, _) = read(&args.file)?;
+            args.limits.check("the check of this verdict", verdict.memory().unwrap_or(0))?;
+            page::verdict::page(&verdict, public.as_ref(), &name).map_err(malformed)?
+        }
+    };
+    let output = std::path::absolute(&args.output).map_err(RunError::io(&args.output))?;
+    Disk::default().replace(&output, page.as_bytes())?;
+    let text = format!("{}: {}", args.output.display(), bytes_text(page.len() as u64));
+    printer.result(text, &json!({ "file": args.output, "bytes": page.len() }));
+    Ok(Exit::Match)
+}
+
+fn disclose(printer: Printer, args: Disclose) -> CommandResult {
+    let watch = args.limits.watch(printer);
+    let (verdict, _) = read(&args.file)?;
+    let outcome = verdict.check(None).map_err(|error| RunError::malformed(&args.file, error))?;
+    let (Claim::Tile(claim), Outcome::Convicts(finding)) = (&verdict.claim, outcome) else {
+        return Err(Failure::new(Exit::Usage, "only a tile verdict that convicts asks for a tile's bytes"));
+    };
+    let run = args.limits.open(&args.run)?;
+    if run.id != finding.run {
+        return Err(Failure::new(Exit::Usage, format!("{} is another run", args.run.display())));
+    }
+    if args.engine.native.is_some() && run.job().rounding.is_none() {
+        let why = "--native is for the logged profile, and the run is of the exact one: leave it out";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let out = std::path::absolute(&args.out).map_err(RunError::io(&args.out))?;
+    // Known now: a folder that is not there must not cost a replay.
+    if !out.parent().is_some_and(Path::is_dir) {
+        let why = format!("there is no folder for {}", args.out.display());
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    args.limits.check("a replay", plan::memory(&run))?;
+    watch.planned();
+    let mut engine = open(&args.engine)?;
+    let tile = disclosed_tile(&run, engine.as_mut(), finding.step, claim)?.ok_or_else(|| {
+        let why = "this engine computes another tile than the run commits: use the one that trained";
+        Failure::new(Exit::Undecided, why)
+    })?;
+    Disk::default().replace(&out, &tile)?;
+    let text = format!("{} of tile {}: {}", bytes_text(tile.len() as u64), claim.tile, args.out.display());
+    printer.result(text, &json!({ "tile": claim.tile, "bytes": tile.len() }));
+    Ok(Exit::Match)
+}
+
+fn narrow(printer: Printer, args: Narrow) -> CommandResult {
+    let _watch = args.limits.watch(printer);
+    let (verdict, before) = read(&args.file)?;
+    let tile = disk::read(&args.tile, TILE_BYTES as u64)?;
+    let narrowed = verdict.narrowed(&tile).map_err(|error| RunError::malformed(&args.file, error))?;
+    let Some(narrowed) = narrowed else {
+        let text =
+            "the disclosed tile is what the operator makes of its inputs: there is nothing to convict of";
+        printer.result(text, &json!({ "narrowed": false, "text": text }));
+        return Ok(Exit::Match);
+    };
+    let after = narrowed.to_bytes().len() as u64;
+    let file = verdict_file::save(&args.out, &narrowed)?;
+    let text = format!("{} -> {}: {}", bytes_text(before), bytes_text(after), file.display());
+    printer.result(text, &json!({ "narrowed": true, "bytes_before": before, "bytes": after, "file": file }));
+    Ok(Exit::Match)
+}
+
+/// Makes the initial state from the weights that a run names.
+fn weights_verdict(run: &Run, weights: &[PathBuf]) -> Result<(bool, String), Failure> {
+    if weights.is_empty() {
+        let why = "this verdict names an initial state made from weights: give --weights FILE, once for each file of the job";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    // The run id covers both: what the computation begins from, and the files that it says this is.
+    Ok(if initial::of_weights(run, weights)? == run.file.initial {
+        (false, "does not convict: the initial state is the one that the weights' files give".into())
+    } else {
+        (true, "the initial state DIFFERS from the one that the weights' files give".into())
+    })
+}
+
+/// Replays a step with the scalar reference. The way there from the last checkpoint runs on the CPU engine and is
+/// compared record by record.
+fn step_verdict(
+    printer: Printer,
+    run: &Run,
+    verdict: &Verdict,
+    step: u32,
+    key: Option<&crate::commit::keys::PublicKey>,
+) -> Result<(bool, String), Failure> {
+    let checked = checks::structure(run, key)?;
+    // Two heads of one run may be over different records: the verdict is about the one that it carries.
+    let theirs = checked.transcript.records.get(step as usize).map(Record::encode);
+    if theirs.as_ref() != verdict.record.as_ref().map(|record| &record.record.0) {
+        let why = format!("{}: its record of step {step} is not the verdict's", run.layout.root.display());
+        return Err(Failure::new(Exit::Undecided, why));
+    }
+    let mut cpu = Cpu::new(0)?;
+    let mut session = Session::new(&mut cpu, Arc::new(run.program().clone()))?;
+    if let Some((before, what)) = replay_to(run, &checked, &mut session, step)? {
+        let why = format!("step {before} before it differs already: {what}");
+        return Err(Failure::new(Exit::Undecided, why));
+    }
+    let state = session.download_state()?;
+    printer.say(format!("replaying step {step} with the scalar reference ..."));
+    match reference_outcome(run, step, &state, checked.step(step)?)? {
+        audit::Outcome::Matches => {
+            Ok((false, format!("does not convict: step {step} is what the scalar reference computes")))
+        }
+        audit::Outcome::Diverges { what, .. } => {
+            Ok((true, format!("step {step} DIVERGES from the scalar reference: {what}")))
+        }
+        // A log that somebody changed, or a rounding that the log lacks, says nothing about the trainer.
+        audit::Outcome::Inconsistent { what, .. }
+        | audit::Outcome::MissingDecision { what, .. }
+        | audit::Outcome::Incomplete { what }
+        | audit::Outcome::UnboundedFreedom { what }
+        | audit::Outcome::UnexplainedDecisions { what }
+        | audit::Outcome::Unconfirmed { what, .. }
+        | audit::Outcome::EngineFaulty { what, .. } => {
+            Err(Failure::new(Exit::Undecided, format!("step {step} is not decided: {what}")))
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What is said of a replay, whichever command asks for it: what it costs, and how it ended, in words and as an exit code.
+
+use crate::audit::{Outcome, Report};
+use crate::cli::view::report::Exit;
+
+/// Seconds behind the memory that a plan needs, if they were estimated.
+pub fn seconds_text(seconds: Option<f64>) -> String {
+    seconds.map_or(String::new(), |seconds| format!(" and {seconds:.0} s"))
+}
+
+/// The exit code of a report.
+pub fn exit(report: &Report) -> Exit {
+    // --max-time may have cut the plan short.
+    let cut = report.outcome == Outcome::Matches && !report.is_complete();
+    if cut { Exit::Undecided } else { outcome_exit(&report.outcome) }
+}
+
+/// The exit code of an outcome.
+pub fn outcome_exit(outcome: &Outcome) -> Exit {
+    match outcome {
+        Outcome::Matches => Exit::Match,
+        Outcome::Diverges { .. } | Outcome::Inconsistent { .. } => Exit::Diverges,
+        _ => Exit::Undecided,
+    }
+}
+
+/// How an audit ended, in a line.
+pub fn headline(report: &Report) -> String {
+    match &report.outcome {
+        Outcome::Matches if report.is_complete() => {
+            let how = if report.native { " with native products (replication only)" } else { "" };
+            let (run, engine, steps) = (report.run.short(), &report.engine, report.steps_replayed());
+            match report.end_checked {
+                true if steps == u64::from(report.steps) => format!("MATCHES: run {run} on {engine}{how}"),
+                true => format!("MATCHES: {steps} of {} steps of run {run} on {engine}{how}", report.steps),
+                false => format!(
+                    "MATCHES: {steps} of {} steps of run {run}, not its end, on {engine}{how}",
+                    report.steps
+                ),
+            }
+        }
+        Outcome::Matches => format!(
+            "NOT FINISHED: {} of {} planned steps of run {} match on {}",
+            report.steps_replayed(),
+            report.plan.steps(),
+            report.run.short(),
+            report.engine
+        ),
+        other => outcome_text(other),
+    }
+}
+
+/// How an audit, or a replay of a part of a step, ended.
+pub fn outcome_text(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Matches => "MATCHES".into(),
+        Outcome::Diverges { step, what } => format!("DIVERGES at step {step}: {what}"),
+        Outcome::Inconsistent { step, what } => format!("DIVERGES at step {step}, without a replay: {what}"),
+        Outcome::MissingDecision { step, what } => format!("COULD NOT DECIDE at step {step}: {what}"),
+        Outcome::Incomplete { what } => format!("INCOMPLETE: {what}"),
+        Outcome::UnboundedFreedom { what } => format!("UNBOUNDED FREEDOM: {what}"),
+        Outcome::UnexplainedDecisions { what } => format!("COULD NOT DECIDE: {what}"),
+        Outcome::Unconfirmed { step, what } => format!("NOT CONFIRMED at step {step}: {what}"),
+        Outcome::EngineFaulty { step, engine, what } => {
+            format!(
+                "NOBODY IS ACCUSED: at step {step} {engine} differs from the scalar reference, which agrees with the trainer ({what})"
+            )
+        }
+    }
+}
