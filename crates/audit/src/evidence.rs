@@ -31,7 +31,7 @@ use tiebreak_run::step::{Outputs, Tracer, replayer, scalars};
 ///
 /// # Errors
 /// If the engine fails, or the run's log cannot be read.
-pub fn outputs(
+pub(crate) fn outputs(
     run: &Run,
     session: &mut Session,
     step: u32,

@@ -84,7 +84,7 @@ pub fn union(mut ranges: Vec<Range>) -> Vec<Range> {
 }
 
 /// The steps of 1..=`steps` that are in none of the ranges, which are ascending and apart.
-pub fn gaps(covered: &[Range], steps: u32) -> Vec<Range> {
+pub(crate) fn gaps(covered: &[Range], steps: u32) -> Vec<Range> {
     let mut gaps = Vec::new();
     let mut next = 1;
     for &(first, last) in covered {

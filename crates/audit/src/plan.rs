@@ -183,7 +183,7 @@ impl ReplayPlan {
     }
 
     /// What is not replayed, in words.
-    pub fn left_out(&self, steps: u32) -> Option<String> {
+    pub(crate) fn left_out(&self, steps: u32) -> Option<String> {
         let left = u64::from(steps).saturating_sub(self.steps());
         (left > 0).then(|| format!("{left} of {steps} steps were not in the plan"))
     }

@@ -44,7 +44,7 @@ pub(crate) fn may_lack_a_decision(mine: &StepRecord, theirs: &StepRecord) -> boo
 }
 
 /// The outcome for such a difference.
-pub fn missing(step: u32, mine: &StepRecord, theirs: &StepRecord) -> Outcome {
+pub(crate) fn missing(step: u32, mine: &StepRecord, theirs: &StepRecord) -> Outcome {
     let what = format!(
         "{} differ; a missing decision explains that as well as a trainer that computed something else",
         differences(mine, theirs).join(", ")

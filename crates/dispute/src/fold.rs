@@ -14,13 +14,13 @@ use tiebreak_contract::program::graph::{Graph, LoggedProduct, Primitive, TensorI
 use tiebreak_record::rounding::legal::{Accumulation, Exact, IntegerSums, part_unit};
 
 /// The logged product that a node rounds, if it rounds one.
-pub fn logged_product(graph: &Graph, node: usize) -> Option<&LoggedProduct> {
+pub(crate) fn logged_product(graph: &Graph, node: usize) -> Option<&LoggedProduct> {
     let output = graph.nodes[node].output;
     graph.logged.iter().find(|logged| logged.output == output)
 }
 
 /// The parts of the rows of a logged product: one, or two.
-pub fn parts(logged: &LoggedProduct) -> usize {
+pub(crate) fn parts(logged: &LoggedProduct) -> usize {
     logged.exact.len()
 }
 

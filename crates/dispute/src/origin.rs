@@ -35,7 +35,7 @@ pub enum Origin {
 }
 
 /// The two operands of every accumulation, and the phase that holds the step's whole gradient.
-pub fn accumulation(micro_batches: u32) -> (Vec<(Phase, Phase)>, Phase) {
+pub(crate) fn accumulation(micro_batches: u32) -> (Vec<(Phase, Phase)>, Phase) {
     let mut operands = Vec::new();
     let mut waiting: Vec<(u32, Phase)> = Vec::new();
     let mut add = |left: Phase, right: Phase| {

@@ -65,7 +65,7 @@ pub enum Kind {
 
 impl Kind {
     /// The ones that a trainer of either profile can play.
-    pub const ALL: [Kind; 11] = {
+    pub(crate) const ALL: [Kind; 11] = {
         use Kind::*;
         [
             WeightBefore,

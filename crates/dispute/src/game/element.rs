@@ -330,7 +330,7 @@ pub enum Part {
 ///
 /// # Errors
 /// If a slice is missing, or a committed value is one that no honest step has.
-pub fn part(
+pub(crate) fn part(
     graph: &Graph,
     node: usize,
     element: usize,
@@ -432,7 +432,7 @@ pub fn terms(
 }
 
 /// The tensors that a need reads.
-pub fn reads(graph: &Graph, node: usize, need: Need) -> Vec<TensorId> {
+pub(crate) fn reads(graph: &Graph, node: usize, need: Need) -> Vec<TensorId> {
     let primitive = &graph.nodes[node].primitive;
     if let Some(of) = LoggedElement::of(graph, node, 0) {
         return of.operands().to_vec();

@@ -118,7 +118,7 @@ pub const LEAF_MAX: u64 = 64 * 1024;
 pub(crate) const SUPPLY_MAX: u64 = 96 * 1024;
 
 /// All moves.
-pub const MOVES: [Move; 21] = {
+pub(crate) const MOVES: [Move; 21] = {
     use Clock::{Moves, Replay};
     use Kind::*;
     use Size::{Fixed, Level};
@@ -152,7 +152,7 @@ pub const MOVES: [Move; 21] = {
 };
 
 /// A question's kind.
-pub fn kind(question: &Question) -> Kind {
+pub(crate) fn kind(question: &Question) -> Kind {
     match question {
         Question::Commit => Kind::Commit,
         Question::Logs { .. } => Kind::Logs,
@@ -181,7 +181,7 @@ pub fn kind(question: &Question) -> Kind {
 }
 
 /// The row of a question.
-pub fn row(kind: Kind) -> &'static Move {
+pub(crate) fn row(kind: Kind) -> &'static Move {
     // The table has a row for each kind, in order; the test below holds it.
     &MOVES[kind as usize]
 }
@@ -196,7 +196,7 @@ pub enum Of {
 }
 
 /// What a question is about.
-pub fn of(question: &Question) -> Of {
+pub(crate) fn of(question: &Question) -> Of {
     match question {
         Question::Evidence { subject: Subject::Batch { .. }, .. } => Of::Batch,
         _ => Of::Node,
@@ -237,7 +237,7 @@ pub const QUESTION_MAX: u64 = 1024;
 pub const CARRIED_MAX: u64 = QUESTION_MAX + SUPPLY_MAX;
 
 /// The most bytes of any sealed answer.
-pub fn largest(rules: &Rules) -> u64 {
+pub(crate) fn largest(rules: &Rules) -> u64 {
     let of = [Of::Batch, Of::Node];
     let asked =
         |row: &&Move| rules.is_logged() || !matches!(row.kind, Kind::Logs | Kind::Supply | Kind::LogBlock);
@@ -325,7 +325,7 @@ fn paths() -> [(&'static [Kind], Of); 4] {
 }
 
 /// What a game of two takes at most.
-pub fn bound(rules: &Rules, clocks: &super::terms::Clocks) -> Bound {
+pub(crate) fn bound(rules: &Rules, clocks: &super::terms::Clocks) -> Bound {
     let (supply, logs) = (supply_bound(rules, clocks), 2 * rules.log_bytes());
     let mut bound = Bound { messages: 0, bytes: 0, log_bytes: logs, milliseconds: 0, supply };
     for (path, of) in paths() {

@@ -9,7 +9,7 @@ use tiebreak_record::commit::multiproof;
 use tiebreak_record::commit::tensor::Hash;
 
 /// How many levels of a binary tree one question opens: up to 64 subtrees.
-pub const LEVELS: u32 = 6;
+pub(crate) const LEVELS: u32 = 6;
 
 /// How the values of two subtrees become that of the tree over both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Join {
 
 /// How many integer sums there are of rows of so many parts: of products and their absolute values by pairs of parts, and of the parts of row
 /// and column.
-pub fn sums(parts: u8) -> usize {
+pub(crate) fn sums(parts: u8) -> usize {
     let parts = usize::from(parts);
     2 * parts * parts + 2 * parts
 }
@@ -116,7 +116,7 @@ pub fn parent(join: Join, count: u64, leaf: u64, values: &[Vec<u8>], top: bool) 
 }
 
 /// How many questions lead from a tree of `count` leaves to one of at most `leaf` leaves.
-pub fn depth(count: u64, leaf: u64) -> u32 {
+pub(crate) fn depth(count: u64, leaf: u64) -> u32 {
     let mut questions = 0;
     let mut count = count;
     while count > leaf.max(1) {

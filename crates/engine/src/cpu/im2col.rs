@@ -5,7 +5,12 @@ use rayon::prelude::*;
 use tiebreak_contract::program::im2col::ConvGeometry;
 
 /// The patches of `input` [N, height, width, channels] into `out`, a row of patches a task.
-pub fn run(input: &[u32], [height, width, channels]: [u32; 3], geometry: &ConvGeometry, out: &mut [u32]) {
+pub(crate) fn run(
+    input: &[u32],
+    [height, width, channels]: [u32; 3],
+    geometry: &ConvGeometry,
+    out: &mut [u32],
+) {
     let [down, across] = geometry.size;
     let [taps_down, taps_across] = geometry.kernel;
     let pixel = channels as usize;

@@ -78,7 +78,7 @@ fn for_runs(dims: [u32; 4], first: usize, len: usize, mut each: impl FnMut(usize
 }
 
 /// Runs `body` for every element of `dims` into `out`. `words` and `views` are the inputs.
-pub fn run(body: &Body, dims: [u32; 4], words: &[&[u32]], views: &[View], out: &mut [u32]) {
+pub(crate) fn run(body: &Body, dims: [u32; 4], words: &[&[u32]], views: &[View], out: &mut [u32]) {
     let indexed = body.code.iter().any(|instr| matches!(instr, Instr::Index(_)));
     if dims[3] == 1 && dims[2] > 1 && !indexed {
         // Runs lie along the last dimension: one of length 1 is none.

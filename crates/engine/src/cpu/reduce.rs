@@ -129,7 +129,7 @@ impl Blocks {
 }
 
 /// [outer, len, inner] -> [outer, blocks, inner].
-pub fn tree_sum(input: &[u32], blocks: Blocks, inner: usize, out: &mut [u32]) {
+pub(crate) fn tree_sum(input: &[u32], blocks: Blocks, inner: usize, out: &mut [u32]) {
     if inner == 1 {
         let per_task = blocks.per_task();
         out.par_chunks_mut(per_task).enumerate().for_each(|(task, out)| {
@@ -156,7 +156,7 @@ pub fn tree_sum(input: &[u32], blocks: Blocks, inner: usize, out: &mut [u32]) {
 }
 
 /// out[s] = the tree sum of rows input[order[i]], i in offsets[s]..offsets[s+1]; rows of `width`.
-pub fn segment_sum(input: &[u32], order: &[u32], offsets: &[u32], width: usize, out: &mut [u32]) {
+pub(crate) fn segment_sum(input: &[u32], order: &[u32], offsets: &[u32], width: usize, out: &mut [u32]) {
     out.par_chunks_mut(width).enumerate().for_each(|(segment, out)| {
         let places = offsets[segment] as usize..offsets[segment + 1] as usize;
         let rows = order[places].iter().map(|&i| &input[i as usize * width..(i as usize + 1) * width]);
@@ -165,7 +165,7 @@ pub fn segment_sum(input: &[u32], order: &[u32], offsets: &[u32], width: usize, 
 }
 
 /// [.., len] -> [.., blocks] by order key.
-pub fn row_max(input: &[u32], blocks: Blocks, out: &mut [u32]) {
+pub(crate) fn row_max(input: &[u32], blocks: Blocks, out: &mut [u32]) {
     let per_task = blocks.per_task();
     out.par_chunks_mut(per_task).enumerate().for_each(|(task, out)| {
         for (i, max) in out.iter_mut().enumerate() {

@@ -14,7 +14,12 @@ use tiebreak_contract::program::logged::{bf16_body, round_body};
 const TASK: usize = 1 << 15;
 
 /// Runs a node that is a cast or a rounding with a floor; says whether it was one.
-pub fn run<'a>(graph: &Graph, node: &Node, words: impl Fn(TensorId) -> &'a [u32], out: &mut [u32]) -> bool {
+pub(crate) fn run<'a>(
+    graph: &Graph,
+    node: &Node,
+    words: impl Fn(TensorId) -> &'a [u32],
+    out: &mut [u32],
+) -> bool {
     let Primitive::Map { body, inputs, .. } = &node.primitive else { return false };
     match &*body.name {
         "to_bf16.v1"

@@ -23,7 +23,7 @@ use tiebreak_record::commit::trace::{Places, Trace, leaf_place};
 ///
 /// # Errors
 /// As [`Replays::disputed`].
-pub fn answer(replays: &mut Replays, step: u32, field: Field) -> Result<Option<Answer>, PartyError> {
+pub(crate) fn answer(replays: &mut Replays, step: u32, field: Field) -> Result<Option<Answer>, PartyError> {
     if field == Field::State {
         return Ok(Some(state(replays, step)?));
     }

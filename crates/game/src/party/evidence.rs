@@ -21,7 +21,7 @@ use tiebreak_run::run::dir::Run;
 ///
 /// # Errors
 /// If a file cannot be read, the engine fails, or a step comes out differently than its record says.
-pub fn answer(
+pub(crate) fn answer(
     replays: &mut Replays,
     subject: Subject,
     element: u64,
@@ -135,7 +135,7 @@ fn operands(
 ///
 /// # Errors
 /// As [`answer`].
-pub fn total(
+pub(crate) fn total(
     replays: &mut Replays,
     subject: Subject,
     element: u64,
@@ -150,7 +150,7 @@ pub fn total(
 ///
 /// # Errors
 /// As [`answer`].
-pub fn terms(
+pub(crate) fn terms(
     replays: &mut Replays,
     subject: Subject,
     (element, fold): (u64, Fold),

@@ -35,7 +35,7 @@ use tiebreak_run::run::transcript;
 use tiebreak_train::conduct::{Conduct, Honest};
 
 /// The most bytes of a question.
-pub const QUESTION_MAX: u64 = 1 << 14;
+pub(crate) const QUESTION_MAX: u64 = 1 << 14;
 
 /// A party of a game.
 pub struct Party {

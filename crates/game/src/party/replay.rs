@@ -255,7 +255,7 @@ pub(crate) fn operands_of(run: &Run, phase: Phase, node: usize) -> BTreeSet<Tens
 }
 
 /// The logged product whose rounded output a node makes, and its number.
-pub fn logged_product(run: &Run, phase: Phase, node: usize) -> Option<(usize, &LoggedProduct)> {
+pub(crate) fn logged_product(run: &Run, phase: Phase, node: usize) -> Option<(usize, &LoggedProduct)> {
     let graph = graph_of(run.program(), phase);
     let output = graph.nodes.get(node)?.output;
     graph.logged.iter().enumerate().find(|(_, logged)| logged.output == output)

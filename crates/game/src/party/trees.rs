@@ -19,13 +19,13 @@ fn ranges(leaves: usize, first: u64, count: u64) -> Option<Vec<Range<usize>>> {
 }
 
 /// The children of a node of RFC 6962's tree.
-pub fn rfc6962(leaves: &[Digest], first: u64, count: u64) -> Option<Base64> {
+pub(crate) fn rfc6962(leaves: &[Digest], first: u64, count: u64) -> Option<Base64> {
     let values = ranges(leaves.len(), first, count)?.into_iter();
     Some(Base64(values.flat_map(|range| merkle::root(&leaves[range]).0).collect()))
 }
 
 /// The children of a node of BLAKE3's tree over a tensor's slices.
-pub fn blake3(slices: &[Hash], first: u64, count: u64) -> Option<Base64> {
+pub(crate) fn blake3(slices: &[Hash], first: u64, count: u64) -> Option<Base64> {
     let values = ranges(slices.len(), first, count)?.into_iter();
     Some(Base64(values.flat_map(|range| multiproof::subtree(multiproof::blake3, &slices[range])).collect()))
 }

@@ -19,7 +19,7 @@ pub struct Wrong {
 }
 
 /// Looks for the first key that is unknown, missing or of a wrong type or value. A text that is no TOML is not looked at: `None`.
-pub fn check(text: &str) -> Option<Wrong> {
+pub(crate) fn check(text: &str) -> Option<Wrong> {
     check_table(DeTable::parse(text).ok()?.get_ref())
 }
 

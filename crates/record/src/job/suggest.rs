@@ -86,7 +86,7 @@ const SYNONYMS: &[(&str, &str)] = &[
 const NAME_MAX: usize = 64;
 
 /// The key that `name` in a table (its path in [`super::reference`]) of this kind may stand for: a name in the same table, or else a dotted path.
-pub fn key(table: &str, kind: Option<&str>, name: &str) -> Option<String> {
+pub(crate) fn key(table: &str, kind: Option<&str>, name: &str) -> Option<String> {
     let here = |path: &str| {
         let mut keys = keys_of(table, kind);
         keys.find(|key| key.path == path).map(|key| key.name().to_string())
@@ -111,7 +111,7 @@ pub fn key(table: &str, kind: Option<&str>, name: &str) -> Option<String> {
 }
 
 /// The candidate that a slip of the pen or two makes of `name`: one for every three letters.
-pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if name.len() > NAME_MAX {
         return None;
     }

@@ -29,7 +29,7 @@ const CLASSES: u32 = 1000;
 const PLANES: u32 = 3;
 
 /// The model of this name, for images of `[planes, height, width]`; `None` if there is none.
-pub fn model(name: &str, [planes, height, width]: [u32; 3], classes: u32) -> Option<Model> {
+pub(crate) fn model(name: &str, [planes, height, width]: [u32; 3], classes: u32) -> Option<Model> {
     let [three, deep, deepest] = [[3, 4, 6, 3], [3, 4, 23, 3], [3, 8, 36, 3]];
     let resnet = |block: &str, blocks: [u32; 4], [groups, width_per_group]: [u32; 2]| {
         json!({ "kind": "resnet", "stem": "imagenet", "order": "post", "norm": "batch", "stages": [64, 128, 256, 512], "block": block,
@@ -91,7 +91,7 @@ struct Pixels {
 ///
 /// # Errors
 /// If it is no such object, or describes a network that this version does not have.
-pub fn timm(text: &str) -> Result<Model, String> {
+pub(crate) fn timm(text: &str) -> Result<Model, String> {
     let Timm { architecture, num_classes, global_pool, model_args, pretrained_cfg, beside } =
         serde_json::from_str(text).map_err(|error| format!("it is no configuration of timm's: {error}"))?;
     if let Some(pool) = global_pool.filter(|pool| pool != "avg") {

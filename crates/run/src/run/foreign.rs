@@ -14,7 +14,12 @@ use tiebreak_record::job::spec::DataFiles;
 ///
 /// # Errors
 /// If it is: with what it is, and what to do.
-pub fn refuse(path: &Path, spec: &DataFiles, sample: &[BatchTensor], look: &Look) -> Result<(), RunError> {
+pub(crate) fn refuse(
+    path: &Path,
+    spec: &DataFiles,
+    sample: &[BatchTensor],
+    look: &Look,
+) -> Result<(), RunError> {
     let name = path.to_string_lossy();
     let is_raw = !is_npy(&name) && !is_safetensors(&name);
     let foreign = Format::of(look).filter(|format| match (format, spec) {

@@ -123,7 +123,7 @@ fn gpt2(config: &Gpt2) -> Result<Gpt, String> {
 }
 
 /// Whether a `config.json` is of a model of the same kind as this one, whatever its sizes.
-pub fn is_of(config: &[u8], model: &Model) -> bool {
+pub(crate) fn is_of(config: &[u8], model: &Model) -> bool {
     let parsed = std::str::from_utf8(config).ok().and_then(|text| parse(text).ok());
     parsed.is_some_and(|parsed| std::mem::discriminant(&parsed) == std::mem::discriminant(model))
 }

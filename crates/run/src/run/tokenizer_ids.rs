@@ -15,7 +15,7 @@ pub(crate) fn is_vocabulary(name: &str) -> bool {
 }
 
 /// The least number that is above every id; nothing if no file says it. `get`: the file of a name.
-pub fn below<'a>(get: impl Fn(&str) -> Option<&'a [u8]>) -> Option<u32> {
+pub(crate) fn below<'a>(get: impl Fn(&str) -> Option<&'a [u8]>) -> Option<u32> {
     let (name, bytes) = VOCABULARIES.iter().find_map(|name| Some((*name, get(name)?)))?;
     let own = match name {
         "tokenizer.json" => {

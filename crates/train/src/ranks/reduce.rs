@@ -142,7 +142,7 @@ impl Tree<'_> {
 
 /// The sum of the whole step's gradients, the same on every rank, from every rank's partial sums. The values of the tiles of this
 /// rank's shard of every addition go to `tiles`, addition after addition.
-pub fn sum(
+pub(crate) fn sum(
     session: &mut Session,
     collective: &mut dyn Collective,
     plan: &ShardPlan,

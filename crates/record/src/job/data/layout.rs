@@ -12,9 +12,9 @@ use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::models::{BatchTensor, Input};
 
 /// Planes, rows and columns of the images of CIFAR-10 and CIFAR-100.
-pub const CIFAR: [u64; 3] = [3, 32, 32];
+pub(crate) const CIFAR: [u64; 3] = [3, 32, 32];
 /// The most samples of a run's data.
-pub const SAMPLES_MAX: u64 = 1 << 40;
+pub(crate) const SAMPLES_MAX: u64 = 1 << 40;
 
 /// One batch tensor of a part's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,7 +260,7 @@ impl Layout {
 ///
 /// # Errors
 /// If it does not.
-pub fn fits(spec: &DataFiles, tensors: &[BatchTensor]) -> Result<(), &'static str> {
+pub(crate) fn fits(spec: &DataFiles, tensors: &[BatchTensor]) -> Result<(), &'static str> {
     let wrong = "this kind of data does not fit the model: a gpt wants bytes or tokens, every other model idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays";
     let [inputs, labels] = tensors else {
         return Err("data files give two batch tensors, inputs and labels; the program has another number");

@@ -178,7 +178,7 @@ impl Header {
 ///
 /// # Errors
 /// As [`Header::parse`], [`Header::place`] and [`Header::check_filled`].
-pub fn place(header: &[u8], name: &str, file_bytes: u64) -> Result<ArrayPlace, String> {
+pub(crate) fn place(header: &[u8], name: &str, file_bytes: u64) -> Result<ArrayPlace, String> {
     let header = Header::parse(header, file_bytes)?;
     let place = header.place(name)?;
     header.check_filled()?;
