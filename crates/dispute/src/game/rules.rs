@@ -281,7 +281,7 @@ impl Rules {
     }
 
     /// The Merkle leaf of a tensor with this BLAKE3 root.
-    pub(crate) fn tensor_leaf(&self, subject: Subject, root: &Hash) -> Option<Digest> {
+    pub fn tensor_leaf(&self, subject: Subject, root: &Hash) -> Option<Digest> {
         let (name, ty) = self.tensor(subject)?;
         Some(table::leaf(&name, &tensor::digest_from_root(&ty, root)))
     }

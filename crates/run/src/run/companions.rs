@@ -29,7 +29,7 @@ const FILE_MAX: u64 = 1 << 26;
 /// The most bytes of all files of a run.
 const ALL_MAX: u64 = 1 << 27;
 /// Whether a file of a run may have this name.
-pub(crate) fn is_name(name: &str) -> bool {
+pub fn is_name(name: &str) -> bool {
     SETS.iter().any(|set| set.contains(&name))
 }
 
