@@ -256,10 +256,10 @@ pub(crate) fn judged_from_slices(
     Ok(judge(graph, logged, place, accumulation, Verified { graph, slices })?.0)
 }
 
-/// The slices of whole operands that [`unlogged_from_slices`] reads, and [`judged_from_slices`] where decisions can be about the element.
+/// The slices of whole operands that `unlogged_from_slices` reads, and `judged_from_slices` where decisions can be about the element.
 ///
 /// # Errors
-/// As [`judged_from_slices`].
+/// As `judged_from_slices`.
 pub fn slices_read(
     graph: &Graph,
     logged: &LoggedProduct,
@@ -278,7 +278,7 @@ pub fn slices_read(
 /// The same from whole operands, with the slices of them that were read.
 ///
 /// # Errors
-/// As [`judged_from_slices`].
+/// As `judged_from_slices`.
 pub fn judged_from_tensors(
     graph: &Graph,
     logged: &LoggedProduct,

@@ -14,7 +14,7 @@ use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, Tensor
 use tiebreak_record::commit::tensor::{SLICE_BYTES, tile_range};
 
 /// The most single elements that a leaf may read, counted before anything is computed: minutes of one core.
-pub(crate) const READS_MAX: u64 = 1 << 31;
+pub const READS_MAX: u64 = 1 << 31;
 
 /// Why a leaf cannot be decided.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -79,7 +79,7 @@ pub(crate) fn leaf_bytes(
     Ok(bytes)
 }
 
-/// The greatest [`leaf_bytes`] of a node's elements, over some that are spread over its output.
+/// The greatest `leaf_bytes` of a node's elements, over some that are spread over its output.
 ///
 /// # Errors
 /// If an element can read more than [`super::leaf::READS_MAX`] elements.

@@ -15,7 +15,7 @@ use crate::arith::rounding_grid::GridRule;
 use crate::arith::{DType, float};
 
 /// The name of the body that rounds a logged product to its grid.
-pub(crate) const ROUND_TO_GRID: &str = "round_to_grid.v1";
+pub const ROUND_TO_GRID: &str = "round_to_grid.v1";
 
 /// What rounds the product to its grid.
 fn rounding(logged: &LoggedProduct) -> Primitive {

@@ -281,7 +281,7 @@ impl Program {
     }
 
     /// Whether the micro graph counts labels, an output `labels`, and the update makes means of all that the micro-batches sum.
-    pub(crate) fn counts_labels(&self) -> bool {
+    pub fn counts_labels(&self) -> bool {
         self.micro.output(port::LABELS).is_some()
     }
 

@@ -357,7 +357,7 @@ pub(crate) fn part(
 /// The slices that a need reads of whole input tensors.
 ///
 /// # Errors
-/// As [`part`].
+/// As `part`.
 pub fn slices_read(
     graph: &Graph,
     node: usize,
@@ -381,7 +381,7 @@ pub fn slices_read(
 /// The values of the subtrees `ranges` of an element's terms, from whole input tensors.
 ///
 /// # Errors
-/// As [`part`].
+/// As `part`.
 pub fn subtotals(
     graph: &Graph,
     node: usize,
@@ -399,7 +399,7 @@ pub fn subtotals(
 /// The value of the whole tree of an element's terms, from whole input tensors.
 ///
 /// # Errors
-/// As [`part`].
+/// As `part`.
 pub fn total(
     graph: &Graph,
     node: usize,
@@ -420,7 +420,7 @@ pub fn total(
 /// How many terms a fold of an element has, from whole input tensors.
 ///
 /// # Errors
-/// As [`part`].
+/// As `part`.
 pub fn terms(
     graph: &Graph,
     node: usize,

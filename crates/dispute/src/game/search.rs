@@ -9,7 +9,7 @@ use tiebreak_record::commit::multiproof;
 use tiebreak_record::commit::tensor::Hash;
 
 /// How many levels of a binary tree one question opens: up to 64 subtrees.
-pub(crate) const LEVELS: u32 = 6;
+pub const LEVELS: u32 = 6;
 
 /// How the values of two subtrees become that of the tree over both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

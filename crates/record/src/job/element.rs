@@ -112,7 +112,7 @@ pub struct ArrayPlace {
 }
 
 /// The most dimensions of an array.
-pub(crate) const DIMENSIONS_MAX: usize = 4;
+pub const DIMENSIONS_MAX: usize = 4;
 
 impl ArrayPlace {
     /// Bytes of the array; `None` if its shape is too large for any file, or has too many dimensions.

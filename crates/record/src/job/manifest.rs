@@ -16,7 +16,7 @@ use crate::commit::{Malformed, merkle, multiproof};
 /// The most bytes of a file.
 pub const FILE_MAX: u64 = 1 << 40;
 /// The most files of a run's data.
-pub(crate) const FILES_MAX: usize = 1 << 16;
+pub const FILES_MAX: usize = 1 << 16;
 /// Bytes of a group: what is read and checked at once. A subtree of BLAKE3's tree.
 pub(crate) const GROUP_BYTES: usize = 64 * 1024;
 /// Slices of a group.

@@ -156,7 +156,7 @@ pub struct Augment {
 }
 
 /// The most pixels of zeros around an image.
-pub(crate) const CROP_MAX: u32 = 1 << 8;
+pub const CROP_MAX: u32 = 1 << 8;
 
 impl Augment {
     /// Whether images are moved.

@@ -24,7 +24,7 @@ pub struct Decision {
 }
 
 /// The most bits of a decision. A threshold of more than 2^18 grid steps has no use.
-pub(crate) const BITS_MAX: u8 = 20;
+pub const BITS_MAX: u8 = 20;
 
 impl Decision {
     /// The index nearest to `near`, where x lies, that has this residue; of two as near, the one on x's side.

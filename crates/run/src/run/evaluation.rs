@@ -30,11 +30,7 @@ pub struct EvaluationData {
 ///
 /// # Errors
 /// If a file cannot be read, is malformed, or the files do not fit a sample's batch tensors.
-pub fn open(
-    spec: &DataSpec,
-    paths: &[PathBuf],
-    sample: &[BatchTensor],
-) -> Result<EvaluationData, RunError> {
+pub fn open(spec: &DataSpec, paths: &[PathBuf], sample: &[BatchTensor]) -> Result<EvaluationData, RunError> {
     opened(spec, paths, sample, data::manifest)
 }
 

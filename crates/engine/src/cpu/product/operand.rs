@@ -72,7 +72,7 @@ impl Operand {
         Operand { digits, batch, rows, k, block, integers, absmaxes }
     }
 
-    /// The patches of this operand's integers, gathered as products read them. Its absmaxes are to be said ([`Operand::with_absmaxes`]).
+    /// The patches of this operand's integers, gathered as products read them. Its absmaxes are to be said (`Operand::with_absmaxes`).
     /// `memory` gives at least so many words with any contents.
     ///
     /// # Panics

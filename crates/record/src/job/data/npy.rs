@@ -8,7 +8,7 @@ pub const MAGIC: &[u8] = b"\x93NUMPY";
 /// The most bytes before the header: the magic, the version and the header's length.
 pub const PREAMBLE_MAX: usize = 12;
 /// The most bytes of a header: it lies in the first slice of a file, so that a referee is shown no more. numpy writes about a hundred.
-pub(crate) const HEADER_MAX: usize = SLICE_BYTES - PREAMBLE_MAX;
+pub const HEADER_MAX: usize = SLICE_BYTES - PREAMBLE_MAX;
 
 /// The bytes of a header inside its file, from the file's first bytes ([`PREAMBLE_MAX`], or all if there are fewer).
 ///

@@ -12,7 +12,7 @@ use crate::job::element::{ArrayPlace, Element};
 /// Bytes of the header's length.
 pub const PREAMBLE: usize = 8;
 /// The most bytes of a header.
-pub(crate) const HEADER_MAX: u64 = 1 << 20;
+pub const HEADER_MAX: u64 = 1 << 20;
 /// The most bytes of a header of a file of data, length and all: a referee is shown it with each element of a batch.
 pub const DATA_HEADER_MAX: usize = 16 << 10;
 
