@@ -10,7 +10,7 @@ import tomllib
 
 from hashes import BASE, ORDER, P, _multiply, blake3, derive, ed25519_verifies, merkle_root
 from program_example import program
-from run_format import F32, canonical_job, listed, option, sized, state_digest, table_root, tensor_digest
+from run_format import F32, job_digest, listed, option, sized, state_digest, table_root, tensor_digest
 
 JOB = """steps = 1
 program = "line.program"
@@ -62,7 +62,7 @@ class Key:
 
 def computation():
     """(fields of the terms, computation digest)"""
-    job = derive("tiebreak 2 job", canonical_job(tomllib.loads(JOB)))
+    job = job_digest(tomllib.loads(JOB), None)
     digest, data = derive("tiebreak 2 program", program()), bytes([0xDA]) * 32
     weight = tensor_digest(F32, [1], blake3(bytes(4)))
     initial = state_digest(table_root([("param/w", weight)]), merkle_root([]), merkle_root([]))

@@ -57,6 +57,12 @@ def listed(items):
     return struct.pack("<I", len(items)) + b"".join(items)
 
 
+def job_digest(job, program):
+    """The digest of the settings of a job: texts by their keys, in the order of these."""
+    settings = sorted(canonical_job(job, program).items())
+    return derive("tiebreak 2 job", listed([sized(key.encode()) + sized(value.encode()) for key, value in settings]))
+
+
 def option(digest):
     return b"\0" if digest is None else b"\1" + digest
 
@@ -247,8 +253,7 @@ class Run:
         same("run.json: contract", file["contract"], "tiebreak-contract-2")
         self.key = None if file["trainer_key"] is None else Key(file["trainer_key"])
         challenge = option(None if file["challenge"] is None else unhex(file["challenge"], 32))
-        settings = sorted(canonical_job(self.job, self.program).items())
-        job = derive("tiebreak 2 job", listed([sized(key.encode()) + sized(value.encode()) for key, value in settings]))
+        job = job_digest(self.job, self.program)
         program, self.initial = unhex(file["program"], 32), unhex(file["initial"], 32)
         must("run.json: above 65536 data files", len(file["data"]) <= 65536)
         data = merkle_root([self.manifest_entry(entry) for entry in file["data"]])

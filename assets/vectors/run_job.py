@@ -57,6 +57,8 @@ def rounding_settings(rounding):
 def drawn(job, program):
     """The state tensors that the job draws though it begins from weights, in the state's order: `*` in a name stands for any characters."""
     patterns = [".*".join(map(re.escape, pattern.split("*"))) for pattern in job.get("init", {}).get("reinitialize", [])]
+    if not patterns:
+        return []
     names = [name for name, _ in program.state() if name.startswith(("param/", "buffer/"))]
     return [name for name in names if any(re.fullmatch(pattern, name.split("/", 1)[1], re.DOTALL) for pattern in patterns)]
 
