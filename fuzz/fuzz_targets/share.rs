@@ -4,9 +4,11 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
+use tiebreak::commit::digest::Digest;
 use tiebreak::job::Job;
 use tiebreak::job::identity::{CONTRACT, program_digest};
-use tiebreak::run::dir::Run;
+use tiebreak::job::initial::InitialOrigin;
+use tiebreak::run::dir::{Run, RunFile};
 use tiebreak::run::paths::RunPaths;
 use tiebreak::train::ranks::plan::ShardPlan;
 use tiebreak::train::ranks::share::{Contents, Share};
@@ -23,11 +25,17 @@ commit = { granularity = "operator" }
 
 static PLACE: LazyLock<(Contents, ShardPlan)> = LazyLock::new(|| {
     let program = program_digest(&Job::parse("job", JOB).unwrap().program(None).unwrap());
-    let json = format!(
-        r#"{{"contract": "{CONTRACT}", "trainer_key": null, "challenge": null, "nonce": "{:032}", "program": "{program}", "initial": "{:064}", "origin": {{"kind": "seed"}}, "data": []}}"#,
-        0, 0
-    );
-    let run = Run::from_texts(RunPaths { root: PathBuf::new() }, &json, JOB, None).unwrap();
+    let file = RunFile {
+        contract: CONTRACT.into(),
+        trainer_key: None,
+        challenge: None,
+        nonce: "0".repeat(32),
+        program,
+        initial: Digest([0; 32]),
+        origin: InitialOrigin::Seed,
+        data: Vec::new(),
+    };
+    let run = Run::from_texts(RunPaths { root: PathBuf::new() }, &file.text(), JOB, None).unwrap();
     (Contents::of(&run), ShardPlan::new(run.program(), 2).unwrap())
 });
 
