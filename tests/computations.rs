@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use common::{gpt_job, key, program_job, trained};
 use tiebreak::arith::words::bytes_of;
+use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
 use tiebreak::commit::record::StepRecord;
 use tiebreak::commit::state::{state_digest, tensor_digests};
@@ -26,6 +27,7 @@ use tiebreak::job::data::Dataset;
 use tiebreak::job::identity::{CONTRACT, ComputationSummary, philox_key, program_digest, seed};
 use tiebreak::job::manifest::{DataFile, GroupTree, files_root};
 use tiebreak::observers::replay::Replayer;
+use tiebreak::program::encoding::encode;
 use tiebreak::program::graph::Node;
 use tiebreak::program::init;
 use tiebreak::program::phase::Phase;
@@ -300,16 +302,31 @@ fn a_step_is_trained_and_audited_without_a_folder() {
 
 #[test]
 fn a_computation_that_does_not_hold_together_is_refused_by_what_is_wrong() {
+    const FILE: &str = r#"steps = 3
+program = "file"
+data = { kind = "bytes", path = "words" }
+schedule = { peak = 1e-2 }
+"#;
     let (computation, _) = in_memory("");
-    let job = "steps = 3";
-    let refused = |job: &str, edit: fn(&mut ComputationSummary)| {
+    let file = encode(&computation.program);
+    let derived = |job: &str, file: Option<&[u8]>, edit: fn(&mut ComputationSummary)| {
         let mut summary = computation.summary.clone();
         edit(&mut summary);
-        Computation::derive("the job", job, None, summary).unwrap_err()
+        Computation::derive("the job", job, file, summary)
     };
-    assert!(matches!(refused(job, |_| ()), ComputationError::Job(why) if why.0.contains("the job")));
-    assert!(matches!(refused(&" ".repeat(JOB_MAX as usize + 1), |_| ()), ComputationError::TooLong));
-    let contract = refused(job, |summary| summary.contract = "another".into());
+    let refused = |job: &str, file: Option<&[u8]>, edit| derived(job, file, edit).unwrap_err();
+    assert_eq!(derived(FILE, Some(&file), |_| ()).unwrap().program, computation.program);
+    assert!(
+        matches!(refused("steps = 3", None, |_| ()), ComputationError::Job(why) if why.0.contains("the job"))
+    );
+    assert!(matches!(refused(&" ".repeat(JOB_MAX as usize + 1), None, |_| ()), ComputationError::TooLong));
+    let missing = refused(FILE, None, |_| ());
+    assert!(matches!(missing, ComputationError::Program(why) if why.0.contains("is not given")));
+    let cut = refused(FILE, Some(&file[..file.len() - 1]), |_| ());
+    assert!(matches!(cut, ComputationError::Program(why) if why.0.contains("bytes end")));
+    let other = refused(FILE, Some(&file), |summary| summary.program = Digest([1; 32]));
+    assert!(matches!(other, ComputationError::OtherProgram));
+    let contract = refused(FILE, Some(&file), |summary| summary.contract = "another".into());
     assert!(matches!(contract, ComputationError::Contract(why) if why.contains("\"another\"")));
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use rayon::prelude::*;
 use serde_json::{Value, json};
-use tiebreak_token_files::{Format, Look, OF_TOKENS, TOKENIZER_FILES};
+use tiebreak_token_files::{Format, Look, OF_TOKENS, StandIn, TOKENIZER_FILES};
 use tiebreak_tokenizer::{Cuts, Loaded};
 
 use crate::error::Error;
@@ -56,7 +56,9 @@ impl Texts<'_> {
         let mut file = BufReader::new(File::open(path).map_err(Error::io(path))?.take(LOOK));
         file.read_until(b'\n', &mut start).map_err(Error::io(path))?;
         match Format::of(&Look::at(&start)) {
-            Some(format @ Format::LfsPointer) => return Err(Error::malformed(path, format.why())),
+            Some(format @ Format::StandIn(StandIn::LfsPointer | StandIn::AnnexPointer)) => {
+                return Err(Error::malformed(path, format.why()));
+            }
             Some(Format::Other(name, _)) => {
                 return Err(Error::malformed(path, format!("it is {name}; texts in UTF-8 are wanted")));
             }

@@ -1,4 +1,4 @@
-//! How a program is executed. An engine knows nothing of logs, commitments or disputes: observers do.
+//! How a program is executed. An engine knows nothing of commitments or disputes, and of logs only what [`near_tie_search`] asks for: observers do the rest.
 //!
 //! [`cpu::Cpu`] takes all cores, [`reference::Reference`] computes element by element, and their bits are the same. GPUs are in `tiebreak-gpu`.
 //!

@@ -2,6 +2,7 @@
 
 use crate::llm_c::LlmC;
 use crate::look::Look;
+use crate::stand_in::StandIn;
 
 /// A known format.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,10 +13,8 @@ pub enum Format {
     Npy,
     /// safetensors.
     Safetensors,
-    /// A pointer of Git LFS, in place of the file.
-    LfsPointer,
-    /// A page of HTML, as a server sends in place of a file.
-    Html,
+    /// A text in place of the file.
+    StandIn(StandIn),
     /// Text in UTF-8.
     Text,
     /// Any other: its name, and what to do.
@@ -26,12 +25,8 @@ impl Format {
     /// The format of a file, if it is one that is known.
     pub fn of(look: &Look) -> Option<Format> {
         let start = &look.start[..];
-        let lines = start.trim_ascii_start();
-        if lines.starts_with(b"version https://git-lfs.github.com/spec/") {
-            return Some(Format::LfsPointer);
-        }
-        if is_html(lines) {
-            return Some(Format::Html);
+        if let Some(stand_in) = StandIn::of(start) {
+            return Some(Format::StandIn(stand_in));
         }
         if let Some(read) = LlmC::of(start) {
             return Some(Format::LlmC(read));
@@ -57,10 +52,7 @@ impl Format {
             Format::LlmC(Err(why)) => why.clone(),
             Format::Npy => "it is a .npy file: give it a name that ends in .npy, so that its header is read".into(),
             Format::Safetensors => "it is a safetensors file: give it a name that ends in .safetensors, where a job takes one".into(),
-            Format::LfsPointer => {
-                "it is a pointer of Git LFS, not the file itself: run `git lfs pull` in its repository, or download the file".into()
-            }
-            Format::Html => "it is a page of HTML, not the file itself: download it again, and look at what the server says".into(),
+            Format::StandIn(stand_in) => format!("it is {}: {}", stand_in.name(), stand_in.advice()),
             Format::Text => {
                 "it is text, not token ids: `tiebreak-import text` makes tokens of it, and kind = \"bytes\" takes each byte as one".into()
             }
@@ -72,17 +64,12 @@ impl Format {
 const UNPACK: &str = "unpack it first";
 const WRITE_IDS: &str = "write the token ids in it as .npy";
 
-fn is_html(lines: &[u8]) -> bool {
-    let begins = |tag: &[u8]| lines.get(..tag.len()).is_some_and(|start| start.eq_ignore_ascii_case(tag));
-    begins(b"<!doctype html") || begins(b"<html")
-}
-
 /// A header's length, which the file has, and an object of JSON.
 fn is_safetensors(look: &Look) -> bool {
     let Some((len, header)) = look.start.split_first_chunk() else { return false };
     let len = u64::from_le_bytes(*len);
     // The format's own bound of a header.
-    (2..=100_000_000).contains(&len) && len <= look.bytes - 8 && header.starts_with(b"{\"")
+    (2..=100_000_000).contains(&len) && len <= look.bytes.saturating_sub(8) && header.starts_with(b"{\"")
 }
 
 /// Archives and packed files. Sources: RFC 1952, RFC 8878, PKWARE's APPNOTE, the format of .xz, and bzip2's of its own.
@@ -186,6 +173,8 @@ mod tests {
             (pointer.to_vec(), "Git LFS"),
             (b"\n<!DOCTYPE HTML><html><head>".to_vec(), "HTML"),
             (b"<html lang=\"en\">".to_vec(), "HTML"),
+            (b"\xef\xbb\xbf<html>".to_vec(), "HTML"),
+            (b"/annex/objects/SHA256E-s12345--4d7a.bin\n".to_vec(), "git-annex"),
             (
                 "First Citizen:\nBefore we proceed any further, h\u{f6}rt mich an: speak, speak.\n".into(),
                 "it is text",

@@ -6,11 +6,13 @@
 mod formats;
 mod llm_c;
 mod look;
+mod stand_in;
 mod width;
 
 pub use formats::Format;
 pub use llm_c::LlmC;
 pub use look::{Look, Looking};
+pub use stand_in::StandIn;
 pub use width::{Width, other_width};
 
 /// The files that a tokenizer is made of, and what is used with it: a run keeps those of these names, and no others.

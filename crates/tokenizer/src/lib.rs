@@ -121,7 +121,7 @@ fn read<'a>(path: &Path, files: &'a mut Vec<(PathBuf, Vec<u8>)>) -> Result<&'a [
     if bytes.len() as u64 > FILE_MAX {
         return Err(Error::malformed(path, format!("a tokenizer's file has at most {FILE_MAX} bytes")));
     }
-    if let Some(format @ (Format::LfsPointer | Format::Html)) = Format::of(&Look::at(&bytes)) {
+    if let Some(format @ Format::StandIn(_)) = Format::of(&Look::at(&bytes)) {
         return Err(Error::malformed(path, format.why()));
     }
     files.push((path.into(), bytes));

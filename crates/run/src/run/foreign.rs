@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tiebreak_token_files::{Format, Look, Width, other_width};
+use tiebreak_token_files::{Format, Look, StandIn, Width, other_width};
 
 use super::error::RunError;
 use tiebreak_contract::program::models::BatchTensor;
@@ -23,7 +23,7 @@ pub(crate) fn refuse(
     let name = path.to_string_lossy();
     let is_raw = !is_npy(&name) && !is_safetensors(&name);
     let foreign = Format::of(look).filter(|format| match (format, spec) {
-        (Format::LfsPointer, _) => true,
+        (Format::StandIn(StandIn::LfsPointer | StandIn::AnnexPointer), _) => true,
         // A model over bytes takes any.
         (_, DataFiles::Bytes { .. }) => false,
         (Format::Npy, _) => !is_npy(&name),

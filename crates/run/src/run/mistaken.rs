@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use super::error::RunError;
+use tiebreak_token_files::StandIn;
 
 /// The bytes of a file's beginning that are looked at.
 const HEAD: u64 = 512;
@@ -14,15 +15,6 @@ const ZEROS: usize = 64;
 /// What a file is, and what to do about it.
 type Kind = (&'static str, &'static str);
 
-const LFS: Kind = (
-    "a pointer of Git LFS, not the file itself",
-    "run `git lfs pull` in the folder that it was cloned into, or download the file itself",
-);
-const ANNEX: Kind = ("a pointer of git-annex, not the file itself", "run `git annex get` on it");
-const PAGE: Kind = (
-    "a web page (HTML), not the file itself",
-    "download the file again: the link led to a page about it, to a login or to an error",
-);
 const EMPTY: Kind = ("empty", "download the file again");
 const ZERO: Kind = ("zeros from its beginning on", "download the file again: a download broke off");
 const JSON: Kind = ("a text of JSON", "download the file again: a server writes its errors so");
@@ -56,19 +48,12 @@ const FORMATS: [(&[u8], Kind); 12] = [
     (b"\x93NUMPY", ("a .npy file", SAVE)),
 ];
 
-/// What is put in place of a file that is elsewhere: long texts, which no file begins with by chance.
 fn stand_in(head: &[u8]) -> Option<Kind> {
-    let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
-    let begins = |mark: &[u8]| text.get(..mark.len()).is_some_and(|start| start.eq_ignore_ascii_case(mark));
-    if begins(b"version https://git-lfs") {
-        Some(LFS)
-    } else if begins(b"/annex/objects/") || begins(b".git/annex/objects/") {
-        Some(ANNEX)
-    } else if begins(b"<!doctype html") || begins(b"<html") {
-        Some(PAGE)
-    } else {
-        None
-    }
+    StandIn::of(head).map(kind)
+}
+
+fn kind(stand_in: StandIn) -> Kind {
+    (stand_in.name(), stand_in.advice())
 }
 
 /// What a file is that should have been of one format, of which it is not.
@@ -94,7 +79,7 @@ pub fn head(contents: impl Read) -> Vec<u8> {
 /// The error about a file of weights that is no safetensors file: what it is, if its first bytes say it, else `why`.
 pub fn weights(path: &Path, head: &[u8], why: impl Into<String>) -> RunError {
     let text = || match head.trim_ascii_start().first()? {
-        b'<' => Some(PAGE),
+        b'<' => Some(kind(StandIn::Page)),
         b'{' => Some(JSON),
         _ => (head.len() > 8 && head.is_ascii() && !head.contains(&0)).then_some(TEXT),
     };

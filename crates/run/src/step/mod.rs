@@ -186,7 +186,7 @@ impl<'a> StepRequest<'a> {
         StepRequest { computation, scalars, batch, tamper, steer }
     }
 
-    /// The step, of which somebody changes the decisions that are logged.
+    /// The step, of which somebody changes the decisions that are logged. Of a log that is replayed there are none to change.
     pub fn steered(self, steer: Option<Steer>) -> StepRequest<'a> {
         StepRequest { steer, ..self }
     }
