@@ -250,6 +250,7 @@ impl World {
         fs::copy(self.path("text.txt"), self.path("deep/text.txt")).unwrap();
         changed("deep/inner/job.toml", "\"text.txt\"", "\"../text.txt\"");
         fs::create_dir(self.path("tiebreak-demo")).unwrap();
+        fs::write(self.path("catalogue.toml"), "[[run]]\nname = \"mine\"\nflop = 2e25\n").unwrap();
         let floats = |count: u32| -> Vec<u8> {
             (0..count).flat_map(|i| (i as f32 * 0.37).sin().to_le_bytes()).collect()
         };
