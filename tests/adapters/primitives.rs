@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::common::{AnyEngine, at_once, begin_run, files, gpt_job, gpus, key};
+use crate::common::{begin_run, files, gpt_job, key};
+use crate::gpus::{AnyEngine, at_once, gpus};
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::arith::words::bytes_from_words;
 use tiebreak::arith::{DType, elementary, float};

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::MutexGuard;
 
-use crate::common::{Gpus, begin_run, files, gpt_job, gpus, key, resnet_job, trained_on};
+use crate::common::{begin_run, files, gpt_job, key, resnet_job, trained_on};
+use crate::gpus::{Gpus, gpus};
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{AuditError, Outcome, Report, Silent, audit, checks};
 use tiebreak::dispute::verdict::{Outcome as VerdictOutcome, Verdict};

@@ -4,7 +4,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::common::{begin_run, files, gpt_job, gpus, key, mlp_job};
+use crate::common::{begin_run, files, gpt_job, key, mlp_job};
+use crate::gpus::gpus;
 use tiebreak::arith::DType;
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::audit::plan::{Choice, plan};
