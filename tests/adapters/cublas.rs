@@ -294,7 +294,7 @@ fn logs_of_both_searches() {
         engine.shown = 0;
         let (disk, mut silent) = (Disk::default(), tiebreak::train::Silent);
         let run = begin_run(&disk, job, out).unwrap();
-        tiebreak::train::train(&disk, &run, engine, Some(&key()), &mut silent).unwrap();
+        tiebreak::train::train(&run, engine, Some(&key()), &mut silent).unwrap();
         (common::files(&out.join("logs")), fs::read(run.layout.model()).unwrap(), engine.shown)
     };
     // Thresholds for a decision or two where the default ones are for longer runs; and the last of the plain shader's for more than the

@@ -455,7 +455,7 @@ fn fifty_steps_write_the_same_run_everywhere() {
         let own = tempfile::tempdir_in(folder.path()).unwrap();
         let out = own.path().join("run");
         let run = begin_run(&disk, &job, &out).unwrap();
-        train(&disk, &run, engine, Some(&key()), &mut Silent).unwrap();
+        train(&run, engine, Some(&key()), &mut Silent).unwrap();
         files(&out)
     };
     let expected = trained(&mut Cpu::new(1).unwrap());

@@ -13,6 +13,7 @@ use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
 use tiebreak::engine::reference::Reference;
+use tiebreak::run::Folder;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 use tiebreak::train::{self, train};
@@ -334,8 +335,8 @@ fn an_interrupted_run_goes_on_to_the_same_bits() {
     let run = begin_run(&Disk::default(), &job, &out).unwrap();
     let mut operations = 20;
     loop {
-        let disk = Disk::failing_after(operations);
-        if train(&disk, &run, &mut cpu(Native::Gemm), Some(&key()), &mut train::Silent).is_ok() {
+        let run = Run::of(Folder::on(&Disk::failing_after(operations), &out)).unwrap();
+        if train(&run, &mut cpu(Native::Gemm), Some(&key()), &mut train::Silent).is_ok() {
             break;
         }
         operations += 7;

@@ -316,7 +316,7 @@ fn runs_in_small_buffers_write_the_same_files() {
             let own = tempfile::tempdir_in(folder.path()).unwrap();
             let out = own.path().join("run");
             let run = begin_run(&disk, &job, &out).unwrap();
-            train(&disk, &run, engine, Some(&key()), &mut Silent).unwrap();
+            train(&run, engine, Some(&key()), &mut Silent).unwrap();
             files(&out)
         };
         let expected = trained(&mut Cpu::new(2).unwrap());
@@ -337,7 +337,7 @@ fn logged_runs_in_small_buffers_replay() {
         let disk = Disk::default();
         let own = tempfile::tempdir_in(folder.path()).unwrap();
         let run = begin_run(&disk, &job, &own.path().join("run")).unwrap();
-        train(&disk, &run, gpu, Some(&key()), &mut Silent).unwrap();
+        train(&run, gpu, Some(&key()), &mut Silent).unwrap();
         for auditor in [gpu as &mut dyn Engine, &mut Cpu::new(2).unwrap()] {
             let checked = checks::always(&run, Some(&key().public())).unwrap();
             let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);

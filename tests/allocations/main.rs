@@ -43,7 +43,6 @@ use tiebreak::program::step::Program;
 use tiebreak::rounding::{codec, log::Log};
 use tiebreak::run::data::JobData;
 use tiebreak::run::dir::{Run, RunFile};
-use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript::{self, TranscriptWriter};
 use tiebreak::run::{JobFiles, RunError, arrays, checkpoint};
 
@@ -206,9 +205,9 @@ fn huge_run(root: &Path) -> Run {
     fs::write(root.join("run.json"), file.text()).unwrap();
     fs::write(root.join("program.bin"), encode(&program)).unwrap();
     let run = Run::open(root).unwrap();
-    let (disk, record) = (Disk::default(), huge_record(&run));
-    let (mut writer, _) = TranscriptWriter::open(&disk, &run.layout.transcript(), 0).unwrap();
-    writer.append(&disk, &record).unwrap();
+    let record = huge_record(&run);
+    let (mut writer, _) = TranscriptWriter::open(&run.layout.transcript(), 0).unwrap();
+    writer.append(&record).unwrap();
     sign(&run, 1, writer.root());
     run
 }

@@ -421,7 +421,7 @@ fn ranks_wait_for_a_long_evaluation() {
     let (disk, out) = (Disk::default(), runs.folder.path().join("slow evaluation"));
     let run = begin_run(&disk, &runs.job, &out).unwrap();
     let lead = Lead::new(&run, &mut tcp).unwrap();
-    train_over(&disk, &run, &mut Cpu::new(1).unwrap(), Some(&key()), lead, &mut Slow).unwrap();
+    train_over(&run, &mut Cpu::new(1).unwrap(), Some(&key()), lead, &mut Slow).unwrap();
     other.join().unwrap().unwrap();
 }
 

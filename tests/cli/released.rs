@@ -173,7 +173,7 @@ fn swapped_weights_convict(prefix: &str) {
     let file = RunFile { origin: honest.file.origin.clone(), ..swapped.file.clone() };
     fs::write(swapped.layout.run_json(), file.text()).unwrap();
     let swapped = Run::open(&swapped.layout.root).unwrap();
-    train(&Disk::default(), &swapped, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
+    train(&swapped, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
     let opened = Run::open(&swapped.layout.root).unwrap();
     let mut found = checks::always(&opened, Some(&key().public())).unwrap();
     checks::weights(&swapped, &mut found, std::slice::from_ref(&public)).unwrap();

@@ -17,6 +17,7 @@ use tiebreak::job::Job;
 use tiebreak::job::data::Dataset;
 use tiebreak::program::encoding::encode;
 use tiebreak::program::step::{MicroBatch, Program};
+use tiebreak::run::Folder;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 use tiebreak::train::cheat::Cheat;
@@ -270,8 +271,9 @@ pub fn key() -> PrivateKey {
 /// Begins a run with a fixed nonce and the test key, whatever thresholds its job has.
 pub fn begin_run(disk: &Disk, job: &Path, out: &Path) -> Result<Run, tiebreak::run::RunError> {
     let (key, nonce) = (Some(&key()), [9; 16]);
+    let out = Folder::on(disk, out);
     let beginning = Beginning { job, data_root: None, out, key, challenge: None, logged: false, nonce };
-    begin_with_any_thresholds(disk, &beginning)
+    begin_with_any_thresholds(&beginning)
 }
 
 /// Trains a run to its end on the CPU engine.
@@ -284,10 +286,10 @@ pub fn trained_on(engine: &mut dyn Engine, job: &Path, out: &Path, cheat: Option
     let disk = Disk::default();
     let run = begin_run(&disk, job, out).unwrap();
     match cheat {
-        None => train(&disk, &run, engine, Some(&key()), &mut Silent),
+        None => train(&run, engine, Some(&key()), &mut Silent),
         Some(cheat) => {
             let cheat = &mut cheat.parse::<Cheat>().unwrap();
-            train_as(&disk, &run, engine, Some(&key()), cheat, &mut Silent)
+            train_as(&run, engine, Some(&key()), cheat, &mut Silent)
         }
     }
     .unwrap();

@@ -9,8 +9,8 @@ use tiebreak::dispute::game::terms::Terms;
 use tiebreak::dispute::game::verdict::{Event, GameVerdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::party::{Party, PartyError, challenger};
+use tiebreak::run::Folder;
 use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
 
 use crate::common;
 use crate::play::{key, terms};
@@ -38,7 +38,7 @@ fn party(terms: &Terms, run: &Path, number: u8, cheat: Option<&str>) -> Party {
 /// Replays a trainer's run as a challenger.
 fn challenge(trainer: &Run, terms: &Terms, out: &Path) -> Result<Run, PartyError> {
     let claim = &terms.claim.as_ref().unwrap().root;
-    challenger(&Disk::default(), (trainer, claim), out, &mut Cpu::new(2).unwrap(), |_| {})
+    challenger((trainer, claim), &Folder::at(out), &mut Cpu::new(2).unwrap(), |_| {})
 }
 
 /// The folder of a run's job, where its data lie.

@@ -273,7 +273,7 @@ fn a_trainer_whose_engine_is_faulty_can_disclose_the_tile() {
     let disk = tiebreak::run::disk::Disk::default();
     let run = common::begin_run(&disk, &job, &folder.path().join("run")).unwrap();
     let mut faulty = Faulty(Cpu::new(1).unwrap());
-    tiebreak::train::train(&disk, &run, &mut faulty, Some(&key()), &mut tiebreak::train::Silent).unwrap();
+    tiebreak::train::train(&run, &mut faulty, Some(&key()), &mut tiebreak::train::Silent).unwrap();
     let (report, verdict) = audited(&run, &mut Cpu::new(1).unwrap(), &Choice::All);
     assert_eq!(diverges_at(&report).0, 1);
     let wide = verdict.unwrap();

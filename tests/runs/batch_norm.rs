@@ -127,8 +127,7 @@ fn whoever_changes_moments_or_averages_is_convicted_by_an_element() {
         let disk = Disk::default();
         let run = begin_run(&disk, &job, &folder.path().join(number.to_string())).unwrap();
         let mut conduct = Tamperer(phase, name);
-        train_as(&disk, &run, &mut Cpu::new(2).unwrap(), Some(&key()), &mut conduct, &mut NoProgress)
-            .unwrap();
+        train_as(&run, &mut Cpu::new(2).unwrap(), Some(&key()), &mut conduct, &mut NoProgress).unwrap();
         let (report, verdict) = audited(&run, &mut Cpu::new(2).unwrap());
         assert!(matches!(report.outcome, Outcome::Diverges { step: 2, .. }), "{:?}", report.outcome);
         let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();

@@ -28,6 +28,7 @@ use tiebreak::program::graph::Node;
 use tiebreak::program::init;
 use tiebreak::program::phase::Phase;
 use tiebreak::program::step::MicroBatch;
+use tiebreak::run::Folder;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript;
@@ -37,13 +38,19 @@ use tiebreak::train::{Beginning, Silent, TrainError, begin, train, train_as};
 
 /// Trains as somebody: a key of one's own, and another nonce.
 fn trained_by(who: u8, engine: &mut dyn Engine, job: &Path, out: &Path) -> Run {
-    let disk = Disk::default();
     let key = PrivateKey::generate(&format!("trainer{who}.example"), [who; 32]).unwrap();
     let nonce = [who; 16];
-    let beginning =
-        Beginning { job, data_root: None, out, key: Some(&key), challenge: None, logged: false, nonce };
-    let run = begin(&disk, &beginning).unwrap();
-    train(&disk, &run, engine, Some(&key), &mut Silent).unwrap();
+    let beginning = Beginning {
+        job,
+        data_root: None,
+        out: Folder::at(out),
+        key: Some(&key),
+        challenge: None,
+        logged: false,
+        nonce,
+    };
+    let run = begin(&beginning).unwrap();
+    train(&run, engine, Some(&key), &mut Silent).unwrap();
     run
 }
 
@@ -201,7 +208,7 @@ fn the_initial_record_is_signed_before_anything_is_computed() {
     let disk = Disk::default();
     let run = common::begin_run(&disk, &job, &folder.path().join("run")).unwrap();
     let mut watchful = Watchful(0);
-    train_as(&disk, &run, &mut Cpu::new(1).unwrap(), Some(&key()), &mut watchful, &mut Silent).unwrap();
+    train_as(&run, &mut Cpu::new(1).unwrap(), Some(&key()), &mut watchful, &mut Silent).unwrap();
     assert_eq!(watchful.0, 8);
 }
 

@@ -42,16 +42,15 @@ fn every_crash_point(granularity: &str, extra: &str, steps: u32, points: u32) {
         let mut engine = Cpu::new(2).unwrap();
         let stopped = match begin_run(&failing, &job, &out) {
             Err(_) => true,
-            Ok(run) => train(&failing, &run, &mut engine, Some(&key()), &mut Silent).is_err(),
+            Ok(run) => train(&run, &mut engine, Some(&key()), &mut Silent).is_err(),
         };
         if !stopped {
             break;
         }
         crashes += 1;
-        let good = Disk::default();
         // A crash before run.json was there leaves no run: the trainer begins again.
-        let run = Run::open(&out).unwrap_or_else(|_| begin_run(&good, &job, &out).unwrap());
-        train(&good, &run, &mut engine, Some(&key()), &mut Silent).unwrap();
+        let run = Run::open(&out).unwrap_or_else(|_| begin_run(&Disk::default(), &job, &out).unwrap());
+        train(&run, &mut engine, Some(&key()), &mut Silent).unwrap();
         let mut found = files(&out);
         found.retain(|(name, _)| !name.to_string_lossy().ends_with(".partial"));
         let names = |files: &[(std::path::PathBuf, Vec<u8>)]| -> Vec<_> {
@@ -73,13 +72,13 @@ fn a_published_head_is_never_taken_back() {
     let bytes = std::fs::read(&transcript).unwrap();
     std::fs::write(&transcript, &bytes[..bytes.len() / 2]).unwrap();
     let mut engine = Cpu::new(1).unwrap();
-    let error = train(&Disk::default(), &run, &mut engine, Some(&key()), &mut Silent).unwrap_err();
+    let error = train(&run, &mut engine, Some(&key()), &mut Silent).unwrap_err();
     assert!(error.to_string().contains("a published head covers records that are not there"), "{error}");
     // Nor is anything cut: damage in the middle looks like a torn tail.
     let mut damaged = bytes.clone();
     damaged[bytes.len() / 2..][..200].fill(0xee);
     std::fs::write(&transcript, &damaged).unwrap();
-    train(&Disk::default(), &run, &mut engine, Some(&key()), &mut Silent).unwrap_err();
+    train(&run, &mut engine, Some(&key()), &mut Silent).unwrap_err();
     assert!(std::fs::read(&transcript).unwrap() == damaged, "the refused resume changed the transcript");
 }
 
@@ -96,7 +95,7 @@ fn a_resume_writes_through_no_link() {
         std::fs::write(&outside, "kept").unwrap();
         symlink(&outside, out.join(name)).unwrap();
         let mut engine = Cpu::new(1).unwrap();
-        let result = train(&Disk::default(), &run, &mut engine, Some(&key()), &mut Silent);
+        let result = train(&run, &mut engine, Some(&key()), &mut Silent);
         assert_eq!(result.is_ok(), name.ends_with(".partial"), "{name}");
         assert_eq!(std::fs::read_to_string(&outside).unwrap(), "kept", "{name}");
     }
@@ -112,9 +111,9 @@ fn a_run_has_one_writer() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "microbatch", "");
     let run = begin_run(&Disk::default(), &job, &folder.path().join("run")).unwrap();
-    let _held = tiebreak::run::lock::hold(&run.layout).unwrap();
+    let _held = run.lock().unwrap();
     let mut engine = Cpu::new(1).unwrap();
-    let error = train(&Disk::default(), &run, &mut engine, Some(&key()), &mut Silent).unwrap_err();
+    let error = train(&run, &mut engine, Some(&key()), &mut Silent).unwrap_err();
     let holder = format!("is being written by another process (process {})", std::process::id());
     assert!(error.to_string().contains(&holder), "{error}");
 }

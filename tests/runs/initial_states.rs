@@ -75,7 +75,7 @@ fn a_run_from_weights_audits_clean_and_swapped_weights_convict() {
     let file = RunFile { origin: tuned.file.origin.clone(), ..swapped.file.clone() };
     fs::write(swapped.layout.run_json(), file.text()).unwrap();
     let swapped = Run::open(&swapped.layout.root).unwrap();
-    train(&Disk::default(), &swapped, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
+    train(&swapped, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
     let mut found = checked(&swapped);
     checks::weights(&swapped, &mut found, std::slice::from_ref(&weights)).unwrap();
     let (report, verdict) = audited(&swapped, found);
@@ -145,20 +145,15 @@ fn a_run_goes_on_from_anothers_final_state() {
     let seeded = begin_run(&Disk::default(), &other, &folder.path().join("seeded")).unwrap();
     let state = initial::state(&seeded).unwrap();
     let table = begun.program().state();
-    checkpoint::write::<tiebreak::run::RunError>(
-        &Disk::default(),
-        &begun.layout.checkpoint(0),
-        &table,
-        |show| {
-            state.iter().for_each(|tensor| show(tensor));
-            Ok(())
-        },
-    )
+    checkpoint::write::<tiebreak::run::RunError>(&begun.layout.checkpoint(0), &table, |show| {
+        state.iter().for_each(|tensor| show(tensor));
+        Ok(())
+    })
     .unwrap();
     let file = RunFile { initial: seeded.file.initial, ..begun.file.clone() };
     fs::write(begun.layout.run_json(), file.text()).unwrap();
     let begun = Run::open(&begun.layout.root).unwrap();
-    train(&Disk::default(), &begun, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
+    train(&begun, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
     let (_, verdict) = audited(&begun, checked(&begun));
     let outcome = verdict.unwrap().check(Some(&key().public())).unwrap();
     let VerdictOutcome::Convicts(finding) = outcome else { panic!("{outcome:?}") };
@@ -221,7 +216,7 @@ fn lied(folder: &Path, job: &Path, name: &str, index: usize) -> Run {
     let (table, path) = (begun.program().state(), begun.layout.checkpoint(0));
     let mut state = initial::state(&begun).unwrap();
     state[index][4 * 37 + 1] ^= 1;
-    checkpoint::write::<tiebreak::run::RunError>(&Disk::default(), &path, &table, |show| {
+    checkpoint::write::<tiebreak::run::RunError>(&path, &table, |show| {
         state.iter().for_each(|tensor| show(tensor));
         Ok(())
     })
@@ -230,7 +225,7 @@ fn lied(folder: &Path, job: &Path, name: &str, index: usize) -> Run {
     let file = RunFile { initial, ..begun.file.clone() };
     fs::write(begun.layout.run_json(), file.text()).unwrap();
     let run = Run::open(&begun.layout.root).unwrap();
-    train(&Disk::default(), &run, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
+    train(&run, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
     run
 }
 
@@ -356,7 +351,7 @@ fn a_beginning_from_weights_that_is_killed_begins_again() {
         crashes += 1;
         // A crash before run.json was there leaves no run: the trainer begins again.
         let run = Run::open(&out).unwrap_or_else(|_| begin_run(&Disk::default(), &job, &out).unwrap());
-        train(&Disk::default(), &run, &mut Cpu::new(2).unwrap(), Some(&key()), &mut Silent).unwrap();
+        train(&run, &mut Cpu::new(2).unwrap(), Some(&key()), &mut Silent).unwrap();
         let mut found = files(&out);
         found.retain(|(name, _)| !name.to_string_lossy().ends_with(".partial"));
         assert!(found == expected, "files differ after a crash at operation {operations}");

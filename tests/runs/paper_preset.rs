@@ -30,7 +30,7 @@ fn paper_job(folder: &Path, granularity: &str, table: &str) -> std::path::PathBu
 fn trained(job: &Path, out: &Path, native: Native) -> Run {
     let disk = Disk::default();
     let run = begin_run(&disk, job, out).unwrap();
-    train(&disk, &run, &mut cpu(native), Some(&key()), &mut train::Silent).unwrap();
+    train(&run, &mut cpu(native), Some(&key()), &mut train::Silent).unwrap();
     run
 }
 

@@ -246,7 +246,7 @@ fn train_ranks(
         if let Some(steps) = cross_check {
             lead = lead.cross_checking(&run, steps)?;
         }
-        let trained = train_over(&disk, &run, &mut engine, Some(&key()), lead, &mut Silent);
+        let trained = train_over(&run, &mut engine, Some(&key()), lead, &mut Silent);
         drop(first);
         trained.map(|_| ())
     })
@@ -405,7 +405,7 @@ fn a_machine_that_computes_wrongly_is_named() {
         assert_eq!(history.records.len(), 3);
         let run = Run::open(&out).unwrap();
         let mut engine = Cpu::new(1).unwrap();
-        train(&Disk::default(), &run, &mut engine, Some(&key()), &mut Silent).unwrap();
+        train(&run, &mut engine, Some(&key()), &mut Silent).unwrap();
         let whole = folder.path().join(format!("whole-{ranks}-{faulty}"));
         trained(&job, &whole, None);
         assert!(files(&out) == files(&whole));

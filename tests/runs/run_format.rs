@@ -10,8 +10,8 @@ use tiebreak::commit::keys::PrivateKey;
 use tiebreak::commit::merkle;
 use tiebreak::commit::record::{Record, StepRecord};
 use tiebreak::engine::cpu::Cpu;
+use tiebreak::run::Folder;
 use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
 use tiebreak::train::{Beginning, Silent, begin, train};
 
 /// Whether there is a Python; without one nothing here is tested, unless TIEBREAK_REQUIRE_PYTHON is set, which makes that a failure.
@@ -79,12 +79,12 @@ fn trained_by(
     job: &Path,
     out: &Path,
 ) -> Run {
-    let disk = Disk::default();
+    let out = Folder::at(out);
     let beginning = Beginning { job, data_root: None, out, key, challenge, logged, nonce: [3; 16] };
-    let run = begin(&disk, &beginning).unwrap();
+    let run = begin(&beginning).unwrap();
     // A run that holds no copy of its data reads them where the job has them.
     let run = run.with_data(job.parent().map(Path::to_path_buf));
-    train(&disk, &run, &mut Cpu::new(2).unwrap(), key, &mut Silent).unwrap();
+    train(&run, &mut Cpu::new(2).unwrap(), key, &mut Silent).unwrap();
     run
 }
 

@@ -1,6 +1,5 @@
 //! What every audit checks before it replays anything, sampled ones too.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::afterwards::signed_afterwards;
@@ -19,7 +18,7 @@ use tiebreak_record::job::identity::CONTRACT;
 use tiebreak_record::job::initial::{Expected, InitialOrigin};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::transcript::{self, Transcript};
-use tiebreak_run::run::{RunError, checkpoint, disk, initial, states};
+use tiebreak_run::run::{RunError, checkpoint, initial, names, states};
 use tiebreak_run::step::finite::{self, LossesNotFinite};
 
 /// The result of the checks.
@@ -191,9 +190,9 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
     let mut damaged = Vec::new();
     let (head, signed) = latest_head(run, &mut sizes, &mut damaged, trainer)?;
     let size = head.size;
-    let note = disk::read_text(&run.layout.head(size), NOTE_MAX as u64)?;
+    let note = run.at(names::head(size)).read_text(NOTE_MAX as u64)?;
     let path = run.layout.transcript();
-    let mut transcript = transcript::read_first(&path, head.size)?;
+    let mut transcript = transcript::read_first(&run.at(names::TRANSCRIPT), head.size)?;
     if (transcript.records.len() as u64) < head.size {
         let why = format!("the head covers {} records, {} are there", head.size, transcript.records.len());
         return Err(RunError::invalid(&path, why));
@@ -238,8 +237,8 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
     for older in forks {
         // Only the trainer's signature tells a second history from a file that was damaged.
         let held = older
-            .map(|older| run.layout.head(older))
-            .and_then(|path| checked.other_head(run, &path, &disk::read_text(&path, NOTE_MAX as u64)?));
+            .map(|older| run.at(names::head(older)))
+            .and_then(|head| checked.other_head(run, head.path(), &head.read_text(NOTE_MAX as u64)?));
         checked.damaged.extend(held.err());
     }
     Ok(checked)
@@ -493,7 +492,7 @@ fn checkpoints(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
         };
         let promised = record.state();
         // The states between follow from the steps: a damaged checkpoint hides nothing.
-        match checkpoint::read(&path, &table) {
+        match checkpoint::read(run.at(names::checkpoint(step)), &table) {
             Ok(state) if state_digest(&table, &tensor_digests(&table, &state)) == promised => {}
             Ok(_) => {
                 let why = format!("it is not the state that record {step} commits");
@@ -549,7 +548,7 @@ fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
         let mut why = format!(
             "the head covers {last} of {steps} steps and no final record: the run has no end yet, or it is withheld"
         );
-        if fs::symlink_metadata(&path).is_ok() {
+        if run.at(names::MODEL).is_here() {
             why.push_str("; no record commits the model.safetensors that is here");
         }
         checked.incomplete = Some(why);
@@ -561,14 +560,14 @@ fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
             Ok((Some(steps + 1), Claim::Final { last: checked.proven(steps) }))
         });
     }
-    if fs::symlink_metadata(&path).is_err() {
+    if !run.at(names::MODEL).is_here() {
         checked.incomplete =
             Some("the run is complete, but its released model (model.safetensors) is not here".into());
         return Ok(());
     }
     let table = run.program().state();
     let released = &table[..run.program().released()];
-    let model = checkpoint::read(&path, released).and_then(|model| {
+    let model = checkpoint::read(run.at(names::MODEL), released).and_then(|model| {
         let same = StateRoots::of(released, &tensor_digests(released, &model)).0[..2] == roots.0[..2];
         let why = "the released model is not the final state's parameters and buffers";
         if same { Ok(()) } else { Err(RunError::invalid(&path, why)) }

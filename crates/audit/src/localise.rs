@@ -23,7 +23,7 @@ use tiebreak_record::commit::trace::{Trace, leaf_place, positions};
 use tiebreak_record::commit::{merkle, multiproof};
 use tiebreak_record::rounding::legal::Illegal;
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::{checkpoint, traces};
+use tiebreak_run::run::{checkpoint, names, traces};
 use tiebreak_run::step::CommittedStep;
 
 /// A step that is not as the run commits it, and what is at hand to find out why.
@@ -265,14 +265,14 @@ pub fn binding(
 
 /// The trace that the run publishes for a step, if it is the one that the step's record commits.
 fn published_trace(run: &Run, theirs: &StepRecord) -> Option<Trace> {
-    let trace = traces::read(run.program(), &run.layout.trace(theirs.step)).ok()?;
+    let trace = traces::read(run.program(), run.at(names::trace(theirs.step))).ok()?;
     (Some(trace.root(run.program())) == theirs.trace).then_some(trace)
 }
 
 /// The state tensors that differ, if the trainer published the state after this step, undamaged.
 fn state_differences(run: &Run, step: u32, mine: &[Digest]) -> Vec<String> {
     let table = run.program().state();
-    let Ok(theirs) = checkpoint::read(&run.layout.checkpoint(step), &table) else { return Vec::new() };
+    let Ok(theirs) = checkpoint::read(run.at(names::checkpoint(step)), &table) else { return Vec::new() };
     let theirs = tensor_digests(&table, &theirs);
     table
         .iter()

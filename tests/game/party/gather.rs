@@ -14,8 +14,8 @@ use tiebreak::engine::cpu::native::Native;
 use tiebreak::engine::reference::Reference;
 use tiebreak::party::{Gatherer, Gathering, Party, PartyError};
 use tiebreak::rounding::log::{Log, root};
+use tiebreak::run::Folder;
 use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
 use tiebreak::run::paths::RunPaths;
 
 /// A trainer with native products, so that its logs have decisions.
@@ -40,7 +40,7 @@ fn gatherer_after(
 ) -> Result<Gatherer, PartyError> {
     let with = Gathering {
         terms: terms.clone(),
-        out: out.to_path_buf(),
+        out: Folder::at(out),
         data: vec![data.to_path_buf()],
         weights: Vec::new(),
         earlier: earlier.map(Path::to_path_buf),
@@ -48,7 +48,7 @@ fn gatherer_after(
         engine: Box::new(Cpu::new(1).unwrap()),
         progress: Box::new(|_| {}),
     };
-    Gatherer::open(Disk::default(), with)
+    Gatherer::open(with)
 }
 
 /// A game of the trainer and a challenger that is killed and opened again before and after each answer.

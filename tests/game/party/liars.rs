@@ -16,8 +16,8 @@ use tiebreak::party::{PartyError, challenger};
 use tiebreak::program::phase::{Phase, graph_of};
 use tiebreak::rounding::codec::decode;
 use tiebreak::rounding::log::{BlockPlace, Shown, SliceProof};
+use tiebreak::run::Folder;
 use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript;
 
 /// The first leaf that two parties disagree about, by questions from their roots down, and both its values.
@@ -117,11 +117,11 @@ fn a_challenger_makes_its_own_records_under_the_trainers_logs() {
     for cheat in [None, Some("decision-far@2"), Some("weight-before@2")] {
         let name = cheat.unwrap_or("honest");
         let trainer = trained_on(&mut native, &job, &folder.join(name), cheat);
-        let (disk, out) = (Disk::default(), folder.join(format!("challenger-{name}")));
+        let out = Folder::at(&folder.join(format!("challenger-{name}")));
         let mut steps = 0;
         let claim = transcript::read(&trainer.layout.transcript()).unwrap().0;
         let trainers = (&trainer, &claim.root(claim.leaves.len()));
-        let mut replay = || challenger(&disk, trainers, &out, &mut Cpu::new(1).unwrap(), |_| steps += 1);
+        let mut replay = || challenger(trainers, &out, &mut Cpu::new(1).unwrap(), |_| steps += 1);
         let own = replay().unwrap();
         replay().unwrap();
         assert_eq!(steps, 3, "what is there is not replayed again");
@@ -154,12 +154,7 @@ fn a_challenger_makes_its_own_records_under_the_trainers_logs() {
     }
     let (records, _) = transcript::read(&HONEST.layout.transcript()).unwrap();
     let root = records.root(records.leaves.len());
-    let error = challenger(
-        &Disk::default(),
-        (&HONEST, &root),
-        &folder.join("exact"),
-        &mut Cpu::new(1).unwrap(),
-        |_| {},
-    );
+    let error =
+        challenger((&HONEST, &root), &Folder::at(&folder.join("exact")), &mut Cpu::new(1).unwrap(), |_| {});
     assert!(error.is_err_and(|error| error.to_string().contains("tiebreak train")));
 }

@@ -19,9 +19,9 @@ use crate::dispute::verdict::{Finding, Outcome as VerdictOutcome, VERDICT_MAX, V
 use crate::engine::Engine;
 use crate::engine::cpu::Cpu;
 use crate::job::JOB_MAX;
-use crate::run::RunError;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
+use crate::run::{Folder, RunError};
 use crate::train::cheat::Cheat;
 use crate::train::{Beginning, begin, train, train_as};
 use game::dispute;
@@ -93,18 +93,17 @@ fn trained(
     key: &PrivateKey,
     cheat: Option<Cheat>,
 ) -> Result<Run, Failure> {
-    let disk = Disk::default();
-    let nonce = random()?;
+    let (nonce, out) = (random()?, Folder::at(out));
     let beginning =
         Beginning { job, data_root: None, out, key: Some(key), challenge: None, logged: false, nonce };
-    let run = begin(&disk, &beginning)?;
+    let run = begin(&beginning)?;
     let mut cheat = cheat;
     let mut cpu = Cpu::new(0)?;
     let mut bar = Bar::new(printer, &run);
     let start = Instant::now();
     match &mut cheat {
-        Some(cheat) => train_as(&disk, &run, &mut cpu, Some(key), cheat, &mut bar)?,
-        None => train(&disk, &run, &mut cpu, Some(key), &mut bar)?,
+        Some(cheat) => train_as(&run, &mut cpu, Some(key), cheat, &mut bar)?,
+        None => train(&run, &mut cpu, Some(key), &mut bar)?,
     };
     bar.bar.finish_and_clear();
     printer.say(format!(
