@@ -13,6 +13,7 @@ use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Report, Silent, audit, checks};
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
+use tiebreak::dispute::evidence::binding::Binding;
 use tiebreak::dispute::verdict::{Claim, Outcome as VerdictOutcome, Verdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::reference::Reference;
@@ -321,8 +322,8 @@ fn a_binding_verdict_against_an_honest_trainer_does_not_convict() {
     let trace = tiebreak::run::traces::read(run.program(), &run.layout.trace(2)).unwrap();
     // Nothing is frozen, so these stand for nothing.
     let before = vec![Digest([0; 32]); run.program().state().len()];
-    let (claim, _) = tiebreak::audit::localise::binding(run.program(), &trace, &before, || checked.proven(1));
-    let verdict = checked.verdict(&run, 2, claim);
+    let Binding { outputs, siblings, kept } = Binding::of(run.program(), &trace, &before);
+    let verdict = checked.verdict(&run, 2, Claim::Binding { outputs, siblings, before: None, kept });
     assert!(matches!(verdict.check(None), Ok(VerdictOutcome::DoesNotConvict(_))));
 }
 

@@ -17,7 +17,7 @@ use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
 use tiebreak::commit::tree_head::{Head, Signed};
 use tiebreak::commit::{merkle, multiproof, state, table, tensor};
-use tiebreak::dispute::origin::{Origin, origin};
+use tiebreak::dispute::evidence::origin::{Origin, origin};
 use tiebreak::dispute::verdict::{
     Base64, Claim, Disclosed, Hashes, Outcome, PhaseName, ProvenInput, ProvenRecord, ProvenTensor, TileClaim,
     Verdict,
@@ -190,8 +190,9 @@ fn a_tile_verdict_is_narrowed_to_one_element() {
     let mut wide = verdict.unwrap();
     let claim = tile_claim(&mut wide).clone();
     assert_eq!(claim.disclosed, None);
-    let tensor =
-        tiebreak::dispute::check::state_nodes(run.program()).iter().position(|&n| n == Some(claim.node));
+    let tensor = tiebreak::dispute::evidence::binding::state_nodes(run.program())
+        .iter()
+        .position(|&n| n == Some(claim.node));
     let bytes = &state[tensor.unwrap()];
     let tile = &bytes[tensor::tile_range(bytes.len(), claim.tile)];
     let narrow = wide.narrowed(tile).unwrap().expect("an element is wrong");

@@ -10,8 +10,8 @@ use super::evidence::{Disputed, outputs};
 use super::report::{AuditError, Found, Outcome};
 use tiebreak_contract::arith::rounding_grid::RoundingGrid;
 use tiebreak_contract::program::phase::Phase;
-use tiebreak_dispute::cone::{grid_from_tensors, judged_from_tensors, operands};
-use tiebreak_dispute::origin::Origin;
+use tiebreak_dispute::evidence::cone::{grid_from_tensors, judged_from_tensors, operands};
+use tiebreak_dispute::evidence::origin::Origin;
 use tiebreak_dispute::verdict::{
     Base64, Claim, Hashes, Outcome as VerdictOutcome, Rounded, RoundingClaim, Verdict,
 };

@@ -9,21 +9,18 @@ use super::report::{AuditError, Found, Outcome, differences};
 use super::rounding::{may_lack_a_decision, missing};
 use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_contract::program::step::{MicroBatch, Program};
-use tiebreak_dispute::check::state_nodes;
-use tiebreak_dispute::origin::{self, Origin};
-use tiebreak_dispute::verdict::{
-    Claim, Hashes, Outcome as VerdictOutcome, ProvenRecord, ProvenTensor, Scalar, Verdict,
-};
+use tiebreak_dispute::evidence::binding::Binding;
+use tiebreak_dispute::evidence::origin::{self, Origin};
+use tiebreak_dispute::verdict::{Claim, Outcome as VerdictOutcome, ProvenTensor, Scalar, Verdict};
 use tiebreak_engine::EngineError;
 use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::record::StepRecord;
-use tiebreak_record::commit::state::{prove_each, state_digest, tensor_digests};
-use tiebreak_record::commit::tensor::Hash;
+use tiebreak_record::commit::state::tensor_digests;
 use tiebreak_record::commit::trace::{Trace, leaf_place, positions};
-use tiebreak_record::commit::{merkle, multiproof};
 use tiebreak_record::rounding::legal::Illegal;
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::{checkpoint, traces};
+use tiebreak_run::run::{RunError, checkpoint, traces};
 use tiebreak_run::step::CommittedStep;
 
 /// A step that is not as the run commits it, and what is at hand to find out why.
@@ -60,8 +57,13 @@ impl Difference<'_> {
             return self.operator(index, trace, &published);
         }
         let digests = tensor_digests(&run.program().state(), before);
-        let (claim, implied) = binding(run.program(), &published, &digests, || checked.proven(step - 1));
+        let binding = Binding::of(run.program(), &published, &digests);
+        let implied =
+            binding.state(run.program()).map_err(|why| RunError::malformed(&run.layout.trace(step), why))?;
         if implied != theirs.state {
+            let before = (!binding.kept.is_empty()).then(|| Box::new(checked.proven(step - 1)));
+            let Binding { outputs, siblings, kept } = binding;
+            let claim = Claim::Binding { outputs, siblings, before, kept };
             let what = "the record's state is not the one that its own trace's update computed".to_string();
             let verdict = checked.verdict(run, step, claim);
             return Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) });
@@ -229,38 +231,6 @@ pub fn scalar_output(program: &Program, published: &Trace, scalar: Scalar) -> Op
     let index = leaf_place(program, phase, node)?;
     let proof = merkle::prove(&published.leaves(program), index);
     Some(ProvenTensor { digest: published.nodes[index].digest, proof })
-}
-
-/// The claim that a trace's update computed another state than the record commits, and the state digest that it implies. `before`:
-/// the digests of the state that the step began from; `record_before`: the record that commits it.
-pub fn binding(
-    program: &Program,
-    published: &Trace,
-    before: &[Digest],
-    record_before: impl FnOnce() -> ProvenRecord,
-) -> (Claim, Digest) {
-    let leaves: Vec<Hash> = published.leaves(program).iter().map(|leaf| leaf.0).collect();
-    let first = leaves.len() - program.update.nodes.len();
-    let nodes = state_nodes(program);
-    let state = program.state();
-    let made = |(node, before): (&Option<usize>, &Digest)| {
-        node.map_or(*before, |n| published.nodes[first + n].digest)
-    };
-    let digests: Vec<Digest> = nodes.iter().zip(before).map(made).collect();
-    let implied = state_digest(&state, &digests);
-    let outputs = nodes.iter().zip(&digests).filter(|(node, _)| node.is_some()).map(|(_, d)| *d).collect();
-    let frozen: Vec<usize> = (0..nodes.len()).filter(|&index| nodes[index].is_none()).collect();
-    let proofs = prove_each(&state, before, &frozen);
-    let kept: Vec<ProvenTensor> = frozen
-        .into_iter()
-        .zip(proofs)
-        .map(|(index, proof)| ProvenTensor { digest: before[index], proof })
-        .collect();
-    let before = (!kept.is_empty()).then(|| Box::new(record_before()));
-    let mut places: Vec<usize> = nodes.iter().flatten().map(|node| first + node).collect();
-    places.sort_unstable();
-    let siblings = Hashes(multiproof::prove(multiproof::rfc6962, &leaves, &places));
-    (Claim::Binding { outputs, siblings, before, kept }, implied)
 }
 
 /// The trace that the run publishes for a step, if it is the one that the step's record commits.

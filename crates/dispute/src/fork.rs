@@ -1,6 +1,8 @@
 //! Two signed histories of one run.
 
-use super::check::{Context, Shown, shown, wrong};
+use super::check::{Shown, shown};
+use super::evidence::context::Context;
+use super::evidence::proven::wrong;
 use super::verdict::{Fork, ProvenRecord};
 use tiebreak_record::commit::tree_head::Head;
 use tiebreak_record::commit::{Malformed, merkle};

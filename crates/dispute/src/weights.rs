@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::check::{Context, Shown, shown, wrong};
-use super::tile::check_slices;
+use super::check::{Shown, shown};
+use super::evidence::context::Context;
+use super::evidence::proven::wrong;
+use super::evidence::tile::check_slices;
 use super::verdict::{DataSlices, WeightsClaim};
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_record::commit::digest::Digest;

@@ -8,7 +8,7 @@ use super::result::Reason;
 use super::rules::{Fault, Rules, scalar_digest};
 use super::search::Join;
 use super::stage::{Folded, Next, Stage, Walk, short};
-use crate::verdict::Scalar;
+use crate::evidence::proven::Scalar;
 use tiebreak_contract::program::phase::Phase;
 
 const NO_ELEMENT: Next = Next::Impossible("an element is decided before one is in dispute");

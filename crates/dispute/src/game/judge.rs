@@ -5,18 +5,17 @@ use super::element::{self, Frame, LoggedTotal, Part};
 use super::message::{Answer, Field, LogBlock, Need, Subject};
 use super::rules::Rules;
 use super::stage::{Disputed, Folded, Side};
-use crate::check::{Context, state_nodes, wrong};
-use crate::cone::{Judged, Unlogged, judged_from_slices, operands, unlogged_from_slices};
-use crate::fold::{LoggedElement, logged_product};
-use crate::leaf::{LeafError, Slices};
-use crate::verdict::ProvenInput;
+use crate::evidence::binding::{self, state_nodes};
+use crate::evidence::cone::{Judged, Unlogged, judged_from_slices, operands, unlogged_from_slices};
+use crate::evidence::context::Context;
+use crate::evidence::fold::{LoggedElement, logged_product};
+use crate::evidence::leaf::{LeafError, Slices};
+use crate::evidence::proven::{ProvenInput, wrong};
 use tiebreak_contract::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
 use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::gradient_leaf;
-use tiebreak_record::commit::state::state_digest;
-use tiebreak_record::commit::trace::leaf_name;
-use tiebreak_record::commit::{Malformed, multiproof, table};
+use tiebreak_record::commit::{Malformed, table};
 
 /// What evidence comes to.
 pub(super) enum Evidence {
@@ -245,20 +244,15 @@ pub(super) fn implied(
         return Err(wrong("it lists another number of outputs"));
     }
     let trace = side.trace.ok_or_else(|| wrong("the side stated no operators"))?;
-    let mut leaves = Vec::new();
-    let mut count = 0;
-    for (&(phase, node), output) in places.iter().zip(&outputs) {
-        let (place, all) = rules.place(phase, node).ok_or_else(|| wrong("there is no such node"))?;
-        count = all;
-        leaves.push((place, table::leaf(&leaf_name(phase, node), output).0));
-    }
-    leaves.sort_unstable();
-    leaves.dedup();
-    if multiproof::root(multiproof::rfc6962, count, &leaves, &siblings.0)? != trace.0 {
-        return Err(wrong("the outputs are not what it stated"));
-    }
     let context = rules.under(&side.root);
     let program = &context.computation.program;
+    // One node may make several tensors.
+    let mut opened: Vec<((Phase, usize), &Digest)> = places.into_iter().zip(&outputs).collect();
+    opened.sort_unstable();
+    opened.dedup();
+    if !context.traced(&trace, opened.into_iter(), &siblings.0)? {
+        return Err(wrong("the outputs are not what it stated"));
+    }
     match field {
         Field::Clip | Field::Loss => Ok(outputs[0]),
         Field::Gradient { micro } => {
@@ -274,12 +268,7 @@ pub(super) fn implied(
             }
             let before = side.before.as_ref().filter(|_| !kept.is_empty());
             context.kept(&step, &nodes, before, &kept)?;
-            let (mut made, mut frozen) = (outputs.iter(), kept.iter().map(|tensor| &tensor.digest));
-            let digest = |node: &Option<usize>| if node.is_some() { made.next() } else { frozen.next() };
-            let digests: Option<Vec<Digest>> =
-                nodes.iter().map(digest).map(Option::<&Digest>::copied).collect();
-            let digests = digests.ok_or_else(|| wrong("it lists too few tensors"))?;
-            Ok(state_digest(&program.state(), &digests))
+            binding::state(program, &outputs, &kept)
         }
     }
 }

@@ -6,7 +6,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::verdict::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor};
+use crate::evidence::proven::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::{Digest, hash};
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};

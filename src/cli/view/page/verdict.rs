@@ -12,8 +12,8 @@ use crate::commit::tensor::{SLICE_BYTES, TILE_BYTES, digest_from_root, tile_coun
 use crate::commit::trace::{leaf_count, leaf_name, leaf_place};
 use crate::commit::tree_head::{Head, Signed};
 use crate::commit::{Malformed, merkle, table};
-use crate::dispute::leaf::{self, Slices};
-use crate::dispute::origin::{Origin, origin};
+use crate::dispute::evidence::leaf::{self, Slices};
+use crate::dispute::evidence::origin::{Origin, origin};
 use crate::dispute::verdict::{Claim, Fork, Outcome, ProvenInput, TileClaim, Verdict};
 use crate::job::computation::Computation;
 use crate::program::graph::{Graph, TensorId, TensorType};
