@@ -454,7 +454,7 @@ fn game_verdict(job: &str) -> GameVerdict {
         });
     }
     let result = GameResult { absent: Vec::new(), games: Vec::new(), remaining: vec![0, 1], upheld: None };
-    GameVerdict::new(terms, Vec::new(), result, &keys[2])
+    GameVerdict::new(terms, Vec::new(), &result, &keys[2])
 }
 
 /// What is done with a subject.
@@ -478,7 +478,7 @@ const WORKS: [Work; 10] = [
     ("bind a state", |s| {
         let before = vec![Digest([5; 32]); s.program.state().len()];
         let binding = Binding::of(&s.program, &s.trace, &before);
-        drop(binding.state(&s.program).unwrap());
+        let _ = binding.state(&s.program).unwrap();
     }),
     ("prove parts of a state", |s| {
         let table = s.program.state();

@@ -18,6 +18,7 @@ use tiebreak::commit::keys::{PrivateKey, PublicKey};
 use tiebreak::commit::tree_head::{Head, Signed};
 use tiebreak::commit::{merkle, multiproof, state, table, tensor};
 use tiebreak::dispute::evidence::origin::{Origin, origin};
+use tiebreak::dispute::fact::{Fact, Wrong};
 use tiebreak::dispute::verdict::{
     Base64, Claim, Disclosed, Hashes, Outcome, PhaseName, ProvenInput, ProvenRecord, ProvenTensor, TileClaim,
     Verdict,
@@ -97,7 +98,8 @@ fn a_cheat_between_convolutions_convicts() {
     let mut verdict = verdict_of(resnet_job, "operator@3");
     let checked = verdict.check(Some(&public()));
     let Ok(Outcome::Convicts(finding)) = checked else { panic!("{checked:?}") };
-    assert!(finding.what.contains("stage0.block0.norm0.relu"), "{}", finding.what);
+    let Wrong(Fact::Operator { operator, .. }) = &finding.what else { panic!("{:?}", finding.what) };
+    assert_eq!(operator, "stage0.block0.norm0.relu");
     tile_claim(&mut verdict).node += 1;
     assert!(!convicts(&verdict));
 }

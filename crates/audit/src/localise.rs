@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use super::checks::Checked;
 use super::evidence::Disputed;
+use super::ground::{Ground, differences};
 use super::replay::reference_step_until;
-use super::report::{AuditError, Found, Outcome, differences};
+use super::report::{AuditError, Found, Outcome};
 use super::rounding::{may_lack_a_decision, missing};
 use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_contract::program::step::{MicroBatch, Program};
@@ -64,9 +65,9 @@ impl Difference<'_> {
             let before = (!binding.kept.is_empty()).then(|| Box::new(checked.proven(step - 1)));
             let Binding { outputs, siblings, kept } = binding;
             let claim = Claim::Binding { outputs, siblings, before, kept };
-            let what = "the record's state is not the one that its own trace's update computed".to_string();
             let verdict = checked.verdict(run, step, claim);
-            return Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) });
+            let outcome = Outcome::Diverges { step, what: Ground::State };
+            return Ok(Found { outcome, verdict: Some(verdict) });
         }
         for (scalar, same) in
             [(Scalar::Clip, theirs.clip == mine.record.clip), (Scalar::Loss, theirs.loss == mine.record.loss)]
@@ -74,7 +75,7 @@ impl Difference<'_> {
             if same {
                 continue;
             }
-            let what = format!("the record's {} is not the one that its own trace computed", scalar.name());
+            let what = Ground::Scalar(scalar);
             let output = scalar_output(run.program(), &published, scalar);
             let verdict = checked.verdict(run, step, Claim::Scalar { scalar, output });
             return Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) });
@@ -87,17 +88,19 @@ impl Difference<'_> {
     fn without_trace(&self) -> Result<Found, AuditError> {
         let (step, record) = (self.mine.record.step, &self.mine.record);
         let theirs = self.checked.step(step)?;
-        let withheld = "no published trace is the one that the record commits";
-        let mut found = if self.run.job().rounding.is_some() && may_lack_a_decision(record, theirs) {
-            Found { outcome: missing(step, record, theirs), verdict: None }
-        } else {
-            self.whole_step()?
+        let Found { outcome, verdict } =
+            if self.run.job().rounding.is_some() && may_lack_a_decision(record, theirs) {
+                Found { outcome: missing(step, record, theirs), verdict: None }
+            } else {
+                self.whole_step()?
+            };
+        let outcome = match outcome {
+            accused @ (Outcome::Diverges { .. } | Outcome::MissingDecision { .. }) => {
+                accused.map(|what| Ground::Withheld(Box::new(what)))
+            }
+            other => other,
         };
-        if let Outcome::Diverges { what, .. } | Outcome::MissingDecision { what, .. } = &mut found.outcome {
-            what.push_str("; ");
-            what.push_str(withheld);
-        }
-        Ok(found)
+        Ok(Found { outcome, verdict })
     }
 
     /// The first node of the trace that differs is `index`.
@@ -131,7 +134,7 @@ impl Difference<'_> {
     pub fn illegal(&self, found: &Illegal) -> Result<Found, AuditError> {
         let Difference { run, checked, before, batch, mine, end, .. } = *self;
         let step = mine.record.step;
-        let what = format!("by the rounding log, {found}");
+        let what = Ground::Decision(found.clone());
         // The records agree, so the auditor's trace is the committed one, published or not.
         let alone = match &mine.trace {
             Some(published) => {
@@ -171,7 +174,7 @@ impl Difference<'_> {
         };
         let different = differences(&mine.record, theirs);
         if reference.record == *theirs {
-            let what = format!("{} differ from the scalar reference too", different.join(", "));
+            let what = Ground::ReferenceDiffers(different);
             let engine = self.engine.to_string();
             return Ok(Found { outcome: Outcome::EngineFaulty { step, engine, what }, verdict: None });
         }
@@ -182,40 +185,21 @@ impl Difference<'_> {
             .filter(|(_, (a, b))| a != b)
             .map(|(i, _)| i)
             .collect();
-        let micros = match micro_batches.len() {
-            0 => String::new(),
-            count => {
-                let few: Vec<String> = micro_batches.iter().take(8).map(u32::to_string).collect();
-                let more = if count > few.len() {
-                    format!(" and {} more", count - few.len())
-                } else {
-                    String::new()
-                };
-                format!("; gradients of micro-batches {}{more} differ", few.join(", "))
-            }
-        };
         let tensors = state_differences(run, step, &mine.state);
-        let named = match tensors.len() {
-            0 => String::new(),
-            n => format!("; {n} state tensors differ, first {}", tensors[0]),
-        };
-        let what = format!("{}{micros}{named}", differences(&reference.record, theirs).join(", "));
+        let fields = differences(&reference.record, theirs);
+        let what = Ground::Step { fields, micro_batches: micro_batches.clone(), tensors: tensors.clone() };
         let verdict = checked.verdict(run, step, Claim::Step { micro_batches, tensors });
         Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) })
     }
 
     /// The auditor's time was up before the scalar reference had said who is right about a record.
     fn unconfirmed(&self, theirs: &StepRecord) -> Found {
-        self.unconfirmed_by(format!("{} differ", differences(&self.mine.record, theirs).join(", ")))
+        self.unconfirmed_by(Ground::Fields(differences(&self.mine.record, theirs)))
     }
 
-    fn unconfirmed_by(&self, found: String) -> Found {
-        let step = self.mine.record.step;
-        let what = format!(
-            "on {}, {found}; --max-time was reached before the scalar reference had confirmed it. Confirm it with `tiebreak replay RUN \
-             --step {step} --engine reference`",
-            self.engine
-        );
+    fn unconfirmed_by(&self, found: Ground) -> Found {
+        let (step, engine) = (self.mine.record.step, self.engine.to_string());
+        let what = Ground::OutOfTime { engine, step, found: Box::new(found) };
         Found { outcome: Outcome::Unconfirmed { step, what }, verdict: None }
     }
 }

@@ -9,6 +9,7 @@ use super::evidence::binding::{self, state_nodes};
 use super::evidence::context::{Context, underivable};
 use super::evidence::origin::{self, Origin};
 use super::evidence::proven::{DataSlices, ProvenTensor, Scalar, wrong};
+use super::fact::{Fact, Right, Wrong};
 use super::verdict::{Claim, Finding, Outcome, ProvenRecord, Verdict};
 use tiebreak_contract::arith::{DType, float};
 use tiebreak_contract::program::graph::TensorType;
@@ -50,9 +51,15 @@ pub struct Examination {
 
 /// What a claim came to: what convicts, or why nothing does.
 pub(super) enum Shown {
-    Wrong { step: u32, what: String },
-    Right(String),
-    Replay { step: u32 },
+    /// Whether a fact about a step holds.
+    Decided {
+        step: u32,
+        fact: Fact,
+        holds: bool,
+    },
+    Replay {
+        step: u32,
+    },
 }
 
 impl Verdict {
@@ -108,10 +115,10 @@ impl Verdict {
         });
         let signed = if key.is_some() { Signed::By } else { Signed::Unknown };
         Ok(match context.shown(self, steps)? {
-            Shown::Right(why) => Outcome::DoesNotConvict(why),
             Shown::Replay { step } => Outcome::NeedsReplay { step, run: context.run },
-            Shown::Wrong { step, what } => {
-                Outcome::Convicts(Finding { run: context.run, signed, step, what })
+            Shown::Decided { fact, holds: true, .. } => Outcome::DoesNotConvict(Right(fact)),
+            Shown::Decided { step, fact, holds: false } => {
+                Outcome::Convicts(Finding { run: context.run, signed, step, what: Wrong(fact) })
             }
         })
     }
@@ -169,18 +176,13 @@ impl Context {
         match (&verdict.claim, record) {
             (Claim::Initial, Record::Initial { state, .. }) => {
                 if state != self.computation.summary.initial {
-                    return Ok(shown(
-                        0,
-                        false,
-                        "record 0's state",
-                        "the initial state of its own computation",
-                    ));
+                    return Ok(shown(0, false, Fact::InitialRecord));
                 }
                 match self.origin.expected(&self.computation.program, self.computation.key())? {
                     Expected::State(expected) => {
                         steps.push(format!("the initial state follows from {}", self.origin.source()));
-                        let predicate = format!("the one that {} gives", self.origin.source());
-                        Ok(shown(0, state == expected, "the initial state", &predicate))
+                        let source = self.origin.source();
+                        Ok(shown(0, state == expected, Fact::InitialState { source }))
                     }
                     Expected::InFiles => Ok(Shown::Replay { step: 0 }),
                 }
@@ -200,7 +202,7 @@ impl Context {
                 }
                 steps.push(format!("record {} is under the head", last.index));
                 let same = roots.digest() == step.state;
-                Ok(shown(count, same, "the final record's state", "the last step's"))
+                Ok(shown(count, same, Fact::FinalState))
             }
             (claim, Record::Step { step, .. }) => {
                 if u64::from(step.step) != proven.index || step.step > self.computation.job.steps {
@@ -229,13 +231,13 @@ impl Context {
                 let rate = self.computation.job.schedule.learning_rate(step.step, self.computation.job.steps);
                 steps.push(format!("the schedule gives the pattern {rate:08x}"));
                 let same = step.learning_rate == rate;
-                Ok(shown(step.step, same, "the record's learning rate", "the schedule's"))
+                Ok(shown(step.step, same, Fact::LearningRate { patterns: [step.learning_rate, rate] }))
             }
             Claim::Cursor => {
                 let drawn = u64::from(step.step) * u64::from(self.computation.program.samples());
                 steps.push(format!("{drawn} samples are drawn up to step {}", step.step));
                 let same = step.cursor == drawn;
-                Ok(shown(step.step, same, "the record's cursor", "the number of samples drawn"))
+                Ok(shown(step.step, same, Fact::Cursor { cursor: step.cursor, drawn }))
             }
             Claim::Batch { files, slices } => self.batch(step, files, slices, steps),
             Claim::Step { .. } => Ok(Shown::Replay { step: step.step }),
@@ -267,7 +269,7 @@ impl Context {
         }
         steps.push(format!("{} outputs of the update are under the record's trace root", outputs.len()));
         let same = binding::state(program, outputs, kept)? == step.state;
-        Ok(shown(step.step, same, "the record's state", "the one that its own trace's update computed"))
+        Ok(shown(step.step, same, Fact::State))
     }
 
     fn scalar(
@@ -287,7 +289,7 @@ impl Context {
                 return Err(wrong(format!("the job does not give the {name}")));
             }
             steps.push("the job does not clip: the factor is 1".into());
-            return Ok(shown(step.step, word == float::ONE, "the record's clip factor", "1"));
+            return Ok(shown(step.step, word == float::ONE, Fact::NoClip { pattern: word }));
         };
         self.trace_root(step)?;
         let Some(Origin::Node { phase, node }) = origin::scalar(&self.computation.program, scalar) else {
@@ -297,7 +299,7 @@ impl Context {
         steps.push(format!("{} is under the record's trace root", leaf_name(phase, node)));
         let ty = TensorType { dtype: DType::F32, shape: vec![1] };
         let same = tensor::digest(&ty, &word.to_le_bytes()) == output.digest;
-        Ok(shown(step.step, same, &format!("the record's {name}"), "the one that its own trace computed"))
+        Ok(shown(step.step, same, Fact::Scalar { scalar, pattern: word }))
     }
 
     fn batch(
@@ -318,7 +320,7 @@ impl Context {
             dataset.batch(&self.computation.program, self.computation.key(), step.step).map_err(failed)?;
         steps.push("the batch was drawn from them again".into());
         let same = batch_digest(&self.computation.program, &batch) == step.batch;
-        Ok(shown(step.step, same, "the record's batch", "the one that seed and data give"))
+        Ok(shown(step.step, same, Fact::Batch))
     }
 }
 
@@ -329,11 +331,7 @@ fn batch_bytes(program: &Program) -> u64 {
     bytes.saturating_mul(u64::from(program.micro_batches))
 }
 
-/// Whether `subject` is the `predicate` that an honest one is.
-pub(super) fn shown(step: u32, same: bool, subject: &str, predicate: &str) -> Shown {
-    if same {
-        Shown::Right(format!("{subject} is {predicate}"))
-    } else {
-        Shown::Wrong { step, what: format!("{subject} is not {predicate}") }
-    }
+/// A fact about a step holds, or does not.
+pub(super) fn shown(step: u32, holds: bool, fact: Fact) -> Shown {
+    Shown::Decided { step, fact, holds }
 }

@@ -11,6 +11,7 @@
 
 pub mod check;
 pub mod evidence;
+pub mod fact;
 mod fork;
 pub mod game;
 pub mod rounding;

@@ -1,11 +1,12 @@
 //! Rounding verdicts: one element of a logged product against the proved bound on what honest kernels compute.
 
-use super::check::Shown;
+use super::check::{Shown, shown};
 use super::evidence::cone::{judged_from_slices, operands};
 use super::evidence::context::Context;
 use super::evidence::leaf::undecided;
 use super::evidence::proven::{ProvenTensor, wrong};
 use super::evidence::tile::check_tile;
+use super::fact::Fact;
 use super::verdict::{Rounded, RoundingClaim};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::word_from_bytes;
@@ -48,26 +49,20 @@ impl Context {
             "the scalar reference computed element {} of {operator}: exact product {:e}, bound {:e}, legal {:e} to {:e}",
             claim.element, judged.exact.value, judged.bound, judged.range()[0], judged.range()[1]
         ));
-        let (pattern, legal, subject) = match &claim.rounded {
+        let (pattern, legal, logged) = match &claim.rounded {
             Rounded::Logged { block, log } => {
                 let place = (claim.micro_batch, claim.product, claim.element);
                 let decision = self.logged_decision(step, place, (*block, log), steps)?;
                 let decision = decision.ok_or_else(|| wrong("the log has no decision about the element"))?;
                 let pattern = judged.grid.pattern(decision.index(judged.grid, judged.exact.value));
-                (pattern, decision.is_of(judged.legal), "by the rounding log, ")
+                (pattern, decision.is_of(judged.legal), true)
             }
             Rounded::Committed { output, bytes, siblings } => {
                 let pattern = self.committed_value(step, claim, output, &bytes.0, &siblings.0, steps)?;
-                (pattern, judged.allows(pattern), "as committed, ")
+                (pattern, judged.allows(pattern), false)
             }
         };
-        if legal {
-            return Ok(Shown::Right(format!(
-                "element {} of {operator} has a value that an honest kernel may round to",
-                claim.element
-            )));
-        }
-        let illegal = Illegal {
+        let rounding = Illegal {
             micro_batch: claim.micro_batch,
             operator,
             product: claim.product,
@@ -77,7 +72,7 @@ impl Context {
             value: f32::from_bits(pattern),
             legal: judged.range(),
         };
-        Ok(Shown::Wrong { step: step.step, what: format!("{subject}{illegal}") })
+        Ok(shown(step.step, legal, Fact::Rounding { logged, rounding }))
     }
 
     /// The element's value in the tile that the trace commits to, a binary32 pattern.

@@ -4,11 +4,12 @@
 //! needs megabytes of operands, though. Once the trainer discloses the tile's bytes one wrong element is enough, with
 //! the operands of that element alone: [`Verdict::narrowed`].
 
-use super::check::Shown;
+use super::check::{Shown, shown};
 use super::evidence::context::Context;
 use super::evidence::leaf::{self, Slices, undecided};
 use super::evidence::proven::wrong;
 use super::evidence::tile::{agrees, check_tile, narrowed_input};
+use super::fact::{Fact, Part};
 use super::verdict::{Base64, Claim, Disclosed, TileClaim, Verdict};
 use tiebreak_contract::program::graph::{Graph, TensorId, TensorType};
 use tiebreak_contract::program::phase::{Phase, graph_of};
@@ -54,7 +55,7 @@ impl Context {
             "{slices} slices ({bytes} bytes) of {} inputs are under the trace, the batch or the state before",
             claim.inputs.len()
         ));
-        let (right, what) = match &claim.disclosed {
+        let (right, part) = match &claim.disclosed {
             None => {
                 let elements = leaf::tile_elements(ty, claim.tile);
                 let words =
@@ -62,7 +63,7 @@ impl Context {
                 let expected = leaf::tile_bytes(ty, claim.tile, &words);
                 steps.push(format!("the scalar reference computed the tile's {} elements", words.len()));
                 let same = tensor::tile_value(&expected, claim.tile, count) == claim.value.0;
-                (same, format!("tile {} of {count}", claim.tile))
+                (same, Part::Tile { tile: claim.tile, count })
             }
             Some(Disclosed { bytes, element }) => {
                 check_disclosed(ty, claim, &bytes.0)?;
@@ -73,20 +74,13 @@ impl Context {
                 let words = leaf::expected(tile.graph, claim.node, *element..element + 1, &tile.slices)
                     .map_err(undecided)?;
                 steps.push(format!("the scalar reference computed element {element}"));
-                (agrees(ty, claim.tile, &bytes.0, *element, words[0]), format!("element {element}"))
+                let part = Part::Element { element: *element, pattern: words[0] };
+                (agrees(ty, claim.tile, &bytes.0, *element, words[0]), part)
             }
         };
-        if right {
-            return Ok(Shown::Right(format!(
-                "the committed {what} is what the operator makes of its inputs"
-            )));
-        }
-        let what = format!(
-            "{} ({}) of {name}: {what} is not what the operator makes of its committed inputs",
-            node.operator,
-            node.primitive.name(),
-        );
-        Ok(Shown::Wrong { step: step.step, what })
+        let (operator, primitive) = (node.operator.clone(), node.primitive.name().to_string());
+        let fact = Fact::Operator { operator, primitive, phase: tile.phase, node: claim.node, part };
+        Ok(shown(step.step, right, fact))
     }
 }
 

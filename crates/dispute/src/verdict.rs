@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 pub use super::evidence::proven::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor, Scalar};
+use super::fact::{Right, Wrong};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 pub use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
@@ -241,12 +242,12 @@ struct PreambleRun {
 }
 
 /// What a check found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// The evidence shows it, whoever wrote the file.
     Convicts(Finding),
     /// The evidence is consistent with an honest trainer.
-    DoesNotConvict(String),
+    DoesNotConvict(Right),
     /// The claim can only be checked by replaying the step from the run.
     NeedsReplay {
         /// The step to replay.
@@ -256,8 +257,8 @@ pub enum Outcome {
     },
 }
 
-/// A conviction in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A conviction.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     /// The run id.
     pub run: Digest,
@@ -265,8 +266,8 @@ pub struct Finding {
     pub signed: Signed,
     /// The step, 0 for the initial state and for a fork.
     pub step: u32,
-    /// The finding, in words.
-    pub what: String,
+    /// What the trainer signed that no honest one signs.
+    pub what: Wrong,
 }
 
 impl Verdict {

@@ -73,7 +73,7 @@ pub fn page(verdict: &Verdict, key: Option<&PublicKey>, file: &str) -> Result<St
             (format!("Step {} of a training run is wrong", finding.step), Tone::Bad, what, why)
         }
         Outcome::DoesNotConvict(why) => {
-            ("A verdict that shows nothing".into(), Tone::Neutral, "Nobody is convicted.", why.clone())
+            ("A verdict that shows nothing".into(), Tone::Neutral, "Nobody is convicted.", why.to_string())
         }
         Outcome::NeedsReplay { step, .. } => {
             let why =
