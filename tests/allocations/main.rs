@@ -12,7 +12,6 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use common::{gpt_job, key, sign, trained};
-use tiebreak::audit::localise::binding;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Silent, audit, checks};
 use tiebreak::commit::digest::Digest;
@@ -22,6 +21,7 @@ use tiebreak::commit::state::{digest_from_proof, prove_each, state_digest};
 use tiebreak::commit::tensor::tile_count;
 use tiebreak::commit::trace::{Trace, TracedNode, positions};
 use tiebreak::commit::tree_head::Head;
+use tiebreak::dispute::evidence::binding::Binding;
 use tiebreak::dispute::game;
 use tiebreak::dispute::game::message::Field;
 use tiebreak::dispute::game::referee::Referee;
@@ -447,7 +447,7 @@ fn game_verdict(job: &str) -> GameVerdict {
         });
     }
     let result = GameResult { absent: Vec::new(), games: Vec::new(), remaining: vec![0, 1], upheld: None };
-    GameVerdict::new(terms, Vec::new(), result, &keys[2])
+    GameVerdict::new(terms, Vec::new(), &result, &keys[2])
 }
 
 /// What is done with a subject.
@@ -470,8 +470,8 @@ const WORKS: [Work; 10] = [
     }),
     ("bind a state", |s| {
         let before = vec![Digest([5; 32]); s.program.state().len()];
-        let record = || ProvenRecord { index: 0, record: Base64(Vec::new()), proof: Vec::new() };
-        drop(binding(&s.program, &s.trace, &before, record));
+        let binding = Binding::of(&s.program, &s.trace, &before);
+        let _ = binding.state(&s.program).unwrap();
     }),
     ("prove parts of a state", |s| {
         let table = s.program.state();

@@ -11,7 +11,7 @@ use std::thread;
 
 use tiebreak::commit::keys::PrivateKey;
 use tiebreak::commit::tensor::tile_range;
-use tiebreak::dispute::check::state_nodes;
+use tiebreak::dispute::evidence::binding::state_nodes;
 use tiebreak::dispute::game::terms::Terms;
 use tiebreak::dispute::verdict::{Claim, Verdict};
 use tiebreak::engine::cpu::Cpu;

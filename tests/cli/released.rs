@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tiebreak::audit::checks;
+use tiebreak::dispute::fact::{Fact, Wrong};
 use tiebreak::dispute::verdict::{Outcome, Verdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::run::dir::{Run, RunFile};
@@ -180,11 +181,10 @@ fn swapped_weights_convict(prefix: &str) {
     let verdict = found.inconsistent.unwrap().verdict.unwrap();
     let outcome = Verdict::from_bytes(&verdict.to_bytes()).unwrap().check(Some(&key().public())).unwrap();
     let Outcome::Convicts(finding) = outcome else { panic!("{outcome:?}") };
-    assert!(
-        finding.what.contains(&format!("element {} of param/block0.key.weight", 7 * 16 + 5)),
-        "{}",
-        finding.what
-    );
+    let Wrong(Fact::InitialElement { tensor, element, .. }) = &finding.what else {
+        panic!("{:?}", finding.what)
+    };
+    assert_eq!((&**tensor, *element), ("param/block0.key.weight", 7 * 16 + 5));
 }
 
 #[test]

@@ -9,10 +9,10 @@ use tiebreak::arith::words::bytes_from_words;
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::tensor::{SLICE_BYTES, piece_range, tile_count, tile_range};
 use tiebreak::commit::trace::positions;
-use tiebreak::dispute::leaf::{
+use tiebreak::dispute::evidence::leaf::{
     LeafError, Slices, expected, recorded_from_slices, recorded_from_tensors, tile_bytes, tile_elements,
 };
-use tiebreak::dispute::origin::{Origin, origin};
+use tiebreak::dispute::evidence::origin::{Origin, origin};
 use tiebreak::engine::reference::Reference;
 use tiebreak::engine::session::{Session, StepObserver, StepScalars};
 use tiebreak::engine::{EngineError, Inputs, Observer};

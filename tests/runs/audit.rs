@@ -4,17 +4,21 @@ use std::path::Path;
 
 use crate::common::{self, gpt_job, key, trained};
 use tiebreak::audit::evidence::disclosed_tile;
+use tiebreak::audit::ground::{Differences, Ground, RecordField};
 use tiebreak::audit::localise::Difference;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Report, Silent, audit, checks};
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
+use tiebreak::dispute::evidence::binding::Binding;
+use tiebreak::dispute::fact::{Fact, Part};
 use tiebreak::dispute::verdict::{Claim, Outcome as VerdictOutcome, Verdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::reference::Reference;
 use tiebreak::engine::session::{Session, Unobserved};
 use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use tiebreak::program::graph::{Graph, TensorType};
+use tiebreak::program::phase::Phase;
 use tiebreak::run::dir::Run;
 use tiebreak::step::replayed_step;
 
@@ -31,16 +35,24 @@ fn cheated(folder: &Path, granularity: &str, cheat: &str) -> (Report, Option<Ver
 }
 
 /// The conviction that a file alone gives, to anybody.
-fn conviction(verdict: Option<Verdict>) -> String {
+fn conviction(verdict: Option<Verdict>) -> Fact {
     let bytes = verdict.expect("a divergence comes with a verdict").to_bytes();
     let verdict = Verdict::from_bytes(&bytes).unwrap();
     match verdict.check(Some(&key().public())).unwrap() {
-        VerdictOutcome::Convicts(finding) => format!("step {}: {}", finding.step, finding.what),
+        VerdictOutcome::Convicts(finding) => finding.what.0,
         other => panic!("not convicted: {other:?}"),
     }
 }
 
-fn diverges_at(report: &Report) -> (u32, String) {
+/// The operator and the phase that a conviction is about.
+fn convicted_operator(verdict: Option<Verdict>) -> (String, Phase) {
+    match conviction(verdict) {
+        Fact::Operator { operator, phase, .. } => (operator, phase),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn diverges_at(report: &Report) -> (u32, Ground) {
     match &report.outcome {
         Outcome::Diverges { step, what } => (*step, what.clone()),
         other => panic!("{other:?}"),
@@ -71,9 +83,10 @@ fn an_operators_changed_output_is_convicted_down_to_the_tile() {
     let (report, verdict) = cheated(folder.path(), "operator", "operator@5");
     let (step, what) = diverges_at(&report);
     assert_eq!(step, 5);
-    assert!(what.starts_with("operator block0.gelu (gelu.v1), micro0/"), "{what}");
+    let Ground::Operator(tile) = what else { panic!("{what:?}") };
+    assert_eq!((&*tile.operator, &*tile.primitive, tile.phase), ("block0.gelu", "gelu.v1", Phase::Micro(0)));
     assert!(verdict.as_ref().unwrap().to_bytes().len() < 200_000);
-    assert!(conviction(verdict).contains("block0.gelu"));
+    assert_eq!(convicted_operator(verdict), ("block0.gelu".to_string(), Phase::Micro(0)));
 }
 
 #[test]
@@ -82,21 +95,26 @@ fn a_weight_changed_before_a_step_is_convicted_at_its_first_reader() {
     let (report, verdict) = cheated(folder.path(), "operator", "weight-before@3");
     let (step, what) = diverges_at(&report);
     assert_eq!(step, 3);
-    assert!(what.contains("tile"), "{what}");
+    assert!(matches!(what, Ground::Operator(_)), "{what:?}");
     conviction(verdict);
 }
 
 #[test]
 fn cheats_in_the_step_are_convicted_at_their_operator() {
     let folder = tempfile::tempdir().unwrap();
-    for (cheat, operator) in
-        [("batch@6", "embedding"), ("learning-rate@4", "update"), ("checkpoint@5", "embedding")]
-    {
+    // What reads a batch or the state first is the embedding; only the update reads the learning rate.
+    for cheat in ["batch@6", "learning-rate@4", "checkpoint@5"] {
         let (report, verdict) = cheated(folder.path(), "operator", cheat);
         let (step, what) = diverges_at(&report);
         assert_eq!(format!("@{step}"), cheat[cheat.len() - 2..], "{what}");
-        assert!(what.contains(operator), "{cheat}: {what}");
-        assert!(conviction(verdict).contains(operator));
+        let Ground::Operator(tile) = what else { panic!("{cheat}: {what:?}") };
+        let place = (tile.operator, tile.phase);
+        let fits = match cheat {
+            "learning-rate@4" => place.1 == Phase::Update,
+            _ => place.0.contains("embedding"),
+        };
+        assert!(fits, "{cheat}: {place:?}");
+        assert_eq!(convicted_operator(verdict), place);
     }
 }
 
@@ -132,10 +150,13 @@ fn without_operator_traces_the_verdict_names_the_step() {
         let outcome = verdict.check(Some(&key().public())).unwrap();
         assert!(matches!(outcome, VerdictOutcome::NeedsReplay { step: s, .. } if s == step));
         if cheat == "moment@4" {
-            assert!(what.contains("first m/token_embedding"), "{what}");
+            assert!(
+                matches!(&what, Ground::Step { tensors, .. } if tensors[0].starts_with("m/token_embedding")),
+                "{what:?}"
+            );
         }
         if cheat == "operator@5" {
-            assert!(what.contains("gradients of micro-batches 0 differ"), "{what}");
+            assert!(matches!(&what, Ground::Step { micro_batches, .. } if *micro_batches == [0]), "{what:?}");
         }
     }
 }
@@ -145,7 +166,7 @@ fn initial_weights_that_are_not_the_seeds_are_convicted() {
     let folder = tempfile::tempdir().unwrap();
     let (report, verdict) = cheated(folder.path(), "microbatch", "init@0");
     assert!(matches!(report.outcome, Outcome::Inconsistent { step: 0, .. }));
-    assert!(conviction(verdict).contains("initial state"));
+    assert_eq!(conviction(verdict), Fact::InitialState { source: "the seed" });
 }
 
 #[test]
@@ -187,7 +208,9 @@ fn a_difference_that_is_not_confirmed_in_time_is_no_conviction() {
         };
         let found = difference.localise().unwrap();
         let Outcome::Unconfirmed { step: 1, what } = found.outcome else { panic!("{:?}", found.outcome) };
-        assert!(what.contains("gradients") && what.contains("--step 1 --engine reference"), "{what}");
+        let Ground::OutOfTime { step: 1, found: differs, .. } = what else { panic!("{what:?}") };
+        let Ground::Fields(Differences(fields)) = *differs else { panic!("{differs:?}") };
+        assert!(fields.contains(&RecordField::Gradients), "{fields:?}");
         assert_eq!(found.verdict, None);
         // With time, the same difference is one.
         let found = Difference { end: None, ..difference }.localise().unwrap();
@@ -283,7 +306,8 @@ fn a_trainer_whose_engine_is_faulty_can_disclose_the_tile() {
     assert_eq!(honest, None);
     let tile = disclosed_tile(&run, &mut faulty, 1, claim).unwrap().expect("the same fault again");
     let narrow = wide.narrowed(&tile).unwrap().unwrap();
-    assert!(conviction(Some(narrow)).contains("element 0 is not"));
+    let finding = conviction(Some(narrow));
+    assert!(matches!(finding, Fact::Operator { part: Part::Element { element: 0, .. }, .. }), "{finding:?}");
 }
 
 #[test]
@@ -317,8 +341,8 @@ fn a_binding_verdict_against_an_honest_trainer_does_not_convict() {
     let trace = tiebreak::run::traces::read(run.program(), &run.layout.trace(2)).unwrap();
     // Nothing is frozen, so these stand for nothing.
     let before = vec![Digest([0; 32]); run.program().state().len()];
-    let (claim, _) = tiebreak::audit::localise::binding(run.program(), &trace, &before, || checked.proven(1));
-    let verdict = checked.verdict(&run, 2, claim);
+    let Binding { outputs, siblings, kept } = Binding::of(run.program(), &trace, &before);
+    let verdict = checked.verdict(&run, 2, Claim::Binding { outputs, siblings, before: None, kept });
     assert!(matches!(verdict.check(None), Ok(VerdictOutcome::DoesNotConvict(_))));
 }
 
@@ -333,7 +357,7 @@ fn error_after(folder: &Path, edit: impl Fn(&Run)) -> String {
     match checked {
         Err(error) => error.to_string(),
         Ok(checked) => match (checked.inconsistent, checked.damaged.first()) {
-            (Some(found), _) => found.what,
+            (Some(found), _) => found.what.to_string(),
             (None, damaged) => damaged.expect("something is wrong").to_string(),
         },
     }

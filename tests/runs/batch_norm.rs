@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::common::{batch_norm_job, begin_run, key, trained};
 use tiebreak::audit::checks;
+use tiebreak::audit::ground::Ground;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Report, Silent, audit};
 use tiebreak::dispute::verdict::{Claim, Outcome as VerdictOutcome, Verdict};
@@ -78,8 +79,10 @@ fn whoever_changes_a_running_average_after_the_step_is_convicted() {
     let job = batch_norm_job(folder.path(), "microbatch", 3);
     let run = trained(&job, &folder.path().join("untraced"), Some("buffer@3"));
     let (report, _) = audited(&run, &mut Cpu::new(2).unwrap());
-    let Outcome::Diverges { step: 3, what } = report.outcome else { panic!("{:?}", report.outcome) };
-    assert!(what.contains("first buffer/stage0.block0.norm0.running_mean"), "{what}");
+    let Outcome::Diverges { step: 3, what: Ground::Step { tensors, .. } } = &report.outcome else {
+        panic!("{:?}", report.outcome)
+    };
+    assert_eq!(tensors[0], "buffer/stage0.block0.norm0.running_mean");
 }
 
 /// Changes the first element of the output of the first node of this name in one phase of the second step.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::common::{files, gpt_job, key, sign, sign_again, step_mut, trained};
 use tiebreak::audit::checks::{self, Checked};
+use tiebreak::audit::ground::Ground;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Silent, audit, estimated_seconds, replay_to, step_of};
 use tiebreak::commit::digest::Digest;
@@ -78,17 +79,17 @@ fn histories_that_do_not_hold_together_are_malformed() {
 #[test]
 fn records_that_contradict_the_job_diverge_without_a_replay() {
     type Edit = fn(&mut Vec<Record>);
-    let cases: [(Edit, u32, &str, &str); 6] = [
-        (|r| step_mut(r, 4).learning_rate ^= 1, 4, "learning rate", "learning_rate"),
-        (|r| step_mut(r, 5).cursor += 1, 5, "cursor", "cursor"),
-        (|r| step_mut(r, 6).batch = OTHER, 6, "the batch is not the one that seed and data give", "batch"),
+    let cases: [(Edit, u32, Ground, &str); 6] = [
+        (|r| step_mut(r, 4).learning_rate ^= 1, 4, Ground::LearningRate, "learning_rate"),
+        (|r| step_mut(r, 5).cursor += 1, 5, Ground::Cursor, "cursor"),
+        (|r| step_mut(r, 6).batch = OTHER, 6, Ground::Batch, "batch"),
         (
             |r| match &mut r[9] {
                 Record::Final { roots, .. } => roots.0[0] = OTHER,
                 _ => unreachable!("record 9 is the final one"),
             },
             8,
-            "the final record commits another state",
+            Ground::FinalState,
             "final",
         ),
         // The steps after it are honest: only the first thing wrong is reported.
@@ -98,7 +99,7 @@ fn records_that_contradict_the_job_diverge_without_a_replay() {
                 step_mut(r, 1).cursor = 0;
             },
             1,
-            "cursor",
+            Ground::Cursor,
             "cursor",
         ),
         (
@@ -107,7 +108,7 @@ fn records_that_contradict_the_job_diverge_without_a_replay() {
                 _ => unreachable!("record 0 is the initial one"),
             },
             0,
-            "record 0 does not commit the initial state",
+            Ground::InitialState { origin: "the seed" },
             "initial",
         ),
     ];
@@ -121,7 +122,7 @@ fn records_that_contradict_the_job_diverge_without_a_replay() {
         let Outcome::Inconsistent { step: found, what } = &report.outcome else {
             panic!("{:?}", report.outcome)
         };
-        assert!(*found == step && what.contains(wanted), "step {found}: {what}");
+        assert_eq!((*found, what), (step, &wanted));
         assert!(report.replayed.is_empty());
         let verdict = verdict.expect("a contradiction with the job comes with a verdict");
         assert_eq!(verdict.claim.kind(), kind);
@@ -213,7 +214,7 @@ fn every_published_head_must_be_over_the_same_history() {
     let (history, _) = transcript::read(&run.layout.transcript()).unwrap();
     sign(&run, 5, merkle::root(&history.leaves[1..6]));
     let found = check(&run).unwrap().inconsistent.unwrap();
-    assert!(found.what.contains("two histories: another head over 5 records"), "{}", found.what);
+    assert_eq!(found.what, Ground::Fork { records: 5 });
     assert_eq!(found.verdict.unwrap().claim.kind(), "fork");
     // A head that the trainer did not sign is a damaged file and accuses nobody.
     let head = Head { run: run.id, size: 5, root: OTHER };
@@ -262,9 +263,13 @@ fn ended(run: &Run, prefix: bool, head: Option<&str>) -> Outcome {
     audit(run, &mut Cpu::new(2).unwrap(), checked, plan, None, &mut Silent).unwrap().0.outcome
 }
 
-fn incomplete(outcome: &Outcome, wanted: &str) {
-    let Outcome::Incomplete { what } = outcome else { panic!("{outcome:?}") };
-    assert!(what.contains(wanted), "{what}");
+/// Why an audit is incomplete.
+fn missing(outcome: &Outcome) -> &[Ground] {
+    match outcome {
+        Outcome::Incomplete { what: Ground::Several(all) } => all,
+        Outcome::Incomplete { what } => std::slice::from_ref(what),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -276,24 +281,23 @@ fn a_run_whose_end_is_not_shown_never_matches_as_a_whole() {
     let header = 8 + usize::from(model[0]) + (usize::from(model[1]) << 8);
     let zeros = [&model[..header], &vec![0; model.len() - header][..]].concat();
     fs::write(run.layout.model(), zeros).unwrap();
-    incomplete(
-        &ended(&run, false, None),
-        "the released model is not the final state's parameters and buffers",
-    );
+    let outcome = ended(&run, false, None);
+    let [Ground::Model(why)] = missing(&outcome) else { panic!("{outcome:?}") };
+    assert!(why.contains("the released model is not the final state's parameters and buffers"), "{why}");
     // No model at all.
     fs::remove_file(run.layout.model()).unwrap();
-    incomplete(&ended(&run, false, None), "its released model (model.safetensors) is not here");
+    assert_eq!(missing(&ended(&run, false, None)), [Ground::NoModel]);
     assert_eq!(ended(&run, true, None), Outcome::Matches);
     // The final record omitted, and a model that nobody trained.
     fs::write(run.layout.model(), "garbage").unwrap();
     sign_again(&run, |records| records.truncate(9));
-    incomplete(&ended(&run, false, None), "the head covers 8 of 8 steps and no final record");
-    incomplete(&ended(&run, false, None), "no record commits the model.safetensors that is here");
+    let no_end = |covered| Ground::NoEnd { covered, steps: 8, model: true };
+    assert_eq!(missing(&ended(&run, false, None)), [no_end(8)]);
     assert_eq!(ended(&run, true, None), Outcome::Matches);
     // A head over record 0 only.
     sign_again(&run, |records| records.truncate(1));
-    incomplete(&ended(&run, false, None), "the head covers 0 of 8 steps and no final record");
-    incomplete(&ended(&run, true, None), "there is no step to replay");
+    assert_eq!(missing(&ended(&run, false, None)), [no_end(0), Ground::NoSteps]);
+    assert_eq!(missing(&ended(&run, true, None)), [Ground::NoSteps]);
 }
 
 #[test]
@@ -304,9 +308,9 @@ fn a_longer_head_that_the_records_do_not_reach_leaves_nothing_decided() {
     let witnessed = fs::read_to_string(cheated.layout.head(10)).unwrap();
     let honest = trained(&job, &folder.path().join("shown"), None);
     sign_again(&honest, |records| records.truncate(7));
-    let wanted = "the trainer signed a head over 10 records, and the run's head here covers 7";
+    let wanted = Ground::Unreached { signed: true, records: 10, here: 7 };
     for prefix in [false, true] {
-        incomplete(&ended(&honest, prefix, Some(&witnessed)), wanted);
+        assert_eq!(missing(&ended(&honest, prefix, Some(&witnessed)))[0], wanted);
     }
     assert_eq!(ended(&honest, true, None), Outcome::Matches);
 }
@@ -321,7 +325,8 @@ fn steps_that_no_state_leads_to_are_not_passed_over() {
     assert_eq!(ended(&run, false, None), Outcome::Matches);
     fs::remove_file(run.layout.checkpoint(0)).unwrap();
     for prefix in [false, true] {
-        incomplete(&ended(&run, prefix, None), "steps 1 to 2 cannot be replayed");
+        let wanted = Ground::Unreachable { first: 1, last: 2 };
+        assert_eq!(missing(&ended(&run, prefix, None)), [wanted]);
     }
 }
 
@@ -433,11 +438,7 @@ fn damaged_files_of_an_honest_run_are_named() {
     assert!(named(&report, "step-000000004"), "{:?}", report.not_checked);
     append(&run.layout.model());
     let (report, _) = audited(&run);
-    assert!(
-        matches!(&report.outcome, Outcome::Incomplete { what } if what.contains("model")),
-        "{:?}",
-        report.outcome
-    );
+    assert!(matches!(missing(&report.outcome), [Ground::Model(_)]), "{:?}", report.outcome);
     // Data that the plan needs is needed; where it does not, the audit goes on.
     damages()[4].1(&run.layout.data_file(0));
     let checked = check(&run).unwrap();
@@ -516,8 +517,8 @@ fn a_withheld_trace_does_not_save_a_cheat() {
         damage(&run.layout.trace(5));
         let (report, verdict) = audited(&run);
         let Outcome::Diverges { step: 5, what } = &report.outcome else { panic!("{:?}", report.outcome) };
-        assert!(what.contains("gradients of micro-batches 0 differ"), "{what}");
-        assert!(what.ends_with("no published trace is the one that the record commits"), "{what}");
+        let Ground::Withheld(found) = what else { panic!("{what:?}") };
+        assert!(matches!(&**found, Ground::Step { micro_batches, .. } if *micro_batches == [0]), "{found:?}");
         assert!(verdict);
     }
 }

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{self, begin_run, files, gpt_job, key, trained};
 use tiebreak::audit::checks::{self, Checked};
+use tiebreak::audit::ground::Ground;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Report, Silent as Quiet, audit};
 use tiebreak::commit::state::{state_digest, tensor_digests};
+use tiebreak::dispute::fact::{Fact, Wrong};
 use tiebreak::dispute::verdict::{Claim, Outcome as VerdictOutcome, Verdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::job::initial::InitialOrigin;
@@ -80,13 +82,13 @@ fn a_run_from_weights_audits_clean_and_swapped_weights_convict() {
     checks::weights(&swapped, &mut found, std::slice::from_ref(&weights)).unwrap();
     let (report, verdict) = audited(&swapped, found);
     let Outcome::Inconsistent { step: 0, what } = &report.outcome else { panic!("{:?}", report.outcome) };
-    assert!(what.contains("the weights' files give"), "{what}");
+    assert_eq!(*what, Ground::Weights);
     let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();
     assert_eq!(verdict.claim.kind(), "weights");
     println!("weights verdict: {} bytes", verdict.to_bytes().len());
     let outcome = verdict.check(Some(&key().public())).unwrap();
     let VerdictOutcome::Convicts(finding) = outcome else { panic!("{outcome:?}") };
-    assert!(finding.what.contains("is not the one in the weights' file"), "{}", finding.what);
+    assert!(matches!(finding.what, Wrong(Fact::InitialElement { drawn: false, .. })), "{:?}", finding.what);
     let mut bytes = verdict.to_bytes();
     for at in (0..bytes.len()).step_by(bytes.len() / 300 + 1) {
         bytes[at] ^= 1;
@@ -157,7 +159,7 @@ fn a_run_goes_on_from_anothers_final_state() {
     let (_, verdict) = audited(&begun, checked(&begun));
     let outcome = verdict.unwrap().check(Some(&key().public())).unwrap();
     let VerdictOutcome::Convicts(finding) = outcome else { panic!("{outcome:?}") };
-    assert!(finding.what.contains("the earlier run's final state"), "{}", finding.what);
+    assert_eq!(finding.what, Wrong(Fact::InitialState { source: "the earlier run's final state" }));
 }
 
 /// A perceptron of twelve classes that begins from one of ten: its head is drawn.
@@ -244,8 +246,10 @@ fn a_false_new_head_convicts_without_the_weights() {
     let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();
     let outcome = verdict.check(Some(&key().public())).unwrap();
     let VerdictOutcome::Convicts(finding) = outcome else { panic!("{outcome:?}") };
-    assert!(finding.what.contains("element 37 of param/layer2.weight"), "{}", finding.what);
-    assert!(finding.what.contains("the one that the seed gives"), "{}", finding.what);
+    let Wrong(Fact::InitialElement { tensor, element: 37, drawn: true, .. }) = &finding.what else {
+        panic!("{:?}", finding.what)
+    };
+    assert_eq!(tensor, "param/layer2.weight");
 
     // The same claim about an honest run, and claims that take the element from a file, or none from any.
     let convicts = |run: &Run, claim: Claim| {

@@ -8,11 +8,13 @@ use crate::common::{gpt_job, key, trained_on};
 use proptest::prelude::*;
 use tiebreak::audit::checks::{self, Checked};
 use tiebreak::audit::evidence::Disputed;
+use tiebreak::audit::ground::Ground;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::rounding::reference_outcome;
 use tiebreak::audit::{Outcome, Report, Silent, audit};
 use tiebreak::commit::tensor;
 use tiebreak::commit::trace::leaf_place;
+use tiebreak::dispute::fact::{Fact, Wrong};
 use tiebreak::dispute::verdict::{Claim, LogSlices, Outcome as Shown, Rounded, RoundingClaim, Verdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
@@ -53,7 +55,9 @@ static CONVICTING: LazyLock<Vec<Verdict>> = LazyLock::new(|| {
             let Outcome::Diverges { step: 3, what } = &report.outcome else {
                 panic!("{table} {cheat}: {:?}", report.outcome)
             };
-            assert!(what.contains("no kernel"), "{what}");
+            let logged = matches!(what, Ground::Decision(_));
+            assert!(logged || matches!(what, Ground::Unlogged(Wrong(Fact::Rounding { .. }))), "{what:?}");
+            assert_eq!(logged, cheat == "decision-far@3", "{what:?}");
             all.push(verdict.unwrap_or_else(|| panic!("{table} {cheat}: no verdict")));
         }
     }
@@ -312,7 +316,7 @@ fn a_step_whose_log_lacks_a_decision_is_not_held_against_the_trainer() {
     fs::remove_file(run.layout.trace(3)).unwrap();
     let (report, verdict) = audited(&run);
     let Outcome::MissingDecision { what, .. } = &report.outcome else { panic!("{:?}", report.outcome) };
-    assert!(what.contains("no published trace") && verdict.is_none(), "{what}");
+    assert!(matches!(what, Ground::Withheld(_)) && verdict.is_none(), "{what:?}");
 }
 
 proptest! {

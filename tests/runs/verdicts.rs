@@ -13,7 +13,8 @@ use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
 use tiebreak::commit::tree_head::{Head, Signed};
 use tiebreak::commit::{merkle, multiproof, state, table, tensor};
-use tiebreak::dispute::origin::{Origin, origin};
+use tiebreak::dispute::evidence::origin::{Origin, origin};
+use tiebreak::dispute::fact::{Fact, Wrong};
 use tiebreak::dispute::verdict::{
     Base64, Claim, Disclosed, Hashes, Outcome, PhaseName, ProvenInput, ProvenRecord, ProvenTensor, TileClaim,
     Verdict,
@@ -93,7 +94,8 @@ fn a_cheat_between_convolutions_convicts() {
     let mut verdict = verdict_of(resnet_job, "operator@3");
     let checked = verdict.check(Some(&public()));
     let Ok(Outcome::Convicts(finding)) = checked else { panic!("{checked:?}") };
-    assert!(finding.what.contains("stage0.block0.norm0.relu"), "{}", finding.what);
+    let Wrong(Fact::Operator { operator, .. }) = &finding.what else { panic!("{:?}", finding.what) };
+    assert_eq!(operator, "stage0.block0.norm0.relu");
     tile_claim(&mut verdict).node += 1;
     assert!(!convicts(&verdict));
 }
@@ -186,8 +188,9 @@ fn a_tile_verdict_is_narrowed_to_one_element() {
     let mut wide = verdict.unwrap();
     let claim = tile_claim(&mut wide).clone();
     assert_eq!(claim.disclosed, None);
-    let tensor =
-        tiebreak::dispute::check::state_nodes(run.program()).iter().position(|&n| n == Some(claim.node));
+    let tensor = tiebreak::dispute::evidence::binding::state_nodes(run.program())
+        .iter()
+        .position(|&n| n == Some(claim.node));
     let bytes = &state[tensor.unwrap()];
     let tile = &bytes[tensor::tile_range(bytes.len(), claim.tile)];
     let narrow = wide.narrowed(tile).unwrap().expect("an element is wrong");

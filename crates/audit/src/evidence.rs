@@ -5,22 +5,23 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::checks::{self, Checked};
+use super::ground::{Ground, Tile};
 use super::operands::{Operands, Tensors, nodes};
 use super::replay::replay_to;
 use super::report::{AuditError, Found, Outcome};
 use tiebreak_contract::program::graph::TensorId;
 use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_contract::program::step::MicroBatch;
-use tiebreak_dispute::check::state_nodes;
-use tiebreak_dispute::leaf;
-use tiebreak_dispute::origin::Origin;
+use tiebreak_dispute::evidence::binding::state_nodes;
+use tiebreak_dispute::evidence::leaf;
+use tiebreak_dispute::evidence::origin::Origin;
 use tiebreak_dispute::verdict::{Claim, Hashes, TileClaim};
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::session::Session;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::tensor::Hash;
-use tiebreak_record::commit::trace::{Trace, leaf_name, positions};
+use tiebreak_record::commit::trace::{Trace, positions};
 use tiebreak_record::commit::{multiproof, tensor};
 use tiebreak_run::observers::record::Rounder;
 use tiebreak_run::run::dir::Run;
@@ -140,10 +141,11 @@ impl Disputed<'_> {
             return Ok(None);
         };
         let bytes = leaf::tile_bytes(ty, tile, &words);
-        let name = format!("{} ({})", node.operator, node.primitive.name());
         let count = tensor::tile_count(ty.bytes());
+        let (operator, primitive) = (node.operator.clone(), node.primitive.name().to_string());
+        let place = Tile { operator, primitive, phase, node: node_index, tile, count };
         if tensor::tile_value(&bytes, tile, count) == theirs.tiles[tile] {
-            let what = format!("{name}, tile {tile} of {count}");
+            let what = Ground::FaultyTile(place);
             let engine = engine.to_string();
             return Ok(Some(Found { outcome: Outcome::EngineFaulty { step, engine, what }, verdict: None }));
         }
@@ -167,10 +169,7 @@ impl Disputed<'_> {
         if let Some(narrowed) = disclosed.and_then(|bytes| verdict.narrowed(&bytes).ok()?) {
             verdict = narrowed;
         }
-        let what = format!(
-            "operator {name}, {}: first differing tile {tile} of {count}",
-            leaf_name(phase, node_index)
-        );
+        let what = Ground::Operator(place);
         Ok(Some(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) }))
     }
 

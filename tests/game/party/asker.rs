@@ -11,13 +11,13 @@ use tiebreak::commit::state::digest_from_proof;
 use tiebreak::commit::tensor::{Hash, SLICE_BYTES, digest_from_root, piece_count, piece_range, piece_value};
 use tiebreak::commit::trace::{batch_leaf_name, leaf_count, leaf_name, leaf_place};
 use tiebreak::commit::{merkle, multiproof, table};
+use tiebreak::dispute::evidence::leaf::Slices;
+use tiebreak::dispute::evidence::origin::{self, Origin};
 use tiebreak::dispute::game::message::{
     Answer, Answered, Asked, Field, Need, Question, Sealed, Statement, Subject, Tree,
 };
 use tiebreak::dispute::game::search::{Join, children, parent};
 use tiebreak::dispute::game::terms::{Claim, ClaimedRun, Clocks, INCREMENT_MIN, MOVES_MIN, Terms};
-use tiebreak::dispute::leaf::Slices;
-use tiebreak::dispute::origin::{self, Origin};
 use tiebreak::dispute::verdict::ProvenInput;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::job::computation::Computation;

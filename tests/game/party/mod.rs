@@ -15,14 +15,14 @@ use tiebreak::commit::state::state_digest;
 use tiebreak::commit::tensor::{SLICE_BYTES, digest_from_root, piece_count};
 use tiebreak::commit::trace::{batch_leaf_name, leaf_name, positions};
 use tiebreak::commit::{merkle, table, tensor};
-use tiebreak::dispute::check::state_nodes;
+use tiebreak::dispute::evidence::binding::state_nodes;
+use tiebreak::dispute::evidence::leaf::expected;
+use tiebreak::dispute::evidence::origin::{self, Origin};
 use tiebreak::dispute::game::message::{
     Answer, Asked, Field, Fold, Need, Question, Sealed, Subject, Tree, commitment,
 };
 use tiebreak::dispute::game::search::Join;
 use tiebreak::dispute::game::terms::Terms;
-use tiebreak::dispute::leaf::expected;
-use tiebreak::dispute::origin::{self, Origin};
 use tiebreak::dispute::verdict::{PhaseName, Scalar};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::job::data::Dataset;

@@ -107,7 +107,7 @@ impl Gatherer {
         let step = u32::try_from(part.record.index).unwrap_or(0);
         let place = LogPlace { step, first: part.log.slices.first().map_or(0, |slice| *slice as u64) };
         let (root, count) = verified(&self.rules, place, part).map_err(|unfit| match unfit {
-            Unfit::Committed(why) => Malformed::invalid("supply of a log", why),
+            Unfit::Committed(why) => Malformed::invalid("supply of a log", why.to_string()),
             Unfit::Other(why) => why,
         })?;
         let log = self.run.at(names::log(step));

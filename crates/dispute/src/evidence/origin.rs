@@ -1,6 +1,6 @@
 //! Where the inputs of a node come from, in terms of what a trainer has committed to.
 
-use super::verdict::Scalar;
+use super::proven::Scalar;
 use tiebreak_contract::program::graph::TensorId;
 use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_contract::program::step::{Program, port};

@@ -256,8 +256,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::cone::{judged_from_tensors, operands};
-    use crate::leaf::Whole;
+    use crate::evidence::cone::{judged_from_tensors, operands};
+    use crate::evidence::leaf::Whole;
     use tiebreak_contract::arith::float;
     use tiebreak_contract::arith::rounding_grid::GridRule;
     use tiebreak_contract::arith::words::bytes_from_words;

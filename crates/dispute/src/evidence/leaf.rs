@@ -7,10 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use super::proven::wrong;
 use tiebreak_contract::arith::float;
 use tiebreak_contract::arith::words::{bytes_from_words, bytes_of, word_from_bytes};
 use tiebreak_contract::program::element::{self, Source};
 use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View};
+use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::tensor::{SLICE_BYTES, tile_range};
 
 /// The most single elements that a leaf may read, counted before anything is computed: minutes of one core.
@@ -47,6 +49,11 @@ pub enum LeafError {
     },
 }
 
+/// Why a leaf cannot be decided, as what is wrong with its evidence.
+pub(crate) fn undecided(error: LeafError) -> Malformed {
+    wrong(error.to_string())
+}
+
 /// Verified slices of input tensors.
 #[derive(Default)]
 pub struct Slices(BTreeMap<(TensorId, usize), Vec<u8>>);
@@ -70,7 +77,7 @@ impl Slices {
 }
 
 /// Serves elements from slices, and nothing else.
-pub(super) struct Verified<'a> {
+pub(crate) struct Verified<'a> {
     pub graph: &'a Graph,
     pub slices: &'a Slices,
 }
@@ -105,7 +112,7 @@ impl Source for Verified<'_> {
 }
 
 /// Serves elements from whole tensors.
-pub(super) struct Whole<'a> {
+pub(crate) struct Whole<'a> {
     pub graph: &'a Graph,
     pub tensors: &'a BTreeMap<TensorId, Vec<u8>>,
 }
@@ -126,7 +133,7 @@ impl Source for Whole<'_> {
 pub type Touched = BTreeSet<(TensorId, usize)>;
 
 /// Notes the slices that elements lie in.
-pub(super) struct Recording<'a, S> {
+pub(crate) struct Recording<'a, S> {
     graph: &'a Graph,
     source: S,
     pub touched: Touched,
@@ -157,7 +164,7 @@ impl<S: Source<Error = LeafError>> Source for Recording<'_, S> {
 }
 
 /// Holds inputs to what the node's operator is defined for.
-pub(super) struct Guarded<'a, S> {
+pub(crate) struct Guarded<'a, S> {
     node: &'a Node,
     source: &'a mut S,
     /// Of the element that is being quantised: itself and its group's absmax, as they are read.
@@ -255,7 +262,7 @@ fn compute<S: Source<Error = LeafError>>(
 /// use tiebreak_contract::program::builder::Builder;
 /// use tiebreak_contract::program::operators::relu;
 /// use tiebreak_contract::program::products::ProductTable;
-/// use tiebreak_dispute::leaf::{LeafError, Slices, expected};
+/// use tiebreak_dispute::evidence::leaf::{LeafError, Slices, expected};
 ///
 /// let mut b = Builder::new(ProductTable::preset());
 /// let x = b.input("x", DType::F32, &[4]);
