@@ -169,7 +169,7 @@ pub use tiebreak_game::{net, party};
 pub use tiebreak_record::{commit, job, rounding};
 #[cfg(feature = "engine")]
 pub use tiebreak_run::{evaluate, observers, run, step};
-#[cfg(feature = "wgsl")]
+#[cfg(any(feature = "gpu", feature = "cuda"))]
 pub use tiebreak_shaders as shaders;
 #[cfg(feature = "engine")]
 pub use tiebreak_train as train;
