@@ -280,7 +280,7 @@ fn files_that_are_no_raw_token_ids_are_refused_by_name() {
         ([&b"PK\x03\x04\x14\0\0\0\x08\0"[..], &[7; 90]].concat(), "u16", "zip archive"),
         ([&b"PAR1"[..], &[7; 92], b"PAR1"].concat(), "u16", "Parquet"),
         ([&b"ARROW1\0\0"[..], &[7; 92]].concat(), "u16", "Arrow"),
-        (b"<!DOCTYPE html><html><body>Sign in</body></html>".to_vec(), "u16", "page of HTML"),
+        (b"<!DOCTYPE html><html><body>Sign in</body></html>".to_vec(), "u16", "a web page (HTML)"),
         (POINTER[..POINTER.len() - 1].to_vec(), "u16", "git lfs pull"),
         ("To be, or not to be: that is the question here. ".repeat(4).into_bytes(), "u16", "it is text"),
         (u32s.clone(), "u16", "say dtype = \"u32\""),
