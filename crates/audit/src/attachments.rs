@@ -44,7 +44,7 @@ impl Damaged {
 }
 
 /// A kind of file.
-struct Kind {
+struct Attachment {
     name: &'static str,
     /// Whether the record of a step commits one.
     committed: fn(&StepRecord) -> bool,
@@ -58,14 +58,14 @@ fn is_here(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
 
-const KINDS: [Kind; 3] = [
-    Kind {
+const KINDS: [Attachment; 3] = [
+    Attachment {
         name: "gradients",
         committed: |record| record.gradients.is_some(),
         here: |run, _| is_here(&run.layout.gradients()),
         check: |run, record| run.gradient_roots(record).map(drop),
     },
-    Kind {
+    Attachment {
         name: "traces",
         committed: |record| record.trace.is_some(),
         here: |run, step| is_here(&run.layout.trace(step)),
@@ -75,7 +75,7 @@ const KINDS: [Kind; 3] = [
             if Some(root) == record.trace { Ok(()) } else { Err(other(&path)) }
         },
     },
-    Kind {
+    Attachment {
         name: "rounding logs",
         committed: |record| record.log.is_some(),
         here: |run, step| is_here(&run.layout.log(step)),

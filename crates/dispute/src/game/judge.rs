@@ -5,7 +5,7 @@ use super::breach::Leeway;
 use super::element::{self, Frame, LoggedTotal, Part};
 use super::message::{Answer, Field, LogBlock, Need, Subject};
 use super::rules::Rules;
-use super::stage::{Disputed, Folded, Side};
+use super::stage::{DisputedElement, Folded, Side};
 use crate::evidence::binding::{self, state_nodes};
 use crate::evidence::cone::{Judged, Unlogged, judged_from_slices, operands, unlogged_from_slices};
 use crate::evidence::context::Context;
@@ -78,7 +78,7 @@ pub(super) fn logged(rules: &Rules, subject: Subject) -> Option<(u32, usize)> {
 pub(super) fn evidence(
     rules: &mut Rules,
     side: &Side,
-    disputed: &Disputed,
+    disputed: &DisputedElement,
     need: Need,
     folded: Option<&Folded>,
     answer: Answer,
