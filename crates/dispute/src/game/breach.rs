@@ -27,6 +27,19 @@ pub enum Basis {
     Nearest,
 }
 
+/// The values that an element of a logged product may be rounded to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LegalRange {
+    /// The exact product.
+    pub exact: f64,
+    /// The bound on a native kernel's distance from it.
+    pub bound: f64,
+    /// The least legal value.
+    pub least: f32,
+    /// The greatest legal value.
+    pub greatest: f32,
+}
+
 /// What an element of a logged product may be rounded to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leeway {
@@ -36,9 +49,8 @@ pub struct Leeway {
     pub element: usize,
     /// The nearest value, a binary32 pattern: what the element is without a decision.
     pub nearest: u32,
-    /// The exact product, the bound on a native kernel's distance from it, and the least and the greatest legal value. None where nothing is
-    /// rounded.
-    pub range: Option<(f64, f64, [f32; 2])>,
+    /// The legal values; none where nothing is rounded.
+    pub range: Option<LegalRange>,
 }
 
 impl Display for Leeway {
@@ -46,9 +58,9 @@ impl Display for Leeway {
         let Leeway { operator, element, nearest, range } = self;
         match range {
             None => write!(f, "element {element} of {operator} is {nearest:08x}: nothing is rounded there"),
-            Some((exact, bound, [low, high])) => write!(
+            Some(LegalRange { exact, bound, least, greatest }) => write!(
                 f,
-                "element {element} of {operator}: exact product {exact:e}, bound {bound:e}, legal {low:e} to {high:e}, nearest {:e}",
+                "element {element} of {operator}: exact product {exact:e}, bound {bound:e}, legal {least:e} to {greatest:e}, nearest {:e}",
                 f32::from_bits(*nearest)
             ),
         }
@@ -464,7 +476,12 @@ mod tests {
             ),
             (Breach::Rounding(leeway(None)), "element 7 of h.linear is 3f800000: nothing is rounded there"),
             (
-                Breach::Rounding(leeway(Some((1.5, 0.25, [1.0, 2.0])))),
+                Breach::Rounding(leeway(Some(LegalRange {
+                    exact: 1.5,
+                    bound: 0.25,
+                    least: 1.0,
+                    greatest: 2.0,
+                }))),
                 "element 7 of h.linear: exact product 1.5e0, bound 2.5e-1, legal 1e0 to 2e0, nearest 1e0",
             ),
             (
