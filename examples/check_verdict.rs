@@ -6,7 +6,7 @@
 
 use std::process::exit;
 
-use tiebreak::dispute::verdict::{Outcome, Verdict};
+use tiebreak::dispute::verdict::{Ruling, Verdict};
 
 fn main() {
     let path = std::env::args().nth(1).expect("give the verdict's file");
@@ -14,15 +14,15 @@ fn main() {
     // Without the trainer's key: the finding then says that nobody vouches for who signed.
     let outcome = Verdict::from_bytes(&bytes).and_then(|verdict| verdict.check(None));
     exit(match outcome {
-        Ok(Outcome::Convicts(finding)) => {
+        Ok(Ruling::Convicts(finding)) => {
             println!("CONVICTS run {} at step {}: {}", finding.run, finding.step, finding.what);
             1
         }
-        Ok(Outcome::DoesNotConvict(why)) => {
+        Ok(Ruling::DoesNotConvict(why)) => {
             println!("does not convict: {why}");
             0
         }
-        Ok(Outcome::NeedsReplay { step, run }) => {
+        Ok(Ruling::NeedsReplay { step, run }) => {
             println!("step {step} of run {run} has to be replayed");
             3
         }

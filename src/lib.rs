@@ -112,7 +112,7 @@
 //! # use tiebreak::engine::reference::Reference;
 //! # use tiebreak::run::Folder;
 //! # use tiebreak::train::{Beginning, begin, train_as};
-//! use tiebreak::dispute::verdict::{Outcome, Verdict};
+//! use tiebreak::dispute::verdict::{Ruling, Verdict};
 //! use tiebreak::train::cheat::Cheat;
 //! # let folder = tempfile::tempdir()?;
 //! # let job = folder.path().join("job.toml");
@@ -145,7 +145,7 @@
 //!
 //! // Whoever gets the file needs neither the run nor an engine.
 //! match Verdict::from_bytes(&file)?.check(Some(&key.public()))? {
-//!     Outcome::Convicts(finding) => assert_eq!(finding.step, 2),
+//!     Ruling::Convicts(finding) => assert_eq!(finding.step, 2),
 //!     other => panic!("{other:?}"),
 //! }
 //! # }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use tiebreak::dispute::fact::{Fact, Wrong};
-use tiebreak::dispute::verdict::{Outcome, Verdict};
+use tiebreak::dispute::verdict::{Ruling, Verdict};
 
 /// What an auditor wrote about a trainer that changed one element of a GELU (`assets/verdicts/README.md`).
 const OPERATOR: &[u8] = include_bytes!("../assets/verdicts/operator.json");
@@ -13,7 +13,7 @@ const OPERATOR: &[u8] = include_bytes!("../assets/verdicts/operator.json");
 fn a_verdict_convicts_from_the_file_alone() {
     let verdict = Verdict::from_bytes(OPERATOR).unwrap();
     match verdict.check(None).unwrap() {
-        Outcome::Convicts(finding) => {
+        Ruling::Convicts(finding) => {
             assert_eq!(finding.step, 17);
             let Wrong(Fact::Operator { operator, .. }) = &finding.what else { panic!("{:?}", finding.what) };
             assert!(operator.ends_with(".gelu"), "{operator}");
@@ -32,7 +32,7 @@ fn a_changed_verdict_does_not_convict() {
         let mut bytes = OPERATOR.to_vec();
         bytes[at..at + 1].copy_from_slice(other.as_bytes());
         let outcome = Verdict::from_bytes(&bytes).and_then(|verdict| verdict.check(None));
-        assert!(!matches!(outcome, Ok(Outcome::Convicts(_))), "byte {at}");
+        assert!(!matches!(outcome, Ok(Ruling::Convicts(_))), "byte {at}");
         changed += 1;
     }
     assert!(changed > 50, "{changed}");

@@ -1,10 +1,10 @@
 //! Verdicts: random bytes never convict.
 #![no_main]
 
-use tiebreak::dispute::verdict::{Outcome, Verdict};
+use tiebreak::dispute::verdict::{Ruling, Verdict};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Ok(verdict) = Verdict::from_bytes(bytes) {
-        assert!(!matches!(verdict.check(None), Ok(Outcome::Convicts(_))));
+        assert!(!matches!(verdict.check(None), Ok(Ruling::Convicts(_))));
     }
 });

@@ -9,7 +9,7 @@ use crate::gpus::{Gpus, gpus};
 use tiebreak::audit::ground::Ground;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{AuditError, Outcome, Report, Silent, audit, checks};
-use tiebreak::dispute::verdict::{Outcome as VerdictOutcome, Verdict};
+use tiebreak::dispute::verdict::{Ruling, Verdict};
 use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
@@ -299,7 +299,7 @@ fn traces_tell_a_missing_decision_from_a_cheat() {
     assert_eq!((&*tile.operator, &*tile.primitive), ("block0.gelu", "gelu.v1"));
     let verdict = Verdict::from_bytes(&verdict.expect("a verdict").to_bytes()).unwrap();
     let outcome = verdict.check(Some(&key().public()));
-    assert!(matches!(outcome, Ok(VerdictOutcome::Convicts(_))), "{outcome:?}");
+    assert!(matches!(outcome, Ok(Ruling::Convicts(_))), "{outcome:?}");
 
     // A decision that the log lacks: named, and nobody is accused.
     let mut trainer = cpu(Native::Interleaved { fused: false });

@@ -106,6 +106,7 @@ fn a_divergence_is_told_whatever_the_disk_does() {
     let (stdout, _) = audit(&nowhere, &["--verdict", &lost, "--json"]);
     let result: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((&result["outcome"]["step"], &result["verdict_file"]), (&5.into(), &serde_json::Value::Null));
+    assert_eq!(result["outcome"]["kind"], "step");
     assert_eq!(result["verdict"].as_str().unwrap().as_bytes(), bytes, "the file, as a text");
 
     // What is there already stays.

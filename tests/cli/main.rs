@@ -49,7 +49,8 @@ fn the_demo_convicts_and_its_verdict_is_checked_from_the_file() {
     assert_eq!(code, 0, "{stderr}");
     let report: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!(report["honest"]["result"], "matches");
-    assert_eq!(report["cheated"]["step"], 17);
+    assert_eq!((&report["cheated"]["step"], &report["cheated"]["kind"]), (&17.into(), &"operator".into()));
+    assert_eq!(report["convicted"]["kind"], "element");
     assert!(report["convicted"]["what"].as_str().unwrap().contains("block0.gelu"));
     assert!(report["verdict_bytes"].as_u64().unwrap() < 100_000);
 
@@ -69,6 +70,7 @@ fn the_demo_convicts_and_its_verdict_is_checked_from_the_file() {
     let (code, stdout, _) = output(&["verdict", "check", &verdict, "--json"]);
     let checked: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((code, &checked["convicts"], &checked["kind"]), (1, &true.into(), &"tile".into()), "{stdout}");
+    assert_eq!(checked["decided"], "element", "{stdout}");
     assert!(checked["checked"].as_array().unwrap().len() >= 6, "{stdout}");
     let text = std::fs::read_to_string(&verdict).unwrap();
     let edited = format!("{dir}/edited.json");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tiebreak::audit::checks;
 use tiebreak::dispute::fact::{Fact, Wrong};
-use tiebreak::dispute::verdict::{Outcome, Verdict};
+use tiebreak::dispute::verdict::{Ruling, Verdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::run::dir::{Run, RunFile};
 use tiebreak::run::disk::Disk;
@@ -180,7 +180,7 @@ fn swapped_weights_convict(prefix: &str) {
     checks::weights(&swapped, &mut found, std::slice::from_ref(&public)).unwrap();
     let verdict = found.inconsistent.unwrap().verdict.unwrap();
     let outcome = Verdict::from_bytes(&verdict.to_bytes()).unwrap().check(Some(&key().public())).unwrap();
-    let Outcome::Convicts(finding) = outcome else { panic!("{outcome:?}") };
+    let Ruling::Convicts(finding) = outcome else { panic!("{outcome:?}") };
     let Wrong(Fact::InitialElement { tensor, element, .. }) = &finding.what else {
         panic!("{:?}", finding.what)
     };

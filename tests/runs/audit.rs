@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::common::{self, gpt_job, key, trained};
-use tiebreak::audit::evidence::disclosed_tile;
+use tiebreak::audit::disputed_step::disclosed_tile;
 use tiebreak::audit::ground::{Differences, Ground, RecordField};
 use tiebreak::audit::localise::Difference;
 use tiebreak::audit::plan::{Choice, plan};
@@ -11,8 +11,8 @@ use tiebreak::audit::{Outcome, Report, Silent, audit, checks};
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
 use tiebreak::dispute::evidence::binding::Binding;
-use tiebreak::dispute::fact::{Fact, Part};
-use tiebreak::dispute::verdict::{Claim, Outcome as VerdictOutcome, Verdict};
+use tiebreak::dispute::fact::{Fact, OutputPart};
+use tiebreak::dispute::verdict::{Claim, Ruling, Verdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::reference::Reference;
 use tiebreak::engine::session::{Session, Unobserved};
@@ -39,7 +39,7 @@ fn conviction(verdict: Option<Verdict>) -> Fact {
     let bytes = verdict.expect("a divergence comes with a verdict").to_bytes();
     let verdict = Verdict::from_bytes(&bytes).unwrap();
     match verdict.check(Some(&key().public())).unwrap() {
-        VerdictOutcome::Convicts(finding) => finding.what.0,
+        Ruling::Convicts(finding) => finding.what.0,
         other => panic!("not convicted: {other:?}"),
     }
 }
@@ -148,7 +148,7 @@ fn without_operator_traces_the_verdict_names_the_step() {
         assert_eq!(format!("@{step}"), cheat[cheat.len() - 2..], "{what}");
         let verdict = verdict.unwrap();
         let outcome = verdict.check(Some(&key().public())).unwrap();
-        assert!(matches!(outcome, VerdictOutcome::NeedsReplay { step: s, .. } if s == step));
+        assert!(matches!(outcome, Ruling::NeedsReplay { step: s, .. } if s == step));
         if cheat == "moment@4" {
             assert!(
                 matches!(&what, Ground::Step { tensors, .. } if tensors[0].starts_with("m/token_embedding")),
@@ -166,7 +166,7 @@ fn initial_weights_that_are_not_the_seeds_are_convicted() {
     let folder = tempfile::tempdir().unwrap();
     let (report, verdict) = cheated(folder.path(), "microbatch", "init@0");
     assert!(matches!(report.outcome, Outcome::Inconsistent { step: 0, .. }));
-    assert_eq!(conviction(verdict), Fact::InitialState { source: "the seed" });
+    assert_eq!(conviction(verdict), Fact::InitialRecord);
 }
 
 #[test]
@@ -307,7 +307,10 @@ fn a_trainer_whose_engine_is_faulty_can_disclose_the_tile() {
     let tile = disclosed_tile(&run, &mut faulty, 1, claim).unwrap().expect("the same fault again");
     let narrow = wide.narrowed(&tile).unwrap().unwrap();
     let finding = conviction(Some(narrow));
-    assert!(matches!(finding, Fact::Operator { part: Part::Element { element: 0, .. }, .. }), "{finding:?}");
+    assert!(
+        matches!(finding, Fact::Operator { part: OutputPart::Element { element: 0, .. }, .. }),
+        "{finding:?}"
+    );
 }
 
 #[test]
@@ -321,7 +324,7 @@ fn a_verdict_that_was_changed_convicts_nobody() {
         let mut changed = bytes.clone();
         changed[i] ^= 1;
         if let Ok(verdict) = Verdict::from_bytes(&changed)
-            && let Ok(VerdictOutcome::Convicts(_)) = verdict.check(Some(&public))
+            && let Ok(Ruling::Convicts(_)) = verdict.check(Some(&public))
         {
             still += 1; // only if the byte does not matter
         }
@@ -343,7 +346,7 @@ fn a_binding_verdict_against_an_honest_trainer_does_not_convict() {
     let before = vec![Digest([0; 32]); run.program().state().len()];
     let Binding { outputs, siblings, kept } = Binding::of(run.program(), &trace, &before);
     let verdict = checked.verdict(&run, 2, Claim::Binding { outputs, siblings, before: None, kept });
-    assert!(matches!(verdict.check(None), Ok(VerdictOutcome::DoesNotConvict(_))));
+    assert!(matches!(verdict.check(None), Ok(Ruling::DoesNotConvict(_))));
 }
 
 /// Edits one file of a run and gives the error that the checks make of it.

@@ -8,7 +8,7 @@ use tiebreak::audit::checks;
 use tiebreak::audit::ground::Ground;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Report, Silent, audit};
-use tiebreak::dispute::verdict::{Claim, Outcome as VerdictOutcome, Verdict};
+use tiebreak::dispute::verdict::{Claim, Ruling, Verdict};
 use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::reference::Reference;
@@ -73,7 +73,7 @@ fn whoever_changes_a_running_average_after_the_step_is_convicted() {
     let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();
     assert!(matches!(verdict.claim, Claim::Binding { .. }), "{}", verdict.claim.kind());
     let outcome = verdict.check(Some(&key().public())).unwrap();
-    assert!(matches!(outcome, VerdictOutcome::Convicts(finding) if finding.step == 3));
+    assert!(matches!(outcome, Ruling::Convicts(finding) if finding.step == 3));
 
     // Without traces the audit names the tensor.
     let job = batch_norm_job(folder.path(), "microbatch", 3);
@@ -136,7 +136,7 @@ fn whoever_changes_moments_or_averages_is_convicted_by_an_element() {
         let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();
         assert!(matches!(verdict.claim, Claim::Tile(_)), "{name}: {}", verdict.claim.kind());
         let outcome = verdict.check(Some(&key().public())).unwrap();
-        assert!(matches!(outcome, VerdictOutcome::Convicts(finding) if finding.step == 2), "{name}");
+        assert!(matches!(outcome, Ruling::Convicts(finding) if finding.step == 2), "{name}");
     }
 }
 

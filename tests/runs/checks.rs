@@ -14,7 +14,7 @@ use tiebreak::commit::digest::Digest;
 use tiebreak::commit::merkle;
 use tiebreak::commit::record::Record;
 use tiebreak::commit::tree_head::Head;
-use tiebreak::dispute::verdict::Outcome as VerdictOutcome;
+use tiebreak::dispute::verdict::Ruling;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::session::Session;
 use tiebreak::program::encoding::encode;
@@ -127,7 +127,7 @@ fn records_that_contradict_the_job_diverge_without_a_replay() {
         let verdict = verdict.expect("a contradiction with the job comes with a verdict");
         assert_eq!(verdict.claim.kind(), kind);
         let outcome = verdict.check(Some(&key().public())).unwrap();
-        assert!(matches!(outcome, VerdictOutcome::Convicts(finding) if finding.step == step));
+        assert!(matches!(outcome, Ruling::Convicts(finding) if finding.step == step));
     }
 }
 

@@ -10,7 +10,7 @@ use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Report, Silent as Quiet, audit};
 use tiebreak::commit::state::{state_digest, tensor_digests};
 use tiebreak::dispute::fact::{Fact, Wrong};
-use tiebreak::dispute::verdict::{Claim, Outcome as VerdictOutcome, Verdict};
+use tiebreak::dispute::verdict::{Claim, Ruling, Verdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::job::initial::InitialOrigin;
 use tiebreak::run::dir::{Run, RunFile};
@@ -87,18 +87,18 @@ fn a_run_from_weights_audits_clean_and_swapped_weights_convict() {
     assert_eq!(verdict.claim.kind(), "weights");
     println!("weights verdict: {} bytes", verdict.to_bytes().len());
     let outcome = verdict.check(Some(&key().public())).unwrap();
-    let VerdictOutcome::Convicts(finding) = outcome else { panic!("{outcome:?}") };
+    let Ruling::Convicts(finding) = outcome else { panic!("{outcome:?}") };
     assert!(matches!(finding.what, Wrong(Fact::InitialElement { drawn: false, .. })), "{:?}", finding.what);
     let mut bytes = verdict.to_bytes();
     for at in (0..bytes.len()).step_by(bytes.len() / 300 + 1) {
         bytes[at] ^= 1;
         let outcome = Verdict::from_bytes(&bytes).and_then(|verdict| verdict.check(Some(&key().public())));
-        assert!(!matches!(outcome, Ok(VerdictOutcome::Convicts(_))), "byte {at}");
+        assert!(!matches!(outcome, Ok(Ruling::Convicts(_))), "byte {at}");
         bytes[at] ^= 1;
     }
     // The same claim about an honest run does not hold together: its state and its file are others.
     let honest = checked(&tuned).verdict(&tuned, 0, verdict.claim.clone());
-    assert!(!matches!(honest.check(Some(&key().public())), Ok(VerdictOutcome::Convicts(_))));
+    assert!(!matches!(honest.check(Some(&key().public())), Ok(Ruling::Convicts(_))));
 
     // A trainer who withholds the state gains nothing, but whoever checks the verdict needs the weights.
     fs::remove_file(swapped.layout.checkpoint(0)).unwrap();
@@ -107,7 +107,7 @@ fn a_run_from_weights_audits_clean_and_swapped_weights_convict() {
     let verdict = found.inconsistent.unwrap().verdict.unwrap();
     assert_eq!(verdict.claim.kind(), "initial");
     let outcome = verdict.check(Some(&key().public())).unwrap();
-    assert!(matches!(outcome, VerdictOutcome::NeedsReplay { step: 0, run } if run == swapped.id));
+    assert!(matches!(outcome, Ruling::NeedsReplay { step: 0, run } if run == swapped.id));
     assert_ne!(initial::of_weights(&swapped, std::slice::from_ref(&weights)).unwrap(), swapped.file.initial);
     assert_eq!(initial::of_weights(&tuned, &[weights]).unwrap(), tuned.file.initial);
 }
@@ -138,7 +138,7 @@ fn a_run_goes_on_from_anothers_final_state() {
         let (report, verdict) = audited(&cheat, checked(&cheat));
         assert!(matches!(report.outcome, Outcome::Inconsistent { step: 0, .. }), "{:?}", report.outcome);
         let outcome = verdict.unwrap().check(Some(&key().public())).unwrap();
-        assert!(matches!(outcome, VerdictOutcome::Convicts(finding) if finding.step == 0));
+        assert!(matches!(outcome, Ruling::Convicts(finding) if finding.step == 0));
     }
     // A trainer who names an earlier run, and an initial state that is not its last.
     let job = job_with(folder.path(), "false.toml", "run = \"first\"");
@@ -158,7 +158,7 @@ fn a_run_goes_on_from_anothers_final_state() {
     train(&begun, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
     let (_, verdict) = audited(&begun, checked(&begun));
     let outcome = verdict.unwrap().check(Some(&key().public())).unwrap();
-    let VerdictOutcome::Convicts(finding) = outcome else { panic!("{outcome:?}") };
+    let Ruling::Convicts(finding) = outcome else { panic!("{outcome:?}") };
     assert_eq!(finding.what, Wrong(Fact::InitialState { source: "the earlier run's final state" }));
 }
 
@@ -245,7 +245,7 @@ fn a_false_new_head_convicts_without_the_weights() {
     assert!(matches!(report.outcome, Outcome::Inconsistent { step: 0, .. }), "{:?}", report.outcome);
     let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();
     let outcome = verdict.check(Some(&key().public())).unwrap();
-    let VerdictOutcome::Convicts(finding) = outcome else { panic!("{outcome:?}") };
+    let Ruling::Convicts(finding) = outcome else { panic!("{outcome:?}") };
     let Wrong(Fact::InitialElement { tensor, element: 37, drawn: true, .. }) = &finding.what else {
         panic!("{:?}", finding.what)
     };
@@ -254,7 +254,7 @@ fn a_false_new_head_convicts_without_the_weights() {
     // The same claim about an honest run, and claims that take the element from a file, or none from any.
     let convicts = |run: &Run, claim: Claim| {
         let verdict = checked(run).verdict(run, 0, claim);
-        matches!(verdict.check(Some(&key().public())), Ok(VerdictOutcome::Convicts(_)))
+        matches!(verdict.check(Some(&key().public())), Ok(Ruling::Convicts(_)))
     };
     assert!(convicts(&liar, verdict.claim.clone()) && !convicts(&honest, verdict.claim.clone()));
     let Claim::Weights(mut claim) = verdict.claim else { panic!("{}", verdict.claim.kind()) };

@@ -8,7 +8,7 @@ use crate::common::{begin_run, gpt_job, key, trained_on};
 use tiebreak::audit::ground::Ground;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Report, Silent, audit, audit_natively, checks};
-use tiebreak::dispute::verdict::Outcome as VerdictOutcome;
+use tiebreak::dispute::verdict::Ruling;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
 use tiebreak::run::dir::Run;
@@ -120,7 +120,7 @@ fn a_native_auditor_follows_the_log_wherever_it_leads() {
     let (report, verdict) = audit(&run, &mut cpu(Native::Gemm), checked, plan, None, &mut Silent).unwrap();
     assert!(matches!(report.outcome, Outcome::Diverges { step: 3, .. }), "{:?}", report.outcome);
     let outcome = verdict.expect("a verdict").check(Some(&key().public()));
-    assert!(matches!(outcome, Ok(VerdictOutcome::Convicts(_))), "{outcome:?}");
+    assert!(matches!(outcome, Ok(Ruling::Convicts(_))), "{outcome:?}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use tiebreak::commit::keys::{PrivateKey, PublicKey};
 use tiebreak::commit::merkle;
 use tiebreak::commit::record::Record;
 use tiebreak::commit::tree_head::Head;
-use tiebreak::dispute::verdict::{Base64, Claim, DataSlices, Fork, Outcome, ProvenRecord, Scalar, Verdict};
+use tiebreak::dispute::verdict::{Base64, Claim, DataSlices, Fork, ProvenRecord, Ruling, Scalar, Verdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::job::Job;
 use tiebreak::job::data::batch_digest;
@@ -146,7 +146,7 @@ static CONVICTING: LazyLock<Vec<(u32, &str, Verdict)>> = LazyLock::new(|| {
 });
 
 fn convicts(verdict: &Verdict) -> bool {
-    matches!(verdict.check(Some(&public())), Ok(Outcome::Convicts(_)))
+    matches!(verdict.check(Some(&public())), Ok(Ruling::Convicts(_)))
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn each_kind_convicts_from_its_bytes_alone() {
         assert_eq!((read.claim.kind(), &read), (*kind, verdict));
         for key in [None, Some(&public())] {
             let examined = read.examine(key);
-            let Ok(Outcome::Convicts(finding)) = examined.outcome else { panic!("{kind}: no conviction") };
+            let Ok(Ruling::Convicts(finding)) = examined.outcome else { panic!("{kind}: no conviction") };
             assert_eq!(finding.step, *step, "{kind}");
             assert!(examined.steps.len() >= 3, "{kind}: {:?}", examined.steps);
         }
@@ -192,7 +192,7 @@ fn whoever_draws_otherwise_than_the_job_says_is_convicted() {
         let (_, verdict) = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
         let verdict = Verdict::from_bytes(&verdict.expect("the batch gives a verdict").to_bytes()).unwrap();
         assert_eq!(verdict.claim.kind(), "batch", "{said}");
-        let Ok(Outcome::Convicts(finding)) = verdict.check(Some(&public())) else {
+        let Ok(Ruling::Convicts(finding)) = verdict.check(Some(&public())) else {
             panic!("{said}: no conviction")
         };
         assert_eq!(finding.step, 3, "{said}");
@@ -239,7 +239,7 @@ fn a_job_without_clipping_gives_the_clip_factor() {
     let honest = checked(&run);
     assert!(honest.inconsistent.is_none());
     let outcome = honest.verdict(&run, 3, claim()).check(Some(&public()));
-    assert!(matches!(outcome, Ok(Outcome::DoesNotConvict(_))), "{outcome:?}");
+    assert!(matches!(outcome, Ok(Ruling::DoesNotConvict(_))), "{outcome:?}");
     sign_again(&run, |records| step_mut(records, 3).clip ^= 1);
     let found = checked(&run).inconsistent.unwrap();
     assert_eq!((found.step, &found.verdict.as_ref().unwrap().claim), (3, &claim()));
@@ -277,7 +277,7 @@ fn none_convicts_an_honest_run() {
     }
     for (index, claim) in claims {
         let outcome = checked.verdict(run, index, claim.clone()).check(Some(&public()));
-        assert!(matches!(outcome, Ok(Outcome::DoesNotConvict(_))), "{}: {outcome:?}", claim.kind());
+        assert!(matches!(outcome, Ok(Ruling::DoesNotConvict(_))), "{}: {outcome:?}", claim.kind());
     }
     for size in run.head_sizes().unwrap() {
         let other = std::fs::read_to_string(run.layout.head(size)).unwrap();
@@ -285,7 +285,7 @@ fn none_convicts_an_honest_run() {
         let mut verdict = checked.verdict(run, 0, Claim::Fork { other, evidence: Fork::Prefix { proof } });
         verdict.record = None;
         let outcome = verdict.check(Some(&public()));
-        assert!(matches!(outcome, Ok(Outcome::DoesNotConvict(_))), "{outcome:?}");
+        assert!(matches!(outcome, Ok(Ruling::DoesNotConvict(_))), "{outcome:?}");
     }
 }
 
@@ -340,5 +340,5 @@ fn made_up_evidence_is_malformed() {
     malformed(4, Claim::Fork { other, evidence: Fork::Record { record } });
     // The same records under both heads are no fork.
     let same = fork_of_records(4).check(Some(&public()));
-    assert!(matches!(same, Ok(Outcome::DoesNotConvict(_))), "{same:?}");
+    assert!(matches!(same, Ok(Ruling::DoesNotConvict(_))), "{same:?}");
 }

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use crate::common::{gpt_job, key, trained_on};
 use proptest::prelude::*;
 use tiebreak::audit::checks::{self, Checked};
-use tiebreak::audit::evidence::Disputed;
+use tiebreak::audit::disputed_step::DisputedStep;
 use tiebreak::audit::ground::Ground;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::rounding::reference_outcome;
@@ -15,7 +15,7 @@ use tiebreak::audit::{Outcome, Report, Silent, audit};
 use tiebreak::commit::tensor;
 use tiebreak::commit::trace::leaf_place;
 use tiebreak::dispute::fact::{Fact, Wrong};
-use tiebreak::dispute::verdict::{Claim, LogSlices, Outcome as Shown, Rounded, RoundingClaim, Verdict};
+use tiebreak::dispute::verdict::{Claim, LogSlices, Rounded, RoundingClaim, Ruling, Verdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
 use tiebreak::engine::session::{Session, StepObserver};
@@ -65,7 +65,7 @@ static CONVICTING: LazyLock<Vec<Verdict>> = LazyLock::new(|| {
 });
 
 fn convicts(verdict: &Verdict) -> bool {
-    matches!(verdict.check(Some(&key().public())), Ok(Shown::Convicts(_)))
+    matches!(verdict.check(Some(&key().public())), Ok(Ruling::Convicts(_)))
 }
 
 fn claim(verdict: &mut Verdict) -> &mut RoundingClaim {
@@ -203,7 +203,7 @@ fn honest_roundings_never_convict() {
         let batch =
             run.dataset().unwrap().batch(run.program(), philox_key(&run.computation.seed), step).unwrap();
         let published = traces::read(run.program(), &run.layout.trace(step)).unwrap();
-        let disputed = Disputed {
+        let disputed = DisputedStep {
             run: &run,
             checked: &checked,
             step,
@@ -230,7 +230,7 @@ fn honest_roundings_never_convict() {
                 };
                 let claim = claims(decision.place as usize, proven(decision.place));
                 let outcome = claim.check(None).unwrap();
-                assert!(matches!(outcome, Shown::DoesNotConvict(_)), "{outcome:?}");
+                assert!(matches!(outcome, Ruling::DoesNotConvict(_)), "{outcome:?}");
                 seen[0] += 1;
                 // A place that the log does not name, or names with another part's proof, is no evidence at all.
                 let other =
@@ -262,7 +262,7 @@ fn honest_roundings_never_convict() {
                 let rounded = disputed.committed_value(micro, node, tile, bytes);
                 let claim = claims(tile * 1024 + 5, rounded.clone());
                 let outcome = claim.check(None).unwrap();
-                assert!(matches!(outcome, Shown::DoesNotConvict(_)), "{outcome:?}");
+                assert!(matches!(outcome, Ruling::DoesNotConvict(_)), "{outcome:?}");
                 seen[1] += 1;
                 // Not an element of that tile.
                 if logged.elements() > 1024 {
@@ -284,7 +284,7 @@ fn without_traces_the_step_is_replayed() {
     assert!(matches!(report.outcome, Outcome::Diverges { step: 3, .. }), "{:?}", report.outcome);
     let verdict = verdict.expect("a step verdict");
     assert!(matches!(&verdict.claim, Claim::Step { micro_batches, .. } if micro_batches.len() == 1));
-    assert!(matches!(verdict.check(Some(&key().public())), Ok(Shown::NeedsReplay { step: 3, .. })));
+    assert!(matches!(verdict.check(Some(&key().public())), Ok(Ruling::NeedsReplay { step: 3, .. })));
     let path = folder.path().join("verdict.json");
     fs::write(&path, verdict.to_bytes()).unwrap();
     let check = || {

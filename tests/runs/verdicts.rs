@@ -16,7 +16,7 @@ use tiebreak::commit::{merkle, multiproof, state, table, tensor};
 use tiebreak::dispute::evidence::origin::{Origin, origin};
 use tiebreak::dispute::fact::{Fact, Wrong};
 use tiebreak::dispute::verdict::{
-    Base64, Claim, Disclosed, Hashes, Outcome, PhaseName, ProvenInput, ProvenRecord, ProvenTensor, TileClaim,
+    Base64, Claim, Disclosed, Hashes, PhaseName, ProvenInput, ProvenRecord, ProvenTensor, Ruling, TileClaim,
     Verdict,
 };
 use tiebreak::engine::cpu::Cpu;
@@ -62,7 +62,7 @@ static HONEST: LazyLock<(Run, Checked)> = LazyLock::new(|| {
 });
 
 fn convicts(verdict: &Verdict) -> bool {
-    matches!(verdict.check(Some(&public())), Ok(Outcome::Convicts(_)))
+    matches!(verdict.check(Some(&public())), Ok(Ruling::Convicts(_)))
 }
 
 fn tile_claim(verdict: &mut Verdict) -> &mut TileClaim {
@@ -80,9 +80,9 @@ fn verdicts_are_small_and_convict_from_their_bytes_alone() {
         assert_eq!(&read, verdict);
         println!("{}: {} bytes", verdict.claim.kind(), bytes.len());
         assert!(bytes.len() < 100_000, "{} bytes", bytes.len());
-        let Ok(Outcome::Convicts(finding)) = read.check(Some(&public())) else { panic!("no conviction") };
+        let Ok(Ruling::Convicts(finding)) = read.check(Some(&public())) else { panic!("no conviction") };
         assert_eq!(finding.signed, Signed::By);
-        let Ok(Outcome::Convicts(finding)) = read.check(None) else { panic!("no conviction") };
+        let Ok(Ruling::Convicts(finding)) = read.check(None) else { panic!("no conviction") };
         assert_eq!(finding.signed, Signed::Unknown);
         let other = PrivateKey::generate("trainer.example", [6; 32]).unwrap().public();
         assert!(read.check(Some(&other)).is_err(), "another trainer is not accused");
@@ -93,7 +93,7 @@ fn verdicts_are_small_and_convict_from_their_bytes_alone() {
 fn a_cheat_between_convolutions_convicts() {
     let mut verdict = verdict_of(resnet_job, "operator@3");
     let checked = verdict.check(Some(&public()));
-    let Ok(Outcome::Convicts(finding)) = checked else { panic!("{checked:?}") };
+    let Ok(Ruling::Convicts(finding)) = checked else { panic!("{checked:?}") };
     let Wrong(Fact::Operator { operator, .. }) = &finding.what else { panic!("{:?}", finding.what) };
     assert_eq!(operator, "stage0.block0.norm0.relu");
     tile_claim(&mut verdict).node += 1;
@@ -275,7 +275,7 @@ fn whoever_changes_a_frozen_parameter_is_convicted() {
     };
     assert!(before.is_some() && kept.len() == 3 && !outputs.is_empty());
     let checked = verdict.check(Some(&public()));
-    assert!(matches!(checked, Ok(Outcome::Convicts(_))), "{checked:?}");
+    assert!(matches!(checked, Ok(Ruling::Convicts(_))), "{checked:?}");
     assert_eq!(Verdict::from_bytes(&verdict.to_bytes()).as_ref(), Ok(&verdict));
     type Edit = fn(&mut Option<Box<ProvenRecord>>, &mut Vec<ProvenTensor>);
     let edits: [(&str, Edit); 6] = [
@@ -423,7 +423,7 @@ fn a_truthful_verdict_about_an_honest_tile_does_not_convict() {
     // The steps that begin from a checkpoint.
     for step in [1, 3, 7] {
         let outcome = honest_tile(step).check(Some(&public())).unwrap();
-        assert!(matches!(outcome, Outcome::DoesNotConvict(_)), "{outcome:?}");
+        assert!(matches!(outcome, Ruling::DoesNotConvict(_)), "{outcome:?}");
     }
     // Neither with the batch or state of another step.
     let (mut one, other) = (honest_tile(1), honest_tile(3));

@@ -43,7 +43,7 @@ impl Damaged {
 }
 
 /// A kind of file.
-struct Kind {
+struct Attachment {
     name: &'static str,
     /// Whether the record of a step commits one.
     committed: fn(&StepRecord) -> bool,
@@ -53,14 +53,14 @@ struct Kind {
     check: fn(&Run, &StepRecord) -> Result<(), RunError>,
 }
 
-const KINDS: [Kind; 3] = [
-    Kind {
+const KINDS: [Attachment; 3] = [
+    Attachment {
         name: "gradients",
         committed: |record| record.gradients.is_some(),
         here: |run, _| run.at(names::GRADIENTS).is_here(),
         check: |run, record| run.gradient_roots(record).map(drop),
     },
-    Kind {
+    Attachment {
         name: "traces",
         committed: |record| record.trace.is_some(),
         here: |run, step| run.at(names::trace(step)).is_here(),
@@ -70,7 +70,7 @@ const KINDS: [Kind; 3] = [
             if Some(root) == record.trace { Ok(()) } else { Err(other(file.path())) }
         },
     },
-    Kind {
+    Attachment {
         name: "rounding logs",
         committed: |record| record.log.is_some(),
         here: |run, step| run.at(names::log(step)).is_here(),

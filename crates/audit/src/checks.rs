@@ -6,7 +6,7 @@ use super::afterwards::signed_afterwards;
 use super::ground::Ground;
 use tiebreak_contract::arith::float;
 use tiebreak_dispute::verdict::{
-    Base64, Claim, DataSlices, Fork, Outcome, ProvenRecord, Scalar, VERDICT_MAX, Verdict,
+    Base64, Claim, DataSlices, Fork, ProvenRecord, Ruling, Scalar, VERDICT_MAX, Verdict,
 };
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::merkle::{self, Frontier};
@@ -129,7 +129,7 @@ impl Checked {
         }
         // A verdict that does not stand alone is none; only weights are too large to be carried.
         let stands =
-            matches!(verdict.check(None), Ok(Outcome::Convicts(_) | Outcome::NeedsReplay { step: 0, .. }))
+            matches!(verdict.check(None), Ok(Ruling::Convicts(_) | Ruling::NeedsReplay { step: 0, .. }))
                 && verdict.to_bytes().len() as u64 <= VERDICT_MAX;
         let verdict = stands.then_some(verdict);
         self.inconsistent = Some(Inconsistent { step, what, verdict });

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::evidence::{Disputed, outputs};
+use super::disputed_step::{DisputedStep, outputs};
 use super::ground::Ground;
 use super::report::{AuditError, Found, Outcome};
 use tiebreak_contract::arith::rounding_grid::RoundingGrid;
@@ -14,9 +14,7 @@ use tiebreak_contract::program::phase::Phase;
 use tiebreak_dispute::evidence::cone::{grid_from_tensors, judged_from_tensors, operands};
 use tiebreak_dispute::evidence::origin::Origin;
 use tiebreak_dispute::fact::Wrong;
-use tiebreak_dispute::verdict::{
-    Base64, Claim, Hashes, Outcome as VerdictOutcome, Rounded, RoundingClaim, Verdict,
-};
+use tiebreak_dispute::verdict::{Base64, Claim, Hashes, Rounded, RoundingClaim, Ruling, Verdict};
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::session::Session;
 use tiebreak_record::commit::multiproof;
@@ -59,7 +57,7 @@ fn one_rounding_off(
     None
 }
 
-impl Disputed<'_> {
+impl DisputedStep<'_> {
     /// What to say of logged product `number` whose committed output differs though everything before it agrees: the trainer
     /// rounded at least one element otherwise than its log says. If it is one in the first differing tile, the tile's hash
     /// tells which, and the proved bound whether any kernel could have. `node`: what makes the output; `index`: its place in
@@ -74,7 +72,7 @@ impl Disputed<'_> {
         node: usize,
         index: usize,
     ) -> Result<Found, AuditError> {
-        let Disputed { run, step, before, batch, published, .. } = *self;
+        let DisputedStep { run, step, before, batch, published, .. } = *self;
         let graph = &run.program().micro;
         let (phase, logged) = (Phase::Micro(micro), &graph.logged[number]);
         let mut cpu = Cpu::new(0)?;
@@ -150,7 +148,7 @@ impl Disputed<'_> {
     ) -> Result<Option<(Verdict, Wrong)>, AuditError> {
         let claim = self.rounding_claim(micro_batch, product, element, rounded)?;
         Ok(claim.and_then(|claim| match claim.check(None) {
-            Ok(VerdictOutcome::Convicts(finding)) => Some((claim, finding.what)),
+            Ok(Ruling::Convicts(finding)) => Some((claim, finding.what)),
             _ => None,
         }))
     }
@@ -167,7 +165,7 @@ impl Disputed<'_> {
         element: usize,
         rounded: Rounded,
     ) -> Result<Option<Verdict>, AuditError> {
-        let Disputed { run, checked, step, published, .. } = *self;
+        let DisputedStep { run, checked, step, published, .. } = *self;
         let graph = &run.program().micro;
         let logged = &graph.logged[product];
         let Some(accumulation) = run.job().rounding.as_ref().map(Rounding::accumulation) else {

@@ -72,7 +72,7 @@ pub fn differences(mine: &StepRecord, theirs: &StepRecord) -> Differences {
 
 /// A node's tile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tile {
+pub struct NodeTile {
     /// The operator's name.
     pub operator: String,
     /// The name of what it computes.
@@ -135,10 +135,10 @@ pub enum Ground {
         "operator {} ({}), {}: first differing tile {} of {}",
         .0.operator, .0.primitive, leaf_name(.0.phase, .0.node), .0.tile, .0.count
     )]
-    Operator(Tile),
+    Operator(NodeTile),
     /// An operator's output differs from the auditor's, and the scalar reference gives the trainer's.
     #[error("{} ({}), tile {} of {}", .0.operator, .0.primitive, .0.tile, .0.count)]
-    FaultyTile(Tile),
+    FaultyTile(NodeTile),
     /// A decision of the rounding log is illegal, or an engine says so.
     #[error("by the rounding log, {0}")]
     Decision(Illegal),
@@ -371,7 +371,7 @@ mod tests {
             micro_batches: micro_batches.collect(),
             tensors: tensors.iter().map(ToString::to_string).collect(),
         };
-        let tile = Tile {
+        let tile = NodeTile {
             operator: "block0.gelu".into(),
             primitive: "gelu.v1".into(),
             phase: Phase::Micro(2),

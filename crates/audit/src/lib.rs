@@ -15,7 +15,7 @@ mod afterwards;
 pub mod attachments;
 pub mod checks;
 mod disputed_rounding;
-pub mod evidence;
+pub mod disputed_step;
 pub mod ground;
 pub mod localise;
 pub mod merge;

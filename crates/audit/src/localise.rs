@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::checks::Checked;
-use super::evidence::Disputed;
+use super::disputed_step::DisputedStep;
 use super::ground::{Ground, differences};
 use super::replay::reference_step_until;
 use super::report::{AuditError, Found, Outcome};
@@ -12,7 +12,7 @@ use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_contract::program::step::{MicroBatch, Program};
 use tiebreak_dispute::evidence::binding::Binding;
 use tiebreak_dispute::evidence::origin::{self, Origin};
-use tiebreak_dispute::verdict::{Claim, Outcome as VerdictOutcome, ProvenTensor, Scalar, Verdict};
+use tiebreak_dispute::verdict::{Claim, ProvenTensor, Ruling, Scalar, Verdict};
 use tiebreak_engine::EngineError;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::merkle;
@@ -108,8 +108,8 @@ impl Difference<'_> {
         let Difference { run, checked, before, batch, mine, engine, end } = *self;
         let step = mine.record.step;
         // A verdict that does not stand alone is none: then the whole step is replayed by the reference.
-        let stands = |verdict: &Verdict| matches!(verdict.check(None), Ok(VerdictOutcome::Convicts(_)));
-        let disputed = Disputed { run, checked, step, before, batch, published, end };
+        let stands = |verdict: &Verdict| matches!(verdict.check(None), Ok(Ruling::Convicts(_)));
+        let disputed = DisputedStep { run, checked, step, before, batch, published, end };
         let (phase, node) = positions(run.program())[index];
         let output = graph_of(run.program(), phase).nodes[node].output;
         let logged = graph_of(run.program(), phase).logged.iter().position(|l| l.output == output);
@@ -138,7 +138,7 @@ impl Difference<'_> {
         // The records agree, so the auditor's trace is the committed one, published or not.
         let alone = match &mine.trace {
             Some(published) => {
-                Disputed { run, checked, step, before, batch, published, end }.decision_verdict(found)
+                DisputedStep { run, checked, step, before, batch, published, end }.decision_verdict(found)
             }
             None => Ok(None),
         };

@@ -10,7 +10,7 @@ use super::evidence::context::{Context, underivable};
 use super::evidence::origin::{self, Origin};
 use super::evidence::proven::{DataSlices, ProvenTensor, Scalar, wrong};
 use super::fact::{Fact, Right, Wrong};
-use super::verdict::{Claim, Finding, Outcome, ProvenRecord, Verdict};
+use super::verdict::{Claim, Finding, ProvenRecord, Ruling, Verdict};
 use tiebreak_contract::arith::{DType, float};
 use tiebreak_contract::program::graph::TensorType;
 use tiebreak_contract::program::phase::Phase;
@@ -46,7 +46,7 @@ pub struct Examination {
     pub steps: Vec<String>,
     /// # Errors
     /// If the file does not hold together: then it says nothing about the trainer.
-    pub outcome: Result<Outcome, Malformed>,
+    pub outcome: Result<Ruling, Malformed>,
 }
 
 /// What a claim came to: what convicts, or why nothing does.
@@ -69,20 +69,20 @@ impl Verdict {
     /// If the file does not hold together: then it says nothing about the trainer.
     ///
     /// ```
-    /// use tiebreak_dispute::verdict::{Outcome, Verdict};
+    /// use tiebreak_dispute::verdict::{Ruling, Verdict};
     /// use tiebreak_record::commit::keys::PrivateKey;
     ///
     /// // A trainer changed one element of a GELU, and an auditor wrote what shows it.
     /// let bytes = std::fs::read("../../assets/verdicts/operator.json")?;
     /// let verdict = Verdict::from_bytes(&bytes)?;
-    /// let Outcome::Convicts(finding) = verdict.check(None)? else { panic!("the evidence shows it") };
+    /// let Ruling::Convicts(finding) = verdict.check(None)? else { panic!("the evidence shows it") };
     /// assert_eq!(finding.step, 17);
     /// // Of somebody else the file says nothing.
     /// let other = PrivateKey::generate("somebody.example", [1; 32])?.public();
     /// assert!(verdict.check(Some(&other)).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn check(&self, key: Option<&PublicKey>) -> Result<Outcome, Malformed> {
+    pub fn check(&self, key: Option<&PublicKey>) -> Result<Ruling, Malformed> {
         self.examine(key).outcome
     }
 
@@ -93,7 +93,7 @@ impl Verdict {
         Examination { steps, outcome }
     }
 
-    fn examined(&self, key: Option<&PublicKey>, steps: &mut Vec<String>) -> Result<Outcome, Malformed> {
+    fn examined(&self, key: Option<&PublicKey>, steps: &mut Vec<String>) -> Result<Ruling, Malformed> {
         let context = self.context(key)?;
         steps.push(format!(
             "the job gives program {}, computation {} and run {}",
@@ -115,10 +115,10 @@ impl Verdict {
         });
         let signed = if key.is_some() { Signed::By } else { Signed::Unknown };
         Ok(match context.shown(self, steps)? {
-            Shown::Replay { step } => Outcome::NeedsReplay { step, run: context.run },
-            Shown::Decided { fact, holds: true, .. } => Outcome::DoesNotConvict(Right(fact)),
+            Shown::Replay { step } => Ruling::NeedsReplay { step, run: context.run },
+            Shown::Decided { fact, holds: true, .. } => Ruling::DoesNotConvict(Right(fact)),
             Shown::Decided { step, fact, holds: false } => {
-                Outcome::Convicts(Finding { run: context.run, signed, step, what: Wrong(fact) })
+                Ruling::Convicts(Finding { run: context.run, signed, step, what: Wrong(fact) })
             }
         })
     }

@@ -80,7 +80,7 @@ pub enum Fact {
         /// The node's place in the phase's graph.
         node: usize,
         /// Which part.
-        part: Part,
+        part: OutputPart,
     },
     /// An element of a logged product has a value that an honest kernel may round to.
     Rounding {
@@ -93,7 +93,7 @@ pub enum Fact {
 
 /// A part of an operator's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum OutputPart {
     /// A tile of 4096 bytes.
     Tile {
         /// The tile's number.
@@ -110,11 +110,11 @@ pub enum Part {
     },
 }
 
-impl Display for Part {
+impl Display for OutputPart {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
         match self {
-            Part::Tile { tile, count } => write!(f, "tile {tile} of {count}"),
-            Part::Element { element, .. } => write!(f, "element {element}"),
+            OutputPart::Tile { tile, count } => write!(f, "tile {tile} of {count}"),
+            OutputPart::Element { element, .. } => write!(f, "element {element}"),
         }
     }
 }
@@ -136,8 +136,8 @@ impl Fact {
             Fact::Batch => "batch",
             Fact::History { .. } => "history",
             Fact::Record { .. } => "record",
-            Fact::Operator { part: Part::Tile { .. }, .. } => "tile",
-            Fact::Operator { part: Part::Element { .. }, .. } => "element",
+            Fact::Operator { part: OutputPart::Tile { .. }, .. } => "tile",
+            Fact::Operator { part: OutputPart::Element { .. }, .. } => "element",
             Fact::Rounding { .. } => "rounding",
         }
     }
@@ -215,6 +215,66 @@ impl Display for Wrong {
                 let (subject, predicate) = other.subject();
                 write!(f, "{subject} is not {predicate}")
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever checks a verdict reads one of these sentences.
+    #[test]
+    fn each_fact_has_a_sentence_each_way() {
+        let part = OutputPart::Element { element: 5, pattern: 0 };
+        let (operator, primitive) = ("block0.gelu".to_string(), "gelu.v1".to_string());
+        let rounding = Illegal {
+            micro_batch: 1,
+            operator: "head.linear".into(),
+            product: 0,
+            element: 7,
+            exact: 1.5,
+            bound: 0.25,
+            value: 3.0,
+            legal: [1.0, 2.0],
+        };
+        let illegal = "head.linear of micro-batch 1, element 7, is 3e0; the exact product is 1.5e0, and no kernel that is within 2.5e-1 of it \
+                       rounds outside 1e0 to 2e0";
+        let cases = [
+            (
+                Fact::InitialState { source: "the seed" },
+                "the initial state is the one that the seed gives",
+                "the initial state is not the one that the seed gives".to_string(),
+            ),
+            (
+                Fact::InitialElement { tensor: "param/a".into(), element: 3, drawn: false, patterns: [1, 2] },
+                "element 3 of param/a in the initial state is the one in the weights' file",
+                "element 3 of param/a in the initial state is not the one in the weights' file".into(),
+            ),
+            (
+                Fact::Scalar { scalar: Scalar::Loss, pattern: 0 },
+                "the record's loss is the one that its own trace computed",
+                "the record's loss is not the one that its own trace computed".into(),
+            ),
+            (
+                Fact::History { records: 5 },
+                "the history of 5 records is the beginning of the longer one",
+                "the history of 5 records is not the beginning of the longer one".into(),
+            ),
+            (
+                Fact::Operator { operator, primitive, phase: Phase::Update, node: 9, part },
+                "the committed element 5 is what the operator makes of its inputs",
+                "block0.gelu (gelu.v1) of update/9: element 5 is not what the operator makes of its committed inputs".into(),
+            ),
+            (
+                Fact::Rounding { logged: true, rounding },
+                "element 7 of head.linear has a value that an honest kernel may round to",
+                format!("by the rounding log, {illegal}"),
+            ),
+        ];
+        for (fact, right, wrong) in cases {
+            assert_eq!(Right(fact.clone()).to_string(), right);
+            assert_eq!(Wrong(fact).to_string(), wrong);
         }
     }
 }

@@ -9,7 +9,7 @@ use super::evidence::context::Context;
 use super::evidence::leaf::{self, Slices, undecided};
 use super::evidence::proven::wrong;
 use super::evidence::tile::{agrees, check_tile, narrowed_input};
-use super::fact::{Fact, Part};
+use super::fact::{Fact, OutputPart};
 use super::verdict::{Base64, Claim, Disclosed, TileClaim, Verdict};
 use tiebreak_contract::program::graph::{Graph, TensorId, TensorType};
 use tiebreak_contract::program::phase::{Phase, graph_of};
@@ -63,7 +63,7 @@ impl Context {
                 let expected = leaf::tile_bytes(ty, claim.tile, &words);
                 steps.push(format!("the scalar reference computed the tile's {} elements", words.len()));
                 let same = tensor::tile_value(&expected, claim.tile, count) == claim.value.0;
-                (same, Part::Tile { tile: claim.tile, count })
+                (same, OutputPart::Tile { tile: claim.tile, count })
             }
             Some(Disclosed { bytes, element }) => {
                 check_disclosed(ty, claim, &bytes.0)?;
@@ -74,7 +74,7 @@ impl Context {
                 let words = leaf::expected(tile.graph, claim.node, *element..element + 1, &tile.slices)
                     .map_err(undecided)?;
                 steps.push(format!("the scalar reference computed element {element}"));
-                let part = Part::Element { element: *element, pattern: words[0] };
+                let part = OutputPart::Element { element: *element, pattern: words[0] };
                 (agrees(ty, claim.tile, &bytes.0, *element, words[0]), part)
             }
         };

@@ -243,7 +243,7 @@ struct PreambleRun {
 
 /// What a check found.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub enum Ruling {
     /// The evidence shows it, whoever wrote the file.
     Convicts(Finding),
     /// The evidence is consistent with an honest trainer.

@@ -11,7 +11,7 @@ use crate::cli::args::verdict_file;
 use crate::cli::view::report::{CommandResult, Exit, Printer};
 use crate::commit::state::tensor_digests;
 use crate::commit::{Malformed, merkle};
-use crate::dispute::verdict::{Claim, Fork, Outcome, Verdict};
+use crate::dispute::verdict::{Claim, Fork, Ruling, Verdict};
 use crate::job::canonical::settings_that_differ;
 use crate::run::dir::Run;
 use crate::run::{RunError, checkpoint};
@@ -170,5 +170,5 @@ fn fork(runs: &[Run; 2], checked: &[Checked; 2], index: u32) -> Option<Verdict> 
     let claim = Claim::Fork { other: checked[1].note.clone(), evidence };
     let verdict = checked[0].verdict(&runs[0], index, claim);
     // Not if the runs are two, or nobody's.
-    matches!(verdict.check(None), Ok(Outcome::Convicts(_))).then_some(verdict)
+    matches!(verdict.check(None), Ok(Ruling::Convicts(_))).then_some(verdict)
 }

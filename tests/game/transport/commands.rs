@@ -128,6 +128,11 @@ fn the_commands_convict_a_liar_and_nobody_else() {
     let result = folder.json(&play, 1);
     let losses = result["result"]["games"][0]["losses"].as_array().unwrap();
     assert_eq!((losses.len(), &losses[0]["party"]), (1, &1.into()), "{result}");
+    assert_eq!(
+        (&losses[0]["reason"], &losses[0]["kind"]),
+        (&"wrong_value".into(), &"element".into()),
+        "{result}"
+    );
     assert_eq!(result["result"]["remaining"], serde_json::json!([0]));
     assert!(result["messages"].as_u64() <= result["bound"]["messages"].as_u64(), "{result}");
     // The same again: the journal has it all. The bound is said before the game.
@@ -293,8 +298,7 @@ fn a_challenger_without_the_trainers_folder_plays() {
     let address = said["address"].as_str().unwrap();
     let play = format!("referee terms.json --key referee alice=alice-folder bob={address} --out v.json");
     let result = folder.json(&play, 3);
-    let open = result["result"]["games"][0]["incomplete_log"].as_str().unwrap();
-    assert!(open.contains("the log has no decision about it"), "{result}");
+    assert_eq!(result["result"]["games"][0]["incomplete_log_kind"], "no_decision", "{result}");
     // The same again: the journal has it all but the parts.
     let (code, _, told) = folder.run(&play);
     assert_eq!((code, bounds(&told, new["bound"]["messages"].as_u64().unwrap(), true)), (3, true), "{told}");

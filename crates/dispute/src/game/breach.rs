@@ -3,63 +3,16 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::message::{Field, Subject, Tree};
-use super::moves::Kind;
+use super::moves::QuestionKind;
 use super::reason::Reason;
+pub use super::record_fault::RecordFault;
 use super::tried::Tried;
 use serde::{Serialize, Serializer};
 use tiebreak_record::commit::Malformed;
 
-/// What is wrong with a record, whatever came before it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RecordFault {
-    /// It is of another computation.
-    #[error("the record is of another computation")]
-    OtherComputation,
-    /// It is the first record, at another place.
-    #[error("the first record stands at another place")]
-    FirstElsewhere,
-    /// It is the first record, with another state.
-    #[error("its state is not the initial state that the computation names")]
-    InitialState,
-    /// It is the final record, at another place.
-    #[error("the final record stands at another place")]
-    FinalElsewhere,
-    /// It is a step's, at another place.
-    #[error("the record is not at its step's place")]
-    StepElsewhere,
-    /// Its learning rate is not the schedule's.
-    #[error("the learning rate is {committed:08x}, and the schedule gives {due:08x}")]
-    LearningRate {
-        /// The record's pattern.
-        committed: u32,
-        /// The schedule's.
-        due: u32,
-    },
-    /// Its cursor is another.
-    #[error("the cursor is {cursor}, and {drawn} samples are drawn")]
-    Cursor {
-        /// The record's cursor.
-        cursor: u64,
-        /// The samples drawn up to the step.
-        drawn: u64,
-    },
-    /// Its clip factor is not that of a job that does not clip.
-    #[error("the clip factor is not 1, and the job does not clip")]
-    Clip,
-    /// It commits what the job does not promise, or does not commit what it does.
-    #[error("the record commits {} {part}, against its job", if *promised { "no" } else { "to" })]
-    Promise {
-        /// What it is about, in words.
-        part: &'static str,
-        /// Whether the job promises it.
-        promised: bool,
-    },
-}
-
 /// Where the value of an element is from that the referee holds parties to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Source {
+pub enum Basis {
     /// A sum has no terms.
     #[error("the sum of no rows")]
     NoRows,
@@ -74,6 +27,19 @@ pub enum Source {
     Nearest,
 }
 
+/// The values that an element of a logged product may be rounded to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LegalRange {
+    /// The exact product.
+    pub exact: f64,
+    /// The bound on a native kernel's distance from it.
+    pub bound: f64,
+    /// The least legal value.
+    pub least: f32,
+    /// The greatest legal value.
+    pub greatest: f32,
+}
+
 /// What an element of a logged product may be rounded to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leeway {
@@ -83,9 +49,8 @@ pub struct Leeway {
     pub element: usize,
     /// The nearest value, a binary32 pattern: what the element is without a decision.
     pub nearest: u32,
-    /// The exact product, the bound on a native kernel's distance from it, and the least and the greatest legal value. None where nothing is
-    /// rounded.
-    pub range: Option<(f64, f64, [f32; 2])>,
+    /// The legal values; none where nothing is rounded.
+    pub range: Option<LegalRange>,
 }
 
 impl Display for Leeway {
@@ -93,9 +58,9 @@ impl Display for Leeway {
         let Leeway { operator, element, nearest, range } = self;
         match range {
             None => write!(f, "element {element} of {operator} is {nearest:08x}: nothing is rounded there"),
-            Some((exact, bound, [low, high])) => write!(
+            Some(LegalRange { exact, bound, least, greatest }) => write!(
                 f,
-                "element {element} of {operator}: exact product {exact:e}, bound {bound:e}, legal {low:e} to {high:e}, nearest {:e}",
+                "element {element} of {operator}: exact product {exact:e}, bound {bound:e}, legal {least:e} to {greatest:e}, nearest {:e}",
                 f32::from_bits(*nearest)
             ),
         }
@@ -104,7 +69,7 @@ impl Display for Leeway {
 
 /// A block of a rounding log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct BlockOfLog {
     /// The step, from 1.
     pub step: u32,
     /// The part of the log.
@@ -113,9 +78,9 @@ pub struct Block {
     pub block: u64,
 }
 
-impl Display for Block {
+impl Display for BlockOfLog {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
-        let Block { step, part, block } = self;
+        let BlockOfLog { step, part, block } = self;
         write!(f, "block {block} of part {part} of the log of step {step}")
     }
 }
@@ -239,7 +204,7 @@ pub enum Breach {
         /// The right pattern.
         word: u32,
         /// Where it is from.
-        by: Source,
+        by: Basis,
     },
     /// Its order names a position beyond the tensor.
     #[error("it orders a position that there is not")]
@@ -306,15 +271,15 @@ pub enum Breach {
     Complained,
     /// The challenger complains of a block that can be read.
     #[error("{0} can be read, against what it says")]
-    Readable(Block),
+    Readable(BlockOfLog),
     /// The challenger complains of a block that the log has not.
     #[error("there is no {0}, against what it says")]
-    NoBlock(Block),
+    NoBlock(BlockOfLog),
     /// The trainer's log cannot be read.
     #[error("{block}, its own, cannot be read, so that nobody can replay the step: {why}")]
     Unreadable {
         /// The block.
-        block: Block,
+        block: BlockOfLog,
         /// The rule that its bytes break.
         why: Malformed,
     },
@@ -420,9 +385,9 @@ pub enum Unsettled {
     #[error("{asked:?} after {before:?}: a fault of the referee's program")]
     NoMove {
         /// The question.
-        asked: Kind,
+        asked: QuestionKind,
         /// The one before it.
-        before: Option<Kind>,
+        before: Option<QuestionKind>,
     },
 }
 
@@ -463,7 +428,7 @@ mod tests {
         tried.count(End::NoConnection);
         let why = Malformed::invalid("record", "it is cut off");
         let leeway = |range| Leeway { operator: "h.linear".into(), element: 7, nearest: 0x3f80_0000, range };
-        let block = Block { step: 3, part: 2, block: 1 };
+        let block = BlockOfLog { step: 3, part: 2, block: 1 };
         let cases = [
             (Breach::TimeUp(None), "its time was up"),
             (Breach::TimeUp(Some(tried)), "its time was up; asked once: 1 x no connection"),
@@ -501,7 +466,7 @@ mod tests {
                     tensor: "x of step 1's batch".into(),
                     element: 5,
                     word: 0xff,
-                    by: Source::Nearest,
+                    by: Basis::Nearest,
                 },
                 "element 5 of x of step 1's batch is not 000000ff, the nearest value, since the log has no decision",
             ),
@@ -511,7 +476,12 @@ mod tests {
             ),
             (Breach::Rounding(leeway(None)), "element 7 of h.linear is 3f800000: nothing is rounded there"),
             (
-                Breach::Rounding(leeway(Some((1.5, 0.25, [1.0, 2.0])))),
+                Breach::Rounding(leeway(Some(LegalRange {
+                    exact: 1.5,
+                    bound: 0.25,
+                    least: 1.0,
+                    greatest: 2.0,
+                }))),
                 "element 7 of h.linear: exact product 1.5e0, bound 2.5e-1, legal 1e0 to 2e0, nearest 1e0",
             ),
             (
@@ -537,7 +507,7 @@ mod tests {
                 "two and two are five: a collision of hashes, or a fault of the referee's program",
             ),
             (
-                Unsettled::NoMove { asked: Kind::Root, before: Some(Kind::Terms) },
+                Unsettled::NoMove { asked: QuestionKind::Root, before: Some(QuestionKind::Terms) },
                 "Root after Some(Terms): a fault of the referee's program",
             ),
         ];

@@ -1,6 +1,6 @@
 //! The end of a game: which element differs, and what decides it.
 
-use super::breach::{Breach, Source};
+use super::breach::{Basis, Breach};
 use super::duel::Duel;
 use super::element::{self, LoggedTotal};
 use super::judge::{self, Evidence};
@@ -59,7 +59,7 @@ impl Duel {
     }
 
     /// The value of the disputed element is `word`.
-    fn judged(&mut self, rules: &Rules, word: u32, by: Source) -> Next {
+    fn judged(&mut self, rules: &Rules, word: u32, by: Basis) -> Next {
         let Some(disputed) = self.disputed.clone() else { return NO_ELEMENT };
         let wrong = |side: &usize| match rules.checks(Fault::Blame) {
             true => !disputed.agrees(*side, word),
@@ -79,7 +79,7 @@ impl Duel {
         self.found.push(format!("element {} has {terms} terms", disputed.element));
         self.folded = Some(folded);
         match fold {
-            Fold::Segment if terms == 0 => self.judged(rules, 0, Source::NoRows),
+            Fold::Segment if terms == 0 => self.judged(rules, 0, Basis::NoRows),
             Fold::Segment => {
                 let values = [0, 1].map(|side: usize| disputed.claimed(side).to_le_bytes().to_vec());
                 self.terms(rules, values)
@@ -204,7 +204,7 @@ impl Duel {
 
     fn shown(&mut self, rules: &Rules, evidence: Evidence, claims: Option<&[Vec<u8>; 2]>) -> Next {
         match evidence {
-            Evidence::Word(word) => self.judged(rules, word, Source::Operands),
+            Evidence::Word(word) => self.judged(rules, word, Basis::Operands),
             Evidence::Frame(frame) => {
                 let Stage::Evidence { need: Need::Frame { fold }, .. } = self.stage else {
                     return Next::Impossible("a frame is evidence that nobody was asked for");
@@ -239,8 +239,8 @@ impl Duel {
             return self.lost(&[trainer], Breach::Rounding(shown.leeway));
         }
         match shown.logged {
-            Some(word) => self.judged(rules, word, Source::Log),
-            None if claimed == nearest => self.judged(rules, nearest, Source::Nearest),
+            Some(word) => self.judged(rules, word, Basis::Log),
+            None if claimed == nearest => self.judged(rules, nearest, Basis::Nearest),
             None if other != nearest => self.lost(&[challenger], Breach::NotNearest),
             None => Next::IncompleteLog(shown.leeway),
         }

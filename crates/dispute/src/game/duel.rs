@@ -8,7 +8,7 @@ use super::message::{Answer, Field, Fold, Need, Question, Subject, Tree};
 use super::result::Loss;
 use super::rules::{Fault, Rules};
 use super::search;
-use super::stage::{Disputed, Folded, Next, Side, Stage, Walk, short};
+use super::stage::{DisputedElement, Folded, Next, Side, Stage, Walk, short};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::record::Record;
@@ -22,7 +22,7 @@ const UNASKED: Next = Next::Impossible("an answer is there to what was not asked
 pub(super) struct Duel {
     pub sides: [Side; 2],
     pub stage: Stage,
-    pub disputed: Option<Disputed>,
+    pub disputed: Option<DisputedElement>,
     pub folded: Option<Folded>,
     /// What was found, level by level.
     pub found: Vec<String>,
@@ -377,7 +377,7 @@ impl Duel {
             return Next::Impossible("the same bytes give two values of a slice");
         };
         let element = (range.start + byte) / ty.dtype.size();
-        let disputed = Disputed { subject, element, ty, slice, bytes };
+        let disputed = DisputedElement { subject, element, ty, slice, bytes };
         let (a, b) = (disputed.claimed(0), disputed.claimed(1));
         self.found.push(format!("element {element}: {a:08x} and {b:08x}"));
         self.disputed = Some(disputed);

@@ -1,11 +1,11 @@
 //! What the referee computes itself: elements of a batch, parts of an element from verified operands, and what a
 //! field of a record must be.
 
-use super::breach::Leeway;
+use super::breach::{Leeway, LegalRange};
 use super::element::{self, Frame, LoggedTotal, Part};
 use super::message::{Answer, Field, LogBlock, Need, Subject};
 use super::rules::Rules;
-use super::stage::{Disputed, Folded, Side};
+use super::stage::{DisputedElement, Folded, Side};
 use crate::evidence::binding::{self, state_nodes};
 use crate::evidence::cone::{Judged, Unlogged, judged_from_slices, operands, unlogged_from_slices};
 use crate::evidence::context::Context;
@@ -78,7 +78,7 @@ pub(super) fn logged(rules: &Rules, subject: Subject) -> Option<(u32, usize)> {
 pub(super) fn evidence(
     rules: &mut Rules,
     side: &Side,
-    disputed: &Disputed,
+    disputed: &DisputedElement,
     need: Need,
     folded: Option<&Folded>,
     answer: Answer,
@@ -208,7 +208,10 @@ fn rounded(
     let decision =
         context.logged_decision(&step, (micro, number, element), (block, &log), &mut Vec::new())?;
     let operator = node.map_or(String::new(), |node| node.operator.clone());
-    let range = judged.as_ref().map(|judged| (judged.exact.value, judged.bound, judged.range()));
+    let range = judged.as_ref().map(|judged| {
+        let [least, greatest] = judged.range();
+        LegalRange { exact: judged.exact.value, bound: judged.bound, least, greatest }
+    });
     let leeway = Leeway { operator, element, nearest: of.rounded, range };
     let logged = judged.as_ref().and_then(|judged| {
         decision.map(|decision| judged.grid.pattern(decision.index(judged.grid, of.value)))

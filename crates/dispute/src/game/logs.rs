@@ -2,7 +2,7 @@
 //!
 //! Places only ascend and lie within the logs, so a challenger cannot make it longer than these are. The referee keeps one part.
 
-use super::breach::{Block, Breach};
+use super::breach::{BlockOfLog, Breach};
 use super::message::{Answer, LogPlace, Question, SUPPLY_SLICES, Supplied};
 use super::rules::Rules;
 use tiebreak_record::commit::digest::Digest;
@@ -174,7 +174,7 @@ impl Supply {
     fn judged(&self, rules: &Rules, step: u32, place: BlockPlace, supplied: Supplied) -> Result<Turn, Unfit> {
         let root = log_root(rules, step, &supplied.record)?;
         let proof = SliceProof::from(&supplied.log);
-        let block = Block { step, part: place.part, block: place.block };
+        let block = BlockOfLog { step, part: place.part, block: place.block };
         let read = match proof.block(&root, parts(rules.program()), place)? {
             Shown::Block(proven) => Some(proven.decisions()),
             Shown::Missing => None,

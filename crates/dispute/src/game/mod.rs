@@ -12,6 +12,7 @@ pub mod logs;
 pub mod message;
 pub mod moves;
 pub mod reason;
+pub mod record_fault;
 pub mod referee;
 pub mod result;
 pub mod rules;

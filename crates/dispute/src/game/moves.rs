@@ -11,7 +11,7 @@ use tiebreak_record::rounding::log;
 
 /// A question without its places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum QuestionKind {
     /// [`Question::Logs`].
     Logs,
     /// [`Question::Supply`].
@@ -98,7 +98,7 @@ pub enum Size {
 /// A move.
 pub struct Move {
     /// The question.
-    pub kind: Kind,
+    pub kind: QuestionKind,
     /// Who is asked.
     pub who: Who,
     /// The clock that runs.
@@ -106,7 +106,7 @@ pub struct Move {
     /// The size of an answer.
     pub size: Size,
     /// The questions that may follow in the same game.
-    pub next: &'static [Kind],
+    pub next: &'static [QuestionKind],
 }
 
 /// The bytes of an answer's frame: game, turn, question, signature.
@@ -120,24 +120,30 @@ pub(crate) const SUPPLY_MAX: u64 = 96 * 1024;
 /// All moves.
 pub(crate) const MOVES: [Move; 21] = {
     use Clock::{Moves, Replay};
-    use Kind::*;
+    use QuestionKind::*;
     use Size::{Fixed, Level};
     use Who::{Both, Either, One};
-    const fn row(kind: Kind, who: Who, clock: Clock, size: Size, next: &'static [Kind]) -> Move {
+    const fn row(
+        kind: QuestionKind,
+        who: Who,
+        clock: Clock,
+        size: Size,
+        next: &'static [QuestionKind],
+    ) -> Move {
         Move { kind, who, clock, size, next }
     }
     [
-        row(Kind::Logs, One, Moves, Fixed(128), &[Supply, LogBlock, Kind::Commit]),
-        row(Supply, One, Moves, Fixed(SUPPLY_MAX), &[Kind::Logs]),
+        row(QuestionKind::Logs, One, Moves, Fixed(128), &[Supply, LogBlock, QuestionKind::Commit]),
+        row(Supply, One, Moves, Fixed(SUPPLY_MAX), &[QuestionKind::Logs]),
         row(LogBlock, One, Moves, Size::Supply, &[]),
-        row(Kind::Commit, Both, Clock::Run, Fixed(128), &[Reveal]),
-        row(Kind::Reveal, Both, Moves, Fixed(256), &[Records]),
+        row(QuestionKind::Commit, Both, Clock::Run, Fixed(128), &[Reveal]),
+        row(QuestionKind::Reveal, Both, Moves, Fixed(256), &[Records]),
         row(Records, Both, Moves, Level, &[Records, Record]),
         row(Record, Both, Moves, Fixed(6144), &[Batch, Statement]),
         row(Batch, Both, Moves, Level, &[Batch, Root]),
-        row(Statement, Both, Replay, Fixed(1024), &[Operators, Gradients, Root, Kind::Binding]),
+        row(Statement, Both, Replay, Fixed(1024), &[Operators, Gradients, Root, QuestionKind::Binding]),
         row(Operators, Both, Moves, Level, &[Operators, Root]),
-        row(Gradients, Both, Moves, Level, &[Gradients, Kind::Binding]),
+        row(Gradients, Both, Moves, Level, &[Gradients, QuestionKind::Binding]),
         row(Root, Both, Replay, Fixed(256), &[Bytes, Slice]),
         row(Bytes, Both, Moves, Level, &[Bytes, Slice]),
         row(Slice, Both, Moves, Fixed(2048), &[Element, Frame, Subtotals, Terms, Total]),
@@ -147,41 +153,41 @@ pub(crate) const MOVES: [Move; 21] = {
         row(Subtotals, Both, Moves, Level, &[Subtotals, Terms]),
         row(Terms, Either, Moves, Size::Leaf, &[]),
         row(Decision, One, Moves, Size::Log, &[]),
-        row(Kind::Binding, Either, Moves, Size::Binding, &[]),
+        row(QuestionKind::Binding, Either, Moves, Size::Binding, &[]),
     ]
 };
 
 /// A question's kind.
-pub(crate) fn kind(question: &Question) -> Kind {
+pub(crate) fn kind(question: &Question) -> QuestionKind {
     match question {
-        Question::Commit => Kind::Commit,
-        Question::Logs { .. } => Kind::Logs,
-        Question::Supply { .. } => Kind::Supply,
-        Question::LogBlock { .. } => Kind::LogBlock,
-        Question::Reveal => Kind::Reveal,
+        Question::Commit => QuestionKind::Commit,
+        Question::Logs { .. } => QuestionKind::Logs,
+        Question::Supply { .. } => QuestionKind::Supply,
+        Question::LogBlock { .. } => QuestionKind::LogBlock,
+        Question::Reveal => QuestionKind::Reveal,
         Question::Children { tree, .. } => match tree {
-            Tree::Transcript => Kind::Records,
-            Tree::Batch { .. } => Kind::Batch,
-            Tree::Gradients { .. } => Kind::Gradients,
-            Tree::Trace { .. } => Kind::Operators,
-            Tree::Tensor { .. } => Kind::Bytes,
-            Tree::Terms { .. } => Kind::Subtotals,
+            Tree::Transcript => QuestionKind::Records,
+            Tree::Batch { .. } => QuestionKind::Batch,
+            Tree::Gradients { .. } => QuestionKind::Gradients,
+            Tree::Trace { .. } => QuestionKind::Operators,
+            Tree::Tensor { .. } => QuestionKind::Bytes,
+            Tree::Terms { .. } => QuestionKind::Subtotals,
         },
-        Question::Record { .. } => Kind::Record,
-        Question::Statement { .. } => Kind::Statement,
-        Question::Root { .. } => Kind::Root,
-        Question::Slice { .. } => Kind::Slice,
-        Question::Total { .. } => Kind::Total,
-        Question::Evidence { need: Need::All, .. } => Kind::Element,
-        Question::Evidence { need: Need::Frame { .. }, .. } => Kind::Frame,
-        Question::Evidence { need: Need::Terms { .. }, .. } => Kind::Terms,
-        Question::Evidence { need: Need::Decision, .. } => Kind::Decision,
-        Question::Binding { .. } => Kind::Binding,
+        Question::Record { .. } => QuestionKind::Record,
+        Question::Statement { .. } => QuestionKind::Statement,
+        Question::Root { .. } => QuestionKind::Root,
+        Question::Slice { .. } => QuestionKind::Slice,
+        Question::Total { .. } => QuestionKind::Total,
+        Question::Evidence { need: Need::All, .. } => QuestionKind::Element,
+        Question::Evidence { need: Need::Frame { .. }, .. } => QuestionKind::Frame,
+        Question::Evidence { need: Need::Terms { .. }, .. } => QuestionKind::Terms,
+        Question::Evidence { need: Need::Decision, .. } => QuestionKind::Decision,
+        Question::Binding { .. } => QuestionKind::Binding,
     }
 }
 
 /// The row of a question.
-pub(crate) fn row(kind: Kind) -> &'static Move {
+pub(crate) fn row(kind: QuestionKind) -> &'static Move {
     // The table has a row for each kind, in order; the test below holds it.
     &MOVES[kind as usize]
 }
@@ -204,13 +210,13 @@ pub(crate) fn of(question: &Question) -> Of {
 }
 
 /// The most bytes of a sealed answer to a question of this kind.
-pub(crate) fn answer_max(kind: Kind, of: Of, rules: &Rules) -> u64 {
+pub(crate) fn answer_max(kind: QuestionKind, of: Of, rules: &Rules) -> u64 {
     let base64 = |bytes: u64| bytes.div_ceil(3) * 4;
     FRAME
         + match row(kind).size {
             Size::Fixed(bytes) => bytes,
             Size::Level => {
-                let value = if kind == Kind::Subtotals { rules.subtotal_bytes() } else { 32 };
+                let value = if kind == QuestionKind::Subtotals { rules.subtotal_bytes() } else { 32 };
                 base64((1 << search::LEVELS) * value) + 64
             }
             Size::Leaf => match of {
@@ -224,9 +230,9 @@ pub(crate) fn answer_max(kind: Kind, of: Of, rules: &Rules) -> u64 {
 }
 
 /// How many bytes of an answer can be a rounding log's.
-fn log_bytes(kind: Kind, of: Of, rules: &Rules) -> u64 {
+fn log_bytes(kind: QuestionKind, of: Of, rules: &Rules) -> u64 {
     match (kind, of) {
-        (Kind::Element | Kind::Decision, Of::Node) => rules.log_bytes(),
+        (QuestionKind::Element | QuestionKind::Decision, Of::Node) => rules.log_bytes(),
         _ => 0,
     }
 }
@@ -239,8 +245,10 @@ pub const CARRIED_MAX: u64 = QUESTION_MAX + SUPPLY_MAX;
 /// The most bytes of any sealed answer.
 pub(crate) fn largest(rules: &Rules) -> u64 {
     let of = [Of::Batch, Of::Node];
-    let asked =
-        |row: &&Move| rules.is_logged() || !matches!(row.kind, Kind::Logs | Kind::Supply | Kind::LogBlock);
+    let asked = |row: &&Move| {
+        rules.is_logged()
+            || !matches!(row.kind, QuestionKind::Logs | QuestionKind::Supply | QuestionKind::LogBlock)
+    };
     MOVES.iter().filter(asked).flat_map(|row| of.map(|of| answer_max(row.kind, of, rules))).max().unwrap_or(0)
 }
 
@@ -283,7 +291,10 @@ fn supply_bound(rules: &Rules, clocks: &super::terms::Clocks) -> SupplyBound {
     }
     let step_bytes = rules.log_max();
     let parts = step_bytes.div_ceil(SLICE_BYTES as u64 * SUPPLY_SLICES).saturating_mul(rules.records() - 2);
-    let both = [Kind::Logs, Kind::Supply].map(|kind| answer_max(kind, Of::Node, rules)).iter().sum::<u64>();
+    let both = [QuestionKind::Logs, QuestionKind::Supply]
+        .map(|kind| answer_max(kind, Of::Node, rules))
+        .iter()
+        .sum::<u64>();
     let bytes = parts.saturating_add(1).saturating_mul(QUESTION_MAX + CARRIED_MAX + both);
     let replay = run_clock(&rules.context.computation.job, clocks.replay);
     let increments = parts.saturating_mul(2).saturating_add(4).saturating_mul(clocks.increment);
@@ -295,24 +306,24 @@ fn supply_bound(rules: &Rules, clocks: &super::terms::Clocks) -> SupplyBound {
 }
 
 /// How often a kind is asked in a game of two, at most; each time of both parties, or of one after the other.
-fn most(kind: Kind, rules: &Rules) -> u64 {
+fn most(kind: QuestionKind, rules: &Rules) -> u64 {
     let depth = |leaves: u64, leaf: u64| u64::from(search::depth(leaves, leaf));
     let tree = |tree: Tree| depth(rules.shape(tree).0, 1);
     match kind {
-        Kind::Records => tree(Tree::Transcript),
-        Kind::Batch => tree(Tree::Batch { step: 1 }),
-        Kind::Gradients => tree(Tree::Gradients { step: 1 }),
-        Kind::Operators => tree(Tree::Trace { step: 1 }),
-        Kind::Bytes => depth(rules.slices_most(), 1),
+        QuestionKind::Records => tree(Tree::Transcript),
+        QuestionKind::Batch => tree(Tree::Batch { step: 1 }),
+        QuestionKind::Gradients => tree(Tree::Gradients { step: 1 }),
+        QuestionKind::Operators => tree(Tree::Trace { step: 1 }),
+        QuestionKind::Bytes => depth(rules.slices_most(), 1),
         // The fewest terms that an answer carries.
-        Kind::Subtotals => depth(rules.terms_most(), Fold::Sums { parts: 1 }.terms_max()),
+        QuestionKind::Subtotals => depth(rules.terms_most(), Fold::Sums { parts: 1 }.terms_max()),
         _ => 1,
     }
 }
 
 /// The kinds of a path through a game that begins at its first question, and what it ends at; every path is a part of one of these.
-fn paths() -> [(&'static [Kind], Of); 4] {
-    use Kind::*;
+fn paths() -> [(&'static [QuestionKind], Of); 4] {
+    use QuestionKind::*;
     [
         (&[Records, Record, Batch, Root, Bytes, Slice, Element], Of::Batch),
         (
@@ -320,7 +331,7 @@ fn paths() -> [(&'static [Kind], Of); 4] {
             Of::Node,
         ),
         (&[Records, Record, Statement, Operators, Root, Bytes, Slice, Total, Decision], Of::Node),
-        (&[Records, Record, Statement, Gradients, Kind::Binding], Of::Node),
+        (&[Records, Record, Statement, Gradients, QuestionKind::Binding], Of::Node),
     ]
 }
 
@@ -361,7 +372,7 @@ mod tests {
     fn moves_go_forward() {
         for row in &MOVES {
             for &next in row.next {
-                let again = (next == row.kind && row.size == Size::Level) || row.kind == Kind::Supply;
+                let again = (next == row.kind && row.size == Size::Level) || row.kind == QuestionKind::Supply;
                 assert!(next > row.kind || again, "{:?}", row.kind);
             }
         }

@@ -12,7 +12,9 @@ use super::breach::{Breach, Unsettled};
 use super::duel::Duel;
 use super::logs::Supply;
 use super::message::{Answer, Answered, Asked, Question, Sealed, Statement, commitment, to_bytes};
-use super::moves::{Bound, Clock, Kind, QUESTION_MAX, Who, answer_max, bound, kind, largest, of, row};
+use super::moves::{
+    Bound, Clock, QUESTION_MAX, QuestionKind, Who, answer_max, bound, kind, largest, of, row,
+};
 use super::result::{GameResult, Loss, Played};
 use super::rules::Rules;
 use super::stage::Next;
@@ -96,7 +98,7 @@ pub struct Referee {
     pub(super) standing: BTreeSet<usize>,
     duel: Option<Duel>,
     /// The question that the current game asked last.
-    last: Option<Kind>,
+    last: Option<QuestionKind>,
     /// Answers and bytes of the current game.
     spent: (u64, u64),
     /// The questions that parties answered, and what they said, by party and turn: so that two answers to one question show.

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
-use super::breach::RecordFault;
 use super::message::{Field, Fold, Subject, Tree};
+use super::record_fault::RecordFault;
 use super::search::{self, Join};
 use super::terms::{Claim, Terms};
 use crate::evidence::context::{Context, underivable};

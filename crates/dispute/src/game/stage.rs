@@ -48,7 +48,7 @@ pub(super) struct Walk {
 
 /// An element that the parties say different values of, and the bytes of the slice that both stand in.
 #[derive(Clone)]
-pub(super) struct Disputed {
+pub(super) struct DisputedElement {
     pub subject: Subject,
     pub element: usize,
     pub ty: TensorType,
@@ -56,7 +56,7 @@ pub(super) struct Disputed {
     pub bytes: [Vec<u8>; 2],
 }
 
-impl Disputed {
+impl DisputedElement {
     /// Whether a side's bytes are those of this element, as far as it lies in the slice.
     pub fn agrees(&self, side: usize, word: u32) -> bool {
         let first = self.element * self.ty.dtype.size();

@@ -27,7 +27,7 @@ use tiebreak_run::step::{
 use tiebreak_train::conduct::Conduct;
 
 /// A step whose operators are in dispute.
-pub struct Disputed {
+pub struct ReplayedStep {
     step: u32,
     /// The state that it began from.
     pub before: Vec<Vec<u8>>,
@@ -48,7 +48,7 @@ pub struct Replays {
     conduct: Box<dyn Conduct>,
     initial: Option<Vec<Vec<u8>>>,
     batch: Option<(u32, Vec<MicroBatch>)>,
-    disputed: Option<Disputed>,
+    disputed: Option<ReplayedStep>,
 }
 
 impl Replays {
@@ -116,7 +116,7 @@ impl Replays {
     ///
     /// # Errors
     /// If a file of the run cannot be read, the engine fails, or a step comes out differently than its record says.
-    pub fn disputed(&mut self, step: u32) -> Result<&Disputed, PartyError> {
+    pub fn disputed(&mut self, step: u32) -> Result<&ReplayedStep, PartyError> {
         let disputed = match self.disputed.take().filter(|disputed| disputed.step == step) {
             Some(disputed) => disputed,
             None => self.replayed(step)?,
@@ -124,7 +124,7 @@ impl Replays {
         Ok(self.disputed.insert(disputed))
     }
 
-    fn replayed(&mut self, step: u32) -> Result<Disputed, PartyError> {
+    fn replayed(&mut self, step: u32) -> Result<ReplayedStep, PartyError> {
         let near = states::nearest_checkpoint(&self.run, &self.transcript.records, step)?;
         let (from, state) = match near {
             Some(near) => near,
@@ -142,7 +142,7 @@ impl Replays {
         let done = player.play(&mut session, &mut dataset, step, &watch)?;
         let trace = done.trace.filter(|trace| trace.nodes.len() == leaf_count(player.run.program()));
         let trace = trace.ok_or_else(|| player.not_reproduced(step, &session))?;
-        Ok(Disputed { step, before, trace, outputs: Outputs::new() })
+        Ok(ReplayedStep { step, before, trace, outputs: Outputs::new() })
     }
 
     /// A step with the output of one of its nodes, and of those that it reads. The run has the step, and traces hold the node.
@@ -154,7 +154,7 @@ impl Replays {
         step: u32,
         phase: Phase,
         node: usize,
-    ) -> Result<&Disputed, PartyError> {
+    ) -> Result<&ReplayedStep, PartyError> {
         self.disputed(step)?;
         let mut wanted = self.read_by(step, phase, node)?;
         wanted.insert((phase, node));
@@ -209,7 +209,7 @@ impl Replays {
         let (Some(disputed), Some((_, batch))) = (&self.disputed, &self.batch) else {
             return Err(PartyError::Refused(format!("step {step} was not replayed")));
         };
-        let Disputed { before, trace, outputs, .. } = disputed;
+        let ReplayedStep { before, trace, outputs, .. } = disputed;
         Ok(of(&Operands { run: &self.run, step, before, batch, trace }, outputs))
     }
 

@@ -20,7 +20,7 @@ use crate::run::disk::{self, Disk};
 use crate::train::cheat::Cheat;
 
 /// What the dispute came to.
-pub struct Disputed {
+pub struct GameShown {
     /// Whether the provider who cheated, and nobody else, was convicted.
     pub convicted: bool,
     /// The verdict's file.
@@ -39,7 +39,7 @@ pub fn dispute(
     honest: &Run,
     cheated: &Run,
     cheat: Cheat,
-) -> Result<Disputed, Failure> {
+) -> Result<GameShown, Failure> {
     let key = |name: &str| Ok::<_, Failure>(PrivateKey::generate(name, random()?)?);
     let (keys, referee) = ([key("honest.demo")?, key("cheat.demo")?], key("referee.demo")?);
     let public = keys.each_ref().map(PrivateKey::public);
@@ -80,5 +80,5 @@ pub fn dispute(
         printer.say(format!("  {who}, {}: {}", loss.reason.name(), one_line(&loss.what.to_string())));
     }
     let json = json!({ "result": result_json(result), "verdict": file, "answers": verdict.events.len(), "bytes": messages });
-    Ok(Disputed { convicted, file, json })
+    Ok(GameShown { convicted, file, json })
 }

@@ -16,7 +16,7 @@ use crate::cli::view::escape::{Lines, one_line};
 use crate::cli::view::outcome::outcome_json;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::commit::keys::{PrivateKey, PublicKey};
-use crate::dispute::verdict::{Finding, Outcome as VerdictOutcome, VERDICT_MAX, Verdict};
+use crate::dispute::verdict::{Finding, Ruling, VERDICT_MAX, Verdict};
 use crate::engine::Engine;
 use crate::engine::cpu::Cpu;
 use crate::job::JOB_MAX;
@@ -170,7 +170,7 @@ fn convicted(
     disk.replace(file, &verdict.to_bytes())?;
     let again = Verdict::from_bytes(&crate::run::disk::read(file, VERDICT_MAX)?)?;
     Ok(match again.check(Some(key))? {
-        VerdictOutcome::Convicts(finding) => Some(finding),
+        Ruling::Convicts(finding) => Some(finding),
         _ => None,
     })
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::Subcommand;
 use serde_json::json;
 
-use crate::audit::evidence::disclosed_tile;
+use crate::audit::disputed_step::disclosed_tile;
 use crate::audit::rounding::reference_outcome;
 use crate::audit::{self, checks, plan, replay_to};
 use crate::cli::args::engine::{EngineArgs, open};
@@ -21,7 +21,7 @@ use crate::commit::record::Record;
 use crate::commit::tensor::TILE_BYTES;
 use crate::commit::tree_head::Signed;
 use crate::dispute::game::verdict::{GAME_VERDICT_MAX, GameVerdict};
-use crate::dispute::verdict::{Claim, Finding, Outcome, VERDICT_MAX, Verdict};
+use crate::dispute::verdict::{Claim, Finding, Ruling, VERDICT_MAX, Verdict};
 use crate::engine::cpu::Cpu;
 use crate::engine::session::Session;
 use crate::run::dir::Run;
@@ -207,16 +207,16 @@ fn no_game(known: &KnownKeys) -> Result<(), Failure> {
 }
 
 /// Refuses what the check of a verdict would not look at.
-fn refuse_unused(args: &Check, outcome: &Outcome) -> Result<(), Failure> {
+fn refuse_unused(args: &Check, outcome: &Ruling) -> Result<(), Failure> {
     let (run, data, weights) = (args.run.is_some(), args.data.is_some(), !args.weights.is_empty());
     let why = match outcome {
-        Outcome::NeedsReplay { step: 0, .. } if data => {
+        Ruling::NeedsReplay { step: 0, .. } if data => {
             "--data is for verdicts on a step; this one is on an initial state"
         }
-        Outcome::NeedsReplay { step: 1.., .. } if weights => {
+        Ruling::NeedsReplay { step: 1.., .. } if weights => {
             "--weights is for verdicts on an initial state; this one is on a step"
         }
-        Outcome::NeedsReplay { .. } => return Ok(()),
+        Ruling::NeedsReplay { .. } => return Ok(()),
         _ if run || data || weights => {
             "this verdict is checked from its file alone: leave --run, --data and --weights out"
         }
@@ -254,14 +254,14 @@ fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
     })?;
     refuse_unused(&args, &outcome)?;
     let decided = match &outcome {
-        Outcome::Convicts(finding) => Some(finding.what.0.kind()),
-        Outcome::DoesNotConvict(right) => Some(right.0.kind()),
-        Outcome::NeedsReplay { .. } => None,
+        Ruling::Convicts(finding) => Some(finding.what.0.kind()),
+        Ruling::DoesNotConvict(right) => Some(right.0.kind()),
+        Ruling::NeedsReplay { .. } => None,
     };
     let (convicts, step, finding) = match outcome {
-        Outcome::Convicts(finding) => (true, Some(finding.step), conviction(&finding)),
-        Outcome::DoesNotConvict(why) => (false, None, vec![format!("does not convict: {why}")]),
-        Outcome::NeedsReplay { step, run: id } => {
+        Ruling::Convicts(finding) => (true, Some(finding.step), conviction(&finding)),
+        Ruling::DoesNotConvict(why) => (false, None, vec![format!("does not convict: {why}")]),
+        Ruling::NeedsReplay { step, run: id } => {
             let path = args.run.ok_or_else(|| {
                 let why = match step {
                     0 => "this verdict names an initial state made from weights: give --run FOLDER and --weights FILE".into(),
@@ -334,7 +334,7 @@ fn disclose(printer: Printer, args: Disclose) -> CommandResult {
     let watch = args.limits.watch(printer);
     let (verdict, _) = read(&args.file)?;
     let outcome = verdict.check(None).map_err(|error| RunError::malformed(&args.file, error))?;
-    let (Claim::Tile(claim), Outcome::Convicts(finding)) = (&verdict.claim, outcome) else {
+    let (Claim::Tile(claim), Ruling::Convicts(finding)) = (&verdict.claim, outcome) else {
         return Err(Failure::new(Exit::Usage, "only a tile verdict that convicts asks for a tile's bytes"));
     };
     let run = args.limits.open(&args.run)?;

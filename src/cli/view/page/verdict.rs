@@ -14,7 +14,7 @@ use crate::commit::tree_head::{Head, Signed};
 use crate::commit::{Malformed, merkle, table};
 use crate::dispute::evidence::leaf::{self, Slices};
 use crate::dispute::evidence::origin::{Origin, origin};
-use crate::dispute::verdict::{Claim, Fork, Outcome, ProvenInput, TileClaim, Verdict};
+use crate::dispute::verdict::{Claim, Fork, ProvenInput, Ruling, TileClaim, Verdict};
 use crate::job::computation::Computation;
 use crate::program::graph::{Graph, TensorId, TensorType};
 use crate::program::phase::{Phase, graph_of};
@@ -62,7 +62,7 @@ pub fn page(verdict: &Verdict, key: Option<&PublicKey>, file: &str) -> Result<St
     let outcome = examination.outcome?;
     let subject = Subject::of(verdict)?;
     let (title, tone, what, why) = match &outcome {
-        Outcome::Convicts(finding) => {
+        Ruling::Convicts(finding) => {
             let who = verdict.run.trainer_key.as_deref().unwrap_or("a trainer without a key");
             let whose = match finding.signed {
                 Signed::By => "",
@@ -72,10 +72,10 @@ pub fn page(verdict: &Verdict, key: Option<&PublicKey>, file: &str) -> Result<St
                 ("Convicted, by this file alone.", format!("{}. Signed by {who}.{whose}", finding.what));
             (format!("Step {} of a training run is wrong", finding.step), Tone::Bad, what, why)
         }
-        Outcome::DoesNotConvict(why) => {
+        Ruling::DoesNotConvict(why) => {
             ("A verdict that shows nothing".into(), Tone::Neutral, "Nobody is convicted.", why.to_string())
         }
-        Outcome::NeedsReplay { step, .. } => {
+        Ruling::NeedsReplay { step, .. } => {
             let why =
                 format!("It names step {step} as a whole, which has to be replayed from the run's folder.");
             (
@@ -104,7 +104,7 @@ pub fn page(verdict: &Verdict, key: Option<&PublicKey>, file: &str) -> Result<St
         .trainer_key
         .as_deref()
         .map_or(String::new(), |key| format!(" --trainer-key {}", shell::word(key)));
-    let run = if matches!(outcome, Outcome::NeedsReplay { .. }) { " --run FOLDER" } else { "" };
+    let run = if matches!(outcome, Ruling::NeedsReplay { .. }) { " --run FOLDER" } else { "" };
     page.commands(&[format!("tiebreak verdict check {}{trainer}{run}", shell::word(file))]);
     page.remark("Give the key that you know to be the trainer's. The exit code is 1 if the file convicts, 0 if not, 4 if it does not hold together.");
     Ok(page.finish())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::checks::{self, Checked};
-use super::ground::{Ground, Tile};
+use super::ground::{Ground, NodeTile};
 use super::operands::{Operands, Tensors, nodes};
 use super::replay::replay_to;
 use super::report::{AuditError, Found, Outcome};
@@ -73,7 +73,7 @@ pub fn disclosed_tile(
 }
 
 /// A step whose trace differs from the auditor's, and what its evidence is made from.
-pub struct Disputed<'a> {
+pub struct DisputedStep<'a> {
     /// The run that is audited.
     pub run: &'a Run,
     /// The result of the checks without a replay.
@@ -90,7 +90,7 @@ pub struct Disputed<'a> {
     pub end: Option<Instant>,
 }
 
-impl Disputed<'_> {
+impl DisputedStep<'_> {
     /// Tensors of a phase, whole: state and batch are at hand, outputs of nodes are computed again.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Disputed<'_> {
         phase: Phase,
         ids: impl IntoIterator<Item = TensorId>,
     ) -> Result<Tensors, AuditError> {
-        let Disputed { run, step, before, batch, .. } = *self;
+        let DisputedStep { run, step, before, batch, .. } = *self;
         let operands = self.operands();
         let origins = operands.origins(phase, ids);
         let mut cpu = Cpu::new(0)?;
@@ -113,7 +113,7 @@ impl Disputed<'_> {
 
     /// What commits to the operands of the step's operators.
     pub fn operands(&self) -> Operands<'_> {
-        let Disputed { run, step, before, batch, published, .. } = *self;
+        let DisputedStep { run, step, before, batch, published, .. } = *self;
         Operands { run, step, before, batch, trace: published }
     }
 
@@ -123,7 +123,7 @@ impl Disputed<'_> {
     /// # Errors
     /// If the CPU engine fails, or a file of the run cannot be read.
     pub fn tile(&self, index: usize, mine: &Trace, engine: &str) -> Result<Option<Found>, AuditError> {
-        let Disputed { run, checked, step, published, .. } = *self;
+        let DisputedStep { run, checked, step, published, .. } = *self;
         let program = run.program();
         let (phase, node_index) = positions(program)[index];
         let graph = graph_of(program, phase);
@@ -143,7 +143,7 @@ impl Disputed<'_> {
         let bytes = leaf::tile_bytes(ty, tile, &words);
         let count = tensor::tile_count(ty.bytes());
         let (operator, primitive) = (node.operator.clone(), node.primitive.name().to_string());
-        let place = Tile { operator, primitive, phase, node: node_index, tile, count };
+        let place = NodeTile { operator, primitive, phase, node: node_index, tile, count };
         if tensor::tile_value(&bytes, tile, count) == theirs.tiles[tile] {
             let what = Ground::FaultyTile(place);
             let engine = engine.to_string();
