@@ -52,7 +52,8 @@ fn ours(
 
 /// c = a b^T by the library, its threads over one large product or over the batch.
 fn theirs(batch: usize, (m, n, k): (usize, usize, usize), a: &[u32], b: &[u32], c: &mut [f32]) {
-    let parallelism = if batch == 1 { gemm::Parallelism::Rayon(0) } else { gemm::Parallelism::None };
+    let parallelism =
+        if batch == 1 { gemm_common::Parallelism::Rayon(0) } else { gemm_common::Parallelism::None };
     let (a, b): (&[f32], &[f32]) = (bytemuck::cast_slice(a), bytemuck::cast_slice(b));
     let factors = a.par_chunks(m * k).zip(b.par_chunks(n * k));
     c.par_chunks_mut(m * n).zip(factors).for_each(|(c, (a, b))| {
@@ -61,18 +62,19 @@ fn theirs(batch: usize, (m, n, k): (usize, usize, usize), a: &[u32], b: &[u32], 
         unsafe {
             let (c, a, b) = (c.as_mut_ptr(), a.as_ptr(), b.as_ptr());
             let (n_step, k_step) = (n as isize, k as isize);
-            gemm::gemm(
-                m,
+            // The transposed product: kernels write columns.
+            gemm_f32::gemm::f32::get_gemm_fn()(
                 n,
+                m,
                 k,
                 c,
-                1,
                 n_step,
+                1,
                 false,
-                a,
+                b,
                 1,
                 k_step,
-                b,
+                a,
                 k_step,
                 1,
                 0.0,

@@ -20,107 +20,68 @@ use tiebreak_run::observers::record::{Choice, Steer};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::step::{CommittedStep, RunStep, StepRequest, Tamper, state_digests, state_root};
 
-/// What a cheat does at its step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// One weight has a flipped bit, an eighth of its value or so, when the step begins.
-    WeightBefore,
-    /// One weight has a flipped bit in the state that the step commits.
-    WeightAfter,
-    /// One element of an optimizer moment is off in the state that the step commits.
-    Moment,
-    /// One element of a buffer is off in the state that the step commits; nothing where the program has none.
-    Buffer,
-    /// The step trains on another step's batch.
-    Batch,
-    /// The step's update does not happen.
-    Skip,
-    /// The learning rate is one unit in the last place higher.
-    LearningRate,
-    /// One element of one operator's output is off.
-    Operator,
-    /// The initial weights are not those of the seed (whatever the step).
-    Init,
-    /// The step begins from another run's state.
-    Checkpoint,
-    /// Every product runs with one digit, whatever the job says.
-    Digits,
-    /// In the logged profile: every logged rounding goes the other way.
-    DecisionsFlipped,
-    /// One logged rounding goes the other way.
-    DecisionFlipped,
-    /// Every logged rounding goes up.
-    DecisionsBiased,
-    /// Every logged rounding of a weight's gradient goes up; all others are honest.
-    WeightDecisionsBiased,
-    /// Roundings are logged, and taken the other way, four times as far from a boundary as the thresholds say.
-    DecisionsBeyond,
-    /// Roundings are not logged at all, and in each product the nearest tie goes the other way.
-    DecisionsDropped,
-    /// A value in the middle between two boundaries is rounded to its neighbour, and the log says so.
-    DecisionFar,
-    /// The same, and the log does not.
-    DecisionHidden,
+/// Cheats as a table: what each does, and its name on the command line.
+macro_rules! cheats {
+    ($($(#[$doc:meta])* $kind:ident, $name:literal;)*) => {
+        /// What a cheat does at its step.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Kind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl Kind {
+            /// All of them, in the table's order.
+            const ALL: &[Kind] = &[$(Kind::$kind),*];
+
+            /// The name on the command line.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Kind::$kind => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl Kind {
-    /// The ones that a trainer of either profile can play.
-    pub(crate) const ALL: [Kind; 11] = {
-        use Kind::*;
-        [
-            WeightBefore,
-            WeightAfter,
-            Moment,
-            Buffer,
-            Batch,
-            Skip,
-            LearningRate,
-            Operator,
-            Init,
-            Checkpoint,
-            Digits,
-        ]
-    };
-
-    /// The ones that only a trainer of the logged profile can play.
-    pub(crate) const STEERING: [Kind; 8] = {
-        use Kind::*;
-        [
-            DecisionsFlipped,
-            DecisionFlipped,
-            DecisionsBiased,
-            WeightDecisionsBiased,
-            DecisionsBeyond,
-            DecisionsDropped,
-            DecisionFar,
-            DecisionHidden,
-        ]
-    };
-
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::WeightBefore => "weight-before",
-            Kind::WeightAfter => "weight-after",
-            Kind::Moment => "moment",
-            Kind::Buffer => "buffer",
-            Kind::Batch => "batch",
-            Kind::Skip => "skip",
-            Kind::LearningRate => "learning-rate",
-            Kind::Operator => "operator",
-            Kind::Init => "init",
-            Kind::Checkpoint => "checkpoint",
-            Kind::Digits => "digits",
-            Kind::DecisionsFlipped => "decisions-flipped",
-            Kind::DecisionFlipped => "decision-flipped",
-            Kind::DecisionsBiased => "decisions-biased",
-            Kind::WeightDecisionsBiased => "weight-decisions-biased",
-            Kind::DecisionsBeyond => "decisions-beyond",
-            Kind::DecisionsDropped => "decisions-dropped",
-            Kind::DecisionFar => "decision-far",
-            Kind::DecisionHidden => "decision-hidden",
-        }
-    }
+cheats! {
+    /// One weight has a flipped bit, an eighth of its value or so, when the step begins.
+    WeightBefore, "weight-before";
+    /// One weight has a flipped bit in the state that the step commits.
+    WeightAfter, "weight-after";
+    /// One element of an optimizer moment is off in the state that the step commits.
+    Moment, "moment";
+    /// One element of a buffer is off in the state that the step commits; nothing where the program has none.
+    Buffer, "buffer";
+    /// The step trains on another step's batch.
+    Batch, "batch";
+    /// The step's update does not happen.
+    Skip, "skip";
+    /// The learning rate is one unit in the last place higher.
+    LearningRate, "learning-rate";
+    /// One element of one operator's output is off.
+    Operator, "operator";
+    /// The initial weights are not those of the seed (whatever the step).
+    Init, "init";
+    /// The step begins from another run's state.
+    Checkpoint, "checkpoint";
+    /// Every product runs with one digit, whatever the job says.
+    Digits, "digits";
+    /// In the logged profile: every logged rounding goes the other way.
+    DecisionsFlipped, "decisions-flipped";
+    /// One logged rounding goes the other way.
+    DecisionFlipped, "decision-flipped";
+    /// Every logged rounding goes up.
+    DecisionsBiased, "decisions-biased";
+    /// Every logged rounding of a weight's gradient goes up; all others are honest.
+    WeightDecisionsBiased, "weight-decisions-biased";
+    /// Roundings are logged, and taken the other way, four times as far from a boundary as the thresholds say.
+    DecisionsBeyond, "decisions-beyond";
+    /// Roundings are not logged at all, and in each product the nearest tie goes the other way.
+    DecisionsDropped, "decisions-dropped";
+    /// A value in the middle between two boundaries is rounded to its neighbour, and the log says so.
+    DecisionFar, "decision-far";
+    /// The same, and the log does not.
+    DecisionHidden, "decision-hidden";
 }
 
 /// A cheat at a step, written `operator@17`.
@@ -136,16 +97,20 @@ impl FromStr for Cheat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Cheat, String> {
-        let all = || Kind::ALL.into_iter().chain(Kind::STEERING);
-        let names: Vec<&str> = all().map(Kind::name).collect();
+        let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
         let wrong = || format!("a cheat is NAME@STEP with NAME one of {}", names.join(", "));
         let (name, step) = text.split_once('@').ok_or_else(wrong)?;
-        let kind = all().find(|kind| kind.name() == name).ok_or_else(wrong)?;
+        let kind = *Kind::ALL.iter().find(|kind| kind.name() == name).ok_or_else(wrong)?;
         Ok(Cheat { kind, step: step.parse().map_err(|_| wrong())? })
     }
 }
 
 impl Kind {
+    /// The ones that a trainer of either profile can play: all that steer no decision.
+    pub(crate) fn of_any_trainer() -> impl Iterator<Item = Kind> {
+        Kind::ALL.iter().copied().filter(|kind| kind.steer(&[]).is_none())
+    }
+
     /// How the trainer's rounding decisions change, of a program with these products.
     fn steer(self, products: &[LoggedProduct]) -> Option<Steer> {
         fn other(range: [i64; 2], index: i64) -> i64 {

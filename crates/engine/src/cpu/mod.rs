@@ -1,6 +1,7 @@
 //! The CPU engine: portable Rust on all cores, wider vectors where the machine has them.
 
 mod im2col;
+mod library;
 mod map;
 pub mod native;
 pub mod product;

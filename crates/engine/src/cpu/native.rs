@@ -5,6 +5,7 @@
 
 use rayon::prelude::*;
 
+use super::library::{Factor, Number};
 use super::product::StridedView;
 
 /// An order of summation, with or without fused multiply-add.
@@ -55,8 +56,7 @@ const GEMM_BAND: usize = 512;
 const LANES: usize = 16;
 
 /// The format of the accumulation.
-trait Real: Copy + Default + Send + Sync + 'static {
-    const ONE: Self;
+trait Real: Number {
     fn of(bits: u32) -> Self;
     fn multiply_add<const FUSED: bool>(self, x: Self, y: Self) -> Self;
     fn plus(self, other: Self) -> Self;
@@ -65,7 +65,6 @@ trait Real: Copy + Default + Send + Sync + 'static {
 }
 
 impl Real for f32 {
-    const ONE: Self = 1.0;
     #[inline(always)]
     fn of(bits: u32) -> Self {
         f32::from_bits(bits)
@@ -84,7 +83,6 @@ impl Real for f32 {
 }
 
 impl Real for f64 {
-    const ONE: Self = 1.0;
     #[inline(always)]
     fn of(bits: u32) -> Self {
         f64::from(f32::from_bits(bits))
@@ -140,31 +138,11 @@ fn single_gemm(a: &StridedView, b: &StridedView, [m, n, k]: [usize; 3], out: &mu
         );
         let (a, b): (&[f32], &[f32]) = (bytemuck::cast_slice(a), bytemuck::cast_slice(b));
         let sums: &mut [f32] = bytemuck::cast_slice_mut(out);
+        let a = Factor { first: a.as_ptr(), row: a_rows, along: a_k };
+        let b = Factor { first: b.as_ptr(), row: b_rows, along: b_k };
         // SAFETY: every element that the strides reach was checked to be there, and the result is borrowed mutably, so it
         // overlaps neither factor.
-        unsafe {
-            gemm::gemm(
-                rows,
-                n,
-                k,
-                sums.as_mut_ptr(),
-                1,
-                n as isize,
-                false,
-                a.as_ptr(),
-                a_k as isize,
-                a_rows as isize,
-                b.as_ptr(),
-                b_rows as isize,
-                b_k as isize,
-                0.0,
-                1.0,
-                false,
-                false,
-                false,
-                gemm::Parallelism::None,
-            );
-        }
+        unsafe { f32::product([rows, n, k], a, b, sums.as_mut_ptr(), false) };
     });
 }
 
@@ -250,31 +228,10 @@ fn pack<T: Real>(
 /// a [rows, K] and b [K, N] through the library.
 fn gemm_rows<T: Real>(a: &[T], b: &[T], [rows, n, k]: [usize; 3], sums: &mut [T]) {
     assert!(a.len() == rows * k && b.len() == k * n && sums.len() == rows * n, "gemm shapes");
-    let (along, across) = (k as isize, n as isize);
+    let a = Factor { first: a.as_ptr(), row: k, along: 1 };
+    let b = Factor { first: b.as_ptr(), row: 1, along: n };
     // SAFETY: the lengths are asserted, and the result is borrowed mutably, so it overlaps neither factor.
-    unsafe {
-        gemm::gemm(
-            rows,
-            n,
-            k,
-            sums.as_mut_ptr(),
-            1,
-            across,
-            false,
-            a.as_ptr(),
-            1,
-            along,
-            b.as_ptr(),
-            1,
-            across,
-            T::default(),
-            T::ONE,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
-    }
+    unsafe { T::product([rows, n, k], a, b, sums.as_mut_ptr(), false) };
 }
 
 /// A product with fused multiply-add, compiled to that where the machine has it; without, `mul_add` is exact but slow.

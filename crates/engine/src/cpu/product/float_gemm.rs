@@ -3,6 +3,7 @@
 
 use rayon::prelude::*;
 
+use super::super::library::{Factor, Number};
 use super::bands::{Band, Piece, band_height, bands};
 use super::operand::Operand;
 use super::scale_back::{Scale, Sum, fits_i64, product_bits};
@@ -18,9 +19,8 @@ const TILE_K: usize = 1024;
 const WORTHWHILE_K: usize = 256;
 
 /// A format whose integers up to 2^BITS are exact.
-trait Exact: Copy + Default + Send + Sync + 'static {
+trait Exact: Number {
     const BITS: u32;
-    const ONE: Self;
     fn convert(path: Path, q: &[i32], piece: Piece, out: &mut [Self]);
     fn add_to<S: Sum>(self, sum: &mut S, shift: u32);
     /// Rounds sums `[rows, columns]` that are whole already.
@@ -31,7 +31,6 @@ macro_rules! exact {
     ($type:ty, $bits:literal, $convert:ident, $round:ident) => {
         impl Exact for $type {
             const BITS: u32 = $bits;
-            const ONE: Self = 1.0;
             fn convert(path: Path, q: &[i32], piece: Piece, out: &mut [Self]) {
                 $convert(path, q, piece, out);
             }
@@ -200,29 +199,7 @@ fn multiply<F: Exact>(
     continues: bool,
 ) {
     assert!(a.len() >= rows * depth && b.len() >= columns * depth && c.len() >= rows * columns);
-    let (along, across) = (depth as isize, columns as isize);
+    let factor = |first: &[F]| Factor { first: first.as_ptr(), row: depth, along: 1 };
     // SAFETY: the lengths are asserted, and c is borrowed mutably, so it overlaps neither factor.
-    unsafe {
-        gemm::gemm(
-            rows,
-            columns,
-            depth,
-            c.as_mut_ptr(),
-            1,
-            across,
-            continues,
-            a.as_ptr(),
-            1,
-            along,
-            b.as_ptr(),
-            along,
-            1,
-            if continues { F::ONE } else { F::default() },
-            F::ONE,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
-    }
+    unsafe { F::product([rows, columns, depth], factor(a), factor(b), c.as_mut_ptr(), continues) };
 }

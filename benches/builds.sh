@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# How long people wait for Cargo: medians of RUNS runs (default 3), each in a clean clone of the last commit.
+#
+#   benches/builds.sh [RUNS]    all of it: a quarter of an hour and more for each run, on two cores that do nothing else
+#   benches/builds.sh --quick   one rebuild of the command, in this checkout
+#
+# The clone is in a temporary folder and goes away. Crates are fetched before; settings of Cargo in the environment hold, but for the target folder.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+unset CARGO_TARGET_DIR
+quick='' runs=3
+case ${1:-} in
+  '') ;;
+  --quick) quick=yes ;;
+  *[!0-9]* | 0)
+    sed -n '2,7s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+    ;;
+  *) runs=$1 ;;
+esac
+work=$(mktemp -d)
+# Where it builds.
+place=$work/clone
+trap 'rm -rf "$work"' EXIT
+cargo fetch --locked --quiet
+
+# The seconds that a command takes go to $work/NAME; what it prints is shown if it fails.
+timed() { # NAME COMMAND...
+  local name=$1 begin=$EPOCHREALTIME
+  shift
+  (cd "$place" && "$@") >"$work/printed" 2>"$work/errors" || { cat "$work/errors" "$work/printed" >&2; return 1; }
+  awk -v begin="$begin" -v end="$EPOCHREALTIME" 'BEGIN { printf "%.1f\n", end - begin }' >>"$work/$name"
+}
+row() { # NAME WORDS
+  [ -f "$work/$1" ] || return 0
+  sort -n "$work/$1" | awk -v words="$2" '{ s[NR] = $1; all = all " " $1 } END { m = NR % 2 ? s[(NR + 1) / 2] : (s[NR / 2] + s[NR / 2 + 1]) / 2; printf "%8.1f  %s (%s)\n", m, words, substr(all, 2) }'
+}
+clone() {
+  rm -rf "$work/clone"
+  git clone --quiet . "$work/clone"
+}
+rebuild() {
+  timed build cargo build --locked
+  # A file of the command that nothing else imports.
+  touch "$place/src/cli/command/key.rs"
+  timed rebuild cargo build --locked
+}
+
+if [ -n "$quick" ]; then
+  place=$PWD runs=0
+  rebuild
+fi
+for _ in $(seq "$runs"); do
+  clone
+  timed demo cargo run --release --locked -- demo
+  clone
+  timed test-build cargo test --locked --no-run --message-format=json
+  # Programs have a path; libraries have none.
+  programs() { grep "\"test\":$1}" "$work/printed" | grep -o '"executable":"[^"]*"' | cut -d'"' -f4; }
+  programs true >"$work/tests"
+  programs false >"$work/others"
+  timed test-run cargo test --locked
+  rebuild
+done
+
+printf 'Commit %s, %s, %s cores, %s; load average now %s.\n\n' "$(git rev-parse --short HEAD)" "$(uname -m)" "$(nproc)" "$(rustc --version)" "$(cut -d' ' -f1 /proc/loadavg 2>/dev/null || echo unknown)"
+echo " seconds  what (each run)"
+row demo 'first `cargo run --release -- demo`'
+row test-build '`cargo test` from a clean clone: building'
+row test-run 'the same: running'
+row rebuild '`cargo build` after one file of the command was touched'
+if [ -f "$work/tests" ]; then
+  echo
+  for kind in tests others; do
+    xargs stat -c %s <"$work/$kind" | awk -v kind="$kind" '{ n++; bytes += $1 } END { printf "%d programs linked (%s), %.0f MB\n", n, kind, bytes / 1e6 }'
+  done
+fi
