@@ -16,4 +16,5 @@ mod real_data;
 mod record_verdicts;
 mod rounding_verdicts;
 mod run_format;
+mod stores;
 mod verdicts;

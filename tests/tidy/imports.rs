@@ -215,3 +215,14 @@ fn a_bridge_that_imports_the_verifier_is_found() {
     assert_eq!(bridge_knows_no_verifier(&tree("//! tiebreak::arith\nfn f() {}")), []);
     assert_eq!(bridge_knows_no_verifier(&tree("fn f() { tiebreak::arith::g() }")).len(), 1);
 }
+
+#[test]
+fn a_run_that_is_read_past_its_store_is_found() {
+    let [evaluate, train, begin] =
+        ["crates/run/src/evaluate.rs", "crates/train/src/lib.rs", "crates/train/src/begin.rs"];
+    let tree = |text: &str| {
+        Tree::made_up(&[(evaluate, ""), (train, ""), (begin, ""), ("crates/audit/src/x.rs", text)])
+    };
+    assert_eq!(runs_past_their_store(&tree("fn f() { run.at(names::MODEL).is_here() }")), []);
+    assert_eq!(runs_past_their_store(&tree("use std::fs; fn f() { std::fs::read(path) }")).len(), 2);
+}

@@ -417,6 +417,9 @@ impl Trainer<'_> {
     /// Writes what a step promises and what proves it: whatever a crash leaves of that says how to go on.
     fn keep(&mut self, done: CommittedStep, step: u32, device: &str) -> Result<(), TrainError> {
         let run = self.run;
+        let record = Record::Step { computation: run.computation.id, step: done.record };
+        // Before anything is written over what an earlier record commits.
+        self.is_there(&record, step, device)?;
         if let Some(trace) = &done.trace {
             traces::write(&run.at(names::trace(step)), trace)?;
         }
@@ -426,7 +429,7 @@ impl Trainer<'_> {
         if let Some(gradients) = &mut self.gradients {
             gradients.write(step, &done.gradients)?;
         }
-        self.append(Record::Step { computation: run.computation.id, step: done.record }, step, device)?;
+        self.append(record, step, device)?;
         if step.is_multiple_of(run.job().commit.head_every) && step < run.job().steps {
             self.publish_head(u64::from(step) + 1)?;
         }
@@ -472,10 +475,18 @@ impl Trainer<'_> {
 
     /// Appends a record, or checks it against the one that is there from before an interruption.
     fn append(&mut self, record: Record, index: u32, device: &str) -> Result<(), TrainError> {
+        match self.is_there(&record, index, device)? {
+            true => Ok(()),
+            false => Ok(self.writer.append(&record)?),
+        }
+    }
+
+    /// Whether a record is there from before an interruption, which has to be the same.
+    fn is_there(&self, record: &Record, index: u32, device: &str) -> Result<bool, TrainError> {
         match self.before.records.get(index as usize) {
-            Some(have) if *have == record => Ok(()),
+            Some(have) if have == record => Ok(true),
             Some(_) => Err(TrainError::NotReproduced { step: index, device: device.to_string() }),
-            None => Ok(self.writer.append(&record)?),
+            None => Ok(false),
         }
     }
 

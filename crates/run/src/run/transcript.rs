@@ -130,7 +130,7 @@ pub struct TranscriptWriter {
 }
 
 impl TranscriptWriter {
-    /// Opens a transcript for appending and cuts a torn tail off. Returns what is there; a file that is not there has no records.
+    /// Opens a transcript for appending, or makes it, and cuts a torn tail off. Returns what is there.
     ///
     /// # Errors
     /// If fewer than the `published` records that a head covers are whole: then nothing is cut, because what looks
@@ -138,7 +138,10 @@ impl TranscriptWriter {
     pub fn open(file: impl Into<Stored>, published: u64) -> Result<(TranscriptWriter, Transcript), RunError> {
         let file = file.into();
         let len = file.length_or_0()?;
-        let (transcript, whole) = if len == 0 { (Transcript::default(), 0) } else { read(file.clone())? };
+        if len == 0 {
+            file.append(&[])?;
+        }
+        let (transcript, whole) = read(file.clone())?;
         if (transcript.leaves.len() as u64) < published {
             let why = "a published head covers records that are not there; the transcript was damaged";
             return Err(RunError::invalid(file.path(), why));
@@ -168,7 +171,7 @@ impl TranscriptWriter {
     /// Makes everything appended so far last.
     ///
     /// # Errors
-    /// If there are no records, or the store refuses.
+    /// If the store refuses.
     pub fn sync(&self) -> Result<(), RunError> {
         self.file.sync()
     }
