@@ -7,9 +7,8 @@ use crate::observers::record::Rounder;
 use tiebreak_contract::program::graph::{Graph, Node, TensorType};
 use tiebreak_contract::program::logged::traced;
 use tiebreak_contract::program::phase::Phase;
-use tiebreak_engine::near_tie_search::NearTiesFound;
 use tiebreak_engine::session::StepObserver;
-use tiebreak_engine::{EngineError, Inputs, Observer, Want};
+use tiebreak_engine::{EngineError, Inputs, Observer, Value, Want};
 use tiebreak_record::commit::tensor::{self, Hash};
 use tiebreak_record::commit::trace::TracedNode;
 
@@ -117,9 +116,9 @@ impl Observer for Tracer<'_, '_, '_> {
         }
     }
 
-    fn found(&mut self, index: usize, node: &Node, found: NearTiesFound) -> Result<(), EngineError> {
+    fn summary(&mut self, index: usize, node: &Node, value: Value) -> Result<(), EngineError> {
         match &mut self.rounder {
-            Some(rounder) => rounder.found(index, node, found),
+            Some(rounder) => rounder.summary(index, node, value),
             None => Ok(()),
         }
     }
