@@ -120,8 +120,9 @@ fn a_challenger_makes_its_own_records_under_the_trainers_logs() {
         let (disk, out) = (Disk::default(), folder.join(format!("challenger-{name}")));
         let mut steps = 0;
         let claim = transcript::read(&trainer.layout.transcript()).unwrap().0;
-        let trainers = (&trainer, &claim.root(claim.leaves.len()));
-        let mut replay = || challenger(&disk, trainers, &out, &mut Cpu::new(1).unwrap(), |_| steps += 1);
+        let claim = claim.root(claim.leaves.len());
+        let mut replay =
+            || challenger(&disk, &trainer, &claim, &out, &mut Cpu::new(1).unwrap(), |_| steps += 1);
         let own = replay().unwrap();
         replay().unwrap();
         assert_eq!(steps, 3, "what is there is not replayed again");
@@ -156,7 +157,8 @@ fn a_challenger_makes_its_own_records_under_the_trainers_logs() {
     let root = records.root(records.leaves.len());
     let error = challenger(
         &Disk::default(),
-        (&HONEST, &root),
+        &HONEST,
+        &root,
         &folder.join("exact"),
         &mut Cpu::new(1).unwrap(),
         |_| {},

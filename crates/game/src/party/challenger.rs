@@ -29,7 +29,8 @@ use tiebreak_run::step::disputed_step;
 /// engine fails.
 pub fn challenger(
     disk: &Disk,
-    (trainer, claim): (&Run, &Digest),
+    trainer: &Run,
+    claim: &Digest,
     out: &Path,
     engine: &mut dyn Engine,
     progress: impl FnMut(u32),
