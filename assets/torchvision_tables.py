@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The parameters and buffers of torchvision's networks, by name and shape, for tests/programs.rs. Writes torchvision_tables.json beside itself. Needs
+"""The parameters and buffers of torchvision's networks, by name and shape, for tests/engine/programs.rs. Writes torchvision_tables.json beside itself. Needs
 torchvision (0.20 made the file).
 
     python3 assets/torchvision_tables.py

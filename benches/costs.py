@@ -331,17 +331,33 @@ def amount(number):
 
 INTRODUCTION = """# What the papers' experiments cost
 
-`benches/costs.py` measures the experiments of the papers whose schemes this project builds on, and prints this page. Every row says whether it was **measured** here or
-**published** by others. Published figures are from other machines, mostly NVIDIA GPUs, and their assumptions stand beside them: they show orders of magnitude, no ratio.
-Weights are random, and pictures are 32 x 32. A training step is forward, backward and update, here with commitments and log; seconds are medians over the steps after the first.
-An audit's are those of a whole audit from the first checkpoint, reading and checking included, divided by the steps. Commitments are records, gradient roots and heads, those of
-so short a run divided by its steps. Memory is the most that the process had resident. PyTorch and this project use all cores; both have the same model, batch size and optimizer,
-not the same weights and batches. A load average above the number of cores says that other work ran beside it, so that seconds are too long, unless this work had real-time priority. Digits are the defaults of each profile. In the logged profile the trainer's products are the CPU engine's native binary64 kernels; an auditor replays them by exact products,
-but in the paper's preset by native kernels of another order of summation.
+`benches/costs.py` measures the experiments of the papers whose schemes this project builds on, and prints this page.
 
-*Proof-of-Learning* (Jia et al. 2021, arXiv 2103.05633) keeps a checkpoint after every k-th step and which samples each step took, without which nobody can replay. Assumed here: a checkpoint is the
-state of this run, binary32 weights and the optimizer's tensors, and an index takes 4 bytes, so that a step takes state / k + 4 B bytes for B samples; nothing is compressed. An auditor
-who checks a run of this project by parts needs the same checkpoints; commitments come on top.
+- Every row is **measured** here or **published** by others. Published figures are from other machines, mostly NVIDIA
+  GPUs, and their assumptions stand beside them. They show orders of magnitude, no ratio.
+- Weights are random, and pictures are 32 x 32.
+- A training step is forward, backward and update, here with commitments and log. Its seconds are the median over the
+  steps after the first.
+- An audit runs from the first checkpoint over all steps, reading and checking included. Its seconds are divided by the
+  steps.
+- Commitments are records, gradient roots and heads. Those of so short a run are divided by its steps.
+- Memory is the most that the process had resident.
+- PyTorch and this project use all cores. Both have the same model, batch size and optimizer, not the same weights and
+  batches.
+- A load average above the number of cores says that other work ran beside it. The seconds are then too long, unless
+  this work had real-time priority.
+- Digits are the defaults of each profile.
+- In the logged profile the trainer's products are the CPU engine's native binary64 kernels. An auditor replays them by
+  exact products; in the paper's preset, by native kernels of another order of summation.
+
+*Proof-of-Learning* (Jia et al. 2021, arXiv 2103.05633) keeps a checkpoint after every k-th step, and which samples
+each step took. Nobody can replay without both. This page assumes:
+
+- a checkpoint is the state of this run: binary32 weights and the optimizer's tensors;
+- an index takes 4 bytes, so that a step of B samples takes state / k + 4 B bytes;
+- nothing is compressed.
+
+An auditor who checks a run of this project by parts needs the same checkpoints. Commitments come on top.
 """
 
 
@@ -376,25 +392,31 @@ def profile_table(kind, result):
     print(f"| Proof-of-Learning for this run, by the formula above from the **measured** state of {amount(state)} | | | {stored} | | |")
     if hasattr(kind, "PASS"):
         x, n = exact, kind.PASS
-        print(f"\nOne pass is {n} steps: in the exact profile {n * x['train seconds']:.3g} s of training, {n * x['audit seconds']:.3g} s of audit and "
-              f"{amount(n * x['commitment bytes'])} of commitments, {n} times the **measured** step.")
+        print(f"\nOne pass is {n} steps. In the exact profile {n} times the **measured** step is {n * x['train seconds']:.3g} s of training, "
+              f"{n * x['audit seconds']:.3g} s of audit\nand {amount(n * x['commitment bytes'])} of commitments.")
     print()
     print_published(kind)
 
 
 def sweep_table(result):
     print("## Grids of 26 to 32 bits, and drift\n")
-    print(f"`benches/costs.py sweep`, {result['date']}, {result['machine']}, {result['steps']} steps of the small GPT of [LOSS-CURVES.md](LOSS-CURVES.md); all **measured**. Drift is how far training is from "
-          "PyTorch's in fp64, which rounds and logs nothing, from the same weights and batches, others in each row: of the weights ||w - w64|| / ||w64 - w0|| after the last step, of the loss the most of any "
-          "step. A trainer and an auditor whose audit matches have no drift from each other. 31 bits are refused ([ROUNDING.md](ROUNDING.md), section 1). *Logged* rows log near ties "
-          "by the norms of rows and columns, the preset's within a quarter of the grid's step, so that half of all values are logged on every grid.\n")
+    print(f"`benches/costs.py sweep`, {result['date']}, {result['machine']}, {result['steps']} steps of the small\n"
+          "GPT of [LOSS-CURVES.md](LOSS-CURVES.md). All rows are **measured**.\n")
+    print("*Drift* is the distance from PyTorch's training in fp64, which rounds and logs nothing. Both trainings begin with the\n"
+          "same weights and take the same batches; each row has others. The weights' drift is ||w - w64|| / ||w64 - w0|| after the\n"
+          "last step. The loss's drift is the most of any step. A trainer and an auditor whose audit matches have no drift from\n"
+          "each other.\n")
+    print("31 bits are refused ([ROUNDING.md](ROUNDING.md), section 1). *Logged* rows log near ties by the norms of rows and\n"
+          "columns. Rows of the preset log near ties within a quarter of the grid's step, which are half of all values on every\n"
+          "grid.\n")
     print("| | drift of weights | drift of the loss | log, a step | a training step | an audited step | the audit |\n|---|---|---|---|---|---|---|")
     for name, x in result["rows"].items():
         cells = [f"{x['drift']:.1e}", f"{x['loss drift']:.1e}"]
         if "log bytes" in x:
             cells += [amount(x["log bytes"]) if x["log bytes"] else "none", f"{x['train seconds']:.3g} s", f"{x['audit seconds']:.3g} s", x["audit result"]]
         print(f"| {name} | {' | '.join(cells + [''] * (6 - len(cells)))} |")
-    print("\nThe paper (**published**, section 6): no change of accuracy down to 26 bits, logs 5 to 20 % smaller at 26 bits after zip, 20 to 25 corrections a step at 32 bits and none at 27.")
+    print("\nThe paper (**published**, section 6) has no change of accuracy down to 26 bits. Its logs are 5 to 20 % smaller at 26\n"
+          "bits after zip. It has 20 to 25 corrections a step at 32 bits, and none at 27.")
 
 
 def table():
@@ -408,7 +430,7 @@ def table():
             print_published(kind)
             continue
         result = json.loads(path.read_text())
-        print(f"`benches/costs.py {name}`, {result['date']}, {result['machine']}, {kind.SAMPLES} samples a step; {result['peer']['parameters']:,} parameters.\n")
+        print(f"`benches/costs.py {name}`, {result['date']}, {result['machine']},\n{kind.SAMPLES} samples a step, {result['peer']['parameters']:,} parameters.\n")
         profile_table(kind, result)
     path = RESULTS / "costs-sweep.json"
     if path.exists():

@@ -99,8 +99,10 @@ def main():
         settings, products = list(of_settings(measure)), list(of_products(measure))
     section = "\n\n".join([
         f"## {TITLE}",
-        f"The model of `assets/jobs/shakespeare.toml` after {options.after} steps in PyTorch's fp32, 8 windows of 128 bytes; ||g - g64|| / ||g64|| of all tensors together. Above, two digits "
-        "for one operand of one class of products (left: the activation or incoming gradient) and four for all others; below, settings of all products. Errors add up in squares.",
+        f"The model of `assets/jobs/shakespeare.toml` after {options.after} steps in PyTorch's fp32, 8 windows of 128 bytes. Errors are\n"
+        "||g - g64|| / ||g64|| of all tensors together, and add up in squares. In the first table one operand of one class of\n"
+        "products has two digits (left: the activation or incoming gradient), and all others four. In the second a setting holds\n"
+        "for all products.",
         "| class | left 2 | right 2 |\n|---|---|---|\n" + "\n".join(products),
         "| digits | error |\n|---|---|\n" + "\n".join(settings),
         f"Made on {date.today()} by `venv/bin/python benches/digit_shares.py --data FILE`, {platform.machine()}, {os.cpu_count()} cores, PyTorch {torch.__version__.split('+')[0]}."])

@@ -31,8 +31,8 @@ use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::terms::{Clocks, Terms};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::party::Party;
+use tiebreak::run::Folder;
 use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
 use tiebreak::train::cheat::{Cheat, Kind};
 use tiebreak::train::conduct::{Conduct, Honest};
 use tiebreak::train::{Beginning, Silent, begin, train_as};
@@ -83,11 +83,17 @@ fn name(question: &Question) -> &'static str {
 
 /// Trains a run to its end.
 fn trained(job: &Path, out: &Path, conduct: &mut dyn Conduct) -> Result<Run, Failed> {
-    let disk = Disk::default();
-    let beginning =
-        Beginning { job, data_root: None, out, key: None, challenge: None, logged: false, nonce: [0; 16] };
-    let run = begin(&disk, &beginning)?;
-    train_as(&disk, &run, &mut Cpu::new(2)?, None, conduct, &mut Silent)?;
+    let beginning = Beginning {
+        job,
+        data_root: None,
+        out: Folder::at(out),
+        key: None,
+        challenge: None,
+        logged: false,
+        nonce: [0; 16],
+    };
+    let run = begin(&beginning)?;
+    train_as(&run, &mut Cpu::new(2)?, None, conduct, &mut Silent)?;
     Ok(run)
 }
 

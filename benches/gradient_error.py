@@ -119,7 +119,8 @@ convolution = {convolution}
 
 class Mlp:
     TITLE = "Perceptrons on CIFAR-10"
-    ABOUT = "3072 numbers to 10 classes: without hidden layers (logistic regression) and with 256 and 128 channels; at their first weights, 64 images."
+    ABOUT = ("3072 numbers to 10 classes, at their first weights, 64 images: without hidden layers (logistic regression), and with 256\n"
+             "and 128 channels.")
     data = staticmethod(images)
 
     def variants(self):

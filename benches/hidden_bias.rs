@@ -30,10 +30,9 @@ use tiebreak::engine::cpu::Cpu;
 use tiebreak::program::products::ProductClass;
 use tiebreak::rounding::bounds::Adding;
 use tiebreak::rounding::legal::Accumulation;
-use tiebreak::run::RunError;
 use tiebreak::run::checkpoint;
 use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
+use tiebreak::run::{Folder, RunError};
 use tiebreak::train::conduct::{Conduct, Honest};
 use tiebreak::train::{Beginning, Silent, TrainError, begin, train_as};
 
@@ -163,13 +162,13 @@ fn begun(folder: &Path, name: &str, job: &str) -> Result<Run, RunError> {
     let beginning = Beginning {
         job: &path,
         data_root: None,
-        out: &out,
+        out: Folder::at(&out),
         key: None,
         challenge: None,
         logged: false,
         nonce: [0; 16],
     };
-    begin(&Disk::default(), &beginning)
+    begin(&beginning)
 }
 
 /// The greatest threshold of a class that a job of the setting may set.
@@ -199,7 +198,7 @@ fn trained(folder: &Path, line: &Line, engine: &mut Cpu) -> Result<(Run, u64), B
             Attacker { strategy: strategy.clone(), trigger: setting.trigger, ledger: Arc::clone(&ledger) };
         let honest: &mut dyn Conduct = &mut Honest;
         let conduct = if strategy.classes.is_empty() { honest } else { &mut attacker };
-        match train_as(&Disk::default(), &run, engine, None, conduct, &mut Silent) {
+        match train_as(&run, engine, None, conduct, &mut Silent) {
             Ok(_) => {
                 let ledger: &Mutex<Ledger> = &ledger;
                 return Ok((run, ledger.lock().unwrap_or_else(PoisonError::into_inner).steered));

@@ -86,9 +86,9 @@ class Gpt:
     NAME, JOB, TITLE, STEPS, SEEDS = "gpt", "shakespeare.toml", "A GPT on text", 600, 1
     DIGITS = ["d = 3", "d = 2", "d = 2, blocks of 64", "2 and 3 digits", "2 and 3, weights 3", "2 and 3, linear and its gradients 3"]
     DATA = ROOT / "assets/jobs/text/shakespeare.txt"
-    MORE_DIGITS = ("*Weights 3*: three digits for the weights in `linear` (2 x 3 digits), `linear_dx` (2 x 3) and `head_dx` (3 x 3); *linear and its gradients 3*: 3 x 3 digits "
-                   "there and in `linear_dw`")
-    ABOUT = "4 layers, width 144, 1.06 M parameters, 8 x 128 tokens a step, AdamW, clipping, warm-up and cosine; %d bytes of text. " + MORE_DIGITS
+    MORE_DIGITS = ("*Weights 3* are three digits for the weights in `linear` (2 x 3 digits), `linear_dx` (2 x 3) and `head_dx` (3 x 3).\n"
+                   "*Linear and its gradients 3* are 3 x 3 digits there and in `linear_dw`.")
+    ABOUT = "4 layers, width 144, 1.06 M parameters, 8 x 128 tokens a step, AdamW, clipping, warm-up and cosine;\n%d bytes of text.\n" + MORE_DIGITS
     CONTEXT, LAYERS, HEADS, WIDTH, VOCABULARY, SAMPLES, STD = 128, 4, 4, 144, 256, 8, 0.02
     PEAK, FLOOR, WARMUP = 2e-3, 2e-4, 50
 
@@ -140,7 +140,7 @@ class SmallGpt(Gpt):
 
     NAME, TITLE, SEEDS = "gpt-small", "A small GPT on text", 3
     DIGITS = ["d = 3", "2 and 3 digits", "2 and 3, weights 3", "2 and 3, linear and its gradients 3"]
-    ABOUT = "2 layers, width 64, context 64, 0.12 M parameters, 8 x 64 tokens a step, else as the file has it; %d bytes of text. " + Gpt.MORE_DIGITS
+    ABOUT = "2 layers, width 64, context 64, 0.12 M parameters, 8 x 64 tokens a step, else as the file has it;\n%d bytes of text.\n" + Gpt.MORE_DIGITS
     CONTEXT, LAYERS, WIDTH = 64, 2, 64
 
     def job(self):
@@ -185,8 +185,8 @@ class Perceptron(Cifar, networks.Mlp):
     """With clipping, as all networks here, and without dropout, of which PyTorch draws another."""
 
     NAME, JOB, TITLE, STEPS, SEEDS = "mlp", "cifar-mlp.toml", "A perceptron on CIFAR-10", 600, 3
-    ABOUT = ("hidden layers of 256 and 128 channels, 0.82 M parameters, no dropout, 2 x 32 images a step, SGD with momentum, clipping, warm-up "
-             "and cosine; %d bytes of records")
+    ABOUT = ("hidden layers of 256 and 128 channels, 0.82 M parameters, no dropout, 2 x 32 images a step, SGD with momentum,\nclipping, warm-up "
+             "and cosine; %d bytes of records.")
     PEAK, FLOOR, WARMUP = 0.02, 0.0, 20
 
     def __init__(self):
@@ -199,8 +199,8 @@ class Perceptron(Cifar, networks.Mlp):
 
 class Resnet(Cifar):
     NAME, JOB, TITLE, STEPS, SEEDS = "resnet", "cifar-resnet.toml", "A residual network on CIFAR-10", 600, 3
-    ABOUT = ("stages of 16, 32 and 64 channels, one block each, 78 k parameters, 2 x 32 images a step, SGD with momentum, clipping, "
-             "warm-up and cosine; %d bytes of records")
+    ABOUT = ("stages of 16, 32 and 64 channels, one block each, 78 k parameters, 2 x 32 images a step, SGD with momentum,\nclipping, warm-up and "
+             "cosine; %d bytes of records.")
     STAGES = [16, 32, 64]
     PEAK, FLOOR, WARMUP = 0.1, 0.0, 40
 
@@ -407,11 +407,16 @@ def svg(model, curves):
 
 PAGE = """# The exact profile beside PyTorch
 
-Within a row initial weights and batches are the same; they are others in every row. The fp64 column says how far fp32 itself is from
-arithmetic without its roundings: rounding errors grow chaotically over training, so two right fp32 trainings differ by about as much; how fast, the first steps show.
-The bar is 1e-3 from fp32 in every step in which fp32 is within 1e-4 of fp64. Once fp32 has left fp64, the trainings go separate ways. Two of
-their curves may cross later, by chance, and such steps say nothing of the third curve: so one column counts the steps before fp32 first leaves, another all steps.
-d = 3 is the default; *2 and 3 digits* are two, and three where rows are wide in range ([NUMERICS.md](NUMERICS.md)).
+In a row this project and PyTorch begin with the same weights and take the same batches; each row has others.
+
+- **The fp64 column** says how far fp32 itself is from arithmetic without its roundings. Rounding errors grow
+  chaotically over training, so two right fp32 trainings differ by about as much. The first steps show how fast.
+- **The bar** is 1e-3 from fp32 in every step in which fp32 is within 1e-4 of fp64.
+- **Two columns count steps.** Once fp32 has left fp64, the trainings go separate ways. Two of their curves may cross
+  later by chance, and such steps say nothing of the third curve. So one column counts the steps before fp32 first
+  leaves, and the other all steps.
+- **Digits**: d = 3 is the default. *2 and 3 digits* are two, and three where rows are wide in range
+  ([NUMERICS.md](NUMERICS.md)).
 
 """
 
@@ -423,14 +428,16 @@ def made_part(model, curves, bytes_of_data, steps, made_on):
 
 ![distance from PyTorch](loss-curves-{model.NAME}.svg)
 
-Mean loss of the last 50 of {steps} steps; the model of `assets/jobs/{model.JOB}`: {model.ABOUT % bytes_of_data}.
+Losses are means of the last 50 of {steps} steps. The model of `assets/jobs/{model.JOB}`:
+{model.ABOUT % bytes_of_data}
 
 | digits of the products | tiebreak | PyTorch fp32 | PyTorch fp64 | greatest difference from fp32 in the first 5, 20, 50 steps | before fp32 is first 1e-4 from fp64: in so many steps (above 1e-3) | wherever it is nearer | tiebreak - fp32 | fp32 - fp64 |
 |---|---|---|---|---|---|---|---|---|
 {table}
 
-Made on {made_on} by `{COMMAND} {model.NAME} --data FILE --steps {steps} --seeds {model.SEEDS}`, {platform.machine()}, {os.cpu_count()} cores, PyTorch
-{torch.__version__.split("+")[0]}; every step of every curve: `loss-curves-{model.NAME}.csv`."""
+Made on {made_on} on {platform.machine()}, {os.cpu_count()} cores, with PyTorch {torch.__version__.split("+")[0]}, by
+`{COMMAND} {model.NAME} --data FILE --steps {steps} --seeds {model.SEEDS}`.
+Every step of every curve: `loss-curves-{model.NAME}.csv`."""
 
 
 def main():

@@ -18,7 +18,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-programs="adapters cuda_attention library device native near quantise tensor_core graphs copies nccl"
+programs="adapters library device native near quantise tensor_core graphs copies nccl"
 
 # What cargo built: the programs under names without hashes, stripped, in gpu-check/.
 build() {
@@ -26,9 +26,9 @@ build() {
   rm -rf gpu-check && mkdir gpu-check
   local bridge=()
   for name in $programs; do
-    case $name in adapters | cuda_attention) ;; *) bridge+=(--test "$name") ;; esac
+    [ "$name" = adapters ] || bridge+=(--test "$name")
   done
-  executables=$(cargo test --no-run --locked --test adapters --test cuda_attention --message-format=json &&
+  executables=$(cargo test --no-run --locked --test adapters --message-format=json &&
     cargo test --no-run --locked -p cuda-bridge "${bridge[@]}" --message-format=json &&
     cargo bench --no-run --locked --bench cuda --message-format=json) 2> gpu-check/build.log || {
     cat gpu-check/build.log >&2

@@ -2,7 +2,7 @@
 //!
 //! docs/ARITHMETIC.md defines every bit of a training step. This file states the steps of the model kind `gpt` once more, from that
 //! page alone, in the order in which one reads: numbers, the product, each layer with its gradient beside it, the model, the step.
-//! Comments name the section (§) of the page. No graph, no derived gradient and no engine is behind this file, and `tests/steps.rs`
+//! Comments name the section (§) of the page. No graph, no derived gradient and no engine is behind this file, and `tests/engine/steps.rs`
 //! holds every tensor of the engines' steps to its bits.
 //!
 //!     cargo run --no-default-features --example reference_step
@@ -596,5 +596,5 @@ fn main() {
         let bytes: Vec<u8> = tensors.flat_map(|x| &x.elements).flat_map(|x| x.0.to_le_bytes()).collect();
         println!("step {step}: loss {loss}, norm {norm}, BLAKE3 of the state {}", blake3::hash(&bytes));
     }
-    println!("Every engine computes these bits: tests/steps.rs compares them with this file's.");
+    println!("Every engine computes these bits: tests/engine/steps.rs compares them with this file's.");
 }

@@ -60,7 +60,7 @@
 //! use tiebreak::audit::{Outcome, audit, checks};
 //! use tiebreak::commit::keys::PrivateKey;
 //! use tiebreak::engine::cpu::Cpu;
-//! use tiebreak::run::disk::Disk;
+//! use tiebreak::run::Folder;
 //! use tiebreak::train::{Beginning, begin, train};
 //!
 //! let folder = tempfile::tempdir()?;
@@ -79,15 +79,15 @@
 //! let beginning = Beginning {
 //!     job: &job,
 //!     data_root: None,
-//!     out: &folder.path().join("run"),
+//!     out: Folder::at(&folder.path().join("run")),
 //!     key: Some(&key),
 //!     challenge: None,
 //!     logged: false,
 //!     nonce: [1; 16],
 //! };
-//! let (disk, mut engine) = (Disk::default(), Cpu::new(1)?);
-//! let run = begin(&disk, &beginning)?;
-//! train(&disk, &run, &mut engine, Some(&key), &mut tiebreak::train::Silent)?;
+//! let mut engine = Cpu::new(1)?;
+//! let run = begin(&beginning)?;
+//! train(&run, &mut engine, Some(&key), &mut tiebreak::train::Silent)?;
 //!
 //! // An auditor has the folder and the trainer's public key.
 //! let checked = checks::always(&run, Some(&key.public()))?;
@@ -110,7 +110,7 @@
 //! # use tiebreak::commit::keys::PrivateKey;
 //! # use tiebreak::engine::cpu::Cpu;
 //! # use tiebreak::engine::reference::Reference;
-//! # use tiebreak::run::disk::Disk;
+//! # use tiebreak::run::Folder;
 //! # use tiebreak::train::{Beginning, begin, train_as};
 //! use tiebreak::dispute::verdict::{Outcome, Verdict};
 //! use tiebreak::train::cheat::Cheat;
@@ -127,16 +127,15 @@
 //! # "#)?;
 //! # std::fs::write(folder.path().join("text.txt"), "to be or not to be, that is the question")?;
 //! # let key = PrivateKey::generate("trainer.example", [7; 32])?;
-//! # let out = &folder.path().join("run");
+//! # let out = Folder::at(&folder.path().join("run"));
 //! # let beginning =
 //! #     Beginning { job: &job, data_root: None, out, key: Some(&key), challenge: None, logged: false, nonce: [1; 16] };
-//! # let disk = Disk::default();
-//! # let run = begin(&disk, &beginning)?;
+//! # let run = begin(&beginning)?;
 //! # let mut engine = Cpu::new(1)?;
 //!
 //! // One element of one operator's output is off in step 2, and every record says what an honest trainer's would.
 //! let mut cheat: Cheat = "operator@2".parse()?;
-//! train_as(&disk, &run, &mut engine, Some(&key), &mut cheat, &mut tiebreak::train::Silent)?;
+//! train_as(&run, &mut engine, Some(&key), &mut cheat, &mut tiebreak::train::Silent)?;
 //! # let checked = checks::always(&run, Some(&key.public()))?;
 //! # let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
 //!
@@ -170,7 +169,7 @@ pub use tiebreak_game::{net, party};
 pub use tiebreak_record::{commit, job, rounding};
 #[cfg(feature = "engine")]
 pub use tiebreak_run::{evaluate, observers, run, step};
-#[cfg(feature = "wgsl")]
+#[cfg(any(feature = "gpu", feature = "cuda"))]
 pub use tiebreak_shaders as shaders;
 #[cfg(feature = "engine")]
 pub use tiebreak_train as train;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use tiebreak::arith::words::word_from_bytes;
+use tiebreak::dispute::evidence::leaf::LeafError;
 use tiebreak::dispute::game::element::{self, fold_of};
 use tiebreak::dispute::game::message::{Answer, Fold, Question, Tree};
 use tiebreak::dispute::game::search::{Join, parent};
-use tiebreak::dispute::leaf::LeafError;
 use tiebreak::program::element::Source;
 use tiebreak::program::graph::{Graph, Primitive, TensorId};
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tiebreak::arith::DType;
 use tiebreak::arith::words::bytes_from_words;
-use tiebreak::dispute::origin::{Origin, origin};
+use tiebreak::dispute::evidence::origin::{Origin, origin};
 use tiebreak::engine::session::{Session, StepScalars};
 use tiebreak::job::data::Dataset;
 use tiebreak::program::graph::{Graph, Node, TensorId};

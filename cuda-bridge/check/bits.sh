@@ -38,7 +38,7 @@ keep_logs
 
 # Beside the trainings below, until the end.
 beside 300 "digitising by hand (\`quantise\`)" "$here/quantise" --skip every_kernel
-beside 300 "attention and the like by one kernel (\`cuda_attention\`)" "$here/cuda_attention" --ignored
+beside 300 "attention and the like by one kernel (\`cuda_attention\`)" "$here/adapters" cuda_attention:: --ignored
 beside 300 "the search for near ties (\`near\`)" "$here/near" --skip nvrtc
 beside 200 "launches that come back as graphs (\`graphs\`)" "$here/graphs" on_a_gpu
 beside 200 "copies that return at once (\`copies\`)" "$here/copies" on_a_gpu
@@ -52,7 +52,7 @@ else
   not_checked "the same GPU through Vulkan" "no NVIDIA adapter: a loader, libvulkan1, may be missing"
 fi
 TIEBREAK_REQUIRE_ADAPTERS=$require beside 300 "operand pairs, elementary functions, products, reductions, 50 steps, every operator and gradient (\`adapters\`)" \
-  "$here/adapters" primitives operators::every_operator
+  "$here/adapters" primitives:: operators::every_operator
 
 logged "plain f32 kernels on CUDA" job logged --profile logged
 for kernels in cublas cublas-tf32 cublas-binary32; do

@@ -34,7 +34,7 @@ esac
 exit 0
 STUB
 chmod +x "$place/programs/one"
-for name in tiebreak cuda adapters cuda_attention library device native near quantise tensor_core graphs copies nccl; do
+for name in tiebreak cuda adapters library device native near quantise tensor_core graphs copies nccl; do
   cp "$place/programs/one" "$place/programs/$name"
 done
 # Its tools: they run what they are given.

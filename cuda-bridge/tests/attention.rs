@@ -1,5 +1,5 @@
 //! Rows between two products, and products that digitise columns on their way: NVRTC compiles the kernels of GPT-2's attention, forward and
-//! backward, without spills. Their bits are the business of `tests/cuda.rs` of the root package, which runs them over the host's stand-in
+//! backward, without spills. Their bits are the business of `tests/adapters/cuda.rs` of the root package, which runs them over the host's stand-in
 //! for a driver.
 
 mod common;

@@ -19,8 +19,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 #[cfg(feature = "gpu")]
 use command::shaders;
 use command::{
-    adapters, audit, compare, demo, eval, export, import, inspect, job, key, log, logits, op, plot, program,
-    referee, replay, sample, selftest, serve, sign, train, verdict, verify,
+    adapters, audit, compare, demo, eval, export, import, inspect, job, key, log, logits, monitor, op, plot,
+    program, referee, replay, sample, selftest, serve, sign, train, verdict, verify,
 };
 use view::escape::{Lines, one_line};
 use view::report::{Exit, Failure, Printer};
@@ -72,6 +72,7 @@ enum Command {
     Program(program::Args),
     Key(key::Args),
     Log(log::Args),
+    Monitor(monitor::Args),
 }
 
 /// Every command and option, as the parser knows them.
@@ -118,6 +119,7 @@ pub fn run(line: &[OsString]) -> u8 {
         Command::Program(args) => program::run(printer, args),
         Command::Key(args) => key::run(printer, args),
         Command::Log(args) => log::run(printer, args),
+        Command::Monitor(args) => monitor::run(printer, args),
     };
     printer.end(result) as u8
 }

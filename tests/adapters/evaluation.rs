@@ -7,7 +7,8 @@ use tiebreak::evaluate::{Evaluation, Evaluator};
 use tiebreak::run::checkpoint;
 use tiebreak::run::dir::Run;
 
-use crate::common::{AnyEngine, at_once, batch_norm_job, gpt_job, gpus, trained};
+use crate::common::{batch_norm_job, gpt_job, trained};
+use crate::gpus::{AnyEngine, at_once, gpus};
 
 /// An evaluation of a run's model over its own data.
 fn evaluated(run: &Run, engine: &mut dyn Engine, batch: u32) -> Evaluation {

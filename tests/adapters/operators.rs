@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::common::{AnyEngine, at_once, gpus};
+use crate::gpus::{AnyEngine, at_once, gpus};
 use tiebreak::arith::DType;
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::engine::Engine;

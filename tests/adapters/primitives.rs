@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::common::{AnyEngine, at_once, begin_run, files, gpt_job, gpus, key};
+use crate::common::{begin_run, files, gpt_job, key};
+use crate::gpus::{AnyEngine, at_once, gpus};
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::arith::words::bytes_from_words;
 use tiebreak::arith::{DType, elementary, float};
@@ -454,7 +455,7 @@ fn fifty_steps_write_the_same_run_everywhere() {
         let own = tempfile::tempdir_in(folder.path()).unwrap();
         let out = own.path().join("run");
         let run = begin_run(&disk, &job, &out).unwrap();
-        train(&disk, &run, engine, Some(&key()), &mut Silent).unwrap();
+        train(&run, engine, Some(&key()), &mut Silent).unwrap();
         files(&out)
     };
     let expected = trained(&mut Cpu::new(1).unwrap());

@@ -1,9 +1,10 @@
 //! Nodes over the same rows are computed at once where nobody looks at what is between: the bits are those of nodes computed one by
-//! one, and of the CPU engine. SwiftShader runs them in `primitives`, CUDA in `tests/cuda.rs`.
+//! one, and of the CPU engine. SwiftShader runs them in `primitives`, CUDA in `tests/adapters/cuda.rs`.
 
 use std::sync::Arc;
 
-use crate::common::{gpus, not_tested};
+use crate::common::not_tested;
+use crate::gpus::gpus;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::gpu::{Gpu, Variant};
 use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};

@@ -4,7 +4,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::common::{begin_run, files, gpt_job, gpus, key, mlp_job};
+use crate::common::{begin_run, files, gpt_job, key, mlp_job};
+use crate::gpus::gpus;
 use tiebreak::arith::DType;
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::audit::plan::{Choice, plan};
@@ -315,7 +316,7 @@ fn runs_in_small_buffers_write_the_same_files() {
             let own = tempfile::tempdir_in(folder.path()).unwrap();
             let out = own.path().join("run");
             let run = begin_run(&disk, &job, &out).unwrap();
-            train(&disk, &run, engine, Some(&key()), &mut Silent).unwrap();
+            train(&run, engine, Some(&key()), &mut Silent).unwrap();
             files(&out)
         };
         let expected = trained(&mut Cpu::new(2).unwrap());
@@ -336,7 +337,7 @@ fn logged_runs_in_small_buffers_replay() {
         let disk = Disk::default();
         let own = tempfile::tempdir_in(folder.path()).unwrap();
         let run = begin_run(&disk, &job, &own.path().join("run")).unwrap();
-        train(&disk, &run, gpu, Some(&key()), &mut Silent).unwrap();
+        train(&run, gpu, Some(&key()), &mut Silent).unwrap();
         for auditor in [gpu as &mut dyn Engine, &mut Cpu::new(2).unwrap()] {
             let checked = checks::always(&run, Some(&key().public())).unwrap();
             let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);

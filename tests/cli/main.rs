@@ -1,7 +1,5 @@
 //! The command: exit codes, and a trainer that is killed at any moment.
 
-#![cfg(feature = "cli")]
-
 mod audits;
 mod bounds;
 #[path = "../common/mod.rs"]
@@ -10,10 +8,13 @@ mod damage;
 mod evaluations;
 mod foreign;
 mod hostile;
+mod job_reference;
 mod jobs;
+mod logged;
 mod networks;
 mod not_finite;
 mod options;
+mod ranks;
 mod released;
 mod samples;
 mod signals;

@@ -11,7 +11,7 @@ use std::thread;
 
 use tiebreak::commit::keys::PrivateKey;
 use tiebreak::commit::tensor::tile_range;
-use tiebreak::dispute::check::state_nodes;
+use tiebreak::dispute::evidence::binding::state_nodes;
 use tiebreak::dispute::game::terms::Terms;
 use tiebreak::dispute::verdict::{Claim, Verdict};
 use tiebreak::engine::cpu::Cpu;
@@ -250,6 +250,7 @@ impl World {
         fs::copy(self.path("text.txt"), self.path("deep/text.txt")).unwrap();
         changed("deep/inner/job.toml", "\"text.txt\"", "\"../text.txt\"");
         fs::create_dir(self.path("tiebreak-demo")).unwrap();
+        fs::write(self.path("catalogue.toml"), "[[run]]\nname = \"mine\"\nflop = 2e25\n").unwrap();
         let floats = |count: u32| -> Vec<u8> {
             (0..count).flat_map(|i| (i as f32 * 0.37).sin().to_le_bytes()).collect()
         };

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tiebreak::audit::checks;
+use tiebreak::dispute::fact::{Fact, Wrong};
 use tiebreak::dispute::verdict::{Outcome, Verdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::run::dir::{Run, RunFile};
@@ -173,18 +174,17 @@ fn swapped_weights_convict(prefix: &str) {
     let file = RunFile { origin: honest.file.origin.clone(), ..swapped.file.clone() };
     fs::write(swapped.layout.run_json(), file.text()).unwrap();
     let swapped = Run::open(&swapped.layout.root).unwrap();
-    train(&Disk::default(), &swapped, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
+    train(&swapped, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
     let opened = Run::open(&swapped.layout.root).unwrap();
     let mut found = checks::always(&opened, Some(&key().public())).unwrap();
     checks::weights(&swapped, &mut found, std::slice::from_ref(&public)).unwrap();
     let verdict = found.inconsistent.unwrap().verdict.unwrap();
     let outcome = Verdict::from_bytes(&verdict.to_bytes()).unwrap().check(Some(&key().public())).unwrap();
     let Outcome::Convicts(finding) = outcome else { panic!("{outcome:?}") };
-    assert!(
-        finding.what.contains(&format!("element {} of param/block0.key.weight", 7 * 16 + 5)),
-        "{}",
-        finding.what
-    );
+    let Wrong(Fact::InitialElement { tensor, element, .. }) = &finding.what else {
+        panic!("{:?}", finding.what)
+    };
+    assert_eq!((&**tensor, *element), ("param/block0.key.weight", 7 * 16 + 5));
 }
 
 #[test]

@@ -7,7 +7,6 @@ pub mod shim;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
@@ -18,6 +17,7 @@ use tiebreak::job::Job;
 use tiebreak::job::data::{Dataset, Place, Within};
 use tiebreak::program::encoding::encode;
 use tiebreak::program::step::{MicroBatch, Program};
+use tiebreak::run::Folder;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 use tiebreak::train::cheat::Cheat;
@@ -271,8 +271,9 @@ pub fn key() -> PrivateKey {
 /// Begins a run with a fixed nonce and the test key, whatever thresholds its job has.
 pub fn begin_run(disk: &Disk, job: &Path, out: &Path) -> Result<Run, tiebreak::run::RunError> {
     let (key, nonce) = (Some(&key()), [9; 16]);
+    let out = Folder::on(disk, out);
     let beginning = Beginning { job, data_root: None, out, key, challenge: None, logged: false, nonce };
-    begin_with_any_thresholds(disk, &beginning)
+    begin_with_any_thresholds(&beginning)
 }
 
 /// Trains a run to its end on the CPU engine.
@@ -285,10 +286,10 @@ pub fn trained_on(engine: &mut dyn Engine, job: &Path, out: &Path, cheat: Option
     let disk = Disk::default();
     let run = begin_run(&disk, job, out).unwrap();
     match cheat {
-        None => train(&disk, &run, engine, Some(&key()), &mut Silent),
+        None => train(&run, engine, Some(&key()), &mut Silent),
         Some(cheat) => {
             let cheat = &mut cheat.parse::<Cheat>().unwrap();
-            train_as(&disk, &run, engine, Some(&key()), cheat, &mut Silent)
+            train_as(&run, engine, Some(&key()), cheat, &mut Silent)
         }
     }
     .unwrap();
@@ -344,69 +345,6 @@ pub fn adapter_names() -> Vec<String> {
         }
     }
     names
-}
-
-/// The GPUs of this machine.
-#[derive(Default)]
-pub struct Gpus {
-    /// Through wgpu.
-    #[cfg(feature = "gpu")]
-    pub adapters: Vec<tiebreak::engine::gpu::Gpu>,
-    /// NVIDIA's, through their driver.
-    #[cfg(feature = "cuda")]
-    pub nvidia: Vec<tiebreak::engine::gpu::Cuda>,
-}
-
-impl Gpus {
-    pub fn engines(&mut self) -> Vec<&mut AnyEngine> {
-        #[allow(unused_mut, reason = "a build without GPUs has no engine of one")]
-        let mut all: Vec<&mut AnyEngine> = Vec::new();
-        #[cfg(feature = "gpu")]
-        all.extend(self.adapters.iter_mut().map(|gpu| gpu as &mut AnyEngine));
-        #[cfg(feature = "cuda")]
-        all.extend(self.nvidia.iter_mut().map(|gpu| gpu as &mut AnyEngine));
-        all
-    }
-}
-
-/// An engine that a thread may take.
-pub type AnyEngine = dyn Engine + Send;
-
-/// Gives each engine to a test on a thread of its own: a software adapter leaves cores idle while it compiles.
-pub fn at_once(engines: &mut [&mut AnyEngine], test: impl Fn(&mut dyn Engine) + Sync) {
-    let test = &test;
-    std::thread::scope(|scope| {
-        for engine in engines {
-            scope.spawn(move || test(*engine));
-        }
-    });
-}
-
-/// Every usable adapter and every NVIDIA GPU, opened once: each must pass its self-test, which takes a software adapter most of
-/// a minute, so that they are opened beside each other. Tensors are hashed where they are and rows computed at once, as GPUs do it, on software adapters too.
-pub fn gpus() -> MutexGuard<'static, Gpus> {
-    static GPUS: LazyLock<Mutex<Gpus>> = LazyLock::new(|| Mutex::new(open_gpus()));
-    // A test that failed leaves engines as they were.
-    GPUS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn open_gpus() -> Gpus {
-    #[allow(unused_mut, reason = "a build without GPUs has no engine of one")]
-    let mut all = Gpus::default();
-    #[cfg(feature = "gpu")]
-    std::thread::scope(|scope| {
-        let open = |name: String| scope.spawn(move || tiebreak::engine::gpu::Gpu::open(Some(&name)));
-        let opening: Vec<_> = adapter_names().into_iter().map(open).collect();
-        for gpu in opening.into_iter().map(|gpu| gpu.join().unwrap()) {
-            all.adapters.push(gpu.unwrap_or_else(|error| panic!("{error}")).hashing(true).fusing_rows(true));
-        }
-    });
-    #[cfg(feature = "cuda")]
-    for device in tiebreak::engine::gpu::cuda_devices().unwrap() {
-        let gpu = tiebreak::engine::gpu::Cuda::open(Some(&device.index.to_string()));
-        all.nvidia.push(gpu.unwrap_or_else(|error| panic!("{error}")));
-    }
-    all
 }
 
 /// Replaces the history by an edited one under one new head.

@@ -207,7 +207,7 @@ fn supply(
         referee = again;
     }
     let result = referee.result().unwrap().clone();
-    let verdict = GameVerdict::new(terms, events, result.clone(), &key(9));
+    let verdict = GameVerdict::new(terms, events, &result, &key(9));
     let bytes = verdict.to_bytes();
     GameVerdict::from_bytes(&bytes).unwrap().check().unwrap();
     let bound = referee.bound();
@@ -258,7 +258,7 @@ fn answers_about_parts_of_logs_are_no_equivocation() {
     assert_eq!(twice, run.job().steps);
     let result = referee.result().unwrap().clone();
     assert_eq!((result.losses().count(), &result.remaining[..]), (0, &[0, 1][..]), "{result:?}");
-    let verdict = GameVerdict::new(terms, events, result, &key(9));
+    let verdict = GameVerdict::new(terms, events, &result, &key(9));
     GameVerdict::from_bytes(&verdict.to_bytes()).unwrap().check().unwrap();
 }
 

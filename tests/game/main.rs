@@ -1,14 +1,14 @@
 //! The dispute game, played: an honest party against every lie at every place, in every order, with every trick of a finite list. The
 //! honest party never loses, every liar does, and every game ends within its bound.
 
-#![cfg(feature = "testing")]
-
 #[path = "../common/mod.rs"]
 mod common;
 mod logged;
+mod party;
 mod play;
 mod player;
 mod real;
+mod transport;
 mod world;
 
 use std::ops::Range;

@@ -348,7 +348,7 @@ pub fn play(
         }
     }
     let result = removing_somebody(referee.result().unwrap(), terms.claim.is_some() || fault.is_some());
-    let verdict = GameVerdict::new(terms.clone(), events, result.clone(), referee_key);
+    let verdict = GameVerdict::new(terms.clone(), events, &result, referee_key);
     Seen { result, verdict, messages, bytes, end: now, turns }
 }
 

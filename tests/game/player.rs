@@ -10,6 +10,7 @@ use tiebreak::commit::state::{self, tensor_digests};
 use tiebreak::commit::tensor::{self, Hash, SLICE_BYTES, piece_count, piece_range, piece_values};
 use tiebreak::commit::trace::{leaf_place, positions};
 use tiebreak::commit::{merkle, multiproof};
+use tiebreak::dispute::evidence::origin::{Origin, origin};
 use tiebreak::dispute::game::element::{slices_read, subtotals, total};
 use tiebreak::dispute::game::message::{
     Answer, Answered, Asked, Field, Need, Question, SUPPLY_SLICES, Sealed, Statement, Subject, Supplied,
@@ -17,7 +18,6 @@ use tiebreak::dispute::game::message::{
 };
 use tiebreak::dispute::game::rules::Rules;
 use tiebreak::dispute::game::search;
-use tiebreak::dispute::origin::{Origin, origin};
 use tiebreak::dispute::verdict::{DataSlices, ProvenInput, ProvenTensor};
 use tiebreak::job::data::{Place, Within};
 use tiebreak::job::identity::philox_key;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use tiebreak::dispute::game::breach::{Breach, RecordFault};
 use tiebreak::dispute::game::message::{Answer, Answered, Fold, Question, Sealed, Tree};
 use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::result::{GameResult, Reason};
@@ -9,8 +10,8 @@ use tiebreak::dispute::game::terms::Terms;
 use tiebreak::dispute::game::verdict::{Event, GameVerdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::party::{Party, PartyError, challenger};
+use tiebreak::run::Folder;
 use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
 
 use crate::common;
 use crate::play::{key, terms};
@@ -38,7 +39,7 @@ fn party(terms: &Terms, run: &Path, number: u8, cheat: Option<&str>) -> Party {
 /// Replays a trainer's run as a challenger.
 fn challenge(trainer: &Run, terms: &Terms, out: &Path) -> Result<Run, PartyError> {
     let claim = &terms.claim.as_ref().unwrap().root;
-    challenger(&Disk::default(), trainer, claim, out, &mut Cpu::new(2).unwrap(), |_| {})
+    challenger(trainer, claim, &Folder::at(out), &mut Cpu::new(2).unwrap(), |_| {})
 }
 
 /// The folder of a run's job, where its data lie.
@@ -101,8 +102,9 @@ fn another_state_than_that_of_the_weights_is_convicted_by_its_record() {
     let text = std::fs::read_to_string(&job).unwrap() + "\n[init]\nweights = [\"weights.safetensors\"]\n";
     std::fs::write(&job, text).unwrap();
     let verdict = convicted(folder.path(), &job, "init@0");
-    let loss = verdict.result.losses().next().unwrap();
-    assert!(loss.what.contains("not the initial state that the computation names"), "{loss:?}");
+    let again = verdict.check().unwrap();
+    let loss = again.result().unwrap().losses().next().unwrap();
+    assert_eq!(loss.what, Breach::Record { index: 0, fault: RecordFault::InitialState });
     convicted(folder.path(), &job, "operator@2");
 }
 
@@ -172,8 +174,7 @@ fn skewed(
             referee.receive(ask.party, &answer, 0);
         }
     }
-    let result = referee.result().unwrap().clone();
-    let verdict = GameVerdict::new(terms.clone(), events, result, &key(9));
+    let verdict = GameVerdict::new(terms.clone(), events, referee.result().unwrap(), &key(9));
     GameVerdict::from_bytes(&verdict.to_bytes()).unwrap().check().unwrap();
     verdict
 }

@@ -11,8 +11,8 @@ use tiebreak::commit::record::{Record, StepRecord, gradient_leaf, gradients_root
 use tiebreak::commit::state::{StateRoots, state_digest, tensor_digests};
 use tiebreak::commit::trace::{leaf_name, positions};
 use tiebreak::commit::{merkle, table, tensor};
-use tiebreak::dispute::check::state_nodes;
-use tiebreak::dispute::origin::{Origin, origin, scalar};
+use tiebreak::dispute::evidence::binding::state_nodes;
+use tiebreak::dispute::evidence::origin::{Origin, origin, scalar};
 use tiebreak::dispute::verdict::Scalar;
 use tiebreak::job::Granularity;
 use tiebreak::job::data::{batch_digest, batch_leaves};

@@ -124,6 +124,26 @@ pub fn bridge_knows_no_verifier(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// Folders whose code reads and writes runs through their stores alone.
+const STORED: [&str; 4] =
+    ["crates/audit/src", "crates/game/src/party", "crates/run/src/step", "crates/train/src/ranks"];
+
+/// Nothing there opens a file by itself.
+pub fn runs_past_their_store(tree: &Tree) -> Vec<Finding> {
+    let paths = STORED.iter().flat_map(|folder| tree.within(folder, &["rs"]));
+    let more = ["crates/run/src/evaluate.rs", "crates/train/src/lib.rs", "crates/train/src/begin.rs"];
+    let named = |path| rust::read(path, tree.text(path)).named.into_iter().map(move |named| (path, named));
+    let opens = paths
+        .chain(more)
+        .flat_map(named)
+        .filter(|(_, named)| named.path.starts_with(&["std".into(), "fs".into()]));
+    let finding = |(path, named): (&str, rust::Named)| {
+        let message = format!("{path}:{} imports std::fs: a run's files are behind its store", named.line);
+        Finding { key: format!("store {path}"), message }
+    };
+    opens.map(finding).collect()
+}
+
 #[test]
 fn circles_are_found() {
     let tree = |y: &str, deep: &str| {

@@ -58,6 +58,11 @@ fn the_bridge_knows_no_verifier() {
 }
 
 #[test]
+fn runs_are_read_through_their_stores() {
+    check(&imports::runs_past_their_store(&Tree::repository()), "store ");
+}
+
+#[test]
 fn nothing_lies_about_unused() {
     let tree = Tree::repository();
     check(&dead::unreached(&tree), "unreached ");

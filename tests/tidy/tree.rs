@@ -16,7 +16,7 @@ pub struct Finding {
 }
 
 /// Folders and files that hold what people wrote; a build adds none of its own.
-const PLACES: [&str; 19] = [
+const PLACES: [&str; 22] = [
     ".ci",
     "assets",
     "benches",
@@ -34,7 +34,10 @@ const PLACES: [&str; 19] = [
     "Cargo.toml",
     "README.md",
     "ARCHITECTURE.md",
+    "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
+    "STYLE.md",
     "examples",
 ];
 

@@ -1,7 +1,6 @@
 //! The files beside the records: gradients, traces, rounding logs and data. No step needs another's, and records or `run.json` commit to them all,
 //! so those that are withheld or damaged are named without a replay.
 
-use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
@@ -9,7 +8,7 @@ use serde::Serialize;
 use super::checks::{Checked, damaged_text};
 use tiebreak_record::commit::record::{Record, StepRecord};
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::{RunError, data, traces, transcript};
+use tiebreak_run::run::{RunError, data, names, traces, transcript};
 
 /// The most damaged files that are named.
 const DAMAGED_MAX: usize = 1000;
@@ -54,31 +53,27 @@ struct Kind {
     check: fn(&Run, &StepRecord) -> Result<(), RunError>,
 }
 
-fn is_here(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok()
-}
-
 const KINDS: [Kind; 3] = [
     Kind {
         name: "gradients",
         committed: |record| record.gradients.is_some(),
-        here: |run, _| is_here(&run.layout.gradients()),
+        here: |run, _| run.at(names::GRADIENTS).is_here(),
         check: |run, record| run.gradient_roots(record).map(drop),
     },
     Kind {
         name: "traces",
         committed: |record| record.trace.is_some(),
-        here: |run, step| is_here(&run.layout.trace(step)),
+        here: |run, step| run.at(names::trace(step)).is_here(),
         check: |run, record| {
-            let path = run.layout.trace(record.step);
-            let root = traces::read(run.program(), &path)?.root(run.program());
-            if Some(root) == record.trace { Ok(()) } else { Err(other(&path)) }
+            let file = run.at(names::trace(record.step));
+            let root = traces::read(run.program(), file.clone())?.root(run.program());
+            if Some(root) == record.trace { Ok(()) } else { Err(other(file.path())) }
         },
     },
     Kind {
         name: "rounding logs",
         committed: |record| record.log.is_some(),
-        here: |run, step| is_here(&run.layout.log(step)),
+        here: |run, step| run.at(names::log(step)).is_here(),
         check: |run, record| {
             let root = run.rounding_log(record.step)?.root();
             if Some(root) == record.log { Ok(()) } else { Err(other(&run.layout.log(record.step))) }
@@ -138,14 +133,14 @@ pub fn attachments(run: &Run, checked: &Checked) -> Attachments {
 fn data(run: &Run, checked: &Checked, found: &mut Attachments) {
     let mut fine = 0;
     for (number, promised) in run.file.data.iter().enumerate() {
-        let path = run.layout.data_file(number);
-        let known = |error: &RunError| error.path() == Some(&path);
-        if !is_here(&path) || checked.damaged.iter().any(known) {
+        let file = run.at(names::data_file(number));
+        let known = |error: &RunError| error.path() == Some(file.path());
+        if !file.is_here() || checked.damaged.iter().any(known) {
             continue;
         }
-        let read = data::manifest(&path).and_then(|(manifest, _)| match manifest == *promised {
+        let read = data::kept_manifest(&file).and_then(|(manifest, _)| match manifest == *promised {
             true => Ok(()),
-            false => Err(RunError::invalid(&path, "its bytes are not those that run.json promises")),
+            false => Err(RunError::invalid(file.path(), "its bytes are not those that run.json promises")),
         });
         match read {
             Ok(()) => fine += 1,
@@ -169,11 +164,11 @@ pub fn note(checked: &mut Checked, beside: Attachments) {
 
 /// Checks that nothing follows the final record.
 fn after_the_end(run: &Run, records: u64) -> Result<(), RunError> {
-    let path = run.layout.transcript();
-    let (transcript, whole) = transcript::read(&path)?;
-    let len = fs::metadata(&path).map_err(RunError::io(&path))?.len();
+    let file = run.at(names::TRANSCRIPT);
+    let (transcript, whole) = transcript::read(file.clone())?;
+    let len = file.length()?;
     match transcript.records.len() as u64 == records && whole == len {
         true => Ok(()),
-        false => Err(RunError::invalid(&path, "something follows the final record")),
+        false => Err(RunError::invalid(file.path(), "something follows the final record")),
     }
 }

@@ -1,9 +1,9 @@
 //! What every audit checks before it replays anything, sampled ones too.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::afterwards::signed_afterwards;
+use super::ground::Ground;
 use tiebreak_contract::arith::float;
 use tiebreak_dispute::verdict::{
     Base64, Claim, DataSlices, Fork, Outcome, ProvenRecord, Scalar, VERDICT_MAX, Verdict,
@@ -19,7 +19,7 @@ use tiebreak_record::job::identity::CONTRACT;
 use tiebreak_record::job::initial::{Expected, InitialOrigin};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::transcript::{self, Transcript};
-use tiebreak_run::run::{RunError, checkpoint, disk, initial, states};
+use tiebreak_run::run::{RunError, checkpoint, initial, names, states};
 use tiebreak_run::step::finite::{self, LossesNotFinite};
 
 /// The result of the checks.
@@ -43,12 +43,12 @@ pub struct Checked {
     pub not_checked: Vec<String>,
     /// Files that are damaged or missing, and why: nothing that passed needed them. Whoever needs one meets the error again.
     pub damaged: Vec<RunError>,
-    /// Why a match of all that the head covers is none of the run, in words: there is no final record, or no released model.
-    pub incomplete: Option<String>,
+    /// Why a match of all that the head covers is none of the run: there is no final record, or no released model.
+    pub incomplete: Option<Ground>,
     /// Whether the head covers the final record, and the released model is its.
     pub end_checked: bool,
-    /// Why these records may be a shortened or another history, in words: the trainer signed a head that they do not reach.
-    pub unreached: Option<String>,
+    /// Why these records may be a shortened or another history: the trainer signed a head that they do not reach.
+    pub unreached: Option<Ground>,
     /// The first thing found wrong.
     pub inconsistent: Option<Inconsistent>,
 }
@@ -57,8 +57,8 @@ pub struct Checked {
 pub struct Inconsistent {
     /// The step of the record in question; 0 for the initial state.
     pub step: u32,
-    /// The contradiction, in words.
-    pub what: String,
+    /// The contradiction.
+    pub what: Ground,
     /// Shows it from a file alone; absent if it would be too large, or if the trainer's signature is missing.
     pub verdict: Option<Verdict>,
 }
@@ -103,14 +103,12 @@ impl Checked {
 
     /// For an auditor who asks for no more than the head covers: the run's end counts as not checked.
     pub fn allow_prefix(&mut self) {
-        self.not_checked.extend(self.incomplete.take());
+        self.not_checked.extend(self.incomplete.take().map(|why| why.to_string()));
     }
 
-    /// Why the audit cannot end with a match, in words, unless it finds a difference.
-    pub fn undecided(&self) -> Option<String> {
-        let reasons: Vec<&str> =
-            [&self.unreached, &self.incomplete].into_iter().flatten().map(String::as_str).collect();
-        (!reasons.is_empty()).then(|| reasons.join("; "))
+    /// Why the audit cannot end with a match, unless it finds a difference.
+    pub fn undecided(&self) -> Option<Ground> {
+        Ground::all([&self.unreached, &self.incomplete].into_iter().flatten().cloned().collect())
     }
 
     /// Notes that something is wrong, unless something was before. `evidence`: the record's index, and the claim.
@@ -118,7 +116,7 @@ impl Checked {
         &mut self,
         run: &Run,
         step: u32,
-        what: impl Into<String>,
+        what: Ground,
         evidence: impl FnOnce(&Checked) -> Result<(Option<u32>, Claim), RunError>,
     ) -> Result<(), RunError> {
         if self.inconsistent.is_some() {
@@ -134,7 +132,7 @@ impl Checked {
             matches!(verdict.check(None), Ok(Outcome::Convicts(_) | Outcome::NeedsReplay { step: 0, .. }))
                 && verdict.to_bytes().len() as u64 <= VERDICT_MAX;
         let verdict = stands.then_some(verdict);
-        self.inconsistent = Some(Inconsistent { step, what: what.into(), verdict });
+        self.inconsistent = Some(Inconsistent { step, what, verdict });
         Ok(())
     }
 
@@ -151,16 +149,8 @@ impl Checked {
             return Err(RunError::invalid(path, "the other head is of another run, or over nothing"));
         }
         if head.size > self.head.size {
-            let signer = if named.is_some() {
-                "the trainer signed a head"
-            } else {
-                "there is another head, signed by nobody,"
-            };
-            self.unreached = Some(format!(
-                "{signer} over {} records, and the run's head here covers {}: nothing shows that this is the beginning of that history \
-                 (get the rest of the run; one that contradicts that head is a fork)",
-                head.size, self.head.size
-            ));
+            let (signed, records, here) = (named.is_some(), head.size, self.head.size);
+            self.unreached = Some(Ground::Unreached { signed, records, here });
             return Ok(());
         }
         if merkle::root(&self.transcript.leaves[..head.size as usize]) == head.root {
@@ -171,8 +161,7 @@ impl Checked {
             let why = format!("the head of size {} is not over these records", head.size);
             return Err(RunError::invalid(path, why));
         }
-        let what = format!("the trainer signed two histories: another head over {} records", head.size);
-        self.fail(run, 0, what, |checked| {
+        self.fail(run, 0, Ground::Fork { records: head.size }, |checked| {
             let proof = merkle::prove_prefix(&checked.transcript.leaves, head.size as usize);
             Ok((None, Claim::Fork { other: note.to_string(), evidence: Fork::Prefix { proof } }))
         })
@@ -191,9 +180,9 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
     let mut damaged = Vec::new();
     let (head, signed) = latest_head(run, &mut sizes, &mut damaged, trainer)?;
     let size = head.size;
-    let note = disk::read_text(&run.layout.head(size), NOTE_MAX as u64)?;
+    let note = run.at(names::head(size)).read_text(NOTE_MAX as u64)?;
     let path = run.layout.transcript();
-    let mut transcript = transcript::read_first(&path, head.size)?;
+    let mut transcript = transcript::read_first(&run.at(names::TRANSCRIPT), head.size)?;
     if (transcript.records.len() as u64) < head.size {
         let why = format!("the head covers {} records, {} are there", head.size, transcript.records.len());
         return Err(RunError::invalid(&path, why));
@@ -238,8 +227,8 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
     for older in forks {
         // Only the trainer's signature tells a second history from a file that was damaged.
         let held = older
-            .map(|older| run.layout.head(older))
-            .and_then(|path| checked.other_head(run, &path, &disk::read_text(&path, NOTE_MAX as u64)?));
+            .map(|older| run.at(names::head(older)))
+            .and_then(|head| checked.other_head(run, head.path(), &head.read_text(NOTE_MAX as u64)?));
         checked.damaged.extend(held.err());
     }
     Ok(checked)
@@ -376,12 +365,11 @@ fn initial_state(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let expected = expected.map_err(|why| RunError::malformed(&run.layout.run_json(), why))?;
     let same = expected == Expected::InFiles || expected == Expected::State(state);
     if state != run.file.initial || !same {
-        let what = format!("record 0 does not commit the initial state that {} gives", origin.source());
+        let what = Ground::InitialState { origin: origin.source() };
         return checked.fail(run, 0, what, |_| Ok((Some(0), Claim::Initial)));
     }
     if let Some(claim) = super::weights::drawn_claim(run) {
-        let what = "record 0 commits other numbers than the seed gives where the job draws them";
-        return checked.fail(run, 0, what, |_| Ok((Some(0), claim)));
+        return checked.fail(run, 0, Ground::Drawn, |_| Ok((Some(0), claim)));
     }
     match origin {
         InitialOrigin::Seed => checked.checkpoints.push(0), // it needs no file
@@ -409,9 +397,8 @@ pub fn weights(run: &Run, checked: &mut Checked, paths: &[PathBuf]) -> Result<()
     }
     checked.not_checked.retain(|note| note != WEIGHTS_NOT_CHECKED);
     if checked.transcript.records[0].state() != expected {
-        let what = "record 0 does not commit the initial state that the weights' files give";
         let claim = super::weights::claim(run, paths)?.unwrap_or(Claim::Initial);
-        return checked.fail(run, 0, what, |_| Ok((Some(0), claim)));
+        return checked.fail(run, 0, Ground::Weights, |_| Ok((Some(0), claim)));
     }
     checked.passed.push("record 0 is the initial state that the weights' files give".into());
     Ok(())
@@ -421,16 +408,17 @@ fn scalars(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let last = checked.transcript.records.len() as u32;
     for step in 1..last.min(run.job().steps + 1) {
         let record = checked.step(step)?.clone();
-        let mut fail = |what: &str, claim: Claim| checked.fail(run, step, what, |_| Ok((Some(step), claim)));
+        let mut fail =
+            |what: Ground, claim: Claim| checked.fail(run, step, what, |_| Ok((Some(step), claim)));
         if record.learning_rate != run.job().schedule.learning_rate(step, run.job().steps) {
-            fail("the learning rate is not the schedule's", Claim::LearningRate)?;
+            fail(Ground::LearningRate, Claim::LearningRate)?;
         }
         if run.job().never_clips() && record.clip != float::ONE {
             let claim = Claim::Scalar { scalar: Scalar::Clip, output: None };
-            fail("the clip factor of a job without clipping is not 1", claim)?;
+            fail(Ground::NoClip, claim)?;
         }
         if record.cursor != u64::from(step) * u64::from(run.program().samples()) {
-            fail("the cursor is not the number of samples drawn so far", Claim::Cursor)?;
+            fail(Ground::Cursor, Claim::Cursor)?;
         }
         if checked.inconsistent.is_some() {
             return Ok(());
@@ -465,8 +453,7 @@ fn batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
             }
         };
         if checked.step(step)?.batch != batch_digest(run.program(), &batch) {
-            let what = "the batch is not the one that seed and data give";
-            return checked.fail(run, step, what, |_| Ok((Some(step), batch_claim(run, step)?)));
+            return checked.fail(run, step, Ground::Batch, |_| Ok((Some(step), batch_claim(run, step)?)));
         }
     }
     match missing {
@@ -493,7 +480,7 @@ fn checkpoints(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
         };
         let promised = record.state();
         // The states between follow from the steps: a damaged checkpoint hides nothing.
-        match checkpoint::read(&path, &table) {
+        match checkpoint::read(run.at(names::checkpoint(step)), &table) {
             Ok(state) if state_digest(&table, &tensor_digests(&table, &state)) == promised => {}
             Ok(_) => {
                 let why = format!("it is not the state that record {step} commits");
@@ -545,36 +532,30 @@ pub fn state_after(run: &Run, checked: &Checked, step: u32) -> Result<Vec<Vec<u8
 fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let path = run.layout.model();
     let Some(Record::Final { roots, .. }) = checked.transcript.records.last().cloned() else {
-        let (last, steps) = (checked.transcript.records.len() - 1, run.job().steps);
-        let mut why = format!(
-            "the head covers {last} of {steps} steps and no final record: the run has no end yet, or it is withheld"
-        );
-        if fs::symlink_metadata(&path).is_ok() {
-            why.push_str("; no record commits the model.safetensors that is here");
-        }
-        checked.incomplete = Some(why);
+        let (covered, steps) = (checked.transcript.records.len() - 1, run.job().steps);
+        let model = run.at(names::MODEL).is_here();
+        checked.incomplete = Some(Ground::NoEnd { covered, steps, model });
         return Ok(());
     };
     if roots.digest() != checked.transcript.records[run.job().steps as usize].state() {
-        let (what, steps) = ("the final record commits another state than the last step", run.job().steps);
-        return checked.fail(run, steps, what, |checked| {
+        let steps = run.job().steps;
+        return checked.fail(run, steps, Ground::FinalState, |checked| {
             Ok((Some(steps + 1), Claim::Final { last: checked.proven(steps) }))
         });
     }
-    if fs::symlink_metadata(&path).is_err() {
-        checked.incomplete =
-            Some("the run is complete, but its released model (model.safetensors) is not here".into());
+    if !run.at(names::MODEL).is_here() {
+        checked.incomplete = Some(Ground::NoModel);
         return Ok(());
     }
     let table = run.program().state();
     let released = &table[..run.program().released()];
-    let model = checkpoint::read(&path, released).and_then(|model| {
+    let model = checkpoint::read(run.at(names::MODEL), released).and_then(|model| {
         let same = StateRoots::of(released, &tensor_digests(released, &model)).0[..2] == roots.0[..2];
         let why = "the released model is not the final state's parameters and buffers";
         if same { Ok(()) } else { Err(RunError::invalid(&path, why)) }
     });
     if let Err(error) = model {
-        checked.incomplete = Some(format!("the released model cannot be checked: {error}"));
+        checked.incomplete = Some(Ground::Model(error.to_string()));
         checked.damaged.push(error);
         return Ok(());
     }

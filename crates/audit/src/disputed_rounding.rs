@@ -7,11 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::evidence::{Disputed, outputs};
+use super::ground::Ground;
 use super::report::{AuditError, Found, Outcome};
 use tiebreak_contract::arith::rounding_grid::RoundingGrid;
 use tiebreak_contract::program::phase::Phase;
-use tiebreak_dispute::cone::{grid_from_tensors, judged_from_tensors, operands};
-use tiebreak_dispute::origin::Origin;
+use tiebreak_dispute::evidence::cone::{grid_from_tensors, judged_from_tensors, operands};
+use tiebreak_dispute::evidence::origin::Origin;
+use tiebreak_dispute::fact::Wrong;
 use tiebreak_dispute::verdict::{
     Base64, Claim, Hashes, Outcome as VerdictOutcome, Rounded, RoundingClaim, Verdict,
 };
@@ -92,25 +94,20 @@ impl Disputed<'_> {
             one_rounding_off(mine, tile, theirs[tile], grid)
         });
         let undecided =
-            |what: String| Ok(Found { outcome: Outcome::MissingDecision { step, what }, verdict: None });
+            |what: Ground| Ok(Found { outcome: Outcome::MissingDecision { step, what }, verdict: None });
         let Some((element, pattern, bytes)) = off else {
-            let (differ, of) = (differing.len(), tiles.len());
-            return undecided(format!(
-                "{operator}: {differ} of {of} tiles differ by more than one rounding that the log lacks"
-            ));
+            let (differ, tiles) = (differing.len(), tiles.len());
+            return undecided(Ground::Roundings { operator: operator.clone(), differ, tiles });
         };
         let value = f32::from_bits(pattern);
         let rounded = self.committed_value(micro, node, differing[0], bytes);
         Ok(match self.rounding_verdict(micro, number, element, rounded)? {
             Some((verdict, what)) => {
-                let what = format!("the log has no such decision, and {what}");
+                let what = Ground::Unlogged(what);
                 Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) }
             }
             // The bound allows it, or nothing that stands alone shows that it does not.
-            None => undecided(format!(
-                "{operator}: the committed value of element {element} is {value:e}, which an honest kernel may round to, but the log \
-                 has no decision about it: a missing decision"
-            ))?,
+            None => undecided(Ground::Rounding { operator: operator.clone(), element, value })?,
         })
     }
 
@@ -150,7 +147,7 @@ impl Disputed<'_> {
         product: usize,
         element: usize,
         rounded: Rounded,
-    ) -> Result<Option<(Verdict, String)>, AuditError> {
+    ) -> Result<Option<(Verdict, Wrong)>, AuditError> {
         let claim = self.rounding_claim(micro_batch, product, element, rounded)?;
         Ok(claim.and_then(|claim| match claim.check(None) {
             Ok(VerdictOutcome::Convicts(finding)) => Some((claim, finding.what)),

@@ -5,26 +5,27 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::checks::{self, Checked};
+use super::ground::{Ground, Tile};
 use super::operands::{Operands, Tensors, nodes};
 use super::replay::replay_to;
 use super::report::{AuditError, Found, Outcome};
 use tiebreak_contract::program::graph::TensorId;
 use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_contract::program::step::MicroBatch;
-use tiebreak_dispute::check::state_nodes;
-use tiebreak_dispute::leaf;
-use tiebreak_dispute::origin::Origin;
+use tiebreak_dispute::evidence::binding::state_nodes;
+use tiebreak_dispute::evidence::leaf;
+use tiebreak_dispute::evidence::origin::Origin;
 use tiebreak_dispute::verdict::{Claim, Hashes, TileClaim};
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::session::Session;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::tensor::Hash;
-use tiebreak_record::commit::trace::{Trace, leaf_name, positions};
+use tiebreak_record::commit::trace::{Trace, positions};
 use tiebreak_record::commit::{multiproof, tensor};
 use tiebreak_run::observers::record::Rounder;
-use tiebreak_run::run::checkpoint;
 use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{checkpoint, names};
 use tiebreak_run::step::{Outputs, Tracer, replayer, scalars};
 
 /// The outputs of some nodes of a step, which a session plays from its state.
@@ -139,10 +140,11 @@ impl Disputed<'_> {
             return Ok(None);
         };
         let bytes = leaf::tile_bytes(ty, tile, &words);
-        let name = format!("{} ({})", node.operator, node.primitive.name());
         let count = tensor::tile_count(ty.bytes());
+        let (operator, primitive) = (node.operator.clone(), node.primitive.name().to_string());
+        let place = Tile { operator, primitive, phase, node: node_index, tile, count };
         if tensor::tile_value(&bytes, tile, count) == theirs.tiles[tile] {
-            let what = format!("{name}, tile {tile} of {count}");
+            let what = Ground::FaultyTile(place);
             let engine = engine.to_string();
             return Ok(Some(Found { outcome: Outcome::EngineFaulty { step, engine, what }, verdict: None }));
         }
@@ -166,10 +168,7 @@ impl Disputed<'_> {
         if let Some(narrowed) = disclosed.and_then(|bytes| verdict.narrowed(&bytes).ok()?) {
             verdict = narrowed;
         }
-        let what = format!(
-            "operator {name}, {}: first differing tile {tile} of {count}",
-            leaf_name(phase, node_index)
-        );
+        let what = Ground::Operator(place);
         Ok(Some(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) }))
     }
 
@@ -177,8 +176,7 @@ impl Disputed<'_> {
     fn published_tile(&self, phase: Phase, node: usize, tile: usize, value: Hash) -> Option<Vec<u8>> {
         let program = self.run.program();
         let place = state_nodes(program).iter().position(|&n| phase == Phase::Update && n == Some(node))?;
-        let path = self.run.layout.checkpoint(self.step);
-        let state = checkpoint::read(&path, &program.state()).ok()?;
+        let state = checkpoint::read(self.run.at(names::checkpoint(self.step)), &program.state()).ok()?;
         let bytes = state[place].get(tensor::tile_range(state[place].len(), tile))?;
         let count = tensor::tile_count(state[place].len());
         (tensor::tile_value(bytes, tile, count) == value).then(|| bytes.to_vec())

@@ -16,6 +16,7 @@ pub mod attachments;
 pub mod checks;
 mod disputed_rounding;
 pub mod evidence;
+pub mod ground;
 pub mod localise;
 pub mod merge;
 mod micro_batch;
@@ -31,6 +32,8 @@ use std::time::{Duration, Instant};
 
 use attachments::Damaged;
 use checks::Checked;
+use ground::Ground;
+pub use ground::differences;
 use localise::Difference;
 pub use micro_batch::micro_batch;
 use plan::ReplayPlan;
@@ -38,7 +41,7 @@ pub use replay::other_log;
 pub use replay::{reference_step, replay_begins_after, replay_to};
 use replay::{same_log, session};
 use report::Found;
-pub use report::{AuditError, Outcome, REPORT_FORMAT, Report, differences, step_of};
+pub use report::{AuditError, Outcome, REPORT_FORMAT, Report, step_of};
 use tiebreak_contract::program::step::MicroBatch;
 use tiebreak_dispute::verdict::Verdict;
 use tiebreak_engine::session::Session;
@@ -176,15 +179,13 @@ fn conclude(report: &mut Report, checked: &Checked, steps: u32) {
     if checked.inconsistent.is_some() {
         return; // what comes after a contradiction was not looked at
     }
-    let gap = report.plan.unreachable.map(|(first, last)| {
-        format!("steps {first} to {last} cannot be replayed: no state before them is here (checkpoint 0 is withheld)")
-    });
-    let none = (report.plan.steps() == 0).then(|| "there is no step to replay".to_string());
-    let reasons: Vec<String> = [checked.undecided(), gap.or(none)].into_iter().flatten().collect();
-    if report.is_complete() && !reasons.is_empty() {
-        report.outcome = Outcome::Incomplete { what: reasons.join("; ") };
-    } else {
-        report.not_checked.extend(reasons);
+    let gap = report.plan.unreachable.map(|(first, last)| Ground::Unreachable { first, last });
+    let none = (report.plan.steps() == 0).then_some(Ground::NoSteps);
+    let reasons: Vec<Ground> = [checked.undecided(), gap.or(none)].into_iter().flatten().collect();
+    if !report.is_complete() {
+        report.not_checked.extend(reasons.iter().map(Ground::to_string));
+    } else if let Some(what) = Ground::all(reasons) {
+        report.outcome = Outcome::Incomplete { what };
     }
     if checked.end_checked && report.replayed.iter().any(|&(_, last)| last == steps) {
         let what = "the state computed for the last step is the final record's, and the released model's";

@@ -4,26 +4,24 @@ use std::time::Instant;
 
 use super::checks::Checked;
 use super::evidence::Disputed;
+use super::ground::{Ground, differences};
 use super::replay::reference_step_until;
-use super::report::{AuditError, Found, Outcome, differences};
+use super::report::{AuditError, Found, Outcome};
 use super::rounding::{may_lack_a_decision, missing};
 use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_contract::program::step::{MicroBatch, Program};
-use tiebreak_dispute::check::state_nodes;
-use tiebreak_dispute::origin::{self, Origin};
-use tiebreak_dispute::verdict::{
-    Claim, Hashes, Outcome as VerdictOutcome, ProvenRecord, ProvenTensor, Scalar, Verdict,
-};
+use tiebreak_dispute::evidence::binding::Binding;
+use tiebreak_dispute::evidence::origin::{self, Origin};
+use tiebreak_dispute::verdict::{Claim, Outcome as VerdictOutcome, ProvenTensor, Scalar, Verdict};
 use tiebreak_engine::EngineError;
 use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::record::StepRecord;
-use tiebreak_record::commit::state::{prove_each, state_digest, tensor_digests};
-use tiebreak_record::commit::tensor::Hash;
+use tiebreak_record::commit::state::tensor_digests;
 use tiebreak_record::commit::trace::{Trace, leaf_place, positions};
-use tiebreak_record::commit::{merkle, multiproof};
 use tiebreak_record::rounding::legal::Illegal;
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::{checkpoint, traces};
+use tiebreak_run::run::{RunError, checkpoint, names, traces};
 use tiebreak_run::step::CommittedStep;
 
 /// A step that is not as the run commits it, and what is at hand to find out why.
@@ -60,11 +58,16 @@ impl Difference<'_> {
             return self.operator(index, trace, &published);
         }
         let digests = tensor_digests(&run.program().state(), before);
-        let (claim, implied) = binding(run.program(), &published, &digests, || checked.proven(step - 1));
+        let binding = Binding::of(run.program(), &published, &digests);
+        let implied =
+            binding.state(run.program()).map_err(|why| RunError::malformed(&run.layout.trace(step), why))?;
         if implied != theirs.state {
-            let what = "the record's state is not the one that its own trace's update computed".to_string();
+            let before = (!binding.kept.is_empty()).then(|| Box::new(checked.proven(step - 1)));
+            let Binding { outputs, siblings, kept } = binding;
+            let claim = Claim::Binding { outputs, siblings, before, kept };
             let verdict = checked.verdict(run, step, claim);
-            return Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) });
+            let outcome = Outcome::Diverges { step, what: Ground::State };
+            return Ok(Found { outcome, verdict: Some(verdict) });
         }
         for (scalar, same) in
             [(Scalar::Clip, theirs.clip == mine.record.clip), (Scalar::Loss, theirs.loss == mine.record.loss)]
@@ -72,7 +75,7 @@ impl Difference<'_> {
             if same {
                 continue;
             }
-            let what = format!("the record's {} is not the one that its own trace computed", scalar.name());
+            let what = Ground::Scalar(scalar);
             let output = scalar_output(run.program(), &published, scalar);
             let verdict = checked.verdict(run, step, Claim::Scalar { scalar, output });
             return Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) });
@@ -85,17 +88,19 @@ impl Difference<'_> {
     fn without_trace(&self) -> Result<Found, AuditError> {
         let (step, record) = (self.mine.record.step, &self.mine.record);
         let theirs = self.checked.step(step)?;
-        let withheld = "no published trace is the one that the record commits";
-        let mut found = if self.run.job().rounding.is_some() && may_lack_a_decision(record, theirs) {
-            Found { outcome: missing(step, record, theirs), verdict: None }
-        } else {
-            self.whole_step()?
+        let Found { outcome, verdict } =
+            if self.run.job().rounding.is_some() && may_lack_a_decision(record, theirs) {
+                Found { outcome: missing(step, record, theirs), verdict: None }
+            } else {
+                self.whole_step()?
+            };
+        let outcome = match outcome {
+            accused @ (Outcome::Diverges { .. } | Outcome::MissingDecision { .. }) => {
+                accused.map(|what| Ground::Withheld(Box::new(what)))
+            }
+            other => other,
         };
-        if let Outcome::Diverges { what, .. } | Outcome::MissingDecision { what, .. } = &mut found.outcome {
-            what.push_str("; ");
-            what.push_str(withheld);
-        }
-        Ok(found)
+        Ok(Found { outcome, verdict })
     }
 
     /// The first node of the trace that differs is `index`.
@@ -129,7 +134,7 @@ impl Difference<'_> {
     pub fn illegal(&self, found: &Illegal) -> Result<Found, AuditError> {
         let Difference { run, checked, before, batch, mine, end, .. } = *self;
         let step = mine.record.step;
-        let what = format!("by the rounding log, {found}");
+        let what = Ground::Decision(found.clone());
         // The records agree, so the auditor's trace is the committed one, published or not.
         let alone = match &mine.trace {
             Some(published) => {
@@ -169,7 +174,7 @@ impl Difference<'_> {
         };
         let different = differences(&mine.record, theirs);
         if reference.record == *theirs {
-            let what = format!("{} differ from the scalar reference too", different.join(", "));
+            let what = Ground::ReferenceDiffers(different);
             let engine = self.engine.to_string();
             return Ok(Found { outcome: Outcome::EngineFaulty { step, engine, what }, verdict: None });
         }
@@ -180,40 +185,21 @@ impl Difference<'_> {
             .filter(|(_, (a, b))| a != b)
             .map(|(i, _)| i)
             .collect();
-        let micros = match micro_batches.len() {
-            0 => String::new(),
-            count => {
-                let few: Vec<String> = micro_batches.iter().take(8).map(u32::to_string).collect();
-                let more = if count > few.len() {
-                    format!(" and {} more", count - few.len())
-                } else {
-                    String::new()
-                };
-                format!("; gradients of micro-batches {}{more} differ", few.join(", "))
-            }
-        };
         let tensors = state_differences(run, step, &mine.state);
-        let named = match tensors.len() {
-            0 => String::new(),
-            n => format!("; {n} state tensors differ, first {}", tensors[0]),
-        };
-        let what = format!("{}{micros}{named}", differences(&reference.record, theirs).join(", "));
+        let fields = differences(&reference.record, theirs);
+        let what = Ground::Step { fields, micro_batches: micro_batches.clone(), tensors: tensors.clone() };
         let verdict = checked.verdict(run, step, Claim::Step { micro_batches, tensors });
         Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) })
     }
 
     /// The auditor's time was up before the scalar reference had said who is right about a record.
     fn unconfirmed(&self, theirs: &StepRecord) -> Found {
-        self.unconfirmed_by(format!("{} differ", differences(&self.mine.record, theirs).join(", ")))
+        self.unconfirmed_by(Ground::Fields(differences(&self.mine.record, theirs)))
     }
 
-    fn unconfirmed_by(&self, found: String) -> Found {
-        let step = self.mine.record.step;
-        let what = format!(
-            "on {}, {found}; --max-time was reached before the scalar reference had confirmed it. Confirm it with `tiebreak replay RUN \
-             --step {step} --engine reference`",
-            self.engine
-        );
+    fn unconfirmed_by(&self, found: Ground) -> Found {
+        let (step, engine) = (self.mine.record.step, self.engine.to_string());
+        let what = Ground::OutOfTime { engine, step, found: Box::new(found) };
         Found { outcome: Outcome::Unconfirmed { step, what }, verdict: None }
     }
 }
@@ -231,48 +217,16 @@ pub fn scalar_output(program: &Program, published: &Trace, scalar: Scalar) -> Op
     Some(ProvenTensor { digest: published.nodes[index].digest, proof })
 }
 
-/// The claim that a trace's update computed another state than the record commits, and the state digest that it implies. `before`:
-/// the digests of the state that the step began from; `record_before`: the record that commits it.
-pub fn binding(
-    program: &Program,
-    published: &Trace,
-    before: &[Digest],
-    record_before: impl FnOnce() -> ProvenRecord,
-) -> (Claim, Digest) {
-    let leaves: Vec<Hash> = published.leaves(program).iter().map(|leaf| leaf.0).collect();
-    let first = leaves.len() - program.update.nodes.len();
-    let nodes = state_nodes(program);
-    let state = program.state();
-    let made = |(node, before): (&Option<usize>, &Digest)| {
-        node.map_or(*before, |n| published.nodes[first + n].digest)
-    };
-    let digests: Vec<Digest> = nodes.iter().zip(before).map(made).collect();
-    let implied = state_digest(&state, &digests);
-    let outputs = nodes.iter().zip(&digests).filter(|(node, _)| node.is_some()).map(|(_, d)| *d).collect();
-    let frozen: Vec<usize> = (0..nodes.len()).filter(|&index| nodes[index].is_none()).collect();
-    let proofs = prove_each(&state, before, &frozen);
-    let kept: Vec<ProvenTensor> = frozen
-        .into_iter()
-        .zip(proofs)
-        .map(|(index, proof)| ProvenTensor { digest: before[index], proof })
-        .collect();
-    let before = (!kept.is_empty()).then(|| Box::new(record_before()));
-    let mut places: Vec<usize> = nodes.iter().flatten().map(|node| first + node).collect();
-    places.sort_unstable();
-    let siblings = Hashes(multiproof::prove(multiproof::rfc6962, &leaves, &places));
-    (Claim::Binding { outputs, siblings, before, kept }, implied)
-}
-
 /// The trace that the run publishes for a step, if it is the one that the step's record commits.
 fn published_trace(run: &Run, theirs: &StepRecord) -> Option<Trace> {
-    let trace = traces::read(run.program(), &run.layout.trace(theirs.step)).ok()?;
+    let trace = traces::read(run.program(), run.at(names::trace(theirs.step))).ok()?;
     (Some(trace.root(run.program())) == theirs.trace).then_some(trace)
 }
 
 /// The state tensors that differ, if the trainer published the state after this step, undamaged.
 fn state_differences(run: &Run, step: u32, mine: &[Digest]) -> Vec<String> {
     let table = run.program().state();
-    let Ok(theirs) = checkpoint::read(&run.layout.checkpoint(step), &table) else { return Vec::new() };
+    let Ok(theirs) = checkpoint::read(run.at(names::checkpoint(step)), &table) else { return Vec::new() };
     let theirs = tensor_digests(&table, &theirs);
     table
         .iter()

@@ -171,7 +171,7 @@ fn reasons(accounts: &[Account], merged: &Merged, required: Required) -> Vec<Str
 mod tests {
     use super::*;
 
-    fn account(replayed: Range, outcome: Outcome) -> Account {
+    fn account(replayed: Range, outcome: Outcome<String>) -> Account {
         let one = Digest([1; 32]);
         Account {
             run: one,

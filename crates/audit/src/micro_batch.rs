@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::checks::Checked;
+use super::ground::{Explicable, Ground};
 use super::replay::replay_to;
 use super::report::{AuditError, Outcome};
 use super::rounding::check_log;
@@ -50,14 +51,14 @@ pub fn micro_batch(
     let mut session = Session::new(&mut reference, Arc::new(run.program().clone()))?;
     session.load(&before)?;
     let (confirmed, illegal) = gradients(run, &mut session, step, index, &batch)?;
-    let what = format!("gradients of micro-batch {index}");
+    let what = Ground::MicroBatch(index);
     Ok(match illegal {
         _ if Some(confirmed) == committed && !same => Outcome::EngineFaulty { step, engine: name, what },
-        Some(illegal) if same => Outcome::Diverges { step, what: format!("by the rounding log, {illegal}") },
+        Some(illegal) if same => Outcome::Diverges { step, what: Ground::Decision(illegal) },
         None if same => Outcome::EngineFaulty { step, engine: name, what },
         _ if run.job().rounding.is_some() => {
-            let why = "a missing decision explains that as well as a trainer that computed something else";
-            Outcome::MissingDecision { step, what: format!("{what} differ; {why}") }
+            let what = Ground::Explicable(Explicable::MicroBatch(index));
+            Outcome::MissingDecision { step, what }
         }
         _ => Outcome::Diverges { step, what },
     })

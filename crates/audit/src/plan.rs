@@ -13,6 +13,7 @@ use tiebreak_contract::program::step::state_bytes;
 use tiebreak_engine::liveness::step_bytes;
 use tiebreak_record::job::Granularity;
 use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::names;
 
 /// How an auditor chooses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -85,7 +86,7 @@ pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Repla
     let (first, end) = if let Choice::Range(first, end) = choice { (*first, *end) } else { (1, last) };
     let before = end.min(checkpoints.first().copied().unwrap_or(last));
     let state = state_bytes(&run.program().state());
-    let log = |step| std::fs::metadata(run.layout.log(step)).map_or(0, |file| file.len());
+    let log = |step| run.at(names::log(step)).length().unwrap_or(0);
     let replayed = segments.iter().flat_map(|&(first, last)| first..=last);
     let logs: u64 = if run.job().rounding.is_some() { replayed.map(log).sum() } else { 0 };
     ReplayPlan {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::checks::{self, Checked};
-use super::report::{AuditError, differences};
+use super::ground::{Differences, differences};
+use super::report::AuditError;
 use tiebreak_engine::Engine;
 use tiebreak_engine::reference::ReferenceUntil;
 use tiebreak_engine::session::Session;
@@ -43,7 +44,7 @@ pub fn replay_to(
     checked: &Checked,
     session: &mut Session,
     step: u32,
-) -> Result<Option<(u32, String)>, AuditError> {
+) -> Result<Option<(u32, Differences)>, AuditError> {
     let (from, state) = nearest_state(run, checked, step)?;
     session.load(&state)?;
     drop(state);
@@ -52,8 +53,8 @@ pub fn replay_to(
         let batch = run.batch(&mut dataset, between)?;
         let (mine, _) = replayed_step(run, session, between, &batch, false)?;
         let different = differences(&mine.record, checked.step(between)?);
-        if !different.is_empty() {
-            return Ok(Some((between, different.join(", "))));
+        if !different.0.is_empty() {
+            return Ok(Some((between, different)));
         }
     }
     Ok(None)

@@ -3,11 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::attachments::Damaged;
+use super::ground::Ground;
 use super::plan::ReplayPlan;
 use tiebreak_dispute::verdict::Verdict;
 use tiebreak_engine::EngineError;
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::commit::record::Record;
 use tiebreak_run::observers::tally::Tally;
 use tiebreak_run::run::RunError;
 use tiebreak_run::step::StepError;
@@ -36,59 +37,59 @@ impl From<StepError> for AuditError {
     }
 }
 
-/// How an audit ended.
+/// How an audit ended. `W`: on what ground; a report holds the sentence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "result", rename_all = "snake_case")]
-pub enum Outcome {
+pub enum Outcome<W = Ground> {
     /// Everything that was replayed came out as committed.
     Matches,
     /// The run is not what its job says, found without a replay.
     Inconsistent {
         /// The step of the record in question; 0 for the initial state.
         step: u32,
-        /// The contradiction, in words.
-        what: String,
+        /// The contradiction.
+        what: W,
     },
     /// Replaying this step gives something else; the scalar reference agrees with the auditor.
     Diverges {
         /// The step, from 1.
         step: u32,
-        /// The difference, in words.
-        what: String,
+        /// The difference.
+        what: W,
     },
     /// Replaying this step gives other gradients, as a rounding that the trainer's log lacks would: not enough to say that the
     /// trainer computed something else.
     MissingDecision {
         /// The step, from 1.
         step: u32,
-        /// The difference, in words.
-        what: String,
+        /// The difference.
+        what: W,
     },
     /// Everything that was replayed came out as committed, but the run's end cannot be had, or too little of the run was checked to
     /// say that it matches.
     Incomplete {
-        /// The part that is missing, in words.
-        what: String,
+        /// The part that is missing.
+        what: W,
     },
     /// In the logged profile: the job allows its trainer more freedom than this version's kernels need, so that a match would say
     /// nothing.
     UnboundedFreedom {
-        /// The setting, its value and the most it may be, in words.
-        what: String,
+        /// The setting, its value and the most it may be.
+        what: W,
     },
     /// In the logged profile: every decision is legal and every step follows from them, but an honest kernel of a known kind does not
     /// decide so. Statistics never convict.
     UnexplainedDecisions {
-        /// The decisions, in words.
-        what: String,
+        /// The decisions.
+        what: W,
     },
     /// Replaying this step gives something else, but a limit of the auditor's was reached before the scalar reference had confirmed
     /// that. Nobody is accused.
     Unconfirmed {
         /// The step, from 1.
         step: u32,
-        /// The difference, the limit, and the way to confirm it, in words.
-        what: String,
+        /// The difference, the limit, and the way to confirm it.
+        what: W,
     },
     /// The auditor's engine differs from both the trainer and the scalar reference.
     EngineFaulty {
@@ -96,9 +97,38 @@ pub enum Outcome {
         step: u32,
         /// The engine's name.
         engine: String,
-        /// The difference, in words.
-        what: String,
+        /// The difference.
+        what: W,
     },
+}
+
+impl<W> Outcome<W> {
+    /// On what ground; none of a match.
+    pub fn what(&self) -> Option<&W> {
+        use Outcome::*;
+        match self {
+            Matches => None,
+            Inconsistent { what, .. } | Diverges { what, .. } | MissingDecision { what, .. } => Some(what),
+            Incomplete { what } | UnboundedFreedom { what } | UnexplainedDecisions { what } => Some(what),
+            Unconfirmed { what, .. } | EngineFaulty { what, .. } => Some(what),
+        }
+    }
+
+    /// The same outcome on another ground.
+    pub fn map<V>(self, ground: impl FnOnce(W) -> V) -> Outcome<V> {
+        use Outcome::*;
+        match self {
+            Matches => Matches,
+            Inconsistent { step, what } => Inconsistent { step, what: ground(what) },
+            Diverges { step, what } => Diverges { step, what: ground(what) },
+            MissingDecision { step, what } => MissingDecision { step, what: ground(what) },
+            Incomplete { what } => Incomplete { what: ground(what) },
+            UnboundedFreedom { what } => UnboundedFreedom { what: ground(what) },
+            UnexplainedDecisions { what } => UnexplainedDecisions { what: ground(what) },
+            Unconfirmed { step, what } => Unconfirmed { step, what: ground(what) },
+            EngineFaulty { step, engine, what } => EngineFaulty { step, engine, what: ground(what) },
+        }
+    }
 }
 
 /// What a difference came to.
@@ -169,26 +199,6 @@ impl Report {
     pub fn is_complete(&self) -> bool {
         self.outcome == Outcome::Matches && self.steps_replayed() == self.plan.steps()
     }
-}
-
-/// The fields in which two records of one step differ, in words.
-pub fn differences(mine: &StepRecord, theirs: &StepRecord) -> Vec<String> {
-    let mut different = Vec::new();
-    let mut field = |name: &str, same: bool| {
-        if !same {
-            different.push(name.to_string());
-        }
-    };
-    field("state", mine.state == theirs.state);
-    field("batch", mine.batch == theirs.batch);
-    field("gradients", mine.gradients == theirs.gradients);
-    field("operators", mine.trace == theirs.trace);
-    field("rounding log", mine.log == theirs.log);
-    field("learning rate", mine.learning_rate == theirs.learning_rate);
-    field("clip factor", mine.clip == theirs.clip);
-    field("loss", mine.loss == theirs.loss);
-    field("cursor", mine.cursor == theirs.cursor);
-    different
 }
 
 /// The step of a record, 0 for the initial one.

@@ -40,7 +40,7 @@ pub struct Account {
     /// Whether products were native ones: then roundings were judged by nobody.
     pub native: bool,
     /// How the audit ended.
-    pub outcome: Outcome,
+    pub outcome: Outcome<String>,
     /// Steps that were replayed and came out as committed, as ranges first..=last; a range may be empty (last = first - 1).
     pub replayed: Vec<(u32, u32)>,
     /// The auditor's public key, as C2SP text; absent if nobody signed.

@@ -1,8 +1,9 @@
 //! What an audit concludes from rounding decisions: one that no honest kernel takes, confirmed by the scalar reference; and a
 //! difference that a missing one would explain. With operator traces [`super::localise`] tells more.
 
+use super::ground::{Explicable, Ground, differences};
 use super::replay::{other_log, reference_step};
-use super::report::{AuditError, Outcome, differences};
+use super::report::{AuditError, Outcome};
 use tiebreak_record::commit::record::StepRecord;
 use tiebreak_run::observers::tally::Tally;
 use tiebreak_run::run::dir::Run;
@@ -24,10 +25,10 @@ pub(crate) fn check_log(run: &Run, step: u32, theirs: &StepRecord) -> Result<(),
 pub(crate) fn without_meaning(run: &Run, tally: Option<&Tally>) -> Option<Outcome> {
     let rounding = run.job().rounding.as_ref()?;
     if let Some((key, why)) = rounding.excess(&run.program().micro.logged) {
-        return Some(Outcome::UnboundedFreedom { what: format!("{key} {why}") });
+        return Some(Outcome::UnboundedFreedom { what: Ground::Freedom { key, why } });
     }
     let what = tally?.unexplained(rounding.accumulation())?;
-    Some(Outcome::UnexplainedDecisions { what })
+    Some(Outcome::UnexplainedDecisions { what: Ground::Decisions(what) })
 }
 
 /// Whether a difference could come from a rounding that the log lacks: gradients differ, and nothing but what follows from
@@ -45,20 +46,13 @@ pub(crate) fn may_lack_a_decision(mine: &StepRecord, theirs: &StepRecord) -> boo
 
 /// The outcome for such a difference.
 pub(crate) fn missing(step: u32, mine: &StepRecord, theirs: &StepRecord) -> Outcome {
-    let what = format!(
-        "{} differ; a missing decision explains that as well as a trainer that computed something else",
-        differences(mine, theirs).join(", ")
-    );
+    let what = Ground::Explicable(Explicable::Fields(differences(mine, theirs)));
     Outcome::MissingDecision { step, what }
 }
 
 /// The outcome where a native auditor's step differs.
 pub(crate) fn not_replicated(step: u32, mine: &StepRecord, theirs: &StepRecord) -> Outcome {
-    let what = format!(
-        "{} differ from what this auditor's native kernels and the log give; audit with an exact engine (no --native) to find out why",
-        differences(mine, theirs).join(", ")
-    );
-    Outcome::MissingDecision { step, what }
+    Outcome::MissingDecision { step, what: Ground::NotReplicated(differences(mine, theirs)) }
 }
 
 /// What the scalar reference says of a step, whatever an engine saw: a match, a divergence, or that a missing decision would
@@ -76,13 +70,15 @@ pub fn reference_outcome(
     let (done, tally) = reference_step(run, before, theirs)?;
     let mine = done.record;
     Ok(match tally.first_illegal {
-        Some(illegal) if mine == *theirs => {
-            Outcome::Diverges { step, what: format!("by the rounding log, {illegal}") }
-        }
+        Some(illegal) if mine == *theirs => Outcome::Diverges { step, what: Ground::Decision(illegal) },
         _ if mine == *theirs => Outcome::Matches,
         _ if run.job().rounding.is_some() && may_lack_a_decision(&mine, theirs) => {
             missing(step, &mine, theirs)
         }
-        _ => Outcome::Diverges { step, what: differences(&mine, theirs).join(", ") },
+        _ => {
+            let fields = differences(&mine, theirs);
+            let what = Ground::Step { fields, micro_batches: Vec::new(), tensors: Vec::new() };
+            Outcome::Diverges { step, what }
+        }
     })
 }

@@ -5,26 +5,27 @@
 
 use std::sync::OnceLock;
 
-use super::origin::{self, Origin};
-use super::verdict::{Claim, DataSlices, Finding, Outcome, ProvenRecord, ProvenTensor, Scalar, Verdict};
+use super::evidence::binding::{self, state_nodes};
+use super::evidence::context::{Context, underivable};
+use super::evidence::origin::{self, Origin};
+use super::evidence::proven::{DataSlices, ProvenTensor, Scalar, wrong};
+use super::fact::{Fact, Right, Wrong};
+use super::verdict::{Claim, Finding, Outcome, ProvenRecord, Verdict};
 use tiebreak_contract::arith::{DType, float};
 use tiebreak_contract::program::graph::TensorType;
 use tiebreak_contract::program::phase::Phase;
-use tiebreak_contract::program::step::{Program, StateTensor, state_bytes};
+use tiebreak_contract::program::step::{Program, state_bytes};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::record::{Record, StepRecord};
-use tiebreak_record::commit::state::{digest_from_proof, state_digest};
 use tiebreak_record::commit::tensor::Hash;
-use tiebreak_record::commit::trace::{Places, leaf_name};
+use tiebreak_record::commit::trace::leaf_name;
 use tiebreak_record::commit::tree_head::{Head, Signed};
-use tiebreak_record::commit::{Malformed, merkle, multiproof, table, tensor};
-use tiebreak_record::job::computation::{Computation, ComputationError};
-use tiebreak_record::job::data::{Dataset, batch_digest};
-use tiebreak_record::job::initial::{Expected, InitialOrigin};
-use tiebreak_record::job::manifest::DataError;
-use tiebreak_record::job::manifest::{self, FileManifest, FileSlices, files_root};
-use tiebreak_record::job::{Granularity, JOB_MAX};
+use tiebreak_record::commit::{Malformed, tensor};
+use tiebreak_record::job::computation::Computation;
+use tiebreak_record::job::data::batch_digest;
+use tiebreak_record::job::initial::Expected;
+use tiebreak_record::job::manifest::{DataError, FileManifest};
 
 /// The most bytes of a batch that a check draws again.
 const BATCH_BYTES_MAX: u64 = 1 << 30;
@@ -48,35 +49,17 @@ pub struct Examination {
     pub outcome: Result<Outcome, Malformed>,
 }
 
-/// What every check establishes first.
-pub(super) struct Context {
-    pub computation: Computation,
-    pub run: Digest,
-    pub origin: InitialOrigin,
-    pub head: Head,
-    /// The key that the run names, which signed the head.
-    pub key: Option<PublicKey>,
-    /// Where nodes stand in a step's trace: listed when first asked for, since only jobs that commit operators bound their number.
-    pub places: OnceLock<Places>,
-}
-
-pub(super) fn wrong(why: impl Into<String>) -> Malformed {
-    Malformed::invalid("verdict", why)
-}
-
-/// Why there is no computation, as what is wrong with a file that was sent.
-pub(super) fn underivable(what: &'static str) -> impl Fn(ComputationError) -> Malformed {
-    move |error| match error {
-        ComputationError::TooLong => Malformed::TooLarge { what: "job", limit: JOB_MAX },
-        other => Malformed::invalid(what, other.to_string()),
-    }
-}
-
 /// What a claim came to: what convicts, or why nothing does.
 pub(super) enum Shown {
-    Wrong { step: u32, what: String },
-    Right(String),
-    Replay { step: u32 },
+    /// Whether a fact about a step holds.
+    Decided {
+        step: u32,
+        fact: Fact,
+        holds: bool,
+    },
+    Replay {
+        step: u32,
+    },
 }
 
 impl Verdict {
@@ -132,10 +115,10 @@ impl Verdict {
         });
         let signed = if key.is_some() { Signed::By } else { Signed::Unknown };
         Ok(match context.shown(self, steps)? {
-            Shown::Right(why) => Outcome::DoesNotConvict(why),
             Shown::Replay { step } => Outcome::NeedsReplay { step, run: context.run },
-            Shown::Wrong { step, what } => {
-                Outcome::Convicts(Finding { run: context.run, signed, step, what })
+            Shown::Decided { fact, holds: true, .. } => Outcome::DoesNotConvict(Right(fact)),
+            Shown::Decided { step, fact, holds: false } => {
+                Outcome::Convicts(Finding { run: context.run, signed, step, what: Wrong(fact) })
             }
         })
     }
@@ -193,18 +176,13 @@ impl Context {
         match (&verdict.claim, record) {
             (Claim::Initial, Record::Initial { state, .. }) => {
                 if state != self.computation.summary.initial {
-                    return Ok(shown(
-                        0,
-                        false,
-                        "record 0's state",
-                        "the initial state of its own computation",
-                    ));
+                    return Ok(shown(0, false, Fact::InitialRecord));
                 }
                 match self.origin.expected(&self.computation.program, self.computation.key())? {
                     Expected::State(expected) => {
                         steps.push(format!("the initial state follows from {}", self.origin.source()));
-                        let predicate = format!("the one that {} gives", self.origin.source());
-                        Ok(shown(0, state == expected, "the initial state", &predicate))
+                        let source = self.origin.source();
+                        Ok(shown(0, state == expected, Fact::InitialState { source }))
                     }
                     Expected::InFiles => Ok(Shown::Replay { step: 0 }),
                 }
@@ -224,7 +202,7 @@ impl Context {
                 }
                 steps.push(format!("record {} is under the head", last.index));
                 let same = roots.digest() == step.state;
-                Ok(shown(count, same, "the final record's state", "the last step's"))
+                Ok(shown(count, same, Fact::FinalState))
             }
             (claim, Record::Step { step, .. }) => {
                 if u64::from(step.step) != proven.index || step.step > self.computation.job.steps {
@@ -253,13 +231,13 @@ impl Context {
                 let rate = self.computation.job.schedule.learning_rate(step.step, self.computation.job.steps);
                 steps.push(format!("the schedule gives the pattern {rate:08x}"));
                 let same = step.learning_rate == rate;
-                Ok(shown(step.step, same, "the record's learning rate", "the schedule's"))
+                Ok(shown(step.step, same, Fact::LearningRate { patterns: [step.learning_rate, rate] }))
             }
             Claim::Cursor => {
                 let drawn = u64::from(step.step) * u64::from(self.computation.program.samples());
                 steps.push(format!("{drawn} samples are drawn up to step {}", step.step));
                 let same = step.cursor == drawn;
-                Ok(shown(step.step, same, "the record's cursor", "the number of samples drawn"))
+                Ok(shown(step.step, same, Fact::Cursor { cursor: step.cursor, drawn }))
             }
             Claim::Batch { files, slices } => self.batch(step, files, slices, steps),
             Claim::Step { .. } => Ok(Shown::Replay { step: step.step }),
@@ -267,73 +245,6 @@ impl Context {
                 Err(wrong("the record is of another kind than the claim needs"))
             }
         }
-    }
-
-    /// A record, after checking that the head covers it.
-    pub fn proven(&self, proven: &ProvenRecord, head: &Head) -> Result<Record, Malformed> {
-        let record = proven.under(head)?;
-        if *record.computation() != self.computation.id {
-            return Err(wrong("the record is of another computation"));
-        }
-        Ok(record)
-    }
-
-    /// Whether the head covers a record of this computation.
-    pub fn covers(&self, proven: &ProvenRecord) -> bool {
-        self.proven(proven, &self.head).is_ok()
-    }
-
-    /// Checks that `root` over `size` leaves commits to a named tensor at `index`.
-    pub fn committed(
-        &self,
-        root: &Digest,
-        (index, size): (usize, usize),
-        name: &str,
-        tensor: &ProvenTensor,
-    ) -> Result<(), Malformed> {
-        let leaf = table::leaf(name, &tensor.digest);
-        if merkle::root_from_proof(leaf, index as u64, size as u64, &tensor.proof)? != *root {
-            return Err(wrong(format!("{name} is not what the run committed to")));
-        }
-        Ok(())
-    }
-
-    /// Checks that a state digest commits to tensor `index` of the state.
-    pub(crate) fn state_commitment(
-        &self,
-        state: &Digest,
-        table: &[StateTensor],
-        index: usize,
-        tensor: &ProvenTensor,
-    ) -> Result<(), Malformed> {
-        if digest_from_proof(table, index, &tensor.digest, &tensor.proof)? != *state {
-            return Err(wrong(format!("{} is not what the run committed to", table[index].name)));
-        }
-        Ok(())
-    }
-
-    /// The record's trace root. Jobs that commit operators have a bound on their micro-batches, so listing the
-    /// nodes of a step is possible only after this.
-    pub(crate) fn trace_root<'s>(&self, step: &'s StepRecord) -> Result<&'s Digest, Malformed> {
-        let operators = self.computation.job.commit.granularity == Granularity::Operator;
-        step.trace.as_ref().filter(|_| operators).ok_or_else(|| wrong("the record commits to no operators"))
-    }
-
-    /// Where nodes stand in a step's trace.
-    pub fn places(&self) -> &Places {
-        self.places.get_or_init(|| Places::of(&self.computation.program))
-    }
-
-    pub(crate) fn trace_commitment(
-        &self,
-        step: &StepRecord,
-        phase: Phase,
-        node: usize,
-        tensor: &ProvenTensor,
-    ) -> Result<(), Malformed> {
-        let trace = self.trace_root(step)?;
-        let index = self.places().place(phase, node).ok_or_else(|| wrong("there is no such node"))?;
-        self.committed(trace, (index, self.places().count()), &leaf_name(phase, node), tensor)
     }
 
     fn binding(
@@ -345,58 +256,20 @@ impl Context {
         steps: &mut Vec<String>,
     ) -> Result<Shown, Malformed> {
         let trace = self.trace_root(step)?;
-        let state_nodes = state_nodes(&self.computation.program);
+        let program = &self.computation.program;
+        let state_nodes = state_nodes(program);
         let nodes: Vec<usize> = state_nodes.iter().copied().flatten().collect();
         if outputs.len() != nodes.len() || kept.len() != state_nodes.len() - nodes.len() {
             return Err(wrong("it lists another number of tensors than the state has"));
         }
         self.kept(step, &state_nodes, before, kept)?;
-        let mut leaves = Vec::new();
-        for (node, output) in nodes.into_iter().zip(outputs) {
-            let place = self.places().place(Phase::Update, node);
-            let place = place.ok_or_else(|| wrong("there is no such node"))?;
-            leaves.push((place, table::leaf(&leaf_name(Phase::Update, node), output).0));
-        }
-        leaves.sort_unstable();
-        let root = multiproof::root(multiproof::rfc6962, self.places().count(), &leaves, siblings)?;
-        if root != trace.0 {
+        let places = nodes.into_iter().map(|node| (Phase::Update, node));
+        if !self.traced(trace, places.zip(outputs), siblings)? {
             return Err(wrong("the outputs are not what the run committed to"));
         }
         steps.push(format!("{} outputs of the update are under the record's trace root", outputs.len()));
-        let (mut made, mut kept) = (outputs.iter(), kept.iter().map(|tensor| &tensor.digest));
-        let digest = |node: &Option<usize>| if node.is_some() { made.next() } else { kept.next() };
-        let digests: Option<Vec<Digest>> =
-            state_nodes.iter().map(digest).map(Option::<&Digest>::copied).collect();
-        let digests = digests.ok_or_else(|| wrong("it lists too few tensors"))?;
-        let same = state_digest(&self.computation.program.state(), &digests) == step.state;
-        Ok(shown(step.step, same, "the record's state", "the one that its own trace's update computed"))
-    }
-
-    /// Checks that frozen parameters, those state tensors that no node makes, are under the record before the step's.
-    pub fn kept(
-        &self,
-        step: &StepRecord,
-        nodes: &[Option<usize>],
-        before: Option<&ProvenRecord>,
-        kept: &[ProvenTensor],
-    ) -> Result<(), Malformed> {
-        if before.is_some() == kept.is_empty() {
-            return Err(wrong(
-                "it carries a record before the step's without frozen parameters, or these without it",
-            ));
-        }
-        let Some(before) = before else { return Ok(()) };
-        if before.index + 1 != u64::from(step.step) {
-            return Err(wrong("the record before the step is another step's"));
-        }
-        let state = self.proven(before, &self.head)?;
-        let table = self.computation.program.state();
-        let frozen = (0..).zip(nodes).filter(|(_, node)| node.is_none()).map(|(index, _)| index);
-        for (index, tensor) in frozen.zip(kept) {
-            let index: usize = index;
-            self.state_commitment(&state.state(), &table, index, tensor)?;
-        }
-        Ok(())
+        let same = binding::state(program, outputs, kept)? == step.state;
+        Ok(shown(step.step, same, Fact::State))
     }
 
     fn scalar(
@@ -416,7 +289,7 @@ impl Context {
                 return Err(wrong(format!("the job does not give the {name}")));
             }
             steps.push("the job does not clip: the factor is 1".into());
-            return Ok(shown(step.step, word == float::ONE, "the record's clip factor", "1"));
+            return Ok(shown(step.step, word == float::ONE, Fact::NoClip { pattern: word }));
         };
         self.trace_root(step)?;
         let Some(Origin::Node { phase, node }) = origin::scalar(&self.computation.program, scalar) else {
@@ -426,22 +299,7 @@ impl Context {
         steps.push(format!("{} is under the record's trace root", leaf_name(phase, node)));
         let ty = TensorType { dtype: DType::F32, shape: vec![1] };
         let same = tensor::digest(&ty, &word.to_le_bytes()) == output.digest;
-        Ok(shown(step.step, same, &format!("the record's {name}"), "the one that its own trace computed"))
-    }
-
-    /// The run's data, of which these slices are at hand.
-    pub(crate) fn data_in(
-        &self,
-        files: &[FileManifest],
-        carried: &[DataSlices],
-    ) -> Result<Dataset, Malformed> {
-        manifest::check(files)?;
-        if files_root(files) != self.computation.summary.data {
-            return Err(wrong("the manifest is not that of the run's data"));
-        }
-        let slices: Vec<(usize, FileSlices)> = carried.iter().map(DataSlices::parts).collect();
-        Dataset::from_slices(files, &slices, &self.computation.job.data, &self.computation.program.sample())
-            .map_err(|error| wrong(error.to_string()))
+        Ok(shown(step.step, same, Fact::Scalar { scalar, pattern: word }))
     }
 
     fn batch(
@@ -462,7 +320,7 @@ impl Context {
             dataset.batch(&self.computation.program, self.computation.key(), step.step).map_err(failed)?;
         steps.push("the batch was drawn from them again".into());
         let same = batch_digest(&self.computation.program, &batch) == step.batch;
-        Ok(shown(step.step, same, "the record's batch", "the one that seed and data give"))
+        Ok(shown(step.step, same, Fact::Batch))
     }
 }
 
@@ -473,17 +331,7 @@ fn batch_bytes(program: &Program) -> u64 {
     bytes.saturating_mul(u64::from(program.micro_batches))
 }
 
-/// Whether `subject` is the `predicate` that an honest one is.
-pub(super) fn shown(step: u32, same: bool, subject: &str, predicate: &str) -> Shown {
-    if same {
-        Shown::Right(format!("{subject} is {predicate}"))
-    } else {
-        Shown::Wrong { step, what: format!("{subject} is not {predicate}") }
-    }
-}
-
-/// The nodes of the update that make the state tensors, in the order of [`Program::state`]; none for frozen parameters.
-pub fn state_nodes(program: &Program) -> Vec<Option<usize>> {
-    let makers = program.update.makers();
-    program.state().into_iter().map(|tensor| makers.output(&tensor.name)).collect()
+/// A fact about a step holds, or does not.
+pub(super) fn shown(step: u32, holds: bool, fact: Fact) -> Shown {
+    Shown::Decided { step, fact, holds }
 }

@@ -1,6 +1,9 @@
 //! Two signed histories of one run.
 
-use super::check::{Context, Shown, shown, wrong};
+use super::check::{Shown, shown};
+use super::evidence::context::Context;
+use super::evidence::proven::wrong;
+use super::fact::Fact;
 use super::verdict::{Fork, ProvenRecord};
 use tiebreak_record::commit::tree_head::Head;
 use tiebreak_record::commit::{Malformed, merkle};
@@ -33,8 +36,7 @@ impl Context {
                     "the first {} records of the larger head's history have a root",
                     small.size
                 ));
-                let subject = format!("the history of {} records", small.size);
-                Ok(shown(0, part == small.root, &subject, "the beginning of the longer one"))
+                Ok(shown(0, part == small.root, Fact::History { records: small.size }))
             }
             (Fork::Record { record: there }, Some(here)) => {
                 self.proven(here, &self.head)?;
@@ -43,9 +45,8 @@ impl Context {
                     return Err(wrong("the two records are not at the same place"));
                 }
                 steps.push(format!("each head covers a record {}", here.index));
-                let subject = format!("record {} under one head", here.index);
                 let step = u32::try_from(here.index).unwrap_or(0);
-                Ok(shown(step, here.record == there.record, &subject, "the one under the other"))
+                Ok(shown(step, here.record == there.record, Fact::Record { index: here.index }))
             }
             _ => Err(wrong("a fork is shown by two heads alone or by two records")),
         }

@@ -3,19 +3,17 @@
 //! Everything here runs the scalar reference on verified bytes. It opens no file, starts no thread, reads no clock, and knows no network,
 //! no engine and no GPU. Whoever trusts a conviction trusts this crate and the two below it (`docs/REFEREE.md`).
 //!
-//! Start with [`verdict::Verdict::from_bytes`] and [`verdict::Verdict::check`]. [`leaf::expected`] is the checker of single elements;
+//! Start with [`verdict::Verdict::from_bytes`] and [`verdict::Verdict::check`]. [`evidence::leaf::expected`] is the checker of single elements;
 //! [`game`] is the dispute game as a pure state machine.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
 
 pub mod check;
-pub mod cone;
-mod fold;
+pub mod evidence;
+pub mod fact;
 mod fork;
 pub mod game;
-pub mod leaf;
-pub mod origin;
 pub mod rounding;
 pub mod size;
 mod tile;

@@ -1,9 +1,13 @@
 //! Rounding verdicts: one element of a logged product against the proved bound on what honest kernels compute.
 
-use super::check::{Context, Shown, wrong};
-use super::cone::{judged_from_slices, operands};
-use super::tile::{check_tile, undecided};
-use super::verdict::{LogSlices, ProvenTensor, Rounded, RoundingClaim};
+use super::check::{Shown, shown};
+use super::evidence::cone::{judged_from_slices, operands};
+use super::evidence::context::Context;
+use super::evidence::leaf::undecided;
+use super::evidence::proven::{ProvenTensor, wrong};
+use super::evidence::tile::check_tile;
+use super::fact::Fact;
+use super::verdict::{Rounded, RoundingClaim};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::word_from_bytes;
 use tiebreak_contract::program::graph::{Graph, TensorId};
@@ -12,9 +16,7 @@ use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::record::StepRecord;
 use tiebreak_record::commit::tensor::{self, Hash};
 use tiebreak_record::commit::trace::leaf_name;
-use tiebreak_record::rounding::Decision;
 use tiebreak_record::rounding::legal::Illegal;
-use tiebreak_record::rounding::log::{self, BlockPlace, SliceProof};
 
 impl Context {
     pub fn rounding(
@@ -47,26 +49,20 @@ impl Context {
             "the scalar reference computed element {} of {operator}: exact product {:e}, bound {:e}, legal {:e} to {:e}",
             claim.element, judged.exact.value, judged.bound, judged.range()[0], judged.range()[1]
         ));
-        let (pattern, legal, subject) = match &claim.rounded {
+        let (pattern, legal, logged) = match &claim.rounded {
             Rounded::Logged { block, log } => {
                 let place = (claim.micro_batch, claim.product, claim.element);
                 let decision = self.logged_decision(step, place, (*block, log), steps)?;
                 let decision = decision.ok_or_else(|| wrong("the log has no decision about the element"))?;
                 let pattern = judged.grid.pattern(decision.index(judged.grid, judged.exact.value));
-                (pattern, decision.is_of(judged.legal), "by the rounding log, ")
+                (pattern, decision.is_of(judged.legal), true)
             }
             Rounded::Committed { output, bytes, siblings } => {
                 let pattern = self.committed_value(step, claim, output, &bytes.0, &siblings.0, steps)?;
-                (pattern, judged.allows(pattern), "as committed, ")
+                (pattern, judged.allows(pattern), false)
             }
         };
-        if legal {
-            return Ok(Shown::Right(format!(
-                "element {} of {operator} has a value that an honest kernel may round to",
-                claim.element
-            )));
-        }
-        let illegal = Illegal {
+        let rounding = Illegal {
             micro_batch: claim.micro_batch,
             operator,
             product: claim.product,
@@ -76,42 +72,7 @@ impl Context {
             value: f32::from_bits(pattern),
             legal: judged.range(),
         };
-        Ok(Shown::Wrong { step: step.step, what: format!("{subject}{illegal}") })
-    }
-
-    /// The decision that the step's log has about element `element` of a product of a micro-batch, if it has one.
-    pub(crate) fn logged_decision(
-        &self,
-        step: &StepRecord,
-        (micro_batch, product, element): (u32, usize, usize),
-        (block, log): (u64, &LogSlices),
-        steps: &mut Vec<String>,
-    ) -> Result<Option<Decision>, Malformed> {
-        let root = step.log.as_ref().ok_or_else(|| wrong("the record commits no rounding log"))?;
-        let logged = &self.computation.program.micro.logged;
-        let parts = log::parts(&self.computation.program);
-        let number = micro_batch as usize * logged.len() + product;
-        let place = BlockPlace { part: number, elements: logged[product].elements() as u64, block };
-        let proof = SliceProof::from(log);
-        let proven = match proof.block(root, parts, place)? {
-            log::Shown::Block(proven) => proven,
-            // A part without a first block has no decisions; another block that is not there shows nothing.
-            log::Shown::Missing if block == 0 => return Ok(None),
-            log::Shown::Missing => return Err(wrong("the log's part has no such block")),
-            log::Shown::Malformed(why) => return Err(why),
-        };
-        if !proven.places().contains(&(element as u64)) {
-            return Err(wrong("the block of the log is about other elements"));
-        }
-        steps.push(format!(
-            "block {block} of part {number} of {parts} of the step's log is under the record's log root"
-        ));
-        let decisions = proven.decisions()?;
-        let place = decisions.binary_search_by_key(&(element as u64), |decision| decision.place).ok();
-        if let Some(place) = place {
-            steps.push(format!("decision {place} of the block's {} is about the element", decisions.len()));
-        }
-        Ok(place.map(|place| decisions[place]))
+        Ok(shown(step.step, legal, Fact::Rounding { logged, rounding }))
     }
 
     /// The element's value in the tile that the trace commits to, a binary32 pattern.

@@ -1,6 +1,6 @@
 //! How large verdicts are, from the program alone: what one element of each operator's output takes at worst.
 
-use super::leaf::{LeafError, worst_touched};
+use super::evidence::leaf::{LeafError, worst_touched};
 use tiebreak_contract::program::graph::TensorId;
 use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_contract::program::step::Program;
@@ -52,7 +52,7 @@ fn base64(bytes: usize) -> usize {
 /// the proven slices of every input. Job, records and head come on top, a few KiB.
 ///
 /// # Errors
-/// If the element can read more than [`super::leaf::READS_MAX`] elements.
+/// If the element can read more than [`super::evidence::leaf::READS_MAX`] elements.
 pub(crate) fn leaf_bytes(
     program: &Program,
     phase: Phase,
@@ -82,7 +82,7 @@ pub(crate) fn leaf_bytes(
 /// The greatest `leaf_bytes` of a node's elements, over some that are spread over its output.
 ///
 /// # Errors
-/// If an element can read more than [`super::leaf::READS_MAX`] elements.
+/// If an element can read more than [`super::evidence::leaf::READS_MAX`] elements.
 pub fn worst_leaf_bytes(program: &Program, phase: Phase, node: usize) -> Result<usize, LeafError> {
     let graph = graph_of(program, phase);
     let len = graph.tensor(graph.nodes[node].output).len();

@@ -5,76 +5,18 @@
 
 use serde::{Deserialize, Serialize};
 
-use tiebreak_contract::program::phase::Phase;
+pub use super::evidence::proven::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor, Scalar};
+use super::fact::{Right, Wrong};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 pub use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
 use tiebreak_record::commit::tree_head::Signed;
 use tiebreak_record::job::identity::{RunSummary, other_contract};
-use tiebreak_record::job::manifest::{FileManifest, FileSlices};
-use tiebreak_record::rounding::log::SliceProof;
+use tiebreak_record::job::manifest::FileManifest;
 
 /// The most bytes of a verdict file.
 pub const VERDICT_MAX: u64 = 1 << 28;
 const FORMAT: u32 = 2;
-
-/// A leaf of a trace, state or batch root.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ProvenTensor {
-    /// The tensor's digest.
-    pub digest: Digest,
-    /// The inclusion proof of the leaf, in the tree of the root.
-    pub proof: Vec<Digest>,
-}
-
-/// The slices of one input tensor that the elements in question need.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ProvenInput {
-    /// The tensor in the graph of the node's phase.
-    pub tensor: u32,
-    /// The tensor's digest, and the proof that the run commits to it.
-    pub commitment: ProvenTensor,
-    /// Which slices, ascending.
-    pub slices: Vec<usize>,
-    /// Their bytes, one after another.
-    pub bytes: Base64,
-    /// What proves them together ([`tiebreak_record::commit::multiproof`]).
-    pub siblings: Hashes,
-}
-
-/// The phase of a node, as files write it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PhaseName {
-    /// The gradient of micro-batch i.
-    Micro(u32),
-    /// The i-th addition of the accumulation tree.
-    Accumulate(u32),
-    /// The update of the state.
-    Update,
-}
-
-impl From<Phase> for PhaseName {
-    fn from(phase: Phase) -> PhaseName {
-        match phase {
-            Phase::Micro(i) => PhaseName::Micro(i),
-            Phase::Accumulate(i) => PhaseName::Accumulate(i),
-            Phase::Update => PhaseName::Update,
-        }
-    }
-}
-
-impl From<PhaseName> for Phase {
-    fn from(name: PhaseName) -> Phase {
-        match name {
-            PhaseName::Micro(i) => Phase::Micro(i),
-            PhaseName::Accumulate(i) => Phase::Accumulate(i),
-            PhaseName::Update => Phase::Update,
-        }
-    }
-}
 
 /// What the trainer disclosed of a tile: with it, one wrong element suffices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,35 +74,6 @@ pub enum Rounded {
     },
 }
 
-/// Slices of a rounding log: those of its index, and of a block of decisions with the entries that say where it is
-/// ([`SliceProof`]), or those that a challenger lacks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LogSlices {
-    /// Bytes of the log.
-    pub len: u32,
-    /// The slices that are carried, ascending.
-    pub slices: Vec<usize>,
-    /// Their bytes, one after another.
-    pub bytes: Base64,
-    /// The BLAKE3 hashes that prove them in the log's root.
-    pub siblings: Hashes,
-}
-
-impl From<SliceProof> for LogSlices {
-    fn from(proof: SliceProof) -> LogSlices {
-        let SliceProof { len, slices, bytes, siblings } = proof;
-        LogSlices { len, slices, bytes: Base64(bytes), siblings: Hashes(siblings) }
-    }
-}
-
-impl From<&LogSlices> for SliceProof {
-    fn from(log: &LogSlices) -> SliceProof {
-        let LogSlices { len, slices, bytes, siblings } = log.clone();
-        SliceProof { len, slices, bytes: bytes.0, siblings: siblings.0 }
-    }
-}
-
 /// A logged product's element was rounded to a value that no honest kernel rounds to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -191,54 +104,6 @@ pub struct WeightsClaim {
     /// seed, and of no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<DataSlices>,
-}
-
-/// A scalar of a record that an output of the step's graphs gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scalar {
-    /// The clip factor.
-    Clip,
-    /// The mean loss.
-    Loss,
-}
-
-impl Scalar {
-    /// The name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Scalar::Clip => "clip factor",
-            Scalar::Loss => "loss",
-        }
-    }
-}
-
-/// Slices of a file of the run's data.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DataSlices {
-    /// The file's place in the run's manifest.
-    pub file: usize,
-    /// Which slices of 1024 bytes, ascending.
-    pub slices: Vec<usize>,
-    /// Their bytes, one after another.
-    pub bytes: Base64,
-    /// What proves them together under the file's root ([`tiebreak_record::commit::multiproof`]).
-    pub siblings: Hashes,
-}
-
-impl DataSlices {
-    /// The file's place, and its slices.
-    pub fn parts(&self) -> (usize, FileSlices) {
-        let DataSlices { file, slices, bytes, siblings } = self.clone();
-        (file, FileSlices { slices, bytes: bytes.0, siblings: siblings.0 })
-    }
-}
-
-impl From<(usize, FileSlices)> for DataSlices {
-    fn from((file, FileSlices { slices, bytes, siblings }): (usize, FileSlices)) -> DataSlices {
-        DataSlices { file, slices, bytes: Base64(bytes), siblings: Hashes(siblings) }
-    }
 }
 
 /// What shows that two heads are of different histories.
@@ -377,12 +242,12 @@ struct PreambleRun {
 }
 
 /// What a check found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// The evidence shows it, whoever wrote the file.
     Convicts(Finding),
     /// The evidence is consistent with an honest trainer.
-    DoesNotConvict(String),
+    DoesNotConvict(Right),
     /// The claim can only be checked by replaying the step from the run.
     NeedsReplay {
         /// The step to replay.
@@ -392,8 +257,8 @@ pub enum Outcome {
     },
 }
 
-/// A conviction in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A conviction.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     /// The run id.
     pub run: Digest,
@@ -401,8 +266,8 @@ pub struct Finding {
     pub signed: Signed,
     /// The step, 0 for the initial state and for a fork.
     pub step: u32,
-    /// The finding, in words.
-    pub what: String,
+    /// What the trainer signed that no honest one signs.
+    pub what: Wrong,
 }
 
 impl Verdict {

@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::check::{Context, Shown, shown, wrong};
-use super::tile::check_slices;
+use super::check::{Shown, shown};
+use super::evidence::context::Context;
+use super::evidence::proven::wrong;
+use super::evidence::tile::check_slices;
+use super::fact::Fact;
 use super::verdict::{DataSlices, WeightsClaim};
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_record::commit::digest::Digest;
@@ -36,7 +39,12 @@ impl Context {
         let word = claim.state.bytes.0[start..].first_chunk::<4>().copied().map(u32::from_le_bytes);
         let word = word.ok_or_else(|| wrong("the element is not in its slice"))?;
         steps.push(format!("element {element} of {} is under record 0's state", tensor.name));
-        let subject = format!("element {element} of {} in the initial state", tensor.name);
+        let fact = |drawn, due| Fact::InitialElement {
+            tensor: tensor.name.clone(),
+            element,
+            drawn,
+            patterns: [word, due],
+        };
         let drawn = Drawn::of(&self.computation.job, self.computation.key());
         let InitialOrigin::Weights { files } = &self.origin else {
             return Err(wrong("the run does not begin from weights"));
@@ -45,13 +53,13 @@ impl Context {
             (Some(file), false) => {
                 let expected = self.in_weights(files, tensor, element, file)?;
                 steps.push(format!("the file's header and element {element} are under the file's root"));
-                Ok(shown(0, word == expected, &subject, "the one in the weights' file"))
+                Ok(shown(0, word == expected, fact(false, expected)))
             }
             (None, true) => {
                 let (_, init) = self.computation.program.state_with_init().swap_remove(index);
                 let expected = drawn.elements(index, [element, 1], init)[0];
                 steps.push(format!("the job draws {} from the seed", tensor.name));
-                Ok(shown(0, word == expected, &subject, "the one that the seed gives"))
+                Ok(shown(0, word == expected, fact(true, expected)))
             }
             // A file may have the tensor too, with other numbers.
             (Some(_), true) => Err(wrong("the job takes the tensor from no file of weights")),

@@ -1,6 +1,7 @@
-//! How a run begins: what it will be is derived first, then its folder is made.
+//! How a run begins: what it will be is derived first, then it is made.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tiebreak_contract::program::encoding::encode;
 use tiebreak_contract::program::step::Program;
@@ -15,14 +16,13 @@ use tiebreak_record::job::manifest::files_root;
 use tiebreak_record::job::spec::DataFiles;
 use tiebreak_run::run::checked::{Checked, Watch};
 use tiebreak_run::run::companions::Companions;
-use tiebreak_run::run::create::{NewRun, create};
+use tiebreak_run::run::create::{NewRun, check_unused, create};
 use tiebreak_run::run::data::{JobData, contents};
 use tiebreak_run::run::dir::{Run, RunFile};
-use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::job_files::refuse_private_key;
-use tiebreak_run::run::paths::RunPaths;
 use tiebreak_run::run::{
-    JobFiles, RunError, check_thresholds, evaluation, initial, read_job, read_logged_job, read_program,
+    JobFiles, RunError, Store, Stored, check_thresholds, evaluation, initial, names, read_job,
+    read_logged_job, read_program,
 };
 
 /// How to begin a run.
@@ -31,8 +31,8 @@ pub struct Beginning<'a> {
     pub job: &'a Path,
     /// A folder whose files the job may name too, besides those in its own.
     pub data_root: Option<&'a Path>,
-    /// The run's folder, to be created.
-    pub out: &'a Path,
+    /// Where the run is to be kept.
+    pub out: Arc<dyn Store>,
     /// The key that signs the heads; absent for an unsigned run.
     pub key: Option<&'a PrivateKey>,
     /// Randomness that the trainer did not choose, part of the seed.
@@ -45,7 +45,7 @@ pub struct Beginning<'a> {
 
 /// A run that is not made yet: all that it will be, with nothing written.
 pub struct Prepared {
-    layout: RunPaths,
+    store: Arc<dyn Store>,
     file: RunFile,
     job: Job,
     job_text: String,
@@ -83,12 +83,11 @@ impl Prepared {
         watch: Watch,
     ) -> Result<Prepared, RunError> {
         let Beginning { job: job_path, data_root, out, key, challenge, logged, nonce } = beginning;
-        let layout = RunPaths { root: out.to_path_buf() };
-        if layout.run_json().exists() {
+        if Stored::new(out, Path::new(&out.place()), names::RUN_JSON).is_here() {
             let why = "is a run already: go on with --resume, or choose another folder";
-            return Err(RunError::Refused(format!("{} {why}", out.display())));
+            return Err(RunError::Refused(format!("{} {why}", out.place())));
         }
-        layout.check_unused()?;
+        check_unused(&**out)?;
         let (job_text, job) = if *logged { read_logged_job(job_path) } else { read_job(job_path) }?;
         let files = JobFiles::new(job_path, *data_root)?;
         let (program, _) = read_program(&files, &job)?;
@@ -119,7 +118,8 @@ impl Prepared {
             data: data.manifest.clone(),
         };
         let evaluation = evaluation_files(&files, &job, &program, &companions, watch)?;
-        Ok(Prepared { layout, file, job, job_text, program, data, state, evaluation, companions })
+        let store = out.clone();
+        Ok(Prepared { store, file, job, job_text, program, data, state, evaluation, companions })
     }
 
     /// The files of which the run will hold a copy, with the bytes of each.
@@ -127,13 +127,13 @@ impl Prepared {
         self.data.copied(&self.job).into_iter().chain(self.companions.sources()).collect()
     }
 
-    /// Makes the run's folder: job, data and identity.
+    /// Makes the run: job, data and identity.
     ///
     /// # Errors
     /// If a file cannot be read or written. Then nothing new is left.
-    pub fn create(&self, disk: &Disk) -> Result<Run, RunError> {
+    pub fn create(&self) -> Result<Run, RunError> {
         if self.job.data.copy {
-            evaluation::copy(disk, &self.layout, &self.evaluation)?;
+            evaluation::copy(&self.store, &self.evaluation)?;
         }
         let table = self.program.state();
         let new = NewRun {
@@ -141,15 +141,15 @@ impl Prepared {
             job_text: &self.job_text,
             program: &encode(&self.program),
             logged: self.job.rounding.is_some(),
-            data: &self.data.sources,
-            copied: self.job.data.copy,
+            trees: self.data.sources.iter().map(|(_, tree)| tree).collect(),
+            copied: self.data.copied(&self.job).into_iter().map(|(path, _)| path).collect(),
             initial: self.state.as_ref().map(|state| (&table[..], &state[..])),
             companions: &self.companions,
         };
-        create(disk, &self.layout, &new)?;
+        create(&self.store, &new)?;
         let paths = self.data.sources.iter().map(|(path, _)| path).chain(&self.evaluation);
         let folders = paths.filter_map(|path| Some(path.parent()?.to_path_buf())).collect::<Vec<_>>();
-        Ok(Run::open(&self.layout.root)?.with_data(folders))
+        Ok(Run::of(self.store.clone())?.with_data(folders))
     }
 }
 
@@ -184,12 +184,12 @@ pub fn evaluation_files(
     Ok(paths)
 }
 
-/// Creates the folder of a run: job, data and identity.
+/// Begins a run: job, data and identity.
 ///
 /// # Errors
 /// As [`Prepared::new`] and [`Prepared::create`].
-pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
-    Prepared::new(beginning)?.create(disk)
+pub fn begin(beginning: &Beginning) -> Result<Run, RunError> {
+    Prepared::new(beginning)?.create()
 }
 
 /// [`begin`], whatever the job's thresholds are: how the tests play trainers who give themselves more freedom than they may have.
@@ -197,6 +197,6 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
 /// # Errors
 /// As [`begin`].
 #[cfg(feature = "testing")]
-pub fn begin_with_any_thresholds(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
-    Prepared::of(beginning, |_, _, _| Ok(()), &mut |_, _| {})?.create(disk)
+pub fn begin_with_any_thresholds(beginning: &Beginning) -> Result<Run, RunError> {
+    Prepared::of(beginning, |_, _, _| Ok(()), &mut |_, _| {})?.create()
 }

@@ -14,11 +14,11 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::record::{Record, StepRecord};
 use tiebreak_record::commit::tree_head::Head;
-use tiebreak_run::run::RunError;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::paths::RunPaths;
 use tiebreak_run::run::transcript::{self, TranscriptWriter};
+use tiebreak_run::run::{Folder, RunError, names};
 
 /// A small GPT, every operator of every step committed.
 const JOB: &str = r#"steps = 8
@@ -58,18 +58,16 @@ fn key() -> Result<PrivateKey, RunError> {
 /// # Errors
 /// If a file of the run cannot be read or written.
 pub fn rewrite(run: &Run, key: &PrivateKey, edit: impl FnOnce(&mut Vec<Record>)) -> Result<(), RunError> {
-    let disk = Disk::default();
-    let (mut history, _) = transcript::read(&run.layout.transcript())?;
+    let (mut history, _) = transcript::read(run.at(names::TRANSCRIPT))?;
     edit(&mut history.records);
-    disk.remove(&run.layout.transcript())?;
+    run.at(names::TRANSCRIPT).remove()?;
     let heads = run.layout.heads();
     fs::remove_dir_all(&heads).map_err(RunError::io(&heads))?;
-    disk.create_folder(&heads)?;
-    let (mut writer, _) = TranscriptWriter::open(&disk, &run.layout.transcript(), 0)?;
+    let (mut writer, _) = TranscriptWriter::open(run.at(names::TRANSCRIPT), 0)?;
     for record in &history.records {
-        writer.append(&disk, record)?;
+        writer.append(record)?;
     }
-    writer.sync(&disk)?;
+    writer.sync()?;
     sign(run, key, writer.size(), writer.root())
 }
 
@@ -79,7 +77,7 @@ pub fn rewrite(run: &Run, key: &PrivateKey, edit: impl FnOnce(&mut Vec<Record>))
 /// If it cannot be written.
 pub fn sign(run: &Run, key: &PrivateKey, size: u64, root: Digest) -> Result<(), RunError> {
     let note = Head { run: run.id, size, root }.to_note(Some(key));
-    Disk::default().replace(&run.layout.head(size), note.as_bytes())
+    run.at(names::head(size)).replace(note.as_bytes())
 }
 
 /// The record of a step, if it is there.
@@ -186,24 +184,24 @@ impl Writer<'_> {
     /// Trains a run of a job, as a cheat or honestly.
     fn train(&mut self, name: &str, job: &str, cheat: Option<Kind>) -> Result<Run, TrainError> {
         (self.begun)(name);
-        let (disk, key) = (Disk::default(), key()?);
+        let key = key()?;
         let (job, out) = (self.folder.join(job), self.run_folder(name));
         let beginning = Beginning {
             job: &job,
             data_root: None,
-            out: &out,
+            out: Folder::at(&out),
             key: Some(&key),
             challenge: None,
             logged: false,
             nonce: [9; 16],
         };
-        let run = begin(&disk, &beginning)?;
+        let run = begin(&beginning)?;
         let mut cpu = Cpu::new(0)?;
         match cheat {
-            None => train(&disk, &run, &mut cpu, Some(&key), &mut Silent)?,
+            None => train(&run, &mut cpu, Some(&key), &mut Silent)?,
             Some(kind) => {
                 let mut cheat = Cheat { kind, step: CHEATED };
-                train_as(&disk, &run, &mut cpu, Some(&key), &mut cheat, &mut Silent)?
+                train_as(&run, &mut cpu, Some(&key), &mut cheat, &mut Silent)?
             }
         };
         Ok(run)
@@ -256,7 +254,7 @@ impl Writer<'_> {
             self.audit(&name, about, exit);
         }
         let run = self.copy("history-forked")?;
-        let (history, _) = transcript::read(&run.layout.transcript())?;
+        let (history, _) = transcript::read(run.at(names::TRANSCRIPT))?;
         sign(&run, &key()?, 4, history.leaves[0])?;
         self.audit("history-forked", "two heads are of two histories", 1);
         Ok(())

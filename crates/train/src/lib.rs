@@ -45,10 +45,9 @@ use tiebreak_record::job::Granularity;
 use tiebreak_record::job::data::{self, Dataset};
 use tiebreak_record::job::initial::InitialOrigin;
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::gradients::GradientsWriter;
 use tiebreak_run::run::transcript::{Transcript, TranscriptWriter};
-use tiebreak_run::run::{RunError, checkpoint, initial, lock, traces};
+use tiebreak_run::run::{RunError, checkpoint, initial, names, traces};
 use tiebreak_run::step::finite::{self, FirstValue, NotFinite, Place};
 use tiebreak_run::step::{
     CommittedStep, Roundings, StepError, StepRequest, Watch, scalars, state_digests, state_root,
@@ -130,7 +129,6 @@ fn trace_bytes(run: &Run) -> u64 {
 }
 
 struct Trainer<'a> {
-    disk: &'a Disk,
     run: &'a Run,
     key: Option<&'a PrivateKey>,
     writer: TranscriptWriter,
@@ -157,13 +155,12 @@ enum By<'a, 'b> {
 /// # Errors
 /// If the engine fails, a file cannot be read or written, or a step that was done before comes out differently.
 pub fn train(
-    disk: &Disk,
     run: &Run,
     engine: &mut dyn Engine,
     key: Option<&PrivateKey>,
     progress: &mut dyn Progress,
 ) -> Result<Digest, TrainError> {
-    train_by(disk, run, engine, key, By::Alone(&mut Honest), progress)
+    train_by(run, engine, key, By::Alone(&mut Honest), progress)
 }
 
 /// [`train`], as a trainer who need not be honest: how the tests and the demo plant a cheat.
@@ -172,14 +169,13 @@ pub fn train(
 /// As [`train`].
 #[cfg(feature = "testing")]
 pub fn train_as(
-    disk: &Disk,
     run: &Run,
     engine: &mut dyn Engine,
     key: Option<&PrivateKey>,
     conduct: &mut dyn Conduct,
     progress: &mut dyn Progress,
 ) -> Result<Digest, TrainError> {
-    train_by(disk, run, engine, key, By::Alone(conduct), progress)
+    train_by(run, engine, key, By::Alone(conduct), progress)
 }
 
 /// [`train`], by rank 0 of several: the others run [`ranks::worker::work`]. The run has the bytes of one process.
@@ -187,14 +183,13 @@ pub fn train_as(
 /// # Errors
 /// As [`train`]; also if a rank is lost, silent, or computes something else than the others.
 pub fn train_over(
-    disk: &Disk,
     run: &Run,
     engine: &mut dyn Engine,
     key: Option<&PrivateKey>,
     mut lead: Lead,
     progress: &mut dyn Progress,
 ) -> Result<Digest, TrainError> {
-    let trained = train_by(disk, run, engine, key, By::Ranks(&mut lead), progress);
+    let trained = train_by(run, engine, key, By::Ranks(&mut lead), progress);
     if let Err(error) = &trained
         && !error.is_an_end()
     {
@@ -204,20 +199,19 @@ pub fn train_over(
 }
 
 fn train_by(
-    disk: &Disk,
     run: &Run,
     engine: &mut dyn Engine,
     key: Option<&PrivateKey>,
     mut by: By,
     progress: &mut dyn Progress,
 ) -> Result<Digest, TrainError> {
-    let _lock = lock::hold(&run.layout)?;
+    let _lock = run.lock()?;
     if key.map(|key| key.public().to_text()) != run.file.trainer_key {
         let why = "the run was begun with another key, or with none: give the same --key";
         return Err(RunError::Refused(why.into()).into());
     }
     let published = run.head_sizes()?.last().copied().unwrap_or(0);
-    let (writer, before) = TranscriptWriter::open(disk, &run.layout.transcript(), published)?;
+    let (writer, before) = TranscriptWriter::open(run.at(names::TRANSCRIPT), published)?;
     if let Some(index) = before.records.iter().position(|record| *record.computation() != run.computation.id)
     {
         let why = format!("record {index} is of another computation");
@@ -226,10 +220,10 @@ fn train_by(
     let gradients = match run.job().commit.granularity {
         Granularity::Step => None,
         Granularity::Microbatch | Granularity::Operator => {
-            Some(GradientsWriter::open(&run.layout.gradients())?)
+            Some(GradientsWriter::open(run.at(names::GRADIENTS))?)
         }
     };
-    let mut trainer = Trainer { disk, run, key, writer, gradients, before, told: false };
+    let mut trainer = Trainer { run, key, writer, gradients, before, told: false };
     if progress.stops_at_not_finite() {
         trainer.finite_before()?;
     }
@@ -394,7 +388,7 @@ impl Trainer<'_> {
         for step in self.run.checkpoint_steps()?.into_iter().rev() {
             let Some(record) = self.before.records.get(step as usize) else { continue };
             let path = self.run.layout.checkpoint(step);
-            let tensors = checkpoint::read(&path, &table)?;
+            let tensors = checkpoint::read(self.run.at(names::checkpoint(step)), &table)?;
             let digests = tensor_digests(&table, &tensors);
             if state_digest(&table, &digests) != record.state() {
                 return Err(RunError::invalid(&path, "the checkpoint is not the state of its record").into());
@@ -424,13 +418,13 @@ impl Trainer<'_> {
     fn keep(&mut self, done: CommittedStep, step: u32, device: &str) -> Result<(), TrainError> {
         let run = self.run;
         if let Some(trace) = &done.trace {
-            traces::write(self.disk, &run.layout.trace(step), trace)?;
+            traces::write(&run.at(names::trace(step)), trace)?;
         }
         if let Some((log, _)) = &done.log {
-            self.disk.replace(&run.layout.log(step), log.bytes())?;
+            run.at(names::log(step)).replace(log.bytes())?;
         }
         if let Some(gradients) = &mut self.gradients {
-            gradients.write(self.disk, step, &done.gradients)?;
+            gradients.write(step, &done.gradients)?;
         }
         self.append(Record::Step { computation: run.computation.id, step: done.record }, step, device)?;
         if step.is_multiple_of(run.job().commit.head_every) && step < run.job().steps {
@@ -443,7 +437,7 @@ impl Trainer<'_> {
     fn model(&self, session: &mut Session) -> Result<(), TrainError> {
         let parameters = self.run.program().released();
         let table = &self.run.program().state()[..parameters];
-        checkpoint::write(self.disk, &self.run.layout.model(), table, |show| {
+        checkpoint::write(self.run.at(names::MODEL), table, |show| {
             session.visit_state(|i, bytes| {
                 if i < parameters {
                     show(bytes);
@@ -481,22 +475,22 @@ impl Trainer<'_> {
         match self.before.records.get(index as usize) {
             Some(have) if *have == record => Ok(()),
             Some(_) => Err(TrainError::NotReproduced { step: index, device: device.to_string() }),
-            None => Ok(self.writer.append(self.disk, &record)?),
+            None => Ok(self.writer.append(&record)?),
         }
     }
 
     /// Makes all records, and what they commit, last.
     fn sync(&self) -> Result<(), RunError> {
         if let Some(gradients) = &self.gradients {
-            gradients.sync(self.disk)?;
+            gradients.sync()?;
         }
-        self.writer.sync(self.disk)
+        self.writer.sync()
     }
 
     /// Publishes the head over the first `size` records, unless it is out already.
     fn publish_head(&mut self, size: u64) -> Result<(), TrainError> {
-        let path = self.run.layout.head(size);
-        if path.exists() {
+        let file = self.run.at(names::head(size));
+        if file.is_file() {
             return Ok(());
         }
         self.sync()?;
@@ -504,14 +498,14 @@ impl Trainer<'_> {
         let root =
             if size == self.writer.size() { self.writer.root() } else { self.before.root(size as usize) };
         let head = Head { run: self.run.id, size, root };
-        Ok(self.disk.replace(&path, head.to_note(self.key).as_bytes())?)
+        Ok(file.replace(head.to_note(self.key).as_bytes())?)
     }
 
     /// Writes the state after `step`.
     fn checkpoint(&self, session: &mut Session, step: u32) -> Result<(), TrainError> {
-        let path = self.run.layout.checkpoint(step);
-        if !path.exists() {
-            checkpoint::write(self.disk, &path, &self.run.program().state(), |show| {
+        let file = self.run.at(names::checkpoint(step));
+        if !file.is_file() {
+            checkpoint::write(file, &self.run.program().state(), |show| {
                 session.visit_state(|_, bytes| show(bytes))?;
                 Ok::<(), TrainError>(())
             })?;
@@ -529,7 +523,7 @@ impl Trainer<'_> {
         let old = due.iter().take(due.len().saturating_sub(kept));
         // What was written when somebody asked for the end is of no use any more when one that is due comes after it.
         let passed = extra.iter().filter(|&&step| due.last().is_some_and(|&last| last > step));
-        old.chain(passed).try_for_each(|&step| self.disk.remove(&self.run.layout.checkpoint(step)))?;
+        old.chain(passed).try_for_each(|&step| self.run.at(names::checkpoint(step)).remove())?;
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ pub mod job;
 pub mod key;
 pub mod log;
 pub mod logits;
+pub mod monitor;
 pub mod op;
 pub mod plot;
 pub mod program;

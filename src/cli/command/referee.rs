@@ -11,7 +11,7 @@ use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
 use crate::cli::args::terms::{beside, read_terms};
 use crate::cli::args::{key, verdict_file};
-use crate::cli::view::parties::Parties;
+use crate::cli::view::parties::{Parties, result_json};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
 use crate::commit::digest::Digest;
 use crate::commit::keys::{PrivateKey, PublicKey};
@@ -410,16 +410,15 @@ fn referee(printer: Printer, args: Play) -> CommandResult {
             }
         }
     })?;
-    let result = referee.result().cloned();
-    let result = result.ok_or_else(|| Failure::new(Exit::Undecided, "the game has no result"))?;
+    let result = referee.result().ok_or_else(|| Failure::new(Exit::Undecided, "the game has no result"))?;
     let events: Vec<Event> = entries.iter().filter_map(event).collect();
     let messages = events.iter().filter(|event| event.party.is_some()).count();
     let milliseconds = entries.last().map_or(0, Entry::at);
-    let verdict = GameVerdict::new(terms, events, result.clone(), &private);
+    let verdict = GameVerdict::new(terms, events, result, &private);
     let bytes = verdict.to_bytes();
     let written = verdict_file::save_bytes(&args.out, &bytes)?;
-    let exit = parties.exit(&result);
-    let mut lines = parties.lines(&result);
+    let exit = parties.exit(result);
+    let mut lines = parties.lines(result);
     let size = bytes_text(bytes.len() as u64);
     lines.push(format!(
         "  {messages} answers in {}; verdict: {}, {size}",
@@ -429,7 +428,7 @@ fn referee(printer: Printer, args: Play) -> CommandResult {
     printer.result(
         lines,
         &json!({
-            "game": game, "result": result, "messages": messages, "milliseconds": milliseconds, "bound": referee.bound(),
+            "game": game, "result": result_json(result), "messages": messages, "milliseconds": milliseconds, "bound": referee.bound(),
             "verdict_file": written, "verdict_bytes": bytes.len(), "exit": exit as u8,
         }),
     );

@@ -10,7 +10,9 @@ use crate::audit::{
 };
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::limits::Limits;
-use crate::cli::view::outcome::{exit, headline, outcome_exit, outcome_text, seconds_text};
+use crate::cli::view::outcome::{
+    exit, headline, outcome_exit, outcome_json, outcome_text, report_json, seconds_text,
+};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::job::Granularity;
 
@@ -71,7 +73,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if let Some(index) = args.microbatch {
         let outcome = micro_batch(&run, engine.as_mut(), &checked, args.step, index)?;
         let text = format!("micro-batch {index} on {}: {}", engine.describe(), outcome_text(&outcome));
-        printer.result(text, &json!({ "step": args.step, "microbatch": index, "outcome": outcome }));
+        printer.result(
+            text,
+            &json!({ "step": args.step, "microbatch": index, "outcome": outcome_json(&outcome) }),
+        );
         return Ok(outcome_exit(&outcome));
     }
     let limit = args.limits.time();
@@ -80,6 +85,6 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if verdict.is_some() {
         lines.push("  tiebreak audit writes the verdict".into());
     }
-    printer.result(lines, &report);
+    printer.result(lines, &report_json(&report));
     Ok(exit(&report))
 }

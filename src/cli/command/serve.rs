@@ -1,7 +1,7 @@
 //! `tiebreak serve`.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::ValueEnum;
@@ -19,8 +19,8 @@ use crate::net::folder::Answers;
 use crate::net::server::{Server, ServerLimits};
 use crate::net::stop::on_stop;
 use crate::party::{Gatherer, Gathering, Party, challenger};
-use crate::run::RunError;
 use crate::run::disk::Disk;
+use crate::run::{Folder, RunError};
 
 /// Answer as a party of a dispute game, over HTTP or in a folder that the referee writes to.
 #[derive(clap::Args)]
@@ -113,11 +113,11 @@ fn responder(
     let mut engine = open_exact(&args.engine)?;
     let data: Vec<PathBuf> = args.data.iter().cloned().collect();
     let Some(run) = &args.run else {
-        let out = args.challenge.clone().unwrap_or_default();
+        let out = Folder::at(args.challenge.as_deref().unwrap_or(Path::new("")));
         let progress = Box::new(|step| tracing::info!(step, "replayed under the trainer's logs"));
         let (weights, earlier) = (args.weights.clone(), args.earlier_run.clone());
         let with = Gathering { terms, out, data, weights, earlier, key, engine, progress };
-        return Ok(Box::new(Gatherer::open(Disk::default(), with)?));
+        return Ok(Box::new(Gatherer::open(with)?));
     };
     let mut run = args.limits.open_with_data(run, args.data.as_ref())?;
     if let Some(folder) = &args.challenge {
@@ -126,7 +126,8 @@ fn responder(
             Failure::new(Exit::Usage, format!("{}: {why}", args.terms.display()))
         })?;
         let bar = printer.bar(u64::from(run.job().steps), "steps");
-        run = challenger(&Disk::default(), &run, &claim, folder, engine.as_mut(), |step| {
+        let out = Folder::at(folder);
+        run = challenger(&run, &claim, &out, engine.as_mut(), |step| {
             bar.set_position(u64::from(step));
             bar.set_message("replayed under the trainer's logs");
         })?

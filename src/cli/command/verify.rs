@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::audit::attachments::{Attachments, Damaged, attachments};
 use crate::audit::checks;
+use crate::audit::ground::Ground;
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
@@ -58,6 +59,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let all: Vec<Damaged> = all.map(|error| Damaged::of(&run, error)).collect();
     let incomplete = checked.undecided();
     lines.extend(incomplete.iter().map(|why| format!("INCOMPLETE: {why}")));
+    let kind =
+        checked.inconsistent.as_ref().map(|found| &found.what).or(incomplete.as_ref()).map(Ground::kind);
     let wrong = checked.inconsistent.as_ref().map(|found| format!("step {}: {}", found.step, found.what));
     printer.result(
         lines,
@@ -72,6 +75,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "not_finite": not_finite,
             "incomplete": incomplete,
             "inconsistent": wrong,
+            "kind": kind,
         }),
     );
     match wrong {

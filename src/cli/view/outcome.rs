@@ -1,11 +1,29 @@
 //! What is said of a replay, whichever command asks for it: what it costs, and how it ended, in words and as an exit code.
 
+use serde_json::{Value, json};
+
 use crate::audit::{Outcome, Report};
 use crate::cli::view::report::Exit;
 
 /// Seconds behind the memory that a plan needs, if they were estimated.
 pub fn seconds_text(seconds: Option<f64>) -> String {
     seconds.map_or(String::new(), |seconds| format!(" and {seconds:.0} s"))
+}
+
+/// An outcome for programs: as a report holds it, with the kind of its ground.
+pub fn outcome_json(outcome: &Outcome) -> Value {
+    let mut value = json!(outcome);
+    if let Some(what) = outcome.what() {
+        value["kind"] = json!(what.kind());
+    }
+    value
+}
+
+/// A report for programs: as its file holds it, with the kind of its outcome's ground.
+pub fn report_json(report: &Report) -> Value {
+    let mut value = json!(report);
+    value["outcome"] = outcome_json(&report.outcome);
+    value
 }
 
 /// The exit code of a report.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::cli::view::report::{Exit, Failure};
 use crate::commit::keys::PublicKey;
+use crate::dispute::game::breach::Unsettled;
 use crate::dispute::game::result::{GameResult, Loss};
 use crate::dispute::game::rules::Rules;
 
@@ -201,4 +202,20 @@ impl Parties {
             self.keys.iter().zip(&self.known).map(|(key, known)| of(key, *known)).collect();
         json!({ "parties": parties, "referee": of(&self.referee, self.referee_known) })
     }
+}
+
+/// A result for programs: as a verdict's file holds it, with the kind of each loss and of what is not decided.
+pub fn result_json(result: &GameResult) -> Value {
+    let kinds = |told: &mut Value, losses: &[Loss]| {
+        for (told, loss) in told.as_array_mut().into_iter().flatten().zip(losses) {
+            told["kind"] = json!(loss.what.kind());
+        }
+    };
+    let mut value = json!(result);
+    kinds(&mut value["absent"], &result.absent);
+    for (told, game) in value["games"].as_array_mut().into_iter().flatten().zip(&result.games) {
+        kinds(&mut told["losses"], &game.losses);
+        told["incomplete_log_kind"] = json!(game.incomplete_log.as_ref().map(Unsettled::kind));
+    }
+    value
 }

@@ -1,14 +1,13 @@
 //! The end of a game: which element differs, and what decides it.
 
+use super::breach::{Breach, Source};
 use super::duel::Duel;
 use super::element::{self, LoggedTotal};
 use super::judge::{self, Evidence};
 use super::message::{Answer, Field, Fold, Need, Subject, Tree};
-use super::result::Reason;
 use super::rules::{Fault, Rules, scalar_digest};
 use super::search::Join;
 use super::stage::{Folded, Next, Stage, Walk, short};
-use crate::verdict::Scalar;
 use tiebreak_contract::program::phase::Phase;
 
 const NO_ELEMENT: Next = Next::Impossible("an element is decided before one is in dispute");
@@ -28,11 +27,7 @@ impl Duel {
                     let outside: Vec<usize> =
                         (0..2).filter(|&side| u64::from(claimed[side]) >= len).collect();
                     if !outside.is_empty() {
-                        return self.lost(
-                            &outside,
-                            Reason::WrongValue,
-                            "it orders a position that there is not",
-                        );
+                        return self.lost(&outside, Breach::Position);
                     }
                 }
                 if matches!(fold, Fold::Count | Fold::Sums { .. }) {
@@ -64,17 +59,16 @@ impl Duel {
     }
 
     /// The value of the disputed element is `word`.
-    fn judged(&mut self, rules: &Rules, word: u32, whose: &str) -> Next {
+    fn judged(&mut self, rules: &Rules, word: u32, by: Source) -> Next {
         let Some(disputed) = self.disputed.clone() else { return NO_ELEMENT };
         let wrong = |side: &usize| match rules.checks(Fault::Blame) {
             true => !disputed.agrees(*side, word),
             false => *side == 0,
         };
         let wrong: Vec<usize> = (0..2).filter(wrong).collect();
-        self.found.push(format!("the referee computes {word:08x}, {whose}"));
-        let of = rules.describe(disputed.subject);
-        let what = format!("element {} of {of} is not {word:08x}, {whose}", disputed.element);
-        self.lost(&wrong, Reason::WrongValue, &what)
+        self.found.push(format!("the referee computes {word:08x}, {by}"));
+        let (subject, element) = (disputed.subject, disputed.element);
+        self.lost(&wrong, Breach::Element { subject, tensor: rules.describe(subject), element, word, by })
     }
 
     /// A fold's frame is known: the parties' values of its root.
@@ -85,7 +79,7 @@ impl Duel {
         self.found.push(format!("element {} has {terms} terms", disputed.element));
         self.folded = Some(folded);
         match fold {
-            Fold::Segment if terms == 0 => self.judged(rules, 0, "the sum of no rows"),
+            Fold::Segment if terms == 0 => self.judged(rules, 0, Source::NoRows),
             Fold::Segment => {
                 let values = [0, 1].map(|side: usize| disputed.claimed(side).to_le_bytes().to_vec());
                 self.terms(rules, values)
@@ -128,7 +122,7 @@ impl Duel {
         };
         let odd: Vec<usize> = (0..2).filter(|&side| !right(side)).collect();
         if !odd.is_empty() {
-            return self.lost(&odd, Reason::Garbage, "a total has another length");
+            return self.lost(&odd, Breach::TotalSize);
         }
         if let [Some(first), Some(second)] = &parsed {
             return self.logged_totals(rules, folded, [first, second], &values[0]);
@@ -136,18 +130,16 @@ impl Duel {
         if let Fold::Rank { .. } = folded.fold {
             // The first side says that this position stands here, the second that another does.
             let rank = (disputed.element as u64).to_le_bytes();
-            let what = "the rank that it counts is not the one that its order says";
-            if let Some(lost) = self.contradicted(|side| (values[side] == rank) != (side == 0), what) {
+            let other = |side: usize| (values[side] == rank) != (side == 0);
+            if let Some(lost) = self.contradicted(other, Breach::Rank) {
                 return lost;
             }
             return self.terms(rules, values);
         }
         let word =
             |side: usize| element::total_word(graph, node, disputed.element, &folded.frame, &values[side]);
-        let what = "the sum of its products does not give its element";
-        if let Some(lost) =
-            self.contradicted(|side| word(side).is_none_or(|word| !disputed.agrees(side, word)), what)
-        {
+        let other = |side: usize| word(side).is_none_or(|word| !disputed.agrees(side, word));
+        if let Some(lost) = self.contradicted(other, Breach::Total) {
             return lost;
         }
         self.terms(rules, values)
@@ -202,21 +194,17 @@ impl Duel {
         };
         self.found.push(format!("operands by party {}: {why}", self.sides[asked].party));
         if self.is_rounding(rules, need) {
-            return self.lost(&[asked], Reason::Refusal, "it does not show the rounding that its log has");
+            return self.lost(&[asked], Breach::HiddenRounding);
         }
         if declined {
-            return self.lost(
-                &[0, 1],
-                Reason::Refusal,
-                "neither party supplies operands that both committed to",
-            );
+            return self.lost(&[0, 1], Breach::NoOperands);
         }
         self.go(Stage::Evidence { need, asked: 1 - asked, declined: true, claims: claims.cloned() })
     }
 
     fn shown(&mut self, rules: &Rules, evidence: Evidence, claims: Option<&[Vec<u8>; 2]>) -> Next {
         match evidence {
-            Evidence::Word(word) => self.judged(rules, word, "what the operands give"),
+            Evidence::Word(word) => self.judged(rules, word, Source::Operands),
             Evidence::Frame(frame) => {
                 let Stage::Evidence { need: Need::Frame { fold }, .. } = self.stage else {
                     return Next::Impossible("a frame is evidence that nobody was asked for");
@@ -229,43 +217,32 @@ impl Duel {
                 };
                 let wrong: Vec<usize> = (0..2).filter(|&side| claims[side] != value).collect();
                 self.found.push(format!("the referee computes {} for these terms", short(&value)));
-                self.lost(
-                    &wrong,
-                    Reason::WrongValue,
-                    "a part of an element's terms does not come to what it claimed",
-                )
+                self.lost(&wrong, Breach::Subtotal)
             }
-            Evidence::Undefined(operator) => {
+            Evidence::Undefined { operator } => {
                 self.found.push(format!("{operator} is not defined for operands that both committed to"));
-                self.lost(&[0, 1], Reason::WrongValue, "it committed to operands that no honest step has")
+                self.lost(&[0, 1], Breach::Undefined { operator })
             }
-            Evidence::Rounding(rounding) => self.rounding(rules, &rounding),
+            Evidence::Rounding(rounding) => self.rounding(rules, rounding),
         }
     }
 
     /// A logged product's element was judged.
-    fn rounding(&mut self, rules: &Rules, shown: &judge::Rounding) -> Next {
+    fn rounding(&mut self, rules: &Rules, shown: judge::RoundedElement) -> Next {
         let Some(disputed) = self.disputed.clone() else { return NO_ELEMENT };
         let trainer = usize::from(self.sides[1].party == 0);
         let challenger = 1 - trainer;
         let (claimed, other) = (disputed.claimed(trainer), disputed.claimed(challenger));
-        self.found.push(shown.what.clone());
+        let nearest = shown.leeway.nearest;
+        self.found.push(shown.leeway.to_string());
         if !shown.legal(claimed) {
-            return self.lost(&[trainer], Reason::IllegalRounding, &shown.what);
+            return self.lost(&[trainer], Breach::Rounding(shown.leeway));
         }
         match shown.logged {
-            Some(word) => self.judged(rules, word, "what the rounding log says"),
-            None if claimed == shown.nearest => {
-                self.judged(rules, shown.nearest, "the nearest value, since the log has no decision")
-            }
-            None if other != shown.nearest => {
-                let what = "its element is not the nearest value, and the log has no decision";
-                self.lost(&[challenger], Reason::WrongValue, what)
-            }
-            None => Next::IncompleteLog(format!(
-                "{}; the log has no decision about it, and the value is legal",
-                shown.what
-            )),
+            Some(word) => self.judged(rules, word, Source::Log),
+            None if claimed == nearest => self.judged(rules, nearest, Source::Nearest),
+            None if other != nearest => self.lost(&[challenger], Breach::NotNearest),
+            None => Next::IncompleteLog(shown.leeway),
         }
     }
 
@@ -289,31 +266,19 @@ impl Duel {
                     (Field::Loss, Some(record)) => scalar_digest(record.loss) != implied,
                 };
                 let wrong: Vec<usize> = (0..2).filter(|&side| differs(side)).collect();
-                let name = match field {
-                    Field::Gradient { .. } => "gradient",
-                    Field::State => "state",
-                    Field::Clip => Scalar::Clip.name(),
-                    Field::Loss => Scalar::Loss.name(),
-                };
-                let what = format!(
-                    "the {name} of record {step} is not what the step's operators give, on which it agrees"
-                );
                 self.found.push(format!(
-                    "the operators give another {name} than {} of the records says",
+                    "the operators give another {} than {} of the records says",
+                    field.name(),
                     wrong.len()
                 ));
-                return self.lost(&wrong, Reason::WrongValue, &what);
+                return self.lost(&wrong, Breach::Field { step, field });
             }
             Some(Err(why)) => why.to_string(),
             None => "it does not supply them".into(),
         };
         self.found.push(format!("outputs by party {}: {why}", self.sides[asked].party));
         if declined {
-            return self.lost(
-                &[0, 1],
-                Reason::Refusal,
-                "neither party supplies outputs that both committed to",
-            );
+            return self.lost(&[0, 1], Breach::NoOutputs);
         }
         let claims = claims.cloned();
         self.go(Stage::Binding { step, field, asked: 1 - asked, declined: true, claims })

@@ -3,8 +3,9 @@
 //! At every moment all that lies before the place in question is agreed: both parties have committed to the same hashes of it. So a
 //! loss rests on the loser's own commitments, whoever supplied the operands.
 
+use super::breach::Breach;
 use super::message::{Answer, Field, Fold, Need, Question, Subject, Tree};
-use super::result::{Loss, Reason};
+use super::result::Loss;
 use super::rules::{Fault, Rules};
 use super::search;
 use super::stage::{Disputed, Folded, Next, Side, Stage, Walk, short};
@@ -89,8 +90,7 @@ impl Duel {
             stage => {
                 let refused: Vec<usize> = (0..2).filter(|&side| answers[side].is_none()).collect();
                 if !refused.is_empty() {
-                    let what = "it did not open what it had committed to";
-                    return self.lost(&refused, Reason::Refusal, what);
+                    return self.lost(&refused, Breach::Unopened);
                 }
                 let [Some(first), Some(second)] = answers else { return UNASKED };
                 self.opened(rules, stage, [first, second])
@@ -112,7 +112,7 @@ impl Duel {
         let values = [open(&answers[0]), open(&answers[1])];
         let other: Vec<usize> = (0..2).filter(|&side| values[side].is_none()).collect();
         let [Some(first), Some(second)] = values else {
-            return self.lost(&other, Reason::Garbage, "it answered another question");
+            return self.lost(&other, Breach::OtherKind);
         };
         let values = [first, second];
         match stage {
@@ -129,18 +129,18 @@ impl Duel {
     }
 
     /// These sides lose for one reason. Of two sides that differ in what is compared here one at least is wrong.
-    pub fn lost(&mut self, sides: &[usize], reason: Reason, what: &str) -> Next {
+    pub fn lost(&mut self, sides: &[usize], breach: Breach) -> Next {
         if sides.is_empty() {
             return Next::Impossible("two parties that differ are both right");
         }
-        let loss = |&side: &usize| Loss { party: self.sides[side].party, reason, what: what.to_string() };
+        let loss = |&side: &usize| Loss::by(self.sides[side].party, breach.clone());
         Next::Lost(sides.iter().map(loss).collect())
     }
 
     /// The sides that `wrong` names contradict what they said before.
-    pub(crate) fn contradicted(&mut self, wrong: impl Fn(usize) -> bool, what: &str) -> Option<Next> {
+    pub(crate) fn contradicted(&mut self, wrong: impl Fn(usize) -> bool, breach: Breach) -> Option<Next> {
         let sides: Vec<usize> = (0..2).filter(|&side| wrong(side)).collect();
-        (!sides.is_empty()).then(|| self.lost(&sides, Reason::Contradiction, what))
+        (!sides.is_empty()).then(|| self.lost(&sides, breach))
     }
 
     pub fn go(&mut self, stage: Stage) -> Next {
@@ -155,16 +155,16 @@ impl Duel {
         let size = join.bytes();
         let odd: Vec<usize> = (0..2).filter(|&side| values[side].len() != ranges.len() * size).collect();
         if !odd.is_empty() {
-            return self.lost(&odd, Reason::Garbage, "a level has another number of values");
+            return self.lost(&odd, Breach::LevelSize);
         }
         let values = [0, 1]
             .map(|side: usize| -> Vec<Vec<u8>> { values[side].chunks(size).map(<[u8]>::to_vec).collect() });
         let top = walk.first == 0 && walk.count == walk.total;
         let given = |side: usize| search::parent(join, walk.count, leaf, &values[side], top);
-        let node = format!("{} of leaves {} to {}", name(walk.tree), walk.first, walk.first + walk.count - 1);
+        let last = walk.first + walk.count - 1;
         if let Some(lost) = self.contradicted(
             |side| rules.checks(Fault::Levels) && given(side) != walk.values[side],
-            &format!("its values below {node} do not give the one that it claimed"),
+            Breach::Level { tree: walk.tree, first: walk.first, last },
         ) {
             return lost;
         }
@@ -179,7 +179,7 @@ impl Duel {
         } else {
             format!("leaves {first} to {}", first + count - 1)
         };
-        self.found.push(format!("{}: {what}: {a} and {b}", name(walk.tree)));
+        self.found.push(format!("{}: {what}: {a} and {b}", walk.tree.name()));
         self.enter(rules, Walk { first, count, values: claims, ..walk.clone() })
     }
 
@@ -218,15 +218,12 @@ impl Duel {
     }
 
     fn record(&mut self, rules: &mut Rules, index: u64, leaves: &[Digest; 2], answers: [Answer; 2]) -> Next {
-        let mut faults: Vec<(usize, Reason, String)> = Vec::new();
+        let mut faults = Vec::new();
         for (side, answer) in answers.into_iter().enumerate() {
             let Answer::Record { record, before } = answer else { continue };
+            let mut fault = |breach: Breach| faults.push(Loss::by(self.sides[side].party, breach));
             if merkle::leaf(&record.0) != leaves[side] {
-                faults.push((
-                    side,
-                    Reason::Contradiction,
-                    "its record is not the one that it committed to".into(),
-                ));
+                fault(Breach::OtherRecord);
                 continue;
             }
             let root = self.sides[side].root;
@@ -235,29 +232,20 @@ impl Duel {
                 Some(before) => before.index + 1 == index && rules.under(&root).covers(before),
             };
             if !fits {
-                faults.push((side, Reason::Garbage, "it does not prove the record before".into()));
+                fault(Breach::Unproven);
                 continue;
             }
             match Record::decode(&record.0) {
-                Err(error) => {
-                    faults.push((side, Reason::WrongValue, format!("its record {index} is none: {error}")))
-                }
+                Err(why) => fault(Breach::NoRecord { index, why }),
                 Ok(decoded) => match rules.record_fault(index, &decoded) {
-                    Some(fault) => {
-                        faults.push((side, Reason::WrongValue, format!("record {index}: {fault}")))
-                    }
+                    Some(of) => fault(Breach::Record { index, fault: of }),
                     None => self.sides[side].record = Some((decoded, leaves[side])),
                 },
             }
             self.sides[side].before = before;
         }
         if !faults.is_empty() {
-            let loss = |(side, reason, what): (usize, Reason, String)| Loss {
-                party: self.sides[side].party,
-                reason,
-                what,
-            };
-            return Next::Lost(faults.into_iter().map(loss).collect());
+            return Next::Lost(faults);
         }
         self.found.push(format!("the first record that differs: {index} of {}", rules.records()));
         self.fields(rules, index)
@@ -278,11 +266,7 @@ impl Duel {
                 };
                 let wrong: Vec<usize> =
                     (0..2).filter(|&side| [a, b][side].digest() != last.state()).collect();
-                self.lost(
-                    &wrong,
-                    Reason::WrongValue,
-                    "the final record's state is not that of the last step, to which it committed too",
-                )
+                self.lost(&wrong, Breach::FinalState)
             }
             (Record::Step { step: a, .. }, Record::Step { step: b, .. }) => {
                 let step = index as u32;
@@ -297,10 +281,7 @@ impl Duel {
                 if a.log != b.log {
                     // The trainer's record stands under the root of the terms, so the challenger knew the log before it committed.
                     let challenger = usize::from(self.sides[0].party == 0);
-                    let what = format!(
-                        "its record {step} carries another rounding log than the trainer's, which the terms fix"
-                    );
-                    return self.lost(&[challenger], Reason::OtherLog, &what);
+                    return self.lost(&[challenger], Breach::OtherLog { step });
                 }
                 self.go(Stage::Statement { step })
             }
@@ -326,21 +307,13 @@ impl Duel {
                 _ => None,
             };
             if committed.is_some_and(|trace| trace != said.trace) && odd.is_empty() {
-                return self.lost(
-                    &[side],
-                    Reason::Contradiction,
-                    "its statement about the step is not the root over operators in its record",
-                );
+                return self.lost(&[side], Breach::StatedTrace);
             }
             traces[side] = said.trace;
             self.sides[side].trace = Some(said.trace);
         }
         if !odd.is_empty() {
-            return self.lost(
-                &odd,
-                Reason::Garbage,
-                "its statement is not about this record, or not signed by it",
-            );
+            return self.lost(&odd, Breach::Statement);
         }
         if traces[0] != traces[1] {
             return self.descend(rules, Tree::Trace { step }, traces.map(|trace| trace.0.to_vec()));
@@ -372,10 +345,8 @@ impl Duel {
             let root: [u8; 32] = values[side].as_slice().try_into().unwrap_or_default();
             rules.tensor_leaf(subject, &root)
         };
-        let what = "the root of its tensor's bytes is not the one that it committed to";
-        if let Some(lost) =
-            self.contradicted(|side| leaf(side).is_none_or(|leaf| leaf.0[..] != leaves[side]), what)
-        {
+        let other = |side: usize| leaf(side).is_none_or(|leaf| leaf.0[..] != leaves[side]);
+        if let Some(lost) = self.contradicted(other, Breach::TensorRoot) {
             return lost;
         }
         self.descend(rules, Tree::Tensor { subject }, values)
@@ -398,10 +369,8 @@ impl Duel {
             bytes[side].len() == range.len()
                 && piece_value(&bytes[side], SLICE_BYTES, slice, count)[..] == claimed[side]
         };
-        if let Some(lost) = self.contradicted(
-            |side| rules.checks(Fault::Slices) && !right(side),
-            "its slice is not the one that it committed to",
-        ) {
+        let wrong = |side: usize| rules.checks(Fault::Slices) && !right(side);
+        if let Some(lost) = self.contradicted(wrong, Breach::Slice) {
             return lost;
         }
         let Some(byte) = (0..range.len()).find(|&i| bytes[0][i] != bytes[1][i]) else {
@@ -413,17 +382,5 @@ impl Duel {
         self.found.push(format!("element {element}: {a:08x} and {b:08x}"));
         self.disputed = Some(disputed);
         self.element(rules, subject, element, [a, b])
-    }
-}
-
-/// A tree in words.
-fn name(tree: Tree) -> &'static str {
-    match tree {
-        Tree::Transcript => "records",
-        Tree::Batch { .. } => "batch",
-        Tree::Gradients { .. } => "gradients",
-        Tree::Trace { .. } => "operators",
-        Tree::Tensor { .. } => "slices",
-        Tree::Terms { .. } => "terms",
     }
 }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use super::message::{Fold, Need};
 use super::search;
-use crate::fold::{self, LoggedElement, logged_product};
-use crate::leaf::{
+use crate::evidence::fold::{self, LoggedElement, logged_product};
+use crate::evidence::leaf::{
     Guarded, LeafError, Recording, Slices, Touched, Verified, Whole, expected, recorded_from_tensors,
 };
 use tiebreak_contract::arith::digits::scale_back_part;

@@ -1,22 +1,22 @@
 //! What the referee computes itself: elements of a batch, parts of an element from verified operands, and what a
 //! field of a record must be.
 
+use super::breach::Leeway;
 use super::element::{self, Frame, LoggedTotal, Part};
 use super::message::{Answer, Field, LogBlock, Need, Subject};
 use super::rules::Rules;
 use super::stage::{Disputed, Folded, Side};
-use crate::check::{Context, state_nodes, wrong};
-use crate::cone::{Judged, Unlogged, judged_from_slices, operands, unlogged_from_slices};
-use crate::fold::{LoggedElement, logged_product};
-use crate::leaf::{LeafError, Slices};
-use crate::verdict::ProvenInput;
+use crate::evidence::binding::{self, state_nodes};
+use crate::evidence::cone::{Judged, Unlogged, judged_from_slices, operands, unlogged_from_slices};
+use crate::evidence::context::Context;
+use crate::evidence::fold::{LoggedElement, logged_product};
+use crate::evidence::leaf::{LeafError, Slices};
+use crate::evidence::proven::{ProvenInput, wrong};
 use tiebreak_contract::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
 use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::gradient_leaf;
-use tiebreak_record::commit::state::state_digest;
-use tiebreak_record::commit::trace::leaf_name;
-use tiebreak_record::commit::{Malformed, multiproof, table};
+use tiebreak_record::commit::{Malformed, table};
 use tiebreak_record::job::data::{Place, Within};
 
 /// What evidence comes to.
@@ -27,28 +27,26 @@ pub(super) enum Evidence {
     Frame(Frame),
     /// The value of some of its terms.
     Subtotal(Vec<u8>),
-    /// The operator is not defined for these operands.
-    Undefined(String),
+    /// The operator of this name is not defined for these operands.
+    Undefined { operator: String },
     /// A rounding of the logged profile.
-    Rounding(Rounding),
+    Rounding(RoundedElement),
 }
 
 /// A logged product's element.
-pub(super) struct Rounding {
+pub(super) struct RoundedElement {
     /// Its exact product and bound; `None` where no decision can be about it, so that only the nearest value is legal.
     judged: Option<Judged>,
     /// The value that the log says, if it has a decision.
     pub logged: Option<u32>,
-    /// The value without a decision.
-    pub nearest: u32,
-    /// The finding in words.
-    pub what: String,
+    /// The element, and what it may be.
+    pub leeway: Leeway,
 }
 
-impl Rounding {
+impl RoundedElement {
     /// Whether an honest kernel's result can have been rounded to this binary32.
     pub fn legal(&self, pattern: u32) -> bool {
-        pattern == self.nearest || self.judged.as_ref().is_some_and(|judged| judged.allows(pattern))
+        pattern == self.leeway.nearest || self.judged.as_ref().is_some_and(|judged| judged.allows(pattern))
     }
 }
 
@@ -152,7 +150,7 @@ fn decided(graph: &Graph, node: usize, part: Result<Part, LeafError>) -> Result<
         Ok(Part::Frame(frame)) => Ok(Evidence::Frame(frame)),
         Ok(Part::Subtotal(value)) => Ok(Evidence::Subtotal(value)),
         Err(LeafError::Domain { .. } | LeafError::Outside { .. }) => {
-            Ok(Evidence::Undefined(graph.nodes[node].operator.clone()))
+            Ok(Evidence::Undefined { operator: graph.nodes[node].operator.clone() })
         }
         Err(error @ (LeafError::Missing { .. } | LeafError::TooLarge { .. })) => {
             Err(wrong(error.to_string()))
@@ -205,27 +203,19 @@ fn rounded(
     let graph = &context.computation.program.micro;
     let logged: &LoggedProduct = &graph.logged[number];
     let node = graph.nodes.iter().find(|node| node.output == logged.output);
-    let operator = node.map_or("", |node| node.operator.as_str());
     let step = side.step().ok_or_else(|| wrong("the record is not a step's"))?;
     let Some(LogBlock { block, log }) = log else {
         return Err(wrong("it does not carry a block of the log"));
     };
     let decision =
         context.logged_decision(&step, (micro, number, element), (block, &log), &mut Vec::new())?;
-    let Some(judged) = judged else {
-        let what = format!("element {element} of {operator} is {:08x}: nothing is rounded there", of.rounded);
-        return Ok(Evidence::Rounding(Rounding { judged: None, logged: None, nearest: of.rounded, what }));
-    };
-    let what = format!(
-        "element {element} of {operator}: exact product {:e}, bound {:e}, legal {:e} to {:e}, nearest {:e}",
-        judged.exact.value,
-        judged.bound,
-        judged.range()[0],
-        judged.range()[1],
-        f32::from_bits(of.rounded),
-    );
-    let logged = decision.map(|decision| judged.grid.pattern(decision.index(judged.grid, of.value)));
-    Ok(Evidence::Rounding(Rounding { judged: Some(judged), logged, nearest: of.rounded, what }))
+    let operator = node.map_or(String::new(), |node| node.operator.clone());
+    let range = judged.as_ref().map(|judged| (judged.exact.value, judged.bound, judged.range()));
+    let leeway = Leeway { operator, element, nearest: of.rounded, range };
+    let logged = judged.as_ref().and_then(|judged| {
+        decision.map(|decision| judged.grid.pattern(decision.index(judged.grid, of.value)))
+    });
+    Ok(Evidence::Rounding(RoundedElement { judged, logged, leeway }))
 }
 
 /// What a field of a step's record must be, by the operators' outputs that one side supplies. A clip factor and a loss are given as the
@@ -247,20 +237,15 @@ pub(super) fn implied(
         return Err(wrong("it lists another number of outputs"));
     }
     let trace = side.trace.ok_or_else(|| wrong("the side stated no operators"))?;
-    let mut leaves = Vec::new();
-    let mut count = 0;
-    for (&(phase, node), output) in places.iter().zip(&outputs) {
-        let (place, all) = rules.place(phase, node).ok_or_else(|| wrong("there is no such node"))?;
-        count = all;
-        leaves.push((place, table::leaf(&leaf_name(phase, node), output).0));
-    }
-    leaves.sort_unstable();
-    leaves.dedup();
-    if multiproof::root(multiproof::rfc6962, count, &leaves, &siblings.0)? != trace.0 {
-        return Err(wrong("the outputs are not what it stated"));
-    }
     let context = rules.under(&side.root);
     let program = &context.computation.program;
+    // One node may make several tensors.
+    let mut opened: Vec<((Phase, usize), &Digest)> = places.into_iter().zip(&outputs).collect();
+    opened.sort_unstable();
+    opened.dedup();
+    if !context.traced(&trace, opened.into_iter(), &siblings.0)? {
+        return Err(wrong("the outputs are not what it stated"));
+    }
     match field {
         Field::Clip | Field::Loss => Ok(outputs[0]),
         Field::Gradient { micro } => {
@@ -276,12 +261,7 @@ pub(super) fn implied(
             }
             let before = side.before.as_ref().filter(|_| !kept.is_empty());
             context.kept(&step, &nodes, before, &kept)?;
-            let (mut made, mut frozen) = (outputs.iter(), kept.iter().map(|tensor| &tensor.digest));
-            let digest = |node: &Option<usize>| if node.is_some() { made.next() } else { frozen.next() };
-            let digests: Option<Vec<Digest>> =
-                nodes.iter().map(digest).map(Option::<&Digest>::copied).collect();
-            let digests = digests.ok_or_else(|| wrong("it lists too few tensors"))?;
-            Ok(state_digest(&program.state(), &digests))
+            binding::state(program, &outputs, &kept)
         }
     }
 }

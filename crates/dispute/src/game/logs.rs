@@ -2,8 +2,8 @@
 //!
 //! Places only ascend and lie within the logs, so a challenger cannot make it longer than these are. The referee keeps one part.
 
+use super::breach::{Block, Breach};
 use super::message::{Answer, LogPlace, Question, SUPPLY_SLICES, Supplied};
-use super::result::Reason;
 use super::rules::Rules;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::proven::ProvenRecord;
@@ -13,10 +13,10 @@ use tiebreak_record::commit::{Malformed, merkle};
 use tiebreak_record::rounding::log::{BlockPlace, Shown, SliceProof, elements, parts};
 
 /// Why a part is not what was asked for.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum Unfit {
-    /// What the trainer committed to is wrong, in words: a record that is none of this computation, or a log that no step has.
-    Committed(String),
+    /// What the trainer committed to is wrong: a record that is none of this computation, or a log that no step has.
+    Committed(Breach),
     /// It does not prove what was asked for.
     Other(Malformed),
 }
@@ -41,9 +41,9 @@ fn log_root(rules: &Rules, step: u32, proven: &ProvenRecord) -> Result<Digest, U
         return Err(wrong("it does not prove the step's record").into());
     }
     let record = Record::decode(&proven.record.0)
-        .map_err(|error| Unfit::Committed(format!("its record {step} is none: {error}")))?;
+        .map_err(|why| Unfit::Committed(Breach::NoRecord { index: proven.index, why }))?;
     if let Some(fault) = rules.record_fault(proven.index, &record) {
-        return Err(Unfit::Committed(format!("record {step}: {fault}")));
+        return Err(Unfit::Committed(Breach::Record { index: proven.index, fault }));
     }
     match record {
         Record::Step { step: StepRecord { log: Some(log), .. }, .. } => Ok(log),
@@ -65,9 +65,7 @@ pub fn verified(rules: &Rules, place: LogPlace, supplied: &Supplied) -> Result<(
     SliceProof::from(&supplied.log).verify(&root)?;
     let (len, most) = (u64::from(supplied.log.len), rules.log_max());
     if len > most {
-        let what =
-            format!("its log of step {} has {len} bytes, and none can have more than {most}", place.step);
-        return Err(Unfit::Committed(what));
+        return Err(Unfit::Committed(Breach::LogTooLong { step: place.step, len, most }));
     }
     Ok((root, count))
 }
@@ -89,7 +87,7 @@ pub(super) enum Turn {
     /// The challenger has what it needs.
     Done,
     /// A party loses.
-    Lost(usize, Reason, String),
+    Lost(usize, Breach),
 }
 
 /// The supply of logs to one challenger.
@@ -135,14 +133,11 @@ impl Supply {
 
     /// Takes an answer of whoever was asked.
     pub fn answered(&mut self, rules: &Rules, party: usize, answer: Answer) -> Turn {
-        let other = |what: &str| Turn::Lost(party, Reason::Garbage, what.into());
         match (answer, self.wanted) {
             (Answer::Logs { lacks: None }, Wanted::Nothing) => Turn::Done,
             (Answer::Logs { lacks: Some(place) }, Wanted::Nothing) => {
                 if !self.may_ask(rules, place) {
-                    return other(
-                        "it asks for a part of a log that there is not, or that comes before one that it asked for",
-                    );
+                    return Turn::Lost(party, Breach::Asked);
                 }
                 self.wanted = Wanted::Place(place);
                 Turn::Trainer(Question::Supply { place })
@@ -151,7 +146,7 @@ impl Supply {
                 let there = (1..=rules.records() - 2).contains(&u64::from(step))
                     && (part as usize) < parts(rules.program());
                 if !there {
-                    return other("it complains of a part of a log that there is not");
+                    return Turn::Lost(party, Breach::Complained);
                 }
                 self.wanted = Wanted::Block { step, part, block };
                 Turn::Trainer(Question::LogBlock { step, part, block })
@@ -171,7 +166,7 @@ impl Supply {
                 };
                 self.judged(rules, step, place, supplied).unwrap_or_else(|unfit| unfit_by(party, unfit))
             }
-            _ => other("it answered another question"),
+            _ => Turn::Lost(party, Breach::OtherKind),
         }
     }
 
@@ -179,31 +174,27 @@ impl Supply {
     fn judged(&self, rules: &Rules, step: u32, place: BlockPlace, supplied: Supplied) -> Result<Turn, Unfit> {
         let root = log_root(rules, step, &supplied.record)?;
         let proof = SliceProof::from(&supplied.log);
-        let what = format!("block {} of part {} of the log of step {step}", place.block, place.part);
+        let block = Block { step, part: place.part, block: place.block };
         let read = match proof.block(&root, parts(rules.program()), place)? {
             Shown::Block(proven) => Some(proven.decisions()),
             Shown::Missing => None,
             Shown::Malformed(why) => Some(Err(why)),
         };
-        let (party, what) = match read {
-            Some(Ok(_)) => (self.challenger, format!("{what} can be read, against what it says")),
-            None => (self.challenger, format!("there is no {what}, against what it says")),
-            Some(Err(why)) => {
-                (0, format!("{what}, its own, cannot be read, so that nobody can replay the step: {why}"))
-            }
-        };
-        Ok(Turn::Lost(party, Reason::WrongValue, what))
+        Ok(match read {
+            Some(Ok(_)) => Turn::Lost(self.challenger, Breach::Readable(block)),
+            None => Turn::Lost(self.challenger, Breach::NoBlock(block)),
+            Some(Err(why)) => Turn::Lost(0, Breach::Unreadable { block, why }),
+        })
     }
 }
 
 /// What a trainer loses by that does not supply what it was asked for.
 fn unfit_by(party: usize, unfit: Unfit) -> Turn {
-    match unfit {
-        Unfit::Committed(what) => Turn::Lost(party, Reason::WrongValue, what),
-        Unfit::Other(why) => Turn::Lost(
-            party,
-            Reason::Refusal,
-            format!("it does not supply the part of its log that it was asked for: {why}"),
-        ),
-    }
+    Turn::Lost(
+        party,
+        match unfit {
+            Unfit::Committed(breach) => breach,
+            Unfit::Other(why) => Breach::NotSupplied(Some(why)),
+        },
+    )
 }

@@ -6,7 +6,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::verdict::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor};
+use crate::evidence::proven::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor, Scalar};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::{Digest, hash};
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
@@ -101,6 +101,20 @@ pub enum Tree {
     },
 }
 
+impl Tree {
+    /// In words: what its leaves are.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tree::Transcript => "records",
+            Tree::Batch { .. } => "batch",
+            Tree::Gradients { .. } => "gradients",
+            Tree::Trace { .. } => "operators",
+            Tree::Tensor { .. } => "slices",
+            Tree::Terms { .. } => "terms",
+        }
+    }
+}
+
 /// Which operands of an element are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "need", rename_all = "snake_case", deny_unknown_fields)]
@@ -140,6 +154,18 @@ pub enum Field {
     Clip,
     /// The loss.
     Loss,
+}
+
+impl Field {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Field::Gradient { .. } => "gradient",
+            Field::State => "state",
+            Field::Clip => Scalar::Clip.name(),
+            Field::Loss => Scalar::Loss.name(),
+        }
+    }
 }
 
 /// What the referee wants to know.

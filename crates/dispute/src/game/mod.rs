@@ -3,6 +3,7 @@
 //!
 //! Nothing here reads a file, a clock or a network: time is a number that comes with each message.
 
+pub mod breach;
 mod decide;
 mod duel;
 pub mod element;
@@ -10,6 +11,7 @@ mod judge;
 pub mod logs;
 pub mod message;
 pub mod moves;
+pub mod reason;
 pub mod referee;
 pub mod result;
 pub mod rules;

@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::breach::{Breach, Unsettled};
 use super::duel::Duel;
 use super::logs::Supply;
 use super::message::{Answer, Answered, Asked, Question, Sealed, Statement, commitment, to_bytes};
 use super::moves::{Bound, Clock, Kind, QUESTION_MAX, Who, answer_max, bound, kind, largest, of, row};
-use super::result::{GameResult, Loss, Played, Reason};
+use super::result::{GameResult, Loss, Played};
 use super::rules::Rules;
 use super::stage::Next;
 use super::terms::{Clocks, Terms};
@@ -38,9 +39,9 @@ pub(super) enum Said {
     Waiting,
     Answer(Answer),
     Declined,
-    /// With what the referee says of its tries.
-    TimedOut(String),
-    Lost(Reason, String),
+    /// With how it was asked, if the referee says.
+    TimedOut(Option<Tried>),
+    Lost(Breach),
 }
 
 pub(super) struct Pending {
@@ -227,16 +228,10 @@ impl Referee {
             return self.late(party, bytes);
         }
         let limit = self.pending[place].ask.limit;
-        let oversize = |limit: u64| {
-            let len = bytes.len();
-            Said::Lost(
-                Reason::Oversize,
-                format!("its answer has {len} bytes, and no right one more than {limit}"),
-            )
-        };
+        let oversize = |limit: u64| Said::Lost(Breach::TooLong { len: bytes.len(), limit });
         let said = match Sealed::<Answered>::from_bytes(bytes, self.largest, &self.rules.parties[party]) {
             Err(Malformed::TooLarge { .. }) => oversize(self.largest),
-            Err(error) => Said::Lost(Reason::Garbage, format!("its answer is none: {error}")),
+            Err(error) => Said::Lost(Breach::NoAnswer(error)),
             // An answer of an earlier turn may come again, and may have been larger.
             Ok(sealed) => match self.accepted(place, sealed.body) {
                 Some(Said::Answer(_)) if bytes.len() as u64 > limit => oversize(limit),
@@ -259,10 +254,12 @@ impl Referee {
         let Ask { party, asked, .. } = &self.pending[place].ask;
         let (party, turn) = (*party, asked.turn);
         if body.game == asked.game && body.turn < turn {
-            return self.contradicts(party, &body).then(|| equivocation(body.turn));
+            return self
+                .contradicts(party, &body)
+                .then_some(Said::Lost(Breach::TwoAnswers { turn: body.turn }));
         }
         if body.game != asked.game || body.turn != turn || body.question != asked.digest() {
-            return Some(Said::Lost(Reason::Garbage, "its answer is to another question".into()));
+            return Some(Said::Lost(Breach::OtherQuestion));
         }
         // What a challenger says to a part of a log depends on bytes that a verdict does not hold.
         if !matches!(asked.question, Question::Logs { supplied: Some(_) }) {
@@ -272,8 +269,7 @@ impl Referee {
             let twice =
                 self.statements.iter().any(|(who, other)| *who == party && statement.contradicts(other));
             if twice && statement.is_of(&self.rules.parties[party]) {
-                let what = format!("it signed two roots over the operators of step {}", statement.step);
-                return Some(Said::Lost(Reason::Equivocation, what));
+                return Some(Said::Lost(Breach::TwoStatements { step: statement.step }));
             }
             self.statements.push((party, statement.clone()));
         }
@@ -297,14 +293,13 @@ impl Referee {
             return;
         }
         if let Some(place) = self.pending.iter().position(|pending| pending.ask.party == party) {
-            self.pending[place].said = equivocation(sealed.body.turn);
+            self.pending[place].said = Said::Lost(Breach::TwoAnswers { turn: sealed.body.turn });
             return self.resolve();
         }
         if !self.standing.contains(&party) {
             return;
         }
-        let what = format!("it signed two answers to the question of turn {}", sealed.body.turn);
-        let loss = Loss { party, reason: Reason::Equivocation, what };
+        let loss = Loss::by(party, Breach::TwoAnswers { turn: sealed.body.turn });
         // It waits for the other side of its game, or for the end of another one.
         if self.duel.as_ref().is_some_and(|duel| duel.sides.iter().any(|side| side.party == party)) {
             return self.finish(vec![loss], None);
@@ -318,13 +313,6 @@ impl Referee {
         self.tried = tried.to_vec();
     }
 
-    /// Why a party lost whose time is up.
-    fn late_text(&self, party: usize) -> String {
-        let tried = self.tried.iter().find(|tried| tried.party == party);
-        let how = tried.map_or(String::new(), |tried| format!("; {}", tried.text()));
-        format!("its time was up{how}")
-    }
-
     /// Time passes: whoever has not answered in its time has lost it.
     pub fn tick(&mut self, now: u64) {
         self.now = self.now.max(now);
@@ -332,8 +320,9 @@ impl Referee {
             let due =
                 |pending: &Pending| matches!(pending.said, Said::Waiting) && pending.ask.deadline <= self.now;
             let Some(place) = self.pending.iter().position(due) else { break };
-            let why = self.late_text(self.pending[place].ask.party);
-            self.settle(place, Said::TimedOut(why));
+            let party = self.pending[place].ask.party;
+            let tried = self.tried.iter().find(|tried| tried.party == party).cloned();
+            self.settle(place, Said::TimedOut(tried));
             self.resolve();
         }
         self.tried.clear();
@@ -401,11 +390,11 @@ impl Referee {
                     self.roots[party] = Some(root);
                     self.opening_fault(party, &salt, &root)
                 }
-                said => Some(fault(said)),
+                said => Some(breach(said)),
             };
-            if let Some((reason, what)) = fault {
+            if let Some(fault) = fault {
                 self.standing.remove(&party);
-                self.result.absent.push(Loss { party, reason, what });
+                self.result.absent.push(Loss::by(party, fault));
             }
         }
         let all: Vec<usize> = self.standing.iter().copied().collect();
@@ -417,19 +406,12 @@ impl Referee {
     }
 
     /// What is wrong with an opening: it is not what the party committed to, or not what the terms say that the trainer claims.
-    fn opening_fault(&self, party: usize, salt: &Digest, root: &Digest) -> Option<(Reason, String)> {
+    fn opening_fault(&self, party: usize, salt: &Digest, root: &Digest) -> Option<Breach> {
         if self.commitments[party] != Some(commitment(&self.rules.parties[party], salt, root)) {
-            return Some((Reason::Contradiction, "its opening is not what it committed to".into()));
+            return Some(Breach::Opening);
         }
         let claim = self.rules.claim.as_ref().filter(|claim| party == 0 && claim.root != *root)?;
-        Some(match claim.head {
-            Some(_) => {
-                (Reason::Contradiction, "it opens another root than that of its signed head".to_string())
-            }
-            None => {
-                (Reason::Refusal, "it does not stand by the root that the terms say it claims".to_string())
-            }
-        })
+        Some(if claim.head.is_some() { Breach::OtherRoot } else { Breach::ForsakenRoot })
     }
 
     /// The next two parties that differ, if there are such.
@@ -465,8 +447,7 @@ impl Referee {
             self.spent.0 <= self.bound.messages && self.spent.1 <= self.bound.bytes + self.bound.log_bytes;
         self.duel = Some(duel);
         if !(follows && fits && within) {
-            let why = format!("{kind:?} after {before:?}: a fault of the referee's program");
-            return self.finish(Vec::new(), Some(why));
+            return self.finish(Vec::new(), Some(Unsettled::NoMove { asked: kind, before }));
         }
         self.ask(question, &asked);
     }
@@ -483,10 +464,7 @@ impl Referee {
                 Said::Answer(answer) => answers[side] = Some(answer),
                 // Both committed to what is asked for, so the other may supply it.
                 Said::Declined | Said::TimedOut(_) if either => {}
-                said => {
-                    let (reason, what) = fault(said);
-                    losses.push(Loss { party, reason, what });
-                }
+                said => losses.push(Loss::by(party, breach(said))),
             }
         }
         let next =
@@ -498,16 +476,13 @@ impl Referee {
         match next {
             Next::Ask => {}
             Next::Lost(losses) => self.finish(losses, None),
-            Next::IncompleteLog(why) => self.finish(Vec::new(), Some(why)),
-            Next::Impossible(why) => self.finish(
-                Vec::new(),
-                Some(format!("{why}: a collision of hashes, or a fault of the referee's program")),
-            ),
+            Next::IncompleteLog(leeway) => self.finish(Vec::new(), Some(Unsettled::NoDecision(leeway))),
+            Next::Impossible(why) => self.finish(Vec::new(), Some(Unsettled::Impossible(why))),
         }
     }
 
     /// A game is over.
-    fn finish(&mut self, losses: Vec<Loss>, unsettled: Option<String>) {
+    fn finish(&mut self, losses: Vec<Loss>, unsettled: Option<Unsettled>) {
         self.pending.clear();
         let Some(duel) = self.duel.take() else {
             // Somebody lost outside of a game.
@@ -544,17 +519,13 @@ fn said_digest(body: &Answered) -> Digest {
     hash("tiebreak 2 answered", &to_bytes(body))
 }
 
-fn equivocation(turn: u32) -> Said {
-    Said::Lost(Reason::Equivocation, format!("it signed two answers to the question of turn {turn}"))
-}
-
-/// Why a party loses that gave no answer to its own commitment.
-pub(super) fn fault(said: Said) -> (Reason, String) {
+/// What a party loses by that gave no answer to its own commitment.
+pub(super) fn breach(said: Said) -> Breach {
     match said {
-        Said::Lost(reason, what) => (reason, what),
-        Said::TimedOut(why) => (Reason::Timeout, why),
-        Said::Declined => (Reason::Refusal, "it did not open what it had committed to".into()),
-        Said::Answer(_) => (Reason::Garbage, "it answered another question".into()),
-        Said::Waiting => (Reason::Timeout, "it has not answered".into()),
+        Said::Lost(breach) => breach,
+        Said::TimedOut(tried) => Breach::TimeUp(tried),
+        Said::Declined => Breach::Unopened,
+        Said::Answer(_) => Breach::OtherKind,
+        Said::Waiting => Breach::Silent,
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
+use super::breach::RecordFault;
 use super::message::{Field, Fold, Subject, Tree};
 use super::search::{self, Join};
 use super::terms::{Claim, Terms};
-use crate::check::{Context, underivable};
-use crate::fold;
-use crate::origin::{self, Origin};
-use crate::verdict::Scalar;
+use crate::evidence::context::{Context, underivable};
+use crate::evidence::fold;
+use crate::evidence::origin::{self, Origin};
+use crate::evidence::proven::Scalar;
 use tiebreak_contract::program::graph::{Graph, Makers, TensorType};
 use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_contract::program::step::Program;
@@ -309,44 +310,41 @@ impl Rules {
         }
     }
 
-    /// Whether a step's record has the fields that the job promises, and what follows from job and step; `Some`: the first that is
-    /// wrong, in words.
-    pub(crate) fn record_fault(&self, index: u64, record: &Record) -> Option<String> {
+    /// What is wrong with a record, if something is: it has not the fields that the job promises, or not what follows from job and step.
+    pub(crate) fn record_fault(&self, index: u64, record: &Record) -> Option<RecordFault> {
         let job = &self.context.computation.job;
         if record.computation() != self.computation() {
-            return Some("the record is of another computation".into());
+            return Some(RecordFault::OtherComputation);
         }
         match record {
-            Record::Initial { .. } if index != 0 => Some("the first record stands at another place".into()),
+            Record::Initial { .. } if index != 0 => Some(RecordFault::FirstElsewhere),
             // The computation names the state, and who plays has derived it: no element of it has to be shown.
-            Record::Initial { state, .. } => (*state != self.context.computation.summary.initial)
-                .then(|| "its state is not the initial state that the computation names".into()),
+            Record::Initial { state, .. } => {
+                (*state != self.context.computation.summary.initial).then_some(RecordFault::InitialState)
+            }
             Record::Final { steps, .. } => {
                 let there = index + 1 == self.records() && *steps == job.steps;
-                (!there).then(|| "the final record stands at another place".into())
+                (!there).then_some(RecordFault::FinalElsewhere)
             }
             Record::Step { step, .. } => self.step_fault(index, step),
         }
     }
 
-    fn step_fault(&self, index: u64, record: &StepRecord) -> Option<String> {
+    fn step_fault(&self, index: u64, record: &StepRecord) -> Option<RecordFault> {
         let job = &self.context.computation.job;
         if u64::from(record.step) != index || record.step == 0 || record.step > job.steps {
-            return Some("the record is not at its step's place".into());
+            return Some(RecordFault::StepElsewhere);
         }
-        let rate = job.schedule.learning_rate(record.step, job.steps);
-        if record.learning_rate != rate {
-            return Some(format!(
-                "the learning rate is {:08x}, and the schedule gives {rate:08x}",
-                record.learning_rate
-            ));
+        let due = job.schedule.learning_rate(record.step, job.steps);
+        if record.learning_rate != due {
+            return Some(RecordFault::LearningRate { committed: record.learning_rate, due });
         }
         let drawn = u64::from(record.step) * u64::from(self.program().samples());
         if record.cursor != drawn {
-            return Some(format!("the cursor is {}, and {drawn} samples are drawn", record.cursor));
+            return Some(RecordFault::Cursor { cursor: record.cursor, drawn });
         }
         if job.never_clips() && record.clip != tiebreak_contract::arith::float::ONE {
-            return Some("the clip factor is not 1, and the job does not clip".into());
+            return Some(RecordFault::Clip);
         }
         let promised = [
             ("gradients", record.gradients.is_some(), self.granularity != Granularity::Step),
@@ -354,9 +352,7 @@ impl Rules {
             ("rounding log", record.log.is_some(), job.rounding.is_some()),
         ];
         let broken = promised.into_iter().find(|(_, is, should)| is != should);
-        broken.map(|(what, _, should)| {
-            format!("the record commits {} {what}, against its job", if should { "no" } else { "to" })
-        })
+        broken.map(|(part, _, promised)| RecordFault::Promise { part, promised })
     }
 
     /// The most bytes of a step's rounding log.

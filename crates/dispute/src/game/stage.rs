@@ -1,5 +1,6 @@
 //! Where a game of two stands, as data.
 
+use super::breach::Leeway;
 use super::element;
 use super::message::{Field, Fold, Need, Subject, Tree};
 use super::result::Loss;
@@ -112,7 +113,7 @@ pub(super) enum Next {
     /// It is over: who lost, at least one.
     Lost(Vec<Loss>),
     /// The trainer's log lacks the decision that would show who is right.
-    IncompleteLog(String),
+    IncompleteLog(Leeway),
     /// What two answers that were checked cannot show, in words. Nobody loses by it, since it shows a collision of hashes or a fault of this program.
     Impossible(&'static str),
 }

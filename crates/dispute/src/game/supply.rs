@@ -1,9 +1,10 @@
 //! The referee's questions about the trainer's logs: to each challenger in turn which part it lacks, and to the trainer for that part.
 
+use super::breach::Breach;
 use super::logs::{Supply, Turn};
 use super::message::{Question, Supplied};
-use super::referee::{Ask, Pending, Phase, Referee, Said, Taken, fault};
-use super::result::{Loss, Reason};
+use super::referee::{Ask, Pending, Phase, Referee, Said, Taken, breach};
+use super::result::Loss;
 
 impl Referee {
     /// Supplies the next challenger behind a party; behind the last everybody commits.
@@ -26,15 +27,8 @@ impl Referee {
             let challenger = supply.challenger;
             let turn = match said {
                 Said::Answer(answer) => supply.answered(&self.rules, party, answer),
-                Said::Declined if party == 0 => Turn::Lost(
-                    party,
-                    Reason::Refusal,
-                    "it does not supply the part of its log that it was asked for".into(),
-                ),
-                said => {
-                    let (reason, what) = fault(said);
-                    Turn::Lost(party, reason, what)
-                }
+                Said::Declined if party == 0 => Turn::Lost(party, Breach::NotSupplied(None)),
+                said => Turn::Lost(party, breach(said)),
             };
             // It may have lost by another message meanwhile.
             let stands = self.standing.contains(&challenger);
@@ -47,9 +41,9 @@ impl Referee {
                     self.carry(supplied);
                 }
                 Turn::Trainer(_) | Turn::Challenger(..) | Turn::Done => self.supply_next(challenger),
-                Turn::Lost(party, reason, what) => {
+                Turn::Lost(party, breach) => {
                     if self.standing.remove(&party) {
-                        self.result.absent.push(Loss { party, reason, what });
+                        self.result.absent.push(Loss::by(party, breach));
                     }
                     self.supply_next(challenger);
                 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::message::{from_bytes, to_bytes};
 use super::referee::{Referee, Taken};
-use super::result::GameResult;
+use super::result::{GameResult, Told};
 use super::terms::{TERMS_MAX, Terms};
 use super::tried::Tried;
 use tiebreak_record::commit::Malformed;
@@ -96,15 +96,16 @@ pub struct GameVerdict {
     pub terms: Terms,
     /// Everything that happened, in order.
     pub events: Vec<Event>,
-    /// What it came to.
-    pub result: GameResult,
+    /// What it came to, in words.
+    pub result: Told,
     /// The referee's Ed25519 signature of all before it.
     pub signature: Base64,
 }
 
 impl GameVerdict {
     /// The verdict of a dispute, signed by the referee.
-    pub fn new(terms: Terms, events: Vec<Event>, result: GameResult, key: &PrivateKey) -> GameVerdict {
+    pub fn new(terms: Terms, events: Vec<Event>, result: &GameResult, key: &PrivateKey) -> GameVerdict {
+        let result = result.told();
         let mut verdict = GameVerdict { game: FORMAT, terms, events, result, signature: Base64(Vec::new()) };
         verdict.signature = Base64(key.sign(&verdict.signed()).to_vec());
         verdict
@@ -151,7 +152,7 @@ impl GameVerdict {
         referee.rules().check_initial()?;
         referee.start(0);
         self.events.iter().for_each(|event| event.feed(&mut referee));
-        if referee.result() != Some(&self.result) {
+        if referee.result().map(GameResult::told).as_ref() != Some(&self.result) {
             return Err(wrong("its events give another result"));
         }
         Ok(referee)

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use super::error::PartyError;
 use super::replay::Replays;
-use tiebreak_audit::localise::binding;
 use tiebreak_contract::program::phase::Phase;
 use tiebreak_contract::program::step::Program;
+use tiebreak_dispute::evidence::binding::Binding;
+use tiebreak_dispute::evidence::origin::{self, Origin};
 use tiebreak_dispute::game::message::{Answer, Field};
-use tiebreak_dispute::origin::{self, Origin};
-use tiebreak_dispute::verdict::{Claim, Scalar};
+use tiebreak_dispute::verdict::Scalar;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::multiproof;
-use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
+use tiebreak_record::commit::proven::Hashes;
 use tiebreak_record::commit::record::gradient_leaf;
 use tiebreak_record::commit::state::tensor_digests;
 use tiebreak_record::commit::table;
@@ -41,16 +41,12 @@ pub(crate) fn answer(replays: &mut Replays, step: u32, field: Field) -> Result<O
 /// The state after the step: the update's outputs, and frozen parameters under the state before.
 fn state(replays: &mut Replays, step: u32) -> Result<Answer, PartyError> {
     let table = replays.run.program().state();
-    let claim = replays.operands(step, |operands, _| {
+    replays.operands(step, |operands, _| {
         let before = tensor_digests(&table, operands.before);
-        // The record before was shown already.
-        let record = || ProvenRecord { index: 0, record: Base64(Vec::new()), proof: Vec::<Digest>::new() };
-        binding(operands.run.program(), operands.trace, &before, record).0
-    })?;
-    match claim {
-        Claim::Binding { outputs, siblings, kept, .. } => Ok(Answer::Binding { outputs, siblings, kept }),
-        _ => Ok(Answer::Decline),
-    }
+        let Binding { outputs, siblings, kept } =
+            Binding::of(operands.run.program(), operands.trace, &before);
+        Answer::Binding { outputs, siblings, kept }
+    })
 }
 
 /// The places in the trace of the outputs that a field is made of, in the field's order.

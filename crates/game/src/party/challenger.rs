@@ -12,31 +12,28 @@ use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::state::{StateRoots, state_digest, tensor_digests};
 use tiebreak_record::job::initial::InitialOrigin;
 use tiebreak_run::run::companions::Companions;
-use tiebreak_run::run::create::{NewRun, create};
+use tiebreak_run::run::create::{NewRun, check_unused, create};
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::disk::Disk;
-use tiebreak_run::run::paths::RunPaths;
 use tiebreak_run::run::transcript::{self, TranscriptWriter};
-use tiebreak_run::run::{checkpoint, initial, lock, states};
+use tiebreak_run::run::{Store, Stored, checkpoint, initial, names, states};
 use tiebreak_run::step::disputed_step;
 
-/// Replays a trainer's whole run, which must have the `claim`ed root over its records, under its rounding logs into a folder of the challenger's own, which is then a run to play with
+/// Replays a trainer's whole run, which must have the `claim`ed root over its records, under its rounding logs into a place of the challenger's own, which is then a run to play with
 /// ([`super::Party::open`]): the challenger's records carry the trainer's log roots. What is there already, from before an interruption, is
 /// not computed again. `progress` sees each step that is done.
 ///
 /// # Errors
-/// If the run is not of the logged profile or has another root, a file of it cannot be read or is not what its record commits, the folder cannot be written, or the
+/// If the run is not of the logged profile or has another root, a file of it cannot be read or is not what its record commits, the own run cannot be written, or the
 /// engine fails.
 pub fn challenger(
-    disk: &Disk,
     trainer: &Run,
     claim: &Digest,
-    out: &Path,
+    out: &Arc<dyn Store>,
     engine: &mut dyn Engine,
     progress: impl FnMut(u32),
 ) -> Result<Run, PartyError> {
     logged(trainer)?;
-    let (promised, _) = transcript::read(&trainer.layout.transcript())?;
+    let (promised, _) = transcript::read(trainer.at(names::TRANSCRIPT))?;
     let root = promised.root(promised.leaves.len());
     if root != *claim {
         return Err(PartyError::Refused(format!(
@@ -44,29 +41,28 @@ pub fn challenger(
             trainer.layout.root.display()
         )));
     }
-    let run = folder(disk, trainer, out)?;
-    let take = |run: &Run, step: u32| take_log(disk, trainer, promised.records.get(step as usize), run, step);
-    replay(disk, run, engine, take, progress)
+    let run = begun(trainer, out)?;
+    let take = |run: &Run, step: u32| take_log(trainer, promised.records.get(step as usize), run, step);
+    replay(run, engine, take, progress)
 }
 
-/// Replays a run under the rounding logs that `take` has its folder hold, step by step, and writes its records.
+/// Replays a run under the rounding logs that `take` has it hold, step by step, and writes its records.
 pub(super) fn replay(
-    disk: &Disk,
     run: Run,
     engine: &mut dyn Engine,
     take: impl Fn(&Run, u32) -> Result<(), PartyError>,
     mut progress: impl FnMut(u32),
 ) -> Result<Run, PartyError> {
-    let _lock = lock::hold(&run.layout)?;
+    let _lock = run.lock()?;
     let program = Arc::new(run.program().clone());
     let (table, last) = (run.program().state(), run.job().steps);
-    let (mut writer, have) = TranscriptWriter::open(disk, &run.layout.transcript(), 0)?;
+    let (mut writer, have) = TranscriptWriter::open(run.at(names::TRANSCRIPT), 0)?;
     let mut session = Session::new(engine, program)?;
     let device = session.engine().describe();
     let mut append = |index: u32, record: Record| match have.records.get(index as usize) {
         Some(before) if *before == record => Ok(()),
         Some(_) => Err(PartyError::NotReproduced { step: index, device: device.clone() }),
-        None => Ok(writer.append(disk, &record)?),
+        None => Ok(writer.append(&record)?),
     };
     let near = states::nearest_checkpoint(&run, &have.records, last + 1)?;
     let (from, state) = match near {
@@ -88,7 +84,7 @@ pub(super) fn replay(
         digests = done.state;
         append(step, Record::Step { computation: run.computation.id, step: done.record })?;
         if run.job().is_checkpoint(step) {
-            checkpoint::write::<PartyError>(disk, &run.layout.checkpoint(step), &table, |show| {
+            checkpoint::write::<PartyError>(run.at(names::checkpoint(step)), &table, |show| {
                 Ok(session.visit_state(|_, bytes| show(bytes))?)
             })?;
         }
@@ -96,7 +92,7 @@ pub(super) fn replay(
     }
     let roots = StateRoots::of(&table, &digests);
     append(last + 1, Record::Final { computation: run.computation.id, steps: last, roots })?;
-    writer.sync(disk)?;
+    writer.sync()?;
     Ok(run)
 }
 
@@ -111,12 +107,11 @@ fn logged(trainer: &Run) -> Result<(), PartyError> {
     )))
 }
 
-/// The challenger's folder: begun, or as an interruption left it. The data stay where the trainer's are.
-fn folder(disk: &Disk, trainer: &Run, out: &Path) -> Result<Run, PartyError> {
-    let layout = RunPaths { root: out.to_path_buf() };
-    let sources = trainer.data_sources()?;
-    if !layout.run_json().exists() {
-        layout.check_unused()?;
+/// The challenger's run: begun, or as an interruption left it. The data stay where the trainer's are.
+fn begun(trainer: &Run, out: &Arc<dyn Store>) -> Result<Run, PartyError> {
+    let trees = trainer.data_trees()?;
+    if !Stored::new(out, Path::new(&out.place()), names::RUN_JSON).is_here() {
+        check_unused(&**out)?;
         let state = match trainer.file.origin {
             InitialOrigin::Seed => None,
             InitialOrigin::Weights { .. } | InitialOrigin::Run(_) => Some(initial::state(trainer)?),
@@ -127,34 +122,27 @@ fn folder(disk: &Disk, trainer: &Run, out: &Path) -> Result<Run, PartyError> {
             job_text: &trainer.job_text,
             program: &encode(trainer.program()),
             logged: true,
-            data: &sources,
-            copied: false,
+            trees: trees.iter().collect(),
+            copied: Vec::new(),
             initial: state.as_ref().map(|state| (&table[..], &state[..])),
             companions: &Companions::default(),
         };
-        create(disk, &layout, &new)?;
+        create(out, &new)?;
     }
-    let folders = sources.iter().filter_map(|(path, _)| Some(path.parent()?.to_path_buf()));
-    let run = Run::open(out)?.with_data(folders.collect::<Vec<_>>());
+    let run = Run::of(out.clone())?.with_data_of(trainer);
     if run.id != trainer.id {
-        let why = format!("{} is of another run: choose another folder", out.display());
+        let why = format!("{} is of another run: choose another folder", out.place());
         return Err(PartyError::Refused(why));
     }
     Ok(run)
 }
 
 /// Takes a step's rounding log over from the trainer, after checking that it is the one that the trainer's record commits.
-fn take_log(
-    disk: &Disk,
-    trainer: &Run,
-    promised: Option<&Record>,
-    run: &Run,
-    step: u32,
-) -> Result<(), PartyError> {
+fn take_log(trainer: &Run, promised: Option<&Record>, run: &Run, step: u32) -> Result<(), PartyError> {
     let log = trainer.rounding_log(step)?;
     match promised {
         Some(Record::Step { step: record, .. }) if record.log == Some(log.root()) => {}
         _ => return Err(tiebreak_audit::other_log(trainer, step).into()),
     }
-    Ok(disk.replace(&run.layout.log(step), log.bytes())?)
+    Ok(run.at(names::log(step)).replace(log.bytes())?)
 }

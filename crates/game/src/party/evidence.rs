@@ -7,7 +7,7 @@ use super::replay::{Replays, logged_product, operands_of};
 use tiebreak_audit::operands::Tensors;
 use tiebreak_contract::program::graph::{Graph, TensorId};
 use tiebreak_contract::program::phase::{Phase, graph_of};
-use tiebreak_dispute::cone;
+use tiebreak_dispute::evidence::cone;
 use tiebreak_dispute::game::element;
 use tiebreak_dispute::game::message::{Answer, Fold, LogBlock, Need, Subject};
 use tiebreak_dispute::game::search;

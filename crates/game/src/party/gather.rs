@@ -3,9 +3,8 @@
 //! What it lacks follows from the question alone, which carries the part that came before, so that a challenger that was stopped gives the same
 //! answer again. Parts are on disk before the next one is asked for.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::challenger::replay;
 use super::error::PartyError;
@@ -31,19 +30,17 @@ use tiebreak_record::job::manifest::{GroupTree, files_root};
 use tiebreak_record::rounding::codec::unreadable;
 use tiebreak_record::rounding::log::{Log, elements, misplaced, parts, root as log_root};
 use tiebreak_run::run::companions::Companions;
-use tiebreak_run::run::create::{NewRun, create};
+use tiebreak_run::run::create::{NewRun, check_unused, create};
 use tiebreak_run::run::data::manifest;
 use tiebreak_run::run::dir::{Run, RunFile};
-use tiebreak_run::run::disk::{self, Disk};
-use tiebreak_run::run::paths::RunPaths;
-use tiebreak_run::run::{RunError, initial};
+use tiebreak_run::run::{RunError, Store, Stored, initial, names};
 
 /// What a challenger plays with.
 pub struct Gathering {
     /// The terms of the game.
     pub terms: Terms,
-    /// The challenger's own folder.
-    pub out: PathBuf,
+    /// Where the challenger's own run is kept.
+    pub out: Arc<dyn Store>,
     /// Folders where the job's data files are.
     pub data: Vec<PathBuf>,
     /// The files of weights that the run begins from, in the job's order.
@@ -60,7 +57,6 @@ pub struct Gathering {
 
 /// A challenger that gets the trainer's logs through the game.
 pub struct Gatherer {
-    disk: Disk,
     rules: Rules,
     run: Run,
     with: Gathering,
@@ -68,22 +64,22 @@ pub struct Gatherer {
 }
 
 impl Gatherer {
-    /// A challenger of these terms: its folder is begun, or as an interruption left it.
+    /// A challenger of these terms: its run is begun, or as an interruption left it.
     ///
     /// # Errors
-    /// If the terms are malformed or of the exact profile, the data or weights are not theirs or are not there, or the folder cannot be written.
-    pub fn open(disk: Disk, with: Gathering) -> Result<Gatherer, PartyError> {
+    /// If the terms are malformed or of the exact profile, the data or weights are not theirs or are not there, or the run cannot be written.
+    pub fn open(with: Gathering) -> Result<Gatherer, PartyError> {
         agreement::names(&with.terms, &with.key.public())?;
         let rules = Rules::new(&with.terms)?;
-        // The folder is made of the terms, so what they say of the initial state is derived again.
+        // The run is made of the terms, so what they say of the initial state is derived again.
         rules.check_initial()?;
         if !rules.is_logged() {
             let why =
                 "these terms are of the exact profile, in which a party trains by itself: `tiebreak train`";
             return Err(PartyError::Refused(why.into()));
         }
-        let run = folder(&disk, &with)?;
-        Ok(Gatherer { disk, rules, run, with, party: None })
+        let run = begun(&with)?;
+        Ok(Gatherer { rules, run, with, party: None })
     }
 
     /// The signed answer to a question as it came: as [`Party::reply`]. The answer to [`Question::Commit`] takes a replay of the run.
@@ -111,64 +107,44 @@ impl Gatherer {
         let step = u32::try_from(part.record.index).unwrap_or(0);
         let place = LogPlace { step, first: part.log.slices.first().map_or(0, |slice| *slice as u64) };
         let (root, count) = verified(&self.rules, place, part).map_err(|unfit| match unfit {
-            Unfit::Committed(why) => Malformed::invalid("supply of a log", why),
+            Unfit::Committed(why) => Malformed::invalid("supply of a log", why.to_string()),
             Unfit::Other(why) => why,
         })?;
-        let path = self.run.layout.log(step);
-        let partial = disk::partial(&path);
-        if path.exists() && self.run.rounding_log(step).map_or(true, |log| log.root() != root) {
+        let log = self.run.at(names::log(step));
+        let partial = self.run.at(names::partial(&names::log(step)));
+        if log.is_here() && self.run.rounding_log(step).map_or(true, |log| log.root() != root) {
             let why = "holds logs of other records than those that the terms dispute: choose another folder";
-            return Err(PartyError::Refused(format!("{} {why}", self.with.out.display())));
+            return Err(PartyError::Refused(format!("{} {why}", self.with.out.place())));
         }
-        if !path.exists() {
-            self.append(&partial, place.first * SLICE_BYTES as u64, &part.log.bytes.0)?;
+        if !log.is_here() {
+            append(&partial, place.first * SLICE_BYTES as u64, &part.log.bytes.0)?;
         }
         let next = place.first + SUPPLY_SLICES;
         if next < count {
             return Ok(Answer::Logs { lacks: Some(LogPlace { step, first: next }) });
         }
-        if !path.exists() {
-            let bytes = disk::read(&partial, self.rules.log_max())?;
+        if !log.is_here() {
+            let bytes = partial.read(self.rules.log_max())?;
             if log_root(&bytes) != root {
                 let why = "the parts do not give the log that the trainer commits: remove the folder and begin again";
-                return Err(RunError::invalid(&partial, why).into());
+                return Err(RunError::invalid(partial.path(), why).into());
             }
             let program = self.rules.program();
             if let Some(part) = misplaced(&bytes, parts(program)) {
                 return Ok(Answer::Unreadable { step, part: part as u32, block: 0 });
             }
-            let log = Log::open(bytes, parts(program))?;
-            let odd = |part: usize| Some((part, unreadable(log.part(part), elements(program, part))?));
+            let opened = Log::open(bytes, parts(program))?;
+            let odd = |part: usize| Some((part, unreadable(opened.part(part), elements(program, part))?));
             if let Some((part, block)) = (0..parts(program)).find_map(odd) {
                 return Ok(Answer::Unreadable { step, part: part as u32, block });
             }
-            self.disk.replace(&path, log.bytes())?;
-            if partial.exists() {
-                self.disk.remove(&partial)?;
+            log.replace(opened.bytes())?;
+            if partial.is_here() {
+                partial.remove()?;
             }
         }
         let steps = self.run.job().steps;
         Ok(Answer::Logs { lacks: (step < steps).then_some(LogPlace { step: step + 1, first: 0 }) })
-    }
-
-    /// Appends to a file that has so many bytes or more; more are cut off.
-    fn append(&self, path: &Path, at: u64, bytes: &[u8]) -> Result<(), PartyError> {
-        let io = || RunError::io(path);
-        disk::refuse_link(path)?;
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false);
-        let mut file: File = options.open(path).map_err(io())?;
-        if file.metadata().map_err(io())?.len() < at {
-            return Err(RunError::invalid(
-                path,
-                "the parts before are not there: remove the folder and begin again",
-            )
-            .into());
-        }
-        self.disk.truncate(&file, at).map_err(io())?;
-        file.seek(SeekFrom::Start(at)).map_err(io())?;
-        self.disk.write(&mut file, bytes).and_then(|()| self.disk.sync(&file)).map_err(io())?;
-        Ok(())
     }
 
     /// The party, after a replay of the run.
@@ -176,7 +152,7 @@ impl Gatherer {
         if self.party.is_none() {
             let run = open(&self.with)?;
             let progress = &mut self.with.progress;
-            let run = replay(&self.disk, run, self.with.engine.as_mut(), |_, _| Ok(()), progress)?;
+            let run = replay(run, self.with.engine.as_mut(), |_, _| Ok(()), progress)?;
             // A party has an engine of its own; this one is not needed any more.
             let engine = std::mem::replace(&mut self.with.engine, Box::new(Reference));
             let Gathering { terms, key, .. } = &self.with;
@@ -186,27 +162,41 @@ impl Gatherer {
     }
 }
 
-/// The challenger's run, with its data.
-fn open(with: &Gathering) -> Result<Run, PartyError> {
-    Ok(Run::open(&with.out)?.with_data(with.data.clone()))
+/// Appends to a file that has so many bytes or more; more are cut off.
+fn append(file: &Stored, at: u64, bytes: &[u8]) -> Result<(), PartyError> {
+    let length = file.length_or_0()?;
+    if length < at {
+        let why = "the parts before are not there: remove the folder and begin again";
+        return Err(RunError::invalid(file.path(), why).into());
+    }
+    if length > at {
+        file.truncate(at)?;
+    }
+    file.append(bytes)?;
+    Ok(file.sync()?)
 }
 
-/// The challenger's folder, made of the terms and the data.
-fn folder(disk: &Disk, with: &Gathering) -> Result<Run, PartyError> {
-    let layout = RunPaths { root: with.out.clone() };
+/// The challenger's run, with its data.
+fn open(with: &Gathering) -> Result<Run, PartyError> {
+    Ok(Run::of(with.out.clone())?.with_data(with.data.clone()))
+}
+
+/// The challenger's run, made of the terms and the data.
+fn begun(with: &Gathering) -> Result<Run, PartyError> {
+    let out = &with.out;
     let refused = |why: &str| Err(PartyError::Refused(why.into()));
-    if !layout.run_json().exists() {
-        layout.check_unused()?;
-        make(disk, &layout, with)?;
+    if !Stored::new(out, Path::new(&out.place()), names::RUN_JSON).is_here() {
+        check_unused(&**out)?;
+        make(with)?;
     }
     let run = open(with)?;
     if with.terms.claim.as_ref().map(|claim| with.terms.claimed(claim)) != Some(run.file.summary()) {
-        return refused(&format!("{} is of another run: choose another folder", with.out.display()));
+        return refused(&format!("{} is of another run: choose another folder", out.place()));
     }
     Ok(run)
 }
 
-fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyError> {
+fn make(with: &Gathering) -> Result<(), PartyError> {
     let Gathering { terms, weights, .. } = with;
     let refused = |why: String| PartyError::Refused(why);
     let bytes = terms.program.as_ref().map(|program| program.0.as_slice());
@@ -267,19 +257,19 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
         job_text: &terms.job,
         program: &encode(program),
         logged: true,
-        data: &sources,
-        copied: job.data.copy,
+        trees: sources.iter().map(|(_, tree)| tree).collect(),
+        copied: sources.iter().map(|(path, _)| path.as_path()).filter(|_| job.data.copy).collect(),
         initial: state.as_ref().map(|state| (&table[..], &state[..])),
         companions: &Companions::default(),
     };
-    Ok(create(disk, layout, &new)?)
+    Ok(create(&with.out, &new)?)
 }
 
 /// A data file by its name, in one of the folders.
 fn found(name: &str, folders: &[PathBuf]) -> Result<PathBuf, PartyError> {
     let last = Path::new(name).file_name().unwrap_or_default();
     let places = folders.iter().map(|folder| folder.join(last));
-    let there = places.into_iter().find(|path| fs::symlink_metadata(path).is_ok());
+    let there = places.into_iter().find(|path| Stored::from(path).is_here());
     there.ok_or_else(|| {
         PartyError::Refused(format!(
             "the data file {name} is not there: say in which folder with --data FOLDER"

@@ -31,7 +31,7 @@ use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES, piece_range, piece_values};
 use tiebreak_record::rounding::log::{BlockPlace, elements, parts, prove, prove_slices, slice_values};
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::transcript;
+use tiebreak_run::run::{names, transcript};
 use tiebreak_train::conduct::{Conduct, Honest};
 
 /// The most bytes of a question.
@@ -111,7 +111,7 @@ impl Party {
         let (_, referee) = terms.keys()?;
         agreement::names(&terms, &key.public())?;
         agreement::check(&terms, &run)?;
-        let (transcript, _) = transcript::read(&run.layout.transcript())?;
+        let (transcript, _) = transcript::read(run.at(names::TRANSCRIPT))?;
         let complete = transcript.records.len() == run.job().steps as usize + 2;
         if !complete || transcript.records.iter().any(|record| *record.computation() != run.computation.id) {
             let why = format!(

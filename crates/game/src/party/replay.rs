@@ -9,7 +9,7 @@ use tiebreak_contract::program::graph::{LoggedProduct, TensorId};
 use tiebreak_contract::program::logged::native_graph;
 use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_contract::program::step::MicroBatch;
-use tiebreak_dispute::cone;
+use tiebreak_dispute::evidence::cone;
 use tiebreak_dispute::game::message::Subject;
 use tiebreak_engine::Engine;
 use tiebreak_engine::session::Session;

@@ -30,7 +30,7 @@ pub fn play(
     referee.start(0);
     loop {
         if let Some(result) = referee.result() {
-            return Ok(GameVerdict::new(terms.clone(), events, result.clone(), referee_key));
+            return Ok(GameVerdict::new(terms.clone(), events, result, referee_key));
         }
         for ask in referee.pending() {
             let question = Sealed::new(ask.asked, referee_key).to_bytes();

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use safetensors::tensor::{Dtype, SafeTensors};
 
-use super::disk::{self, Disk};
 use super::error::RunError;
+use super::stored::Stored;
 use tiebreak_contract::program::step::{StateTensor, state_bytes};
 
 /// The bytes that other writers' headers may have beyond ours, for blanks and what they say of themselves.
@@ -19,31 +19,30 @@ const CHUNK: usize = 1 << 23;
 /// Writes the tensors that `state` lists, one at a time: `visit` shows each tensor's canonical bytes, in order.
 ///
 /// # Errors
-/// What `visit` or the disk reports.
+/// What `visit` or the store reports.
 pub fn write<E: From<RunError>>(
-    disk: &Disk,
-    path: &Path,
+    file: impl Into<Stored>,
     state: &[StateTensor],
     visit: impl FnOnce(&mut dyn FnMut(&[u8])) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut visited = Ok(());
-    disk.replace_by(path, |file| {
+    let replaced = file.into().replace_by(|file| {
         let mut gathered = header(state);
         let mut written = Ok(());
         visited = visit(&mut |bytes| {
             gathered.extend_from_slice(bytes);
             if gathered.len() >= CHUNK && written.is_ok() {
-                written = disk.write(file, &gathered);
+                written = file.write_all(&gathered);
                 gathered.clear();
             }
         });
         written?;
         match visited {
-            Ok(()) => disk.write(file, &gathered),
+            Ok(()) => file.write_all(&gathered),
             Err(_) => Err(std::io::Error::other("the state could not be read")),
         }
-    })
-    .or_else(|error| std::mem::replace(&mut visited, Ok(())).and(Err(error.into())))
+    });
+    replaced.or_else(|error| std::mem::replace(&mut visited, Ok(())).and(Err(error.into())))
 }
 
 /// The header of a safetensors file: its length as a little-endian u64, then JSON, padded to eight bytes.
@@ -71,8 +70,9 @@ fn header_max(state: &[StateTensor]) -> usize {
 ///
 /// # Errors
 /// If the file cannot be read, or holds other tensors.
-pub fn read(path: &Path, state: &[StateTensor]) -> Result<Vec<Vec<u8>>, RunError> {
-    parse(path, &disk::read(path, state_bytes(state) + header_max(state) as u64)?, state)
+pub fn read(file: impl Into<Stored>, state: &[StateTensor]) -> Result<Vec<Vec<u8>>, RunError> {
+    let file = file.into();
+    parse(file.path(), &file.read(state_bytes(state) + header_max(state) as u64)?, state)
 }
 
 /// [`read`] from a file's contents; `path` names them in errors.

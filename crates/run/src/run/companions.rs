@@ -171,6 +171,11 @@ impl Companions {
         Some(Vocabulary { below, name: path.display().to_string() })
     }
 
+    /// Every file's name and bytes.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
+        self.files.iter().map(|(name, bytes)| (*name, bytes.as_slice()))
+    }
+
     /// A file's bytes.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.files.get(name).map(Vec::as_slice)
@@ -186,7 +191,7 @@ impl Companions {
     /// # Errors
     /// If the disk refuses.
     pub fn write(&self, disk: &Disk, folder: &Path, without: &[&str]) -> Result<(), RunError> {
-        let files = self.files.iter().filter(|(name, _)| !without.contains(name));
+        let files = self.iter().filter(|(name, _)| !without.contains(name));
         for (number, (name, bytes)) in files.enumerate() {
             if number == 0 {
                 disk.create_folder(folder)?;

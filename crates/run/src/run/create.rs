@@ -1,52 +1,70 @@
-//! How a run begins on disk: whole, or not at all.
+//! How a run begins: whole, or not at all.
 
-use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::companions::Companions;
 use super::dir::RunFile;
-use super::disk::{self, Disk};
 use super::error::RunError;
-use super::paths::RunPaths;
-use super::{checkpoint, data};
+use super::store::Store;
+use super::stored::Stored;
+use super::{checkpoint, data, names};
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_record::job::manifest::GroupTree;
 
 /// Bytes of data that are copied at once.
 const COPY_BYTES: u64 = 1 << 23;
 
-/// Creates a run's folder with its data, job and `run.json` (written last, so that a run is there or not).
+/// Checks that a new run can be made in a store: nothing is there, or what an interrupted beginning leaves. `run.json` is written last, so nothing
+/// that a trainer writes later can be there without it.
+///
+/// # Errors
+/// If it holds a run, or something else.
+pub fn check_unused(store: &dyn Store) -> Result<(), RunError> {
+    let empty = |folder: &str| store.list(folder).is_ok_and(|names| names.is_empty());
+    let only_initial = || {
+        let initial = names::checkpoint(0);
+        let initial = initial.rsplit('/').next().unwrap_or_default();
+        let fine = |name: &String| *name == initial || *name == names::partial(initial);
+        store.list(names::CHECKPOINTS).is_ok_and(|names| names.iter().all(fine))
+    };
+    for name in store.list("").unwrap_or_default() {
+        let name = name.trim_end_matches('/');
+        let fine = match name {
+            names::DATA | names::EVALUATION | names::COMPANIONS | names::JOB | names::PROGRAM => true,
+            names::HEADS | names::TRACES | names::LOGS => empty(name),
+            // A run that begins from weights has its initial state before it has a run.json.
+            names::CHECKPOINTS => only_initial(),
+            other => other.starts_with('.') && other.ends_with(".partial"),
+        };
+        if !fine {
+            let why = format!("{} holds {name}, but no run.json: choose another folder", store.place());
+            return Err(RunError::Refused(why));
+        }
+    }
+    Ok(())
+}
+
+/// Creates a run with its data, job and `run.json` (written last, so that a run is there or not).
 ///
 /// # Errors
 /// If a file cannot be read or written. Then what was made is removed, and what was there before is left.
-pub fn create(disk: &Disk, layout: &RunPaths, new: &NewRun) -> Result<(), RunError> {
-    let mut folders = vec![layout.data(), layout.heads(), layout.checkpoints(), layout.traces()];
-    folders.extend(new.companions.names().next().map(|_| layout.companions()));
-    if new.logged {
-        folders.push(layout.logs());
-    }
-    let data = (0..new.data.len()).flat_map(|number| [layout.data_tree(number), layout.data_file(number)]);
-    let others = [layout.job(), layout.program(), layout.checkpoint(0), layout.run_json()];
-    let beside = new.companions.names().map(|name| layout.companions().join(name));
-    let files: Vec<PathBuf> = data.chain(others).chain(beside).collect();
-    let absent = |path: &&Path| fs::symlink_metadata(path).is_err();
-    // A write that fails leaves a part of it, and a folder cannot go before what is in it.
-    let partial: Vec<PathBuf> = files.iter().map(|path| disk::partial(path)).collect();
-    let above = layout.root.ancestors().take_while(|path| !path.as_os_str().is_empty());
-    let (files, folders_made): (Vec<&Path>, Vec<&Path>) = (
-        files.iter().chain(&partial).map(PathBuf::as_path).filter(absent).collect(),
-        folders.iter().map(PathBuf::as_path).chain(above).filter(absent).collect(),
-    );
-    let written = write(disk, layout, new, &folders);
+pub fn create(store: &Arc<dyn Store>, new: &NewRun) -> Result<(), RunError> {
+    let data = (0..new.trees.len()).flat_map(|number| [names::data_tree(number), names::data_file(number)]);
+    let others = [names::JOB, names::PROGRAM, names::RUN_JSON].map(str::to_string);
+    let beside = new.companions.iter().map(|(name, _)| names::companion(name));
+    let place = PathBuf::from(store.place());
+    let all = data.chain(others).chain([names::checkpoint(0)]).chain(beside);
+    let absent: Vec<Stored> =
+        all.map(|name| Stored::new(store, &place, name)).filter(|file| !file.is_here()).collect();
+    let written = write(store, &place, new);
     if written.is_err() {
         // The first error is the one to report.
-        for path in files {
-            let _ = disk.remove(path);
+        for file in absent {
+            let _ = file.remove();
         }
-        for path in folders_made {
-            let _ = disk.remove_folder(path);
-        }
+        store.take_back();
     }
     written
 }
@@ -61,50 +79,53 @@ pub struct NewRun<'a> {
     pub program: &'a [u8],
     /// Whether the run is of the logged profile.
     pub logged: bool,
-    /// Where the data files are copied from, in the manifest's order, with their trees.
-    pub data: &'a [(PathBuf, GroupTree)],
-    /// Whether data files are copied.
-    pub copied: bool,
+    /// The trees of the data files, in the manifest's order.
+    pub trees: Vec<&'a GroupTree>,
+    /// Where the data files are copied from, in the same order; none if they stay where they are.
+    pub copied: Vec<&'a Path>,
     /// The initial state, with its table, if it does not follow from the seed.
     pub initial: Option<(&'a [StateTensor], &'a [Vec<u8>])>,
     /// What makes its model usable.
     pub companions: &'a Companions,
 }
 
-fn write(disk: &Disk, layout: &RunPaths, new: &NewRun, folders: &[PathBuf]) -> Result<(), RunError> {
-    let NewRun { file, job_text, program, data, copied, initial, .. } = new;
-    disk.create_folder(&layout.root)?;
-    for folder in folders {
-        disk.create_folder(folder)?;
+fn write(store: &Arc<dyn Store>, place: &Path, new: &NewRun) -> Result<(), RunError> {
+    let NewRun { file, job_text, program, trees, copied, initial, .. } = new;
+    let at = |name: &str| Stored::new(store, place, name);
+    let companions = new.companions.iter().next().map(|_| names::COMPANIONS);
+    let logs = new.logged.then_some(names::LOGS);
+    let folders = [names::DATA, names::HEADS, names::CHECKPOINTS, names::TRACES].into_iter();
+    for folder in folders.chain(companions).chain(logs) {
+        store.prepare(folder).map_err(RunError::io(&place.join(folder)))?;
     }
     if let Some((table, state)) = initial {
-        checkpoint::write::<RunError>(disk, &layout.checkpoint(0), table, |show| {
+        checkpoint::write::<RunError>(at(&names::checkpoint(0)), table, |show| {
             state.iter().for_each(|tensor| show(tensor));
             Ok(())
         })?;
     }
-    for (number, (manifest, (source, tree))) in file.data.iter().zip(*data).enumerate() {
-        disk.replace(&layout.data_tree(number), &tree.encode())?;
-        if !copied {
-            continue;
-        }
-        let target = layout.data_file(number);
+    for (number, tree) in trees.iter().enumerate() {
+        at(&names::data_tree(number)).replace(&tree.encode())?;
+    }
+    for (number, (manifest, source)) in file.data.iter().zip(copied).enumerate() {
         let mut from = data::contents(source)?;
-        disk.replace_by(&target, |file| {
+        at(&names::data_file(number)).replace_by(|file| {
             // What was promised and no more, piece by piece; a file that changes meanwhile no longer fits its manifest.
             let mut left = manifest.bytes;
             let mut piece = vec![0; COPY_BYTES.min(left.max(1)) as usize];
             while left > 0 {
                 let len = left.min(COPY_BYTES) as usize;
                 from.read_exact(&mut piece[..len])?;
-                disk.write(file, &piece[..len])?;
+                file.write_all(&piece[..len])?;
                 left -= len as u64;
             }
             Ok(())
         })?;
     }
-    new.companions.write(disk, &layout.companions(), &[])?;
-    disk.replace(&layout.job(), job_text.as_bytes())?;
-    disk.replace(&layout.program(), program)?;
-    disk.replace(&layout.run_json(), file.text().as_bytes())
+    for (name, bytes) in new.companions.iter() {
+        at(&names::companion(name)).replace(bytes)?;
+    }
+    at(names::JOB).replace(job_text.as_bytes())?;
+    at(names::PROGRAM).replace(program)?;
+    at(names::RUN_JSON).replace(file.text().as_bytes())
 }

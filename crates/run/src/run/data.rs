@@ -1,6 +1,5 @@
 //! The data files of runs and jobs, as they lie on disk. Files of a job that end in `.gz` are read as what they hold.
 
-use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +8,7 @@ use tiebreak_token_files::Looking;
 
 use super::error::RunError;
 use super::job_files::{self, JobFiles};
+use super::stored::Stored;
 use super::{disk, foreign};
 use tiebreak_contract::program::models::BatchTensor;
 use tiebreak_contract::program::step::Program;
@@ -146,27 +146,35 @@ pub(super) fn named_manifest(
     Ok(found)
 }
 
+/// [`manifest`] of a file that a run holds, as it is.
+///
+/// # Errors
+/// If the file is no plain file, or cannot be read.
+pub fn kept_manifest(file: &Stored) -> Result<(FileManifest, GroupTree), RunError> {
+    GroupTree::of(&mut file.open()?).map_err(RunError::io(file.path()))
+}
+
 /// A file whose parts are checked against its manifest as they are read, by the tree in `tree`.
 ///
 /// # Errors
-/// If the tree cannot be read, or is not of this manifest.
+/// If the file is not there, or the tree cannot be read or is not of this manifest.
 pub(crate) fn checked_file(
-    path: &Path,
-    tree: &Path,
+    file: &Stored,
+    tree: &Stored,
     manifest: &FileManifest,
-    source: File,
 ) -> Result<DataFile, RunError> {
+    let source = Box::new(file.open()?);
     let groups = group_tree(tree, manifest)?;
-    Ok(DataFile::new(path.to_path_buf(), manifest.clone(), groups, Box::new(source)))
+    Ok(DataFile::new(file.path().to_path_buf(), manifest.clone(), groups, source))
 }
 
 /// The tree of a file that checks parts of it against its manifest.
 ///
 /// # Errors
 /// If it cannot be read, or is not of this manifest.
-pub(crate) fn group_tree(path: &Path, manifest: &FileManifest) -> Result<GroupTree, RunError> {
-    let bytes = disk::read(path, GroupTree::bytes(manifest))?;
-    GroupTree::decode(&bytes, manifest).map_err(|why| RunError::malformed(path, why))
+pub(crate) fn group_tree(file: &Stored, manifest: &FileManifest) -> Result<GroupTree, RunError> {
+    let bytes = file.read(GroupTree::bytes(manifest))?;
+    GroupTree::decode(&bytes, manifest).map_err(|why| RunError::malformed(file.path(), why))
 }
 
 /// The data that a job names, before there is a run.

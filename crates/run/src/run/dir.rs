@@ -1,17 +1,18 @@
-//! A run as it lies on disk: what it is a run of, and what of it is there.
+//! A run as it is kept: what it is a run of, and what of it is there.
 
-use std::collections::HashSet;
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::disk;
 use super::error::RunError;
+use super::folder::{self, Folder};
 use super::limits::machine_memory;
 use super::paths::RunPaths;
-use super::{companions, data, gradients, shell};
+use super::store::{Held, Store};
+use super::stored::Stored;
+use super::{companions, data, gradients, names, shell};
 use tiebreak_contract::program::encoding::PROGRAM_MAX;
 use tiebreak_contract::program::step::{MicroBatch, Program, state_bytes};
 use tiebreak_record::commit::digest::Digest;
@@ -84,8 +85,10 @@ struct Preamble {
 
 /// A run as it was read: identity, job and program, all re-derived from its files.
 pub struct Run {
-    /// Where its files are.
+    /// Where its files are that lie in a folder; else what errors call them.
     pub layout: RunPaths,
+    /// What keeps its files.
+    pub store: Arc<dyn Store>,
     /// What `run.json` says.
     pub file: RunFile,
     /// The job file's text.
@@ -98,45 +101,57 @@ pub struct Run {
     /// The computation that the run is of, derived from the job and `run.json`.
     pub computation: Computation,
     /// Where data files are that the run does not hold.
-    data_from: Vec<PathBuf>,
+    data_from: Vec<DataFrom>,
     /// The most bytes of memory that reading the run may take.
     memory: u64,
 }
 
 impl Run {
-    /// Reads `run.json` and the job and derives what they say.
+    /// Reads `run.json` and the job of a run in a folder and derives what they say.
     ///
     /// # Errors
     /// If there is no run, a file cannot be read, or `run.json` and the job contradict each other.
     pub fn open(root: &Path) -> Result<Run, RunError> {
         let layout = RunPaths { root: root.to_path_buf() };
-        let path = layout.run_json();
-        if !root.is_dir() || fs::symlink_metadata(&path).is_err() {
-            return Err(RunError::Refused(format!(
-                "{} is not a run: it has no run.json (make one with `tiebreak train JOB --out {}`)",
-                root.display(),
-                shell::path(root)
-            )));
-        }
-        // A folder that is not there is an empty one.
-        let folders = [layout.data(), layout.heads(), layout.checkpoints(), layout.traces(), layout.logs()];
-        for folder in folders {
-            if fs::symlink_metadata(&folder).is_ok_and(|kind| !kind.is_dir()) {
-                return Err(RunError::invalid(&folder, "a folder is wanted (links are not followed)"));
+        if root.is_dir() {
+            for name in [names::DATA, names::HEADS, names::CHECKPOINTS, names::TRACES, names::LOGS] {
+                let folder = root.join(name);
+                folder::check(&folder).map_err(RunError::io(&folder))?;
             }
         }
-        let json = disk::read_text(&path, RUN_JSON_MAX)?;
-        let job = disk::read_text(&layout.job(), JOB_MAX)?;
-        let program = layout.program();
-        if fs::symlink_metadata(&program).is_err() {
-            let [job, out] = [layout.job(), program.clone()].map(|path| path.display().to_string());
+        Run::read(Folder::at(root), layout)
+    }
+
+    /// [`Run::open`], wherever the run is kept.
+    ///
+    /// # Errors
+    /// As [`Run::open`].
+    pub fn of(store: Arc<dyn Store>) -> Result<Run, RunError> {
+        let layout = RunPaths { root: store.place().into() };
+        Run::read(store, layout)
+    }
+
+    fn read(store: Arc<dyn Store>, layout: RunPaths) -> Result<Run, RunError> {
+        let at = |name: &str| Stored::new(&store, &layout.root, name);
+        let (json, program) = (at(names::RUN_JSON), at(names::PROGRAM));
+        if !json.is_here() {
+            return Err(RunError::Refused(format!(
+                "{} is not a run: it has no run.json (make one with `tiebreak train JOB --out {}`)",
+                layout.root.display(),
+                shell::path(&layout.root)
+            )));
+        }
+        let json = json.read_text(RUN_JSON_MAX)?;
+        let job = at(names::JOB).read_text(JOB_MAX)?;
+        if !program.is_here() {
+            let [job, out] = [layout.job(), layout.program()].map(|path| path.display().to_string());
             let why = format!(
                 "it is not there, and every run carries its program; if the job names a model kind, `tiebreak program export '{job}' --out '{out}'` writes it again"
             );
-            return Err(RunError::invalid(&program, why));
+            return Err(RunError::invalid(program.path(), why));
         }
-        let program = disk::read(&program, PROGRAM_MAX)?;
-        Run::from_texts(layout, &json, &job, Some(program))
+        let program = program.read(PROGRAM_MAX)?;
+        Run::derive(store.clone(), layout, &json, &job, Some(program))
     }
 
     /// Derives a run from the texts of its `run.json` and job, wherever they come from, and the bytes of its program file, which a job of a
@@ -145,6 +160,16 @@ impl Run {
     /// # Errors
     /// If a text is malformed, the run follows another contract, or `run.json`, the job and the program contradict each other.
     pub fn from_texts(
+        layout: RunPaths,
+        json: &str,
+        job_text: &str,
+        program_file: Option<Vec<u8>>,
+    ) -> Result<Run, RunError> {
+        Run::derive(Folder::at(&layout.root), layout, json, job_text, program_file)
+    }
+
+    fn derive(
+        store: Arc<dyn Store>,
         layout: RunPaths,
         json: &str,
         job_text: &str,
@@ -180,7 +205,26 @@ impl Run {
         let id = summary.run_id(&computation.id, job_text).map_err(|why| RunError::invalid(&path, why))?;
         let job_text = job_text.to_string();
         let (data_from, memory) = (Vec::new(), machine_memory());
-        Ok(Run { layout, file, job_text, computation, program_file, id, data_from, memory })
+        Ok(Run { layout, store, file, job_text, computation, program_file, id, data_from, memory })
+    }
+
+    /// The file of this name, which is one of [`names`].
+    pub fn at(&self, name: impl Into<String>) -> Stored {
+        Stored::new(&self.store, &self.layout.root, name)
+    }
+
+    /// Takes the right to write to the run, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// If somebody else has it, or the store refuses.
+    pub fn lock(&self) -> Result<Box<dyn Held>, RunError> {
+        self.store.lock(names::LOCK).map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => {
+                let root = self.layout.root.display();
+                RunError::Refused(format!("{root} is being written by {error}"))
+            }
+            _ => RunError::io(&self.layout.lock())(error),
+        })
     }
 
     /// The run, read within so many bytes of memory: those of this machine unless somebody says otherwise.
@@ -216,23 +260,30 @@ impl Run {
 
     /// The run, whose data files may also be in these folders, by the names that they have in a run or in the job.
     pub fn with_data(mut self, folders: impl IntoIterator<Item = PathBuf>) -> Run {
-        self.data_from = folders.into_iter().collect();
+        self.data_from = folders.into_iter().map(DataFrom::Folder).collect();
+        self
+    }
+
+    /// The run, whose data files may also be where those of another run are.
+    pub fn with_data_of(mut self, other: &Run) -> Run {
+        self.data_from = other.data_from.clone();
+        self.data_from.insert(0, DataFrom::Run(other.store.clone(), other.layout.data()));
         self
     }
 
     /// Where data file `number` is.
-    fn data_path(&self, number: usize) -> Result<PathBuf, RunError> {
-        let here = self.layout.data_file(number);
-        let there = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
+    fn data_file(&self, number: usize) -> Result<Stored, RunError> {
+        let here = names::data_file(number);
         let paths = self.job().data.files.paths();
         let named = paths.get(number).and_then(|path| Path::new(path).file_name());
-        let names: Vec<&OsStr> = [here.file_name(), named].into_iter().flatten().collect();
-        let elsewhere =
-            self.data_from.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
-        let found = [here.clone()].into_iter().chain(elsewhere).find(there);
+        let named = named.map(|name| name.to_string_lossy().into_owned());
+        let in_data = here.strip_prefix("data/").map(str::to_string);
+        let names: Vec<String> = in_data.into_iter().chain(named.clone()).collect();
+        let elsewhere = self.data_from.iter().flat_map(|from| names.iter().map(move |name| from.file(name)));
+        let found = [self.at(here)].into_iter().chain(elsewhere).find(Stored::is_here);
         found.ok_or_else(|| {
-            let name = named.unwrap_or_default().to_string_lossy();
-            let folders: Vec<String> = self.data_from.iter().map(|folder| folder.display().to_string()).collect();
+            let name = named.unwrap_or_default();
+            let folders: Vec<String> = self.data_from.iter().map(|from| from.place().display().to_string()).collect();
             let searched = if folders.is_empty() { String::new() } else { format!(", nor does {}", folders.join(", ")) };
             RunError::Refused(format!(
                 "the run does not hold its data file {number} ({name}){searched}: say where it is with --data FOLDER"
@@ -243,25 +294,29 @@ impl Run {
     /// A file of this name (the last part of the path) in one of the folders where its data are, if it is there.
     pub fn elsewhere(&self, name: &str) -> Option<PathBuf> {
         let name = Path::new(name).file_name()?;
-        let paths = self.data_from.iter().map(|folder| folder.join(name));
-        paths.into_iter().find(|path| fs::symlink_metadata(path).is_ok())
+        let folders = self.data_from.iter().filter_map(|from| match from {
+            DataFrom::Folder(folder) => Some(folder),
+            DataFrom::Run(..) => None,
+        });
+        folders.map(|folder| folder.join(name)).find(|path| fs::symlink_metadata(path).is_ok())
     }
 
     /// Whether the run holds a copy of its data.
     pub fn holds_data(&self) -> bool {
-        (0..self.file.data.len()).all(|number| fs::symlink_metadata(self.layout.data_file(number)).is_ok())
+        (0..self.file.data.len()).all(|number| self.at(names::data_file(number)).is_here())
     }
 
-    /// Where the run's data files are, with the trees that check parts of them.
+    /// The trees that check parts of the run's data files, which have to be there.
     ///
     /// # Errors
     /// If a file is not there, or a tree cannot be read.
-    pub fn data_sources(&self) -> Result<Vec<(PathBuf, GroupTree)>, RunError> {
-        let source = |(number, manifest): (usize, &FileManifest)| {
-            let tree = data::group_tree(&self.layout.data_tree(number), manifest)?;
-            Ok((self.data_path(number)?, tree))
+    pub fn data_trees(&self) -> Result<Vec<GroupTree>, RunError> {
+        let tree = |(number, manifest): (usize, &FileManifest)| {
+            let tree = data::group_tree(&self.at(names::data_tree(number)), manifest)?;
+            self.data_file(number)?;
+            Ok(tree)
         };
-        self.file.data.iter().enumerate().map(source).collect()
+        self.file.data.iter().enumerate().map(tree).collect()
     }
 
     /// The run's data. Bytes are checked when they are read.
@@ -271,9 +326,8 @@ impl Run {
     pub fn dataset(&self) -> Result<Dataset, RunError> {
         let mut files = Vec::new();
         for (number, manifest) in self.file.data.iter().enumerate() {
-            let path = self.data_path(number)?;
-            let source = disk::open(&path)?;
-            files.push(data::checked_file(&path, &self.layout.data_tree(number), manifest, source)?);
+            let tree = self.at(names::data_tree(number));
+            files.push(data::checked_file(&self.data_file(number)?, &tree, manifest)?);
         }
         Ok(Dataset::of(files, &self.layout.data(), &self.job().data, &self.program().sample())?)
     }
@@ -286,7 +340,7 @@ impl Run {
         if record.gradients.is_none() {
             return Ok(Vec::new());
         }
-        gradients::read(&self.layout.gradients(), record, self.program().micro_batches)
+        gradients::read(&self.at(names::GRADIENTS), record, self.program().micro_batches)
     }
 
     /// Where the program comes from, and so what is known of it, in words.
@@ -337,7 +391,7 @@ impl Run {
     pub fn head_sizes(&self) -> Result<Vec<u64>, RunError> {
         let folder = self.layout.heads();
         let mut sizes = Vec::new();
-        for name in names(&folder)? {
+        for name in self.store.list(names::HEADS).map_err(RunError::io(&folder))? {
             sizes.extend(name.parse::<u64>().ok().filter(|size| format!("{size:012}") == name));
             if sizes.len() > HEADS_MAX {
                 return Err(RunError::invalid(&folder, "too many heads"));
@@ -353,7 +407,7 @@ impl Run {
     /// If the head cannot be read, is malformed, of another run or size, or not signed by `key`.
     pub fn head(&self, size: u64, key: Option<&PublicKey>) -> Result<(Head, Signed), RunError> {
         let path = self.layout.head(size);
-        let note = disk::read_text(&path, NOTE_MAX as u64)?;
+        let note = self.at(names::head(size)).read_text(NOTE_MAX as u64)?;
         let (head, signed) = Head::from_note(&note, key).map_err(|why| RunError::malformed(&path, why))?;
         if head.size != size || head.run != self.id {
             return Err(RunError::invalid(&path, "the head is of another run or size"));
@@ -370,56 +424,57 @@ impl Run {
             let digits = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
             digits.is_some_and(|d| d.len() >= width && d.bytes().all(|b| b.is_ascii_digit()))
         };
-        let numbers = 0..self.file.data.len();
-        let data: HashSet<String> = numbers
-            .flat_map(|number| [self.layout.data_file(number), self.layout.data_tree(number)])
-            .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
-            .collect();
+        let data_number = |name: &str, after: &str| -> Option<usize> {
+            let number = name.strip_prefix("data-")?.strip_suffix(after)?.parse().ok()?;
+            (name == format!("data-{number}{after}")).then_some(number)
+        };
+        let is_below = |number: Option<usize>, count: usize| number.is_some_and(|number| number < count);
+        let files = self.file.data.len();
         let evaluated = self.job().evaluation.as_ref().and_then(|e| e.files.as_ref()).map_or(0, Vec::len);
+        let always = [
+            names::RUN_JSON,
+            names::JOB,
+            names::PROGRAM,
+            names::TRANSCRIPT,
+            names::GRADIENTS,
+            names::MODEL,
+            names::LOCK,
+            names::METRICS,
+            names::EVENTS,
+        ];
         let expected = |folder: &str, name: &str| match folder {
-            "" => {
-                let always = [
-                    "run.json",
-                    "job.toml",
-                    "program.bin",
-                    "transcript",
-                    "gradients",
-                    "model.safetensors",
-                    "lock",
-                ];
-                let metrics = [self.layout.metrics(), self.layout.events()];
-                let metrics = metrics.iter().any(|path| path.file_name() == Some(OsStr::new(name)));
-                metrics || always.contains(&name)
-            }
-            "data" => data.contains(name),
-            "evaluation" => (0..evaluated).any(|number| name == format!("data-{number}.bin")),
-            "companions" => companions::is_name(name),
-            "heads" => numbered(name, "", 12, ""),
-            "checkpoints" => numbered(name, "step-", 9, ".safetensors"),
+            "" => always.contains(&name),
+            names::DATA => is_below(data_number(name, ".bin").or(data_number(name, ".tree")), files),
+            names::EVALUATION => is_below(data_number(name, ".bin"), evaluated),
+            names::COMPANIONS => companions::is_name(name),
+            names::HEADS => numbered(name, "", 12, ""),
+            names::CHECKPOINTS => numbered(name, "step-", 9, ".safetensors"),
             _ => numbered(name, "step-", 9, ""),
         };
+        let mut folders = vec![
+            names::DATA,
+            names::EVALUATION,
+            names::COMPANIONS,
+            names::HEADS,
+            names::CHECKPOINTS,
+            names::TRACES,
+        ];
+        // Whatever is in logs is no part of a run of the exact profile, and named with the folder.
+        folders.extend(self.job().rounding.as_ref().map(|_| names::LOGS));
         let mut found = Vec::new();
-        for folder in ["", "data", "evaluation", "companions", "heads", "checkpoints", "traces", "logs"] {
+        for folder in [""].iter().chain(&folders) {
             let path = self.layout.root.join(folder);
-            if folder == "logs" && self.job().rounding.is_none() || fs::symlink_metadata(&path).is_err() {
-                continue; // whatever is in logs is no part of another run, and named with the folder
-            }
-            for entry in fs::read_dir(&path).map_err(RunError::io(&path))? {
-                let entry = entry.map_err(RunError::io(&path))?;
-                let name = entry.file_name().to_string_lossy().into_owned();
-                let kind = entry.file_type().map_err(RunError::io(&entry.path()))?;
-                if kind.is_symlink() || !(kind.is_file() || kind.is_dir()) {
-                    let why = "a run holds plain files and folders only (links are not followed)";
-                    return Err(RunError::invalid(&entry.path(), why));
-                }
-                let logs = name == "logs" && self.job().rounding.is_some();
-                let known_folder = folder.is_empty()
-                    && (logs
-                        || ["data", "evaluation", "companions", "heads", "checkpoints", "traces"]
-                            .contains(&&*name));
-                let fine = if kind.is_dir() { known_folder } else { expected(folder, &name) };
+            for name in self.store.list(folder).map_err(RunError::io(&path))? {
+                let whole = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
+                let fine = match name.strip_suffix('/') {
+                    Some(name) => folder.is_empty() && folders.contains(&name),
+                    None => {
+                        self.plain(&whole)?;
+                        expected(folder, &name)
+                    }
+                };
                 if !fine {
-                    found.push(if folder.is_empty() { name } else { format!("{folder}/{name}") });
+                    found.push(whole.trim_end_matches('/').to_string());
                 }
                 if found.len() > UNEXPECTED_MAX {
                     return Err(RunError::invalid(&path, "there are too many files that are not a run's"));
@@ -428,6 +483,17 @@ impl Run {
         }
         found.sort();
         Ok(found)
+    }
+
+    /// Refuses a name under which something is that is no plain file.
+    fn plain(&self, name: &str) -> Result<(), RunError> {
+        match self.at(name).length_or_0() {
+            Err(RunError::Malformed { path, .. }) => {
+                let why = "a run holds plain files and folders only (links are not followed)";
+                Err(RunError::invalid(&path, why))
+            }
+            length => length.map(drop),
+        }
     }
 
     /// The rounding log of a step; its root is not compared with anything here.
@@ -444,10 +510,10 @@ impl Run {
     /// # Errors
     /// If the file cannot be read, or has more bytes than the log of a step can have.
     pub fn log_bytes(&self, step: u32) -> Result<Vec<u8>, RunError> {
-        let path = self.layout.log(step);
+        let file = self.at(names::log(step));
         let most = bytes_max(&self.program().micro.logged, self.program().micro_batches);
-        self.within_memory("a rounding log", fs::metadata(&path).map_or(0, |file| file.len().min(most)))?;
-        disk::read(&path, most)
+        self.within_memory("a rounding log", file.length().unwrap_or(0).min(most))?;
+        file.read(most)
     }
 
     /// The steps whose checkpoints are there, ascending. What has not a checkpoint's name is passed over:
@@ -461,18 +527,36 @@ impl Run {
             // Only the one way to write a number: what is listed must be what `checkpoint` opens.
             (format!("step-{number:09}.safetensors") == name).then_some(number)
         };
-        let mut steps: Vec<u32> = names(&self.layout.checkpoints())?.into_iter().filter_map(step).collect();
+        let all = self.store.list(names::CHECKPOINTS).map_err(RunError::io(&self.layout.checkpoints()))?;
+        let mut steps: Vec<u32> = all.into_iter().filter_map(step).collect();
         steps.sort_unstable();
         Ok(steps)
     }
 }
 
-/// The names in a folder of a run; none if there is no such folder.
-fn names(folder: &Path) -> Result<Vec<String>, RunError> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(RunError::io(folder))?,
-    };
-    let name = |entry: std::io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
-    entries.map(name).collect::<std::io::Result<_>>().map_err(RunError::io(folder))
+/// Where data files are that a run does not hold.
+#[derive(Clone)]
+enum DataFrom {
+    /// A folder of a user.
+    Folder(PathBuf),
+    /// Another run, and what errors call the place of its data.
+    Run(Arc<dyn Store>, PathBuf),
+}
+
+impl DataFrom {
+    fn file(&self, name: &str) -> Stored {
+        match self {
+            DataFrom::Folder(folder) => Stored::from(&folder.join(name)),
+            DataFrom::Run(store, data) => {
+                let place = data.parent().unwrap_or(Path::new(""));
+                Stored::new(store, place, format!("{}/{name}", names::DATA))
+            }
+        }
+    }
+
+    fn place(&self) -> &Path {
+        match self {
+            DataFrom::Folder(place) | DataFrom::Run(_, place) => place,
+        }
+    }
 }

@@ -3,37 +3,33 @@
 //! Every write, fsync, rename, deletion, truncation and new folder passes a crash point, so that tests can stop a
 //! trainer at any of them.
 
-use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::RunError;
 use tiebreak_record::commit::Malformed;
 
-/// The writing side of a run directory.
-#[derive(Default)]
+/// The writing side of folders. Clones count the same operations.
+#[derive(Clone, Default)]
 pub struct Disk {
     /// How many operations still succeed; `None` = all.
-    operations: Option<Cell<u64>>,
+    operations: Option<Arc<AtomicU64>>,
 }
 
 impl Disk {
     /// A disk on which operation `operations` + 1 and all later ones fail, the first of them half done if it is a
     /// write: what a kill at that moment leaves.
     pub fn failing_after(operations: u64) -> Disk {
-        Disk { operations: Some(Cell::new(operations)) }
+        Disk { operations: Some(Arc::new(AtomicU64::new(operations))) }
     }
 
     fn crash_point(&self) -> io::Result<()> {
         let Some(left) = &self.operations else { return Ok(()) };
-        match left.get() {
-            0 => Err(io::Error::other("crash point")),
-            n => {
-                left.set(n - 1);
-                Ok(())
-            }
-        }
+        let passed = left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
+        passed.map(drop).map_err(|_| io::Error::other("crash point"))
     }
 
     /// Writes to an open file; a crash here writes half.
@@ -71,15 +67,20 @@ impl Disk {
     /// # Errors
     /// If the system refuses, or at the crash point that a test chose.
     pub fn remove(&self, path: &Path) -> Result<(), RunError> {
-        self.crash_point().and_then(|()| fs::remove_file(path)).map_err(RunError::io(path))
+        self.removed(path).map_err(RunError::io(path))
+    }
+
+    /// [`Disk::remove`], with the system's errors as they are.
+    pub(crate) fn removed(&self, path: &Path) -> io::Result<()> {
+        self.crash_point().and_then(|()| fs::remove_file(path))
     }
 
     /// Removes an empty folder.
     ///
     /// # Errors
     /// If it is not empty, the system refuses, or at the crash point that a test chose.
-    pub(crate) fn remove_folder(&self, path: &Path) -> Result<(), RunError> {
-        self.crash_point().and_then(|()| fs::remove_dir(path)).map_err(RunError::io(path))
+    pub(crate) fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        self.crash_point().and_then(|()| fs::remove_dir(path))
     }
 
     /// Makes a folder and those above it, unless they are there.
@@ -87,7 +88,12 @@ impl Disk {
     /// # Errors
     /// If the system refuses, or at the crash point that a test chose.
     pub fn create_folder(&self, path: &Path) -> Result<(), RunError> {
-        self.crash_point().and_then(|()| fs::create_dir_all(path)).map_err(RunError::io(path))
+        self.created(path).map_err(RunError::io(path))
+    }
+
+    /// [`Disk::create_folder`], with the system's errors as they are.
+    pub(crate) fn created(&self, path: &Path) -> io::Result<()> {
+        self.crash_point().and_then(|()| fs::create_dir_all(path))
     }
 
     /// Replaces a file's contents as a whole: temporary file, fsync, rename, fsync of the folder.
@@ -110,22 +116,28 @@ impl Disk {
         path: &Path,
         contents: impl FnOnce(&mut File) -> io::Result<()>,
     ) -> Result<(), RunError> {
+        self.replaced(path, contents).map_err(RunError::io(path))
+    }
+
+    /// [`Disk::replace_by`], with the system's errors as they are.
+    pub(crate) fn replaced(
+        &self,
+        path: &Path,
+        contents: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> io::Result<()> {
         let parent = path.parent().expect("files of a run are in a folder");
         let temporary = partial(path);
-        let whole = || {
-            // What an interrupted write left is removed, not opened: it could be a link to somewhere else.
-            match fs::remove_file(&temporary) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            let mut file = File::create_new(&temporary)?;
-            contents(&mut file)?;
-            self.sync(&file)?;
-            self.crash_point()?;
-            fs::rename(&temporary, path)?;
-            self.sync(&File::open(parent)?)
-        };
-        whole().map_err(RunError::io(path))
+        // What an interrupted write left is removed, not opened: it could be a link to somewhere else.
+        match fs::remove_file(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = File::create_new(&temporary)?;
+        contents(&mut file)?;
+        self.sync(&file)?;
+        self.crash_point()?;
+        fs::rename(&temporary, path)?;
+        self.sync(&File::open(parent)?)
     }
 }
 

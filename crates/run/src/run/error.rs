@@ -71,8 +71,11 @@ impl RunError {
         RunError::malformed(path, Malformed::invalid("file", why))
     }
 
-    /// The system refuses to read or write `path`; for `map_err`.
+    /// The system refuses to read or write `path`, or the error says what is [`Malformed`] there; for `map_err`.
     pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> RunError + '_ {
-        move |source| RunError::Io { path: path.to_path_buf(), source }
+        move |source| match source.downcast() {
+            Ok(malformed) => RunError::malformed(path, malformed),
+            Err(source) => RunError::Io { path: path.to_path_buf(), source },
+        }
     }
 }

@@ -1,14 +1,15 @@
 //! The data of evaluations: files beside those of the training, in order. A run holds a copy that nothing commits; a report says which data it is of.
 
-use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::data::{self, UNPACKED_KEPT};
 use super::dir::Run;
-use super::disk::{self, Disk};
 use super::error::RunError;
-use super::paths::RunPaths;
+use super::names;
+use super::store::Store;
+use super::stored::Stored;
 use tiebreak_contract::program::models::BatchTensor;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::job::data::Dataset;
@@ -53,15 +54,32 @@ fn opened(
     manifest: impl Fn(&Path) -> Result<(FileManifest, GroupTree), RunError>,
 ) -> Result<EvaluationData, RunError> {
     let mut left = UNPACKED_KEPT;
-    let (mut files, mut manifests) = (Vec::new(), Vec::new());
-    for path in paths {
-        let (manifest, tree) = manifest(path)?;
-        let source = data::source(path, manifest.bytes, &mut left)?;
-        files.push(DataFile::new(path.clone(), manifest.clone(), tree, source));
-        manifests.push(manifest);
-    }
-    let folder = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new("."));
-    let dataset = Dataset::of(files, folder, spec, sample)?;
+    let file = |path: &PathBuf| named(path, manifest(path)?, &mut left);
+    let files = paths.iter().map(file).collect::<Result<Vec<_>, RunError>>()?;
+    data_of(files, spec, sample)
+}
+
+/// A file with its manifest.
+type Promised = (DataFile, FileManifest);
+
+/// A file of a user, of which `left` bytes may be kept unpacked.
+fn named(
+    path: &Path,
+    (manifest, tree): (FileManifest, GroupTree),
+    left: &mut u64,
+) -> Result<Promised, RunError> {
+    let source = data::source(path, manifest.bytes, left)?;
+    Ok((DataFile::new(path.to_path_buf(), manifest.clone(), tree, source), manifest))
+}
+
+fn data_of(
+    files: Vec<Promised>,
+    spec: &DataSpec,
+    sample: &[BatchTensor],
+) -> Result<EvaluationData, RunError> {
+    let (files, manifests): (Vec<DataFile>, Vec<FileManifest>) = files.into_iter().unzip();
+    let folder = files.first().and_then(|file| file.path().parent()).unwrap_or(Path::new(".")).to_path_buf();
+    let dataset = Dataset::of(files, &folder, spec, sample)?;
     Ok(EvaluationData { dataset, root: files_root(&manifests) })
 }
 
@@ -76,40 +94,41 @@ pub fn of_run(run: &Run) -> Result<EvaluationData, RunError> {
         return Ok(EvaluationData { dataset: run.dataset()?, root: files_root(&run.file.data) });
     };
     let spec = run.job().data.in_files(files).map_err(RunError::Refused)?;
-    let path = |(number, name): (usize, &String)| {
-        let here = run.layout.evaluation_file(number);
-        if fs::symlink_metadata(&here).is_ok() {
-            return Ok(here);
+    let mut left = UNPACKED_KEPT;
+    let file = |(number, name): (usize, &String)| {
+        let here = run.at(names::evaluation_file(number));
+        if here.is_here() {
+            let (manifest, tree) = data::kept_manifest(&here)?;
+            let source = Box::new(here.open()?);
+            return Ok((DataFile::new(here.path().to_path_buf(), manifest.clone(), tree, source), manifest));
         }
-        run.elsewhere(name).ok_or_else(|| {
+        let path = run.elsewhere(name).ok_or_else(|| {
             RunError::Refused(format!(
                 "the run does not hold its evaluation file {number} ({name}): say where it is with --data"
             ))
-        })
+        })?;
+        named(&path, data::manifest(&path)?, &mut left)
     };
-    let paths = files.iter().enumerate().map(path).collect::<Result<Vec<_>, RunError>>()?;
-    open(&spec, &paths, &run.program().sample())
+    let files = files.iter().enumerate().map(file).collect::<Result<Vec<_>, RunError>>()?;
+    data_of(files, &spec, &run.program().sample())
 }
 
 /// Copies evaluation files into a run, unpacked.
 ///
 /// # Errors
 /// If a file cannot be read or written.
-pub fn copy(disk: &Disk, layout: &RunPaths, files: &[PathBuf]) -> Result<(), RunError> {
-    if files.is_empty() {
-        return Ok(());
-    }
-    disk.create_folder(&layout.evaluation())?;
+pub fn copy(store: &Arc<dyn Store>, files: &[PathBuf]) -> Result<(), RunError> {
+    let place = PathBuf::from(store.place());
     for (number, path) in files.iter().enumerate() {
         let mut from = data::contents(path)?;
-        let target = layout.evaluation_file(number);
-        disk::refuse_link(&target)?;
-        disk.replace_by(&target, |file| {
+        let target = Stored::new(store, &place, names::evaluation_file(number));
+        target.length_or_0()?; // a link is refused
+        target.replace_by(|file| {
             let mut piece = vec![0; COPY_BYTES];
             loop {
                 match from.read(&mut piece)? {
                     0 => return Ok(()),
-                    len => disk.write(file, &piece[..len])?,
+                    len => file.write_all(&piece[..len])?,
                 }
             }
         })?;

@@ -1,14 +1,13 @@
 //! The gradient roots of every step's micro-batches, which its record commits under one root: a file of 32 bytes for each, step by step, so
 //! that one range of bytes gives those of a step. Layout: `docs/RUN-FORMAT.md`.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
-
-use super::disk::{self, Disk};
 use super::error::RunError;
+use super::stored::Stored;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::{StepRecord, gradients_root};
+
+/// Bytes of a gap that are filled at once.
+const GAP_BYTES: u64 = 1 << 20;
 
 /// Where the roots of a step of `micro_batches` begin.
 fn offset(step: u32, micro_batches: usize) -> u64 {
@@ -17,42 +16,52 @@ fn offset(step: u32, micro_batches: usize) -> u64 {
 
 /// The writing end.
 pub struct GradientsWriter {
-    path: PathBuf,
-    file: File,
+    file: Stored,
+    length: u64,
 }
 
 impl GradientsWriter {
-    /// Opens the file, or makes it.
+    /// Goes on with a file, which need not be there.
     ///
     /// # Errors
-    /// If it is a link, or the system refuses.
-    pub fn open(path: &Path) -> Result<GradientsWriter, RunError> {
-        disk::refuse_link(path)?;
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false);
-        let file = options.open(path).map_err(RunError::io(path))?;
-        Ok(GradientsWriter { path: path.to_path_buf(), file })
+    /// If it is a link, or cannot be looked at.
+    pub fn open(file: Stored) -> Result<GradientsWriter, RunError> {
+        let length = file.length_or_0()?;
+        Ok(GradientsWriter { file, length })
     }
 
-    /// Writes the roots of a step, over what an interrupted run may have left there.
+    /// Writes the roots of a step. Where an interrupted run left the same, they stay, and so do those of later steps; other bytes go. A file that
+    /// somebody cut is filled with zeros up to the step.
     ///
     /// # Errors
-    /// If the system refuses, or at the crash point that a test chose.
-    pub fn write(&mut self, disk: &Disk, step: u32, roots: &[Digest]) -> Result<(), RunError> {
+    /// If the store refuses.
+    pub fn write(&mut self, step: u32, roots: &[Digest]) -> Result<(), RunError> {
         let bytes: Vec<u8> = roots.iter().flat_map(|root| root.0).collect();
-        let written = self
-            .file
-            .seek(SeekFrom::Start(offset(step, roots.len())))
-            .and_then(|_| disk.write(&mut self.file, &bytes));
-        written.map_err(RunError::io(&self.path))
+        let start = offset(step, roots.len());
+        let end = start + bytes.len() as u64;
+        if self.length >= end && self.file.read_range(start..end)? == bytes {
+            return Ok(());
+        }
+        if self.length > start {
+            self.file.truncate(start)?;
+            self.length = start;
+        }
+        while self.length < start {
+            let gap = GAP_BYTES.min(start - self.length);
+            self.file.append(&vec![0; gap as usize])?;
+            self.length += gap;
+        }
+        self.file.append(&bytes)?;
+        self.length = end;
+        Ok(())
     }
 
     /// Makes everything written so far last.
     ///
     /// # Errors
-    /// If the system refuses, or at the crash point that a test chose.
-    pub fn sync(&self, disk: &Disk) -> Result<(), RunError> {
-        disk.sync(&self.file).map_err(RunError::io(&self.path))
+    /// If the store refuses.
+    pub fn sync(&self) -> Result<(), RunError> {
+        if self.length == 0 { Ok(()) } else { self.file.sync() }
     }
 }
 
@@ -60,17 +69,14 @@ impl GradientsWriter {
 ///
 /// # Errors
 /// If they cannot be read, or are not those of the record.
-pub fn read(path: &Path, record: &StepRecord, micro_batches: u32) -> Result<Vec<Digest>, RunError> {
+pub fn read(file: &Stored, record: &StepRecord, micro_batches: u32) -> Result<Vec<Digest>, RunError> {
     let count = micro_batches as usize;
-    let mut bytes = vec![0; 32 * count];
-    let mut file = disk::open(path)?;
-    let read =
-        file.seek(SeekFrom::Start(offset(record.step, count))).and_then(|_| file.read_exact(&mut bytes));
-    read.map_err(RunError::io(path))?;
+    let start = offset(record.step, count);
+    let bytes = file.read_range(start..start + 32 * count as u64)?;
     let roots: Vec<Digest> = bytes.as_chunks::<32>().0.iter().map(|root| Digest(*root)).collect();
     if record.gradients != Some(gradients_root(&roots)) {
         let why = format!("the gradient roots of step {} are not those that its record commits", record.step);
-        return Err(RunError::invalid(path, why));
+        return Err(RunError::invalid(file.path(), why));
     }
     Ok(roots)
 }

@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use super::dir::Run;
-use super::disk;
 use super::error::RunError;
 use super::job_files::JobFiles;
 use super::weights::WeightFiles;
-use super::{checkpoint, data, transcript};
+use super::{checkpoint, data, names, transcript};
 use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::init;
 use tiebreak_contract::program::step::{Program, StateTensor};
@@ -81,7 +80,7 @@ fn from_run(
     }
     let (head, _) = run.head(size, key.as_ref())?;
     let path = run.layout.transcript();
-    let (transcript, _) = transcript::read(&path)?;
+    let (transcript, _) = transcript::read(run.at(names::TRANSCRIPT))?;
     if transcript.leaves.len() as u64 != size || transcript.root(size as usize) != head.root {
         return Err(RunError::invalid(&path, "the head of the run's end is not over these records"));
     }
@@ -96,12 +95,12 @@ fn from_run(
     };
     let path = run.layout.checkpoint(run.job().steps);
     let theirs = run.program().state();
-    let state = checkpoint::read(&path, &theirs)?;
+    let state = checkpoint::read(run.at(names::checkpoint(run.job().steps)), &theirs)?;
     if state_digest(&theirs, &tensor_digests(&theirs, &state)) != roots.digest() {
         return Err(RunError::invalid(&path, "it is not the state that the final record commits"));
     }
     let state = kept_state(state, program, optimizer_state);
-    let note = disk::read_text(&run.layout.head(size), NOTE_MAX as u64)?;
+    let note = run.at(names::head(size)).read_text(NOTE_MAX as u64)?;
     Ok((state, EarlierRun { head: note, record, optimizer_state }))
 }
 
@@ -112,7 +111,7 @@ fn from_run(
 /// If the run has other parameters than the program, or no state of its end.
 pub fn after(run: &Run, program: &Program, optimizer_state: bool) -> Result<Vec<Vec<u8>>, RunError> {
     check_kept(run, program, optimizer_state)?;
-    let state = checkpoint::read(&run.layout.checkpoint(run.job().steps), &run.program().state())?;
+    let state = checkpoint::read(run.at(names::checkpoint(run.job().steps)), &run.program().state())?;
     Ok(kept_state(state, program, optimizer_state))
 }
 
@@ -178,7 +177,7 @@ pub fn state(run: &Run) -> Result<Vec<Vec<u8>>, RunError> {
         return Ok((0..run.program().state().len()).map(tensor).collect());
     }
     let (path, table) = (run.layout.checkpoint(0), run.program().state());
-    let state = checkpoint::read(&path, &table)?;
+    let state = checkpoint::read(run.at(names::checkpoint(0)), &table)?;
     if state_digest(&table, &tensor_digests(&table, &state)) != run.file.initial {
         return Err(RunError::invalid(&path, "it is not the initial state that run.json names"));
     }

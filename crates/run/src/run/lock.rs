@@ -1,14 +1,15 @@
-//! The right to write to a run, which one process has.
+//! The right to write to a folder, which one process has.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
+use std::path::Path;
 
-use super::disk;
-use super::error::RunError;
-use super::paths::RunPaths;
+use super::store::{Held, not_plain};
 
-/// The right to write to a run; the lock is released when it is dropped or the process dies.
-pub struct WriteLock(File);
+/// The right to write; it is released when this is dropped or the process dies.
+pub(super) struct WriteLock(File);
+
+impl Held for WriteLock {}
 
 impl Drop for WriteLock {
     fn drop(&mut self) {
@@ -17,29 +18,29 @@ impl Drop for WriteLock {
     }
 }
 
-/// Locks a run's folder.
+/// Locks a file, which is made if it is not there.
 ///
 /// # Errors
-/// If another process has the lock, or the file cannot be written.
-pub fn hold(layout: &RunPaths) -> Result<WriteLock, RunError> {
-    let path = layout.lock();
-    disk::refuse_link(&path)?;
+/// `WouldBlock` if another process has the lock, with its number; also if the file is no plain one, or cannot be written.
+pub(super) fn hold(path: &Path) -> io::Result<WriteLock> {
+    if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(not_plain());
+    }
     let mut options = fs::OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    let mut file = options.open(&path).map_err(RunError::io(&path))?;
+    let mut file = options.open(path)?;
     match file.try_lock() {
         Ok(()) => {
-            let pid = std::process::id().to_string();
-            file.set_len(0).and_then(|()| file.write_all(pid.as_bytes())).map_err(RunError::io(&path))?;
+            file.set_len(0)?;
+            file.write_all(std::process::id().to_string().as_bytes())?;
             Ok(WriteLock(file))
         }
         Err(TryLockError::WouldBlock) => {
             let mut text = String::new();
             let holder = (&mut file).take(20).read_to_string(&mut text).ok().and_then(|_| text.parse().ok());
             let holder = holder.map_or(String::new(), |pid: u32| format!(" (process {pid})"));
-            let root = layout.root.display();
-            Err(RunError::Refused(format!("{root} is being written by another process{holder}")))
+            Err(io::Error::new(io::ErrorKind::WouldBlock, format!("another process{holder}")))
         }
-        Err(TryLockError::Error(error)) => Err(RunError::io(&path)(error)),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }

@@ -2,16 +2,13 @@
 //! them and no audit reads them. Layout: `docs/RUN-FORMAT.md`.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufRead, BufReader, Read};
 use std::time::SystemTime;
 
 use serde::Serialize;
 
-use super::disk::{self, Disk};
 use super::error::RunError;
-use super::paths::RunPaths;
+use super::stored::{Reading, Stored};
 
 /// The most bytes of a line or of an event; ours are below 1 KiB.
 const ENTRY_MAX: u64 = 1 << 16;
@@ -53,8 +50,8 @@ pub struct EvaluationMetrics {
 
 /// Both files of a run's metrics, open for appending.
 pub struct Metrics {
-    lines: (PathBuf, File),
-    events: (PathBuf, File),
+    lines: Stored,
+    events: Stored,
 }
 
 impl Metrics {
@@ -62,21 +59,21 @@ impl Metrics {
     ///
     /// # Errors
     /// If a file is a link, or the system refuses.
-    pub fn open(disk: &Disk, layout: &RunPaths, done: u32) -> Result<Metrics, RunError> {
-        let lines = cut(disk, &layout.metrics(), |file| lines_until(file, done))?;
-        let (path, mut file) = cut(disk, &layout.events(), |file| events_until(file, done))?;
-        if file.stream_position().map_err(RunError::io(&path))? == 0 {
+    pub fn open(lines: impl Into<Stored>, events: impl Into<Stored>, done: u32) -> Result<Metrics, RunError> {
+        let (lines, events) = (lines.into(), events.into());
+        cut(&lines, |file| lines_until(file, done))?;
+        if cut(&events, |file| events_until(file, done))? == 0 {
             let header = [field(3, 2), vec![13], b"brain.Event:2".to_vec()].concat();
-            disk.write(&mut file, &framed(&event(0, &header))).map_err(RunError::io(&path))?;
+            events.append(&framed(&event(0, &header)))?;
         }
-        Ok(Metrics { lines, events: (path, file) })
+        Ok(Metrics { lines, events })
     }
 
     /// Appends a step.
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn step(&mut self, disk: &Disk, step: &StepMetrics) -> Result<(), RunError> {
+    pub fn step(&mut self, step: &StepMetrics) -> Result<(), RunError> {
         let scalars = [
             ("train/loss", step.loss),
             ("train/learning_rate", step.learning_rate),
@@ -86,14 +83,14 @@ impl Metrics {
             ("train/samples_per_second", step.samples_per_second as f32),
         ];
         let named = [("loss", step.loss), ("norm", step.norm), ("clip", step.clip)];
-        self.append(disk, step.step, step, &named, &scalars)
+        self.append(step.step, step, &named, &scalars)
     }
 
     /// Appends an evaluation.
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn evaluation(&mut self, disk: &Disk, found: &EvaluationMetrics) -> Result<(), RunError> {
+    pub fn evaluation(&mut self, found: &EvaluationMetrics) -> Result<(), RunError> {
         let scalars = [
             ("evaluation/loss", found.evaluation_loss),
             ("evaluation/accuracy", found.evaluation_accuracy as f32),
@@ -103,28 +100,26 @@ impl Metrics {
             ("evaluation_loss", found.evaluation_loss),
             ("evaluation_perplexity", found.evaluation_perplexity as f32),
         ];
-        self.append(disk, found.step, found, &named, &scalars)
+        self.append(found.step, found, &named, &scalars)
     }
 
     fn append(
         &mut self,
-        disk: &Disk,
         step: u32,
         line: &impl Serialize,
         named: &[(&str, f32)],
         scalars: &[(&str, f32)],
     ) -> Result<(), RunError> {
-        let (path, file) = &mut self.lines;
         let line = Line { line, not_finite: not_finite(named) };
-        let line = serde_json::to_string(&line).map_err(io::Error::from).map_err(RunError::io(path))?;
-        disk.write(file, format!("{line}\n").as_bytes()).map_err(RunError::io(path))?;
-        let (path, file) = &mut self.events;
+        let line =
+            serde_json::to_string(&line).map_err(io::Error::from).map_err(RunError::io(self.lines.path()))?;
+        self.lines.append(format!("{line}\n").as_bytes())?;
         let values = scalars.iter().flat_map(|(tag, value)| {
             let name = [field(1, 2), varint(tag.len() as u64), tag.as_bytes().to_vec()].concat();
             delimited(1, &[name, field(2, 5), value.to_le_bytes().to_vec()].concat())
         });
         let summary = delimited(5, &values.collect::<Vec<u8>>());
-        disk.write(file, &framed(&event(step, &summary))).map_err(RunError::io(path))
+        self.events.append(&framed(&event(step, &summary)))
     }
 }
 
@@ -151,12 +146,13 @@ fn not_finite<'a>(named: &[(&'a str, f32)]) -> BTreeMap<&'a str, &'static str> {
 ///
 /// # Errors
 /// If the file is a link or larger than 1 GiB, a line is too long or no JSON with a step, or the system refuses.
-pub fn points(path: &Path, key: &str) -> Result<Vec<(f64, f64)>, RunError> {
-    if !path.exists() {
+pub fn points(file: impl Into<Stored>, key: &str) -> Result<Vec<(f64, f64)>, RunError> {
+    let file = file.into();
+    if !file.is_here() {
         return Ok(Vec::new());
     }
-    let file = disk::open(path)?;
-    let mut file = BufReader::new(file.take(FILE_MAX));
+    let path = file.path();
+    let mut file = BufReader::new(file.open()?.take(FILE_MAX));
     let (mut points, mut line) = (Vec::new(), Vec::new());
     for number in 1.. {
         line.clear();
@@ -175,27 +171,21 @@ pub fn points(path: &Path, key: &str) -> Result<Vec<(f64, f64)>, RunError> {
     Ok(points)
 }
 
-/// Opens a file for appending, cut to the length that `keep` finds.
+/// Cuts a file to the length that `keep` finds, if there is one. Returns that length.
 fn cut(
-    disk: &Disk,
-    path: &Path,
-    keep: impl FnOnce(&mut BufReader<&File>) -> io::Result<u64>,
-) -> Result<(PathBuf, File), RunError> {
-    disk::refuse_link(path)?;
-    let opened = || {
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        let len = keep(&mut BufReader::new(&file))?;
-        if len < file.metadata()?.len() {
-            disk.truncate(&file, len)?;
-        }
-        file.seek(SeekFrom::Start(len))?;
-        Ok(file)
-    };
-    Ok((path.to_path_buf(), opened().map_err(RunError::io(path))?))
+    file: &Stored,
+    keep: impl FnOnce(&mut BufReader<Reading>) -> io::Result<u64>,
+) -> Result<u64, RunError> {
+    if file.length_or_0()? == 0 {
+        return Ok(0);
+    }
+    let len = keep(&mut BufReader::new(file.open()?)).map_err(RunError::io(file.path()))?;
+    file.truncate(len)?;
+    Ok(len)
 }
 
 /// The bytes of the first lines whose steps are at most `done`.
-fn lines_until(file: &mut BufReader<&File>, done: u32) -> io::Result<u64> {
+fn lines_until(file: &mut impl BufRead, done: u32) -> io::Result<u64> {
     #[derive(serde::Deserialize)]
     struct Line {
         step: u32,
@@ -213,7 +203,7 @@ fn lines_until(file: &mut BufReader<&File>, done: u32) -> io::Result<u64> {
 }
 
 /// The bytes of the first events whose steps are at most `done`.
-fn events_until(file: &mut BufReader<&File>, done: u32) -> io::Result<u64> {
+fn events_until(file: &mut impl BufRead, done: u32) -> io::Result<u64> {
     let mut kept = 0;
     loop {
         let mut len = [0; 8];
@@ -290,6 +280,7 @@ fn masked_crc(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::paths::RunPaths;
 
     fn step(step: u32) -> StepMetrics {
         StepMetrics {
@@ -320,40 +311,40 @@ mod tests {
     #[test]
     fn a_resume_leaves_no_step_twice() {
         let folder = tempfile::tempdir().unwrap();
-        let (disk, layout) = (Disk::default(), RunPaths { root: folder.path().to_path_buf() });
-        let mut metrics = Metrics::open(&disk, &layout, 0).unwrap();
-        (1..=200).for_each(|n| metrics.step(&disk, &step(n)).unwrap());
+        let layout = RunPaths { root: folder.path().to_path_buf() };
+        let mut metrics = Metrics::open(&layout.metrics(), &layout.events(), 0).unwrap();
+        (1..=200).for_each(|n| metrics.step(&step(n)).unwrap());
         drop(metrics);
         // What a kill may leave: half of an entry.
         for path in [layout.metrics(), layout.events()] {
             let bytes = std::fs::read(&path).unwrap();
             std::fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
         }
-        let mut metrics = Metrics::open(&disk, &layout, 198).unwrap();
-        (199..=201).for_each(|n| metrics.step(&disk, &step(n)).unwrap());
+        let mut metrics = Metrics::open(&layout.metrics(), &layout.events(), 198).unwrap();
+        (199..=201).for_each(|n| metrics.step(&step(n)).unwrap());
         let expected: Vec<u64> = (1..=201).collect();
         assert_eq!(steps(&layout), (expected.clone(), [vec![0], expected].concat()));
         // What is no file of metrics is begun again.
         std::fs::write(layout.metrics(), "{}\n").unwrap();
         std::fs::write(layout.events(), [0xff; 40]).unwrap();
-        drop(Metrics::open(&disk, &layout, 5).unwrap());
+        drop(Metrics::open(&layout.metrics(), &layout.events(), 5).unwrap());
         assert_eq!(steps(&layout), (vec![], vec![0]));
     }
 
     #[test]
     fn a_line_is_json_whatever_the_values_are() {
         let folder = tempfile::tempdir().unwrap();
-        let (disk, layout) = (Disk::default(), RunPaths { root: folder.path().to_path_buf() });
-        let mut metrics = Metrics::open(&disk, &layout, 0).unwrap();
-        metrics.step(&disk, &StepMetrics { loss: f32::NEG_INFINITY, ..step(1) }).unwrap();
-        metrics.step(&disk, &StepMetrics { norm: 1.0, ..step(2) }).unwrap();
+        let layout = RunPaths { root: folder.path().to_path_buf() };
+        let mut metrics = Metrics::open(&layout.metrics(), &layout.events(), 0).unwrap();
+        metrics.step(&StepMetrics { loss: f32::NEG_INFINITY, ..step(1) }).unwrap();
+        metrics.step(&StepMetrics { norm: 1.0, ..step(2) }).unwrap();
         let found = EvaluationMetrics {
             step: 2,
             evaluation_loss: 100.0,
             evaluation_accuracy: 0.5,
             evaluation_perplexity: f64::INFINITY,
         };
-        metrics.evaluation(&disk, &found).unwrap();
+        metrics.evaluation(&found).unwrap();
         let text = std::fs::read_to_string(layout.metrics()).unwrap();
         let lines: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

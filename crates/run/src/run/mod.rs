@@ -1,4 +1,4 @@
-//! What is on disk: data, transcripts, heads, checkpoints, traces. Reading never executes anything, never
+//! What a run holds: data, transcripts, heads, checkpoints, traces, in a [`Store`]. Reading never executes anything, never
 //! follows links, and checks every size before it allocates. Layout: `docs/RUN-FORMAT.md`.
 
 pub mod architectures;
@@ -12,24 +12,33 @@ pub mod dir;
 pub mod disk;
 mod error;
 pub mod evaluation;
+mod folder;
 mod foreign;
 pub mod gradients;
 pub mod initial;
 pub mod job;
 pub mod job_files;
 pub mod limits;
-pub mod lock;
+mod lock;
+mod memory;
 pub mod metrics;
 pub mod mistaken;
+pub mod names;
 pub mod paths;
 pub mod released_config;
 pub mod shell;
 pub mod states;
+mod store;
+mod stored;
 mod tokenizer_ids;
 pub mod traces;
 pub mod transcript;
 pub mod weights;
 
 pub use error::RunError;
+pub use folder::Folder;
 pub use job::{check_thresholds, program as read_program, read as read_job, read_logged as read_logged_job};
 pub use job_files::JobFiles;
+pub use memory::Memory;
+pub use store::{Contents, Held, Store};
+pub use stored::{Reading, Stored};

@@ -2,7 +2,7 @@
 
 use super::dir::Run;
 use super::error::RunError;
-use super::{checkpoint, initial};
+use super::{checkpoint, initial, names};
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::state::{state_digest, tensor_digests};
 
@@ -15,9 +15,10 @@ pub type State = Vec<Vec<u8>>;
 /// If the checkpoint cannot be read, is malformed, or is not the state that the step's record commits.
 pub fn after(run: &Run, records: &[Record], step: u32) -> Result<State, RunError> {
     run.within_memory("a state", run.state_memory())?;
-    let path = run.layout.checkpoint(step);
-    let state =
-        if step == 0 { initial::state(run)? } else { checkpoint::read(&path, &run.program().state())? };
+    let state = match step {
+        0 => initial::state(run)?,
+        _ => checkpoint::read(run.at(names::checkpoint(step)), &run.program().state())?,
+    };
     check(run, records, step, &state)?;
     Ok(state)
 }

@@ -1,9 +1,7 @@
-//! The traces of a run's steps on disk: one file a step.
+//! The traces of a run's steps: one file a step.
 
-use std::path::Path;
-
-use super::disk::{self, Disk};
 use super::error::RunError;
+use super::stored::Stored;
 use tiebreak_contract::program::step::Program;
 use tiebreak_record::commit::trace::Trace;
 
@@ -11,15 +9,16 @@ use tiebreak_record::commit::trace::Trace;
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn write(disk: &Disk, path: &Path, trace: &Trace) -> Result<(), RunError> {
-    disk.replace(path, &trace.encode())
+pub fn write(file: &Stored, trace: &Trace) -> Result<(), RunError> {
+    file.replace(&trace.encode())
 }
 
 /// Reads a trace of a step of `program`.
 ///
 /// # Errors
 /// If the file cannot be read, is larger than such a trace, or is no trace of this program.
-pub fn read(program: &Program, path: &Path) -> Result<Trace, RunError> {
-    let bytes = disk::read(path, Trace::bytes_max(program))?;
-    Trace::decode(program, &bytes).map_err(|why| RunError::malformed(path, why))
+pub fn read(program: &Program, file: impl Into<Stored>) -> Result<Trace, RunError> {
+    let file = file.into();
+    let bytes = file.read(Trace::bytes_max(program))?;
+    Trace::decode(program, &bytes).map_err(|why| RunError::malformed(file.path(), why))
 }

@@ -1,12 +1,11 @@
 //! The transcript: an append-only file of records. Each is framed as u32 length, record, and the first eight bytes of
 //! the record's BLAKE3 hash, so that a torn tail is told from an edited record.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufReader, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::Path;
 
-use super::disk::{self, Disk};
 use super::error::RunError;
+use super::stored::Stored;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::merkle::{self, Frontier};
 use tiebreak_record::commit::record::{RECORD_BYTES_MAX, Record};
@@ -50,20 +49,21 @@ pub fn leaf(record: &Record) -> Digest {
 ///
 /// # Errors
 /// If the file cannot be read, or has a malformed record before its torn tail.
-pub fn read(path: &Path) -> Result<(Transcript, u64), RunError> {
-    let file = disk::open(path)?;
-    let len = file.metadata().map_err(RunError::io(path))?.len();
-    parse(path, BufReader::new(file), len)
+pub fn read(file: impl Into<Stored>) -> Result<(Transcript, u64), RunError> {
+    let file = file.into();
+    let reading = file.open()?;
+    let len = reading.length();
+    parse(file.path(), reading, len)
 }
 
 /// The first `count` whole records, or all if there are fewer: what follows those that a head covers is damaged for nobody.
 ///
 /// # Errors
 /// If the file cannot be read, or has a malformed record before.
-pub fn read_first(path: &Path, count: u64) -> Result<Transcript, RunError> {
-    let file = disk::open(path)?;
-    let len = file.metadata().map_err(RunError::io(path))?.len();
-    Ok(parse_first(path, BufReader::new(file), len, count)?.0)
+pub fn read_first(file: &Stored, count: u64) -> Result<Transcript, RunError> {
+    let reading = file.open()?;
+    let len = reading.length();
+    Ok(parse_first(file.path(), reading, len, count)?.0)
 }
 
 /// [`read`] from `len` bytes of anything; `path` names them in errors.
@@ -125,50 +125,42 @@ fn parse_first(
 
 /// The writing end of a transcript.
 pub struct TranscriptWriter {
-    path: PathBuf,
-    file: File,
+    file: Stored,
     frontier: Frontier,
 }
 
 impl TranscriptWriter {
-    /// Opens a transcript for appending and cuts a torn tail off. Returns what is there.
+    /// Opens a transcript for appending and cuts a torn tail off. Returns what is there; a file that is not there has no records.
     ///
     /// # Errors
     /// If fewer than the `published` records that a head covers are whole: then nothing is cut, because what looks
     /// like a torn tail is damage to records that were promised.
-    pub fn open(
-        disk: &Disk,
-        path: &Path,
-        published: u64,
-    ) -> Result<(TranscriptWriter, Transcript), RunError> {
-        disk::refuse_link(path)?;
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let mut file = options.open(path).map_err(RunError::io(path))?;
-        let (transcript, whole) = read(path)?;
+    pub fn open(file: impl Into<Stored>, published: u64) -> Result<(TranscriptWriter, Transcript), RunError> {
+        let file = file.into();
+        let len = file.length_or_0()?;
+        let (transcript, whole) = if len == 0 { (Transcript::default(), 0) } else { read(file.clone())? };
         if (transcript.leaves.len() as u64) < published {
             let why = "a published head covers records that are not there; the transcript was damaged";
-            return Err(RunError::invalid(path, why));
+            return Err(RunError::invalid(file.path(), why));
         }
-        if file.metadata().map_err(RunError::io(path))?.len() != whole {
-            disk.truncate(&file, whole).map_err(RunError::io(path))?;
+        if len != whole {
+            file.truncate(whole)?;
         }
-        file.seek(SeekFrom::Start(whole)).map_err(RunError::io(path))?;
         let mut frontier = Frontier::default();
         transcript.leaves.iter().for_each(|leaf| frontier.push(*leaf));
-        Ok((TranscriptWriter { path: path.to_path_buf(), file, frontier }, transcript))
+        Ok((TranscriptWriter { file, frontier }, transcript))
     }
 
-    /// Appends a record. It is safe on disk only after [`TranscriptWriter::sync`].
+    /// Appends a record. It is safe only after [`TranscriptWriter::sync`].
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn append(&mut self, disk: &Disk, record: &Record) -> Result<(), RunError> {
+    pub fn append(&mut self, record: &Record) -> Result<(), RunError> {
         let bytes = record.encode();
         let mut frame = Encoder::default();
         frame.bytes(&bytes);
         frame.0.extend(checksum(&bytes));
-        disk.write(&mut self.file, &frame.0).map_err(RunError::io(&self.path))?;
+        self.file.append(&frame.0)?;
         self.frontier.push(merkle::leaf(&bytes));
         Ok(())
     }
@@ -176,9 +168,9 @@ impl TranscriptWriter {
     /// Makes everything appended so far last.
     ///
     /// # Errors
-    /// If the system refuses, or at the crash point that a test chose.
-    pub fn sync(&self, disk: &Disk) -> Result<(), RunError> {
-        disk.sync(&self.file).map_err(RunError::io(&self.path))
+    /// If there are no records, or the store refuses.
+    pub fn sync(&self) -> Result<(), RunError> {
+        self.file.sync()
     }
 
     /// Records so far.

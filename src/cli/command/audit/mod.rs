@@ -19,7 +19,7 @@ use crate::cli::args::limits::{Limits, left};
 use crate::cli::args::random::random;
 use crate::cli::args::{key, verdict_file};
 use crate::cli::view::escape::{Lines, one_line};
-use crate::cli::view::outcome::{exit, headline, seconds_text};
+use crate::cli::view::outcome::{exit, headline, report_json, seconds_text};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::commit::keys::PrivateKey;
 use crate::commit::tree_head::NOTE_MAX;
@@ -234,7 +234,7 @@ fn publish(
         problems.extend(done.err().map(|error| format!("the report could not be written ({error})")));
     }
     let file = written.as_ref().and_then(|written| written.file.as_deref());
-    let mut json = serde_json::to_value(report).unwrap_or_default();
+    let mut json = report_json(report);
     json["verdict_file"] = json!(file);
     json["not_written"] = json!(problems);
     if let (Some(verdict), None) = (verdict, file) {

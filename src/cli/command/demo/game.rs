@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::cli::args::random::random;
 use crate::cli::view::escape::one_line;
-use crate::cli::view::report::{Failure, Printer, bytes_text};
+use crate::cli::view::parties::result_json;
+use crate::cli::view::report::{Exit, Failure, Printer, bytes_text};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
 use crate::dispute::game::terms::{Clocks, Terms};
@@ -58,7 +59,8 @@ pub fn dispute(
     let file = folder.join("game-verdict.json");
     Disk::default().replace(&file, &verdict.to_bytes())?;
     let verdict = GameVerdict::from_bytes(&disk::read(&file, GAME_VERDICT_MAX)?)?;
-    let result = verdict.check()?.result().cloned().unwrap_or_else(|| verdict.result.clone());
+    let again = verdict.check()?;
+    let result = again.result().ok_or_else(|| Failure::new(Exit::Undecided, "the game has no result"))?;
     for found in result.games.iter().flat_map(|game| &game.found) {
         printer.say(format!("  {}", one_line(found)));
     }
@@ -75,9 +77,8 @@ pub fn dispute(
         result.remaining == [0] && losses.iter().all(|loss| loss.party == 1 && loss.reason.convicts());
     for loss in &losses {
         let who = if loss.party == 0 { "THE HONEST PROVIDER LOST" } else { "CONVICTED: the other provider" };
-        printer.say(format!("  {who}, {}: {}", loss.reason.name(), one_line(&loss.what)));
+        printer.say(format!("  {who}, {}: {}", loss.reason.name(), one_line(&loss.what.to_string())));
     }
-    let json =
-        json!({ "result": result, "verdict": file, "answers": verdict.events.len(), "bytes": messages });
+    let json = json!({ "result": result_json(result), "verdict": file, "answers": verdict.events.len(), "bytes": messages });
     Ok(Disputed { convicted, file, json })
 }

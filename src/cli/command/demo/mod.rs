@@ -13,15 +13,16 @@ use crate::cli::args::engine::{EngineArgs, Kind, open};
 use crate::cli::args::random::random;
 use crate::cli::command::train::bar::Bar;
 use crate::cli::view::escape::{Lines, one_line};
+use crate::cli::view::outcome::outcome_json;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::commit::keys::{PrivateKey, PublicKey};
 use crate::dispute::verdict::{Finding, Outcome as VerdictOutcome, VERDICT_MAX, Verdict};
 use crate::engine::Engine;
 use crate::engine::cpu::Cpu;
 use crate::job::JOB_MAX;
-use crate::run::RunError;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
+use crate::run::{Folder, RunError};
 use crate::train::cheat::Cheat;
 use crate::train::{Beginning, begin, train, train_as};
 use game::dispute;
@@ -93,18 +94,17 @@ fn trained(
     key: &PrivateKey,
     cheat: Option<Cheat>,
 ) -> Result<Run, Failure> {
-    let disk = Disk::default();
-    let nonce = random()?;
+    let (nonce, out) = (random()?, Folder::at(out));
     let beginning =
         Beginning { job, data_root: None, out, key: Some(key), challenge: None, logged: false, nonce };
-    let run = begin(&disk, &beginning)?;
+    let run = begin(&beginning)?;
     let mut cheat = cheat;
     let mut cpu = Cpu::new(0)?;
     let mut bar = Bar::new(printer, &run);
     let start = Instant::now();
     match &mut cheat {
-        Some(cheat) => train_as(&disk, &run, &mut cpu, Some(key), cheat, &mut bar)?,
-        None => train(&disk, &run, &mut cpu, Some(key), &mut bar)?,
+        Some(cheat) => train_as(&run, &mut cpu, Some(key), cheat, &mut bar)?,
+        None => train(&run, &mut cpu, Some(key), &mut bar)?,
     };
     bar.bar.finish_and_clear();
     printer.say(format!(
@@ -137,7 +137,7 @@ fn audited(
             printer.say(format!("  DIVERGES at step {step}"));
             format!("  {what}")
         }
-        other => format!("  {other:?}"),
+        other => format!("  {:?}", other.clone().map(|what| what.to_string())),
     };
     printer.say(line);
     Ok((report, verdict))
@@ -216,18 +216,20 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
              honest run: {}; cheat: convicted; {seconds:.0} s\n{}",
             bytes_text(size),
             finding.step,
-            one_line(&finding.what),
+            one_line(&finding.what.to_string()),
             if matched { "matches" } else { "DOES NOT MATCH" },
             hints(folder, &file, &game.file),
         )),
-        None => format!("  no conviction: {:?}", report.outcome).into(),
+        None => format!("  no conviction: {:?}", report.outcome.clone().map(|what| what.to_string())).into(),
     };
     printer.result(
         text,
         &json!({
-            "honest": honest_report.outcome,
-            "cheated": report.outcome,
-            "convicted": finding.as_ref().map(|f| json!({ "step": f.step, "what": f.what })),
+            "honest": outcome_json(&honest_report.outcome),
+            "cheated": outcome_json(&report.outcome),
+            "convicted": finding.as_ref().map(|f| {
+                json!({ "step": f.step, "kind": f.what.0.kind(), "what": f.what.to_string() })
+            }),
             "verdict": file,
             "verdict_bytes": size,
             "dispute": game.json,

@@ -75,7 +75,7 @@ const EXAMPLE: &str = "
 ## A program's bytes
 
 One weight w, learned by squared error: a sample is a number x and a label y, the loss (w x - y) (w x - y), and a step takes the learning rate times (w x - y) x off w. Bytes in hexadecimal, then what they are.
-A script without code of ours makes them (`assets/vectors/program_example.py`), and `cargo test --test vectors` reads them.
+A script without code of ours makes them (`assets/vectors/program_example.py`), and `cargo test --test engine vectors::` reads them.
 
 ```
 ";

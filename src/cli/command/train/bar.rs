@@ -8,12 +8,10 @@ use crate::commit::record::StepRecord;
 use crate::engine::session::Session;
 use crate::evaluate::Evaluator;
 use crate::job::{EvaluationSpec, ModelJob};
-use crate::run::RunError;
 use crate::run::dir::Run;
-use crate::run::disk::Disk;
 use crate::run::evaluation::{self, EvaluationData};
 use crate::run::metrics::{EvaluationMetrics, Metrics, StepMetrics};
-use crate::run::paths::RunPaths;
+use crate::run::{RunError, Stored, names};
 use crate::step::StepError;
 use crate::step::finite::{NotFinite, in_words};
 use crate::train::Progress;
@@ -30,7 +28,8 @@ pub struct Bar {
     samples: u32,
     /// When the last step was done.
     last: Instant,
-    layout: RunPaths,
+    /// Where its metrics go: lines, and events.
+    files: [Stored; 2],
     metrics: Option<Metrics>,
     pub evaluation: Option<Evaluating>,
     printer: Printer,
@@ -94,7 +93,8 @@ impl Progress for Bar {
     fn begin(&mut self, done: u32) {
         self.bar.begin_at(u64::from(done));
         (self.start, self.last) = (Instant::now(), Instant::now());
-        let opened = Metrics::open(&Disk::default(), &self.layout, done);
+        let [lines, events] = self.files.clone();
+        let opened = Metrics::open(lines, events, done);
         self.metrics = self.noted(opened);
     }
 
@@ -115,7 +115,7 @@ impl Progress for Bar {
             seconds,
             samples_per_second: f64::from(self.samples) / seconds,
         };
-        self.note(|metrics| metrics.step(&Disk::default(), &step));
+        self.note(|metrics| metrics.step(&step));
         if !step.norm.is_finite() && loss.is_finite() && !self.told {
             self.told = true;
             let step = record.step;
@@ -158,7 +158,7 @@ impl Progress for Bar {
                 found.evaluation_loss, found.evaluation_accuracy, found.evaluation_perplexity
             ),
         );
-        self.note(|metrics| metrics.evaluation(&Disk::default(), &found));
+        self.note(|metrics| metrics.evaluation(&found));
         Ok(())
     }
 }
@@ -174,7 +174,7 @@ impl Bar {
             unit: if per_sample > 1 { "tokens" } else { "samples" },
             samples: run.program().samples(),
             last: Instant::now(),
-            layout: run.layout.clone(),
+            files: [names::METRICS, names::EVENTS].map(|name| run.at(name)),
             metrics: None,
             evaluation: None,
             printer,

@@ -26,9 +26,8 @@ use crate::engine::{Engine, EngineError};
 use crate::job::Job;
 use crate::run::checked::Checked;
 use crate::run::dir::Run;
-use crate::run::disk::Disk;
 use crate::run::job::logged;
-use crate::run::{JobFiles, read_job, read_program, shell};
+use crate::run::{Folder, JobFiles, read_job, read_program, shell};
 use crate::train::ranks::collective::Collective;
 use crate::train::ranks::lead::{Lead, can_cross_check};
 use crate::train::ranks::plan::{ShardPlan, divides};
@@ -243,13 +242,12 @@ fn trained(
     ranks: &mut Option<Box<dyn Collective>>,
     bar: &mut Bar,
 ) -> Result<Digest, TrainError> {
-    let disk = Disk::default();
-    let Some(ranks) = ranks else { return train(&disk, run, engine, key, bar) };
+    let Some(ranks) = ranks else { return train(run, engine, key, bar) };
     let mut lead = Lead::new(run, ranks.as_mut())?;
     if let Some(steps) = args.ranks.cross_check {
         lead = lead.cross_checking(run, steps)?;
     }
-    train_over(&disk, run, engine, key, lead, bar)
+    train_over(run, engine, key, lead, bar)
 }
 
 fn new_run(
@@ -261,12 +259,13 @@ fn new_run(
 ) -> Result<Run, Failure> {
     let (data_root, challenge) = (args.data_root.as_deref(), args.challenge);
     let logged = args.profile == Some(Profile::Logged);
+    let out = Folder::at(out);
     let beginning = Beginning { job, data_root, out, key, challenge, logged, nonce: random()? };
     let run = Prepared::watched(&beginning, &mut scanning(printer))?;
     let copied: Vec<(String, u64)> =
         run.copied().into_iter().map(|(path, bytes)| (path.display().to_string(), bytes)).collect();
     say_copied(printer, copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
-    Ok(run.create(&Disk::default())?)
+    Ok(run.create()?)
 }
 
 /// A path as a text in a job file.

@@ -15,6 +15,7 @@ use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::limits::{Limits, Watch};
 use crate::cli::args::{key, verdict_file};
 use crate::cli::view::page;
+use crate::cli::view::parties::result_json;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
 use crate::commit::record::Record;
 use crate::commit::tensor::TILE_BYTES;
@@ -170,7 +171,8 @@ fn check_game(printer: Printer, args: Check, verdict: GameVerdict, size: u64) ->
     }
     let trainer = args.trainer_key.as_deref().map(key::read_public).transpose()?;
     let referee = verdict.check().map_err(|error| RunError::malformed(&args.file, error))?;
-    let (result, rules) = (&verdict.result, referee.rules());
+    let rules = referee.rules();
+    let result = referee.result().ok_or_else(|| Failure::new(Exit::Undecided, "the game has no result"))?;
     let parties = args.known.parties(rules, trainer.as_ref())?;
     let mut lines = parties.lines(result);
     lines.push(format!("  game verdict, {}, of computation {}", bytes_text(size), rules.computation()));
@@ -188,7 +190,7 @@ fn check_game(printer: Printer, args: Check, verdict: GameVerdict, size: u64) ->
     let value = json!({
         "kind": "game", "bytes": size, "game": rules.game, "computation": rules.computation(), "parties": known["parties"],
         "referee": known["referee"], "namesakes": parties.namesakes(), "events": verdict.events.len(),
-        "convicts": parties.convicts(result), "result": result, "exit": exit as u8,
+        "convicts": parties.convicts(result), "result": result_json(result), "exit": exit as u8,
     });
     printer.result(lines, &value);
     Ok(exit)
@@ -251,6 +253,11 @@ fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
         Failure::from(RunError::malformed(&args.file, error))
     })?;
     refuse_unused(&args, &outcome)?;
+    let decided = match &outcome {
+        Outcome::Convicts(finding) => Some(finding.what.0.kind()),
+        Outcome::DoesNotConvict(right) => Some(right.0.kind()),
+        Outcome::NeedsReplay { .. } => None,
+    };
     let (convicts, step, finding) = match outcome {
         Outcome::Convicts(finding) => (true, Some(finding.step), conviction(&finding)),
         Outcome::DoesNotConvict(why) => (false, None, vec![format!("does not convict: {why}")]),
@@ -291,6 +298,7 @@ fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
             "convicts": convicts,
             "trainer_key_given": public.is_some(),
             "step": step,
+            "decided": decided,
             "text": text,
         }),
     );
@@ -420,13 +428,8 @@ fn step_verdict(
             Ok((true, format!("step {step} DIVERGES from the scalar reference: {what}")))
         }
         // A log that somebody changed, or a rounding that the log lacks, says nothing about the trainer.
-        audit::Outcome::Inconsistent { what, .. }
-        | audit::Outcome::MissingDecision { what, .. }
-        | audit::Outcome::Incomplete { what }
-        | audit::Outcome::UnboundedFreedom { what }
-        | audit::Outcome::UnexplainedDecisions { what }
-        | audit::Outcome::Unconfirmed { what, .. }
-        | audit::Outcome::EngineFaulty { what, .. } => {
+        other => {
+            let what = other.what().map_or(String::new(), ToString::to_string);
             Err(Failure::new(Exit::Undecided, format!("step {step} is not decided: {what}")))
         }
     }

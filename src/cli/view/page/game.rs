@@ -215,7 +215,7 @@ fn outcome(game: &Game, result: &GameResult) -> (Tone, String, String) {
         .map(|loss| format!("{}: {}.", game.name(loss.party), loss.what))
         .collect::<Vec<_>>()
         .join(" ");
-    let open = result.games.iter().find_map(|game| game.incomplete_log.clone());
+    let open = result.games.iter().find_map(|game| Some(game.incomplete_log.as_ref()?.to_string()));
     match (convicted.as_slice(), forfeited.as_slice(), open) {
         _ if !losses.is_empty() && convicted.is_empty() && forfeited.is_empty() => {
             let what = "No conviction of anybody known: this is about keys that you did not name, or by the word of a referee that you did not name.";
@@ -235,8 +235,11 @@ fn outcome(game: &Game, result: &GameResult) -> (Tone, String, String) {
 /// # Errors
 /// If the terms do not hold together.
 pub fn page(verdict: &GameVerdict, parties: &Parties, file: &str) -> Result<String, Malformed> {
-    let GameVerdict { terms, events, result, .. } = verdict;
+    let GameVerdict { terms, events, .. } = verdict;
     let game = Game::replayed(terms, events, parties)?;
+    let result = game.referee.result();
+    let result =
+        result.ok_or_else(|| Malformed::invalid("game verdict", "its events give another result"))?;
     let (tone, what, why) = outcome(&game, result);
     let mut page = Page::new("A dispute about a training run");
     page.outcome(tone, &what, &why);
@@ -248,7 +251,7 @@ pub fn page(verdict: &GameVerdict, parties: &Parties, file: &str) -> Result<Stri
         page.heading("How the referee got there");
         page.steps(&played.found);
         if let Some(why) = &played.incomplete_log {
-            page.say(why);
+            page.say(&why.to_string());
         }
         path(&mut page, &game, played.parties);
     }

@@ -12,8 +12,8 @@ use crate::commit::tensor::{SLICE_BYTES, TILE_BYTES, digest_from_root, tile_coun
 use crate::commit::trace::{leaf_count, leaf_name, leaf_place};
 use crate::commit::tree_head::{Head, Signed};
 use crate::commit::{Malformed, merkle, table};
-use crate::dispute::leaf::{self, Slices};
-use crate::dispute::origin::{Origin, origin};
+use crate::dispute::evidence::leaf::{self, Slices};
+use crate::dispute::evidence::origin::{Origin, origin};
 use crate::dispute::verdict::{Claim, Fork, Outcome, ProvenInput, TileClaim, Verdict};
 use crate::job::computation::Computation;
 use crate::program::graph::{TensorId, TensorType};
@@ -73,7 +73,7 @@ pub fn page(verdict: &Verdict, key: Option<&PublicKey>, file: &str) -> Result<St
             (format!("Step {} of a training run is wrong", finding.step), Tone::Bad, what, why)
         }
         Outcome::DoesNotConvict(why) => {
-            ("A verdict that shows nothing".into(), Tone::Neutral, "Nobody is convicted.", why.clone())
+            ("A verdict that shows nothing".into(), Tone::Neutral, "Nobody is convicted.", why.to_string())
         }
         Outcome::NeedsReplay { step, .. } => {
             let why =

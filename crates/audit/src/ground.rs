@@ -1,0 +1,431 @@
+//! On what ground an audit ends as it does, as a value, and in a sentence.
+
+use std::fmt::{self, Display, Formatter};
+
+use serde::{Serialize, Serializer};
+
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_dispute::fact::Wrong;
+use tiebreak_dispute::verdict::Scalar;
+use tiebreak_record::commit::record::StepRecord;
+use tiebreak_record::commit::trace::leaf_name;
+use tiebreak_record::rounding::legal::Illegal;
+
+/// A field of a step's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordField {
+    /// The state after the step.
+    #[error("state")]
+    State,
+    /// The batch.
+    #[error("batch")]
+    Batch,
+    /// The root over the micro-batches' gradients.
+    #[error("gradients")]
+    Gradients,
+    /// The root over the operators' outputs.
+    #[error("operators")]
+    Operators,
+    /// The root of the rounding log.
+    #[error("rounding log")]
+    Log,
+    /// The learning rate.
+    #[error("learning rate")]
+    LearningRate,
+    /// The clip factor.
+    #[error("clip factor")]
+    Clip,
+    /// The mean loss.
+    #[error("loss")]
+    Loss,
+    /// The number of samples drawn.
+    #[error("cursor")]
+    Cursor,
+}
+
+/// The fields in which two records of one step differ, in a record's order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Differences(pub Vec<RecordField>);
+
+impl Display for Differences {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        f.write_str(&self.0.iter().map(RecordField::to_string).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// The fields in which two records of one step differ.
+pub fn differences(mine: &StepRecord, theirs: &StepRecord) -> Differences {
+    use RecordField::*;
+    let same = [
+        (State, mine.state == theirs.state),
+        (Batch, mine.batch == theirs.batch),
+        (Gradients, mine.gradients == theirs.gradients),
+        (Operators, mine.trace == theirs.trace),
+        (Log, mine.log == theirs.log),
+        (LearningRate, mine.learning_rate == theirs.learning_rate),
+        (Clip, mine.clip == theirs.clip),
+        (Loss, mine.loss == theirs.loss),
+        (Cursor, mine.cursor == theirs.cursor),
+    ];
+    Differences(same.into_iter().filter(|(_, same)| !same).map(|(field, _)| field).collect())
+}
+
+/// A node's tile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tile {
+    /// The operator's name.
+    pub operator: String,
+    /// The name of what it computes.
+    pub primitive: String,
+    /// The phase that ran the node.
+    pub phase: Phase,
+    /// The node's place in the phase's graph.
+    pub node: usize,
+    /// The tile's number.
+    pub tile: usize,
+    /// The tiles of the output.
+    pub count: usize,
+}
+
+/// Why an audit ends as it does.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Ground {
+    /// Record 0 commits another state than its origin gives.
+    #[error("record 0 does not commit the initial state that {origin} gives")]
+    InitialState {
+        /// The origin in words, as `InitialOrigin::source` gives it.
+        origin: &'static str,
+    },
+    /// Record 0 commits another state than the files of weights give, which the auditor has.
+    #[error("record 0 does not commit the initial state that the weights' files give")]
+    Weights,
+    /// Record 0 commits other numbers than the seed gives.
+    #[error("record 0 commits other numbers than the seed gives where the job draws them")]
+    Drawn,
+    /// A learning rate is not the schedule's.
+    #[error("the learning rate is not the schedule's")]
+    LearningRate,
+    /// A clip factor is not that of a job that does not clip.
+    #[error("the clip factor of a job without clipping is not 1")]
+    NoClip,
+    /// A cursor is another.
+    #[error("the cursor is not the number of samples drawn so far")]
+    Cursor,
+    /// A batch is another.
+    #[error("the batch is not the one that seed and data give")]
+    Batch,
+    /// The final record has another state than the last step.
+    #[error("the final record commits another state than the last step")]
+    FinalState,
+    /// The trainer signed two histories.
+    #[error("the trainer signed two histories: another head over {records} records")]
+    Fork {
+        /// The records that the other head is over.
+        records: u64,
+    },
+    /// The record's state contradicts its own trace.
+    #[error("the record's state is not the one that its own trace's update computed")]
+    State,
+    /// A scalar of the record contradicts its own trace.
+    #[error("the record's {} is not the one that its own trace computed", .0.name())]
+    Scalar(Scalar),
+    /// An operator's output differs.
+    #[error(
+        "operator {} ({}), {}: first differing tile {} of {}",
+        .0.operator, .0.primitive, leaf_name(.0.phase, .0.node), .0.tile, .0.count
+    )]
+    Operator(Tile),
+    /// An operator's output differs from the auditor's, and the scalar reference gives the trainer's.
+    #[error("{} ({}), tile {} of {}", .0.operator, .0.primitive, .0.tile, .0.count)]
+    FaultyTile(Tile),
+    /// A decision of the rounding log is illegal, or an engine says so.
+    #[error("by the rounding log, {0}")]
+    Decision(Illegal),
+    /// A committed value is no rounding that the log has, and illegal.
+    #[error("the log has no such decision, and {0}")]
+    Unlogged(Wrong),
+    /// A step's record differs from the scalar reference's.
+    #[error("{fields}{}{}", micros_text(micro_batches), tensors_text(tensors))]
+    Step {
+        /// The fields that differ.
+        fields: Differences,
+        /// The micro-batches whose gradients differ, as far as the run has the roots of theirs.
+        micro_batches: Vec<u32>,
+        /// The state tensors that differ, if the trainer published the state.
+        tensors: Vec<String>,
+    },
+    /// The gradients of one micro-batch differ.
+    #[error("gradients of micro-batch {0}")]
+    MicroBatch(u32),
+    /// The run lacks the trace that the record commits, so no operator is named.
+    #[error("{0}; no published trace is the one that the record commits")]
+    Withheld(Box<Ground>),
+    /// These fields differ.
+    #[error("{0} differ")]
+    Fields(Differences),
+    /// A difference that a missing decision would explain.
+    #[error("{0} differ; a missing decision explains that as well as a trainer that computed something else")]
+    Explicable(Explicable),
+    /// A native auditor's record differs.
+    #[error(
+        "{0} differ from what this auditor's native kernels and the log give; audit with an exact engine (no --native) to find out why"
+    )]
+    NotReplicated(Differences),
+    /// A logged product's output differs by more than one rounding.
+    #[error("{operator}: {differ} of {tiles} tiles differ by more than one rounding that the log lacks")]
+    Roundings {
+        /// The operator.
+        operator: String,
+        /// Tiles that differ.
+        differ: usize,
+        /// Tiles of the output.
+        tiles: usize,
+    },
+    /// A logged product's element is a legal rounding that the log lacks.
+    #[error(
+        "{operator}: the committed value of element {element} is {value:e}, which an honest kernel may round to, but the log has no \
+         decision about it: a missing decision"
+    )]
+    Rounding {
+        /// The operator.
+        operator: String,
+        /// The element, row-major.
+        element: usize,
+        /// The committed value.
+        value: f32,
+    },
+    /// The records here do not reach a head that somebody has.
+    #[error(
+        "{} over {records} records, and the run's head here covers {here}: nothing shows that this is the beginning of that history (get the \
+         rest of the run; one that contradicts that head is a fork)",
+        if *signed { "the trainer signed a head" } else { "there is another head, signed by nobody," }
+    )]
+    Unreached {
+        /// Whether the trainer signed that head.
+        signed: bool,
+        /// Records that it is over.
+        records: u64,
+        /// Records here.
+        here: u64,
+    },
+    /// The head covers no final record.
+    #[error(
+        "the head covers {covered} of {steps} steps and no final record: the run has no end yet, or it is withheld{}",
+        if *model { "; no record commits the model.safetensors that is here" } else { "" }
+    )]
+    NoEnd {
+        /// Steps that the head covers.
+        covered: usize,
+        /// Steps of the run.
+        steps: u32,
+        /// Whether there is a released model.
+        model: bool,
+    },
+    /// There is no released model.
+    #[error("the run is complete, but its released model (model.safetensors) is not here")]
+    NoModel,
+    /// The released model cannot be read, or is another.
+    #[error("the released model cannot be checked: {0}")]
+    Model(String),
+    /// The plan has steps before which no state can be had.
+    #[error(
+        "steps {first} to {last} cannot be replayed: no state before them is here (checkpoint 0 is withheld)"
+    )]
+    Unreachable {
+        /// The first of them.
+        first: u32,
+        /// The last of them.
+        last: u32,
+    },
+    /// The plan has no step.
+    #[error("there is no step to replay")]
+    NoSteps,
+    /// Several of these.
+    #[error("{}", .0.iter().map(Ground::to_string).collect::<Vec<_>>().join("; "))]
+    Several(Vec<Ground>),
+    /// The job lets its trainer choose more roundings than kernels need.
+    #[error("{key} {why}")]
+    Freedom {
+        /// The key of the setting.
+        key: String,
+        /// Its value and the most that it may be, in words.
+        why: String,
+    },
+    /// No honest kernel decides like this.
+    #[error("{0}")]
+    Decisions(String),
+    /// The auditor's time was up before the scalar reference had confirmed a difference.
+    #[error(
+        "on {engine}, {found}; --max-time was reached before the scalar reference had confirmed it. Confirm it with `tiebreak replay RUN \
+         --step {step} --engine reference`"
+    )]
+    OutOfTime {
+        /// The engine that found it.
+        engine: String,
+        /// The step, from 1.
+        step: u32,
+        /// The difference.
+        found: Box<Ground>,
+    },
+    /// The scalar reference differs from the auditor's engine.
+    #[error("{0} differ from the scalar reference too")]
+    ReferenceDiffers(Differences),
+}
+
+/// A difference that a missing decision would explain.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Explicable {
+    /// In these fields of a record.
+    #[error("{0}")]
+    Fields(Differences),
+    /// In the gradients of a micro-batch.
+    #[error("gradients of micro-batch {0}")]
+    MicroBatch(u32),
+}
+
+fn micros_text(micro_batches: &[u32]) -> String {
+    if micro_batches.is_empty() {
+        return String::new();
+    }
+    let few: Vec<String> = micro_batches.iter().take(8).map(u32::to_string).collect();
+    let more = match micro_batches.len() - few.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("; gradients of micro-batches {}{more} differ", few.join(", "))
+}
+
+fn tensors_text(tensors: &[String]) -> String {
+    match tensors {
+        [] => String::new(),
+        [first, ..] => format!("; {} state tensors differ, first {first}", tensors.len()),
+    }
+}
+
+impl Ground {
+    /// One ground of several; `None` of none.
+    pub fn all(mut grounds: Vec<Ground>) -> Option<Ground> {
+        if grounds.len() > 1 { Some(Ground::Several(grounds)) } else { grounds.pop() }
+    }
+
+    /// A stable name of it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Ground::InitialState { .. } => "initial_state",
+            Ground::Weights => "weights",
+            Ground::Drawn => "drawn",
+            Ground::LearningRate => "learning_rate",
+            Ground::NoClip => "no_clip",
+            Ground::Cursor => "cursor",
+            Ground::Batch => "batch",
+            Ground::FinalState => "final_state",
+            Ground::Fork { .. } => "fork",
+            Ground::State => "state",
+            Ground::Scalar(Scalar::Clip) => "clip",
+            Ground::Scalar(Scalar::Loss) => "loss",
+            Ground::Operator(_) => "operator",
+            Ground::FaultyTile(_) => "faulty_tile",
+            Ground::Decision(_) => "decision",
+            Ground::Unlogged(_) => "unlogged",
+            Ground::Step { .. } => "step",
+            Ground::MicroBatch(_) => "micro_batch",
+            Ground::Withheld(ground) => ground.kind(),
+            Ground::Fields(_) => "fields",
+            Ground::Explicable(_) => "explicable",
+            Ground::NotReplicated(_) => "not_replicated",
+            Ground::Roundings { .. } => "roundings",
+            Ground::Rounding { .. } => "rounding",
+            Ground::Unreached { .. } => "unreached",
+            Ground::NoEnd { .. } => "no_end",
+            Ground::NoModel => "no_model",
+            Ground::Model(_) => "model",
+            Ground::Unreachable { .. } => "unreachable",
+            Ground::NoSteps => "no_steps",
+            Ground::Several(_) => "several",
+            Ground::Freedom { .. } => "freedom",
+            Ground::Decisions(_) => "decisions",
+            Ground::OutOfTime { .. } => "out_of_time",
+            Ground::ReferenceDiffers(_) => "reference_differs",
+        }
+    }
+}
+
+/// Reports hold the sentence.
+impl Serialize for Ground {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reports hold these sentences, and people read them.
+    #[test]
+    fn sentences_are_made_of_their_values() {
+        let fields = Differences(vec![RecordField::State, RecordField::Log, RecordField::Loss]);
+        let step = |micro_batches: std::ops::Range<u32>, tensors: &[&str]| Ground::Step {
+            fields: fields.clone(),
+            micro_batches: micro_batches.collect(),
+            tensors: tensors.iter().map(ToString::to_string).collect(),
+        };
+        let tile = Tile {
+            operator: "block0.gelu".into(),
+            primitive: "gelu.v1".into(),
+            phase: Phase::Micro(2),
+            node: 9,
+            tile: 3,
+            count: 8,
+        };
+        let cases = [
+            (step(0..0, &[]), "state, rounding log, loss"),
+            (
+                step(0..8, &["param/a"]),
+                "state, rounding log, loss; gradients of micro-batches 0, 1, 2, 3, 4, 5, 6, 7 differ; 1 state tensors differ, first param/a",
+            ),
+            (
+                step(0..11, &["m/a", "m/b"]),
+                "state, rounding log, loss; gradients of micro-batches 0, 1, 2, 3, 4, 5, 6, 7 and 3 more differ; 2 state tensors differ, first m/a",
+            ),
+            (
+                Ground::Withheld(Box::new(Ground::Explicable(Explicable::Fields(fields.clone())))),
+                "state, rounding log, loss differ; a missing decision explains that as well as a trainer that computed something else; no \
+                 published trace is the one that the record commits",
+            ),
+            (
+                Ground::Explicable(Explicable::MicroBatch(4)),
+                "gradients of micro-batch 4 differ; a missing decision explains that as well as a trainer that computed something else",
+            ),
+            (
+                Ground::Operator(tile.clone()),
+                "operator block0.gelu (gelu.v1), micro2/9: first differing tile 3 of 8",
+            ),
+            (Ground::FaultyTile(tile), "block0.gelu (gelu.v1), tile 3 of 8"),
+            (Ground::Scalar(Scalar::Loss), "the record's loss is not the one that its own trace computed"),
+            (
+                Ground::Unreached { signed: false, records: 9, here: 4 },
+                "there is another head, signed by nobody, over 9 records, and the run's head here covers 4: nothing shows that this is the \
+                 beginning of that history (get the rest of the run; one that contradicts that head is a fork)",
+            ),
+            (
+                Ground::Several(vec![
+                    Ground::NoEnd { covered: 2, steps: 8, model: true },
+                    Ground::Unreachable { first: 1, last: 2 },
+                ]),
+                "the head covers 2 of 8 steps and no final record: the run has no end yet, or it is withheld; no record commits the \
+                 model.safetensors that is here; steps 1 to 2 cannot be replayed: no state before them is here (checkpoint 0 is withheld)",
+            ),
+            (
+                Ground::OutOfTime { engine: "cpu".into(), step: 5, found: Box::new(Ground::Fields(fields)) },
+                "on cpu, state, rounding log, loss differ; --max-time was reached before the scalar reference had confirmed it. Confirm it \
+                 with `tiebreak replay RUN --step 5 --engine reference`",
+            ),
+        ];
+        for (ground, sentence) in cases {
+            assert_eq!(ground.to_string(), sentence);
+            assert_eq!(serde_json::to_string(&ground).unwrap(), format!("\"{sentence}\""));
+        }
+    }
+}

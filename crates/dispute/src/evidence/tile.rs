@@ -1,0 +1,90 @@
+//! Slices and tiles of tensors against the digest that commits to them.
+
+use std::collections::BTreeMap;
+
+use super::leaf::Touched;
+use super::proven::{ProvenInput, ProvenTensor, wrong};
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::program::graph::{TensorId, TensorType};
+use tiebreak_record::commit::proven::{Base64, Hashes};
+use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES};
+use tiebreak_record::commit::{Malformed, multiproof, tensor};
+
+/// The slices of an input as (place, value), after checking their lengths.
+fn pieces(ty: &TensorType, input: &ProvenInput) -> Result<Vec<(usize, Hash)>, Malformed> {
+    let (len, count) = (ty.bytes(), tensor::piece_count(ty.bytes(), SLICE_BYTES));
+    let mut rest = input.bytes.0.as_slice();
+    let mut pieces = Vec::new();
+    for &slice in &input.slices {
+        let wrong_place = || wrong("an input slice has the wrong place or length");
+        if slice >= count {
+            return Err(wrong_place());
+        }
+        let range = tensor::piece_range(len, SLICE_BYTES, slice);
+        let bytes = rest.split_off(..range.len()).ok_or_else(wrong_place)?;
+        pieces.push((slice, tensor::piece_value(bytes, SLICE_BYTES, slice, count)));
+    }
+    if rest.is_empty() { Ok(pieces) } else { Err(wrong("an input has bytes of no slice")) }
+}
+
+/// Checks that slices are of the tensor whose digest stands beside them.
+pub(crate) fn check_slices(ty: &TensorType, input: &ProvenInput) -> Result<(), Malformed> {
+    let count = tensor::piece_count(ty.bytes(), SLICE_BYTES);
+    let root = multiproof::root(multiproof::blake3, count, &pieces(ty, input)?, &input.siblings.0)?;
+    if tensor::digest_from_root(ty, &root) != input.commitment.digest {
+        return Err(wrong("an input slice is not what the run committed to"));
+    }
+    Ok(())
+}
+
+/// Checks that a tensor's digest says this of one of its tiles.
+pub(crate) fn check_tile(
+    ty: &TensorType,
+    tile: usize,
+    value: Hash,
+    siblings: &[Hash],
+    output: &ProvenTensor,
+) -> Result<(), Malformed> {
+    let count = tensor::tile_count(ty.bytes());
+    let root = multiproof::root(multiproof::blake3, count, &[(tile, value)], siblings)?;
+    if tensor::digest_from_root(ty, &root) != output.digest {
+        return Err(wrong("the tile's value is not what the run committed to"));
+    }
+    Ok(())
+}
+
+/// Whether an element of a tile's bytes is `word`, as far as the element lies in the tile.
+pub(crate) fn agrees(ty: &TensorType, tile: usize, bytes: &[u8], element: usize, word: u32) -> bool {
+    let right = bytes_from_words(ty.dtype, &[word]);
+    let range = tensor::tile_range(ty.bytes(), tile);
+    let first = element * ty.dtype.size();
+    let in_tile =
+        |(i, byte): (usize, &u8)| !range.contains(&(first + i)) || bytes[first + i - range.start] == *byte;
+    right.iter().enumerate().all(in_tile)
+}
+
+/// An input with the slices `touched` alone.
+pub(crate) fn narrowed_input(
+    ty: &TensorType,
+    input: &ProvenInput,
+    touched: &Touched,
+) -> Result<Option<ProvenInput>, Malformed> {
+    let id = TensorId(input.tensor);
+    let wanted: Vec<usize> = touched.iter().filter(|(t, _)| *t == id).map(|(_, slice)| *slice).collect();
+    if wanted.is_empty() {
+        return Ok(None);
+    }
+    let count = tensor::piece_count(ty.bytes(), SLICE_BYTES);
+    let siblings =
+        multiproof::narrow(multiproof::blake3, count, &pieces(ty, input)?, &input.siblings.0, &wanted)?;
+    let have: BTreeMap<usize, &[u8]> =
+        input.slices.iter().copied().zip(input.bytes.0.chunks(SLICE_BYTES)).collect();
+    let bytes = wanted.iter().filter_map(|slice| have.get(slice)).copied().collect::<Vec<_>>().concat();
+    Ok(Some(ProvenInput {
+        tensor: input.tensor,
+        commitment: input.commitment.clone(),
+        slices: wanted,
+        bytes: Base64(bytes),
+        siblings: Hashes(siblings),
+    }))
+}

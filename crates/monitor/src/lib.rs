@@ -1,0 +1,27 @@
+//! Compute monitoring: how many chips an inspector has to sample so that a large undeclared training run is found.
+//!
+//! Source: Shavit, "What does it take to catch a Chinchilla?" (arXiv 2303.11341), section 3 and appendices B and C; docs/MONITORING.md
+//! lists the formulas, their errata and the command that prints each. Planning takes ordinary floating-point numbers: no result of this
+//! crate is committed, and none decides a verdict.
+//!
+//! ```
+//! use tiebreak_monitor::plan::samples;
+//! use tiebreak_monitor::regime::{Fleet, Regime, Run};
+//!
+//! // 100,000 chips of 10^15 FLOP/s, a snapshot every ten days, an inspection every thirty.
+//! let fleet = Fleet { chips: 100_000, flop_per_day: 1e15 * 86_400.0 };
+//! let regime = Regime { fleet, rate: 0.1, period: 30.0 };
+//! let run = Run { flop: 1.27e26, days: 30.0 };
+//! let samples = samples(&regime, &run, 0.9)?;
+//! assert_eq!((samples.first_order_per_year() as u64, samples.per_year(samples.formula) as u64), (60, 44));
+//! // Drawing no chip twice needs fewer, and at least this whole number.
+//! assert!((samples.exact as f64) < samples.formula.ceil() + 1.0);
+//! # Ok::<(), tiebreak_monitor::regime::RegimeError>(())
+//! ```
+
+#![warn(missing_docs)]
+
+pub mod catalogue;
+pub mod detection;
+pub mod plan;
+pub mod regime;

@@ -1,0 +1,81 @@
+//! What the files of a run are called, relative to it. Layout: `docs/RUN-FORMAT.md`.
+
+/// What identifies the run.
+pub const RUN_JSON: &str = "run.json";
+/// The job file.
+pub const JOB: &str = "job.toml";
+/// The program.
+pub const PROGRAM: &str = "program.bin";
+/// The folder of the data files.
+pub const DATA: &str = "data";
+/// The folder of the files to evaluate with.
+pub const EVALUATION: &str = "evaluation";
+/// The folder of what makes the model usable.
+pub const COMPANIONS: &str = "companions";
+/// The file of records.
+pub const TRANSCRIPT: &str = "transcript";
+/// The gradient roots of all micro-batches.
+pub const GRADIENTS: &str = "gradients";
+/// The folder of signed heads.
+pub const HEADS: &str = "heads";
+/// The folder of checkpoints.
+pub const CHECKPOINTS: &str = "checkpoints";
+/// The folder of traces.
+pub const TRACES: &str = "traces";
+/// The folder of rounding logs.
+pub const LOGS: &str = "logs";
+/// The released model.
+pub const MODEL: &str = "model.safetensors";
+/// Metrics while it trains, a line of JSON a step.
+pub const METRICS: &str = "metrics.jsonl";
+/// The same for TensorBoard, which looks for `tfevents` in a name.
+pub const EVENTS: &str = "events.out.tfevents.tiebreak";
+/// Held by the writer.
+pub const LOCK: &str = "lock";
+
+/// A data file.
+pub fn data_file(number: usize) -> String {
+    format!("{DATA}/data-{number}.bin")
+}
+
+/// The tree of a data file, by which parts of it are checked.
+pub fn data_tree(number: usize) -> String {
+    format!("{DATA}/data-{number}.tree")
+}
+
+/// A file to evaluate with.
+pub fn evaluation_file(number: usize) -> String {
+    format!("{EVALUATION}/data-{number}.bin")
+}
+
+/// A file beside the weights.
+pub fn companion(name: &str) -> String {
+    format!("{COMPANIONS}/{name}")
+}
+
+/// The head over `size` records.
+pub fn head(size: u64) -> String {
+    format!("{HEADS}/{size:012}")
+}
+
+/// The state after a step.
+pub fn checkpoint(step: u32) -> String {
+    format!("{CHECKPOINTS}/step-{step:09}.safetensors")
+}
+
+/// The trace of a step.
+pub fn trace(step: u32) -> String {
+    format!("{TRACES}/step-{step:09}")
+}
+
+/// The rounding log of a step.
+pub fn log(step: u32) -> String {
+    format!("{LOGS}/step-{step:09}")
+}
+
+/// Where the beginning of a file is kept that is not whole yet.
+pub fn partial(name: &str) -> String {
+    let (folder, last) = name.rsplit_once('/').map_or(("", name), |(folder, last)| (folder, last));
+    let slash = if folder.is_empty() { "" } else { "/" };
+    format!("{folder}{slash}.{last}.partial")
+}

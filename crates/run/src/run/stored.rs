@@ -1,0 +1,247 @@
+//! One file of a run, wherever the run is kept: read within bounds, and written.
+
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::error::RunError;
+use super::folder::Folder;
+use super::store::Store;
+use tiebreak_record::commit::Malformed;
+
+/// Bytes that are read at once, at least.
+const PIECE: u64 = 1 << 16;
+/// The same where a file is read on from where the last piece ended.
+const LONG_PIECE: u64 = 1 << 20;
+
+/// A name in a store, with what errors call it.
+#[derive(Clone)]
+pub struct Stored {
+    store: Arc<dyn Store>,
+    name: String,
+    path: PathBuf,
+}
+
+impl Stored {
+    /// The file of this name; `place` is what errors call the store.
+    pub fn new(store: &Arc<dyn Store>, place: &Path, name: impl Into<String>) -> Stored {
+        let name = name.into();
+        Stored { store: store.clone(), path: place.join(&name), name }
+    }
+
+    /// What errors call it: the store's place, then the name.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether something is there, plain or not.
+    pub fn is_here(&self) -> bool {
+        match self.store.length(&self.name) {
+            Ok(_) => true,
+            Err(error) => error.get_ref().is_some_and(|inner| inner.is::<Malformed>()),
+        }
+    }
+
+    /// Whether a plain file is there.
+    pub fn is_file(&self) -> bool {
+        self.store.length(&self.name).is_ok()
+    }
+
+    /// Its bytes.
+    ///
+    /// # Errors
+    /// If it is not there, no plain file, or cannot be looked at.
+    pub fn length(&self) -> Result<u64, RunError> {
+        self.store.length(&self.name).map_err(RunError::io(&self.path))
+    }
+
+    /// The same; 0 if nothing is there.
+    ///
+    /// # Errors
+    /// If it is no plain file, or cannot be looked at.
+    pub fn length_or_0(&self) -> Result<u64, RunError> {
+        match self.store.length(&self.name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            length => length.map_err(RunError::io(&self.path)),
+        }
+    }
+
+    /// Reads a file of at most `max` bytes.
+    ///
+    /// # Errors
+    /// If it is no plain file, larger than `max`, or cannot be read.
+    pub fn read(&self, max: u64) -> Result<Vec<u8>, RunError> {
+        let length = self.length()?;
+        if length > max {
+            return Err(RunError::malformed(&self.path, Malformed::TooLarge { what: "file", limit: max }));
+        }
+        self.read_range(0..length)
+    }
+
+    /// Reads a UTF-8 file of at most `max` bytes.
+    ///
+    /// # Errors
+    /// As [`Stored::read`], and if it is not UTF-8.
+    pub fn read_text(&self, max: u64) -> Result<String, RunError> {
+        String::from_utf8(self.read(max)?).map_err(|_| RunError::invalid(&self.path, "the text is not UTF-8"))
+    }
+
+    /// Reads a range of bytes, all of them.
+    ///
+    /// # Errors
+    /// If the file ends before, is no plain one, or cannot be read.
+    pub fn read_range(&self, range: Range<u64>) -> Result<Vec<u8>, RunError> {
+        self.range(range).map_err(RunError::io(&self.path))
+    }
+
+    /// A store that gives more or less than it was asked for gives nothing.
+    fn range(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
+        let bytes = self.store.read(&self.name, range.clone())?;
+        let (found, wanted) = (bytes.len() as u64, range.end - range.start);
+        let wrong = |kind| {
+            let why = format!("bytes {} to {} were asked for, {found} came", range.start, range.end);
+            Err(io::Error::new(kind, why))
+        };
+        match found {
+            _ if found < wanted => wrong(io::ErrorKind::UnexpectedEof),
+            _ if found > wanted => wrong(io::ErrorKind::InvalidData),
+            _ => Ok(bytes),
+        }
+    }
+
+    /// Opens the file for reading, as long as it is now.
+    ///
+    /// # Errors
+    /// If it is not there, no plain file, or cannot be looked at.
+    pub fn open(&self) -> Result<Reading, RunError> {
+        let length = self.length()?;
+        Ok(Reading { file: self.clone(), length, at: 0, piece: Vec::new(), first: 0 })
+    }
+
+    /// Replaces the file's contents as a whole.
+    ///
+    /// # Errors
+    /// If the store refuses.
+    pub fn replace(&self, bytes: &[u8]) -> Result<(), RunError> {
+        self.replace_by(|file| file.write_all(bytes))
+    }
+
+    /// [`Stored::replace`], with the contents written piece by piece.
+    ///
+    /// # Errors
+    /// If `contents` fails, or the store refuses.
+    pub fn replace_by(
+        &self,
+        contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), RunError> {
+        let mut contents = Some(contents);
+        let mut once = |file: &mut dyn Write| match contents.take() {
+            Some(contents) => contents(file),
+            None => Err(io::Error::other("the contents are written once")),
+        };
+        self.store.replace(&self.name, &mut once).map_err(RunError::io(&self.path))
+    }
+
+    /// Appends to the file, or makes it.
+    ///
+    /// # Errors
+    /// If it is no plain file, or the store refuses.
+    pub fn append(&self, bytes: &[u8]) -> Result<(), RunError> {
+        self.store.append(&self.name, bytes).map_err(RunError::io(&self.path))
+    }
+
+    /// Cuts the file to `length` bytes, if it is longer.
+    ///
+    /// # Errors
+    /// If it is not there, or the store refuses.
+    pub fn truncate(&self, length: u64) -> Result<(), RunError> {
+        self.store.truncate(&self.name, length).map_err(RunError::io(&self.path))
+    }
+
+    /// Makes everything that was appended last.
+    ///
+    /// # Errors
+    /// If it is not there, or the store refuses.
+    pub fn sync(&self) -> Result<(), RunError> {
+        self.store.sync(&self.name).map_err(RunError::io(&self.path))
+    }
+
+    /// Removes the file.
+    ///
+    /// # Errors
+    /// If it is not there, or the store refuses.
+    pub fn remove(&self) -> Result<(), RunError> {
+        self.store.remove(&self.name).map_err(RunError::io(&self.path))
+    }
+}
+
+/// A file of a user: a folder keeps it, too.
+impl From<&Path> for Stored {
+    fn from(path: &Path) -> Stored {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Stored { store: Folder::at(folder), name, path: path.to_path_buf() }
+    }
+}
+
+impl From<&PathBuf> for Stored {
+    fn from(path: &PathBuf) -> Stored {
+        path.as_path().into()
+    }
+}
+
+/// A file that is read from any place on, piece by piece.
+pub struct Reading {
+    file: Stored,
+    length: u64,
+    at: u64,
+    piece: Vec<u8>,
+    /// Where the piece begins in the file.
+    first: u64,
+}
+
+impl Reading {
+    /// The file's bytes when it was opened.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+}
+
+impl Read for Reading {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.length.saturating_sub(self.at);
+        if left == 0 || buffer.is_empty() {
+            return Ok(0);
+        }
+        let end = self.first + self.piece.len() as u64;
+        if !(self.first..end).contains(&self.at) {
+            if buffer.len() as u64 >= PIECE {
+                let len = left.min(buffer.len() as u64);
+                buffer[..len as usize].copy_from_slice(&self.file.range(self.at..self.at + len)?);
+                self.at += len;
+                return Ok(len as usize);
+            }
+            let least = if self.at == end { LONG_PIECE } else { PIECE };
+            self.piece = self.file.range(self.at..self.at + left.min(least))?;
+            self.first = self.at;
+        }
+        let piece = &self.piece[(self.at - self.first) as usize..];
+        let len = piece.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&piece[..len]);
+        self.at += len as u64;
+        Ok(len)
+    }
+}
+
+impl Seek for Reading {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let place = match to {
+            SeekFrom::Start(place) => Some(place),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::End(by) => self.length.checked_add_signed(by),
+        };
+        self.at = place.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
+}

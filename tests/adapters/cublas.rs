@@ -1,0 +1,447 @@
+//! Native products by cuBLAS, over the stand-in for it: products of every view, runs that every exact engine replays, errors that say
+//! what is missing.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::common::shim::{in_its_own_process, shim, tiebreak};
+use crate::common::{self, begin_run, gpt_job, key, not_tested};
+use tiebreak::arith::DType;
+use tiebreak::arith::digits::{group_absmax, quantise};
+use tiebreak::arith::philox::philox4x32_10;
+use tiebreak::audit::plan::{Choice, plan};
+use tiebreak::audit::{Outcome, Report, Silent, audit, audit_natively, checks};
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::cpu::native::Native;
+use tiebreak::engine::gpu::{Cublas, Cuda};
+use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor, Value, Want};
+use tiebreak::program::builder::Builder;
+use tiebreak::program::graph::{Graph, Node, Primitive, TensorType, View};
+use tiebreak::program::products::ProductTable;
+use tiebreak::rounding::legal::{Accumulation, Exact, ExactRow};
+use tiebreak::run::dir::Run;
+use tiebreak::run::disk::Disk;
+
+/// The job of a small GPT in the logged profile, large enough for kernels to disagree.
+fn logged_job(folder: &Path, table: &str) -> String {
+    let path = gpt_job(folder, "microbatch", &format!("\n[rounding]\n{table}"));
+    let job = fs::read_to_string(&path).unwrap();
+    let job = job.replace("context = 12", "context = 32").replace("width = 16", "width = 64");
+    let job = job.replace("micro_batches = 3", "micro_batches = 2").replace("steps = 8", "steps = 4");
+    fs::write(&path, job).unwrap();
+    path.to_str().unwrap().to_string()
+}
+
+fn audited(run: &Run, engine: &mut dyn Engine, native: bool) -> Report {
+    let checked = checks::always(run, Some(&key().public())).unwrap();
+    let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
+    let audit = if native { audit_natively } else { audit };
+    let (report, verdict) = audit(run, engine, checked, plan, None, &mut Silent).unwrap();
+    assert!(verdict.is_none());
+    report
+}
+
+/// The exact engines that audit here. The others, and SwiftShader, which takes its time, see the CPU kernels' runs
+/// (`tests/adapters/rounding.rs`).
+fn auditors() -> Vec<(String, Box<dyn Engine>)> {
+    let mut all: Vec<(String, Box<dyn Engine>)> = vec![("cpu".into(), Box::new(Cpu::new(2).unwrap()))];
+    for name in common::adapter_names().into_iter().filter(|name| !name.contains("SwiftShader")) {
+        let gpu = tiebreak::engine::gpu::Gpu::open(Some(&name)).unwrap_or_else(|error| panic!("{error}"));
+        all.push((name, Box::new(gpu)));
+    }
+    all
+}
+
+#[test]
+fn every_auditor_replays_every_kernel() {
+    let Some(shim) = shim() else { return };
+    let mut auditors = auditors();
+    for (table, kernels) in [
+        ("", &["cublas", "cublas-tf32", "cublas-binary32"][..]),
+        ("bits = 32\n", &["cublas"]),
+        ("bits = 28\n", &["cublas"]),
+        ("preset = \"paper\"\n", &["cublas"]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let job = logged_job(folder.path(), table);
+        let private = folder.path().join("key");
+        fs::write(&private, key().to_text()).unwrap();
+        let train = |name: &str, engine: &[&str]| {
+            let out = folder.path().join(name);
+            // Begun here, so that all runs have one seed.
+            let run = begin_run(&Disk::default(), Path::new(&job), &out).unwrap();
+            let paths = ["--out", out.to_str().unwrap(), "--key", private.to_str().unwrap()];
+            let (code, printed) =
+                tiebreak(shim, &[], &[&["-q", "train", "--resume"], &paths[..], engine].concat());
+            assert_eq!(code, 0, "{table} {name}: {printed}");
+            run
+        };
+        let here = train("gemm", &[]);
+        for kernel in kernels {
+            let run = train(kernel, &["--engine", "cuda", "--native", kernel]);
+            for (auditor, engine) in &mut auditors {
+                // Software adapters take their time: the kernel that people will use, and one of the finer grids.
+                if auditor != "cpu" && (*kernel != "cublas" || table == "bits = 28\n") {
+                    continue;
+                }
+                let what = format!("{table} {kernel} audited by {auditor}");
+                let report = audited(&run, engine.as_mut(), false);
+                assert_eq!(report.outcome, Outcome::Matches, "{what}");
+                let tally = report.rounding.expect("a logged run has a tally");
+                // On the coarsest of the finer grids a run this short may have none.
+                assert!(tally.decisions > 0 || table == "bits = 28\n", "{what}");
+                assert_eq!((tally.illegal, tally.needless), (0, 0), "{what}");
+                if !table.contains("paper") {
+                    assert_eq!(
+                        (tally.beyond, tally.unusual(), &tally.remarks[..]),
+                        (0, None, &[][..]),
+                        "{what}: {tally:?}"
+                    );
+                }
+            }
+            // It does differ from the CPU's kernels, else nothing was tested; of binary64 another test shows it.
+            if table.is_empty() {
+                let model = |run: &Run| fs::read(run.layout.model()).unwrap();
+                assert_ne!(model(&run), model(&here), "{kernel}");
+            }
+            if table.contains("paper") {
+                let mut other = Cpu::new(2).unwrap().with_native(Native::Interleaved { fused: true });
+                assert_eq!(audited(&run, &mut other, true).outcome, Outcome::Matches);
+            }
+        }
+        if table.contains("paper") {
+            // And cuBLAS replicates a CPU's run.
+            let out = folder.path().join("gemm");
+            let (out, native) = (out.to_str().unwrap(), ["--engine", "cuda", "--native", "cublas"]);
+            let (code, printed) = tiebreak(shim, &[], &[&["audit", out], &native[..]].concat());
+            assert!(code == 0 && printed.contains("replication only"), "{printed}");
+        }
+    }
+}
+
+fn run_native(engine: &mut dyn Engine, graph: &Arc<Graph>, inputs: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    let compiled = engine.compile(graph.clone()).unwrap();
+    let mut tensors = Vec::new();
+    for (port, words) in graph.inputs.iter().zip(inputs) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        tensors.push(engine.upload(graph.tensor(port.tensor), &bytes).unwrap());
+    }
+    let outputs = engine.run(&compiled, &tensors, None).unwrap();
+    let words = |bytes: Vec<u8>| {
+        bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
+    };
+    outputs.iter().map(|tensor| words(engine.download(tensor).unwrap())).collect()
+}
+
+fn cublas(kernels: Cublas) -> Cuda {
+    Cuda::open_with_cublas(None, kernels).unwrap()
+}
+
+fn random(i: u32, stream: u32) -> u32 {
+    philox4x32_10([stream, 23], [i, 0, 0, 0])[0]
+}
+
+/// Views as programs make them and as they might: dimensions in any order, gaps, steps, operands that all samples share.
+#[test]
+fn products_of_any_views_are_right() {
+    in_its_own_process("cublas::products_of_any_views", &[]);
+}
+
+#[test]
+#[ignore = "run by products_of_any_views_are_right in a process with the stand-in"]
+fn products_of_any_views() {
+    // Small integers: every order and every precision has their sums, none of which is a zero with a sign.
+    let words: Vec<u32> = (0..20_000).map(|i| (random(i, 1) % 16 + 1) as f32).map(f32::to_bits).collect();
+    for kernels in Cublas::ALL {
+        for parts in kernels.parts() {
+            let mut builder = Builder::new(ProductTable::uniform(2));
+            let tensor = builder.input("words", DType::F32, &[words.len() as u32]);
+            for case in 0..60 {
+                let pick = |i: u32, options: &[u32]| options[random(i, 100 + case) as usize % options.len()];
+                let [b0, b1] = [pick(0, &[1, 1, 2, 3]), pick(1, &[1, 1, 2, 4])];
+                let (m, n, k) = (pick(2, &[1, 2, 9, 16]), pick(3, &[1, 3, 8, 17]), pick(4, &[1, 2, 7, 16]));
+                let view = |rows: u32, i: u32| {
+                    let dims = [b0, b1, rows, k];
+                    let mut order = [0, 1, 2, 3];
+                    (0..3).for_each(|j| {
+                        order.swap(j, j + (random(i + j as u32, 200 + case) as usize) % (4 - j))
+                    });
+                    // Half of the views lie as tensors do.
+                    let plain = random(i, 300 + case).is_multiple_of(2);
+                    let (mut strides, mut step) =
+                        ([0; 4], pick(i + 6, if plain { &[1] } else { &[1, 1, 2] }));
+                    for at in order.into_iter().rev() {
+                        strides[at] = step;
+                        step *= dims[at];
+                        if !plain && random(i + at as u32, 400 + case).is_multiple_of(4) {
+                            step += 3;
+                        }
+                    }
+                    if random(i, 500 + case).is_multiple_of(8) {
+                        strides[(i % 2) as usize] = 0;
+                    }
+                    View { tensor, offset: pick(i + 9, &[0, 0, 5, 64]), dims, strides }
+                };
+                let shape = [parts, b0 * b1, m, n];
+                let native = Primitive::Native { a: view(m, 10), b: view(n, 30) };
+                let output = builder.node(native, DType::F32, &shape[if parts == 1 { 1.. } else { 0.. }]);
+                builder.output("product", output);
+            }
+            let graph = Arc::new(builder.finish());
+            let expected = run_native(&mut Cpu::new(1).unwrap(), &graph, std::slice::from_ref(&words));
+            let have = run_native(&mut cublas(kernels), &graph, std::slice::from_ref(&words));
+            for (i, node) in graph.nodes.iter().enumerate() {
+                assert_eq!(have[i], expected[i], "{kernels:?} {parts} {:?}", node.primitive);
+            }
+        }
+    }
+}
+
+/// Rows that make sums hard stay within the proved bound, with tensor cores that cut off what they align too.
+#[test]
+fn no_product_is_outside_the_proved_bound() {
+    in_its_own_process("cublas::products_of_hard_rows", &[]);
+}
+
+#[test]
+#[ignore = "run by no_product_is_outside_the_proved_bound in a process with the stand-in"]
+fn products_of_hard_rows() {
+    const ROWS: u32 = 12;
+    for kernels in Cublas::ALL {
+        let mut engine = cublas(kernels);
+        for (parts, k) in kernels.parts().flat_map(|parts| [1, 5, 9, 16, 100, 1000].map(|k| (parts, k))) {
+            let mut builder = Builder::new(ProductTable::uniform(2));
+            let inputs = ["a", "b"].map(|name| builder.input(name, DType::F32, &[ROWS, k]));
+            let [a, b] =
+                inputs.map(|tensor| View { tensor, offset: 0, dims: [1, 1, ROWS, k], strides: [0, 0, k, 1] });
+            let output = builder.node(Primitive::Native { a, b }, DType::F32, &[parts, ROWS, ROWS]);
+            builder.output("product", output);
+            let graph = Arc::new(builder.finish());
+            // bfloat16 values of wide and narrow ranges, terms of one sign and terms that nearly cancel.
+            let hard = |stream: u32| -> Vec<u32> {
+                let value = |i: u32| {
+                    let (row, r) = (i / k, random(i, stream + k));
+                    let exponent = 127 - (r >> 8) % [1, 2, 12, 60][(row % 4) as usize];
+                    let sign = if row % 3 == 0 { 0 } else { r & 1 };
+                    (r & 0x007f_0000) | exponent << 23 | sign << 31
+                };
+                (0..ROWS * k).map(value).collect()
+            };
+            let operands = [hard(1), hard(2)];
+            let out = run_native(&mut engine, &graph, &operands).remove(0);
+            if k >= 100 {
+                let other = |native| {
+                    run_native(&mut Cpu::new(1).unwrap().with_native(native), &graph, &operands).remove(0)
+                };
+                assert!(
+                    Native::ALL.into_iter().all(|native| other(native) != out),
+                    "{kernels:?} is one of the CPU's orders"
+                );
+            }
+            let accumulation = if parts == 1 { Accumulation::Binary32 } else { Accumulation::Binary64 };
+            let rows: Vec<Vec<ExactRow>> = operands
+                .iter()
+                .map(|words| words.chunks_exact(k as usize).map(|row| split(row, parts)).collect())
+                .collect();
+            let elements = (ROWS * ROWS) as usize;
+            let mut largest = 0f64;
+            for i in 0..elements {
+                let exact = Exact::of(&rows[0][i / ROWS as usize], &rows[1][i % ROWS as usize]);
+                let rest = if parts == 1 { 0.0 } else { f64::from(f32::from_bits(out[elements + i])) };
+                let value = f64::from(f32::from_bits(out[i])) + rest;
+                let error = (value - exact.value).abs() / exact.bound(accumulation);
+                assert!(
+                    error <= 1.0,
+                    "{kernels:?} {parts} parts, K = {k}, element {i}: {error} of the bound"
+                );
+                largest = largest.max(error);
+            }
+            println!("{kernels:?} {parts} parts, K = {k}: at most {largest:.3} of the bound");
+        }
+    }
+}
+
+/// A row as the auditor's digits have it, in one part or two: a high part that three digits hold, and the rest.
+fn split(row: &[u32], parts: u32) -> ExactRow {
+    let absmax = group_absmax(row.iter().copied());
+    let integers = |digits| row.iter().map(|&x| quantise(x, absmax, digits)).collect();
+    if parts == 1 {
+        return ExactRow::default().with(integers(4), absmax, 4);
+    }
+    // Rows of narrow range are wholly in the high part; of the others the rest is what four digits hold.
+    let high: Vec<i32> = integers(3);
+    let scale = 2f64.powi(tiebreak::arith::digits::exponent(absmax) - 22);
+    let left = |(&x, &q): (&u32, &i32)| (f64::from(f32::from_bits(x)) - f64::from(q) * scale) as f32;
+    let rest: Vec<u32> = row.iter().zip(&high).map(left).map(f32::to_bits).collect();
+    let below = group_absmax(rest.iter().copied());
+    let rest = rest.iter().map(|&x| quantise(x, below, 4)).collect();
+    ExactRow::default().with(high, absmax, 3).with(rest, below, 4)
+}
+
+/// Log and state are the same wherever near ties were searched for, and whatever rounded the products, also where there is no room for all of them (the paper's preset), and
+/// with the plain shader.
+#[test]
+fn logs_do_not_depend_on_where_near_ties_are_found() {
+    in_its_own_process("cublas::logs_of_both_searches", &[]);
+}
+
+#[test]
+#[ignore = "run by logs_do_not_depend_on_where_near_ties_are_found in a process with the stand-in"]
+fn logs_of_both_searches() {
+    let train = |job: &Path, out: &Path, engine: &mut Counted| {
+        engine.shown = 0;
+        let (disk, mut silent) = (Disk::default(), tiebreak::train::Silent);
+        let run = begin_run(&disk, job, out).unwrap();
+        tiebreak::train::train(&run, engine, Some(&key()), &mut silent).unwrap();
+        (common::files(&out.join("logs")), fs::read(run.layout.model()).unwrap(), engine.shown)
+    };
+    // Thresholds for a decision or two where the default ones are for longer runs; and the last of the plain shader's for more than the
+    // device has room for. The preset logs every second value and 28 bits leave little to tell by, so there the host looks at all.
+    let fast =
+        ["", "bits = 32\nthreshold = 1000000\n", "bits = 28\nthreshold = 16000000\n", "preset = \"paper\"\n"];
+    for (kernels, tables) in
+        [(Some(Cublas::Fast), &fast[..]), (None, &["floor = 0\n", "threshold = 400000\n"])]
+    {
+        let engine = kernels.map_or_else(|| Cuda::open(None).unwrap(), cublas);
+        let mut engine = Counted { engine, shown: 0 };
+        for (number, table) in tables.iter().enumerate() {
+            let folder = tempfile::tempdir().unwrap();
+            let job = logged_job(folder.path(), table);
+            let job = Path::new(&job);
+            let shorter = fs::read_to_string(job).unwrap().replace("steps = 4", "steps = 2");
+            fs::write(job, shorter).unwrap();
+            // Every other time as with a driver that cannot copy beside kernels.
+            engine.engine = engine.engine.summarising(true).copies(number % 2 == 0).unwrap();
+            let rounded = engine.engine.computed_beside();
+            let there = train(job, &folder.path().join("there"), &mut engine);
+            let rounded = engine.engine.computed_beside() - rounded;
+            engine.engine = engine.engine.summarising(false);
+            let here = train(job, &folder.path().join("here"), &mut engine);
+            assert!(there.0.iter().any(|(_, log)| log.len() > 100), "{table}: the logs are empty");
+            assert_eq!(there.0, here.0, "{table}");
+            assert_eq!(there.1, here.1, "{table}");
+            // What nobody needs to see stays on the device.
+            println!("{table:?}: {} outputs were shown, without the search {}", there.2, here.2);
+            let on_the_host = ["paper", "28", "400000"].iter().any(|text| table.contains(text));
+            assert_eq!(there.2 > 0, on_the_host, "{table}: {} and {}", there.2, here.2);
+            // What is not rounded with other nodes is rounded by the search, where there is one.
+            println!("{table:?}: {rounded} roundings by searches");
+            let searched = !["paper", "28"].iter().any(|text| table.contains(text));
+            assert_eq!(rounded > 0, searched, "{table}: {rounded} roundings by searches");
+        }
+    }
+}
+
+/// An engine that counts how often a node's output is shown.
+struct Counted {
+    engine: Cuda,
+    shown: usize,
+}
+
+/// An observer that counts it.
+struct Counter<'a> {
+    observer: &'a mut dyn Observer,
+    shown: &'a mut usize,
+}
+
+impl Observer for Counter<'_> {
+    fn want(&self, index: usize, node: &Node) -> Want {
+        self.observer.want(index, node)
+    }
+
+    fn summary(&mut self, index: usize, node: &Node, value: Value) -> Result<(), EngineError> {
+        self.observer.summary(index, node, value)
+    }
+
+    fn node(
+        &mut self,
+        index: usize,
+        node: &Node,
+        bytes: &[u8],
+        inputs: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        *self.shown += 1;
+        self.observer.node(index, node, bytes, inputs)
+    }
+}
+
+impl Engine for Counted {
+    fn describe(&self) -> String {
+        self.engine.describe()
+    }
+
+    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
+        self.engine.upload(ty, bytes)
+    }
+
+    fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        self.engine.read(tensor, visit)
+    }
+
+    fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
+        self.engine.compile(graph)
+    }
+
+    fn run(
+        &mut self,
+        compiled: &Compiled,
+        inputs: &[Tensor],
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        let Some(observer) = observer else { return self.engine.run(compiled, inputs, None) };
+        let mut counter = Counter { observer, shown: &mut self.shown };
+        self.engine.run(compiled, inputs, Some(&mut counter))
+    }
+}
+
+/// Each fault gives its own error, which says what to do.
+#[test]
+fn faults_are_told_apart() {
+    let Some(shim) = shim() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let out = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let job = logged_job(folder.path(), "");
+    for (fault, says) in [
+        (("TIEBREAK_CUBLAS", "/nowhere/libcublas.so.12"), "pip install nvidia-cublas-cu12"),
+        (("TIEBREAK_CUBLAS", "/usr/lib"), "libcublas.so.13"),
+        (("CUBLAS_EMULATE_SINGLE_PRECISION", "1"), "unset it"),
+        (("TIEBREAK_SHIM_CUBLAS_WRONG", "3"), "wrong products"),
+        (("TIEBREAK_SHIM_WRONG_KERNEL", "round_near_ties"), "rounded by the search for near ties differ"),
+        (("TIEBREAK_SHIM_CUBLAS_FAILS", "100"), "CUBLAS_STATUS_EXECUTION_FAILED"),
+    ] {
+        let train = ["-q", "train", &job, "--out", &out(says), "--engine", "cuda", "--native", "cublas"];
+        let (code, printed) = tiebreak(shim, &[fault], &train);
+        assert_eq!(code, 3, "{fault:?}: {printed}");
+        assert!(printed.contains(says), "{fault:?}: {printed}");
+    }
+    for (engine, native) in [("cpu", "cublas"), ("cuda", "gemm"), ("reference", "cublas-tf32")] {
+        let train = ["-q", "train", &job, "--out", &out("usage"), "--engine", engine, "--native", native];
+        let (code, printed) = tiebreak(shim, &[], &train);
+        assert!(code == 2 && printed.contains("another engine"), "{engine} {native}: {printed}");
+    }
+    // What the proved bound of a grid does not cover is refused before the first step.
+    let finer = tempfile::tempdir().unwrap();
+    let job = logged_job(finer.path(), "bits = 32\n");
+    for native in ["cublas-tf32", "cublas-binary32"] {
+        let train = ["-q", "train", &job, "--out", &out(native), "--engine", "cuda", "--native", native];
+        let (code, printed) = tiebreak(shim, &[], &train);
+        assert!(code == 3 && printed.contains("--native cublas"), "{native}: {printed}");
+    }
+}
+
+/// NVIDIA's own library, if this process was told of it, has every function that is loaded, and says that there is no GPU.
+#[test]
+fn the_real_library_has_every_function() {
+    let Some(shim) = shim() else { return };
+    let Some(library) = std::env::var_os("TIEBREAK_CUBLAS") else {
+        return not_tested("that cuBLAS has the functions that are loaded: TIEBREAK_CUBLAS names none");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let job = logged_job(folder.path(), "");
+    let (out, library) = (folder.path().join("run"), library.to_str().unwrap().to_string());
+    let train =
+        ["-q", "train", &job, "--out", out.to_str().unwrap(), "--engine", "cuda", "--native", "cublas"];
+    let (code, printed) = tiebreak(shim, &[("TIEBREAK_CUBLAS", &library)], &train);
+    assert!(code == 3 && printed.contains("cublasCreate"), "{printed}");
+}

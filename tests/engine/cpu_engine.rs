@@ -1,0 +1,232 @@
+//! The CPU engine against the scalar reference: every node of whole steps, bit for bit.
+
+use std::sync::Arc;
+
+use tiebreak::arith::DType;
+use tiebreak::arith::philox::philox4x32_10;
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::reference::Reference;
+use tiebreak::engine::session::{Session, StepObserver, StepScalars};
+use tiebreak::engine::{Engine, EngineError, Inputs, Observer, outputs_of};
+use tiebreak::program::builder::Builder;
+use tiebreak::program::graph::{Graph, Node};
+use tiebreak::program::init;
+use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
+use tiebreak::program::operators::{ConvVersion, conv2d};
+use tiebreak::program::optimizer::Optimizer;
+use tiebreak::program::phase::Phase;
+use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak::program::step::{MicroBatch, Program, StepSpec};
+
+/// Keeps every node's output.
+#[derive(Default)]
+struct Trace {
+    phase: Option<Phase>,
+    nodes: Vec<(Phase, usize, String, Vec<u8>)>,
+}
+
+impl StepObserver for Trace {
+    fn phase(&mut self, phase: Phase, _: &Graph) -> Option<&mut dyn Observer> {
+        self.phase = Some(phase);
+        Some(self)
+    }
+}
+
+impl Observer for Trace {
+    fn node(
+        &mut self,
+        index: usize,
+        node: &Node,
+        bytes: &[u8],
+        _: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let name = format!("{} {}", node.operator, node.primitive.name());
+        self.nodes.push((self.phase.unwrap(), index, name, bytes.to_vec()));
+        Ok(None)
+    }
+}
+
+fn batches(program: &Program, step: u32) -> Vec<MicroBatch> {
+    (0..program.micro_batches)
+        .map(|micro| {
+            let tensors = program.batch.iter().map(|t| {
+                let len = t.shape.iter().product::<u32>();
+                let word = |i: u32| philox4x32_10([step, micro], [i, 1, 2, 3])[0];
+                (0..len).flat_map(|i| (word(i) % t.below).to_le_bytes()).collect()
+            });
+            MicroBatch { tensors: tensors.collect() }
+        })
+        .collect()
+}
+
+/// Trains `steps` steps from `state`, keeping every node, then the state.
+fn trained(
+    engine: &mut dyn Engine,
+    program: &Arc<Program>,
+    state: &[Vec<u8>],
+    steps: u32,
+) -> (Trace, Vec<Vec<u8>>) {
+    let mut session = Session::new(engine, program.clone()).unwrap();
+    session.load(state).unwrap();
+    let mut trace = Trace::default();
+    for step in 1..=steps {
+        let scalars = StepScalars { step, seed: [1, 2], learning_rate: 1e-2f32.to_bits() };
+        session.step(scalars, &batches(program, step), &mut trace, |_, _, _| Ok(())).unwrap();
+    }
+    let mut end = Vec::new();
+    session.visit_state(|_, bytes| end.push(bytes.to_vec())).unwrap();
+    (trace, end)
+}
+
+fn compare(spec: StepSpec, spoil: impl Fn(usize, &mut [u32])) {
+    let program = Arc::new(Program::new(spec));
+    let mut state = init::state(&program, [3, 4]);
+    for (i, tensor) in state.iter_mut().enumerate() {
+        spoil(i, tensor);
+    }
+    let state: Vec<Vec<u8>> =
+        state.iter().map(|t| t.iter().flat_map(|w| w.to_le_bytes()).collect()).collect();
+    let (expected, expected_state) = trained(&mut Reference, &program, &state, 2);
+    for threads in [1, 2] {
+        let (trace, end) = trained(&mut Cpu::new(threads).unwrap(), &program, &state, 2);
+        assert_eq!(trace.nodes.len(), expected.nodes.len());
+        for (have, want) in trace.nodes.iter().zip(&expected.nodes) {
+            assert!(have == want, "{threads} threads: {:?} node {} ({}) differs", want.0, want.1, want.2);
+        }
+        assert_eq!(end, expected_state);
+    }
+}
+
+fn spec(model: Model, products: ProductTable) -> StepSpec {
+    let adamw = Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+    StepSpec {
+        loss: Default::default(),
+        model,
+        optimizer: adamw,
+        clip_norm: Some(1.0),
+        micro_batch: 2,
+        micro_batches: 3,
+        products,
+    }
+}
+
+fn gpt(gelu: Gelu, tied: bool) -> Model {
+    Model::Gpt(Gpt {
+        vocabulary: 61,
+        context: 9,
+        layers: 2,
+        heads: 2,
+        width: 20,
+        gelu,
+        dropout: 0.1,
+        tied,
+        init_std: 0.05,
+        norm_epsilon: 1e-5,
+    })
+}
+
+#[test]
+fn gpt_steps_match_the_reference() {
+    compare(spec(gpt(Gelu::Tanh, true), ProductTable::two_and_three()), |_, _| {});
+    compare(spec(gpt(Gelu::Erf, false), ProductTable::uniform(3)), |_, _| {});
+}
+
+#[test]
+fn nasty_parameters_match_the_reference() {
+    for digits in 1..=4 {
+        compare(spec(gpt(Gelu::Tanh, false), ProductTable::uniform(digits)), |i, tensor| {
+            for (j, word) in tensor.iter_mut().enumerate() {
+                match (i * 7 + j) % 97 {
+                    0 => *word = 1,                          // the least subnormal
+                    1 => *word = 0x807f_ffff,                // the greatest negative subnormal
+                    2 => *word = 0x8000_0000,                // -0
+                    3 if digits == 2 => *word = 0x7f00_0000, // 2^127
+                    4 if digits == 3 && i % 5 == 0 => *word = 0x7f80_0000,
+                    _ => {}
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_residual_network_matches_the_reference() {
+    for convolution in [ConvVersion::V1, ConvVersion::V2] {
+        let stages = vec![5, 8];
+        let model = Model::Resnet(Resnet {
+            height: 9,
+            width: 6,
+            planes: 3,
+            stages,
+            blocks: Blocks::Same(2),
+            block: Block::Basic,
+            groups: 1,
+            width_per_group: 64,
+            order: Order::Pre,
+            stem: Stem::Cifar,
+            classes: 10,
+            norm: Norm::Layer,
+            norm_epsilon: 1e-5,
+            norm_momentum: 0.1,
+            convolution,
+            normalize: None,
+            image_mean: Vec::new(),
+            image_std: Vec::new(),
+            input: Input::Pixels,
+        });
+        compare(spec(model, ProductTable::two_and_three()), |_, _| {});
+    }
+}
+
+#[test]
+fn blocks_and_sgd_match_the_reference() {
+    let mut products = ProductTable::uniform(2);
+    for class in ProductClass::ALL {
+        products.set(class, ProductDigits { digits_a: 3, digits_b: 2, block: 64 });
+    }
+    let model = Model::Mlp(Mlp {
+        inputs: 150,
+        hidden: vec![70, 33],
+        classes: 10,
+        dropout: 0.2,
+        normalize: None,
+        image_mean: Vec::new(),
+        image_std: Vec::new(),
+        input: Input::Pixels,
+    });
+    let mut spec = spec(model, products);
+    spec.optimizer = Optimizer::Sgd { momentum: 0.9, weight_decay: 0.01 };
+    spec.clip_norm = None;
+    spec.micro_batches = 4;
+    compare(spec, |_, _| {});
+}
+
+/// Kernels' gradients over so many pixels that parts of them are added by tasks, with integers of 16 bits and of more.
+#[test]
+fn convolutions_over_thousands_of_pixels_match_the_reference() {
+    for (digits_a, digits_b) in [(2, 2), (3, 2), (2, 3), (4, 4)] {
+        let mut products = ProductTable::two_and_three();
+        for class in [ProductClass::Conv, ProductClass::ConvDx, ProductClass::ConvDw] {
+            products.set(class, ProductDigits { digits_a, digits_b, block: 0 });
+        }
+        let mut b = Builder::new(products);
+        let (shape_x, shape_w) = ([2, 47, 45, 3], [5, 3, 3, 3]);
+        let x = b.input("x", DType::F32, &shape_x);
+        let weight = b.input("weight", DType::F32, &shape_w);
+        let y = conv2d(&mut b, x, weight, ConvVersion::V2, 1, 1).unwrap();
+        let gradients = b.backward(y, y);
+        for (name, id) in [("y", y), ("dx", gradients[&x]), ("dw", gradients[&weight])] {
+            b.output(name, id);
+        }
+        let graph = Arc::new(b.finish());
+        let inputs = [&shape_x, &shape_w].map(|shape| {
+            let words = |i: u32| philox4x32_10([i, 5], [shape[3], 0, 0, 0])[0] & 0x807f_ffff | 0x3f00_0000;
+            (0..shape.iter().product()).flat_map(|i| words(i).to_le_bytes()).collect::<Vec<u8>>()
+        });
+        let wanted = outputs_of(&mut Reference, &graph, &inputs).unwrap();
+        assert!(
+            outputs_of(&mut Cpu::new(3).unwrap(), &graph, &inputs).unwrap() == wanted,
+            "{digits_a} {digits_b}"
+        );
+    }
+}

@@ -1,0 +1,13 @@
+//! Contract, programs and the engines without a GPU: golden vectors, gradients, leaves, and hostile programs and jobs. `engine` is the only feature that they need, so
+//! that they run on other processors and without vector paths too (`.ci/run`, `.ci/cross`).
+
+mod cpu_engine;
+mod elementary;
+mod gradients;
+mod hostile_jobs;
+mod leaf;
+mod leaf_sizes;
+mod programs;
+mod reductions;
+mod steps;
+mod vectors;

@@ -1,0 +1,140 @@
+//! Terms that say something else than a party's own run: whoever wrote them decides nothing.
+
+use super::asker::{folder, gpt_again, other, referee, terms};
+use crate::common::{key, mlp_job, trained, trained_on};
+use tiebreak::commit::digest::Digest;
+use tiebreak::commit::keys::PrivateKey;
+use tiebreak::dispute::game::result::Reason;
+use tiebreak::dispute::game::rules::{Rules, replay_clock};
+use tiebreak::dispute::game::terms::{Claim, INCREMENT_MIN, MOVES_MIN, Terms};
+use tiebreak::dispute::game::verdict::GameVerdict;
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::cpu::native::Native;
+use tiebreak::party::{Party, play};
+use tiebreak::run::dir::Run;
+use tiebreak::train::cheat::Cheat;
+
+/// Terms in which one field was changed, and the name of the field.
+fn forged(honest: &Terms) -> Vec<(&'static str, Terms)> {
+    let mut all = Vec::new();
+    let mut change = |field, edit: &dyn Fn(&mut Terms)| {
+        let mut terms = honest.clone();
+        edit(&mut terms);
+        all.push((field, terms));
+    };
+    let foreign = Digest([1; 32]);
+    change("contract", &|terms| terms.computation.contract = "tiebreak-contract-9".into());
+    change("challenge", &|terms| terms.computation.challenge = Some(foreign));
+    change("program", &|terms| terms.computation.program = foreign);
+    change("data", &|terms| terms.computation.data = foreign);
+    change("initial state", &|terms| terms.computation.initial = foreign);
+    change("steps", &|terms| {
+        terms.job = terms.job.replace("steps = 4", "steps = 5").replace("steps = 3", "steps = 5");
+    });
+    change("name of your key", &|terms| {
+        let renamed = PrivateKey::generate("mallory.example", [5; 32]).unwrap().public();
+        terms.parties[0] = renamed.to_text();
+    });
+    change("clocks.moves", &|terms| terms.clocks.moves = MOVES_MIN - 1);
+    change("clocks.increment", &|terms| terms.clocks.increment = INCREMENT_MIN - 1);
+    if honest.claim.is_some() {
+        let claim = |terms: &mut Terms, edit: &dyn Fn(&mut Claim)| terms.claim.as_mut().map(edit).unwrap();
+        change("claim.run.nonce", &|terms| claim(terms, &|claim| claim.run.nonce = "1".repeat(32)));
+        change("claim.run.trainer_key", &|terms| {
+            claim(terms, &|claim| claim.run.trainer_key = Some(other().public().to_text()));
+        });
+        change("the text of the job", &|terms| terms.job.push_str("# another comment\n"));
+        change("dispute a run with root", &|terms| claim(terms, &|claim| claim.root = foreign));
+    }
+    all
+}
+
+/// Whoever writes terms decides nothing: a party derives each field from its own run, and names the one that differs.
+#[test]
+fn terms_that_differ_from_the_run_in_any_field_are_refused() {
+    let folder = folder("forged");
+    let job = mlp_job(&folder, "microbatch", 3, 2);
+    let text = std::fs::read_to_string(&job).unwrap();
+    std::fs::write(&job, text.clone() + "\n[rounding]\n").unwrap();
+    let logged =
+        trained_on(&mut Cpu::new(1).unwrap().with_native(Native::Gemm), &job, &folder.join("logged"), None);
+    std::fs::write(&job, text + "\n[dispute]\nstep_seconds = 7\n").unwrap();
+    let timed = trained(&job, &folder.join("timed"), None);
+    for run in [&gpt_again(), &logged, &timed] {
+        let mut honest = terms(run);
+        honest.clocks.replay = replay_clock(run.job()).unwrap_or(honest.clocks.replay);
+        let open = |terms: Terms| {
+            Party::open(terms, Run::open(&run.layout.root).unwrap(), key(), Box::new(Cpu::new(1).unwrap()))
+        };
+        open(honest.clone()).map(drop).unwrap();
+        for (field, terms) in forged(&honest) {
+            let why = open(terms).map(drop).unwrap_err().to_string();
+            assert!(why.contains(field), "{field}: {why}");
+        }
+        if replay_clock(run.job()).is_some() {
+            let mut terms = honest.clone();
+            terms.clocks.replay = 1000;
+            assert!(open(terms).map(drop).unwrap_err().to_string().contains("clocks.replay"));
+            // Another text of the same computation, in which a step takes less.
+            let mut terms = honest.clone();
+            terms.job = terms.job.replace("step_seconds = 7", "step_seconds = 1");
+            terms.clocks.replay /= 7;
+            assert!(open(terms).map(drop).unwrap_err().to_string().contains("clocks.replay"));
+        }
+    }
+}
+
+/// A job that goes on from a run: whoever has the initial state that the computation names stands, and an origin that gives another one is refused.
+#[test]
+fn another_earlier_run_convicts_nobody_who_began_from_the_right_one() {
+    let folder = folder("earlier");
+    let job = mlp_job(&folder, "microbatch", 3, 2);
+    let text = std::fs::read_to_string(&job).unwrap();
+    trained(&job, &folder.join("right"), None);
+    std::fs::write(&job, text.replace("steps = 3", "steps = 2")).unwrap();
+    trained(&job, &folder.join("wrong"), None);
+    let goes_on = |rest: &str| text.clone() + rest + "\n[init]\nrun = \"right\"\noptimizer_state = true\n";
+    std::fs::write(&job, goes_on("")).unwrap();
+    let second = trained(&job, &folder.join("second"), None);
+    let lying = trained(&job, &folder.join("lying"), Some("init@0"));
+    // The same computation in a text that begins from the seed: its terms name the same initial state, and change nothing.
+    for text in [second.job_text.clone(), second.job_text.split("[init]").next().unwrap().to_string()] {
+        let terms = Terms { job: text, ..terms(&second) };
+        for cheats in [false, true] {
+            let open = |run: &Run, key: PrivateKey| -> Party {
+                let run = Run::open(&run.layout.root).unwrap();
+                let cpu = Box::new(Cpu::new(1).unwrap());
+                match run.layout.root.ends_with("lying") {
+                    true => {
+                        Party::open_cheating(terms.clone(), run, key, cpu, "init@0".parse::<Cheat>().unwrap())
+                            .unwrap()
+                    }
+                    false => Party::open(terms.clone(), run, key, cpu).unwrap(),
+                }
+            };
+            let mut parties = [open(&second, key()), open(if cheats { &lying } else { &second }, other())];
+            let GameVerdict { result, .. } = play(&terms, &referee(), &mut parties, |_| ()).unwrap();
+            let losers: Vec<_> = result.losses().map(|loss| (loss.party, loss.reason)).collect();
+            let expected = if cheats { vec![(1, Reason::WrongValue)] } else { Vec::new() };
+            assert_eq!(losers, expected, "{result:?}");
+        }
+    }
+    // In the logged profile the trainer's origin is in the terms: it has to give the initial state, and to be the run's own.
+    std::fs::write(&job, goes_on("\n[rounding]\n")).unwrap();
+    let logged =
+        trained_on(&mut Cpu::new(1).unwrap().with_native(Native::Gemm), &job, &folder.join("logged"), None);
+    std::fs::write(&job, goes_on("").replace("\"right\"", "\"wrong\"")).unwrap();
+    let from_wrong = trained(&job, &folder.join("from-wrong"), None);
+    assert_ne!(from_wrong.file.initial, second.file.initial);
+    let mut terms = terms(&logged);
+    Rules::new(&terms).unwrap().check_initial().unwrap();
+    terms.claim.as_mut().unwrap().run.origin = from_wrong.file.origin.clone();
+    let why = Rules::new(&terms).unwrap().check_initial().unwrap_err().to_string();
+    assert!(
+        why.contains("the initial state is not the one that the earlier run's final state gives"),
+        "{why}"
+    );
+    let why =
+        Party::open(terms, logged, key(), Box::new(Cpu::new(1).unwrap())).map(drop).unwrap_err().to_string();
+    assert!(why.contains("claim.run.origin"), "{why}");
+}

@@ -1,0 +1,107 @@
+//! Runs that hold no copy of their data: whoever audits one says where the data are, and needs the parts of the replayed steps only.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{gpt_job, key, trained};
+use tiebreak::audit::plan::{Choice, plan};
+use tiebreak::audit::{Silent, audit, checks};
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::run::dir::Run;
+
+/// Of one data file, longer than a group of 64 KiB; few of its samples are drawn.
+fn run_without_copy(folder: &Path) -> Run {
+    let job = gpt_job(folder, "microbatch", "");
+    let text: Vec<u8> =
+        (0..1_000_000u32).map(|i| b'a' + (u64::from(i) * u64::from(i) % 23) as u8 + (i % 3) as u8).collect();
+    fs::write(folder.join("text.txt"), text).unwrap();
+    let job_text = fs::read_to_string(&job).unwrap();
+    fs::write(&job, job_text.replace("path = \"text.txt\"", "path = \"text.txt\"\ncopy = false")).unwrap();
+    trained(&job, &folder.join("run"), None)
+}
+
+fn tiebreak(args: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_tiebreak")).args(args).output().unwrap();
+    let text = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+    (output.status.code(), text)
+}
+
+#[test]
+fn an_auditor_says_where_the_data_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_without_copy(folder.path());
+    assert!(!run.layout.data_file(0).exists() && run.layout.data_tree(0).exists());
+    let root = run.layout.root.to_str().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    fs::rename(folder.path().join("text.txt"), elsewhere.path().join("text.txt")).unwrap();
+    let data = elsewhere.path().to_str().unwrap();
+
+    // What is known of a run without its data needs no data.
+    let (code, text) = tiebreak(&["verify", root]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("not checked: batches: the run does not hold its data file 0 (text.txt)"),
+        "{text}"
+    );
+    assert_eq!(tiebreak(&["inspect", root]).0, Some(0));
+    let (code, text) = tiebreak(&["audit", root, "--engine", "cpu"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("(text.txt): say where it is with --data FOLDER"), "{text}");
+    let (code, text) = tiebreak(&["audit", root, "--engine", "cpu", "--data", data]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("batches of all steps follow from seed and data"), "{text}");
+    let (code, text) =
+        tiebreak(&["audit", root, "--engine", "cpu", "--data", folder.path().to_str().unwrap()]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("say where it is with --data FOLDER"), "{text}");
+}
+
+#[test]
+fn only_the_parts_that_are_needed_have_to_be_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_without_copy(folder.path());
+    let text = folder.path().join("text.txt");
+    let whole = fs::read(&text).unwrap();
+    // The groups that steps 5 and 6 draw from, and nothing else.
+    let mut dataset = run.dataset().unwrap();
+    for step in [5, 6] {
+        run.batch(&mut dataset, step).unwrap();
+    }
+    let mut needed: Vec<usize> = dataset
+        .slices_read()
+        .unwrap()
+        .iter()
+        .flat_map(|(_, read)| read.slices.iter().map(|s| s / 64))
+        .collect();
+    needed.dedup();
+    let groups = whole.len().div_ceil(65_536);
+    assert!(needed.len() < groups, "every group is needed: the test shows nothing");
+    let mut part = vec![0; whole.len()];
+    for &group in &needed {
+        let range = group * 65_536..whole.len().min((group + 1) * 65_536);
+        part[range.clone()].copy_from_slice(&whole[range]);
+    }
+    fs::write(&text, &part).unwrap();
+    let run = Run::open(&run.layout.root).unwrap().with_data([folder.path().to_path_buf()]);
+    let audited = |choice: &Choice| {
+        let checked = checks::always(&run, Some(&key().public())).unwrap();
+        let plan = plan(&run, &checked.checkpoints, run.job().steps, choice);
+        audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent)
+    };
+    let (report, _) = audited(&Choice::Range(5, 6)).unwrap();
+    assert!(report.is_complete(), "{:?}", report.outcome);
+    let note =
+        report.not_checked.iter().find(|note| note.starts_with("batches of ")).expect("some are not here");
+    assert!(
+        note.contains("text.txt: file: bytes ") && note.contains("are not what the manifest promises"),
+        "{note}"
+    );
+    // What is missing is named, and accuses nobody.
+    let error = audited(&Choice::All).map(|(report, _)| report.outcome).unwrap_err().to_string();
+    assert!(error.contains("text.txt: file: bytes "), "{error}");
+    // A copy that ends early has its beginning.
+    fs::write(&text, &whole[..70_000]).unwrap();
+    let (code, text) = tiebreak(&["verify", run.layout.root.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{text}");
+}

@@ -1,0 +1,19 @@
+//! Runs on disk: their data and where they begin, training that is killed or shared, their format, and what audits and verdicts say of them.
+
+mod audit;
+mod batch_norm;
+mod checks;
+#[path = "../common/mod.rs"]
+mod common;
+mod computations;
+mod crash;
+mod data;
+mod data_elsewhere;
+mod initial_states;
+mod paper_preset;
+mod ranks_in_process;
+mod real_data;
+mod record_verdicts;
+mod rounding_verdicts;
+mod run_format;
+mod verdicts;
