@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use crate::nvrtc::Version;
+
 /// Bytes that a cache keeps unless it is told otherwise: some thousand kernels.
 const BYTES_MAX: u64 = 256 << 20;
 
@@ -36,10 +38,9 @@ pub struct Key(blake3::Hash);
 
 impl Key {
     /// The key of a text for a compiler (of this version), an architecture such as `sm_90a`, and the compiler's other options.
-    pub fn new(text: &str, version: (i32, i32), architecture: &str, options: &[&str]) -> Key {
+    pub fn new(text: &str, version: Version, architecture: &str, options: &[&str]) -> Key {
         let mut hasher = blake3::Hasher::new();
-        let (major, minor) = version;
-        let version = format!("{major}.{minor}");
+        let version = version.to_string();
         let mut part = |bytes: &[u8]| {
             // With its length, so that parts cannot run into each other.
             hasher.update(&(bytes.len() as u64).to_le_bytes());

@@ -3,6 +3,7 @@
 //! Nothing here needs a GPU or a driver. The library comes with the CUDA toolkit, or alone from PyPI.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fmt;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 
@@ -95,6 +96,21 @@ functions! {
     cubin = "nvrtcGetCUBIN" (Program, *mut c_char);
 }
 
+/// The compiler's version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// That of CUDA: 12.
+    pub major: i32,
+    /// Within it: 9.
+    pub minor: i32,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
 /// NVRTC, loaded into this process.
 pub struct Nvrtc {
     opened: Opened,
@@ -155,9 +171,9 @@ impl Nvrtc {
 
     /// Compiles a line, since a library may load and then lack what it compiles with.
     fn try_out(self, driver: i32) -> Result<Nvrtc, NvrtcError> {
-        let (major, minor) = self.version()?;
-        if major > driver {
-            let message = format!("{major}.{minor} makes code that a driver for CUDA {driver} does not take");
+        let version = self.version()?;
+        if version.major > driver {
+            let message = format!("{version} makes code that a driver for CUDA {driver} does not take");
             return Err(NvrtcError::Failed { call: "nvrtcVersion", message });
         }
         let text = "extern \"C\" __global__ void __launch_bounds__(1) one_line(unsigned* to) { *to = 1u; }\n";
@@ -181,15 +197,15 @@ impl Nvrtc {
         Err(NvrtcError::Failed { call, message: message.to_string_lossy().into_owned() })
     }
 
-    /// The compiler's version, major and minor: (12, 9).
+    /// The compiler's version.
     ///
     /// # Errors
     /// If the library does not say.
-    pub fn version(&self) -> Result<(i32, i32), NvrtcError> {
+    pub fn version(&self) -> Result<Version, NvrtcError> {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: two places for two numbers.
         self.check("nvrtcVersion", unsafe { (self.functions.version)(&mut major, &mut minor) })?;
-        Ok((major, minor))
+        Ok(Version { major, minor })
     }
 
     /// Compiles a text to a cubin for an architecture such as `sm_90a`.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use cuda_bridge::cache::{Cache, Key, Origin};
+use cuda_bridge::nvrtc::Version;
 
 /// An empty folder of a test.
 fn folder(name: &str) -> PathBuf {
@@ -14,8 +15,12 @@ fn folder(name: &str) -> PathBuf {
     folder
 }
 
+fn version(major: i32, minor: i32) -> Version {
+    Version { major, minor }
+}
+
 fn key(text: &str) -> Key {
-    Key::new(text, (12, 9), "sm_90a", &["--fmad=false"])
+    Key::new(text, version(12, 9), "sm_90a", &["--fmad=false"])
 }
 
 /// What the cache gives, and whether it had to be made.
@@ -49,12 +54,12 @@ fn all_that_decides_is_in_the_key() {
     let keys = [
         key("a"),
         key("b"),
-        Key::new("a", (12, 8), "sm_90a", &["--fmad=false"]),
-        Key::new("a", (1, 29), "sm_90a", &["--fmad=false"]),
-        Key::new("a", (12, 9), "sm_80", &["--fmad=false"]),
-        Key::new("a", (12, 9), "sm_90a", &[]),
-        Key::new("a", (12, 9), "sm_90a", &["--fmad=", "false"]),
-        Key::new("a", (12, 9), "sm_90a", &["--fmad=false", ""]),
+        Key::new("a", version(12, 8), "sm_90a", &["--fmad=false"]),
+        Key::new("a", version(1, 29), "sm_90a", &["--fmad=false"]),
+        Key::new("a", version(12, 9), "sm_80", &["--fmad=false"]),
+        Key::new("a", version(12, 9), "sm_90a", &[]),
+        Key::new("a", version(12, 9), "sm_90a", &["--fmad=", "false"]),
+        Key::new("a", version(12, 9), "sm_90a", &["--fmad=false", ""]),
     ];
     for (i, one) in keys.iter().enumerate() {
         assert!(keys[..i].iter().all(|other| other != one), "{i}");

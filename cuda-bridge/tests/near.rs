@@ -7,12 +7,12 @@ mod common;
 use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::near::{ELEMENTS, ROWS, near_ties, round_near_ties, row_norms};
 use tiebreak::arith::rounding_grid::GridRule;
-use tiebreak::engine::near_tie_search::Candidate;
 use tiebreak::observers::near_ties::Search as _;
 use tiebreak::observers::norms;
 use tiebreak::program::graph::{TensorId, View};
 use tiebreak::program::logged::round_body;
 use tiebreak::rounding::near_tie::{NearTie, Product, Side, Tolerance};
+use tiebreak::rounding::search::Candidate;
 
 const CHECKS: Checks = Checks { undefined: true };
 
@@ -64,7 +64,7 @@ fn search(product: &Product, results: &[u32], places: u32) -> (u32, Vec<Candidat
         product.rule.floor_offset(k) as u32,
         product.rule.floor_min() as u32,
         product.tolerance.norms.to_bits(),
-        product.relative().to_bits(),
+        product.tolerance.relative(product.rule).to_bits(),
         u32::from(results.len() as u32 == 2 * elements),
         4,
         4 + batch * m,

@@ -123,8 +123,8 @@ fn the_environment_lists_them() {
 #[test]
 fn a_wheels_compiler_compiles() {
     let Some(nvrtc) = common::nvrtc() else { return };
-    let (major, minor) = nvrtc.version().unwrap();
-    eprintln!("NVRTC {major}.{minor} of {}", nvrtc.path);
+    let version = nvrtc.version().unwrap();
+    eprintln!("NVRTC {version} of {}", nvrtc.path);
     let folder = Path::new(&nvrtc.path).parent().unwrap();
     let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     assert!(

@@ -104,7 +104,7 @@ fn every_kernel_compiles_to_machine_code() {
         }
     });
     let version = nvrtc.version().unwrap();
-    eprintln!("{} kernels of {} shaders compiled by NVRTC {version:?}", work.len(), kernels.len() / 2);
+    eprintln!("{} kernels of {} shaders compiled by NVRTC {version}", work.len(), kernels.len() / 2);
 }
 
 #[test]

@@ -15,8 +15,7 @@ use tiebreak::audit::{Outcome, Report, Silent, audit, audit_natively, checks};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
 use tiebreak::engine::gpu::{Cublas, Cuda};
-use tiebreak::engine::near_tie_search::NearTiesFound;
-use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor, Want};
+use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor, Value, Want};
 use tiebreak::program::builder::Builder;
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorType, View};
 use tiebreak::program::products::ProductTable;
@@ -313,11 +312,11 @@ fn logs_of_both_searches() {
             let shorter = fs::read_to_string(job).unwrap().replace("steps = 4", "steps = 2");
             fs::write(job, shorter).unwrap();
             // Every other time as with a driver that cannot copy beside kernels.
-            engine.engine = engine.engine.searching_near_ties(true).copies(number % 2 == 0).unwrap();
-            let rounded = engine.engine.rounded_in_searches();
+            engine.engine = engine.engine.summarising(true).copies(number % 2 == 0).unwrap();
+            let rounded = engine.engine.computed_beside();
             let there = train(job, &folder.path().join("there"), &mut engine);
-            let rounded = engine.engine.rounded_in_searches() - rounded;
-            engine.engine = engine.engine.searching_near_ties(false);
+            let rounded = engine.engine.computed_beside() - rounded;
+            engine.engine = engine.engine.summarising(false);
             let here = train(job, &folder.path().join("here"), &mut engine);
             assert!(there.0.iter().any(|(_, log)| log.len() > 100), "{table}: the logs are empty");
             assert_eq!(there.0, here.0, "{table}");
@@ -351,8 +350,8 @@ impl Observer for Counter<'_> {
         self.observer.want(index, node)
     }
 
-    fn found(&mut self, index: usize, node: &Node, found: NearTiesFound) -> Result<(), EngineError> {
-        self.observer.found(index, node, found)
+    fn summary(&mut self, index: usize, node: &Node, value: Value) -> Result<(), EngineError> {
+        self.observer.summary(index, node, value)
     }
 
     fn node(

@@ -14,7 +14,7 @@ use tiebreak::commit::record::{Record, StepRecord};
 use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::job::Job;
-use tiebreak::job::data::Dataset;
+use tiebreak::job::data::{Dataset, Place, Within};
 use tiebreak::program::encoding::encode;
 use tiebreak::program::step::{MicroBatch, Program};
 use tiebreak::run::Folder;
@@ -369,8 +369,9 @@ pub fn one_by_one(data: &mut Dataset, program: &Program, (key, step): ([u32; 2],
         let words = words(bytes);
         let of_sample = words.len() / program.micro_batch as usize;
         for (i, word) in words.into_iter().enumerate() {
-            let (place, within) = ((i / of_sample) as u32, (tensor, (i % of_sample) as u64));
-            assert_eq!(data.element_of(program, key, (step, place), within).unwrap(), word, "{tensor} {i}");
+            let at = Place { step, batch: program.samples(), place: (i / of_sample) as u32 };
+            let within = Within { tensor, element: (i % of_sample) as u64 };
+            assert_eq!(data.element_of(key, at, within).unwrap(), word, "{tensor} {i}");
         }
     }
 }

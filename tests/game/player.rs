@@ -19,6 +19,7 @@ use tiebreak::dispute::game::message::{
 use tiebreak::dispute::game::rules::Rules;
 use tiebreak::dispute::game::search;
 use tiebreak::dispute::verdict::{DataSlices, ProvenInput, ProvenTensor};
+use tiebreak::job::data::{Place, Within};
 use tiebreak::job::identity::philox_key;
 use tiebreak::program::graph::TensorId;
 use tiebreak::program::phase::{Phase, graph_of};
@@ -239,9 +240,9 @@ impl Player<'_> {
                 let width = program.batch[tensor].ty().len() / program.micro_batch as usize;
                 let place = micro * program.micro_batch + (element / width) as u32;
                 let mut data = self.run.dataset().unwrap();
-                let within = (tensor, (element % width) as u64);
-                data.element_of(program, philox_key(&self.run.computation.seed), (step, place), within)
-                    .unwrap();
+                let at = Place { step, batch: program.samples(), place };
+                let within = Within { tensor, element: (element % width) as u64 };
+                data.element_of(philox_key(&self.run.computation.seed), at, within).unwrap();
                 let slices = data.slices_read().unwrap().into_iter().map(DataSlices::from).collect();
                 Answer::Samples { files: self.run.file.data.clone(), slices }
             }

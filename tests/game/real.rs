@@ -39,7 +39,7 @@ fn party(terms: &Terms, run: &Path, number: u8, cheat: Option<&str>) -> Party {
 /// Replays a trainer's run as a challenger.
 fn challenge(trainer: &Run, terms: &Terms, out: &Path) -> Result<Run, PartyError> {
     let claim = &terms.claim.as_ref().unwrap().root;
-    challenger((trainer, claim), &Folder::at(out), &mut Cpu::new(2).unwrap(), |_| {})
+    challenger(trainer, claim, &Folder::at(out), &mut Cpu::new(2).unwrap(), |_| {})
 }
 
 /// The folder of a run's job, where its data lie.

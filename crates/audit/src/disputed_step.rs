@@ -41,8 +41,7 @@ pub(crate) fn outputs(
 ) -> Result<Outputs, AuditError> {
     let mut replayer = replayer(run, step)?;
     let rounder = replayer.as_mut().map(|replayer| replayer as &mut dyn Rounder);
-    let mut honest = None;
-    let mut tracer = Tracer::new(false, &mut honest, rounder).keeping(wanted);
+    let mut tracer = Tracer::new(false, None, rounder).keeping(wanted);
     session.step(scalars(&run.computation, step), batch, &mut tracer, |_, _, _| Ok(()))?;
     Ok(tracer.kept)
 }

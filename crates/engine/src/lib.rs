@@ -1,4 +1,4 @@
-//! How a program is executed. An engine knows nothing of commitments or disputes, and of logs only what [`near_tie_search`] asks for: observers do the rest.
+//! How a program is executed. An engine knows nothing of logs, commitments or disputes: observers do the rest.
 //!
 //! [`cpu::Cpu`] takes all cores, [`reference::Reference`] computes element by element, and their bits are the same. GPUs are in `tiebreak-gpu`.
 //!
@@ -14,7 +14,6 @@ mod error;
 pub mod fingerprint;
 
 pub mod liveness;
-pub mod near_tie_search;
 pub mod observer;
 pub mod reference;
 pub mod session;
@@ -23,7 +22,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 pub use error::EngineError;
-pub use observer::{Inputs, Observer, Want};
+pub use observer::{Inputs, Observer, Summary, Value, Want};
 use tiebreak_contract::program::graph::{Graph, TensorType};
 
 /// A tensor in an engine's memory. Clones share it; the last one frees it.

@@ -1,18 +1,20 @@
 //! Who sees nodes' outputs while a graph runs, and how little of them will do.
 
+use std::any::Any;
+use std::sync::Arc;
+
 use super::error::EngineError;
-use super::near_tie_search::{NearTieSearch, NearTiesFound};
 use tiebreak_contract::program::graph::{Node, TensorId};
 
 /// What an observer wants to know of a node's output. What nobody wants to know stays on the device, and may be computed with others.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone)]
 pub enum Want {
     /// Nothing.
     No,
     /// What BLAKE3's tree says of each tile of 4096 canonical bytes: [`Observer::tiles`].
     Tiles,
-    /// What a search for near ties finds in it: [`Observer::found`]. Who asks for this replaces nothing at that node.
-    Search(NearTieSearch),
+    /// A summary of it: [`Observer::summary`]. Who asks for one replaces nothing at that node.
+    Summary(Summary),
     /// Its canonical bytes: [`Observer::node`].
     Bytes,
 }
@@ -20,7 +22,42 @@ pub enum Want {
 impl Want {
     /// Whether it is anything.
     pub fn is_any(&self) -> bool {
-        *self != Want::No
+        !matches!(self, Want::No)
+    }
+}
+
+/// A summary of a node's output and of what the node reads. Its bytes tell it, and an engine that knows its type may compute it beside
+/// the node, so that the bytes need not leave a device. Clones share it.
+#[derive(Clone)]
+pub struct Summary(Arc<dyn Any + Send + Sync>);
+
+impl Summary {
+    /// The summary that `what` describes.
+    pub fn new(what: impl Any + Send + Sync) -> Summary {
+        Summary(Arc::new(what))
+    }
+
+    /// What describes it, if that is a `T`.
+    pub fn of<T: Any>(&self) -> Option<&T> {
+        self.0.downcast_ref()
+    }
+}
+
+/// What a summary says of a node.
+pub struct Value(Box<dyn Any + Send>);
+
+impl Value {
+    /// The value of a summary, of the type that belongs to what describes it.
+    pub fn new(value: impl Any + Send) -> Value {
+        Value(Box::new(value))
+    }
+
+    /// The value, for whoever asked for the summary.
+    ///
+    /// # Panics
+    /// If it is no `T`: a fault of our own.
+    pub fn into<T: Any>(self) -> T {
+        *self.0.downcast().expect("an engine that knows a summary gives its value")
     }
 }
 
@@ -36,17 +73,17 @@ pub trait Inputs {
 /// Sees nodes' outputs in execution order, in the canonical layout. An error of any method ends the run.
 pub trait Observer {
     /// What it wants to know of a node. An engine may ask before the graph runs and any number of times, so that what the observer sees
-    /// there cannot change the answer. An engine that hashes no tiles, or does not search, shows the bytes instead, and so does
-    /// one whose search finds more than it has room for.
+    /// there cannot change the answer. An engine that hashes no tiles, or does not know a summary, shows the bytes instead, and so does
+    /// one that has no room for all that a summary says.
     fn want(&self, _index: usize, _node: &Node) -> Want {
         Want::Bytes
     }
 
-    /// Takes what the search found that [`Want::Search`] asked for, at any time before the run returns.
+    /// Takes the value of the summary that [`Want::Summary`] asked for, at any time before the run returns.
     ///
     /// # Errors
     /// The observer's own.
-    fn found(&mut self, _index: usize, _node: &Node, _found: NearTiesFound) -> Result<(), EngineError> {
+    fn summary(&mut self, _index: usize, _node: &Node, _value: Value) -> Result<(), EngineError> {
         Ok(())
     }
 
@@ -59,8 +96,7 @@ pub trait Observer {
     }
 
     /// Sees a node's canonical bytes, in execution order. May return other bytes of the same length, which the rest of the run then uses:
-    /// an auditor's rounding decisions are put in place like this, and so do tests and the demo play a trainer that tampers with
-    /// an operator.
+    /// so an auditor puts a trainer's choices in place, and so tests and the demo play a trainer that tampers with an operator.
     ///
     /// # Errors
     /// The observer's own.

@@ -5,12 +5,13 @@
 //! trainer's native kernels. The crate writes no file of a run, and knows nothing of commitments.
 //!
 //! Start with [`GpuEngine::open`]: what it gives is a [`tiebreak_engine::Engine`] like any other. Folders import what stands above them: what is
-//! asked of a device, rows that nodes share, the text of shaders, what may run for a graph, the engine.
+//! asked of a device, rows that nodes share, the text of shaders, what may run for a graph, the logged profile, the engine.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
 
 mod device;
+mod logged;
 mod plan;
 mod rows;
 mod run;

@@ -42,7 +42,7 @@ use tiebreak_record::commit::record::{Record, StepRecord};
 use tiebreak_record::commit::state::{StateRoots, state_digest, tensor_digests};
 use tiebreak_record::commit::tree_head::Head;
 use tiebreak_record::job::Granularity;
-use tiebreak_record::job::data::Dataset;
+use tiebreak_record::job::data::{self, Dataset};
 use tiebreak_record::job::initial::InitialOrigin;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::gradients::GradientsWriter;
@@ -373,9 +373,9 @@ impl Trainer<'_> {
         let mut found =
             done.not_finite.take().unwrap_or_else(|| NotFinite::recorded(finite::in_words(done.record.loss)));
         if let Some(FirstValue { place: Place::Batch { place, drawn_from, .. }, .. }) = &mut found.first {
-            let (file, sample) = dataset
-                .drawn_from(run.program(), run.key(), (done.record.step, *place))
-                .map_err(RunError::from)?;
+            let (step, batch) = (done.record.step, run.program().samples());
+            let at = data::Place { step, batch, place: *place };
+            let (file, sample) = dataset.drawn_from(run.key(), at).map_err(RunError::from)?;
             let names = run.job().data.files.paths();
             *drawn_from = names.get(file).map(|name| (name.to_string(), sample));
         }

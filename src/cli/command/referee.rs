@@ -323,7 +323,8 @@ fn time_text(milliseconds: u64) -> String {
 /// The ways to the parties, in the order of the terms.
 fn links(
     named: &[String],
-    (key, keys): (&PrivateKey, &[PublicKey]),
+    key: &PrivateKey,
+    keys: &[PublicKey],
     game: &Digest,
 ) -> Result<Vec<Link>, Failure> {
     let usage = |why: String| Failure::new(Exit::Usage, why);
@@ -380,7 +381,7 @@ fn prepared(args: &Play) -> Result<Prepared, Failure> {
         let why = format!("--key is not the referee's key that the terms name, {}", terms.referee);
         return Err(Failure::new(Exit::Usage, why));
     }
-    let links = links(&args.parties, (&private, &rules.parties), &rules.game)?;
+    let links = links(&args.parties, &private, &rules.parties, &rules.game)?;
     Ok(Prepared { terms, referee, private, links })
 }
 
@@ -388,16 +389,16 @@ fn referee(printer: Printer, args: Play) -> CommandResult {
     let Prepared { terms, mut referee, private, links } = prepared(&args)?;
     let game = terms.game();
     let path = args.journal.clone().unwrap_or_else(|| beside(&args.terms, ".journal"));
-    let journal = Journal::open(&path, &game, Disk::default())?;
+    let (journal, before) = Journal::open(&path, &game, Disk::default())?;
     printer.say(format!("game {game}"));
     bound_lines(&referee, &terms).into_iter().for_each(|line| printer.say(line));
-    if !journal.1.is_empty() {
-        printer.say(format!("  goes on after {} events of {}", journal.1.len(), path.display()));
+    if !before.is_empty() {
+        printer.say(format!("  goes on after {} events of {}", before.len(), path.display()));
     }
     let parties = Parties::own(referee.rules());
     parties.namesakes().into_iter().for_each(|line| printer.say(line));
     let mut troubles = BTreeMap::new();
-    let entries = play(&mut referee, journal, links, &private, |said| match said {
+    let entries = play(&mut referee, journal, before, links, &private, |said| match said {
         Said::Progress(line) => printer.say(line),
         // Who asks again and again is told the same again and again.
         Said::Trouble { party, why } => {

@@ -127,7 +127,7 @@ fn responder(
         })?;
         let bar = printer.bar(u64::from(run.job().steps), "steps");
         let out = Folder::at(folder);
-        run = challenger((&run, &claim), &out, engine.as_mut(), |step| {
+        run = challenger(&run, &claim, &out, engine.as_mut(), |step| {
             bar.set_position(u64::from(step));
             bar.set_message("replayed under the trainer's logs");
         })?
@@ -182,7 +182,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let logged = terms.claim.is_some();
     let path =
         args.journal.clone().unwrap_or_else(|| beside(&args.terms, &format!(".party-{place}.answers")));
-    let desk = Desk::open(game, &key, referee, (&path, Disk::default()))?;
+    let desk = Desk::open(game, &key, referee, &path, Disk::default())?;
     let mut party = responder(printer, &args, terms, key)?;
     watch.planned();
 

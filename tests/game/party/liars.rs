@@ -120,8 +120,8 @@ fn a_challenger_makes_its_own_records_under_the_trainers_logs() {
         let out = Folder::at(&folder.join(format!("challenger-{name}")));
         let mut steps = 0;
         let claim = transcript::read(&trainer.layout.transcript()).unwrap().0;
-        let trainers = (&trainer, &claim.root(claim.leaves.len()));
-        let mut replay = || challenger(trainers, &out, &mut Cpu::new(1).unwrap(), |_| steps += 1);
+        let claim = claim.root(claim.leaves.len());
+        let mut replay = || challenger(&trainer, &claim, &out, &mut Cpu::new(1).unwrap(), |_| steps += 1);
         let own = replay().unwrap();
         replay().unwrap();
         assert_eq!(steps, 3, "what is there is not replayed again");
@@ -155,6 +155,6 @@ fn a_challenger_makes_its_own_records_under_the_trainers_logs() {
     let (records, _) = transcript::read(&HONEST.layout.transcript()).unwrap();
     let root = records.root(records.leaves.len());
     let error =
-        challenger((&HONEST, &root), &Folder::at(&folder.join("exact")), &mut Cpu::new(1).unwrap(), |_| {});
+        challenger(&HONEST, &root, &Folder::at(&folder.join("exact")), &mut Cpu::new(1).unwrap(), |_| {});
     assert!(error.is_err_and(|error| error.to_string().contains("tiebreak train")));
 }

@@ -25,7 +25,7 @@ use tiebreak::dispute::game::search::Join;
 use tiebreak::dispute::game::terms::Terms;
 use tiebreak::dispute::verdict::{PhaseName, Scalar};
 use tiebreak::engine::cpu::Cpu;
-use tiebreak::job::data::Dataset;
+use tiebreak::job::data::{Dataset, Place, Within};
 use tiebreak::job::manifest::files_root;
 use tiebreak::party::Party;
 use tiebreak::program::phase::{Phase, graph_of};
@@ -72,16 +72,18 @@ fn batches_are_opened_down_to_an_element() {
             Dataset::from_slices(&files, &parts, &asker.run.job().data, &program.sample()).unwrap();
         let of_sample = t.ty().len() / program.micro_batch as usize;
         let place = micro * program.micro_batch + (element / of_sample) as u32;
-        let within = (tensor, (element % of_sample) as u64);
+        let at = |step: u32, place: u32| Place { step, batch: program.samples(), place };
+        let within = |tensor: usize, element: usize| Within { tensor, element: element as u64 };
         let key = asker.run.key();
-        assert_eq!(data.element_of(&program, key, (step, place), within).unwrap(), word(&slice, element));
+        let drawn = data.element_of(key, at(step, place), within(tensor, element % of_sample));
+        assert_eq!(drawn.unwrap(), word(&slice, element));
         for (at, within) in [
-            ((step, program.samples()), (0, 0)),
-            ((0, 0), (0, 0)),
-            ((step, place), (tensor, of_sample as u64)),
-            ((step, place), (2, 0)),
+            (at(step, program.samples()), within(0, 0)),
+            (at(0, 0), within(0, 0)),
+            (at(step, place), within(tensor, of_sample)),
+            (at(step, place), within(2, 0)),
         ] {
-            assert!(data.element_of(&program, key, at, within).is_err(), "{at:?} {within:?}");
+            assert!(data.element_of(key, at, within).is_err(), "{at:?} {within:?}");
         }
     }
 }

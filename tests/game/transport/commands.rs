@@ -81,8 +81,9 @@ pub fn liar(
     let journal = folder.path(&format!("{terms}.{name}.answers"));
     let terms = Terms::from_bytes(&std::fs::read(folder.path(terms)).unwrap()).unwrap();
     let key = PrivateKey::from_text(&std::fs::read_to_string(folder.path(name)).unwrap()).unwrap();
-    let journal = (Path::new(&journal), Disk::default());
-    let desk = Arc::new(Desk::open(terms.game(), &key, terms.keys().unwrap().1, journal).unwrap());
+    let referee = terms.keys().unwrap().1;
+    let desk = Desk::open(terms.game(), &key, referee, Path::new(&journal), Disk::default());
+    let desk = Arc::new(desk.unwrap());
     let (run, questions) = (folder.path(run), folder.path(questions));
     let (one, other) = (desk.clone(), desk.clone());
     let works = thread::spawn(move || {

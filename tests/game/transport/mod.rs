@@ -162,7 +162,7 @@ struct Party {
 impl Party {
     fn begin(party: usize, takes: Duration, folder: Arc<TempDir>) -> Party {
         let journal = folder.path().join("answers");
-        let desk = Desk::open(GAME, &party_key(party), key("referee").public(), (&journal, Disk::default()));
+        let desk = Desk::open(GAME, &party_key(party), key("referee").public(), &journal, Disk::default());
         let desk = Arc::new(desk.unwrap());
         let answers = Arc::new(AtomicU32::new(0));
         let mut fake = Fake { party, takes, answers: answers.clone() };
@@ -212,8 +212,8 @@ fn any() -> &'static str {
 /// Plays a new game.
 fn played(links: Vec<Link>, journal: &Path, time: u64, say: impl FnMut(Said)) -> Toy {
     let mut toy = Toy::new(time);
-    let journal = Journal::open(journal, &GAME, Disk::default()).unwrap();
-    play(&mut toy, journal, links, &key("referee"), say).unwrap();
+    let (journal, before) = Journal::open(journal, &GAME, Disk::default()).unwrap();
+    play(&mut toy, journal, before, links, &key("referee"), say).unwrap();
     toy
 }
 
@@ -270,8 +270,10 @@ fn a_referee_that_is_killed_anywhere_resumes_to_the_same_result() {
     let mut killed = 0;
     for operations in 0.. {
         let path = dir.path().join(format!("journal-{operations}"));
-        let first = Journal::open(&path, &GAME, Disk::failing_after(operations))
-            .and_then(|journal| play(&mut Toy::new(LONG), journal, links(), &key("referee"), |_| {}));
+        let first =
+            Journal::open(&path, &GAME, Disk::failing_after(operations)).and_then(|(journal, before)| {
+                play(&mut Toy::new(LONG), journal, before, links(), &key("referee"), |_| {})
+            });
         let resumed = played(links(), &path, LONG, |_| {});
         assert_eq!(resumed.transcript(), whole, "killed at operation {operations}");
         // A game that has ended asks nobody.

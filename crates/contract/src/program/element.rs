@@ -107,7 +107,7 @@ fn element<S: Source>(graph: &Graph, node: &Node, i: usize, source: &mut S) -> R
             quantised(input, *absmaxes, *digits, *block, i, source)
         }
         Primitive::Product { a, absmaxes_a, b, absmaxes_b, block, part } => {
-            product(graph, [*a, *b], [*absmaxes_a, *absmaxes_b], (*block, *part), i, source)
+            product(graph, [*a, *b], [*absmaxes_a, *absmaxes_b], *block, *part, i, source)
         }
         Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. } => {
             unreachable!("groupings are evaluated whole")
@@ -253,7 +253,8 @@ fn product<S: Source>(
     graph: &Graph,
     [a, b]: [TensorId; 2],
     [absmaxes_a, absmaxes_b]: [TensorId; 2],
-    (block, part): (u32, ProductPart),
+    block: u32,
+    part: ProductPart,
     i: usize,
     source: &mut S,
 ) -> Result<u32, S::Error> {

@@ -288,7 +288,7 @@ impl<'a> Checker<'a> {
             }
             Primitive::Absmax { input, block } => self.absmax(node.output, input, *block),
             Primitive::Quantise { input, absmaxes, digits, block } => {
-                self.quantise(node.output, input, *absmaxes, (*digits, *block))
+                self.quantise(node.output, input, *absmaxes, *digits, *block)
             }
             Primitive::Product { a, absmaxes_a, b, absmaxes_b, block, .. } => {
                 self.product(node.output, [*a, *b], [*absmaxes_a, *absmaxes_b], *block)
@@ -463,13 +463,7 @@ impl<'a> Checker<'a> {
         self.has_shape(output, &Checker::rows(input, block_count(input.dims[3], block)))
     }
 
-    fn quantise(
-        &self,
-        output: TensorId,
-        input: &View,
-        absmaxes: TensorId,
-        (digits, block): (u8, u32),
-    ) -> Check {
+    fn quantise(&self, output: TensorId, input: &View, absmaxes: TensorId, digits: u8, block: u32) -> Check {
         self.view(input)?;
         self.is(input.tensor, DType::F32)?;
         ensure((1..=4).contains(&digits), || format!("a product has 1 to 4 digits, not {digits}"))?;

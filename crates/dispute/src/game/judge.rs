@@ -17,6 +17,7 @@ use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::gradient_leaf;
 use tiebreak_record::commit::{Malformed, table};
+use tiebreak_record::job::data::{Place, Within};
 
 /// What evidence comes to.
 pub(super) enum Evidence {
@@ -92,8 +93,9 @@ pub(super) fn evidence(
             let width = disputed.ty.len() / (program.micro_batch as usize).max(1);
             let place = micro * program.micro_batch + (element / width.max(1)) as u32;
             let mut data = context.data_in(&files, &slices)?;
-            let within = (tensor, (element % width.max(1)) as u64);
-            let word = data.element_of(program, context.computation.key(), (step, place), within);
+            let at = Place { step, batch: program.samples(), place };
+            let within = Within { tensor, element: (element % width.max(1)) as u64 };
+            let word = data.element_of(context.computation.key(), at, within);
             word.map(Evidence::Word).map_err(|error| wrong(error.to_string()))
         }
         (Subject::Node { phase, node, .. }, Answer::Operands { inputs })

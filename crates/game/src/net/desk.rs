@@ -127,9 +127,10 @@ impl Desk {
         game: Digest,
         key: &PrivateKey,
         referee: PublicKey,
-        journal: (&Path, Disk),
+        journal: &Path,
+        disk: Disk,
     ) -> Result<Desk, RunError> {
-        let kept = Mutex::new(Kept::open(journal.0, &game, &key.public(), journal.1)?);
+        let kept = Mutex::new(Kept::open(journal, &game, &key.public(), disk)?);
         let pass = Pass::new(key, &referee, &game);
         let (state, changed) = (Mutex::default(), Condvar::new());
         Ok(Desk { game, referee, pass, limit: QUESTION_MAX, kept, state, changed })
@@ -295,7 +296,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let journal = folder.path().join("answers");
         let open =
-            |key: &PrivateKey| Desk::open(Digest([7; 32]), &own, key.public(), (&journal, Disk::default()));
+            |key: &PrivateKey| Desk::open(Digest([7; 32]), &own, key.public(), &journal, Disk::default());
         let desk = open(&key).unwrap();
         assert!(open(&key).err().unwrap().to_string().contains("another process of this party"));
         assert!(matches!(desk.check(b"{}"), Err(Refused::Malformed(_))));

@@ -77,7 +77,7 @@ impl Journal {
     /// # Errors
     /// If another process has it, it is of another game or damaged, or the system refuses.
     pub fn open(path: &Path, game: &Digest, disk: Disk) -> Result<(Journal, Vec<Entry>), RunError> {
-        let (lines, said) = Lines::open::<Entry>(path, (game, None), disk)?;
+        let (lines, said) = Lines::open::<Entry>(path, game, None, disk)?;
         let mut entries: Vec<Entry> = Vec::new();
         for line in said {
             let entry = line.says;

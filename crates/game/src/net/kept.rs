@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::lines::Lines;
+use super::lines::{LinePlace, Lines};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::proven::Base64;
@@ -24,8 +24,8 @@ struct Given {
 /// The answers that a party gave in a game.
 pub struct Kept {
     lines: Lines,
-    /// Where the answers lie: the first byte of a line, and its bytes.
-    places: HashMap<Digest, (u64, u64)>,
+    /// Where the answers lie.
+    places: HashMap<Digest, LinePlace>,
 }
 
 impl Kept {
@@ -34,10 +34,10 @@ impl Kept {
     /// # Errors
     /// If another process has it, it is of another game or party or damaged, or the system refuses.
     pub fn open(path: &Path, game: &Digest, party: &PublicKey, disk: Disk) -> Result<Kept, RunError> {
-        let (lines, given) = Lines::open::<Given>(path, (game, Some(&party.to_text())), disk)?;
+        let (lines, given) = Lines::open::<Given>(path, game, Some(&party.to_text()), disk)?;
         let mut places = HashMap::new();
         for line in given {
-            if places.insert(line.says.question, (line.at, line.len)).is_some() {
+            if places.insert(line.says.question, line.place).is_some() {
                 return Err(lines.wrong(line.number, "a question has two answers"));
             }
         }

@@ -37,14 +37,21 @@ pub struct Lines {
     torn: bool,
 }
 
-/// A line that was read: its number from 1, where it begins, and what it says.
+/// Where a line lies in its file.
+#[derive(Clone, Copy)]
+pub struct LinePlace {
+    /// Its first byte.
+    at: u64,
+    /// Its bytes, with the line's end.
+    len: u64,
+}
+
+/// A line that was read: its number from 1, where it lies, and what it says.
 pub struct Line<T> {
     /// Its number.
     pub number: usize,
-    /// Its first byte.
-    pub at: u64,
-    /// Its bytes, with the line's end.
-    pub len: u64,
+    /// Where it lies.
+    pub place: LinePlace,
     /// What it says.
     pub says: T,
 }
@@ -76,7 +83,8 @@ impl Lines {
     /// If another process has it, it is of another game or party or damaged, or the system refuses.
     pub fn open<T: DeserializeOwned>(
         path: &Path,
-        (game, party): (&Digest, Option<&str>),
+        game: &Digest,
+        party: Option<&str>,
         disk: Disk,
     ) -> Result<(Lines, Vec<Line<T>>), RunError> {
         let path = std::path::absolute(path).map_err(RunError::io(path))?;
@@ -126,16 +134,11 @@ impl Lines {
         let mut at = 0;
         let mut said = Vec::new();
         for (number, line) in (1..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
-            let (begin, len) = (at, line.len() as u64);
-            at += len;
+            let place = LinePlace { at, len: line.len() as u64 };
+            at += place.len;
             let wrong = |error: serde_json::Error| self.wrong(number, &error.to_string());
             if number > 1 {
-                said.push(Line {
-                    number,
-                    at: begin,
-                    len,
-                    says: serde_json::from_slice(line).map_err(wrong)?,
-                });
+                said.push(Line { number, place, says: serde_json::from_slice(line).map_err(wrong)? });
                 continue;
             }
             let heading: Heading = serde_json::from_slice(line).map_err(wrong)?;
@@ -160,11 +163,11 @@ impl Lines {
         Ok(said)
     }
 
-    /// Appends a line, and returns when it is safe on disk: where it begins, and its bytes.
+    /// Appends a line, and returns when it is safe on disk.
     ///
     /// # Errors
     /// If the file is full, or the system refuses. Then the line is not there, and the next one takes its place.
-    pub fn append(&mut self, what: &impl Serialize) -> Result<(u64, u64), RunError> {
+    pub fn append(&mut self, what: &impl Serialize) -> Result<LinePlace, RunError> {
         let mut line = serde_json::to_vec(what).expect("lines are plain data");
         line.push(b'\n');
         let (at, len) = (self.len, line.len() as u64);
@@ -174,7 +177,7 @@ impl Lines {
         }
         self.write(at, &line).map_err(RunError::io(&self.path))?;
         self.len += len;
-        Ok((at, len))
+        Ok(LinePlace { at, len })
     }
 
     fn write(&mut self, at: u64, line: &[u8]) -> io::Result<()> {
@@ -193,9 +196,9 @@ impl Lines {
     ///
     /// # Errors
     /// If it is not there any more, or the system refuses.
-    pub fn again<T: DeserializeOwned>(&mut self, (at, len): (u64, u64)) -> Result<T, RunError> {
-        let mut line = vec![0; len as usize];
-        let read = self.file.seek(SeekFrom::Start(at)).and_then(|_| self.file.read_exact(&mut line));
+    pub fn again<T: DeserializeOwned>(&mut self, place: LinePlace) -> Result<T, RunError> {
+        let mut line = vec![0; place.len as usize];
+        let read = self.file.seek(SeekFrom::Start(place.at)).and_then(|_| self.file.read_exact(&mut line));
         read.map_err(RunError::io(&self.path))?;
         serde_json::from_slice(&line).map_err(|error| RunError::invalid(&self.path, error.to_string()))
     }

@@ -148,7 +148,8 @@ struct Loop<'a, M> {
 /// If the journal cannot be written, or the game waits for nobody without a result, which is a fault of this program.
 pub fn play<M: Machine>(
     machine: &mut M,
-    (journal, entries): (Journal, Vec<Entry>),
+    journal: Journal,
+    entries: Vec<Entry>,
     links: Vec<Link>,
     key: &PrivateKey,
     mut say: impl FnMut(Said),

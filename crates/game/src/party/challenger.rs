@@ -26,7 +26,8 @@ use tiebreak_run::step::disputed_step;
 /// If the run is not of the logged profile or has another root, a file of it cannot be read or is not what its record commits, the own run cannot be written, or the
 /// engine fails.
 pub fn challenger(
-    (trainer, claim): (&Run, &Digest),
+    trainer: &Run,
+    claim: &Digest,
     out: &Arc<dyn Store>,
     engine: &mut dyn Engine,
     progress: impl FnMut(u32),

@@ -13,6 +13,7 @@ use tiebreak_dispute::game::message::{Answer, Fold, LogBlock, Need, Subject};
 use tiebreak_dispute::game::search;
 use tiebreak_dispute::verdict::DataSlices;
 use tiebreak_record::commit::proven::Base64;
+use tiebreak_record::job::data::{Place, Within};
 use tiebreak_record::rounding::thresholds::Rounding;
 use tiebreak_run::run::RunError;
 use tiebreak_run::run::dir::Run;
@@ -52,8 +53,9 @@ fn samples(
     let of_sample = len / u64::from(program.micro_batch);
     let place = micro * program.micro_batch + (element / of_sample) as u32;
     let mut dataset = run.dataset()?;
-    let within = (tensor, element % of_sample);
-    dataset.element_of(program, run.key(), (step, place), within).map_err(RunError::from)?;
+    let at = Place { step, batch: program.samples(), place };
+    let within = Within { tensor, element: element % of_sample };
+    dataset.element_of(run.key(), at, within).map_err(RunError::from)?;
     let slices = dataset.slices_read().map_err(RunError::from)?;
     let slices = slices.into_iter().map(DataSlices::from).collect();
     Ok(Some(Answer::Samples { files: run.file.data.clone(), slices }))
@@ -153,8 +155,10 @@ pub(crate) fn total(
 pub(crate) fn terms(
     replays: &mut Replays,
     subject: Subject,
-    (element, fold): (u64, Fold),
-    (first, count): (u64, u64),
+    element: u64,
+    fold: Fold,
+    first: u64,
+    count: u64,
 ) -> Result<Option<Base64>, PartyError> {
     let Some(of) = Element::of(replays, subject, element)? else { return Ok(None) };
     let graph = graph_of(replays.run.program(), of.phase);

@@ -256,7 +256,7 @@ impl Party {
                 return Ok(slices.and_then(|slices| trees::blake3(slices, first, count)));
             }
             Tree::Terms { subject, element, fold } => {
-                return evidence::terms(&mut self.replays, subject, (element, fold), (first, count));
+                return evidence::terms(&mut self.replays, subject, element, fold, first, count);
             }
             Tree::Batch { step } | Tree::Trace { step } | Tree::Gradients { step }
                 if self.replays.record(step).is_none() =>

@@ -232,10 +232,10 @@ impl Device for CudaDevice {
         let opened = opened.and_then(|d| Ok((d.driver_version()?, d.driver_major()?, d)));
         let (driver, newest, device) = opened.map_err(|error| engine_error("cuda", error))?;
         let nvrtc = Nvrtc::load_for(newest).map_err(|error| unsupported(error.to_string()))?;
-        let (major, minor) = nvrtc.version().map_err(|error| unsupported(error.to_string()))?;
-        let name = format!("{} (driver {driver}, NVRTC {major}.{minor})", chosen.name);
+        let version = nvrtc.version().map_err(|error| unsupported(error.to_string()))?;
+        let name = format!("{} (driver {driver}, NVRTC {version})", chosen.name);
         let copies = Copies::new(&device).map_err(|error| engine_error("cuda", error))?;
-        let (graphs, modules) = (Graphs::new(&device), Modules::new(&name, &device, nvrtc, (major, minor)));
+        let (graphs, modules) = (Graphs::new(&device), Modules::new(&name, &device, nvrtc, version));
         Ok(CudaDevice { name, graphs, timer: None, copies, device, modules, library: None })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cuda_bridge::cache::{self, Cache};
 use cuda_bridge::device::{Device, Loaded};
-use cuda_bridge::nvrtc::{self, Nvrtc};
+use cuda_bridge::nvrtc::{self, Nvrtc, Version};
 use cuda_bridge::tensor_core::{Shape, product};
 use cuda_bridge::translate::{Kernel, Options, translate};
 use naga::Module;
@@ -28,7 +28,7 @@ pub(crate) struct Modules {
     device: Arc<Device>,
     nvrtc: Nvrtc,
     /// NVRTC's version.
-    compiler: (i32, i32),
+    compiler: Version,
     cache: Cache,
     shaders: HashMap<Key, Arc<Loaded>>,
     /// Kernels that no shader alone is the source of, by their text: those that digitise, rows between products, those about a
@@ -37,7 +37,7 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    pub fn new(name: &str, device: &Arc<Device>, nvrtc: Nvrtc, compiler: (i32, i32)) -> Modules {
+    pub fn new(name: &str, device: &Arc<Device>, nvrtc: Nvrtc, compiler: Version) -> Modules {
         let (cache, shaders, by_hand) = (Cache::of_this_user(), HashMap::new(), HashMap::new());
         Modules { name: name.into(), device: device.clone(), nvrtc, compiler, cache, shaders, by_hand }
     }

@@ -1,6 +1,7 @@
 //! What may run for a graph's nodes: which are computed at once, from which windows, by which kernels. No device is asked: the
 //! engine has one make the kernels of the candidates, and falls back to the next one where it makes none.
 
+pub mod beside;
 mod copies;
 mod dispatch;
 #[cfg(feature = "cuda")]

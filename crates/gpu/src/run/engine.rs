@@ -9,9 +9,9 @@ use crate::device::cuda::CudaDevice;
 use crate::device::kernel::{GROUPS_MAX, Kernel, Prepared, append_uniform};
 #[cfg(feature = "wgpu")]
 use crate::device::wgpu::Adapter;
+use crate::logged::Trial;
 use crate::plan::unit::Target;
 use crate::plan::windows::Cut;
-use tiebreak_contract::arith::rounding_grid::GridRule;
 use tiebreak_contract::program::graph::TensorType;
 use tiebreak_engine::EngineError;
 use tiebreak_shaders::product::Variant;
@@ -26,15 +26,15 @@ pub struct GpuEngine<D: Device> {
     buffer: u64,
     /// Whether tensors are hashed on the device: where that is no GPU, showing them to the host is faster.
     pub(super) hashes: bool,
-    /// Whether near ties are searched for on the device, where it can.
-    pub(super) searches: bool,
+    /// Whether summaries of nodes are computed on the device, where it can.
+    pub(super) summarises: bool,
     /// Whether nodes over the same rows are computed at once: where that is no GPU, node by node is a little faster (`benches/step.rs`).
     pub(super) fuses_rows: bool,
-    /// Roundings that such searches computed.
-    pub(super) rounded: u64,
-    /// Grids on which they were compared with the shader.
-    pub(super) tried: HashSet<GridRule>,
-    /// Uniform data of such searches and of roots, by what is in it.
+    /// Nodes that such summaries computed.
+    pub(super) computed_beside: u64,
+    /// Where they were compared with the nodes' own kernels.
+    pub(super) tried: HashSet<Trial>,
+    /// Uniform data of such summaries and of roots, by what is in it.
     kept: HashMap<Vec<u8>, D::Uniforms>,
 }
 
@@ -69,9 +69,9 @@ impl<D: Device> GpuEngine<D> {
             pool: Pool::default(),
             buffer,
             hashes: gpu,
-            searches: true,
+            summarises: true,
             fuses_rows: gpu,
-            rounded: 0,
+            computed_beside: 0,
             tried: HashSet::new(),
             kept: HashMap::new(),
         }
@@ -88,14 +88,14 @@ impl<D: Device> GpuEngine<D> {
         GpuEngine { hashes: on, ..self }
     }
 
-    /// The engine with the search for near ties on its device, where that can, or not: what is found is the same.
-    pub fn searching_near_ties(self, on: bool) -> Self {
-        GpuEngine { searches: on, ..self }
+    /// The engine with summaries of nodes computed on its device, where that can, or not: what they say is the same.
+    pub fn summarising(self, on: bool) -> Self {
+        GpuEngine { summarises: on, ..self }
     }
 
-    /// How many nodes that round native products the searches for near ties computed so far, in their place.
-    pub fn rounded_in_searches(&self) -> u64 {
-        self.rounded
+    /// How many nodes summaries of others computed so far, in their place.
+    pub fn computed_beside(&self) -> u64 {
+        self.computed_beside
     }
 
     /// The engine with nodes over the same rows computed at once where nobody looks at what is between, or one by one: the results are
@@ -142,7 +142,7 @@ impl<D: Device> GpuEngine<D> {
         Ok(Some(dispatches))
     }
 
-    /// Uniform data, which is made if it is not there yet: the same tensors are hashed and searched every step.
+    /// Uniform data, which is made if it is not there yet: the same tensors are hashed and summarised every step.
     pub(super) fn keep_uniforms(&mut self, data: &[u8]) -> Result<(), EngineError> {
         if !self.kept.contains_key(data) {
             self.kept.insert(data.to_vec(), self.device.uniforms(data)?);

@@ -1,12 +1,10 @@
 //! A graph made ready: what runs for its nodes, and in which order for an observer.
 
-use std::collections::HashMap;
-
 use super::engine::Ready;
 use crate::device::Device;
+use crate::logged::Logged;
 use crate::plan::unit::{Buffers, Slot};
 use tiebreak_contract::program::graph::{Graph, TensorId};
-use tiebreak_contract::program::logged::Rounding;
 use tiebreak_engine::Observer;
 use tiebreak_engine::liveness::last_touches;
 
@@ -40,8 +38,8 @@ impl<P> Unit<P> {
 pub struct Executable<D: Device> {
     /// The preferred first; every node has one of its own.
     pub units: Vec<Unit<D::Pipeline>>,
-    /// What searches for near ties may compute beside them.
-    pub roundings: HashMap<usize, Rounding>,
+    /// What summaries may compute beside them.
+    pub logged: Logged,
     pub uniforms: D::Uniforms,
     /// Bytes of the memory beside the tensors, by number, which units share.
     pub scratch: Vec<u64>,

@@ -5,18 +5,18 @@ use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::beside::Underway;
 use super::engine::GpuEngine;
 use super::executable::{Executable, Unit, schedule, scratch};
 use super::memory::{Shown, Storage, computed};
-use super::near_ties::Searches;
 use super::pool::Buffer;
 use crate::device::{Device, Dispatch};
+use crate::logged::Logged;
 use crate::plan;
 use crate::plan::unit::{Candidate, Slot};
 use tiebreak_contract::arith::words::bytes_from_words;
 use tiebreak_contract::program::element::{self, Source};
 use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, TensorType};
-use tiebreak_contract::program::logged::roundings;
 use tiebreak_engine::{Compiled, Engine, EngineError, Observer, Tensor, Want};
 
 /// Dispatches of one submission.
@@ -46,7 +46,7 @@ struct Run<'a, D: Device> {
     recorded: Vec<(&'a Unit<D::Pipeline>, Vec<Tensor>)>,
     /// Nodes that run by themselves.
     alone: HashSet<usize>,
-    searches: Searches<D>,
+    underway: Underway<D>,
 }
 
 impl<D: Device> Engine for GpuEngine<D> {
@@ -81,13 +81,12 @@ impl<D: Device> Engine for GpuEngine<D> {
         let units = self.units(&graph, &candidates, &mut data)?;
         self.device.check()?;
         let uniforms = self.device.uniforms(&data)?;
-        let roundings = roundings(&graph);
-        if let Some(rounding) = roundings.values().next() {
-            // One of a program's products is on the grid of all.
-            self.check_rounding(graph.logged[rounding.number].rule)?;
+        let logged = Logged::of(&graph);
+        if let Some(trial) = logged.trial(&graph) {
+            self.check_beside(trial)?;
         }
         let scratch = scratch(&units);
-        Ok(Compiled::new(graph, Executable::<D> { units, roundings, uniforms, scratch }))
+        Ok(Compiled::new(graph, Executable::<D> { units, logged, uniforms, scratch }))
     }
 
     fn run(
@@ -100,7 +99,7 @@ impl<D: Device> Engine for GpuEngine<D> {
         let executable = compiled.of::<Executable<D>>();
         let schedule = schedule(&executable.units, graph, observer.as_deref());
         let mut run = self.begin(graph, executable, inputs)?;
-        if !executable.roundings.is_empty() {
+        if executable.logged.computes() {
             let alone = schedule.iter().filter(|(unit, _)| !unit.is_fused());
             run.alone = alone.map(|(unit, _)| unit.at).collect();
         }
@@ -115,7 +114,7 @@ impl<D: Device> Engine for GpuEngine<D> {
                 if wanted {
                     self.answer(&mut run, unit.at, observer)?;
                 }
-                self.finish_searches(graph, &mut run.searches, number == end, observer)?;
+                self.finish_beside(graph, &mut run.underway, number == end, observer)?;
             }
             for id in dying {
                 run.values[id.0 as usize] = None;
@@ -195,8 +194,8 @@ impl<D: Device> GpuEngine<D> {
         }
         let take = |bytes| self.pool.take(bytes, false, |bytes| self.device.allocate(bytes));
         let scratch = executable.scratch.iter().map(|bytes| take(*bytes)).collect::<Result<Vec<_>, _>>()?;
-        let (recorded, alone, searches) = (Vec::new(), HashSet::new(), Searches::default());
-        Ok(Run { graph, executable, values, scratch, recorded, alone, searches })
+        let (recorded, alone, underway) = (Vec::new(), HashSet::new(), Underway::default());
+        Ok(Run { graph, executable, values, scratch, recorded, alone, underway })
     }
 
     /// Whether an observer wants to see the node in whose place a unit runs.
@@ -219,7 +218,7 @@ impl<D: Device> GpuEngine<D> {
         let (graph, values) = (run.graph, &mut run.values);
         let node = &graph.nodes[unit.at];
         if values[node.output.0 as usize].is_some() {
-            return Ok(()); // a rounding that was computed with a search
+            return Ok(()); // computed beside another node
         }
         if matches!(node.primitive, Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. }) {
             let ty = graph.tensor(node.output);
@@ -262,7 +261,7 @@ impl<D: Device> GpuEngine<D> {
         dispatches.chunks(BATCH).try_for_each(|batch| self.device.submit(batch))
     }
 
-    /// Gives an observer what it wants to know of a node whose output is there: what a search finds in it, its tiles, or its bytes.
+    /// Gives an observer what it wants to know of a node whose output is there: a summary, its tiles, or its bytes.
     fn answer(
         &mut self,
         run: &mut Run<D>,
@@ -271,11 +270,13 @@ impl<D: Device> GpuEngine<D> {
     ) -> Result<(), EngineError> {
         let (graph, node) = (run.graph, &run.graph.nodes[index]);
         match observer.want(index, node) {
-            Want::Search(search) => {
+            Want::Summary(summary) if self.summarises => {
                 // What is computed with other nodes stays with them.
-                let rounding = run.executable.roundings.get(&index);
-                let rounding = rounding.filter(|rounding| run.alone.contains(&rounding.node));
-                if self.start_search(graph, index, search, rounding, &mut run.values, &mut run.searches)? {
+                let whole = |node: usize| self.cut(graph.tensor(graph.nodes[node].output)).is_whole();
+                let is_free = |node| run.alone.contains(&node) && whole(node);
+                if let Some(beside) = run.executable.logged.beside(graph, index, &summary, is_free)
+                    && self.start_beside(graph, index, beside, &mut run.values, &mut run.underway)?
+                {
                     return Ok(());
                 }
             }
@@ -284,7 +285,7 @@ impl<D: Device> GpuEngine<D> {
                     return observer.tiles(index, node, tiles);
                 }
             }
-            Want::Tiles | Want::Bytes | Want::No => {}
+            Want::Summary(_) | Want::Tiles | Want::Bytes | Want::No => {}
         }
         let mut shown = Ok(None);
         let mut inputs = Shown { engine: self, values: &run.values };

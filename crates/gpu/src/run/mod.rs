@@ -1,6 +1,7 @@
 //! The engine: it plans a graph, has its device make the kernels, and runs them. Tensors stay on the GPU for the whole graph, in
 //! pooled buffers that are reused as soon as their last reader is recorded.
 
+mod beside;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod engine;
@@ -8,7 +9,6 @@ mod executable;
 mod execute;
 mod hash;
 mod memory;
-mod near_ties;
 mod open;
 mod pool;
 #[cfg(feature = "wgpu")]

@@ -10,17 +10,14 @@ use std::sync::Arc;
 pub use native::multiplies_integers_well;
 
 use tiebreak_contract::arith::philox::philox4x32_10;
-use tiebreak_contract::arith::rounding_grid::GridRule;
 use tiebreak_contract::arith::words::bytes_from_words;
 use tiebreak_contract::arith::{DType, float};
 use tiebreak_contract::program::builder::Builder;
-use tiebreak_contract::program::graph::{Graph, Node, Primitive};
-use tiebreak_contract::program::logged::{logged_product, native_graph};
+use tiebreak_contract::program::graph::Graph;
 use tiebreak_contract::program::operators::{causal_attention, cross_entropy, layer_norm};
 use tiebreak_contract::program::products::{ProductClass, ProductTable};
-use tiebreak_engine::near_tie_search::{NearTieSearch, NearTiesFound};
 use tiebreak_engine::reference::Reference;
-use tiebreak_engine::{Engine, EngineError, Inputs, Observer, Want, outputs_of};
+use tiebreak_engine::{Engine, EngineError, outputs_of};
 
 /// A product of two digits that takes a while, and the bytes of either operand.
 pub fn product() -> (Graph, Vec<u8>) {
@@ -109,85 +106,4 @@ pub fn attention(positions: u32) -> (Graph, Vec<Vec<u8>>) {
     };
     let words = |stream: u32| (0..positions * WIDTH).map(|i| word(i, stream)).collect::<Vec<u32>>();
     (b.finish(), (0..4).map(|stream| bytes_from_words(DType::F32, &words(stream))).collect())
-}
-
-const ROWS: u32 = 70;
-const COLUMNS: u32 = 40;
-const PLACES: u32 = 5;
-
-/// A trainer's graph of one product on a grid, with inputs: rows and columns of different scales, results far below these, and zeros.
-fn rounding(rule: GridRule) -> (Graph, Vec<Vec<u8>>) {
-    let mut b = Builder::new(ProductTable::uniform(2));
-    let views = [("a", ROWS), ("b", COLUMNS)].map(|(name, rows)| {
-        let tensor = b.input(name, DType::F32, &[rows, PLACES]);
-        b.whole(tensor)
-    });
-    let output = logged_product(&mut b, ProductClass::Linear, rule, views, &[ROWS, COLUMNS]);
-    b.output("rounded", output);
-    let word = |side: u32, i: u32| {
-        let (row, place) = (i / PLACES, i % PLACES);
-        // Of every other column only what is small in a row counts.
-        if (side == 1 && row.is_multiple_of(2) && place != 1) || (side == 0 && i % 29 == 11) {
-            return 0;
-        }
-        let small = if side == 0 && place == 1 { row % 34 } else { 0 };
-        let [bits, ..] = philox4x32_10([side, 7], [i, 0, 0, 0]);
-        (bits & 0x807f_ffff) | (130 - row % 7 - small) << 23
-    };
-    let words = |side, rows| (0..rows * PLACES).map(|i| word(side, i)).collect::<Vec<u32>>();
-    let bytes = |side, rows| bytes_from_words(DType::F32, &words(side, rows));
-    (native_graph(&b.finish()), vec![bytes(0, ROWS), bytes(1, COLUMNS)])
-}
-
-/// Asks for a search in the one native product.
-struct Searching(NearTieSearch);
-
-impl Observer for Searching {
-    fn want(&self, _index: usize, node: &Node) -> Want {
-        match node.primitive {
-            Primitive::Native { .. } => Want::Search(self.0.clone()),
-            _ => Want::No,
-        }
-    }
-
-    fn found(&mut self, _index: usize, _node: &Node, _found: NearTiesFound) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn node(
-        &mut self,
-        _index: usize,
-        _node: &Node,
-        _bytes: &[u8],
-        _inputs: &mut dyn Inputs,
-    ) -> Result<Option<Vec<u8>>, EngineError> {
-        Ok(None)
-    }
-}
-
-/// Whether an engine that searches for near ties rounds a product on a grid as its shader does.
-pub(crate) fn rounds_well(engine: &mut dyn Engine, rule: GridRule) -> Result<bool, EngineError> {
-    let (graph, inputs) = rounding(rule);
-    let product = &graph.logged[0];
-    let scan = NearTieSearch {
-        a: product.a.clone(),
-        b: product.b.clone(),
-        absmaxes: (rule.floor != 0).then_some([product.absmaxes_a, product.absmaxes_b]),
-        bits: rule.bits,
-        floor_offset: rule.floor_offset(PLACES),
-        floor_min: rule.floor_min(),
-        norms: 2f32.powi(-22),
-        relative: 0.0,
-    };
-    let graph = Arc::new(graph);
-    let compiled = engine.compile(graph.clone())?;
-    let ports = graph.inputs.iter().zip(&inputs);
-    let inputs = ports.map(|(port, bytes)| engine.upload(graph.tensor(port.tensor), bytes));
-    let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
-    let (mut searching, mut rounded) = (Searching(scan), Vec::new());
-    for observer in [None, Some(&mut searching as &mut dyn Observer)] {
-        let outputs = engine.run(&compiled, &inputs, observer)?;
-        rounded.push(engine.download(&outputs[0])?);
-    }
-    Ok(rounded[0] == rounded[1])
 }

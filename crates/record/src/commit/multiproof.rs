@@ -4,6 +4,8 @@
 //! everywhere (the last may be shorter): a tile or a slice. The proof lists, from left to right, the hashes of the
 //! greatest subtrees that hold none of the proven leaves.
 
+use std::ops::Range;
+
 use blake3::hazmat::{Mode, merge_subtrees_non_root, merge_subtrees_root};
 
 use super::Malformed;
@@ -51,22 +53,22 @@ pub(crate) fn prove_by(
     value: &mut impl FnMut(usize, usize) -> Hash,
 ) -> Vec<Hash> {
     fn walk(
-        (first, count): (usize, usize),
+        pieces: Range<usize>,
         wanted: &[usize],
         value: &mut impl FnMut(usize, usize) -> Hash,
         proof: &mut Vec<Hash>,
     ) {
         if wanted.is_empty() {
-            proof.push(value(first, count));
-        } else if count > 1 {
-            let middle = first + split(count);
+            proof.push(value(pieces.start, pieces.len()));
+        } else if pieces.len() > 1 {
+            let middle = pieces.start + split(pieces.len());
             let (before, after) = wanted.split_at(wanted.partition_point(|&w| w < middle));
-            walk((first, split(count)), before, value, proof);
-            walk((middle, count - split(count)), after, value, proof);
+            walk(pieces.start..middle, before, value, proof);
+            walk(middle..pieces.end, after, value, proof);
         }
     }
     let mut proof = Vec::new();
-    walk((0, count), wanted, value, &mut proof);
+    walk(0..count, wanted, value, &mut proof);
     proof
 }
 
@@ -108,22 +110,22 @@ impl Reader<'_> {
         Some((self.join)(&left, &right, top))
     }
 
-    /// Appends the proof of the pieces `wanted` alone, of which `pieces` are a superset.
+    /// Appends the proof of the pieces `wanted` of a subtree alone, of which `pieces` are a superset.
     fn narrow(
         &mut self,
-        (first, count): (usize, usize),
+        subtree: Range<usize>,
         pieces: &[(usize, Hash)],
         wanted: &[usize],
         proof: &mut Vec<Hash>,
     ) -> Option<()> {
         if wanted.is_empty() {
-            proof.push(self.hash(first, count, pieces, false)?);
-        } else if count > 1 {
-            let middle = first + split(count);
+            proof.push(self.hash(subtree.start, subtree.len(), pieces, false)?);
+        } else if subtree.len() > 1 {
+            let middle = subtree.start + split(subtree.len());
             let (before, after) = pieces.split_at(pieces.partition_point(|piece| piece.0 < middle));
             let (low, high) = wanted.split_at(wanted.partition_point(|&w| w < middle));
-            self.narrow((first, split(count)), before, low, proof)?;
-            self.narrow((middle, count - split(count)), after, high, proof)?;
+            self.narrow(subtree.start..middle, before, low, proof)?;
+            self.narrow(middle..subtree.end, after, high, proof)?;
         }
         Some(())
     }
@@ -166,7 +168,7 @@ pub fn narrow(
     check_places(count, pieces)?;
     let mut narrowed = Vec::new();
     let mut reader = Reader { join, hashes: proof.iter() };
-    reader.narrow((0, count), pieces, wanted, &mut narrowed).ok_or_else(wrong_length)?;
+    reader.narrow(0..count, pieces, wanted, &mut narrowed).ok_or_else(wrong_length)?;
     Ok(narrowed)
 }
 

@@ -1,7 +1,7 @@
 //! Rounding decisions, the rules: which roundings of a native kernel another machine could take differently and are logged, and
 //! which no honest kernel can have taken. Contract and proofs: `docs/ROUNDING.md`.
 //!
-//! [`near_tie`] decides what is logged, [`thresholds`] how far from a boundary, [`bounds`] how far at most, [`codec`] and [`log`] how it is written, [`legal`] what
+//! [`near_tie`] decides what is logged, [`search`] is its fast test, [`thresholds`] says how far from a boundary, [`bounds`] how far at most, [`codec`] and [`log`] how it is written, [`legal`] what
 //! is allowed. Who applies them while a step runs is `observers`.
 
 pub mod bounds;
@@ -10,6 +10,7 @@ mod groups;
 pub mod legal;
 pub mod log;
 pub mod near_tie;
+pub mod search;
 pub mod thresholds;
 
 /// A logged rounding: the last bits of the grid index of one element's value.

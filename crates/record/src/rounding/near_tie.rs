@@ -41,6 +41,14 @@ pub struct Tolerance {
     pub steps: f32,
 }
 
+impl Tolerance {
+    /// The part of the fast test's tolerance for each unit of a result.
+    pub fn relative(self, rule: GridRule) -> f32 {
+        let Tolerance { value, steps, .. } = self;
+        (value + steps * 2f32.powi(9 - i32::from(rule.bits))) * 1.000_001
+    }
+}
+
 /// A result that could round to more than one value.
 ///
 /// ```
@@ -140,12 +148,6 @@ impl Product<'_> {
             return scaled;
         }
         scaled + f64::from(steps) * 2f64.powi(self.grid(place).quantum(value))
-    }
-
-    /// The part of the fast test's tolerance for each unit of a result.
-    pub fn relative(&self) -> f32 {
-        let Tolerance { value, steps, .. } = self.tolerance;
-        (value + steps * 2f32.powi(9 - i32::from(self.rule.bits))) * 1.000_001
     }
 
     /// An element's near tie, if it is one that is logged, from its nearest binary32 and, on grids finer than bfloat16, what that rounds away; with the first and the

@@ -5,9 +5,9 @@ use rayon::prelude::*;
 
 use tiebreak_contract::arith::rounding_grid::{FLOOR_MAX, field};
 use tiebreak_engine::cpu::product::simd::{Path, vectorised};
-use tiebreak_engine::near_tie_search::Candidate;
 use tiebreak_record::rounding::Decision;
 use tiebreak_record::rounding::near_tie::{NearTie, Product};
+use tiebreak_record::rounding::search::Candidate;
 
 /// Elements whose fast tests are one loop.
 const RUN: usize = 512;
@@ -131,7 +131,7 @@ fn mark_row(
         least: product.rule.floor_min(),
         bits: i32::from(product.rule.bits),
         scale: product.tolerance.norms * product.a.norms[row] * 1.000_001,
-        relative: product.relative(),
+        relative: product.tolerance.relative(product.rule),
     };
     let (absmaxes, norms) = (&product.b.absmaxes[columns..][..n], &product.b.norms[columns..][..n]);
     let mut near = [0u8; RUN];

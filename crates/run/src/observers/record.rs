@@ -10,12 +10,12 @@ use super::norms::row_norms;
 use tiebreak_contract::arith::words::{replace_words, with_words};
 use tiebreak_contract::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId, View};
 use tiebreak_contract::program::phase::Phase;
-use tiebreak_engine::near_tie_search::{NearTieSearch, NearTiesFound};
-use tiebreak_engine::{EngineError, Inputs, Observer, Want};
+use tiebreak_engine::{EngineError, Inputs, Observer, Summary, Value, Want};
 use tiebreak_record::rounding::Decision;
 use tiebreak_record::rounding::codec::{encode, entropy_bits};
 use tiebreak_record::rounding::log::Log;
 use tiebreak_record::rounding::near_tie::{NearTie, Product, Side};
+use tiebreak_record::rounding::search::{NearTieSearch, NearTiesFound};
 use tiebreak_record::rounding::thresholds::Rounding;
 
 /// A side of the logged profile while a step runs.
@@ -53,6 +53,8 @@ pub struct Logged {
 pub struct Recorder {
     rounding: Rounding,
     products: Vec<LoggedProduct>,
+    /// The searches that do in place of products' results, by number.
+    searches: Vec<Option<Summary>>,
     /// Nodes of the native graph that are products: their number.
     sites: HashMap<usize, usize>,
     micro: usize,
@@ -82,8 +84,11 @@ impl Recorder {
             }
             (encoded, logged)
         });
+        let honest = steer.is_none();
+        let search = |logged| search(rounding, logged).filter(|_| honest).map(Summary::new);
         Recorder {
             rounding: rounding.clone(),
+            searches: products.iter().map(search).collect(),
             products,
             sites: HashMap::new(),
             micro: 0,
@@ -100,29 +105,6 @@ impl Recorder {
         let logged = &self.products[number];
         let tolerance = self.rounding.tolerance(logged.class, logged.dims()[3]);
         Product { dims: logged.dims(), rule: logged.rule, a, b, tolerance }
-    }
-
-    /// The search that does in place of a product's results. Of a trainer that does not steer the near ties are all that is needed, and few: but not where a step is so near to binary32's
-    /// own that the fast test, which looks at the nearest binary32, marks a tenth of all results and more, nor where the paper's
-    /// thresholds do.
-    fn search(&self, index: usize) -> Option<NearTieSearch> {
-        let number = *self.sites.get(&index)?;
-        let logged = self.products.get(number).filter(|_| self.steer.is_none())?;
-        let none = Side { absmaxes: Vec::new(), norms: Vec::new() };
-        let product = self.product(number, &none, &none);
-        if matches!(logged.rule.bits, 27..=30) || product.tolerance.steps > 0.03 {
-            return None;
-        }
-        Some(NearTieSearch {
-            a: logged.a.clone(),
-            b: logged.b.clone(),
-            absmaxes: (logged.rule.floor != 0).then_some([logged.absmaxes_a, logged.absmaxes_b]),
-            bits: logged.rule.bits,
-            floor_offset: logged.rule.floor_offset(logged.dims()[3] as u32),
-            floor_min: logged.rule.floor_min(),
-            norms: product.tolerance.norms,
-            relative: product.relative(),
-        })
     }
 
     /// Hands a product's decisions to the encoder, if each has few enough bits.
@@ -156,6 +138,15 @@ impl Recorder {
         drop(self.parts);
         self.encoder.join().expect("the encoder does not panic")
     }
+}
+
+/// The search that does in place of a product's results. Of a trainer that does not steer the near ties are all that is needed, and few: but not where a step is so near to binary32's
+/// own that the fast test, which looks at the nearest binary32, marks a tenth of all results and more, nor where the paper's
+/// thresholds do.
+fn search(rounding: &Rounding, logged: &LoggedProduct) -> Option<NearTieSearch> {
+    let tolerance = rounding.tolerance(logged.class, logged.dims()[3]);
+    let few = !matches!(logged.rule.bits, 27..=30) && tolerance.steps <= 0.03;
+    few.then(|| NearTieSearch::of(logged, tolerance))
 }
 
 /// The absmaxes and norms of an operand's rows.
@@ -194,9 +185,10 @@ impl Rounder for Recorder {
 
 impl Observer for Recorder {
     fn want(&self, index: usize, node: &Node) -> Want {
-        match self.search(index) {
-            Some(search) => Want::Search(search),
-            None if self.sites.contains_key(&index) || self.roundings.contains(&node.output) => Want::Bytes,
+        match self.sites.get(&index).map(|number| &self.searches[*number]) {
+            Some(Some(search)) => Want::Summary(search.clone()),
+            Some(None) => Want::Bytes,
+            None if self.roundings.contains(&node.output) => Want::Bytes,
             None => Want::No,
         }
     }
@@ -237,9 +229,9 @@ impl Observer for Recorder {
         Ok(None)
     }
 
-    fn found(&mut self, index: usize, node: &Node, found: NearTiesFound) -> Result<(), EngineError> {
+    fn summary(&mut self, index: usize, node: &Node, value: Value) -> Result<(), EngineError> {
         let number = self.sites[&index];
-        let NearTiesFound { norms: [norms_a, norms_b], absmaxes, candidates } = found;
+        let NearTiesFound { norms: [norms_a, norms_b], absmaxes, candidates } = value.into();
         let none = || [norms_a.len(), norms_b.len()].map(|rows| vec![0; rows]);
         let [absmaxes_a, absmaxes_b] = absmaxes.unwrap_or_else(none);
         let a = Side { absmaxes: absmaxes_a, norms: norms_a };

@@ -172,14 +172,22 @@ pub fn in_words(word: u32) -> &'static str {
     }
 }
 
-/// The first of these canonical binary32 elements that is not finite, and that counts: its place, and itself.
-fn first_in(bytes: &[u8], counts: impl Fn(u32) -> bool) -> Option<(u64, u32)> {
-    let words = bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
-    (0..).zip(words).find(|&(_, word)| !float::is_finite(word) && counts(word))
+/// An element of a tensor, and its pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Element {
+    element: u64,
+    word: u32,
 }
 
-fn value(place: Place, shape: &[u32], (element, word): (u64, u32)) -> FirstValue {
-    FirstValue { place, shape: shape.to_vec(), element, value: in_words(word) }
+/// The first of these canonical binary32 elements that is not finite, and that counts.
+fn first_in(bytes: &[u8], counts: impl Fn(u32) -> bool) -> Option<Element> {
+    let words = bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
+    let mut elements = (0..).zip(words).map(|(element, word)| Element { element, word });
+    elements.find(|found| !float::is_finite(found.word) && counts(found.word))
+}
+
+fn value(place: Place, shape: &[u32], found: Element) -> FirstValue {
+    FirstValue { place, shape: shape.to_vec(), element: found.element, value: in_words(found.word) }
 }
 
 /// Looks for the first value of a step that is not finite if the loss in the whole gradient is none: the state is still that before the step.
@@ -281,7 +289,7 @@ impl Finder<'_> {
         for (tensor, bytes) in tensors.filter(|(tensor, _)| tensor.dtype == DType::F32) {
             let Some(found) = first_in(bytes, |_| true).filter(|_| self.first.is_none()) else { continue };
             let of_sample = (tensor.ty().len() as u64 / u64::from(self.samples)).max(1);
-            let place = index * self.samples + (found.0 / of_sample) as u32;
+            let place = index * self.samples + (found.element / of_sample) as u32;
             let (tensor, shape) = (tensor.name.clone(), &tensor.shape);
             let place = Place::Batch { micro_batch: index, tensor, place, drawn_from: None };
             self.first = Some(value(place, shape, found));
@@ -358,7 +366,8 @@ mod tests {
         let words = [f32::INFINITY.to_bits(), f32::NEG_INFINITY.to_bits(), float::NAN, 0x7f80_0001];
         assert_eq!(words.map(in_words), ["inf", "-inf", "NaN", "NaN"]);
         let bytes = bytes_of(&[large[0], words[1], words[2]]);
-        assert_eq!(first_in(&bytes, |_| true), Some((1, words[1])));
-        assert_eq!(first_in(&bytes, |word| word != float::NEG_INFINITY), Some((2, words[2])));
+        assert_eq!(first_in(&bytes, |_| true), Some(Element { element: 1, word: words[1] }));
+        let other = first_in(&bytes, |word| word != float::NEG_INFINITY);
+        assert_eq!(other, Some(Element { element: 2, word: words[2] }));
     }
 }

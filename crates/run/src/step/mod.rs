@@ -231,7 +231,7 @@ impl<'a> StepRequest<'a> {
         let StepRequest { computation, scalars, batch, .. } = self;
         let granularity = computation.job.commit.granularity;
         let hashing = watch.trace || granularity == Granularity::Operator;
-        let mut tracer = Tracer::new(hashing, &mut self.tamper, rounder).keeping(watch.outputs.clone());
+        let mut tracer = Tracer::new(hashing, self.tamper.take(), rounder).keeping(watch.outputs.clone());
         let mut micro_batches = Vec::new();
         let total = session.whole_gradient(scalars, batch, &mut tracer, |session, _, gradients| {
             if granularity != Granularity::Step {

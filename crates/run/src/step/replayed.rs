@@ -98,9 +98,8 @@ pub fn replayed_micro_batch(
     batch: &MicroBatch,
 ) -> Result<(Gradients, Tally), StepError> {
     let mut replayer = replayer(run, step)?;
-    let mut honest = None;
     let rounder = replayer.as_mut().map(|replayer| replayer as &mut dyn Rounder);
-    let mut tracer = Tracer::new(false, &mut honest, rounder);
+    let mut tracer = Tracer::new(false, None, rounder);
     let gradients = session.micro_batch(scalars(&run.computation, step), index, batch, &mut tracer);
     if let Some(replayer) = &replayer {
         sound_log(run, step, replayer)?;

@@ -7,9 +7,8 @@ use crate::observers::record::Rounder;
 use tiebreak_contract::program::graph::{Graph, Node, TensorType};
 use tiebreak_contract::program::logged::traced;
 use tiebreak_contract::program::phase::Phase;
-use tiebreak_engine::near_tie_search::NearTiesFound;
 use tiebreak_engine::session::StepObserver;
-use tiebreak_engine::{EngineError, Inputs, Observer, Want};
+use tiebreak_engine::{EngineError, Inputs, Observer, Value, Want};
 use tiebreak_record::commit::tensor::{self, Hash};
 use tiebreak_record::commit::trace::TracedNode;
 
@@ -31,7 +30,7 @@ pub struct Watch {
 pub type Outputs = BTreeMap<(Phase, usize), Vec<u8>>;
 
 /// Hashes every node's output as it is shown, keeps some, and lets roundings be logged or taken from a log.
-pub struct Tracer<'a, 'b, 'c> {
+pub struct Tracer<'t, 'r> {
     /// The outputs that were hashed, in execution order.
     pub nodes: Vec<TracedNode>,
     /// Whether digests are wanted at all, and of which nodes of the graph that runs.
@@ -41,13 +40,13 @@ pub struct Tracer<'a, 'b, 'c> {
     wanted: BTreeSet<(Phase, usize)>,
     /// The outputs that were kept.
     pub kept: Outputs,
-    tamper: &'b mut Tamper<'a>,
-    rounder: Option<&'c mut (dyn Rounder + 'c)>,
+    tamper: Tamper<'t>,
+    rounder: Option<&'r mut (dyn Rounder + 'r)>,
     phase: Phase,
     graph: Option<Arc<Vec<TensorType>>>,
 }
 
-impl StepObserver for Tracer<'_, '_, '_> {
+impl StepObserver for Tracer<'_, '_> {
     fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer> {
         let keeping = self.wanted.iter().any(|(of, _)| *of == phase);
         if !self.hashing && !keeping && self.tamper.is_none() && self.rounder.is_none() {
@@ -63,13 +62,13 @@ impl StepObserver for Tracer<'_, '_, '_> {
     }
 }
 
-impl<'a, 'b, 'c> Tracer<'a, 'b, 'c> {
+impl<'t, 'r> Tracer<'t, 'r> {
     /// A tracer that hashes if `hashing`.
     pub fn new(
         hashing: bool,
-        tamper: &'b mut Tamper<'a>,
-        rounder: Option<&'c mut (dyn Rounder + 'c)>,
-    ) -> Tracer<'a, 'b, 'c> {
+        tamper: Tamper<'t>,
+        rounder: Option<&'r mut (dyn Rounder + 'r)>,
+    ) -> Tracer<'t, 'r> {
         Tracer {
             nodes: Vec::new(),
             hashing,
@@ -84,7 +83,7 @@ impl<'a, 'b, 'c> Tracer<'a, 'b, 'c> {
     }
 
     /// The same, which keeps the outputs of these nodes.
-    pub fn keeping(mut self, wanted: BTreeSet<(Phase, usize)>) -> Tracer<'a, 'b, 'c> {
+    pub fn keeping(mut self, wanted: BTreeSet<(Phase, usize)>) -> Self {
         self.wanted = wanted;
         self
     }
@@ -105,7 +104,7 @@ impl<'a, 'b, 'c> Tracer<'a, 'b, 'c> {
     }
 }
 
-impl Observer for Tracer<'_, '_, '_> {
+impl Observer for Tracer<'_, '_> {
     fn want(&self, index: usize, node: &Node) -> Want {
         if self.tamper.is_some() || self.keeps(index) {
             return Want::Bytes;
@@ -117,9 +116,9 @@ impl Observer for Tracer<'_, '_, '_> {
         }
     }
 
-    fn found(&mut self, index: usize, node: &Node, found: NearTiesFound) -> Result<(), EngineError> {
+    fn summary(&mut self, index: usize, node: &Node, value: Value) -> Result<(), EngineError> {
         match &mut self.rounder {
-            Some(rounder) => rounder.found(index, node, found),
+            Some(rounder) => rounder.summary(index, node, value),
             None => Ok(()),
         }
     }

@@ -90,11 +90,18 @@ fn broken(peer: u32, timeout: Duration, error: io::Error) -> RankError {
     }
 }
 
+/// A rank at one end of a connection, and what it drew for it.
+#[derive(Clone, Copy)]
+struct End<'a> {
+    nonce: &'a [u8; 32],
+    rank: u32,
+}
+
 /// The key of frames that one rank sends another.
-fn key(token: &str, from: (&[u8; 32], u32), to: (&[u8; 32], u32)) -> [u8; 32] {
+fn key(token: &str, from: End, to: End) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_derive_key("tiebreak 2 ranks link");
     hasher.update(blake3::hash(token.as_bytes()).as_bytes());
-    for (nonce, rank) in [from, to] {
+    for End { nonce, rank } in [from, to] {
         hasher.update(nonce).update(&rank.to_le_bytes());
     }
     *hasher.finalize().as_bytes()
@@ -127,7 +134,8 @@ impl Link {
             return Err(NoLink::Stranger(why));
         }
         let their_nonce: [u8; 32] = theirs[24..].try_into().expect("the nonce is the rest");
-        let (own, other) = ((&nonce, place.rank), (&their_nonce, peer));
+        let own = End { nonce: &nonce, rank: place.rank };
+        let other = End { nonce: &their_nonce, rank: peer };
         let incoming = Incoming {
             stream: stream.try_clone()?,
             peer,
@@ -285,7 +293,8 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let connect = || (TcpStream::connect(address).unwrap(), listener.accept().unwrap().0);
         let timeout = Duration::from_secs(20);
-        let keys = key("secret", (&[1; 32], 0), (&[2; 32], 1));
+        let end = |nonce, rank| End { nonce, rank };
+        let keys = key("secret", end(&[1; 32], 0), end(&[2; 32], 1));
         let outgoing = |stream| Outgoing { stream, peer: 1, key: keys, sent: 0, timeout, torn: false };
         let (sending, mut sent) = connect();
         outgoing(sending).send(Kind::Ready, b"the message").unwrap();

@@ -214,9 +214,8 @@ pub(super) fn compute(
         .rounding
         .as_ref()
         .map(|rounding| Recorder::new(rounding, &run.program().micro, run.program().micro_batches, None));
-    let mut honest = None;
     let rounder = recorder.as_mut().map(|recorder| recorder as &mut dyn Rounder);
-    let mut tracer = Tracer::new(hashing, &mut honest, rounder);
+    let mut tracer = Tracer::new(hashing, None, rounder);
     let mut micro_batches = Vec::new();
     let partials =
         session.partial_sums(scalars, plan.local(rank), batches, &mut tracer, |session, _, gradients| {

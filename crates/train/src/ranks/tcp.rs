@@ -185,7 +185,10 @@ fn accept(
         greetings.end_old();
         while let Some((from, greeted)) = greetings.next() {
             match greeted? {
-                Ok((link, port)) => take(&mut joined, wanted.start, place, from, (link, port))?,
+                Ok((link, port)) => {
+                    let new = Joined { link, address: from.ip(), port };
+                    take(&mut joined, wanted.start, place, from, new)?;
+                }
                 Err(why) => refused.add(format!("{from}: {why}"), waiting),
             }
         }
@@ -199,13 +202,13 @@ fn take(
     first: u32,
     place: &RankPlace,
     from: SocketAddr,
-    (link, port): (Link, u16),
+    new: Joined,
 ) -> Result<(), RankError> {
-    let rank = link.peer;
+    let rank = new.link.peer;
     let slot = rank.checked_sub(first).and_then(|slot| joined.get_mut(slot as usize));
     match slot {
         Some(slot @ None) => {
-            *slot = Some(Joined { link, address: from.ip(), port });
+            *slot = Some(new);
             Ok(())
         }
         Some(Some(_)) => {

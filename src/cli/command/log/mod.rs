@@ -121,7 +121,8 @@ fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
     let log = run.rounding_log(step)?;
     let committed = checked.step(step)?.log == Some(log.root());
     if let Some(operator) = &args.operator {
-        return inspect_part(printer, &run, (step, args.micro_batch), &log, operator, committed);
+        let part = Part { step, micro_batch: args.micro_batch };
+        return inspect_part(printer, &run, part, &log, operator, committed);
     }
     let products = &run.program().micro.logged;
     let mut rows: BTreeMap<ProductClass, Row> = BTreeMap::new();
@@ -181,15 +182,23 @@ fn said(committed: bool) -> &'static str {
 /// The decisions that are printed of a part.
 const SHOWN_MAX: usize = 20;
 
+/// A micro-batch of a step.
+#[derive(Clone, Copy)]
+struct Part {
+    step: u32,
+    micro_batch: u32,
+}
+
 /// One product's part of the log, found by the index; the others are not decoded.
 fn inspect_part(
     printer: Printer,
     run: &Run,
-    (step, micro_batch): (u32, u32),
+    part: Part,
     log: &Log,
     operator: &str,
     committed: bool,
 ) -> CommandResult {
+    let Part { step, micro_batch } = part;
     let graph = &run.program().micro;
     let operator_of = |product: &LoggedProduct| {
         let node = graph.nodes.iter().find(|node| node.output == product.product);

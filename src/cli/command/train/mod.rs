@@ -151,7 +151,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let state = match state {
         Ok(state) => state,
         Err(error) => {
-            return stopped::said(printer, &run, (&error, bar.stops.1.as_ref()), &resume_options(&args));
+            return stopped::said(printer, &run, &error, bar.stops.1.as_ref(), &resume_options(&args));
         }
     };
     ended(printer, &run, out, &bar, &state);

@@ -55,7 +55,8 @@ impl Asked {
 pub fn said(
     printer: Printer,
     run: &Run,
-    (error, asked): (&TrainError, Option<&Asked>),
+    error: &TrainError,
+    asked: Option<&Asked>,
     options: &str,
 ) -> CommandResult {
     let (out, steps) = (&run.layout.root, run.job().steps);

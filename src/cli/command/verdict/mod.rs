@@ -131,7 +131,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Check(args) => {
             let watch = args.limits.watch(printer);
             match read_game(&args.file)? {
-                Some(game) => check_game(printer, args, game),
+                Some((verdict, size)) => check_game(printer, args, verdict, size),
                 None => check(printer, args, &watch),
             }
         }
@@ -160,7 +160,7 @@ fn read_game(file: &Path) -> Result<Option<(GameVerdict, u64)>, Failure> {
 }
 
 /// Plays a game again.
-fn check_game(printer: Printer, args: Check, (verdict, size): (GameVerdict, u64)) -> CommandResult {
+fn check_game(printer: Printer, args: Check, verdict: GameVerdict, size: u64) -> CommandResult {
     let given =
         [("run", args.run.is_some()), ("data", args.data.is_some()), ("weights", !args.weights.is_empty())];
     if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {

@@ -89,7 +89,7 @@ impl Game<'_> {
     }
 
     /// The first part below a node that two parties differ in.
-    fn level(&self, tree: Tree, (first, count): (u64, u64), values: [&[u8]; 2]) -> Option<Difference> {
+    fn level(&self, tree: Tree, first: u64, count: u64, values: [&[u8]; 2]) -> Option<Difference> {
         let (_, leaf, join) = self.rules().shape(tree);
         let parts = children(first, count, leaf);
         let size = join.bytes();
@@ -338,8 +338,7 @@ fn path(page: &mut Page, game: &Game, parties: [usize; 2]) {
         else {
             continue;
         };
-        if let Some(Difference { place, values: [a, b] }) = game.level(*tree, (*first, *count), [&a.0, &b.0])
-        {
+        if let Some(Difference { place, values: [a, b] }) = game.level(*tree, *first, *count, [&a.0, &b.0]) {
             rows.push(vec![turn.to_string(), game.tree_text(*tree), place, a, b]);
         }
     }

@@ -19,6 +19,15 @@ impl Level {
     }
 }
 
+/// A leaf of a tree.
+#[derive(Clone, Copy)]
+pub struct Leaf {
+    /// Which one, from the left.
+    pub place: usize,
+    /// Its hash.
+    pub value: Hash,
+}
+
 /// For each level from leaf `place` of `count` up, whether what stands beside it is on the left.
 fn lefts(count: usize, place: usize) -> Vec<bool> {
     let (mut sides, mut count, mut place) = (Vec::new(), count, place);
@@ -33,12 +42,12 @@ fn lefts(count: usize, place: usize) -> Vec<bool> {
 }
 
 /// The levels above a leaf, from hashes that stand in the order of the levels; none if their number is not that of a leaf there.
-pub fn levels(join: Join, count: usize, (place, value): (usize, Hash), hashes: &[Hash]) -> Vec<Level> {
-    let sides = lefts(count, place);
-    if sides.len() != hashes.len() || place >= count {
+pub fn levels(join: Join, count: usize, leaf: Leaf, hashes: &[Hash]) -> Vec<Level> {
+    let sides = lefts(count, leaf.place);
+    if sides.len() != hashes.len() || leaf.place >= count {
         return Vec::new();
     }
-    let mut here = value;
+    let mut here = leaf.value;
     let last = sides.len().saturating_sub(1);
     let level = |(i, (&is_left, &beside)): (usize, (&bool, &Hash))| {
         here = if is_left { join(&beside, &here, i == last) } else { join(&here, &beside, i == last) };
@@ -51,12 +60,12 @@ pub fn levels(join: Join, count: usize, (place, value): (usize, Hash), hashes: &
 pub fn inclusion(leaf: Digest, index: u64, size: u64, proof: &[Digest]) -> Vec<Level> {
     let hashes: Vec<Hash> = proof.iter().map(|digest| digest.0).collect();
     let (Ok(size), Ok(index)) = (usize::try_from(size), usize::try_from(index)) else { return Vec::new() };
-    levels(rfc6962, size, (index, leaf.0), &hashes)
+    levels(rfc6962, size, Leaf { place: index, value: leaf.0 }, &hashes)
 }
 
 /// The levels of a multiproof of one leaf, whose hashes stand from left to right.
-pub fn single(join: Join, count: usize, (place, value): (usize, Hash), hashes: &[Hash]) -> Vec<Level> {
-    let sides = lefts(count, place);
+pub fn single(join: Join, count: usize, leaf: Leaf, hashes: &[Hash]) -> Vec<Level> {
+    let sides = lefts(count, leaf.place);
     if sides.len() != hashes.len() {
         return Vec::new();
     }
@@ -68,12 +77,12 @@ pub fn single(join: Join, count: usize, (place, value): (usize, Hash), hashes: &
         .filter_map(|is_left| if *is_left { before.next() } else { after.next() })
         .copied()
         .collect();
-    levels(join, count, (place, value), &ordered)
+    levels(join, count, leaf, &ordered)
 }
 
 impl Page {
     /// A way from a leaf to a root.
-    pub fn path(&mut self, leaf: (&str, Digest), levels: &[Level], root: &str) {
+    pub fn path(&mut self, name: &str, value: Digest, levels: &[Level], root: &str) {
         let rows: Vec<Vec<String>> = (1..)
             .zip(levels)
             .map(|(level, Level { beside, is_left, above })| {
@@ -81,7 +90,6 @@ impl Page {
                 vec![format!("{level}"), format!("{} ({side})", Digest(*beside)), Digest(*above).to_string()]
             })
             .collect();
-        let (name, value) = leaf;
         let top = levels.last().map_or(value, |level| Digest(level.above));
         self.facts(&[(name, value.to_string()), (root, top.to_string())]);
         if !rows.is_empty() {
@@ -110,7 +118,7 @@ mod tests {
                 assert_eq!(path.len(), proof.len());
                 assert_eq!(path.last().map_or(leaves[place].0, |l| l.above), merkle::root(&leaves).0);
                 let proof = prove(blake3, &values, &[place]);
-                let path = single(blake3, count, (place, values[place]), &proof);
+                let path = single(blake3, count, Leaf { place, value: values[place] }, &proof);
                 let wanted = root(blake3, count, &[(place, values[place])], &proof).unwrap();
                 assert_eq!(path.last().map_or(values[place], |l| l.above), wanted);
             }

@@ -1,6 +1,6 @@
 //! A verdict on a run as a page.
 
-use super::path::{inclusion, single};
+use super::path::{Leaf, inclusion, single};
 use super::{Page, Tone};
 use crate::arith::DType;
 use crate::arith::words::word_from_bytes;
@@ -16,7 +16,7 @@ use crate::dispute::evidence::leaf::{self, Slices};
 use crate::dispute::evidence::origin::{Origin, origin};
 use crate::dispute::verdict::{Claim, Fork, ProvenInput, Ruling, TileClaim, Verdict};
 use crate::job::computation::Computation;
-use crate::program::graph::{Graph, TensorId, TensorType};
+use crate::program::graph::{TensorId, TensorType};
 use crate::program::phase::{Phase, graph_of};
 use crate::run::shell;
 
@@ -207,7 +207,7 @@ impl Subject<'_> {
                 page.unfold();
             }
         }
-        self.operands(page, step, (phase, graph), &claim.inputs);
+        self.operands(page, step, phase, &claim.inputs);
     }
 
     /// The verified slices that a tile verdict carries.
@@ -234,13 +234,8 @@ impl Subject<'_> {
     }
 
     /// What the recomputation reads.
-    fn operands(
-        &self,
-        page: &mut Page,
-        step: &StepRecord,
-        (phase, graph): (Phase, &Graph),
-        inputs: &[ProvenInput],
-    ) {
+    fn operands(&self, page: &mut Page, step: &StepRecord, phase: Phase, inputs: &[ProvenInput]) {
+        let graph = graph_of(&self.computation.program, phase);
         page.heading("The recomputation");
         page.say("The scalar reference, which follows the contract of the arithmetic to the last bit, computed the operator from what the trainer itself has committed to:");
         let rows: Vec<Vec<String>> = inputs
@@ -366,10 +361,11 @@ impl Subject<'_> {
             let phase = Phase::from(claim.phase);
             let graph = graph_of(&self.computation.program, phase);
             let ty = graph.tensor(graph.nodes[claim.node].output);
-            let tile = (claim.tile, claim.value.0);
+            let tile = Leaf { place: claim.tile, value: claim.value.0 };
             let levels = single(blake3, tile_count(ty.bytes()), tile, &claim.siblings.0);
             page.path(
-                (&format!("tile of {TILE_BYTES} bytes"), claim.value),
+                &format!("tile of {TILE_BYTES} bytes"),
+                claim.value,
                 &levels,
                 "BLAKE3 root of the output",
             );
@@ -380,14 +376,14 @@ impl Subject<'_> {
             if let Some(place) = leaf_place(&self.computation.program, phase, claim.node) {
                 let leaf = table::leaf(&name, &claim.output.digest);
                 let levels = inclusion(leaf, place as u64, size as u64, &claim.output.proof);
-                page.path((&format!("leaf {name} of the step's operators"), leaf), &levels, "their root");
+                page.path(&format!("leaf {name} of the step's operators"), leaf, &levels, "their root");
             }
             let trace = step.trace.map_or(String::new(), |trace| trace.to_string());
             page.facts(&[("root of operators in the record", trace)]);
         }
         let leaf = merkle::leaf(&record.record.0);
         let levels = inclusion(leaf, record.index, self.head.size, &record.proof);
-        page.path((&format!("leaf of record {}", record.index), leaf), &levels, "root of all records");
+        page.path(&format!("leaf of record {}", record.index), leaf, &levels, "root of all records");
         page.facts(&[("root of the signed head", self.head.root.to_string())]);
         page.fold("The signed head");
         page.commands(&self.verdict.head.lines().map(String::from).collect::<Vec<_>>());

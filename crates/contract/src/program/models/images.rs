@@ -149,7 +149,8 @@ pub(super) fn normalize_error(
 /// The image [samples, height, width, planes] that a network sees.
 pub(super) fn image(
     b: &mut Builder,
-    (network, input): (&dyn Network, Input),
+    network: &dyn Network,
+    input: Input,
     tensor: TensorId,
     [samples, height, width, planes]: [u32; 4],
 ) -> TensorId {

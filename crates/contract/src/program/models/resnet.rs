@@ -517,7 +517,7 @@ impl Network for Resnet {
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
         let (pixels, labels) = (inputs.batch[0], inputs.batch[1]);
         let mut pass = Pass::new(parameters, inputs, self.norm_epsilon, self.convolution);
-        let mut x = image(b, (self, self.input), pixels, [samples, self.height, self.width, self.planes]);
+        let mut x = image(b, self, self.input, pixels, [samples, self.height, self.width, self.planes]);
         x = pass.conv(b, "stem", x, self.stem());
         if self.order == Order::Post {
             x = self.norm_relu(b, &mut pass, "stem_norm", x);

@@ -311,7 +311,7 @@ impl Network for Vgg11 {
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
         let (pixels, labels) = (inputs.batch[0], inputs.batch[1]);
         let mut pass = Pass::new(parameters, inputs, self.norm_epsilon, self.convolution);
-        let x = image(b, (self, self.input), pixels, [samples, self.height, self.width, self.planes]);
+        let x = image(b, self, self.input, pixels, [samples, self.height, self.width, self.planes]);
         let mut x = self.features(b, &mut pass, x);
         for layer in 0..2 {
             let (weight, bias) = (pass.parameters.next(), pass.parameters.next());

@@ -225,7 +225,8 @@ impl Operand {
         &self,
         [batch, row]: [usize; 2],
         k: Range<usize>,
-        (path, piece): (Path, Piece),
+        path: Path,
+        piece: Piece,
         to: &mut [i16],
         scratch: &mut Vec<i32>,
     ) {

@@ -54,7 +54,7 @@ impl<'o> Plane<'o> {
             rows[of.len() * pairs..].fill(0);
             for (row, of) in rows.chunks_exact_mut(pairs).zip(of) {
                 let to = bytemuck::cast_slice_mut(row);
-                operand.halves([batch, of], k.clone(), (path, piece), to, scratch);
+                operand.halves([batch, of], k.clone(), path, piece, to, scratch);
             }
             // SAFETY: products run here where AVX2 was detected.
             unsafe { turn_rows(rows, to) };

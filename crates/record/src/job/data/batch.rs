@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::augment::Move;
-use super::layout::{Column, Layout, Numbers, share_of};
+use super::layout::{Column, Layout, Numbers, Span, share_of};
 use super::sampling::{Place, Sampler};
 use crate::commit::digest::Digest;
 use crate::commit::trace::batch_leaf_name;
@@ -16,6 +16,15 @@ use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::{bytes_of, with_words};
 use tiebreak_contract::program::models::BatchTensor;
 use tiebreak_contract::program::step::{MicroBatch, Program};
+
+/// An element of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Within {
+    /// 0: of the inputs, 1: of the labels.
+    pub tensor: usize,
+    /// Its place in the sample's part of that tensor.
+    pub element: u64,
+}
 
 /// The samples of a job.
 pub struct Dataset {
@@ -172,16 +181,16 @@ impl Dataset {
         Ok(tensors)
     }
 
-    /// Elements of tensor `number` of a part's sample `index`, which lie at (byte, bytes) of the file.
+    /// Elements of tensor `number` of a part's sample `index`, which lie there in the file.
     fn words(
         &mut self,
         number: usize,
         column: &Column,
         index: u64,
-        (first, len): (u64, usize),
+        there: Span,
     ) -> Result<Vec<u32>, DataError> {
         let (file, wanted) = (&mut self.files[column.file], &self.tensors[number]);
-        let words = column.element.words(&file.read(first, len)?);
+        let words = column.element.words(&file.read(there.first, there.len)?);
         let bad = match &words {
             Err(number) => Some(number.to_string()),
             Ok(words) if wanted.dtype == DType::U32 => {
@@ -275,25 +284,17 @@ impl Dataset {
         Ok(MicroBatch { tensors })
     }
 
-    /// One element of a sample of a step's batch, drawn alone. `place` counts the step's samples from 0, through all micro-batches; `tensor`: 0 the
-    /// inputs, 1 the labels.
+    /// One element of a sample of a step's batch, drawn alone.
     ///
     /// # Errors
     /// As [`Dataset::batch`], and if there is no such element.
-    pub fn element_of(
-        &mut self,
-        program: &Program,
-        key: [u32; 2],
-        (step, place): (u32, u32),
-        (tensor, element): (usize, u64),
-    ) -> Result<u32, DataError> {
-        let batch = program.samples();
+    pub fn element_of(&mut self, key: [u32; 2], at: Place, within: Within) -> Result<u32, DataError> {
+        let (Place { step, batch, place }, Within { tensor, element }) = (at, within);
         if step == 0 || place >= batch {
             return Err(DataError::Job(format!(
                 "step {step} has no sample {place}: steps count from 1, and its {batch} samples from 0"
             )));
         }
-        let at = Place { step, batch, place };
         let number = self.number_at(&mut self.sampler(key), at)?;
         let (part, index) = self.layout.find(number);
         let none = || DataError::Job(format!("a sample has no element {element} of tensor {tensor}"));
@@ -322,13 +323,7 @@ impl Dataset {
     ///
     /// # Errors
     /// If the epochs' numbers are used up.
-    pub fn drawn_from(
-        &mut self,
-        program: &Program,
-        key: [u32; 2],
-        (step, place): (u32, u32),
-    ) -> Result<(usize, u64), DataError> {
-        let at = Place { step, batch: program.samples(), place };
+    pub fn drawn_from(&mut self, key: [u32; 2], at: Place) -> Result<(usize, u64), DataError> {
         let number = self.number_at(&mut self.sampler(key), at)?;
         let (part, index) = self.layout.find(number);
         Ok((part.columns[0].file, index))

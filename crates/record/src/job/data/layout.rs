@@ -31,16 +31,27 @@ pub struct Column {
     elements: u64,
 }
 
+/// Bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The first one.
+    pub first: u64,
+    /// How many.
+    pub len: usize,
+}
+
 impl Column {
-    /// The first byte, and the number of bytes, of the part's sample `index`.
-    pub fn bytes(&self, index: u64) -> (u64, usize) {
-        (self.first + index * self.stride, (self.elements * self.element.size()) as usize)
+    /// Where the part's sample `index` lies.
+    pub fn bytes(&self, index: u64) -> Span {
+        let len = (self.elements * self.element.size()) as usize;
+        Span { first: self.first + index * self.stride, len }
     }
 
-    /// The first byte, and the number of bytes, of element `element` of the part's sample `index`; `None` if a sample has no such element.
-    pub(crate) fn element_bytes(&self, index: u64, element: u64) -> Option<(u64, usize)> {
+    /// Where element `element` of the part's sample `index` lies; `None` if a sample has no such element.
+    pub(crate) fn element_bytes(&self, index: u64, element: u64) -> Option<Span> {
         let size = self.element.size();
-        (element < self.elements).then(|| (self.first + index * self.stride + element * size, size as usize))
+        let first = || self.first + index * self.stride + element * size;
+        (element < self.elements).then(|| Span { first: first(), len: size as usize })
     }
 
     /// How many samples on the next one is that shares no element with a sample.

@@ -13,10 +13,18 @@ const CLASSES_MAX: i64 = 1 << 20;
 /// Bytes that are looked at together.
 const PIECE: u64 = 1 << 20;
 
+/// A number that is not below its bound.
+#[derive(Clone, Copy)]
+struct Wrong {
+    /// Its place among the file's numbers.
+    place: u64,
+    number: i64,
+}
+
 /// What a pass over numbers finds.
 struct Found {
-    /// The first that is wrong: its place, and itself.
-    first: Option<(u64, i64)>,
+    /// The first that is wrong.
+    first: Option<Wrong>,
     wrong: u64,
     least: i64,
     most: i64,
@@ -68,7 +76,7 @@ impl Dataset {
             let mut place = sample * elements;
             let mut look = |number: i64| {
                 if !(0..i64::from(below)).contains(&number) {
-                    found.first.get_or_insert((place, number));
+                    found.first.get_or_insert(Wrong { place, number });
                     found.wrong += 1;
                 }
                 (found.least, found.most) = (found.least.min(number), found.most.max(number));
@@ -93,7 +101,8 @@ impl Numbers {
     }
 
     /// What is wrong, and what to do about it.
-    fn why(&self, (place, number): (u64, i64), found: &Found, tokenizer: Option<&Vocabulary>) -> String {
+    fn why(&self, first: Wrong, found: &Found, tokenizer: Option<&Vocabulary>) -> String {
+        let Wrong { place, number } = first;
         let Numbers { below, count, elements, window, .. } = *self;
         let Found { wrong, least, most, .. } = found;
         let all = count * elements;

@@ -1,8 +1,9 @@
-//! The search for results that may lie near a boundary between two values of a grid, beside the product that gives them: an observer
-//! asks for it in place of the results, so that these need not leave a GPU. What is found is a superset that whoever asked tests
-//! again (`observers/near_ties.rs`), so an engine's search decides nothing.
+//! The fast search for near ties among the results of a native product: what it looks for, and what it finds. An engine may search
+//! beside the product, so that its results need not leave a GPU. What is found is a superset that whoever asked tests again
+//! (`observers/near_ties.rs`), so an engine's search decides nothing.
 
-use tiebreak_contract::program::graph::{TensorId, View};
+use super::near_tie::Tolerance;
+use tiebreak_contract::program::graph::{LoggedProduct, TensorId, View};
 
 /// What is searched: the results of a node that is a product of two views, [batch, M, N] in one part or two.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +24,29 @@ pub struct NearTieSearch {
     pub norms: f32,
     /// The same, as a part of the result itself.
     pub relative: f32,
+}
+
+impl NearTieSearch {
+    /// The search of a logged product for what lies within a tolerance of a boundary of its grid.
+    pub fn of(logged: &LoggedProduct, tolerance: Tolerance) -> NearTieSearch {
+        let rule = logged.rule;
+        NearTieSearch {
+            a: logged.a.clone(),
+            b: logged.b.clone(),
+            absmaxes: (rule.floor != 0).then_some([logged.absmaxes_a, logged.absmaxes_b]),
+            bits: rule.bits,
+            floor_offset: rule.floor_offset(logged.a.dims[3]),
+            floor_min: rule.floor_min(),
+            norms: tolerance.norms,
+            relative: tolerance.relative(rule),
+        }
+    }
+
+    /// Whether it searches this product on the grid that the product is rounded to, whatever its tolerance.
+    pub fn is_on_grid_of(&self, logged: &LoggedProduct) -> bool {
+        let (norms, relative) = (self.norms, self.relative);
+        *self == NearTieSearch { norms, relative, ..NearTieSearch::of(logged, Tolerance::default()) }
+    }
 }
 
 /// A result that may lie near a boundary.
