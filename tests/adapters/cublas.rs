@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::shim::{in_its_own_process, shim, tiebreak};
-use crate::common::{self, begin_run, gpt_job, key, not_tested};
+use crate::common::{self, begin_run, edit::edit, gpt_job, key, not_tested};
 use tiebreak::arith::DType;
 use tiebreak::arith::digits::{group_absmax, quantise};
 use tiebreak::arith::philox::philox4x32_10;
@@ -26,10 +26,8 @@ use tiebreak::run::disk::Disk;
 /// The job of a small GPT in the logged profile, large enough for kernels to disagree.
 fn logged_job(folder: &Path, table: &str) -> String {
     let path = gpt_job(folder, "microbatch", &format!("\n[rounding]\n{table}"));
-    let job = fs::read_to_string(&path).unwrap();
-    let job = job.replace("context = 12", "context = 32").replace("width = 16", "width = 64");
-    let job = job.replace("micro_batches = 3", "micro_batches = 2").replace("steps = 8", "steps = 4");
-    fs::write(&path, job).unwrap();
+    let small = [("micro_batches = 3", "micro_batches = 2"), ("steps = 8", "steps = 4")];
+    edit(&path, &[("context = 12", "context = 32"), ("width = 16", "width = 64"), small[0], small[1]]);
     path.to_str().unwrap().to_string()
 }
 
@@ -309,8 +307,7 @@ fn logs_of_both_searches() {
             let folder = tempfile::tempdir().unwrap();
             let job = logged_job(folder.path(), table);
             let job = Path::new(&job);
-            let shorter = fs::read_to_string(job).unwrap().replace("steps = 4", "steps = 2");
-            fs::write(job, shorter).unwrap();
+            edit(job, &[("steps = 4", "steps = 2")]);
             // Every other time as with a driver that cannot copy beside kernels.
             engine.engine = engine.engine.summarising(true).copies(number % 2 == 0).unwrap();
             let rounded = engine.engine.computed_beside();

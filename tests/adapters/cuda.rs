@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use crate::common::edit::edit;
 use crate::common::gpt_job;
 use crate::common::shim::{shim, tiebreak};
 use tiebreak::commit::record::Record;
@@ -64,18 +65,16 @@ fn steps_that_nobody_observes_have_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
     let job = gpt_job(folder.path(), "step", "");
-    let mut text = std::fs::read_to_string(&job).unwrap();
     // Rows of attention and of layer norms that are long enough.
-    for (from, to) in [
-        ("steps = 8", "steps = 14"),
-        ("micro_batch = 2", "micro_batch = 1"),
-        ("context = 12", "context = 65"),
-        ("width = 16", "width = 66"),
-    ] {
-        assert!(text.contains(from));
-        text = text.replace(from, to);
-    }
-    std::fs::write(&job, text).unwrap();
+    edit(
+        &job,
+        &[
+            ("steps = 8", "steps = 14"),
+            ("micro_batch = 2", "micro_batch = 1"),
+            ("context = 12", "context = 65"),
+            ("width = 16", "width = 66"),
+        ],
+    );
     let job = job.to_str().unwrap().to_string();
     let run = |environment: &[(&str, &str)], args: &[&str]| {
         let (code, printed) = tiebreak(shim, environment, args);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{begin_run, files, gpt_job, key};
+use crate::common::{begin_run, edit::edit, files, gpt_job, key};
 use crate::gpus::{AnyEngine, at_once, gpus};
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::arith::words::bytes_from_words;
@@ -448,8 +448,7 @@ fn tiles_are_hashed_on_a_device() {
 fn fifty_steps_write_the_same_run_everywhere() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "microbatch", "");
-    let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 50");
-    std::fs::write(&job, text.replace("every = 2", "every = 25")).unwrap();
+    edit(&job, &[("steps = 8", "steps = 50"), ("\nevery = 2", "\nevery = 25")]);
     let trained = |engine: &mut dyn Engine| {
         let disk = Disk::default();
         let own = tempfile::tempdir_in(folder.path()).unwrap();

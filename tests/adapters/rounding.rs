@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::MutexGuard;
 
-use crate::common::{begin_run, files, gpt_job, key, resnet_job, trained_on};
+use crate::common::{begin_run, edit::edit, files, gpt_job, key, resnet_job, trained_on};
 use crate::gpus::{Gpus, gpus};
 use tiebreak::audit::ground::Ground;
 use tiebreak::audit::plan::{Choice, plan};
@@ -22,9 +22,8 @@ use tiebreak::train::{self, train};
 /// The job of a small GPT in the logged profile, large enough for its kernels to disagree.
 fn logged_job(folder: &Path, extra: &str) -> std::path::PathBuf {
     let path = gpt_job(folder, "microbatch", &format!("\n[rounding]\n{extra}"));
-    let job = fs::read_to_string(&path).unwrap();
-    let job = job.replace("context = 12", "context = 32").replace("width = 16", "width = 64");
-    fs::write(&path, job.replace("micro_batches = 3", "micro_batches = 2")).unwrap();
+    let small = ("micro_batches = 3", "micro_batches = 2");
+    edit(&path, &[("context = 12", "context = 32"), ("width = 16", "width = 64"), small]);
     path
 }
 
@@ -275,8 +274,7 @@ fn a_rounding_that_the_log_lacks_is_not_decided() {
 /// The same job with operators committed, small: traces are large.
 fn traced_job(folder: &Path, extra: &str) -> std::path::PathBuf {
     let path = logged_job(folder, extra);
-    let job = fs::read_to_string(&path).unwrap().replace("\"microbatch\"", "\"operator\"");
-    fs::write(&path, job).unwrap();
+    edit(&path, &[("\"microbatch\"", "\"operator\"")]);
     path
 }
 

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::common::{begin_run, files, gpt_job, key, mlp_job};
+use crate::common::{begin_run, edit::edit, files, gpt_job, key, mlp_job};
 use crate::gpus::gpus;
 use tiebreak::arith::DType;
 use tiebreak::arith::philox::philox4x32_10;
@@ -308,8 +308,7 @@ fn native_products() {
 fn runs_in_small_buffers_write_the_same_files() {
     let folder = tempfile::tempdir().unwrap();
     let gpt = gpt_job(folder.path(), "operator", "");
-    let text = std::fs::read_to_string(&gpt).unwrap();
-    std::fs::write(&gpt, text.replace("steps = 8", "steps = 2")).unwrap();
+    edit(&gpt, &[("steps = 8", "steps = 2")]);
     for (job, bytes) in [(gpt, 1536), (mlp_job(folder.path(), "operator", 2, 2), 1024)] {
         let trained = |engine: &mut dyn Engine| {
             let disk = Disk::default();
@@ -331,8 +330,7 @@ fn runs_in_small_buffers_write_the_same_files() {
 fn logged_runs_in_small_buffers_replay() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "microbatch", "\n[rounding]\n");
-    let text = std::fs::read_to_string(&job).unwrap();
-    std::fs::write(&job, text.replace("steps = 8", "steps = 2")).unwrap();
+    edit(&job, &[("steps = 8", "steps = 2")]);
     with_buffers_of(1536, |gpu| {
         let disk = Disk::default();
         let own = tempfile::tempdir_in(folder.path()).unwrap();

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use common::edit::{edit, edited};
 use common::{gpt_job, key, sign, trained};
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Silent, audit, checks};
@@ -103,14 +104,10 @@ const OTHER: usize = 1 << 20;
 /// A model of several layers, so that the tensors of a micro-batch are many times those of one operator.
 fn deep_job(folder: &Path, granularity: &str) -> PathBuf {
     let path = gpt_job(folder, granularity, "");
-    let mut text = fs::read_to_string(&path).unwrap();
-    for (from, to) in
-        [("steps = 8", "steps = 2"), ("layers = 1", "layers = 6"), ("context = 12", "context = 64")]
-    {
-        assert!(text.contains(from));
-        text = text.replace(from, to);
-    }
-    fs::write(&path, text).unwrap();
+    edit(
+        &path,
+        &[("steps = 8", "steps = 2"), ("layers = 1", "layers = 6"), ("context = 12", "context = 64")],
+    );
     path
 }
 
@@ -281,7 +278,7 @@ fn job(bytes: &[u8]) {
 
 /// A game verdict about a small job in which time passed so often.
 fn verdict_of_events(count: u64) -> Vec<u8> {
-    let mut verdict = game_verdict(&HUGE.replace("width = 4096", "width = 8"));
+    let mut verdict = game_verdict(&edited(HUGE, &[("width = 4096", "width = 8")]));
     verdict.events = (0..count).map(Event::tick).collect();
     verdict.to_bytes()
 }
@@ -290,7 +287,7 @@ fn verdict_of_events(count: u64) -> Vec<u8> {
 fn hostile_files() -> Vec<Parser> {
     let frozen = |pattern: &str, count: usize| {
         let patterns = format!("{pattern:?},").repeat(count);
-        format!("frozen = [{patterns}]\n{}", HUGE.replace("width = 4096", "width = 8")).into_bytes()
+        format!("frozen = [{patterns}]\n{}", edited(HUGE, &[("width = 4096", "width = 8")])).into_bytes()
     };
     let mut files: Vec<Parser> = vec![
         ("a deep verdict", b"[".repeat(300_000), verdict),
@@ -342,7 +339,8 @@ fn hostile_files() -> Vec<Parser> {
 
 /// Programs, records and traces of the contract's own encoding.
 fn hostile_encodings() -> Vec<Parser> {
-    let small = Job::parse("job", &HUGE.replace("width = 4096", "width = 8")).unwrap().program(None).unwrap();
+    let small =
+        Job::parse("job", &edited(HUGE, &[("width = 4096", "width = 8")])).unwrap().program(None).unwrap();
     let mut files: Vec<Parser> = Vec::new();
     // Every count of a program, in place of which the greatest stands.
     let program = encode(&small);
@@ -359,8 +357,10 @@ fn hostile_encodings() -> Vec<Parser> {
         }));
     }
     files.push(("a trace", [0xff; 2000].to_vec(), |bytes| {
-        let program =
-            Job::parse("job", &HUGE.replace("width = 4096", "width = 8")).unwrap().program(None).unwrap();
+        let program = Job::parse("job", &edited(HUGE, &[("width = 4096", "width = 8")]))
+            .unwrap()
+            .program(None)
+            .unwrap();
         let _ = Trace::decode(&program, bytes);
     }));
     files

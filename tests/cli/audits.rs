@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Output;
 
+use crate::common::edit::{edit, edited};
 use crate::common::{gpt_job, trained};
 use crate::{output, path, tiebreak};
 
@@ -23,7 +24,7 @@ fn audited_by_two(folder: &Path, granularity: &str, cheat: Option<&str>) -> (Str
 fn reports_count_only_if_somebody_vouches_for_every_step() {
     let folder = tempfile::tempdir().unwrap();
     let (_, run, [alice, bob]) = audited_by_two(folder.path(), "step", None);
-    let [a, b, unsigned, edited] =
+    let [a, b, unsigned, changed] =
         ["a.json", "b.json", "c.json", "d.json"].map(|name| path(folder.path(), name));
     let audit = |args: &[&str]| {
         assert_eq!(output(&[&["audit", &run, "--engine", "cpu"], args].concat()).0, 0, "{args:?}")
@@ -60,25 +61,24 @@ fn reports_count_only_if_somebody_vouches_for_every_step() {
 
     // Edited by hand: with the signature malformed, without it nobody's word.
     let text = std::fs::read_to_string(&a).unwrap();
-    let wider = text.replacen("4\n    ]\n  ]", "8\n    ]\n  ]", 1);
-    assert_ne!(wider, text);
-    std::fs::write(&edited, &wider).unwrap();
-    merged(&[&edited], 4, &["it was changed after it was signed"]);
-    merged(&[&edited, "--unsigned"], 4, &["it was changed after it was signed"]);
+    let wider = edited(&text, &[("4\n    ]\n  ]", "8\n    ]\n  ]")]);
+    std::fs::write(&changed, &wider).unwrap();
+    merged(&[&changed], 4, &["it was changed after it was signed"]);
+    merged(&[&changed, "--unsigned"], 4, &["it was changed after it was signed"]);
     let stripped = wider[..wider.find(",\n  \"auditor\"").unwrap()].to_string() + "\n}\n";
-    std::fs::write(&edited, &stripped).unwrap();
-    merged(&[&edited, &a], 3, &["4 of 8 steps"]);
+    std::fs::write(&changed, &stripped).unwrap();
+    merged(&[&changed, &a], 3, &["4 of 8 steps"]);
     // Steps that the run does not have, more than could be listed one by one.
-    let endless = stripped.replacen("8\n    ]\n  ]", "4294967295\n    ]\n  ]", 1);
+    let endless = edited(&stripped, &[("8\n    ]\n  ]", "4294967295\n    ]\n  ]")]);
     for (text, exit) in [("{\"replayed\":[]}", 3), ("", 3), (endless.as_str(), 3)] {
-        std::fs::write(&edited, text).unwrap();
-        merged(&[&edited], exit, &["no report counts"]);
-        merged(&[&edited, "--unsigned"], 4, &[]);
+        std::fs::write(&changed, text).unwrap();
+        merged(&[&changed], exit, &["no report counts"]);
+        merged(&[&changed, "--unsigned"], 4, &[]);
     }
     // A finished report of a part, and one without an outcome.
-    let without = stripped.replacen("\"result\": \"matches\"", "", 1);
-    std::fs::write(&edited, without).unwrap();
-    merged(&[&edited, "--unsigned"], 4, &["result"]);
+    let without = edited(&stripped, &[("\"result\": \"matches\"", "")]);
+    std::fs::write(&changed, without).unwrap();
+    merged(&[&changed, "--unsigned"], 4, &["result"]);
 }
 
 #[test]
@@ -143,7 +143,8 @@ fn a_run_is_held_to_what_was_ordered_and_its_files_to_its_records() {
     );
     told(&["verify", &run], 0, &["not checked: whether the job is the one that was ordered"]);
     let other = path(folder.path(), "other.toml");
-    std::fs::write(&other, std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 9")).unwrap();
+    std::fs::copy(&job, &other).unwrap();
+    edit(&other, &[("steps = 8", "steps = 9")]);
     told(&["verify", &run, "--expect-job", &other], 1, &["(ordered | run): steps: 9 | 8"]);
     told(&["audit", &run, "--expect-data", &"0".repeat(64)], 1, &["the run is of other data"]);
 

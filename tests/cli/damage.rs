@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::common::{files, gpt_job, trained};
+use crate::common::{edit::edit, files, gpt_job, trained};
 use crate::{output, path};
 
 /// What an audit of the first two steps makes of a damaged file.
@@ -46,9 +46,7 @@ fn every_damaged_file_is_named_by_an_audit_that_did_not_need_it() {
     let folder = tempfile::tempdir().unwrap();
     let extra = "\n[rounding]\n\n[evaluation]\nevery = 8\nfiles = [\"valid.txt\"]\n";
     let job = gpt_job(folder.path(), "operator", extra);
-    let text = std::fs::read_to_string(&job).unwrap();
-    std::fs::write(&job, text.replace("kind = \"bytes\"", "kind = \"bytes\"\nvalidation_split = 0.5"))
-        .unwrap();
+    edit(&job, &[("kind = \"bytes\"", "kind = \"bytes\"\nvalidation_split = 0.5")]);
     std::fs::write(folder.path().join("text.txt"), "to be or not to be, ".repeat(20_000)).unwrap();
     std::fs::write(folder.path().join("valid.txt"), "that is the question").unwrap();
     let run = path(folder.path(), "run");

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{gpt_job, output, path};
+use super::{edit, edited, gpt_job, output, path};
 
 fn json(args: &[&str]) -> (i32, Value) {
     let (code, stdout, stderr) = output(&[args, &["--json"]].concat());
@@ -59,8 +59,7 @@ fn a_run_evaluates_itself_and_anybody_else_finds_the_same_bits() {
     assert_eq!(number(&other["found"]["loss"]), number(&metrics[7]["evaluation_loss"]), "that of step 6");
     let text = fs::read_to_string(&report).unwrap();
     let hits = found["hits"].as_u64().unwrap();
-    fs::write(&report, text.replace(&format!("\"hits\": {hits}"), &format!("\"hits\": {}", hits + 1)))
-        .unwrap();
+    edit(&report, &[(&format!("\"hits\": {hits}"), &format!("\"hits\": {}", hits + 1))]);
     let (code, other) = json(&["eval", &run, "--expect", &report]);
     assert_eq!((code, &other["differs"]), (1, &serde_json::json!(["hits"])), "{other}");
     fs::write(&report, &text[..text.len() / 2]).unwrap();
@@ -127,7 +126,7 @@ batch = { micro_batch = 4 }
     // The last half of the samples, where the job keeps it.
     fs::write(
         at.join("job.toml"),
-        job.replace("labels = \"labels\"", "labels = \"labels\", validation_split = 0.5"),
+        edited(job, &[("labels = \"labels\"", "labels = \"labels\", validation_split = 0.5")]),
     )
     .unwrap();
     let (code, kept) = json(&["eval", &model, "--job", &job_path]);

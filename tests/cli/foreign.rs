@@ -7,6 +7,7 @@ use tiebreak::run::architectures;
 use tiebreak::run::checkpoint;
 use tiebreak::run::disk::Disk;
 
+use crate::common::edit::{edit, edited};
 use crate::common::{begin_run, trained};
 use crate::output;
 use crate::released::{GPT2_CONFIG, command, gpt2_tensors, imported, stored};
@@ -106,16 +107,14 @@ fn prefixes_of_wrapped_models_are_taken_off() {
         let (_, stdout, _) = output(&["import", folder.path().join(name).to_str().unwrap()]);
         assert!(stdout.contains(&format!("every tensor's name begins with {prefix},")), "{stdout}");
         // Without the key the error names it.
-        fs::write(&job, text.replace(&format!("prefix = \"{prefix}\"\n"), "")).unwrap();
+        fs::write(&job, edited(&text, &[(&format!("prefix = \"{prefix}\"\n"), "")])).unwrap();
         let begun = begin_run(&Disk::default(), &job, &folder.path().join(name).join("again"));
         let error = begun.map(|run| run.id).unwrap_err().to_string();
         assert!(error.contains(&format!("init.prefix = \"{prefix}\"")), "{error}");
     }
     // An export has the names that the library gives.
     let job = folder.path().join("both/job.toml");
-    let text = fs::read_to_string(folder.path().join("both/job.toml")).unwrap();
-    fs::write(&job, text.replace("names = \"hf\"\n", "names = \"hf\"\nprefix = \"_orig_mod.module.\"\n"))
-        .unwrap();
+    edit(&job, &[("names = \"hf\"\n", "names = \"hf\"\nprefix = \"_orig_mod.module.\"\n")]);
     trained(&job, &folder.path().join("both/trained"), None);
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
     let (code, said) = command(&["export", &at("both/trained"), "--step", "0", "--output", &at("out")]);
@@ -128,10 +127,8 @@ fn prefixes_of_wrapped_models_are_taken_off() {
     let files = [("config.json", GPT2_CONFIG.as_bytes()), ("model.safetensors", &stored(&tensors)[..])];
     let said = imported(&folder.path().join("some"), &files).unwrap_err();
     assert!(said.contains("no file has the parameters transformer.h.0.ln_1.bias"), "{said}");
-    let long = fs::read_to_string(&plain).unwrap();
-    let long =
-        long.replace("names = \"hf\"\n", &format!("names = \"hf\"\nprefix = \"{}\"\n", "m".repeat(257)));
-    fs::write(&plain, long).unwrap();
+    let long = format!("names = \"hf\"\nprefix = \"{}\"\n", "m".repeat(257));
+    edit(&plain, &[("names = \"hf\"\n", &long)]);
     let (code, said) = command(&["job", "check", plain.to_str().unwrap()]);
     assert!(code == 2 && said.contains("at most 256 bytes"), "{code} {said}");
 }
@@ -259,13 +256,13 @@ fn networks_are_imported_by_timms_configuration_or_by_name() {
             "module.layer1.0.conv1.weight is F32 [64, 64, 3, 3], the program has F32 [64, 64, 1, 1]",
         ),
         (
-            Some(timm.replace("resnet34", "resnet34d")),
+            Some(edited(timm, &[("resnet34", "resnet34d")])),
             &[],
             "is timm's \\\"resnet34d\\\"; of timm's networks these can be imported: resnet18",
         ),
-        (Some(timm.replace("\"avg\"", "\"\"")), &[], "global_pool"),
+        (Some(edited(timm, &[("\"avg\"", "\"\"")])), &[], "global_pool"),
         (
-            Some(timm.replace("\"num_features\"", "\"model_args\":{\"stem_type\":\"deep\"},\"n\"")),
+            Some(edited(timm, &[("\"num_features\"", "\"model_args\":{\"stem_type\":\"deep\"},\"n\"")])),
             &[],
             "stem_type",
         ),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{files, gpt_job, sign_again, trained};
+use crate::common::{edit::edit, files, gpt_job, sign_again, trained};
 use crate::{output, path, tiebreak};
 
 /// Whatever is wrong with a run, every command that reads one ends with an exit code of its own and a sentence.
@@ -10,8 +10,7 @@ use crate::{output, path, tiebreak};
 fn no_command_panics_on_a_damaged_run() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "microbatch", "[rounding]\n");
-    let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 2");
-    std::fs::write(&job, text).unwrap();
+    edit(&job, &[("steps = 8", "steps = 2")]);
     let out = path(folder.path(), "run");
     let run = trained(&job, Path::new(&out), None);
     let (verdict, picture) = (path(folder.path(), "verdict.json"), path(folder.path(), "margins.svg"));
@@ -110,11 +109,9 @@ fn foreign_text_gives_a_terminal_no_orders() {
     std::fs::create_dir(&inner).unwrap();
     let job = gpt_job(&inner, "operator", "");
     std::fs::rename(inner.join("text.txt"), inner.join(NAME)).unwrap();
-    let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 3");
     let escaped = NAME.replace('\u{1b}', "\\u001b").replace('\u{7}', "\\u0007").replace('\n', "\\n");
-    let text =
-        text.replace("\"text.txt\"", &format!("\"{}\"\ncopy = false", escaped.replace('\u{9b}', "\\u009b")));
-    std::fs::write(&job, &text).unwrap();
+    let named = format!("\"{}\"\ncopy = false", escaped.replace('\u{9b}', "\\u009b"));
+    edit(&job, &[("steps = 8", "steps = 3"), ("\"text.txt\"", &named)]);
     let run = trained(&job, &inner.join("run"), Some("operator@2"));
     std::fs::write(run.layout.root.join(NAME), "").unwrap();
     let [at, verdict] = ["run", "verdict.json"].map(|name| path(&inner, name));

@@ -10,7 +10,7 @@ use tiebreak::run::JobFiles;
 use tiebreak::run::checked::Checked;
 use tiebreak::run::data::JobData;
 
-use super::common::many_files_job;
+use super::common::{edit::edit, many_files_job};
 use super::{output, path};
 
 /// Data files of the names that the table of keys has as examples: a few samples each.
@@ -317,9 +317,7 @@ fn pointers_and_wide_letters_are_no_bytes() {
     for (bytes, why) in [(POINTER, "git lfs pull"), (&wide, "UTF-16")] {
         fs::write(folder.path().join("ids.bin"), bytes).unwrap();
         let job = tokens_job(folder.path(), "ids.bin", "u16", 512);
-        let text = fs::read_to_string(&job).unwrap();
-        let text = text.replace("\"tokens\"", "\"bytes\"").replace(", dtype = \"u16\"", "");
-        fs::write(&job, text).unwrap();
+        edit(&job, &[("\"tokens\"", "\"bytes\""), (", dtype = \"u16\"", "")]);
         let (code, _, stderr) = output(&["job", "check", &job]);
         assert!(code == 4 && stderr.contains(why), "{why}: {code} {stderr}");
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::common::edit::{edit, edited};
 use crate::common::{gpt_job, mlp_job, trained, trained_on};
 use tiebreak::audit::{checks, reference_step};
 use tiebreak::engine::cpu::Cpu;
@@ -163,10 +164,8 @@ fn thresholds_beyond_what_kernels_need_bind_nobody() {
     let folder = tempfile::tempdir().unwrap();
     let job = |rounding: &str, micro_batch: u32| {
         let path = gpt_job(folder.path(), "microbatch", &format!("[rounding]\n{rounding}\n"));
-        let text = std::fs::read_to_string(&path).unwrap();
         let batch = format!("micro_batch = {micro_batch}\n");
-        std::fs::write(&path, text.replace("micro_batch = 2\n", &batch).replace("steps = 8", "steps = 2"))
-            .unwrap();
+        edit(&path, &[("micro_batch = 2\n", &batch), ("steps = 8", "steps = 2")]);
         path.to_str().unwrap().to_string()
     };
     let run = path(folder.path(), "run");
@@ -200,9 +199,7 @@ fn thresholds_beyond_what_kernels_need_bind_nobody() {
 fn steered_weight_gradients_do_not_match() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "microbatch", "[rounding]\n");
-    let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 3");
-    std::fs::write(&job, text.replace("context = 12", "context = 32").replace("width = 16", "width = 64"))
-        .unwrap();
+    edit(&job, &[("steps = 8", "steps = 3"), ("context = 12", "context = 32"), ("width = 16", "width = 64")]);
     let audited = |cheat: &str| {
         let run = path(folder.path(), cheat);
         let engine = &mut Cpu::new(2).unwrap();
@@ -238,7 +235,7 @@ fn calibration_prints_a_table_that_a_job_takes() {
     assert_eq!(code, 0, "{stderr}");
     // Written in place of what is there, as often as it is asked for, and into an inline table.
     let inline =
-        text.replace("\n[rounding]\n", "").replace("steps = 8", "steps = 8\nrounding = { bits = 16 }");
+        edited(&text, &[("\n[rounding]\n", ""), ("steps = 8", "steps = 8\nrounding = { bits = 16 }")]);
     for before in [format!("{text}\n{table}"), inline] {
         std::fs::write(&job, before).unwrap();
         let mut calibrate = Command::new(env!("CARGO_BIN_EXE_tiebreak"));

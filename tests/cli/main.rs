@@ -23,6 +23,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use common::edit::{edit, edited};
 use common::{files, gpt_job, program_job, sign_again, step_mut, trained};
 
 fn tiebreak(args: &[&str]) -> Command {
@@ -73,13 +74,13 @@ fn the_demo_convicts_and_its_verdict_is_checked_from_the_file() {
     assert_eq!(checked["decided"], "element", "{stdout}");
     assert!(checked["checked"].as_array().unwrap().len() >= 6, "{stdout}");
     let text = std::fs::read_to_string(&verdict).unwrap();
-    let edited = format!("{dir}/edited.json");
-    std::fs::write(&edited, text.replacen("\"tile\":0", "\"tile\":1", 1)).unwrap();
-    assert_eq!(check(&edited).0, 4);
+    let other = format!("{dir}/edited.json");
+    std::fs::write(&other, edited(&text, &[("\"tile\":0", "\"tile\":1")])).unwrap();
+    assert_eq!(check(&other).0, 4);
 
     let (honest, cheated) = (format!("{dir}/honest"), format!("{dir}/cheated"));
     // The engine here is right, so it has not the bytes that the cheat committed.
-    let disclose = ["verdict", "disclose", &verdict, "--run", &cheated, "--out", &edited, "--engine", "cpu"];
+    let disclose = ["verdict", "disclose", &verdict, "--run", &cheated, "--out", &other, "--engine", "cpu"];
     assert_eq!(output(&disclose).0, 3);
     assert_eq!(output(&["verify", &honest, "--trainer-key", &public]).0, 0);
     assert_eq!(output(&["audit", &honest, "--steps", "1..3"]).0, 0);
@@ -186,7 +187,7 @@ fn a_job_error_names_key_and_line() {
     let job = gpt_job(folder.path(), "microbatch", "");
     let job = job.to_str().unwrap();
     assert_eq!(output(&["job", "check", job]).0, 0);
-    std::fs::write(job, std::fs::read_to_string(job).unwrap().replace("heads = 2", "heads = 3")).unwrap();
+    edit(job, &[("heads = 2", "heads = 3")]);
     let (code, _, stderr) = output(&["job", "check", job]);
     assert_eq!(code, 2);
     assert!(stderr.contains("job.toml:10: model.width: must be a multiple of heads (3)"), "{stderr}");
@@ -198,8 +199,7 @@ fn a_killed_trainer_resumes_to_the_same_run() {
     const KILLS: u64 = 100;
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "operator", "");
-    let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 60");
-    std::fs::write(&job, text).unwrap();
+    edit(&job, &[("steps = 8", "steps = 60")]);
     let key = path(folder.path(), "key");
     assert_eq!(output(&["key", "new", &key, "--name", "trainer.example"]).0, 0);
     let mut kills = 0;
@@ -311,10 +311,9 @@ fn a_program_is_exported_shown_drawn_and_trained() {
 fn a_command_line_is_meant_as_a_whole() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "microbatch", "");
-    let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 2");
-    std::fs::write(&job, &text).unwrap();
+    let text = edit(&job, &[("steps = 8", "steps = 2")]);
     let other = path(folder.path(), "other.toml");
-    std::fs::write(&other, text.replace("every = 2", "every = 1")).unwrap();
+    std::fs::write(&other, edited(&text, &[("\nevery = 2", "\nevery = 1")])).unwrap();
     let (job, run, key) = (job.to_str().unwrap(), path(folder.path(), "run"), path(folder.path(), "key"));
     assert_eq!(output(&["key", "new", &key, "--name", "trainer.example"]).0, 0);
     let public = format!("{key}.pub");

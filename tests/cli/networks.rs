@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::common::trained;
+use crate::common::{edit::edited, trained};
 use crate::output;
 use crate::released::{gpt2_tensors, stored};
 
@@ -44,9 +44,8 @@ fn import_says_how_released_networks_expect_pixels() {
     let folder = tempfile::tempdir().unwrap();
     let released = resnet_folder(folder.path());
     let config = fs::read_to_string(released.join("config.json")).unwrap();
-    assert!(config.contains("\"normalize\": \"none\""), "{config}");
-    let unsaid = config.replace("\"normalize\": \"none\",", "");
-    let own = config.replace("\"normalize\": \"none\"", "\"image_mean\": [0.5], \"image_std\": [0.25]");
+    let unsaid = edited(&config, &[("\"normalize\": \"none\",", "")]);
+    let own = edited(&config, &[("\"normalize\": \"none\"", "\"image_mean\": [0.5], \"image_std\": [0.25]")]);
     let processor =
         r#"{ "do_normalize": true, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6], "size": 8 }"#;
     let off = r#"{ "do_normalize": false }"#;
@@ -120,7 +119,7 @@ fn a_released_network_is_tuned_for_other_classes() {
         written.contains("reinitialize = [\"head.*\"]\n") && written.contains("classes = 4\n"),
         "{written}"
     );
-    let short = written.replace("steps = 100", "steps = 2").replace("warmup = 10", "warmup = 0");
+    let short = edited(&written, &[("steps = 100", "steps = 2"), ("warmup = 10", "warmup = 0")]);
     fs::write(&job, &short).unwrap();
     let (job, root) = (text(&job), text(folder.path()));
     let (code, stdout, stderr) = output(&["job", "check", &job, "--data-root", &root]);
@@ -130,7 +129,7 @@ fn a_released_network_is_tuned_for_other_classes() {
     );
     assert!(!stderr.contains("how pixels are normalised"), "{stderr}");
     // Without the key the check warns, and the program is another.
-    fs::write(out.join("job.toml"), short.replace("normalize = \"imagenet\"\n", "")).unwrap();
+    fs::write(out.join("job.toml"), edited(&short, &[("normalize = \"imagenet\"\n", "")])).unwrap();
     let (code, other, stderr) = output(&["job", "check", &job, "--data-root", &root]);
     assert!(code == 0 && stderr.contains("does not say how pixels are normalised"), "{stderr}");
     let program = |said: &str| said.lines().find(|line| line.starts_with("program ")).unwrap().to_string();

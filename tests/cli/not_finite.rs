@@ -4,17 +4,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::common::{gpt_job, logistic_job};
+use crate::common::{edit::edit, gpt_job, logistic_job};
 use crate::{output, path};
 
-/// A copy of a job file with something replaced.
+/// The job file with something replaced.
 fn with(job: &Path, changes: &[(&str, &str)]) -> String {
-    let mut text = std::fs::read_to_string(job).unwrap();
-    for (from, to) in changes {
-        assert!(text.contains(from), "{from}: {text}");
-        text = text.replace(from, to);
-    }
-    std::fs::write(job, text).unwrap();
+    edit(job, changes);
     job.to_str().unwrap().to_string()
 }
 

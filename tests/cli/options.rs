@@ -18,7 +18,7 @@ use tiebreak::engine::cpu::Cpu;
 use tiebreak::party::{Party, play};
 use tiebreak::run::dir::Run;
 
-use crate::common::{gpt_job, key, npy, trained};
+use crate::common::{edit::edited, gpt_job, key, npy, trained};
 use crate::tiebreak;
 
 /// What all commands take alike.
@@ -176,13 +176,8 @@ impl World {
 
     /// A job of eight steps with changes, and a run of it.
     fn trained(&self, name: &str, changes: &[(&str, &str)], cheat: Option<&str>) -> Run {
-        let mut text = fs::read_to_string(self.path("job.toml")).unwrap();
-        for (from, to) in changes {
-            assert!(text.contains(from), "{from}");
-            text = text.replacen(from, to, 1);
-        }
         let job = self.path(&format!("{name}.toml"));
-        fs::write(&job, text).unwrap();
+        fs::write(&job, edited(&fs::read_to_string(self.path("job.toml")).unwrap(), changes)).unwrap();
         trained(&job, &self.path(name), cheat)
     }
 
@@ -239,8 +234,7 @@ impl World {
     fn files(&self) {
         let job = fs::read_to_string(self.path("job.toml")).unwrap();
         let changed = |name: &str, from: &str, to: &str| {
-            assert!(job.contains(from));
-            fs::write(self.path(name), job.replacen(from, to, 1)).unwrap();
+            fs::write(self.path(name), edited(&job, &[(from, to)])).unwrap();
         };
         changed("other.toml", "steps = 8", "steps = 9");
         changed("nan.toml", "peak = 1e-2\nwarmup = 3\nfloor = 1e-3", "peak = 1e38\nwarmup = 0\nfloor = 1e38");

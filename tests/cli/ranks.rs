@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{self, begin_run, files, gpt_job, key, mlp_job, trained};
+use crate::common::{self, begin_run, edit::edit, files, gpt_job, key, mlp_job, trained};
 use tiebreak::commit::record::StepRecord;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::session::Session;
@@ -90,7 +90,7 @@ fn address() -> String {
 }
 
 fn steps(job: PathBuf, from: &str, to: &str) -> PathBuf {
-    std::fs::write(&job, std::fs::read_to_string(&job).unwrap().replace(from, to)).unwrap();
+    edit(&job, &[(from, to)]);
     job
 }
 

@@ -12,6 +12,7 @@ use tiebreak::run::disk::Disk;
 use tiebreak::run::{checkpoint, initial};
 use tiebreak::train::{Silent, train};
 
+use crate::common::edit::{edit, edited};
 use crate::common::{batch_norm_job, begin_run, key, trained};
 use crate::output;
 
@@ -78,13 +79,15 @@ pub fn imported(folder: &Path, files: &[(&str, &[u8])]) -> Result<PathBuf, Strin
         return Err(said);
     }
     fs::write(folder.join("text.txt"), "a text of tokens. ".repeat(20)).unwrap();
-    let text = fs::read_to_string(&job).unwrap();
-    let text = text.replace("steps = 100", "steps = 1").replace("micro_batches = 8", "micro_batches = 1");
-    let text = text.replace(
-        "kind = \"tokens\"\npath = \"tokens.npy\"\ndtype = \"u16\"",
-        "kind = \"bytes\"\npath = \"text.txt\"",
+    let tokens = "kind = \"tokens\"\npath = \"tokens.npy\"\ndtype = \"u16\"";
+    edit(
+        &job,
+        &[
+            ("steps = 100", "steps = 1"),
+            ("micro_batches = 8", "micro_batches = 1"),
+            (tokens, "kind = \"bytes\"\npath = \"text.txt\""),
+        ],
     );
-    fs::write(&job, text).unwrap();
     Ok(job)
 }
 
@@ -290,8 +293,7 @@ fn released_folders_that_do_not_fit_are_refused() {
 fn exported_batch_norms_count_their_batches() {
     let folder = tempfile::tempdir().unwrap();
     let job = batch_norm_job(folder.path(), "step", 2);
-    let text = fs::read_to_string(&job).unwrap().replace("blocks = 1,", "blocks = 1, order = \"post\",");
-    fs::write(&job, text).unwrap();
+    edit(&job, &[("blocks = 1,", "blocks = 1, order = \"post\",")]);
     trained(&job, &folder.path().join("run"), None);
     let run = folder.path().join("run").display().to_string();
     for step in ["0", "3"] {
@@ -396,7 +398,7 @@ fn what_makes_a_model_usable_is_kept() {
     let from = next.find("[init]").unwrap()..next.find("[model]").unwrap();
     fs::write(
         path("next.toml"),
-        next.replace(&next[from], "[init]\nrun = \"run\"\n\n").replace("text.txt", "gpt2/text.txt"),
+        edited(&next, &[(&next[from], "[init]\nrun = \"run\"\n\n"), ("text.txt", "gpt2/text.txt")]),
     )
     .unwrap();
     trained(&path("next.toml"), &path("next"), None);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::gpt_job;
+use crate::common::{edit::edit, gpt_job};
 use crate::{output, path, same_as_without_interruption, tiebreak};
 
 /// Waits until a run has lines of metrics, then signals a process of it.
@@ -41,9 +41,7 @@ fn child_of(parent: u32) -> Option<u32> {
 fn a_trainer_that_is_asked_to_stop_leaves_a_checkpoint_and_resumes_to_the_same_run() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "microbatch", "");
-    let text = std::fs::read_to_string(&job).unwrap();
-    std::fs::write(&job, text.replace("steps = 8", "steps = 150").replace("every = 2", "every = 140"))
-        .unwrap();
+    edit(&job, &[("steps = 8", "steps = 150"), ("\nevery = 2", "\nevery = 140")]);
     let key = path(folder.path(), "my key");
     assert_eq!(output(&["key", "new", &key, "--name", "trainer.example"]).0, 0);
     for (name, signal, ranks) in
@@ -82,9 +80,7 @@ fn a_trainer_that_is_asked_to_stop_leaves_a_checkpoint_and_resumes_to_the_same_r
 fn a_trainer_whose_time_is_up_leaves_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "step", "");
-    let text = std::fs::read_to_string(&job).unwrap();
-    std::fs::write(&job, text.replace("steps = 8", "steps = 90000").replace("every = 2", "every = 90000"))
-        .unwrap();
+    edit(&job, &[("steps = 8", "steps = 90000"), ("\nevery = 2", "\nevery = 90000")]);
     let (job, out) = (job.to_str().unwrap(), path(folder.path(), "run"));
     assert_eq!(output(&["train", job, "--out", &out, "--max-time", "0"]).0, 3);
     let (code, _, stderr) = output(&["train", job, "--out", &out, "--max-memory", "1"]);
@@ -112,13 +108,11 @@ fn a_trainer_whose_time_is_up_leaves_a_checkpoint() {
 fn asking_twice_ends_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "step", "");
-    let text = std::fs::read_to_string(&job).unwrap();
     // Steps of the reference that take longer than the two signals are apart.
-    let text = text
-        .replace("context = 12", "context = 96")
-        .replace("layers = 1", "layers = 4")
-        .replace("width = 16", "width = 64");
-    std::fs::write(&job, text).unwrap();
+    edit(
+        &job,
+        &[("context = 12", "context = 96"), ("layers = 1", "layers = 4"), ("width = 16", "width = 64")],
+    );
     let out = path(folder.path(), "run");
     let mut child = started(&["train", job.to_str().unwrap(), "--out", &out, "--engine", "reference"]);
     let id = child.id();

@@ -1,12 +1,15 @@
 //! What several test files need: tiny jobs on disk and runs of them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod edit;
 #[cfg(feature = "cuda")]
 pub mod shim;
 
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+use edit::{edit, edited};
 
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
@@ -83,7 +86,7 @@ pub fn program_job(folder: &Path, granularity: &str, extra: &str) -> PathBuf {
     let described =
         |part: &&str| ["[model]", "[optimizer]", "[batch]"].iter().all(|table| !part.starts_with(table));
     let parts: Vec<&str> = text.split("\n\n").filter(described).collect();
-    let text = parts.join("\n\n").replace("clip_norm = 1.0", "program = \"gpt.program\"");
+    let text = edited(&parts.join("\n\n"), &[("clip_norm = 1.0", "program = \"gpt.program\"")]);
     std::fs::write(&path, text).unwrap();
     path
 }
@@ -119,10 +122,14 @@ commit = {{ granularity = "{granularity}" }}
 /// [`resnet_job`] with batch normalisation, of so many micro-batches.
 pub fn batch_norm_job(folder: &Path, granularity: &str, micro_batches: u32) -> PathBuf {
     let path = resnet_job(folder, granularity, "checkpoint = { every = 1 }");
-    let text = fs::read_to_string(&path).unwrap();
-    let text = text.replace("classes = 10", "classes = 10, norm = \"batch\", norm_momentum = 0.25");
-    let text = text.replace("micro_batches = 2", &format!("micro_batches = {micro_batches}"));
-    fs::write(&path, text).unwrap();
+    let micro_batches = format!("micro_batches = {micro_batches}");
+    edit(
+        &path,
+        &[
+            ("classes = 10", "classes = 10, norm = \"batch\", norm_momentum = 0.25"),
+            ("micro_batches = 2", &micro_batches),
+        ],
+    );
     path
 }
 

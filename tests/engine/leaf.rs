@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::edit::edited;
 use tiebreak::arith::DType;
 use tiebreak::arith::words::bytes_from_words;
 use tiebreak::commit::digest::Digest;
@@ -138,8 +139,8 @@ fn every_tile_of_a_step_of_a_residual_network_follows_from_the_recorded_slices()
 fn every_tile_of_a_step_with_batch_normalisation_follows_from_the_recorded_slices() {
     for micro_batches in ["", ", micro_batches = 3"] {
         let batches = format!("micro_batch = 4{micro_batches}");
-        let job = RESNET.replace("classes = 4", "classes = 4, norm = \"batch\", convolution = 2");
-        let job = job.replace("micro_batch = 4, micro_batches = 2", &batches);
+        let norm = ("classes = 4", "classes = 4, norm = \"batch\", convolution = 2");
+        let job = edited(RESNET, &[norm, ("micro_batch = 4, micro_batches = 2", &batches)]);
         every_tile_follows(&format!("{job}loss = {{ ignore = 2 }}"));
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::edit::edited;
 use tiebreak::dispute::size::worst_leaf_bytes;
 use tiebreak::job::Job;
 use tiebreak::program::graph::{Graph, Node, TensorId};
@@ -120,7 +121,7 @@ fn leaves_of_a_residual_network_are_kilobytes() {
     let text = std::fs::read_to_string("assets/jobs/cifar-resnet.toml").unwrap();
     let program = |text: &str| Job::parse("job", text).unwrap().program(None).unwrap();
     are_kilobytes(&program(&text), &UNCUT);
-    are_kilobytes(&program(&text.replace("classes = 10", "classes = 10\nconvolution = 2")), &UNCUT);
+    are_kilobytes(&program(&edited(&text, &[("classes = 10", "classes = 10\nconvolution = 2")])), &UNCUT);
     let cut = format!("{text}\n[digits.class.conv_dw]\ndigits_a = 3\ndigits_b = 3\nblock = 4096\n");
     are_kilobytes(&program(&cut), &[]);
 }

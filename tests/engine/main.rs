@@ -2,6 +2,9 @@
 //! that they run on other processors and without vector paths too (`.ci/run`, `.ci/cross`).
 
 mod cpu_engine;
+#[allow(dead_code, reason = "no test here edits a file")]
+#[path = "../common/edit.rs"]
+mod edit;
 mod elementary;
 mod gradients;
 mod hostile_jobs;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{self, gpt_job, key, trained};
+use crate::common::{self, edit::edit, gpt_job, key, trained};
 use tiebreak::audit::disputed_step::disclosed_tile;
 use tiebreak::audit::ground::{Differences, Ground, RecordField};
 use tiebreak::audit::localise::Difference;
@@ -388,12 +388,7 @@ fn every_edited_file_is_a_clear_error() {
     has(error(&|run| flip(&run.layout.head(10), 20)), "head");
     has(
         error(&|run| {
-            let text = std::fs::read_to_string(run.layout.run_json()).unwrap();
-            std::fs::write(
-                run.layout.run_json(),
-                text.replace("\"root\"", "\"name\": \"../job.toml\", \"root\""),
-            )
-            .unwrap();
+            edit(run.layout.run_json(), &[("\"root\"", "\"name\": \"../job.toml\", \"root\"")]);
         }),
         "unknown field `name`",
     );
@@ -401,17 +396,13 @@ fn every_edited_file_is_a_clear_error() {
     has(error(&|run| flip(&run.layout.data_tree(0), 9)), "it is not the tree of the file");
     has(
         error(&|run| {
-            let text = std::fs::read_to_string(run.layout.run_json()).unwrap();
-            std::fs::write(run.layout.run_json(), text.replace("tiebreak-contract-2", "tiebreak-contract-1"))
-                .unwrap();
+            edit(run.layout.run_json(), &[("tiebreak-contract-2", "tiebreak-contract-1")]);
         }),
         "a draft under which nothing was published",
     );
     has(
         error(&|run| {
-            let text = std::fs::read_to_string(run.layout.run_json()).unwrap();
-            std::fs::write(run.layout.run_json(), text.replace("tiebreak-contract-2", "tiebreak-contract-0"))
-                .unwrap();
+            edit(run.layout.run_json(), &[("tiebreak-contract-2", "tiebreak-contract-0")]);
         }),
         "it follows \"tiebreak-contract-0\"",
     );

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::common::edit::{edit, edited};
 use crate::common::{files, gpt_job, key, sign, sign_again, step_mut, trained};
 use tiebreak::audit::checks::{self, Checked};
 use tiebreak::audit::ground::Ground;
@@ -135,8 +136,7 @@ fn records_that_contradict_the_job_diverge_without_a_replay() {
 fn a_program_that_is_not_the_jobs_is_refused() {
     let (run, _folder) = finished("microbatch");
     let path = run.layout.run_json();
-    let text = fs::read_to_string(&path).unwrap();
-    fs::write(&path, text.replace(&run.file.program.to_string(), &OTHER.to_string())).unwrap();
+    edit(&path, &[(&run.file.program.to_string(), &OTHER.to_string())]);
     assert!(error(&run).contains("the program digest is not that of the job"));
 }
 
@@ -161,8 +161,7 @@ fn every_run_carries_its_program() {
 fn the_program_serves_where_the_model_kind_is_unknown() {
     let (run, _folder) = finished("microbatch");
     let json = fs::read_to_string(run.layout.run_json()).unwrap();
-    let job = run.job_text.replace("kind = \"gpt\"", "kind = \"gpt9\"\nwhirls = 3");
-    assert_ne!(job, run.job_text);
+    let job = edited(&run.job_text, &[("kind = \"gpt\"", "kind = \"gpt9\"\nwhirls = 3")]);
     let open = |program: Option<&Program>| {
         Run::from_texts(run.layout.clone(), &json, &job, program.map(encode))
             .map_err(|error| error.to_string())
@@ -481,9 +480,7 @@ fn every_entry_point(root: &Path) {
 fn no_call_panics_on_a_damaged_run() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "operator", "[rounding]\n");
-    let text =
-        fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 3").replace("every = 2", "every = 1");
-    fs::write(&job, text).unwrap();
+    edit(&job, &[("steps = 8", "steps = 3"), ("\nevery = 2", "\nevery = 1")]);
     let root = folder.path().join("run");
     let run = trained(&job, &root, Some("operator@2"));
     for (name, whole) in files(&root) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::common::{self, gpt_job, key, program_job, trained};
+use crate::common::{self, edit::edited, gpt_job, key, program_job, trained};
 use tiebreak::arith::words::bytes_of;
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
@@ -55,11 +55,9 @@ fn trained_by(who: u8, engine: &mut dyn Engine, job: &Path, out: &Path) -> Run {
 }
 
 /// The job with `from` replaced by `to`, as another file.
-fn edited(job: &Path, name: &str, from: &str, to: &str) -> PathBuf {
-    let text = fs::read_to_string(job).unwrap();
-    assert!(text.contains(from), "{from} is not in the job");
+fn another(job: &Path, name: &str, from: &str, to: &str) -> PathBuf {
     let path = job.with_file_name(name);
-    fs::write(&path, text.replace(from, to)).unwrap();
+    fs::write(&path, edited(&fs::read_to_string(job).unwrap(), &[(from, to)])).unwrap();
     path
 }
 
@@ -84,8 +82,15 @@ fn two_trainers_of_one_computation_write_one_transcript() {
     fs::create_dir(&elsewhere).unwrap();
     fs::copy(folder.path().join("text.txt"), elsewhere.join("other.txt")).unwrap();
     let text = fs::read_to_string(&job).unwrap();
-    let text = text.replace("text.txt", "other.txt").replace("head_every = 3", "head_every = 5");
-    let text = text.replace("every = 2", "every = 4").replace("peak = 1e-2", "peak = 0.01");
+    let text = edited(
+        &text,
+        &[
+            ("text.txt", "other.txt"),
+            ("head_every = 3", "head_every = 5"),
+            ("\nevery = 2", "\nevery = 4"),
+            ("peak = 1e-2", "peak = 0.01"),
+        ],
+    );
     let other = elsewhere.join("mine.toml");
     fs::write(&other, format!("# my own\n{text}")).unwrap();
 
@@ -152,7 +157,7 @@ fn a_run_that_is_not_finished_is_shorter() {
 fn of_two_computations_the_settings_that_differ_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "microbatch", "");
-    let other = edited(&job, "other.toml", "peak = 1e-2", "peak = 2e-2");
+    let other = another(&job, "other.toml", "peak = 1e-2", "peak = 2e-2");
     let mut engine = Cpu::new(2).unwrap();
     let one = trained_by(1, &mut engine, &job, &folder.path().join("one"));
     let two = trained_by(2, &mut engine, &other, &folder.path().join("two"));

@@ -1,6 +1,6 @@
 //! A run that is killed at any moment goes on to the same bits and the same head.
 
-use crate::common::{begin_run, files, gpt_job, key, trained};
+use crate::common::{begin_run, edit::edit, files, gpt_job, key, trained};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
@@ -29,8 +29,7 @@ fn every_crash_point_of_a_run_with_traces_resumes_to_the_same_files() {
 fn every_crash_point(granularity: &str, extra: &str, steps: u32, points: u32) {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), granularity, extra);
-    let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", &format!("steps = {steps}"));
-    std::fs::write(&job, text).unwrap();
+    edit(&job, &[("steps = 8", &format!("steps = {steps}"))]);
     let whole = folder.path().join("whole");
     trained(&job, &whole, None);
     let expected = files(&whole);

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{gpt_job, key, trained};
+use crate::common::{edit::edit, gpt_job, key, trained};
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Silent, audit, checks};
 use tiebreak::engine::cpu::Cpu;
@@ -16,8 +16,7 @@ fn run_without_copy(folder: &Path) -> Run {
     let text: Vec<u8> =
         (0..1_000_000u32).map(|i| b'a' + (u64::from(i) * u64::from(i) % 23) as u8 + (i % 3) as u8).collect();
     fs::write(folder.join("text.txt"), text).unwrap();
-    let job_text = fs::read_to_string(&job).unwrap();
-    fs::write(&job, job_text.replace("path = \"text.txt\"", "path = \"text.txt\"\ncopy = false")).unwrap();
+    edit(&job, &[("path = \"text.txt\"", "path = \"text.txt\"\ncopy = false")]);
     trained(&job, &folder.join("run"), None)
 }
 

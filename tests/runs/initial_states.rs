@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::common::{self, begin_run, files, gpt_job, key, trained};
+use crate::common::{self, begin_run, edit::edited, files, gpt_job, key, trained};
 use tiebreak::audit::checks::{self, Checked};
 use tiebreak::audit::ground::Ground;
 use tiebreak::audit::plan::{Choice, plan};
@@ -21,7 +21,7 @@ use tiebreak::train::{Silent, train};
 /// The tiny GPT's job with an `[init]` table.
 fn job_with(folder: &Path, name: &str, init: &str) -> PathBuf {
     let job = gpt_job(folder, "operator", "");
-    let text = fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 4");
+    let text = edited(&fs::read_to_string(&job).unwrap(), &[("steps = 8", "steps = 4")]);
     let path = folder.join(name);
     fs::write(&path, format!("{text}\n[init]\n{init}\n")).unwrap();
     path
@@ -165,7 +165,7 @@ fn a_run_goes_on_from_anothers_final_state() {
 /// A perceptron of twelve classes that begins from one of ten: its head is drawn.
 fn job_with_a_new_head(folder: &Path, init: &str) -> PathBuf {
     let job = common::mlp_job(folder, "operator", 2, 1);
-    let text = fs::read_to_string(&job).unwrap().replace("classes = 10", "classes = 12");
+    let text = edited(&fs::read_to_string(&job).unwrap(), &[("classes = 10", "classes = 12")]);
     let path = folder.join("head.toml");
     fs::write(&path, format!("{text}\n[init]\nweights = [\"weights.safetensors\"]\n{init}\n")).unwrap();
     path

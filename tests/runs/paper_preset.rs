@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{begin_run, gpt_job, key, trained_on};
+use crate::common::{begin_run, edit::edit, gpt_job, key, trained_on};
 use tiebreak::audit::ground::Ground;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Report, Silent, audit, audit_natively, checks};
@@ -22,9 +22,10 @@ fn cpu(native: Native) -> Cpu {
 /// A small GPT, wide enough for binary64 kernels to disagree.
 fn paper_job(folder: &Path, granularity: &str, table: &str) -> std::path::PathBuf {
     let path = gpt_job(folder, granularity, &format!("\n[rounding]\npreset = \"paper\"\n{table}"));
-    let job = std::fs::read_to_string(&path).unwrap();
-    let job = job.replace("context = 12", "context = 32").replace("width = 16", "width = 64");
-    std::fs::write(&path, job.replace("steps = 8", "steps = 4")).unwrap();
+    edit(
+        &path,
+        &[("context = 12", "context = 32"), ("width = 16", "width = 64"), ("steps = 8", "steps = 4")],
+    );
     path
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::common::{begin_run, files, gpt_job, key, mlp_job, program_job, trained};
+use crate::common::{begin_run, edit::edit, files, gpt_job, key, mlp_job, program_job, trained};
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::audit::plan::Choice;
 use tiebreak::audit::{self, Outcome, checks};
@@ -290,8 +290,7 @@ fn every_number_of_ranks_writes_the_bytes_of_one_process() {
 fn there_may_be_more_ranks_than_tiles() {
     let folder = tempfile::tempdir().unwrap();
     let job = mlp_job(folder.path(), "operator", 2, 7);
-    let text = std::fs::read_to_string(&job).unwrap().replace("hidden = [33, 20]", "hidden = []");
-    std::fs::write(&job, text).unwrap();
+    edit(&job, &[("hidden = [33, 20]", "hidden = []")]);
     let (whole, out) = (folder.path().join("whole"), folder.path().join("ranks"));
     trained(&job, &whole, None);
     train_ranks(&job, &out, 7, None, None).unwrap();

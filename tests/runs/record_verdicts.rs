@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use crate::common::{gpt_job, key, mlp_job, resnet_job, sign_again, step_mut, trained};
+use crate::common::{edit::edit, gpt_job, key, mlp_job, resnet_job, sign_again, step_mut, trained};
 use tiebreak::audit::checks::{self, Checked};
 use tiebreak::audit::localise::scalar_output;
 use tiebreak::audit::plan::{Choice, plan};
@@ -71,8 +71,7 @@ fn a_wrong_rate_of_every_schedule_is_convicted() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         let job = mlp_job(folder.path(), "operator", 4, 1);
-        let text = std::fs::read_to_string(&job).unwrap();
-        std::fs::write(&job, text.replace(usual.0, schedule).replace(usual.1, group)).unwrap();
+        edit(&job, &[(usual.0, schedule), (usual.1, group)]);
         let run = trained(&job, &folder.path().join("honest"), None);
         assert_eq!(run.job().settings().iter().filter(|(key, _)| key == "schedule.kind").count(), 1);
         assert!(found(&run).is_none(), "{name}");
@@ -175,8 +174,7 @@ fn whoever_draws_otherwise_than_the_job_says_is_convicted() {
         let folder = tempfile::tempdir().unwrap();
         let job = resnet_job(folder.path(), "microbatch", "");
         let text = std::fs::read_to_string(&job).unwrap();
-        let changed = text.replace("kind = \"idx\"", &format!("kind = \"idx\", {said}"));
-        std::fs::write(&job, changed).unwrap();
+        edit(&job, &[("kind = \"idx\"", &format!("kind = \"idx\", {said}"))]);
         let run = trained(&job, &folder.path().join("run"), None);
         let (key, program) = (philox_key(&run.computation.seed), run.program());
         // What a job without the key draws.
@@ -232,8 +230,7 @@ fn the_evidence_of_one_claim_is_none_for_another() {
 fn a_job_without_clipping_gives_the_clip_factor() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "microbatch", "");
-    let text = std::fs::read_to_string(&job).unwrap().replace("clip_norm = 1.0", "");
-    std::fs::write(&job, text).unwrap();
+    edit(&job, &[("clip_norm = 1.0", "")]);
     let run = trained(&job, &folder.path().join("run"), None);
     let claim = || Claim::Scalar { scalar: Scalar::Clip, output: None };
     let honest = checked(&run);

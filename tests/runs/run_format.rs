@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::common::{self, batch_norm_job, files, gpt_job, key, mlp_job, program_job, resnet_job, trained};
+use crate::common::{
+    self, batch_norm_job, edit::edited, files, gpt_job, key, mlp_job, program_job, resnet_job, trained,
+};
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
 use tiebreak::commit::merkle;
@@ -64,10 +66,9 @@ fn differs(run: &Run) -> String {
 
 /// A copy of a job where `from` is `to`, of 4 steps if the job has 8.
 fn with(job: &Path, name: &str, from: &str, to: &str) -> PathBuf {
-    let text = fs::read_to_string(job).unwrap();
-    assert!(text.contains(from), "{text}");
+    let text = edited(&fs::read_to_string(job).unwrap(), &[(from, to)]);
     let path = job.with_file_name(name);
-    fs::write(&path, text.replace(from, to).replace("steps = 8", "steps = 4")).unwrap();
+    fs::write(&path, text.replace("steps = 8", "steps = 4")).unwrap();
     path
 }
 

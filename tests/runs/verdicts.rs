@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use crate::common::{gpt_job, key, program_job, resnet_job, trained};
+use crate::common::{edit::edited, gpt_job, key, program_job, resnet_job, trained};
 use proptest::prelude::*;
 use tiebreak::audit::checks::{self, Checked};
 use tiebreak::audit::plan::{Choice, plan};
@@ -328,7 +328,7 @@ fn a_verdict_with_another_run_job_seed_or_head_does_not_convict() {
         ("no trainer", |v| v.run.trainer_key = None),
         ("other data", |v| v.run.data = Digest([1; 32])),
         ("another program", |v| v.run.program = Digest([1; 32])),
-        ("another job", |v| v.job = v.job.replace("peak = 1e-2", "peak = 2e-2")),
+        ("another job", |v| v.job = edited(&v.job, &[("peak = 1e-2", "peak = 2e-2")])),
         ("the same job in other words", |v| v.job.push('\n')),
     ];
     let (honest, checked) = &*HONEST;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use crate::common::{gpt_job, key, trained};
+use crate::common::{edit::edit, gpt_job, key, trained};
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
 use tiebreak::commit::record::{Record, StepRecord};
@@ -66,8 +66,7 @@ pub fn folder(name: &str) -> PathBuf {
 pub fn gpt(name: &str, cheat: Option<&str>) -> Run {
     let folder = folder(name);
     let job = gpt_job(&folder, "microbatch", "");
-    let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 4");
-    std::fs::write(&job, text.replace("every = 2", "every = 3")).unwrap();
+    edit(&job, &[("steps = 8", "steps = 4"), ("\nevery = 2", "\nevery = 3")]);
     trained(&job, &folder.join("run"), cheat)
 }
 

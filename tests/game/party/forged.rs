@@ -1,6 +1,7 @@
 //! Terms that say something else than a party's own run: whoever wrote them decides nothing.
 
 use super::asker::{folder, gpt_again, other, referee, terms};
+use crate::common::edit::{edit, edited};
 use crate::common::{key, mlp_job, trained, trained_on};
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
@@ -29,7 +30,8 @@ fn forged(honest: &Terms) -> Vec<(&'static str, Terms)> {
     change("data", &|terms| terms.computation.data = foreign);
     change("initial state", &|terms| terms.computation.initial = foreign);
     change("steps", &|terms| {
-        terms.job = terms.job.replace("steps = 4", "steps = 5").replace("steps = 3", "steps = 5");
+        let from = terms.job.lines().find(|line| line.starts_with("steps = ")).unwrap().to_string();
+        terms.job = edited(&terms.job, &[(&from, "steps = 5")]);
     });
     change("name of your key", &|terms| {
         let renamed = PrivateKey::generate("mallory.example", [5; 32]).unwrap().public();
@@ -77,7 +79,7 @@ fn terms_that_differ_from_the_run_in_any_field_are_refused() {
             assert!(open(terms).map(drop).unwrap_err().to_string().contains("clocks.replay"));
             // Another text of the same computation, in which a step takes less.
             let mut terms = honest.clone();
-            terms.job = terms.job.replace("step_seconds = 7", "step_seconds = 1");
+            terms.job = edited(&terms.job, &[("step_seconds = 7", "step_seconds = 1")]);
             terms.clocks.replay /= 7;
             assert!(open(terms).map(drop).unwrap_err().to_string().contains("clocks.replay"));
         }
@@ -91,7 +93,7 @@ fn another_earlier_run_convicts_nobody_who_began_from_the_right_one() {
     let job = mlp_job(&folder, "microbatch", 3, 2);
     let text = std::fs::read_to_string(&job).unwrap();
     trained(&job, &folder.join("right"), None);
-    std::fs::write(&job, text.replace("steps = 3", "steps = 2")).unwrap();
+    edit(&job, &[("steps = 3", "steps = 2")]);
     trained(&job, &folder.join("wrong"), None);
     let goes_on = |rest: &str| text.clone() + rest + "\n[init]\nrun = \"right\"\noptimizer_state = true\n";
     std::fs::write(&job, goes_on("")).unwrap();
@@ -123,7 +125,7 @@ fn another_earlier_run_convicts_nobody_who_began_from_the_right_one() {
     std::fs::write(&job, goes_on("\n[rounding]\n")).unwrap();
     let logged =
         trained_on(&mut Cpu::new(1).unwrap().with_native(Native::Gemm), &job, &folder.join("logged"), None);
-    std::fs::write(&job, goes_on("").replace("\"right\"", "\"wrong\"")).unwrap();
+    std::fs::write(&job, edited(&goes_on(""), &[("\"right\"", "\"wrong\"")])).unwrap();
     let from_wrong = trained(&job, &folder.join("from-wrong"), None);
     assert_ne!(from_wrong.file.initial, second.file.initial);
     let mut terms = terms(&logged);
