@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::modules::Crate;
-use crate::rust;
 use crate::tree::{Finding, Tree};
 
 /// In each folder, files and subfolders import each other around no circle.
@@ -110,20 +109,6 @@ pub fn command_hairballs(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// cuda-bridge's library does not know the verifier.
-pub fn bridge_knows_no_verifier(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for path in tree.within("cuda-bridge/src", &["rs"]) {
-        for named in rust::read(path, tree.text(path)).named {
-            if named.path[0] == "tiebreak" {
-                let message = format!("{path}:{} imports tiebreak", named.line);
-                findings.push(Finding { key: format!("bridge {path}"), message });
-            }
-        }
-    }
-    findings
-}
-
 #[test]
 fn circles_are_found() {
     let tree = |y: &str, deep: &str| {
@@ -187,11 +172,4 @@ fn a_hairball_of_commands_is_found() {
     bad(tree(arguments, printer, page, command, serve), "command::eval::report -> command::serve");
     bad(tree(arguments, printer, page, eval, "use super::eval;"), "command::serve -> command::eval");
     bad(tree(arguments, printer, page, top, serve), "command::eval::report -> ");
-}
-
-#[test]
-fn a_bridge_that_imports_the_verifier_is_found() {
-    let tree = |text: &str| Tree::made_up(&[("cuda-bridge/src/lib.rs", text)]);
-    assert_eq!(bridge_knows_no_verifier(&tree("//! tiebreak::arith\nfn f() {}")), []);
-    assert_eq!(bridge_knows_no_verifier(&tree("fn f() { tiebreak::arith::g() }")).len(), 1);
 }
