@@ -396,6 +396,11 @@ impl InitSpec {
     }
 }
 
+/// The most samples of a batch.
+pub(super) const BATCH_MAX: u64 = 1 << 24;
+/// The most micro-batches of a step.
+pub(super) const MICRO_BATCHES_MAX: u32 = 1 << 16;
+
 /// The `[batch]` table: the samples of a step.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -120,18 +120,8 @@ pub(super) fn statistics(table: Vec<ModelParameter>) -> Vec<Statistic> {
     table.into_iter().filter_map(statistic).collect()
 }
 
-/// What is wrong with the numbers of a network's normalisations, if anything.
-pub(super) fn norm_error(
-    has_batch_norm: bool,
-    epsilon: f32,
-    momentum: f32,
-) -> Option<(&'static str, String)> {
-    if !(epsilon > 0.0 && epsilon.is_finite()) {
-        return Some(("norm_epsilon", "must be a finite number above 0".into()));
-    }
-    if !(0.0..1.0).contains(&momentum) {
-        return Some(("norm_momentum", "must be at least 0 and below 1".into()));
-    }
+/// What is wrong with the momentum of a network's running averages, if anything.
+pub(super) fn momentum_error(has_batch_norm: bool, momentum: f32) -> Option<(&'static str, String)> {
     let unused = !has_batch_norm && momentum != MOMENTUM;
     unused.then(|| ("norm_momentum", "only norm = \"batch\" has running averages".into()))
 }
