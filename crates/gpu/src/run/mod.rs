@@ -3,7 +3,7 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
-pub mod engine;
+pub(crate) mod engine;
 mod executable;
 mod execute;
 mod hash;

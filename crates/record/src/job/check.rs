@@ -9,7 +9,7 @@ use super::suggest;
 use tiebreak_contract::program::products::ProductClass;
 
 /// What is wrong, and where.
-pub struct Wrong {
+pub(crate) struct Wrong {
     /// The byte of the text.
     pub at: usize,
     /// The dotted key.

@@ -241,7 +241,7 @@ impl Run {
     }
 
     /// A file of this name (the last part of the path) in one of the folders where its data are, if it is there.
-    pub fn elsewhere(&self, name: &str) -> Option<PathBuf> {
+    pub(crate) fn elsewhere(&self, name: &str) -> Option<PathBuf> {
         let name = Path::new(name).file_name()?;
         let paths = self.data_from.iter().map(|folder| folder.join(name));
         paths.into_iter().find(|path| fs::symlink_metadata(path).is_ok())

@@ -60,7 +60,7 @@ impl GradientsWriter {
 ///
 /// # Errors
 /// If they cannot be read, or are not those of the record.
-pub fn read(path: &Path, record: &StepRecord, micro_batches: u32) -> Result<Vec<Digest>, RunError> {
+pub(crate) fn read(path: &Path, record: &StepRecord, micro_batches: u32) -> Result<Vec<Digest>, RunError> {
     let count = micro_batches as usize;
     let mut bytes = vec![0; 32 * count];
     let mut file = disk::open(path)?;

@@ -54,7 +54,7 @@ impl RunPaths {
         self.heads().join(format!("{size:012}"))
     }
     /// The folder of checkpoints.
-    pub fn checkpoints(&self) -> PathBuf {
+    pub(crate) fn checkpoints(&self) -> PathBuf {
         self.root.join("checkpoints")
     }
     /// The state after a step.
@@ -62,7 +62,7 @@ impl RunPaths {
         self.checkpoints().join(format!("step-{step:09}.safetensors"))
     }
     /// The folder of traces, for jobs that commit operators.
-    pub fn traces(&self) -> PathBuf {
+    pub(crate) fn traces(&self) -> PathBuf {
         self.root.join("traces")
     }
     /// The trace of a step.
@@ -82,7 +82,7 @@ impl RunPaths {
         self.root.join("model.safetensors")
     }
     /// The folder of the files to evaluate with, for jobs that name some.
-    pub fn evaluation(&self) -> PathBuf {
+    pub(crate) fn evaluation(&self) -> PathBuf {
         self.root.join("evaluation")
     }
     /// A file to evaluate with.
@@ -98,11 +98,11 @@ impl RunPaths {
         self.root.join("metrics.jsonl")
     }
     /// The same for TensorBoard, which looks for `tfevents` in a name.
-    pub fn events(&self) -> PathBuf {
+    pub(crate) fn events(&self) -> PathBuf {
         self.root.join("events.out.tfevents.tiebreak")
     }
     /// Held by the writer.
-    pub fn lock(&self) -> PathBuf {
+    pub(crate) fn lock(&self) -> PathBuf {
         self.root.join("lock")
     }
 

@@ -22,7 +22,7 @@ pub(super) fn default_momentum() -> f32 {
 
 /// A square convolution with its input's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Convolution {
+pub(crate) struct Convolution {
     /// Pixels of its input, down and across.
     pub image: [u32; 2],
     /// Channels of its input.
@@ -170,7 +170,7 @@ pub(super) struct Pass<'a> {
 
 impl<'a> Pass<'a> {
     /// At its begin; normalisations have this epsilon, convolutions this version.
-    pub fn new(
+    pub(crate) fn new(
         parameters: &'a [TensorId],
         inputs: &'a Inputs,
         epsilon: f32,
@@ -181,7 +181,7 @@ impl<'a> Pass<'a> {
     }
 
     /// x normalised over the pixels of each channel, by the next gain and bias.
-    pub fn batch_norm(&mut self, b: &mut Builder, x: TensorId) -> TensorId {
+    pub(crate) fn batch_norm(&mut self, b: &mut Builder, x: TensorId) -> TensorId {
         let (gain, bias) = (self.parameters.next(), self.parameters.next());
         match &mut self.averages {
             None => {
@@ -197,7 +197,13 @@ impl<'a> Pass<'a> {
     }
 
     /// x convolved with the next kernels.
-    pub fn conv(&mut self, b: &mut Builder, label: &str, x: TensorId, convolution: Convolution) -> TensorId {
+    pub(crate) fn conv(
+        &mut self,
+        b: &mut Builder,
+        label: &str,
+        x: TensorId,
+        convolution: Convolution,
+    ) -> TensorId {
         let weight = self.parameters.next();
         let (version, stride, padding) = (self.convolution, convolution.stride, convolution.padding());
         let y = b.scoped(label, |b| match convolution.groups {

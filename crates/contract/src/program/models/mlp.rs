@@ -55,7 +55,7 @@ const KEYS: &[Key] = &[
 
 impl Mlp {
     /// The widths of all layers, ends included.
-    pub fn widths(&self) -> Vec<u32> {
+    pub(crate) fn widths(&self) -> Vec<u32> {
         [&[self.inputs], &self.hidden[..], &[self.classes]].concat()
     }
 }

@@ -125,7 +125,7 @@ pub struct Statistic {
 
 impl Statistic {
     /// The names and shapes of [`Moments`]' tensors, in their order.
-    pub fn moments(&self) -> [(String, Vec<u32>); 3] {
+    pub(crate) fn moments(&self) -> [(String, Vec<u32>); 3] {
         let Statistic { name, channels } = self;
         [("count", 1), ("mean", *channels), ("m2", *channels)]
             .map(|(part, columns)| (format!("{name}.{part}"), vec![columns]))
