@@ -110,20 +110,6 @@ pub fn command_hairballs(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// cuda-bridge's library does not know the verifier.
-pub fn bridge_knows_no_verifier(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for path in tree.within("cuda-bridge/src", &["rs"]) {
-        for named in rust::read(path, tree.text(path)).named {
-            if named.path[0] == "tiebreak" {
-                let message = format!("{path}:{} imports tiebreak", named.line);
-                findings.push(Finding { key: format!("bridge {path}"), message });
-            }
-        }
-    }
-    findings
-}
-
 /// Folders whose code reads and writes runs through their stores alone.
 const STORED: [&str; 4] =
     ["crates/audit/src", "crates/game/src/party", "crates/run/src/step", "crates/train/src/ranks"];
@@ -207,13 +193,6 @@ fn a_hairball_of_commands_is_found() {
     bad(tree(arguments, printer, page, command, serve), "command::eval::report -> command::serve");
     bad(tree(arguments, printer, page, eval, "use super::eval;"), "command::serve -> command::eval");
     bad(tree(arguments, printer, page, top, serve), "command::eval::report -> ");
-}
-
-#[test]
-fn a_bridge_that_imports_the_verifier_is_found() {
-    let tree = |text: &str| Tree::made_up(&[("cuda-bridge/src/lib.rs", text)]);
-    assert_eq!(bridge_knows_no_verifier(&tree("//! tiebreak::arith\nfn f() {}")), []);
-    assert_eq!(bridge_knows_no_verifier(&tree("fn f() { tiebreak::arith::g() }")).len(), 1);
 }
 
 #[test]

@@ -10,7 +10,7 @@ pub struct Tree(pub BTreeMap<String, String>);
 /// What a rule objects to.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Names the finding in an allow-list; no line numbers in it.
+    /// Names the finding; no line numbers in it.
     pub key: String,
     pub message: String,
 }

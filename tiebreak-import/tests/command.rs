@@ -342,7 +342,7 @@ fn raw_files_that_are_not_what_they_say_are_refused() {
         (u16s[..u16s.len() - 1].to_vec(), &["--dtype", "u16"], 4, "no whole number"),
         (u32s.clone(), &["--dtype", "u16"], 4, "ids of 32 bits"),
         (Vec::new(), &["--dtype", "u16"], 4, "no token"),
-        (b"<html><body>Not found</body></html>".to_vec(), &["--dtype", "u16"], 4, "page of HTML"),
+        (b"<html><body>Not found</body></html>".to_vec(), &["--dtype", "u16"], 4, "a web page (HTML)"),
         (
             "to be or not to be, that is the question".repeat(3).into_bytes(),
             &["--dtype", "u16"],

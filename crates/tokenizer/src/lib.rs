@@ -383,7 +383,7 @@ mod tests {
             (&[("tokenizer.model", "")], "tokenizer.model", "convert SentencePiece models first"),
             (&[("vocab.json", &ids)], "vocab.json", "name the folder"),
             (&[("t.json", "to be")], "t.json", "this is no tokenizer.json"),
-            (&[("t.json", "<!DOCTYPE html>")], "t.json", "page of HTML"),
+            (&[("t.json", "<!DOCTYPE html>")], "t.json", "a web page (HTML)"),
             (&[("t.json", "version https://git-lfs.github.com/spec/v1\n")], "t.json", "git lfs pull"),
             (&[("vocab.json", r#"{"a":0}"#), ("merges.txt", merges)], "", "no vocabulary over bytes"),
             (&[gpt2[0], ("merges.txt", "h\n")], "", "line 1 has not two parts"),

@@ -18,7 +18,7 @@ use crate::arith::digits::ProductPart;
 use crate::arith::rounding_grid::GridRule;
 
 /// The most bytes of a name.
-pub const NAME_MAX: usize = 256;
+pub(crate) const NAME_MAX: usize = 256;
 
 /// Why bytes are not a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -8,7 +8,7 @@ use super::models::Init;
 use super::step::Program;
 
 /// The version of this layout, the first word of every encoding.
-pub const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 2;
 /// The most bytes of an encoding.
 pub const PROGRAM_MAX: u64 = 1 << 26;
 

@@ -92,7 +92,7 @@ impl DigitPatches {
     }
 
     /// How the operand's absmaxes [1, rows, blocks] are read from those of the images' rows: dimensions and strides.
-    pub fn absmaxes(&self, [samples, channels]: [u32; 2], blocks: u32) -> [[u32; 4]; 2] {
+    pub(crate) fn absmaxes(&self, [samples, channels]: [u32; 2], blocks: u32) -> [[u32; 4]; 2] {
         let ConvGeometry { size, kernel, .. } = self.geometry;
         if self.by_channel {
             [[1, kernel[0] * kernel[1], channels, blocks], [0, 0, 1, 0]]

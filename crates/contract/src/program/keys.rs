@@ -1,5 +1,9 @@
 //! Keys of a job file as data: the rows of the table that `job::reference` collects. A model's keys stand in the model's own file.
 
+use std::ops::RangeInclusive;
+
+use serde_json::Value;
+
 /// What a key's value may be, with its bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Type {
@@ -207,6 +211,47 @@ impl std::fmt::Display for Type {
 }
 
 impl Type {
+    /// Why a value of this type is not within the bounds, if it is not. Texts are not looked at: serde reads choices.
+    pub(crate) fn error(&self, value: &Value) -> Option<String> {
+        let fits = match (self, self.elements(), value) {
+            (Type::Integer { .. }, _, Value::Number(n)) => n.as_i128().is_some_and(|n| self.has_integer(n)),
+            (Type::Number { .. }, ..) => value.as_f64().is_some_and(|x| self.has_number(x)),
+            (Type::Integers { .. }, Some((of, _)), Value::Number(_)) => return of.error(value),
+            (_, Some((of, lens)), Value::Array(all)) if lens.contains(&all.len()) => {
+                return all.iter().find_map(|element| of.error(element));
+            }
+            (_, _, element) => !element.is_array(),
+        };
+        let finite = if matches!(self, Type::Number { .. }) { "a finite number " } else { "" };
+        let is =
+            || value.as_array().map_or_else(|| value.to_string(), |all| format!("{} elements", all.len()));
+        (!fits).then(|| format!("must be {finite}{}, is {}", self.bounds(), is()))
+    }
+
+    /// Whether an integer is within the bounds.
+    pub fn has_integer(&self, n: i128) -> bool {
+        matches!(self, Type::Integer { least, most } if (*least..=*most).contains(&n))
+    }
+
+    /// Whether a number is within the bounds, as binary32, which is what the program computes with.
+    pub fn has_number(&self, x: f64) -> bool {
+        let Type::Number { least, above, below } = *self else { return false };
+        let x = x as f32;
+        let enough = if above { x > least } else { x >= least };
+        x.is_finite() && enough && below.is_none_or(|below| x < below)
+    }
+
+    /// What the elements of a list are, and how many it may have; `None` where no list may stand.
+    pub fn elements(&self) -> Option<(Type, RangeInclusive<usize>)> {
+        Some(match *self {
+            Type::List { of, least, most } => (*of, least..=most),
+            Type::Texts { most } => (Type::Text, 1..=most),
+            Type::Tables { most } => (Type::Table, 1..=most),
+            Type::Integers { least, most, elements } => (integer(least, most), 1..=elements),
+            _ => return None,
+        })
+    }
+
     /// The bounds in words; empty if there are none.
     pub fn bounds(&self) -> String {
         match self {

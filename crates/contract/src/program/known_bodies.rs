@@ -70,7 +70,7 @@ pub fn product_on_grid(rule: GridRule) -> Graph {
 }
 
 /// What is wrong with a body that has a known name, if anything.
-pub fn error(body: &Body) -> Option<String> {
+pub(crate) fn error(body: &Body) -> Option<String> {
     static TABLE: OnceLock<Table> = OnceLock::new();
     if PRIMITIVES.contains(&&*body.name) {
         return Some(format!("{} is the name of another kind of node", body.name));

@@ -105,7 +105,7 @@ pub struct Trained<'a> {
 
 /// The factor that clips the global norm of `gradients` to `max_norm`: max_norm/norm if max_norm < norm, else 1; and
 /// the norm. Squares are summed by row, then over rows, then over parameters, each by the tree.
-pub fn clip_factor(b: &mut Builder, gradients: &[TensorId], max_norm: f32) -> (TensorId, TensorId) {
+pub(crate) fn clip_factor(b: &mut Builder, gradients: &[TensorId], max_norm: f32) -> (TensorId, TensorId) {
     let sums: Vec<TensorId> = gradients.iter().map(|&g| sum_of_squares(b, g)).collect();
     let total = b.add_tree(&sums);
     let norm = b.map(
@@ -135,7 +135,12 @@ fn sum_of_squares(b: &mut Builder, gradient: TensorId) -> TensorId {
 
 /// One parameter's update from its clipped gradient (gradient * factor). Returns the new parameter and the new state
 /// in the order of [`Optimizer::slots`].
-pub fn update(b: &mut Builder, optimizer: &Optimizer, rates: Rates, t: Trained) -> (TensorId, Vec<TensorId>) {
+pub(crate) fn update(
+    b: &mut Builder,
+    optimizer: &Optimizer,
+    rates: Rates,
+    t: Trained,
+) -> (TensorId, Vec<TensorId>) {
     let Trained { parameter, treatment, gradient, state } = t;
     let shape = b.shape(parameter);
     let clipped = b.map(
@@ -202,7 +207,7 @@ fn coupled(b: &mut Builder, clipped: TensorId, parameter: TensorId, weight_decay
 }
 
 /// The learning rate of parameters whose factor this is: rate*factor, [1]; the rate itself, with no node, for a factor of 1.
-pub fn own_rate(b: &mut Builder, rate: TensorId, factor: f32) -> TensorId {
+pub(crate) fn own_rate(b: &mut Builder, rate: TensorId, factor: f32) -> TensorId {
     if factor == 1.0 {
         return rate;
     }

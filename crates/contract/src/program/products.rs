@@ -164,7 +164,7 @@ impl ProductTable {
     }
 
     /// The grid that this class is rounded to, if native kernels may compute it.
-    pub fn logged(&self, class: ProductClass) -> Option<GridRule> {
+    pub(crate) fn logged(&self, class: ProductClass) -> Option<GridRule> {
         self.logged[class as usize]
     }
 

@@ -54,7 +54,7 @@ pub mod port {
         format!("grad/{name}")
     }
     /// An optimizer state tensor of a parameter.
-    pub fn slot(slot: &str, name: &str) -> String {
+    pub(crate) fn slot(slot: &str, name: &str) -> String {
         format!("{slot}/{name}")
     }
     /// A tensor of the micro-batch's data.
@@ -62,11 +62,11 @@ pub mod port {
         format!("batch/{name}")
     }
     /// The left operand of `accumulate`.
-    pub fn left(name: &str) -> String {
+    pub(crate) fn left(name: &str) -> String {
         format!("left/{name}")
     }
     /// The right operand of `accumulate`.
-    pub fn right(name: &str) -> String {
+    pub(crate) fn right(name: &str) -> String {
         format!("right/{name}")
     }
 }

@@ -16,13 +16,13 @@ use crate::arith::DType;
 use crate::program::expr::Body;
 
 /// The most samples of a batch.
-pub const SAMPLES_MAX: u64 = 1 << 24;
+pub(crate) const SAMPLES_MAX: u64 = 1 << 24;
 /// The most micro-batches of a step.
 pub(crate) const MICRO_BATCHES_MAX: u32 = 1 << 16;
 /// The most elements of a tensor.
-pub const TENSOR_MAX: u64 = 1 << 31;
+pub(crate) const TENSOR_MAX: u64 = 1 << 31;
 /// The most bytes of a training state.
-pub const STATE_MAX: u64 = 1 << 40;
+pub(crate) const STATE_MAX: u64 = 1 << 40;
 /// The most bytes of all tensors of a graph together.
 pub(crate) const GRAPH_MAX: u64 = 1 << 46;
 /// The most input views of a map: with the output they are the eight buffers that every GPU can bind at once.
@@ -42,7 +42,7 @@ fn ensure(holds: bool, why: impl FnOnce() -> String) -> Check {
 ///
 /// # Errors
 /// What is wrong, with the graph and the node.
-pub fn program(program: &Program) -> Check {
+pub(crate) fn program(program: &Program) -> Check {
     numbers(program)?;
     tables(program)?;
     for (name, graph) in

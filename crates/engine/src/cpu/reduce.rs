@@ -102,7 +102,7 @@ fn sum_row(row: &[u32], scratch: &mut Vec<u32>) -> u32 {
 
 /// Rows of `len` elements that are reduced block by block.
 #[derive(Clone, Copy)]
-pub struct Blocks {
+pub(crate) struct Blocks {
     len: usize,
     block: usize,
     count: usize,
@@ -110,7 +110,7 @@ pub struct Blocks {
 
 impl Blocks {
     /// `block` as primitives have it: 0 for the whole row.
-    pub fn new(len: usize, block: u32) -> Blocks {
+    pub(crate) fn new(len: usize, block: u32) -> Blocks {
         let block = if block == 0 { len.max(1) } else { block as usize };
         Blocks { len, block, count: len.div_ceil(block).max(1) }
     }

@@ -55,7 +55,7 @@ impl Cublas {
 }
 
 /// The library with the kernels that were chosen, on one GPU.
-pub struct Library {
+pub(crate) struct Library {
     pub kernels: Cublas,
     blas: Arc<Blas>,
     device: Arc<device::Device>,
@@ -64,18 +64,18 @@ pub struct Library {
 }
 
 impl Library {
-    pub fn open(device: &Arc<device::Device>, kernels: Cublas) -> Result<Library, BlasError> {
+    pub(crate) fn open(device: &Arc<device::Device>, kernels: Cublas) -> Result<Library, BlasError> {
         let blas = Arc::new(Blas::open(device)?);
         Ok(Library { kernels, blas, device: device.clone(), scratch: None })
     }
 
     /// For people.
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         format!("native products by cuBLAS {} ({})", self.blas.version, self.kernels.name())
     }
 
     /// Makes a product of views, with results of so many parts, ready. `load` compiles a kernel.
-    pub fn product(
+    pub(crate) fn product(
         &mut self,
         name: &str,
         views: [&View; 2],
@@ -105,7 +105,7 @@ impl Library {
     }
 
     /// Starts a product that was made ready here: left and right operand, and the result.
-    pub fn run(&self, name: &str, product: &Product, buffers: [Slice; 3]) -> Result<(), EngineError> {
+    pub(crate) fn run(&self, name: &str, product: &Product, buffers: [Slice; 3]) -> Result<(), EngineError> {
         let [a, b, out] = buffers;
         let scratch = self.scratch.as_ref().expect("allocated when the product was made ready");
         product.run(a, b, out, scratch).map_err(|error| blas_error(name, error))

@@ -110,7 +110,7 @@ impl CudaDevice {
     ///
     /// # Errors
     /// If the driver lacks what that takes.
-    pub fn time_launches(&mut self) -> Result<(), EngineError> {
+    pub(crate) fn time_launches(&mut self) -> Result<(), EngineError> {
         self.timer = Some(Timer::new(&self.device).map_err(|error| self.error(error))?);
         Ok(())
     }
@@ -119,7 +119,7 @@ impl CudaDevice {
     ///
     /// # Errors
     /// If the GPU was lost.
-    pub fn timed_launches(&mut self) -> Result<Vec<Timed>, EngineError> {
+    pub(crate) fn timed_launches(&mut self) -> Result<Vec<Timed>, EngineError> {
         let Some(timer) = self.timer.take() else { return Ok(Vec::new()) };
         timer.take().map_err(|error| self.error(error))
     }
@@ -128,13 +128,13 @@ impl CudaDevice {
     ///
     /// # Errors
     /// If the driver lacks what that takes.
-    pub fn profile(&self, on: bool) -> Result<(), EngineError> {
+    pub(crate) fn profile(&self, on: bool) -> Result<(), EngineError> {
         self.finish()?;
         self.device.profile(on).map_err(|error| self.error(error))
     }
 
     /// The GPU.
-    pub fn gpu(&self) -> &Arc<device::Device> {
+    pub(crate) fn gpu(&self) -> &Arc<device::Device> {
         &self.device
     }
 

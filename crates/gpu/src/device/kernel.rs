@@ -7,9 +7,9 @@ use tiebreak_contract::arith::words::bytes_from_words;
 use tiebreak_contract::program::graph::View;
 
 /// Invocations of a workgroup.
-pub const GROUP: u32 = 64;
+pub(crate) const GROUP: u32 = 64;
 /// WebGPU's limit on workgroups along a dimension.
-pub const GROUPS_MAX: u32 = 65_535;
+pub(crate) const GROUPS_MAX: u32 = 65_535;
 /// Invocations along x of a dispatch.
 pub(crate) const GRID_WIDTH: u32 = GROUPS_MAX * GROUP;
 /// Where in a buffer a dispatch's uniform data may begin: at multiples of this.
@@ -34,7 +34,7 @@ impl Limits {
     /// altogether. No shader may need more anywhere, so that what one adapter runs, all do.
     pub(crate) const WEBGPU: Limits = Limits { buffers: 8, bytes: 16 << 10, rounds: 65_535 };
     /// What CUDA has.
-    pub const CUDA: Limits = Limits { buffers: BUFFERS_MAX, bytes: 48 << 10, rounds: u32::MAX };
+    pub(crate) const CUDA: Limits = Limits { buffers: BUFFERS_MAX, bytes: 48 << 10, rounds: u32::MAX };
 }
 
 /// A shader with the uniform words and workgroups of one dispatch.
@@ -99,7 +99,7 @@ pub enum Kernel {
 
 impl Kernel {
     /// Its shader, if a shader computes it.
-    pub fn shader(&self) -> Option<&Shader> {
+    pub(crate) fn shader(&self) -> Option<&Shader> {
         match self {
             Kernel::Wgsl(shader) | Kernel::Product { shader, .. } => Some(shader),
             _ => None,

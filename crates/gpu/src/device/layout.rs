@@ -8,12 +8,12 @@ use tiebreak_shaders::product::Variant;
 
 /// Groups of four places in a row of a quantised tensor: K padded with zeros to whole steps of the products. A group is
 /// a word of a digit plane, or four words.
-pub fn words_of_k(k: u32) -> u32 {
+pub(crate) fn words_of_k(k: u32) -> u32 {
     k.div_ceil(16) * 4
 }
 
 /// Bytes of a tensor in GPU memory.
-pub fn bytes(ty: &TensorType, variant: Variant) -> u64 {
+pub(crate) fn bytes(ty: &TensorType, variant: Variant) -> u64 {
     match ty.dtype {
         DType::Q(d) => {
             let rows = u64::from(ty.shape[0]) * u64::from(ty.shape[1]);
@@ -42,7 +42,7 @@ fn extent(ty: &TensorType) -> (usize, usize) {
 }
 
 /// The canonical bytes of a tensor of `d` digits: little-endian two's complement, row-major.
-pub fn to_canonical(ty: &TensorType, d: u8, variant: Variant, stored: &[u8]) -> Vec<u8> {
+pub(crate) fn to_canonical(ty: &TensorType, d: u8, variant: Variant, stored: &[u8]) -> Vec<u8> {
     let ((rows, width), k) = (extent(ty), ty.shape[2] as usize);
     let mut bytes = Vec::with_capacity(ty.bytes());
     for at in (0..rows).flat_map(|row| (0..k).map(move |j| row * width + j)) {
@@ -58,7 +58,7 @@ pub fn to_canonical(ty: &TensorType, d: u8, variant: Variant, stored: &[u8]) -> 
 }
 
 /// The inverse of [`to_canonical`].
-pub fn from_canonical(ty: &TensorType, d: u8, variant: Variant, bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn from_canonical(ty: &TensorType, d: u8, variant: Variant, bytes: &[u8]) -> Vec<u8> {
     let ((rows, width), k) = (extent(ty), ty.shape[2] as usize);
     let mut stored = vec![0; if variant == Variant::Words { 4 } else { d as usize } * rows * width];
     for (i, word) in words_from_bytes(ty.dtype, bytes).into_iter().enumerate() {

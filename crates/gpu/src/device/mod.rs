@@ -6,8 +6,8 @@ pub mod cublas;
 pub mod cuda;
 #[cfg(feature = "cuda")]
 pub mod error;
-pub mod kernel;
-pub mod layout;
+pub(crate) mod kernel;
+pub(crate) mod layout;
 #[cfg(feature = "cuda")]
 mod modules;
 #[cfg(feature = "wgpu")]

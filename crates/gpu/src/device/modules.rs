@@ -17,10 +17,10 @@ use super::linted;
 use tiebreak_engine::EngineError;
 
 /// How shaders are translated: with the GPU's own instructions where those are exact.
-pub const OPTIONS: Options = Options { native: true };
+pub(crate) const OPTIONS: Options = Options { native: true };
 
 /// A shader's text, and how the tensor cores take its place if they do.
-pub type Key = (String, Option<Shape>);
+pub(crate) type Key = (String, Option<Shape>);
 
 /// The kernels that were compiled for a GPU.
 pub(crate) struct Modules {
@@ -37,13 +37,13 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    pub fn new(name: &str, device: &Arc<Device>, nvrtc: Nvrtc, compiler: Version) -> Modules {
+    pub(crate) fn new(name: &str, device: &Arc<Device>, nvrtc: Nvrtc, compiler: Version) -> Modules {
         let (cache, shaders, by_hand) = (Cache::of_this_user(), HashMap::new(), HashMap::new());
         Modules { name: name.into(), device: device.clone(), nvrtc, compiler, cache, shaders, by_hand }
     }
 
     /// A shader's kernel.
-    pub fn shader(&mut self, key: Key) -> Result<Arc<Loaded>, EngineError> {
+    pub(crate) fn shader(&mut self, key: Key) -> Result<Arc<Loaded>, EngineError> {
         if let Some(loaded) = self.shaders.get(&key) {
             return Ok(loaded.clone());
         }
@@ -53,7 +53,7 @@ impl Modules {
     }
 
     /// Compiles shaders on all cores: that takes longer than everything else that is done before the first step.
-    pub fn compile_all(&mut self, keys: impl Iterator<Item = Key>) -> Result<(), EngineError> {
+    pub(crate) fn compile_all(&mut self, keys: impl Iterator<Item = Key>) -> Result<(), EngineError> {
         let missing: HashSet<Key> = keys.filter(|key| !self.shaders.contains_key(key)).collect();
         let loaded: Vec<(Key, Arc<Loaded>)> = missing
             .into_par_iter()
@@ -67,7 +67,7 @@ impl Modules {
     }
 
     /// A kernel that no shader alone is the source of.
-    pub fn by_hand(&mut self, kernel: Kernel) -> Result<Arc<Loaded>, EngineError> {
+    pub(crate) fn by_hand(&mut self, kernel: Kernel) -> Result<Arc<Loaded>, EngineError> {
         if let Some(loaded) = self.by_hand.get(&kernel.source) {
             return Ok(loaded.clone());
         }
@@ -77,7 +77,7 @@ impl Modules {
     }
 
     /// A text that the lint passes, as a module.
-    pub fn parse(&self, text: &str) -> Result<(Module, ModuleInfo), EngineError> {
+    pub(crate) fn parse(&self, text: &str) -> Result<(Module, ModuleInfo), EngineError> {
         linted(&self.name, text)?;
         let module = naga::front::wgsl::parse_str(text).map_err(|e| self.fault(e))?;
         let info = Validator::new(ValidationFlags::all(), Capabilities::empty()).validate(&module);
@@ -86,7 +86,7 @@ impl Modules {
     }
 
     /// A fault of our own: every text that comes here passed the lint.
-    pub fn fault(&self, reason: impl ToString) -> EngineError {
+    pub(crate) fn fault(&self, reason: impl ToString) -> EngineError {
         EngineError::Fault { device: self.name.clone(), reason: reason.to_string() }
     }
 

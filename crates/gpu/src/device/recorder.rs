@@ -14,7 +14,7 @@ use tiebreak_engine::EngineError;
 use tiebreak_shaders::product::Variant;
 
 /// Bytes of data: where they begin in [`Launches::data`], and how many there are.
-pub type Span = (u64, u64);
+pub(crate) type Span = (u64, u64);
 
 /// One dispatch.
 #[derive(Clone, Debug, Serialize)]
@@ -123,14 +123,14 @@ impl Launches {
 }
 
 /// What is written down, shared by the device and its buffers.
-pub type Log = Arc<Mutex<Launches>>;
+pub(crate) type Log = Arc<Mutex<Launches>>;
 
 fn held(log: &Log) -> MutexGuard<'_, Launches> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A buffer with its number.
-pub struct Recorded {
+pub(crate) struct Recorded {
     buffer: wgpu::Buffer,
     number: u32,
     log: Log,
@@ -143,7 +143,7 @@ impl Drop for Recorded {
 }
 
 /// An adapter, with its own limits or WebGPU's default ones, all of which a browser has.
-pub struct Recorder {
+pub(crate) struct Recorder {
     adapter: Adapter,
     webgpu: bool,
     /// What was asked for so far.
@@ -155,7 +155,7 @@ impl Recorder {
     ///
     /// # Errors
     /// If there is none, or it cannot be opened.
-    pub fn within(name: Option<&str>, webgpu: bool) -> Result<Recorder, EngineError> {
+    pub(crate) fn within(name: Option<&str>, webgpu: bool) -> Result<Recorder, EngineError> {
         let adapter = Adapter::open(name)?;
         let launches = Launches { adapter: adapter.name().into(), ..Launches::default() };
         Ok(Recorder { adapter, webgpu, log: Arc::new(Mutex::new(launches)) })

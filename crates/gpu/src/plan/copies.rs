@@ -18,7 +18,7 @@ pub(crate) struct NodePart<'a> {
 
 impl<'a> NodePart<'a> {
     /// What a node with these windows runs as; with none it is whole.
-    pub fn of(graph: &'a Graph, node: &'a Node, windows: &'a [Window]) -> Vec<NodePart<'a>> {
+    pub(crate) fn of(graph: &'a Graph, node: &'a Node, windows: &'a [Window]) -> Vec<NodePart<'a>> {
         if windows.is_empty() {
             let bindings = vec![Binding::Piece(0); node.primitive.inputs().len() + 1];
             return vec![NodePart { graph, node, origin: [0; 4], bindings }];
@@ -32,7 +32,7 @@ impl<'a> NodePart<'a> {
 }
 
 /// What runs for a node whose parts these kernels compute.
-pub fn launches(
+pub(crate) fn launches(
     graph: &Graph,
     target: &Target,
     node: &Node,

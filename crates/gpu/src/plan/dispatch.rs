@@ -44,7 +44,7 @@ pub(crate) fn own_kernel(graph: &Graph, node: &Node, variant: Variant) -> Option
 }
 
 /// The kernel that digitises a view of words: absmaxes of absmaxes are words too, whose sign bit is never set.
-pub fn digitising(graph: &Graph, view: &View, block: u32, what: Digitise) -> Option<Kernel> {
+pub(crate) fn digitising(graph: &Graph, view: &View, block: u32, what: Digitise) -> Option<Kernel> {
     let words = matches!(graph.tensor(view.tensor).dtype, DType::F32 | DType::U32);
     words.then(|| Kernel::Digitise { view: view.clone(), block, what })
 }
@@ -78,7 +78,7 @@ pub(crate) fn product_size(graph: &Graph, node: &Node) -> Option<ProductSize> {
 const LONG: u32 = 256;
 
 /// Why a node cannot run where an invocation's loops may take so many rounds altogether, if so.
-pub fn refusal(graph: &Graph, node: &Node, variant: Variant, rounds_max: u32) -> Option<String> {
+pub(crate) fn refusal(graph: &Graph, node: &Node, variant: Variant, rounds_max: u32) -> Option<String> {
     let (what, rounds) = match &node.primitive {
         Primitive::TreeSum { len, block, .. } => {
             ("terms of a sum", share(block_len(*len, *block)).max(1) * ROUNDS_OF_TERM)

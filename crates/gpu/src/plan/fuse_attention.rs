@@ -16,7 +16,7 @@ use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId};
 use tiebreak_shaders::product::Variant;
 
 /// What computes a row fusion with the products around it, wherever all of it lies whole in memory.
-pub fn candidates(
+pub(crate) fn candidates(
     graph: &Graph,
     uses: &Uses,
     target: &Target,

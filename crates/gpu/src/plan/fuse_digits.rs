@@ -9,7 +9,7 @@ use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, View, block_
 use tiebreak_shaders::product::Variant;
 
 /// What computes an operand's absmaxes and digits at once, of every operand that lies whole in memory.
-pub fn digits(graph: &Graph, uses: &Uses, target: &Target) -> Vec<Candidate> {
+pub(crate) fn digits(graph: &Graph, uses: &Uses, target: &Target) -> Vec<Candidate> {
     if target.variant != Variant::Dot {
         return Vec::new();
     }
@@ -31,7 +31,7 @@ pub fn digits(graph: &Graph, uses: &Uses, target: &Target) -> Vec<Candidate> {
 
 /// What computes a product with its left operand's absmaxes and digits, which nobody else reads, wherever all of it lies whole in
 /// memory.
-pub fn columns(graph: &Graph, uses: &Uses, target: &Target) -> Vec<Candidate> {
+pub(crate) fn columns(graph: &Graph, uses: &Uses, target: &Target) -> Vec<Candidate> {
     if target.variant != Variant::Dot {
         return Vec::new();
     }
@@ -67,7 +67,7 @@ pub(crate) fn on_the_way<'a>(graph: &'a Graph, uses: &Uses, at: usize) -> Option
 
 /// The nodes that make the absmaxes of a node which quantises, if these are of its own view and it is the first to read
 /// them: one, or two where scale groups are long and the first finds those of shorter groups for the second alone.
-pub fn absmaxes_of(graph: &Graph, uses: &Uses, quantise: usize) -> Option<Vec<usize>> {
+pub(crate) fn absmaxes_of(graph: &Graph, uses: &Uses, quantise: usize) -> Option<Vec<usize>> {
     let Primitive::Quantise { input: operand, absmaxes, block: of_operand, .. } =
         &graph.nodes[quantise].primitive
     else {

@@ -33,7 +33,7 @@ pub(crate) fn row_fusions(graph: &Graph, uses: &Uses, runs_at: &[usize], target:
 }
 
 /// What computes a row fusion; none beyond the limits.
-pub fn candidate(graph: &Graph, target: &Target, fusion: &RowFusion) -> Option<Candidate> {
+pub(crate) fn candidate(graph: &Graph, target: &Target, fusion: &RowFusion) -> Option<Candidate> {
     let layout = RowLayout::of(graph, fusion, &target.limits)?;
     let kernel = Kernel::Wgsl(wgsl::rows::shader(graph, fusion, &layout));
     let tensors = [fusion.reads.clone(), fusion.writes.clone()];
@@ -50,7 +50,7 @@ pub enum TextLimits {
 }
 
 /// The texts of a graph's row fusions, for dumps and the lint's tests.
-pub fn texts(graph: &Graph, limits: TextLimits) -> Vec<String> {
+pub(crate) fn texts(graph: &Graph, limits: TextLimits) -> Vec<String> {
     let (uses, runs_at) = (Uses::of(graph), (0..graph.nodes.len()).collect::<Vec<_>>());
     let of = |limits: Limits| {
         let found = find(graph, &uses, &runs_at, &limits, &|node| has_words(graph, node));
@@ -65,7 +65,7 @@ pub fn texts(graph: &Graph, limits: TextLimits) -> Vec<String> {
 }
 
 /// The row fusions of a graph for a device with these limits, of nodes that `may` be members.
-pub fn find(
+pub(crate) fn find(
     graph: &Graph,
     uses: &Uses,
     runs_at: &[usize],

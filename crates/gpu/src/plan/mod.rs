@@ -9,9 +9,9 @@ mod fuse_attention;
 mod fuse_digits;
 mod fuse_rows;
 mod split;
-pub mod unit;
+pub(crate) mod unit;
 mod uses;
-pub mod windows;
+pub(crate) mod windows;
 
 use self::copies::NodePart;
 pub use self::dispatch::shader;
@@ -28,7 +28,7 @@ use tiebreak_shaders::product::Variant;
 /// Every way to compute nodes of a graph, the preferred first: what takes more nodes at once comes before what takes some of them, and
 /// nodes by themselves come last, in order, by kernels of a device's own before shaders. A node that has none cannot run (see
 /// [`refusal`]).
-pub fn candidates(graph: &Graph, target: &Target) -> Vec<Candidate> {
+pub(crate) fn candidates(graph: &Graph, target: &Target) -> Vec<Candidate> {
     let uses = Uses::of(graph);
     let digits = fuse_digits::digits(graph, &uses, target);
     let mut runs_at: Vec<usize> = (0..graph.nodes.len()).collect();
@@ -45,7 +45,7 @@ pub fn candidates(graph: &Graph, target: &Target) -> Vec<Candidate> {
 }
 
 /// Why no shader computes a node, if so.
-pub fn refusal(graph: &Graph, target: &Target, index: usize) -> Option<String> {
+pub(crate) fn refusal(graph: &Graph, target: &Target, index: usize) -> Option<String> {
     let node = &graph.nodes[index];
     match windows_of(graph, target, node) {
         Ok(windows) => refused(&NodePart::of(graph, node, &windows), target),

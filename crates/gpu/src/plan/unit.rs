@@ -7,7 +7,7 @@ use tiebreak_shaders::product::Variant;
 
 /// What a graph is planned for.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub(crate) struct Target {
     pub limits: Limits,
     /// How products are computed.
     pub variant: Variant,
@@ -19,12 +19,12 @@ pub struct Target {
 
 impl Target {
     /// How a tensor lies in memory.
-    pub fn cut(&self, ty: &TensorType) -> Cut {
+    pub(crate) fn cut(&self, ty: &TensorType) -> Cut {
         Cut::of(ty, self.variant, self.buffer)
     }
 
     /// How what a node reads lies in memory, and then its output.
-    pub fn cuts(&self, graph: &Graph, node: &Node) -> Vec<Cut> {
+    pub(crate) fn cuts(&self, graph: &Graph, node: &Node) -> Vec<Cut> {
         let mut tensors = node.primitive.inputs();
         tensors.push(node.output);
         tensors.into_iter().map(|id| self.cut(graph.tensor(id))).collect()
@@ -46,18 +46,18 @@ pub(crate) enum Slot {
 }
 
 /// The memory that a kernel takes in binding order, each with the bytes that it sees.
-pub type Buffers = Vec<(Slot, u64)>;
+pub(crate) type Buffers = Vec<(Slot, u64)>;
 
 /// A kernel with the memory that it takes.
 #[derive(Clone, Debug)]
-pub struct Launch {
+pub(crate) struct Launch {
     pub kernel: Kernel,
     pub buffers: Buffers,
 }
 
 /// One way to compute a node, or several at once.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// The nodes, in order.
     pub nodes: Vec<usize>,
     /// The node in whose place it runs.
@@ -72,14 +72,14 @@ pub struct Candidate {
 
 impl Candidate {
     /// A node that runs by itself.
-    pub fn node(graph: &Graph, index: usize, launches: Vec<Launch>) -> Candidate {
+    pub(crate) fn node(graph: &Graph, index: usize, launches: Vec<Launch>) -> Candidate {
         let node = &graph.nodes[index];
         let (reads, writes) = (node.primitive.inputs(), vec![node.output]);
         Candidate { nodes: vec![index], at: index, reads, writes, launches }
     }
 
     /// Nodes that one kernel computes, which takes whole tensors: those that it reads, then those that it writes.
-    pub fn fused(
+    pub(crate) fn fused(
         graph: &Graph,
         target: &Target,
         nodes: Vec<usize>,
@@ -99,7 +99,7 @@ impl Candidate {
 }
 
 /// What a kernel sees of tensor `number` where a window of it is bound: the memory and the bytes.
-pub fn bound(number: usize, binding: &Binding, cut: Cut) -> (Slot, u64) {
+pub(crate) fn bound(number: usize, binding: &Binding, cut: Cut) -> (Slot, u64) {
     match binding {
         Binding::Piece(piece) => {
             let words = cut.piece.min(cut.words - *piece as u64 * cut.piece);

@@ -11,7 +11,7 @@ pub(crate) struct Uses {
 }
 
 impl Uses {
-    pub fn of(graph: &Graph) -> Uses {
+    pub(crate) fn of(graph: &Graph) -> Uses {
         let count = graph.tensors.len();
         let mut uses = Uses {
             writer: vec![None; count],
@@ -29,12 +29,12 @@ impl Uses {
     }
 
     /// The node that a tensor is the output of.
-    pub fn writer(&self, tensor: TensorId) -> Option<usize> {
+    pub(crate) fn writer(&self, tensor: TensorId) -> Option<usize> {
         self.writer[tensor.0 as usize]
     }
 
     /// The nodes that read it, in order.
-    pub fn readers(&self, tensor: TensorId) -> &[usize] {
+    pub(crate) fn readers(&self, tensor: TensorId) -> &[usize] {
         &self.readers[tensor.0 as usize]
     }
 

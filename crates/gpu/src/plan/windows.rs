@@ -12,7 +12,7 @@ use tiebreak_shaders::product::Variant;
 
 /// How a tensor's words lie in memory: in pieces of so many words, the last one shorter.
 #[derive(Clone, Copy, Debug)]
-pub struct Cut {
+pub(crate) struct Cut {
     pub words: u64,
     pub piece: u64,
 }
@@ -20,7 +20,7 @@ pub struct Cut {
 impl Cut {
     /// That of a tensor where a shader sees `limit` bytes, a multiple of 256. Pieces hold whole rows if a row fits, so that windows
     /// of rows are pieces, and whole vectors of four words.
-    pub fn of(ty: &TensorType, variant: Variant, limit: u64) -> Cut {
+    pub(crate) fn of(ty: &TensorType, variant: Variant, limit: u64) -> Cut {
         let words = layout::bytes(ty, variant).div_ceil(4).max(1);
         let most = limit / 4;
         if words <= most {
@@ -40,7 +40,7 @@ impl Cut {
     }
 
     /// Where each piece begins, and how many words it has.
-    pub fn pieces(self) -> impl Iterator<Item = (u64, u64)> {
+    pub(crate) fn pieces(self) -> impl Iterator<Item = (u64, u64)> {
         let starts = (0..self.words).step_by(self.piece as usize);
         starts.map(move |start| (start, self.piece.min(self.words - start)))
     }
@@ -53,7 +53,7 @@ pub(crate) fn words_of_group(variant: Variant) -> u32 {
 
 /// Where a window of a tensor is bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Binding {
+pub(crate) enum Binding {
     /// In the piece with this number, where it lies.
     Piece(usize),
     /// Copied together: these words of the tensor, in row-major order, from or to memory of their own.
@@ -61,7 +61,7 @@ pub enum Binding {
 }
 
 /// A part of a node.
-pub struct Window {
+pub(crate) struct Window {
     /// The part as a graph of one node, which reads tensors 0, 1, ... and gives the last.
     pub graph: Graph,
     /// Where it begins in the index space of the node, if that is a map or patches.
@@ -72,7 +72,7 @@ pub struct Window {
 
 /// A tensor of which not even the smallest part that a node takes fits.
 #[derive(Debug)]
-pub struct TooLarge {
+pub(crate) struct TooLarge {
     pub tensor: TensorId,
     /// Bytes of that part.
     pub bytes: u64,
@@ -94,17 +94,17 @@ pub(crate) fn volume(len: &[u32]) -> u64 {
 
 /// The words of a tensor with these strides, `len` along each dimension from `first` on. Places are counted in 32 bits, which the
 /// engine checks of every tensor.
-pub fn window(strides: Index, first: Index, len: Index) -> View {
+pub(crate) fn window(strides: Index, first: Index, len: Index) -> View {
     part_of(&View { tensor: TensorId(0), offset: 0, dims: len, strides }, first, len)
 }
 
 /// `len` of a view's elements along each dimension, from `first` on.
-pub fn part_of(view: &View, first: Index, len: Index) -> View {
+pub(crate) fn part_of(view: &View, first: Index, len: Index) -> View {
     View { offset: view.at(first) as u32, dims: len, ..view.clone() }
 }
 
 /// A view's dims without those along which it stays where it is.
-pub fn distinct(view: &View) -> Index {
+pub(crate) fn distinct(view: &View) -> Index {
     std::array::from_fn(|d| if view.strides[d] == 0 { 1 } else { view.dims[d] })
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn extents(dims: Index, volumes: &dyn Fn(Index) -> Vec<Volume>) -> Re
 }
 
 /// Neighbouring dimensions along which every view goes on evenly, made one, so that parts need not end where a dimension does.
-pub fn merge(dims: &mut Index, views: &mut [View]) {
+pub(crate) fn merge(dims: &mut Index, views: &mut [View]) {
     let mut d = 2;
     for _ in 0..3 {
         let even = |v: &View| dims[d + 1] == 1 || v.strides[d] == v.strides[d + 1].wrapping_mul(dims[d + 1]);
@@ -157,7 +157,7 @@ pub fn merge(dims: &mut Index, views: &mut [View]) {
 
 /// The least part of a view that has all of its elements among `words` words of memory from `start` on: where it begins along each
 /// dimension, and how far it goes.
-pub fn overlap(view: &View, start: u64, words: u64) -> Option<(Index, Index)> {
+pub(crate) fn overlap(view: &View, start: u64, words: u64) -> Option<(Index, Index)> {
     let offset = u64::from(view.offset);
     let reach = |d: usize| u64::from(view.dims[d].saturating_sub(1)) * u64::from(view.strides[d]);
     let all: u64 = (0..4).map(reach).sum();

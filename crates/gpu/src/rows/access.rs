@@ -4,11 +4,11 @@ use tiebreak_contract::program::expr::{Body, Instr};
 use tiebreak_contract::program::graph::View;
 
 /// Indices along up to four dimensions, the outermost first: where a part begins, or how far it goes.
-pub type Index = [u32; 4];
+pub(crate) type Index = [u32; 4];
 
 /// How an input is indexed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub(crate) enum Access {
     /// The output element's own number, from an offset.
     Contiguous,
     /// One element for all.
@@ -31,7 +31,7 @@ pub(crate) enum RowAccess {
 }
 
 /// How a view's elements are found by the number of the output's.
-pub fn access(view: &View) -> Access {
+pub(crate) fn access(view: &View) -> Access {
     if view.strides == [0; 4] {
         Access::Uniform
     } else if view.is_contiguous() {

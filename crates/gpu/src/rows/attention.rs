@@ -26,7 +26,7 @@ pub(crate) struct AttentionFusion {
 
 impl AttentionFusion {
     /// All of its nodes, in order.
-    pub fn nodes(&self) -> Vec<usize> {
+    pub(crate) fn nodes(&self) -> Vec<usize> {
         let mut nodes = self.rows.nodes();
         nodes.extend([self.first, self.absmax, self.quantise, self.second]);
         nodes.sort_unstable();

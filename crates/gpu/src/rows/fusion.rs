@@ -6,7 +6,7 @@ use tiebreak_contract::program::graph::{Graph, Node, TensorId};
 
 /// What a node is to the rows of a fusion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// A map with an output for every element.
     Wide,
     /// A map with an output for every row.
@@ -19,14 +19,14 @@ pub enum Role {
 
 impl Role {
     /// Whether it needs a whole row for its one output.
-    pub fn reduces(self) -> bool {
+    pub(crate) fn reduces(self) -> bool {
         matches!(self, Role::Max | Role::Sum)
     }
 }
 
 /// A node of a row fusion.
 #[derive(Clone, Copy, Debug)]
-pub struct Member {
+pub(crate) struct Member {
     pub node: usize,
     pub role: Role,
 }
@@ -48,7 +48,7 @@ pub(crate) struct RowFusion {
 
 impl RowFusion {
     /// The members' numbers in the graph.
-    pub fn nodes(&self) -> Vec<usize> {
+    pub(crate) fn nodes(&self) -> Vec<usize> {
         self.members.iter().map(|member| member.node).collect()
     }
 }

@@ -24,7 +24,7 @@ pub(crate) enum RowOperand {
 }
 
 /// The row's elements of a tensor.
-pub struct Load {
+pub(crate) struct Load {
     pub tensor: TensorId,
     pub offset: u32,
     /// The first and the last pass that take it.
@@ -76,7 +76,7 @@ impl Stretches {
 
 impl RowLayout {
     /// The layout of a fusion, if a device with these limits can run it: with loads that several passes take kept, or else done again.
-    pub fn of(graph: &Graph, fusion: &RowFusion, limits: &Limits) -> Option<RowLayout> {
+    pub(crate) fn of(graph: &Graph, fusion: &RowFusion, limits: &Limits) -> Option<RowLayout> {
         if fusion.reads.len() + fusion.writes.len() > limits.buffers as usize
             || rounds(graph, fusion) > limits.rounds
         {
@@ -149,7 +149,7 @@ impl RowLayout {
     }
 
     /// Passes over the row.
-    pub fn passes(&self) -> usize {
+    pub(crate) fn passes(&self) -> usize {
         self.pass.iter().max().map_or(0, |last| last + 1)
     }
 

@@ -47,7 +47,7 @@ pub type Gpu = GpuEngine<Adapter>;
 pub type Cuda = GpuEngine<CudaDevice>;
 
 /// A dispatch but for its memory.
-pub struct Ready<P> {
+pub(crate) struct Ready<P> {
     pub pipeline: P,
     /// Where its uniform data begins, and its bytes.
     pub uniform: (u64, u64),

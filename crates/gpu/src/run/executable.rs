@@ -9,7 +9,7 @@ use tiebreak_engine::Observer;
 use tiebreak_engine::liveness::last_touches;
 
 /// A candidate whose kernels the device made.
-pub struct Unit<P> {
+pub(crate) struct Unit<P> {
     /// The nodes, in order.
     pub nodes: Vec<usize>,
     /// The node in whose place it runs.
@@ -22,7 +22,7 @@ pub struct Unit<P> {
 
 impl<P> Unit<P> {
     /// For each dispatch the operator of the node in whose place it runs, and how many nodes run with it.
-    pub fn names(&self, graph: &Graph) -> impl Iterator<Item = String> {
+    pub(crate) fn names(&self, graph: &Graph) -> impl Iterator<Item = String> {
         let nodes = if self.is_fused() { format!(" (of {} nodes)", self.nodes.len()) } else { String::new() };
         let name = format!("{}{nodes}", graph.nodes[self.at].operator);
         std::iter::repeat_n(name, self.dispatches.len())
@@ -35,7 +35,7 @@ impl<P> Unit<P> {
 }
 
 /// A graph made ready for one device.
-pub struct Executable<D: Device> {
+pub(crate) struct Executable<D: Device> {
     /// The preferred first; every node has one of its own.
     pub units: Vec<Unit<D::Pipeline>>,
     /// What summaries may compute beside them.
@@ -46,7 +46,7 @@ pub struct Executable<D: Device> {
 }
 
 /// Bytes of the memory beside the tensors that units take, by number.
-pub fn scratch<P>(units: &[Unit<P>]) -> Vec<u64> {
+pub(crate) fn scratch<P>(units: &[Unit<P>]) -> Vec<u64> {
     let mut scratch = Vec::new();
     for (slot, bytes) in units.iter().flat_map(|unit| &unit.dispatches).flat_map(|(_, buffers)| buffers) {
         if let Slot::Scratch(number) = *slot {
@@ -59,7 +59,7 @@ pub fn scratch<P>(units: &[Unit<P>]) -> Vec<u64> {
 
 /// What runs with this observer, in order, each with the tensors that nothing later touches: nodes run at once where it wants to see
 /// none of them.
-pub fn schedule<'u, P>(
+pub(crate) fn schedule<'u, P>(
     units: &'u [Unit<P>],
     graph: &Graph,
     observer: Option<&dyn Observer>,

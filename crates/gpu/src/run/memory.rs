@@ -11,7 +11,7 @@ use tiebreak_contract::program::graph::{Graph, TensorId, TensorType};
 use tiebreak_engine::{EngineError, Inputs, Tensor};
 
 /// What a tensor is in GPU memory.
-pub struct Storage<M> {
+pub(crate) struct Storage<M> {
     /// One, or several that a shader can see for a tensor that it cannot.
     pub pieces: Vec<Buffer<M>>,
     pub ty: TensorType,
@@ -21,19 +21,19 @@ pub struct Storage<M> {
 
 impl<M> Storage<M> {
     /// The memory of a tensor that lies in one piece.
-    pub fn whole(&self) -> &M {
+    pub(crate) fn whole(&self) -> &M {
         debug_assert_eq!(self.pieces.len(), 1);
         self.pieces[0].memory()
     }
 }
 
 /// A tensor that is there.
-pub fn computed(values: &[Option<Tensor>], id: TensorId) -> &Tensor {
+pub(crate) fn computed(values: &[Option<Tensor>], id: TensorId) -> &Tensor {
     values[id.0 as usize].as_ref().expect("a tensor is computed before it is read")
 }
 
 /// The tensors of a run, for its observer.
-pub struct Shown<'a, D: Device> {
+pub(crate) struct Shown<'a, D: Device> {
     pub engine: &'a GpuEngine<D>,
     pub values: &'a [Option<Tensor>],
 }

@@ -4,7 +4,7 @@
 mod beside;
 #[cfg(feature = "cuda")]
 mod cuda;
-pub mod engine;
+pub(crate) mod engine;
 mod executable;
 mod execute;
 mod hash;

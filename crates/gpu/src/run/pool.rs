@@ -30,10 +30,10 @@ const AGE_MAX: u64 = 1024;
 type Pieces<M> = BTreeMap<u64, (u64, M)>;
 
 /// A device's memory that nothing uses.
-pub struct Pool<M>(Arc<Mutex<Free<M>>>);
+pub(crate) struct Pool<M>(Arc<Mutex<Free<M>>>);
 
 /// Memory that goes back to its pool.
-pub struct Buffer<M> {
+pub(crate) struct Buffer<M> {
     memory: Option<M>,
     kind: Kind,
     number: u64,
@@ -53,7 +53,7 @@ impl<M> Default for Pool<M> {
 impl<M> Pool<M> {
     /// Memory of at least `bytes`, with any contents: a free piece, or a new one; `lasts` says that it outlives the graph that computes
     /// it. What is free is given up if a device says that there is no room for a new one otherwise (wgpu says so only later).
-    pub fn take<E>(
+    pub(crate) fn take<E>(
         &self,
         bytes: u64,
         lasts: bool,
@@ -78,7 +78,7 @@ impl<M> Pool<M> {
     }
 
     /// Frees what nothing has used for a while.
-    pub fn trim(&self) {
+    pub(crate) fn trim(&self) {
         let mut pool = lock(&self.0);
         pool.age += 1;
         let age = pool.age;
@@ -88,7 +88,7 @@ impl<M> Pool<M> {
 }
 
 impl<M> Buffer<M> {
-    pub fn memory(&self) -> &M {
+    pub(crate) fn memory(&self) -> &M {
         self.memory.as_ref().expect("memory is there until it is dropped")
     }
 }

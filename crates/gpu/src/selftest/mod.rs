@@ -7,7 +7,7 @@ mod native;
 use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
-pub use native::multiplies_integers_well;
+pub(crate) use native::multiplies_integers_well;
 
 use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::arith::words::bytes_from_words;
@@ -20,7 +20,7 @@ use tiebreak_engine::reference::Reference;
 use tiebreak_engine::{Engine, EngineError, outputs_of};
 
 /// A product of two digits that takes a while, and the bytes of either operand.
-pub fn product() -> (Graph, Vec<u8>) {
+pub(crate) fn product() -> (Graph, Vec<u8>) {
     const SIDE: u32 = 512;
     let mut builder = Builder::new(ProductTable::uniform(2));
     let a = builder.input("a", DType::F32, &[SIDE, SIDE]);
@@ -48,7 +48,7 @@ const ROW_LEN: u32 = 65;
 
 /// A layer norm, a loss over its rows and both gradients, with inputs: rows of ordinary numbers, of subnormal ones, of large ones, with a
 /// NaN and with infinities.
-pub fn rows(len: u32) -> (Graph, Vec<Vec<u8>>) {
+pub(crate) fn rows(len: u32) -> (Graph, Vec<Vec<u8>>) {
     const ROWS: u32 = 5;
     let mut b = Builder::new(ProductTable::two_and_three());
     let x = b.input("x", DType::F32, &[ROWS, len]);
@@ -85,7 +85,7 @@ pub fn rows(len: u32) -> (Graph, Vec<Vec<u8>>) {
 
 /// Attention over so many positions with its gradients, and inputs: ordinary numbers, and for the second of two heads a few large ones, a
 /// subnormal one and a NaN.
-pub fn attention(positions: u32) -> (Graph, Vec<Vec<u8>>) {
+pub(crate) fn attention(positions: u32) -> (Graph, Vec<Vec<u8>>) {
     const WIDTH: u32 = 6;
     let mut b = Builder::new(ProductTable::two_and_three());
     let [q, k, v, dy] = ["q", "k", "v", "dy"].map(|name| b.input(name, DType::F32, &[positions, WIDTH]));

@@ -11,7 +11,7 @@ use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::{Engine, EngineError, outputs_of};
 
 /// Whether an engine's native products in so many parts are right for integers.
-pub fn multiplies_integers_well(engine: &mut dyn Engine, parts: u32) -> Result<bool, EngineError> {
+pub(crate) fn multiplies_integers_well(engine: &mut dyn Engine, parts: u32) -> Result<bool, EngineError> {
     let (graph, inputs) = trial(parts);
     let graph = Arc::new(graph);
     Ok(outputs_of(engine, &graph, &inputs)? == outputs_of(&mut Cpu::new(1)?, &graph, &inputs)?)

@@ -16,7 +16,7 @@ use tiebreak_contract::program::expr::{Body, Instr};
 use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, View};
 
 /// The kernel that computes a fusion; none where a node takes something that such kernels do not.
-pub fn kernel(graph: &Graph, found: &AttentionFusion, limits: &Limits) -> Option<Kernel> {
+pub(crate) fn kernel(graph: &Graph, found: &AttentionFusion, limits: &Limits) -> Option<Kernel> {
     let digits = |tensor: TensorId| match graph.tensor(tensor).dtype {
         DType::Q(digits) => u32::from(digits),
         _ => unreachable!("products take quantised operands"),

@@ -2,5 +2,5 @@
 
 #[cfg(feature = "cuda")]
 pub mod attention;
-pub mod map;
-pub mod rows;
+pub(crate) mod map;
+pub(crate) mod rows;

@@ -12,7 +12,7 @@ use tiebreak_contract::program::expr::{Body, Instr};
 use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, View};
 
 /// A row fusion's shader. It takes the tensors that the fusion reads, then those that it writes.
-pub fn shader(graph: &Graph, fusion: &RowFusion, layout: &RowLayout) -> Shader {
+pub(crate) fn shader(graph: &Graph, fusion: &RowFusion, layout: &RowLayout) -> Shader {
     let (width, groups) = workgroup_each(fusion.rows);
     let mut writer = RowShaderWriter { graph, fusion, layout, uniform: vec![fusion.rows, width, 0, 0] };
     let passes: String = (0..layout.passes()).map(|pass| writer.pass(pass)).collect();

@@ -9,7 +9,7 @@ use super::suggest;
 use tiebreak_contract::program::products::ProductClass;
 
 /// What is wrong, and where.
-pub struct Wrong {
+pub(crate) struct Wrong {
     /// The byte of the text.
     pub at: usize,
     /// The dotted key.
@@ -62,21 +62,15 @@ impl Place<'_> {
                 let why = format!("it cannot be together with `{other}`; leave one of them out");
                 return Err(self.wrong(at, name, why));
             }
+            fits(&key.ty, value.get_ref()).map_err(|why| self.wrong(at, name, why))?;
+            let inside = |table, at| Place { table: key.path, path: self.child(name), at }.check(table);
             match value.get_ref() {
-                DeValue::Table(inner) if key.ty == Type::Table => {
-                    Place { table: key.path, path: self.child(name), at }.check(inner)?;
-                }
-                DeValue::Array(all) if matches!(key.ty, Type::Tables { .. }) => {
-                    fits(&key.ty, value.get_ref()).map_err(|why| self.wrong(at, name, why))?;
-                    for inner in all.iter() {
-                        let at = inner.span().start;
-                        let DeValue::Table(inner) = inner.get_ref() else {
-                            return Err(self.wrong(at, name, format!("must be {}", key.ty)));
-                        };
-                        Place { table: key.path, path: self.child(name), at }.check(inner)?;
-                    }
-                }
-                value => fits(&key.ty, value).map_err(|why| self.wrong(at, name, why))?,
+                DeValue::Table(table) => inside(table, at)?,
+                DeValue::Array(all) => all.iter().try_for_each(|each| match each.get_ref() {
+                    DeValue::Table(table) => inside(table, each.span().start),
+                    _ => Ok(()),
+                })?,
+                _ => {}
             }
         }
         let missing = keys_of(self.table, kind)
@@ -139,34 +133,22 @@ fn fits(ty: &Type, value: &DeValue<'_>) -> Result<(), String> {
     let bounded = |fine: bool, is: &str| {
         if fine { Ok(()) } else { Err(format!("must be {}, is {is}", ty.bounds())) }
     };
-    match (ty, value) {
-        (Type::Boolean, DeValue::Boolean(_)) | (Type::Text | Type::Texts { .. }, DeValue::String(_)) => {
-            Ok(())
-        }
-        (Type::Texts { most }, DeValue::Array(texts)) => {
-            bounded((1..=*most).contains(&texts.len()), &format!("{} texts", texts.len()))?;
-            texts.iter().try_for_each(|text| fits(&Type::Text, text.get_ref()))
-        }
-        (Type::Integers { least, most, .. }, DeValue::Integer(_)) => {
-            fits(&Type::Integer { least: *least, most: *most }, value)
-        }
-        (Type::Integers { least, most, elements }, DeValue::Array(numbers)) => {
-            bounded((1..=*elements).contains(&numbers.len()), &format!("{} elements", numbers.len()))?;
-            let of = Type::Integer { least: *least, most: *most };
-            numbers.iter().try_for_each(|number| fits(&of, number.get_ref()))
-        }
-        (Type::Integer { least, most }, DeValue::Integer(n)) => {
+    match (ty, ty.elements(), value) {
+        (Type::Boolean, _, DeValue::Boolean(_))
+        | (Type::Text | Type::Texts { .. }, _, DeValue::String(_))
+        | (Type::Table, _, DeValue::Table(_)) => Ok(()),
+        (Type::Integer { .. }, _, DeValue::Integer(n)) => {
             let number = i128::from_str_radix(n.as_str(), n.radix());
-            bounded(number.is_ok_and(|n| (*least..=*most).contains(&n)), &n.to_string())
+            bounded(number.is_ok_and(|n| ty.has_integer(n)), &n.to_string())
         }
-        (Type::Number { .. }, DeValue::Integer(n)) => {
+        (Type::Number { .. }, _, DeValue::Integer(n)) => {
             let number = i128::from_str_radix(n.as_str(), n.radix()).map_or(f64::NAN, |n| n as f64);
-            bounded(in_bounds(ty, number), &n.to_string())
+            bounded(ty.has_number(number), &n.to_string())
         }
-        (Type::Number { .. }, DeValue::Float(x)) => {
-            bounded(in_bounds(ty, x.as_str().parse().unwrap_or(f64::NAN)), x.as_str())
+        (Type::Number { .. }, _, DeValue::Float(x)) => {
+            bounded(ty.has_number(x.as_str().parse().unwrap_or(f64::NAN)), x.as_str())
         }
-        (Type::Choice(choices), DeValue::String(text)) => {
+        (Type::Choice(choices), _, DeValue::String(text)) => {
             if choices.contains(&text.as_ref()) {
                 return Ok(());
             }
@@ -174,21 +156,16 @@ fn fits(ty: &Type, value: &DeValue<'_>) -> Result<(), String> {
             let meant = meant.map_or(String::new(), |meant| format!("; did you mean \"{meant}\"?"));
             Err(format!("must be {ty}, is \"{}\"{meant}", text.chars().take(40).collect::<String>()))
         }
-        (Type::List { of, least, most }, DeValue::Array(elements)) => {
-            bounded((*least..=*most).contains(&elements.len()), &format!("{} elements", elements.len()))?;
-            elements.iter().try_for_each(|element| fits(of, element.get_ref()))
-        }
-        (Type::Tables { most }, DeValue::Array(tables)) => {
-            bounded((1..=*most).contains(&tables.len()), &format!("{} tables", tables.len()))
+        (Type::Integers { .. }, Some((of, _)), DeValue::Integer(_)) => fits(&of, value),
+        (_, Some((of, lens)), DeValue::Array(all)) => {
+            let what = match ty {
+                Type::Texts { .. } => "texts",
+                Type::Tables { .. } => "tables",
+                _ => "elements",
+            };
+            bounded(lens.contains(&all.len()), &format!("{} {what}", all.len()))?;
+            all.iter().try_for_each(|element| fits(&of, element.get_ref()))
         }
         _ => Err(format!("must be {ty}, is {}", name_of(value))),
     }
-}
-
-/// As binary32, which is what the program computes with.
-fn in_bounds(ty: &Type, x: f64) -> bool {
-    let Type::Number { least, above, below } = *ty else { return false };
-    let x = x as f32;
-    let enough = if above { x > least } else { x >= least };
-    x.is_finite() && enough && below.is_none_or(|below| x < below)
 }

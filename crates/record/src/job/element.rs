@@ -39,7 +39,7 @@ impl Element {
     }
 
     /// Bytes of one.
-    pub fn size(self) -> u64 {
+    pub(crate) fn size(self) -> u64 {
         match self {
             Element::U8 => 1,
             Element::U16 | Element::F16 | Element::Bf16 => 2,
@@ -57,7 +57,7 @@ impl Element {
     }
 
     /// The greatest integer that an element can be; nothing for floats.
-    pub fn largest(self) -> Option<i64> {
+    pub(crate) fn largest(self) -> Option<i64> {
         match self {
             Element::U8 => Some(u8::MAX.into()),
             Element::U16 => Some(u16::MAX.into()),
@@ -68,7 +68,7 @@ impl Element {
     }
 
     /// Shows every integer of these bytes, in order; floats have none.
-    pub fn integers(self, bytes: &[u8], show: &mut impl FnMut(i64)) {
+    pub(crate) fn integers(self, bytes: &[u8], show: &mut impl FnMut(i64)) {
         match self {
             Element::U8 => bytes.iter().for_each(|&x| show(x.into())),
             Element::U16 => bytes.as_chunks().0.iter().for_each(|x| show(u16::from_le_bytes(*x).into())),

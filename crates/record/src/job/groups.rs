@@ -63,7 +63,7 @@ impl ModelJob {
     ///
     /// # Errors
     /// If a pattern matches no parameter, too many are no plain names, or every parameter is frozen: (key, why).
-    pub fn treatments(&self) -> Result<Vec<Treatment>, (&'static str, String)> {
+    pub(crate) fn treatments(&self) -> Result<Vec<Treatment>, (&'static str, String)> {
         let parameters = self.model.parameters();
         let names: Vec<String> = parameters.iter().map(|p| p.name.clone()).collect();
         let frozen = named([self.frozen.as_slice()].into_iter(), &names);

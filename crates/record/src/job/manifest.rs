@@ -243,7 +243,7 @@ impl DataFile {
     }
 
     /// A file of which nothing is at hand.
-    pub fn absent(path: PathBuf, manifest: FileManifest) -> DataFile {
+    pub(crate) fn absent(path: PathBuf, manifest: FileManifest) -> DataFile {
         DataFile { path, manifest, contents: Contents::Slices(BTreeMap::new()), touched: Vec::new() }
     }
 

@@ -6,8 +6,9 @@ use super::check::{Wrong, check};
 use super::data::layout;
 use super::sizes;
 use super::spec::{
-    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, DisputeSpec, EvaluationSpec,
-    Granularity, InitSpec, Job, Labelled, ModelJob, OptimizerSpec, ProgramSource, WeightNames,
+    BATCH_MAX, BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, DisputeSpec,
+    EvaluationSpec, Granularity, InitSpec, Job, Labelled, MICRO_BATCHES_MAX, ModelJob, OptimizerSpec,
+    ProgramSource, WeightNames,
 };
 use crate::rounding::thresholds::Rounding;
 use tiebreak_contract::program::models::{BatchTensor, Model};
@@ -16,8 +17,6 @@ use tiebreak_contract::program::schedule::Schedule;
 
 /// The most bytes of a job file.
 pub const JOB_MAX: u64 = 1 << 20;
-/// The most samples of a batch.
-const BATCH_MAX: u64 = 1 << 24;
 /// The most micro-batches of a step whose operators are committed: every one has a trace of its own.
 const TRACED_MICRO_BATCHES_MAX: u32 = 256;
 
@@ -276,8 +275,8 @@ pub(super) fn batch_error(
     [micro_batch, micro_batches, labels]: [u32; 3],
     granularity: Granularity,
 ) -> Option<(&'static str, String)> {
-    if !(1..=1 << 16).contains(&micro_batches) {
-        return Some(("micro_batches", format!("must be 1 to {}", 1 << 16)));
+    if !(1..=MICRO_BATCHES_MAX).contains(&micro_batches) {
+        return Some(("micro_batches", format!("must be 1 to {MICRO_BATCHES_MAX}")));
     }
     let samples = u64::from(micro_batch) * u64::from(micro_batches);
     if samples == 0 || samples > BATCH_MAX {

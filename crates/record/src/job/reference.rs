@@ -1,7 +1,7 @@
 //! Every key that a job file may have, as one table. Errors (`check`), `docs/JOB.md` and the JSON Schema (`tiebreak job reference`) are made from it, and a
 //! test holds it to what serde accepts (`tests/cli/job_reference.rs`). A new key is one entry here beside its field in [`super::spec`].
 
-use super::spec::CROP_MAX;
+use super::spec::{BATCH_MAX, CROP_MAX, MICRO_BATCHES_MAX};
 use tiebreak_contract::program::keys::{BELOW_ONE, NOT_NEGATIVE, U32_MAX, integer, key};
 pub use tiebreak_contract::program::keys::{Key, Presence, Type};
 use tiebreak_contract::program::models;
@@ -248,12 +248,12 @@ const SCHEDULE_AND_BATCH: &[Key] = &[
     .unit("steps")
     .rule("only with kind `step`")
     .beside("kind = \"step\"\ngamma = 0.1"),
-    key("batch.micro_batch", integer(1, 1 << 24), Required, "4", "Samples of a micro-batch.")
+    key("batch.micro_batch", integer(1, BATCH_MAX as i128), Required, "4", "Samples of a micro-batch.")
         .unit("samples")
         .rule("micro_batch * micro_batches at most 16777216, and no tensor above 2^31 elements"),
     key(
         "batch.micro_batches",
-        integer(1, 1 << 16),
+        integer(1, MICRO_BATCHES_MAX as i128),
         Optional("1"),
         "2",
         "Micro-batches of a step: their gradients are added before the update.",

@@ -160,7 +160,7 @@ pub const CROP_MAX: u32 = 1 << 8;
 
 impl Augment {
     /// Whether images are moved.
-    pub fn is_any(self) -> bool {
+    pub(crate) fn is_any(self) -> bool {
         self != Augment::default()
     }
 }
@@ -220,7 +220,7 @@ pub enum Cifar100Labels {
 
 impl Cifar100Labels {
     /// The name in job files.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Cifar100Labels::Coarse => "coarse",
             Cifar100Labels::Fine => "fine",
@@ -366,7 +366,7 @@ pub enum WeightNames {
 
 impl InitSpec {
     /// What is wrong, if anything: (key, why).
-    pub fn error(&self) -> Option<(&'static str, String)> {
+    pub(crate) fn error(&self) -> Option<(&'static str, String)> {
         if self.optimizer_state && self.run.is_none() {
             return Some((
                 "optimizer_state",
@@ -395,6 +395,11 @@ impl InitSpec {
         None
     }
 }
+
+/// The most samples of a batch.
+pub(super) const BATCH_MAX: u64 = 1 << 24;
+/// The most micro-batches of a step.
+pub(super) const MICRO_BATCHES_MAX: u32 = 1 << 16;
 
 /// The `[batch]` table: the samples of a step.
 #[derive(Clone, Debug, Deserialize)]
@@ -517,7 +522,7 @@ impl Default for CheckpointSpec {
 
 impl DigitsSpec {
     /// The digits and grid of every product, with the grid of `rounding` if the job is of the logged profile.
-    pub fn products(&self, rounding: Option<&Rounding>) -> ProductTable {
+    pub(crate) fn products(&self, rounding: Option<&Rounding>) -> ProductTable {
         let default = match rounding {
             // What is rounded to a grid must be known well below the grid's steps.
             Some(_) => ProductTable::logged_preset,

@@ -266,7 +266,7 @@ pub struct Head {
 
 impl Head {
     /// The bytes of a part that [`Head::read`] reads.
-    pub fn bytes(len: u64) -> Range<u64> {
+    pub(crate) fn bytes(len: u64) -> Range<u64> {
         0..len.min(COUNT_BYTES_MAX as u64)
     }
 
@@ -274,7 +274,7 @@ impl Head {
     ///
     /// # Errors
     /// If so many decisions cannot be in so many bytes.
-    pub fn read(beginning: &[u8], len: u64, elements: u64) -> Result<Head, Malformed> {
+    pub(crate) fn read(beginning: &[u8], len: u64, elements: u64) -> Result<Head, Malformed> {
         if len == 0 {
             return Ok(Head { count: 0, elements, len, directory: 0 });
         }
@@ -289,7 +289,7 @@ impl Head {
     }
 
     /// How many blocks the part has.
-    pub fn blocks(&self) -> u64 {
+    pub(crate) fn blocks(&self) -> u64 {
         self.count.div_ceil(BLOCK as u64)
     }
 
@@ -299,7 +299,7 @@ impl Head {
     }
 
     /// The entries of the directory that say where a block is: none for the only block of a part.
-    pub fn entries(&self, block: u64) -> Range<u64> {
+    pub(crate) fn entries(&self, block: u64) -> Range<u64> {
         let last = self.blocks().saturating_sub(1);
         let entry = |number: u64| self.directory + number.min(last) * ENTRY_BYTES as u64;
         entry(block.saturating_sub(1))..entry(block.saturating_add(1))
@@ -309,7 +309,7 @@ impl Head {
     ///
     /// # Errors
     /// If there is no such block, or the entries cannot be about one.
-    pub fn block(&self, block: u64, entries: &[u8]) -> Result<Block, Malformed> {
+    pub(crate) fn block(&self, block: u64, entries: &[u8]) -> Result<Block, Malformed> {
         let wrong = |why: &str| Malformed::invalid(WHAT, format!("block {block}: {why}"));
         let range = self.entries(block);
         if block >= self.blocks() || entries.len() as u64 != range.end - range.start {
@@ -333,7 +333,7 @@ impl Head {
     }
 
     /// The block that a place lies in, by the bytes of the whole part; the last one if the directory is malformed.
-    pub fn block_of(&self, part: &[u8], place: u64) -> u64 {
+    pub(crate) fn block_of(&self, part: &[u8], place: u64) -> u64 {
         let entry = |number: u64| {
             let range = self.entries(number);
             // The last entry of the range but for the last block, which ends where the part does.

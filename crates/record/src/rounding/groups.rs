@@ -23,36 +23,36 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    pub fn of(parts: usize) -> Groups {
+    pub(crate) fn of(parts: usize) -> Groups {
         let mut groups = Groups { parts, directory: 0 };
         groups.directory = groups.beginning().len();
         groups
     }
 
     /// The first bytes, which follow from the number of parts.
-    pub fn beginning(&self) -> Vec<u8> {
+    pub(crate) fn beginning(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         put_varint(&mut bytes, self.parts as u64);
         bytes
     }
 
     /// A log without parts has one group, which is empty.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.parts.div_ceil(GROUP).max(1)
     }
 
     /// Where the first group begins.
-    pub fn first(&self) -> usize {
+    pub(crate) fn first(&self) -> usize {
         self.directory + (self.count() - 1) * ENTRY_BYTES
     }
 
     /// What [`Groups::check`] reads of a file of `len` bytes.
-    pub fn front(&self, len: u64) -> Range<u64> {
+    pub(crate) fn front(&self, len: u64) -> Range<u64> {
         0..len.min(self.directory as u64)
     }
 
     /// Checks the first bytes, and that the directory is there.
-    pub fn check(&self, len: u64, front: &[u8]) -> Result<(), Malformed> {
+    pub(crate) fn check(&self, len: u64, front: &[u8]) -> Result<(), Malformed> {
         if front != self.beginning() {
             let why = format!(
                 "it does not begin with `tiebreak log 3` and {} parts, as the program's steps have",
@@ -67,13 +67,13 @@ impl Groups {
     }
 
     /// The entries of the directory that say where a group is: none for the only one.
-    pub fn entries(&self, group: usize) -> Range<u64> {
+    pub(crate) fn entries(&self, group: usize) -> Range<u64> {
         let entry = |number: usize| (self.directory + number.min(self.count() - 1) * ENTRY_BYTES) as u64;
         entry(group.saturating_sub(1))..entry(group + 1)
     }
 
     /// Where a group is in a file of `len` bytes, by the bytes of [`Groups::entries`].
-    pub fn group(&self, number: usize, len: u64, entries: &[u8]) -> Result<Range<u64>, Malformed> {
+    pub(crate) fn group(&self, number: usize, len: u64, entries: &[u8]) -> Result<Range<u64>, Malformed> {
         let mut entries = entries
             .chunks_exact(ENTRY_BYTES)
             .map(|entry| entry.iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte)));
@@ -87,17 +87,17 @@ impl Groups {
     }
 
     /// How many parts a group has.
-    pub fn size(&self, group: usize) -> usize {
+    pub(crate) fn size(&self, group: usize) -> usize {
         GROUP.min(self.parts.saturating_sub(group * GROUP))
     }
 
     /// The bytes of a group that the lengths of its parts lie in.
-    pub fn lengths(&self, number: usize, group: &Range<u64>) -> Range<u64> {
+    pub(crate) fn lengths(&self, number: usize, group: &Range<u64>) -> Range<u64> {
         group.start..group.end.min(group.start + (self.size(number) * LENGTH_BYTES_MAX) as u64)
     }
 
     /// The parts of a group, by the bytes of [`Groups::lengths`].
-    pub fn parts(
+    pub(crate) fn parts(
         &self,
         number: usize,
         group: &Range<u64>,

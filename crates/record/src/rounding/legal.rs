@@ -19,7 +19,7 @@ pub enum Accumulation {
 
 impl Accumulation {
     /// The most that one rounding to a neighbour changes, relative to the result.
-    pub fn unit(self) -> f64 {
+    pub(crate) fn unit(self) -> f64 {
         match self {
             Accumulation::Binary32 => f64::EPSILON * f64::from(1u32 << 29), // 2^-23
             Accumulation::Binary64 => f64::EPSILON,                         // 2^-52

@@ -66,7 +66,7 @@ pub struct Look {
 
 impl Choices {
     /// Of a product of a graph, before anything is seen.
-    pub fn of(graph: &Graph, logged: &LoggedProduct) -> Choices {
+    pub(crate) fn of(graph: &Graph, logged: &LoggedProduct) -> Choices {
         let node = graph.nodes.iter().find(|node| node.output == logged.product);
         Choices::new(logged.class, node.map_or("", |node| node.operator.as_str()))
     }
@@ -91,7 +91,7 @@ impl Choices {
     }
 
     /// The same product, before anything is seen.
-    pub fn blank(&self) -> Choices {
+    pub(crate) fn blank(&self) -> Choices {
         Choices::new(self.class, &self.operator)
     }
 
@@ -114,7 +114,7 @@ impl Choices {
     }
 
     /// Adds step `step`'s, after a look at it.
-    pub fn add(&mut self, step: u32, other: &Choices, taken_max: [f64; 2]) {
+    pub(crate) fn add(&mut self, step: u32, other: &Choices, taken_max: [f64; 2]) {
         if self.stray_step.is_none() && other.beyond + other.needless > 0 {
             self.stray_step = Some(step);
         }
@@ -135,7 +135,7 @@ impl Choices {
     }
 
     /// Notes which element a decision of a weight's gradient moved, and whether up.
-    pub fn note(&mut self, place: u64, up: bool) {
+    pub(crate) fn note(&mut self, place: u64, up: bool) {
         use ProductClass::{ConvDw, HeadDw, LinearDw};
         if matches!(self.class, LinearDw | ConvDw | HeadDw) {
             self.repeated.get_or_insert_with(Sketch::new).add(place, up);
@@ -166,7 +166,7 @@ impl Choices {
     }
 
     /// Why an honest kernel does not decide so, if it does not, where `nats` allow for all looks of the audit.
-    pub fn unexplained(&self, nats: f64, taken_max: [f64; 2]) -> Option<String> {
+    pub(crate) fn unexplained(&self, nats: f64, taken_max: [f64; 2]) -> Option<String> {
         let name = format!("{} of {}", self.class.name(), self.operator);
         if let Some(step) = self.stray_step {
             return Some(format!(
@@ -203,7 +203,7 @@ impl Choices {
 
     /// The largest bias that decisions against the nearest value can hide, as many as pass the test: the sum of the elements' shifts,
     /// relative to the sum of the elements' absolute values.
-    pub fn hidden(&self, nats: f64, taken_max: [f64; 2]) -> f64 {
+    pub(crate) fn hidden(&self, nats: f64, taken_max: [f64; 2]) -> f64 {
         let repeated = self.decisions as f64 / self.values.max(1) as f64;
         let most = most_taken(self.values, nats, taken_max) as f64 * repeated;
         let (mut left, mut sum) = (most.ceil() as u64, 0.0);

@@ -132,7 +132,7 @@ impl Replayer {
     }
 
     /// The log's root, for the record.
-    pub fn root(&self) -> tiebreak_record::commit::digest::Digest {
+    pub(crate) fn root(&self) -> tiebreak_record::commit::digest::Digest {
         self.log.root()
     }
 
@@ -142,12 +142,12 @@ impl Replayer {
     }
 
     /// Why the log cannot be read, if that is what stopped the step.
-    pub fn malformed(&self) -> Option<&Malformed> {
+    pub(crate) fn malformed(&self) -> Option<&Malformed> {
         self.malformed.as_ref()
     }
 
     /// What is wrong with a log that can be read: the first decision about a value that is not finite. It had no effect.
-    pub fn void(&self) -> Option<&Malformed> {
+    pub(crate) fn void(&self) -> Option<&Malformed> {
         self.void.as_ref()
     }
 

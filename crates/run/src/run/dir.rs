@@ -292,7 +292,7 @@ impl Run {
     }
 
     /// A file of this name (the last part of the path) in one of the folders where its data are, if it is there.
-    pub fn elsewhere(&self, name: &str) -> Option<PathBuf> {
+    pub(crate) fn elsewhere(&self, name: &str) -> Option<PathBuf> {
         let name = Path::new(name).file_name()?;
         let folders = self.data_from.iter().filter_map(|from| match from {
             DataFrom::Folder(folder) => Some(folder),

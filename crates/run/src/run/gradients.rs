@@ -69,7 +69,7 @@ impl GradientsWriter {
 ///
 /// # Errors
 /// If they cannot be read, or are not those of the record.
-pub fn read(file: &Stored, record: &StepRecord, micro_batches: u32) -> Result<Vec<Digest>, RunError> {
+pub(crate) fn read(file: &Stored, record: &StepRecord, micro_batches: u32) -> Result<Vec<Digest>, RunError> {
     let count = micro_batches as usize;
     let start = offset(record.step, count);
     let bytes = file.read_range(start..start + 32 * count as u64)?;

@@ -41,7 +41,7 @@ impl JobFiles {
     }
 
     /// The job file.
-    pub fn job(&self) -> &Path {
+    pub(crate) fn job(&self) -> &Path {
         &self.job
     }
 

@@ -53,16 +53,12 @@ impl RunPaths {
         self.root.join(names::head(size))
     }
     /// The folder of checkpoints.
-    pub fn checkpoints(&self) -> PathBuf {
+    pub(crate) fn checkpoints(&self) -> PathBuf {
         self.root.join(names::CHECKPOINTS)
     }
     /// The state after a step.
     pub fn checkpoint(&self, step: u32) -> PathBuf {
         self.root.join(names::checkpoint(step))
-    }
-    /// The folder of traces, for jobs that commit operators.
-    pub fn traces(&self) -> PathBuf {
-        self.root.join(names::TRACES)
     }
     /// The trace of a step.
     pub fn trace(&self, step: u32) -> PathBuf {
@@ -80,10 +76,6 @@ impl RunPaths {
     pub fn model(&self) -> PathBuf {
         self.root.join(names::MODEL)
     }
-    /// The folder of the files to evaluate with, for jobs that name some.
-    pub fn evaluation(&self) -> PathBuf {
-        self.root.join(names::EVALUATION)
-    }
     /// A file to evaluate with.
     pub fn evaluation_file(&self, number: usize) -> PathBuf {
         self.root.join(names::evaluation_file(number))
@@ -96,12 +88,8 @@ impl RunPaths {
     pub fn metrics(&self) -> PathBuf {
         self.root.join(names::METRICS)
     }
-    /// The same for TensorBoard, which looks for `tfevents` in a name.
-    pub fn events(&self) -> PathBuf {
-        self.root.join(names::EVENTS)
-    }
     /// Held by the writer.
-    pub fn lock(&self) -> PathBuf {
+    pub(crate) fn lock(&self) -> PathBuf {
         self.root.join(names::LOCK)
     }
 }

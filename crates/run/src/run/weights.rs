@@ -209,7 +209,7 @@ impl WeightFiles {
     ///
     /// # Errors
     /// As [`WeightFiles::check`], and if a file cannot be read, or a copy differs from what it is a copy of.
-    pub fn state(
+    pub(crate) fn state(
         &mut self,
         program: &Program,
         layout: &[Released],

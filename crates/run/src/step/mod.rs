@@ -8,7 +8,7 @@ use crate::observers::record::{Logged, Recorder, Rounder, Steer};
 use crate::observers::replay::Replayer;
 use crate::run::RunError;
 use finite::NotFinite;
-pub use replayed::{disputed_step, readable_log, replayed_micro_batch, replayed_step, replayer, sound_log};
+pub use replayed::{disputed_step, readable_log, replayed_micro_batch, replayed_step, replayer};
 use tiebreak_contract::program::step::{MicroBatch, Program};
 use tiebreak_engine::EngineError;
 use tiebreak_engine::session::{Gradients, Session, StepOutcome, StepScalars};

@@ -72,7 +72,7 @@ pub fn disputed_step(
 ///
 /// # Errors
 /// If it is malformed.
-pub fn sound_log(run: &Run, step: u32, replayer: &Replayer) -> Result<(), RunError> {
+fn sound_log(run: &Run, step: u32, replayer: &Replayer) -> Result<(), RunError> {
     readable_log(run, step, replayer)?;
     replayer.void().map_or(Ok(()), |why| Err(RunError::malformed(&run.layout.log(step), why.clone())))
 }

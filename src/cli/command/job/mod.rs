@@ -24,7 +24,7 @@ use crate::job::identity::{philox_key, program_digest, seed};
 use crate::job::initial::InitialOrigin;
 use crate::job::manifest::files_root;
 use crate::job::spec::WeightNames;
-use crate::program::models::{Input, Model};
+use crate::program::models::{Input, KINDS, Model};
 use crate::program::step::{Program, state_bytes};
 use crate::run::checked;
 use crate::run::companions::Companions;
@@ -54,7 +54,7 @@ enum Command {
     #[command(after_help = "Example: tiebreak job new gpt --output job.toml")]
     New {
         /// The kind of its model.
-        #[arg(value_parser = PossibleValuesParser::new(new::models()))]
+        #[arg(value_parser = PossibleValuesParser::new(KINDS))]
         model: String,
         /// The file; without it the job is printed. A file that is there is not replaced.
         #[arg(long, short, value_name = "FILE")]

@@ -1,6 +1,6 @@
 //! A job to begin with, made from the table of keys: what is required is written out with its example, all else stands beside it as comments.
 
-use crate::job::reference::{Key, Presence, Type, keys, keys_of};
+use crate::job::reference::{Key, Presence, Type, keys_of};
 
 /// The most characters of a line of a comment.
 const WIDTH: usize = 100;
@@ -11,14 +11,6 @@ pub fn beside(model: &str) -> (&'static str, &'static str) {
         "gpt" => ("bytes", "adamw"),
         "mlp" => ("idx", "sgd"),
         _ => ("cifar10", "sgd"),
-    }
-}
-
-/// The kinds of models, as the table of keys lists them.
-pub fn models() -> &'static [&'static str] {
-    match keys().find(|key| key.path == "model.kind").map(|key| key.ty) {
-        Some(Type::Choice(kinds)) => kinds,
-        _ => &[],
     }
 }
 
@@ -92,11 +84,12 @@ fn comment(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::job::Job;
+    use crate::job::reference::keys;
+    use crate::program::models::KINDS;
 
     #[test]
     fn every_kind_has_a_job_that_parses_and_names_every_key() {
-        assert!(models().len() >= 3);
-        for model in models() {
+        for model in KINDS {
             let text = job(model);
             Job::parse(model, &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
             let (data, optimizer) = beside(model);

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::new;
 use crate::job::reference::{self, Key, Presence, Type, keys, keys_of};
+use crate::program::models;
 use crate::program::products::ProductClass;
 
 const INTRODUCTION: &str = "# The job file
@@ -37,7 +38,7 @@ pub fn markdown() -> String {
     let mut page = INTRODUCTION.to_string();
     page += "\nThe shortest job of each model has the keys that are required:\n";
     let example = |job: String| format!("\n```toml\n{job}```\n");
-    for model in new::models() {
+    for &model in models::KINDS {
         let (data, optimizer) = new::beside(model);
         page += &example(shortest(&[("model", model), ("data", data), ("optimizer", optimizer)], ""));
     }
@@ -215,6 +216,11 @@ fn description(key: &Key) -> String {
 }
 
 fn type_schema(ty: &Type) -> Value {
+    if let Some((of, lens)) = ty.elements() {
+        let one = type_schema(&of);
+        let many = json!({ "type": "array", "items": one, "minItems": lens.start(), "maxItems": lens.end() });
+        return if matches!(ty, Type::List { .. }) { many } else { json!({ "oneOf": [one, many] }) };
+    }
     match ty {
         Type::Integer { least, most } => {
             json!({ "type": "integer", "minimum": least, "maximum": most })
@@ -228,23 +234,9 @@ fn type_schema(ty: &Type) -> Value {
             schema
         }
         Type::Boolean => json!({ "type": "boolean" }),
-        Type::Text => json!({ "type": "string" }),
-        Type::Texts { most } => {
-            let many =
-                json!({ "type": "array", "items": { "type": "string" }, "minItems": 1, "maxItems": most });
-            json!({ "oneOf": [{ "type": "string" }, many] })
-        }
-        Type::Integers { least, most, elements } => {
-            let one = type_schema(&Type::Integer { least: *least, most: *most });
-            let many = json!({ "type": "array", "items": one, "minItems": 1, "maxItems": elements });
-            json!({ "oneOf": [one, many] })
-        }
         Type::Choice(choices) => json!({ "enum": choices }),
-        Type::List { of, least, most } => {
-            json!({ "type": "array", "items": type_schema(of), "minItems": least, "maxItems": most })
-        }
         Type::Table => json!({ "type": "object" }),
-        Type::Tables { .. } => json!({ "type": "array" }),
+        _ => json!({ "type": "string" }),
     }
 }
 

@@ -36,27 +36,27 @@ fn two_product(a: f64, b: f64) -> Dd {
 }
 
 impl Dd {
-    pub const ONE: Dd = Dd { hi: 1.0, lo: 0.0 };
+    pub(crate) const ONE: Dd = Dd { hi: 1.0, lo: 0.0 };
 
-    pub fn new(hi: f64) -> Dd {
+    pub(crate) fn new(hi: f64) -> Dd {
         Dd { hi, lo: 0.0 }
     }
 
-    pub fn from_bits(hi: u64, lo: u64) -> Dd {
+    pub(crate) fn from_bits(hi: u64, lo: u64) -> Dd {
         Dd { hi: f64::from_bits(hi), lo: f64::from_bits(lo) }
     }
 
     /// Times a power of two, exactly.
-    pub fn scale(self, factor: f64) -> Dd {
+    pub(crate) fn scale(self, factor: f64) -> Dd {
         Dd { hi: self.hi * factor, lo: self.lo * factor }
     }
 
     /// Divided by a binary64.
-    pub fn over(self, divisor: f64) -> Dd {
+    pub(crate) fn over(self, divisor: f64) -> Dd {
         self.div(Dd::new(divisor))
     }
 
-    pub fn div(self, other: Dd) -> Dd {
+    pub(crate) fn div(self, other: Dd) -> Dd {
         let q1 = self.hi / other.hi;
         let rest = self - other * Dd::new(q1);
         let q2 = rest.hi / other.hi;
@@ -66,13 +66,13 @@ impl Dd {
         q + Dd::new(q3)
     }
 
-    pub fn neg(self) -> Dd {
+    pub(crate) fn neg(self) -> Dd {
         Dd { hi: -self.hi, lo: -self.lo }
     }
 
     /// Rounded once to binary32, to nearest even, subnormals and overflow included: through round-to-odd in binary64
     /// (Boldo and Melquiond 2008), which has enough bits for the second rounding to be right.
-    pub fn to_f32(self) -> f32 {
+    pub(crate) fn to_f32(self) -> f32 {
         let Dd { hi, lo } = quick_two_sum(self.hi, self.lo);
         let bits = hi.to_bits();
         if lo == 0.0 || bits & 1 == 1 {

@@ -40,20 +40,20 @@ fn parts(x: f64) -> (f64, f64) {
 }
 
 #[inline(always)]
-pub fn exp(x: f64) -> f64 {
+pub(crate) fn exp(x: f64) -> f64 {
     let (scale, p) = parts(x);
     scale + scale * p
 }
 
 #[inline(always)]
-pub fn tanh(x: f64) -> f64 {
+pub(crate) fn tanh(x: f64) -> f64 {
     let (scale, p) = parts(2.0 * x);
     let t = if scale == 1.0 { p } else { (scale - 1.0) + scale * p };
     t / (t + 2.0)
 }
 
 #[inline(always)]
-pub fn log(x: f64) -> f64 {
+pub(crate) fn log(x: f64) -> f64 {
     let (m, e) = split(x);
     let s = (m - 1.0) / (m + 1.0);
     let ss = s * s;
@@ -67,7 +67,7 @@ pub fn log(x: f64) -> f64 {
 }
 
 #[inline(always)]
-pub fn erf(x: f64) -> f64 {
+pub(crate) fn erf(x: f64) -> f64 {
     let i = (x * 8.0).round_ties_even() as usize;
     let c = i as f64 / 8.0;
     let h = x - c;

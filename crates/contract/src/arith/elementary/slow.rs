@@ -31,13 +31,13 @@ fn reduce(x: f64) -> (i32, Dd) {
 }
 
 /// exp(x) for |x| < 200.
-pub fn exp(x: f64) -> Dd {
+pub(crate) fn exp(x: f64) -> Dd {
     let (k, r) = reduce(x);
     (Dd::ONE + expm1_small(r)).scale(power_of_two(k))
 }
 
 /// log(x) for normal x > 0, x != 1: 2 atanh(s) with s = (m - 1)/(m + 1), plus e ln 2.
-pub fn log(x: f64) -> Dd {
+pub(crate) fn log(x: f64) -> Dd {
     let (m, e) = split(x);
     let s = Dd::new(m - 1.0).div(Dd::new(m) + Dd::ONE); // m has 24 bits: m - 1 is exact
     let ss = s * s;
@@ -51,7 +51,7 @@ pub fn log(x: f64) -> Dd {
 }
 
 /// x = m 2^e with m in sqrt(1/2)..sqrt(2), about.
-pub fn split(x: f64) -> (f64, i32) {
+pub(crate) fn split(x: f64) -> (f64, i32) {
     let bits = x.to_bits();
     let e = (bits >> 52) as i32 - 1023;
     let m = f64::from_bits(bits & 0x000f_ffff_ffff_ffff | 0x3ff0_0000_0000_0000);
@@ -59,7 +59,7 @@ pub fn split(x: f64) -> (f64, i32) {
 }
 
 /// tanh(x) for 0 < x < 30: t/(t + 2) with t = exp(2x) - 1.
-pub fn tanh(x: f64) -> Dd {
+pub(crate) fn tanh(x: f64) -> Dd {
     let (k, r) = reduce(2.0 * x);
     let p = expm1_small(r);
     let t = if k == 0 { p } else { (Dd::ONE + p).scale(power_of_two(k)) - Dd::ONE };
@@ -94,7 +94,7 @@ fn erf_series(c: f64) -> Dd {
 
 /// erf(x) for 0 < x < 4: Taylor at the nearest centre; the derivative g = erf' obeys g' = -2 x g, so that its own
 /// coefficients follow g[n+1] = -2 (c g[n] + g[n-1]) / (n + 1).
-pub fn erf(x: f64) -> Dd {
+pub(crate) fn erf(x: f64) -> Dd {
     let i = (x * 8.0).round_ties_even() as usize;
     let c = i as f64 / 8.0;
     let h = Dd::new(x - c); // exact: both are multiples of x's last place

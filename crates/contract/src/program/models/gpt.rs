@@ -111,32 +111,9 @@ impl Network for Gpt {
         vec![gpt(Gelu::Tanh, true, 0.21 + second as f32 / 16.0), gpt(Gelu::Erf, false, 0.0)]
     }
 
-    fn error(&self) -> Option<(&'static str, String)> {
-        let sizes = [
-            ("vocabulary", self.vocabulary, 1 << 20),
-            ("context", self.context, 1 << 16),
-            ("layers", self.layers, 1 << 10),
-            ("heads", self.heads, 1 << 10),
-            ("width", self.width, 1 << 16),
-        ];
-        for (key, size, max) in sizes {
-            if size == 0 || size > max {
-                return Some((key, format!("must be 1 to {max}, is {size}")));
-            }
-        }
-        if !self.width.is_multiple_of(self.heads) {
-            return Some(("width", format!("must be a multiple of heads ({})", self.heads)));
-        }
-        if !(0.0..1.0).contains(&self.dropout) {
-            return Some(("dropout", "must be at least 0 and below 1".into()));
-        }
-        if !(self.init_std >= 0.0 && self.init_std.is_finite()) {
-            return Some(("init_std", "must be a finite number of at least 0".into()));
-        }
-        if !(self.norm_epsilon > 0.0 && self.norm_epsilon.is_finite()) {
-            return Some(("norm_epsilon", "must be a finite number above 0".into()));
-        }
-        None
+    fn contradiction(&self) -> Option<(&'static str, String)> {
+        let wrong = !self.width.is_multiple_of(self.heads);
+        wrong.then(|| ("width", format!("must be a multiple of heads ({})", self.heads)))
     }
 
     fn sizes(&self, samples: u64) -> Sizes {

@@ -22,7 +22,7 @@ pub(super) fn default_momentum() -> f32 {
 
 /// A square convolution with its input's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Convolution {
+pub(crate) struct Convolution {
     /// Pixels of its input, down and across.
     pub image: [u32; 2],
     /// Channels of its input.
@@ -120,18 +120,8 @@ pub(super) fn statistics(table: Vec<ModelParameter>) -> Vec<Statistic> {
     table.into_iter().filter_map(statistic).collect()
 }
 
-/// What is wrong with the numbers of a network's normalisations, if anything.
-pub(super) fn norm_error(
-    has_batch_norm: bool,
-    epsilon: f32,
-    momentum: f32,
-) -> Option<(&'static str, String)> {
-    if !(epsilon > 0.0 && epsilon.is_finite()) {
-        return Some(("norm_epsilon", "must be a finite number above 0".into()));
-    }
-    if !(0.0..1.0).contains(&momentum) {
-        return Some(("norm_momentum", "must be at least 0 and below 1".into()));
-    }
+/// What is wrong with the momentum of a network's running averages, if anything.
+pub(super) fn momentum_error(has_batch_norm: bool, momentum: f32) -> Option<(&'static str, String)> {
     let unused = !has_batch_norm && momentum != MOMENTUM;
     unused.then(|| ("norm_momentum", "only norm = \"batch\" has running averages".into()))
 }
@@ -181,7 +171,7 @@ pub(super) struct Pass<'a> {
 
 impl<'a> Pass<'a> {
     /// At its begin; normalisations have this epsilon, convolutions this version.
-    pub fn new(
+    pub(crate) fn new(
         parameters: &'a [TensorId],
         inputs: &'a Inputs,
         epsilon: f32,
@@ -192,7 +182,7 @@ impl<'a> Pass<'a> {
     }
 
     /// x normalised over the pixels of each channel, by the next gain and bias.
-    pub fn batch_norm(&mut self, b: &mut Builder, x: TensorId) -> TensorId {
+    pub(crate) fn batch_norm(&mut self, b: &mut Builder, x: TensorId) -> TensorId {
         let (gain, bias) = (self.parameters.next(), self.parameters.next());
         match &mut self.averages {
             None => {
@@ -208,7 +198,13 @@ impl<'a> Pass<'a> {
     }
 
     /// x convolved with the next kernels.
-    pub fn conv(&mut self, b: &mut Builder, label: &str, x: TensorId, convolution: Convolution) -> TensorId {
+    pub(crate) fn conv(
+        &mut self,
+        b: &mut Builder,
+        label: &str,
+        x: TensorId,
+        convolution: Convolution,
+    ) -> TensorId {
         let weight = self.parameters.next();
         let (version, stride, padding) = (self.convolution, convolution.stride, convolution.padding());
         let y = b.scoped(label, |b| match convolution.groups {

@@ -55,7 +55,7 @@ const KEYS: &[Key] = &[
 
 impl Mlp {
     /// The widths of all layers, ends included.
-    pub fn widths(&self) -> Vec<u32> {
+    pub(crate) fn widths(&self) -> Vec<u32> {
         [&[self.inputs], &self.hidden[..], &[self.classes]].concat()
     }
 }
@@ -78,21 +78,7 @@ impl Network for Mlp {
         }]
     }
 
-    fn error(&self) -> Option<(&'static str, String)> {
-        const MAX: u32 = 1 << 20;
-        for (key, widths) in
-            [("inputs", &[self.inputs][..]), ("hidden", &self.hidden), ("classes", &[self.classes])]
-        {
-            if let Some(bad) = widths.iter().find(|w| !(1..=MAX).contains(w)) {
-                return Some((key, format!("must be 1 to {MAX}, is {bad}")));
-            }
-        }
-        if self.hidden.len() > 64 {
-            return Some(("hidden", "at most 64 hidden layers".into()));
-        }
-        if !(0.0..1.0).contains(&self.dropout) {
-            return Some(("dropout", "must be at least 0 and below 1".into()));
-        }
+    fn contradiction(&self) -> Option<(&'static str, String)> {
         let inputs = self.inputs;
         let fits = |planes| inputs.is_multiple_of(planes);
         self.normalization()?.error(self.input, fits, &format!("a sample has {inputs} numbers"))

@@ -77,6 +77,16 @@ models! {
     mod vgg11; Vgg11, VggNorm: "a network of eight convolutions and three linear layers over images";
 }
 
+impl Model {
+    /// What is wrong with the numbers, if anything: (key, why).
+    pub fn error(&self) -> Option<(&'static str, String)> {
+        let numbers = serde_json::to_value(self).expect("a model's numbers are JSON");
+        let of_kind = keys().flatten().filter(|key| key.kind.is_some_and(|kind| numbers["kind"] == kind));
+        let outside = |key: &Key| Some((key.name(), key.ty.error(numbers.get(key.name())?)?));
+        of_kind.into_iter().find_map(outside).or_else(|| self.contradiction())
+    }
+}
+
 /// How a parameter begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
@@ -115,7 +125,7 @@ pub struct Statistic {
 
 impl Statistic {
     /// The names and shapes of [`Moments`]' tensors, in their order.
-    pub fn moments(&self) -> [(String, Vec<u32>); 3] {
+    pub(crate) fn moments(&self) -> [(String, Vec<u32>); 3] {
         let Statistic { name, channels } = self;
         [("count", 1), ("mean", *channels), ("m2", *channels)]
             .map(|(part, columns)| (format!("{name}.{part}"), vec![columns]))
@@ -251,10 +261,10 @@ pub trait Network {
     where
         Self: Sized;
 
-    /// What is wrong with the numbers, if anything: (key, why).
-    fn error(&self) -> Option<(&'static str, String)>;
+    /// What is wrong with numbers that are each within the bounds of their keys, if anything: (key, why).
+    fn contradiction(&self) -> Option<(&'static str, String)>;
 
-    /// What has to be small enough before a graph of `samples` is built; called where [`Network::error`] finds nothing.
+    /// What has to be small enough before a graph of `samples` is built; called where [`Model::error`] finds nothing.
     fn sizes(&self, samples: u64) -> Sizes;
 
     /// The trained tensors, in the order of the program.

@@ -45,7 +45,7 @@ pub struct Part {
 
 impl Part {
     /// A whole tensor of this many elements, in its own order, from `first` on.
-    pub fn whole(tensor: String, len: u32, first: u64) -> Part {
+    pub(crate) fn whole(tensor: String, len: u32, first: u64) -> Part {
         Part { tensor, dims: [1, 1, 1, len], strides: [0, 0, 0, 1], first }
     }
 
@@ -96,13 +96,8 @@ impl Released {
         Released::of(name, shape, vec![Part::whole(tensor.into(), elements(shape), 0)])
     }
 
-    /// A matrix [outputs, inputs] as [inputs, outputs].
-    pub fn transposed(name: impl Into<String>, tensor: &str, outputs: u32, inputs: u32) -> Released {
-        Released::fused(name, &[tensor], outputs, inputs)
-    }
-
     /// Matrices [outputs, inputs], each transposed, side by side: [inputs, outputs * number].
-    pub fn fused(name: impl Into<String>, tensors: &[&str], outputs: u32, inputs: u32) -> Released {
+    pub(crate) fn fused(name: impl Into<String>, tensors: &[&str], outputs: u32, inputs: u32) -> Released {
         let columns = outputs * tensors.len() as u32;
         let part = |(number, tensor): (u32, &&str)| Part {
             tensor: tensor.to_string(),
@@ -114,7 +109,7 @@ impl Released {
     }
 
     /// Vectors of `len` elements, one behind the other.
-    pub fn joined(name: impl Into<String>, tensors: &[&str], len: u32) -> Released {
+    pub(crate) fn joined(name: impl Into<String>, tensors: &[&str], len: u32) -> Released {
         let part =
             |(number, tensor): (u32, &&str)| Part::whole(tensor.to_string(), len, (number * len).into());
         let parts = (0..).zip(tensors).map(part).collect();
@@ -122,7 +117,7 @@ impl Released {
     }
 
     /// A convolution's kernels [outputs, rows, columns, inputs] as [outputs, inputs, rows, columns].
-    pub fn kernels(name: impl Into<String>, tensor: impl Into<String>, shape: &[u32]) -> Released {
+    pub(crate) fn kernels(name: impl Into<String>, tensor: impl Into<String>, shape: &[u32]) -> Released {
         let &[outputs, rows, columns, inputs] = shape else { panic!("kernels have four dimensions") };
         let taps = u64::from(rows * columns);
         let strides = [u64::from(inputs) * taps, columns.into(), 1, taps];
@@ -131,7 +126,7 @@ impl Released {
     }
 
     /// PyTorch's `BatchNorm2d` of the normalisation `ours`: gain, bias, running averages, and a counter of batches.
-    pub fn batch_norm(name: &str, ours: &str, channels: u32) -> [Released; 5] {
+    pub(crate) fn batch_norm(name: &str, ours: &str, channels: u32) -> [Released; 5] {
         let same =
             |theirs: &str, tensor: String| Released::same(format!("{name}.{theirs}"), tensor, &[channels]);
         [
@@ -144,7 +139,7 @@ impl Released {
     }
 
     /// Weight and bias of a linear layer, as they are.
-    pub fn linear(name: &str, ours: &str, outputs: u32, inputs: u32) -> [Released; 2] {
+    pub(crate) fn linear(name: &str, ours: &str, outputs: u32, inputs: u32) -> [Released; 2] {
         [("weight", vec![outputs, inputs]), ("bias", vec![outputs])].map(|(part, shape)| {
             Released::same(format!("{name}.{part}"), format!("param/{ours}.{part}"), &shape)
         })

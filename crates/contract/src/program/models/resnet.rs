@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::images::{
-    CONVOLUTION, Convolution, Pass, default_epsilon, default_momentum, image, linear_parameters, norm_error,
+    CONVOLUTION, Convolution, Pass, default_epsilon, default_momentum, image, linear_parameters, momentum_error,
     norm_parameters, normalize_error, statistics,
 };
 use super::normalize::{IMAGE_MEAN, MEANS, NORMALIZE, STDS};
@@ -278,15 +278,9 @@ impl Resnet {
     }
 
     fn blocks_error(&self) -> Option<(&'static str, String)> {
-        if let Blocks::Each(blocks) = &self.blocks
-            && blocks.len() != self.stages.len()
-        {
-            let why = format!("has {} numbers for {} stages", blocks.len(), self.stages.len());
-            return Some(("blocks", why));
-        }
-        let numbers = (0..self.stages.len()).map(|stage| self.blocks.of(stage));
-        let wrong = numbers.into_iter().find(|blocks| !(1..=256).contains(blocks))?;
-        Some(("blocks", format!("must be 1 to 256, is {wrong}")))
+        let Blocks::Each(blocks) = &self.blocks else { return None };
+        let (numbers, stages) = (blocks.len(), self.stages.len());
+        (numbers != stages).then(|| ("blocks", format!("has {numbers} numbers for {stages} stages")))
     }
 
     fn norm(&self, b: &mut Builder, pass: &mut Pass, x: TensorId) -> TensorId {
@@ -377,31 +371,11 @@ impl Network for Resnet {
         ]
     }
 
-    fn error(&self) -> Option<(&'static str, String)> {
-        let within = |key, value: u32, max: u32| {
-            (!(1..=max).contains(&value)).then(|| (key, format!("must be 1 to {max}, is {value}")))
-        };
-        let sizes = [
-            ("height", self.height, 1 << 12),
-            ("width", self.width, 1 << 12),
-            ("planes", self.planes, 1 << 8),
-            ("classes", self.classes, 1 << 20),
-            ("groups", self.groups, WIDTH_MAX),
-            ("width_per_group", self.width_per_group, WIDTH_MAX),
-        ];
-        if !(1..=16).contains(&self.stages.len()) {
-            return Some(("stages", "1 to 16 stages".into()));
-        }
-        let stages = self.stages.iter().map(|&channels| ("stages", channels, 1 << 14));
-        let wrong = sizes.into_iter().chain(stages).find_map(|(key, value, max)| within(key, value, max));
-        let has_batch_norm = self.norm == Norm::Batch;
-        let of_norm = || norm_error(has_batch_norm, self.norm_epsilon, self.norm_momentum);
-        let of_pixels = || normalize_error(self, self.input, self.planes);
-        wrong
-            .or_else(|| self.blocks_error())
+    fn contradiction(&self) -> Option<(&'static str, String)> {
+        self.blocks_error()
             .or_else(|| self.groups_error())
-            .or_else(of_norm)
-            .or_else(of_pixels)
+            .or_else(|| momentum_error(self.norm == Norm::Batch, self.norm_momentum))
+            .or_else(|| normalize_error(self, self.input, self.planes))
     }
 
     fn sizes(&self, samples: u64) -> Sizes {

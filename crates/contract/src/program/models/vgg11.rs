@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::images::{
-    CONVOLUTION, Convolution, Pass, default_epsilon, default_momentum, image, linear_parameters, norm_error,
+    CONVOLUTION, Convolution, Pass, default_epsilon, default_momentum, image, linear_parameters, momentum_error,
     norm_parameters, normalize_error, statistics,
 };
 use super::normalize::{IMAGE_MEAN, MEANS, NORMALIZE, STDS};
@@ -189,31 +189,8 @@ impl Network for Vgg11 {
         vec![vgg(VggNorm::None)]
     }
 
-    fn error(&self) -> Option<(&'static str, String)> {
-        let within = |key, value: u32, least: u32, most: u32| {
-            let wrong = !(least..=most).contains(&value);
-            wrong.then(|| (key, format!("must be {least} to {most}, is {value}")))
-        };
-        if self.channels.len() != CHANNELS.len() {
-            return Some(("channels", format!("{} numbers, one for each convolution", CHANNELS.len())));
-        }
-        let sizes = [
-            ("height", self.height, LEAST, 1 << 12),
-            ("width", self.width, LEAST, 1 << 12),
-            ("planes", self.planes, 1, 1 << 8),
-            ("classifier", self.classifier, 1, 1 << 16),
-            ("classes", self.classes, 1, 1 << 20),
-        ];
-        let channels = self.channels.iter().map(|&channels| ("channels", channels, 1, 1 << 14));
-        let all = sizes.into_iter().chain(channels);
-        let wrong = all.into_iter().find_map(|(key, value, least, most)| within(key, value, least, most));
-        if wrong.is_some() {
-            return wrong;
-        }
-        if !(0.0..1.0).contains(&self.dropout) {
-            return Some(("dropout", "must be at least 0 and below 1".into()));
-        }
-        norm_error(self.norm == VggNorm::Batch, self.norm_epsilon, self.norm_momentum)
+    fn contradiction(&self) -> Option<(&'static str, String)> {
+        momentum_error(self.norm == VggNorm::Batch, self.norm_momentum)
             .or_else(|| normalize_error(self, self.input, self.planes))
     }
 

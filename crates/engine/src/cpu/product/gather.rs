@@ -23,7 +23,7 @@ pub(super) struct Gather {
 
 impl Gather {
     /// Of so many samples and channels.
-    pub fn new(patches: DigitPatches, [samples, channels]: [u32; 2]) -> Gather {
+    pub(crate) fn new(patches: DigitPatches, [samples, channels]: [u32; 2]) -> Gather {
         let DigitPatches { image, geometry, by_channel } = patches;
         let source = |d: usize| {
             let places =
@@ -50,20 +50,20 @@ impl Gather {
 
     /// Samples of the images.
     #[cfg(target_arch = "x86_64")]
-    pub fn samples(&self) -> usize {
+    pub(crate) fn samples(&self) -> usize {
         self.len / (self.image[0] * self.image[1] * self.channels).max(1)
     }
 
     /// Rows and K of the operand.
     #[cfg(target_arch = "x86_64")]
-    pub fn shape(&self) -> [usize; 2] {
+    pub(crate) fn shape(&self) -> [usize; 2] {
         let [patches, places] = self.geometry.shape(self.samples() as u32, self.channels as u32);
         let shape = if self.by_channel { [places, patches] } else { [patches, places] };
         shape.map(|n| n as usize)
     }
 
     /// The elements of row `row` from place `first` on, as many as `to` holds, from the images' integers.
-    pub fn row<T: Copy + Default>(&self, q: &[T], row: usize, first: usize, to: &mut [T]) {
+    pub(crate) fn row<T: Copy + Default>(&self, q: &[T], row: usize, first: usize, to: &mut [T]) {
         if self.by_channel {
             self.place_of_patches(q, row, first, to);
         } else {

@@ -27,7 +27,8 @@ mod vnni;
 
 use tiebreak_contract::arith::digits::ProductPart;
 
-pub use operand::{Operand, absmaxes, memory_of, quantise, quantise_into, quantise_with, to_canonical};
+pub(crate) use operand::to_canonical;
+pub use operand::{Operand, absmaxes, memory_of, quantise_into};
 pub use simd::Path;
 pub use view::{Axis, StridedView};
 
@@ -43,12 +44,12 @@ pub fn product(a: &Operand, b: &Operand, out: &mut [u32]) {
 }
 
 /// [`product`], or what its rounding leaves.
-pub fn product_part(part: ProductPart, a: &Operand, b: &Operand, out: &mut [u32]) {
+pub(crate) fn product_part(part: ProductPart, a: &Operand, b: &Operand, out: &mut [u32]) {
     compute(Path::fastest(), part, a, b, out);
 }
 
 /// [`product`] on a given path; one that this machine lacks is replaced by the best it has below it.
-pub fn product_on(path: Path, a: &Operand, b: &Operand, out: &mut [u32]) {
+pub(crate) fn product_on(path: Path, a: &Operand, b: &Operand, out: &mut [u32]) {
     compute(path, ProductPart::Rounded, a, b, out);
 }
 

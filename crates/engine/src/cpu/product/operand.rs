@@ -53,7 +53,7 @@ impl Operand {
     ///
     /// # Panics
     /// If the lengths are not those of `[batch, rows, k]`.
-    pub fn from_canonical(
+    pub(crate) fn from_canonical(
         digits: u32,
         [batch, rows, k]: [usize; 3],
         block: usize,
@@ -77,7 +77,7 @@ impl Operand {
     ///
     /// # Panics
     /// If its rows are no whole numbers of images or pixels.
-    pub fn patches(&self, patches: DigitPatches, memory: impl FnOnce(usize) -> Vec<i32>) -> Operand {
+    pub(crate) fn patches(&self, patches: DigitPatches, memory: impl FnOnce(usize) -> Vec<i32>) -> Operand {
         let images = patches.images(self.rows as u32, self.k as u32).expect("rows are whole images");
         let [rows, k] = patches.shape(images).map(|n| n as usize);
         #[cfg(not(target_arch = "x86_64"))]
@@ -124,22 +124,23 @@ impl Operand {
     }
 
     /// The length of a scale group along K; 0 if it is the whole of K.
-    pub fn block(&self) -> usize {
+    pub(crate) fn block(&self) -> usize {
         self.block
     }
 
     /// The number of scale groups along K, at least 1.
-    pub fn blocks(&self) -> usize {
+    pub(crate) fn blocks(&self) -> usize {
         blocks(self.k, self.block)
     }
 
     /// `[batch, rows, blocks]`.
-    pub fn absmaxes(&self) -> &[u32] {
+    #[cfg(test)]
+    pub(crate) fn absmaxes(&self) -> &[u32] {
         &self.absmaxes
     }
 
     /// `[batch, rows, K]`.
-    pub fn integers(&self) -> Cow<'_, [i32]> {
+    pub(crate) fn integers(&self) -> Cow<'_, [i32]> {
         if let Integers::Rows(q) = &self.integers {
             return Cow::Borrowed(&q[..self.batch * self.rows * self.k]);
         }
@@ -356,15 +357,6 @@ vectorised! {
     }
 }
 
-/// Digitises a view whose absmaxes are known.
-///
-/// # Panics
-/// If `digits` is not in 1..=4, `block` is neither 0 nor a power of two >= 64, or `absmaxes` has another shape than
-/// [`absmaxes`] gives. An absmax below its group's true one gives integers that mean nothing.
-pub fn quantise_with(view: StridedView<'_>, absmaxes: Vec<u32>, digits: u32, block: usize) -> Operand {
-    quantise_into(vec![0; memory_of(view.shape(), digits)], view, absmaxes, digits, block)
-}
-
 /// Words that the integers of an operand `[batch, rows, K]` of so many digits take on this machine.
 pub fn memory_of(shape: [usize; 3], digits: u32) -> usize {
     #[cfg(target_arch = "x86_64")]
@@ -377,10 +369,11 @@ pub fn memory_of(shape: [usize; 3], digits: u32) -> usize {
     shape.iter().product()
 }
 
-/// The same in memory of at least [`memory_of`] its shape, with any contents.
+/// Digitises a view whose absmaxes are known, in memory of at least [`memory_of`] its shape, with any contents.
 ///
 /// # Panics
-/// As [`quantise_with`] does, and if the memory is too short.
+/// If `digits` is not in 1..=4, `block` is neither 0 nor a power of two >= 64, `absmaxes` has another shape than
+/// [`absmaxes`] gives, or the memory is too short. An absmax below its group's true one gives integers that mean nothing.
 pub fn quantise_into(
     mut q: Vec<i32>,
     view: StridedView<'_>,
@@ -454,14 +447,6 @@ fn quantise_rows(
     parts.for_each(|(at, part, mut rows)| digitise(at, part, &mut rows));
 }
 
-/// [`absmaxes`], then [`quantise_with`].
-///
-/// # Panics
-/// As they do.
-pub fn quantise(view: StridedView<'_>, digits: u32, block: usize) -> Operand {
-    quantise_with(view, absmaxes(view, block), digits, block)
-}
-
 vectorised! {
     /// q = RNE(x * scale), |q| <= 2^30, scale a power of two. Exact in binary64: a binary32 value times a power of two
     /// is a double, and adding 1.5 * 2^52, where doubles are the integers, rounds to nearest even and leaves
@@ -484,7 +469,7 @@ vectorised! {
 }
 
 /// The committed form of the integers: `digits`-byte little-endian two's complement, `[batch, rows, K]`.
-pub fn to_canonical(operand: &Operand) -> Vec<u8> {
+pub(crate) fn to_canonical(operand: &Operand) -> Vec<u8> {
     let width = operand.digits as usize;
     let integers = operand.integers();
     let mut out = vec![0u8; integers.len() * width];

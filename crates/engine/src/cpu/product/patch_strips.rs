@@ -26,7 +26,11 @@ pub(super) struct Lines {
 impl Lines {
     /// Of images in strips of samples, in memory of at least so many words with any contents; None if a pair of places has channels of
     /// two pixels, or there are no lines.
-    pub fn new(gather: &Gather, strips: &[i32], memory: impl FnOnce(usize) -> Vec<i32>) -> Option<Lines> {
+    pub(crate) fn new(
+        gather: &Gather,
+        strips: &[i32],
+        memory: impl FnOnce(usize) -> Vec<i32>,
+    ) -> Option<Lines> {
         if gather.by_channel || !gather.channels.is_multiple_of(2) {
             return None;
         }

@@ -31,7 +31,7 @@ enum Images {
 
 impl Patches {
     /// Patches of so many samples and channels, whose integers lie row after row.
-    pub fn of_rows(patches: DigitPatches, images: [u32; 2], q: Arc<Vec<i32>>) -> Patches {
+    pub(crate) fn of_rows(patches: DigitPatches, images: [u32; 2], q: Arc<Vec<i32>>) -> Patches {
         Patches { gather: Gather::new(patches, images), images: Images::Rows(q) }
     }
 
@@ -58,13 +58,13 @@ impl Patches {
 
     /// The images, if their integers lie one after another.
     #[cfg(target_arch = "x86_64")]
-    pub fn images(&self) -> Option<(&Gather, &[i32])> {
+    pub(crate) fn images(&self) -> Option<(&Gather, &[i32])> {
         let Images::Rows(q) = &self.images else { return None };
         Some((&self.gather, q))
     }
 
     /// The integers of row `row` from place `first` on, as many as `to` holds.
-    pub fn row(&self, row: usize, first: usize, to: &mut [i32]) {
+    pub(crate) fn row(&self, row: usize, first: usize, to: &mut [i32]) {
         match &self.images {
             Images::Rows(q) => self.gather.row(q, row, first, to),
             #[cfg(target_arch = "x86_64")]
@@ -90,7 +90,7 @@ impl Patches {
 
     /// The same as 16-bit integers, if the images are such.
     #[cfg(target_arch = "x86_64")]
-    pub fn halves(&self, row: usize, first: usize, to: &mut [i16]) -> bool {
+    pub(crate) fn halves(&self, row: usize, first: usize, to: &mut [i16]) -> bool {
         let Images::Halves(q) = &self.images else { return false };
         self.gather.row(q, row, first, to);
         true

@@ -27,7 +27,7 @@ pub(super) struct Plane<'o> {
 impl<'o> Plane<'o> {
     /// Of the rows `of` of a batch, which begin with a strip, and of places that begin with a multiple of eight: where they
     /// lie, if the operand has strips and the piece is the whole integer; else in `memory`, which may hold anything.
-    pub fn new(
+    pub(crate) fn new(
         path: Path,
         operand: &'o Operand,
         batch: usize,

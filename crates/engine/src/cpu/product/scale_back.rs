@@ -27,7 +27,7 @@ pub(super) struct Scale<'o> {
 }
 
 impl<'o> Scale<'o> {
-    pub fn new(
+    pub(crate) fn new(
         path: Path,
         part: ProductPart,
         a: &'o Operand,
@@ -43,17 +43,17 @@ impl<'o> Scale<'o> {
     }
 
     /// Whether sums are rounded to binary32; otherwise their rests are wanted.
-    pub fn rounds(&self) -> bool {
+    pub(crate) fn rounds(&self) -> bool {
         self.part == ProductPart::Rounded
     }
 
     /// The factors of a row and of `len` columns from `column`.
-    pub fn factors(&self, row: usize, column: usize, len: usize) -> (f64, &[f64]) {
+    pub(crate) fn factors(&self, row: usize, column: usize, len: usize) -> (f64, &[f64]) {
         (self.row(row), &self.columns[column..][..len])
     }
 
     /// The factor of a row.
-    pub fn row(&self, row: usize) -> f64 {
+    pub(crate) fn row(&self, row: usize) -> f64 {
         factor(self.a.absmax(self.batch, row, self.block), 0)
     }
 

@@ -22,7 +22,8 @@ pub enum Path {
 
 impl Path {
     /// All paths, narrowest first.
-    pub const ALL: [Path; 4] = [Path::Portable, Path::Avx2, Path::Avx512, Path::Vnni];
+    #[cfg(test)]
+    pub(crate) const ALL: [Path; 4] = [Path::Portable, Path::Avx2, Path::Avx512, Path::Vnni];
 
     /// The fastest path of this machine and build.
     pub fn fastest() -> Path {

@@ -16,6 +16,11 @@ impl Words {
     }
 }
 
+fn quantise(view: StridedView<'_>, digits: u32, block: usize) -> Operand {
+    let memory = vec![0; memory_of(view.shape(), digits)];
+    quantise_into(memory, view, absmaxes(view, block), digits, block)
+}
+
 /// What a tensor is filled with.
 #[derive(Clone, Copy, Debug)]
 enum Fill {

@@ -9,7 +9,7 @@ const MOVES: u32 = 0xffff_fffb;
 
 /// How the image at one place of a batch is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
+pub(crate) struct Move {
     /// Rows by which the image goes down, and columns by which it goes right, before it is mirrored; negative: up, and left.
     by: [i64; 2],
     /// Whether left and right are exchanged.
@@ -18,7 +18,7 @@ pub struct Move {
 
 impl Move {
     /// What the run's Philox key gives at a place.
-    pub fn of(augment: Augment, key: [u32; 2], at: Place) -> Move {
+    pub(crate) fn of(augment: Augment, key: [u32; 2], at: Place) -> Move {
         let words = philox4x32_10(key, [at.step, at.place, 0, MOVES]);
         // An offset into the padded image, 0 to 2 * crop.
         let offset = |word: u32| (u64::from(word) * u64::from(2 * augment.crop + 1)) >> 32;
@@ -27,12 +27,12 @@ impl Move {
     }
 
     /// The words of an image after the move: planes of `rows` x `columns`, in row-major order; what comes in from outside is 0.
-    pub fn image(self, words: &[u32], planes: [usize; 2]) -> Vec<u32> {
+    pub(crate) fn image(self, words: &[u32], planes: [usize; 2]) -> Vec<u32> {
         (0..words.len()).map(|place| self.source(place, planes).map_or(0, |from| words[from])).collect()
     }
 
     /// Where the word at `place` of a moved image comes from; `None`: from outside.
-    pub fn source(self, place: usize, [rows, columns]: [usize; 2]) -> Option<usize> {
+    pub(crate) fn source(self, place: usize, [rows, columns]: [usize; 2]) -> Option<usize> {
         let from = |place: usize, by: i64, len: usize| {
             usize::try_from(place as i64 - by).ok().filter(|&place| place < len)
         };

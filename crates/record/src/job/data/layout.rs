@@ -42,7 +42,7 @@ pub struct Span {
 
 impl Column {
     /// Where the part's sample `index` lies.
-    pub fn bytes(&self, index: u64) -> Span {
+    pub(crate) fn bytes(&self, index: u64) -> Span {
         let len = (self.elements * self.element.size()) as usize;
         Span { first: self.first + index * self.stride, len }
     }
@@ -128,7 +128,7 @@ impl Layout {
     ///
     /// # Errors
     /// If a file is malformed, the data do not fit the tensors, or there is no whole sample.
-    pub fn of(
+    pub(crate) fn of(
         files: &mut [DataFile],
         spec: &DataFiles,
         tensors: &[BatchTensor],
@@ -229,14 +229,14 @@ impl Layout {
 
     /// The samples before those of which the last `kept` are kept, and the first one of these: samples that share elements with a kept one are
     /// neither. `kept` is at most the number of samples, and not 0.
-    pub fn split(&self, kept: u64) -> [u64; 2] {
+    pub(crate) fn split(&self, kept: u64) -> [u64; 2] {
         let first = self.samples - kept;
         let (part, place) = self.find(first);
         [first - place + place.saturating_sub(part.overlap), first]
     }
 
     /// How many samples lie apart from sample `first` on: of overlapping windows every first one that shares no token with the one before.
-    pub fn samples_in_order(&self, first: u64) -> u64 {
+    pub(crate) fn samples_in_order(&self, first: u64) -> u64 {
         self.parts.iter().map(|(before, part)| part.apart_from(first.saturating_sub(*before))).sum()
     }
 
@@ -260,7 +260,7 @@ impl Layout {
     }
 
     /// The part of a sample, and the sample's place there. `number` is below the number of samples.
-    pub fn find(&self, number: u64) -> (&Part, u64) {
+    pub(crate) fn find(&self, number: u64) -> (&Part, u64) {
         let part = self.parts.partition_point(|(before, _)| *before <= number) - 1;
         let (before, part) = &self.parts[part];
         (part, number - before)

@@ -96,7 +96,7 @@ impl<'a> Header<'a> {
     ///
     /// # Errors
     /// If its elements are not one of [`Element`].
-    pub fn place(self, header: std::ops::Range<usize>) -> Result<ArrayPlace, String> {
+    pub(crate) fn place(self, header: std::ops::Range<usize>) -> Result<ArrayPlace, String> {
         let element = match self.descr {
             "|u1" | "<u1" => Element::U8,
             "<u2" => Element::U16,

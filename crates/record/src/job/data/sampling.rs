@@ -38,7 +38,7 @@ pub struct Sampler {
 
 impl Sampler {
     /// Draws from `samples` samples (1 to 2^40) with the run's Philox key.
-    pub fn new(sampling: Sampling, key: [u32; 2], samples: u64) -> Sampler {
+    pub(crate) fn new(sampling: Sampling, key: [u32; 2], samples: u64) -> Sampler {
         Sampler { sampling, key, samples, epoch: None }
     }
 

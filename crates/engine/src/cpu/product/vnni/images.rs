@@ -31,7 +31,7 @@ const CHUNK: usize = LANES * 4;
 impl<'g, F: Form> Images<'g, F> {
     /// Cuts images, whose integers are all here, unless a word would have places of two pixels or of two lines, or there are no lines.
     /// Those of eight pixels and more take at most six times the memory of their integers.
-    pub fn cut(gather: &'g Gather, q: &[i32]) -> Option<Self> {
+    pub(crate) fn cut(gather: &'g Gather, q: &[i32]) -> Option<Self> {
         if gather.by_channel { Self::cut_lines(gather, q) } else { Self::cut_pixels(gather, q) }
     }
 
@@ -84,12 +84,12 @@ impl<'g, F: Form> Images<'g, F> {
         Some(Images { gather, bytes, plane, zeros, taps, form: PhantomData })
     }
 
-    pub fn words(&self) -> Words<'_> {
+    pub(crate) fn words(&self) -> Words<'_> {
         Words { bytes: &self.bytes, step: WORD, plane: self.plane }
     }
 
     /// The words of a tile, whose rows in the operand are these, from place `first` of K on.
-    pub fn runs(&self, rows: Range<usize>, first: usize, words: Range<usize>, runs: &mut Runs) {
+    pub(crate) fn runs(&self, rows: Range<usize>, first: usize, words: Range<usize>, runs: &mut Runs) {
         let first = first / F::PLACES;
         let words = first + words.start..first + words.end;
         if self.gather.by_channel {

@@ -20,7 +20,7 @@ impl Words<'_> {
     /// # Panics
     /// If they are not.
     #[inline(always)]
-    pub fn rows<const ROWS: usize>(
+    pub(crate) fn rows<const ROWS: usize>(
         &self,
         starts: &[usize; ROWS],
         words: usize,
@@ -43,14 +43,14 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.words.clear();
         self.starts.clear();
     }
 
     /// Adds words of K behind those there are, whose rows begin at these bytes. They go on with the last run if each row's do; `step` is
     /// [`Words::step`].
-    pub fn push(&mut self, words: Range<usize>, starts: &[usize], step: usize) {
+    pub(crate) fn push(&mut self, words: Range<usize>, starts: &[usize], step: usize) {
         if let Some(last) = self.words.last_mut()
             && last.end == words.start
         {
@@ -67,7 +67,7 @@ impl Runs {
 
     /// Words of K, and where those of each row begin.
     #[inline(always)]
-    pub fn iter<const ROWS: usize>(&self) -> impl Iterator<Item = (Range<usize>, &[usize; ROWS])> {
+    pub(crate) fn iter<const ROWS: usize>(&self) -> impl Iterator<Item = (Range<usize>, &[usize; ROWS])> {
         self.words.iter().cloned().zip(self.starts.as_chunks().0)
     }
 }
