@@ -280,6 +280,7 @@ fn masked_crc(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::names;
     use crate::run::paths::RunPaths;
 
     fn step(step: u32) -> StepMetrics {
@@ -298,7 +299,7 @@ mod tests {
         let text = std::fs::read_to_string(layout.metrics()).unwrap();
         let line =
             |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap();
-        let bytes = std::fs::read(layout.events()).unwrap();
+        let bytes = std::fs::read(layout.root.join(names::EVENTS)).unwrap();
         let (mut at, mut events) = (0, Vec::new());
         while at < bytes.len() {
             let len = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
@@ -312,22 +313,22 @@ mod tests {
     fn a_resume_leaves_no_step_twice() {
         let folder = tempfile::tempdir().unwrap();
         let layout = RunPaths { root: folder.path().to_path_buf() };
-        let mut metrics = Metrics::open(&layout.metrics(), &layout.events(), 0).unwrap();
+        let mut metrics = Metrics::open(&layout.metrics(), &layout.root.join(names::EVENTS), 0).unwrap();
         (1..=200).for_each(|n| metrics.step(&step(n)).unwrap());
         drop(metrics);
         // What a kill may leave: half of an entry.
-        for path in [layout.metrics(), layout.events()] {
+        for path in [layout.metrics(), layout.root.join(names::EVENTS)] {
             let bytes = std::fs::read(&path).unwrap();
             std::fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
         }
-        let mut metrics = Metrics::open(&layout.metrics(), &layout.events(), 198).unwrap();
+        let mut metrics = Metrics::open(&layout.metrics(), &layout.root.join(names::EVENTS), 198).unwrap();
         (199..=201).for_each(|n| metrics.step(&step(n)).unwrap());
         let expected: Vec<u64> = (1..=201).collect();
         assert_eq!(steps(&layout), (expected.clone(), [vec![0], expected].concat()));
         // What is no file of metrics is begun again.
         std::fs::write(layout.metrics(), "{}\n").unwrap();
-        std::fs::write(layout.events(), [0xff; 40]).unwrap();
-        drop(Metrics::open(&layout.metrics(), &layout.events(), 5).unwrap());
+        std::fs::write(layout.root.join(names::EVENTS), [0xff; 40]).unwrap();
+        drop(Metrics::open(&layout.metrics(), &layout.root.join(names::EVENTS), 5).unwrap());
         assert_eq!(steps(&layout), (vec![], vec![0]));
     }
 
@@ -335,7 +336,7 @@ mod tests {
     fn a_line_is_json_whatever_the_values_are() {
         let folder = tempfile::tempdir().unwrap();
         let layout = RunPaths { root: folder.path().to_path_buf() };
-        let mut metrics = Metrics::open(&layout.metrics(), &layout.events(), 0).unwrap();
+        let mut metrics = Metrics::open(&layout.metrics(), &layout.root.join(names::EVENTS), 0).unwrap();
         metrics.step(&StepMetrics { loss: f32::NEG_INFINITY, ..step(1) }).unwrap();
         metrics.step(&StepMetrics { norm: 1.0, ..step(2) }).unwrap();
         let found = EvaluationMetrics {

@@ -1,18 +1,13 @@
 //! `tiebreak monitor`: how a fleet of chips is inspected so that an undeclared training run is found.
 
+mod inspections;
 mod picture;
 mod plan;
 mod table;
 
-use std::path::PathBuf;
-
 use clap::Subcommand;
-use tiebreak_monitor::catalogue::{CATALOGUE_MAX, Catalogue};
-use tiebreak_monitor::regime::{Fleet, Regime, RegimeError};
 
-use crate::cli::args::limits::Limits;
-use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
-use crate::run::disk;
+use crate::cli::view::report::{CommandResult, Printer};
 
 /// Plan inspections of a fleet of chips, so that a large undeclared training run is found.
 #[derive(clap::Args)]
@@ -25,89 +20,6 @@ pub struct Args {
 enum Command {
     Plan(plan::Args),
     Table(table::Args),
-}
-
-/// How chips log and are inspected, and what chips they are.
-#[derive(clap::Args)]
-struct Inspections {
-    /// The kind of chip, by its name in the catalogue.
-    #[arg(long, default_value = "h100", value_name = "NAME")]
-    chip: String,
-    /// FLOP/s of a chip, in place of a kind.
-    #[arg(long, value_name = "FLOP/S", conflicts_with = "chip")]
-    flop_per_second: Option<f64>,
-    /// Snapshots that a chip logs in a day, on average.
-    #[arg(long, default_value_t = 0.1, value_name = "NUMBER")]
-    rate: f64,
-    /// Days between two inspections.
-    #[arg(long, default_value_t = 30.0, value_name = "DAYS")]
-    period: f64,
-    /// The probability with which a run has to be found.
-    #[arg(long, default_value_t = 0.9, value_name = "P")]
-    confidence: f64,
-    /// Chips and runs of your own, beside the built-in ones (assets/monitor/catalogue.toml shows the form).
-    #[arg(long, value_name = "FILE")]
-    catalogue: Option<PathBuf>,
-    #[command(flatten)]
-    limits: Limits,
-}
-
-impl Inspections {
-    /// All chips and runs that are known by name.
-    fn catalogue(&self) -> Result<Catalogue, Failure> {
-        let all = Catalogue::built_in();
-        let Some(path) = &self.catalogue else { return Ok(all) };
-        let text = disk::read_text(path, CATALOGUE_MAX as u64).map_err(named)?;
-        let wrong = |error| Failure::new(Exit::Malformed, format!("{}: {error}", path.display()));
-        Catalogue::read(&text).and_then(|more| all.and(more)).map_err(wrong)
-    }
-
-    /// The regime over a fleet of so many chips.
-    fn regime(&self, chips: u64, catalogue: &Catalogue) -> Result<Regime, Failure> {
-        let flop_per_day = match self.flop_per_second {
-            Some(flop) => flop * 86_400.0,
-            None => {
-                let chip = catalogue.chip(&self.chip).ok_or_else(|| {
-                    unknown("chip", &self.chip, catalogue.chips().iter().map(|chip| chip.name.as_str()))
-                })?;
-                chip.flop_per_day()
-            }
-        };
-        let regime = Regime { fleet: Fleet { chips, flop_per_day }, rate: self.rate, period: self.period };
-        regime.check().map_err(usage)?;
-        Ok(regime)
-    }
-}
-
-fn usage(error: RegimeError) -> Failure {
-    Failure::new(Exit::Usage, error)
-}
-
-fn unknown<'a>(what: &str, name: &str, names: impl Iterator<Item = &'a str>) -> Failure {
-    let names: Vec<&str> = names.collect();
-    let why =
-        format!("the catalogue has no {what} {name}; it has {}; add it with --catalogue", names.join(", "));
-    Failure::new(Exit::Usage, why)
-}
-
-/// A count that may be written as 1e5.
-fn count(text: &str) -> Result<u64, String> {
-    let number: f64 = text.parse().map_err(|_| "a number such as 100000 or 1e5 is wanted".to_string())?;
-    let fits = (1.0..=1e18).contains(&number) && number.fract() == 0.0;
-    if fits { Ok(number as u64) } else { Err("a whole number from 1 is wanted".into()) }
-}
-
-/// A number with four digits, and an exponent where it is long.
-fn short(value: f64) -> String {
-    match value {
-        0.0 => "0".into(),
-        _ if !(1e-3..1e6).contains(&value.abs()) => format!("{value:.2e}"),
-        _ => {
-            let digits = (3 - value.abs().log10().floor() as i32).max(0) as usize;
-            let text = format!("{value:.digits$}");
-            if digits == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').into() }
-        }
-    }
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {

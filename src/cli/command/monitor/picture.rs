@@ -1,11 +1,22 @@
 //! The probability of detection as a picture.
 
+use clap::ValueEnum;
 use tiebreak_monitor::detection::{exact, formula};
 use tiebreak_monitor::regime::{Regime, Run};
 
-use super::plan::Over;
-use super::short;
+use super::inspections::short;
 use crate::cli::view::chart::{Chart, Curve};
+
+/// The quantity below a picture's curves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Over {
+    /// Chips that are sampled in a year.
+    Samples,
+    /// Days that the run takes, on as many chips as it then needs.
+    Days,
+    /// The run's FLOP.
+    Size,
+}
 
 /// Points of a curve.
 const POINTS: u32 = 120;

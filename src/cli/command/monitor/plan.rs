@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use clap::ValueEnum;
 use serde_json::{Value, json};
 use tiebreak_monitor::catalogue::Catalogue;
 use tiebreak_monitor::detection::{exact, formula, stretched};
 use tiebreak_monitor::plan::{self, Samples, least_rate, of_many, samples, smallest_run};
 use tiebreak_monitor::regime::{Regime, Run};
 
-use super::{Inspections, count, picture, short, unknown, usage};
+use super::inspections::{Inspections, count, short, unknown, usage};
+use super::picture::{self, Over};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use crate::run::RunError;
 use crate::run::disk::Disk;
@@ -45,17 +45,6 @@ pub struct Args {
     over: Over,
     #[command(flatten)]
     inspections: Inspections,
-}
-
-/// The quantity below a picture's curves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Over {
-    /// Chips that are sampled in a year.
-    Samples,
-    /// Days that the run takes, on as many chips as it then needs.
-    Days,
-    /// The run's FLOP.
-    Size,
 }
 
 /// The FLOP of a run that the command line names.

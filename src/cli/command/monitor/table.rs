@@ -4,7 +4,7 @@ use serde_json::json;
 use tiebreak_monitor::plan::samples;
 use tiebreak_monitor::regime::{RegimeError, Run};
 
-use super::{Inspections, count, short, usage};
+use super::inspections::{Inspections, count, short, usage};
 use crate::cli::view::report::{CommandResult, Exit, Printer};
 
 /// Print the chips to sample in a year for each run of the catalogue and several fleets.
