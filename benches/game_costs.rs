@@ -33,7 +33,7 @@ use tiebreak::engine::cpu::Cpu;
 use tiebreak::party::Party;
 use tiebreak::run::Folder;
 use tiebreak::run::dir::Run;
-use tiebreak::train::cheat::{Cheat, Kind};
+use tiebreak::train::cheat::{Cheat, CheatKind};
 use tiebreak::train::conduct::{Conduct, Honest};
 use tiebreak::train::{Beginning, Silent, begin, train_as};
 
@@ -163,7 +163,7 @@ fn dispute(network: &Network, folder: &Path, honest: &Run, target: &Target) -> R
     let conduct = |taken: Option<Taken>| -> Box<dyn Conduct> {
         match node {
             Some(node) => Box::new(Liar::new(network.step, node, taken, target.clever)),
-            None => Box::new(Cheat { kind: Kind::WeightAfter, step: network.step }),
+            None => Box::new(Cheat { kind: CheatKind::WeightAfter, step: network.step }),
         }
     };
     let out = folder.join("liar");

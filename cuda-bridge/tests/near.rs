@@ -12,7 +12,7 @@ use tiebreak::observers::norms;
 use tiebreak::program::graph::{TensorId, View};
 use tiebreak::program::logged::round_body;
 use tiebreak::rounding::near_tie::{NearTie, Product, Side, Tolerance};
-use tiebreak::rounding::search::Candidate;
+use tiebreak::rounding::search::NearTieCandidate;
 
 const CHECKS: Checks = Checks { undefined: true };
 
@@ -51,7 +51,7 @@ fn norms_are_the_hosts() {
 }
 
 /// What the kernel finds in a product's results with this much room: how much, and what there was room for.
-fn search(product: &Product, results: &[u32], places: u32) -> (u32, Vec<Candidate>) {
+fn search(product: &Product, results: &[u32], places: u32) -> (u32, Vec<NearTieCandidate>) {
     let [batch, m, n, k] = product.dims.map(|dim| dim as u32);
     let elements = batch * m * n;
     let floored = product.rule.floor != 0;
@@ -83,8 +83,8 @@ fn search(product: &Product, results: &[u32], places: u32) -> (u32, Vec<Candidat
         vec![0x5a5a_5a5a; elements as usize],
     ];
     let candidates = |count: u32, found: &[u32]| {
-        let candidate = |c: &[u32]| Candidate { place: c[0], high: c[1], rounding_error: c[2] };
-        let mut all: Vec<Candidate> =
+        let candidate = |c: &[u32]| NearTieCandidate { place: c[0], high: c[1], rounding_error: c[2] };
+        let mut all: Vec<NearTieCandidate> =
             found.chunks_exact(3).take(count.min(places) as usize).map(candidate).collect();
         all.sort();
         all

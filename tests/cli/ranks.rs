@@ -14,7 +14,7 @@ use tiebreak::engine::session::Session;
 use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript;
 use tiebreak::step::StepError;
-use tiebreak::train::ranks::collective::{Collective, Kind, Transport};
+use tiebreak::train::ranks::collective::{Collective, MessageKind, Transport};
 use tiebreak::train::ranks::lead::Lead;
 use tiebreak::train::ranks::tcp::{Quiet, RankPlace, Tcp};
 use tiebreak::train::ranks::worker;
@@ -436,13 +436,13 @@ fn a_rank_that_breaks_the_protocol_is_named() {
         ("gone", "rank 1 is gone (", |_| {}),
         ("silent", "rank 1 did nothing for", |_| {}),
         ("long", "rank 1 sent what has no place in the protocol: message is larger", |tcp| {
-            tcp.send(0, Kind::Ready, &[0; 5000]).unwrap();
+            tcp.send(0, MessageKind::Ready, &[0; 5000]).unwrap();
         }),
         (
             "kind",
             "rank 1 sent what has no place in the protocol: message: it is of kind 9, and Ready is due",
             |tcp| {
-                tcp.send(0, Kind::Share, &[0; 96]).unwrap();
+                tcp.send(0, MessageKind::Share, &[0; 96]).unwrap();
             },
         ),
         ("stops", "rank 1 reports: out of paper", |tcp| {
@@ -455,8 +455,8 @@ fn a_rank_that_breaks_the_protocol_is_named() {
         act(&mut tcp);
         if name != "gone" {
             // All that rank 0 sends is read: a connection that is closed before is reset, and what was sent is lost with it.
-            let _ = tcp.receive(0, Kind::Welcome, u64::MAX);
-            while tcp.receive(0, Kind::State, u64::MAX).is_ok() {}
+            let _ = tcp.receive(0, MessageKind::Welcome, u64::MAX);
+            while tcp.receive(0, MessageKind::State, u64::MAX).is_ok() {}
         }
         drop(tcp);
         let (code, printed) = ended(child);

@@ -19,7 +19,7 @@ use tiebreak::program::step::port;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 use tiebreak::run::{read_job, transcript};
-use tiebreak::train::ranks::collective::{Collective, Kind};
+use tiebreak::train::ranks::collective::{Collective, MessageKind};
 use tiebreak::train::ranks::lead::Lead;
 use tiebreak::train::ranks::plan::{ShardPlan, Shared};
 use tiebreak::train::ranks::share::{Contents, Share};
@@ -29,8 +29,8 @@ use tiebreak::train::{Silent, TrainError, train, train_over};
 /// A network of channels.
 struct Channels {
     rank: u32,
-    to: Vec<Sender<(Kind, Vec<u8>)>>,
-    from: Vec<Receiver<(Kind, Vec<u8>)>>,
+    to: Vec<Sender<(MessageKind, Vec<u8>)>>,
+    from: Vec<Receiver<(MessageKind, Vec<u8>)>>,
 }
 
 fn channels(ranks: u32) -> Vec<Channels> {
@@ -55,15 +55,15 @@ impl Collective for Channels {
         self.to.len() as u32
     }
 
-    fn send(&mut self, to: u32, kind: Kind, bytes: &[u8]) -> Result<(), TrainError> {
+    fn send(&mut self, to: u32, kind: MessageKind, bytes: &[u8]) -> Result<(), TrainError> {
         let gone = |_| RankError::Lost { rank: to, why: "its thread has ended".into() };
         Ok(self.to[to as usize].send((kind, bytes.to_vec())).map_err(gone)?)
     }
 
-    fn receive(&mut self, from: u32, kind: Kind, max: u64) -> Result<Vec<u8>, TrainError> {
+    fn receive(&mut self, from: u32, kind: MessageKind, max: u64) -> Result<Vec<u8>, TrainError> {
         let gone = |_| RankError::Lost { rank: from, why: "its thread has ended".into() };
         let (sent, bytes) = self.from[from as usize].recv().map_err(gone)?;
-        if sent == Kind::Abort {
+        if sent == MessageKind::Abort {
             let why = String::from_utf8(bytes).unwrap();
             return Err(RankError::Stopped { rank: from, why }.into());
         }
@@ -78,11 +78,11 @@ impl Collective for Channels {
         each: &mut dyn FnMut(&[u8]) -> Result<(), TrainError>,
     ) -> Result<(), TrainError> {
         for (to, messages) in (0..).zip(outgoing) {
-            messages.iter().try_for_each(|message| self.send(to, Kind::Gradient, message))?;
+            messages.iter().try_for_each(|message| self.send(to, MessageKind::Gradient, message))?;
         }
         for (from, lens) in (0..).zip(incoming) {
             for &len in lens {
-                let bytes = self.receive(from, Kind::Gradient, len as u64)?;
+                let bytes = self.receive(from, MessageKind::Gradient, len as u64)?;
                 assert_eq!(bytes.len(), len);
                 each(&bytes)?;
             }
@@ -91,7 +91,7 @@ impl Collective for Channels {
     }
 
     fn abort(&mut self, why: &str) -> bool {
-        let told = |to: &&Sender<_>| to.send((Kind::Abort, why.as_bytes().to_vec())).is_ok();
+        let told = |to: &&Sender<_>| to.send((MessageKind::Abort, why.as_bytes().to_vec())).is_ok();
         self.to.iter().filter(told).count() > 0
     }
 }
@@ -101,7 +101,7 @@ type Fault = Box<dyn FnMut(Bytes, &mut Vec<u8>) + Send>;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bytes {
-    Sent(Kind),
+    Sent(MessageKind),
     /// To whom, in which exchange.
     Given(u32, u32),
     /// In which exchange.
@@ -124,13 +124,13 @@ impl Collective for Faulty {
         self.inner.ranks()
     }
 
-    fn send(&mut self, to: u32, kind: Kind, bytes: &[u8]) -> Result<(), TrainError> {
+    fn send(&mut self, to: u32, kind: MessageKind, bytes: &[u8]) -> Result<(), TrainError> {
         let mut bytes = bytes.to_vec();
         (self.fault)(Bytes::Sent(kind), &mut bytes);
         self.inner.send(to, kind, &bytes)
     }
 
-    fn receive(&mut self, from: u32, kind: Kind, max: u64) -> Result<Vec<u8>, TrainError> {
+    fn receive(&mut self, from: u32, kind: MessageKind, max: u64) -> Result<Vec<u8>, TrainError> {
         self.inner.receive(from, kind, max)
     }
 
@@ -495,7 +495,7 @@ fn a_malformed_share_is_refused() {
     ];
     for (number, (says, change)) in changes.into_iter().enumerate() {
         let fault: Fault = Box::new(move |what, bytes| {
-            if what == Bytes::Sent(Kind::Share) {
+            if what == Bytes::Sent(MessageKind::Share) {
                 change(bytes);
             }
         });
@@ -507,7 +507,7 @@ fn a_malformed_share_is_refused() {
     // What decodes encodes to the same bytes, whatever is changed.
     let (sender, shares) = channel();
     let fault: Fault = Box::new(move |what, bytes| {
-        if what == Bytes::Sent(Kind::Share) {
+        if what == Bytes::Sent(MessageKind::Share) {
             let _ = sender.send(bytes.clone());
         }
     });
@@ -542,7 +542,7 @@ fn a_rank_that_is_not_where_the_others_are_does_not_begin() {
         [(0, "another version of tiebreak"), (40, "another version"), (70, "state after step 0")]
     {
         let fault: Fault = Box::new(move |what, bytes| {
-            if what == Bytes::Sent(Kind::Ready) {
+            if what == Bytes::Sent(MessageKind::Ready) {
                 bytes[place] ^= 1;
             }
         });

@@ -1,6 +1,6 @@
 //! The probability that an inspection finds a snapshot of a run among the chips that it draws.
 
-use crate::regime::{Regime, Run};
+use crate::regime::{Regime, TrainingRun};
 
 /// Weights below this share of the greatest one add nothing to a sum in binary64.
 const NEGLIGIBLE: f64 = 1e-20;
@@ -92,7 +92,7 @@ pub fn missed_by_draw(fleet: u64, run: u64, drawn: u64, without: f64) -> f64 {
 
 /// The probability that a run is found by inspections of `samples` chips each, drawn without replacement, of logs that are kept: what an
 /// inspection misses, a later one may find in the same log. Inspections after the period in which the run ends are not counted.
-pub fn exact(regime: &Regime, run: &Run, samples: u64) -> f64 {
+pub fn exact(regime: &Regime, run: &TrainingRun, samples: u64) -> f64 {
     let chips = (regime.chips_of(run).ceil() as u64).min(regime.fleet.chips);
     let inspections = (run.days / regime.period).ceil() as u64;
     let mut missed = 1.0;
@@ -105,7 +105,7 @@ pub fn exact(regime: &Regime, run: &Run, samples: u64) -> f64 {
 }
 
 /// The same by Eq. 1 of the paper: chips are drawn with replacement, and each inspection sees one period of the run.
-pub fn formula(regime: &Regime, run: &Run, samples: f64) -> f64 {
+pub fn formula(regime: &Regime, run: &TrainingRun, samples: f64) -> f64 {
     let hit = regime.share(run) * regime.logged(run.days.min(regime.period));
     -(samples * regime.inspections(run) * (-hit).ln_1p()).exp_m1()
 }

@@ -6,12 +6,12 @@
 //!
 //! ```
 //! use tiebreak_monitor::plan::samples;
-//! use tiebreak_monitor::regime::{Fleet, Regime, Run};
+//! use tiebreak_monitor::regime::{Fleet, Regime, TrainingRun};
 //!
 //! // 100,000 chips of 10^15 FLOP/s, a snapshot every ten days, an inspection every thirty.
 //! let fleet = Fleet { chips: 100_000, flop_per_day: 1e15 * 86_400.0 };
 //! let regime = Regime { fleet, rate: 0.1, period: 30.0 };
-//! let run = Run { flop: 1.27e26, days: 30.0 };
+//! let run = TrainingRun { flop: 1.27e26, days: 30.0 };
 //! let samples = samples(&regime, &run, 0.9)?;
 //! assert_eq!((samples.first_order_per_year() as u64, samples.per_year(samples.formula) as u64), (60, 44));
 //! // Drawing no chip twice needs fewer, and at least this whole number.

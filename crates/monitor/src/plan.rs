@@ -1,7 +1,7 @@
 //! How many chips have to be sampled, and the questions that turn this around: which run a budget finds, how often chips have to log.
 
 use crate::detection::{exact, formula};
-use crate::regime::{Regime, RegimeError, Run, bounded, check_probability};
+use crate::regime::{Regime, RegimeError, TrainingRun, bounded, check_probability};
 
 /// The chips to sample at each inspection.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,7 +34,7 @@ impl Samples {
 ///
 /// # Errors
 /// If a number is outside its bounds, or the run needs more chips than there are.
-pub fn samples(regime: &Regime, run: &Run, probability: f64) -> Result<Samples, RegimeError> {
+pub fn samples(regime: &Regime, run: &TrainingRun, probability: f64) -> Result<Samples, RegimeError> {
     regime.check_run(run)?;
     check_probability(probability)?;
     let (share, inspections) = (regime.share(run), regime.inspections(run));
@@ -58,8 +58,8 @@ pub fn samples(regime: &Regime, run: &Run, probability: f64) -> Result<Samples, 
 ///
 /// # Errors
 /// If such a run is outside the bounds, or needs more chips than there are.
-pub fn stretch(regime: &Regime, run: &Run, k: f64) -> Result<Run, RegimeError> {
-    let stretched = Run { days: run.days * k, ..*run };
+pub fn stretch(regime: &Regime, run: &TrainingRun, k: f64) -> Result<TrainingRun, RegimeError> {
+    let stretched = TrainingRun { days: run.days * k, ..*run };
     regime.check_run(&stretched)?;
     Ok(stretched)
 }
@@ -73,10 +73,15 @@ pub fn of_many(probability: f64, runs: u32) -> f64 {
 ///
 /// # Errors
 /// If a number is outside its bounds, or no run that fits into the fleet is found with that probability.
-pub fn smallest_run(regime: &Regime, days: f64, samples: u64, probability: f64) -> Result<Run, RegimeError> {
+pub fn smallest_run(
+    regime: &Regime,
+    days: f64,
+    samples: u64,
+    probability: f64,
+) -> Result<TrainingRun, RegimeError> {
     check_probability(probability)?;
     let chip = regime.fleet.flop_per_day * days;
-    let of = |chips: u64| Run { flop: chips as f64 * chip, days };
+    let of = |chips: u64| TrainingRun { flop: chips as f64 * chip, days };
     regime.check_run(&of(1))?;
     bounded("the samples of an inspection", samples as f64, 1.0, regime.fleet.chips as f64)?;
     let (mut low, mut high) = (1, regime.fleet.chips);
@@ -99,7 +104,7 @@ pub fn smallest_run(regime: &Regime, days: f64, samples: u64, probability: f64) 
 /// If a number is outside its bounds, or the run needs more chips than there are.
 pub fn least_rate(
     regime: &Regime,
-    run: &Run,
+    run: &TrainingRun,
     samples: u64,
     probability: f64,
 ) -> Result<Option<f64>, RegimeError> {
@@ -130,8 +135,8 @@ mod tests {
         Regime { fleet, rate: 0.1, period: 30.0 }
     }
 
-    fn month(flop: f64) -> Run {
-        Run { flop, days: 30.0 }
+    fn month(flop: f64) -> TrainingRun {
+        TrainingRun { flop, days: 30.0 }
     }
 
     /// Table 1 of the paper as printed, which is the first order and cut off; and Eq. 1.
@@ -177,9 +182,12 @@ mod tests {
         assert!(
             matches!(error, RegimeError::TooLarge { needed, least, .. } if needed > 3800.0 && least > 114.0)
         );
-        for run in
-            [month(f64::NAN), month(0.0), Run { flop: 1e20, days: -1.0 }, Run { flop: 1e20, days: 1e9 }]
-        {
+        for run in [
+            month(f64::NAN),
+            month(0.0),
+            TrainingRun { flop: 1e20, days: -1.0 },
+            TrainingRun { flop: 1e20, days: 1e9 },
+        ] {
             assert!(
                 matches!(samples(&regime(1_000, 1e15), &run, 0.9), Err(RegimeError::Bounds { .. })),
                 "{run:?}"
@@ -207,7 +215,7 @@ mod tests {
     #[test]
     fn shorter_runs_on_more_chips_are_found_no_less_often() {
         let regime = Regime { period: 3000.0, ..regime(100_000, 1e15) };
-        let run = Run { flop: 1e25, days: 300.0 };
+        let run = TrainingRun { flop: 1e25, days: 300.0 };
         let found = [1.0, 0.5, 0.1, 0.01].map(|k| exact(&regime, &stretch(&regime, &run, k).unwrap(), 500));
         assert!(found.windows(2).all(|pair| pair[1] >= pair[0]), "{found:?}");
     }
@@ -219,7 +227,7 @@ mod tests {
         let smallest = smallest_run(&regime, 45.0, 40, 0.9).unwrap();
         assert!(exact(&regime, &smallest, 40) >= 0.9);
         let chip = regime.fleet.flop_per_day * 45.0;
-        assert!(exact(&regime, &Run { flop: smallest.flop - chip, days: 45.0 }, 40) < 0.9);
+        assert!(exact(&regime, &TrainingRun { flop: smallest.flop - chip, days: 45.0 }, 40) < 0.9);
         assert_eq!(samples(&regime, &smallest, 0.9).unwrap().exact, 40);
         let run = month(1e25);
         let rate = least_rate(&regime, &run, 200, 0.9).unwrap().unwrap();

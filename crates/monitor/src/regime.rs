@@ -62,7 +62,7 @@ pub struct Regime {
 
 /// A training run that has to be found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Run {
+pub struct TrainingRun {
     /// H: its FLOP.
     pub flop: f64,
     /// T: the days that it takes.
@@ -95,7 +95,7 @@ impl Regime {
     ///
     /// # Errors
     /// The first number that is not, or that the run is too large.
-    pub fn check_run(&self, run: &Run) -> Result<(), RegimeError> {
+    pub fn check_run(&self, run: &TrainingRun) -> Result<(), RegimeError> {
         self.check()?;
         bounded("a run's FLOP", run.flop, 1.0, FLOP_MAX)?;
         bounded("a run's days", run.days, 1e-3, DAYS_MAX.min(INSPECTIONS_MAX * self.period))?;
@@ -108,17 +108,17 @@ impl Regime {
     }
 
     /// H/(aT): the fewest chips on which the run takes its days, at full use of each. A whole chip is the least.
-    pub fn chips_of(&self, run: &Run) -> f64 {
+    pub fn chips_of(&self, run: &TrainingRun) -> f64 {
         (run.flop / (self.fleet.flop_per_day * run.days)).max(1.0)
     }
 
     /// b = H/(aTC): the share of the fleet that the run uses.
-    pub fn share(&self, run: &Run) -> f64 {
+    pub fn share(&self, run: &TrainingRun) -> f64 {
         self.chips_of(run) / self.fleet.chips as f64
     }
 
     /// The inspections of a run as Eq. 1 counts them: T/T_m, and one of a run that is shorter than a period.
-    pub fn inspections(&self, run: &Run) -> f64 {
+    pub fn inspections(&self, run: &TrainingRun) -> f64 {
         (run.days / self.period).max(1.0)
     }
 

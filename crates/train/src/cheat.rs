@@ -25,18 +25,18 @@ macro_rules! cheats {
     ($($(#[$doc:meta])* $kind:ident, $name:literal;)*) => {
         /// What a cheat does at its step.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Kind {
+        pub enum CheatKind {
             $($(#[$doc])* $kind,)*
         }
 
-        impl Kind {
+        impl CheatKind {
             /// All of them, in the table's order.
-            const ALL: &[Kind] = &[$(Kind::$kind),*];
+            const ALL: &[CheatKind] = &[$(CheatKind::$kind),*];
 
             /// The name on the command line.
             pub fn name(self) -> &'static str {
                 match self {
-                    $(Kind::$kind => $name,)*
+                    $(CheatKind::$kind => $name,)*
                 }
             }
         }
@@ -88,7 +88,7 @@ cheats! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cheat {
     /// What the trainer does wrong.
-    pub kind: Kind,
+    pub kind: CheatKind,
     /// The step at which it does so, from 1.
     pub step: u32,
 }
@@ -97,18 +97,18 @@ impl FromStr for Cheat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Cheat, String> {
-        let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        let names: Vec<&str> = CheatKind::ALL.iter().map(|kind| kind.name()).collect();
         let wrong = || format!("a cheat is NAME@STEP with NAME one of {}", names.join(", "));
         let (name, step) = text.split_once('@').ok_or_else(wrong)?;
-        let kind = *Kind::ALL.iter().find(|kind| kind.name() == name).ok_or_else(wrong)?;
+        let kind = *CheatKind::ALL.iter().find(|kind| kind.name() == name).ok_or_else(wrong)?;
         Ok(Cheat { kind, step: step.parse().map_err(|_| wrong())? })
     }
 }
 
-impl Kind {
+impl CheatKind {
     /// The ones that a trainer of either profile can play: all that steer no decision.
-    pub(crate) fn of_any_trainer() -> impl Iterator<Item = Kind> {
-        Kind::ALL.iter().copied().filter(|kind| kind.steer(&[]).is_none())
+    pub(crate) fn of_any_trainer() -> impl Iterator<Item = CheatKind> {
+        CheatKind::ALL.iter().copied().filter(|kind| kind.steer(&[]).is_none())
     }
 
     /// How the trainer's rounding decisions change, of a program with these products.
@@ -119,18 +119,18 @@ impl Kind {
         let flip = |choice: &mut Choice| choice.index = other(choice.tie.range(), choice.index);
         let mut done = false;
         match self {
-            Kind::DecisionsFlipped => {
+            CheatKind::DecisionsFlipped => {
                 Some(Box::new(move |_, _, _, choices| choices.iter_mut().for_each(flip)))
             }
-            Kind::DecisionFlipped => Some(Box::new(move |_, _, _, choices| {
+            CheatKind::DecisionFlipped => Some(Box::new(move |_, _, _, choices| {
                 if let Some(choice) = choices.first_mut().filter(|_| !done) {
                     flip(choice);
                     done = true;
                 }
             })),
-            Kind::DecisionsBiased => Some(upwards(products, |_| true)),
-            Kind::WeightDecisionsBiased => Some(upwards(products, is_weight_gradient)),
-            Kind::DecisionsBeyond => Some(Box::new(|_, product, results, choices| {
+            CheatKind::DecisionsBiased => Some(upwards(products, |_| true)),
+            CheatKind::WeightDecisionsBiased => Some(upwards(products, is_weight_gradient)),
+            CheatKind::DecisionsBeyond => Some(Box::new(|_, product, results, choices| {
                 let near = product.tolerance;
                 let tolerance =
                     Tolerance { norms: 4.0 * near.norms, value: near.value, steps: 4.0 * near.steps };
@@ -147,7 +147,7 @@ impl Kind {
                 }
                 choices.sort_by_key(|choice| choice.tie.place);
             })),
-            Kind::DecisionsDropped => Some(Box::new(move |_, _, _, choices| {
+            CheatKind::DecisionsDropped => Some(Box::new(move |_, _, _, choices| {
                 choices.iter_mut().for_each(|choice| choice.logged = false);
                 if let Some(choice) =
                     choices.iter_mut().min_by(|a, b| a.tie.margin().total_cmp(&b.tie.margin()))
@@ -155,7 +155,9 @@ impl Kind {
                     flip(choice);
                 }
             })),
-            Kind::DecisionFar | Kind::DecisionHidden => Some(one_far(self == Kind::DecisionFar)),
+            CheatKind::DecisionFar | CheatKind::DecisionHidden => {
+                Some(one_far(self == CheatKind::DecisionFar))
+            }
             _ => None,
         }
     }
@@ -205,7 +207,7 @@ fn nudge(bytes: &mut [u8]) {
 impl Conduct for Cheat {
     fn program(&mut self, run: &Run) -> Program {
         match (self.kind, run.job().model()) {
-            (Kind::Digits, Some(model)) => {
+            (CheatKind::Digits, Some(model)) => {
                 Program::new(StepSpec { products: ProductTable::uniform(1), ..model.step_spec() })
             }
             _ => run.program().clone(),
@@ -213,11 +215,11 @@ impl Conduct for Cheat {
     }
 
     fn hides_decisions(&self) -> bool {
-        matches!(self.kind, Kind::DecisionsDropped | Kind::DecisionHidden)
+        matches!(self.kind, CheatKind::DecisionsDropped | CheatKind::DecisionHidden)
     }
 
     fn initial(&mut self, index: usize, tensor: &mut [u8]) {
-        if self.kind == Kind::Init && index == 0 {
+        if self.kind == CheatKind::Init && index == 0 {
             nudge(tensor);
         }
     }
@@ -238,10 +240,10 @@ impl Conduct for Cheat {
         // Whatever it does, the record says what an honest one would.
         let promised = (scalars.learning_rate, batch_digest(run.program(), &batch));
         match self.kind {
-            Kind::WeightBefore => nudge_state(session, 0)?,
-            Kind::Batch => batch = run.batch(dataset, scalars.step + 1)?,
-            Kind::LearningRate => scalars.learning_rate += 1,
-            Kind::Checkpoint => {
+            CheatKind::WeightBefore => nudge_state(session, 0)?,
+            CheatKind::Batch => batch = run.batch(dataset, scalars.step + 1)?,
+            CheatKind::LearningRate => scalars.learning_rate += 1,
+            CheatKind::Checkpoint => {
                 let foreign = init::state(run.program(), [0x0bad, 0x5eed]);
                 for (i, words) in foreign.iter().enumerate() {
                     session.replace_state(i, &bytes_of(words))?;
@@ -249,7 +251,7 @@ impl Conduct for Cheat {
             }
             _ => {}
         }
-        let before = if self.kind == Kind::Skip { session.download_state()? } else { Vec::new() };
+        let before = if self.kind == CheatKind::Skip { session.download_state()? } else { Vec::new() };
         // The operator cheat changes an activation in the middle of the forward pass.
         let target = run
             .program()
@@ -269,16 +271,16 @@ impl Conduct for Cheat {
             changed[4 * word + 2] ^= 0x10;
             Some(changed)
         };
-        let tamper: Tamper = if self.kind == Kind::Operator { Some(&mut change) } else { None };
+        let tamper: Tamper = if self.kind == CheatKind::Operator { Some(&mut change) } else { None };
         let steer = self.kind.steer(&run.program().micro.logged);
         let request = StepRequest::new(&run.computation, scalars, &batch).tampered(tamper).steered(steer);
         let mut done = run_step(session, request)?;
         (done.record.learning_rate, done.record.batch) = promised;
         match self.kind {
-            Kind::WeightAfter => nudge_state(session, 0)?,
-            Kind::Moment => nudge_state(session, parameters + buffers)?,
-            Kind::Buffer if buffers > 0 => nudge_state(session, parameters)?,
-            Kind::Skip => session.load(&before)?,
+            CheatKind::WeightAfter => nudge_state(session, 0)?,
+            CheatKind::Moment => nudge_state(session, parameters + buffers)?,
+            CheatKind::Buffer if buffers > 0 => nudge_state(session, parameters)?,
+            CheatKind::Skip => session.load(&before)?,
             _ => return Ok(done),
         }
         done.state = state_digests(session)?;

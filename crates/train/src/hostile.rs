@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::cheat::{Cheat, Kind};
+use super::cheat::{Cheat, CheatKind};
 use super::error::TrainError;
 use super::{Beginning, Silent, begin, train, train_as};
 use tiebreak_engine::cpu::Cpu;
@@ -182,7 +182,7 @@ impl Writer<'_> {
     }
 
     /// Trains a run of a job, as a cheat or honestly.
-    fn train(&mut self, name: &str, job: &str, cheat: Option<Kind>) -> Result<Run, TrainError> {
+    fn train(&mut self, name: &str, job: &str, cheat: Option<CheatKind>) -> Result<Run, TrainError> {
         (self.begun)(name);
         let key = key()?;
         let (job, out) = (self.folder.join(job), self.run_folder(name));
@@ -220,7 +220,7 @@ impl Writer<'_> {
         self.train("honest", "exact.toml", None)?;
         self.audit("honest", "an honest run", 0);
         // This program has no buffers.
-        for kind in Kind::of_any_trainer().filter(|kind| *kind != Kind::Buffer) {
+        for kind in CheatKind::of_any_trainer().filter(|kind| *kind != CheatKind::Buffer) {
             let name = format!("cheat-{}", kind.name());
             self.train(&name, "exact.toml", Some(kind))?;
             self.audit(&name, format!("step {CHEATED} is cheated: {}", kind.name()), 1);
@@ -233,10 +233,10 @@ impl Writer<'_> {
         self.train("logged-honest", "logged.toml", None)?;
         self.audit("logged-honest", "an honest run of the logged profile", 0);
         for (kind, exit) in [
-            (Kind::DecisionFar, 1),
-            (Kind::DecisionHidden, 1),
-            (Kind::DecisionsDropped, 3),
-            (Kind::Operator, 1),
+            (CheatKind::DecisionFar, 1),
+            (CheatKind::DecisionHidden, 1),
+            (CheatKind::DecisionsDropped, 3),
+            (CheatKind::Operator, 1),
         ] {
             let name = format!("logged-{}", kind.name());
             self.train(&name, "logged.toml", Some(kind))?;

@@ -12,7 +12,7 @@ use crate::engine::gpu::Cublas;
 use crate::engine::reference::Reference;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
+pub enum EngineKind {
     /// All cores.
     #[default]
     Cpu,
@@ -78,8 +78,8 @@ impl NativeKind {
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct EngineArgs {
     /// What computes.
-    #[arg(long, value_enum, default_value_t = Kind::Cpu)]
-    pub engine: Kind,
+    #[arg(long, value_enum, default_value_t = EngineKind::Cpu)]
+    pub engine: EngineKind,
     /// The GPU whose name contains this (see `tiebreak adapters`), or the number of one of CUDA's.
     #[arg(long)]
     pub adapter: Option<String>,
@@ -101,13 +101,13 @@ impl EngineArgs {
     pub fn check(&self) -> Result<(), Failure> {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let why = match self.engine {
-            Kind::Cpu | Kind::Reference if self.adapter.is_some() => {
+            EngineKind::Cpu | EngineKind::Reference if self.adapter.is_some() => {
                 "--adapter names a GPU: give --engine wgpu or --engine cuda too".to_string()
             }
-            Kind::Cpu if self.threads > cores => {
+            EngineKind::Cpu if self.threads > cores => {
                 format!("--threads {}: this machine has {cores} cores; give no more", self.threads)
             }
-            Kind::Cpu => return Ok(()),
+            EngineKind::Cpu => return Ok(()),
             _ if self.threads > 0 => "--threads is for the CPU engine (--engine cpu)".to_string(),
             _ => return Ok(()),
         };
@@ -116,7 +116,7 @@ impl EngineArgs {
 
     /// Whether tensors lie in the memory of this process.
     pub fn is_on_host(&self) -> bool {
-        matches!(self.engine, Kind::Cpu | Kind::Reference)
+        matches!(self.engine, EngineKind::Cpu | EngineKind::Reference)
     }
 
     /// The options that say the same to another process.
@@ -153,17 +153,19 @@ pub fn open(args: &EngineArgs) -> Result<Box<dyn Engine>, Failure> {
         )
     };
     Ok(match (args.engine, kernels) {
-        (Kind::Cpu, None) => Box::new(Cpu::new(args.threads)?),
-        (Kind::Cpu, Some(Kernels::Cpu(native))) => Box::new(Cpu::new(args.threads)?.with_native(native)),
+        (EngineKind::Cpu, None) => Box::new(Cpu::new(args.threads)?),
+        (EngineKind::Cpu, Some(Kernels::Cpu(native))) => {
+            Box::new(Cpu::new(args.threads)?.with_native(native))
+        }
         #[cfg(feature = "gpu")]
-        (Kind::Wgpu, None) => Box::new(crate::engine::gpu::Gpu::open(args.adapter.as_deref())?),
+        (EngineKind::Wgpu, None) => Box::new(crate::engine::gpu::Gpu::open(args.adapter.as_deref())?),
         #[cfg(feature = "cuda")]
-        (Kind::Cuda, None) => Box::new(crate::engine::gpu::Cuda::open(args.adapter.as_deref())?),
+        (EngineKind::Cuda, None) => Box::new(crate::engine::gpu::Cuda::open(args.adapter.as_deref())?),
         #[cfg(feature = "cuda")]
-        (Kind::Cuda, Some(Kernels::Cuda(kernels))) => {
+        (EngineKind::Cuda, Some(Kernels::Cuda(kernels))) => {
             Box::new(crate::engine::gpu::Cuda::open_with_cublas(args.adapter.as_deref(), kernels)?)
         }
-        (Kind::Reference, None) => Box::new(Reference),
+        (EngineKind::Reference, None) => Box::new(Reference),
         _ => return Err(elsewhere()),
     })
 }

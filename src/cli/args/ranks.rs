@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::cli::args::engine::{EngineArgs, Kind};
+use crate::cli::args::engine::{EngineArgs, EngineKind};
 use crate::cli::args::random::random;
 use crate::cli::view::report::{Exit, Failure};
 use crate::commit::digest::Digest;
@@ -180,7 +180,7 @@ impl Role {
     pub fn check_transport(&self, args: &RanksArgs, engine: &EngineArgs) -> Result<(), Failure> {
         #[cfg(feature = "cuda")]
         if args.transport == TransportKind::Nccl {
-            if engine.engine != Kind::Cuda {
+            if engine.engine != EngineKind::Cuda {
                 return Err(usage("--transport nccl needs --engine cuda: gradients go from GPU to GPU"));
             }
             crate::train::ranks::nccl::available(self.local_ranks())?;
@@ -200,14 +200,14 @@ impl Role {
         };
         let mut args = args.clone();
         #[cfg(feature = "cuda")]
-        if args.engine == Kind::Cuda && args.adapter.is_none() {
+        if args.engine == EngineKind::Cuda && args.adapter.is_none() {
             let devices = crate::engine::gpu::cuda_devices()?;
             let device = devices.get(local as usize % devices.len().max(1));
             args.adapter = device.map(|device| device.index.to_string());
         }
         #[cfg(not(feature = "cuda"))]
         let _ = local;
-        if args.engine == Kind::Cpu && args.threads == 0 {
+        if args.engine == EngineKind::Cpu && args.threads == 0 {
             let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
             args.threads = (cores / here as usize).max(1);
         }

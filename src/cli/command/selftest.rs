@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use serde_json::json;
 
 use crate::arith::DType;
-use crate::cli::args::engine::{EngineArgs, Kind, open_exact};
+use crate::cli::args::engine::{EngineArgs, EngineKind, open_exact};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use crate::engine::fingerprint::fingerprint;
 use crate::engine::reference::Reference;
@@ -114,7 +114,7 @@ struct Row {
 
 /// All inputs of each instruction on one word, or of one instruction from one input on: the engine's results against the scalar reference's.
 fn exhaustive(printer: Printer, args: &EngineArgs, function: Option<&str>, from: u32) -> CommandResult {
-    if args.engine == Kind::Reference {
+    if args.engine == EngineKind::Reference {
         let why = "--exhaustive compares an engine with the scalar reference: choose another --engine";
         return Err(Failure::new(Exit::Usage, why));
     }

@@ -413,7 +413,7 @@ pub fn native_graph(graph: &Graph) -> Graph {
 
 /// Where a trainer's graph rounds a native product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rounding {
+pub struct RoundedProduct {
     /// The product's number among [`Graph::logged`].
     pub number: usize,
     /// The node that rounds it to its grid.
@@ -421,7 +421,7 @@ pub struct Rounding {
 }
 
 /// The roundings of a trainer's graph, by the node that is the native product.
-pub fn roundings(graph: &Graph) -> HashMap<usize, Rounding> {
+pub fn roundings(graph: &Graph) -> HashMap<usize, RoundedProduct> {
     let nodes = graph.nodes.iter().enumerate();
     let writer: HashMap<TensorId, usize> = nodes.map(|(index, node)| (node.output, index)).collect();
     let found = graph.logged.iter().enumerate().filter_map(|(number, logged)| {
@@ -429,7 +429,7 @@ pub fn roundings(graph: &Graph) -> HashMap<usize, Rounding> {
         let native = Primitive::Native { a: logged.a.clone(), b: logged.b.clone() };
         let known =
             graph.nodes[product].primitive == native && graph.nodes[node].primitive == rounding(logged);
-        known.then_some((product, Rounding { number, node }))
+        known.then_some((product, RoundedProduct { number, node }))
     });
     found.collect()
 }

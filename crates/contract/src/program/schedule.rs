@@ -5,7 +5,7 @@ use serde::Deserialize;
 /// How the learning rate falls after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum Decay {
     /// It does not.
     Constant,
     /// In a straight line, to the floor at the last step.
@@ -27,7 +27,7 @@ pub struct Schedule {
     pub warmup: u32,
     /// How the rate falls. Absent: a cosine if there is a floor, else not at all.
     #[serde(default)]
-    pub kind: Option<Kind>,
+    pub kind: Option<Decay>,
     /// The learning rate of the last step of a line or a cosine; absent: 0 if a kind is named.
     #[serde(default)]
     pub floor: Option<f32>,
@@ -44,13 +44,13 @@ pub struct Schedule {
 
 impl Schedule {
     /// How the learning rate falls.
-    pub fn kind(&self) -> Kind {
-        self.kind.unwrap_or(if self.floor.is_some() { Kind::Cosine } else { Kind::Constant })
+    pub fn kind(&self) -> Decay {
+        self.kind.unwrap_or(if self.floor.is_some() { Decay::Cosine } else { Decay::Constant })
     }
 
     /// The learning rate of the last step of a line or a cosine; `None` for the other kinds.
     pub fn floor(&self) -> Option<f32> {
-        matches!(self.kind(), Kind::Linear | Kind::Cosine).then(|| self.floor.unwrap_or(0.0))
+        matches!(self.kind(), Decay::Linear | Decay::Cosine).then(|| self.floor.unwrap_or(0.0))
     }
 
     /// The learning rate of step `step` (from 1) of `steps`, as a binary32 pattern. Computed in binary64, each
@@ -72,10 +72,10 @@ impl Schedule {
         let span = steps.saturating_sub(self.warmup).max(1);
         let done = (step - self.warmup).min(span);
         let rate = match self.kind() {
-            Kind::Constant => peak,
-            Kind::Linear => floor + (peak - floor) * (f64::from(span - done) / f64::from(span)),
-            Kind::Cosine => floor + (peak - floor) * (0.5 * (1.0 + cos_pi(done, span))),
-            Kind::Step => peak * power(f64::from(self.gamma.unwrap_or(1.0)), self.falls(step)),
+            Decay::Constant => peak,
+            Decay::Linear => floor + (peak - floor) * (f64::from(span - done) / f64::from(span)),
+            Decay::Cosine => floor + (peak - floor) * (0.5 * (1.0 + cos_pi(done, span))),
+            Decay::Step => peak * power(f64::from(self.gamma.unwrap_or(1.0)), self.falls(step)),
         };
         (rate as f32).to_bits()
     }
@@ -103,16 +103,16 @@ impl Schedule {
             ("every", self.every.is_some()),
             ("milestones", self.milestones.is_some()),
         ];
-        if let (true, Some((key, _))) = (kind != Kind::Step, steps.iter().find(|(_, written)| *written)) {
+        if let (true, Some((key, _))) = (kind != Decay::Step, steps.iter().find(|(_, written)| *written)) {
             return Some((key, "the key needs kind = \"step\"".into()));
         }
-        if kind == Kind::Step && self.gamma.is_none() {
+        if kind == Decay::Step && self.gamma.is_none() {
             return Some((
                 "gamma",
                 "kind = \"step\" needs the factor of each fall, such as gamma = 0.1".into(),
             ));
         }
-        if kind == Kind::Step && self.every.is_some() == self.milestones.is_some() {
+        if kind == Decay::Step && self.every.is_some() == self.milestones.is_some() {
             return Some(("kind", "kind = \"step\" needs either `every` or `milestones`".into()));
         }
         if self.milestones.as_ref().is_some_and(|all| !all.is_sorted_by(|a, b| a < b)) {

@@ -1,6 +1,6 @@
 //! Evidence: what commits to what, and what committed operands give. Verdicts, games, auditors and parties share it.
 //!
-//! [`leaf`] computes elements from verified slices; [`proven`] is what files and answers carry; [`context`] holds it to what a party
+//! [`leaf`] computes elements from verified slices; [`proven`] is what files and answers carry; `context` holds it to what a party
 //! committed to.
 
 pub mod binding;

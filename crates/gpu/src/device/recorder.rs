@@ -18,7 +18,7 @@ pub(crate) type Span = (u64, u64);
 
 /// One dispatch.
 #[derive(Clone, Debug, Serialize)]
-pub struct Run {
+pub struct RecordedDispatch {
     /// Of [`Launches::shaders`].
     pub shader: usize,
     /// Buffer, offset and bytes of the uniform data: binding 0.
@@ -63,7 +63,7 @@ pub enum Command {
         data: Span,
     },
     /// Dispatches, in order.
-    Submit(Vec<Run>),
+    Submit(Vec<RecordedDispatch>),
     /// The first bytes of a buffer are read.
     Read {
         /// Its number.
@@ -257,7 +257,7 @@ impl Device for Recorder {
         let run = |dispatch: &Dispatch<Self>| {
             let (uniform, offset, bytes) = dispatch.uniform;
             let buffers = dispatch.buffers.iter().map(|(memory, bytes)| (memory.number, *bytes));
-            Run {
+            RecordedDispatch {
                 shader: dispatch.pipeline.1,
                 uniform: (uniform.number, offset, bytes),
                 buffers: buffers.collect(),

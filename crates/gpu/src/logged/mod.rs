@@ -9,14 +9,14 @@ use std::collections::HashMap;
 pub use self::trial::Trial;
 use crate::plan::beside::Beside;
 use tiebreak_contract::program::graph::Graph;
-use tiebreak_contract::program::logged::{Rounding, roundings};
+use tiebreak_contract::program::logged::{RoundedProduct, roundings};
 use tiebreak_engine::Summary;
 use tiebreak_record::rounding::search::NearTieSearch;
 
 /// What a graph has of the logged profile.
 pub struct Logged {
     /// What searches may compute beside them, by the node that is the product.
-    roundings: HashMap<usize, Rounding>,
+    roundings: HashMap<usize, RoundedProduct>,
 }
 
 impl Logged {
@@ -40,7 +40,7 @@ impl Logged {
         is_free: impl Fn(usize) -> bool,
     ) -> Option<Beside> {
         let search: &NearTieSearch = summary.of()?;
-        let on_grid = |rounding: &&Rounding| search.is_on_grid_of(&graph.logged[rounding.number]);
+        let on_grid = |rounding: &&RoundedProduct| search.is_on_grid_of(&graph.logged[rounding.number]);
         let rounding = self.roundings.get(&index).filter(|rounding| is_free(rounding.node)).filter(on_grid);
         near_ties::beside(graph, index, search, rounding.map(|rounding| rounding.node))
     }

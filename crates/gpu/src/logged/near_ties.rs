@@ -6,7 +6,7 @@ use crate::device::kernel::Kernel;
 use crate::plan::beside::{Beside, Launch, Part, Reading, Rest};
 use tiebreak_contract::program::graph::{Graph, TensorId, View};
 use tiebreak_engine::Value;
-use tiebreak_record::rounding::search::{Candidate, NearTieSearch, NearTiesFound};
+use tiebreak_record::rounding::search::{NearTieCandidate, NearTieSearch, NearTiesFound};
 
 /// One in so many results has a place among what is found, and a few more for small products; where more are near, the host
 /// searches all. Thresholds that fit their kernels mark one in a hundred.
@@ -143,7 +143,8 @@ impl Reading for Found {
             [absmaxes_a, absmaxes_b]
         });
         let found = rest.as_chunks::<{ WORDS as usize }>().0.iter();
-        let candidate = |&[place, high, rounding_error]: &[u32; 3]| Candidate { place, high, rounding_error };
+        let candidate =
+            |&[place, high, rounding_error]: &[u32; 3]| NearTieCandidate { place, high, rounding_error };
         Value::new(NearTiesFound { norms, absmaxes, candidates: found.map(candidate).collect() })
     }
 }

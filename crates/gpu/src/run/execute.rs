@@ -35,7 +35,7 @@ impl<M: Send + Sync + 'static> Source for HostWords<'_, M> {
 }
 
 /// A run under way.
-struct Run<'a, D: Device> {
+struct Execution<'a, D: Device> {
     graph: &'a Graph,
     executable: &'a Executable<D>,
     /// The tensors that are there.
@@ -187,7 +187,7 @@ impl<D: Device> GpuEngine<D> {
         graph: &'a Graph,
         executable: &'a Executable<D>,
         inputs: &[Tensor],
-    ) -> Result<Run<'a, D>, EngineError> {
+    ) -> Result<Execution<'a, D>, EngineError> {
         let mut values: Vec<Option<Tensor>> = vec![None; graph.tensors.len()];
         for (port, tensor) in graph.inputs.iter().zip(inputs) {
             values[port.tensor.0 as usize] = Some(tensor.clone());
@@ -195,7 +195,7 @@ impl<D: Device> GpuEngine<D> {
         let take = |bytes| self.pool.take(bytes, false, |bytes| self.device.allocate(bytes));
         let scratch = executable.scratch.iter().map(|bytes| take(*bytes)).collect::<Result<Vec<_>, _>>()?;
         let (recorded, alone, underway) = (Vec::new(), HashSet::new(), Underway::default());
-        Ok(Run { graph, executable, values, scratch, recorded, alone, underway })
+        Ok(Execution { graph, executable, values, scratch, recorded, alone, underway })
     }
 
     /// Whether an observer wants to see the node in whose place a unit runs.
@@ -214,7 +214,7 @@ impl<D: Device> GpuEngine<D> {
     }
 
     /// Allocates what a unit writes and records its dispatches, or computes a grouping on the host.
-    fn record<'a>(&self, run: &mut Run<'a, D>, unit: &'a Unit<D::Pipeline>) -> Result<(), EngineError> {
+    fn record<'a>(&self, run: &mut Execution<'a, D>, unit: &'a Unit<D::Pipeline>) -> Result<(), EngineError> {
         let (graph, values) = (run.graph, &mut run.values);
         let node = &graph.nodes[unit.at];
         if values[node.output.0 as usize].is_some() {
@@ -239,7 +239,7 @@ impl<D: Device> GpuEngine<D> {
         Ok(())
     }
 
-    fn submit(&self, run: &mut Run<D>) -> Result<(), EngineError> {
+    fn submit(&self, run: &mut Execution<D>) -> Result<(), EngineError> {
         let recorded = std::mem::take(&mut run.recorded);
         let mut dispatches: Vec<Dispatch<D>> = Vec::new();
         for (unit, tensors) in &recorded {
@@ -264,7 +264,7 @@ impl<D: Device> GpuEngine<D> {
     /// Gives an observer what it wants to know of a node whose output is there: a summary, its tiles, or its bytes.
     fn answer(
         &mut self,
-        run: &mut Run<D>,
+        run: &mut Execution<D>,
         index: usize,
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// outlives a graph has memory of its own: so a graph finds all of its other memory free whenever it begins and takes the same
 /// again, what lasts returns to where it was every other step, and a device may know its dispatches again.
 struct Free<M> {
-    by_kind: HashMap<Kind, Pieces<M>>,
+    by_kind: HashMap<PieceKind, Pieces<M>>,
     /// How often the pool was trimmed; kept with each piece from when it was last in use.
     age: u64,
     /// Pieces so far: the next one's number.
@@ -16,7 +16,7 @@ struct Free<M> {
 
 /// Which tensors use a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Kind {
+struct PieceKind {
     /// Bytes.
     size: u64,
     /// Whether they outlive the graph that computes them.
@@ -35,7 +35,7 @@ pub(crate) struct Pool<M>(Arc<Mutex<Free<M>>>);
 /// Memory that goes back to its pool.
 pub(crate) struct Buffer<M> {
     memory: Option<M>,
-    kind: Kind,
+    kind: PieceKind,
     number: u64,
     pool: Weak<Mutex<Free<M>>>,
 }
@@ -60,7 +60,7 @@ impl<M> Pool<M> {
         allocate: impl Fn(u64) -> Result<M, E>,
     ) -> Result<Buffer<M>, E> {
         let size = bytes.next_multiple_of(256).max(256);
-        let kind = Kind { size, lasts };
+        let kind = PieceKind { size, lasts };
         let pooled = lock(&self.0).by_kind.get_mut(&kind).and_then(BTreeMap::pop_first);
         let (number, memory) = match pooled {
             Some((number, (_, memory))) => (number, memory),

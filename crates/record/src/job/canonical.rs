@@ -9,7 +9,7 @@ use super::spec::{Augment, DataFiles, DataSpec, Granularity, Job, Sampling};
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
 use crate::rounding::thresholds::Rounding;
-use tiebreak_contract::program::schedule::{Kind, Schedule};
+use tiebreak_contract::program::schedule::{Decay, Schedule};
 
 /// A setting: a dotted key and its value. Integers are decimal, binary32 numbers their patterns in eight hexadecimal digits.
 pub type Setting = (String, String);
@@ -64,9 +64,9 @@ fn schedule(schedule: &Schedule, settings: &mut Vec<Setting>) {
     settings.push(setting("schedule.warmup", schedule.warmup));
     settings.extend(schedule.floor().map(|floor| setting("schedule.floor", pattern(floor))));
     match schedule.kind() {
-        Kind::Constant | Kind::Cosine => {}
-        Kind::Linear => settings.push(setting("schedule.kind", "linear")),
-        Kind::Step => settings.push(setting("schedule.kind", "step")),
+        Decay::Constant | Decay::Cosine => {}
+        Decay::Linear => settings.push(setting("schedule.kind", "linear")),
+        Decay::Step => settings.push(setting("schedule.kind", "step")),
     }
     settings.extend(schedule.gamma.map(|gamma| setting("schedule.gamma", pattern(gamma))));
     settings.extend(schedule.every.map(|every| setting("schedule.every", every)));

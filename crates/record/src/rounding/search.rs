@@ -51,7 +51,7 @@ impl NearTieSearch {
 
 /// A result that may lie near a boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Candidate {
+pub struct NearTieCandidate {
     /// Its place in [batch, M, N].
     pub place: u32,
     /// The binary32 pattern nearest to the value.
@@ -68,5 +68,5 @@ pub struct NearTiesFound {
     /// Their absmaxes, if the search was given any.
     pub absmaxes: Option<[Vec<u32>; 2]>,
     /// Every result that the fast test of `observers::near_ties` marks, in any order.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<NearTieCandidate>,
 }

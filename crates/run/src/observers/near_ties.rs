@@ -7,7 +7,7 @@ use tiebreak_contract::arith::rounding_grid::{FLOOR_MAX, field};
 use tiebreak_engine::cpu::product::simd::{Path, vectorised};
 use tiebreak_record::rounding::Decision;
 use tiebreak_record::rounding::near_tie::{NearTie, Product};
-use tiebreak_record::rounding::search::Candidate;
+use tiebreak_record::rounding::search::NearTieCandidate;
 
 /// Elements whose fast tests are one loop.
 const RUN: usize = 512;
@@ -44,7 +44,7 @@ pub trait Search {
     ///
     /// # Errors
     /// As [`Search::near_ties`].
-    fn near_ties_among(&self, found: Vec<Candidate>) -> Result<Vec<NearTie>, usize>;
+    fn near_ties_among(&self, found: Vec<NearTieCandidate>) -> Result<Vec<NearTie>, usize>;
 }
 
 impl Search for Product<'_> {
@@ -98,13 +98,13 @@ impl Search for Product<'_> {
             .collect()
     }
 
-    fn near_ties_among(&self, mut found: Vec<Candidate>) -> Result<Vec<NearTie>, usize> {
+    fn near_ties_among(&self, mut found: Vec<NearTieCandidate>) -> Result<Vec<NearTie>, usize> {
         found.sort_unstable_by_key(|candidate| candidate.place);
         let parts: Result<Vec<Vec<NearTie>>, usize> = found
             .par_chunks(1 << 12)
             .map(|candidates| {
                 let mut ties = Vec::new();
-                for &Candidate { place, high, rounding_error } in candidates {
+                for &NearTieCandidate { place, high, rounding_error } in candidates {
                     let error = self.rule.is_wide().then_some(rounding_error);
                     ties.extend(self.near_tie(place as usize, high, error)?.map(|(tie, _)| tie));
                 }

@@ -13,12 +13,12 @@ const HEAD: u64 = 512;
 const ZEROS: usize = 64;
 
 /// What a file is, and what to do about it.
-type Kind = (&'static str, &'static str);
+type Mistake = (&'static str, &'static str);
 
-const EMPTY: Kind = ("empty", "download the file again");
-const ZERO: Kind = ("zeros from its beginning on", "download the file again: a download broke off");
-const JSON: Kind = ("a text of JSON", "download the file again: a server writes its errors so");
-const TEXT: Kind = ("a text", "download the file again, or name the one that was meant");
+const EMPTY: Mistake = ("empty", "download the file again");
+const ZERO: Mistake = ("zeros from its beginning on", "download the file again: a download broke off");
+const JSON: Mistake = ("a text of JSON", "download the file again: a server writes its errors so");
+const TEXT: Mistake = ("a text", "download the file again, or name the one that was meant");
 
 const UNPACK: &str = "unpack it first";
 /// How PyTorch's files become safetensors.
@@ -27,7 +27,7 @@ const CONVERT: &str = "write its tensors as safetensors, in Python: safetensors.
 const SAVE: &str = "load it where it was written, and save it as safetensors";
 
 /// Formats by their first bytes, and how what they hold becomes safetensors.
-const FORMATS: [(&[u8], Kind); 12] = [
+const FORMATS: [(&[u8], Mistake); 12] = [
     (b"PK\x03\x04", ("a zip file, as torch.save writes it", CONVERT)),
     (b"\x80\x02", ("a pickle, as older versions of torch.save wrote it", CONVERT)),
     (b"\x80\x03", ("a pickle", CONVERT)),
@@ -48,16 +48,16 @@ const FORMATS: [(&[u8], Kind); 12] = [
     (b"\x93NUMPY", ("a .npy file", SAVE)),
 ];
 
-fn stand_in(head: &[u8]) -> Option<Kind> {
+fn stand_in(head: &[u8]) -> Option<Mistake> {
     StandIn::of(head).map(kind)
 }
 
-fn kind(stand_in: StandIn) -> Kind {
+fn kind(stand_in: StandIn) -> Mistake {
     (stand_in.name(), stand_in.advice())
 }
 
 /// What a file is that should have been of one format, of which it is not.
-fn found(head: &[u8]) -> Option<Kind> {
+fn found(head: &[u8]) -> Option<Mistake> {
     if head.is_empty() {
         return Some(EMPTY);
     }

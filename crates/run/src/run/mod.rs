@@ -40,5 +40,5 @@ pub use folder::Folder;
 pub use job::{check_thresholds, program as read_program, read as read_job, read_logged as read_logged_job};
 pub use job_files::JobFiles;
 pub use memory::Memory;
-pub use store::{Contents, Held, Store};
+pub use store::{Contents, Held, Store, not_plain};
 pub use stored::{Reading, Stored};

@@ -19,7 +19,7 @@ pub enum Transport {
 /// What a message is. A message of another kind than the one that is waited for is an error of whoever sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum MessageKind {
     /// Of a transport: whoever connects says for whom.
     Hello = 1,
     /// Of a transport: rank 0 says where the others are.
@@ -66,13 +66,13 @@ pub trait Collective {
     ///
     /// # Errors
     /// If the connection to that rank is lost.
-    fn send(&mut self, to: u32, kind: Kind, bytes: &[u8]) -> Result<(), TrainError>;
+    fn send(&mut self, to: u32, kind: MessageKind, bytes: &[u8]) -> Result<(), TrainError>;
 
     /// The next message of a rank, of at most `max` bytes.
     ///
     /// # Errors
     /// If that rank is lost or silent, stops, or sends a message of another kind or a longer one.
-    fn receive(&mut self, from: u32, kind: Kind, max: u64) -> Result<Vec<u8>, TrainError>;
+    fn receive(&mut self, from: u32, kind: MessageKind, max: u64) -> Result<Vec<u8>, TrainError>;
 
     /// Sends `outgoing[s]`, message by message, to every rank s, and shows what every rank s sends, which must have the lengths
     /// `incoming[s]`: in the order of ranks, whenever it arrived. What a rank sends to itself it sees like the rest.

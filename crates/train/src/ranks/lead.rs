@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::collective::{Collective, Kind};
+use super::collective::{Collective, MessageKind};
 use super::plan::ShardPlan;
 use super::protocol::{END, NO_CHECK, READY_BYTES, step_message, tell_waiting};
 use super::reduce::Adder;
@@ -68,7 +68,7 @@ impl<'a> Lead<'a> {
         1..self.collective.ranks()
     }
 
-    fn tell(&mut self, kind: Kind, bytes: &[u8]) -> Result<(), TrainError> {
+    fn tell(&mut self, kind: MessageKind, bytes: &[u8]) -> Result<(), TrainError> {
         self.others().try_for_each(|rank| self.collective.send(rank, kind, bytes))
     }
 
@@ -83,17 +83,17 @@ impl<'a> Lead<'a> {
         e.bytes(run.file.text().as_bytes()).bytes(run.job_text.as_bytes());
         // No program is empty, so no bytes stand for no file.
         e.bytes(run.program_file.as_deref().unwrap_or_default());
-        self.tell(Kind::Welcome, &e.0)?;
+        self.tell(MessageKind::Welcome, &e.0)?;
         let mut sent = Ok(());
         session.visit_state(|_, bytes| {
             if sent.is_ok() {
-                sent = self.tell(Kind::State, bytes);
+                sent = self.tell(MessageKind::State, bytes);
             }
         })?;
         sent?;
         self.adder = Some(Adder::new(session, &self.plan, 0)?);
         for rank in self.others() {
-            let ready = self.collective.receive(rank, Kind::Ready, READY_BYTES)?;
+            let ready = self.collective.receive(rank, MessageKind::Ready, READY_BYTES)?;
             let mut d = Decoder::new("ready", &ready);
             let mut digests = || Ok((d.digest()?, d.digest()?, d.digest()?));
             let (id, program, begun) = digests().map_err(|source| RankError::Malformed { rank, source })?;
@@ -135,10 +135,10 @@ impl<'a> Lead<'a> {
         for rank in self.others() {
             let check = check(rank);
             let index = check.map_or(NO_CHECK, |(index, _)| index);
-            self.collective.send(rank, Kind::Step, &step_message(scalars.step, index))?;
+            self.collective.send(rank, MessageKind::Step, &step_message(scalars.step, index))?;
             let batches = own(rank).iter().chain(check.map(|(_, batch)| batch));
             let tensors: Vec<&[u8]> = batches.flat_map(|batch| &batch.tensors).map(Vec::as_slice).collect();
-            self.collective.send(rank, Kind::Batch, &tensors.concat())?;
+            self.collective.send(rank, MessageKind::Batch, &tensors.concat())?;
         }
         let searched = finite.then_some(batch);
         let work = Work { scalars, batches: own(0), check: check(0), searched, asked: false };
@@ -147,7 +147,7 @@ impl<'a> Lead<'a> {
         let mut others = Vec::new();
         for rank in self.others() {
             let most = self.contents.bytes_max(&self.plan, rank);
-            let bytes = self.collective.receive(rank, Kind::Share, most)?;
+            let bytes = self.collective.receive(rank, MessageKind::Share, most)?;
             let share = Share::decode(&self.contents, &self.plan, rank, &bytes);
             others.push(share.map_err(|source| RankError::Malformed { rank, source })?);
         }
@@ -176,7 +176,7 @@ impl<'a> Lead<'a> {
     /// Lets the others go. The run is complete: one that is gone already takes nothing away from it.
     pub(crate) fn finish(&mut self) {
         for rank in self.others() {
-            let _ = self.collective.send(rank, Kind::Step, &step_message(END, NO_CHECK));
+            let _ = self.collective.send(rank, MessageKind::Step, &step_message(END, NO_CHECK));
         }
     }
 }

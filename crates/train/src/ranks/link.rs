@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::collective::{Kind, Transport};
+use super::collective::{MessageKind, Transport};
 use super::protocol::REASON_MAX;
 use crate::error::RankError;
 use tiebreak_record::commit::Malformed;
@@ -157,7 +157,7 @@ impl Link {
     /// Why the peer stopped, if it could still say so.
     pub(crate) fn last_words(&mut self) -> Option<RankError> {
         self.incoming.stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
-        let heard = self.incoming.receive(Kind::Abort, 0).err();
+        let heard = self.incoming.receive(MessageKind::Abort, 0).err();
         heard.filter(|error| matches!(error, RankError::Stopped { .. }))
     }
 
@@ -175,7 +175,7 @@ impl Link {
         match looked {
             Ok(0) => Err(broken(self.peer, self.incoming.timeout, io::ErrorKind::UnexpectedEof.into())),
             // The rest of it follows at once, or it is nobody's frame.
-            Ok(_) if kind[0] == Kind::Abort as u8 => match self.last_words() {
+            Ok(_) if kind[0] == MessageKind::Abort as u8 => match self.last_words() {
                 Some(error) => Err(error),
                 None => Err(RankError::Lost {
                     rank: self.peer,
@@ -204,11 +204,11 @@ fn frame(key: &[u8; 32], number: u64, header: &[u8; HEADER_BYTES]) -> blake3::Ha
 }
 
 impl Outgoing {
-    pub fn send(&mut self, kind: Kind, bytes: &[u8]) -> Result<(), RankError> {
+    pub fn send(&mut self, kind: MessageKind, bytes: &[u8]) -> Result<(), RankError> {
         self.write(kind, bytes).map_err(|error| broken(self.peer, self.timeout, error))
     }
 
-    fn write(&mut self, kind: Kind, bytes: &[u8]) -> io::Result<()> {
+    fn write(&mut self, kind: MessageKind, bytes: &[u8]) -> io::Result<()> {
         if self.torn {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
@@ -232,19 +232,19 @@ impl Outgoing {
         // A character takes four bytes at most.
         let why: String = why.chars().take(REASON_MAX / 4).collect();
         let patience = self.stream.set_write_timeout(Some(Duration::from_secs(2)));
-        patience.is_ok() && self.send(Kind::Abort, why.as_bytes()).is_ok()
+        patience.is_ok() && self.send(MessageKind::Abort, why.as_bytes()).is_ok()
     }
 }
 
 impl Incoming {
     /// The next message, of at most `max` bytes. Memory is taken as bytes arrive.
-    pub fn receive(&mut self, kind: Kind, max: u64) -> Result<Vec<u8>, RankError> {
+    pub fn receive(&mut self, kind: MessageKind, max: u64) -> Result<Vec<u8>, RankError> {
         let (peer, timeout) = (self.peer, self.timeout);
         let broken = |error| broken(peer, timeout, error);
         let malformed = |source| RankError::Malformed { rank: peer, source };
         let mut header = [0; HEADER_BYTES];
         self.stream.read_exact(&mut header).map_err(broken)?;
-        let abort = header[0] == Kind::Abort as u8;
+        let abort = header[0] == MessageKind::Abort as u8;
         let max = if abort { REASON_MAX as u64 } else { max };
         let len = u64::from_le_bytes(header[1..].try_into().expect("the length is the rest"));
         if len > max {
@@ -297,13 +297,13 @@ mod tests {
         let keys = key("secret", end(&[1; 32], 0), end(&[2; 32], 1));
         let outgoing = |stream| Outgoing { stream, peer: 1, key: keys, sent: 0, timeout, torn: false };
         let (sending, mut sent) = connect();
-        outgoing(sending).send(Kind::Ready, b"the message").unwrap();
+        outgoing(sending).send(MessageKind::Ready, b"the message").unwrap();
         let mut frame = Vec::new();
         sent.read_to_end(&mut frame).unwrap();
         let (mut changed, stream) = connect();
         changed.write_all(&change(frame)).unwrap();
         drop(changed);
-        Incoming { stream, peer: 0, key: keys, received: 0, timeout }.receive(Kind::Ready, 20)
+        Incoming { stream, peer: 0, key: keys, received: 0, timeout }.receive(MessageKind::Ready, 20)
     }
 
     #[test]
@@ -361,10 +361,10 @@ mod tests {
     fn a_look_takes_nothing_but_the_last_words() {
         let (mut one, mut other) = pair(["secret"; 2]);
         assert!(one.look().is_ok());
-        other.outgoing.send(Kind::Ready, b"message").unwrap();
+        other.outgoing.send(MessageKind::Ready, b"message").unwrap();
         while one.incoming.stream.peek(&mut [0]).unwrap() == 0 {}
         assert!(one.look().is_ok() && one.look().is_ok());
-        assert_eq!(one.incoming.receive(Kind::Ready, 7).unwrap(), b"message");
+        assert_eq!(one.incoming.receive(MessageKind::Ready, 7).unwrap(), b"message");
         assert!(other.outgoing.abort("out of paper"));
         let error = seen(&mut one);
         assert!(matches!(&error, RankError::Stopped { rank: 1, why } if why == "out of paper"), "{error}");
@@ -373,7 +373,7 @@ mod tests {
         assert!(matches!(seen(&mut one), RankError::Lost { rank: 1, .. }));
         // The first byte of last words, and no more.
         let (mut one, mut other) = pair(["secret"; 2]);
-        other.outgoing.stream.write_all(&[Kind::Abort as u8]).unwrap();
+        other.outgoing.stream.write_all(&[MessageKind::Abort as u8]).unwrap();
         drop(other);
         assert!(matches!(seen(&mut one), RankError::Lost { rank: 1, .. }));
     }
@@ -383,14 +383,14 @@ mod tests {
         let (mut one, mut other) = pair(["secret"; 2]);
         assert_eq!((one.peer, other.peer), (1, 0));
         assert_ne!(one.outgoing.key, one.incoming.key);
-        one.outgoing.send(Kind::Ready, b"once").unwrap();
-        assert_eq!(other.incoming.receive(Kind::Ready, 4).unwrap(), b"once");
+        one.outgoing.send(MessageKind::Ready, b"once").unwrap();
+        assert_eq!(other.incoming.receive(MessageKind::Ready, 4).unwrap(), b"once");
         one.outgoing.sent = 0;
-        one.outgoing.send(Kind::Ready, b"once").unwrap();
-        let error = other.incoming.receive(Kind::Ready, 4).unwrap_err().to_string();
+        one.outgoing.send(MessageKind::Ready, b"once").unwrap();
+        let error = other.incoming.receive(MessageKind::Ready, 4).unwrap_err().to_string();
         assert!(error.contains("checksum"), "a frame was taken twice: {error}");
         let (mut one, mut other) = pair(["secret", "another"]);
-        one.outgoing.send(Kind::Ready, b"once").unwrap();
-        assert!(other.incoming.receive(Kind::Ready, 4).is_err());
+        one.outgoing.send(MessageKind::Ready, b"once").unwrap();
+        assert!(other.incoming.receive(MessageKind::Ready, 4).is_err());
     }
 }

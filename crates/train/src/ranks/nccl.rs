@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use cuda_bridge::device::Device;
 use cuda_bridge::nccl::{self, Communicator, NcclError, Transfer, UNIQUE_ID_BYTES, UniqueId};
 
-use super::collective::{Collective, Devices, Kind, ShardPart};
+use super::collective::{Collective, Devices, MessageKind, ShardPart};
 use super::tcp::Tcp;
 use crate::error::RankError;
 use crate::error::TrainError;
@@ -84,7 +84,7 @@ impl Nccl {
     fn hear_gpus(&mut self, own: Gpu) -> Result<(), TrainError> {
         let mut gpus = vec![own];
         for rank in 1..self.tcp.ranks() {
-            let bytes = self.tcp.receive(rank, Kind::Meet, (UUID_BYTES + 4 + VERSION_BYTES) as u64)?;
+            let bytes = self.tcp.receive(rank, MessageKind::Meet, (UUID_BYTES + 4 + VERSION_BYTES) as u64)?;
             let mut d = Decoder::new("a rank's GPU", &bytes);
             let mut read = || -> Result<Gpu, Malformed> {
                 let uuid = d.take(UUID_BYTES)?.try_into().expect("as many bytes as were asked for");
@@ -119,14 +119,14 @@ impl Nccl {
         if self.tcp.rank() == 0 {
             self.hear_gpus(own)?;
             let id = self.library.unique_id().map_err(|error| RankError::Nccl { why: error.to_string() })?;
-            (1..self.tcp.ranks()).try_for_each(|rank| self.tcp.send(rank, Kind::Meet, &id.0))?;
+            (1..self.tcp.ranks()).try_for_each(|rank| self.tcp.send(rank, MessageKind::Meet, &id.0))?;
             return Ok(id);
         }
         let mut e = Encoder::default();
         e.0.extend(own.uuid);
         e.bytes(own.version.as_bytes());
-        self.tcp.send(0, Kind::Meet, &e.0)?;
-        let bytes = self.tcp.receive(0, Kind::Meet, UNIQUE_ID_BYTES as u64)?;
+        self.tcp.send(0, MessageKind::Meet, &e.0)?;
+        let bytes = self.tcp.receive(0, MessageKind::Meet, UNIQUE_ID_BYTES as u64)?;
         let source = Malformed::Truncated { what: "message" };
         let id = bytes.try_into().map_err(|_| RankError::Malformed { rank: 0, source })?;
         Ok(UniqueId(id))
@@ -136,9 +136,9 @@ impl Nccl {
     fn all_here(&mut self) -> Result<(), TrainError> {
         let others: Vec<u32> = (0..self.tcp.ranks()).filter(|&rank| rank != self.tcp.rank()).collect();
         let number = self.exchanges.to_le_bytes();
-        others.iter().try_for_each(|&rank| self.tcp.send(rank, Kind::Here, &number))?;
+        others.iter().try_for_each(|&rank| self.tcp.send(rank, MessageKind::Here, &number))?;
         for rank in others {
-            if self.tcp.receive(rank, Kind::Here, number.len() as u64)? != number {
+            if self.tcp.receive(rank, MessageKind::Here, number.len() as u64)? != number {
                 let source = Malformed::invalid("message", "it is about another exchange");
                 return Err(RankError::Malformed { rank, source }.into());
             }
@@ -217,11 +217,11 @@ impl Collective for Nccl {
         format!("NCCL {}", self.library.version)
     }
 
-    fn send(&mut self, to: u32, kind: Kind, bytes: &[u8]) -> Result<(), TrainError> {
+    fn send(&mut self, to: u32, kind: MessageKind, bytes: &[u8]) -> Result<(), TrainError> {
         self.tcp.send(to, kind, bytes)
     }
 
-    fn receive(&mut self, from: u32, kind: Kind, max: u64) -> Result<Vec<u8>, TrainError> {
+    fn receive(&mut self, from: u32, kind: MessageKind, max: u64) -> Result<Vec<u8>, TrainError> {
         self.tcp.receive(from, kind, max)
     }
 

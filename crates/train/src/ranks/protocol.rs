@@ -1,6 +1,6 @@
 //! Numbers that ranks agree on.
 
-use super::collective::{Collective, Kind};
+use super::collective::{Collective, MessageKind};
 use crate::error::TrainError;
 
 /// The step of no run: there is none after the last.
@@ -9,12 +9,12 @@ pub(super) const END: u32 = 0;
 pub(super) const WAIT: u32 = u32::MAX;
 /// The number of no micro-batch.
 pub(super) const NO_CHECK: u32 = u32::MAX;
-/// Bytes of [`collective::Kind::Ready`]: run, program and state.
+/// Bytes of [`collective::MessageKind::Ready`]: run, program and state.
 pub(super) const READY_BYTES: u64 = 96;
 /// The most bytes of a reason that a rank gives for stopping.
 pub(super) const REASON_MAX: usize = 1000;
 
-/// The bytes of [`super::collective::Kind::Step`]: the step, and the micro-batch of another rank that the receiver is to compute too.
+/// The bytes of [`super::collective::MessageKind::Step`]: the step, and the micro-batch of another rank that the receiver is to compute too.
 pub(super) fn step_message(step: u32, check: u32) -> [u8; 8] {
     let [step, check] = [step, check].map(u64::from);
     (step | check << 32).to_le_bytes()
@@ -23,5 +23,5 @@ pub(super) fn step_message(step: u32, check: u32) -> [u8; 8] {
 /// Tells ranks that wait for the next step that rank 0 is still there.
 pub(super) fn tell_waiting(collective: &mut dyn Collective) -> Result<(), TrainError> {
     (1..collective.ranks())
-        .try_for_each(|rank| collective.send(rank, Kind::Step, &step_message(WAIT, NO_CHECK)))
+        .try_for_each(|rank| collective.send(rank, MessageKind::Step, &step_message(WAIT, NO_CHECK)))
 }

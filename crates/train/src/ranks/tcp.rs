@@ -6,7 +6,7 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::collective::{Collective, Kind, Transport};
+use super::collective::{Collective, MessageKind, Transport};
 pub use super::link::RankPlace;
 use super::link::{Link, NoLink};
 use crate::error::RankError;
@@ -232,7 +232,7 @@ fn greet(stream: TcpStream, place: &RankPlace) -> Greeted {
         Err(NoLink::Stranger(why)) => return Ok(Err(why)),
         Err(NoLink::Io(error)) => return Ok(Err(format!("it did not say who it is: {error}"))),
     };
-    let hello = match link.incoming.receive(Kind::Hello, 7) {
+    let hello = match link.incoming.receive(MessageKind::Hello, 7) {
         Ok(hello) => hello,
         Err(error) => {
             // It cannot check this either, and sees so that the secret is another one.
@@ -269,7 +269,7 @@ fn greet(stream: TcpStream, place: &RankPlace) -> Greeted {
     }
     let port = u16::from_le_bytes([rest[0], rest[1]]);
     let lost = |error: io::Error| RankError::Lost { rank, why: error.to_string() };
-    link.outgoing.send(Kind::Hello, &[])?;
+    link.outgoing.send(MessageKind::Hello, &[])?;
     link.set_timeout(place.timeout).map_err(lost)?;
     Ok(Ok((link, port)))
 }
@@ -324,8 +324,8 @@ fn introduce(stream: TcpStream, rank: u32, place: &RankPlace, port: u16) -> Resu
         return Err(refused(format!("it says that it is rank {}", link.peer)));
     }
     let hello = [&place.ranks.to_le_bytes()[..], &port.to_le_bytes(), &[place.transport as u8]].concat();
-    link.outgoing.send(Kind::Hello, &hello)?;
-    match link.incoming.receive(Kind::Hello, 0) {
+    link.outgoing.send(MessageKind::Hello, &hello)?;
+    match link.incoming.receive(MessageKind::Hello, 0) {
         Err(RankError::Malformed { .. }) => Err(refused("it has another secret".into())),
         other => other.map(|_| link),
     }
@@ -347,7 +347,7 @@ impl Tcp {
             e.bytes(SocketAddr::new(other.address, other.port).to_string().as_bytes());
         }
         for Joined { link, .. } in &mut joined {
-            link.outgoing.send(Kind::Peers, &e.0)?;
+            link.outgoing.send(MessageKind::Peers, &e.0)?;
             // Whoever waits for a third rank is to say so before rank 0 has waited too long for the one that waits.
             let rank = link.peer;
             let lost = |error: io::Error| RankError::Lost { rank, why: error.to_string() };
@@ -374,7 +374,7 @@ impl Tcp {
         })?;
         let listener = listening.expect("whoever is introduced listens");
         let others = place.ranks as usize - 1;
-        let peers = first.incoming.receive(Kind::Peers, (others * (4 + ADDRESS_MAX)) as u64)?;
+        let peers = first.incoming.receive(MessageKind::Peers, (others * (4 + ADDRESS_MAX)) as u64)?;
         let malformed = |source| RankError::Malformed { rank: 0, source };
         let mut d = Decoder::new("peers", &peers);
         let mut links = vec![Some(first)];
@@ -429,14 +429,14 @@ impl Collective for Tcp {
         self.place.ranks
     }
 
-    fn send(&mut self, to: u32, kind: Kind, bytes: &[u8]) -> Result<(), TrainError> {
+    fn send(&mut self, to: u32, kind: MessageKind, bytes: &[u8]) -> Result<(), TrainError> {
         // A peer that stopped has said why, and that says more than a closed connection.
         let link = self.link(to);
         let Err(error) = link.outgoing.send(kind, bytes) else { return Ok(()) };
         Err(link.last_words().unwrap_or(error).into())
     }
 
-    fn receive(&mut self, from: u32, kind: Kind, max: u64) -> Result<Vec<u8>, TrainError> {
+    fn receive(&mut self, from: u32, kind: MessageKind, max: u64) -> Result<Vec<u8>, TrainError> {
         Ok(self.link(from).incoming.receive(kind, max)?)
     }
 
@@ -457,7 +457,7 @@ impl Collective for Tcp {
                 };
                 receivers.push(Some(incoming));
                 senders.push(scope.spawn(move || {
-                    messages.iter().try_for_each(|message| outgoing.send(Kind::Gradient, message))
+                    messages.iter().try_for_each(|message| outgoing.send(MessageKind::Gradient, message))
                 }));
             }
             let mut receive = || -> Result<(), TrainError> {
@@ -467,7 +467,7 @@ impl Collective for Tcp {
                         continue;
                     };
                     for &len in lens {
-                        let bytes = receiver.receive(Kind::Gradient, len as u64)?;
+                        let bytes = receiver.receive(MessageKind::Gradient, len as u64)?;
                         if bytes.len() != len {
                             let source = Malformed::Truncated { what: "message" };
                             return Err(RankError::Malformed { rank: from as u32, source }.into());

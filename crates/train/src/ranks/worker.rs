@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::collective::{Collective, Kind};
+use super::collective::{Collective, MessageKind};
 use super::plan::ShardPlan;
 use super::protocol::{END, NO_CHECK, WAIT};
 use super::reduce::Adder;
@@ -34,7 +34,7 @@ pub fn work(
     asked: &dyn Fn() -> bool,
 ) -> Result<(), TrainError> {
     let malformed = |source: Malformed| RankError::Malformed { rank: 0, source };
-    let welcome = collective.receive(0, Kind::Welcome, RUN_JSON_MAX + JOB_MAX + PROGRAM_MAX + 12)?;
+    let welcome = collective.receive(0, MessageKind::Welcome, RUN_JSON_MAX + JOB_MAX + PROGRAM_MAX + 12)?;
     let mut d = Decoder::new("welcome", &welcome);
     let mut texts = || {
         let json = d.text(RUN_JSON_MAX as usize)?;
@@ -58,14 +58,14 @@ pub fn work(
     let rank = collective.rank();
     let adder = Adder::new(&mut session, &plan, rank)?;
     let table = run.program().state();
-    session.try_load_each(|i| exactly(collective, Kind::State, table[i].ty().bytes()))?;
+    session.try_load_each(|i| exactly(collective, MessageKind::State, table[i].ty().bytes()))?;
     let state = state_root(run.program(), &state_digests(&mut session)?);
     let mut e = Encoder::default();
     e.digest(&run.id).digest(&run.file.program).digest(&state);
-    collective.send(0, Kind::Ready, &e.0)?;
+    collective.send(0, MessageKind::Ready, &e.0)?;
     collective.connect(session.engine_mut())?;
     loop {
-        let message = exactly(collective, Kind::Step, STEP_BYTES)?;
+        let message = exactly(collective, MessageKind::Step, STEP_BYTES)?;
         let mut d = Decoder::new("step", &message);
         let (step, check) = d.u32().and_then(|step| Ok((step, d.u32()?))).map_err(malformed)?;
         match step {
@@ -89,12 +89,12 @@ pub fn work(
             asked: asked(),
         };
         let computed = compute(&run, &mut session, collective, &plan, &adder, &work)?;
-        collective.send(0, Kind::Share, &computed.share.encode())?;
+        collective.send(0, MessageKind::Share, &computed.share.encode())?;
     }
 }
 
 /// A message of rank 0 of `len` bytes.
-fn exactly(collective: &mut dyn Collective, kind: Kind, len: usize) -> Result<Vec<u8>, TrainError> {
+fn exactly(collective: &mut dyn Collective, kind: MessageKind, len: usize) -> Result<Vec<u8>, TrainError> {
     let bytes = collective.receive(0, kind, len as u64)?;
     if bytes.len() != len {
         let why = format!("{} bytes where {len} are due", bytes.len());
@@ -114,7 +114,7 @@ fn receive_batches(
         .iter()
         .map(|ty| ty.shape.iter().map(|&d| d as usize).product::<usize>() * ty.dtype.size())
         .collect();
-    let bytes = exactly(collective, Kind::Batch, count * lens.iter().sum::<usize>())?;
+    let bytes = exactly(collective, MessageKind::Batch, count * lens.iter().sum::<usize>())?;
     let mut rest = bytes.as_slice();
     let mut take = |len| {
         let (tensor, after) = rest.split_at(len);

@@ -38,7 +38,7 @@ pub struct Args {
 type Open = Box<dyn Fn() -> Result<Box<dyn Engine>, EngineError>>;
 
 /// An engine of this machine.
-struct Candidate {
+struct Openable {
     row: Row,
     /// Whether opening it compares its fingerprint with the scalar reference's.
     tested: bool,
@@ -81,12 +81,12 @@ struct Report {
     engines: Vec<Row>,
 }
 
-fn candidate(row: Row, open: Open) -> Candidate {
-    Candidate { tested: false, row, open }
+fn candidate(row: Row, open: Open) -> Openable {
+    Openable { tested: false, row, open }
 }
 
 /// Every engine of this machine, the reference first.
-fn candidates() -> Vec<Candidate> {
+fn candidates() -> Vec<Openable> {
     let named = |engine, name: &str| Row { engine, name: name.into(), ..Row::default() };
     #[allow(unused_mut, reason = "a build without GPUs has none to add")]
     let mut all = vec![
@@ -102,7 +102,7 @@ fn candidates() -> Vec<Candidate> {
             Some(why) => Err(EngineError::Unsupported { device: name.clone(), reason: why.clone() }),
             None => Ok(Box::new(crate::engine::gpu::Gpu::open(Some(&name))?)),
         });
-        Candidate { tested: true, row, open }
+        Openable { tested: true, row, open }
     }));
     #[cfg(feature = "cuda")]
     match crate::engine::gpu::cuda_devices() {
@@ -115,15 +115,15 @@ fn candidates() -> Vec<Candidate> {
             let index = device.index.to_string();
             let open: Open = Box::new(move || Ok(Box::new(crate::engine::gpu::Cuda::open(Some(&index))?)));
             let row = Row { kind: Some("discrete"), ..named("cuda", &device.name) };
-            Candidate { tested: true, ..candidate(row, open) }
+            Openable { tested: true, ..candidate(row, open) }
         })),
     }
     all
 }
 
 /// Opens, tests and measures an engine, as far as that was asked for.
-fn probed(printer: Printer, args: &Args, candidate: Candidate) -> Row {
-    let Candidate { mut row, tested, open } = candidate;
+fn probed(printer: Printer, args: &Args, candidate: Openable) -> Row {
+    let Openable { mut row, tested, open } = candidate;
     printer.say(format!("{} {} ...", if args.test { "testing" } else { "measuring" }, row.name));
     let begin = Instant::now();
     let tried = open().and_then(|mut engine| {

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::audit::plan::{Choice, plan};
 use crate::audit::{Outcome, Report, audit, checks};
-use crate::cli::args::engine::{EngineArgs, Kind, open};
+use crate::cli::args::engine::{EngineArgs, EngineKind, open};
 use crate::cli::args::random::random;
 use crate::cli::command::train::bar::Bar;
 use crate::cli::view::escape::{Lines, one_line};
@@ -48,14 +48,14 @@ pub struct Args {
     /// The auditor's engine. Default: a GPU if there is one (software adapters do not count), else the CPU engine with
     /// one thread.
     #[arg(long, value_enum)]
-    engine: Option<Kind>,
+    engine: Option<EngineKind>,
     #[arg(long)]
     adapter: Option<String>,
 }
 
 /// Checks, before anything is trained, that the auditor's engine can be meant.
 fn check_engine(args: &Args) -> Result<(), Failure> {
-    let engine = args.engine.or(if cfg!(feature = "gpu") { None } else { Some(Kind::Cpu) });
+    let engine = args.engine.or(if cfg!(feature = "gpu") { None } else { Some(EngineKind::Cpu) });
     let args = EngineArgs { adapter: args.adapter.clone(), ..EngineArgs::default() };
     engine.map_or(Ok(()), |engine| EngineArgs { engine, ..args }.check())
 }
@@ -69,20 +69,20 @@ fn auditor(args: &Args) -> Result<Box<dyn Engine>, Failure> {
         ..EngineArgs::default()
     };
     match args.engine {
-        Some(Kind::Cpu) => Ok(open(&engine_args(Kind::Cpu, 1))?),
+        Some(EngineKind::Cpu) => Ok(open(&engine_args(EngineKind::Cpu, 1))?),
         Some(kind) => Ok(open(&engine_args(kind, 0))?),
         // A GPU that is named is meant.
         #[cfg(feature = "gpu")]
-        None if args.adapter.is_some() => Ok(open(&engine_args(Kind::Wgpu, 0))?),
+        None if args.adapter.is_some() => Ok(open(&engine_args(EngineKind::Wgpu, 0))?),
         None => {
             // A software adapter would take minutes to tell what the CPU engine tells in seconds.
             #[cfg(feature = "gpu")]
             if crate::engine::gpu::adapters().iter().any(|a| !a.software)
-                && let Ok(gpu) = open(&engine_args(Kind::Wgpu, 0))
+                && let Ok(gpu) = open(&engine_args(EngineKind::Wgpu, 0))
             {
                 return Ok(gpu);
             }
-            Ok(open(&engine_args(Kind::Cpu, 1))?)
+            Ok(open(&engine_args(EngineKind::Cpu, 1))?)
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use tiebreak_monitor::detection::{exact, formula};
-use tiebreak_monitor::regime::{Regime, Run};
+use tiebreak_monitor::regime::{Regime, TrainingRun};
 
 use super::inspections::short;
 use crate::cli::view::chart::{Chart, Curve};
@@ -22,10 +22,10 @@ pub enum Over {
 const POINTS: u32 = 120;
 
 /// Curves of the exact probability and of Eq. 1 for a run and so many samples at each inspection.
-pub fn svg(regime: &Regime, run: &Run, drawn: u64, over: Over) -> String {
+pub fn svg(regime: &Regime, run: &TrainingRun, drawn: u64, over: Over) -> String {
     let chips = regime.fleet.chips as f64;
     let day = regime.fleet.flop_per_day;
-    let (x, points): (String, Vec<(f64, Run, u64)>) = match over {
+    let (x, points): (String, Vec<(f64, TrainingRun, u64)>) = match over {
         Over::Samples => {
             let most = (3.0 * drawn as f64).min(chips).max(2.0);
             let each = steps(0.0, most).map(|samples| samples.round());
@@ -34,18 +34,18 @@ pub fn svg(regime: &Regime, run: &Run, drawn: u64, over: Over) -> String {
         }
         Over::Days => {
             let least = (run.flop / (day * chips)).max(run.days / 30.0);
-            let row = |days: f64| (days, Run { days, ..*run }, drawn);
+            let row = |days: f64| (days, TrainingRun { days, ..*run }, drawn);
             let name = format!("days that {} FLOP take, on as many chips as they then need", short(run.flop));
             (name, steps(least, 10.0 * run.days).map(row).collect())
         }
         Over::Size => {
             let most = (3.0 * run.flop).min(day * chips * run.days);
-            let row = |flop: f64| (flop, Run { flop, ..*run }, drawn);
+            let row = |flop: f64| (flop, TrainingRun { flop, ..*run }, drawn);
             (format!("FLOP of a run of {} days", run.days), steps(0.0, most).map(row).collect())
         }
     };
-    let fits = |run: &Run| regime.check_run(run).is_ok();
-    let curve = |name: &str, colour: usize, found: &dyn Fn(&Run, u64) -> f64| {
+    let fits = |run: &TrainingRun| regime.check_run(run).is_ok();
+    let curve = |name: &str, colour: usize, found: &dyn Fn(&TrainingRun, u64) -> f64| {
         let points = points.iter().filter(|(_, run, _)| fits(run));
         let points = points.map(|(x, run, samples)| (*x, found(run, *samples))).collect();
         Curve { name: name.into(), points, colour, dashed: false }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tiebreak_monitor::catalogue::Catalogue;
 use tiebreak_monitor::detection::{exact, formula, stretched};
 use tiebreak_monitor::plan::{self, Samples, least_rate, of_many, samples, smallest_run};
-use tiebreak_monitor::regime::{Regime, Run};
+use tiebreak_monitor::regime::{Regime, TrainingRun};
 
 use super::inspections::{Inspections, count, short, unknown, usage};
 use super::picture::{self, Over};
@@ -59,11 +59,11 @@ fn flop_of(text: &str, catalogue: &Catalogue) -> Result<f64, Failure> {
 struct Evasion {
     k: f64,
     /// Nothing where the fleet has too few chips, or the days are outside their bounds.
-    run: Option<Run>,
+    run: Option<TrainingRun>,
     found: f64,
 }
 
-fn evasions(regime: &Regime, run: &Run, drawn: u64, ks: &[f64]) -> Vec<Evasion> {
+fn evasions(regime: &Regime, run: &TrainingRun, drawn: u64, ks: &[f64]) -> Vec<Evasion> {
     let row = |&k: &f64| {
         let stretched = plan::stretch(regime, run, k).ok();
         Evasion { k, run: stretched, found: stretched.map_or(0.0, |run| exact(regime, &run, drawn)) }
@@ -78,7 +78,7 @@ struct Planned {
     found: f64,
 }
 
-fn head(args: &Args, regime: &Regime, run: &Run, planned: &Planned) -> Vec<String> {
+fn head(args: &Args, regime: &Regime, run: &TrainingRun, planned: &Planned) -> Vec<String> {
     let share = 100.0 * regime.share(run);
     let mut lines = vec![match args.samples {
         None => format!(
@@ -130,7 +130,7 @@ fn needed(samples: &Samples, confidence: f64) -> Vec<String> {
 }
 
 /// The inverse questions: what else so many samples find, and what would make them enough.
-fn inverse(args: &Args, regime: &Regime, run: &Run, drawn: u64) -> (Vec<String>, Value) {
+fn inverse(args: &Args, regime: &Regime, run: &TrainingRun, drawn: u64) -> (Vec<String>, Value) {
     let confidence = args.inspections.confidence;
     let (smallest, rate) = (
         smallest_run(regime, run.days, drawn, confidence),
@@ -154,7 +154,7 @@ fn inverse(args: &Args, regime: &Regime, run: &Run, drawn: u64) -> (Vec<String>,
     (lines, json)
 }
 
-fn table(regime: &Regime, evasions: &[Evasion], planned: &Planned, run: &Run) -> Vec<String> {
+fn table(regime: &Regime, evasions: &[Evasion], planned: &Planned, run: &TrainingRun) -> Vec<String> {
     let mut lines = vec![
         "the same FLOP in k times the days:".into(),
         format!("{:>8} {:>10} {:>12} {:>10} {:>10}", "k", "days", "chips", "found", "App. C.1"),
@@ -179,7 +179,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.inspections.limits.watch(printer);
     let catalogue = args.inspections.catalogue()?;
     let regime = args.inspections.regime(args.chips, &catalogue)?;
-    let run = Run { flop: flop_of(&args.run, &catalogue)?, days: args.days };
+    let run = TrainingRun { flop: flop_of(&args.run, &catalogue)?, days: args.days };
     let confidence = args.inspections.confidence;
     let samples = samples(&regime, &run, confidence).map_err(usage)?;
     let drawn = args.samples.unwrap_or(samples.exact);

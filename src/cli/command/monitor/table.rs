@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use tiebreak_monitor::plan::samples;
-use tiebreak_monitor::regime::{RegimeError, Run};
+use tiebreak_monitor::regime::{RegimeError, TrainingRun};
 
 use super::inspections::{Inspections, count, short, usage};
 use crate::cli::view::report::{CommandResult, Exit, Printer};
@@ -34,7 +34,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     ];
     let mut rows = Vec::new();
     for known in catalogue.runs() {
-        let run = Run { flop: known.flop, days: args.days };
+        let run = TrainingRun { flop: known.flop, days: args.days };
         let mut line = format!("{:<18}{:>10}", known.name, short(known.flop));
         for &chips in &args.chips {
             let regime = args.inspections.regime(chips, &catalogue)?;

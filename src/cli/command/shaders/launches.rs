@@ -46,7 +46,7 @@ struct List {
     recorded_on: String,
     needs: Needs,
     data: Data,
-    runs: Vec<Run>,
+    runs: Vec<Carried>,
 }
 
 /// What a device has to offer.
@@ -67,7 +67,7 @@ struct Data {
 
 /// The same work by one way to compute products.
 #[derive(Serialize)]
-struct Run {
+struct Carried {
     products: &'static str,
     /// Names of files.
     shaders: Vec<String>,
@@ -125,7 +125,7 @@ impl Launches {
                     _ => {}
                 }
             }
-            runs.push(Run { products: variant.name(), shaders: named, commands: launches.commands });
+            runs.push(Carried { products: variant.name(), shaders: named, commands: launches.commands });
         }
         let driver = adapters().into_iter().find(|adapter| adapter.name == used);
         let list = json(&List {

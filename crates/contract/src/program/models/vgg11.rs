@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::images::{
-    CONVOLUTION, Convolution, Pass, default_epsilon, default_momentum, image, linear_parameters, momentum_error,
-    norm_parameters, normalize_error, statistics,
+    CONVOLUTION, Convolution, Pass, default_epsilon, default_momentum, image, linear_parameters,
+    momentum_error, norm_parameters, normalize_error, statistics,
 };
 use super::normalize::{IMAGE_MEAN, MEANS, NORMALIZE, STDS};
 use super::released::Released;
