@@ -77,7 +77,7 @@ impl Builder {
     }
 
     /// Runs `build` with `label` appended to the operator names of the nodes it makes.
-    pub(crate) fn scoped<R>(&mut self, label: &str, build: impl FnOnce(&mut Builder) -> R) -> R {
+    pub fn scoped<R>(&mut self, label: &str, build: impl FnOnce(&mut Builder) -> R) -> R {
         self.scope.push(label.to_string());
         let result = build(self);
         self.scope.pop();
@@ -140,7 +140,7 @@ impl Builder {
     }
 
     /// A number, f32 [1], by a body that reads nothing. A tensor of its own, even where there is an equal one: no two ports name one tensor.
-    pub(crate) fn constant(&mut self, name: &'static str, value: f32) -> TensorId {
+    pub fn constant(&mut self, name: &'static str, value: f32) -> TensorId {
         let body = Body::new(name, |w| w.f(value));
         let output = self.new_tensor(DType::F32, &[1]);
         let primitive = Primitive::Map { body, dims: [1; 4], inputs: Vec::new() };
@@ -154,7 +154,7 @@ impl Builder {
     }
 
     /// A view that broadcasts `tensor` to `shape`: trailing dimensions align, a dimension of 1 is repeated.
-    pub(crate) fn broadcast(&self, tensor: TensorId, shape: &[u32]) -> View {
+    pub fn broadcast(&self, tensor: TensorId, shape: &[u32]) -> View {
         let dims = pad_shape(shape);
         let own = pad_shape(&self.tensor(tensor).shape);
         let mut strides = [0; 4];
@@ -204,7 +204,7 @@ impl Builder {
     }
 
     /// The one element of `tensor` at `offset`, repeated over `dims`.
-    pub(crate) fn scalar(&self, tensor: TensorId, offset: u32, dims: [u32; 4]) -> View {
+    pub fn scalar(&self, tensor: TensorId, offset: u32, dims: [u32; 4]) -> View {
         View { tensor, offset, dims, strides: [0; 4] }
     }
 
@@ -267,7 +267,7 @@ impl Builder {
 
     /// The tree sum over the middle of [outer, len, inner], by way of partial sums if it is long; the result, of outer *
     /// inner elements, gets `shape`.
-    pub(crate) fn tree_sum(&mut self, mut input: TensorId, dims: [u32; 3], shape: &[u32]) -> TensorId {
+    pub fn tree_sum(&mut self, mut input: TensorId, dims: [u32; 3], shape: &[u32]) -> TensorId {
         let [outer, mut len, inner] = dims;
         let block = leaf_block(inner);
         while len > block {

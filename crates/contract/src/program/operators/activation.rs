@@ -19,7 +19,7 @@ fn half_x_one_plus(w: &mut BodyWriter, x: Reg, t: Reg) -> Reg {
 }
 
 /// y = 0.5 x (1 + t) with t = tanh(c (x + a x x x)), t kept as an output of its own.
-pub(crate) fn gelu_tanh(b: &mut Builder, x: TensorId) -> TensorId {
+pub fn gelu_tanh(b: &mut Builder, x: TensorId) -> TensorId {
     let shape = b.shape(x);
     let inner = Body::new("gelu_tanh_inner.v1", |w| {
         let (x, a, c) = (w.input(0), w.f(CUBIC), w.f(SQRT_2_OVER_PI));
@@ -55,7 +55,7 @@ pub(crate) fn gelu_tanh(b: &mut Builder, x: TensorId) -> TensorId {
 }
 
 /// y = 0.5 x (1 + t) with t = erf(x / sqrt 2), t kept as an output of its own.
-pub(crate) fn gelu_erf(b: &mut Builder, x: TensorId) -> TensorId {
+pub fn gelu_erf(b: &mut Builder, x: TensorId) -> TensorId {
     let shape = b.shape(x);
     let inner = Body::new("gelu_erf_inner.v1", |w| {
         let (x, s) = (w.input(0), w.f(SQRT_HALF));

@@ -33,7 +33,7 @@ impl Dropout {
 
 /// x of `samples` equal parts (the leading dimension is a multiple of `samples`); `operator` numbers the dropouts of
 /// a model. Element i of a sample draws word i mod 4 of the block i / 4.
-pub(crate) fn dropout(b: &mut Builder, d: Dropout, samples: u32, operator: u32, x: TensorId) -> TensorId {
+pub fn dropout(b: &mut Builder, d: Dropout, samples: u32, operator: u32, x: TensorId) -> TensorId {
     let y = draw(b, d, samples, operator, x);
     b.differentiable(y, move |b, dy| vec![(x, draw(b, d, samples, operator, dy))]);
     y

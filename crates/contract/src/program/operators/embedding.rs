@@ -7,7 +7,7 @@ use crate::program::graph::{Primitive, TensorId, View};
 
 /// table [V, C], tokens u32 [N] (each below V) -> [N, C]. The gradient adds a token's rows, in the order of their
 /// positions, by the tree over the token's count.
-pub(crate) fn token_embedding(b: &mut Builder, table: TensorId, tokens: TensorId) -> TensorId {
+pub fn token_embedding(b: &mut Builder, table: TensorId, tokens: TensorId) -> TensorId {
     let [bound, channels] = b.shape(table)[..] else { panic!("an embedding table is a matrix") };
     let [n] = b.shape(tokens)[..] else { panic!("tokens are a vector") };
     let gather = Primitive::Gather {
@@ -29,7 +29,7 @@ pub(crate) fn token_embedding(b: &mut Builder, table: TensorId, tokens: TensorId
 }
 
 /// x [B*T, C] + table [T, C], row by position. The gradient of the table adds over samples by the tree.
-pub(crate) fn position_embedding(b: &mut Builder, x: TensorId, table: TensorId) -> TensorId {
+pub fn position_embedding(b: &mut Builder, x: TensorId, table: TensorId) -> TensorId {
     let [n, channels] = b.shape(x)[..] else { panic!("an embedded text is a matrix") };
     let [positions, _] = b.shape(table)[..] else { panic!("a position table is a matrix") };
     let samples = n / positions;

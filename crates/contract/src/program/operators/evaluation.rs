@@ -10,7 +10,7 @@ use crate::program::graph::{TensorId, View};
 /// logits [N, V], labels u32 [N] (each below V) -> losses [N, 1] and hits [N, 1], row by row.
 ///
 /// A loss is log(sum exp(x - max)) - (x[label] - max). A hit is 1 if no class has a greater logit and none before the label has the same; else +0.
-pub(crate) fn evaluation(b: &mut Builder, logits: TensorId, labels: TensorId) -> (TensorId, TensorId) {
+pub fn evaluation(b: &mut Builder, logits: TensorId, labels: TensorId) -> (TensorId, TensorId) {
     let [n, classes] = b.shape(logits)[..] else { panic!("an evaluation takes a matrix of logits") };
     let (shape, column) = ([n, classes], [n, 1]);
     let [max, _, sum] = exponentials(b, logits);

@@ -10,14 +10,14 @@ use crate::program::im2col::ConvGeometry;
 use crate::program::products::ProductClass;
 
 /// x [.., C] + bias [C]. The gradient of the bias is dy's sum over rows.
-pub(crate) fn add_bias(b: &mut Builder, x: TensorId, bias: TensorId) -> TensorId {
+pub fn add_bias(b: &mut Builder, x: TensorId, bias: TensorId) -> TensorId {
     let y = b.zip("add.v1", x, bias, BodyWriter::add);
     b.differentiable(y, move |b, dy| vec![(x, dy), (bias, b.sum_leading(dy))]);
     y
 }
 
 /// x [B, H, W, C] -> [B, C H W]: a sample's numbers in a row, a channel's pixels together, as PyTorch has them.
-pub(crate) fn flatten(b: &mut Builder, x: TensorId) -> TensorId {
+pub fn flatten(b: &mut Builder, x: TensorId) -> TensorId {
     let [samples, height, width, channels] = b.shape(x)[..] else { panic!("flattened are [B, H, W, C]") };
     let (pixels, shape) = (height * width, [samples, height, width, channels]);
     let dims = [1, samples, channels, pixels];
@@ -65,7 +65,7 @@ fn columns(tensor: TensorId, [groups, k, rows]: [u32; 3]) -> View {
 ///
 /// # Errors
 /// If `groups` does not divide C and M, the weight has other channels, a kernel does not fit in an image, or the patches have too many elements.
-pub(crate) fn grouped_conv2d(
+pub fn grouped_conv2d(
     b: &mut Builder,
     x: TensorId,
     weight: TensorId,

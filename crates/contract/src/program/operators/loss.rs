@@ -22,7 +22,7 @@ pub struct LossRule {
 
 /// [`cross_entropy`], or what `rule` makes of it. With labels to ignore, the mean is over those of these rows that count: each row's factor is
 /// factor * (N / count); with a count of 0 loss and gradient are +0. So the rows are a whole batch; of a part of one [`cross_entropy_of_part`] is.
-pub(crate) fn cross_entropy_by(
+pub fn cross_entropy_by(
     b: &mut Builder,
     rule: LossRule,
     logits: TensorId,
@@ -41,7 +41,7 @@ pub(crate) fn cross_entropy_by(
 
 /// [`cross_entropy_by`] of some rows of a batch: loss, gradient and the number of rows whose label counts, f32 [1]. The rows that count have the
 /// factor as it is; [`means_of_counted`] makes means of the sums over the whole batch.
-pub(crate) fn cross_entropy_of_part(
+pub fn cross_entropy_of_part(
     b: &mut Builder,
     smoothing: f32,
     ignored: u32,
@@ -62,12 +62,7 @@ pub(crate) fn cross_entropy_of_part(
 
 /// Sums over a batch of `labels` labels, each row times 1 / labels, as means over the `count` of them that count: x * (labels / count), and x * 0 where
 /// none does.
-pub(crate) fn means_of_counted(
-    b: &mut Builder,
-    labels: u32,
-    count: TensorId,
-    sums: &[TensorId],
-) -> Vec<TensorId> {
+pub fn means_of_counted(b: &mut Builder, labels: u32, count: TensorId, sums: &[TensorId]) -> Vec<TensorId> {
     let share = Body::new("counted_share.v1", |w| {
         let (count, labels, zero) = (w.input(0), w.f(labels as f32), w.f(0.0));
         let share = w.div(labels, count);

@@ -18,7 +18,7 @@ pub struct Moments {
 
 /// The moments of the rows of both (Chan, Golub and LeVeque, 1979): n = nA + nB, delta = meanB - meanA,
 /// mean = meanA + delta * (nB / n), M2 = (M2A + M2B) + (delta * delta) * ((nA * nB) / n).
-pub(crate) fn pool(b: &mut Builder, left: Moments, right: Moments) -> Moments {
+pub fn pool(b: &mut Builder, left: Moments, right: Moments) -> Moments {
     let shape = b.shape(left.mean);
     let count = b.add(left.count, right.count);
     let delta = b.zip("sub.v1", right.mean, left.mean, BodyWriter::sub);
@@ -45,12 +45,7 @@ pub(crate) fn pool(b: &mut Builder, left: Moments, right: Moments) -> Moments {
 
 /// The running averages of mean and variance, each [C], after a step whose rows have these moments: old + momentum * (new - old).
 /// The new variance is M2 / (n - 1), or M2 / 1 of one row.
-pub(crate) fn running(
-    b: &mut Builder,
-    averages: [TensorId; 2],
-    moments: Moments,
-    momentum: f32,
-) -> [TensorId; 2] {
+pub fn running(b: &mut Builder, averages: [TensorId; 2], moments: Moments, momentum: f32) -> [TensorId; 2] {
     let [mean, variance] = averages;
     let shape = b.shape(mean);
     let body = Body::new("running_mean.v1", |w| {

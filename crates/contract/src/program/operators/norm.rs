@@ -85,7 +85,7 @@ pub fn layer_norm(b: &mut Builder, x: TensorId, gain: TensorId, bias: TensorId, 
 /// x [.., C], gain [C], bias [C] -> y [.., C], and the moments of x's columns: y = xhat * gain + bias, with xhat = d * rstd,
 /// d = x - mean, mean = sum(x)/n, rstd = 1 / sqrt(M2/n + epsilon) and M2 = sum(d d). Sums are over rows: over the n elements of a channel.
 /// The moments have no gradient of their own.
-pub(crate) fn batch_norm(
+pub fn batch_norm(
     b: &mut Builder,
     x: TensorId,
     gain: TensorId,
@@ -130,7 +130,7 @@ pub(crate) fn batch_norm(
 
 /// x [.., C] by the running averages of mean and variance, [C] each: (x - mean) * rstd * gain + bias, with rstd = 1 / sqrt(variance + epsilon), in
 /// that order. For a trained network; it has no gradient.
-pub(crate) fn batch_norm_eval(
+pub fn batch_norm_eval(
     b: &mut Builder,
     x: TensorId,
     [mean, variance]: [TensorId; 2],

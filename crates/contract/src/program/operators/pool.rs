@@ -54,7 +54,7 @@ fn rank(w: &mut BodyWriter, tap: u8, taps: u32) -> Reg {
 ///
 /// # Errors
 /// If windows do not fit, or have too many places.
-pub(crate) fn max_pool(b: &mut Builder, x: TensorId, window: Window) -> Result<TensorId, String> {
+pub fn max_pool(b: &mut Builder, x: TensorId, window: Window) -> Result<TensorId, String> {
     let geometry = window.geometry(b, x)?;
     let [samples, height, width, channels] = b.shape(x)[..] else { panic!("pooling takes [B, H, W, C]") };
     let ([down, across], taps) = (geometry.size, window.kernel * window.kernel);
@@ -122,7 +122,7 @@ pub(crate) fn max_pool(b: &mut Builder, x: TensorId, window: Window) -> Result<T
 ///
 /// # Errors
 /// If windows do not fit, or have too many places.
-pub(crate) fn avg_pool(b: &mut Builder, x: TensorId, window: Window) -> Result<TensorId, String> {
+pub fn avg_pool(b: &mut Builder, x: TensorId, window: Window) -> Result<TensorId, String> {
     let geometry = window.geometry(b, x)?;
     let [samples, height, width, channels] = b.shape(x)[..] else { panic!("pooling takes [B, H, W, C]") };
     let ([down, across], taps) = (geometry.size, window.kernel * window.kernel);
@@ -153,7 +153,7 @@ const ADAPTIVE_MAX: u32 = 1 << 15;
 ///
 /// # Errors
 /// If a size is 0 or too large, or an intermediate tensor is.
-pub(crate) fn adaptive_avg_pool(b: &mut Builder, x: TensorId, size: [u32; 2]) -> Result<TensorId, String> {
+pub fn adaptive_avg_pool(b: &mut Builder, x: TensorId, size: [u32; 2]) -> Result<TensorId, String> {
     let [samples, height, width, channels] = b.shape(x)[..] else { panic!("pooling takes [B, H, W, C]") };
     let [down, across] = size;
     if [height, width, down, across].iter().any(|n| !(1..=ADAPTIVE_MAX).contains(n)) {
