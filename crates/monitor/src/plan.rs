@@ -193,6 +193,8 @@ mod tests {
                 "{run:?}"
             );
         }
+        let words = samples(&regime(1_000, 1e15), &month(f64::NAN), 0.9).unwrap_err().to_string();
+        assert_eq!(words, "a run's FLOP is NaN; it has to be from 1 to 1e40");
         for probability in [0.0, 1.0, f64::NAN, -1.0] {
             assert!(samples(&regime(1_000, 1e15), &month(1e22), probability).is_err());
         }

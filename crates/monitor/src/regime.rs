@@ -150,5 +150,6 @@ pub(crate) fn bounded(name: &'static str, value: f64, low: f64, high: f64) -> Re
     if value >= low && value <= high {
         return Ok(());
     }
+    let high = if high < 1e9 { high.to_string() } else { format!("{high:e}") };
     Err(RegimeError::Bounds { name, value, bounds: format!("from {low} to {high}") })
 }
