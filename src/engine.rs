@@ -1,4 +1,4 @@
-//! How a program is executed: the engines of the host, and those of GPUs.
+//! The execution of programs: the engines of the host, and those of GPUs.
 
 pub use tiebreak_engine::*;
 #[cfg(any(feature = "gpu", feature = "cuda"))]

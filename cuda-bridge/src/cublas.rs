@@ -253,6 +253,14 @@ fn load() -> Result<(Functions, Opened), BlasError> {
     Err(BlasError::NotFound { tried: format!("tried {}", tried.join(", ")) })
 }
 
+/// Checks that the library is here; it is not started.
+///
+/// # Errors
+/// If it is not there or too old; the message says how to get it.
+pub fn available() -> Result<(), BlasError> {
+    load().map(drop)
+}
+
 /// The library on one GPU.
 ///
 /// A product gives the same bits whenever it is computed again on the same GPU by the same version, which NVIDIA's manual promises

@@ -1,5 +1,5 @@
-//! The command line: the parser, and who runs what. `args` has what commands take, `view` what people see, `command` a file or a folder a
-//! subcommand, each thin.
+//! The command line: the parser, and the table of commands. `args` has the arguments of commands, `view` their output, `command` a file or a
+//! folder a subcommand, each thin.
 //!
 //! Data that could be piped goes to stdout, everything else to stderr. With `--json` both are JSON: a command's result, and its error as
 //! `{"error": "...", "exit": N}`.
@@ -14,32 +14,51 @@ mod view;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 #[cfg(feature = "gpu")]
 use command::shaders;
 use command::{
-    adapters, audit, compare, demo, eval, export, import, inspect, job, key, log, logits, monitor, op, plot,
-    program, referee, replay, sample, selftest, serve, sign, train, verdict, verify,
+    adapters, audit, compare, completions, demo, eval, export, import, inspect, job, key, log, logits, man,
+    monitor, op, plot, program, referee, reference, replay, sample, selftest, serve, sign, train, verdict,
+    verify,
 };
 use view::escape::{Lines, one_line};
-use view::report::{Exit, Failure, Printer};
+use view::report::{CommandResult, Exit, Failure, Printer};
+use view::{overview, version};
 
 /// Replay disputed steps of neural-network training bit for bit, on any GPU or CPU.
 #[derive(Parser)]
 #[command(
     name = "tiebreak",
     version,
-    after_help = "Start with `tiebreak demo`: it trains a small GPT, plants a \
-cheat, audits it and convicts it down to the tile, in about a minute."
+    long_version = version::long(),
+    after_help = "Example: tiebreak demo   # trains, plants a cheat, and convicts it, in about a minute",
+    after_long_help = "Examples:
+  tiebreak demo   # trains a small GPT, plants a cheat, audits it and convicts it down to the tile, in about a minute
+  tiebreak doctor"
 )]
 struct Args {
-    /// Results as JSON on stdout, errors as JSON on stderr, no progress.
-    #[arg(long, global = true)]
+    /// Print results as JSON on stdout and errors as JSON on stderr, without progress.
+    #[arg(long, global = true, help_heading = "Output")]
     json: bool,
-    /// The line that says what came out, and no progress.
-    #[arg(long, short, global = true)]
+    /// Print the line that has the result, and no progress.
+    #[arg(long, short, global = true, help_heading = "Output")]
     quiet: bool,
+    /// Colour of outcomes and errors: auto, always or never.
+    ///
+    /// `auto` has colour on a terminal alone, and none if NO_COLOR is set or TERM is `dumb`.
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Output",
+        value_enum,
+        value_name = "WHEN",
+        default_value_t = ColorChoice::Auto,
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
+    color: ColorChoice,
     #[command(subcommand)]
     command: Command,
 }
@@ -47,37 +66,41 @@ struct Args {
 #[derive(Subcommand)]
 enum Command {
     Demo(demo::Args),
+    Doctor(adapters::doctor::Args),
+    Key(key::Args),
+    Job(job::Args),
     Train(train::Args),
-    Verify(verify::Args),
     Sign(sign::Args),
+    Verify(verify::Args),
     Audit(Box<audit::Args>),
     Replay(replay::Args),
     Compare(compare::Args),
     Verdict(verdict::Args),
     Referee(Box<referee::Args>),
     Serve(Box<serve::Args>),
+    Eval(Box<eval::Args>),
+    Export(export::Args),
+    Import(import::Args),
+    Sample(sample::Args),
+    Logits(logits::Args),
+    Inspect(inspect::Args),
+    Plot(plot::Args),
+    Log(log::Args),
     Adapters(adapters::Args),
     Selftest(selftest::Args),
     Op(op::Args),
+    Program(program::Args),
     #[cfg(feature = "gpu")]
     Shaders(shaders::Args),
-    Eval(Box<eval::Args>),
-    Sample(sample::Args),
-    Logits(logits::Args),
-    Export(export::Args),
-    Import(import::Args),
-    Inspect(inspect::Args),
-    Plot(plot::Args),
-    Job(job::Args),
-    Program(program::Args),
-    Key(key::Args),
-    Log(log::Args),
     Monitor(monitor::Args),
+    Completions(completions::Args),
+    Man(man::Args),
+    Reference(reference::Args),
 }
 
 /// Every command and option, as the parser knows them.
 pub fn command() -> clap::Command {
-    Args::command()
+    overview::added(Args::command())
 }
 
 /// Parses the command line, runs the command, reports errors.
@@ -85,15 +108,45 @@ pub fn main() -> ExitCode {
     ExitCode::from(run(&std::env::args_os().collect::<Vec<_>>()))
 }
 
+/// Parses a command line.
+fn parsed(
+    line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    color: ColorChoice,
+) -> Result<Args, clap::Error> {
+    let mut command = command().color(color);
+    let mut matches = command.try_get_matches_from_mut(line)?;
+    Args::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+}
+
+/// The value of `--color` on a command line that may hold mistakes.
+fn color_of(line: &[OsString]) -> ColorChoice {
+    let words: Vec<_> = line.iter().map(|word| word.to_string_lossy()).collect();
+    let value = words.iter().enumerate().find_map(|(i, word)| match word.strip_prefix("--color") {
+        Some("") => words.get(i + 1).map(|next| next.as_ref()),
+        Some(rest) => rest.strip_prefix('='),
+        None => None,
+    });
+    value.and_then(|value| ColorChoice::from_str(value, false).ok()).unwrap_or(ColorChoice::Auto)
+}
+
 /// [`main`] with a command line, whose first word is the program's name: the exit code.
 pub fn run(line: &[OsString]) -> u8 {
-    let args = match Args::try_parse_from(line) {
+    let color = color_of(line);
+    let args = match parsed(line, color) {
         Ok(args) => args,
-        Err(error) => return not_parsed(line, &error) as u8,
+        Err(error) => return not_parsed(line, color, &error) as u8,
     };
-    let printer = Printer { json: args.json, quiet: args.quiet };
-    let result = match args.command {
+    let printer = Printer { json: args.json, quiet: args.quiet, color: args.color };
+    printer.end(dispatched(printer, args.command)) as u8
+}
+
+/// Runs a command.
+fn dispatched(printer: Printer, command: Command) -> CommandResult {
+    match command {
         Command::Demo(args) => demo::run(printer, args),
+        Command::Doctor(args) => adapters::doctor::run(printer, &args),
+        Command::Key(args) => key::run(printer, args),
+        Command::Job(args) => job::run(printer, args),
         Command::Train(args) => train::run(printer, args),
         Command::Sign(args) => sign::run(printer, args),
         Command::Verify(args) => verify::run(printer, args),
@@ -103,38 +156,38 @@ pub fn run(line: &[OsString]) -> u8 {
         Command::Verdict(args) => verdict::run(printer, args),
         Command::Referee(args) => referee::run(printer, *args),
         Command::Serve(args) => serve::run(printer, *args),
+        Command::Eval(args) => eval::run(printer, *args),
+        Command::Export(args) => export::run(printer, args),
+        Command::Import(args) => import::run(printer, args),
+        Command::Sample(args) => sample::run(printer, args),
+        Command::Logits(args) => logits::run(printer, args),
+        Command::Inspect(args) => inspect::run(printer, args),
+        Command::Plot(args) => plot::run(printer, args),
+        Command::Log(args) => log::run(printer, args),
         Command::Adapters(args) => adapters::run(printer, args),
         Command::Selftest(args) => selftest::run(printer, args),
         Command::Op(args) => op::run(printer, args),
+        Command::Program(args) => program::run(printer, args),
         #[cfg(feature = "gpu")]
         Command::Shaders(args) => shaders::run(printer, args),
-        Command::Eval(args) => eval::run(printer, *args),
-        Command::Sample(args) => sample::run(printer, args),
-        Command::Logits(args) => logits::run(printer, args),
-        Command::Export(args) => export::run(printer, args),
-        Command::Import(args) => import::run(printer, args),
-        Command::Inspect(args) => inspect::run(printer, args),
-        Command::Plot(args) => plot::run(printer, args),
-        Command::Job(args) => job::run(printer, args),
-        Command::Program(args) => program::run(printer, args),
-        Command::Key(args) => key::run(printer, args),
-        Command::Log(args) => log::run(printer, args),
         Command::Monitor(args) => monitor::run(printer, args),
-    };
-    printer.end(result) as u8
+        Command::Completions(args) => completions::run(printer, &args, self::command()),
+        Command::Man(args) => man::run(printer, &args, self::command()),
+        Command::Reference(_) => reference::run(printer, self::command()),
+    }
 }
 
-/// Prints what is wrong with a command line, or the help that it asks for.
-fn not_parsed(line: &[OsString], error: &clap::Error) -> Exit {
+/// Prints the mistake of a command line, or the help that it asks for.
+fn not_parsed(line: &[OsString], color: ColorChoice, error: &clap::Error) -> Exit {
     let json = line.iter().any(|argument| argument == "--json");
-    let printer = Printer { json, quiet: false };
+    let printer = Printer { json, quiet: false, color };
     if !error.use_stderr() {
         let _ = error.print();
         return Exit::Match;
     }
     // What it quotes of the command line may be a file's name, which somebody else chose: so it is asked again about escaped arguments.
     let escaped = line.iter().map(|argument| one_line(&argument.to_string_lossy()).into_owned());
-    let text = match Args::try_parse_from(escaped) {
+    let text = match parsed(escaped, ColorChoice::Never) {
         Err(again) => again.to_string(),
         Ok(_) => one_line(&error.to_string()).into_owned(),
     };

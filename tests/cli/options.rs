@@ -22,13 +22,24 @@ use crate::common::{edit::edited, gpt_job, key, npy, trained};
 use crate::tiebreak;
 
 /// What all commands take alike.
-const OF_ALL: [&str; 2] = ["json", "quiet"];
+const OF_ALL: [&str; 3] = ["json", "quiet", "color"];
 /// Commands that are called for a text, which `--quiet` leaves whole.
-const DOCUMENTS: [&str; 7] =
-    ["adapters", "job reference", "log calibrate", "op", "program reference", "program show", "sample"];
+const DOCUMENTS: [&str; 10] = [
+    "adapters",
+    "completions",
+    "job reference",
+    "log calibrate",
+    "man",
+    "op",
+    "program reference",
+    "program show",
+    "reference",
+    "sample",
+];
 /// Commands that read no file of others, though they name one: with the reason.
-const OWN_FILES: [(&str, &str); 4] = [
+const OWN_FILES: [(&str, &str); 5] = [
     ("demo", "the folder is written"),
+    ("man", "the folder is written"),
     ("selftest", "the folder is written"),
     ("key new", "the files are written"),
     ("job new", "the file is written"),
@@ -143,10 +154,10 @@ fn shared(base: &str, option: &str) -> Option<Shown> {
 }
 
 /// A folder of small jobs, runs, keys and verdicts, in which command lines run.
-struct World(tempfile::TempDir);
+pub struct World(tempfile::TempDir);
 
 impl World {
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
@@ -181,7 +192,7 @@ impl World {
         trained(&job, &self.path(name), cheat)
     }
 
-    fn new() -> World {
+    pub fn new() -> World {
         let world = World(tempfile::tempdir().unwrap());
         let at = |name: &str| world.path(name);
         gpt_job(world.0.path(), "operator", "");
@@ -282,6 +293,7 @@ impl World {
         for (report, more) in [("one.json", "--steps 1..1 --key alice"), ("two.json", "--steps 2..8")] {
             self.done(&format!("audit run {more} --report {report}"), 0);
         }
+        self.done("audit cheat --report bad.json --key alice --verdict bad-verdict.json", 1);
         self.done("eval run --samples 3 --report evaluated.json", 0);
         self.done("train job.toml --out unsigned -q", 0);
     }

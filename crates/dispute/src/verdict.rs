@@ -16,7 +16,8 @@ use tiebreak_record::job::manifest::FileManifest;
 
 /// The most bytes of a verdict file.
 pub const VERDICT_MAX: u64 = 1 << 28;
-const FORMAT: u32 = 2;
+/// The version of verdict files.
+pub const FORMAT: u32 = 2;
 
 /// What the trainer disclosed of a tile: with it, one wrong element suffices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

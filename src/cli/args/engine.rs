@@ -76,20 +76,24 @@ impl NativeKind {
 }
 
 #[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
-    /// What computes.
+    /// Engine that computes.
     #[arg(long, value_enum, default_value_t = EngineKind::Cpu)]
     pub engine: EngineKind,
-    /// The GPU whose name contains this (see `tiebreak adapters`), or the number of one of CUDA's.
-    #[arg(long)]
+    /// GPU whose name contains this text; `tiebreak adapters` lists all.
+    ///
+    /// With --engine cuda the number of a device does too.
+    #[arg(long, value_name = "NAME")]
     pub adapter: Option<String>,
-    /// The kernels that a trainer of the logged profile calls native, each of which sums in another order: on the CPU gemm by default,
-    /// on a GPU a plain shader by default. An auditor who gives some rounds its products instead of exact ones: for runs in the
-    /// paper's preset only, and nothing is judged.
-    #[arg(long, value_enum)]
+    /// Native kernels for the products of the logged profile.
+    ///
+    /// Each kernel sums in another order. The default is gemm on the CPU and a plain shader on a GPU. With this option an auditor takes
+    /// the kernel's products in place of exact ones. That is for runs in the paper's preset only, and nothing is judged.
+    #[arg(long, value_enum, hide_short_help = true)]
     pub native: Option<NativeKind>,
-    /// Threads of the CPU engine; 0 = one for each core.
-    #[arg(long, default_value_t = 0)]
+    /// Threads of the CPU engine; 0 is one for each core.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_short_help = true)]
     pub threads: usize,
 }
 
@@ -114,7 +118,7 @@ impl EngineArgs {
         Err(Failure::new(Exit::Usage, why))
     }
 
-    /// Whether tensors lie in the memory of this process.
+    /// True if tensors lie in the memory of this process.
     pub fn is_on_host(&self) -> bool {
         matches!(self.engine, EngineKind::Cpu | EngineKind::Reference)
     }

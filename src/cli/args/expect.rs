@@ -1,4 +1,4 @@
-//! What a client ordered, and whether a run is of it.
+//! A client's order, and the check that a run is of it.
 
 use std::path::PathBuf;
 
@@ -10,18 +10,23 @@ use crate::job::identity::program_digest;
 use crate::run::dir::Run;
 use crate::run::{JobFiles, read_job, read_program};
 
-/// What was ordered, fixed before the trainer began.
+/// The order, fixed before the trainer began.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Order")]
 pub struct Expectations {
-    /// The job that was ordered: a job file. The run's job must have the same settings, its program the same digest.
-    #[arg(long)]
+    /// Job file that was ordered.
+    ///
+    /// The run's job must have the same settings, and its program the same digest.
+    #[arg(long, value_name = "JOB", hide_short_help = true)]
     expect_job: Option<PathBuf>,
-    /// The data that was ordered: the digest that `tiebreak job check` and `tiebreak inspect` print.
-    #[arg(long)]
+    /// Digest of the data that were ordered.
+    ///
+    /// `tiebreak job check` and `tiebreak inspect` print the digest.
+    #[arg(long, value_name = "DIGEST", hide_short_help = true)]
     expect_data: Option<Digest>,
 }
 
-/// Which of them the run was held to.
+/// The parts of the order that the run was held to.
 pub struct Expected {
     passed: Vec<String>,
     not_checked: Vec<String>,

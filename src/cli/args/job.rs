@@ -4,18 +4,18 @@ use std::path::PathBuf;
 
 use crate::run::{JobFiles, RunError};
 
-/// A job file as a command's argument, and where what it names may lie.
+/// A job file as a command's argument, and the folders of the files that it names.
 #[derive(clap::Args)]
 pub struct JobArgs {
-    /// The job file.
+    /// Job file.
     pub job: PathBuf,
-    /// A folder whose files the job may name too, besides those in its own folder.
+    /// Second folder whose files the job may name, besides its own folder.
     #[arg(long, value_name = "DIR")]
     pub data_root: Option<PathBuf>,
 }
 
 impl JobArgs {
-    /// What the job may reach.
+    /// The files that the job may reach.
     pub fn files(&self) -> Result<JobFiles, RunError> {
         JobFiles::new(&self.job, self.data_root.as_deref())
     }

@@ -4,16 +4,23 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::view::report::{Exit, Failure, named};
 use crate::commit::keys::{PrivateKey, PublicKey};
-use crate::run::{RunError, disk};
+use crate::run::{RunError, disk, shell};
 
 /// The most bytes of a key file.
 const KEY_MAX: u64 = 4096;
 
-/// Where the public key of a private one lies: beside it.
+/// The path of a private key's public one: beside it.
 pub fn public_path(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".pub");
     name.into()
+}
+
+/// The option by which another command knows who signed a run: the file beside a private key, else the key's text.
+pub fn trainer_option(private: Option<&Path>, text: Option<&str>) -> String {
+    let beside = private.map(public_path).filter(|path| path.exists()).map(|path| shell::path(&path));
+    let key = beside.or(text.map(shell::word));
+    key.map_or(String::new(), |key| format!(" --trainer-key {key}"))
 }
 
 /// Reads a private key file.
@@ -26,7 +33,7 @@ pub fn read_private(path: &Path) -> Result<PrivateKey, Failure> {
     PrivateKey::from_text(&text).map_err(|error| RunError::malformed(path, error).into())
 }
 
-/// Whether a key file's text says that it is private.
+/// True if a key file's text says that it is private.
 fn is_private(text: &str) -> bool {
     text.trim_start().starts_with("PRIVATE+KEY+")
 }

@@ -1,4 +1,4 @@
-//! What a command that reads files of others may take: memory and time.
+//! Memory and time that a command may take which reads files of others.
 
 use std::path::{Path, PathBuf};
 use std::process;
@@ -14,17 +14,22 @@ use crate::run::RunError;
 use crate::run::dir::Run;
 use crate::run::limits::{machine_memory, memory_in_use};
 
-/// How often the memory in use is looked at.
+/// The pause between two looks at the memory in use.
 const LOOKED_EVERY: Duration = Duration::from_millis(5);
 
 /// Limits of a command, from its first byte on.
 #[derive(clap::Args, Clone, Default)]
+#[command(next_help_heading = "Limits")]
 pub struct Limits {
-    /// Refuse what needs more memory, in MiB; by default the machine's memory.
-    #[arg(long)]
+    /// Most memory, in MiB; by default the machine's memory.
+    ///
+    /// The command refuses work that needs more.
+    #[arg(long, value_name = "MIB", hide_short_help = true)]
     max_memory: Option<u64>,
-    /// Stop after this many seconds and say what was not checked.
-    #[arg(long)]
+    /// Most time, in seconds.
+    ///
+    /// The command stops then, and says which parts it did not check.
+    #[arg(long, value_name = "SECONDS", hide_short_help = true)]
     max_time: Option<u64>,
 }
 
@@ -117,7 +122,7 @@ impl Limits {
         self.max_memory.map(|most| format!("--max-memory={most}"))
     }
 
-    /// Which limit is reached by now, in words, for what began at `start` and stops by itself.
+    /// The limit that is reached by now, in words, for work that began at `start` and stops by itself.
     pub fn reached(&self, start: Instant) -> Option<String> {
         if left(self.time(), start) == Some(Duration::ZERO) {
             return Some("since --max-time was reached".into());
@@ -145,7 +150,7 @@ impl Limits {
     }
 }
 
-/// What is left of a time that began at `start`.
+/// The rest of a time that began at `start`.
 pub fn left(time: Option<Duration>, start: Instant) -> Option<Duration> {
     time.map(|time| time.saturating_sub(start.elapsed()))
 }

@@ -1,4 +1,4 @@
-//! What the command line and the environment say of the ranks of data-parallel training, and of this one of them.
+//! The ranks of data-parallel training, and this one of them, as the command line and the environment name them.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -18,13 +18,13 @@ pub const TOKEN: &str = "TIEBREAK_RANKS_TOKEN";
 /// Seconds that a rank may do nothing while others wait for it.
 const RANK_TIMEOUT: u64 = 600;
 
-/// How gradients go between ranks.
+/// The network that carries gradients between ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum TransportKind {
-    /// Over TCP, through the hosts' memory; any engine.
+    /// TCP, through the hosts' memory; any engine.
     #[default]
     Tcp,
-    /// From GPU to GPU by NVIDIA's NCCL (libnccl.so.2, loaded at run time), which adds nothing; --engine cuda, a GPU for each rank.
+    /// From GPU to GPU by NVIDIA's NCCL (libnccl.so.2); --engine cuda, a GPU for each rank.
     #[cfg(feature = "cuda")]
     Nccl,
 }
@@ -43,31 +43,46 @@ impl From<TransportKind> for Transport {
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Data-parallel training (docs/DATA-PARALLEL.md)")]
 pub struct RanksArgs {
-    /// Train with this many processes, to the bits of one. Without --rank they are started here, on this machine. Under a launcher
-    /// that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun) leave all of this out.
+    /// Number of processes, which train to the bits of one.
+    ///
+    /// Without --rank the command starts them here, on this machine. Under a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and
+    /// MASTER_PORT (torchrun) leave all of these options out.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: Option<u32>,
-    /// This process is rank R of them; every rank is started with the same --ranks and --coordinator. Ranks but 0 need no job and no
-    /// folder: they get all from rank 0.
+    /// Number of this process among the ranks, from 0.
+    ///
+    /// Start every rank with the same --ranks and --coordinator. Rank 0 sends the others all that they need, so they take no job and
+    /// no folder.
     #[arg(long, value_name = "R", requires = "ranks", requires = "coordinator")]
     rank: Option<u32>,
-    /// Where rank 0 listens and the others find it. If that is not this machine alone (127.0.0.1), TIEBREAK_RANKS_TOKEN must be set
-    /// to the same secret for all ranks.
+    /// Address at which rank 0 listens and the others find it.
+    ///
+    /// If other machines reach the address, set TIEBREAK_RANKS_TOKEN to the same secret for all ranks.
     #[arg(long, value_name = "HOST:PORT", requires = "rank")]
     coordinator: Option<String>,
-    /// How gradients go between ranks, to the same bits; the same for all ranks. Everything else goes over TCP.
-    #[arg(long, value_enum, default_value_t = TransportKind::Tcp)]
+    /// Network that carries the gradients between ranks.
+    ///
+    /// The bits are the same. Give all ranks the same. Everything else goes over TCP.
+    #[arg(long, value_enum, default_value_t = TransportKind::Tcp, hide_short_help = true)]
     pub transport: TransportKind,
-    /// Every so many steps each rank also computes one micro-batch of the next rank, in turn, and training stops if their gradients
-    /// differ: this finds a machine that computes gradients wrongly.
-    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Every STEPS steps, have each rank check a micro-batch of the next rank.
+    ///
+    /// Each rank computes that micro-batch too, and training stops if the gradients differ. The check finds a machine that computes
+    /// gradients wrongly.
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..), hide_short_help = true)]
     pub cross_check: Option<u32>,
     /// Stop if a rank does nothing for so long while others wait for it.
-    #[arg(long, value_name = "SECONDS", default_value_t = RANK_TIMEOUT, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = RANK_TIMEOUT,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000),
+        hide_short_help = true
+    )]
     rank_timeout: u64,
 }
 
-/// What this process is.
+/// The role of this process.
 pub enum Role {
     /// The only one.
     Alone,
@@ -118,7 +133,7 @@ impl RanksArgs {
         options
     }
 
-    /// What this process is, by the command line or else the environment.
+    /// The role of this process, by the command line or else the environment.
     pub fn role(&self) -> Result<Role, Failure> {
         let (timeout, transport) = (Duration::from_secs(self.rank_timeout), self.transport.into());
         let named = match (self.rank, self.ranks, &self.coordinator) {
@@ -156,7 +171,7 @@ impl RanksArgs {
 }
 
 impl Role {
-    /// Of how many.
+    /// The number of ranks.
     pub fn ranks(&self) -> u32 {
         match self {
             Role::Alone => 1,
@@ -164,7 +179,7 @@ impl Role {
         }
     }
 
-    /// Of how many that run on this machine, as far as this process knows.
+    /// The number of ranks on this machine, as far as this process knows.
     #[cfg(feature = "cuda")]
     fn local_ranks(&self) -> u32 {
         match self {

@@ -10,7 +10,7 @@ use crate::run::disk::{self, Disk};
 /// The most verdicts of one name: `verdict.json`, `verdict-2.json`, and so on.
 const NUMBER_MAX: u32 = 1000;
 
-/// Where a verdict lies, or why it lies nowhere.
+/// The place of a verdict, or the reason why it lies nowhere.
 pub struct Written {
     /// The file, if it could be written anywhere.
     pub file: Option<PathBuf>,

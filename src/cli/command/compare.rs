@@ -1,11 +1,12 @@
 //! `tiebreak compare`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use crate::audit::checks::{self, Checked};
 use crate::audit::step_of;
+use crate::cli::args::decided::Decided;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::verdict_file;
 use crate::cli::view::report::{CommandResult, Exit, Printer};
@@ -14,22 +15,28 @@ use crate::commit::{Malformed, merkle};
 use crate::dispute::verdict::{Claim, Fork, Ruling, Verdict};
 use crate::job::canonical::settings_that_differ;
 use crate::run::dir::Run;
-use crate::run::{RunError, checkpoint};
+use crate::run::{RunError, checkpoint, shell};
 
-/// Find the first record, and tensor, in which two runs of one computation differ; of two computations, the settings that differ.
+/// Find the first record, and tensor, in which two runs of one computation differ.
+///
+/// The command names the settings in which two computations differ. Two signed histories of one run give a verdict.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak compare runs/on-cpu runs/on-gpu")]
+#[command(after_help = "Example:\n  tiebreak compare runs/mine runs/other")]
 pub struct Args {
+    /// Folder of the first run.
     first: PathBuf,
+    /// Folder of the second run.
     second: PathBuf,
-    /// Write the verdict here, if these are two signed histories of one run.
-    #[arg(long, default_value = "verdict.json")]
+    /// File for the verdict, if these are two signed histories of one run.
+    #[arg(long, value_name = "FILE", default_value = "verdict.json")]
     verdict: PathBuf,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    decided: Decided,
 }
 
-/// What two runs have in common.
+/// The common part of two runs.
 enum Comparison {
     /// The settings that differ: (setting, value of the first, value of the second).
     OtherComputation(Vec<(String, String, String)>),
@@ -42,19 +49,32 @@ enum Comparison {
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let decided = args.decided;
+    decided.applied(told_of(printer, args))
+}
+
+fn told_of(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let runs = [args.limits.open(&args.first)?, args.limits.open(&args.second)?];
+    let working = printer.working("checking both runs", None);
     let checked = [checks::structure(&runs[0], None)?, checks::structure(&runs[1], None)?];
     let comparison = compared(&runs, &checked)?;
+    drop(working);
     let (mut lines, mut value, mut exit) = told(&comparison);
     let mut problem = None;
-    if let Comparison::Differs { index, .. } = comparison
-        && let Some(verdict) = fork(&runs, &checked, index as u32)
+    if let Comparison::Differs { index, .. } = &comparison
+        && let Some(verdict) = fork(&runs, &checked, *index as u32)
     {
         let written = verdict_file::save_anywhere(&args.verdict, &verdict);
         let file =
             written.file.as_ref().map_or(String::new(), |file| format!("; verdict: {}", file.display()));
         lines.push(format!("the trainer signed two histories of one run{file}"));
+        lines.extend(
+            written
+                .file
+                .as_ref()
+                .map(|file| format!("anybody can check it: tiebreak verdict check {}", shell::path(file))),
+        );
         value["fork"] = json!(true);
         value["verdict_file"] = json!(written.file);
         if written.file.is_none() {
@@ -62,6 +82,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         }
         problem = written.problem;
         exit = Exit::Diverges;
+    } else if exit == Exit::Diverges && matches!(comparison, Comparison::Differs { .. }) {
+        lines.extend(audits(&args));
     }
     printer.result(lines, &value);
     if let Some(problem) = problem {
@@ -162,6 +184,13 @@ fn told(comparison: &Comparison) -> (Vec<String>, Value, Exit) {
             (vec![text], value, Exit::Diverges)
         }
     }
+}
+
+/// The commands that find out which of two runs is wrong.
+fn audits(args: &Args) -> Vec<String> {
+    let audit = |path: &Path| format!("audit it with: tiebreak audit {}", shell::path(path));
+    let referee = "or have a referee question both trainers: tiebreak referee new --help";
+    vec![audit(&args.first), audit(&args.second), referee.into()]
 }
 
 /// The verdict on two signed histories of one run.

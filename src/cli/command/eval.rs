@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::arith::float;
+use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::job::JobArgs;
 use crate::cli::args::limits::Limits;
@@ -21,48 +22,59 @@ use crate::program::step::Program;
 use crate::run::dir::Run;
 use crate::run::disk::{self, Disk};
 use crate::run::evaluation::{self, EvaluationData};
-use crate::run::{RunError, initial, read_job, read_program, transcript};
+use crate::run::{RunError, initial, read_job, read_program, shell, transcript};
 use crate::step::finite::{self, NotFinite};
 
 /// The most bytes of a report.
 const REPORT_MAX: u64 = 1 << 16;
 
-/// Compute a model's loss, accuracy and perplexity with one pass over data, in bits that every engine gives again.
+/// Compute a model's loss, accuracy and perplexity, in the bits of every engine.
+///
+/// With --expect the command ends with 0 if the bits are the report's, and with 1 if they differ. Exit code 3 means that nothing was
+/// decided, and 4 that the report is malformed.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  tiebreak eval runs/shakespeare --data valid.txt --report eval.json\n  \
-tiebreak eval runs/shakespeare --data valid.txt --expect eval.json --engine wgpu\n  \
-tiebreak eval model.safetensors --job job.toml --data t10k-images --data t10k-labels\n\
-With --expect: 0 the bits are the report's, 1 they differ, 3 undecided, 4 the report is malformed.")]
+#[command(after_help = "Examples:
+  tiebreak eval runs/mine --data text.txt --report eval.json
+  tiebreak eval runs/mine --data text.txt --expect eval.json
+  tiebreak eval model.safetensors --job job.toml --data text.txt")]
 pub struct Args {
-    /// The folder of a run, or a .safetensors file of weights (with --job).
+    /// Folder of a run, or a .safetensors file of weights with --job.
     #[arg(value_name = "RUN|MODEL")]
     of: PathBuf,
-    /// The job that says what the weights are of and how data are read, where no run does.
-    #[arg(long, value_name = "FILE")]
-    job: Option<PathBuf>,
-    /// Data files, in the order in which the job names its own; several times if there are several. Without it: the job's [evaluation] files, else the
-    /// samples that its validation_split keeps, else its training data.
+    /// Data file, in the order in which the job names its own; once for each.
+    ///
+    /// Without the option the command takes the job's [evaluation] files. A job without them has the samples that its validation_split
+    /// keeps, else its training data.
     #[arg(long, value_name = "FILE")]
     data: Vec<PathBuf>,
-    /// Evaluate the checkpoint after this step, not the released model.
-    #[arg(long, conflicts_with = "job")]
-    step: Option<u32>,
-    /// Evaluate the first so many samples only; by default all, or as many as --expect's report is of.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-    samples: Option<u64>,
-    /// Samples that are computed at once; by default a micro-batch. It changes no bits.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
-    batch: Option<u32>,
-    /// Write the report here.
+    /// File for the report.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Compare with this report, of the same evaluation by somebody else.
+    /// Compare with this report of the same evaluation by somebody else.
     #[arg(long, value_name = "REPORT")]
     expect: Option<PathBuf>,
+    /// Job that says which model weights are of, and how data are read.
+    #[arg(long, value_name = "JOB")]
+    job: Option<PathBuf>,
+    /// Evaluate the checkpoint after this step, not the released model.
+    #[arg(long, value_name = "N", conflicts_with = "job")]
+    step: Option<u32>,
+    /// Evaluate the first N samples alone.
+    ///
+    /// The default is all, or as many as --expect's report is of.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    samples: Option<u64>,
+    /// Samples that are computed at once; changes no bits.
+    ///
+    /// The default is a micro-batch.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    batch: Option<u32>,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    decided: Decided,
 }
 
 /// Reads a report.
@@ -71,7 +83,7 @@ fn read(path: &Path) -> Result<Report, RunError> {
     Report::parse(&text).map_err(|source| RunError::malformed(path, source))
 }
 
-/// What decides bits: name and value.
+/// The fields that decide bits: name and value.
 fn fields(report: &Report) -> Vec<(&'static str, String)> {
     vec![
         ("program", report.program.to_string()),
@@ -87,7 +99,7 @@ fn fields(report: &Report) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What is evaluated.
+/// The subject of an evaluation.
 struct Subject {
     job: Job,
     program: Program,
@@ -127,7 +139,7 @@ fn of_run(args: &Args) -> Result<Subject, Failure> {
     Ok(Subject { job: run.computation.job, program: run.computation.program, data, model, whose })
 }
 
-/// Whose state it is: a checkpoint's was compared with its record when it was read, the released model is compared here.
+/// The owner of the state. A checkpoint was compared with its record when it was read; the released model is compared here.
 fn whose(run: &Run, step: Option<u32>, model: &[Vec<u8>]) -> Result<String, Failure> {
     if let Some(step) = step {
         return Ok(format!("the state after step {step}, which its record commits"));
@@ -204,6 +216,11 @@ fn evaluated(
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let decided = args.decided;
+    decided.applied(evaluate(printer, args))
+}
+
+fn evaluate(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
     let expected = args.expect.as_deref().map(read).transpose()?;
     let mut subject = match &args.job {
@@ -244,7 +261,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             .replace(&std::path::absolute(path).map_err(RunError::io(path))?, report.text().as_bytes())?;
     }
     let not_finite = not_finite(&subject, &evaluation);
-    Ok(said(printer, &subject.whose, &evaluation, &report, expected.as_ref(), not_finite))
+    let next = again(&args);
+    Ok(said(printer, &subject.whose, &evaluation, &report, expected.as_ref(), (not_finite, next)))
 }
 
 /// Why the loss is not finite, if it is not: a value of the model, else one of the data.
@@ -261,6 +279,16 @@ fn not_finite(subject: &Subject, evaluation: &Evaluation) -> Option<NotFinite> {
     Some(NotFinite { loss, first, unknown })
 }
 
+/// The command by which somebody else compares the evaluation, if a report was written.
+fn again(args: &Args) -> Option<String> {
+    let report = shell::path(args.report.as_ref()?);
+    let mut words = vec![shell::path(&args.of)];
+    words.extend(args.job.iter().map(|job| format!("--job {}", shell::path(job))));
+    words.extend(args.data.iter().map(|data| format!("--data {}", shell::path(data))));
+    words.extend(args.step.map(|step| format!("--step {step}")));
+    Some(format!("on another machine: tiebreak eval {} --expect {report}", words.join(" ")))
+}
+
 /// Prints what was found, and how it compares.
 fn said(
     printer: Printer,
@@ -268,7 +296,7 @@ fn said(
     evaluation: &Evaluation,
     report: &Report,
     expected: Option<&Report>,
-    not_finite: Option<NotFinite>,
+    (not_finite, next): (Option<NotFinite>, Option<String>),
 ) -> Exit {
     let number = f32::from_bits;
     let mut lines = vec![format!(
@@ -296,6 +324,7 @@ fn said(
     if expected.is_some() && exit == Exit::Match {
         lines.push("MATCHES: every bit is the report's".into());
     }
+    lines.extend(next);
     let mut json = json!(report);
     json["not_finite"] = json!(not_finite);
     if expected.is_some() {

@@ -11,34 +11,40 @@ use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use crate::job::initial::program_layout;
 use crate::run::companions::{CONFIG, Companions, GENERATION};
 use crate::run::disk::Disk;
-use crate::run::{RunError, released_config};
+use crate::run::{RunError, released_config, shell};
 
 /// The file of a model's tensors.
 const WEIGHTS: &str = "model.safetensors";
 
-/// How an export names and lays out its tensors.
+/// Names and layout of an export's tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// As transformers (GPT-2), torchvision or torch.nn.Sequential do, with a config.json, and with the tokenizer's files that the run has.
+    /// As transformers (GPT-2), torchvision or torch.nn.Sequential name them, with a config.json and the tokenizer's files that the run has.
     Hf,
     /// The program's own names, for `init.weights`.
     Safetensors,
 }
 
-/// Write a run's model as a folder that other programs load: model.safetensors, config.json, and what the run keeps of the model that it began from.
+/// Write a run's model as a folder that other programs load.
+///
+/// The folder has model.safetensors, config.json, and the files that the run keeps of the model that it began from. In Python,
+/// transformers.GPT2LMHeadModel.from_pretrained("tuned") loads it.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak export runs/tuned --format hf --output tuned\n\
-    Then in Python: transformers.GPT2LMHeadModel.from_pretrained(\"tuned\")")]
+#[command(after_help = "Example:\n  tiebreak export runs/mine --format hf --output tuned")]
 pub struct Args {
+    /// Folder of the run.
     run: PathBuf,
-    #[arg(long, value_enum, default_value = "hf")]
-    format: Format,
-    /// The step whose checkpoint is exported, 0 for the initial state; by default the last one there is.
-    #[arg(long)]
-    step: Option<u32>,
-    /// The folder, which is made.
+    /// Folder for the model, which is made.
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
+    /// Names and layout of the tensors.
+    #[arg(long, value_enum, default_value = "hf")]
+    format: Format,
+    /// Step whose checkpoint is exported; by default the last one there is.
+    ///
+    /// 0 is the initial state.
+    #[arg(long, value_name = "N")]
+    step: Option<u32>,
     #[command(flatten)]
     limits: Limits,
 }
@@ -54,7 +60,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             Failure::new(Exit::Usage, why)
         })?,
     };
+    let working = printer.working("checking the state", None);
     let (step, mut files, table) = state_files(&run, args.step)?;
+    drop(working);
     let output = std::path::absolute(&args.output).map_err(RunError::io(&args.output))?;
     let companions = match args.format {
         Format::Hf => Companions::in_folder(&run.layout.companions())?,
@@ -68,12 +76,14 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     written.iter().try_for_each(|name| refuse_used(&output.join(name)))?;
     let disk = Disk::default();
     disk.create_folder(&output)?;
+    let working = printer.working("writing the model", None);
     files.export(&disk, &output.join(WEIGHTS), &table, &layout, step)?;
     if let (Format::Hf, Some(model)) = (args.format, model) {
         let [config, generation] = [CONFIG, GENERATION].map(|name| companions.text(name));
         disk.replace(&output.join(CONFIG), released_config::text(model, config, generation).as_bytes())?;
         companions.write(&disk, &output, &[CONFIG])?;
     }
+    drop(working);
     let tensors = layout.iter().filter(|released| released.is_written()).count();
     let text = format!(
         "{} of step {step} -> {} ({tensors} tensors): {}",
@@ -81,8 +91,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         args.output.display(),
         written.join(", ")
     );
+    let mut lines = vec![text];
+    if let (Format::Hf, Some(_)) = (args.format, model) {
+        lines.push(format!("go on from it: tiebreak import {}", shell::path(&args.output)));
+    }
     printer
-        .result(text, &json!({ "step": step, "output": args.output, "files": written, "tensors": tensors }));
+        .result(lines, &json!({ "step": step, "output": args.output, "files": written, "tensors": tensors }));
     Ok(Exit::Match)
 }
 

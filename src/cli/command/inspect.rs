@@ -23,11 +23,12 @@ const ROWS: usize = 12;
 
 /// Summarise a run and draw its loss curve.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak inspect runs/shakespeare --svg loss.svg")]
+#[command(after_help = "Example:\n  tiebreak inspect runs/mine --svg loss.svg")]
 pub struct Args {
+    /// Folder of the run.
     run: PathBuf,
     /// Also write the curve as an SVG picture.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     #[command(flatten)]
     limits: Limits,
@@ -123,7 +124,7 @@ fn covered(run: &Run, size: Option<u64>, transcript: &Transcript) -> Result<usiz
     }
 }
 
-/// Where an initial state comes from, in words.
+/// The origin of an initial state, in words.
 fn origin_text(origin: &InitialOrigin) -> String {
     match origin {
         InitialOrigin::Seed => "from the seed".into(),

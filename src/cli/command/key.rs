@@ -11,10 +11,11 @@ use crate::cli::args::key::public_path;
 use crate::cli::args::random::random;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use crate::commit::keys::PrivateKey;
-use crate::run::RunError;
+use crate::run::{RunError, shell};
 
-/// Make keys that sign a run's heads.
+/// Make keys that sign a run's heads, an auditor's reports or a party's answers.
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  tiebreak key new new.key --name trainer.example.org")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -22,11 +23,14 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make a key pair: the private key in FILE (readable by you alone), the public one in FILE.pub and on stdout.
-    #[command(after_help = "Example: tiebreak key new trainer.key --name trainer.example.org")]
+    /// Make a key pair: the private key in FILE, the public one in FILE.pub and on stdout.
+    ///
+    /// Only you can read the private key's file.
+    #[command(after_help = "Example:\n  tiebreak key new new.key --name trainer.example.org")]
     New {
+        /// File for the private key.
         file: PathBuf,
-        /// The key's name, such as a host name; it is part of every signature.
+        /// Name of the key, such as a host name, which is part of every signature.
         #[arg(long)]
         name: String,
     },
@@ -45,6 +49,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     write_new(&file, &format!("{}\n", key.to_text()), true)?;
     write_new(&public_path(&file), &format!("{public}\n"), false)?;
     printer.result(&public, &json!({ "public": public }));
+    printer.say(format!(
+        "sign a run with it: tiebreak train job.toml --out runs/mine --key {}",
+        shell::path(&file)
+    ));
     Ok(Exit::Match)
 }
 

@@ -23,24 +23,28 @@ use crate::run::{RunError, initial, read_job, read_program};
 /// Write a model's outputs before softmax, in evaluation: no dropout, running averages.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example: tiebreak logits runs/tuned --inputs tokens.npy --output logits.npy --digits 4"
+    after_help = "Example:\n  tiebreak logits runs/mine --inputs tokens.npy --output logits.npy --digits 4"
 )]
 pub struct Args {
-    /// A run, or a job that begins from weights.
+    /// Folder of a run, or a job that begins from weights.
     model: PathBuf,
-    /// A .npy file: tokens [samples, positions], or a classifier's inputs [samples, ...], floats or pixels as its job's data are.
+    /// A .npy file of inputs.
+    ///
+    /// The array is tokens [samples, positions], or a classifier's inputs [samples, ...]: floats or pixels, as its job's data are.
     #[arg(long, value_name = "FILE")]
     inputs: PathBuf,
-    /// Where the logits go, .npy or .safetensors: f32 [samples, positions, tokens], or [samples, classes].
+    /// File for the logits, .npy or .safetensors.
+    ///
+    /// The array is f32 [samples, positions, tokens], or [samples, classes].
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
-    /// The step whose checkpoint is used; by default the run's last one.
-    #[arg(long)]
+    /// Step whose checkpoint is used; by default the run's last one.
+    #[arg(long, value_name = "N")]
     step: Option<u32>,
-    /// Digits of all products, in place of the job's.
-    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=4))]
+    /// Digits of all products, 1 to 4, in place of the job's.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     digits: Option<u8>,
-    /// A folder whose files a job may name too.
+    /// Second folder whose files a job may name, besides its own folder.
     #[arg(long, value_name = "DIR")]
     data_root: Option<PathBuf>,
     #[command(flatten)]
@@ -89,7 +93,7 @@ fn model_of(job: &Job) -> Result<&ModelJob, Failure> {
     job.model().ok_or_else(|| Failure::new(Exit::Usage, why))
 }
 
-/// What one sample is to the graph, and how its logits are kept.
+/// Samples as the graph takes them, and the rows of their logits that are kept.
 struct Samples {
     /// Words of each sample, filled up with zeros: [samples][...].
     words: Vec<Vec<u32>>,
@@ -149,7 +153,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     };
     let scalar = |dtype, len: u32| TensorType { dtype, shape: vec![len] };
     let mut logits = Vec::new();
-    for sample in &samples.words {
+    let bar = printer.bar(samples.words.len() as u64, "samples");
+    for (done, sample) in (1u64..).zip(&samples.words) {
         let mut inputs = fixed.clone();
         inputs.push(words(engine, &batch[0].ty(), sample)?);
         inputs.push(words(engine, &batch[1].ty(), &vec![0; batch[1].ty().len()])?);
@@ -161,7 +166,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         let bytes = engine.download(&outputs[0])?;
         let kept = samples.rows * bytes.len() / job.model.labels_per_sample() as usize;
         logits.extend_from_slice(&bytes[..kept]);
+        bar.set_position(done);
+        bar.set_message("");
     }
+    bar.finish_and_clear();
     let mut shape = array.ty.shape.clone();
     shape.truncate(if matches!(job.model, Model::Gpt(_)) { 2 } else { 1 });
     let rows: usize = shape.iter().map(|&d| d as usize).product();

@@ -17,52 +17,65 @@ use crate::program::products::{ProductClass, ProductDigits, ProductTable};
 use crate::run::RunError;
 use crate::run::arrays::{self, Array, FloatType};
 
-/// What a list of operators has no use for: arguments, and groups of them.
+/// Arguments, and groups of them, that a list of operators has no use for.
 const ALL_BUT_LIST: [&str; 9] =
     ["operator", "inputs", "out", "gradient", "digits", "block", "out_dtype", "Flags", "EngineArgs"];
 
 /// Run one operator of the contract on arrays of your own, on any engine.
 ///
-/// Inputs are .npy files in the operator's order, or one safetensors file with tensors of the inputs' names. Floats of 16 bits
-/// are read as the binary32 of the same value. `tiebreak op
-/// --list` prints every operator with its inputs.
+/// Inputs are .npy files in the operator's order, or one safetensors file with tensors of the inputs' names. Floats of 16 bits are read as the
+/// binary32 of the same value.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak op matmul a.npy b.npy --out c.npy --digits 3 --engine wgpu")]
+#[command(after_help = "Examples:
+  tiebreak op matmul a.npy b.npy --out c.npy --digits 3
+  tiebreak op --list")]
 pub struct Args {
+    /// Operator, by its name in the list.
     #[arg(required_unless_present = "list")]
     operator: Option<String>,
+    /// Inputs: .npy files, or one safetensors file.
+    #[arg(value_name = "INPUT")]
     inputs: Vec<PathBuf>,
-    /// A .npy file, or a .safetensors file, which operators with several outputs need.
-    #[arg(long, short, required_unless_present = "list")]
+    /// Output: a .npy or .safetensors file.
+    ///
+    /// Operators with several outputs need a .safetensors file.
+    #[arg(long, short, value_name = "FILE", required_unless_present = "list")]
     out: Option<PathBuf>,
-    /// Print every operator: name, inputs with shapes, whether it has a gradient.
+    /// Print every operator: name, inputs with shapes, and a gradient if it has one.
     #[arg(long, conflicts_with_all = ALL_BUT_LIST)]
     list: bool,
-    /// The gradients instead: takes one more input, `dy`, of the output's shape.
+    /// Compute the gradients; one more input is `dy`, of the output's shape.
     #[arg(long)]
     gradient: bool,
-    /// Digits of both operands of products.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
+    /// Digits of both operands of products, 1 to 4.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
     digits: u8,
-    /// Terms of a product's scale group along K: 0 (all of K), or a power of two of at least 64.
-    #[arg(long, default_value_t = 0)]
+    /// Terms of a product's scale group along K.
+    ///
+    /// 0 is all of K. Other values are powers of two of at least 64.
+    #[arg(long, value_name = "TERMS", default_value_t = 0)]
     block: u32,
-    /// What floats are written as: rounded to nearest, ties to even. bf16 needs a .safetensors file.
-    #[arg(long, value_enum, default_value_t = FloatOutput::F32)]
+    /// Type of the floats that are written.
+    ///
+    /// Values are rounded to nearest, ties to even. bf16 needs a .safetensors file.
+    #[arg(long, value_enum, value_name = "TYPE", default_value_t = FloatOutput::F32)]
     out_dtype: FloatOutput,
-    #[command(flatten)]
-    attributes: Flags,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    attributes: Flags,
 }
 
 /// [`FloatType`] on the command line.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum FloatOutput {
+    /// Binary32.
     F32,
+    /// Binary16.
     F16,
+    /// Bfloat16.
     Bf16,
 }
 
@@ -78,53 +91,60 @@ impl From<FloatOutput> for FloatType {
 
 /// [`Attributes`] as people write them.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Attributes of operators")]
 struct Flags {
-    /// Samples that the rows of `attention` and `dropout` hold.
-    #[arg(long, default_value_t = 1)]
+    /// Samples in the rows of `attention` and `dropout`.
+    #[arg(long, value_name = "N", default_value_t = 1)]
     samples: u32,
     /// Heads of `attention`.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     heads: u32,
-    /// Pixels from one patch of a convolution, or window of a pool, to the next.
-    #[arg(long, default_value_t = 1)]
+    /// Pixels between patches of a convolution, or windows of a pool.
+    #[arg(long, value_name = "N", default_value_t = 1)]
     stride: u32,
     /// Places around each image that are no pixels.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     padding: u32,
     /// Pixels of a window of `max_pool` or `avg_pool`, down and across.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 2, hide_short_help = true)]
     kernel: u32,
     /// Windows of `adaptive_avg_pool`, down and across.
-    #[arg(long, num_args = 2, value_names = ["DOWN", "ACROSS"], default_values_t = [1, 1])]
+    #[arg(long, num_args = 2, value_names = ["DOWN", "ACROSS"], default_values_t = [1, 1], hide_short_help = true)]
     windows: Vec<u32>,
     /// Groups of channels of `grouped_conv2d`.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, hide_short_help = true)]
     groups: u32,
-    /// The part of each target of `weighted_cross_entropy` that all classes share.
-    #[arg(long, default_value_t = 0.0)]
+    /// Share of each target of `weighted_cross_entropy` that all classes have.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, hide_short_help = true)]
     smoothing: f32,
-    /// The label of `weighted_cross_entropy` that has no loss.
-    #[arg(long)]
+    /// Label of `weighted_cross_entropy` that has no loss.
+    #[arg(long, value_name = "LABEL", hide_short_help = true)]
     ignore: Option<u32>,
     /// Drop probability of `dropout`.
-    #[arg(long, default_value_t = 0.1)]
+    #[arg(long, value_name = "P", default_value_t = 0.1, hide_short_help = true)]
     p: f32,
-    /// The number of a `dropout` in its model.
-    #[arg(long, default_value_t = 0)]
+    /// Number of a `dropout` in its model.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_short_help = true)]
     number: u32,
-    /// Of `layer_norm` and `batch_norm` (1e-5 in the models) and `adamw` (usually 1e-8).
-    #[arg(long, default_value_t = 1e-5)]
+    /// Epsilon of `layer_norm`, `batch_norm` and `adamw`.
+    ///
+    /// Norms of models have 1e-5; `adamw` usually has 1e-8.
+    #[arg(long, value_name = "X", default_value_t = 1e-5)]
     epsilon: f32,
-    #[arg(long, default_value_t = 0.9)]
+    /// Decay of the first moment of `adamw`.
+    #[arg(long, value_name = "X", default_value_t = 0.9, hide_short_help = true)]
     beta1: f32,
-    #[arg(long, default_value_t = 0.95)]
+    /// Decay of the second moment of `adamw`.
+    #[arg(long, value_name = "X", default_value_t = 0.95, hide_short_help = true)]
     beta2: f32,
-    #[arg(long, default_value_t = 0.1)]
+    /// Weight decay of `adamw` and `sgd`.
+    #[arg(long, value_name = "X", default_value_t = 0.1, hide_short_help = true)]
     weight_decay: f32,
-    #[arg(long, default_value_t = 0.9)]
+    /// Momentum of `sgd`.
+    #[arg(long, value_name = "X", default_value_t = 0.9, hide_short_help = true)]
     momentum: f32,
-    /// Of `clip`.
-    #[arg(long, default_value_t = 1.0)]
+    /// Largest norm that `clip` leaves.
+    #[arg(long, value_name = "X", default_value_t = 1.0, hide_short_help = true)]
     max_norm: f32,
 }
 
@@ -311,11 +331,13 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     for array in &inputs {
         tensors.push(engine.upload(&array.ty, &array.bytes)?);
     }
+    let working = printer.working("computing", None);
     let computed = engine.run(&graph, &tensors, None)?;
     let mut results = Vec::new();
     for ((name, _), (ty, tensor)) in outputs.into_iter().zip(types.into_iter().zip(&computed)) {
         results.push(Array { name, ty, bytes: engine.download(tensor)? });
     }
+    drop(working);
     let path = args.out.unwrap_or_default();
     arrays::write(&path, &results, args.out_dtype.into())?;
     let rows: Vec<_> = results

@@ -16,22 +16,22 @@ use crate::run::{RunError, metrics, transcript};
 
 /// Draw curves of one run or several as one SVG picture, with axes.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak plot runs/first runs/second --output loss.svg")]
+#[command(after_help = "Example:\n  tiebreak plot runs/mine runs/other --output loss.svg")]
 pub struct Args {
-    /// The folders of the runs.
+    /// Folders of the runs.
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// The picture.
+    /// File for the picture.
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
-    /// What is drawn over the steps.
+    /// Quantity that is drawn over the steps.
     #[arg(long, value_enum, default_value_t = Quantity::Loss)]
     quantity: Quantity,
     #[command(flatten)]
     limits: Limits,
 }
 
-/// What a curve shows.
+/// The quantity of a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Quantity {
     /// The loss of each step's batch, as records have it, and dashed that of evaluations.

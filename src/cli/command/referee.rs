@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use serde_json::json;
 
+use crate::cli::args::decided::Decided;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
 use crate::cli::args::terms::{beside, read_terms};
@@ -27,17 +28,21 @@ use crate::run::dir::{RUN_JSON_MAX, Run};
 use crate::run::disk::{self, Disk};
 use crate::run::paths::RunPaths;
 use crate::run::transcript;
-use crate::run::{JobFiles, RunError, read_job, read_program};
+use crate::run::{JobFiles, RunError, read_job, read_program, shell};
 
-/// Question parties who disagree about a computation until it is known who is wrong, and write the verdict.
+/// Question parties who disagree until it is known who is wrong, and write the verdict.
 #[derive(clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    after_help = "Example: tiebreak referee terms.json --key referee.key alice.example=http://127.0.0.1:8700 bob.example=bob-folder\n\
-A party is named by its key's name or its place in the terms (from 0), and reached by http:// or in a folder, where its questions are written\n\
-and its answers waited for. A referee that was killed goes on with the same command: it reads its journal.\n\
-Exit code 0 when all that remain agree, 1 when somebody is convicted, 5 when somebody forfeited and nobody is convicted, 3 when it is not decided."
+    after_help = "Example: tiebreak referee terms.json --key referee.key 0=http://127.0.0.1:8700 1=bob-folder",
+    after_long_help = "A party is named by its key's name or its place in the terms, from 0. The referee reaches it by http:// or in a folder, where \
+it writes questions and waits for answers. A referee that was killed goes on with the same command: it reads its journal.\n\n\
+The command ends with 0 when all that remain agree, with 1 when somebody is convicted, and with 3 when the game is not \
+decided. Exit code 5 means that somebody forfeited, and nobody is convicted.\n\n\
+Examples:
+  tiebreak referee new --run runs/mine --party alice.key.pub --party bob.key.pub --referee referee.key.pub --step-time 30 --out terms.json
+  tiebreak referee terms.json --key referee.key alice.example=http://127.0.0.1:8700 bob.example=bob-folder"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -47,77 +52,96 @@ pub struct Args {
     // Not in `Play`: a group of arguments that has another one in it is never there.
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    decided: Decided,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make the terms of a game: the computation, the parties, the referee, the clocks.
-    #[command(
-        after_help = "Example: tiebreak referee new --run runs/mine --party alice.pub --party bob.pub --referee referee.pub --step-time 30 --out terms.json\n\
-Without a run: tiebreak referee new --job job.toml --run-json run.json ...\n\
-Any run of the computation will do: the terms hold no record of it. Of the logged profile they hold the root over the disputed records, from the\n\
-trainer's run, from --head or from --root. The same terms make one game; make new ones for another."
-    )]
     New(New),
 }
 
 #[derive(clap::Args)]
 struct Play {
-    /// The terms of the game.
+    /// Terms of the game, which `tiebreak referee new` writes.
     terms: PathBuf,
-    /// The referee's private key.
-    #[arg(long)]
-    key: PathBuf,
-    /// Where each party is: NAME=http://HOST:PORT or NAME=FOLDER.
+    /// Place of each party, by its name or number.
+    ///
+    /// The value is NAME=http://HOST:PORT or NAME=FOLDER.
     #[arg(required = true, value_name = "PARTY=URL|DIR")]
     parties: Vec<String>,
-    /// The journal; by default TERMS.journal.
-    #[arg(long)]
-    journal: Option<PathBuf>,
-    /// Where the verdict goes.
-    #[arg(long, default_value = "game-verdict.json")]
+    /// Referee's private key.
+    #[arg(long, value_name = "KEY")]
+    key: PathBuf,
+    /// File for the verdict.
+    #[arg(long, value_name = "FILE", default_value = "game-verdict.json")]
     out: PathBuf,
+    /// Journal of the game; by default TERMS.journal.
+    #[arg(long, value_name = "FILE")]
+    journal: Option<PathBuf>,
 }
 
+/// Make the terms of a game: the computation, the parties, the referee, the clocks.
+///
+/// Any run of the computation will do: the terms hold no record of it. In the logged profile the terms hold the root over the disputed
+/// records, from the trainer's run, from --head or from --root. The same terms make one game; make new ones for another.
 #[derive(clap::Args)]
+#[command(
+    after_help = "Example: tiebreak referee new --run runs/mine --party alice.key.pub --party bob.key.pub \
+--referee referee.key.pub --step-time 30 --out terms.json",
+    after_long_help = "Examples:
+  tiebreak referee new --run runs/mine --party alice.key.pub --party bob.key.pub --referee referee.key.pub --step-time 30 --out terms.json
+  tiebreak referee new --job job.toml --run-json run.json --party a.pub --party b.pub --referee r.pub --step-time 30 --out terms2.json"
+)]
 struct New {
-    /// The folder of a run of the computation; in the logged profile the trainer's run, which is disputed.
-    #[arg(long, required_unless_present = "job", conflicts_with_all = ["job", "run_json"])]
+    /// Folder of a run of the computation.
+    ///
+    /// In the logged profile it is the trainer's run, which is disputed.
+    #[arg(long, value_name = "RUN", required_unless_present = "job", conflicts_with_all = ["job", "run_json"])]
     run: Option<PathBuf>,
-    /// The job file, with --run-json.
+    /// Public key of a party: a file or its text; once for each.
+    ///
+    /// In the logged profile the first party is the trainer.
+    #[arg(long = "party", value_name = "KEY", required = true)]
+    parties: Vec<String>,
+    /// Referee's public key: a file or its text.
+    #[arg(long, value_name = "KEY")]
+    referee: String,
+    /// File for the terms.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Job file, in place of --run, together with --run-json.
     #[arg(long, requires = "run_json")]
     job: Option<PathBuf>,
     /// The run.json of a run of the job.
-    #[arg(long, requires = "job")]
+    #[arg(long, value_name = "FILE", requires = "job")]
     run_json: Option<PathBuf>,
-    /// A party's public key, a file or its text; once for each. In the logged profile the first is the trainer's.
-    #[arg(long = "party", required = true)]
-    parties: Vec<String>,
-    /// The referee's public key: a file or its text.
-    #[arg(long)]
-    referee: String,
-    /// Seconds that a step takes, for a job without a [dispute] table, which says it: a party may replay for (steps between checkpoints + 1)
-    /// x this x 4.
-    #[arg(long, value_parser = step_time)]
+    /// Seconds that a step takes.
+    ///
+    /// A job with a [dispute] table says it itself. A party may replay for (steps between checkpoints + 1) x this x 4.
+    #[arg(long, value_name = "SECONDS", value_parser = step_time, help_heading = "Clocks")]
     step_time: Option<u64>,
-    /// Seconds that a party has for all its replays, in place of --step-time; at least 1.
-    #[arg(long, value_parser = short_clock, conflicts_with = "step_time")]
+    /// Seconds that a party has for all its replays, in place of --step-time.
+    ///
+    /// The least is 1.
+    #[arg(long, value_name = "SECONDS", value_parser = short_clock, conflicts_with = "step_time", help_heading = "Clocks")]
     replay: Option<u64>,
     /// Seconds that a party has for all its other answers together, at least 5.
-    #[arg(long, value_parser = moves_clock, default_value = "600")]
+    #[arg(long, value_name = "SECONDS", value_parser = moves_clock, default_value = "600", help_heading = "Clocks")]
     moves: u64,
-    /// Seconds that each of these adds before it is made, at least 1.
-    #[arg(long, value_parser = short_clock, default_value = "10")]
+    /// Seconds that each answer adds before it is made, at least 1.
+    #[arg(long, value_name = "SECONDS", value_parser = short_clock, default_value = "10", help_heading = "Clocks")]
     increment: u64,
-    /// In the logged profile: the trainer's signed head of all records of the run, which is disputed, in place of its folder's records.
-    #[arg(long, conflicts_with = "root")]
+    /// Trainer's signed head of all records of the run, which is disputed.
+    ///
+    /// The head takes the place of the records in the run's folder.
+    #[arg(long, value_name = "FILE", conflicts_with = "root", help_heading = "Logged profile")]
     head: Option<PathBuf>,
-    /// In the logged profile: the root over all records of the run, which is disputed, in place of its folder's records.
-    #[arg(long)]
+    /// Root over all records of the run, which is disputed.
+    ///
+    /// The root takes the place of the records in the run's folder.
+    #[arg(long, value_name = "DIGEST", help_heading = "Logged profile")]
     root: Option<Digest>,
-    /// Where the terms go.
-    #[arg(long)]
-    out: PathBuf,
     #[command(flatten)]
     limits: Limits,
 }
@@ -131,17 +155,17 @@ fn milliseconds(text: &str, least: f64) -> Result<u64, String> {
     }
 }
 
-/// How long a step takes.
+/// The time of a step.
 fn step_time(text: &str) -> Result<u64, String> {
     milliseconds(text, 0.001)
 }
 
-/// The clock of moves. What is measured of hostile connections (docs/TRANSPORT.md) holds from these clocks on.
+/// The clock of moves. The measures of hostile connections (docs/TRANSPORT.md) hold from these clocks on.
 fn moves_clock(text: &str) -> Result<u64, String> {
     milliseconds(text, MOVES_MIN as f64 / 1000.0)
 }
 
-/// What a move adds, or the clock of replays.
+/// The time that a move adds, or the clock of replays.
 fn short_clock(text: &str) -> Result<u64, String> {
     milliseconds(text, INCREMENT_MIN as f64 / 1000.0)
 }
@@ -154,7 +178,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         }
         (None, Some(play)) => {
             let _watch = args.limits.watch(printer);
-            referee(printer, play)
+            args.decided.applied(referee(printer, play))
         }
         (None, None) => {
             Err(Failure::new(Exit::Usage, "the terms of a game are wanted: see tiebreak referee --help"))
@@ -177,7 +201,7 @@ fn computation(args: &New) -> Result<Run, Failure> {
     }
 }
 
-/// What the trainer of a logged run claims.
+/// The claim of a logged run's trainer.
 fn claim(args: &New, run: &Run, trainer: &PublicKey) -> Result<Option<Claim>, Failure> {
     let usage = |why: String| Failure::new(Exit::Usage, why);
     let size = u64::from(run.job().steps) + 2;
@@ -269,7 +293,7 @@ fn new(printer: Printer, args: New) -> CommandResult {
     Ok(Exit::Match)
 }
 
-/// What a game takes at most, for people.
+/// The bounds of a game, for people.
 fn bound_lines(referee: &Referee, terms: &Terms) -> Vec<String> {
     let bound = referee.bound();
     let logs = match bound.log_bytes {
@@ -395,21 +419,30 @@ fn referee(printer: Printer, args: Play) -> CommandResult {
     if !before.is_empty() {
         printer.say(format!("  goes on after {} events of {}", before.len(), path.display()));
     }
+    let rules = referee.rules();
+    let named_keys: Vec<(&str, String)> = rules
+        .parties
+        .iter()
+        .map(|key| ("--party-key", key.to_text()))
+        .chain([("--referee-key", rules.referee.to_text())])
+        .collect();
     let parties = Parties::own(referee.rules());
     parties.namesakes().into_iter().for_each(|line| printer.say(line));
     let mut troubles = BTreeMap::new();
+    let working = printer.working("waiting for the parties", None);
     let entries = play(&mut referee, journal, before, links, &private, |said| match said {
-        Said::Progress(line) => printer.say(line),
+        Said::Progress(line) => working.aside(printer, line),
         // Who asks again and again is told the same again and again.
         Said::Trouble { party, why } => {
             if troubles.insert(party, why.clone()).as_ref() != Some(&why) {
-                printer.say(format!(
-                    "party {party} ({}) is not reached, and asked again: {why}",
-                    parties.name(party)
-                ));
+                working.aside(
+                    printer,
+                    format!("party {party} ({}) is not reached, and asked again: {why}", parties.name(party)),
+                );
             }
         }
     })?;
+    drop(working);
     let result = referee.result().ok_or_else(|| Failure::new(Exit::Undecided, "the game has no result"))?;
     let events: Vec<Event> = entries.iter().filter_map(event).collect();
     let messages = events.iter().filter(|event| event.party.is_some()).count();
@@ -419,12 +452,15 @@ fn referee(printer: Printer, args: Play) -> CommandResult {
     let written = verdict_file::save_bytes(&args.out, &bytes)?;
     let exit = parties.exit(result);
     let mut lines = parties.lines(result);
+    let keys: String =
+        named_keys.iter().map(|(option, key)| format!(" {option} {}", shell::word(key))).collect();
     let size = bytes_text(bytes.len() as u64);
     lines.push(format!(
         "  {messages} answers in {}; verdict: {}, {size}",
         time_text(milliseconds),
         written.display()
     ));
+    lines.push(format!("anybody can check it: tiebreak verdict check {}{keys}", shell::path(&written)));
     printer.result(
         lines,
         &json!({
@@ -435,7 +471,7 @@ fn referee(printer: Printer, args: Play) -> CommandResult {
     Ok(exit)
 }
 
-/// What the game was told, as its verdict lists it; that it started goes without saying.
+/// An event of the game, as its verdict lists it; the start is not listed.
 fn event(entry: &Entry) -> Option<Event> {
     match entry {
         Entry::Start { .. } => None,

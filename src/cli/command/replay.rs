@@ -5,40 +5,51 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use crate::audit::plan::{Choice, plan};
-use crate::audit::{
-    Silent, audit, checks, estimated_seconds, micro_batch, replay_begins_after, worth_estimating,
-};
+use crate::audit::{audit, checks, estimated_seconds, micro_batch, replay_begins_after, worth_estimating};
+use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::limits::Limits;
 use crate::cli::view::outcome::{
-    exit, headline, outcome_exit, outcome_json, outcome_text, report_json, seconds_text,
+    ReplayBar, exit, headline, outcome_exit, outcome_json, outcome_text, report_json, seconds_text,
 };
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::job::Granularity;
+use crate::run::shell;
 
-/// Replay one step, or one micro-batch of it, and compare it with what the run commits.
+/// Replay one step, or one micro-batch of it, and compare it with the run's records.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak replay runs/shakespeare --step 120 --microbatch 0 --engine wgpu")]
+#[command(after_help = "Example:\n  tiebreak replay runs/mine --step 2 --microbatch 0")]
 pub struct Args {
+    /// Folder of the run.
     run: PathBuf,
-    #[arg(long)]
+    /// Step, from 1.
+    #[arg(long, value_name = "N")]
     step: u32,
-    /// Only the gradient of this micro-batch (from 0).
-    #[arg(long)]
+    /// Micro-batch, from 0: only its gradient is replayed.
+    #[arg(long, value_name = "N")]
     microbatch: Option<u32>,
-    /// Where data files are that the run does not hold.
-    #[arg(long)]
+    /// Folder of the data files that the run does not hold.
+    #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    #[command(flatten)]
+    engine: EngineArgs,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
-    engine: EngineArgs,
+    decided: Decided,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let decided = args.decided;
+    decided.applied(replayed(printer, args))
+}
+
+fn replayed(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
     let run = args.limits.open_with_data(&args.run, args.data.as_ref())?;
+    let working = printer.working("checking the run", None);
     let checked = checks::structure(&run, None)?;
+    drop(working);
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
     if args.step == 0 || args.step > last {
         return Err(Failure::new(Exit::Usage, format!("the head covers steps 1 to {last}")));
@@ -71,7 +82,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         return Err(Failure::new(Exit::Undecided, "that is longer than --max-time allows"));
     }
     if let Some(index) = args.microbatch {
+        let working = printer.working("replaying", seconds);
         let outcome = micro_batch(&run, engine.as_mut(), &checked, args.step, index)?;
+        drop(working);
         let text = format!("micro-batch {index} on {}: {}", engine.describe(), outcome_text(&outcome));
         printer.result(
             text,
@@ -80,10 +93,13 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         return Ok(outcome_exit(&outcome));
     }
     let limit = args.limits.time();
-    let (report, verdict) = audit(&run, engine.as_mut(), checked, begin, limit, &mut Silent)?;
+    let mut bar = ReplayBar::new(printer, &begin);
+    let (report, verdict) = audit(&run, engine.as_mut(), checked, begin, limit, &mut bar)?;
+    drop(bar);
     let mut lines = vec![headline(&report)];
     if verdict.is_some() {
-        lines.push("  tiebreak audit writes the verdict".into());
+        let (run, step) = (shell::path(&args.run), args.step);
+        lines.push(format!("  write the verdict with: tiebreak audit {run} --steps {step}..{step}"));
     }
     printer.result(lines, &report_json(&report));
     Ok(exit(&report))

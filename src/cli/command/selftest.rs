@@ -22,27 +22,45 @@ use crate::run::RunError;
 use crate::run::disk::Disk;
 use crate::train::hostile;
 
-/// Check this machine: an engine against the scalar reference, and with --exhaustive every function of one number over all
-/// 2^32 inputs.
+/// Check an engine of this machine against the scalar reference.
+///
+/// With --exhaustive the command checks every function of one number over all 2^32 inputs. The CPU engine takes minutes for it, a software
+/// adapter up to hours.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  tiebreak selftest --engine wgpu --adapter llvmpipe\n  \
-tiebreak selftest --exhaustive   (the CPU engine: minutes)\n  \
-tiebreak selftest --exhaustive --engine wgpu --function exp   (up to hours on a software adapter)\n  \
-tiebreak selftest --exhaustive --engine wgpu --function exp --from 3fc00000   (goes on where that stood)\n  \
-tiebreak selftest --hostile cases   (a folder of runs that an auditor has to judge)")]
+#[command(
+    after_help = "Example: tiebreak selftest --engine wgpu --adapter llvmpipe",
+    after_long_help = "Examples:
+  tiebreak selftest --engine cpu
+  tiebreak selftest --engine wgpu --adapter llvmpipe
+  tiebreak selftest --exhaustive --function exp
+  tiebreak selftest --exhaustive --function exp --from ffff0000   # goes on where the check stood
+  tiebreak selftest --hostile cases   # a folder of runs that an auditor has to judge"
+)]
 pub struct Args {
-    /// Every input of exp, log, tanh, erf, sqrt and each other instruction on one number, on the engine against the scalar reference.
+    /// Check every input of each function on one number.
+    ///
+    /// The functions are exp, log, tanh, erf, sqrt and each other instruction on one number.
     #[arg(long)]
     exhaustive: bool,
-    /// With --exhaustive, this function alone.
-    #[arg(long, value_name = "NAME", requires = "exhaustive", value_parser = PossibleValuesParser::new(UNARY.iter().map(|(name, _)| *name)))]
+    /// With --exhaustive: check this function alone.
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "exhaustive",
+        hide_possible_values = true,
+        value_parser = PossibleValuesParser::new(UNARY.iter().map(|(name, _)| *name))
+    )]
     function: Option<String>,
-    /// Begin with this input, a pattern of 32 bits in hexadecimal: where an earlier check of the function stood.
+    /// With --function: begin with this input, eight hexadecimal digits.
+    ///
+    /// An earlier check of the function says at which input it stood.
     #[arg(long, value_name = "PATTERN", requires = "function", value_parser = pattern)]
     from: Option<u32>,
-    /// Write runs of cheats, rewritten histories and damaged files to this new folder, with the exit code of each in `cases.json`: for whoever
+    /// Write runs of cheats, and damaged ones, to this new folder.
+    ///
+    /// The folder gets cheats, rewritten histories and damaged files, and the exit code of each in `cases.json`. They are for whoever
     /// writes or packages another auditor.
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["exhaustive", "EngineArgs"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["exhaustive", "EngineArgs"])]
     hostile: Option<PathBuf>,
     #[command(flatten)]
     engine: EngineArgs,
@@ -62,8 +80,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         args.engine.check()?;
         return exhaustive(printer, &args.engine, args.function.as_deref(), args.from.unwrap_or(0));
     }
+    let opening = printer.working("opening the engine", None);
     let mut engine = open_exact(&args.engine)?;
+    drop(opening);
+    let working = printer.working("comparing every operator with the scalar reference", None);
     let (have, want) = (fingerprint(engine.as_mut())?, fingerprint(&mut Reference)?);
+    drop(working);
     let same = have == want;
     let text = format!(
         "{}: {}",
@@ -100,7 +122,7 @@ fn hostile(printer: Printer, folder: &Path) -> CommandResult {
 /// Inputs of one stretch of the exhaustive check.
 const STRETCH: u64 = 1 << 22;
 
-/// How an engine computes an instruction over all inputs, or those from one on.
+/// The results of an engine for an instruction over all inputs, or those from one on.
 #[derive(serde::Serialize)]
 struct Row {
     function: &'static str,

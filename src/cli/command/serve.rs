@@ -22,68 +22,95 @@ use crate::party::{Gatherer, Gathering, Party, challenger};
 use crate::run::disk::Disk;
 use crate::run::{Folder, RunError};
 
-/// Answer as a party of a dispute game, over HTTP or in a folder that the referee writes to.
+/// Answer as a party of a dispute game, over HTTP or in a folder.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example: tiebreak serve runs/mine --key me.key --terms terms.json --referee-key referee.pub --listen 127.0.0.1:8700\n\
-Without a network: tiebreak serve runs/mine --key me.key --terms terms.json --referee-key referee.pub --files questions\n\
-A challenger of the logged profile: tiebreak serve --challenge runs/mine --data data --key me.key --terms terms.json --referee-key referee.pub\n\
-HTTP is without TLS. Questions and answers are signed, so nobody can change them; who is not to read them either needs a reverse proxy\n\
-(nginx, Caddy) in front of this address. Ctrl-C or SIGTERM ends it. Started again, it gives the same answers."
+    after_help = "Example: tiebreak serve runs/mine --key alice.key --terms terms.json --referee-key referee.key.pub",
+    after_long_help = "HTTP is without TLS. Questions and answers are signed, so nobody can change them. To keep others from reading them, put \
+a reverse proxy (nginx, Caddy) in front of this address. Ctrl-C or SIGTERM ends the command. Started again, it gives the same answers.\n\n\
+Examples:
+  tiebreak serve runs/mine --key alice.key --terms terms.json --referee-key referee.key.pub --listen 127.0.0.1:8700
+  tiebreak serve runs/mine --key alice.key --terms terms.json --referee-key referee.key.pub --files questions
+  tiebreak serve --challenge runs/check --data data --key bob.key --terms terms.json --referee-key referee.key.pub"
 )]
 pub struct Args {
-    /// The run that you answer from; with --challenge the trainer's.
+    /// Run that you answer from; with --challenge the trainer's run.
     #[arg(required_unless_present = "challenge")]
     run: Option<PathBuf>,
-    /// Your private key, one of those that the terms name.
-    #[arg(long)]
+    /// Party's private key, one of those that the terms name.
+    #[arg(long, value_name = "KEY")]
     key: PathBuf,
-    /// The terms of the game.
-    #[arg(long)]
+    /// Terms of the game.
+    #[arg(long, value_name = "FILE")]
     terms: PathBuf,
-    /// The referee's public key: a file or its text. Nobody else is answered.
-    #[arg(long)]
+    /// Referee's public key: a file or its text. Nobody else is answered.
+    #[arg(long, value_name = "KEY")]
     referee_key: String,
-    /// In the logged profile: RUN is the trainer's, which you challenge. It is replayed under its rounding logs into this folder first, and what
-    /// came out is what you answer by. A replay that was interrupted goes on. Without RUN the trainer supplies the logs through the game; say with
-    /// --data where the job's data files are.
-    #[arg(long, value_name = "FOLDER")]
-    challenge: Option<PathBuf>,
-    /// Where to listen; by default 127.0.0.1:8700, and nowhere with --files. Port 0 takes a free one.
-    #[arg(long)]
+    /// Address to listen at; by default 127.0.0.1:8700, and none with --files.
+    ///
+    /// Port 0 takes a free one.
+    #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// Answer the questions in this folder.
-    #[arg(long)]
+    /// Folder in which the command answers questions.
+    #[arg(long, value_name = "DIR")]
     files: Option<PathBuf>,
-    /// The journal of your answers, which are on disk before they are sent: the same question is given the same answer. By default
-    /// TERMS.party-N.answers, where N is your place in the terms.
-    #[arg(long)]
+    /// Journal of your answers; by default TERMS.party-N.answers.
+    ///
+    /// N is your place in the terms. Answers are on disk before they are sent, so the same question gets the same answer.
+    #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
-    /// Connections at a time, half of them from one address, that are not known to be the referee's: a new one ends the oldest.
-    #[arg(long, default_value_t = ServerLimits::default().connections, value_parser = clap::value_parser!(u32).range(2..=4096))]
-    connections: u32,
-    /// Requests a second of one address without the referee's pass, and ten times as many of all addresses; more get status 429.
-    #[arg(long, default_value_t = ServerLimits::default().requests_per_second, value_parser = clap::value_parser!(u32).range(1..))]
-    requests_per_second: u32,
-    /// How lines of the log on stderr are written.
-    #[arg(long, value_enum, default_value_t)]
-    log_format: LogFormat,
-    /// Where data files are that the run does not hold.
-    #[arg(long)]
+    /// Folder of the data files that the run does not hold.
+    #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Of a challenger without the trainer's folder: the files of weights that the disputed run begins from, in the job's order.
-    #[arg(long, conflicts_with = "run")]
+    /// In the logged profile: challenge the trainer's run, replayed into this folder.
+    ///
+    /// RUN is the trainer's then. The command replays it under its rounding logs into the folder first, and answers by the result. A
+    /// replay that was interrupted goes on. Without RUN the trainer supplies the logs through the game; name the folder of the job's data
+    /// files with --data.
+    #[arg(long, value_name = "DIR", help_heading = "Challengers (logged profile)")]
+    challenge: Option<PathBuf>,
+    /// Weights that the disputed run begins from: one file each, in the job's order.
+    ///
+    /// The option is for a challenger without the trainer's folder.
+    #[arg(long, value_name = "FILE", conflicts_with = "run", help_heading = "Challengers (logged profile)")]
     weights: Vec<PathBuf>,
-    /// Of a challenger without the trainer's folder: the run that the disputed one goes on from, the trainer's or as the challenger replayed it.
-    #[arg(long, value_name = "FOLDER", conflicts_with = "run")]
+    /// Run that the disputed one goes on from.
+    ///
+    /// The option is for a challenger without the trainer's folder. The run is the trainer's, or as the challenger replayed it.
+    #[arg(long, value_name = "RUN", conflicts_with = "run", help_heading = "Challengers (logged profile)")]
     earlier_run: Option<PathBuf>,
-    #[command(flatten)]
-    limits: Limits,
+    /// Most connections at a time that are not known to be the referee's.
+    ///
+    /// Half of them may come from one address. A new one ends the oldest.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = ServerLimits::default().connections,
+        value_parser = clap::value_parser!(u32).range(2..=4096),
+        hide_short_help = true
+    )]
+    connections: u32,
+    /// Most requests a second of one address without the referee's pass.
+    ///
+    /// All addresses together have ten times as many. More requests get status 429.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = ServerLimits::default().requests_per_second,
+        value_parser = clap::value_parser!(u32).range(1..),
+        hide_short_help = true
+    )]
+    requests_per_second: u32,
+    /// Form of the log's lines on stderr.
+    #[arg(long, value_enum, default_value_t, hide_short_help = true)]
+    log_format: LogFormat,
     #[command(flatten)]
     engine: EngineArgs,
+    #[command(flatten)]
+    limits: Limits,
 }
 
-/// How a log is written.
+/// The form of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
     /// Lines for people.
@@ -103,7 +130,8 @@ fn log(format: LogFormat) {
     };
 }
 
-/// What answers: a run, or a challenger of the logged profile, who replays the trainer's folder now, or gets its logs through the game.
+/// The answering side: a run, or a challenger of the logged profile, who replays the trainer's folder now, or gets its logs through
+/// the game.
 fn responder(
     printer: Printer,
     args: &Args,

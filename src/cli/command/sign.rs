@@ -11,17 +11,20 @@ use crate::cli::args::limits::Limits;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use crate::commit::cosignature::{cosigned, cosigned_at, utc};
 use crate::commit::tree_head::NOTE_MAX;
-use crate::run::RunError;
 use crate::run::disk::Disk;
+use crate::run::{RunError, shell};
 
-/// Sign a finished run that was trained without --key. The signature says when it was made, and that is later than the run.
+/// Sign a finished run that was trained without --key.
+///
+/// The signature says when it was made, and that is later than the run. A run that names its key from the beginning binds the trainer to
+/// one history; a run that is signed later never will. Others see who vouches for it, and since when.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak sign runs/shakespeare --key trainer.key\n\
-A run that names its key from the beginning binds the trainer to one history; this one never will. Others see who vouches for it, and since when.")]
+#[command(after_help = "Example:\n  tiebreak sign runs/unsigned --key trainer.key")]
 pub struct Args {
+    /// Folder of the run.
     run: PathBuf,
-    /// The private key.
-    #[arg(long)]
+    /// Private key that signs.
+    #[arg(long, value_name = "KEY")]
     key: PathBuf,
     #[command(flatten)]
     limits: Limits,
@@ -35,7 +38,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if run.file.trainer_key.is_some() {
         return refused("the run names its trainer's key, which signed every head while it was trained");
     }
+    let working = printer.working("checking the run", None);
     let checked = checks::always(&run, None)?;
+    drop(working);
     if let Some(found) = &checked.inconsistent {
         return Err(Failure::new(Exit::Diverges, format!("step {}: {}", found.step, found.what)));
     }
@@ -55,8 +60,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let absolute = std::path::absolute(&path).map_err(RunError::io(&path))?;
     Disk::default().replace(&absolute, note.as_bytes())?;
     let name = private.public().name().to_string();
+    let option = key::trainer_option(Some(&args.key), Some(&private.public().to_text()));
     printer.result(
-        format!("run {}: signed by {name} at {}, after it was trained", run.id, utc(now)),
+        vec![
+            format!("run {}: signed by {name} at {}, after it was trained", run.id, utc(now)),
+            format!("check it with: tiebreak verify {}{option}", shell::path(&args.run)),
+        ],
         &json!({ "run": run.id, "signer": private.public().to_text(), "time": now, "head_size": checked.head.size }),
     );
     Ok(Exit::Match)

@@ -7,39 +7,62 @@ use serde_json::json;
 use crate::audit::attachments::{Attachments, Damaged, attachments};
 use crate::audit::checks;
 use crate::audit::ground::Ground;
+use crate::cli::args::decided::Decided;
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use crate::run::shell;
 
-/// Check a run's structure, hashes and signature, in seconds, without replaying anything.
+/// Check a run's structure, hashes and signature in seconds, without a replay.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak verify runs/shakespeare --trainer-key trainer.key.pub")]
+#[command(after_help = "Example:\n  tiebreak verify runs/mine --trainer-key trainer.key.pub")]
 pub struct Args {
+    /// Folder of the run.
     run: PathBuf,
-    /// The trainer's public key: a file or its text. Without it nobody knows who signed.
-    #[arg(long)]
+    /// Trainer's public key: a file or its text.
+    ///
+    /// Without the key nobody knows who signed.
+    #[arg(long, value_name = "KEY")]
     trainer_key: Option<String>,
-    /// Check what the head covers and nothing more: of a run that is still trained, or whose released model you do not have.
+    /// Check the records that the head covers, and nothing more.
+    ///
+    /// The option is for a run that is still trained, or whose released model you do not have.
     #[arg(long)]
     prefix: bool,
     #[command(flatten)]
     expect: Expectations,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    decided: Decided,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let decided = args.decided;
+    decided.applied(verified(printer, args))
+}
+
+/// The command that replays the run.
+fn audit_command(args: &Args) -> String {
+    let key = args.trainer_key.iter().map(|key| format!(" --trainer-key {}", shell::word(key)));
+    let prefix = if args.prefix { " --prefix" } else { "" };
+    format!("audit it with: tiebreak audit {}{}{prefix}", shell::path(&args.run), key.collect::<String>())
+}
+
+fn verified(printer: Printer, args: Args) -> CommandResult {
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
     let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
     let expected = args.expect.check(&run)?;
+    let working = printer.working("checking the run", None);
     let mut checked = checks::always(&run, public.as_ref())?;
     expected.note(&mut checked);
     let beside = match checked.inconsistent {
         None => attachments(&run, &checked),
         Some(_) => Attachments::default(), // what comes after a contradiction is not looked at
     };
+    drop(working);
     checked.passed.extend(beside.passed);
     checked.not_checked.extend(beside.missing);
     if args.prefix {
@@ -59,6 +82,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let all: Vec<Damaged> = all.map(|error| Damaged::of(&run, error)).collect();
     let incomplete = checked.undecided();
     lines.extend(incomplete.iter().map(|why| format!("INCOMPLETE: {why}")));
+    lines.push(audit_command(&args));
     let kind =
         checked.inconsistent.as_ref().map(|found| &found.what).or(incomplete.as_ref()).map(Ground::kind);
     let wrong = checked.inconsistent.as_ref().map(|found| format!("step {}: {}", found.step, found.what));

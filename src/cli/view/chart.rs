@@ -12,23 +12,23 @@ const POINTS_MAX: usize = 1500;
 
 /// A curve.
 pub struct Curve {
-    /// What the legend calls it.
+    /// The name in the legend.
     pub name: String,
     /// (x, y), by ascending x. Points that are not finite are gaps.
     pub points: Vec<(f64, f64)>,
     /// The number of its colour; curves of one run share it.
     pub colour: usize,
-    /// Whether it is drawn as dashes between dots.
+    /// True if it is drawn as dashes between dots.
     pub dashed: bool,
 }
 
 /// A picture of curves.
 pub struct Chart<'a> {
-    /// What stands above it.
+    /// The title above it.
     pub title: &'a str,
-    /// What x is, with its unit.
+    /// The meaning of x, with its unit.
     pub x: &'a str,
-    /// What y is.
+    /// The meaning of y.
     pub y: &'a str,
     /// The curves.
     pub curves: Vec<Curve>,

@@ -1,4 +1,4 @@
-//! What people see of a job's data files before a run begins: how far the look at them is, and which of them the run copies.
+//! The look at a job's data files before a run begins: how far it is, and which of them the run copies.
 
 use crate::cli::view::report::{Printer, ProgressBar, bytes_text};
 

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-/// Whether a terminal obeys a character rather than showing it: control characters (C0, DEL, C1), line and paragraph separators, and those that change the
+/// True if a terminal obeys a character rather than showing it: control characters (C0, DEL, C1), line and paragraph separators, and those that change the
 /// direction of writing (Unicode's `Bidi_Control`).
 fn is_obeyed(c: char) -> bool {
     let direction =
@@ -88,7 +88,7 @@ impl From<Vec<String>> for Lines {
 pub struct Characters(Vec<u8>);
 
 impl Characters {
-    /// What can be shown of the text after one more byte, as [`prose`].
+    /// The part of the text that can be shown after one more byte, as [`prose`].
     pub fn push(&mut self, byte: u8) -> String {
         self.0.push(byte);
         match std::str::from_utf8(&self.0) {
@@ -97,7 +97,7 @@ impl Characters {
         }
     }
 
-    /// What is left at the end.
+    /// The rest at the end.
     pub fn rest(&mut self) -> String {
         let text = String::from_utf8_lossy(&self.0).into_owned();
         self.0.clear();

@@ -1,9 +1,12 @@
-//! What people see: all output, pages and pictures, and what several commands say alike. Nothing here imports an argument or a command.
+//! The output that people see: all text, pages and pictures, and the lines that several commands share. Nothing here imports an argument or a command.
 
 pub mod chart;
+pub mod color;
 pub mod data;
 pub mod escape;
 pub mod outcome;
+pub mod overview;
 pub mod page;
 pub mod parties;
 pub mod report;
+pub mod version;

@@ -1,9 +1,33 @@
-//! What is said of a replay, whichever command asks for it: what it costs, and how it ended, in words and as an exit code.
+//! The costs of a replay and its end, in words and as an exit code, whichever command asks for it.
 
 use serde_json::{Value, json};
 
-use crate::audit::{Outcome, Report};
-use crate::cli::view::report::Exit;
+use crate::audit::plan::ReplayPlan;
+use crate::audit::{Outcome, Progress, Report};
+use crate::cli::view::report::{Exit, Printer, ProgressBar};
+
+/// A progress bar of a replay, which goes away when it is dropped.
+pub struct ReplayBar(ProgressBar);
+
+impl ReplayBar {
+    /// A bar over the steps of a plan.
+    pub fn new(printer: Printer, plan: &ReplayPlan) -> ReplayBar {
+        ReplayBar(printer.bar(plan.steps(), "steps"))
+    }
+}
+
+impl Progress for ReplayBar {
+    fn step(&mut self, step: u32, done: u64, _: u64) {
+        self.0.set_position(done);
+        self.0.set_message(format!("step {step}"));
+    }
+}
+
+impl Drop for ReplayBar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
 
 /// Seconds behind the memory that a plan needs, if they were estimated.
 pub fn seconds_text(seconds: Option<f64>) -> String {
@@ -42,7 +66,7 @@ pub fn outcome_exit(outcome: &Outcome) -> Exit {
     }
 }
 
-/// How an audit ended, in a line.
+/// The end of an audit, in a line.
 pub fn headline(report: &Report) -> String {
     match &report.outcome {
         Outcome::Matches if report.is_complete() => {
@@ -68,7 +92,7 @@ pub fn headline(report: &Report) -> String {
     }
 }
 
-/// How an audit, or a replay of a part of a step, ended.
+/// The end of an audit, or of a replay of a part of a step.
 pub fn outcome_text(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Matches => "MATCHES".into(),

@@ -18,13 +18,13 @@ pub struct Parties {
 }
 
 impl Parties {
-    /// Those of a game whose terms are one's own.
+    /// The parties of a game whose terms are one's own.
     pub fn own(rules: &Rules) -> Parties {
         let keys = rules.parties.clone();
         Parties { known: vec![true; keys.len()], keys, referee: rules.referee.clone(), referee_known: true }
     }
 
-    /// Those of a game that somebody else tells of: nobody is known yet.
+    /// The parties of a game that somebody else tells of: nobody is known yet.
     pub fn told(rules: &Rules) -> Parties {
         let mut parties = Parties::own(rules);
         parties.known.fill(false);
@@ -99,12 +99,12 @@ impl Parties {
         self.known.get(party) == Some(&true)
     }
 
-    /// Whether a loss says something of somebody known: a conviction follows from what the party signed, a forfeit from the word of a known referee.
+    /// True if a loss says something of somebody known: a conviction follows from what the party signed, a forfeit from the word of a known referee.
     pub fn counts(&self, loss: &Loss) -> bool {
         self.is_known(loss.party) && (loss.reason.convicts() || self.referee_known)
     }
 
-    /// Whether somebody known is convicted.
+    /// True if somebody known is convicted.
     pub fn convicts(&self, result: &GameResult) -> bool {
         result.losses().any(|loss| loss.reason.convicts() && self.is_known(loss.party))
     }

@@ -1,14 +1,18 @@
-//! What all commands share: exit codes, errors, where output goes. All that is printed is foreign text or may quote some, and is escaped ([`escape`]).
+//! The common part of all commands: exit codes, errors, and the one door of output. Printed text is foreign or may quote foreign text, so
+//! all of it is escaped ([`escape`]).
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use clap::ColorChoice;
 use indicatif::{HumanDuration, ProgressDrawTarget, ProgressStyle};
 
-use crate::cli::view::escape;
 use crate::cli::view::escape::Lines;
+use crate::cli::view::{color, escape};
 
 use crate::audit::AuditError;
 use crate::commit::Malformed;
@@ -19,7 +23,7 @@ use crate::step::StepError;
 use crate::train::TrainError;
 use crate::train::ranks::RankError;
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// The command did its work, and found nothing to object to.
@@ -137,29 +141,34 @@ fn note(written: io::Result<()>) {
     }
 }
 
-/// Where output goes. All of it is escaped ([`escape`]).
+/// The one door of all output, which is escaped ([`escape`]).
 #[derive(Clone, Copy)]
 pub struct Printer {
-    /// Whether results go to stdout as JSON, and errors to stderr.
+    /// True if results go to stdout as JSON, and errors to stderr.
     pub json: bool,
+    /// True if only the line with the result is printed, and no progress.
     pub quiet: bool,
+    /// Colour of outcome words.
+    pub color: ColorChoice,
 }
 
 impl Printer {
     /// Lines for people, on stderr; silent with --json or --quiet.
     pub fn say(&self, lines: impl Into<Lines>) {
         if !self.json && !self.quiet {
-            let _ = writeln!(io::stderr(), "{}", lines.into().text());
+            let _ = writeln!(io::stderr(), "{}", self.on_stderr(lines.into().text()));
         }
     }
 
-    /// What came of the command, on stdout: lines for people, or JSON for scripts. The first line says it; --quiet prints no other.
+    /// Prints the result of the command on stdout: lines for people, or JSON for scripts. The first line says it; --quiet prints no other.
     pub fn result(&self, lines: impl Into<Lines>, json: &impl serde::Serialize) {
         let lines = lines.into();
-        self.write(if self.quiet { lines.first().to_string() } else { lines.text() }, json);
+        let text = if self.quiet { lines.first().to_string() } else { lines.text() };
+        let painted = color::is_wanted(self.color, io::stdout().is_terminal());
+        self.write(if painted { color::painted(&text) } else { text }, json);
     }
 
-    /// What the command was called for, on stdout: a text that --quiet leaves whole, or JSON.
+    /// Prints the document that the command was called for on stdout: a text that --quiet leaves whole, or JSON.
     pub fn document(&self, lines: impl Into<Lines>, json: &impl serde::Serialize) {
         self.write(lines.into().text(), json);
     }
@@ -204,9 +213,14 @@ impl Printer {
         self.error(what, &serde_json::json!({ "problem": what }));
     }
 
+    /// A text for stderr, with colour if it is wanted there.
+    fn on_stderr(&self, text: String) -> String {
+        if color::is_wanted(self.color, io::stderr().is_terminal()) { color::painted(&text) } else { text }
+    }
+
     fn error(&self, message: &str, json: &serde_json::Value) {
         let text = match self.json {
-            false => format!("error: {}", escape::one_line(message)),
+            false => self.on_stderr(format!("error: {}", escape::one_line(message))),
             true => escape::json(&json.to_string()).into_owned(),
         };
         let _ = writeln!(io::stderr(), "{text}");
@@ -220,9 +234,39 @@ impl Printer {
         let bar = indicatif::ProgressBar::with_draw_target(Some(len), target);
         ProgressBar::new(bar, unit, (!silent && !is_terminal).then_some(*self))
     }
+
+    /// Says that work goes on whose steps nobody counts, from two seconds on and until it is dropped: the time so far, and the time left
+    /// if `seconds` estimates the whole. Nothing with --json or --quiet.
+    pub fn working(&self, what: &str, seconds: Option<f64>) -> Working {
+        if self.json || self.quiet {
+            return Working::silent();
+        }
+        let (printer, what) = (*self, what.to_string());
+        match io::stderr().is_terminal() {
+            true => {
+                let bar = indicatif::ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+                if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
+                    bar.set_style(style);
+                }
+                let shown = bar.clone();
+                let say = move |line: String| {
+                    shown.set_message(line);
+                    shown.tick();
+                };
+                Working::new(bar, what, seconds, [SLOW, Duration::from_millis(200)], say)
+            }
+            false => {
+                let hidden = indicatif::ProgressBar::hidden();
+                Working::new(hidden, what, seconds, [SLOW, LINE_EVERY], move |line| printer.say(line))
+            }
+        }
+    }
 }
 
-/// How often a line says how far it is where there is no terminal.
+/// The time after which work without a bar says that it goes on.
+const SLOW: Duration = Duration::from_secs(2);
+
+/// The time between two lines of progress where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// A progress bar of one line, whatever the terminal's width: what does not fit is cut off.
@@ -230,10 +274,10 @@ pub struct ProgressBar {
     bar: indicatif::ProgressBar,
     unit: &'static str,
     begin: Cell<Instant>,
-    /// Who prints lines in place of a bar, if anybody, and when the last one was.
+    /// The printer of lines in place of a bar, if there is one, and the time of the last line.
     lines: Option<Printer>,
     last_line: Cell<Instant>,
-    /// What was done before the bar began, which says nothing about its speed.
+    /// The work before the bar began, which says nothing about its speed.
     before: Cell<u64>,
 }
 
@@ -248,7 +292,7 @@ impl ProgressBar {
         ProgressBar { bar, unit, begin: now(), lines, last_line: now(), before: Cell::new(0) }
     }
 
-    /// What was done before: a bar that goes on there shows it at once, and counts its speed from there and from now.
+    /// Begins behind work that was done before: the bar shows it at once, and counts its speed from there and from now.
     pub fn begin_at(&self, before: u64) {
         self.before.set(before);
         self.begin.set(Instant::now());
@@ -256,12 +300,12 @@ impl ProgressBar {
         self.bar.set_position(before);
     }
 
-    /// How much there is to do, where that is known only later.
+    /// Sets the amount of work, where that is known only later.
     pub fn set_length(&self, len: u64) {
         self.bar.set_length(len);
     }
 
-    /// How much is done.
+    /// Sets the amount of work that is done.
     pub fn set_position(&self, done: u64) {
         self.bar.set_position(done);
     }
@@ -290,7 +334,62 @@ impl ProgressBar {
     }
 }
 
-/// How fast it goes and how long it will take, in words; nothing where nothing is done yet.
+/// Work that goes on, and says so until this is dropped.
+pub struct Working {
+    bar: indicatif::ProgressBar,
+    running: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+impl Working {
+    fn silent() -> Working {
+        Working { bar: indicatif::ProgressBar::hidden(), running: None }
+    }
+
+    /// Says it after the first time, and each time that the second one has passed.
+    fn new(
+        bar: indicatif::ProgressBar,
+        what: String,
+        seconds: Option<f64>,
+        [first, every]: [Duration; 2],
+        say: impl Fn(String) + Send + 'static,
+    ) -> Working {
+        let (held, dropped) = channel::<()>();
+        let begin = Instant::now();
+        let thread = thread::spawn(move || {
+            let mut pause = first;
+            while dropped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                say(working_text(&what, begin.elapsed(), seconds));
+                pause = every;
+            }
+        });
+        Working { bar, running: Some((held, thread)) }
+    }
+
+    /// Says a line above, while the work goes on.
+    pub fn aside(&self, printer: Printer, line: impl Into<Lines>) {
+        self.bar.suspend(|| printer.say(line));
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        if let Some((held, thread)) = self.running.take() {
+            drop(held);
+            let _ = thread.join();
+        }
+        self.bar.finish_and_clear();
+    }
+}
+
+/// The time so far, in words, and the time left if that was estimated.
+fn working_text(what: &str, elapsed: Duration, seconds: Option<f64>) -> String {
+    let left = seconds
+        .map(|seconds| Duration::from_secs_f64((seconds - elapsed.as_secs_f64()).clamp(0.0, 1e9).round()));
+    let left = left.map_or(String::new(), |left| format!(", about {:#} left", HumanDuration(left)));
+    format!("{} ... {} s{left}", escape::one_line(what), elapsed.as_secs())
+}
+
+/// The speed and the time left, in words; nothing where nothing is done yet.
 fn speed(done: u64, left: u64, elapsed: Duration) -> String {
     let each_second = done as f64 / elapsed.as_secs_f64();
     if done == 0 || !each_second.is_finite() {
@@ -313,12 +412,33 @@ mod tests {
     /// A run of 1500 steps that is resumed at 1424 and takes 17 steps a second.
     #[test]
     fn steps_before_a_resume_count_for_no_speed() {
-        let bar = Printer { json: true, quiet: true }.bar(1500, "steps");
+        let bar = Printer { json: true, quiet: true, color: ColorChoice::Never }.bar(1500, "steps");
         bar.begin_at(1424);
         bar.set_position(1441);
         assert_eq!(speed(1441 - bar.before.get(), 59, Duration::from_secs(1)), "17.0/s  3s left  ");
         assert_eq!(speed(0, 59, Duration::from_secs(1)), "");
         bar.set_message("a\u{1b}");
         assert!(!bar.bar.message().contains('\u{1b}'), "{}", bar.bar.message());
+    }
+
+    #[test]
+    fn work_says_that_it_goes_on_until_it_is_dropped() {
+        let (say, said) = channel();
+        let times = [Duration::from_millis(5); 2];
+        let hidden = indicatif::ProgressBar::hidden();
+        let working = Working::new(hidden, "checking".into(), Some(40.0), times, move |line| {
+            let _ = say.send(line);
+        });
+        for _ in 0..3 {
+            assert_eq!(
+                said.recv_timeout(Duration::from_secs(30)).unwrap(),
+                "checking ... 0 s, about 40s left"
+            );
+        }
+        drop(working);
+        while said.try_recv().is_ok() {}
+        assert_eq!(said.recv(), Err(std::sync::mpsc::RecvError), "the thread has ended");
+        assert_eq!(working_text("a\u{1b}", Duration::from_secs(7), None), "a\\u{1b} ... 7 s");
+        assert_eq!(working_text("b", Duration::from_secs(7), Some(1.0)), "b ... 7 s, about 0s left");
     }
 }

@@ -16,7 +16,8 @@ use tiebreak_record::job::initial::InitialOrigin;
 pub const TERMS_MAX: u64 = 1 << 28;
 /// The most parties of a game.
 pub(crate) const PARTIES_MAX: usize = 64;
-const FORMAT: u32 = 2;
+/// The version of terms, and so of a game's messages.
+pub const FORMAT: u32 = 2;
 
 /// The shortest clock of moves, in milliseconds, that an honest party plays with: what a network needs to recover from a flood.
 pub const MOVES_MIN: u64 = 5_000;

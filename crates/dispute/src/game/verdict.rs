@@ -16,7 +16,8 @@ use tiebreak_record::commit::proven::Base64;
 
 /// The most bytes of a file.
 pub const GAME_VERDICT_MAX: u64 = 2 * TERMS_MAX;
-const FORMAT: u32 = 1;
+/// The version of these files.
+pub const FORMAT: u32 = 1;
 
 /// Something that happened in a game.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -51,8 +51,8 @@ impl Default for ServerLimits {
     }
 }
 
-/// Where questions are answered.
-const ANSWER: &str = "/v1/answer";
+/// The path at which questions are answered, with the version of the exchange.
+pub const ANSWER: &str = "/v1/answer";
 /// How long a client may take to read its answer.
 const WRITE: Duration = Duration::from_secs(30);
 /// How long requests may go on when the server ends.

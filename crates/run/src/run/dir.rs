@@ -27,6 +27,9 @@ use tiebreak_record::job::manifest::{self, FileManifest, GroupTree, files_root};
 use tiebreak_record::job::{JOB_MAX, Job};
 use tiebreak_record::rounding::log::{Log, bytes_max, parts};
 
+/// The version of runs on disk, as docs/RUN-FORMAT.md has it. No file says it: the contract's name does.
+pub const RUN_FORMAT: u32 = 2;
+
 /// The most bytes of `run.json`.
 pub const RUN_JSON_MAX: u64 = 1 << 28;
 /// The most unexpected files that are listed.

@@ -1,5 +1,6 @@
 //! `tiebreak adapters`: the engines and GPUs of a machine, what proves that they compute the contract's bits, and how fast they are.
 
+pub mod doctor;
 mod speed;
 
 use std::time::Instant;
@@ -16,36 +17,40 @@ use speed::Speed;
 
 /// List the engines and adapters here; test and measure them on request.
 ///
-/// The test takes a digest over every operator of small training steps with ordinary and extreme inputs: the fingerprint. Every right engine has the one
-/// that this version expects, on every machine. What --test and --bench print can be pasted into a report: docs/PORTABILITY.md collects them.
+/// The test takes a digest over every operator of small training steps with ordinary and extreme inputs: the fingerprint. Every right engine
+/// has the one that this version expects, on every machine. The output of --test and --bench can be pasted into a report:
+/// docs/PORTABILITY.md collects them.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  tiebreak adapters\n  tiebreak adapters --test --bench\n  \
-tiebreak adapters --test --adapter llvmpipe --json")]
+#[command(after_help = "Examples:
+  tiebreak adapters
+  tiebreak adapters --adapter reference --test --bench")]
 pub struct Args {
     /// Take each one's fingerprint, and compare it with this version's.
     #[arg(long)]
     test: bool,
-    /// Measure each one: a product of two square matrices of two digits, and a training step of a GPT with 1.06 million parameters on 1024 tokens. A slow one
-    /// gets smaller matrices and 128 tokens, so that this takes less than a minute.
+    /// Measure each one: a product, and a training step.
+    ///
+    /// The product is of two square matrices of two digits. The step is of a GPT with 1.06 million parameters on 1024 tokens. A slow engine
+    /// gets smaller matrices and 128 tokens, so that the measurement takes less than a minute.
     #[arg(long)]
     bench: bool,
-    /// Only those whose name contains this.
-    #[arg(long)]
+    /// List those alone whose name contains this text.
+    #[arg(long, value_name = "NAME")]
     adapter: Option<String>,
 }
 
-/// How an engine is opened.
+/// A function that opens an engine.
 type Open = Box<dyn Fn() -> Result<Box<dyn Engine>, EngineError>>;
 
 /// An engine of this machine.
 struct Openable {
     row: Row,
-    /// Whether opening it compares its fingerprint with the scalar reference's.
+    /// True if opening it compares its fingerprint with the scalar reference's.
     tested: bool,
     open: Open,
 }
 
-/// What is known of an engine.
+/// The facts about an engine.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Row {
     /// reference, cpu, wgpu or cuda.
@@ -58,7 +63,7 @@ struct Row {
     kind: Option<&'static str>,
     /// The digest over every operator; absent where it was not tested.
     fingerprint: Option<String>,
-    /// Whether it is this version's.
+    /// True if the fingerprint is this version's.
     matches: Option<bool>,
     /// Seconds to open and test it.
     seconds: Option<f64>,
@@ -68,7 +73,7 @@ struct Row {
     error: Option<String>,
 }
 
-/// What the command prints.
+/// The output of the command.
 #[derive(Serialize)]
 struct Report {
     version: &'static str,
@@ -125,6 +130,7 @@ fn candidates() -> Vec<Openable> {
 fn probed(printer: Printer, args: &Args, candidate: Openable) -> Row {
     let Openable { mut row, tested, open } = candidate;
     printer.say(format!("{} {} ...", if args.test { "testing" } else { "measuring" }, row.name));
+    let working = printer.working("at work on it", None);
     let begin = Instant::now();
     let tried = open().and_then(|mut engine| {
         row.name = engine.describe();
@@ -141,6 +147,7 @@ fn probed(printer: Printer, args: &Args, candidate: Openable) -> Row {
         }
         Ok(())
     });
+    drop(working);
     if let Err(error) = tried {
         row.error = Some(error.to_string());
         // The report of a device that computes other bits is worth most.

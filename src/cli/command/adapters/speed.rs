@@ -1,4 +1,4 @@
-//! How fast an engine is: one product, and one training step.
+//! The speed of an engine: one product, and one training step.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::program::optimizer::Optimizer;
 use crate::program::products::{ProductClass, ProductTable};
 use crate::program::step::{MicroBatch, Program, StepSpec};
 
-/// What was measured.
+/// The figures that were measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Speed {
     /// Rows, columns and terms of the product.
@@ -31,7 +31,7 @@ pub struct Speed {
     pub step_seconds: f64,
 }
 
-/// How long one thing is measured, at least one run after the first.
+/// The time for which one thing is measured, at least one run after the first.
 const TIME: Duration = Duration::from_secs(1);
 /// Sides of products: the next one has eight times the multiplications.
 const SIDES: [u32; 6] = [128, 256, 512, 1024, 2048, 4096];

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::audit::merge::{Apart, Conclusion, Merged, Range, Required, merge, union};
 use crate::audit::report_file::{Account, REPORT_MAX, decode, is_signed};
+use crate::cli::args::decided::Decided;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
@@ -15,26 +16,32 @@ use crate::run::{RunError, disk};
 const RANGES_SHOWN: usize = 16;
 
 /// Put the reports of several auditors of one run together.
+///
+/// The command ends with 0 only if every step that --require asks for was replayed, and nobody found anything.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example: tiebreak audit merge mine.json theirs.json --auditor their.key.pub --auditor my.key.pub\n\
-Exit code 0 only if every step that --require asks for was replayed and nobody found anything."
-)]
+#[command(after_help = "Example:
+  tiebreak audit merge mine.json theirs.json --auditor auditor.key.pub --auditor their.key.pub")]
 pub struct Args {
     /// Reports that `tiebreak audit --report` wrote.
-    #[arg(required = true)]
+    #[arg(required = true, value_name = "REPORT")]
     reports: Vec<PathBuf>,
-    /// Count reports of these auditors only: public keys, as files or text. Without it every signed report counts.
-    #[arg(long)]
+    /// Auditor whose reports count: a public key, as a file or its text.
+    ///
+    /// Give the option once for each auditor. Without the option every signed report counts.
+    #[arg(long, value_name = "KEY")]
     auditor: Vec<String>,
     /// Count reports that nobody signed, too: anybody can have written them.
     #[arg(long, conflicts_with = "auditor")]
     unsigned: bool,
-    /// The part of the run's steps that has to be replayed: `all`, or a share above 0 and at most 1.
-    #[arg(long, default_value = "all", value_parser = parse_required)]
+    /// Part of the run's steps that has to be replayed.
+    ///
+    /// The value is `all`, or a share above 0 and at most 1.
+    #[arg(long, value_name = "SHARE", default_value = "all", value_parser = parse_required)]
     require: Required,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    decided: Decided,
 }
 
 fn parse_required(text: &str) -> Result<Required, String> {
@@ -137,6 +144,10 @@ fn outcome_text(account: &Account) -> String {
 }
 
 pub fn run(printer: Printer, args: &Args) -> CommandResult {
+    args.decided.applied(merged(printer, args))
+}
+
+fn merged(printer: Printer, args: &Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let listed = read(args)?;
     let accounts: Vec<Account> = listed.iter().filter_map(|report| report.account.clone()).collect();

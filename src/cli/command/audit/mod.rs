@@ -10,16 +10,15 @@ use serde_json::json;
 
 use crate::audit::attachments::{attachments, note};
 use crate::audit::plan::{Choice, ReplayPlan, plan};
-use crate::audit::{
-    Progress, Report, audit, audit_natively, checks, estimated_seconds, report_file, worth_estimating,
-};
+use crate::audit::{Report, audit, audit_natively, checks, estimated_seconds, report_file, worth_estimating};
+use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::limits::{Limits, left};
 use crate::cli::args::random::random;
 use crate::cli::args::{key, verdict_file};
 use crate::cli::view::escape::{Lines, one_line};
-use crate::cli::view::outcome::{exit, headline, report_json, seconds_text};
+use crate::cli::view::outcome::{ReplayBar, exit, headline, report_json, seconds_text};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::commit::keys::PrivateKey;
 use crate::commit::tree_head::NOTE_MAX;
@@ -37,10 +36,15 @@ use crate::run::{RunError, shell};
 #[derive(clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  tiebreak audit runs/shakespeare --trainer-key trainer.key.pub\n  \
-tiebreak audit runs/shakespeare --sample 0.05 --engine wgpu\n  tiebreak audit runs/shakespeare --steps 100..200 --plan"
+    after_help = "Example: tiebreak audit runs/mine --trainer-key trainer.key.pub --report mine.json",
+    after_long_help = "Examples:
+  tiebreak audit runs/mine --trainer-key trainer.key.pub
+  tiebreak audit runs/mine --sample 0.05 --engine wgpu
+  tiebreak audit runs/mine --steps 1..2 --plan
+  tiebreak audit runs/mine --report mine.json --key auditor.key"
 )]
 pub struct Args {
+    /// Folder of the run.
     run: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
@@ -55,53 +59,68 @@ enum Command {
 
 #[derive(clap::Args)]
 struct Options {
-    /// The trainer's public key: a file or its text.
-    #[arg(long)]
+    /// Trainer's public key: a file or its text.
+    #[arg(long, value_name = "KEY")]
     trainer_key: Option<String>,
-    /// A head of this run that somebody else has (a witness, an earlier download): one that is of another history
-    /// convicts the trainer of two.
-    #[arg(long)]
-    head: Vec<PathBuf>,
-    /// The files of weights that the run begins from, in the job's order: whether its initial state is theirs.
-    #[arg(long)]
-    weights: Vec<PathBuf>,
-    /// Where data files are that the run does not hold (`data.copy = false`): only the parts that are needed have to be there.
-    #[arg(long)]
-    data: Option<PathBuf>,
-    /// Audit what the head covers and nothing more: of a run that is still trained, or whose released model you do not have.
-    #[arg(long)]
-    prefix: bool,
-    /// Only these steps, as FIRST..LAST (both included); replay begins at the checkpoint before.
-    #[arg(long, value_parser = parse_range, conflicts_with = "sample")]
+    /// Replay these steps alone, both ends included.
+    ///
+    /// The replay begins at the checkpoint before.
+    #[arg(long, value_name = "FIRST..LAST", value_parser = parse_range, conflicts_with = "sample")]
     steps: Option<(u32, u32)>,
-    /// A random part of the checkpoint segments, at least one.
-    #[arg(long)]
+    /// Replay a random share of the checkpoint segments, at least one.
+    #[arg(long, value_name = "SHARE")]
     sample: Option<f64>,
-    /// Reproduce the sample of an earlier report.
-    #[arg(long, requires = "sample")]
-    seed: Option<u64>,
-    /// Print what would be replayed and what it costs, and stop.
+    /// Print which steps would be replayed and at which cost, and stop.
     #[arg(long, conflicts_with_all = ["report", "key", "verdict"])]
     plan: bool,
+    /// File for the verdict, if there is one.
+    ///
+    /// If another file has this name, the verdict gets a number beside it.
+    #[arg(long, value_name = "FILE", default_value = "verdict.json")]
+    verdict: PathBuf,
+    /// File for the report, which `audit merge` reads.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Auditor's private key, which signs the report.
+    ///
+    /// Others know by the signature who vouches for the report.
+    #[arg(long, value_name = "KEY", requires = "report")]
+    key: Option<PathBuf>,
+    /// Folder of the data files that the run does not hold.
+    ///
+    /// A run holds no data files if its job says `data.copy = false`. Only the parts that are needed have to be there.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Audit the records that the head covers, and nothing more.
+    ///
+    /// The option is for a run that is still trained, or whose released model you do not have.
+    #[arg(long)]
+    prefix: bool,
+    /// Seed of the sample, to repeat that of an earlier report.
+    #[arg(long, requires = "sample", hide_short_help = true)]
+    seed: Option<u64>,
+    /// Head of this run that somebody else has, such as a witness.
+    ///
+    /// A head of another history convicts the trainer of two histories. Give the option once for each head.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    head: Vec<PathBuf>,
+    /// Weights that the run begins from: one file each, in the job's order.
+    ///
+    /// The audit then checks that the initial state is theirs.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    weights: Vec<PathBuf>,
+    #[command(flatten)]
+    expect: Expectations,
+    #[command(flatten)]
+    engine: EngineArgs,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
-    expect: Expectations,
-    /// Write the report here, for `audit merge`.
-    #[arg(long)]
-    report: Option<PathBuf>,
-    /// Your own private key, which signs the report: then others know who vouches for it.
-    #[arg(long, requires = "report")]
-    key: Option<PathBuf>,
-    /// Write the verdict here if there is one; beside it, with a number, if another file has this name.
-    #[arg(long, default_value = "verdict.json")]
-    verdict: PathBuf,
-    #[command(flatten)]
-    engine: EngineArgs,
+    decided: Decided,
 }
 
 impl Options {
-    /// Which steps to replay.
+    /// The steps to replay.
     fn choice(&self) -> Result<Choice, Failure> {
         match (self.steps, self.sample) {
             (Some((first, last)), _) => Ok(Choice::Range(first, last)),
@@ -120,15 +139,6 @@ fn parse_range(text: &str) -> Result<(u32, u32), String> {
     let (first, last) = text.split_once("..").ok_or_else(wrong)?;
     let pair = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
     if pair.0 == 0 || pair.0 > pair.1 { Err(wrong()) } else { Ok(pair) }
-}
-
-struct Bar(crate::cli::view::report::ProgressBar);
-
-impl Progress for Bar {
-    fn step(&mut self, step: u32, done: u64, _: u64) {
-        self.0.set_position(done);
-        self.0.set_message(format!("step {step}"));
-    }
 }
 
 /// The plan in words, with the seconds that it will take on an engine if they were estimated.
@@ -154,14 +164,18 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         return merge::run(printer, &args);
     }
     let Some(path) = args.run else { return Err(Failure::new(Exit::Usage, "a run's folder is needed")) };
-    let options = args.options;
+    args.options.decided.applied(audited(printer, &path, &args.options))
+}
+
+fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     let (start, watch) = (Instant::now(), options.limits.watch(printer));
     let public = options.trainer_key.as_deref().map(key::read_public).transpose()?;
     // Read now: a key that cannot be read must not cost a replay.
     let signer = options.key.as_deref().map(key::read_private).transpose()?;
     options.engine.check()?;
-    let run = options.limits.open_with_data(&path, options.data.as_ref())?;
+    let run = options.limits.open_with_data(path, options.data.as_ref())?;
     let expected = options.expect.check(&run)?;
+    let working = printer.working("checking the run", None);
     let mut checked = checks::always(&run, public.as_ref())?;
     expected.note(&mut checked);
     if checked.inconsistent.is_none() {
@@ -171,6 +185,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if !options.weights.is_empty() {
         checks::weights(&run, &mut checked, &options.weights)?;
     }
+    drop(working);
     for path in &options.head {
         checked.other_head(&run, path, &disk::read_text(path, NOTE_MAX as u64)?)?;
     }
@@ -205,14 +220,14 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         }
         printer.say(text);
     }
-    let mut bar = Bar(printer.bar(plan.steps(), "steps"));
+    let mut bar = ReplayBar::new(printer, &plan);
     // From here on the audit itself stops, with a report.
     drop(watch);
     let limit = left(options.limits.time(), start);
     let audit = if native { audit_natively } else { audit };
     let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, limit, &mut bar)?;
-    bar.0.finish_and_clear();
-    Ok(publish(printer, &report, verdict.as_ref(), &options, signer.as_ref()))
+    drop(bar);
+    Ok(publish(printer, &report, verdict.as_ref(), options, signer.as_ref()))
 }
 
 /// Prints the result and writes report and verdict. A file that cannot be written changes neither what was found nor, of a divergence,
@@ -240,7 +255,11 @@ fn publish(
     if let (Some(verdict), None) = (verdict, file) {
         json["verdict"] = json!(verdict_file::text(verdict));
     }
-    printer.result(report_text(report, verdict.map(|verdict| (verdict, file))), &json);
+    let key = options
+        .trainer_key
+        .as_deref()
+        .map_or(String::new(), |key| format!(" --trainer-key {}", shell::word(key)));
+    printer.result(report_text(report, verdict.map(|verdict| (verdict, file)), &key), &json);
     for problem in &problems {
         printer.problem(problem);
     }
@@ -250,8 +269,8 @@ fn publish(
     }
 }
 
-/// A report in words. `verdict`: with the file that it is in, if it could be written.
-fn report_text(report: &Report, verdict: Option<(&Verdict, Option<&Path>)>) -> Vec<String> {
+/// A report in words. `verdict`: with the file that it is in, if it could be written. `key`: the option that names the trainer's key.
+fn report_text(report: &Report, verdict: Option<(&Verdict, Option<&Path>)>, key: &str) -> Vec<String> {
     let mut lines = vec![headline(report)];
     lines.push(format!("  {}", report.signed));
     lines.push(format!("  computation {}, job {}, data {}", report.computation, report.job, report.data));
@@ -268,12 +287,12 @@ fn report_text(report: &Report, verdict: Option<(&Verdict, Option<&Path>)>) -> V
     if let Some((verdict, Some(file))) = verdict {
         let size = bytes_text(verdict.to_bytes().len() as u64);
         lines.push(format!("  verdict ({size}): {}", file.display()));
-        lines.push(format!("  anybody can check it: tiebreak verdict check {}", shell::path(file)));
+        lines.push(format!("  anybody can check it: tiebreak verdict check {}{key}", shell::path(file)));
     }
     lines
 }
 
-/// What a logged run's trainer chose, and could have chosen.
+/// The choices of a logged run's trainer, and those that were open.
 fn rounding_lines(tally: &Tally) -> Vec<String> {
     let share = |part: u64, of: u64| 100.0 * part as f64 / of.max(1) as f64;
     let mut lines = vec![format!(

@@ -19,9 +19,9 @@ use crate::run::dir::Run;
 use crate::run::disk::{self, Disk};
 use crate::train::cheat::Cheat;
 
-/// What the dispute came to.
+/// The result of the dispute.
 pub struct GameShown {
-    /// Whether the provider who cheated, and nobody else, was convicted.
+    /// True if the provider who cheated was convicted, and nobody else.
     pub convicted: bool,
     /// The verdict's file.
     pub file: PathBuf,
@@ -55,7 +55,9 @@ pub fn dispute(
         Party::open_cheating(terms.clone(), open(cheated)?, b, Box::new(Cpu::new(0)?), cheat)?,
     ];
     let start = Instant::now();
+    let working = printer.working("the referee asks both", None);
     let verdict = play(&terms, &referee, &mut parties, |_| {})?;
+    drop(working);
     let file = folder.join("game-verdict.json");
     Disk::default().replace(&file, &verdict.to_bytes())?;
     let verdict = GameVerdict::from_bytes(&disk::read(&file, GAME_VERDICT_MAX)?)?;

@@ -13,7 +13,7 @@ use crate::cli::args::engine::{EngineArgs, EngineKind, open};
 use crate::cli::args::random::random;
 use crate::cli::command::train::bar::Bar;
 use crate::cli::view::escape::{Lines, one_line};
-use crate::cli::view::outcome::outcome_json;
+use crate::cli::view::outcome::{ReplayBar, outcome_json};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::commit::keys::{PrivateKey, PublicKey};
 use crate::dispute::verdict::{Finding, Ruling, VERDICT_MAX, Verdict};
@@ -32,24 +32,26 @@ const TEXT: &[u8] = include_bytes!("../../../../assets/jobs/text/shakespeare.txt
 
 /// Train a small GPT, plant a cheat in one step, and convict it.
 ///
-/// A trainer trains honestly and an auditor replays the run; then a trainer cheats in one step and carries on, and the
-/// auditor, on another engine, stops at that step, names the operator and the first differing tile, and writes a
-/// verdict that anybody can check. Then the two trainers stand before a referee, who asks both and computes one element.
-/// Exit code 0 when the honest run matched and the cheat was convicted twice.
+/// A trainer trains honestly and an auditor replays the run. Then a trainer cheats in one step and carries on. The auditor, on another
+/// engine, stops at that step, names the operator and the first differing tile, and writes a verdict that anybody can check. Then the two
+/// trainers stand before a referee, who asks both and computes one element. The command ends with 0 when the honest run matched and the
+/// cheat was convicted twice.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak demo --cheat weight-before@12 --dir /tmp/demo")]
+#[command(after_help = "Example:\n  tiebreak demo --cheat weight-before@12 --dir demo")]
 pub struct Args {
-    /// Where runs and verdict go; a folder that is not there yet. Default: tiebreak-demo.
-    #[arg(long, default_value = "tiebreak-demo")]
+    /// Folder for runs and verdict, which is not there yet.
+    #[arg(long, value_name = "DIR", default_value = "tiebreak-demo")]
     dir: PathBuf,
-    /// What the dishonest trainer does, as NAME@STEP.
-    #[arg(long, default_value = "operator@17")]
+    /// Lie of the dishonest trainer, and its step.
+    #[arg(long, value_name = "NAME@STEP", default_value = "operator@17")]
     cheat: Cheat,
-    /// The auditor's engine. Default: a GPU if there is one (software adapters do not count), else the CPU engine with
-    /// one thread.
-    #[arg(long, value_enum)]
+    /// Auditor's engine.
+    ///
+    /// The default is a GPU if there is one, else the CPU engine with one thread. Software adapters do not count.
+    #[arg(long, value_enum, help_heading = "Engine")]
     engine: Option<EngineKind>,
-    #[arg(long)]
+    /// GPU whose name contains this text; `tiebreak adapters` lists all.
+    #[arg(long, value_name = "NAME", help_heading = "Engine")]
     adapter: Option<String>,
 }
 
@@ -128,7 +130,9 @@ fn audited(
     let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
     let mut engine = auditor(args)?;
     printer.say(format!("  auditing on {}", engine.describe()));
-    let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, None, &mut crate::audit::Silent)?;
+    let mut bar = ReplayBar::new(printer, &plan);
+    let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, None, &mut bar)?;
+    drop(bar);
     let line = match &report.outcome {
         Outcome::Matches => {
             format!("  MATCHES: {} steps replayed bit for bit in {:.1} s", run.job().steps, report.seconds)
@@ -160,7 +164,7 @@ fn prepare(disk: &Disk, folder: &Path) -> Result<PathBuf, Failure> {
     Ok(job)
 }
 
-/// What a verdict came to, read again from its file as anybody would.
+/// The finding of a verdict, read again from its file as anybody would.
 fn convicted(
     disk: &Disk,
     file: &Path,
@@ -239,7 +243,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     Ok(if matched && finding.is_some() && game.convicted { Exit::Match } else { Exit::Undecided })
 }
 
-/// What to do with the demo's files next.
+/// The commands that go on with the demo's files.
 fn hints(folder: &Path, file: &Path, game: &Path) -> String {
     // As it was called: after `cargo run` it is not on the path.
     let program = std::env::args().next().unwrap_or_else(|| "tiebreak".into());

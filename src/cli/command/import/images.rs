@@ -1,4 +1,4 @@
-//! What `tiebreak import` decides for models of images: how released weights expect pixels, and a head for other classes.
+//! The decisions of `tiebreak import` for models of images: the pixels that released weights expect, and a head for other classes.
 
 use std::path::Path;
 
@@ -11,32 +11,40 @@ use crate::program::models::{Model, Normalization, Normalize};
 use crate::run::released_config::CONFIG_MAX;
 use crate::run::{RunError, architectures, disk, mistaken};
 
-/// Where transformers' image processors say how pixels are normalised.
+/// The file in which transformers' image processors say how pixels are normalised.
 const PREPROCESSOR: &str = "preprocessor_config.json";
 
 /// Options for models of images.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Models of images")]
 pub struct ImageArgs {
-    /// The network of torchvision or timm that the weights are of; config.json is not read for it.
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(architectures::NAMES))]
+    /// Network of torchvision or timm that the weights are of.
+    ///
+    /// The command reads no config.json then.
+    #[arg(long, value_name = "NAME", hide_possible_values = true, value_parser = PossibleValuesParser::new(architectures::NAMES))]
     pub architecture: Option<String>,
     /// Rows and columns of your images, if they are others than config.json says.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 12))]
     image_size: Option<u32>,
-    /// How the weights expect pixels, in place of what the folder says: ((byte / 255) - mean) / std with the constants of this name; `none`: byte / 255.
+    /// Constants of the pixels that the weights expect.
+    ///
+    /// The option takes the place of the folder's own constants. A pixel is ((byte / 255) - mean) / std with the constants of this name; with
+    /// `none` it is byte / 255.
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Normalize::NAMES))]
     normalize: Option<String>,
-    /// The classes of your data, if they are others than the weights': the job draws a new head.
+    /// Classes of your data, if they are others than the weights'.
+    ///
+    /// The job draws a new head then.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     classes: Option<u32>,
 }
 
-/// What was decided.
+/// The decisions.
 #[derive(Default)]
 pub struct Decided {
     /// The patterns of the parameters that are drawn anew.
     pub reinitialize: Vec<String>,
-    /// What the user has to know, a line each.
+    /// The facts that the user has to know, a line each.
     pub said: Vec<String>,
 }
 
@@ -123,7 +131,7 @@ fn named(name: &str) -> Result<Normalize, Failure> {
     serde_json::from_value(json!(name)).map_err(|error| Failure::new(Exit::Usage, error))
 }
 
-/// Whether the model is one of torchvision's networks over images of three colours.
+/// True if the model is one of torchvision's networks over images of three colours.
 fn is_torchvisions(model: &Model) -> bool {
     let planes = match model {
         Model::Resnet(network) => network.planes,
@@ -133,7 +141,7 @@ fn is_torchvisions(model: &Model) -> bool {
     planes == 3 && model.released().is_some()
 }
 
-/// How pixels are normalised, in words of the job file.
+/// The normalisation of pixels, in words of the job file.
 fn in_words(normalization: &Normalization) -> String {
     match (normalization.preset, normalization.constants()) {
         (Some(preset), _) => format!("normalize = {}", json!(preset)),
@@ -145,7 +153,7 @@ fn in_words(normalization: &Normalization) -> String {
 /// Constants by name, or a mean and a standard deviation for each plane.
 type Constants = (Option<Normalize>, [Vec<f32>; 2]);
 
-/// What a `preprocessor_config.json` says, if it is there and says it.
+/// The constants in a `preprocessor_config.json`, if it is there and has them.
 fn preprocessor(path: &Path) -> Result<Option<Constants>, Failure> {
     if !path.exists() {
         return Ok(None);

@@ -23,21 +23,24 @@ use crate::run::{RunError, architectures, mistaken, released_config, shell};
 use images::{Decided, ImageArgs};
 use weights::{check_map, real, weight_files};
 
-/// Make a job that goes on from released weights: a folder with config.json and *.safetensors, as transformers' save_pretrained or `tiebreak export` write it.
+/// Make a job that goes on from released weights.
+///
+/// The folder has config.json and *.safetensors, as transformers' save_pretrained or `tiebreak export` write them. Afterwards name your data
+/// in job.toml and train it.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example: tiebreak import gpt2\nThen name your data in gpt2/job.toml, and: tiebreak train gpt2/job.toml --out runs/tuned"
-)]
+#[command(after_help = "Example:\n  tiebreak import tuned --output tuned-job")]
 pub struct Args {
-    /// The folder of the released model.
+    /// Folder of the released model.
     folder: PathBuf,
-    /// The folder for job.toml; by default the model's. The weights stay where they are.
-    #[arg(long, value_name = "JOBDIR")]
+    /// Folder for job.toml; by default the model's.
+    ///
+    /// The weights stay where they are.
+    #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
     #[command(flatten)]
-    images: ImageArgs,
-    #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    images: ImageArgs,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
@@ -45,6 +48,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let folder = folder_of(&args.folder)?;
     // A pointer or a page in place of the configuration is found before any weights are.
     let config = if args.images.architecture.is_some() { None } else { configuration(&folder)? };
+    let working = printer.working("looking at the weights", None);
     let (paths, map) = weight_files(&folder)?;
     let mut files = WeightFiles::open(&paths)?;
     let prefix = files.prefix().to_string();
@@ -80,6 +84,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if let Some((map, index)) = map {
         check_map(&files, &map, &index)?;
     }
+    drop(working);
     let companions = Companions::released(&folder)?;
     if output != folder {
         companions.names().try_for_each(|name| free_for(&companions, &output, name))?;

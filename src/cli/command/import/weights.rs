@@ -1,4 +1,4 @@
-//! Which files of a folder are its weights, for `tiebreak import`: one, or those that an index names.
+//! The files of a folder that are its weights, for `tiebreak import`: one, or those that an index names.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ const LISTED: usize = 8;
 /// Endings of other libraries' weights.
 const OTHERS: [&str; 8] = ["bin", "pt", "pth", "ckpt", "gguf", "h5", "msgpack", "onnx"];
 
-/// What an index of several files says.
+/// The content of an index of several files.
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
@@ -35,7 +35,7 @@ pub fn real(path: &Path) -> Result<PathBuf, Failure> {
     path.canonicalize().map_err(|error| crate::cli::view::report::named(RunError::io(path)(error)))
 }
 
-/// What an index says, with its path.
+/// The content of an index, with its path.
 pub type Map = (BTreeMap<String, String>, PathBuf);
 
 /// The files of the weights, and the index that names them if there is one.
@@ -105,7 +105,7 @@ fn other_file(folder: &Path) -> Result<PathBuf, Failure> {
     Err(Failure::new(Exit::Usage, format!("{} has neither {ONE_FILE} nor {INDEX}; {why}", folder.display())))
 }
 
-/// Whether a name leads to a safetensors file in the folder itself.
+/// True if a name leads to a safetensors file in the folder itself.
 fn is_plain(name: &str) -> bool {
     let mut components = Path::new(name).components();
     let one = matches!((components.next(), components.next()), (Some(Component::Normal(_)), None));

@@ -1,4 +1,4 @@
-//! What `tiebreak job check` says of data and weights that hold NaN or infinities: training on them gives a loss that is no number.
+//! The warnings of `tiebreak job check` about data and weights that hold NaN or infinities: training on them gives a loss that is no number.
 
 use serde_json::{Value, json};
 

@@ -33,8 +33,9 @@ use crate::run::disk::Disk;
 use crate::run::{JobFiles, RunError, check_thresholds, initial, read_job, read_program, shell};
 use crate::train::{evaluation_files, tokenizer};
 
-/// Look at job files.
+/// Write job files to begin with, check them, and list their keys.
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  tiebreak job check job.toml")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -42,38 +43,42 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check a job file, its data, and the weights or the run that it begins from: errors name the key and the line, or the file.
-    #[command(after_help = "Example: tiebreak job check assets/jobs/demo.toml")]
+    /// Check a job file, its data, and the weights or the run that it begins from.
+    ///
+    /// Errors name the key and the line, or the file.
+    #[command(after_help = "Example:\n  tiebreak job check job.toml")]
     Check {
         #[command(flatten)]
         job: JobArgs,
         #[command(flatten)]
         limits: Limits,
     },
-    /// Write a job to begin with: every key with what it means, as comments.
-    #[command(after_help = "Example: tiebreak job new gpt --output job.toml")]
+    /// Write a job to begin with: every key with its meaning, as comments.
+    #[command(after_help = "Example:\n  tiebreak job new gpt --output new.toml")]
     New {
-        /// The kind of its model.
+        /// Kind of the job's model.
         #[arg(value_parser = PossibleValuesParser::new(KINDS))]
         model: String,
-        /// The file; without it the job is printed. A file that is there is not replaced.
+        /// File for the job; without it the job is printed.
+        ///
+        /// A file that is there is not replaced.
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
     },
     /// Print every key of a job file: type, bounds, default, unit, meaning and an example.
-    #[command(after_help = "Example: tiebreak job reference --json-schema > job.schema.json")]
+    #[command(after_help = "Example:\n  tiebreak job reference --json-schema")]
     Reference {
-        /// A JSON Schema instead, for editors.
+        /// Print a JSON Schema instead, for editors.
         #[arg(long)]
         json_schema: bool,
     },
 }
 
-/// What `check` finds of the data.
+/// The facts that `check` finds about the data.
 struct Checked {
     /// To draw from.
     samples: u64,
-    /// Of an evaluation, where the job keeps some for it.
+    /// Samples of an evaluation, where the job keeps some for it.
     kept: Option<u64>,
     bytes: u64,
     /// The root of the data's manifest.
@@ -131,8 +136,10 @@ fn check_initial(
     program: &Program,
     key: [u32; 2],
 ) -> Result<(String, Value, Vec<Value>), Failure> {
+    let working = printer.working("looking at the initial state", None);
     let (state, origin) =
         initial::of_job(job, program, files, key)?.unwrap_or((Vec::new(), InitialOrigin::Seed));
+    drop(working);
     let (text, json) = origin_text(files, job, &origin)?;
     let paths =
         job.init.run.iter().chain(&job.init.weights).map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -140,7 +147,7 @@ fn check_initial(
     Ok((text, json, spoiled))
 }
 
-/// Where an initial state comes from: in words, and as JSON.
+/// The origin of an initial state: in words, and as JSON.
 fn origin_text(files: &JobFiles, job: &Job, origin: &InitialOrigin) -> Result<(String, Value), Failure> {
     Ok(match origin {
         InitialOrigin::Seed => ("made from the seed".into(), json!({ "kind": "seed" })),
@@ -251,13 +258,25 @@ fn warn_of_pixels(printer: Printer, job: &Job) {
     }
 }
 
-/// Whether a job with released weights of a network in torchvision's layout leaves out how pixels are normalised.
+/// True if a job with released weights of a network in torchvision's layout leaves out how pixels are normalised.
 fn is_unnormalised(job: &Job) -> bool {
     let Some(model) = job.model() else { return false };
     let is_pixels = job.data.files.input() == Input::Pixels;
     let is_network = matches!(model.model, Model::Resnet(_) | Model::Vgg11(_));
     let is_said = model.model.normalization().is_none_or(|normalization| normalization.is_said());
     !job.init.weights.is_empty() && job.init.names == WeightNames::Hf && is_pixels && is_network && !is_said
+}
+
+/// The command that trains a job.
+fn train_command(args: &JobArgs) -> String {
+    let root = args.data_root.iter().map(|root| format!(" --data-root {}", shell::path(root)));
+    let out = Path::new("runs").join(args.job.file_stem().unwrap_or_default());
+    format!(
+        "tiebreak train {}{} --out {}",
+        shell::path(&args.job),
+        root.collect::<String>(),
+        shell::path(&out)
+    )
 }
 
 fn check(printer: Printer, args: &JobArgs) -> CommandResult {
@@ -287,7 +306,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
         Lines::split(&format!(
             "{}: {} parameters, {} steps of {} samples\n{} samples{} in {} of data: {steps_per_epoch:.1} steps an epoch, {epochs:.2} \
              epochs; every id and label is the model's; samples of steps {} were drawn\ninitial state: {}\nstate {}, tensors of a step take {} at most\n\
-             {} + {} + {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}\ndata    {}",
+             {} + {} + {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}\ndata    {}\ntrain it with: {}",
             one_line(&path.display().to_string()),
             program.parameter_count(),
             job.steps,
@@ -304,6 +323,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             nodes[2],
             job.digest(),
             data.root,
+            train_command(args),
         )),
         &json!({
             "parameters": program.parameter_count(),

@@ -112,7 +112,7 @@ fn row(key: &Key, kind: Option<&str>) -> String {
     )
 }
 
-/// What a key's type does not say of its value, and of the keys beside it.
+/// The rules for a key's value, and for the keys beside it, that its type does not say.
 fn rules(key: &Key) -> Vec<String> {
     let not_with = (!key.not_with.is_empty()).then(|| format!("not together with `{}`", key.not_with));
     let rule = (!key.rule.is_empty()).then(|| key.rule.to_string());
@@ -155,7 +155,7 @@ pub fn schema() -> Value {
     schema
 }
 
-/// Of a table: one object, or one for each kind.
+/// The schema of a table: one object, or one for each kind.
 fn table_schema(table: &str) -> Value {
     let mut all: Vec<Value> = kinds(table).into_iter().map(|kind| object(table, kind)).collect();
     if all.len() == 1 { all.remove(0) } else { json!({ "type": "object", "oneOf": all }) }

@@ -1,4 +1,4 @@
-//! `tiebreak log`: what a rounding log holds, and the thresholds that a job's log needs.
+//! `tiebreak log`: the decisions in a rounding log, and the thresholds that a job's log needs.
 
 mod calibrated;
 
@@ -33,8 +33,9 @@ use crate::run::disk::Disk;
 use crate::run::{RunError, read_job, read_logged_job, read_program};
 use crate::step::replayed_step;
 
-/// Look into rounding logs of the logged profile.
+/// Look into rounding logs of the logged profile, and measure thresholds.
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  tiebreak log inspect runs/logged --step 2")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -46,41 +47,46 @@ enum Command {
     Calibrate(Calibrate),
 }
 
-/// Sizes and entries of a step's log, by class of product; with --operator, the decisions of one product; with --margins, how near its decisions are to their boundaries.
+/// Show sizes and entries of a step's log, by class of product.
+///
+/// With --operator the command shows the decisions of one product. With --margins it shows how near the decisions are to their boundaries.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak log inspect runs/logged --step 10 --margins margins.svg")]
+#[command(after_help = "Example:\n  tiebreak log inspect runs/logged --step 2 --margins margins.svg")]
 #[command(mut_group("EngineArgs", |group| group.requires("margins")))]
 struct Inspect {
+    /// Folder of the run.
     run: PathBuf,
-    /// The step; the last one by default.
-    #[arg(long)]
+    /// Step; by default the last one.
+    #[arg(long, value_name = "N")]
     step: Option<u32>,
-    /// Decode and show the part of one product only, by the name of its operator, such as block0.query.
-    #[arg(long, conflicts_with = "margins")]
+    /// Show one product alone, by its operator, such as block0.query.
+    #[arg(long, value_name = "NAME", conflicts_with = "margins")]
     operator: Option<String>,
-    /// The micro-batch of that part.
-    #[arg(long, default_value_t = 0, requires = "operator")]
+    /// With --operator: micro-batch of the product.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "operator")]
     micro_batch: u32,
-    /// Replay the step and draw a histogram of the decisions' distances from their boundaries.
-    #[arg(long)]
+    /// Replay the step and draw the distances of decisions from their boundaries.
+    #[arg(long, value_name = "FILE")]
     margins: Option<PathBuf>,
     #[command(flatten)]
-    limits: Limits,
-    #[command(flatten)]
     engine: EngineArgs,
+    #[command(flatten)]
+    limits: Limits,
 }
 
-/// Measure thresholds for a job: every native kernel at hand against the exact product, on the products of its first steps.
+/// Measure thresholds for a job: every native kernel at hand against the exact product.
+///
+/// The command measures the products of the job's first steps.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak log calibrate job.toml --steps 5 --write")]
+#[command(after_help = "Example:\n  tiebreak log calibrate logged.toml --steps 2 --write")]
 struct Calibrate {
     #[command(flatten)]
     job: JobArgs,
     /// Training steps whose first micro-batch is measured.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3)]
     steps: u32,
-    /// What measured distances are multiplied by.
-    #[arg(long, default_value_t = 3.0)]
+    /// Factor by which measured distances are multiplied.
+    #[arg(long, value_name = "FACTOR", default_value_t = 3.0)]
     safety: f64,
     /// Write the thresholds into the job file, in place of those that it has.
     #[arg(long)]
@@ -162,7 +168,9 @@ fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
     }
     let mut tally = None;
     if let Some(path) = &args.margins {
+        let working = printer.working(&format!("replaying to step {step}"), None);
         let seen = replayed(&run, &checked, step, args)?;
+        drop(working);
         lines.extend(histogram(&seen));
         Disk::default().replace(
             &std::path::absolute(path).map_err(crate::run::RunError::io(path))?,
@@ -256,7 +264,7 @@ fn inspect_part(
     Ok(if committed { Exit::Match } else { Exit::Malformed })
 }
 
-/// What a replay of the step sees.
+/// The tally of a replay of the step.
 fn replayed(run: &Run, checked: &checks::Checked, step: u32, args: &Inspect) -> Result<Tally, Failure> {
     let mut engine = open_exact(&args.engine)?;
     let mut session = Session::new(engine.as_mut(), Arc::new(run.program().clone()))?;
@@ -376,6 +384,7 @@ fn calibrate(printer: Printer, args: &Calibrate) -> CommandResult {
         let scalars = StepScalars { step, seed: key, learning_rate };
         session.step(scalars, &batch, &mut calibrator, |_, _, _| Ok(()))?;
         bar.set_position(u64::from(step));
+        bar.set_message("measured");
     }
     bar.finish_and_clear();
     let thresholds = calibrator.thresholds(args.safety);

@@ -1,4 +1,4 @@
-//! What every command of `monitor` takes: how chips log and are inspected, and which chips and runs have names.
+//! The common options of `monitor`: how chips log and are inspected, and which chips and runs have names.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,11 @@ use crate::cli::args::limits::Limits;
 use crate::cli::view::report::{Exit, Failure, named};
 use crate::run::disk;
 
-/// How chips log and are inspected, and what chips they are.
+/// The logs and inspections of chips, and the kind of chip.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Inspections")]
 pub struct Inspections {
-    /// The kind of chip, by its name in the catalogue.
+    /// Kind of chip, by its name in the catalogue.
     #[arg(long, default_value = "h100", value_name = "NAME")]
     chip: String,
     /// FLOP/s of a chip, in place of a kind.
@@ -24,10 +25,12 @@ pub struct Inspections {
     /// Days between two inspections.
     #[arg(long, default_value_t = 30.0, value_name = "DAYS")]
     period: f64,
-    /// The probability with which a run has to be found.
+    /// Probability with which a run has to be found.
     #[arg(long, default_value_t = 0.9, value_name = "P")]
     pub confidence: f64,
-    /// Chips and runs of your own, beside the built-in ones (assets/monitor/catalogue.toml shows the form).
+    /// Catalogue of your own chips and runs, beside the built-in one.
+    ///
+    /// assets/monitor/catalogue.toml shows the form.
     #[arg(long, value_name = "FILE")]
     catalogue: Option<PathBuf>,
     #[command(flatten)]

@@ -9,8 +9,9 @@ use clap::Subcommand;
 
 use crate::cli::view::report::{CommandResult, Printer};
 
-/// Plan inspections of a fleet of chips, so that a large undeclared training run is found.
+/// Plan inspections of a fleet of chips, so that an undeclared training run is found.
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  tiebreak monitor plan --chips 1e5 --run chinchilla-1t")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,

@@ -14,33 +14,38 @@ use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use crate::run::RunError;
 use crate::run::disk::Disk;
 
-/// Say how many chips to sample so that a run is found, or what a number of samples finds.
+/// Compute how many chips to sample so that a run is found, or how likely a number of samples finds it.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak monitor plan --chips 1e5 --run chinchilla-1t --days 30\n\
-         Example: tiebreak monitor plan --chips 1e5 --run 1e25 --samples 100 --picture plan.svg")]
+#[command(after_help = "Examples:
+  tiebreak monitor plan --chips 1e5 --run chinchilla-1t --days 30
+  tiebreak monitor plan --chips 1e5 --run 1e25 --samples 100 --picture plan.svg")]
 pub struct Args {
     /// Chips of the fleet, such as 1e5.
     #[arg(long, value_parser = count, value_name = "NUMBER")]
     chips: u64,
-    /// The run that has to be found: its FLOP, or its name in the catalogue.
-    #[arg(long, value_name = "FLOP or NAME")]
+    /// Run that has to be found: its FLOP, or its name in the catalogue.
+    #[arg(long, value_name = "FLOP|NAME")]
     run: String,
     /// Days that the run takes.
-    #[arg(long, default_value_t = 30.0)]
+    #[arg(long, value_name = "DAYS", default_value_t = 30.0)]
     days: f64,
-    /// Runs of this size that nobody declares: the probability that at least one of them is found.
+    /// Runs of this size that nobody declares.
+    ///
+    /// The command computes the probability that at least one of them is found.
     #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Chips that are sampled at each inspection: what these find, in place of how many are needed.
+    /// Chips sampled at each inspection, in place of the number that is needed.
     #[arg(long, value_parser = count, value_name = "NUMBER")]
     samples: Option<u64>,
-    /// How many times as long the run takes, on as many times fewer chips: each a row of the table of evasions.
+    /// Factors by which the run takes longer, on as many times fewer chips.
+    ///
+    /// Each is a row of the table of evasions.
     #[arg(long, value_delimiter = ',', default_value = "0.5,1,2,5,10,30,100", value_name = "K,...")]
     stretch: Vec<f64>,
     /// Draw the probability of detection as an SVG picture.
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
-    /// The quantity below the picture's curves.
+    /// Quantity below the picture's curves.
     #[arg(long, value_enum, default_value_t = Over::Samples, requires = "picture")]
     over: Over,
     #[command(flatten)]

@@ -8,14 +8,16 @@ use super::inspections::{Inspections, count, short, usage};
 use crate::cli::view::report::{CommandResult, Exit, Printer};
 
 /// Print the chips to sample in a year for each run of the catalogue and several fleets.
+///
+/// The default fleets give the paper's Table 1.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak monitor table --chips 1e3,1e5,1e7 (the paper's Table 1)")]
+#[command(after_help = "Example:\n  tiebreak monitor table --chips 1e3,1e5,1e7")]
 pub struct Args {
     /// Chips of the fleets.
     #[arg(long, value_delimiter = ',', default_value = "1e3,1e5,1e7", value_parser = count, value_name = "NUMBER,...")]
     chips: Vec<u64>,
     /// Days that each run takes.
-    #[arg(long, default_value_t = 30.0)]
+    #[arg(long, value_name = "DAYS", default_value_t = 30.0)]
     days: f64,
     #[command(flatten)]
     inspections: Inspections,

@@ -24,8 +24,9 @@ use crate::program::step::Program;
 use crate::run::{RunError, disk, read_job, read_program};
 use picture::svg;
 
-/// Look at programs: the graphs of a training step, as a file.
+/// Write, show and explain programs: the graphs of a training step, as a file.
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  tiebreak program export job.toml --out demo.program")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -34,25 +35,26 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// Write the program of a job to a file, which another job can name: `program = "FILE"`.
-    #[command(after_help = "Example: tiebreak program export assets/jobs/demo.toml --out demo.program")]
+    #[command(after_help = "Example:\n  tiebreak program export job.toml --out demo.program")]
     Export {
         #[command(flatten)]
         job: JobArgs,
-        /// The file to write.
-        #[arg(long)]
+        /// File for the program.
+        #[arg(long, value_name = "FILE")]
         out: PathBuf,
         #[command(flatten)]
         limits: Limits,
     },
-    /// Print what a program's bytes name: classes of products, bodies, and the nodes of logged products and of models (docs/PROGRAMS.md).
-    #[command(after_help = "Example: tiebreak program reference > PROGRAMS.md")]
+    /// Print the names in a program's bytes: classes of products, bodies, nodes of models (docs/PROGRAMS.md).
+    #[command(after_help = "Example:\n  tiebreak program reference")]
     Reference,
-    /// Check a program file and say what it computes.
-    #[command(after_help = "Example: tiebreak program show demo.program --svg demo.svg")]
+    /// Check a program file and say which computation it holds.
+    #[command(after_help = "Example:\n  tiebreak program show demo.program --svg demo.svg")]
     Show {
+        /// Program file.
         file: PathBuf,
         /// Also draw the graph of a micro-batch as an SVG picture, a box an operator.
-        #[arg(long)]
+        #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
         #[command(flatten)]
         limits: Limits,
@@ -104,7 +106,7 @@ struct Operator {
 #[derive(Serialize)]
 struct Product {
     operator: String,
-    /// Where the product stands in a model; only logged products say so.
+    /// The place of the product in a model; only logged products say so.
     class: Option<&'static str>,
     digits: [u8; 2],
     block: u32,
@@ -187,7 +189,7 @@ fn init_text(init: Init) -> String {
     }
 }
 
-/// What the file says, for people.
+/// The content of the file, for people.
 fn text(program: &Program, operators: &[Operator], products: &[Product]) -> Vec<String> {
     let mut lines = vec![format!(
         "{} parameters ({} scalars), {} buffers, slots {}; {} micro-batches of {} samples, {} labels each",

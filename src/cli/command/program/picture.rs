@@ -45,7 +45,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Where a box stands: its corner, and whether it is among the gradients.
+/// The place of a box: its corner, and whether it is among the gradients.
 #[derive(Clone, Copy)]
 struct Place {
     x: usize,

@@ -1,4 +1,5 @@
-//! What a program's bytes name, as a page (`docs/PROGRAMS.md`): classes of products, bodies, the nodes of logged products, and those of small models.
+//! The names in a program's bytes, as a page (`docs/PROGRAMS.md`): classes of products, bodies, the nodes of logged products, and those of
+//! small models.
 
 use std::collections::HashSet;
 

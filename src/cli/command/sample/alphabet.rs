@@ -1,4 +1,4 @@
-//! What the ids are that a language model writes: bytes, or the tokens of a tokenizer.
+//! The meaning of the ids that a language model writes: bytes, or the tokens of a tokenizer.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::job::spec::DataFiles;
 use crate::run::companions::Companions;
 use crate::run::dir::Run;
 
-/// What ids are.
+/// The meaning of ids.
 pub enum Alphabet {
     /// Each is a byte.
     Bytes,
@@ -21,7 +21,7 @@ pub enum Alphabet {
 const TOKENIZERS: [&str; 4] = ["tokenizer.json", "vocab.json", "encoder.json", "tokenizer.model"];
 
 impl Alphabet {
-    /// That of a run's model: of the tokenizer that the command line names, else of the one that the run keeps.
+    /// The alphabet of a run's model: the tokenizer that the command line names, else the one that the run keeps.
     pub fn of(run: &Run, vocabulary: u32, named: Option<&Path>) -> Result<Alphabet, Failure> {
         let over_bytes = vocabulary <= 256 && matches!(run.job().data.files, DataFiles::Bytes { .. });
         if let Some(path) = named {
@@ -70,7 +70,7 @@ impl Alphabet {
         }
     }
 
-    /// Which of the first `count` ids mean something.
+    /// True for each of the first `count` ids that means something.
     pub fn known(&self, count: u32) -> Vec<bool> {
         (0..count).map(|id| self.has(id)).collect()
     }
@@ -124,17 +124,17 @@ pub struct Written<'a> {
     /// All ids.
     pub ids: Vec<u32>,
     characters: Characters,
-    /// What was shown of what follows the prompt.
+    /// The part behind the prompt that was shown.
     shown: String,
 }
 
 impl Written<'_> {
-    /// What a terminal shows of the prompt.
+    /// The prompt, as a terminal shows it.
     pub fn begin(&self) -> String {
         prose(&self.prompt).into_owned()
     }
 
-    /// Adds an id. What can be shown of the text then and could not before, for a terminal.
+    /// Adds an id. Returns the text that can be shown then and could not before, for a terminal.
     pub fn push(&mut self, id: u32) -> Result<String, Failure> {
         self.ids.push(id);
         if self.alphabet.is_bytes() {
@@ -148,7 +148,7 @@ impl Written<'_> {
         Ok(self.show(text))
     }
 
-    /// What is left at the end, for a terminal.
+    /// The rest at the end, for a terminal.
     pub fn end(&mut self) -> Result<String, Failure> {
         if self.alphabet.is_bytes() {
             return Ok(self.characters.rest());
@@ -170,7 +170,7 @@ impl Written<'_> {
         Ok(self.prompt.clone() + &self.rest()?)
     }
 
-    /// What follows the prompt.
+    /// The text behind the prompt.
     fn rest(&self) -> Result<String, Failure> {
         self.alphabet.after(&self.ids, self.given)
     }

@@ -23,31 +23,39 @@ use crate::program::step::inference_graph;
 use crate::run::dir::Run;
 use alphabet::Alphabet;
 
-/// Write text with a trained language model: over bytes, or over the tokens of the tokenizer that its run keeps.
+/// Write text with a trained language model, over bytes or a tokenizer's tokens.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak sample runs/shakespeare --prompt 'First Citizen:' --length 400\n\
-From a checkpoint: tiebreak sample runs/shakespeare --step 200 --seed 7\n\
-With a tokenizer: tiebreak sample runs/gpt2 --tokenizer gpt2/tokenizer.json")]
+#[command(after_help = "Examples:
+  tiebreak sample runs/mine --prompt 'First Citizen:' --length 400
+  tiebreak sample runs/mine --step 2 --seed 7
+  tiebreak sample runs/gpt2 --tokenizer gpt2/tokenizer.json")]
 pub struct Args {
+    /// Folder of the run.
     run: PathBuf,
-    #[arg(long, default_value = "\n")]
+    /// Text that the model goes on with.
+    #[arg(long, value_name = "TEXT", default_value = "\n", hide_default_value = true)]
     prompt: String,
-    /// The most tokens to write; a byte is one in a model over bytes. A token that ends texts ends this one.
-    #[arg(long, default_value_t = 400)]
+    /// Most tokens to write.
+    ///
+    /// A byte is a token in a model over bytes. A token that ends texts ends this one.
+    #[arg(long, value_name = "N", default_value_t = 400)]
     length: usize,
-    /// A tokenizer.json, or a folder that has one, or vocab.json and merges.txt; by default the tokenizer that the run keeps. A build with `--features tokenizer` reads
-    /// them.
-    #[arg(long, value_name = "PATH")]
-    tokenizer: Option<PathBuf>,
-    /// 0 always takes the most likely token.
-    #[arg(long, default_value_t = 0.8)]
+    /// Temperature; 0 always takes the most likely token.
+    #[arg(long, value_name = "T", default_value_t = 0.8)]
     temperature: f64,
-    /// The same seed gives the same text; without it one is drawn, and said on stderr.
+    /// Seed; the same one gives the same text.
+    ///
+    /// Without the option a seed is drawn, and printed on stderr.
     #[arg(long)]
     seed: Option<u64>,
     /// Write with the checkpoint after this step, not with the released model.
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     step: Option<u32>,
+    /// Tokenizer: tokenizer.json, or a folder with one, or with vocab.json and merges.txt.
+    ///
+    /// The default is the tokenizer that the run keeps. A build with `--features tokenizer` reads them.
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]

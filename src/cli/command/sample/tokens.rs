@@ -44,7 +44,7 @@ impl Tokens {
         guarded(|| self.loaded.ids(text))
     }
 
-    /// Whether a token has this id.
+    /// True if a token has this id.
     pub fn has(&self, id: u32) -> bool {
         self.loaded.has(id)
     }

@@ -20,10 +20,10 @@ use crate::run::disk::Disk;
 
 /// The document's file, which is written last: where it is, the others are.
 const LIST: &str = "launches.json";
-/// What is written to buffers.
+/// The bytes that are written to buffers.
 const DATA: &str = "launches.bin";
 
-/// What is recorded, and where.
+/// The work that is recorded, and its adapter.
 pub struct Recorded {
     /// A step of this; the self-test without one.
     pub program: Option<Arc<Program>>,
@@ -41,7 +41,7 @@ struct List {
     version: &'static str,
     contract: &'static str,
     about: String,
-    /// What every right engine of this version has.
+    /// The fingerprint of every right engine of this version.
     fingerprint: &'static str,
     recorded_on: String,
     needs: Needs,
@@ -49,7 +49,7 @@ struct List {
     runs: Vec<Carried>,
 }
 
-/// What a device has to offer.
+/// The capabilities that a device has to offer.
 #[derive(Default, Serialize)]
 struct Needs {
     /// Storage buffers of one dispatch.
@@ -142,7 +142,7 @@ impl Launches {
         Ok(Launches { list, shaders, data })
     }
 
-    /// How many shaders there are.
+    /// The number of shaders.
     pub fn shaders(&self) -> usize {
         self.shaders.len()
     }

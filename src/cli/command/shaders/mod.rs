@@ -17,40 +17,47 @@ use crate::run::{RunError, read_job, read_program};
 use crate::shaders::lint;
 use launches::{Launches, Recorded};
 
-/// Write the WGSL texts that a job runs, or all that a GPU is asked for in the self-test or a job's step, for a browser or another program to do the same.
+/// Write the WGSL texts that a job runs, or all that a GPU is asked for.
 ///
-/// With --dump: the text of every pipeline, as an adapter gets it, each linted again. With --dump and --launches, or --page: it has an adapter of this machine
-/// run the self-test (or, with a job, a training step from a fixed seed on inputs at random), and writes down every buffer, dispatch and result: as files
-/// (docs/PORTABILITY.md says what is in them), or as a self-contained page that has the browser's GPU do the same through WebGPU and compare.
+/// With --dump the command writes the text of every pipeline, as an adapter gets it, each linted again. With --dump and --launches, or with
+/// --page, an adapter of this machine runs the self-test. With a job, it runs a training step from a fixed seed on random inputs.
+/// The command writes down every buffer, dispatch and result, as files (docs/PORTABILITY.md describes them) or as a page. The page needs no
+/// other file; it has the browser's GPU do the same through WebGPU and compare.
 #[derive(clap::Args)]
 #[command(group(ArgGroup::new("recorded").args(["page", "launches"]).multiple(true)))]
-#[command(after_help = "Examples:\n  tiebreak shaders assets/jobs/demo.toml --dump shaders-out\n  \
-tiebreak shaders --dump launches-out --launches --adapter llvmpipe\n  \
-tiebreak shaders --page selftest.html --adapter llvmpipe   (open it in any browser with WebGPU)")]
+#[command(after_help = "Examples:
+  tiebreak shaders job.toml --dump shaders-out
+  tiebreak shaders --dump launches-out --launches --adapter llvmpipe
+  tiebreak shaders --page selftest.html --adapter llvmpipe")]
 pub struct Args {
-    /// The job file; with --launches or --page it may be left out.
+    /// Job file; with --launches or --page it may be left out.
     #[arg(required_unless_present = "recorded")]
     job: Option<PathBuf>,
-    /// A folder whose files the job may name too, besides those in its own folder.
-    #[arg(long, value_name = "DIR", requires = "job")]
-    data_root: Option<PathBuf>,
-    /// The folder to write texts to.
-    #[arg(long, value_name = "FOLDER", required_unless_present = "page")]
+    /// Folder for the texts.
+    #[arg(long, value_name = "DIR", required_unless_present = "page")]
     dump: Option<PathBuf>,
-    /// Write to the folder what an adapter was asked for: launches.json, launches.bin, and the texts that ran.
+    /// With --dump: write launches.json, launches.bin and the texts that ran.
+    ///
+    /// These are all that an adapter was asked for.
     #[arg(long, requires = "dump")]
     launches: bool,
-    /// Whose limits on buffers the texts keep to: WebGPU's default ones, which every browser has, or also larger ones. By default all, for --launches and
-    /// --page WebGPU's.
-    #[arg(long, value_enum)]
-    limits: Option<Limits>,
-    /// The page to write; with --launches it is of the list in the folder.
+    /// File for the page, which any browser with WebGPU opens.
+    ///
+    /// With --launches the page is of the list in the folder.
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
-    /// The adapter that computes what others are compared with (see `tiebreak adapters`).
-    #[arg(long, requires = "recorded")]
+    /// Limits on buffers that the texts keep to.
+    ///
+    /// The default is `all`, and with --launches or --page `webgpu`.
+    #[arg(long, value_enum)]
+    limits: Option<Limits>,
+    /// Second folder whose files the job may name, besides its own folder.
+    #[arg(long, value_name = "DIR", requires = "job")]
+    data_root: Option<PathBuf>,
+    /// Adapter that computes the results that others are compared with.
+    #[arg(long, value_name = "NAME", requires = "recorded")]
     adapter: Option<String>,
-    /// Record only this way to compute products; without it all three.
+    /// Record this way to compute products alone; by default all three.
     #[arg(long, value_enum, requires = "recorded")]
     products: Option<Products>,
     #[command(flatten)]
@@ -59,9 +66,9 @@ pub struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Limits {
-    /// Of every adapter.
+    /// Limits of every adapter, larger ones too.
     All,
-    /// WebGPU's defaults.
+    /// WebGPU's default limits, which every browser has.
     Webgpu,
 }
 

@@ -1,4 +1,4 @@
-//! What training says while it runs: a progress bar, the metrics of each step, and evaluations that are due.
+//! The output of training while it runs: a progress bar, the metrics of each step, and evaluations that are due.
 
 use std::time::Instant;
 
@@ -23,19 +23,19 @@ pub struct Bar {
     /// Tokens, or samples, of a step.
     pub per_step: u64,
     pub done: u64,
-    /// What those are.
+    /// The name of those.
     unit: &'static str,
     samples: u32,
     /// When the last step was done.
     last: Instant,
-    /// Where its metrics go: lines, and events.
+    /// The files for its metrics: lines, and events.
     files: [Stored; 2],
     metrics: Option<Metrics>,
     pub evaluation: Option<Evaluating>,
     printer: Printer,
-    /// Whether training stops at what is not finite, and whether somebody asks it to.
+    /// True if training stops at a value that is not finite, and the flag by which somebody asks it to.
     pub stops: (bool, Option<Asked>),
-    /// Whether a gradient's norm that is not finite was told of.
+    /// True once a gradient's norm that is not finite was told of.
     told: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct Evaluating {
 }
 
 impl Evaluating {
-    /// Of a run whose job has an `[evaluation]`.
+    /// The evaluations of a run whose job has an `[evaluation]`.
     pub fn of(run: &Run) -> Result<Option<Evaluating>, RunError> {
         let (Some(spec), Some(job)) = (run.job().evaluation.clone(), run.job().model().cloned()) else {
             return Ok(None);

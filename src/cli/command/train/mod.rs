@@ -17,6 +17,7 @@ use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
 use crate::cli::args::ranks::{RanksArgs, Role};
+use crate::cli::args::terms::beside;
 use crate::cli::view::data::{say_copied, scanning};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::commit::digest::Digest;
@@ -37,57 +38,69 @@ use crate::train::{Beginning, Prepared, TrainError, disk_needed, train, train_ov
 use bar::{Bar, Evaluating};
 use stopped::Asked;
 use workers::{Host, network};
+
 /// Train a job and commit to every step.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example: tiebreak train assets/jobs/shakespeare.toml --out runs/shakespeare --key trainer.key\n\
-After an interruption: tiebreak train --out runs/shakespeare --key trainer.key --resume\n\
-With 4 processes, the same bits: tiebreak train job.toml --out runs/r --ranks 4\n\
-On 4 NVIDIA GPUs, likewise: tiebreak train job.toml --out runs/r --ranks 4 --engine cuda --transport nccl\n\
-On two machines: tiebreak train job.toml --out runs/r --ranks 2 --rank 0 --coordinator host0:29400\n         \
-and on the other: tiebreak train --ranks 2 --rank 1 --coordinator host0:29400"
+    after_help = "Example: tiebreak train job.toml --out runs/mine --key trainer.key",
+    after_long_help = "A run that was interrupted goes on with --resume, to the same bits. Several ranks compute the bits of one.\n\n\
+Examples:
+  tiebreak train job.toml --out runs/mine --key trainer.key
+  tiebreak train --out runs/mine --key trainer.key --resume
+  tiebreak train job.toml --out runs/ranks --ranks 4
+  tiebreak train job.toml --out runs/gpus --ranks 4 --engine cuda --transport nccl
+  tiebreak train job.toml --out runs/two --ranks 2 --rank 0 --coordinator host0:29400
+  tiebreak train --ranks 2 --rank 1 --coordinator host0:29400   # on the other machine"
 )]
 pub struct Args {
-    /// The job file; not needed with --resume.
+    /// Job file; with --resume leave it out.
     job: Option<PathBuf>,
-    /// A folder whose files the job may name too, besides those in its own folder.
-    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
-    data_root: Option<PathBuf>,
-    /// The folder of the run.
-    #[arg(long, required_unless_present = "rank")]
+    /// Folder of the run.
+    #[arg(long, value_name = "RUN", required_unless_present = "rank")]
     out: Option<PathBuf>,
-    /// The trainer's private key (see `tiebreak key new`); without it heads are not signed.
-    #[arg(long)]
+    /// Trainer's private key, which signs the heads (`tiebreak key new` makes one).
+    ///
+    /// Without a key the heads are not signed.
+    #[arg(long, value_name = "KEY")]
     key: Option<PathBuf>,
-    /// 64 hexadecimal digits from the client or a beacon, given after the job was fixed.
-    #[arg(long)]
-    challenge: Option<Digest>,
-    /// `logged`: products by native kernels, with a rounding log, at the job's thresholds or the default ones.
-    #[arg(long, value_enum)]
-    profile: Option<Profile>,
     /// Go on where the run stopped, to the same bits.
     #[arg(long)]
     resume: bool,
-    /// With --resume: where data files are that the run does not hold (`data.copy = false`).
-    #[arg(long, requires = "resume")]
+    /// Products of the contract, or of native kernels with a rounding log.
+    ///
+    /// `logged` takes the job's thresholds, or the default ones.
+    #[arg(long, value_enum)]
+    profile: Option<Profile>,
+    /// Second folder whose files the job may name, besides its own folder.
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    data_root: Option<PathBuf>,
+    /// With --resume: folder of the data files that the run does not hold.
+    ///
+    /// A run holds no data files if its job says `data.copy = false`.
+    #[arg(long, value_name = "DIR", requires = "resume")]
     data: Option<PathBuf>,
-    /// Stop when the loss of a step, or the model in the end, is not finite. `false`: say so and go on.
-    #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
+    /// 64 hexadecimal digits from the client or a beacon, given after the job was fixed.
+    #[arg(long, value_name = "DIGEST", hide_short_help = true)]
+    challenge: Option<Digest>,
+    /// Stop when a step's loss, or the model in the end, is not finite.
+    ///
+    /// With `false` the command says so and goes on.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, hide_short_help = true)]
     stop_on_nan: bool,
     #[command(flatten)]
-    limits: Limits,
-    #[command(flatten)]
     engine: EngineArgs,
-    // Last, since its heading holds for all that follow.
+    #[command(flatten)]
+    limits: Limits,
     #[command(flatten)]
     ranks: RanksArgs,
 }
 
-/// What a trainer's kernels may do.
+/// The products of a trainer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Profile {
-    /// The contract's own products; no log.
+    /// The contract's own products, without a log.
     Exact,
+    /// Native kernels' products, with a rounding log.
     Logged,
 }
 
@@ -154,7 +167,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             return stopped::said(printer, &run, &error, bar.stops.1.as_ref(), &resume_options(&args));
         }
     };
-    ended(printer, &run, out, &bar, &state);
+    ended(printer, &run, &args, &bar, &state);
     Ok(Exit::Match)
 }
 
@@ -165,23 +178,30 @@ fn host_memory(run: &Run, engine: &EngineArgs) -> u64 {
 }
 
 /// Says that a run is at its end.
-fn ended(printer: Printer, run: &Run, out: &Path, bar: &Bar, state: &Digest) {
+fn ended(printer: Printer, run: &Run, args: &Args, bar: &Bar, state: &Digest) {
+    let out = args.out.as_deref().unwrap_or(&run.layout.root);
     let seconds = bar.start.elapsed().as_secs_f64();
     let done = done_text(bar.done, out);
+    let key = key::trainer_option(args.key.as_deref(), run.file.trainer_key.as_deref());
+    let hf = run.job().model().is_some_and(|job| job.model.released().is_some());
+    let model = shell::path(&beside(out, "-model"));
     let (id, out) = (run.id, shell::path(out));
+    let format = if hf { "" } else { " --format safetensors" };
     let data = if run.holds_data() { "" } else { " --data FOLDER (where its data files are)" };
     printer.result(
         vec![
             format!("{done} in {seconds:.1} s"),
             format!("run    {id}"),
             format!("state  {state}"),
-            format!("audit it with: tiebreak audit {out}{data}"),
+            format!("check it with: tiebreak verify {out}{key}"),
+            format!("audit it with: tiebreak audit {out}{key}{data}"),
+            format!("export it with: tiebreak export {out} --output {model}{format}"),
         ],
         &json!({ "run": id, "state": state, "steps": run.job().steps, "seconds": seconds }),
     );
 }
 
-/// What was done, in words.
+/// The work that was done, in words.
 fn done_text(steps: u64, out: &Path) -> String {
     match steps {
         0 => format!(

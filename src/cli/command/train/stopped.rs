@@ -14,7 +14,7 @@ use crate::run::dir::Run;
 use crate::run::shell;
 use crate::train::TrainError;
 
-/// Whether somebody asked for the end: by Ctrl-C or SIGTERM (asking twice ends the process at once), or by a limit that is reached.
+/// A request for the end: by Ctrl-C or SIGTERM (asking twice ends the process at once), or by a limit that is reached.
 pub struct Asked {
     signalled: Arc<AtomicBool>,
     limits: Limits,

@@ -13,7 +13,7 @@ use crate::train::ranks::RankError;
 use crate::train::ranks::collective::{Collective, Transport};
 use crate::train::ranks::tcp::{RankPlace, Tcp, Waiting};
 
-/// How long ranks that were started here may take to end when the run is complete.
+/// The time that ranks which were started here may take to end when the run is complete.
 const ENDING: Duration = Duration::from_secs(10);
 
 /// The network that gradients go over.

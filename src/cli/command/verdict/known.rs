@@ -1,24 +1,36 @@
-//! Whose keys somebody knows who checks the verdict of a dispute game.
+//! Keys that a checker of a dispute game's verdict knows.
 
 use crate::cli::args::key;
 use crate::cli::view::parties::Parties;
 use crate::cli::view::report::Failure;
 use crate::commit::keys::PublicKey;
 use crate::dispute::game::rules::Rules;
+use crate::run::shell;
 
-/// Whose keys a checker of a game's verdict knows.
+/// Keys that a checker of a game's verdict knows.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Dispute games")]
 pub struct KnownKeys {
-    /// Of a dispute game: the public key of a party that you know, a file or its text; once for each. Without it the result is about keys, and about
-    /// nobody's name.
-    #[arg(long = "party-key")]
+    /// Public key of a party that you know: a file or its text.
+    ///
+    /// Give the option once for each party. Without the option the result is about keys, and about nobody's name.
+    #[arg(long = "party-key", value_name = "KEY")]
     pub party_key: Vec<String>,
-    /// Of a dispute game: the public key of the referee whose word you take that a party did not answer, a file or its text.
-    #[arg(long)]
+    /// Public key of the referee: a file or its text.
+    ///
+    /// Only a referee's word shows that a party did not answer.
+    #[arg(long, value_name = "KEY")]
     pub referee_key: Option<String>,
 }
 
 impl KnownKeys {
+    /// The options that say the same to another command, as a shell takes them.
+    pub fn options(&self) -> Vec<String> {
+        let parties = self.party_key.iter().map(|key| format!("--party-key {}", shell::word(key)));
+        let referee = self.referee_key.iter().map(|key| format!("--referee-key {}", shell::word(key)));
+        parties.chain(referee).collect()
+    }
+
     /// The parties of a game that somebody else tells of, and which of them are known. `trainer`: the key that is known to be the trainer's.
     ///
     /// # Errors

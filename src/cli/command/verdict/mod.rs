@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::audit::disputed_step::disclosed_tile;
 use crate::audit::rounding::reference_outcome;
 use crate::audit::{self, checks, plan, replay_to};
+use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::limits::{Limits, Watch};
 use crate::cli::args::{key, verdict_file};
@@ -26,11 +27,12 @@ use crate::engine::cpu::Cpu;
 use crate::engine::session::Session;
 use crate::run::dir::Run;
 use crate::run::disk::{self, Disk};
-use crate::run::{RunError, initial};
+use crate::run::{RunError, initial, shell};
 use known::KnownKeys;
 
-/// Check verdicts, or make them smaller.
+/// Check verdicts, show them to people, or make them smaller.
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  tiebreak verdict check verdict.json --trainer-key trainer.key.pub")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -38,59 +40,60 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Re-derive a verdict with the scalar reference, from the file alone (step verdicts need the run).
-    #[command(after_help = "Example: tiebreak verdict check verdict.json --trainer-key trainer.key.pub\n\
-A dispute game's: tiebreak verdict check game-verdict.json --party-key alice.pub --party-key bob.pub --referee-key referee.pub\n\
-Exit code 1 when it convicts, 0 when it does not, 3 when a game's verdict is about nobody whose key was given, 4 when the file does not hold together or\n\
-is about another key, 5 when a party forfeited a game.")]
     Check(Check),
-    /// Write a verdict as one HTML file for people: both values, the recomputation, the path of hashes, how to check it again.
-    #[command(after_help = "Example: tiebreak verdict report verdict.json -o report.html\n\
-The file has no scripts and needs nothing from elsewhere. It tells what the check found; the evidence is the verdict.")]
     Report(Report),
-    /// For the trainer: replay the step of a tile verdict and write the bytes of the tile that the run committed.
-    #[command(
-        after_help = "Example: tiebreak verdict disclose verdict.json --run runs/mine --out tile.bin --engine wgpu\n\
-Use the engine that trained: only bytes with the committed hash are written."
-    )]
     Disclose(Disclose),
-    /// Cut a tile verdict down to one element, with the tile's bytes that the trainer disclosed.
-    #[command(
-        after_help = "Example: tiebreak verdict narrow verdict.json --tile tile.bin --out small.json\n\
-Ask the trainer for the bytes of the tile that the verdict names: at most 4096, in the canonical layout."
-    )]
     Narrow(Narrow),
 }
 
+/// Derive a verdict again with the scalar reference, from the file alone.
+///
+/// Verdicts on a whole step, and on an initial state made from weights, need the run too. The command ends with 1 when the verdict
+/// convicts, with 0 when it does not, and with 5 when a party forfeited a game. Exit code 3 means that a game's verdict is about nobody whose
+/// key was given. Exit code 4 means that the file does not hold together or is about another key.
 #[derive(clap::Args)]
+#[command(after_help = "Examples:
+  tiebreak verdict check verdict.json --trainer-key trainer.key.pub
+  tiebreak verdict check game-verdict.json --party-key alice.key.pub --referee-key referee.key.pub")]
 struct Check {
+    /// Verdict file.
     file: PathBuf,
-    /// The trainer's public key: a file or its text.
-    #[arg(long)]
+    /// Trainer's public key: a file or its text.
+    #[arg(long, value_name = "KEY")]
     trainer_key: Option<String>,
-    /// The run's folder, for a verdict that names a whole step, or an initial state made from weights.
-    #[arg(long)]
+    /// Folder of the run, for a verdict on a whole step or an initial state.
+    #[arg(long, value_name = "RUN")]
     run: Option<PathBuf>,
-    /// Where data files are that the run does not hold.
-    #[arg(long)]
+    /// Folder of the data files that the run does not hold.
+    #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// The files of weights that the run begins from, in the job's order, for a verdict on its initial state.
-    #[arg(long)]
+    /// Weights that the run begins from: one file each, in the job's order.
+    ///
+    /// Verdicts on an initial state need them.
+    #[arg(long, value_name = "FILE")]
     weights: Vec<PathBuf>,
     #[command(flatten)]
     known: KnownKeys,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    decided: Decided,
 }
 
+/// Write a verdict as one HTML file for people.
+///
+/// The page shows both values, the recomputation, the path of hashes, and how to check it again. The file has no scripts and needs nothing from
+/// elsewhere. The page tells the result of the check; the evidence is the verdict.
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  tiebreak verdict report verdict.json --output report.html")]
 struct Report {
+    /// Verdict file.
     file: PathBuf,
-    /// Where the page goes.
-    #[arg(long, short)]
+    /// File for the page.
+    #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
-    /// The trainer's public key: a file or its text.
-    #[arg(long)]
+    /// Trainer's public key: a file or its text.
+    #[arg(long, value_name = "KEY")]
     trainer_key: Option<String>,
     #[command(flatten)]
     known: KnownKeys,
@@ -98,29 +101,41 @@ struct Report {
     limits: Limits,
 }
 
+/// For the trainer: write the bytes of a verdict's tile that the run committed.
+///
+/// The command replays the step of a tile verdict. Use the engine that trained: only bytes with the committed hash are written.
 #[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  tiebreak verdict disclose verdict.json --run runs/cheated --out tile.bin"
+)]
 struct Disclose {
+    /// Verdict file.
     file: PathBuf,
-    /// The run's folder.
-    #[arg(long)]
+    /// Folder of the run.
+    #[arg(long, value_name = "RUN")]
     run: PathBuf,
-    /// Where the tile's bytes go.
-    #[arg(long)]
+    /// File for the tile's bytes.
+    #[arg(long, value_name = "FILE")]
     out: PathBuf,
     #[command(flatten)]
-    limits: Limits,
-    #[command(flatten)]
     engine: EngineArgs,
+    #[command(flatten)]
+    limits: Limits,
 }
 
+/// Cut a tile verdict down to one element, with the tile's bytes from the trainer.
+///
+/// Ask the trainer for the bytes of the tile that the verdict names: at most 4096, in the canonical layout.
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  tiebreak verdict narrow verdict.json --tile tile.bin --out small.json")]
 struct Narrow {
+    /// Verdict file.
     file: PathBuf,
-    /// The bytes of the committed tile.
-    #[arg(long)]
+    /// File with the bytes of the committed tile.
+    #[arg(long, value_name = "FILE")]
     tile: PathBuf,
-    /// Where the smaller verdict goes.
-    #[arg(long)]
+    /// File for the smaller verdict.
+    #[arg(long, value_name = "FILE")]
     out: PathBuf,
     #[command(flatten)]
     limits: Limits,
@@ -130,10 +145,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
         Command::Check(args) => {
             let watch = args.limits.watch(printer);
-            match read_game(&args.file)? {
+            let decided = args.decided;
+            decided.applied(match read_game(&args.file)? {
                 Some((verdict, size)) => check_game(printer, args, verdict, size),
                 None => check(printer, args, &watch),
-            }
+            })
         }
         Command::Report(args) => report(printer, args),
         Command::Disclose(args) => disclose(printer, args),
@@ -170,7 +186,9 @@ fn check_game(printer: Printer, args: Check, verdict: GameVerdict, size: u64) ->
         ));
     }
     let trainer = args.trainer_key.as_deref().map(key::read_public).transpose()?;
+    let working = printer.working("playing the game again", None);
     let referee = verdict.check().map_err(|error| RunError::malformed(&args.file, error))?;
+    drop(working);
     let rules = referee.rules();
     let result = referee.result().ok_or_else(|| Failure::new(Exit::Undecided, "the game has no result"))?;
     let parties = args.known.parties(rules, trainer.as_ref())?;
@@ -186,6 +204,7 @@ fn check_game(printer: Printer, args: Check, verdict: GameVerdict, size: u64) ->
         lines.push("  a forfeit is the referee's word: nobody else can know what arrived when".into());
     }
     let exit = parties.exit(result);
+    lines.push(page_command(&args.file, &args.trainer_key, &args.known.options()));
     let known = parties.json();
     let value = json!({
         "kind": "game", "bytes": size, "game": rules.game, "computation": rules.computation(), "parties": known["parties"],
@@ -194,6 +213,13 @@ fn check_game(printer: Printer, args: Check, verdict: GameVerdict, size: u64) ->
     });
     printer.result(lines, &value);
     Ok(exit)
+}
+
+/// The command that shows a verdict to people, with the keys that are known.
+fn page_command(file: &Path, trainer: &Option<String>, known: &[String]) -> String {
+    let key = trainer.iter().map(|key| format!("--trainer-key {}", shell::word(key)));
+    let options: String = key.chain(known.iter().cloned()).map(|option| format!(" {option}")).collect();
+    format!("show it to people: tiebreak verdict report {} --output report.html{options}", shell::path(file))
 }
 
 /// Refuses what only a dispute game's verdict has.
@@ -243,7 +269,9 @@ fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
     let (verdict, size) = read(&args.file)?;
     // What is wrong with a verdict that has no such number is found below.
     args.limits.check("the check of this verdict", verdict.memory().unwrap_or(0))?;
+    let working = printer.working("checking the verdict", None);
     let examination = verdict.examine(public.as_ref());
+    drop(working);
     let kind = verdict.claim.kind();
     let mut lines = vec![format!("{kind} verdict, {}", bytes_text(size))];
     lines.extend(examination.steps.iter().map(|step| format!("  ok: {step}")));
@@ -289,6 +317,7 @@ fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
         lines.clear(); // what came out is to be the first line
     }
     lines.extend(finding);
+    lines.extend(convicts.then(|| page_command(&args.file, &args.trainer_key, &[])));
     printer.result(
         lines,
         &json!({
@@ -354,10 +383,12 @@ fn disclose(printer: Printer, args: Disclose) -> CommandResult {
     args.limits.check("a replay", plan::memory(&run))?;
     watch.planned();
     let mut engine = open(&args.engine)?;
+    let working = printer.working("replaying to the verdict's step", None);
     let tile = disclosed_tile(&run, engine.as_mut(), finding.step, claim)?.ok_or_else(|| {
         let why = "this engine computes another tile than the run commits: use the one that trained";
         Failure::new(Exit::Undecided, why)
     })?;
+    drop(working);
     Disk::default().replace(&out, &tile)?;
     let text = format!("{} of tile {}: {}", bytes_text(tile.len() as u64), claim.tile, args.out.display());
     printer.result(text, &json!({ "tile": claim.tile, "bytes": tile.len() }));
@@ -414,13 +445,18 @@ fn step_verdict(
     }
     let mut cpu = Cpu::new(0)?;
     let mut session = Session::new(&mut cpu, Arc::new(run.program().clone()))?;
+    let working = printer.working(&format!("replaying to step {step}"), None);
     if let Some((before, what)) = replay_to(run, &checked, &mut session, step)? {
         let why = format!("step {before} before it differs already: {what}");
         return Err(Failure::new(Exit::Undecided, why));
     }
     let state = session.download_state()?;
+    drop(working);
     printer.say(format!("replaying step {step} with the scalar reference ..."));
-    match reference_outcome(run, step, &state, checked.step(step)?)? {
+    let working = printer.working("the scalar reference computes the step", None);
+    let outcome = reference_outcome(run, step, &state, checked.step(step)?)?;
+    drop(working);
+    match outcome {
         audit::Outcome::Matches => {
             Ok((false, format!("does not convict: step {step} is what the scalar reference computes")))
         }

@@ -33,7 +33,7 @@ struct Game<'t> {
     turns: BTreeMap<u32, Turn>,
 }
 
-/// What the two parties of a game say of one place.
+/// The statements of a game's two parties about one place.
 struct Difference {
     place: String,
     values: [String; 2],
@@ -203,7 +203,7 @@ fn value_text(join: Join, value: &[u8]) -> String {
     }
 }
 
-/// What came out, in a line: the title's end.
+/// The result, in a line: the title's end.
 fn outcome(game: &Game, result: &GameResult) -> (Tone, String, String) {
     let names =
         |losses: &[&Loss]| losses.iter().map(|loss| game.name(loss.party)).collect::<Vec<_>>().join(" and ");

@@ -74,7 +74,7 @@ impl Page {
         Page { title: text(title), body: format!("<h1>{}</h1>\n", text(title)) }
     }
 
-    /// What came out, and why.
+    /// The result, and its reason.
     pub fn outcome(&mut self, tone: Tone, what: &str, why: &str) {
         let class = if tone == Tone::Bad { "out bad" } else { "out" };
         let (what, why) = (text(what), text(why));
@@ -105,7 +105,7 @@ impl Page {
         self.body.push_str("</dl>\n");
     }
 
-    /// What two sides say of one thing: (who, what, whether it is right, if that is known).
+    /// The statements of two sides about one thing: (who, what, whether it is right, if that is known).
     pub fn sides(&mut self, sides: &[(&str, String, Option<bool>)]) {
         self.body.push_str("<div class=\"sides\">\n");
         for (who, value, right) in sides {

@@ -13,7 +13,7 @@ pub struct Level {
 }
 
 impl Level {
-    /// What the two hashes of the level give.
+    /// The hash that the two hashes of the level give.
     pub fn above(&self) -> Hash {
         self.above
     }
@@ -22,7 +22,7 @@ impl Level {
 /// A leaf of a tree.
 #[derive(Clone, Copy)]
 pub struct Leaf {
-    /// Which one, from the left.
+    /// The number of the node, from the left.
     pub place: usize,
     /// Its hash.
     pub value: Hash,

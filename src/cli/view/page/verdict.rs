@@ -20,10 +20,10 @@ use crate::program::graph::{TensorId, TensorType};
 use crate::program::phase::{Phase, graph_of};
 use crate::run::shell;
 
-/// How many elements of a tile are shown.
+/// The number of a tile's elements that are shown.
 const SHOWN: usize = 8;
 
-/// What a verdict is about, derived from it after it was checked.
+/// The subject of a verdict, derived from it after it was checked.
 struct Subject<'v> {
     verdict: &'v Verdict,
     computation: Computation,
@@ -233,7 +233,7 @@ impl Subject<'_> {
         slices
     }
 
-    /// What the recomputation reads.
+    /// The inputs of the recomputation.
     fn operands(&self, page: &mut Page, step: &StepRecord, phase: Phase, inputs: &[ProvenInput]) {
         let graph = graph_of(&self.computation.program, phase);
         page.heading("The recomputation");
@@ -258,7 +258,7 @@ impl Subject<'_> {
         page.table(&["input", "type", "read", "digest"], &rows);
     }
 
-    /// Where an input comes from, in words.
+    /// The origin of an input, in words.
     fn origin_text(&self, from: &Origin) -> String {
         match from {
             Origin::State { index } => {
@@ -278,7 +278,7 @@ impl Subject<'_> {
         }
     }
 
-    /// What the record says, and what it has to say, where that is a value and not a tile.
+    /// The value in the record, and the value that has to be there, where that is a value and not a tile.
     fn values(&self, page: &mut Page) {
         let mut sides: Vec<(&str, String, Option<bool>)> = Vec::new();
         let float = |word| element_text(DType::F32, word);
