@@ -258,8 +258,8 @@ fn split(b: &mut Builder, view: &View, absmaxes: TensorId, digits: u8) -> [View;
     let rows_of_row = View { tensor: absmaxes, offset: 0, dims: view.dims, strides: [b1 * rows, rows, 1, 0] };
     let contiguous =
         |tensor| View { tensor, offset: 0, dims: view.dims, strides: [b1 * rows * k, rows * k, k, 1] };
-    // 1.5 * 2^(e + 24 - m): adding it to |x| < 2^e and subtracting it again leaves multiples of 2^(e + 1 - m). The constant must exceed
-    // |x|.
+    // 1.5 * 2^(e + 24 - m): adding it to |x| < 2^e and subtracting it again leaves multiples of 2^(e + 1 - m). The constant
+    // must exceed |x|.
     let above = (24 - magnitude_bits(u32::from(digits)) as i32).max(2);
     let [high, low] = [("split_high.v1", false), ("split_low.v1", true)].map(|(name, rest)| {
         let body = Body::new(name, |w| {
