@@ -1,4 +1,4 @@
-//! The arithmetic contract: what a number is ([`arith`]) and what a training step is ([`program`]), in plain scalar Rust.
+//! The arithmetic contract: the definition of numbers ([`arith`]) and of training steps ([`program`]), in plain scalar Rust.
 //!
 //! Everybody who checks a run depends on this crate, and on no other for the definition of right results: engines are held to it
 //! bit for bit.

@@ -185,7 +185,7 @@ pub enum Claim {
     Step {
         /// Micro-batches whose gradients have another root.
         micro_batches: Vec<u32>,
-        /// State tensors that come out differently, by name.
+        /// State tensors with another result, by name.
         tensors: Vec<String>,
     },
 }

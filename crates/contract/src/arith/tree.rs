@@ -12,7 +12,7 @@ pub enum Operation {
     Add(u32),
 }
 
-/// The operations that evaluate the tree over `terms` terms. Each node is added as soon as its operands are there, so at most
+/// The operations that evaluate the tree over `terms` terms. Each node is added as soon as its operands are computed, so at most
 /// log2(terms) + 1 nodes wait.
 pub fn operations(terms: u32) -> Vec<Operation> {
     let mut operations = Vec::new();

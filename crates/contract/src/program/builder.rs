@@ -116,7 +116,7 @@ impl Builder {
         self.graph.outputs.push(Port { name: name.into(), tensor });
     }
 
-    /// Appends a primitive, or returns the output of an equal one that is there already.
+    /// Appends a primitive, or returns the output of an equal node that exists already.
     pub fn node(&mut self, primitive: Primitive, dtype: DType, shape: &[u32]) -> TensorId {
         if let Some(&have) = self.shared.get(&primitive)
             && self.tensor(have).shape == shape

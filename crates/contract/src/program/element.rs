@@ -13,12 +13,12 @@ use crate::arith::{DType, digits, float, tree};
 
 /// A source of input elements. Elements of quantised tensors are sign-extended integers.
 pub trait Source {
-    /// Why an element cannot be had.
+    /// The reason why an element is not available.
     type Error;
     /// Element `index` of `tensor`, row-major.
     ///
     /// # Errors
-    /// If the element cannot be had.
+    /// If the element is not available.
     fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, Self::Error>;
 }
 

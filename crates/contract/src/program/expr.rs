@@ -194,7 +194,7 @@ impl Body {
     /// value.
     ///
     /// # Panics
-    /// If the body is empty, too long, or its value is not the last instruction: faults of our own tables.
+    /// If the body is empty, too long, or its value is not the last instruction: faults of this crate's tables.
     pub fn new(name: &'static str, write: impl FnOnce(&mut BodyWriter) -> Reg) -> Body {
         let mut writer = BodyWriter { code: Vec::new() };
         let value = write(&mut writer);

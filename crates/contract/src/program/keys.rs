@@ -81,9 +81,9 @@ pub struct Key {
     pub kind: Option<&'static str>,
     /// Type and bounds.
     pub ty: Type,
-    /// Says whether the key must be written, and what holds without it.
+    /// The presence of the key: whether it must be written, and what its absence means.
     pub presence: Presence,
-    /// The key of the same table that may replace this one, and must not stand beside it; empty if there is none.
+    /// The key of the same table that may replace this one, and must not be written beside it; empty if there is none.
     pub or: &'static str,
     /// The key of the same table that must not be written beside it; empty if there is none, or `or` names it.
     pub not_with: &'static str,
@@ -125,7 +125,7 @@ impl Key {
         Key { kind: Some(kind), ..self }
     }
 
-    /// This key, where either it or the named one must stand.
+    /// This key, where either this key or the named one must be present.
     pub const fn or(self, or: &'static str) -> Key {
         Key { or, ..self }
     }

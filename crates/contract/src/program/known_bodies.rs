@@ -54,7 +54,7 @@ pub fn small_programs() -> Vec<(Model, Optimizer, Program)> {
     specs(0, true).into_iter().map(program).collect()
 }
 
-/// The nodes of one product on a grid, of operands [2, 3, 5, 11] and [2, 3, 7, 11] whose elements lie one after another.
+/// The nodes of one product on a grid, of operands [2, 3, 5, 11] and [2, 3, 7, 11] whose elements are contiguous.
 pub fn product_on_grid(rule: GridRule) -> Graph {
     let mut products = ProductTable::logged_preset();
     products.set_logged(ProductClass::Linear, rule);

@@ -91,7 +91,7 @@ pub struct Rates {
     pub clip: TensorId,
 }
 
-/// One parameter with what its update reads.
+/// One parameter with the inputs of its update.
 pub struct Trained<'a> {
     /// The parameter before the update.
     pub parameter: TensorId,

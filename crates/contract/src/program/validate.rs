@@ -156,7 +156,7 @@ struct Checker<'a> {
     makers: Vec<Maker>,
 }
 
-/// One graph by itself: types, ports that are there, nodes in order, and each node's own rules.
+/// One graph by itself: types, ports that exist, nodes in order, and each node's own rules.
 fn graph(program: &Program, graph: &Graph) -> Check {
     let mut bytes = 0u64;
     for (number, ty) in graph.tensors.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The ends of games, and the worth of a result.
 //!
-//! *Convicted*: anybody can re-derive the loss from bytes that the party signed. *Forfeited*: the referee says so; nobody else
-//! can know what arrived when. A loss never certifies the other party.
+//! *Convicted*: anybody can re-derive the loss from bytes that the party signed. *Forfeited*: the referee alone says so;
+//! nobody else can know which message arrived at which time. A loss never certifies the other party.
 
 use serde::{Deserialize, Serialize};
 

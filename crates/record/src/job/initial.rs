@@ -193,7 +193,7 @@ pub fn weights_layout(job: &Job, program: &Program) -> Vec<Released> {
 /// An element of a state tensor in a file of weights, a binary32 pattern. `layout` says how files hold the tensors.
 ///
 /// # Errors
-/// If the file is no safetensors file, has no tensor of floats that holds the element, or the bytes are not at hand.
+/// If the file is no safetensors file, has no tensor of floats that holds the element, or the bytes are not available.
 pub fn weights_element(
     file: &mut DataFile,
     layout: &[Released],

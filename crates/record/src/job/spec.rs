@@ -141,7 +141,7 @@ pub enum Sampling {
     /// Every sample once in an epoch, and each epoch in an order of its own.
     #[default]
     Permutation,
-    /// Every place draws from all samples.
+    /// Every place of a batch draws from all samples.
     WithReplacement,
 }
 

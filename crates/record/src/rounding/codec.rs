@@ -40,7 +40,7 @@ pub(crate) const PROVEN_PART_BYTES_MAX: usize = COUNT_BYTES_MAX + 2 * ENTRY_BYTE
 /// and all decisions are wide: 2 * (1 + 3/8) + 39 = 41.75.
 const ELEMENT_BITS_MAX: u64 = 42;
 
-/// The most bytes of a part about a product of so many elements.
+/// The most bytes of a part about a product of `elements` elements.
 pub(crate) fn part_bytes_max(elements: u64) -> u64 {
     // A block has an entry, the number of its wide decisions, and a last byte that is not full.
     let blocks = elements.div_ceil(BLOCK as u64).saturating_mul(ENTRY_BYTES as u64 + 3);

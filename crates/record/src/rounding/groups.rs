@@ -16,7 +16,7 @@ pub(super) const ENTRY_BYTES: usize = 6;
 /// The most bytes of an encoded part length: no file has 2^32 bytes.
 pub(super) const LENGTH_BYTES_MAX: usize = 5;
 
-/// The positions of the groups of a log with a given number of parts. This structure does not depend on the contents of the
+/// The positions of the groups of a log with a given number of parts. The structure does not depend on the contents of the
 /// parts.
 pub(super) struct Groups {
     parts: usize,

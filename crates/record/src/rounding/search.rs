@@ -49,7 +49,7 @@ impl NearTieSearch {
     }
 }
 
-/// A result that may lie near a boundary.
+/// A result that may be near a boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NearTieCandidate {
     /// The result's index in [batch, M, N].

@@ -137,7 +137,7 @@ impl Rounding {
         None
     }
 
-    /// A warning, if an audit will probably find that more values of a product lie within its threshold than may be free.
+    /// A warning, if an audit will probably find that more values of a product are within its threshold than may be free.
     pub fn advice(&self, products: &[LoggedProduct]) -> Option<String> {
         let share = |product: &LoggedProduct| {
             let k = product.dims()[3];

@@ -34,7 +34,7 @@ pub struct StridedView<'a> {
 
 impl<'a> StridedView<'a> {
     /// # Panics
-    /// If an element lies outside `data`.
+    /// If an element is outside `data`.
     pub fn new(data: &'a [u32], offset: usize, batch: [Axis; 2], rows: Axis, k: Axis) -> Self {
         let axes = [batch[0], batch[1], rows, k];
         if axes.iter().all(|axis| axis.len > 0) {

@@ -7,7 +7,7 @@ use crate::job::element::{ArrayPlace, DIMENSIONS_MAX, Element};
 pub const MAGIC: &[u8] = b"\x93NUMPY";
 /// The most bytes before the header: the magic, the version and the header's length.
 pub const PREAMBLE_MAX: usize = 12;
-/// The most bytes of a header. A header lies in the first slice of a file, so that a referee needs no more of it. numpy writes
+/// The most bytes of a header. A header is in the first slice of a file, so that a referee needs no more of it. numpy writes
 /// about a hundred bytes.
 pub const HEADER_MAX: usize = SLICE_BYTES - PREAMBLE_MAX;
 
