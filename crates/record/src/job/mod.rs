@@ -1,20 +1,13 @@
 //! A run's declaration: a job, which holds everything that decides the bits of a run, in TOML.
 //!
 //! - [`spec`] has the types of a job, and [`element`] the types of its data files' elements.
-//!
 //! - [`reference`] lists every key for people.
-//!
 //! - [`parse`] reads a job and names key and line of an error. The parser uses `check`, which compares a text with the
 //!   list, and `suggest`, which guesses what was meant.
-//!
 //! - `sizes` refuses jobs that would not fit, and `program` gives the program.
-//!
 //! - `canonical` keeps the settings that decide the records.
-//!
 //! - [`identity`] derives the names of computation and run.
-//!
 //! - [`initial`] gives the origin of the first state.
-//!
 //! - [`manifest`] describes the files that a job reads, and [`data`] draws its batches.
 //!
 //! Nothing here opens a file.

@@ -16,8 +16,8 @@ pub struct Moments {
     pub m2: TensorId,
 }
 
-/// The moments of the rows of both sets (Chan, Golub and LeVeque, 1979): n = nA + nB, delta = meanB - meanA, mean = meanA + delta
-/// * (nB / n), M2 = (M2A + M2B) + (delta * delta) * ((nA * nB) / n).
+/// The moments of the rows of both sets (Chan, Golub and LeVeque, 1979): n = nA + nB, delta = meanB - meanA,
+/// mean = meanA + delta * (nB / n), M2 = (M2A + M2B) + (delta * delta) * ((nA * nB) / n).
 pub fn pool(b: &mut Builder, left: Moments, right: Moments) -> Moments {
     let shape = b.shape(left.mean);
     let count = b.add(left.count, right.count);
