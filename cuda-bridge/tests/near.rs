@@ -163,8 +163,7 @@ fn decisions_are_the_hosts() {
             let value_part = if steps == 0.0 { relative } else { 0.0 };
             let tolerance = Tolerance { norms, value: value_part, steps };
             let product = Product { dims, rule, a: &a, b: &b, tolerance };
-            // Of the results, a third is random, a third is near a value of its grid, and a third is near a boundary, by a
-            // tolerance or so.
+            // A third of the results is random, a third is near a value of its grid, a third near a boundary (by about a tolerance).
             let result = |i: usize| -> f64 {
                 let any = f64::from(f32::from_bits(value(i as u32, 40)));
                 let extreme = f64::from(f32::from_bits(common::word(i as u32) & 0xbfff_ffff));
