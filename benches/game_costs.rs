@@ -6,9 +6,9 @@
 //! For each network the benchmark trains an honest run, and a run in which one element of one operator's output, or of the state,
 //! is wrong. Two parties with these runs play a game. Some liars claim terms that give their element, so that the game searches
 //! the terms. The referee's calls are timed separately: fresh referees receive all messages again, and each call counts its least
-//! time. The comparison is the leaf of Verde (arXiv 2502.19405): all operands of the operator and its output, and the time in
-//! which the scalar reference computes it, estimated from a sample of its elements. Runs are in a temporary folder: GPT-2 takes 5
-//! GB of it, and as much memory. WORDS choose the networks whose names contain one.
+//! time. The comparison is the leaf of Verde (arXiv 2502.19405): all operands of the operator and its output, and the time of the
+//! scalar reference. That time is estimated from a sample of the elements. Runs are in a temporary folder: GPT-2 takes 5 GB of
+//! it, and as much memory. WORDS choose the networks whose names contain one.
 
 #[path = "game_costs/clever.rs"]
 mod clever;

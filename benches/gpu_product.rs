@@ -1,7 +1,7 @@
 //! The wgpu engine's matrix product by each variant, digitising and rounding back included, against plain f32 products on the
-//! same adapter: `cargo bench --bench gpu_product [-- ADAPTER]`. The peers are products that a shader writer would tune: 8 x 4
-//! outputs an invocation straight from memory, which suits software adapters, and 8 x 8 through workgroup memory, which suits
-//! GPUs. Ratios are to the faster one. Every run ends with its result on the host.
+//! same adapter: `cargo bench --bench gpu_product [-- ADAPTER]`. The peers are products that a shader writer would tune. The
+//! first computes 8 x 4 outputs an invocation straight from memory, which suits software adapters; the second 8 x 8 through
+//! workgroup memory, which suits GPUs. Ratios are to the faster one. Every run ends with its result on the host.
 
 use std::fmt::Write;
 use std::sync::Arc;

@@ -1,9 +1,8 @@
 //! Start reading here: a whole training step of a GPT, by plain loops over `arith`.
 //!
 //! docs/ARITHMETIC.md defines every bit of a training step. This file states the steps of the model kind `gpt` once more, from
-//! that page alone, in reading order: numbers, the product, each layer with its gradient beside it, the model, the step. Comments
-//! name the section (§) of the page. No graph, no derived gradient and no engine is used. `tests/engine/steps.rs` compares the
-//! engines with it.
+//! that page alone: numbers, the product, each layer with its gradient beside it, the model, the step. Comments name the section
+//! (§) of the page. No graph, no derived gradient and no engine is used. `tests/engine/steps.rs` compares the engines with it.
 //!
 //!     cargo run --no-default-features --example reference_step
 //!

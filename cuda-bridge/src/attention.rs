@@ -2,8 +2,8 @@
 //! rows. The computations on an element are functions of a WGSL module, translated. This file writes when each is computed, and
 //! where its values are stored.
 //!
-//! A pass loops over a row's places. It computes the maps whose operands are available, and ends with the maxima and sums of its
-//! values. Values that later passes need, the first product among them, are stored in stretches of shared memory.
+//! A pass loops over a row's places. The pass computes the maps whose operands are available, and ends with the maxima and sums
+//! of its values. Values that later passes need, the first product among them, are stored in stretches of shared memory.
 //!
 //! Beyond the diagonal, a causal mask gives all places of a row one number, and so does a map without other operands. Such
 //! numbers are computed once a row, and passes end at the diagonal if no sum changes by that.
@@ -52,9 +52,9 @@ impl Attention {
         [self.rows.div_ceil(ROWS), self.samples, 1]
     }
 
-    /// The kernel, if one exists for such sizes that takes at most `shared` bytes of shared memory. Its buffers are:
-    /// [`Attention::words`], digits and absmaxes of the first product's operands, digits and absmaxes of the second's right one,
-    /// the tensors that the steps read, those that they write, the second product.
+    /// The kernel, if one exists for such sizes that takes at most `shared` bytes of shared memory. The buffers are
+    /// [`Attention::words`]; digits and absmaxes of the first product's operands; digits and absmaxes of the second's right one;
+    /// the tensors that the steps read; those that they write; the second product.
     ///
     /// # Errors
     /// If the module lacks a function, or has something that is not translated.

@@ -71,8 +71,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The cache in `$TIEBREAK_CACHE`, or in `tiebreak/cubin` of the system's folder for caches. Where there is neither, nothing
-    /// is kept.
+    /// The cache in `$TIEBREAK_CACHE`, or in `tiebreak/cubin` of the system's folder for caches. Without either, nothing is kept.
     pub fn of_this_user() -> Cache {
         Cache { folder: folder_of_user(|name| std::env::var_os(name)), bytes_max: BYTES_MAX }
     }

@@ -1,5 +1,5 @@
 //! Products whose left operand is a view of columns that is digitised on its way to the tensor cores: `kernels/columns.cuh`,
-//! completed for digit counts. They serve products of few columns, which read the operand once.
+//! completed for digit counts. The kernels serve products of few columns, which read the operand once.
 
 use std::fmt::Write;
 

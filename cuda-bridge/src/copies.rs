@@ -1,8 +1,8 @@
 //! Copies that need no waiting, by way of page-locked memory. Results go to the host in parallel with later launches, on streams
 //! of their own. Data from the host are ordered among the launches without stopping them.
 //!
-//! Written after the driver's documentation; **nothing here has run on a GPU yet**. Where the driver lacks the functions, there
-//! are no such copies, and [`Memory::read`] and [`Memory::write`] do the same later.
+//! Written after the driver's documentation; **nothing here has run on a GPU yet**. If the driver lacks the functions, there are
+//! no such copies, and [`Memory::read`] and [`Memory::write`] do the same later.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -30,8 +30,8 @@ struct Event {
     handle: Handle,
 }
 
-/// Page-locked memory of the host, with an event that is reached when a copy there has ended. It is dropped only when no copy is
-/// under way.
+/// Page-locked memory of the host, with an event that is reached when a copy there has ended. The memory is dropped only when no
+/// copy is under way.
 struct Place {
     ended: Event,
     at: *mut c_void,

@@ -51,8 +51,8 @@ pub enum HostError {
         /// The parameter, and what is wrong with its buffer, in words.
         reason: String,
     },
-    /// The kernel broke a rule of CUDA that the shim checks: threads of a block, or lanes of a warp, diverge where all have to
-    /// meet, or the kernel wrote past the end of a buffer. The buffers' contents are then meaningless.
+    /// The kernel broke a rule of CUDA that the shim checks. Either threads of a block, or lanes of a warp, diverge where all
+    /// have to meet; or the kernel wrote past the end of a buffer. The buffers' contents are then meaningless.
     #[error("kernel {kernel} failed: {reason}")]
     Failed {
         /// The kernel's name.

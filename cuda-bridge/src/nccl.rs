@@ -1,8 +1,8 @@
 //! Bytes from GPU to GPU, between processes: NVIDIA's NCCL, loaded at the first use. NCCL moves bytes here and does not add: the
 //! order of its float reductions follows the ring, so none of these functions is even looked up.
 //!
-//! Written after NVIDIA's "NCCL User Guide", whose sections are named where the code relies on them, and `nccl.h`, the source of
-//! the types and numbers; **nothing here has run on a GPU yet**. Tests run it over `shim/nccl.cpp`.
+//! Written after NVIDIA's "NCCL User Guide", whose sections are named where the code relies on them, and after `nccl.h`, the
+//! source of the types and numbers. **Nothing here has run on a GPU yet**. Tests run it over `shim/nccl.cpp`.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -265,9 +265,9 @@ impl Communicator {
     }
 
     /// Sends and receives, after everything that was launched before; on return, all bytes have arrived. Bytes sent to a rank
-    /// arrive in the order in which that rank receives them ("Point-to-point communication": calls of a group about the same peer
-    /// are executed in order, and none waits for another rank's). So both ranks name the same sizes one after another. Every part
-    /// has at least one byte.
+    /// arrive in the order in which that rank receives them. ("Point-to-point communication": calls of a group about the same
+    /// peer are executed in order, and none waits for another rank's.) So both ranks name the same sizes one after another. Every
+    /// part has at least one byte.
     ///
     /// # Errors
     /// If the library or the GPU fails, or the error of `watch`, which is called as in [`Communicator::join`]. The communicator

@@ -1,7 +1,7 @@
 //! The digit product on int8 tensor cores: `kernels/product.cuh`, completed for a pair of digit counts.
 //!
 //! The kernel replaces the translated `shaders/product.wgsl` (on digit planes): the same buffers in the same order, the same
-//! uniform words, the same bits. Its caller exchanges the text, and divides rows and columns by [`Shape::tile`]. Only the
+//! uniform words, the same bits. The caller exchanges the text, and divides rows and columns by [`Shape::tile`]. Only the
 //! multiplication is written by hand. The way back from exact sums to binary32 is the WGSL's own, translated from the caller's
 //! module; that module also defines the parameters.
 
@@ -28,8 +28,8 @@ const CALLED: [&str; 4] = ["finish", "u128_add", "digits_exponent", "digits_mark
 /// The most shared memory that a block has without a request at its launch.
 const SHARED_MAX: u32 = 48 << 10;
 
-/// The translated kernel handles blocks of K of this length and more: the word for carries out of the highest sum has room for K
-/// a few times as long, and nobody has longer rows.
+/// The translated kernel handles blocks of K of at least this length. The word for carries out of the highest sum has room for K a
+/// few times as long, and nobody has longer rows.
 const PLACES_MAX: u32 = 1 << 25;
 
 /// The reasons why there is no kernel for a module.
@@ -104,9 +104,10 @@ impl Shape {
             .flat_map(|shape| [shape, Shape { small: true, ..shape }])
     }
 
-    /// The same completion with large or small tiles: those that take less time for `products` outputs of this many rows and
-    /// columns on a GPU of so many SMs, counting only rounds of blocks. An SM runs one large tile at a time, or two small ones,
-    /// which together are half of the work. Small tiles read twice the bytes for the same work, so they have to win by a fifth.
+    /// The same completion with large or small tiles: those that take less time on a GPU of so many SMs, counting only rounds of
+    /// blocks. The work is `products` outputs of this many rows and columns. An SM runs one large tile at a time, or two small
+    /// ones, which together are half of the work. Small tiles read twice the bytes for the same work, so they have to win by a
+    /// fifth.
     pub fn for_output(self, rows: u32, columns: u32, products: u32, processors: u32) -> Shape {
         let rounds = |shape: Shape, at_once: u32| {
             let [tile_rows, tile_columns] = shape.tile();

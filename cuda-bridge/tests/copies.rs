@@ -1,6 +1,6 @@
 //! Copies that return at once: they bring the contents after the launches before them, whatever is launched later, and writes are
 //! ordered among launches. The tests run over the stand-in for the driver, in processes of its own: there copies run as late as
-//! they may, so that mistakes show. They also run on a GPU if there is one.
+//! they may, so that mistakes show. The tests also run on a GPU if there is one.
 
 mod common;
 

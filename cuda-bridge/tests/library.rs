@@ -1,5 +1,5 @@
-//! The u32 arithmetic library, translated and run on the host, unchanged and with native floats. Its bits equal golden vectors
-//! made by scripts in another language, and the scalar reference on random, extreme and subnormal inputs.
+//! The u32 arithmetic library, translated and run on the host, unchanged and with native floats. The library's bits equal golden
+//! vectors made by scripts in another language, and the scalar reference on random, extreme and subnormal inputs.
 
 mod common;
 

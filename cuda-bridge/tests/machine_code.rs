@@ -1,5 +1,5 @@
-//! The number of instructions that NVIDIA's compiler makes of kernels whose work is mostly exp, log, tanh and erf: with their
-//! binary64, and with the text of the shaders alone, as on GPUs whose binary64 is slow.
+//! The number of instructions that NVIDIA's compiler makes of kernels whose work is mostly exp, log, tanh and erf. The kernels
+//! use binary64, or only the text of the shaders, as on GPUs whose binary64 is slow.
 
 mod common;
 
@@ -21,8 +21,8 @@ fn shaders(operator: &str, shapes: &[Vec<u32>], gradient: bool) -> Vec<String> {
     texts(&b.finish(), TextLimits::All).into_iter().map(|(_, text)| text).filter(|text| calls(text)).collect()
 }
 
-/// The number of machine instructions in a kernel's cubin: from compute capability 7.0 on each has 16 bytes. They are in the
-/// sections `.text.*` of ELF's table of sections (System V ABI, "Sections").
+/// The number of machine instructions in a kernel's cubin: from compute capability 7.0 on each has 16 bytes. The instructions are
+/// in the sections `.text.*` of ELF's table of sections (System V ABI, "Sections").
 fn instructions(cubin: &[u8]) -> usize {
     let word = |at: usize, bytes: usize| {
         cubin[at..at + bytes].iter().rev().fold(0usize, |all, byte| all << 8 | usize::from(*byte))

@@ -1,5 +1,6 @@
-//! Bytes from GPU to GPU by NCCL: over the stand-in for it, in processes of their own, whose ranks are threads on devices of
-//! their own, and on this machine's GPUs, if it has NCCL. Every fault ends, has an error, and leaves memory that can be freed.
+//! Bytes from GPU to GPU by NCCL. The tests run over the stand-in for it, in processes of their own, whose ranks are threads on
+//! devices of their own. They also run on this machine's GPUs, if it has NCCL. Every fault ends, has an error, and leaves memory
+//! that can be freed.
 
 mod common;
 

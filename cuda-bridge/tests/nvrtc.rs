@@ -1,6 +1,5 @@
 //! The search for NVIDIA's compiler: the first of several that compiles is taken, with the files that it opens by name alone.
-//! Libraries that play NVRTC stand for broken ones. Where NVRTC itself is installed, it has to compile without help of the
-//! loader's path.
+//! Libraries that play NVRTC stand for broken ones. An installed NVRTC has to compile without help of the loader's path.
 
 mod common;
 
@@ -11,7 +10,7 @@ use std::process::Command;
 use cuda_bridge::nvrtc::{Nvrtc, NvrtcError};
 use cuda_bridge::translate::Options;
 
-/// A library that plays NVRTC. It opens its companion NEEDS by name, as NVRTC 13.0 does.
+/// A library that plays NVRTC. The library opens its companion NEEDS by name, as NVRTC 13.0 does.
 const TEXT: &str = r#"
 #include <dlfcn.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-//! The product on tensor cores, run on the host, and on a GPU where there is one: equal bits with the scalar reference for every pair of digit counts, at the
-//! edges of tiles and of K, in blocks and batches, and in whole training steps.
+//! The product on tensor cores, run on the host, and on a GPU if there is one. The bits equal those of the scalar reference for
+//! every pair of digit counts, at the edges of tiles and of K, in blocks and batches, and in whole training steps.
 
 mod common;
 

@@ -36,9 +36,9 @@ pub const EXACT: &[Listed] = &[
     Listed { name: "v_cvt_i32_f32", why: "an integer as an integer: exact" },
 ];
 
-/// ACO's division of unsigned integers by a divisor that is not constant. It takes an approximate reciprocal, which the integer
-/// steps after it correct for any error within its bound. The instructions come in this order only, each on the result of the one
-/// before.
+/// ACO's division of unsigned integers by a divisor that is not constant. The compiler takes an approximate reciprocal, which the
+/// integer steps after it correct for any error within its bound. The instructions come in this order only, each on the result of
+/// the one before.
 pub const RECIPROCAL: &[Listed] = &[
     Listed { name: "v_cvt_f32_u32", why: "the divisor, rounded" },
     Listed { name: "v_rcp_f32", why: "its reciprocal, to an ulp (also v_rcp_iflag_f32)" },

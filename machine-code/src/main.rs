@@ -9,7 +9,7 @@ use machine_code::{Error, table};
 
 /// Compile WGSL shaders for AMD's GPUs with Mesa's RADV driver, on a machine without one, and print a table of statistics and
 /// faults. The exit status is 1 if a shader spills, has scratch memory, more than 32 KiB of code, or a float instruction that may
-/// round. It is 2 if a shader does not compile.
+/// round. The status is 2 if a shader does not compile.
 #[derive(Parser)]
 #[command(after_help = "Example: tiebreak shaders assets/jobs/demo.toml --dump shaders-out\n         \
                         machine-code shaders-out --without words --generations polaris10,navi21")]

@@ -26,7 +26,7 @@ pub struct Device {
     name: String,
     driver: String,
     offered: Offered,
-    // These are dropped by hand, in this order.
+    // Fields that are dropped by hand, in this order.
     executable: executable::Device,
     device: ash::Device,
     instance: ash::Instance,

@@ -1,5 +1,6 @@
-//! The engine for NVIDIA's GPUs, over a stand-in for the driver and NVRTC that runs kernels on the host: the bits of every other
-//! engine, and errors that say what to do when a GPU fails. `cuda-bridge/check-on-gpu.sh` makes similar checks on a GPU.
+//! The engine for NVIDIA's GPUs, over a stand-in for the driver and NVRTC that runs kernels on the host. It gives the bits of
+//! every other engine, and its errors say what to do when a GPU fails. `cuda-bridge/check-on-gpu.sh` makes similar checks on a
+//! GPU.
 
 use std::path::Path;
 

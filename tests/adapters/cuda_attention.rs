@@ -1,5 +1,5 @@
 //! Attention and similar nodes by one kernel on NVIDIA's GPUs, over a stand-in for the driver and NVRTC that runs kernels on the
-//! host: the bits of the CPU engine for sizes of every kind. `cuda-bridge/check-on-gpu.sh` runs the same on a GPU.
+//! host. The bits equal the CPU engine's for sizes of every kind. `cuda-bridge/check-on-gpu.sh` runs the same on a GPU.
 
 use std::sync::Arc;
 
@@ -175,8 +175,8 @@ fn attention(
     (b.finish(), inputs)
 }
 
-/// Two products with nodes between them that attention lacks: a vector of the places, numbers of the rows that are given or
-/// computed on the way, and values that are kept while others are computed.
+/// Two products with nodes between them that attention lacks: a vector of the places, numbers of the rows (given, or computed on
+/// the way), and values that are kept while others are computed.
 fn chain(case: u32, [rows, len, k, n]: [u32; 4]) -> (Graph, Vec<Vec<u8>>) {
     let mut table = ProductTable::two_and_three();
     table.set(ProductClass::Linear, ProductDigits { digits_a: 3, digits_b: 1, block: 0 });

@@ -1,6 +1,6 @@
-//! The tests that run on every adapter of this machine, in one process: opening an adapter tests it, which takes a software
-//! adapter most of a minute, so these tests share the open adapters. A software adapter compiles on one core; the lint, and the
-//! engine for NVIDIA's GPUs over a stand-in for the driver, keep the other cores busy.
+//! The tests that run on every adapter of this machine, in one process. They share the open adapters, since opening one tests it,
+//! which takes a software adapter most of a minute. A software adapter compiles on one core; the lint, and the engine for
+//! NVIDIA's GPUs over a stand-in for the driver, keep the other cores busy.
 //!
 //! The output names a software adapter that is missing. With TIEBREAK_REQUIRE_ADAPTERS (parts of names, separated by commas) a
 //! missing one is a failure; CI runs that way.

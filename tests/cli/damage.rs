@@ -69,7 +69,7 @@ fn every_damaged_file_is_named_by_an_audit_that_did_not_need_it() {
     for (file, bytes) in all {
         let file = file.to_str().unwrap();
         let Some((kind, place)) = kind(file, bytes.len()) else {
-            // Of many files of one kind, one stands for all.
+            // One file stands for all files of its kind.
             let folder = file.split_once('/').expect(file).0;
             assert!(["heads", "traces", "logs", "checkpoints"].contains(&folder), "{file} is of no kind");
             continue;

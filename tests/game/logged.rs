@@ -153,8 +153,8 @@ fn supplies(asked: &Asked) -> bool {
     matches!(asked.question, Question::Logs { .. } | Question::Supply { .. } | Question::LogBlock { .. })
 }
 
-/// Plays a supply; `says` gives the answer of trainer or challenger in place of an honest one, or `None` for silence. They answer
-/// in the last moment if they `stall`. After every event another referee resumes from the transcript.
+/// Plays a supply; `says` gives the answer of trainer or challenger in place of an honest one, or `None` for silence. With
+/// `stall`, answers come in the last moment. After every event another referee resumes from the transcript.
 fn supply(
     run: &Run,
     world: &World,

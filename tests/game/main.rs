@@ -256,7 +256,7 @@ fn of_two_liars_one_loses_at_least() {
     assert_eq!((seen.result.remaining, seen.result.upheld), (Vec::new(), None));
 }
 
-/// A referee who asks an honest party two questions in one turn gets two answers. They are no equivocation.
+/// A referee who asks an honest party two questions in one turn gets two answers. The two answers are no equivocation.
 #[test]
 fn answers_to_other_questions_convict_nobody() {
     let folder = tempfile::tempdir().unwrap();

@@ -204,7 +204,7 @@ fn what_is_said_of_a_logged_element_is_searched() {
         let terms = terms(&run, &[key(0), key(1)], &key(9));
         challenge(&with_data, &terms, &mine).unwrap();
         let mut parties = [party(&terms, &out, 0, Some("decision-hidden@2")), party(&terms, &mine, 1, None)];
-        // Those of row and column; for a split operand, those of each part.
+        // The counts are for row and column; for a split operand, for row and column of each part.
         let scales = if parts == 1 { 2 } else { 6 };
         let sums = 2 * parts * parts + 2 * parts;
         // Each absmax, then each sum; with the claim repeated, or not.
@@ -244,8 +244,8 @@ fn what_is_said_of_a_logged_element_is_searched() {
     }
 }
 
-/// A trainer who published one run and commits to another one in the game does not have the root of the terms. It loses, and its
-/// challenger, who replayed the published logs, does not.
+/// A trainer who published one run and commits to another one in the game does not have the root of the terms. The trainer loses,
+/// and the challenger, who replayed the published logs, does not.
 #[test]
 fn a_trainer_of_another_run_than_claimed_loses() {
     let folder = tempfile::tempdir().unwrap();

@@ -253,8 +253,8 @@ fn gradient_roots(run: &Run, digests: &BTreeMap<(Phase, usize), Digest>) -> Vec<
     (0..program.micro_batches).map(root).collect()
 }
 
-/// The log of a step of a world in which every product is rounded to the nearest. Its first part is long and holds no decisions.
-/// A large last product has decisions in two blocks, for games that do not come so far that they count.
+/// The log of a step of a world in which every product is rounded to the nearest. The log's first part is long and holds no
+/// decisions. A large last product has decisions in two blocks, for games that do not come so far that they count.
 fn step_log(run: &Run, step: u32, lie: Option<&Lie>) -> Option<Vec<u8>> {
     run.job().rounding.as_ref()?;
     let (products, micro_batches) = (&run.program().micro.logged, run.program().micro_batches);

@@ -286,7 +286,7 @@ fn images_are_moved_as_they_are_drawn() {
             let labels = words(&micro.tensors[1]);
             for (image, label) in words(&micro.tensors[0]).chunks(6).zip(labels) {
                 let sample = [0, 1, 2, 4].iter().position(|&l| l == label).unwrap() as u32;
-                // Its pixels are those of its sample, or zeros from outside.
+                // The pixels are those of the sample, or zeros from outside.
                 assert!(image.iter().all(|&p| p == 0 || p / 9 / 6 == sample), "{label}: {image:?}");
                 all.insert((label, image.to_vec()));
             }

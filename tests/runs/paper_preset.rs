@@ -81,7 +81,7 @@ fn every_kernel_replicates_every_other() {
     }
 }
 
-/// Without its log a run is not replicated: the kernels do differ. Whatever differs, a native auditor accuses nobody.
+/// Without its log a run is not replicated: the kernels do differ. A native auditor accuses nobody, whatever differs.
 #[test]
 fn a_native_auditor_accuses_nobody() {
     let folder = tempfile::tempdir().unwrap();

@@ -43,8 +43,8 @@ fn verdict_of(job: fn(&Path, &str, &str) -> PathBuf, cheat: &str) -> Verdict {
     verdict.expect("a cheat gives a verdict")
 }
 
-/// Verdicts that convict. They are about one element of a map's output (a flipped bit), one of an update's (the state after the
-/// step is published), an update's whole tile (the state is not published), a binding, and the initial state.
+/// Verdicts that convict. The subjects are: one element of a map's output (a flipped bit), one of an update's (the state after
+/// the step is published), an update's whole tile (the state is not published), a binding, the initial state.
 static CONVICTING: LazyLock<Vec<Verdict>> = LazyLock::new(|| {
     ["operator@5", "learning-rate@4", "learning-rate@3", "moment@3", "init@0"].map(verdict_on).into()
 });
@@ -341,7 +341,7 @@ fn a_verdict_with_another_run_job_seed_or_head_does_not_convict() {
             assert!(!read.is_ok_and(|v| convicts(&v)), "{what}");
         }
         let mut edited = verdict.clone();
-        // The honest run has the same id: same job, key and nonce. Its head is over other records.
+        // The honest run has the same id: same job, key and nonce. The head is over other records.
         assert_eq!(edited.run, honest.file.summary());
         edited.head = checked.note.clone();
         assert!(!convicts(&edited), "the head of an honest history");

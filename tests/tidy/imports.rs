@@ -86,7 +86,7 @@ const PRINTER: &str = "report";
 const DEMO: &str = "demo";
 
 /// In `src/cli` no command imports another, except the demo. Arguments import no command and of the views only the printer; views
-/// import neither. None of them imports what is above the three folders.
+/// import neither. No file of them imports what is above the three folders.
 pub fn command_hairballs(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for edge in Crate::of(tree, "src/lib.rs").edges() {

@@ -365,8 +365,8 @@ fn raw_files_that_are_not_what_they_say_are_refused() {
     assert_eq!(error(folder.path(), &["tokens", "absent", "--output", "c.npy"]).0, 3);
 }
 
-/// A folder as transformers writes it gives the tokens of its other forms. It is copied beside the tokens byte for byte, where a
-/// run finds it.
+/// A folder as transformers writes it gives the tokens of its other forms. The folder is copied beside the tokens byte for byte,
+/// where a run finds it.
 #[test]
 fn a_tokenizers_folder_is_taken_and_kept() {
     let folder = tempfile::tempdir().unwrap();

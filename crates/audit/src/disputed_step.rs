@@ -46,8 +46,8 @@ pub(crate) fn outputs(
     Ok(tracer.kept)
 }
 
-/// A trainer's answer to a tile verdict on step `step`: the bytes of the tile that the run committed, from a replay on the engine
-/// that trained; `None` if this engine computes another tile.
+/// A trainer's answer to a tile verdict on step `step`: the bytes of the committed tile, from a replay on the engine that
+/// trained. `None` if this engine computes another tile.
 ///
 /// # Errors
 /// If the run does not pass the checks of its structure, a file of it cannot be read, or the engine fails.

@@ -262,8 +262,8 @@ impl Replay<'_, '_> {
         if self.native && !same {
             return without_verdict(rounding::not_replicated(step, &mine.record, theirs));
         }
-        // Where the records differ, a decision may be about other operands than these: one decision that an honest trainer's log
-        // lacks would make later ones look wrong. Where the records agree, all operands of the decisions agree.
+        // A decision may be about other operands than these if the records differ: one decision that an honest trainer's log
+        // lacks would make later ones look wrong. If the records agree, all operands of the decisions agree.
         if let Some(illegal) = tally.first_illegal.as_ref().filter(|_| same) {
             return self.difference(&before, batch, &mine).illegal(illegal).map(Some);
         }

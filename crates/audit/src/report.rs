@@ -57,8 +57,8 @@ pub enum Outcome<W = Ground> {
         /// The difference.
         what: W,
     },
-    /// Replaying this step gives other gradients, which a rounding that the trainer's log lacks would explain. That is not enough
-    /// to say that the trainer computed something else.
+    /// Replaying this step gives other gradients, which a rounding that the trainer's log lacks would explain. This does not
+    /// prove that the trainer computed something else.
     MissingDecision {
         /// The step, from 1.
         step: u32,

@@ -39,7 +39,7 @@ pub(super) fn claim(run: &Run, paths: &[PathBuf]) -> Result<Option<Claim>, RunEr
     Ok(Some(Claim::Weights(Box::new(WeightsClaim { element, state, file }))))
 }
 
-/// The claim about the first element that the seed does not give, among the tensors that the job draws; `None` if there is no
+/// The claim about the first element that the seed does not give, among the tensors that the job draws. `None` if there is no
 /// such element, or the trainer did not publish the state.
 pub(super) fn drawn_claim(run: &Run) -> Option<Claim> {
     let drawn = Drawn::of(run.job(), run.key());

@@ -113,7 +113,7 @@ pub fn formula(regime: &Regime, run: &TrainingRun, samples: f64) -> f64 {
 }
 
 /// p_d(k) of appendix C.1: the probability that `samples` chips include one of a run that takes k times as long on a k-th of its
-/// chips, if each of its chips has a snapshot. `share`: b, the share of the fleet at k = 1.
+/// chips. Each of the run's chips has a snapshot. `share`: b, the share of the fleet at k = 1.
 pub fn stretched(share: f64, samples: f64, k: f64) -> f64 {
     -(k * samples * (-share / k).ln_1p()).exp_m1()
 }

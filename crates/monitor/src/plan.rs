@@ -14,7 +14,7 @@ pub struct Samples {
     /// The least whole number that finds the run with the probability if no chip is drawn twice and logs are kept ([`exact`]).
     /// The whole fleet if even that does not suffice.
     pub exact: u64,
-    /// The probability that `exact` gives. It is below the requested one only if the whole fleet is sampled.
+    /// The probability that `exact` gives, which is below the requested one only if the whole fleet is sampled.
     pub probability: f64,
     inspections_per_year: f64,
 }

@@ -64,8 +64,8 @@ impl Prepared {
     /// Derives a run from its job and reads the files that the job names.
     ///
     /// # Errors
-    /// If the folder is in use, the job is wrong, its thresholds are beyond what native kernels need, it names files that it may
-    /// not reach, its data do not fit, or a file cannot be read.
+    /// If the folder is in use, the job is wrong, or its thresholds are beyond what native kernels need. Also if the job names
+    /// files that it may not reach, its data do not fit, or a file cannot be read.
     pub fn new(beginning: &Beginning) -> Result<Prepared, RunError> {
         Prepared::watched(beginning, &mut |_, _| {})
     }

@@ -238,7 +238,7 @@ impl Conduct for Cheat {
             return Ok(run_step(session, StepRequest::new(&run.computation, scalars, &batch))?);
         }
         let (parameters, buffers) = (run.program().parameters.len(), run.program().buffers.len());
-        // Whatever the cheat does, the record has an honest step's learning rate and batch.
+        // The record has an honest step's learning rate and batch, whatever the cheat does.
         let promised = (scalars.learning_rate, batch_digest(run.program(), &batch));
         match self.kind {
             CheatKind::WeightBefore => nudge_state(session, 0)?,

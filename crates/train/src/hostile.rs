@@ -1,5 +1,5 @@
 //! Runs of trainers who cheat, histories that were rewritten and signed, and damaged files, each with the exit code of its audit.
-//! They serve authors and packagers of other auditors. Nothing in them is random, so two programs write the same folders.
+//! The folders serve authors and packagers of other auditors. Nothing in them is random, so two programs write the same folders.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -122,7 +122,7 @@ pub struct Description {
     pub processors: u32,
     /// Bytes of shared memory that a block may ask for.
     pub shared: u32,
-    /// Its memory, in bytes.
+    /// The GPU's memory, in bytes.
     pub memory: u64,
 }
 

@@ -2,10 +2,10 @@
 //!
 //! The text is the same for NVRTC and for a host's compiler with `shim/shim.h`. Cases that WGSL defines and C++ does not
 //! (overflow of signed integers, long shifts, division by zero, places out of bounds, variables without a value) are written out.
-//! Integers wrap, shifts are masked, a quotient that does not exist is the dividend, an index out of bounds becomes the last one,
-//! variables and workgroup memory begin as zeros. f32 operations are IEEE 754's, rounded once each and never contracted, which is
-//! one of the results that WGSL allows. Constructs without defined bits (`sin`, derivatives) or without a counterpart here
-//! (atomics, textures, subgroups) give a [`TranslateError`].
+//! Integers wrap and shifts are masked. A quotient that does not exist is the dividend, and an index out of bounds becomes the
+//! last one. Variables and workgroup memory begin as zeros. Operations on f32 are IEEE 754's, rounded once each and never
+//! contracted, which is one of the results that WGSL allows. Constructs without defined bits (`sin`, derivatives) or without a
+//! counterpart here (atomics, textures, subgroups) give a [`TranslateError`].
 
 mod error;
 mod expressions;

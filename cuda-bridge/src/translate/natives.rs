@@ -26,8 +26,7 @@ pub const NATIVES: [Native; 8] = [
     native("u32_mul", 2, true),
 ];
 
-/// Functions that `binary64.cuh` computes, each of one u32, with their names there. Where binary64 does not decide, their own
-/// text does.
+/// Functions that `binary64.cuh` computes, each of one u32, with their names there. Their own text decides if binary64 does not.
 const BINARY64: [(&str, &str); 4] =
     [("f_exp", "exp"), ("f_log", "log"), ("f_tanh", "tanh"), ("f_erf", "erf")];
 

@@ -119,7 +119,7 @@ pub fn on_gpu(kernel: &Kernel, groups: [u32; 3], before: &[Vec<u32>]) -> Option<
 pub type Left = (&'static str, Vec<Vec<u32>>);
 
 /// The words that a kernel leaves in its buffers, on the host and on the GPU if there is one. If a GPU is required, the kernel
-/// runs there alone: such a machine need not have a compiler, the caller knows which bits are right, and other runs show that the
+/// runs there alone. Such a machine need not have a compiler, and the caller knows which bits are right. Other runs show that the
 /// host gives them.
 pub fn everywhere(kernel: &Kernel, checks: Checks, groups: [u32; 3], before: &[Vec<u32>]) -> Vec<Left> {
     let mut all = Vec::new();

@@ -190,8 +190,8 @@ impl Desk {
         Ok(asked)
     }
 
-    /// Takes a question that was checked. Its name is [`Asked::digest`]: another signature of one question does not make another
-    /// question.
+    /// Takes a question that was checked. The question's name is [`Asked::digest`]: another signature of one question does not
+    /// make another question.
     ///
     /// # Errors
     /// If the queue is full, the desk is closed, or the journal cannot be read.

@@ -28,7 +28,7 @@ impl From<IpAddr> for Address {
     }
 }
 
-/// A bucket of requests: it fills with time, and each request takes one. It holds at most twice its rate.
+/// A bucket of requests: it fills with time, and each request takes one. The bucket holds at most twice its rate.
 #[derive(Clone, Copy)]
 struct Bucket {
     left: f64,

@@ -24,8 +24,8 @@ use tiebreak_run::step::disputed_step;
 /// roots. Steps that are there from before an interruption are not computed again. `progress` sees each step that is done.
 ///
 /// # Errors
-/// If the run is not of the logged profile or has another root, a file of it cannot be read or is not what its record commits,
-/// the own run cannot be written, or the engine fails.
+/// If the run is not of the logged profile or has another root, or a file of it cannot be read or is not what its record commits.
+/// Also if the own run cannot be written, or the engine fails.
 pub fn challenger(
     trainer: &Run,
     claim: &Digest,

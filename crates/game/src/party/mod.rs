@@ -138,7 +138,7 @@ impl Party {
     /// no answer to.
     ///
     /// # Errors
-    /// If the question is malformed, of another game, or not the referee's; or if a file of the run cannot be read, the engine
+    /// If the question is malformed, of another game, or not the referee's. Also if a file of the run cannot be read, the engine
     /// fails, or the replay of a step gives another result than its record. Then there is no answer, and the question may be
     /// asked again.
     pub fn reply(&mut self, sealed_question: &[u8]) -> Result<Vec<u8>, PartyError> {

@@ -243,9 +243,9 @@ pub(crate) fn most_taken(n: u64, nats: f64, taken_max: [f64; 2]) -> u64 {
     taken_max.into_iter().map(most).sum::<u64>().min(n)
 }
 
-/// Tests in constant memory if signs repeat at the same places, by sums of signs over random classes of places; each place has a
-/// random sign of its own (Alon, Matias and Szegedy, 1996). The sum of the squares of `places` is the number of events plus twice
-/// the pairs at one place. In the sum of the squares of `signs`, pairs in opposite directions are subtracted.
+/// Tests in constant memory if signs repeat at the same places. The sketch sums signs over random classes of places, and each
+/// place has a random sign of its own (Alon, Matias and Szegedy, 1996). The sum of the squares of `places` is the number of
+/// events plus twice the pairs at one place. In the sum of the squares of `signs`, pairs in opposite directions are subtracted.
 #[derive(Clone, Debug, PartialEq)]
 struct Sketch {
     /// A random seed, which nobody knows before the audit.

@@ -196,8 +196,8 @@ vectorised! {
     }
 }
 
-/// A test without branches that every near tie passes: true if x lies within the tolerance, or half a unit of binary32, of a
-/// boundary of its own step, or is too extreme to tell.
+/// A test without branches that every near tie passes. True if x lies within the tolerance, or half a unit of binary32, of a
+/// boundary of its own step; also if x is too extreme to tell.
 #[inline(always)]
 fn may_be_near(x: u32, floor: i32, bits: i32, tolerance: f32) -> bool {
     let biased = (x >> 23 & 0xff) as i32;

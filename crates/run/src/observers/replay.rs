@@ -1,5 +1,5 @@
-//! The auditor's side of a step: takes the logged decisions in place of its own roundings, checks each that matters against
-//! the proved bound, and counts the freedom that the trainer had and used.
+//! The auditor's side of a step. The replayer takes the logged decisions in place of its own roundings, and checks each that
+//! matters against the proved bound. It also counts the freedom that the trainer had and used.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -29,8 +29,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// The cache of this user, in `$TIEBREAK_CACHE` or in the system's folder for caches. Where there is neither, nothing is
-    /// kept.
+    /// The cache of this user, in `$TIEBREAK_CACHE` or in the system's folder for caches. Without either, nothing is kept.
     pub fn of_this_user() -> Checked {
         let named = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let home = || Some(named("HOME")?.join(".cache"));

@@ -19,7 +19,7 @@ const CHUNK: usize = 1 << 23;
 /// Writes the tensors that `state` lists, one at a time: `visit` shows each tensor's canonical bytes, in order.
 ///
 /// # Errors
-/// What `visit` or the store reports.
+/// The errors of `visit` or the store.
 pub fn write<E: From<RunError>>(
     file: impl Into<Stored>,
     state: &[StateTensor],

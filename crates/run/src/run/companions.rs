@@ -48,8 +48,8 @@ pub struct Companions {
 }
 
 impl Companions {
-    /// The companions of a run that begins with a job. They are taken from the job file's folder, else from the folder of the
-    /// weights or the earlier run, else from the folder of the tokenizer of its tokens.
+    /// The companions of a run that begins with a job: from the job file's folder, else from the folder of the weights or the
+    /// earlier run, else from the folder of the tokenizer of its tokens.
     ///
     /// # Errors
     /// If one lies where the job may not reach, is a private key, a pointer of Git LFS or too large, or cannot be read.

@@ -57,8 +57,8 @@ impl JobFiles {
     /// If the path lies outside of the folders that the job may reach.
     pub fn path(&self, key: &str, name: &str) -> Result<PathBuf, RunError> {
         let path = self.folder().join(name);
-        // The links of a file that does not exist cannot be followed. Its name alone says whether it would lie outside, so that
-        // an answer does not reveal whether a file outside exists.
+        // The links of a file that does not exist cannot be followed. The name alone decides if the file would lie outside, so
+        // that an answer does not reveal whether a file outside exists.
         let real = path.canonicalize().unwrap_or_else(|_| without_dots(&self.roots[0].join(name)));
         if self.roots.iter().any(|root| real.starts_with(root)) {
             return Ok(path);

@@ -1,4 +1,4 @@
-//! Metrics of a run while it trains: lines of JSON, and an event file that TensorBoard reads. They are for people; no record
+//! Metrics of a run while it trains: lines of JSON, and an event file that TensorBoard reads. Metrics are for people; no record
 //! commits them and no audit reads them. Layout: `docs/RUN-FORMAT.md`.
 
 use std::collections::BTreeMap;

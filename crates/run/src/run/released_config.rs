@@ -54,7 +54,8 @@ struct Own {
     model: Model,
 }
 
-/// The model that a `config.json` describes. Its numbers are not checked against each other here; a job with this model is.
+/// The model that a `config.json` describes. The numbers are not checked against each other here, but in a job with this model
+/// they are.
 ///
 /// # Errors
 /// If the text is no JSON object of that kind, or describes something that this version does not compute.

@@ -75,8 +75,8 @@ pub trait Collective {
     fn receive(&mut self, from: u32, kind: MessageKind, max: u64) -> Result<Vec<u8>, TrainError>;
 
     /// Sends `outgoing[s]`, message by message, to every rank s, and passes the messages of every rank s to `each`, which must
-    /// have the lengths `incoming[s]`. They are passed in the order of ranks, whenever they arrive. A rank's messages to itself
-    /// are passed as well.
+    /// have the lengths `incoming[s]`. The order is that of the ranks, whenever messages arrive. A rank's messages to itself are
+    /// passed as well.
     ///
     /// # Errors
     /// As [`Collective::send`] and [`Collective::receive`], and the errors of `each`.

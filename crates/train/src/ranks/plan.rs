@@ -17,8 +17,8 @@ pub enum Shared {
     Add(u32),
 }
 
-/// A range of a gradient tensor's elements that lies in one shard. It consists of whole tiles, so that the tiles' hashes are the
-/// shard's own.
+/// A range of a gradient tensor's elements that lies in one shard. The range consists of whole tiles, so that the tiles' hashes
+/// are the shard's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The index of the tensor in [`Program::gradients`].

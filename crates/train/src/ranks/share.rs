@@ -125,8 +125,8 @@ impl Share {
         e.0
     }
 
-    /// Decodes a rank's share. It must have as many roots, nodes, tiles and parts as the plan gives it; nodes' tiles must give
-    /// their digests, and parts must be logs of their products. Also returns the counts of the parts.
+    /// Decodes a rank's share. The share must have as many roots, nodes, tiles and parts as the plan gives it. Nodes' tiles must
+    /// give their digests, and parts must be logs of their products. Also returns the counts of the parts.
     ///
     /// # Errors
     /// If the bytes are not the canonical encoding of such a share.

@@ -1,4 +1,4 @@
-//! Ranks over TCP: every two are connected. They meet at rank 0, which sends each the addresses of the others.
+//! Ranks over TCP: every two are connected. Ranks meet at rank 0, which sends each the addresses of the others.
 
 use std::collections::VecDeque;
 use std::io;
