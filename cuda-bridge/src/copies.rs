@@ -121,7 +121,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let (Some(calls), Ok(())) = (self.device.copy_calls(), self.device.current()) {
-            // SAFETY: created on this device and not destroyed yet; what copies on it keeps it and waits for them.
+            // SAFETY: created on this device and not destroyed yet; copies on the stream keep it and are waited for.
             unsafe { (calls.destroy_stream)(self.handle) };
         }
     }
@@ -287,7 +287,7 @@ impl Inner {
         match self.fill(calls, &place, from, after_launches) {
             Ok(()) => Ok(Some(Copying { inner: self.clone(), place: Some(place), bytes })),
             Err(error) => {
-                std::mem::forget(place); // nothing says when what was begun has ended
+                std::mem::forget(place); // no event says when the begun copies have ended
                 Err(error)
             }
         }
@@ -304,7 +304,7 @@ impl Inner {
         if after_launches {
             let _one_at_a_time = self.places();
             self.launched.record(calls, null_mut())?;
-            // SAFETY: a stream and an event of this device; what the event says now counts.
+            // SAFETY: a stream and an event of this device; the event's present state counts.
             let status = unsafe { (calls.wait_event)(stream, self.launched.handle, 0) };
             self.device.check("cuStreamWaitEvent", status)?;
         }
@@ -330,7 +330,7 @@ impl Inner {
         let status = unsafe { (calls.upload)(to.address(), place.at, bytes.len(), null_mut()) };
         self.device.check("cuMemcpyHtoDAsync", status)?;
         if let Err(error) = place.ended.record(calls, null_mut()) {
-            std::mem::forget(place); // nothing says when the copy has ended
+            std::mem::forget(place); // no event says when the copy has ended
             return Err(error);
         }
         self.places().uploads.push_back(place);

@@ -269,7 +269,7 @@ pub struct Blas {
     pub version: String,
 }
 
-// SAFETY: the manual calls the library thread-safe but for changes of a handle's settings, which end before it is shared.
+// SAFETY: the manual calls the library thread-safe except for changes of a handle's settings, which end before it is shared.
 unsafe impl Send for Blas {}
 // SAFETY: as above.
 unsafe impl Sync for Blas {}

@@ -122,7 +122,7 @@ impl Graphs {
             self.device.check("cuGraphInstantiate", status)?;
             Ok(Executable { device: self.device.clone(), handle })
         });
-        // SAFETY: created above; what was instantiated does not need it.
+        // SAFETY: created above; the instantiated graph does not need it.
         unsafe { (graphs.destroy)(graph) };
         made
     }

@@ -128,7 +128,7 @@ impl HostKernel {
             renamed(&built, &library)?;
             std::fs::remove_file(&source).map_err(io(&source))?;
         }
-        // SAFETY: the library is what the compiler made of our text; loading it runs no code but the C++ runtime's.
+        // SAFETY: the library is the compiler's result for our text; loading it runs no code but the C++ runtime's.
         let library = unsafe { libloading::Library::new(&library) }?;
         Ok(HostKernel { library, name: kernel.name.clone(), parameters: kernel.parameters.clone() })
     }
@@ -168,7 +168,7 @@ impl HostKernel {
             memory.push(copy.chunks_exact(4).map(|c| Line([c[0], c[1], c[2], c[3]])).collect());
         }
         let pointers: Vec<*mut c_void> = memory.iter_mut().map(|lines| lines.as_mut_ptr().cast()).collect();
-        // SAFETY: the symbol is what `host_text` wrote, with that type.
+        // SAFETY: `host_text` wrote the symbol, with that type.
         let run: libloading::Symbol<Run> = unsafe { self.library.get(b"tb_run\0") }?;
         // SAFETY: as many pointers and counts as the text takes, each to as much memory as the count or the type says; an
         // index in the translated text never passes the count.

@@ -83,7 +83,7 @@ fn shown(number: c_int) -> String {
 /// Bytes of a [`UniqueId`].
 pub const UNIQUE_ID_BYTES: usize = 128;
 
-/// The id that the ranks of one communicator share. Whoever has it can join, so it is told to ranks alone.
+/// The id that the ranks of one communicator share. Every holder of the id can join, so it is told to ranks alone.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct UniqueId(pub [u8; UNIQUE_ID_BYTES]);

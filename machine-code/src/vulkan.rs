@@ -54,7 +54,7 @@ impl Device {
         let entry = unsafe { ash::Entry::load() }.map_err(|error| Error::Loader(error.to_string()))?;
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_3);
         let create = vk::InstanceCreateInfo::default().application_info(&application);
-        // SAFETY: no layer or extension is asked for, and what the structure points to is alive.
+        // SAFETY: no layer or extension is asked for, and the structure's pointers are valid.
         let instance = unsafe { entry.create_instance(&create, None) }.map_err(fault("vkCreateInstance"))?;
         match open_on(&instance) {
             Ok((name, driver, offered, device)) => {
@@ -105,7 +105,7 @@ impl Device {
             .collect();
         let layout = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
         let module = vk::ShaderModuleCreateInfo::default().code(&spirv.words);
-        // SAFETY: the structures and what they point to are alive, and naga's SPIR-V is valid.
+        // SAFETY: the structures and their pointers are valid, and naga's SPIR-V is valid.
         unsafe {
             made.set = self
                 .device
@@ -183,7 +183,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: what was made of the device is gone, and it is made of the instance.
+        // SAFETY: the device's objects are gone, and the device belongs to the instance.
         unsafe {
             self.device.destroy_device(None);
             self.instance.destroy_instance(None);
@@ -279,7 +279,7 @@ fn open_on(instance: &ash::Instance) -> Result<(String, String, Offered, ash::De
         create = create.push_next(&mut robust);
     }
     let create = create.enabled_extension_names(&extensions);
-    // SAFETY: the device has these extensions and features, and what the structures point to is alive.
+    // SAFETY: the device has these extensions and features, and the structures' pointers are valid.
     let device =
         unsafe { instance.create_device(physical, &create, None) }.map_err(fault("vkCreateDevice"))?;
     Ok((name, driver, offered, device))

@@ -287,7 +287,7 @@ fn traces_tell_a_missing_decision_from_a_cheat() {
     let report = audited(&run, &mut Cpu::new(2).unwrap()).unwrap();
     assert_eq!(report.outcome, Outcome::Matches);
 
-    // A changed output of an operator is convicted by a verdict that stands alone.
+    // A verdict that stands alone convicts a changed output of an operator.
     let run = trained_on(&mut cpu(Native::Gemm), &job, &folder.path().join("cheat"), Some("operator@3"));
     let checked = checks::always(&run, Some(&key().public())).unwrap();
     let all = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);

@@ -273,7 +273,7 @@ fn rank_0(runs: &Runs, name: &str, ranks: &str, timeout: &str) -> (Child, String
     let options = ["--ranks", ranks, "--rank", "0", "--coordinator", &at, "--rank-timeout", timeout];
     let child = runs.trainer(&out, &options).env("TIEBREAK_RANKS_TOKEN", "right").spawn().unwrap();
     let addresses = vec![at.parse().unwrap()];
-    drop(connected(&at)); // it listens, and whoever says nothing is no rank
+    drop(connected(&at)); // rank 0 listens, and a silent client is no rank
     (child, out, addresses)
 }
 

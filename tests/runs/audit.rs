@@ -431,7 +431,7 @@ fn every_edited_file_is_a_clear_error() {
     has(
         error(&|run| {
             let file = std::fs::File::options().write(true).open(run.layout.checkpoint(2)).unwrap();
-            file.set_len(1 << 40).unwrap(); // sparse: nothing may be allocated for it
+            file.set_len(1 << 40).unwrap(); // the file is sparse: nothing may be allocated for it
         }),
         "is larger than the limit",
     );

@@ -470,7 +470,7 @@ fn batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
 
 /// The claim about a step's batch, with the data from which anybody draws the batch again.
 fn batch_claim(run: &Run, step: u32) -> Result<Claim, RunError> {
-    let mut dataset = run.dataset()?; // has read nothing but this batch then
+    let mut dataset = run.dataset()?; // the new data set has read only this batch
     run.batch(&mut dataset, step)?;
     let slices = dataset.slices_read()?.into_iter().map(DataSlices::from).collect();
     Ok(Claim::Batch { files: run.file.data.clone(), slices })

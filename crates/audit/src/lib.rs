@@ -179,7 +179,7 @@ fn note_what_nobody_checks(report: &mut Report, checked: &Checked, native: bool)
 /// missing.
 fn conclude(report: &mut Report, checked: &Checked, steps: u32) {
     if checked.inconsistent.is_some() {
-        return; // what comes after a contradiction was not looked at
+        return; // nothing after a contradiction was checked
     }
     let gap = report.plan.unreachable.map(|(first, last)| Ground::Unreachable { first, last });
     let none = (report.plan.steps() == 0).then_some(Ground::NoSteps);

@@ -1,4 +1,5 @@
-//! Runs: what is on disk ([`run`]), rounding decisions while a step runs ([`observers`]), one step with its promises ([`step`]), evaluations ([`evaluate`]).
+//! Runs: files on disk ([`run`]), rounding decisions while a step runs ([`observers`]), one step with its promises ([`step`]),
+//! evaluations ([`evaluate`]).
 //!
 //! Every read from and write to a folder passes through [`run`]; through [`run::disk`], files appear whole or not at all. The
 //! crate opens no connection, draws no random number, and accuses nobody.

@@ -288,7 +288,7 @@ impl Memory {
         assert!(bytes <= self.bytes, "{bytes} bytes of {}", self.bytes);
         self.device.current()?;
         let mut copy = vec![0u8; bytes];
-        // SAFETY: as many bytes as both sides have. The copy waits for what was launched before it.
+        // SAFETY: as many bytes as both sides have. The copy waits for earlier launches.
         let status =
             unsafe { (self.device.driver.calls.download)(copy.as_mut_ptr().cast(), self.address, bytes) };
         self.device.driver.check("cuMemcpyDtoH", status)?;

@@ -114,7 +114,7 @@ pub(super) fn refuse<T>(
     construct: impl std::fmt::Debug,
     reason: &'static str,
 ) -> Result<T, Refusal> {
-    // The name of the variant is what a reader knows; its fields are handles.
+    // Readers know the variant's name; its fields are handles.
     let text = format!("{construct:?}");
     let text = text.trim_start_matches('"');
     let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());

@@ -114,7 +114,7 @@ fn a_challenger_without_the_folder_gets_the_logs_and_agrees() {
     let mut again = terms.clone();
     again.claim.as_mut().unwrap().run.nonce = "1".repeat(32);
     assert!(refused(&again, "mine", &folder).contains("another run"));
-    // The part that a question carries is checked, whoever the referee is.
+    // The party checks the part that a question carries, whoever the referee is.
     let mut honest = gatherer(&terms, &folder.join("mine"), &folder).unwrap();
     let question = Question::Logs { supplied: Some(terms.nonce) };
     let asked = Asked::new(terms.game(), 3, question);

@@ -74,7 +74,7 @@ fn strangers_have_budgets_that_are_not_the_referees() {
     let health: Vec<String> = (0..30).map(|_| request(&party, &get("/v1/health"))).collect();
     let refused: Vec<&String> = health.iter().filter(|text| text.starts_with("HTTP/1.1 429")).collect();
     assert!(refused.len() >= 10 && refused[0].contains("retry-after: 1"), "{health:?}");
-    // A flood of health requests took nothing from questions, of which two at once are allowed.
+    // A flood of health requests took nothing from the budget of questions; two questions at once are allowed.
     let unsigned = post(&Sealed { body: asked(0), signature: Base64(vec![0; 64]) }.to_bytes());
     assert_eq!([status(&unsigned), status(&unsigned)], ["403", "403"]);
     assert_eq!(status(&unsigned), "429");

@@ -331,7 +331,7 @@ impl NativeNames {
         Watch { outputs: self.0.keys().copied().collect(), ..watch.clone() }
     }
 
-    /// The program's node that a native trainer's node stands for.
+    /// The program's node that a native trainer's node represents.
     fn of(&self, place: (Phase, usize)) -> (Phase, usize) {
         self.0.get(&place).copied().unwrap_or(place)
     }

@@ -136,7 +136,7 @@ impl Choices {
         self.taken.iter_mut().zip(other.taken).for_each(|(mine, theirs)| *mine += theirs);
     }
 
-    /// Notes the element that a decision of a weight's gradient moved, and whether the element moved up.
+    /// Notes the element that a decision of a weight's gradient moved, and the direction.
     pub(crate) fn note(&mut self, place: u64, up: bool) {
         use ProductClass::{ConvDw, HeadDw, LinearDw};
         if matches!(self.class, LinearDw | ConvDw | HeadDw) {

@@ -141,8 +141,8 @@ impl Recorder {
 }
 
 /// The search that replaces a product's results, if near ties are few. A trainer that does not steer needs only the near ties.
-/// The fast test looks at the nearest binary32, so it marks a tenth of all results or more where a step is close to binary32's
-/// own; the paper's thresholds mark as many.
+/// The fast test uses the nearest binary32, so it marks a tenth of all results or more where a step is close to binary32's own;
+/// the paper's thresholds mark as many.
 fn search(rounding: &Rounding, logged: &LoggedProduct) -> Option<NearTieSearch> {
     let tolerance = rounding.tolerance(logged.class, logged.dims()[3]);
     let few = !matches!(logged.rule.bits, 27..=30) && tolerance.steps <= 0.03;

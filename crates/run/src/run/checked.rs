@@ -1,6 +1,6 @@
 //! Remembers the data whose ids and labels were checked, so that the next run of the same large files need not check them again.
 //!
-//! The cache holds empty files; a name is the digest of the data's manifest and of where the model's bounds apply. Whoever forges
+//! The cache holds empty files; a name is the digest of the data's manifest and of where the model's bounds apply. A forger of
 //! such a file gets a run that fails at a sample's step, as it would have failed without the check.
 
 use std::env;

@@ -100,7 +100,7 @@ pub struct Run {
     pub id: Digest,
     /// The computation that the run executes, derived from the job and `run.json`.
     pub computation: Computation,
-    /// Other places to look for data files that the run does not hold.
+    /// Other folders and runs in which data files are searched that the run does not hold.
     data_from: Vec<DataFrom>,
     /// The most bytes of memory that reading the run may take.
     memory: u64,
@@ -344,7 +344,7 @@ impl Run {
         gradients::read(&self.at(names::GRADIENTS), record, self.program().micro_batches)
     }
 
-    /// The source of the program, and so what vouches for the program, in words.
+    /// The source of the program, in words, which says what vouches for it.
     pub fn program_source(&self) -> &'static str {
         match self.program_file {
             None => "program re-derived from the job",

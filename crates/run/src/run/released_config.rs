@@ -189,7 +189,7 @@ pub fn ends(text: &str) -> Vec<u32> {
 }
 
 /// The model, with an explicit statement if it takes pixels as byte / 255; otherwise an import would take it for a network that
-/// expects other pixels. A model over numbers gets none, because nobody knows what its numbers were made from.
+/// expects other pixels. A model over numbers gets none, because the origin of its numbers is unknown.
 fn with_pixels(model: &Model) -> Model {
     let mut model = model.clone();
     let is_unsaid = model.normalization().is_some_and(|normalization| !normalization.is_said());
