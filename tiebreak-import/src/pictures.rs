@@ -26,7 +26,7 @@ const BATCH: usize = 16;
 /// The treatment of damaged pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Damaged {
-    /// The first one ends the import.
+    /// The first damaged picture ends the import.
     Refuse,
     /// Damaged pictures are no samples.
     LeaveOut,
