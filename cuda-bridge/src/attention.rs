@@ -5,7 +5,7 @@
 //! A pass loops over a row's places. The pass computes the maps whose operands are available, and ends with the maxima and sums
 //! of its values. Values that later passes need, the first product among them, are stored in stretches of shared memory.
 //!
-//! Beyond the diagonal, a causal mask gives all places of a row one number, and so does a map without other operands. Such
+//! Beyond the diagonal, a causal mask gives all places of a row one number, and so do steps that depend on nothing else. Such
 //! numbers are computed once a row, and passes end at the diagonal if no sum changes by that.
 
 mod plan;

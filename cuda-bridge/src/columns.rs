@@ -57,7 +57,7 @@ impl Columns {
         if !exact || !is_columns || !fits || k == 0 {
             return Ok(None);
         }
-        // Sums take four registers for each weight and eighth of the columns; the warps of a block share the columns.
+        // Sums take four registers for each weight and eight columns of a warp; the warps of a block share the columns.
         let tiles = if a + b - 1 <= 5 { 4 } else { 2 };
         let sharing = columns.div_ceil(8 * tiles).next_power_of_two();
         if sharing > WARPS {

@@ -64,8 +64,7 @@ fn greatest(flushes: &[Vec<i128>; 3], most: i128) -> Result<i128, Refusal> {
     let [one, two, three] = flushes;
     let mut greatest = 0;
     for ((one, two), three) in one.iter().zip(two).zip(three) {
-        // A sum is as great in the third flush as in the second, or it receives the carries of others, and its growth is
-        // constant.
+        // A sum is as great in the third flush as in the second, or it receives carries of others, which are as great each time.
         let grows = three - two;
         if grows > (two - one).max(0) {
             return Err(Refusal("a sum grows more from flush to flush".into()));

@@ -71,7 +71,7 @@ fn labels_of_every_kind_are_looked_at() {
         labels(descr, 4);
         taken(check(5, 3, arrays, ""));
     }
-    // PyTorch's label without a loss is no class; here the label is a class, and any number may be ignored.
+    // PyTorch's label without a loss, -100, is no class; in a job the label is a class, which may be any.
     labels("<i8", -100);
     refused(check(5, 3, arrays, ""), &["sample 29 ", "has -100 ", "loss.ignore names, never negative"]);
     refused(check(5, 3, arrays, "loss = { ignore = 4 }"), &["sample 29 ", "has -100 "]);

@@ -134,8 +134,8 @@ fn every_tile_of_a_step_of_a_residual_network_follows_from_the_recorded_slices()
     every_tile_follows(RESNET);
 }
 
-/// Moments are pooled, the update reads them and the running averages, and patches are digits; counted labels are among the
-/// outputs.
+/// Moments are pooled, the update reads them and the running averages, and patches are digits; the labels that the loss does not
+/// ignore are counted.
 #[test]
 fn every_tile_of_a_step_with_batch_normalisation_follows_from_the_recorded_slices() {
     for micro_batches in ["", ", micro_batches = 3"] {

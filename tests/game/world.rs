@@ -44,7 +44,7 @@ pub enum Lie {
     Final,
 }
 
-/// The defect of a log that shows before any part is read.
+/// The defect of a log of few parts, which shows before any part is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLie {
     Version,

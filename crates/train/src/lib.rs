@@ -330,7 +330,7 @@ impl Trainer<'_> {
                 return Err(TrainError::Asked { step });
             }
         }
-        // A complete run is trained again as it is.
+        // A complete run is accepted as it is.
         let stops = progress.stops_at_not_finite() && !self.is_complete();
         match stops.then(|| finite::of_state(session)).transpose()?.flatten() {
             None => Ok(()),

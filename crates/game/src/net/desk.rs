@@ -100,7 +100,7 @@ pub struct Desk {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Waiting>,
-    /// The receivers of each open question: those in the queue, and the one that is being answered.
+    /// The waiting askers of each open question: those in the queue, and the one that is being answered.
     open: HashMap<Digest, Vec<oneshot::Sender<Reply>>>,
     closed: bool,
 }

@@ -27,8 +27,8 @@ pub trait Search {
     /// As [`Search::near_ties`].
     fn decisions(&self, results: &[u32]) -> Result<Option<Vec<Decision>>, usize>;
 
-    /// Calls `visit` for every near tie, with the first and last index that its element may round to. Each thread has an
-    /// accumulator of its own; they are returned in the order of their elements.
+    /// Calls `visit` for every near tie, with the first and last index that its element may round to. Each task has an
+    /// accumulator of its own; all are returned in the order of their elements.
     ///
     /// # Errors
     /// As [`Search::near_ties`].
