@@ -1,8 +1,8 @@
-//! Files and folders that pages name are there.
+//! The files and folders that pages name exist.
 
 use crate::tree::{Finding, Tree, folder};
 
-/// The folders at the top by which a path is told from other words.
+/// The folders at the top, by which a path is told from other words.
 const TOPS: [&str; 15] = [
     ".ci",
     "assets",
@@ -21,8 +21,8 @@ const TOPS: [&str; 15] = [
     "tiebreak-import",
 ];
 
-/// Words in back quotes on pages that begin as paths do, and lead to nothing. Paths are from the
-/// top or from the page's folder, and a star stands for any name.
+/// Words in back quotes on pages that begin like paths, but lead to no file. Paths are from the top or from the page's folder,
+/// and a star stands for any name.
 pub fn missing(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (page, text) in tree.0.iter().filter(|(path, _)| path.ends_with(".md")) {
@@ -44,7 +44,7 @@ pub fn missing(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether a file or folder has this path.
+/// True if a file or folder has this path.
 fn is_there(tree: &Tree, path: &str) -> bool {
     let (start, end) = path.split_once('*').unwrap_or((path, ""));
     tree.0.keys().any(|file| {
