@@ -42,6 +42,11 @@ fn pages_name_files_that_are_there() {
 }
 
 #[test]
+fn the_map_names_every_file() {
+    check(&paths::unmapped(&Tree::repository()));
+}
+
+#[test]
 fn runs_are_read_through_their_stores() {
     check(&imports::runs_past_their_store(&Tree::repository()));
 }

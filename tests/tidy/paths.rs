@@ -1,4 +1,6 @@
-//! The files and folders that pages name exist.
+//! The files and folders that pages name exist, and the map of files names every file.
+
+use std::collections::BTreeSet;
 
 use crate::tree::{Finding, Tree, folder};
 
@@ -44,6 +46,25 @@ pub fn missing(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// The map of files, which `.ci/files.py` prints.
+const MAP: &str = "docs/FILES.md";
+
+/// Files of code, and scripts of `.ci`, that have no row on the map. Rows of lost files are found by [`missing`].
+pub fn unmapped(tree: &Tree) -> Vec<Finding> {
+    let rows: BTreeSet<&str> =
+        tree.text(MAP).lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    let code = |path: &str| {
+        let kinds = ["rs", "wgsl", "cuh", "cpp", "h", "py", "sh"];
+        path.starts_with(".ci/") || path.rsplit_once('.').is_some_and(|(_, kind)| kinds.contains(&kind))
+    };
+    let lost = tree.0.keys().filter(|path| code(path) && !rows.contains(path.as_str()));
+    lost.map(|path| Finding {
+        key: format!("unmapped {path}"),
+        message: format!("{MAP} does not name {path}: run `.ci/files.py > {MAP}`"),
+    })
+    .collect()
+}
+
 /// True if a file or folder has this path.
 fn is_there(tree: &Tree, path: &str) -> bool {
     let (start, end) = path.split_once('*').unwrap_or((path, ""));
@@ -59,4 +80,12 @@ fn paths_that_lead_nowhere_are_found() {
     let tree = Tree::made_up(&[("docs/PAGE.md", page), ("src/a.rs", ""), ("tests/t.rs", "")]);
     let keys: Vec<String> = missing(&tree).into_iter().map(|finding| finding.key).collect();
     assert_eq!(keys, ["path src/lost.rs in docs/PAGE.md", "path docs/LOST.md in docs/PAGE.md"]);
+}
+
+#[test]
+fn files_that_the_map_lacks_are_found() {
+    let map = "`src/prose.rs` is no row\n| `src/a.rs` | the letter a |\n";
+    let files = [(MAP, map), ("src/a.rs", ""), ("src/prose.rs", ""), (".ci/run", ""), ("docs/PAGE.md", "")];
+    let keys: Vec<String> = unmapped(&Tree::made_up(&files)).into_iter().map(|finding| finding.key).collect();
+    assert_eq!(keys, ["unmapped .ci/run", "unmapped src/prose.rs"]);
 }
