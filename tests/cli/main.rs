@@ -18,6 +18,8 @@ mod ranks;
 mod released;
 mod samples;
 mod signals;
+#[cfg(unix)]
+mod tutorials;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -3,6 +3,7 @@
 
 mod dead;
 mod domains;
+mod environment;
 mod imports;
 mod modules;
 mod paths;
@@ -61,6 +62,11 @@ fn nothing_lies_about_unused() {
 #[test]
 fn domains_stand_on_their_page() {
     check(&domains::undocumented(&Tree::repository()));
+}
+
+#[test]
+fn variables_stand_on_their_page() {
+    check(&environment::undocumented(&Tree::repository()));
 }
 
 #[test]
