@@ -196,7 +196,7 @@ def measured(command, fine=(0,)):
 
 
 def run_peer(name, steps):
-    """What `--peer` prints: seconds of PyTorch's steps, and how many parameters it trains."""
+    """The output of `--peer`: seconds of PyTorch's steps, and how many parameters it trains."""
     network, step = EXPERIMENTS[name]().peer()
     step()
     seconds = []
@@ -214,7 +214,7 @@ def size(path):
 
 
 def audited(tiebreak, run, native):
-    """What an audit of the whole run reports, and the most memory that it had, in MiB."""
+    """The report of an audit of the whole run, and the audit's peak memory in MiB."""
     # The paper's preset is audited by the kernels of another order of summation, as the paper's auditors do; the others by the exact engine.
     # It may end undecided (3): the preset's thresholds miss a value in some 10^8 (docs/ROUNDING.md, section 6).
     text, memory = measured([tiebreak, "audit", run, "--json", *(["--native", "interleaved"] if native else [])], fine=(0, 3))
@@ -296,7 +296,7 @@ def sweep(data, steps, tiebreak):
     text = np.frombuffer(path.read_bytes(), np.uint8)
 
     def drift(key, weights, losses, exact):
-        """Of weights in parts of the way that training took, and the most of a loss."""
+        """The drift of weights from fp64, relative to the distance that training moved them, and the largest difference of a loss."""
         first = loss_curve.initial_weights(model, key)
         norm = lambda parts: float(np.sqrt(sum(np.sum(np.square(part)) for part in parts)))
         last = {name: x.detach().numpy() for name, x in exact[1].items()}
