@@ -1,12 +1,14 @@
-//! The costs of dispute games about a perceptron, GPT-2 124M and ResNet-50, beside a referee that computes the disputed operator whole.
+//! The costs of dispute games about a perceptron, GPT-2 124M and ResNet-50, compared with a referee that computes the whole
+//! disputed operator.
 //!
 //! `cargo bench --no-default-features --features testing --bench game_costs [-- WORDS]`
 //!
-//! Of each network an honest run is trained, and one in which one element of one operator's output, or of the state, is off; two parties with these runs play a
-//! game. Some liars say terms that come to their element, so that the game searches these. The referee's calls are timed apart from it: all that came is given to fresh referees again, and each call counts its least time.
-//! Beside stands the leaf of Verde (arXiv 2502.19405): all operands of the operator and its output, and the time in which the scalar reference
-//! computes it, estimated from a sample of its elements. Runs lie in a temporary folder: GPT-2 takes 5 GB of it, and as much memory.
-//! WORDS choose the networks whose names contain one.
+//! For each network the benchmark trains an honest run, and a run in which one element of one operator's output, or of the state,
+//! is wrong. Two parties with these runs play a game. Some liars claim terms that give their element, so that the game searches
+//! the terms. The referee's calls are timed separately: fresh referees receive all messages again, and each call counts its least
+//! time. The comparison is the leaf of Verde (arXiv 2502.19405): all operands of the operator and its output, and the time of the
+//! scalar reference. That time is estimated from a sample of the elements. Runs are in a temporary folder: GPT-2 takes 5 GB of
+//! it, and as much memory. WORDS choose the networks whose names contain one.
 
 #[path = "game_costs/clever.rs"]
 mod clever;
@@ -39,10 +41,10 @@ use tiebreak::train::{Beginning, Silent, begin, train_as};
 
 type Failed = Box<dyn Error>;
 
-/// Fresh referees that everything is given to again.
+/// The number of fresh referees that receive everything again.
 const REFEREES: usize = 9;
 
-/// A message that came, and the kind of question that it answers.
+/// A message that came, with the kind of question that it answers.
 struct Event {
     now: u64,
     party: usize,

@@ -1,7 +1,7 @@
-//! The wgpu engine's matrix product by each variant, digitising and rounding back included, against plain f32 products
-//! on the same adapter: `cargo bench --bench gpu_product [-- ADAPTER]`. The peers are what a shader writer would
-//! tune: 8 x 4 outputs an invocation straight from memory, which software adapters like, and 8 x 8 through workgroup
-//! memory, which GPUs like; ratios are to the faster one. Every run ends with its result on the host.
+//! The wgpu engine's matrix product by each variant, digitising and rounding back included, against plain f32 products on the
+//! same adapter: `cargo bench --bench gpu_product [-- ADAPTER]`. The peers are products that a shader writer would tune. The
+//! first computes 8 x 4 outputs an invocation straight from memory, which suits software adapters; the second 8 x 8 through
+//! workgroup memory, which suits GPUs. Ratios are to the faster one. Every run ends with its result on the host.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const BINDINGS: &str = "@group(0) @binding(0) var<storage, read> a: array<vec4<f
 @group(0) @binding(2) var<storage, read_write> o: array<f32>;
 ";
 
-/// c = a b^T: the rows of a are one for the whole workgroup, columns are 16 apart. Text and groups.
+/// c = a b^T: the whole workgroup shares its rows of a, and columns are 16 apart. Returns the text and the groups.
 fn direct() -> (String, [u32; 2]) {
     let (rows, columns) = (8, 4);
     let k4 = SIDE / 4;
@@ -82,7 +82,7 @@ fn tiled() -> (String, [u32; 2]) {
     (text, [SIDE / 64, SIDE / 64])
 }
 
-/// Median seconds of some runs after one that warms up.
+/// The median seconds of some runs after a warm-up run.
 fn median(mut run: impl FnMut()) -> f64 {
     run();
     let mut times: Vec<f64> = (0..RUNS)

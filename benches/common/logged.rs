@@ -7,7 +7,7 @@ use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
 use tiebreak::program::logged::native_graph;
 use tiebreak::program::phase::Phase;
 
-/// Lets a side of the logged profile see a step.
+/// Lets a side of the logged profile observe a step.
 pub struct Observed<'a>(pub &'a mut dyn Rounder);
 
 impl StepObserver for Observed<'_> {
@@ -17,7 +17,7 @@ impl StepObserver for Observed<'_> {
     }
 }
 
-/// The native graph without roundings: what the trainer's kernels cost alone, with the casts to their input format or without.
+/// The native graph without roundings, to measure the trainer's kernels alone, with or without the casts to their input format.
 pub fn plain_graph(graph: &Graph, casts: bool) -> Graph {
     let mut native = native_graph(graph);
     let mut instead: Vec<TensorId> = (0..native.tensors.len() as u32).map(TensorId).collect();

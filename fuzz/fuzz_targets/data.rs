@@ -1,4 +1,5 @@
-//! Data files: headers, layouts and samples of every kind; the first byte chooses the kind, the next two where the second file begins.
+//! Data files: headers, layouts and samples of every kind. The first byte chooses the kind, the next two the beginning of the
+//! second file.
 #![no_main]
 
 use std::io::Cursor;

@@ -1,4 +1,5 @@
-//! Rounding logs: places of parts, and decisions; what decodes is canonical, and what does not is shown by one block, or by what says where it is.
+//! Rounding logs: places of parts, and decisions. A log that decodes is canonical. One block, or the bytes that locate it, shows
+//! why another log does not decode.
 #![no_main]
 
 use tiebreak::rounding::codec::{decode, encode, unreadable};

@@ -1,4 +1,5 @@
-//! Programs: what decodes encodes to the same bytes. Most random bytes fail early, so a small program's bytes are changed as well.
+//! Programs: a program that decodes encodes to the same bytes. Most random bytes fail early, so a small program's bytes are
+//! changed as well.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! Records: what decodes is canonical.
+//! Records: a record that decodes is canonical.
 #![no_main]
 
 use tiebreak::commit::record::Record;

@@ -1,4 +1,5 @@
-//! Texts: head notes, keys, jobs, auditors' reports, reports of evaluations, configurations of released models. What parses is the one way to write it.
+//! Texts: head notes, keys, jobs, auditors' reports, reports of evaluations, configurations of released models. A text that
+//! parses is in the canonical form.
 #![no_main]
 
 use tiebreak::audit::report_file::decode;

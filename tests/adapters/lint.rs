@@ -1,4 +1,4 @@
-//! The lint: one shader that must be rejected for each rule, and every shader that the engine can make accepted.
+//! The lint: it rejects one shader for each rule, and accepts every shader that the engine can make.
 
 use tiebreak::shaders::lint::{Rule, check};
 
@@ -25,7 +25,7 @@ fn every_rule_rejects() {
     body(Rule::Float, "let x = 0.1; a[0] = u32(x);");
     body(Rule::Float, "a[0] = select(0u, 1u, f32(a[1]) < f32(a[2]));");
     body(Rule::Float, "let v = vec2<f32>(f32(a[1]), 1.0); a[0] = u32(v.x);");
-    // Constants that naga folds to integers before the IR is seen.
+    // naga folds these constants to integers before the lint sees the IR.
     body(Rule::Float, "const k: u32 = u32(0.1f * 10f); a[0] = k;");
     body(Rule::Float, "a[0] = bitcast<u32>(0x1p-3f);");
     body(Rule::Float, "a[0] = u32(1e3);");
@@ -111,7 +111,7 @@ fn exact(body: &str, result: &str) -> String {
     )
 }
 
-/// Floats that are integers of at most 2^24 pass; one step beyond what is proved does not.
+/// Floats that are integers of at most 2^24 pass; a shader one step beyond the proof does not.
 #[test]
 fn floats_are_exact_integers_or_rejected() {
     let terms = |count: u32| {
@@ -149,8 +149,8 @@ fn floats_are_exact_integers_or_rejected() {
     rejected(Rule::Type, stored, 1);
 }
 
-/// Whatever a job can ask for, the engine runs linted shaders only: the files are linted by the build, these are the
-/// texts that are made at run time.
+/// The engine runs linted shaders only, whatever a job needs: the build lints the files, this test lints the texts that are made
+/// at run time.
 #[test]
 fn every_shader_of_every_program_passes() {
     use tiebreak::engine::gpu::{TextLimits, texts};

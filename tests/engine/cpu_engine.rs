@@ -201,7 +201,7 @@ fn blocks_and_sgd_match_the_reference() {
     compare(spec, |_, _| {});
 }
 
-/// Kernels' gradients over so many pixels that parts of them are added by tasks, with integers of 16 bits and of more.
+/// Kernels' gradients over so many pixels that tasks add parts of them, with integers of 16 bits and of more.
 #[test]
 fn convolutions_over_thousands_of_pixels_match_the_reference() {
     for (digits_a, digits_b) in [(2, 2), (3, 2), (2, 3), (4, 4)] {

@@ -1,8 +1,8 @@
 //! Every operator's gradient against finite differences.
 //!
-//! The micro-batch graph is run in binary64 over real numbers (a map's instructions in f64, a product as a plain dot
-//! product of what was to be quantised), so its gradients are the derivation's own, free of rounding to binary32,
-//! and central differences of its loss check them to many digits.
+//! The micro-batch graph is run in binary64 over real numbers: a map's instructions in f64, a product as a plain dot product of
+//! the unquantised operands. So its gradients are the derivation's own, without rounding to binary32, and central differences of
+//! its loss check them to many digits.
 
 use std::collections::HashMap;
 
@@ -35,8 +35,8 @@ fn eval(body: &Body, inputs: &[f64], index: [u32; 4]) -> f64 {
     for instr in &body.code {
         let v = |reg: tiebreak::program::expr::Reg| r[reg.0 as usize];
         let u = |reg: tiebreak::program::expr::Reg| r[reg.0 as usize] as u32;
-        // Whether a constant is an integer or a float is told by its users; the words 0..=3 and thresholds are
-        // integers, everything that reads as a normal float is one.
+        // A constant's users tell an integer from a float. The words 0..=3 and thresholds are integers; every word that reads as
+        // a normal float is a float.
         r.push(match *instr {
             Instr::Input(k) => inputs[k as usize],
             Instr::Const(word) => match integer_use(body, r.len()) {
@@ -77,7 +77,7 @@ fn eval(body: &Body, inputs: &[f64], index: [u32; 4]) -> f64 {
     r[r.len() - 1]
 }
 
-/// Whether the constant in this register is read by an integer instruction.
+/// True if an integer instruction reads the constant in this register.
 fn integer_use(body: &Body, register: usize) -> bool {
     body.code.iter().any(|instr| {
         let integers = matches!(
@@ -266,7 +266,7 @@ fn check_with(model: Model, loss: LossRule) {
                 inputs.get_mut(&name).unwrap()[i] = kept;
                 loss
             };
-            // Five points: the truncation error is of order h^4. Small, so that no ReLU's kink is near.
+            // Five points: the truncation error is of order h^4. The step is small, so that no ReLU's kink is near.
             let h = 1e-6;
             let numeric =
                 (8.0 * (loss_at(h) - loss_at(-h)) - (loss_at(2.0 * h) - loss_at(-2.0 * h))) / (12.0 * h);
@@ -346,7 +346,7 @@ fn residual_network_with_either_normalisation() {
     }
 }
 
-/// Values in place of pixels, which a model takes as they are.
+/// Values in place of pixels, which a model takes unchanged.
 #[test]
 fn values_in_place_of_pixels() {
     check(Model::Mlp(Mlp {

@@ -1,5 +1,5 @@
-//! The leaf checker against the reference engine: every tile of every node of a step follows from what the step's
-//! origins commit, and hostile inputs are errors, never panics.
+//! The leaf checker against the reference engine: every tile of every node of a step follows from the commitments of the step's
+//! origins, and hostile inputs are errors, never panics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ schedule = { peak = 1e-2 }
 batch = { micro_batch = 4, micro_batches = 2 }
 "#;
 
-/// A step's honest values: what is committed before it, and every node's output.
+/// A step's honest values: those committed before it, and every node's output.
 struct Step {
     job: Job,
     program: Program,
@@ -111,7 +111,7 @@ impl Step {
         step
     }
 
-    /// The bytes of everything that a node reads, each from what commits it.
+    /// The bytes of every tensor that a node reads, each from its origin.
     fn inputs(&self, phase: Phase, node: usize) -> BTreeMap<TensorId, Vec<u8>> {
         let graph = graph_of(&self.program, phase);
         let bytes = |id| match origin(&self.program, &self.job, &SEED, STEP, phase, id).unwrap() {
@@ -134,7 +134,8 @@ fn every_tile_of_a_step_of_a_residual_network_follows_from_the_recorded_slices()
     every_tile_follows(RESNET);
 }
 
-/// Moments are pooled, the update reads them and the running averages, and patches are digits; labels that count are counted.
+/// Moments are pooled, the update reads them and the running averages, and patches are digits; the labels that the loss does not
+/// ignore are counted.
 #[test]
 fn every_tile_of_a_step_with_batch_normalisation_follows_from_the_recorded_slices() {
     for micro_batches in ["", ", micro_batches = 3"] {
@@ -175,7 +176,7 @@ fn every_tile_follows(job: &str) {
             let missing = expected(graph, index, elements.clone(), &verified(touched.last()));
             let is_missed = matches!(missing, Err(LeafError::Missing { .. }));
             assert_eq!(is_missed, !tensors.is_empty(), "{}: {missing:?}", node.operator);
-            // One element needs a part of that, and says which.
+            // One element needs some of these slices, and the checker says which.
             let middle = elements.start + elements.len() / 2;
             let one = recorded_from_slices(graph, index, middle..middle + 1, &all).unwrap();
             assert_eq!(one.0, [words[middle - elements.start]]);
@@ -218,10 +219,10 @@ fn committed_inputs_that_no_honest_step_has_are_errors() {
         let operator = &graph.nodes[node].operator;
         assert_eq!(outcome, Err(LeafError::Domain { operator: operator.clone() }), "{word:#x}");
     }
-    // A permutation that leaves the tensor, and offsets that run backwards: the sum of nothing.
+    // A permutation that leaves the tensor, and offsets that run backwards: an empty sum.
     assert!(matches!(lie(sum, 1, u32::MAX), Err(LeafError::Outside { .. })));
     assert!(lie(sum, 2, 5).unwrap().iter().all(|&word| word == 0));
-    // Absmaxes that mark a group, sign bit and all, make NaN.
+    // Absmaxes that mark a group, sign bit included, give NaN.
     let marked = lie(product, 1, u32::MAX).unwrap();
     assert!(marked.iter().all(|&word| word == 0x7fc0_0000));
 }

@@ -1,5 +1,5 @@
-//! Long sums, maxima and scales are made of partial results: each an output that a verdict can be about, and none changes
-//! a bit of the result.
+//! Long sums, maxima and scales consist of partial results. Each is an output that a verdict can be about, and none changes a bit
+//! of the result.
 
 use std::sync::Arc;
 
@@ -61,7 +61,8 @@ fn partial_results_change_no_bit() {
     }
 }
 
-/// A product whose operands lie across memory scales by partial absmaxes; the same rows copied together need none.
+/// A product whose operands are strided in memory computes scales from partial absmaxes; a contiguous copy of the same rows needs
+/// none.
 #[test]
 fn partial_absmaxes_change_no_bit() {
     let (k, n) = (200u32, 130u32);
@@ -94,7 +95,7 @@ fn partial_absmaxes_change_no_bit() {
         results.extend(outputs(&whole, &[k, n], &words));
         assert!(results.iter().all(|result| *result == results[0]), "block {block}");
     }
-    // A group that holds infinity stays marked by way of a partial absmax.
+    // A group that holds infinity stays marked through a partial absmax.
     let partial = digits::group_absmax([float::ONE, float::NEG_INFINITY]);
     assert!(digits::is_marked(digits::group_absmax([partial, float::ONE])));
 }

@@ -39,7 +39,7 @@ pub struct Player<'a> {
 }
 
 impl Player<'_> {
-    /// What an honest party answers.
+    /// An honest party's answer.
     pub fn truth(&self, question: &Question) -> Answer {
         let honest = Player {
             run: self.run,
@@ -182,7 +182,7 @@ impl Player<'_> {
         (graph, node, tensors.collect())
     }
 
-    /// A tensor of a phase, and what commits to it.
+    /// A tensor of a phase, with its commitment.
     fn input(&self, step: u32, phase: Phase, id: TensorId) -> (Vec<u8>, Option<ProvenTensor>) {
         let (program, of) = (self.run.program(), &self.world.steps[step as usize - 1]);
         match origin(program, self.run.job(), &self.run.computation.seed, step, phase, id).unwrap() {

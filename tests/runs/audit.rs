@@ -1,4 +1,4 @@
-//! Cheating trainers that carry on are found at the right place; honest ones are never accused.
+//! Audits find cheating trainers that carry on at the right place, and never accuse honest ones.
 
 use std::path::Path;
 
@@ -102,7 +102,7 @@ fn a_weight_changed_before_a_step_is_convicted_at_its_first_reader() {
 #[test]
 fn cheats_in_the_step_are_convicted_at_their_operator() {
     let folder = tempfile::tempdir().unwrap();
-    // What reads a batch or the state first is the embedding; only the update reads the learning rate.
+    // The embedding reads a batch or the state first; only the update reads the learning rate.
     for cheat in ["batch@6", "learning-rate@4", "checkpoint@5"] {
         let (report, verdict) = cheated(folder.path(), "operator", cheat);
         let (step, what) = diverges_at(&report);
@@ -182,7 +182,7 @@ fn a_sample_replays_whole_segments_and_says_what_it_left_out() {
     assert_eq!(report.replayed, [(3, 4), (5, 5)]);
 }
 
-/// An auditor whose time is up before the scalar reference has confirmed a difference accuses nobody, and learns how to go on.
+/// An auditor whose time ends before the scalar reference has confirmed a difference accuses nobody, and learns how to continue.
 #[test]
 fn a_difference_that_is_not_confirmed_in_time_is_no_conviction() {
     let folder = tempfile::tempdir().unwrap();
@@ -212,7 +212,7 @@ fn a_difference_that_is_not_confirmed_in_time_is_no_conviction() {
         let Ground::Fields(Differences(fields)) = *differs else { panic!("{differs:?}") };
         assert!(fields.contains(&RecordField::Gradients), "{fields:?}");
         assert_eq!(found.verdict, None);
-        // With time, the same difference is one.
+        // With enough time, the same difference is a conviction.
         let found = Difference { end: None, ..difference }.localise().unwrap();
         assert!(matches!(found.outcome, Outcome::Diverges { step: 1, .. }) && found.verdict.is_some());
         let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
@@ -223,7 +223,7 @@ fn a_difference_that_is_not_confirmed_in_time_is_no_conviction() {
     }
 }
 
-/// An engine that is right but for two elements of one node.
+/// An engine that is right except for two elements of one node.
 struct Faulty(Cpu);
 
 struct FlipFirst<'a> {
@@ -342,14 +342,14 @@ fn a_binding_verdict_against_an_honest_trainer_does_not_convict() {
     let run = trained(&job, &folder.path().join("run"), None);
     let checked = checks::always(&run, None).unwrap();
     let trace = tiebreak::run::traces::read(run.program(), &run.layout.trace(2)).unwrap();
-    // Nothing is frozen, so these stand for nothing.
+    // Nothing is frozen, so these digests are never used.
     let before = vec![Digest([0; 32]); run.program().state().len()];
     let Binding { outputs, siblings, kept } = Binding::of(run.program(), &trace, &before);
     let verdict = checked.verdict(&run, 2, Claim::Binding { outputs, siblings, before: None, kept });
     assert!(matches!(verdict.check(None), Ok(Ruling::DoesNotConvict(_))));
 }
 
-/// Edits one file of a run and gives the error that the checks make of it.
+/// Edits one file of a run and returns the error of the checks.
 fn error_after(folder: &Path, edit: impl Fn(&Run)) -> String {
     let job = gpt_job(folder, "microbatch", "");
     let out = folder.join("edited");
@@ -431,7 +431,7 @@ fn every_edited_file_is_a_clear_error() {
     has(
         error(&|run| {
             let file = std::fs::File::options().write(true).open(run.layout.checkpoint(2)).unwrap();
-            file.set_len(1 << 40).unwrap(); // sparse: nothing may be allocated for it
+            file.set_len(1 << 40).unwrap(); // the file is sparse: nothing may be allocated for it
         }),
         "is larger than the limit",
     );

@@ -1,4 +1,5 @@
-//! Runs of networks with batch normalisation: running averages are buffers of the state, made of moments that are pooled over micro-batches.
+//! Runs of networks with batch normalisation: running averages are buffers of the state, computed from moments that are pooled
+//! over micro-batches.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +37,7 @@ fn state(run: &Run, step: u32) -> Vec<Vec<u8>> {
     checkpoint::read(&run.layout.checkpoint(step), &run.program().state()).unwrap()
 }
 
-/// The places of parameters and of buffers in the state.
+/// The index ranges of parameters and of buffers in the state.
 fn parts(run: &Run) -> [std::ops::Range<usize>; 2] {
     let (parameters, buffers) = (run.program().parameters.len(), run.program().buffers.len());
     [0..parameters, parameters..parameters + buffers]

@@ -1,4 +1,4 @@
-//! A computation is what is computed, whoever computes it: its records do not depend on the trainer, and two of them can be compared.
+//! A computation is independent of who computes it: its records do not depend on the trainer, and two runs of it can be compared.
 
 use std::fs;
 use std::io::Cursor;
@@ -36,7 +36,7 @@ use tiebreak::step::{CommittedStep, Roundings, RunStep, StepRequest, Watch, scal
 use tiebreak::train::conduct::Conduct;
 use tiebreak::train::{Beginning, Silent, TrainError, begin, train, train_as};
 
-/// Trains as somebody: a key of one's own, and another nonce.
+/// Trains as another trainer: with a key of its own, and another nonce.
 fn trained_by(who: u8, engine: &mut dyn Engine, job: &Path, out: &Path) -> Run {
     let key = PrivateKey::generate(&format!("trainer{who}.example"), [who; 32]).unwrap();
     let nonce = [who; 16];
@@ -61,7 +61,7 @@ fn another(job: &Path, name: &str, from: &str, to: &str) -> PathBuf {
     path
 }
 
-/// What `tiebreak compare` prints, and its exit code.
+/// The output of `tiebreak compare`, and its exit code.
 fn compare(first: &Run, second: &Run) -> (String, i32) {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_tiebreak"))
@@ -77,7 +77,7 @@ fn compare(first: &Run, second: &Run) -> (String, i32) {
 fn two_trainers_of_one_computation_write_one_transcript() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "operator", "");
-    // The same computation, written by somebody else: another place, other cadences, comments, and spelling.
+    // The same computation, written by somebody else: another folder, other cadences, comments, and spelling.
     let elsewhere = folder.path().join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     fs::copy(folder.path().join("text.txt"), elsewhere.join("other.txt")).unwrap();
@@ -184,7 +184,7 @@ fn logged_runs_of_two_trainers_are_not_compared() {
     assert_eq!(compare(&one, &one).1, 0);
 }
 
-/// Looks for the head over the initial record before each step.
+/// Checks for the head over the initial record before each step.
 struct Watchful(u32);
 
 impl Conduct for Watchful {
@@ -282,7 +282,8 @@ fn a_step_is_trained_and_audited_without_a_folder() {
             done
         });
         assert_eq!(logs.len(), if extra.is_empty() { 0 } else { 3 });
-        // Auditors: the scalar reference, which needs no log of a job without roundings, and a trainer who changes a value on the way.
+        // Auditors: the scalar reference, which needs no log for a job without roundings, and a trainer who changes a value on
+        // the way.
         let mut replay = |tampers: bool| {
             let mut reference = Reference;
             let session = Session::new(&mut reference, program.clone()).unwrap();

@@ -1,5 +1,5 @@
-//! Promises that a reader relies on: imports point one way, files and functions can be read in one sitting, nothing lies about unused.
-//! Each rule is tested on a small made-up tree beside it, and held against the repository here.
+//! Promises that a reader relies on: imports point one way, files and functions can be read in one sitting, and no file is
+//! unused. Each rule is tested on a small made-up tree beside it, and checked against the repository here.
 
 mod dead;
 mod domains;
@@ -40,6 +40,11 @@ fn commands_import_no_commands() {
 #[test]
 fn pages_name_files_that_are_there() {
     check(&paths::missing(&Tree::repository()));
+}
+
+#[test]
+fn the_map_names_every_file() {
+    check(&paths::unmapped(&Tree::repository()));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A referee's side of a conversation with a party, and runs to talk about.
+//! A referee's side of a conversation with a party, and runs for such conversations.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -62,7 +62,7 @@ pub fn folder(name: &str) -> PathBuf {
     folder
 }
 
-/// A small GPT of four steps, of which a run commits states and gradients.
+/// A small GPT of four steps, whose run commits states and gradients.
 pub fn gpt(name: &str, cheat: Option<&str>) -> Run {
     let folder = folder(name);
     let job = gpt_job(&folder, "microbatch", "");
@@ -186,7 +186,7 @@ impl Asker {
         statement
     }
 
-    /// The party's records, as they lie on its disk.
+    /// The party's records, from its disk.
     pub fn records(&self) -> Vec<Record> {
         transcript::read(&self.run.layout.transcript()).unwrap().0.records
     }
@@ -271,7 +271,7 @@ impl Asker {
         digest_from_root(ty, &root)
     }
 
-    /// The outputs that a field is made of, after checking that the trace has them at these places.
+    /// The outputs that make up a field, after checking that the trace has them at these places.
     pub fn binding(
         &mut self,
         step: u32,

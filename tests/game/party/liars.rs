@@ -96,7 +96,7 @@ fn a_liar_defends_a_moment_and_an_initial_weight() {
     let made = liar.binding(2, Field::State, &nodes, traces[1]);
     assert_eq!(state_digest(&program.state(), &made), honest.step(2).state);
     assert_ne!(honest.step(2).state, liar.step(2).state);
-    // What follows is computed from the state that it committed.
+    // The next step is computed from the state that the liar committed.
     let trace = liar.statement(4).trace;
     liar.operands((4, Phase::Update, program.update.nodes.len() - 1), 0, trace);
 

@@ -1,5 +1,5 @@
-//! A party answers every question of a dispute game by what it has committed to, in the same bytes each time, and no question stops it. A party that
-//! cheated answers by its own records.
+//! A party answers every question of a dispute game from its commitments, in the same bytes each time, and no question stops it.
+//! A party that cheated answers by its own records.
 
 mod asker;
 mod forged;
@@ -154,7 +154,7 @@ fn fields_are_bound_to_operators() {
     }
 }
 
-/// A question at random: often at the edge of what there is, or far outside.
+/// A random question: often at the edge of the valid range, or far outside.
 fn random_question(random: &mut impl FnMut(u64) -> u64) -> Question {
     let mut number = |below: u64| match random(20) {
         0 => u64::MAX - random(3),

@@ -1,4 +1,4 @@
-//! What can go wrong with files.
+//! Errors about files.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use tiebreak_record::commit::Malformed;
 use tiebreak_record::job::JobError;
 use tiebreak_record::job::manifest::DataError;
 
-/// What can go wrong with files, by blame.
+/// Errors about files, by blame.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The file is not what it should be: the fault of whoever made it.
@@ -14,7 +14,7 @@ pub enum RunError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect of the file.
         source: Malformed,
     },
     /// The job file is wrong: the user's to mend.
@@ -28,7 +28,7 @@ pub enum RunError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// It would take more than the reader's limit.
+    /// The operation would take more memory than the reader's limit.
     #[error("{0}")]
     Limit(String),
     /// The command cannot be done on this run as it is.
@@ -61,17 +61,17 @@ impl RunError {
         }
     }
 
-    /// The file at `path` is malformed.
+    /// The error that the file at `path` is malformed.
     pub fn malformed(path: &Path, source: Malformed) -> RunError {
         RunError::Malformed { path: path.to_path_buf(), source }
     }
 
-    /// The file at `path` breaks a rule, and which.
+    /// The error that the file at `path` breaks a rule, which `why` names.
     pub fn invalid(path: &Path, why: impl Into<String>) -> RunError {
         RunError::malformed(path, Malformed::invalid("file", why))
     }
 
-    /// The system refuses to read or write `path`, or the error says what is [`Malformed`] there; for `map_err`.
+    /// The error that the system refuses to read or write `path`, or the [`Malformed`] that the error carries; for `map_err`.
     pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> RunError + '_ {
         move |source| match source.downcast() {
             Ok(malformed) => RunError::malformed(path, malformed),
