@@ -81,7 +81,9 @@ def subject(path, folder):
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"\[(`[^`\]]*`)\]", r"\1", text)
     first = re.match(r"(.*?[.?!])(?=\s+([A-Z`\"(]|src/)|$)", text)
-    return (first[1] if first else text).replace("|", "\\|")
+    said = (first[1] if first else text).replace("|", "\\|")
+    # Outside of code, `vec2<u32>` would be a tag of HTML.
+    return re.sub(r"`[^`]*`|<", lambda found: "&lt;" if found[0] == "<" else found[0], said)
 
 
 def rows(names, folder):
