@@ -15,6 +15,7 @@ mod logged;
 mod networks;
 mod not_finite;
 mod options;
+mod pages;
 mod ranks;
 mod released;
 mod samples;
