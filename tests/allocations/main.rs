@@ -224,9 +224,9 @@ fn sizes_are_refused_before_anything_is_made() {
         let run = Run::open(&root).unwrap().with_memory(1 << 30);
         let public = key().public();
         let refused = checks::always(&run, Some(&public));
-        assert!(matches!(refused, Err(RunError::Limit(_))), "{:?}", refused.err());
+        assert!(matches!(refused, Err(RunError::Memory { .. })), "{:?}", refused.err());
         let checked = checks::structure(&run, Some(&public)).unwrap();
-        assert!(matches!(checks::state_after(&run, &checked, 0), Err(RunError::Limit(_))));
+        assert!(matches!(checks::state_after(&run, &checked, 0), Err(RunError::Memory { .. })));
         assert!(plan(&run, &[0], 0, &Choice::All).memory > 10 << 30);
     });
     assert!(taken < 16 << 20, "{taken} bytes were taken");

@@ -100,18 +100,25 @@ impl EngineArgs {
     /// If one is, with the option that is missing or wrong.
     pub fn check(&self) -> Result<(), Failure> {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let why = match self.engine {
+        let engine = self.engine.to_possible_value().map_or(String::new(), |engine| engine.get_name().into());
+        let (why, help) = match self.engine {
             EngineKind::Cpu | EngineKind::Reference if self.adapter.is_some() => {
-                "--adapter names a GPU: give --engine wgpu or --engine cuda too".to_string()
+                let named = self.adapter.as_deref().unwrap_or_default();
+                let why = format!("--adapter names a GPU ({named:?}), and the engine is {engine}");
+                (why, "give --engine wgpu or --engine cuda too; `tiebreak adapters` lists both".to_string())
             }
             EngineKind::Cpu if self.threads > cores => {
-                format!("--threads {}: this machine has {cores} cores; give no more", self.threads)
+                let why = format!("--threads {}: this machine has {cores} cores; give no more", self.threads);
+                (why, format!("give --threads {cores}, or leave it out for one a core"))
             }
             EngineKind::Cpu => return Ok(()),
-            _ if self.threads > 0 => "--threads is for the CPU engine (--engine cpu)".to_string(),
+            _ if self.threads > 0 => {
+                let why = format!("--threads is for the CPU engine, and the engine is {engine}");
+                (why, "leave --threads out, or give --engine cpu".to_string())
+            }
             _ => return Ok(()),
         };
-        Err(Failure::new(Exit::Usage, why))
+        Err(Failure::new(Exit::Usage, why).help(help))
     }
 
     /// Whether tensors lie in the memory of this process.

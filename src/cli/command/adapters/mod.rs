@@ -169,11 +169,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         wanted.as_ref().is_none_or(|wanted| candidate.row.name.to_lowercase().contains(wanted))
     });
     if candidates.is_empty() {
-        let why = format!(
-            "no engine or adapter here is called {}: see `tiebreak adapters`",
-            args.adapter.as_deref().unwrap_or_default()
-        );
-        return Err(Failure::new(Exit::Usage, why));
+        let why =
+            format!("no engine or adapter here is called {:?}", args.adapter.as_deref().unwrap_or_default());
+        let help = "see `tiebreak adapters` without --adapter, which lists all of them";
+        return Err(Failure::new(Exit::Usage, why).help(help));
     }
     let engines = match args.test || args.bench {
         true => candidates.into_iter().map(|candidate| probed(printer, &args, candidate)).collect(),

@@ -110,7 +110,9 @@ fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
     if run.job().rounding.is_none() {
-        return Err(Failure::new(Exit::Usage, "this run is of the exact profile: it has no rounding log"));
+        let why = format!("{} is of the exact profile: it has no rounding log", args.run.display());
+        let help = "train with `tiebreak train JOB --out RUN --profile logged` to write one";
+        return Err(Failure::new(Exit::Usage, why).help(help));
     }
     let checked = checks::always(&run, None)?;
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);

@@ -306,9 +306,9 @@ fn check(args: &Args, role: &Role, job: &Job, begun: Option<&Run>) -> Result<(),
     }
     args.engine.check()?;
     if args.engine.native.is_some() && job.rounding.is_none() && args.profile != Some(Profile::Logged) {
-        let why = "--native is for the logged profile, and the job is of the exact one, whose products have one result: add \
-                   --profile logged, or leave --native out";
-        return Err(Failure::new(Exit::Usage, why));
+        let why = "--native is for the logged profile, and the job is of the exact one, whose products have one result";
+        let help = "add --profile logged, or leave --native out";
+        return Err(Failure::new(Exit::Usage, why).help(help));
     }
     if args.profile == Some(Profile::Exact) && job.rounding.is_some() {
         let why = "the job has a [rounding] table: it is of the logged profile; remove the table or --profile exact";
