@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::audit::merge::{Apart, Conclusion, Merged, Range, Required, merge, union};
-use crate::audit::report_file::{Account, REPORT_MAX, decode, is_signed};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::run::{RunError, disk};
+use tiebreak_audit::merge::{Apart, Conclusion, Merged, Range, Required, merge, union};
+use tiebreak_audit::report_file::{Account, REPORT_MAX, decode, is_signed};
+use tiebreak_run::run::{RunError, disk};
 
 /// The most ranges of steps that a line lists.
 const RANGES_SHOWN: usize = 16;
