@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use tiebreak::run::dir::Run;
+use tiebreak_run::run::dir::Run;
 
 use crate::common::edit::{edit, edited};
 use crate::common::{gpt_job, trained};

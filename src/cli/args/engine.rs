@@ -4,12 +4,12 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
 use crate::cli::view::report::{Exit, Failure};
-use crate::engine::Engine;
-use crate::engine::cpu::Cpu;
-use crate::engine::cpu::native::Native;
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_engine::reference::Reference;
 #[cfg(feature = "cuda")]
-use crate::engine::gpu::Cublas;
-use crate::engine::reference::Reference;
+use tiebreak_gpu::Cublas;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum EngineKind {
@@ -165,12 +165,12 @@ pub fn open(args: &EngineArgs) -> Result<Box<dyn Engine>, Failure> {
             Box::new(Cpu::new(args.threads)?.with_native(native))
         }
         #[cfg(feature = "gpu")]
-        (EngineKind::Wgpu, None) => Box::new(crate::engine::gpu::Gpu::open(args.adapter.as_deref())?),
+        (EngineKind::Wgpu, None) => Box::new(tiebreak_gpu::Gpu::open(args.adapter.as_deref())?),
         #[cfg(feature = "cuda")]
-        (EngineKind::Cuda, None) => Box::new(crate::engine::gpu::Cuda::open(args.adapter.as_deref())?),
+        (EngineKind::Cuda, None) => Box::new(tiebreak_gpu::Cuda::open(args.adapter.as_deref())?),
         #[cfg(feature = "cuda")]
         (EngineKind::Cuda, Some(Kernels::Cuda(kernels))) => {
-            Box::new(crate::engine::gpu::Cuda::open_with_cublas(args.adapter.as_deref(), kernels)?)
+            Box::new(tiebreak_gpu::Cuda::open_with_cublas(args.adapter.as_deref(), kernels)?)
         }
         (EngineKind::Reference, None) => Box::new(Reference),
         _ => return Err(elsewhere()),

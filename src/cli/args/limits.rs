@@ -8,11 +8,11 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::audit::plan::ReplayPlan;
 use crate::cli::view::report::{Exit, Failure, Printer, bytes_text};
-use crate::run::RunError;
-use crate::run::dir::Run;
-use crate::run::limits::{machine_memory, memory_in_use};
+use tiebreak_audit::plan::ReplayPlan;
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::limits::{machine_memory, memory_in_use};
 
 /// How often the memory in use is looked at.
 const LOOKED_EVERY: Duration = Duration::from_millis(5);

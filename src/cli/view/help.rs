@@ -5,9 +5,9 @@ use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue};
 
-use crate::commit::Malformed;
-use crate::engine::EngineError;
-use crate::run::{RunError, shell};
+use tiebreak_engine::EngineError;
+use tiebreak_record::commit::Malformed;
+use tiebreak_run::run::{RunError, shell};
 
 /// The engines that this build has, as `--engine` takes them.
 const BUILT: &[&str] = &[

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::audit::merge::Range;
-use crate::audit::{Outcome, Report};
 use crate::cli::view::report::Exit;
+use tiebreak_audit::merge::Range;
+use tiebreak_audit::{Outcome, Report};
 
 /// Seconds behind the memory that a plan needs, if they were estimated.
 pub fn seconds_text(seconds: Option<f64>) -> String {

@@ -10,14 +10,14 @@ use indicatif::{HumanDuration, ProgressDrawTarget, ProgressStyle};
 use crate::cli::view::escape::Lines;
 use crate::cli::view::{escape, help};
 
-use crate::audit::AuditError;
-use crate::commit::Malformed;
-use crate::engine::EngineError;
-use crate::party::PartyError;
-use crate::run::RunError;
-use crate::step::StepError;
-use crate::train::TrainError;
-use crate::train::ranks::RankError;
+use tiebreak_audit::AuditError;
+use tiebreak_engine::EngineError;
+use tiebreak_game::party::PartyError;
+use tiebreak_record::commit::Malformed;
+use tiebreak_run::run::RunError;
+use tiebreak_run::step::StepError;
+use tiebreak_train::TrainError;
+use tiebreak_train::ranks::RankError;
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::audit::merge::{Apart, Conclusion, Merged, Required, merge, union};
-use crate::audit::report_file::{Account, REPORT_MAX, decode, is_signed};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::outcome::ranges_text;
 use crate::cli::view::page::audit::{Listed as Row, Told, merged as merged_page};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::run::{RunError, disk};
+use tiebreak_audit::merge::{Apart, Conclusion, Merged, Required, merge, union};
+use tiebreak_audit::report_file::{Account, REPORT_MAX, decode, is_signed};
+use tiebreak_run::run::{RunError, disk};
 
 /// Put the reports of several auditors of one run together.
 #[derive(clap::Args)]

@@ -9,12 +9,6 @@ use std::time::Instant;
 use clap::Subcommand;
 use serde_json::json;
 
-use crate::audit::attachments::{attachments, note};
-use crate::audit::merge::union;
-use crate::audit::plan::{Choice, ReplayPlan, plan};
-use crate::audit::{
-    Progress, Report, audit, audit_natively, checks, estimated_seconds, report_file, worth_estimating,
-};
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::limits::{Limits, left};
@@ -24,17 +18,23 @@ use crate::cli::view::escape::{Lines, one_line};
 use crate::cli::view::outcome::{exit, headline, ranges_text, report_json, seconds_text};
 use crate::cli::view::page::audit::About;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
-use crate::commit::keys::PrivateKey;
-use crate::commit::tree_head::NOTE_MAX;
-use crate::dispute::verdict::Verdict;
-use crate::engine::Engine;
-use crate::engine::reference::Reference;
-use crate::observers::choices::Choices;
-use crate::observers::tally::Tally;
-use crate::rounding::thresholds::Rounding;
-use crate::run::dir::Run;
-use crate::run::disk::{self, Disk};
-use crate::run::{RunError, shell};
+use tiebreak_audit::attachments::{attachments, note};
+use tiebreak_audit::merge::union;
+use tiebreak_audit::plan::{Choice, ReplayPlan, plan};
+use tiebreak_audit::{
+    Progress, Report, audit, audit_natively, checks, estimated_seconds, report_file, worth_estimating,
+};
+use tiebreak_dispute::verdict::Verdict;
+use tiebreak_engine::Engine;
+use tiebreak_engine::reference::Reference;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::tree_head::NOTE_MAX;
+use tiebreak_record::rounding::thresholds::Rounding;
+use tiebreak_run::observers::choices::Choices;
+use tiebreak_run::observers::tally::Tally;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_run::run::{RunError, shell};
 
 /// Replay a run, or a part of it, and stop at the first difference.
 #[derive(clap::Args)]

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use crate::audit::Report;
-use crate::audit::checks::Checked;
 use crate::cli::view::page::audit::{About, Told, page};
 use crate::cli::view::report::bytes_text;
-use crate::run::dir::Run;
-use crate::run::disk::Disk;
-use crate::run::{RunError, shell};
+use tiebreak_audit::Report;
+use tiebreak_audit::checks::Checked;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{RunError, shell};
 
 /// The parts of a page that come from the run itself.
 pub fn about(run: &Run, checked: &Checked, folder: &Path) -> About {

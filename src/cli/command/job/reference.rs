@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::new;
-use crate::job::reference::{self, Key, Presence, Type, keys, keys_of};
-use crate::program::models;
-use crate::program::products::ProductClass;
+use tiebreak_contract::program::models;
+use tiebreak_contract::program::products::ProductClass;
+use tiebreak_record::job::reference::{self, Key, Presence, Type, keys, keys_of};
 
 const INTRODUCTION: &str = "# The job file
 

@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::arith::rounding_grid::GridRule;
-use crate::program::expr::{Body, Instr, Reg};
-use crate::program::graph::{Graph, Node, Primitive, TensorId, View};
-use crate::program::known_bodies::{KnownBody, all, product_on_grid, small_programs};
-use crate::program::logged::round_body;
-use crate::program::products::ProductClass;
+use tiebreak_contract::arith::rounding_grid::GridRule;
+use tiebreak_contract::program::expr::{Body, Instr, Reg};
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, View};
+use tiebreak_contract::program::known_bodies::{KnownBody, all, product_on_grid, small_programs};
+use tiebreak_contract::program::logged::round_body;
+use tiebreak_contract::program::products::ProductClass;
 
 /// The most characters of a line of a listing.
 const LINE: usize = 130;

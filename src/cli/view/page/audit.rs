@@ -4,13 +4,13 @@ use serde::Deserialize;
 
 use super::strip::Strip;
 use super::{Page, Tone};
-use crate::audit::merge::{Conclusion, Merged, Range, union};
-use crate::audit::plan::{Choice, ReplayPlan};
-use crate::audit::{Outcome, Report};
 use crate::cli::view::outcome::ranges_text;
 use crate::cli::view::report::bytes_text;
-use crate::commit::digest::Digest;
-use crate::run::shell;
+use tiebreak_audit::merge::{Conclusion, Merged, Range, union};
+use tiebreak_audit::plan::{Choice, ReplayPlan};
+use tiebreak_audit::{Outcome, Report};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_run::run::shell;
 
 /// The most lines of a list, and the most files of a command.
 const LINES: usize = 200;
@@ -373,7 +373,10 @@ fn cost(page: &mut Page, told: &Told) {
     let native = if told.native { ", native products" } else { "" };
     page.facts(&[
         ("engine", format!("{}{native}", told.engine)),
-        ("program", format!("tiebreak {}, {}", env!("CARGO_PKG_VERSION"), crate::job::identity::CONTRACT)),
+        (
+            "program",
+            format!("tiebreak {}, {}", env!("CARGO_PKG_VERSION"), tiebreak_record::job::identity::CONTRACT),
+        ),
         ("time", format!("{:.1} s, {each:.3} s a replayed step", told.seconds)),
         ("memory", format!("about {}", bytes_text(told.plan.memory))),
         ("read", format!("{} of checkpoints and logs", bytes_text(told.plan.bytes))),
