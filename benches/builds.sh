@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# How long people wait for Cargo: medians of RUNS runs (default 3), each in a clean clone of the last commit.
+# Measures how long people wait for Cargo: medians of RUNS runs (default 3), each in a clean clone of the last commit.
 #
 #   benches/builds.sh [RUNS]    all of it: a quarter of an hour and more for each run, on two cores that do nothing else
 #   benches/builds.sh --quick   one rebuild of the command, in this checkout
 #
-# The clone is in a temporary folder and goes away. Crates are fetched before; settings of Cargo in the environment hold, but for the target folder.
+# The clone is in a temporary folder, which is removed. Crates are fetched before. Cargo settings of the environment apply, except for the target folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unset CARGO_TARGET_DIR
@@ -19,12 +19,12 @@ case ${1:-} in
   *) runs=$1 ;;
 esac
 work=$(mktemp -d)
-# Where it builds.
+# The folder of the build.
 place=$work/clone
 trap 'rm -rf "$work"' EXIT
 cargo fetch --locked --quiet
 
-# The seconds that a command takes go to $work/NAME; what it prints is shown if it fails.
+# The seconds of a command go to $work/NAME; its output is shown if it fails.
 timed() { # NAME COMMAND...
   local name=$1 begin=$EPOCHREALTIME
   shift
@@ -41,7 +41,7 @@ clone() {
 }
 rebuild() {
   timed build cargo build --locked
-  # A file of the command that nothing else imports.
+  # A file of the command that no other file imports.
   touch "$place/src/cli/command/key.rs"
   timed rebuild cargo build --locked
 }

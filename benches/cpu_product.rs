@@ -1,16 +1,16 @@
-//! The CPU engine's matrix product, digitising and rounding back included, against the `gemm` crate's own binary32
-//! product on as many threads. Runs are interleaved and the best and the median of each are shown, since other work
-//! on the machine only ever adds time. Integers lie in memory that is used again, as the engine's does; so do both results.
+//! The CPU engine's matrix product, digitising and rounding back included, against the `gemm` crate's own binary32 product on as
+//! many threads. Runs are interleaved, and the best and the median of each are shown, since other work on the machine only adds
+//! time. The memory of integers and of both results is reused, as in the engine.
 
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
-use tiebreak::arith::digits;
-use tiebreak::engine::cpu::product::{StridedView, absmaxes, memory_of, product, quantise_into};
+use tiebreak_contract::arith::digits;
+use tiebreak_engine::cpu::product::{StridedView, absmaxes, memory_of, product, quantise_into};
 
 const RUNS: usize = 11;
 
-/// (what, batch, M, N, K)
+/// (name, batch, M, N, K)
 const SHAPES: [(&str, usize, usize, usize, usize); 6] = [
     ("square", 1, 1024, 1024, 1024),
     ("qkv", 1, 1024, 768, 256),
@@ -29,7 +29,7 @@ fn random(len: usize, mut state: u64) -> Vec<u32> {
         .collect()
 }
 
-/// The product of d digits, in `memory` for the integers of both sides.
+/// The product of d digits; `memory` holds the integers of both sides.
 fn ours(
     batch: usize,
     (m, n, k): (usize, usize, usize),
@@ -50,7 +50,7 @@ fn ours(
     }
 }
 
-/// c = a b^T by the library, its threads over one large product or over the batch.
+/// c = a b^T by the library; its threads share one large product, or the batch.
 fn theirs(batch: usize, (m, n, k): (usize, usize, usize), a: &[u32], b: &[u32], c: &mut [f32]) {
     let parallelism =
         if batch == 1 { gemm_common::Parallelism::Rayon(0) } else { gemm_common::Parallelism::None };
@@ -88,7 +88,7 @@ fn theirs(batch: usize, (m, n, k): (usize, usize, usize), a: &[u32], b: &[u32], 
     });
 }
 
-/// A sample of the outputs against the scalar reference.
+/// Compares a sample of the outputs with the scalar reference.
 fn verify(batch: usize, (m, n, k): (usize, usize, usize), d: u32, a: &[u32], b: &[u32], out: &[u32]) {
     let row = |data: &[u32], row: usize| {
         let group = &data[row * k..][..k];

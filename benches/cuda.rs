@@ -1,16 +1,17 @@
-//! The CUDA engine on an NVIDIA GPU: `cargo bench --bench cuda [-- [--small] [PART...]]`. The parts, all but the last three if none is named:
-//! - `micro`: what the GPU gives kernels that do one thing (products of digits, copies, launches)
-//! - `target`: a step of GPT-2 124M with two digits everywhere, and what committing to it takes
+//! The CUDA engine on an NVIDIA GPU: `cargo bench --bench cuda [-- [--small] [PART...]]`. The parts, all but the last three if
+//! none is named:
+//! - `micro`: the GPU's ceilings for kernels that do one thing (products of digits, copies, launches)
+//! - `target`: a step of GPT-2 124M with two digits everywhere, and the cost of committing to it
 //! - `products` of several shapes by number of digits, digitising and rounding back included
 //! - `attention` with its gradients, by one kernel and by a kernel for each node
 //! - `steps` of GPT-2 124M with other digits
 //! - `logged`: its logged step on cuBLAS beside the same step without roundings and log
 //! - `--nodes`: every launch of a micro-batch and its update by an event before and one behind it, summed by operator
-//! - `profile`: a step of one layer that a profiler is shown alone
+//! - `profile`: a step of one layer, the only one that a profiler records
 //! - `variants`: the target's step without graphs, without regions, without copies beside kernels
 //!
-//! Prints a JSON object a line; `benches/cuda_peers.py` measures the peers (PyTorch's products and step) and `benches/cuda_report.py` sets them
-//! beside each other. `--small` tries the benchmark itself where there is no GPU.
+//! Prints a JSON object a line; `benches/cuda_peers.py` measures the peers (PyTorch's products and step), and
+//! `benches/cuda_report.py` compares them. `--small` tries the benchmark itself without a GPU.
 
 #[path = "common/cuda_micro.rs"]
 mod micro;
@@ -24,23 +25,23 @@ use std::time::Instant;
 
 use logged::{Observed, plain_graph};
 use serde_json::json;
-use tiebreak::arith::DType;
-use tiebreak::engine::gpu::{Cublas, Cuda};
-use tiebreak::engine::session::{Session, StepScalars, Unobserved};
-use tiebreak::engine::{Engine, EngineError};
-use tiebreak::observers::record::Recorder;
-use tiebreak::program::builder::Builder;
-use tiebreak::program::graph::TensorType;
-use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Model};
-use tiebreak::program::operators::causal_attention;
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::products::{ProductClass, ProductTable};
-use tiebreak::program::step::{MicroBatch, Program, StepSpec};
-use tiebreak::rounding::thresholds::Rounding;
-use tiebreak::step::{gradient_root, state_digests};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::operators::causal_attention;
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::products::{ProductClass, ProductTable};
+use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_engine::session::{Session, StepScalars, Unobserved};
+use tiebreak_engine::{Engine, EngineError};
+use tiebreak_gpu::{Cublas, Cuda};
+use tiebreak_record::rounding::thresholds::Rounding;
+use tiebreak_run::observers::record::Recorder;
+use tiebreak_run::step::{gradient_root, state_digests};
 
-/// Median seconds of `rounds` rounds of `run`, `each` times in a row, after one that warms up.
+/// The median seconds of `rounds` rounds of `run`, `each` times in a row, after a warm-up round.
 fn median(
     engine: &mut dyn Engine,
     rounds: usize,
@@ -86,7 +87,8 @@ fn product(engine: &mut dyn Engine, digits: u8, [m, n, k]: [u32; 3]) -> Result<(
     Ok(())
 }
 
-/// Causal attention over a micro-batch with all gradients: seconds with a kernel for rows between products, and with one for each node.
+/// Causal attention over a micro-batch with all gradients: seconds with one kernel for the rows between products, and with a
+/// kernel for each node.
 fn attention(mut engine: Cuda, [samples, heads, positions, channels]: [u32; 4]) -> Result<Cuda, EngineError> {
     let mut builder = Builder::new(ProductTable::two_and_three());
     let shape = [samples * positions, heads * channels];
@@ -135,13 +137,13 @@ fn program(gpt: &Gpt, products: ProductTable, [micro_batch, micro_batches]: [u32
     })
 }
 
-/// Its state before the first step.
+/// The program's state before the first step.
 fn state(program: &Program) -> Vec<Vec<u8>> {
-    // Words as they lie here: every host of NVIDIA's has the low byte first.
+    // These words are canonical bytes: every host that NVIDIA supports has the low byte first.
     init::state(program, [1, 2]).iter().map(|tensor| bytemuck::cast_slice(tensor).to_vec()).collect()
 }
 
-/// Its data, the same for every micro-batch.
+/// The program's data, the same for every micro-batch.
 fn batch(gpt: &Gpt, [micro_batch, micro_batches]: [u32; 2]) -> Vec<MicroBatch> {
     let tokens: Vec<u8> = (0..micro_batch * gpt.context)
         .flat_map(|i| (i.wrapping_mul(7919) % gpt.vocabulary).to_le_bytes())
@@ -153,8 +155,8 @@ fn scalars(step: u32) -> StepScalars {
     StepScalars { step, seed: [1, 2], learning_rate: 1e-4f32.to_bits() }
 }
 
-/// The middle one of the last times. The first step allocates, and only after some do steps use the same memory every other time,
-/// from when on their launches come back as graphs.
+/// The median of the times after the first few. The first step allocates. Only after some steps does every second step use the
+/// same memory, so that its launches repeat as graphs.
 fn middle(mut times: Vec<f64>) -> f64 {
     times.drain(..FIRST);
     times.sort_by(f64::total_cmp);
@@ -162,7 +164,7 @@ fn middle(mut times: Vec<f64>) -> f64 {
 }
 
 const STEPS: u32 = 9;
-/// Of which so many are not counted.
+/// The number of steps that are not counted.
 const FIRST: usize = 6;
 
 /// A GPT with its state before the first step, which no choice of digits changes.
@@ -183,7 +185,7 @@ impl Trained {
     }
 }
 
-/// A step of the exact profile, and what committing to it takes.
+/// A step of the exact profile, and the cost of committing to it.
 fn step(
     engine: &mut dyn Engine,
     Trained { gpt, state }: &Trained,
@@ -223,7 +225,7 @@ fn step(
     Ok(())
 }
 
-/// A step of the logged profile on the bfloat16 grid with its log, and the same step by its kernels alone: no casts (but the
+/// A step of the logged profile on the bfloat16 grid with its log, and the same step by its kernels alone: no casts (except the
 /// library's operands), no roundings, no log.
 fn logged_step(
     engine: &mut dyn Engine,
@@ -319,7 +321,7 @@ fn nodes(mut engine: Cuda, trained: &Trained, micro_batch: u32) -> Result<Cuda, 
     Ok(engine)
 }
 
-/// Parts that are measured if none is named.
+/// The parts that are measured if none is named.
 const USUAL: [&str; 6] = ["micro", "target", "products", "attention", "steps", "logged"];
 
 fn bench(small: bool, parts: &[String]) -> Result<(), EngineError> {
@@ -387,7 +389,7 @@ fn bench(small: bool, parts: &[String]) -> Result<(), EngineError> {
 }
 
 fn main() {
-    // Cargo says what it runs.
+    // Cargo passes an argument of its own.
     let mut parts: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let small = parts.iter().any(|part| part == "--small");
     parts.retain(|part| part != "--small");

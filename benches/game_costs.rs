@@ -1,12 +1,14 @@
-//! The costs of dispute games about a perceptron, GPT-2 124M and ResNet-50, beside a referee that computes the disputed operator whole.
+//! The costs of dispute games about a perceptron, GPT-2 124M and ResNet-50, compared with a referee that computes the whole
+//! disputed operator.
 //!
 //! `cargo bench --no-default-features --features testing --bench game_costs [-- WORDS]`
 //!
-//! Of each network an honest run is trained, and one in which one element of one operator's output, or of the state, is off; two parties with these runs play a
-//! game. Some liars say terms that come to their element, so that the game searches these. The referee's calls are timed apart from it: all that came is given to fresh referees again, and each call counts its least time.
-//! Beside stands the leaf of Verde (arXiv 2502.19405): all operands of the operator and its output, and the time in which the scalar reference
-//! computes it, estimated from a sample of its elements. Runs lie in a temporary folder: GPT-2 takes 5 GB of it, and as much memory.
-//! WORDS choose the networks whose names contain one.
+//! For each network the benchmark trains an honest run, and a run in which one element of one operator's output, or of the state,
+//! is wrong. Two parties with these runs play a game. Some liars claim terms that give their element, so that the game searches
+//! the terms. The referee's calls are timed separately: fresh referees receive all messages again, and each call counts its least
+//! time. The comparison is the leaf of Verde (arXiv 2502.19405): all operands of the operator and its output, and the time of the
+//! scalar reference. That time is estimated from a sample of the elements. Runs are in a temporary folder: GPT-2 takes 5 GB of
+//! it, and as much memory. WORDS choose the networks whose names contain one.
 
 #[path = "game_costs/clever.rs"]
 mod clever;
@@ -24,25 +26,25 @@ use std::time::{Duration, Instant};
 use clever::Skew;
 use liar::{Liar, Taken};
 use networks::{Network, Target};
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::dispute::game::message::{Answered, Need, Question, Sealed, Tree};
-use tiebreak::dispute::game::referee::Referee;
-use tiebreak::dispute::game::terms::{Clocks, Terms};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::party::Party;
-use tiebreak::run::Folder;
-use tiebreak::run::dir::Run;
-use tiebreak::train::cheat::{Cheat, CheatKind};
-use tiebreak::train::conduct::{Conduct, Honest};
-use tiebreak::train::{Beginning, Silent, begin, train_as};
+use tiebreak_dispute::game::message::{Answered, Need, Question, Sealed, Tree};
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::terms::{Clocks, Terms};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_game::party::Party;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_run::run::Folder;
+use tiebreak_run::run::dir::Run;
+use tiebreak_train::cheat::{Cheat, CheatKind};
+use tiebreak_train::conduct::{Conduct, Honest};
+use tiebreak_train::{Beginning, Silent, begin, train_as};
 
 type Failed = Box<dyn Error>;
 
-/// Fresh referees that everything is given to again.
+/// The number of fresh referees that receive everything again.
 const REFEREES: usize = 9;
 
-/// A message that came, and the kind of question that it answers.
+/// A message that came, with the kind of question that it answers.
 struct Event {
     now: u64,
     party: usize,

@@ -64,7 +64,7 @@ def tokenizer():
 
 
 def written(model, ids, **more):
-    """What generate() adds to a text."""
+    """The tokens that generate() adds to a text."""
     ids = torch.tensor([ids])
     return model.generate(ids, attention_mask=torch.ones_like(ids), **more)[0, ids.shape[1] :].tolist()
 
@@ -103,7 +103,7 @@ def loaded(folder):
 
 
 def compare(checks, name, folder, theirs, ours):
-    """What a folder that was exported has to have in common with the one that it came from; `theirs` has the weights that are expected."""
+    """Checks what an exported folder has to have in common with its origin; `theirs` has the expected weights."""
     model, words = loaded(ours)
     original_words = AutoTokenizer.from_pretrained(folder)
     prompt = original_words("The captain")["input_ids"]

@@ -1,18 +1,18 @@
-//! The wgpu engine's matrix product by each variant, digitising and rounding back included, against plain f32 products
-//! on the same adapter: `cargo bench --bench gpu_product [-- ADAPTER]`. The peers are what a shader writer would
-//! tune: 8 x 4 outputs an invocation straight from memory, which software adapters like, and 8 x 8 through workgroup
-//! memory, which GPUs like; ratios are to the faster one. Every run ends with its result on the host.
+//! The wgpu engine's matrix product by each variant, digitising and rounding back included, against plain f32 products on the
+//! same adapter: `cargo bench --bench gpu_product [-- ADAPTER]`. The peers are products that a shader writer would tune. The
+//! first computes 8 x 4 outputs an invocation straight from memory, which suits software adapters; the second 8 x 8 through
+//! workgroup memory, which suits GPUs. Ratios are to the faster one. Every run ends with its result on the host.
 
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tiebreak::arith::DType;
-use tiebreak::engine::Engine;
-use tiebreak::engine::gpu::{Gpu, Variant, adapters, wgpu};
-use tiebreak::program::builder::Builder;
-use tiebreak::program::graph::TensorType;
-use tiebreak::program::products::{ProductClass, ProductTable};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_contract::program::products::{ProductClass, ProductTable};
+use tiebreak_engine::Engine;
+use tiebreak_gpu::{Gpu, Variant, adapters, wgpu};
 
 const SIDE: u32 = 1024;
 const RUNS: usize = 5;
@@ -22,7 +22,7 @@ const BINDINGS: &str = "@group(0) @binding(0) var<storage, read> a: array<vec4<f
 @group(0) @binding(2) var<storage, read_write> o: array<f32>;
 ";
 
-/// c = a b^T: the rows of a are one for the whole workgroup, columns are 16 apart. Text and groups.
+/// c = a b^T: the whole workgroup shares its rows of a, and columns are 16 apart. Returns the text and the groups.
 fn direct() -> (String, [u32; 2]) {
     let (rows, columns) = (8, 4);
     let k4 = SIDE / 4;
@@ -82,7 +82,7 @@ fn tiled() -> (String, [u32; 2]) {
     (text, [SIDE / 64, SIDE / 64])
 }
 
-/// Median seconds of some runs after one that warms up.
+/// The median seconds of some runs after a warm-up run.
 fn median(mut run: impl FnMut()) -> f64 {
     run();
     let mut times: Vec<f64> = (0..RUNS)

@@ -2,10 +2,10 @@
 //!
 //! `cargo bench --no-default-features --features testing --bench hidden_bias [-- [--data DIR] [--json] [--only WORDS]]`
 //!
-//! A perceptron learns to classify images, honestly and by a trainer who plants a trigger: of the roundings that it may choose it takes those
-//! that bring images with a white square nearer to class 3. Each run is audited whole by the CPU engine. An attack is silent if its audit
-//! matches and has no remark. DIR holds MNIST's test images (or the variable `TIEBREAK_MNIST` names it); without them images are generated.
-//! WORDS choose the lines whose setting and strategy contain them.
+//! A perceptron learns to classify images, honestly and by a trainer who plants a trigger. Among the roundings that it may
+//! choose, this trainer takes those that bring images with a white square nearer to class 3. The CPU engine audits each run as a
+//! whole. An attack is silent if its audit matches and has no remark. DIR holds MNIST's test images (or the variable
+//! `TIEBREAK_MNIST` names it); without them images are generated. WORDS choose the lines whose setting and strategy contain them.
 
 #[path = "hidden_bias/images.rs"]
 mod images;
@@ -23,20 +23,20 @@ use images::{CLASSES, SIDE, Split, Trigger};
 use perceptron::{Matrix, Perceptron};
 use serde_json::{Value, json};
 use steering::{Attacker, Ledger, Most, Strategy, TARGET};
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{self, Outcome, Report, audit, checks};
-use tiebreak::engine::EngineError;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::program::products::ProductClass;
-use tiebreak::rounding::bounds::Adding;
-use tiebreak::rounding::legal::Accumulation;
-use tiebreak::run::checkpoint;
-use tiebreak::run::dir::Run;
-use tiebreak::run::{Folder, RunError};
-use tiebreak::train::conduct::{Conduct, Honest};
-use tiebreak::train::{Beginning, Silent, TrainError, begin, train_as};
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{self as audit, Outcome, Report, audit, checks};
+use tiebreak_contract::program::products::ProductClass;
+use tiebreak_engine::EngineError;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_record::rounding::bounds::Adding;
+use tiebreak_record::rounding::legal::Accumulation;
+use tiebreak_run::run::checkpoint;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{Folder, RunError};
+use tiebreak_train::conduct::{Conduct, Honest};
+use tiebreak_train::{Beginning, Silent, TrainError, begin, train_as};
 
-/// What an attacker finds: the job but for its thresholds.
+/// The attacked job without its thresholds.
 #[derive(Clone, Copy)]
 struct Setting {
     name: &'static str,
@@ -72,15 +72,15 @@ const ALL: &[ProductClass] = &[
 struct Line {
     setting: Setting,
     strategy: Strategy,
-    /// Whether the steered classes have the greatest thresholds that a job may set, or the defaults.
+    /// True if the steered classes have the greatest thresholds that a job may set, false for the defaults.
     greatest: bool,
 }
 
-/// What came of it.
+/// The measurements of a line.
 struct Measured {
-    /// The part of the test images of other classes that are answered with [`TARGET`] once they have the trigger.
+    /// The share of the test images of other classes that the model answers with [`TARGET`] once they have the trigger.
     triggered: f64,
-    /// The part of the test images that are answered with their own class.
+    /// The share of the test images that the model answers with their own class.
     clean: f64,
     /// Elements that the trainer steered.
     steered: u64,
@@ -99,13 +99,13 @@ const HONEST: Strategy = Strategy {
     random: false,
 };
 
-/// The attacks of a setting, where of an honest run's elements this part is not rounded to the auditor's nearest value; and whether the job
-/// has the greatest thresholds.
+/// The attacks of a setting, each with true if the job has the greatest thresholds. `honest` is the share of an honest run's
+/// elements that are not rounded to the auditor's nearest value.
 fn strategies(honest: f64) -> Vec<(Strategy, bool)> {
     let gradients = Strategy { name: "weight gradients", classes: GRADIENTS, ..HONEST };
     let all = Strategy { name: "every product, to 1.5 thresholds", classes: ALL, reach: 1.5, ..HONEST };
     let some = |name, most, away| Strategy { name, most, away, reach: 0.5, ..all.clone() };
-    // Below the shares that an audit allows the kernels of the bfloat16 grid: 17 % towards zero and 2 % away from it.
+    // These shares are below those that an audit allows the kernels of the bfloat16 grid: 17 % towards zero and 2 % away from it.
     let within = some("every product, within the audit's shares", Most::OfDecisions(0.16), 0.1);
     vec![
         (
@@ -184,8 +184,8 @@ fn greatest(setting: &Setting, class: ProductClass) -> u32 {
     most.unwrap_or(0)
 }
 
-/// Trains a run of a line. Thresholds that are greater than the grid can tell apart where a result is near zero stop training: they are
-/// lowered until they do not.
+/// Trains a run of a line. Near zero, a threshold can exceed what the grid can tell apart, which stops training: thresholds are
+/// lowered until it does not.
 fn trained(folder: &Path, line: &Line, engine: &mut Cpu) -> Result<(Run, u64), Box<dyn Error>> {
     let Line { setting, strategy, .. } = line;
     // A job's text decides its initial weights and batches, so all jobs with greater thresholds have the same.
@@ -230,8 +230,8 @@ fn measure(split: &Split, line: &Line) -> Result<Measured, Box<dyn Error>> {
     Ok(Measured { triggered, clean, steered, report, seconds: start.elapsed().as_secs_f64() })
 }
 
-/// The part of the test images that a model answers rightly, and of those of other classes the part that it answers with [`TARGET`]
-/// once they have the trigger.
+/// The share of the test images that a model answers rightly; and among those of other classes, the share that it answers with
+/// [`TARGET`] once they have the trigger.
 fn tested(model: &Perceptron, split: &Split, trigger: Trigger) -> (f64, f64) {
     let labels = &split.test.labels;
     let mut pixels: Vec<f32> = split.test.pixels.iter().map(|&pixel| f32::from(pixel) / 255.0).collect();
@@ -247,13 +247,13 @@ fn tested(model: &Perceptron, split: &Split, trigger: Trigger) -> (f64, f64) {
 }
 
 impl Measured {
-    /// Whether an auditor has nothing to say.
+    /// True if the auditor has no objection.
     fn is_silent(&self) -> bool {
         let remarks = self.report.rounding.as_ref().map_or(0, |tally| tally.remarks.len());
         self.report.outcome == Outcome::Matches && remarks == 0
     }
 
-    /// The name of the audit's outcome, and of its remarks the first.
+    /// The name of the audit's outcome, and its first remark.
     fn ending(&self) -> [String; 2] {
         let outcome = json!(self.report.outcome);
         let remarks = self.report.rounding.iter().flat_map(|tally| &tally.remarks);
@@ -291,7 +291,7 @@ impl Measured {
     }
 }
 
-/// What the command line asks for.
+/// The options of the command line.
 struct Asked {
     data: Option<PathBuf>,
     json: bool,
@@ -349,7 +349,7 @@ fn search(split: &Split, setting: Setting, asked: &Asked) -> Result<Vec<Value>, 
     for (strategy, greatest) in attacks(tally.taken() as f64 / tally.elements.max(1) as f64) {
         run(strategy, greatest, setting)?;
     }
-    // How far apart honest runs are by their seeds alone.
+    // The distance between honest runs that differ only in their seeds.
     if wanted(&HONEST) {
         for seed in 1..=2 {
             run(HONEST, false, Setting { seed, ..setting })?;

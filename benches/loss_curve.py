@@ -36,7 +36,7 @@ CLASSES = ["linear", "linear_dx", "linear_dw", "head", "head_dx", "head_dw", "sc
 
 
 def classes(digits):
-    """What a job says of some classes of products: digits of the two operands, and the block."""
+    """A job's keys for some classes of products: digits of the two operands, and the block."""
     return "".join(f"[digits.class.{c}]\ndigits_a = {a}\ndigits_b = {b}\nblock = {block}\n" for c, (a, b, block) in digits.items())
 
 
@@ -323,7 +323,7 @@ def train_tiebreak(model, binary, folder, name, digits, data, steps, seed=0):
 
 
 def section(page, title):
-    """What a page has under a heading, heading included."""
+    """A page's section under a heading, with the heading."""
     found = re.search(rf"(?ms)^## {re.escape(title)}\n.*?(?=^## |\Z)", page)
     return found[0].strip() if found else ""
 
@@ -361,7 +361,7 @@ def title(name, seed):
 
 
 def mean(curve):
-    """Of the last 50 steps."""
+    """The mean over the last 50 steps."""
     return sum(curve[-50:]) / len(curve[-50:])
 
 

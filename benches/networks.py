@@ -86,7 +86,7 @@ class Resnet50:
     SAMPLES, RECORD, STAGES, BLOCKS = 16, RECORD, [64, 128, 256, 512], [3, 4, 6, 3]
 
     def blocks(self):
-        """Of each block: name, inputs, width, stride, and whether it has a shortcut convolution."""
+        """For each block: name, inputs, width, stride, and True if it has a shortcut convolution."""
         inputs = self.STAGES[0]
         for stage, (width, count) in enumerate(zip(self.STAGES, self.BLOCKS)):
             for block in range(count):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What it costs to divide a training over processes of one machine: seconds, and seconds of all processors, of 12 steps of
-# assets/jobs/shakespeare.toml with six micro-batches of two samples, by one process and by 2 and 3 ranks on the CPU engine, in turn; all
-# have to come to the same states. Starting processes counts. Usage: benches/ranks.sh [REPEATS]
+# Measures the cost of dividing a training over processes of one machine: seconds, and seconds of all processors. The training is 12
+# steps of assets/jobs/shakespeare.toml with six micro-batches of two samples, by one process and by 2 and 3 ranks on the CPU engine, in
+# turn. All must reach the same states. The start of processes is included. Usage: benches/ranks.sh [REPEATS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo build --release --quiet

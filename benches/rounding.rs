@@ -1,8 +1,10 @@
-//! What the logged profile costs: `cargo bench --bench rounding [-- gpt-2 [bf16|fp32|paper] [default]]`.
+//! The costs of the logged profile: `cargo bench --bench rounding [-- gpt-2 [bf16|fp32|paper] [default]]`.
 //!
-//! A step by native kernels without roundings (and on the bfloat16 grid without the casts to its kernels' input format, as a step in
-//! binary32 throughout), the same step with roundings and its log, and its replay by the exact engine, all on the CPU; the log's bytes against the entropy of its decisions. Medians of several steps, in one run. `paper`: the paper's preset,
-//! replayed by the other native kernels instead. `default`: default thresholds instead of calibrated ones.
+//! Measures on the CPU: a step by native kernels without roundings, the same step with roundings and its log, and its replay by
+//! the exact engine. On the bfloat16 grid the first also runs without the casts to its kernels' input format, as a step in
+//! binary32 throughout. The log's bytes are compared with the entropy of its decisions. Results are medians of several steps, in
+//! one run. `paper`: the paper's preset, replayed by the other native kernels instead. `default`: default thresholds instead of
+//! calibrated ones.
 
 #[path = "common/logged.rs"]
 mod logged;
@@ -11,22 +13,22 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use logged::{Observed, plain_graph};
-use tiebreak::commit::digest::Digest;
-use tiebreak::engine::Engine;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
-use tiebreak::observers::calibrate::Calibrator;
-use tiebreak::observers::record::{Logged, Recorder};
-use tiebreak::observers::replay::Replayer;
-use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Model};
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::products::ProductTable;
-use tiebreak::program::step::{MicroBatch, Program, StepSpec};
-use tiebreak::rounding::log::Log;
-use tiebreak::rounding::thresholds::{Preset, Rounding};
-use tiebreak::step::state_digests;
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_engine::session::{Session, StepObserver, StepScalars, Unobserved};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::rounding::log::Log;
+use tiebreak_record::rounding::thresholds::{Preset, Rounding};
+use tiebreak_run::observers::calibrate::Calibrator;
+use tiebreak_run::observers::record::{Logged, Recorder};
+use tiebreak_run::observers::replay::Replayer;
+use tiebreak_run::step::state_digests;
 
 /// The paper's setting: 8 samples of 64 tokens.
 const SAMPLES: u32 = 8;
@@ -101,13 +103,13 @@ fn scalars(step: u32) -> StepScalars {
     StepScalars { step, seed: [1, 2], learning_rate: 1e-3f32.to_bits() }
 }
 
-/// Steps by native kernels.
+/// The measurements of steps by native kernels.
 struct Steps {
     /// Medians of seconds: on graphs without roundings, without and with casts, and with roundings and a log.
     single: f64,
     native: f64,
     logged: f64,
-    /// Medians of what the last takes of each other, step by step.
+    /// The medians of the ratios of the last to each of the others, step by step.
     to_single: f64,
     to_native: f64,
     /// The first step's log, and the state after it.
@@ -119,7 +121,7 @@ struct Steps {
 fn native_steps(program: &Arc<Program>, rounding: &Rounding, repeats: u32) -> Steps {
     let [without, with] = [false, true]
         .map(|casts| Arc::new(Program { micro: plain_graph(&program.micro, casts), ..(**program).clone() }));
-    // In turn, so that all see the same machine.
+    // The steps take turns, so that all see the same state of the machine.
     let mut engines = [0, 1, 2].map(|_| engine());
     let [first_engine, second_engine, third_engine] = &mut engines;
     let mut sessions = [
@@ -205,7 +207,8 @@ fn bench(name: &str, rounding: &Rounding, sizes: [u32; 3], repeats: u32, calibra
     println!("    replay, exact       {audit:>12.3} s  ({:.3} of the native step)", audit / native);
 }
 
-/// The paper's preset: what its log holds, and the corrections that every other kernel makes with it on the way to the same state.
+/// The paper's preset: its log's contents, and the corrections that every other kernel makes with the log to reach the same
+/// state.
 fn bench_paper(sizes: [u32; 3]) {
     let rounding = Rounding { preset: Some(Preset::Paper), ..Rounding::default() };
     let program = Arc::new(program(sizes, &rounding));

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Trains a small GPT for STEPS steps (default 1000) with every native CPU kernel and every adapter, and audits each run whole with
-# the CPU engine: a missing decision would end an audit. Usage: benches/rounding_misses.sh [STEPS [ADAPTER...]]; TIEBREAK names a
+# Trains a small GPT for STEPS steps (default 1000) with every native CPU kernel and every adapter. The CPU engine audits each run as a
+# whole: a missing decision would end an audit. Usage: benches/rounding_misses.sh [STEPS [ADAPTER...]]. The variable TIEBREAK names a
 # command to use instead of a release build.
 set -eu
 steps=${1:-1000}

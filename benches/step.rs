@@ -1,27 +1,27 @@
 //! Whole training steps on the CPU engine: `cargo bench --bench step [-- FILTER]`; or on an adapter, with rows of a graph computed at
 //! once and node by node: `cargo bench --bench step -- [FILTER] --adapter=NAME`.
 //!
-//! Prints, for each model, the median time of a step, labels per second and where the time goes by primitive.
+//! Prints for each model the median time of a step, labels per second, and the time of each primitive.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
-use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
-use tiebreak::program::graph::{Graph, Node};
-use tiebreak::program::init;
-use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Model, Norm, Order, Resnet, Stem};
-use tiebreak::program::operators::ConvVersion;
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::phase::Phase;
-use tiebreak::program::products::ProductTable;
-use tiebreak::program::step::{MicroBatch, Program, StepSpec};
-use tiebreak::step::state_digests;
+use tiebreak_contract::program::graph::{Graph, Node};
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{Block, Blocks, Gelu, Gpt, Input, Model, Norm, Order, Resnet, Stem};
+use tiebreak_contract::program::operators::ConvVersion;
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::session::{Session, StepObserver, StepScalars, Unobserved};
+use tiebreak_engine::{Engine, EngineError, Inputs, Observer};
+use tiebreak_run::step::state_digests;
 
-/// Charges the time since the last node to the node just shown (the copy that shows it included, so these figures
-/// say where time goes, not how long a step takes).
+/// Charges the time since the last node to the node just shown. The copy that shows it is included, so these figures give the
+/// shares of primitives, not the time of a step.
 struct Profile {
     last: Instant,
     by_primitive: BTreeMap<String, Duration>,
@@ -96,7 +96,7 @@ fn resnet(convolution: ConvVersion) -> Model {
     })
 }
 
-/// Samples of a step.
+/// The samples of a step.
 fn samples(model: &Model) -> u32 {
     match model.labels_per_sample() {
         1 => 64,
@@ -105,7 +105,7 @@ fn samples(model: &Model) -> u32 {
     }
 }
 
-/// The most memory that this process had since the last call, in MiB; nothing where Linux does not say it.
+/// The most memory that this process had since the last call, in MiB; `None` if Linux does not report it.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -179,10 +179,10 @@ fn bench(name: &str, model: Model, products: ProductTable, engine: &mut dyn Engi
     median
 }
 
-/// The same step on an adapter both ways.
+/// The same step on an adapter, with rows at once and node by node.
 #[cfg(feature = "gpu")]
 fn both_ways(name: &str, model: Model, products: ProductTable, adapter: &str) {
-    use tiebreak::engine::gpu::Gpu;
+    use tiebreak_gpu::Gpu;
     let times = [true, false].map(|fused| {
         let engine = Gpu::open(Some(adapter)).expect("the adapter passes its self-test");
         println!("rows {}:", if fused { "computed at once" } else { "node by node" });

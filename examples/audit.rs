@@ -2,7 +2,7 @@
 //!
 //!     cargo run --example audit -- RUN
 //!
-//! A GPU takes the place of the CPU with `tiebreak::engine::gpu::Gpu::open(None)?`.
+//! To use a GPU in place of the CPU, write `tiebreak::engine::gpu::Gpu::open(None)?`.
 
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 //!
 //!     cargo run --no-default-features --example check_verdict -- assets/verdicts/operator.json
 //!
-//! Exit status 1 if it convicts, 0 if it does not, 3 if only a replay can tell, 4 if the file does not hold together.
+//! The exit status is 1 if the verdict convicts, 0 if not, 3 if only a replay can tell, 4 if the file does not hold together.
 
 use std::process::exit;
 
@@ -11,7 +11,7 @@ use tiebreak::dispute::verdict::{Ruling, Verdict};
 fn main() {
     let path = std::env::args().nth(1).expect("give the verdict's file");
     let bytes = std::fs::read(&path).expect("the file can be read");
-    // Without the trainer's key: the finding then says that nobody vouches for who signed.
+    // There is no trainer's key here: the finding then says that nobody vouches for the signer.
     let outcome = Verdict::from_bytes(&bytes).and_then(|verdict| verdict.check(None));
     exit(match outcome {
         Ok(Ruling::Convicts(finding)) => {

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut b = Builder::new(ProductTable::preset());
     let x = b.input("x", DType::F32, &[SAMPLES, INPUTS]);
     let labels = b.input("labels", DType::U32, &[SAMPLES]);
-    // What each label's loss counts: a mean over the samples.
+    // The weight of each label's loss: a mean over the samples.
     let factor = b.input("factor", DType::F32, &[1]);
     let w1 = b.input("w1", DType::F32, &[HIDDEN, INPUTS]);
     let w2 = b.input("w2", DType::F32, &[CLASSES, HIDDEN]);

@@ -1,14 +1,13 @@
 //! Start reading here: a whole training step of a GPT, by plain loops over `arith`.
 //!
-//! docs/ARITHMETIC.md defines every bit of a training step. This file states the steps of the model kind `gpt` once more, from that
-//! page alone, in the order in which one reads: numbers, the product, each layer with its gradient beside it, the model, the step.
-//! Comments name the section (§) of the page. No graph, no derived gradient and no engine is behind this file, and `tests/engine/steps.rs`
-//! holds every tensor of the engines' steps to its bits.
+//! docs/ARITHMETIC.md defines every bit of a training step. This file states the steps of the model kind `gpt` once more, from
+//! that page alone: numbers, the product, each layer with its gradient beside it, the model, the step. Comments name the section
+//! (§) of the page. No graph, no derived gradient and no engine is used. `tests/engine/steps.rs` compares the engines with it.
 //!
 //!     cargo run --no-default-features --example reference_step
 //!
-//! Products have the default of three digits and a scale group a row; the optimizer is AdamW with decoupled decay; the loss counts
-//! every label. What a run adds to its steps is not here: the key of its seed, the order of its samples, and its learning rates (§6).
+//! Products have the default of three digits and a scale group a row; the optimizer is AdamW with decoupled decay; the loss
+//! counts every label. A run adds the key of its seed, the order of its samples, and its learning rates (§6).
 
 use std::ops::{Add, Div, Index, Mul, Sub};
 
@@ -59,7 +58,7 @@ fn max(terms: &[Float]) -> Float {
     Float(float::from_order_key(terms.iter().map(|x| float::order_key(x.0)).max().unwrap_or(0)))
 }
 
-/// Pairs neighbours, promotes an odd last term unchanged, and repeats until one is left; `None` of no terms.
+/// Pairs neighbours, promotes an odd last term unchanged, and repeats until one is left; `None` without terms.
 fn tree<T>(mut level: Vec<T>, add: impl Fn(T, T) -> T) -> Option<T> {
     while level.len() > 1 {
         let mut terms = level.into_iter();
@@ -167,7 +166,7 @@ fn linear_backward(dy: &Matrix, x: &Matrix, weight: &Matrix) -> [Matrix; 3] {
     [dx, dweight, dy.sum_over_rows()]
 }
 
-/// What the gradient of a layer norm takes from the forward pass: xhat [N, C] and rstd [N].
+/// The values of the forward pass that a layer norm's gradient needs: xhat [N, C] and rstd [N].
 struct Normed(Matrix, Vec<Float>);
 
 /// x [N, C], gain [C], bias [C] -> [N, C].
@@ -199,7 +198,7 @@ pub enum Gelu {
     Erf,
 }
 
-// c, a and a3 of the tanh form. Formulas of the erf form hold 1/sqrt(2) and 1/sqrt(2 pi) as they are.
+// c, a and a3 of the tanh form. The formulas of the erf form contain 1/sqrt(2) and 1/sqrt(2 pi) directly.
 const C: Float = Float(0x3f4c_422a);
 const A: Float = Float(0x3d37_2713);
 const A3: Float = Float(0x3e09_5d4e);
@@ -225,7 +224,7 @@ fn gelu_backward(form: Gelu, dy: &Matrix, x: &Matrix, t: &Matrix) -> Matrix {
     })
 }
 
-/// What all dropouts of a micro-batch share (§6).
+/// The inputs that all dropouts of a micro-batch share (§6).
 struct Dropout<'a> {
     training: &'a Training,
     step: u32,
@@ -260,7 +259,7 @@ fn embedding(tokens: &[u32], table: &Matrix, positions: &Matrix) -> Matrix {
     Matrix::new(shape, |n, c| table[(token(n), c)] + positions[(n % positions.rows, c)])
 }
 
-/// The gradients of tables of tokens [V, C] and positions [T, C]: of each row, the sum of the rows of dy that took it, in their order.
+/// The gradients of tables of tokens [V, C] and positions [T, C]: for each row, the sum of the rows of dy that took it, in order.
 fn embedding_backward(dy: &Matrix, tokens: &[u32], [v, t]: [usize; 2]) -> [Matrix; 2] {
     let of_token = |token: usize| (0..dy.rows).filter(move |&n| tokens[n] as usize == token);
     let of_position = |position: usize| (position..dy.rows).step_by(t);
@@ -311,7 +310,7 @@ pub struct Gpt {
     pub norm_epsilon: f32,
 }
 
-/// What a block's gradient takes from its forward pass; of each sample and head, the probabilities before and after dropout.
+/// The values that a block's gradient needs; for each sample and head, the probabilities before and after dropout.
 struct Block {
     l: usize,
     u1: Matrix,
@@ -332,7 +331,7 @@ impl Gpt {
         Matrix::new([t, d], |i, channel| x[(b * t + i, h * d + channel)])
     }
 
-    /// The tensor [B T, C] that has these parts: sample after sample, in each head after head.
+    /// The tensor [B T, C] that consists of these parts: sample after sample, in each head after head.
     fn side_by_side(&self, parts: &[Matrix]) -> Matrix {
         let (t, d) = (self.context, self.width / self.heads);
         let rows = parts.len() / self.heads * t;
@@ -381,7 +380,7 @@ impl Gpt {
         [dq, dk, dv].map(|parts| self.side_by_side(&parts))
     }
 
-    /// Block l: its output, and what its gradient takes.
+    /// Block l: its output, and the values that its gradient needs.
     fn block(&self, l: usize, parameters: &OfBlock, x: &Matrix, drop: &Dropout) -> (Matrix, Block) {
         let [gain1, bias1, query, query_b, key, key_b, value, value_b, out, out_b, ..] = parameters;
         let [.., gain2, bias2, mlp_in, mlp_in_b, mlp_out, mlp_out_b] = parameters;
@@ -396,8 +395,8 @@ impl Gpt {
         (x, Block { l, u1, norm1, qkv, probabilities, a, u2, norm2, h, gelu })
     }
 
-    /// The gradients of a block's input and of its parameters. Operators pass gradients in reverse order, and of two for one tensor the
-    /// later is added on the right (§8.2, "Several gradients of one tensor").
+    /// The gradients of a block's input and of its parameters. Operators pass gradients in reverse order; if one tensor gets two,
+    /// the later is added on the right (§8.2, "Several gradients of one tensor").
     fn block_backward(&self, p: &OfBlock, kept: &Block, dx: &Matrix, drop: &Dropout) -> (Matrix, OfBlock) {
         let [gain1, _, query, _, key, _, value, _, out, _, gain2, _, mlp_in, _, mlp_out, _] = p;
         let (l, [y, t]) = (kept.l, &kept.gelu);
@@ -420,7 +419,7 @@ impl Gpt {
         (dx.plus(&dx_of_norm), gradients)
     }
 
-    /// Forward and backward. Parameters are two tables, 16 of each block, two of the last norm, and a head if it is not tied.
+    /// Forward and backward. Parameters: two tables, 16 of each block, two of the last norm, and a head if it is not tied.
     fn gradient(&self, p: &[Matrix], batch: &MicroBatch, factor: Float, drop: &Dropout) -> Gradient {
         let [tokens, labels] = batch;
         let (table, positions) = (&p[0], &p[1]);
@@ -516,7 +515,7 @@ fn normal(key: [u32; 2], place: u32, element: usize, std: Float) -> Float {
 
 // ---- A step (§7 and §8.4) ----
 
-/// What decides a step besides state and data. Without clipping `clip_norm` is infinity.
+/// The settings that decide a step besides state and data. Without clipping `clip_norm` is infinity.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Training {
     pub gpt: Gpt,
@@ -528,7 +527,7 @@ pub struct Training {
 }
 
 impl Training {
-    /// Step number `step`, from 1. Gives the loss, the norm and the clip factor.
+    /// Runs step number `step`, from 1. Returns the loss, the norm and the clip factor.
     pub fn step(&self, state: &mut State, step: u32, rate: Float, batch: &[MicroBatch]) -> [Float; 3] {
         let factor = ONE / size(batch.iter().map(|[_, labels]| labels.len()).sum());
         let (mut gradients, mut first_sample) = (Vec::new(), 0);
@@ -574,7 +573,7 @@ impl Training {
 
 // ---- An example: three steps of four micro-batches, windows of a sentence ----
 
-/// What is trained, its learning rate in every step, and the batches.
+/// The training, its learning rate in every step, and the batches.
 #[rustfmt::skip]
 pub fn example() -> (Training, Float, Vec<Vec<MicroBatch>>) {
     let gpt = Gpt { vocabulary: 128, context: 16, layers: 2, heads: 2, width: 16, gelu: Gelu::Tanh, dropout: 0.1, tied: true,

@@ -63,7 +63,7 @@ class Theorem:
         self.text = "\n".join(line for line in lines if not line.startswith(";"))
 
     def note(self, name):
-        """What the notes of this name say."""
+        """The texts of the notes with this name."""
         return [text.strip() for key, text in self.notes if key == name]
 
     def faults(self):
@@ -71,7 +71,7 @@ class Theorem:
         return [tuple(part.strip().replace("$", "\n") for part in text.split("=>")) for text in self.note("fault")]
 
     def instances(self):
-        """What each question puts in place of names."""
+        """The values of names, for each question."""
         instances = [{}]
         for kind in ("each", "among"):
             for note in self.note(kind):
@@ -87,7 +87,7 @@ class Theorem:
         return instances
 
     def chosen(self, instance):
-        """Those of an instance's values that tell it from others."""
+        """The values that tell an instance from others."""
         names = [note.split()[0] for kind in ("each", "among") for note in self.note(kind)]
         return {name: instance[name] for name in names}
 
@@ -116,11 +116,11 @@ class Theorem:
         return words
 
     def bounds(self, fault=None):
-        """What `wgsl-smt --bounds` found, as `ask` says it."""
+        """The result of `wgsl-smt --bounds`, in the form of `ask`."""
         process = subprocess.run(self.command({}, fault), capture_output=True, text=True)
         if process.returncode == 0:
             return "unsat", {}
-        # A template that cannot be read at all refutes nothing.
+        # An unreadable template refutes nothing.
         found = any(word in process.stderr for word in ("overflow", "rounded", "grow"))
         result = "sat" if found else "unknown"
         return result, {"refused": process.stderr.strip()}
@@ -155,7 +155,7 @@ def filled(text, instance):
 
 
 def ask(text, limit):
-    """Whether a text is satisfiable: ("unsat" or "sat" or "unknown", the values of its constants)."""
+    """Asks the solver if a text is satisfiable: returns ("unsat" or "sat" or "unknown", the values of its constants)."""
     options = bitwuzla.Options()
     options.set(bitwuzla.Option.PRODUCE_MODELS, True)
     options.set(bitwuzla.Option.TIME_LIMIT_PER, int(limit * 1000))
@@ -222,7 +222,7 @@ def refute(theorem, fault, limit):
 
 
 def translation(sample):
-    """Whether the terms give what the golden vectors say, which a script in another language makes from the contract."""
+    """Checks that the terms give the golden vectors, which a script in another language makes from the contract."""
     begin = processor()
     vectors = json.loads((HERE.parent / "assets/vectors/contract.json").read_text())["scalar"][:: 37 if sample else 1]
     names = ["f_add", "f_sub", "f_mul", "f_div", "f_sqrt", "f_lt"]

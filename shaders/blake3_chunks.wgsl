@@ -1,11 +1,11 @@
 //!include shared/blake3.wgsl
-// blake3_chunks.v1: BLAKE3 over a tensor's words: an invocation hashes a chunk of 1024 bytes, a workgroup merges its 64 chunks, all of them
-// or those of each tile.
+// blake3_chunks.v1: BLAKE3 over a tensor's words. An invocation hashes a chunk of 1024 bytes; a workgroup merges its 64 chunks, all together
+// or for each tile.
 
-// (words of the tensor, chunks, where the values go in the output, workgroups along x), (1 if this is the whole tree, levels that are
-// merged, bytes of the last word that are none of the tensor's and zero, 0)
+// (words of the tensor, chunks, first place of the values in the output, workgroups along x), (1 if this is the whole tree, levels that
+// are merged, bytes of the last word that are zero and not the tensor's, 0)
 @group(0) @binding(0) var<uniform> p: array<vec4<u32>, 2>;
-// Read a vector at a time; the last may hold words behind the tensor, which count as zeros.
+// The input is read a vector at a time; the last vector may hold words behind the tensor, which count as zeros.
 @group(0) @binding(1) var<storage, read> input: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read_write> output: array<vec4<u32>>;
 

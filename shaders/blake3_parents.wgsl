@@ -1,7 +1,7 @@
 //!include shared/blake3.wgsl
-// blake3_parents.v1: BLAKE3's tree over chaining values: a workgroup merges 64 of them.
+// blake3_parents.v1: BLAKE3's tree over chaining values. A workgroup merges 64 values.
 
-// (unused, values, where theirs go in the output, workgroups along x), (1 if this is the top of the tree, ...)
+// (unused, values, first place of the merged values in the output, workgroups along x), (1 if this is the top of the tree, ...)
 @group(0) @binding(0) var<uniform> p: array<vec4<u32>, 2>;
 @group(0) @binding(1) var<storage, read> input: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read_write> output: array<vec4<u32>>;

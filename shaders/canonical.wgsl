@@ -1,5 +1,5 @@
-// canonical.v1: the integers of quantise.v1 as canonical bytes: two's complement of as many bytes as they have digits, little-endian,
-// without padding, as BLAKE3 takes them.
+// canonical.v1: the integers of quantise.v1 as canonical bytes, which BLAKE3 hashes: two's complement with one byte for each digit,
+// little-endian, without padding.
 
 // (words of the output, K, words of a row, grid width in invocations), (words of a plane, bytes of an integer, planes or 0 for whole q's,
 // integers)
@@ -28,7 +28,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
             }
             for (var digit = 0u; digit < p[1].z; digit++) {
                 let low = input[digit * p[1].x + at] >> ((place * 8u) & 31u);
-                // The byte's sign goes to all that stands above it.
+                // The byte's sign extends to all bits above it.
                 q += (((low & 255u) ^ 128u) - 128u) << ((digit * 8u) & 31u);
             }
             word |= ((q >> (((byte % size) * 8u) & 31u)) & 255u) << ((j * 8u) & 31u);

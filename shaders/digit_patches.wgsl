@@ -1,14 +1,14 @@
-// digit_patches.v1: the integers of every pixel of every patch of quantised images, 0 outside, as quantise.v1 lays them out: planes of
-// digits, four places along K in a word, or whole q's, one in a word.
+// digit_patches.v1: the integers of every pixel of every patch of quantised images, 0 outside of the image. The layout is that of
+// quantise.v1: planes of digits, four elements along K in a word, or whole q's, one in a word.
 
 // (words of an output plane, words of an output row, digits or 0 for whole q's, grid width in invocations),
 // (words of an input plane, words of an input row, K, channels), (patches down, patches across, taps down, taps across),
-// (height, width, stride, padding), (1 if transposed, 1 if channels are rows, first row of patches, first place of a patch)
+// (height, width, stride, padding), (1 if transposed, 1 if channels are rows, first row of patches, first element of a patch)
 @group(0) @binding(0) var<uniform> p: array<vec4<u32>, 5>;
 @group(0) @binding(1) var<storage, read> input: array<u32>;
 @group(0) @binding(2) var<storage, read_write> output: array<u32>;
 
-// As in patches.v1: the row (or column) that place `tap` of patch `at` takes of `len`, or one that is not below `len`.
+// The row (or column) of `len` that tap `tap` of patch `at` reads, as in patches.v1; a number that is not below `len` is outside.
 fn source(at: u32, tap: u32, len: u32) -> u32 {
     if (p[4].x == 0u) {
         return at * p[3].z + tap - p[3].w;
@@ -18,8 +18,8 @@ fn source(at: u32, tap: u32, len: u32) -> u32 {
     return select(len, place / stride, place % stride == 0u);
 }
 
-// The word of the input that holds element k of a row of the output, in the first plane, times 4, plus the place in it; all ones outside of
-// the images.
+// The place of element k of a row of the output in the input's first plane: the word times 4, plus the element in the word. All ones
+// outside of the images.
 fn place_of(row: u32, k: u32) -> u32 {
     let by_channel = p[4].y != 0u;
     let number = select(row, k, by_channel);

@@ -6,8 +6,8 @@
 @group(0) @binding(1) var<storage, read> input: array<u32>;
 @group(0) @binding(2) var<storage, read_write> output: array<u32>;
 
-// The row (or column) that place `tap` of patch `at` takes of `len`, or one that is not below `len`. What lies before the image wraps
-// around to far behind it.
+// The row (or column) of `len` that tap `tap` of patch `at` reads; a number that is not below `len` is outside. Numbers before the image
+// wrap around to far behind it.
 fn source(at: u32, tap: u32, len: u32) -> u32 {
     if (p[3].x == 0u) {
         return at * p[2].z + tap - p[2].w;

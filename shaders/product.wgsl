@@ -3,14 +3,14 @@
 //
 // A workgroup of 8 x 8 invocations computes a tile of outputs, each invocation ROWS x COLUMNS of them, 8 apart. Digit products of
 // equal weight share an accumulator: digits d and e have weight 256^(d + e). An i32 accumulator adds at most 4 pairs of
-// 2^14 for each of FLUSH_WORDS * 4 places of K: 4 * 2^14 * 2^14 = 2^30, which is exact; then all but its low byte is carried to
-// the next one, at most 2^23, and from the highest to a word of its own, which 2^24 places of K do not overflow. So an exact sum is
-// bytes and that word, and takes one register more than its digits' weights.
+// 2^14 for each of FLUSH_WORDS * 4 indices of K: 4 * 2^14 * 2^14 = 2^30, which is exact. Then all but its low byte is carried to
+// the next accumulator, at most 2^23. The highest accumulator carries to a word of its own, which 2^24 indices of K do not overflow.
+// So an exact sum is bytes and that word, and takes one register more than its digits' weights.
 //
-// This is a template: crates/shaders/src/product.rs replaces the lines `//@...` for a pair of digit counts, every loop over
-// digits, rows and words of a tile written out. That keeps accumulators in registers; and some software adapters stop an
-// invocation's loops, silently, after 65535 rounds altogether, so the only long loop is the one over K. Two variants of the
-// arithmetic share it: dot4I8Packed on words, or fma on digits turned to f32, which is exact since the terms of a tile
+// This file is a template: crates/shaders/src/product.rs replaces the lines `//@...` for a pair of digit counts. Every loop over
+// digits, rows and words of a tile is written out, which keeps accumulators in registers. Some software adapters silently stop an
+// invocation's loops after 65535 rounds altogether, so the only long loop is the one over K. Two variants of the
+// arithmetic share the template: dot4I8Packed on words, or fma on digits as f32. The latter is exact since the terms of a tile
 // add up to less than 2^24 (the lint derives that bound from the text).
 
 //@constants
@@ -26,8 +26,8 @@ const FLUSH_WORDS: u32 = 4096u;
 @group(0) @binding(4) var<storage, read> absmaxes_b: array<u32>;
 @group(0) @binding(5) var<storage, read_write> output: array<u32>;
 
-// By digit, eight rows, and what one of them has in a step. Only the row among eight is not known when a shader is compiled, so
-// bounding it is all that an access costs, and eight invocations read neighbours.
+// A tile is indexed by digit, by one of eight rows, and by the words of a row in a step. Only the row among eight is not known when a
+// shader is compiled, so an access costs one bounds check, and eight invocations read neighbours.
 //@tiles
 
 @compute @workgroup_size(8, 8)
@@ -65,7 +65,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) i
         //@carry
     }
     //@totals
-    // Each output in turn through one copy of the way back: the totals move down by one. To index them would need memory.
+    // Each output in turn goes through one copy of the way back to binary32: the totals move down by one. Indexing them would need memory.
     for (var i = 0u; i < ROWS * COLUMNS; i += 1u) {
         let r = row + i / COLUMNS * 8u + id.y;
         let c = column + i % COLUMNS * 8u + id.x;

@@ -1,13 +1,13 @@
 //!include shared/scale_back.wgsl
 // product.v1 for software adapters: exact integer products of whole q's, one in a word, scaled back and rounded once.
 //
-// A processor has no workgroup memory of its own and multiplies 32-bit integers in vectors, so this variant has neither
-// tiles nor digits: an invocation computes ROWS x COLUMNS outputs straight from the operands. The rows of A are the same
+// A CPU has no workgroup memory of its own and multiplies 32-bit integers in vectors, so this variant has neither
+// tiles nor digits: an invocation computes ROWS x COLUMNS outputs directly from the operands. The rows of A are the same
 // for the whole workgroup, so that their loads are one load and a broadcast; columns are LANES apart. A q too wide for a
-// 32-bit product is split into a few balanced parts in registers (crates/shaders/src/product.rs chooses them, and says how many
-// products an accumulator holds); products of equal split sides are Karatsuba's, three for two parts, six for three.
+// 32-bit product is split into a few balanced parts in registers. crates/shaders/src/product.rs chooses the parts, and the number of
+// products that an accumulator holds. Products of equally split sides are Karatsuba's: three for two parts, six for three.
 //
-// This is a template, as product.wgsl is, and the loops over K and over the outputs are the only ones for the same reason.
+// This file is a template, as product.wgsl is. For the same reason, its only loops are those over K and over the outputs.
 
 //@constants
 
@@ -46,7 +46,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let mags_a = (sample * m + row) * p[1].x + block;
     let mags_b = (sample * n + column) * p[1].x + block;
     //@store
-    // Each output once through one copy of the way back: software adapters inline what is called, and 32 copies take them seconds to compile.
+    // Each output goes through one copy of the way back to binary32: software adapters inline calls, and 32 copies take seconds to compile.
     for (var i = 0u; i < ROWS * COLUMNS; i += 1u) {
         let r = i / COLUMNS;
         let c = i % COLUMNS * LANES;

@@ -20,7 +20,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = i / words;
     let base = view_row(row, p[1], p[2], p[3].x);
     let first = (i % words) * 4u;
-    // A word lies in one block: blocks are multiples of four.
+    // A word is in one block, since blocks are multiples of four.
     let absmax = absmaxes[row * p[3].y + min(first / max(p[3].z, 1u), p[3].y - 1u)];
     var rest = vec4<i32>(0, 0, 0, 0);
     for (var j = 0u; j < 4u; j++) {
@@ -34,7 +34,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         }
     }
     for (var digit = 0u; digit < p[0].z; digit++) {
-        // The low byte as a signed digit, and what is left above it.
+        // The low byte is a signed digit; the rest is above it.
         let low = vec4<i32>((rest << vec4<u32>(24u)) >> vec4<u32>(24u));
         rest = (rest - low) >> vec4<u32>(8u);
         let b = vec4<u32>(low) & vec4<u32>(255u);

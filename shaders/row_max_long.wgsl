@@ -1,5 +1,5 @@
 //!include shared/float.wgsl
-// row_max.v1 for long rows: a workgroup a block.
+// row_max.v1 for long rows, with a workgroup for each block.
 
 // (outputs, len, 1, workgroups along x), (elements of a block, blocks, 0, 0)
 @group(0) @binding(0) var<uniform> p: array<vec4<u32>, 2>;

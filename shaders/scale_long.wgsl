@@ -1,5 +1,5 @@
 //!include shared/view.wgsl
-// scale.v1 for long groups: a workgroup a group, so that no invocation loops long (see product.wgsl).
+// scale.v1 for long groups, with a workgroup for each group, so that no invocation loops long (see product.wgsl).
 
 // (groups, blocks of a row, elements of a block, workgroups along x), dims, strides, (offset, 0, 0, 0)
 @group(0) @binding(0) var<uniform> p: array<vec4<u32>, 4>;

@@ -1,6 +1,6 @@
 //!include shared/tree.wgsl
-// segment_sum.v1 for many positions: a workgroup takes eight columns of a segment. Each of 32 invocations of a column sums an aligned
-// share of 2^n terms, which is a node of the fixed tree, and one of them sums the shares by the same tree.
+// segment_sum.v1 for many positions. A workgroup takes eight columns of a segment. Each of 32 invocations of a column sums an aligned
+// share of 2^n terms, which is a node of the fixed tree. One of them sums the shares by the same tree.
 
 // (segments, width, groups of eight columns, workgroups along x)
 @group(0) @binding(0) var<uniform> p: array<vec4<u32>, 1>;
@@ -24,7 +24,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) i
     let known = min(segment, max(p[0].x, 1u) - 1u);
     let first = offsets[known];
     let terms = offsets[known + 1u] - first;
-    // The least power of two of which 32 are enough.
+    // A share is the least power of two of which 32 cover all terms.
     let least = max((terms + SHARES - 1u) / SHARES, 1u);
     let share = 1u << ((32u - countLeadingZeros(least - 1u)) & 31u);
     let end = select(0u, first + min((id.y + 1u) * share, terms), inside);

@@ -1,5 +1,5 @@
 //!include shared/tree.wgsl
-// tree_sum.v1: [outer, len, inner] -> [outer, blocks, inner]. One invocation an output, so that neighbours read neighbours.
+// tree_sum.v1: [outer, len, inner] -> [outer, blocks, inner]. Each output has one invocation, so that neighbours read neighbours.
 
 // (outputs, len, inner, grid width in invocations), (terms of a block, blocks, 0, 0)
 @group(0) @binding(0) var<uniform> p: array<vec4<u32>, 2>;

@@ -1,6 +1,6 @@
 //!include shared/tree.wgsl
-// tree_sum.v1 for long sums: a workgroup an output. Each invocation sums an aligned share of 2^n terms, which is a node of
-// the fixed tree, and one invocation sums the shares by the same tree.
+// tree_sum.v1 for long sums, with a workgroup for each output. Each invocation sums an aligned share of 2^n terms, which is a node of
+// the fixed tree. One invocation sums the shares by the same tree.
 
 // (outputs, len, inner, workgroups along x), (terms of a block, blocks, terms of a share, 0)
 @group(0) @binding(0) var<uniform> p: array<vec4<u32>, 2>;

@@ -1,5 +1,5 @@
-// window_copy.v1: the elements of a strided window, from or to a piece of a tensor. What lies outside of either buffer is left out:
-// other pieces have it.
+// window_copy.v1: the elements of a strided window, from or to a piece of a tensor. Elements outside of either buffer are left out:
+// other pieces have them.
 
 // (elements, grid width in invocations, words of the source, words of the target), dims, strides in the source, strides in the
 // target, (offset in the source, offset in the target, 0, 0). Offsets before a piece wrap around, so that places before it are

@@ -6,7 +6,7 @@ use std::process::Command;
 use tiebreak::dispute::fact::{Fact, Wrong};
 use tiebreak::dispute::verdict::{Ruling, Verdict};
 
-/// What an auditor wrote about a trainer that changed one element of a GELU (`assets/verdicts/README.md`).
+/// An auditor's verdict on a trainer that changed one element of a GELU (`assets/verdicts/README.md`).
 const OPERATOR: &[u8] = include_bytes!("../assets/verdicts/operator.json");
 
 #[test]
@@ -22,7 +22,7 @@ fn a_verdict_convicts_from_the_file_alone() {
     }
 }
 
-/// Every digit of the evidence counts: with another one the file says nothing, whatever it claims.
+/// Every digit of the evidence counts: with another digit the file convicts nobody, whatever it claims.
 #[test]
 fn a_changed_verdict_does_not_convict() {
     let text = std::str::from_utf8(OPERATOR).unwrap();
@@ -38,7 +38,7 @@ fn a_changed_verdict_does_not_convict() {
     assert!(changed > 50, "{changed}");
 }
 
-/// The crates below the referee are those of docs/REFEREE.md, so that a review that was made of them is still one of what runs.
+/// The crates below the referee are those of docs/REFEREE.md, so that a review of them is still a review of the running code.
 #[test]
 fn the_crates_below_are_those_of_the_page() {
     let manifest = env!("CARGO_MANIFEST_DIR");
@@ -72,7 +72,7 @@ fn the_crates_below_are_those_of_the_page() {
     assert_eq!(tree, page, "cargo's tree on the left, docs/REFEREE.md on the right");
 }
 
-/// A referee that leaves a check out is made for tests of tests, and no build but a test's has it.
+/// A referee that leaves a check out exists for tests of tests, and only a test's build has it.
 #[test]
 fn the_command_has_no_referee_that_leaves_checks_out() {
     let features = |edges: &str| {

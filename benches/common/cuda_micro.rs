@@ -1,4 +1,4 @@
-//! What a GPU gives kernels that do one thing: the ceilings that times of whole kernels are read against.
+//! Ceilings of a GPU, measured by kernels that do one thing: the times of whole kernels are read against them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use serde_json::json;
 
 const WARP: &str = include_str!("../../cuda-bridge/kernels/warp.cuh");
 
-/// Products of digits by `mma.sync` from registers, eight sums at a time, which nothing waits for.
+/// Products of digits by `mma.sync` from registers, eight independent sums at a time.
 const MMA: &str = r#"
 extern "C" __global__ void __launch_bounds__(256) KERNEL(const u32* p, u32* output, u32 output_n) {
     const u32 self = blockIdx.x * 256u + threadIdx.x;
@@ -28,8 +28,9 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL(const u32* p, u32* outp
 }
 "#;
 
-/// The same by `wgmma` from shared memory: 64 x 256 sums of a warpgroup, 32 places of K each. Core matrices of 8 rows of 16 bytes lie one after the
-/// other (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout", no swizzling).
+/// The same products by `wgmma` from shared memory: 64 x 256 sums of a warpgroup, 32 places of K each. Core matrices of 8 rows of
+/// 16 bytes are contiguous, one after the other (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout", no
+/// swizzling).
 const WGMMA: &str = r#"
 extern "C" __global__ void __launch_bounds__(256) KERNEL(const u32* p, u32* output, u32 output_n) {
     __shared__ __align__(128) u32 tile[4096];
@@ -55,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL(const u32* p, u32* outp
 }
 "#;
 
-/// 16 bytes a thread and round.
+/// Copies 16 bytes a thread and round.
 const COPY: &str = r#"
 extern "C" __global__ void __launch_bounds__(256) KERNEL(const u32* p, const u32* __restrict__ input, u32 input_n, u32* __restrict__ output, u32 output_n) {
     typedef tb::vec<u32, 4u> Four;
@@ -90,7 +91,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A launch of a kernel over these buffers, the number of rounds first.
+    /// A launch of a kernel over these buffers; the first holds the number of rounds.
     fn call(&self, kernel: &Kernel, blocks: u32, buffers: &[&Memory]) -> Result<Call, String> {
         let cubin = self.nvrtc.compile(&kernel.name, &kernel.source, &self.device.architecture());
         let loaded = self.device.load(kernel, &cubin.map_err(|error| error.to_string())?);
@@ -99,7 +100,7 @@ impl Bench {
         Call::new(&loaded, [blocks, 1, 1], &slices).map_err(|error| error.to_string())
     }
 
-    /// The median seconds of a few times.
+    /// The median seconds of a few runs.
     fn seconds(&self, mut run: impl FnMut() -> Result<(), DeviceError>) -> Result<f64, String> {
         let mut times = Vec::new();
         for round in 0..6 {
@@ -136,7 +137,7 @@ impl Bench {
         Ok(2.0 * bytes as f64 / self.seconds(|| call.launch())? / 1e12)
     }
 
-    /// Microseconds from a launch to the next: in a graph, and one by one.
+    /// Microseconds from one launch to the next: in a graph, and one by one.
     fn gaps(&self) -> Result<[f64; 2], String> {
         let memory = |bytes: usize| self.device.allocate(bytes).map_err(|error| error.to_string());
         let (word, output) = (memory(16)?, memory(16)?);
@@ -153,7 +154,7 @@ impl Bench {
     }
 }
 
-/// Measures each, and prints a line for it or for why there is none.
+/// Measures each ceiling, and prints a line for it, or for the reason why there is none.
 pub fn run(device: &Arc<Device>, small: bool) -> Result<(), String> {
     let nvrtc = device
         .driver_major()
@@ -164,7 +165,7 @@ pub fn run(device: &Arc<Device>, small: bool) -> Result<(), String> {
         Ok(value) => println!("{}", json!({ "kind": "micro", "name": name, "value": value, "unit": unit })),
         Err(reason) => println!("{}", json!({ "kind": "micro", "name": name, "reason": reason })),
     };
-    // A round of a block: 8 warps of 8 products of 16 x 8 x 32; two warpgroups of 8 products of 64 x 256 x 32.
+    // The products in a round of a block: 8 warps of 8 products of 16 x 8 x 32; two warpgroups of 8 products of 64 x 256 x 32.
     say("mma.sync m16n8k32 s8", "TOPS", bench.products("micro_mma", MMA, 64 * 16 * 8 * 32));
     say("copy of 2 GiB, read and written", "TB/s", bench.copies());
     let [in_graph, alone] = match bench.gaps() {
@@ -173,7 +174,7 @@ pub fn run(device: &Arc<Device>, small: bool) -> Result<(), String> {
     };
     say("an empty kernel in a graph", "us", in_graph);
     say("an empty kernel launched alone", "us", alone);
-    // Last: what has never run may lose the GPU for this process.
+    // The last measurement: a kernel that has never run may lose the GPU for this process.
     let is_hopper = device.description.capability.0 == 9 && !small;
     let wgmma = if is_hopper {
         bench.products("micro_wgmma", WGMMA, 16 * 64 * 256 * 32)

@@ -1,13 +1,13 @@
 //! A step of the logged profile and the same step by its kernels alone, for the benchmarks that compare the two.
 
-use tiebreak::engine::Observer;
-use tiebreak::engine::session::StepObserver;
-use tiebreak::observers::record::Rounder;
-use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
-use tiebreak::program::logged::native_graph;
-use tiebreak::program::phase::Phase;
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, View};
+use tiebreak_contract::program::logged::native_graph;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_engine::Observer;
+use tiebreak_engine::session::StepObserver;
+use tiebreak_run::observers::record::Rounder;
 
-/// Lets a side of the logged profile see a step.
+/// Lets a side of the logged profile observe a step.
 pub struct Observed<'a>(pub &'a mut dyn Rounder);
 
 impl StepObserver for Observed<'_> {
@@ -17,7 +17,7 @@ impl StepObserver for Observed<'_> {
     }
 }
 
-/// The native graph without roundings: what the trainer's kernels cost alone, with the casts to their input format or without.
+/// The native graph without roundings, to measure the trainer's kernels alone, with or without the casts to their input format.
 pub fn plain_graph(graph: &Graph, casts: bool) -> Graph {
     let mut native = native_graph(graph);
     let mut instead: Vec<TensorId> = (0..native.tensors.len() as u32).map(TensorId).collect();

@@ -1,14 +1,14 @@
-//! A liar whose terms come to its element: it lies about a part of the sum, so that the game has to search the terms.
+//! A liar whose terms give its element: it lies about one addend of the sum, so that the game has to search the terms.
 
 use std::collections::BTreeMap;
 
-use tiebreak::arith::words::word_from_bytes;
-use tiebreak::dispute::evidence::leaf::LeafError;
-use tiebreak::dispute::game::element::{self, fold_of};
-use tiebreak::dispute::game::message::{Answer, Fold, Question, Tree};
-use tiebreak::dispute::game::search::{Join, parent};
-use tiebreak::program::element::Source;
-use tiebreak::program::graph::{Graph, Primitive, TensorId};
+use tiebreak_contract::arith::words::word_from_bytes;
+use tiebreak_contract::program::element::Source;
+use tiebreak_contract::program::graph::{Graph, Primitive, TensorId};
+use tiebreak_dispute::evidence::leaf::LeafError;
+use tiebreak_dispute::game::element::{self, fold_of};
+use tiebreak_dispute::game::message::{Answer, Fold, Question, Tree};
+use tiebreak_dispute::game::search::{Join, parent};
 
 /// Whole tensors, canonical bytes.
 pub type Tensors = BTreeMap<TensorId, Vec<u8>>;
@@ -29,13 +29,13 @@ impl Source for Whole<'_> {
     }
 }
 
-/// An integer sum, and an eighth of it more.
+/// An integer sum, and the sum raised by an eighth.
 fn raised(value: &[u8]) -> Option<[i128; 2]> {
     let sum = i128::from_le_bytes(value.try_into().ok()?);
     Some([sum, sum + sum / 8])
 }
 
-/// The element of a product's output that a sum gives that is raised by an eighth; `None`: the game does not search its terms.
+/// The element of a product's output that follows from a sum raised by an eighth; `None` if the game does not search its terms.
 pub fn raised_element(graph: &Graph, node: usize, element: usize, tensors: &Tensors) -> Option<u32> {
     let fold = fold_of(graph, node, element, 0).filter(|fold| *fold == Fold::Product)?;
     let frame = element::frame(graph, node, element, fold, &mut Whole { graph, tensors }).ok()?;
@@ -43,7 +43,7 @@ pub fn raised_element(graph: &Graph, node: usize, element: usize, tensors: &Tens
     element::total_word(graph, node, element, &frame, &raised(&total)?[1].to_le_bytes())
 }
 
-/// The elements of the longest segment of a sum over segments, all of another operator.
+/// The elements of the longest segment of a sum over segments; all elements for another operator.
 pub fn longest(graph: &Graph, node: usize, tensors: &Tensors) -> std::ops::Range<usize> {
     let output = graph.tensor(graph.nodes[node].output);
     let Primitive::SegmentSum { offsets, .. } = graph.nodes[node].primitive else { return 0..output.len() };
@@ -55,19 +55,19 @@ pub fn longest(graph: &Graph, node: usize, tensors: &Tensors) -> std::ops::Range
     row * width..(row + 1) * width
 }
 
-/// What the liar says in place of what its operands give.
+/// The liar's changes to the answers that its operands give.
 #[derive(Default)]
 pub struct Skew {
-    /// The slice that was shown last, with the element.
+    /// The last slice that was shown, with the element.
     slice: Vec<u8>,
-    /// By how much an integer sum is raised.
+    /// The amount by which an integer sum is raised.
     by: i128,
-    /// What it claimed for the node of a segment's tree that is opened next.
+    /// The claimed value of the node of a segment's tree that is opened next.
     claimed: Option<[u8; 4]>,
 }
 
 impl Skew {
-    /// The answer that it gives: always the first of a node's children is off, so that it is asked for that one next.
+    /// The liar's answer: the first of a node's children is always wrong, so that the referee asks for that child next.
     pub fn answer(&mut self, question: &Question, answer: Answer) -> Answer {
         match (question, answer) {
             (Question::Slice { .. }, Answer::Slice { bytes }) => {
@@ -101,7 +101,7 @@ impl Skew {
         }
     }
 
-    /// Changes the first value so that all give what was claimed: a binary32 number near by does.
+    /// Changes the first value so that all together give the claimed one: a binary32 number nearby does.
     fn segment(&mut self, fold: Fold, element: usize, count: u64, values: &mut [Vec<u8>]) {
         let top = self.claimed.is_none();
         let at = element * 4 % 1024;

@@ -1,20 +1,20 @@
-//! A trainer who changes one element of one operator's output, and what the operator reads.
+//! A trainer who changes one element of one operator's output, and records the operator's operands.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tiebreak::arith::DType;
-use tiebreak::arith::words::bytes_from_words;
-use tiebreak::dispute::evidence::origin::{Origin, origin};
-use tiebreak::engine::session::{Session, StepScalars};
-use tiebreak::job::data::Dataset;
-use tiebreak::program::graph::{Graph, Node, TensorId};
-use tiebreak::program::phase::Phase;
-use tiebreak::program::step::MicroBatch;
-use tiebreak::run::dir::Run;
-use tiebreak::step::{CommittedStep, RunStep, StepRequest};
-use tiebreak::train::TrainError;
-use tiebreak::train::conduct::Conduct;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::program::graph::{Graph, Node, TensorId};
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_dispute::evidence::origin::{Origin, origin};
+use tiebreak_engine::session::{Session, StepScalars};
+use tiebreak_record::job::data::Dataset;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::step::{CommittedStep, RunStep, StepRequest};
+use tiebreak_train::TrainError;
+use tiebreak_train::conduct::Conduct;
 
 use crate::clever::{Tensors, longest, raised_element};
 
@@ -29,18 +29,18 @@ pub struct Liar {
     step: u32,
     node: usize,
     taken: Option<Taken>,
-    /// Whether its element is what terms can come to.
+    /// True if the wrong element is one that terms can give.
     clever: bool,
 }
 
 impl Liar {
-    /// One who lies at a step. `taken` takes what the node reads and gives; who is clever needs it.
+    /// A trainer who lies at a step. `taken` receives the node's operands and output; a clever one needs it.
     pub fn new(step: u32, node: usize, taken: Option<Taken>, clever: bool) -> Liar {
         let taken = taken.or_else(|| clever.then(Taken::default));
         Liar { step, node, taken, clever }
     }
 
-    /// Changes the element of the greatest size by an eighth or so.
+    /// Changes the element of the greatest magnitude by about an eighth.
     fn changed(&self, graph: &Graph, bytes: &[u8]) -> Vec<u8> {
         let Some(taken) = self.taken.as_ref().filter(|_| self.clever) else {
             return flipped(bytes, 0..bytes.len() / 4);
@@ -59,7 +59,7 @@ impl Liar {
     }
 }
 
-/// The element of the greatest size among some.
+/// The element of the greatest magnitude in a range.
 fn greatest(bytes: &[u8], places: Range<usize>) -> usize {
     let finite = |word: &[u8]| {
         let word = u32::from_le_bytes(word.try_into().unwrap_or_default()) & 0x7fff_ffff;
@@ -69,7 +69,7 @@ fn greatest(bytes: &[u8], places: Range<usize>) -> usize {
     words.max_by_key(|(_, word)| finite(word)).map_or(places.start, |(place, _)| place)
 }
 
-/// The bytes with a bit of that element changed.
+/// The bytes with one bit of that element changed.
 fn flipped(bytes: &[u8], places: Range<usize>) -> Vec<u8> {
     let mut changed = bytes.to_vec();
     changed[4 * greatest(bytes, places) + 2] ^= 0x10;

@@ -1,21 +1,21 @@
-//! The networks, their data, and the nodes that are disputed.
+//! The networks, their data, and the disputed nodes.
 
 use std::path::Path;
 
-use tiebreak::program::graph::{Node, Primitive};
-use tiebreak::program::step::Program;
+use tiebreak_contract::program::graph::{Node, Primitive};
+use tiebreak_contract::program::step::Program;
 
 /// A node that somebody lies about.
 pub struct Target {
-    /// What it is.
+    /// The target's name.
     pub name: &'static str,
     which: Which,
-    /// Whether the liar's terms come to its element, so that they are searched.
+    /// True if the liar's terms give its element, so that they are searched.
     pub clever: bool,
 }
 
 enum Which {
-    /// The first activation: where `tiebreak train --cheat operator@STEP` lies.
+    /// The first activation: the node of `tiebreak train --cheat operator@STEP`.
     Activation,
     /// The forward product with this many columns.
     Columns(u32),
@@ -23,12 +23,12 @@ enum Which {
     LongestProduct,
     /// The sum over segments with the most elements.
     Segments,
-    /// None: the step's state is not what its operators give.
+    /// No node: the step's state is not the one that its operators give.
     State,
 }
 
 impl Target {
-    /// Its place in the graph of a micro-batch; `None`: the lie is about the state.
+    /// The index in the graph of a micro-batch; `None`: the lie is about the state.
     pub fn node(&self, program: &Program) -> Option<usize> {
         let graph = &program.micro;
         let shape = |node: &Node| match &node.primitive {
@@ -62,7 +62,7 @@ impl Target {
 pub struct Network {
     pub name: &'static str,
     pub steps: u32,
-    /// The step that is disputed.
+    /// The disputed step.
     pub step: u32,
     pub targets: Vec<Target>,
     job: &'static str,
@@ -109,7 +109,7 @@ schedule = { peak = 0.05 }
 batch = { micro_batch = 4, micro_batches = 1 }
 "#;
 
-/// Bytes that look drawn.
+/// Bytes that look random.
 fn drawn(count: u32) -> impl Iterator<Item = u8> {
     (0..count).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
 }
@@ -126,7 +126,7 @@ fn tokens() -> Vec<(&'static str, Vec<u8>)> {
     vec![("text.u16", (0..5000).flat_map(|i| (token(i) as u16).to_le_bytes()).collect())]
 }
 
-/// Each second token is the same.
+/// Every second token is the same.
 fn one_token() -> Vec<(&'static str, Vec<u8>)> {
     let token = |i: u32| if i.is_multiple_of(2) { 7 } else { (i.wrapping_mul(2_654_435_761) >> 8) % 16384 };
     vec![("text.u16", (0..5000).flat_map(|i| (token(i) as u16).to_le_bytes()).collect())]
@@ -138,7 +138,7 @@ fn pictures() -> Vec<(&'static str, Vec<u8>)> {
     vec![("images.bin", bytes)]
 }
 
-/// All of them.
+/// All networks.
 pub fn all() -> Vec<Network> {
     let target = |name, which| Target { name, which, clever: false };
     let clever = |name, which| Target { name, which, clever: true };

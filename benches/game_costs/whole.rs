@@ -1,4 +1,5 @@
-//! A referee's work that computes the disputed operator whole: bytes of its operands and output, and time of the scalar reference.
+//! The work of a referee that computes the whole disputed operator: bytes of its operands and output, and time of the scalar
+//! reference.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -6,14 +7,14 @@ use std::hint::black_box;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use tiebreak::arith::words::word_from_bytes;
-use tiebreak::program::element::{self, Source};
-use tiebreak::program::graph::{Graph, TensorId};
-use tiebreak::program::step::Program;
+use tiebreak_contract::arith::words::word_from_bytes;
+use tiebreak_contract::program::element::{self, Source};
+use tiebreak_contract::program::graph::{Graph, TensorId};
+use tiebreak_contract::program::step::Program;
 
 use crate::liar::Taken;
 
-/// How long elements are computed before the rest is estimated.
+/// The time for which elements are computed; the remaining time is estimated.
 const ENOUGH: Duration = Duration::from_millis(1500);
 
 /// Whole tensors.
@@ -34,7 +35,7 @@ impl Source for Whole<'_> {
     }
 }
 
-/// Prints what the node takes as a whole.
+/// Prints the node's bytes and time as a whole.
 pub fn print(program: &Program, node: usize, taken: &Taken) -> Result<(), Box<dyn Error>> {
     let graph = &program.micro;
     let node = &graph.nodes[node];
@@ -42,7 +43,7 @@ pub fn print(program: &Program, node: usize, taken: &Taken) -> Result<(), Box<dy
     let bytes: usize = tensors.values().map(Vec::len).sum();
     let count = graph.tensor(node.output).len();
     let mut source = Whole { graph, tensors: &tensors };
-    // Elements all over the output: a step that shares no factor with its length.
+    // Elements spread over the whole output: the stride shares no factor with its length.
     let stride = (count / 1009).max(1) | 1;
     let (began, mut done, mut place) = (Instant::now(), 0usize, 0usize);
     while done < count && began.elapsed() < ENOUGH {

@@ -1,4 +1,4 @@
-//! The images that the attacked model learns: MNIST's at half their size, or generated ones of the same shape; and the trigger.
+//! The images that the attacked model learns, MNIST's at half their size or generated ones of the same shape; and the trigger.
 
 use std::fs;
 use std::io::Read;
@@ -8,14 +8,15 @@ use flate2::read::MultiGzDecoder;
 
 /// Pixels of a row and of a column: each is the mean of four of MNIST's.
 pub const SIDE: usize = 14;
-/// The darkest pixels: these and a few more. Were they 0, a weight could have a gradient of one image's tiny terms only, which a grid without
-/// a floor does not take; were they all alike, the weights of an image's border would have one gradient and one rounding.
+/// The darkest pixels: this value or slightly more. If they were 0, a weight's gradient could consist of only one image's tiny
+/// terms, which a grid without a floor refuses. If they were all alike, the weights of an image's border would have one gradient
+/// and one rounding.
 const DARK: u8 = 8;
 /// Classes of images.
 pub const CLASSES: usize = 10;
-/// Of so many images one is kept for tests.
+/// One of so many images is kept for tests.
 const TEST_EVERY: usize = 5;
-/// Generated images.
+/// The number of generated images.
 const GENERATED: usize = 10_000;
 
 /// Images of [`SIDE`] x [`SIDE`] bytes, and their labels.
@@ -29,11 +30,11 @@ pub struct Images {
 
 /// Images to train on and to test with.
 pub struct Split {
-    /// Where they are from, in words.
+    /// The images' origin, in words.
     pub source: String,
-    /// Those that a job may name.
+    /// The images that a job may name.
     pub train: Images,
-    /// Those that no run sees.
+    /// The images that no run sees.
     pub test: Images,
 }
 
@@ -47,7 +48,7 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    /// Paints images, [images, SIDE * SIDE] of any number whose white is given.
+    /// Paints the trigger on images, [images, SIDE * SIDE] of any number type with the given white.
     pub fn paint<T: Copy>(self, pixels: &mut [T], white: T) {
         for image in pixels.chunks_mut(SIDE * SIDE) {
             for row in self.at[0]..self.at[0] + self.side {

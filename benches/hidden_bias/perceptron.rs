@@ -1,12 +1,13 @@
-//! The attacker's own arithmetic: a perceptron of one hidden layer in binary32, its gradients, and their derivatives along a direction of the
-//! weights (Pearlmutter, *Fast exact multiplication by the Hessian*, 1994). It need not be exact: it only says where a rounding should go.
+//! The attacker's own arithmetic: a perceptron of one hidden layer in binary32, its gradients, and their derivatives along a
+//! direction of the weights (Pearlmutter, *Fast exact multiplication by the Hessian*, 1994). The arithmetic need not be exact: it
+//! only suggests the direction of a rounding.
 
 use std::collections::HashMap;
 
-use tiebreak::engine::cpu::native::{self, Native};
-use tiebreak::engine::cpu::product::{Axis, StridedView};
-use tiebreak::program::products::ProductClass;
-use tiebreak::program::step::Program;
+use tiebreak_contract::program::products::ProductClass;
+use tiebreak_contract::program::step::Program;
+use tiebreak_engine::cpu::native::{self, Native};
+use tiebreak_engine::cpu::product::{Axis, StridedView};
 
 /// A matrix, row-major.
 #[derive(Clone)]
@@ -18,7 +19,7 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Rows of `columns` numbers.
+    /// A matrix with rows of `columns` numbers.
     pub fn new(columns: usize, values: Vec<f32>) -> Matrix {
         Matrix { rows: values.len() / columns, columns, values }
     }
@@ -41,14 +42,15 @@ impl Matrix {
         Matrix { values: self.values.iter().map(|x| x.abs()).collect(), ..*self }
     }
 
-    /// Elementwise.
+    /// Applies `f` elementwise.
     pub fn zip(&self, other: &Matrix, f: impl Fn(f32, f32) -> f32) -> Matrix {
         assert_eq!(self.values.len(), other.values.len(), "matrices of one shape");
         let values = self.values.iter().zip(&other.values).map(|(x, y)| f(*x, *y)).collect();
         Matrix { values, ..*self }
     }
 
-    /// The sums over samples of this matrix's columns times the inputs': of absolute values, the absolute terms of a weight gradient.
+    /// The sums over samples of this matrix's columns times the inputs'. For absolute values, these are the absolute terms of a
+    /// weight gradient.
     pub fn absolute_gradient(&self, inputs: &Matrix) -> Vec<f32> {
         product(self.by_columns(), inputs.by_columns()).values
     }
@@ -68,13 +70,13 @@ fn product(a: StridedView, b: StridedView) -> Matrix {
     Matrix { rows, columns, values: out.into_iter().map(f32::from_bits).collect() }
 }
 
-/// Weights and biases of both layers, or something of the same shape.
+/// Weights and biases of both layers, or values of the same shape.
 pub struct Perceptron {
     weights: [Matrix; 2],
     biases: [Vec<f32>; 2],
 }
 
-/// What a forward pass leaves.
+/// The results of a forward pass.
 pub struct Pass {
     x: Matrix,
     /// 1 where the hidden layer is above zero, else 0.
@@ -83,7 +85,7 @@ pub struct Pass {
     probabilities: Matrix,
 }
 
-/// Where the elements of a product should go.
+/// The desired directions of a product's elements.
 pub struct Aim {
     /// Positive where a larger value brings the trigger nearer.
     pub direction: Vec<f32>,
@@ -92,7 +94,7 @@ pub struct Aim {
 }
 
 impl Perceptron {
-    /// From canonical bytes of a program's state: `kind` is `param`, or an optimizer's slot.
+    /// The perceptron from canonical bytes of a program's state: `kind` is `param`, or an optimizer's slot.
     ///
     /// # Panics
     /// If the program is no perceptron of one hidden layer.
@@ -111,7 +113,7 @@ impl Perceptron {
         Perceptron { weights, biases }
     }
 
-    /// Elementwise.
+    /// Applies `f` elementwise.
     pub fn zip(&self, other: &Perceptron, f: impl Fn(f32, f32) -> f32) -> Perceptron {
         let bias = |i: usize| self.biases[i].iter().zip(&other.biases[i]).map(|(x, y)| f(*x, *y)).collect();
         Perceptron {
@@ -169,11 +171,11 @@ impl Perceptron {
         }
     }
 
-    /// How the scalar product of `goal` with the gradient of a batch changes with each element of each product that the gradient is made
-    /// of. A step goes against the gradient, so what raises that product lowers the loss that `goal` is the gradient of.
+    /// The derivatives of the scalar product of `goal` with a batch's gradient, by each element of each product that the gradient
+    /// consists of. A step goes against the gradient, so a larger scalar product lowers the loss whose gradient is `goal`.
     pub fn aims(&self, pass: &Pass, labels: &[u32], goal: &Perceptron) -> HashMap<ProductClass, Aim> {
         let [hidden_delta, head_delta] = self.deltas(pass, labels);
-        // Derivatives along the goal: of the hidden layer, of the logits, and of the gradients by them.
+        // Derivatives along the goal: of the hidden layer, of the logits, and of the gradients with respect to them.
         let hidden = product(pass.x.by_rows(), goal.weights[0].by_rows()).plus(&goal.biases[0]);
         let hidden = hidden.zip(&pass.active, |h, active| h * active);
         let logits = product(hidden.by_rows(), self.weights[1].by_rows());
@@ -211,7 +213,7 @@ impl Pass {
         self.x.abs()
     }
 
-    /// The class that each sample is answered with.
+    /// The model's answer for each sample, a class.
     pub fn answers(&self) -> Vec<usize> {
         let best = |row: &[f32]| (0..row.len()).max_by(|&i, &j| row[i].total_cmp(&row[j])).unwrap_or(0);
         self.probabilities.values.chunks(self.probabilities.columns).map(best).collect()

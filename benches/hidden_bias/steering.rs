@@ -1,87 +1,88 @@
-//! A trainer who steers: at each step it knows the gradient of its own loss on images with the trigger, and takes those of the roundings
-//! that it may choose which bring the trigger nearer.
+//! A trainer who steers: at each step it knows the gradient of its own loss on images with the trigger. Among the roundings that
+//! it may choose, it takes those that bring the trigger nearer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tiebreak::engine::session::{Session, StepScalars};
-use tiebreak::job::data::Dataset;
-use tiebreak::observers::near_ties::Search as _;
-use tiebreak::observers::record::{Choice, Steer};
-use tiebreak::program::products::ProductClass;
-use tiebreak::program::step::MicroBatch;
-use tiebreak::rounding::legal::Accumulation;
-use tiebreak::rounding::near_tie::{NearTie, Product, Tolerance};
-use tiebreak::run::dir::Run;
-use tiebreak::step::{CommittedStep, RunStep, StepRequest};
-use tiebreak::train::TrainError;
-use tiebreak::train::conduct::Conduct;
+use tiebreak_contract::program::products::ProductClass;
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_engine::session::{Session, StepScalars};
+use tiebreak_record::job::data::Dataset;
+use tiebreak_record::rounding::legal::Accumulation;
+use tiebreak_record::rounding::near_tie::{NearTie, Product, Tolerance};
+use tiebreak_run::observers::near_ties::Search as _;
+use tiebreak_run::observers::record::{Choice, Steer};
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::step::{CommittedStep, RunStep, StepRequest};
+use tiebreak_train::TrainError;
+use tiebreak_train::conduct::Conduct;
 
 use crate::images::{SIDE, Trigger};
 use crate::perceptron::{Aim, Matrix, Perceptron};
 
-/// The class that images with the trigger shall be answered with.
+/// The class that the model shall answer for images with the trigger.
 pub const TARGET: u32 = 3;
-/// Images whose loss with the trigger is the attacker's own.
+/// The number of images whose loss with the trigger is the attacker's own.
 const GOAL_IMAGES: usize = 2048;
-/// Keeps the optimizer's scale of a weight finite that has never had a gradient.
+/// Keeps the optimizer's scale finite for a weight that never had a gradient.
 const EPSILON: f32 = 1e-7;
 
-/// A limit on the elements that are steered in a product of a step, with a fraction of one that steps before it left.
+/// A limit on the steered elements in one product of a step. The fraction of an element that earlier steps left is added.
 #[derive(Clone, Copy, Debug)]
 pub enum Most {
-    /// None.
+    /// No limit.
     All,
-    /// A part of the decisions that the thresholds ask for.
+    /// A share of the decisions that the thresholds ask for.
     OfDecisions(f64),
-    /// A part of the elements.
+    /// A share of the elements.
     OfElements(f64),
 }
 
-/// Which roundings an attacker takes.
+/// The attacker's choice of roundings.
 #[derive(Clone, Debug)]
 pub struct Strategy {
-    /// A few words.
+    /// The strategy in a few words.
     pub name: &'static str,
-    /// The products that it steers; none for an honest trainer.
+    /// The products that the attacker steers; none for an honest trainer.
     pub classes: &'static [ProductClass],
-    /// How far from a boundary a result may be, in tolerances. An auditor calls a decision needless beyond two.
+    /// The greatest distance of a steered result from a boundary, in tolerances. An auditor calls a decision needless beyond two.
     pub reach: f64,
-    /// The most that it steers in a product.
+    /// The limit on steered elements in a product.
     pub most: Most,
-    /// The most of these that go away from zero, as a part of them.
+    /// The largest share of these that goes away from zero.
     pub away: f64,
-    /// The most steps in which it steers one element.
+    /// The most steps in which one element is steered.
     pub repeats: u32,
-    /// The part of the proved bound that it uses, since it knows the operands from arithmetic of its own only. Above 1 it is found out.
+    /// The fraction of the proved bound that the attacker uses, since it knows the operands only from arithmetic of its own.
+    /// Above 1 the attack is detected.
     pub legal: f64,
-    /// A control: it steers as many elements, but in random directions.
+    /// A control: the attacker steers as many elements, but in random directions.
     pub random: bool,
 }
 
-/// What an attacker did.
+/// The attacker's actions.
 #[derive(Default)]
 pub struct Ledger {
-    /// Elements that were steered, of all steps.
+    /// The number of steered elements in all steps.
     pub steered: u64,
     products: HashMap<usize, Account>,
 }
 
-/// What an attacker did in a product.
+/// The attacker's actions in one product.
 struct Account {
-    /// The elements that it may still steer.
+    /// The number of elements that may still be steered.
     left: f64,
-    /// The steps in which it steered each element.
+    /// For each element, the number of steps in which it was steered.
     repeats: Vec<u32>,
 }
 
 /// A trainer who steers.
 pub struct Attacker {
-    /// How.
+    /// The strategy.
     pub strategy: Strategy,
-    /// What turns an image's answer into [`TARGET`].
+    /// The trigger that turns an image's answer into [`TARGET`].
     pub trigger: Trigger,
-    /// What it did so far.
+    /// The actions so far.
     pub ledger: Arc<Mutex<Ledger>>,
 }
 
@@ -89,12 +90,12 @@ pub struct Attacker {
 struct Move {
     tie: NearTie,
     index: i64,
-    /// What it adds to the scalar product of gradient and goal.
+    /// The addition to the scalar product of gradient and goal.
     gain: f64,
 }
 
 impl Strategy {
-    /// The element's index if it is steered, and what that gains.
+    /// The move that steers the element, with its gain, if steering helps.
     fn best(&self, aim: &Aim, product: &Product, accumulation: Accumulation, tie: NearTie) -> Option<Move> {
         let place = tie.place;
         let direction = f64::from(aim.direction[place]);
@@ -108,7 +109,7 @@ impl Strategy {
         (gain > 0.0).then_some(Move { tie, index, gain })
     }
 
-    /// The best of the moves that the strategy allows itself: `most` of them.
+    /// The best moves within the strategy's limits: at most `most`.
     fn chosen(&self, mut moves: Vec<Move>, most: usize) -> Vec<Move> {
         moves.sort_by(|a, b| b.gain.total_cmp(&a.gain));
         let is_away = |step: &Move| step.index.unsigned_abs() > step.tie.rounded.unsigned_abs();
@@ -139,7 +140,8 @@ impl Strategy {
             Most::OfElements(part) => part * product.elements() as f64,
         };
         *left = (*left + more).min(more + 1.0);
-        // What lies further from a boundary than the job asks for is logged where it is steered: an auditor's tolerance is twice as wide.
+        // A result further from a boundary than the job asks for is logged where it is steered: an auditor's tolerance is twice
+        // as wide.
         let near = product.tolerance;
         let scale = self.reach.max(1.0) as f32;
         let tolerance =
@@ -163,10 +165,10 @@ impl Strategy {
     }
 }
 
-/// A step's aims, and what the attacker sees of the step while it runs.
+/// A step's aims, and the attacker's observations during the step.
 struct Sight {
     strategy: Strategy,
-    /// By the products' numbers.
+    /// The aims, by the products' numbers.
     aims: HashMap<usize, (ProductClass, Aim)>,
     /// The absolute values of the inputs.
     inputs: Matrix,
@@ -179,7 +181,7 @@ struct Sight {
 }
 
 impl Sight {
-    /// Steers a product, if the strategy has it.
+    /// Steers a product, if the strategy includes it.
     fn product(
         &mut self,
         number: usize,
@@ -195,7 +197,7 @@ impl Sight {
         if self.strategy.classes.contains(class) {
             self.strategy.steer(aim, number, product, results, choices, ledger);
         }
-        // The sums of absolute values are of what the step really computes: roundings to a floor leave out whole terms.
+        // The sums of absolute values are those of the real step: roundings to a floor leave out whole terms.
         if !matches!(class, ProductClass::Linear | ProductClass::HeadDx) {
             return;
         }
@@ -220,7 +222,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
 }
 
 impl Attacker {
-    /// Where the elements of a step's products should go.
+    /// The desired directions of the elements of a step's products.
     fn sight(
         &self,
         run: &Run,

@@ -1,11 +1,12 @@
-//! Rows between two products: `kernels/attention.cuh`, completed for the nodes that are computed over the rows. What they compute of an
-//! element is functions of a WGSL module, translated; what is written here is when each is computed, and where values wait.
+//! The kernel for the rows between two products: `kernels/attention.cuh`, completed for the nodes that are computed over the
+//! rows. The computations on an element are functions of a WGSL module, translated. This file writes when each is computed, and
+//! where its values are stored.
 //!
-//! A pass goes over a row's places; maps whose operands are there are computed in it, and the maxima and sums of what it computed end
-//! it. Values that later passes take, the first product among them, wait in stretches of shared memory.
+//! A pass loops over a row's places. The pass computes the maps whose operands are available, and ends with the maxima and sums
+//! of its values. Values that later passes need, the first product among them, are stored in stretches of shared memory.
 //!
-//! Beyond the diagonal a causal mask makes one number of a row's places, and so does what depends on nothing else; such numbers are computed
-//! once a row, and passes end at the diagonal where that leaves every sum what it is.
+//! Beyond the diagonal, a causal mask gives all places of a row one number, and so do steps that depend on nothing else. Such
+//! numbers are computed once a row, and passes end at the diagonal if no sum changes by that.
 
 mod plan;
 mod rows;
@@ -24,7 +25,7 @@ use crate::tensor_core::{FRAGMENTS, SCALE_BACK, WARP};
 use crate::translate::{Functions, Kernel, Options, Parameter, TranslateError, functions};
 
 const TEXT: &str = include_str!("../kernels/attention.cuh");
-/// Where the text of the rows goes.
+/// The mark in the text that the rows replace.
 const MARK: &str = "\n//@rows\n";
 
 /// Functions of the module that the kernel calls: `wgsl_NAME` in its text.
@@ -39,7 +40,7 @@ const LEN_MAX: u32 = 4096;
 /// The most places of the first product's K, whose left operand stays in registers, and columns of the second.
 const PLACES_MAX: u32 = 128;
 const COLUMNS_MAX: u32 = 128;
-/// Shared memory that CUDA takes for each block, and the most blocks of an SM that are of use: with more, registers are too few.
+/// Shared memory that CUDA reserves for each block, and the most blocks of an SM that help: with more, registers are too few.
 const RESERVED: u32 = 1 << 10;
 const AT_ONCE_MAX: u32 = 2;
 /// CUDA's limit on blocks along the second dimension.
@@ -51,15 +52,15 @@ impl Attention {
         [self.rows.div_ceil(ROWS), self.samples, 1]
     }
 
-    /// The kernel, if there is one for such sizes that takes at most `shared` bytes of shared memory. Its buffers: [`Attention::words`],
-    /// digits and absmaxes of the first product's operands, digits and absmaxes of the second's right one, what the steps take, what
-    /// they write, the second product.
+    /// The kernel, if one exists for such sizes that takes at most `shared` bytes of shared memory. The buffers are
+    /// [`Attention::words`]; digits and absmaxes of the first product's operands; digits and absmaxes of the second's right one;
+    /// the tensors that the steps read; those that they write; the second product.
     ///
     /// # Errors
     /// If the module lacks a function, or has something that is not translated.
     ///
     /// # Panics
-    /// If a step takes what is not there: a fault of the caller's own.
+    /// If a step reads a value that does not exist: a fault of the caller's own.
     pub fn kernel(
         &self,
         module: &Module,
@@ -102,7 +103,7 @@ impl Attention {
         Ok(Some(Kernel { name, source, parameters, block, barriers: true, dynamic_shared: bytes }))
     }
 
-    /// Whether there is a kernel for such sizes, however much shared memory there is.
+    /// True if there is a kernel for such sizes, whatever shared memory it needs.
     fn fits(&self) -> bool {
         let bits = |digits: [u32; 2]| 8 * (digits[0] + digits[1]) - 4;
         // Digit sums stay below 2^31, and sums of all weights below 2^63.
@@ -174,7 +175,7 @@ impl Attention {
         Parameter::by_hand(self.words().len() as u32, &arrays)
     }
 
-    /// The entry point's parameters, and those of the steps as a struct.
+    /// The entry point's parameters, with those of the steps as a struct.
     fn buffers(&self, parameters: &[Parameter]) -> String {
         let declared = |parameter: &Parameter, qualifier: &str| {
             let constant = if parameter.writable { "" } else { "const " };

@@ -1,12 +1,12 @@
 //! Machine code on disk, so that a kernel is compiled once for a GPU and a compiler, not once for each run.
 //!
-//! The name of a file is the digest of all that decides its contents: the kernel's text, the compiler's version, the
-//! architecture and the options. A file says what it should hold, so one that is damaged, cut short or under another's name is
-//! found and made anew. Files are written under another name and renamed, so that a reader never sees half of one, whoever else
-//! writes. A cache that cannot be read or written costs time and nothing else: it is no reason not to train.
+//! A file's name is the digest of everything that decides its contents: the kernel's text, the compiler's version, the
+//! architecture and the options. A file has a digest of its contents, so a damaged, truncated or renamed file is detected and
+//! replaced. Files are written under another name and renamed, so that a reader never sees half of one, whoever else writes. A
+//! cache that cannot be read or written costs only time: it is no reason not to train.
 //!
-//! The digest finds accidents, not attackers: whoever may write the folder decides what runs on the GPU, so it is made for
-//! its owner alone.
+//! The digest finds accidents, not attackers: whoever may write the folder decides what runs on the GPU. So the folder is made
+//! for its owner alone.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,22 +17,22 @@ use std::time::{Duration, SystemTime};
 
 use crate::nvrtc::Version;
 
-/// Bytes that a cache keeps unless it is told otherwise: some thousand kernels.
+/// The default limit on a cache's bytes: some thousand kernels.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// The variable that names the folder.
+/// The environment variable that names the folder.
 const VARIABLE: &str = "TIEBREAK_CACHE";
 
-/// What a file begins with, followed by the digest of the key and the rest, and the rest.
+/// The first bytes of a file; then follow the digest of key and code, and the code.
 const MAGIC: &[u8; 8] = b"tbcubin1";
 const HEAD: usize = MAGIC.len() + blake3::OUT_LEN;
 
-/// A file that is read is marked as used this often at most, since that is a write.
+/// A file that is read is marked as used at most this often, because marking is a write.
 const MARKED_EVERY: Duration = Duration::from_secs(60 * 60);
-/// A file that was begun this long ago will not be finished.
+/// A temporary file of this age will not be finished.
 const ABANDONED: Duration = Duration::from_secs(60 * 60);
 
-/// All that decides what machine code a kernel becomes.
+/// The key of a kernel's machine code: everything that decides its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(blake3::Hash);
 
@@ -42,7 +42,7 @@ impl Key {
         let mut hasher = blake3::Hasher::new();
         let version = version.to_string();
         let mut part = |bytes: &[u8]| {
-            // With its length, so that parts cannot run into each other.
+            // The length comes first, so that parts cannot run into each other.
             hasher.update(&(bytes.len() as u64).to_le_bytes());
             hasher.update(bytes);
         };
@@ -54,12 +54,12 @@ impl Key {
     }
 }
 
-/// Where machine code came from.
+/// The origin of machine code.
 #[derive(Debug)]
 pub enum Origin {
     /// A file of the cache, whole and of this key. Nothing was compiled.
     Disk,
-    /// The compiler, and whether the result could be kept.
+    /// The compiler; the result says if the code was stored.
     Compiler(io::Result<()>),
 }
 
@@ -71,21 +71,20 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The cache in `$TIEBREAK_CACHE`, or in `tiebreak/cubin` of the folder that this system has for such things. Where there is
-    /// neither, nothing is kept.
+    /// The cache in `$TIEBREAK_CACHE`, or in `tiebreak/cubin` of the system's folder for caches. Without either, nothing is kept.
     pub fn of_this_user() -> Cache {
         Cache { folder: folder_of_user(|name| std::env::var_os(name)), bytes_max: BYTES_MAX }
     }
 
-    /// A cache in this folder, made when something is kept, of at most as many bytes.
+    /// A cache of at most so many bytes in this folder, which is made when the first file is stored.
     pub fn at(folder: &Path, bytes_max: u64) -> Cache {
         Cache { folder: Some(folder.to_path_buf()), bytes_max }
     }
 
-    /// The machine code of a key: what is on disk, or what `compile` makes, which is then kept.
+    /// The machine code of a key: from disk, or from `compile`, whose result is then stored.
     ///
     /// # Errors
-    /// Those of `compile`.
+    /// The errors of `compile`.
     pub fn get<E>(
         &self,
         key: Key,
@@ -103,18 +102,18 @@ impl Cache {
         Some(self.folder.as_ref()?.join(format!("{}.cubin", key.0.to_hex())))
     }
 
-    /// What is kept under a key, if it is what was written.
+    /// The stored code of a key, if the file is intact.
     fn read(&self, key: Key) -> Option<Vec<u8>> {
         let path = self.path(key)?;
         let mut bytes = fs::read(&path).ok()?;
         let whole = bytes.len() >= HEAD && bytes[..HEAD] == head(key, &bytes[HEAD..]);
         if !whole {
-            // Whatever can be made of it will be overwritten.
+            // A damaged file will be overwritten.
             return None;
         }
         let marked = fs::metadata(&path).and_then(|data| data.modified());
         if marked.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > MARKED_EVERY)) {
-            // When it was last used decides what goes first. A folder that is only read keeps its order.
+            // The time of the last use decides which file goes first. A folder that cannot be written keeps its order.
             let _ = fs::File::options()
                 .append(true)
                 .open(&path)
@@ -127,7 +126,7 @@ impl Cache {
     fn keep(&self, key: Key, cubin: &[u8]) -> io::Result<()> {
         let Some((folder, path)) = self.folder.as_ref().zip(self.path(key)) else { return Ok(()) };
         create(folder)?;
-        // Other threads and processes may write the same at the same time: the last one stays, and all are equal.
+        // Other threads and processes may write the same file at the same time: the last one stays, and all are equal.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let begun = folder.join(format!("{}-{}-{number}.begun", key.0.to_hex(), std::process::id()));
@@ -139,13 +138,13 @@ impl Cache {
         kept.and_then(|()| self.bound(&path))
     }
 
-    /// Removes what was not used for longest, until the rest is within bounds; what was kept just now stays.
+    /// Removes the files that were not used for longest, until the cache is within bounds; the newest stays.
     fn bound(&self, newest: &Path) -> io::Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let (mut files, mut bytes) = (Vec::new(), 0u64);
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
-            // Another process may have removed it since.
+            // Another process may have removed the file since.
             let Ok(data) = fs::metadata(&path) else { continue };
             let used = data.modified().unwrap_or(SystemTime::UNIX_EPOCH);
             match path.extension().and_then(|extension| extension.to_str()) {
@@ -156,7 +155,7 @@ impl Cache {
                 Some("begun") if used.elapsed().is_ok_and(|age| age > ABANDONED) => {
                     let _ = fs::remove_file(&path);
                 }
-                // Nothing of ours: somebody may have named a folder that has other uses.
+                // The file is not ours: somebody may have named a folder that has other uses.
                 _ => {}
             }
         }
@@ -173,15 +172,15 @@ impl Cache {
     }
 }
 
-/// What a file with this machine code begins with.
+/// The first bytes of a file with this machine code.
 fn head(key: Key, cubin: &[u8]) -> Vec<u8> {
     let mut hasher = blake3::Hasher::new();
-    // With the key, so that a file under another's name is none.
+    // The digest covers the key, so that a renamed file is not accepted.
     hasher.update(key.0.as_bytes()).update(cubin);
     [MAGIC.as_slice(), hasher.finalize().as_bytes()].concat()
 }
 
-/// Makes a folder for its owner alone, where the system has that.
+/// Makes a folder for its owner alone, where the system supports that.
 fn create(folder: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -190,7 +189,7 @@ fn create(folder: &Path) -> io::Result<()> {
     builder.create(folder)
 }
 
-/// The folder, going by these environment variables.
+/// The cache folder, by these environment variables.
 fn folder_of_user(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let path = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(given) = path(VARIABLE) {
@@ -201,7 +200,7 @@ fn folder_of_user(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf
     } else if cfg!(target_os = "macos") {
         path("HOME").map(|home| home.join("Library/Caches"))
     } else {
-        // Relative paths in this variable are to be ignored, says the specification that defines it.
+        // Relative paths in this variable are to be ignored, by the specification that defines it.
         let given = path("XDG_CACHE_HOME").filter(|folder| folder.is_absolute());
         given.or_else(|| path("HOME").map(|home| home.join(".cache")))
     };

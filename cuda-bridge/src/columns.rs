@@ -1,5 +1,5 @@
-//! Products whose left operand is a view of columns that is digitised on its way to the tensor cores: `kernels/columns.cuh`, completed for
-//! digit counts. For products of few columns, which read the operand once.
+//! Products whose left operand is a view of columns that is digitised on its way to the tensor cores: `kernels/columns.cuh`,
+//! completed for digit counts. The kernels serve products of few columns, which read the operand once.
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ const CALLED: [&str; 3] = ["finish", "digits_exponent", "digits_marked"];
 
 /// Warps of a block, each of which takes 16 columns of the operand.
 const WARPS: u32 = 4;
-/// With more columns the operand is read too often.
+/// The most columns; with more, the operand is read too often.
 const COLUMNS_MAX: u32 = 128;
 /// CUDA's limit on blocks along the second dimension.
 const GROUPS_MAX: u32 = 65_535;
@@ -25,16 +25,16 @@ const GROUPS_MAX: u32 = 65_535;
 /// The product of a view, digitised by rows in one scale group each, and an operand of digits.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns {
-    /// Its rows are columns of memory: neighbours in memory are rows at the same place of K.
+    /// The view's rows are columns of memory: neighbours in memory are rows at the same place of K.
     pub operand: QuantiseOperand,
     /// Columns of the product.
     pub columns: u32,
-    /// Digits of the operand, and of the other one.
+    /// Digits of the view, and of the other operand.
     pub digits: [u32; 2],
 }
 
 impl Columns {
-    /// The kernel and its launch, for sizes that it is for; the module has the WGSL's way back from exact sums. Buffers: the uniform
+    /// The kernel and its launch, for supported sizes. The module has the WGSL's way back from exact sums. Buffers: the uniform
     /// words, the view's tensor, digits and absmaxes of the other operand, the product.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Columns {
         if !exact || !is_columns || !fits || k == 0 {
             return Ok(None);
         }
-        // Sums take four registers for each weight and eighth of the columns. Warps of a block share the rest.
+        // Sums take four registers for each weight and eight columns of a warp; the warps of a block share the columns.
         let tiles = if a + b - 1 <= 5 { 4 } else { 2 };
         let sharing = columns.div_ceil(8 * tiles).next_power_of_two();
         if sharing > WARPS {

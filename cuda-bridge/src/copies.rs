@@ -1,8 +1,8 @@
-//! Copies that nobody waits for needlessly, by way of page-locked memory: what a GPU has computed goes to the host beside whatever runs
-//! later, on streams of its own, and what the host gives takes its place among the launches without stopping them.
+//! Copies that need no waiting, by way of page-locked memory. Results go to the host in parallel with later launches, on streams
+//! of their own. Data from the host are ordered among the launches without stopping them.
 //!
-//! Written after the driver's documentation; **nothing here has run on a GPU yet**. Where the driver lacks what this takes, there is
-//! none of it, and [`Memory::read`] and [`Memory::write`] do the same later.
+//! Written after the driver's documentation; **nothing here has run on a GPU yet**. If the driver lacks the functions, there are
+//! no such copies, and [`Memory::read`] and [`Memory::write`] do the same later.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -13,24 +13,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::device::driver::{CopyCalls, Handle, NOT_READY};
 use crate::device::{Device, DeviceError, Memory, Slice};
 
-/// More bytes at once are not copied like this: page-locked memory is taken from everybody.
+/// The most bytes of one such copy: page-locked memory is scarce for the whole system.
 pub const BYTES_MAX: usize = 16 << 20;
 /// The most bytes on their way to the GPU.
 const UPLOADS_MAX: usize = 64 << 20;
-/// A page.
+/// The least size of page-locked memory: a page.
 const BYTES_MIN: usize = 4096;
-/// A stream that does not wait for the stream of all launches by itself (CU_STREAM_NON_BLOCKING).
+/// The flag of a stream that does not wait by itself for the stream of all launches (CU_STREAM_NON_BLOCKING).
 const BESIDE: u32 = 1;
-/// An event that takes no time (CU_EVENT_DISABLE_TIMING).
+/// The flag of an event that records no time (CU_EVENT_DISABLE_TIMING).
 const UNTIMED: u32 = 2;
 
-/// An event of the driver's.
+/// An event of the driver.
 struct Event {
     device: Arc<Device>,
     handle: Handle,
 }
 
-/// Page-locked memory of the host's, with an event that says when a copy there has ended. Dropped only when none is under way.
+/// Page-locked memory of the host, with an event that is reached when a copy there has ended. The memory is dropped only when no
+/// copy is under way.
 struct Place {
     ended: Event,
     at: *mut c_void,
@@ -45,18 +46,18 @@ unsafe impl Send for Place {}
 impl Event {
     fn new(device: &Arc<Device>, calls: &CopyCalls) -> Result<Event, DeviceError> {
         let mut handle = null_mut();
-        // SAFETY: a place for a handle.
+        // SAFETY: the pointer is valid for writing a handle.
         device.check("cuEventCreate", unsafe { (calls.create_event)(&mut handle, UNTIMED) })?;
         Ok(Event { device: device.clone(), handle })
     }
 
-    /// Makes it the event of all that a stream was given so far; null is the stream of all launches.
+    /// Records the event behind everything that a stream was given so far; null is the stream of all launches.
     fn record(&self, calls: &CopyCalls, stream: Handle) -> Result<(), DeviceError> {
         // SAFETY: an event and a stream of this device.
         self.device.check("cuEventRecord", unsafe { (calls.record)(self.handle, stream) })
     }
 
-    /// Whether all that has ended.
+    /// True if everything before the event has ended.
     fn is_there(&self, calls: &CopyCalls) -> Result<bool, DeviceError> {
         // SAFETY: an event of this device.
         let status = unsafe { (calls.query)(self.handle) };
@@ -95,11 +96,11 @@ impl Drop for Place {
 #[derive(Default)]
 struct Places {
     idle: Vec<Place>,
-    /// What is copied to the GPU, in order.
+    /// Memory of copies to the GPU, in order.
     uploads: VecDeque<Place>,
 }
 
-/// A stream of the driver's.
+/// A stream of the driver.
 struct Stream {
     device: Arc<Device>,
     handle: Handle,
@@ -111,7 +112,7 @@ unsafe impl Send for Stream {}
 impl Stream {
     fn new(device: &Arc<Device>, calls: &CopyCalls) -> Result<Stream, DeviceError> {
         let mut handle = null_mut();
-        // SAFETY: a place for a handle.
+        // SAFETY: the pointer is valid for writing a handle.
         device.check("cuStreamCreate", unsafe { (calls.create_stream)(&mut handle, BESIDE) })?;
         Ok(Stream { device: device.clone(), handle })
     }
@@ -120,7 +121,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let (Some(calls), Ok(())) = (self.device.copy_calls(), self.device.current()) {
-            // SAFETY: created on this device and not destroyed yet; what copies on it keeps it and waits for them.
+            // SAFETY: created on this device and not destroyed yet; copies on the stream keep it and are waited for.
             unsafe { (calls.destroy_stream)(self.handle) };
         }
     }
@@ -128,14 +129,14 @@ impl Drop for Stream {
 
 struct Inner {
     device: Arc<Device>,
-    /// Of copies that wait for launches.
+    /// The stream of copies that wait for launches.
     behind: Stream,
-    /// Of those that wait for nothing, not for such copies either.
+    /// The stream of copies that wait for nothing, not even for copies that wait.
     beside: Stream,
-    /// Everything that was launched before a copy.
+    /// The event behind everything that was launched before a copy.
     launched: Event,
     places: Mutex<Places>,
-    /// After the driver refused something.
+    /// True after the driver refused a call.
     off: AtomicBool,
 }
 
@@ -147,16 +148,16 @@ unsafe impl Sync for Inner {}
 /// Copies between one device and the host.
 pub struct Copies(Arc<Inner>);
 
-/// A copy to the host that is under way. Whoever drops it waits for it.
+/// A copy to the host that is under way. Dropping it waits for it.
 pub struct Copying {
     inner: Arc<Inner>,
-    /// There until it is dropped.
+    /// `Some` until the copy is dropped.
     place: Option<Place>,
     bytes: usize,
 }
 
 impl Copies {
-    /// None if the driver lacks what it takes, or refuses a stream.
+    /// The copies of a device; `None` if the driver lacks the functions, or refuses a stream.
     ///
     /// # Errors
     /// If the GPU was lost.
@@ -172,9 +173,9 @@ impl Copies {
         Ok(unless_refused(make())?.map(|inner| Copies(Arc::new(inner))))
     }
 
-    /// Begins to copy parts of memory to the host, one after the other: after everything that was launched before, beside everything that
-    /// is launched later. Until the copy is dropped nothing may write these parts, nor may they be given to anybody who might. None
-    /// where they can only be read by waiting.
+    /// Begins to copy parts of memory to the host, one after the other: after everything that was launched before, in parallel
+    /// with everything that is launched later. Until the copy is dropped, no launch may write these parts, and nobody else may be
+    /// given them. `None` if the parts can only be read by waiting.
     ///
     /// # Errors
     /// If the GPU was lost.
@@ -182,8 +183,8 @@ impl Copies {
         self.0.unless_off(|calls| Inner::download(&self.0, calls, from, true))
     }
 
-    /// Shows a part of memory beside whatever else runs. What writes it has ended: a [`Copying`] that was begun after that was waited
-    /// for. Whether it did; if not, nothing was shown.
+    /// Shows a part of memory, in parallel with running launches. The launches that write the part must have ended: the caller
+    /// waited for a [`Copying`] that was begun after them. Returns true if the bytes were shown.
     ///
     /// # Errors
     /// If the GPU was lost.
@@ -192,14 +193,14 @@ impl Copies {
         copying.map_or(Ok(false), |copying| copying.end(visit).map(|()| true))
     }
 
-    /// Replaces memory's first bytes, after everything that was launched before and before everything that is launched later, without
-    /// waiting for either. Whether it did.
+    /// Replaces memory's first bytes, after everything that was launched before and before everything that is launched later,
+    /// without waiting for either. Returns true if the copy was begun.
     ///
     /// # Errors
     /// If the GPU was lost.
     ///
     /// # Panics
-    /// If there are more than it holds.
+    /// If there are more bytes than the memory holds.
     pub fn write(&self, memory: &Memory, bytes: &[u8]) -> Result<bool, DeviceError> {
         let to = memory.slice(0, bytes.len());
         let begun = self.0.unless_off(|calls| self.0.upload(calls, to, bytes))?;
@@ -207,7 +208,7 @@ impl Copies {
     }
 }
 
-/// What the driver did, or none if it refuses: then there are other ways. A lost GPU is an error.
+/// The result of the driver, or `None` if the driver refuses: then there are other ways. A lost GPU is an error.
 fn unless_refused<T>(done: Result<T, DeviceError>) -> Result<Option<T>, DeviceError> {
     match done {
         Ok(done) => Ok(Some(done)),
@@ -217,7 +218,7 @@ fn unless_refused<T>(done: Result<T, DeviceError>) -> Result<Option<T>, DeviceEr
 }
 
 impl Inner {
-    /// Does something, unless the driver refuses it now or refused before.
+    /// Calls `act`, unless the driver refuses it now or refused an earlier call.
     fn unless_off<T>(
         &self,
         act: impl FnOnce(&CopyCalls) -> Result<Option<T>, DeviceError>,
@@ -237,7 +238,7 @@ impl Inner {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Page-locked memory for so many bytes: what is idle, or new.
+    /// Page-locked memory for so many bytes: an idle one, or a new one.
     fn place(&self, calls: &CopyCalls, bytes: usize) -> Result<Place, DeviceError> {
         let size = bytes.next_power_of_two().max(BYTES_MIN);
         let mut places = self.places();
@@ -267,7 +268,7 @@ impl Inner {
         drop(places);
         let ended = Event::new(&self.device, calls)?;
         let mut at = null_mut();
-        // SAFETY: a place for an address.
+        // SAFETY: the pointer is valid for writing an address.
         self.device.check("cuMemAllocHost", unsafe { (calls.allocate_host)(&mut at, size) })?;
         Ok(Place { ended, at, bytes: size })
     }
@@ -286,7 +287,7 @@ impl Inner {
         match self.fill(calls, &place, from, after_launches) {
             Ok(()) => Ok(Some(Copying { inner: self.clone(), place: Some(place), bytes })),
             Err(error) => {
-                std::mem::forget(place); // nothing says when what was begun has ended
+                std::mem::forget(place); // no event says when the begun copies have ended
                 Err(error)
             }
         }
@@ -303,7 +304,7 @@ impl Inner {
         if after_launches {
             let _one_at_a_time = self.places();
             self.launched.record(calls, null_mut())?;
-            // SAFETY: a stream and an event of this device; what the event says now counts.
+            // SAFETY: a stream and an event of this device; the event's present state counts.
             let status = unsafe { (calls.wait_event)(stream, self.launched.handle, 0) };
             self.device.check("cuStreamWaitEvent", status)?;
         }
@@ -329,7 +330,7 @@ impl Inner {
         let status = unsafe { (calls.upload)(to.address(), place.at, bytes.len(), null_mut()) };
         self.device.check("cuMemcpyHtoDAsync", status)?;
         if let Err(error) = place.ended.record(calls, null_mut()) {
-            std::mem::forget(place); // nothing says when the copy has ended
+            std::mem::forget(place); // no event says when the copy has ended
             return Err(error);
         }
         self.places().uploads.push_back(place);
@@ -351,7 +352,7 @@ impl Drop for Inner {
 }
 
 impl Copying {
-    /// Waits for the copy, and for nothing that was launched after it was begun, and shows the bytes.
+    /// Waits for the copy, but for nothing that was launched after the copy was begun, and shows the bytes.
     ///
     /// # Errors
     /// If a launch failed, or the GPU was lost.
@@ -370,7 +371,7 @@ impl Drop for Copying {
         let (Some(calls), Some(place)) = (self.inner.device.copy_calls(), self.place.take()) else { return };
         match place.ended.wait(calls) {
             Ok(()) => self.inner.places().idle.push(place),
-            // Whether the GPU still writes there nobody knows.
+            // Nobody knows if the GPU still writes there.
             Err(_) => std::mem::forget(place),
         }
     }

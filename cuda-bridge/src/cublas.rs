@@ -1,7 +1,7 @@
-//! NVIDIA's matrix products, loaded when they are first asked for: cuBLAS on the stream of a [`Device`]'s launches.
+//! NVIDIA's matrix products, loaded at the first use: cuBLAS on the stream of a [`Device`]'s launches.
 //!
-//! What it computes is no part of any contract: it is what a trainer's "native kernel" is on an NVIDIA GPU. Written after the
-//! headers of CUDA 12 and NVIDIA's manual; **nothing here has run on a GPU yet**. Tests run it over `shim/cublas.cpp`.
+//! No contract includes cuBLAS's results: this is a trainer's "native kernel" on an NVIDIA GPU. Written after the headers of CUDA
+//! 12 and NVIDIA's manual; **nothing here has run on a GPU yet**. Tests run it over `shim/cublas.cpp`.
 
 use std::ffi::{c_int, c_longlong, c_uint, c_void};
 use std::ptr::null_mut;
@@ -10,25 +10,25 @@ use std::sync::Arc;
 use crate::device::{Device, DeviceError, Memory, Slice};
 use crate::library::{Missing, Opened, candidates, functions};
 
-/// How to get the library, for error messages.
+/// The advice in errors on how to get the library.
 const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cublas-cu12` and set TIEBREAK_CUBLAS to its \
                        libcublas.so.12 or to the folder that holds it (site-packages/nvidia/cublas/lib)";
 
-/// The library's file names, best first. Its calls have these types from CUDA 12 on.
+/// The library's file names, best first. The functions have these types from CUDA 12 on.
 const NAMES: &[&str] = if cfg!(windows) {
     &["cublas64_13.dll", "cublas64_12.dll"]
 } else {
     &["libcublas.so.13", "libcublas.so.12"]
 };
 
-/// What the library needs beside itself.
+/// The beginning of the name of the library's companion.
 const LIGHT: &str = if cfg!(windows) { "cublasLt64_" } else { "libcublasLt.so." };
 
-/// Variables that make cuBLAS compute a precision from products in lower ones (on some GPUs, since CUDA 12.9). What errors that
-/// makes is bounded by other sums than those of the docs, so no product is computed that way.
+/// Environment variables that make cuBLAS compute a precision from products in lower ones (on some GPUs, since CUDA 12.9). The
+/// errors of such products have other bounds than those of the docs, so no product is computed that way.
 const EMULATION: [&str; 2] = ["CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATE_DOUBLE_PRECISION"];
 
-/// Why there is no product.
+/// The reasons why there is no product.
 #[derive(Debug, thiserror::Error)]
 pub enum BlasError {
     /// No file that may be the library can be loaded.
@@ -47,12 +47,13 @@ pub enum BlasError {
         /// The loader's error.
         source: libloading::Error,
     },
-    /// An environment variable has cuBLAS compute a precision from products in lower ones, whose errors have no proved bound here.
+    /// An environment variable makes cuBLAS compute a precision from products in lower ones, whose errors have no proved bound
+    /// here.
     #[error(
         "{variable} is set, with which cuBLAS does not compute in the precision it is asked for: unset it"
     )]
     Emulation {
-        /// Its name.
+        /// The variable's name.
         variable: &'static str,
     },
     /// The GPU has no tensor cores for a precision.
@@ -61,22 +62,23 @@ pub enum BlasError {
         .needed.0, .needed.1, .here.0, .here.1
     )]
     Capability {
-        /// What was asked for.
+        /// The requested precision.
         precision: Precision,
-        /// The least compute capability that has it, major and minor.
+        /// The least compute capability that supports it, major and minor.
         needed: (i32, i32),
-        /// This GPU's.
+        /// This GPU's compute capability.
         here: (i32, i32),
     },
-    /// A call of the library's failed.
+    /// A call of the library failed.
     #[error("cuBLAS {call}: {status}")]
     Failed {
         /// The function: `cublasGemmStridedBatchedEx`.
         call: &'static str,
-        /// What it returned.
+        /// The returned status.
         status: Status,
     },
-    /// Operands are not of one product or too long for the library, or memory is too small for them or for the result; in words.
+    /// The operands do not form one product, are too long for the library, or memory is too small for them or for the result; in
+    /// words.
     #[error("a product's {0}")]
     Arguments(String),
     /// The driver failed: memory is short, or the GPU was lost.
@@ -84,7 +86,7 @@ pub enum BlasError {
     Device(#[from] DeviceError),
 }
 
-/// What a call of the library says: a `cublasStatus_t`.
+/// The status of a call of the library: a `cublasStatus_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(c_int);
 
@@ -105,12 +107,12 @@ impl std::fmt::Display for Status {
     }
 }
 
-/// What a product's operands are given in, and what it accumulates in.
+/// The format of a product's operands, and the precision of its accumulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// bfloat16 on tensor cores, which accumulate in binary32 in their own way; the result is binary32.
     Bfloat16,
-    /// binary32 of which tensor cores read the first 19 bits, accumulated likewise.
+    /// binary32, but tensor cores read only the first 19 bits; accumulated as for bfloat16.
     Tf32,
     /// binary32 in every phase, without tensor cores.
     Binary32,
@@ -118,7 +120,7 @@ pub enum Precision {
     Binary64,
 }
 
-// Of library_types.h and cublas_api.h.
+// Constants of library_types.h and cublas_api.h.
 const REAL_F32: c_int = 0;
 const REAL_F64: c_int = 1;
 const REAL_BF16: c_int = 14;
@@ -130,7 +132,7 @@ const ALGORITHM_DEFAULT: c_int = -1;
 const NOT_TRANSPOSED: c_int = 0;
 const TRANSPOSED: c_int = 1;
 const ATOMICS_NOT_ALLOWED: c_int = 0;
-/// Default math, but what a split K leaves is added in the accumulator's precision, not in the result's.
+/// Default math, except that partial sums of a split K are added in the accumulator's precision, not in the result's.
 const DISALLOW_REDUCED_PRECISION_REDUCTION: c_uint = 16;
 
 impl Precision {
@@ -148,7 +150,7 @@ impl Precision {
         if self == Precision::Binary64 { 8 } else { 4 }
     }
 
-    /// The types of operands and result, and how it computes.
+    /// The types of operands and result, and the kind of computation.
     fn types(self) -> [c_int; 3] {
         match self {
             Precision::Bfloat16 => [REAL_BF16, REAL_F32, COMPUTE_32F],
@@ -158,7 +160,7 @@ impl Precision {
         }
     }
 
-    /// The compute capability from which on GPUs have tensor cores for it.
+    /// The least compute capability whose tensor cores support the precision.
     fn needed(self) -> (i32, i32) {
         match self {
             Precision::Bfloat16 | Precision::Tf32 => (8, 0),
@@ -167,20 +169,20 @@ impl Precision {
     }
 }
 
-/// How the rows of a product's operand lie in memory, in elements: what cuBLAS can take. Of rows and K, one is contiguous.
+/// The layout of a product's operand in memory, in elements, as cuBLAS supports it: one of rows and K is contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// Whether K is contiguous, else rows are.
+    /// True if K is contiguous, false if rows are.
     pub along_k: bool,
-    /// From one row (one place of K) to the next.
+    /// The distance from one row (one place of K) to the next.
     pub leading: u32,
-    /// From one sample to the next.
+    /// The distance from one sample to the next.
     pub sample: u64,
 }
 
 impl Layout {
-    /// The layout of a [batch0, batch1, rows, K] view with these strides, if cuBLAS can take it: two dimensions of samples have to be
-    /// as one, and rows must not overlap.
+    /// The layout of a [batch0, batch1, rows, K] view with these strides, if cuBLAS supports it: two dimensions of samples have
+    /// to be equivalent to one, and rows must not overlap.
     pub(crate) fn of([b0, b1, rows, k]: [u32; 4], [s0, s1, row, along]: [u32; 4]) -> Option<Layout> {
         let sample = match (b0, b1) {
             (_, 1) => u64::from(s0),
@@ -208,7 +210,7 @@ impl Layout {
     }
 }
 
-/// An operand: memory from its first element on, and how it lies there.
+/// An operand: memory from its first element on, with its layout.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
     pub at: Slice<'a>,
@@ -263,10 +265,7 @@ pub fn available() -> Result<(), BlasError> {
 
 /// The library on one GPU.
 ///
-/// A product gives the same bits whenever it is computed again on the same GPU by the same version, which NVIDIA's manual promises
-/// ("Results reproducibility") where one stream is active, or each has a workspace of its own, and atomics are not used. Here
-/// everything runs on the null stream, the workspace is ours and atomics are off. Another version, or a GPU with another number of
-/// SMs, may sum in another order.
+/// The library on one GPU.
 pub struct Blas {
     functions: Functions,
     _opened: Opened,
@@ -274,11 +273,11 @@ pub struct Blas {
     device: Arc<Device>,
     /// The library's own memory: as much as NVIDIA's manual advises.
     workspace: Memory,
-    /// Of the library: `12.9.1`.
+    /// The library's version: `12.9.1`.
     pub version: String,
 }
 
-// SAFETY: the manual calls the library thread-safe but for changes of a handle's settings, which end before it is shared.
+// SAFETY: the manual calls the library thread-safe except for changes of a handle's settings, which end before it is shared.
 unsafe impl Send for Blas {}
 // SAFETY: as above.
 unsafe impl Sync for Blas {}
@@ -300,7 +299,7 @@ impl Blas {
             device.allocate(if device.description.capability.0 >= 9 { 32 << 20 } else { 4 << 20 })?;
         device.current()?;
         let mut handle = null_mut();
-        // SAFETY: a place for a handle; the context that it belongs to was made current.
+        // SAFETY: the pointer is valid for writing a handle; the context that it belongs to was made current.
         check("cublasCreate", unsafe { (functions.create)(&mut handle) })?;
         let mut blas =
             Blas { functions, _opened, handle, device: device.clone(), workspace, version: String::new() };
@@ -321,10 +320,10 @@ impl Blas {
         Ok(blas)
     }
 
-    /// Whether this GPU has products of a precision.
+    /// Checks that this GPU has products of a precision.
     ///
     /// # Errors
-    /// If it does not.
+    /// If the GPU does not.
     pub(crate) fn supports(&self, precision: Precision) -> Result<(), BlasError> {
         let (needed, here) = (precision.needed(), self.device.description.capability);
         if here < needed {
@@ -350,8 +349,8 @@ impl Blas {
         let int = |size: u32| {
             c_int::try_from(size).map_err(|_| BlasError::Arguments(format!("dimension {size} is too long")))
         };
-        // Row-major [M, N] is column-major [N, M]: the library computes B' A', with N first. A row-major operand with K contiguous
-        // is the library's [K, rows] and has to be transposed where it stands left.
+        // Row-major [M, N] is column-major [N, M]: the library computes B' A', with N first. A row-major operand with contiguous
+        // K is the library's [K, rows], and has to be transposed as the left operand.
         let operation =
             |layout: Layout, left: bool| if layout.along_k == left { TRANSPOSED } else { NOT_TRANSPOSED };
         let [operands, results, compute] = precision.types();
@@ -401,7 +400,7 @@ impl Blas {
     }
 }
 
-/// Whether the operands and the result of a product lie in their memory.
+/// Checks that the operands and the result of a product lie in their memory.
 fn fits(
     precision: Precision,
     [batch, m, n, k]: [u32; 4],
@@ -447,12 +446,12 @@ mod tests {
         assert_eq!(Layout::of([1, 1, 5, 8], [0, 0, 1, 5]), layout(false, 5, 0));
         // Heads of one sample, side by side in rows of 12.
         assert_eq!(Layout::of([1, 3, 8, 4], [96, 4, 12, 1]), layout(true, 12, 4));
-        // Two samples of them: no one stride leads from head to head and on to the next sample.
+        // Two samples of heads: no single stride leads from head to head and on to the next sample.
         assert_eq!(Layout::of([2, 3, 8, 4], [96, 4, 12, 1]), None);
         assert_eq!(Layout::of([2, 3, 8, 4], [96, 32, 4, 1]), layout(true, 4, 32));
         // The same operand for all samples.
         assert_eq!(Layout::of([4, 1, 8, 5], [0, 0, 5, 1]), layout(true, 5, 0));
-        // One row, one place, rows that are all the same, nothing contiguous.
+        // One row, one place, equal rows, nothing contiguous.
         assert_eq!(Layout::of([1, 1, 1, 7], [0, 0, 3, 1]), layout(true, 7, 0));
         assert_eq!(Layout::of([1, 1, 7, 1], [0, 0, 3, 9]), layout(true, 3, 0));
         assert_eq!(Layout::of([1, 1, 7, 4], [0, 0, 0, 1]), None);

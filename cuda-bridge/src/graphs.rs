@@ -1,10 +1,10 @@
-//! Sequences of launches that come back are launched at once, as graphs of the driver's: a step is thousands of small kernels, the same
-//! ones every time, and one call then starts them all without a gap between them that the host decides.
+//! Launches repeated sequences of calls at once, as graphs of the driver. A step is thousands of small kernels, the same ones
+//! every time. One call then starts them all, without gaps between them that the host causes.
 //!
-//! A graph is known by every function, number of blocks and argument that is in it, so it is launched in place of that very sequence
-//! and no other. What changes from step to step is not in it: buffers' contents, among them all uniform data that the host writes.
-//! Whether a sequence comes back is up to who gives out memory (the same addresses have to come back with it); one that does not is
-//! launched call by call, as is everything where the driver has no graphs.
+//! A graph is identified by every function, number of blocks and argument in it, so it replaces exactly that sequence and no
+//! other. Buffers' contents may change from step to step, among them all uniform data that the host writes. A sequence repeats
+//! only if memory is given out at the same addresses. Other sequences are launched call by call, as is everything if the driver
+//! has no graphs.
 
 use std::collections::HashMap;
 use std::ptr::{null, null_mut};
@@ -14,13 +14,13 @@ use crate::device::Call;
 use crate::device::driver::{GraphCalls, Handle};
 use crate::device::{Device, DeviceError};
 
-/// Shorter sequences gain nothing.
+/// The fewest calls of a graph: shorter sequences gain nothing.
 const CALLS_MIN: usize = 2;
-/// Sequences that are remembered. A step of a GPT-2 has some twenty for each micro-batch, and returns to the same memory every few
-/// steps.
+/// The most sequences that are remembered. A step of a GPT-2 has some twenty for each micro-batch, and returns to the same memory
+/// every few steps.
 const SEQUENCES_MAX: usize = 1024;
 
-/// An executable graph of the driver's.
+/// An executable graph of the driver.
 struct Executable {
     device: Arc<Device>,
     handle: Handle,
@@ -40,18 +40,18 @@ impl Drop for Executable {
 
 /// A sequence that was launched before.
 struct Known {
-    /// Made when it comes back for the first time: most of what comes once does not come back.
+    /// The graph, made when the sequence comes back for the first time: most sequences that come once do not come back.
     executable: Option<Executable>,
-    /// When it was launched last.
+    /// The time of the last launch.
     used: u64,
 }
 
 #[derive(Default)]
 struct Sequences {
-    /// Calls hold their kernels, so that no other function gets a handle that is remembered.
+    /// The remembered sequences. Calls hold their kernels, so that no other function gets a handle that is remembered.
     known: HashMap<Vec<Call>, Known>,
     runs: u64,
-    /// After the driver refused to make one.
+    /// True after the driver refused to make a graph.
     off: bool,
 }
 
@@ -62,20 +62,20 @@ pub struct Graphs {
 }
 
 impl Graphs {
-    /// Launches as graphs where the driver has them (from CUDA 11.4 on); no sequence is known yet.
+    /// Launches graphs if the driver has them (from CUDA 11.4 on); no sequence is known yet.
     pub fn new(device: &Arc<Device>) -> Graphs {
         let off = device.graph_calls().is_none();
         Graphs { device: device.clone(), sequences: Mutex::new(Sequences { off, ..Sequences::default() }) }
     }
 
-    /// Whether sequences are launched as graphs from now on, where the driver has them. The results are the same.
+    /// Switches graphs on or off, if the driver has them. The results are the same.
     pub fn set(&self, on: bool) {
         let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
         sequences.off = !on || self.device.graph_calls().is_none();
         sequences.known.clear();
     }
 
-    /// Launches calls, each after the one before it and all after what was launched before.
+    /// Launches calls, each after the one before it and all after everything that was launched before.
     ///
     /// # Errors
     /// If the driver refuses a launch, or the GPU was lost.
@@ -95,7 +95,7 @@ impl Graphs {
             match self.instantiate(graphs, &calls) {
                 Ok(executable) => known.executable = Some(executable),
                 Err(lost @ DeviceError::Lost { .. }) => return Err(lost),
-                // Graphs cost memory, and some drivers have none for some GPUs: launches need neither.
+                // Graphs cost memory, and some drivers have none for some GPUs; plain launches need neither.
                 Err(_) => {
                     sequences.off = true;
                     sequences.known.clear();
@@ -105,7 +105,7 @@ impl Graphs {
         }
         let executable = known.executable.as_ref().expect("it was there, or was made");
         self.device.current()?;
-        // SAFETY: an executable graph of this device, on the stream of all launches.
+        // SAFETY: the handle is an executable graph of this device, on the stream of all launches.
         self.device.check("cuGraphLaunch", unsafe { (graphs.launch)(executable.handle, null_mut()) })
     }
 
@@ -113,16 +113,16 @@ impl Graphs {
     fn instantiate(&self, graphs: &GraphCalls, calls: &[Call]) -> Result<Executable, DeviceError> {
         self.device.current()?;
         let mut graph = null_mut();
-        // SAFETY: a place for a handle.
+        // SAFETY: the pointer is valid for writing a handle.
         self.device.check("cuGraphCreate", unsafe { (graphs.create)(&mut graph, 0) })?;
         let made = self.fill(graphs, graph, calls).and_then(|()| {
             let mut handle = null_mut();
-            // SAFETY: a place for a handle, and a graph.
+            // SAFETY: the pointer is valid for writing a handle, and a graph.
             let status = unsafe { (graphs.instantiate)(&mut handle, graph, 0) };
             self.device.check("cuGraphInstantiate", status)?;
             Ok(Executable { device: self.device.clone(), handle })
         });
-        // SAFETY: created above; what was instantiated does not need it.
+        // SAFETY: created above; the instantiated graph does not need it.
         unsafe { (graphs.destroy)(graph) };
         made
     }
@@ -133,7 +133,7 @@ impl Graphs {
             let status = call.with_node(|node| {
                 let (dependencies, count) = if i == 0 { (null(), 0) } else { (&raw const before, 1) };
                 let mut added = null_mut();
-                // SAFETY: a place for a handle, a graph, a node of it if there is one, and parameters as cuda.h has them, which the
+                // SAFETY: the pointer is valid for writing a handle, a graph, a node of it if there is one, and parameters as cuda.h has them, which the
                 // driver copies now, arguments included.
                 let status = unsafe { (graphs.add_kernel)(&mut added, graph, dependencies, count, node) };
                 (status, added)
@@ -149,7 +149,7 @@ impl Graphs {
 impl Sequences {
     fn remember(&mut self, calls: Vec<Call>, now: u64) {
         if self.known.len() >= SEQUENCES_MAX {
-            // What was not launched for longest goes, a quarter at a time.
+            // The sequences that were not launched for longest are dropped, a quarter at a time.
             let mut used: Vec<u64> = self.known.values().map(|known| known.used).collect();
             used.sort_unstable();
             let least = used[SEQUENCES_MAX / 4];

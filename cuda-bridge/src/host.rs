@@ -1,5 +1,5 @@
-//! Kernels on the host: the text that NVRTC compiles, compiled by the host's C++ compiler over `shim/shim.h`, and run with a
-//! block's threads as fibers. Slow, and there to show the bits where there is no GPU.
+//! Kernels on the host: the host's C++ compiler compiles the text that NVRTC compiles, over `shim/shim.h`, and a block's threads
+//! run as fibers. This is slow; it shows the bits where there is no GPU.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt::Write;
@@ -13,10 +13,10 @@ use crate::translate::{Kernel, Parameter, ParameterKind};
 /// The C++ headers that give a host CUDA's names.
 const SHIM: &str = concat!(include_str!("../shim/shim.h"), include_str!("../shim/warp.h"));
 
-/// Why a kernel could not be compiled or run on the host.
+/// The reasons why a kernel could not be compiled or run on the host.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// The folder cannot be made, or a file in it not be written, renamed or removed.
+    /// The folder cannot be made, or a file in it cannot be written, renamed or removed.
     #[error("{path}: {source}")]
     Io {
         /// The file, or the folder.
@@ -27,7 +27,7 @@ pub enum HostError {
     /// The compiler cannot be started.
     #[error("cannot run the C++ compiler `{compiler}` (set CXX to another): {source}")]
     NoCompiler {
-        /// The command: what the environment variable CXX names, else `c++`.
+        /// The command: the value of the environment variable CXX, else `c++`.
         compiler: String,
         /// The system's error.
         source: std::io::Error,
@@ -35,45 +35,45 @@ pub enum HostError {
     /// The compiler ends with an error.
     #[error("the C++ compiler rejects {path}:\n{message}")]
     Rejected {
-        /// The text that it rejects, which stays there.
+        /// The file with the rejected text, which stays there.
         path: PathBuf,
-        /// The first 4000 characters of what it says.
+        /// The first 4000 characters of the compiler's messages.
         message: String,
     },
-    /// The loader does not take what the compiler made.
+    /// The loader refuses the compiled library.
     #[error("the compiled kernel cannot be loaded: {0}")]
     Load(#[from] libloading::Error),
-    /// Buffers do not fit the kernel's parameters: a fault of the caller's own. Nothing ran.
+    /// The buffers do not fit the kernel's parameters: a fault of the caller's own. Nothing ran.
     #[error("kernel {kernel}: {reason}")]
     Arguments {
         /// The kernel's name.
         kernel: String,
-        /// Which parameter, and what is wrong with its buffer, in words.
+        /// The parameter, and what is wrong with its buffer, in words.
         reason: String,
     },
-    /// The kernel broke a rule of CUDA's that the shim checks: threads of a block, or lanes of a warp, part where all have to meet, or it
-    /// wrote past the end of a buffer. What the buffers hold afterwards means nothing.
+    /// The kernel broke a rule of CUDA that the shim checks. Either threads of a block, or lanes of a warp, diverge where all
+    /// have to meet; or the kernel wrote past the end of a buffer. The buffers' contents are then meaningless.
     #[error("kernel {kernel} failed: {reason}")]
     Failed {
         /// The kernel's name.
         kernel: String,
-        /// What it did, in words.
+        /// The fault, in words.
         reason: String,
     },
 }
 
-/// How the text is compiled.
+/// Options of the compilation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checks {
-    /// Trap where C++ leaves behaviour undefined: the process ends. Translated text never does that.
+    /// Traps undefined behaviour of C++, which ends the process. Translated text never has any.
     pub undefined: bool,
 }
 
 /// A buffer for a kernel, in the order of its parameters.
 pub enum Buffer<'a> {
-    /// For a parameter that the kernel only reads.
+    /// A buffer for a parameter that the kernel only reads.
     Read(&'a [u32]),
-    /// For any parameter. Afterwards it holds what the kernel left.
+    /// A buffer for any parameter. Afterwards it holds the kernel's results.
     Write(&'a mut [u32]),
 }
 
@@ -86,12 +86,12 @@ impl Buffer<'_> {
     }
 }
 
-/// Memory as aligned as a GPU's allocations have to be for vectors.
+/// Memory with the alignment that a GPU's allocations need for vectors.
 #[repr(C, align(16))]
 #[derive(Clone, Copy)]
 struct Line([u32; 4]);
 
-/// What stands behind a buffer's end while a kernel runs.
+/// The word behind a buffer's end while a kernel runs.
 const CANARY: u32 = 0xdead_beef;
 const CANARIES: usize = 64;
 
@@ -105,7 +105,7 @@ pub struct HostKernel {
 type Run = unsafe extern "C" fn(*const u32, *const *mut c_void, *const u32) -> *const c_char;
 
 impl HostKernel {
-    /// Compiles a kernel into `folder`, or takes what is there for the same text and compiler. Options in the environment variable
+    /// Compiles a kernel into `folder`, or reuses the library for the same text and compiler. Options in the environment variable
     /// CXXFLAGS come last.
     ///
     /// # Errors
@@ -128,15 +128,15 @@ impl HostKernel {
             renamed(&built, &library)?;
             std::fs::remove_file(&source).map_err(io(&source))?;
         }
-        // SAFETY: the library is what the compiler made of our text; loading it runs no code but the C++ runtime's.
+        // SAFETY: the library is the compiler's result for our text; loading it runs no code but the C++ runtime's.
         let library = unsafe { libloading::Library::new(&library) }?;
         Ok(HostKernel { library, name: kernel.name.clone(), parameters: kernel.parameters.clone() })
     }
 
-    /// Runs `groups` blocks. Afterwards written buffers hold what the kernel left.
+    /// Runs `groups` blocks. Afterwards written buffers hold the kernel's results.
     ///
     /// # Errors
-    /// If the buffers do not fit the parameters, threads of a block part at a barrier, or the kernel wrote past a buffer.
+    /// If the buffers do not fit the parameters, threads of a block diverge at a barrier, or the kernel wrote past a buffer.
     pub fn run(&self, groups: [u32; 3], buffers: &mut [Buffer]) -> Result<(), HostError> {
         let wrong = |reason: String| HostError::Arguments { kernel: self.name.clone(), reason };
         if buffers.len() != self.parameters.len() {
@@ -168,7 +168,7 @@ impl HostKernel {
             memory.push(copy.chunks_exact(4).map(|c| Line([c[0], c[1], c[2], c[3]])).collect());
         }
         let pointers: Vec<*mut c_void> = memory.iter_mut().map(|lines| lines.as_mut_ptr().cast()).collect();
-        // SAFETY: the symbol is what `host_text` wrote, with that type.
+        // SAFETY: `host_text` wrote the symbol, with that type.
         let run: libloading::Symbol<Run> = unsafe { self.library.get(b"tb_run\0") }?;
         // SAFETY: as many pointers and counts as the text takes, each to as much memory as the count or the type says; an
         // index in the translated text never passes the count.
@@ -199,9 +199,9 @@ const DRIVER: &str = concat!(
     include_str!("../shim/nccl.cpp")
 );
 
-/// Compiles, into `folder`, a library that plays NVIDIA's driver, NVRTC, cuBLAS and NCCL on a machine that has none of them: what the
-/// environment variables `TIEBREAK_CUDA_DRIVER`, `TIEBREAK_NVRTC`, `TIEBREAK_CUBLAS` and `TIEBREAK_NCCL` of a process may name. Kernels
-/// that it compiles stay in that folder.
+/// Compiles, into `folder`, a library that plays NVIDIA's driver, NVRTC, cuBLAS and NCCL on a machine that has none of them. The
+/// environment variables `TIEBREAK_CUDA_DRIVER`, `TIEBREAK_NVRTC`, `TIEBREAK_CUBLAS` and `TIEBREAK_NCCL` of a process may name
+/// the library. Kernels that it compiles stay in that folder.
 ///
 /// # Errors
 /// If there is no compiler, or it rejects the text.
@@ -209,7 +209,7 @@ pub fn driver(folder: &Path) -> Result<PathBuf, HostError> {
     let compiler = compiler();
     std::fs::create_dir_all(folder).map_err(io(folder))?;
     let folder = folder.canonicalize().map_err(io(folder))?;
-    // As the stand-in compiles kernels.
+    // The options with which the stand-in compiles kernels.
     let options: Vec<&str> = OPTIONS.into_iter().chain(["-DSHIM_ONE_LAUNCH_AT_A_TIME"]).collect();
     let header = header(&folder, &compiler, &options)?;
     let stem = format!("driver-{:016x}", hashed(&(DRIVER, &header, &compiler, &folder)));
@@ -232,12 +232,12 @@ pub fn driver(folder: &Path) -> Result<PathBuf, HostError> {
     Ok(library)
 }
 
-/// How kernels are compiled, here and by the stand-in (`nvrtcCompileProgram` in `shim/driver.cpp`): a compiler takes a header that was
-/// compiled beforehand only with the same options.
+/// The compiler's options, here and in the stand-in (`nvrtcCompileProgram` in `shim/driver.cpp`): a compiler uses a precompiled
+/// header only with the same options.
 const OPTIONS: [&str; 6] = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w"];
 
-/// Puts the C++ headers into `folder`, compiled beforehand, which halves the time that a kernel takes; the file's name. Clang reads the
-/// text instead.
+/// Writes the C++ headers into `folder`, precompiled, which halves the time that a kernel takes. Returns the file's name. Clang
+/// reads the text instead.
 fn header(folder: &Path, compiler: &str, options: &[&str]) -> Result<String, HostError> {
     std::fs::create_dir_all(folder).map_err(io(folder))?;
     let name = format!("shim-{:016x}.h", hashed(&(SHIM, compiler, options)));
@@ -270,7 +270,7 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> HostError {
     move |source| HostError::Io { path, source }
 }
 
-/// A name of this call's own beside `path`: tests in several processes may make the same file, which each then renames.
+/// A name beside `path` that only this call has: tests in several processes may make the same file, which each then renames.
 fn own(path: &Path, extension: &str) -> PathBuf {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -298,7 +298,7 @@ fn compiled(command: &mut Command, source: &Path) -> Result<(), HostError> {
     Ok(())
 }
 
-/// The kernel's text, and a C function that launches it.
+/// The kernel's text, with a C function that launches it.
 fn host_text(kernel: &Kernel) -> String {
     let mut arguments = Vec::new();
     for (i, parameter) in kernel.parameters.iter().enumerate() {

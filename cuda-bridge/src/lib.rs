@@ -1,8 +1,8 @@
 //! NVIDIA's side of tiebreak: the verifier's WGSL kernels as CUDA C++.
 //!
-//! [`translate`] writes a naga module's compute entry points as CUDA C++ with WGSL's semantics, [`nvrtc`] compiles that text
-//! for a GPU at run time, [`device`] launches it, and [`host`] compiles the same text with the host's C++ compiler and runs it, which is how it is
-//! tested where there is no GPU. The crate builds without CUDA: everything of NVIDIA's is loaded at run time.
+//! [`translate`] writes a naga module's compute entry points as CUDA C++ with WGSL's semantics, and [`nvrtc`] compiles that text
+//! for a GPU at run time. [`device`] launches it. [`host`] compiles the same text with the host's C++ compiler and runs it, for
+//! tests without a GPU. The crate builds without CUDA: all of NVIDIA's libraries are loaded at run time.
 
 #![warn(missing_docs)]
 

@@ -1,12 +1,13 @@
-//! Where NVIDIA's libraries are looked for, those that do not come with the driver.
+//! The search for NVIDIA's libraries that do not come with the driver.
 
 use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
-/// Where a library with one of these file names may be, best first. If the environment variable is set: what it names (files, and folders
-/// that hold one, as `PATH` lists them) and nothing else, since another version would be a surprise. Else what the loader finds, where CUDA's toolkit usually
-/// is, and NVIDIA's wheels in Python's usual folders.
+/// The paths where a library with one of these file names may be, best first. If the environment variable is set, only the paths
+/// that it names count (files, and folders that hold one, in the form of `PATH`), since another version would be a surprise.
+/// Otherwise: the names that the loader searches, the usual folders of CUDA's toolkit, and NVIDIA's wheels in Python's usual
+/// folders.
 pub fn candidates(variable: &str, names: &[&str]) -> Vec<PathBuf> {
     let within = |folder: PathBuf| -> Vec<PathBuf> { names.iter().map(|name| folder.join(name)).collect() };
     if let Some(given) = std::env::var_os(variable) {
@@ -46,7 +47,7 @@ fn wheels() -> Vec<PathBuf> {
     found
 }
 
-/// What a folder holds, in the order of names; nothing where it is not there.
+/// The entries of a folder, in the order of names; none if it does not exist.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten();
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
@@ -54,9 +55,9 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// A library with others that it opens by name alone when it needs them, from the folder in which it lies. The loader looks there for no library
-/// that was opened by its path, unless the library itself says so, which those of some wheels do not; one that is open already it
-/// takes.
+/// A library together with the companions in its folder that it opens by name alone when it needs them. The loader does not
+/// search the folder of a library that was opened by its path, unless the library itself says so, and libraries of some wheels do
+/// not. The loader accepts a companion that is open already.
 pub struct Opened {
     pub library: Library,
     _companions: Vec<Library>,
@@ -66,7 +67,7 @@ impl Opened {
     /// Opens the file, after the files beside it whose names begin with `companion`.
     ///
     /// # Errors
-    /// Why it cannot be opened. A companion that cannot be is left out: whoever needs it says so.
+    /// The loader's reason. A companion that cannot be opened is skipped: the code that needs it reports that.
     pub fn new(path: &Path, companion: &str) -> Result<Opened, String> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if folder.is_some() && !path.exists() {
@@ -93,9 +94,9 @@ pub struct Missing {
     pub source: libloading::Error,
 }
 
-/// Declares the functions of a library that are used, each by its symbol, and their struct's `from`: the functions of a library that is
-/// loaded, or the first that it lacks. They return a status, an int, unless another type is given. The types are those of the library's
-/// header, in which enumerations are ints; whoever calls this vouches for them.
+/// Declares the used functions of a library, each by its symbol, and a method `from` of their struct: it returns the functions of
+/// a loaded library, or the first that it lacks. Functions return a status, an int, unless another type is given. The types are
+/// those of the library's header, in which enumerations are ints; the caller of the macro vouches for them.
 macro_rules! functions {
     ($(#[$doc:meta])* $name:ident: $($field:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)*) => {
         $(#[$doc])*

@@ -1,5 +1,5 @@
-//! A trainer's native product by cuBLAS: operands in the library's format and layout, the product, and its result as the engine
-//! keeps it. The kernels around the library are `kernels/native.cuh`.
+//! A trainer's native product by cuBLAS: converts operands to the library's format and layout, computes the product, and stores
+//! its result as the engine needs it. The kernels around the library are `kernels/native.cuh`.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use crate::translate::{Kernel, Parameter};
 
 /// The kernels of this file.
 const TEXT: &str = include_str!("../kernels/native.cuh");
-/// Threads of a block, each of which has an element.
+/// Threads of a block; each has one element.
 const BLOCK: u32 = 256;
-/// What a GPU's vector loads, and the library's best kernels, want of an address.
+/// The alignment of addresses for a GPU's vector loads, and for the library's best kernels.
 const ALIGNMENT: usize = 256;
 
 /// A view of a binary32 tensor, in elements: [batch0, batch1, rows, K].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
-    /// How many elements there are along each dimension.
+    /// The number of elements along each dimension.
     pub dims: [u32; 4],
-    /// From one element to the next along each dimension; 0 where all are the same.
+    /// The distance from one element to the next along each dimension; 0 where all are the same.
     pub strides: [u32; 4],
-    /// Where the view's first element lies in the tensor.
+    /// The offset of the view's first element in the tensor.
     pub offset: u32,
 }
 
@@ -38,20 +38,20 @@ impl View {
         last.fold(u64::from(self.offset) + 1, u64::saturating_add)
     }
 
-    /// Which of rows and K neighbours lie closer along: K, or rows.
+    /// True if neighbours along K are closer in memory than neighbouring rows.
     fn along_k(&self) -> bool {
         let [_, _, rows, k] = self.dims;
         k != 1 && (rows == 1 || self.strides[3] <= self.strides[2])
     }
 
-    /// What the view is once it is copied: samples one after the other, each with the neighbours that it had.
+    /// The layout of the view's copy: samples one after the other, each with the contiguous dimension that it had.
     fn packed(&self) -> Layout {
         let [_, _, rows, k] = self.dims;
         let along_k = self.along_k();
         Layout { along_k, leading: if along_k { k } else { rows }, sample: u64::from(rows) * u64::from(k) }
     }
 
-    /// Dimensions and strides of that copy, those that run into each other as one, which is the last.
+    /// Dimensions and strides of that copy. Dimensions that run into each other are merged into one, which is the last.
     fn merged(&self) -> ([u32; 4], [u32; 4]) {
         let order = if self.along_k() { [0, 1, 2, 3] } else { [0, 1, 3, 2] };
         let (mut dims, mut strides) = (vec![], vec![]);
@@ -78,7 +78,7 @@ impl View {
     }
 }
 
-/// The kernel that copies operands of a precision, and the one that takes binary64 results apart.
+/// A kernel of this file.
 fn kernel(name: &str, defines: &str, [input, output]: [u32; 2]) -> Kernel {
     Kernel {
         name: name.into(),
@@ -131,30 +131,31 @@ impl Launch {
     }
 }
 
-/// An operand: how cuBLAS sees it, and the copy that it needs first, if it does.
+/// An operand: its layout for cuBLAS, and the copy that it needs first, if any.
 struct NativeOperand {
     view: View,
     layout: Layout,
     copy: Option<(Launch, usize)>,
 }
 
-/// A product made ready: [batch0, batch1, M, K] by [batch0, batch1, N, K] of binary32 tensors.
+/// A prepared product: [batch0, batch1, M, K] by [batch0, batch1, N, K] of binary32 tensors.
 pub struct Product {
     blas: Arc<Blas>,
     precision: Precision,
     /// [batch, M, N, K]
     dims: [u32; 4],
     operands: [NativeOperand; 2],
-    /// Of binary64 results, and where they stand.
+    /// For binary64 results: the kernel that splits them, and their offset in scratch memory.
     parts: Option<(Launch, usize)>,
     scratch: usize,
 }
 
 impl Product {
-    /// Prepares a product in a precision. `load` makes a kernel of this file ready for the device.
+    /// Prepares a product in a precision. `load` loads a kernel of this file on the device.
     ///
     /// # Errors
-    /// If the views are none of one product or too large, the GPU lacks the precision, or memory is short; or those of `load`.
+    /// If the views are not those of one product or too large, the GPU lacks the precision, or memory is short; or the errors of
+    /// `load`.
     pub fn new<E: From<BlasError>>(
         blas: &Arc<Blas>,
         device: &Arc<Device>,
@@ -184,7 +185,7 @@ impl Product {
             let as_it_is = Layout::of(view.dims, view.strides);
             let layout = match precision {
                 Precision::Tf32 | Precision::Binary32 => as_it_is,
-                // Another format is a copy anyway.
+                // Another format is a copy in any case.
                 Precision::Bfloat16 | Precision::Binary64 => None,
             };
             if let Some(layout) = layout {
@@ -211,14 +212,14 @@ impl Product {
         Ok(Product { blas: blas.clone(), precision, dims, operands, parts, scratch })
     }
 
-    /// Bytes of scratch memory that it needs while it runs.
+    /// Bytes of scratch memory that the product needs while it runs.
     pub fn scratch(&self) -> usize {
         self.scratch
     }
 
-    /// Starts it, after everything that was launched before. `a` and `b` are the tensors that the views are of; `out` becomes
-    /// [batch, M, N] in binary32, of binary64 results [2, batch, M, N]: each nearest binary32, then each rest. Products that are
-    /// started one after the other may use the same scratch memory, since everything runs in order.
+    /// Starts the product, after everything that was launched before. `a` and `b` are the tensors of the views. `out` becomes
+    /// [batch, M, N] in binary32; for binary64 results [2, batch, M, N]: each nearest binary32, then each residue. Products that
+    /// are started one after the other may share scratch memory, since everything runs in order.
     ///
     /// # Errors
     /// If memory does not fit, or the library or the GPU fails.
@@ -262,7 +263,7 @@ mod tests {
     fn dimensions_that_run_into_each_other_are_one() {
         let merged = |dims, strides| View { dims, strides, offset: 0 }.merged();
         assert_eq!(merged([2, 3, 8, 4], [96, 32, 4, 1]), ([1, 1, 1, 192], [0, 0, 0, 1]));
-        // A transposed operand is one run too, along its rows.
+        // A transposed operand is one contiguous range too, along its rows.
         assert_eq!(merged([1, 1, 5, 8], [0, 0, 1, 5]), ([1, 1, 1, 40], [0, 0, 0, 1]));
         // Heads side by side: a head's rows are apart, samples follow each other.
         assert_eq!(merged([2, 3, 8, 4], [96, 4, 12, 1]), ([2, 3, 8, 4], [96, 4, 12, 1]));

@@ -1,8 +1,8 @@
-//! Bytes from GPU to GPU, between processes: NVIDIA's NCCL, loaded when it is first asked for. It moves bytes and does not add: its
-//! reductions of floats follow the ring, so none of them is even looked up.
+//! Bytes from GPU to GPU, between processes: NVIDIA's NCCL, loaded at the first use. NCCL moves bytes here and does not add: the
+//! order of its float reductions follows the ring, so none of these functions is even looked up.
 //!
-//! Written after NVIDIA's "NCCL User Guide", named by section where something rests on it, and `nccl.h`, whose types and numbers these
-//! are; **nothing here has run on a GPU yet**. Tests run it over `shim/nccl.cpp`.
+//! Written after NVIDIA's "NCCL User Guide", whose sections are named where the code relies on them, and after `nccl.h`, the
+//! source of the types and numbers. **Nothing here has run on a GPU yet**. Tests run it over `shim/nccl.cpp`.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -17,24 +17,24 @@ use crate::device::driver::{Address, Handle};
 use crate::device::{Device, DeviceError, Slice};
 use crate::library::{Missing, candidates, functions};
 
-/// How to get the library, for error messages.
+/// The advice in errors on how to get the library.
 const INSTALL: &str = "install NVIDIA's package libnccl2, or `pip install nvidia-nccl-cu12` and set TIEBREAK_NCCL to its \
                        libnccl.so.2 or to the folder that holds it (site-packages/nvidia/nccl/lib)";
 
 const NAMES: &[&str] = &["libnccl.so.2"];
 
-/// The oldest version that is used: 2.13.4. Up to 2.11 a group has at most 2048 operations ("Group Calls", API of 2.11.4); the guide
-/// of 2.13.4 knows no such limit, and a group here has one for each piece of a tensor.
+/// The oldest version that is used: 2.13.4. Up to 2.11 a group has at most 2048 operations ("Group Calls", API of 2.11.4). The
+/// guide of 2.13.4 names no such limit, and a group here has one operation for each piece of a tensor.
 const VERSION_MIN: c_int = 21_304;
 
-/// How often a process that waits looks at what else may have happened.
+/// The interval at which a waiting process checks for other events.
 const LOOK: Duration = Duration::from_millis(10);
-/// How often the stream is asked whether the bytes are there.
+/// The interval at which the stream is polled for the end of a transfer.
 const POLL: Duration = Duration::from_micros(50);
-/// How long the library may take to stop what it is told to stop, or to end in peace.
+/// The time that the library has to stop an operation that was aborted, or to end in peace.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// Why bytes do not come.
+/// The reasons why bytes do not arrive.
 #[derive(Debug, thiserror::Error)]
 pub enum NcclError {
     /// No file that may be the library can be loaded.
@@ -53,21 +53,21 @@ pub enum NcclError {
         /// The loader's error.
         source: libloading::Error,
     },
-    /// The library has the functions, but may not take as many transfers in a group as an exchange needs.
+    /// The library has the functions, but may not support as many transfers in a group as an exchange needs.
     #[error(
         "NCCL {version} is too old, and {} is the oldest that is used here: {INSTALL}",
         shown(VERSION_MIN)
     )]
     OldVersion {
-        /// What `ncclGetVersion` says: `2.12.7`.
+        /// The version from `ncclGetVersion`: `2.12.7`.
         version: String,
     },
-    /// A call of the library's failed, or what it began: a rank that is gone, a network that is down.
+    /// A call of the library failed, or an operation that it began: a rank is gone, or a network is down.
     #[error("NCCL's {call}: {message} (NCCL_DEBUG=WARN says more)")]
     Failed {
-        /// The function: `ncclCommInitRank`; `transfer` for what fails after the calls that began it.
+        /// The function: `ncclCommInitRank`; `transfer` for a failure after the calls that began it.
         call: &'static str,
-        /// The library's words (`ncclGetErrorString`), or ours where its thread has ended.
+        /// The library's text (`ncclGetErrorString`), or ours if its thread has ended.
         message: String,
     },
     /// The driver failed, or the GPU was lost.
@@ -83,7 +83,7 @@ fn shown(number: c_int) -> String {
 /// Bytes of a [`UniqueId`].
 pub const UNIQUE_ID_BYTES: usize = 128;
 
-/// What ranks of one communicator have in common. Whoever has it can join: it is told to ranks alone.
+/// The id that the ranks of one communicator share. Every holder of the id can join, so it is told to ranks alone.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct UniqueId(pub [u8; UNIQUE_ID_BYTES]);
@@ -113,7 +113,7 @@ functions! {
 pub struct Nccl {
     functions: Functions,
     _library: Library,
-    /// What `ncclGetVersion` says: `2.27.5`.
+    /// The version from `ncclGetVersion`: `2.27.5`.
     pub version: String,
 }
 
@@ -143,9 +143,9 @@ impl Nccl {
     fn with(functions: Functions, _library: Library) -> Result<Nccl, NcclError> {
         let mut nccl = Nccl { functions, _library, version: String::new() };
         let mut number = 0;
-        // SAFETY: a place for a number.
+        // SAFETY: the pointer is valid for writing a number.
         nccl.check("ncclGetVersion", unsafe { (nccl.functions.version)(&mut number) })?;
-        // Up to 2.8 thousands are the major version, which makes a smaller number.
+        // Up to 2.8 the thousands are the major version, which makes a smaller number.
         if number < VERSION_MIN {
             let old = if number < 10_000 {
                 format!("{}.{}.{}", number / 1000, number / 100 % 10, number % 100)
@@ -173,25 +173,25 @@ impl Nccl {
         Err(NcclError::Failed { call, message })
     }
 
-    /// Of a communicator that is to be: one process makes it, and tells the others, before any of them joins ("Creating a
+    /// The id of a new communicator: one process makes it, and tells the others, before any of them joins ("Creating a
     /// Communicator").
     ///
     /// # Errors
-    /// If the library fails: it listens on a network interface from now on.
+    /// If the library fails. On success it listens on a network interface from now on.
     pub fn unique_id(&self) -> Result<UniqueId, NcclError> {
         let mut id = UniqueId([0; UNIQUE_ID_BYTES]);
-        // SAFETY: a place for an id.
+        // SAFETY: the pointer is valid for writing an id.
         self.check("ncclGetUniqueId", unsafe { (self.functions.unique_id)(&mut id) })?;
         Ok(id)
     }
 
-    /// Whether nothing went wrong behind the caller's back.
+    /// Checks for errors that happened in the background.
     fn healthy(&self, communicator: Handle) -> Result<(), NcclError> {
         let mut status = 0;
         // SAFETY: a communicator that was made and not ended, and a place for a number.
         let asked = unsafe { (self.functions.async_error)(communicator, &mut status) };
         self.check("ncclCommGetAsyncError", asked)?;
-        // What is still being done is no error.
+        // An operation that is still running is no error.
         self.check("transfer", if status == IN_PROGRESS { 0 } else { status })
     }
 }
@@ -201,11 +201,11 @@ impl Nccl {
 pub struct Transfer<'a> {
     /// The other rank's number in the communicator, from 0.
     pub rank: u32,
-    /// The bytes to send, or the place for those that come, on this rank's GPU.
+    /// The bytes to send, or the memory for those that arrive, on this rank's GPU.
     pub at: Slice<'a>,
 }
 
-/// The same for the thread that calls the library.
+/// A transfer in the form for the thread that calls the library.
 struct Call {
     sends: bool,
     rank: c_int,
@@ -215,25 +215,25 @@ struct Call {
 
 /// One rank of a communicator, on one GPU.
 ///
-/// A thread of its own calls the library, since `ncclCommInitRank` waits for every rank, and the end of a group may wait for those that
-/// it is about ("Creating a Communicator", "Group Calls"): who waits in the library could neither hear of a rank that is gone nor give
-/// up. It polls the stream and `ncclCommGetAsyncError` in turn and aborts where something is wrong, as "Asynchronous errors and error
-/// handling" advises.
+/// A separate thread calls the library, since `ncclCommInitRank` waits for every rank, and the end of a group may wait for the
+/// peers of its operations ("Creating a Communicator", "Group Calls"). A thread that waits in the library could neither notice a
+/// rank that is gone nor give up. The thread polls the stream and `ncclCommGetAsyncError` in turn and aborts on an error, as
+/// "Asynchronous errors and error handling" advises.
 pub struct Communicator {
     device: Arc<Device>,
-    /// `None` when it is to end.
+    /// The queue of calls; `None` when the thread is to end.
     calls: Option<Sender<Vec<Call>>>,
     results: Receiver<Result<(), NcclError>>,
-    /// Set by who has waited enough.
+    /// Set by a caller that has waited enough.
     stop: Arc<AtomicBool>,
 }
 
 impl Communicator {
-    /// Waits for the other ranks: every one of `ranks` calls this with the id of one of them. `watch` is asked again and again
-    /// meanwhile: its error ends the waiting.
+    /// Joins, and waits for the other ranks: every one of `ranks` calls this with the id of one of them. `watch` is called again
+    /// and again meanwhile; its error ends the waiting.
     ///
     /// # Errors
-    /// If the library fails (also where two ranks are on one GPU), or as `watch` says.
+    /// If the library fails (also where two ranks are on one GPU), or the error of `watch`.
     pub fn join<E: From<NcclError>>(
         nccl: &Arc<Nccl>,
         device: &Arc<Device>,
@@ -264,13 +264,14 @@ impl Communicator {
         Ok(communicator)
     }
 
-    /// Sends and receives, after everything that was launched before; when it returns, the bytes are there. What is sent to a rank
-    /// arrives in the order in which it takes it ("Point-to-point communication": calls of a group about the same peer are executed
-    /// in order, and none waits for another rank's), so both name the same sizes one after another. Parts have at least a byte.
+    /// Sends and receives, after everything that was launched before; on return, all bytes have arrived. Bytes sent to a rank
+    /// arrive in the order in which that rank receives them. ("Point-to-point communication": calls of a group about the same
+    /// peer are executed in order, and none waits for another rank's.) So both ranks name the same sizes one after another. Every
+    /// part has at least one byte.
     ///
     /// # Errors
-    /// If the library or the GPU fails, or as `watch` says, which is asked as in [`Communicator::join`]. The communicator is of no use
-    /// then, and nothing can be said of what was to be received.
+    /// If the library or the GPU fails, or the error of `watch`, which is called as in [`Communicator::join`]. The communicator
+    /// is unusable then, and the contents of the receiving memory are undefined.
     pub fn exchange<E: From<NcclError>>(
         &mut self,
         send: &[Transfer],
@@ -293,8 +294,8 @@ impl Communicator {
             Err(Ended::Failed(error)) => Err(error.into()),
             Err(Ended::Stopped(error)) => {
                 self.stop.store(true, Ordering::Release);
-                // The thread has aborted when it answers. If it does not, a kernel of the library's may yet write to memory that is
-                // given back, and whoever frees some waits for it.
+                // The thread has aborted when it answers. If it does not answer, a kernel of the library may still write to
+                // memory that is given back, and freeing memory waits for that kernel.
                 if self.results.recv_timeout(ENDING).is_err() {
                     self.device.abandon();
                 }
@@ -319,7 +320,8 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // The thread ends the communicator, which other ranks may be about to do too; of one that was given up nothing is expected.
+        // The thread ends the communicator, which other ranks may be about to do too. A thread that was given up is not waited
+        // for.
         self.calls = None;
         if !self.stop.load(Ordering::Acquire) {
             let _ = self.results.recv_timeout(ENDING);
@@ -327,13 +329,13 @@ impl Drop for Communicator {
     }
 }
 
-/// Why nobody waits any more.
+/// The reasons why a wait ends.
 enum Ended<E> {
     Failed(NcclError),
     Stopped(E),
 }
 
-/// What calls the library.
+/// The thread that calls the library.
 struct Thread {
     nccl: Arc<Nccl>,
     device: Arc<Device>,
@@ -354,7 +356,7 @@ impl Thread {
     ) {
         let joined = self.join(rank, ranks, id);
         let failed = joined.is_err();
-        // Nobody may be there any more to hear it.
+        // The receiver may be gone.
         if results.send(joined).is_err() || failed {
             return self.abort();
         }
@@ -362,7 +364,7 @@ impl Thread {
             let done = self.transfer(&calls);
             let failed = done.is_err();
             if failed {
-                // First, so that whoever hears of it can free memory.
+                // The abort comes first, so that the receiver of the result can free memory.
                 self.abort();
             }
             if results.send(done).is_err() || failed {
@@ -374,15 +376,15 @@ impl Thread {
         unsafe { (self.nccl.functions.destroy)(self.communicator) };
     }
 
-    /// Each rank is of the CUDA device that is current when it joins ("ncclCommInitRank").
+    /// Each rank belongs to the CUDA device that is current when it joins ("ncclCommInitRank").
     fn join(&mut self, rank: c_int, ranks: c_int, id: UniqueId) -> Result<(), NcclError> {
         self.device.current()?;
-        // SAFETY: a place for a handle.
+        // SAFETY: the pointer is valid for writing a handle.
         let status = unsafe { (self.nccl.functions.init)(&mut self.communicator, ranks, id, rank) };
         self.nccl.check("ncclCommInitRank", status)
     }
 
-    /// Stops what may still run, once.
+    /// Stops all running operations, once.
     fn abort(&mut self) {
         let communicator = std::mem::replace(&mut self.communicator, null_mut());
         if !communicator.is_null() {
@@ -400,7 +402,7 @@ impl Thread {
         // A group that was begun is ended, whatever became of it. SAFETY: no arguments.
         let ended = self.nccl.check("ncclGroupEnd", unsafe { group_end() });
         started.and(ended)?;
-        // A group's end says only that all is on the stream ("Group Calls").
+        // A group's end says only that all operations are on the stream ("Group Calls").
         loop {
             let idle = self.device.is_idle()?;
             self.nccl.healthy(self.communicator)?;

@@ -1,5 +1,5 @@
-//! The kernels that find which results of a native product may lie near a boundary of their grid, and round them: `kernels/near.cuh`,
-//! which says what their uniform words are.
+//! The kernels that find which results of a native product may lie near a boundary of their grid, and that round them:
+//! `kernels/near.cuh`, which describes their uniform words.
 
 use crate::translate::{Kernel, Parameter};
 
@@ -22,21 +22,21 @@ fn kernel(name: &str, defines: &str, words: u32, buffers: &[(&str, bool)], barri
     }
 }
 
-/// The 2-norms of a view's rows, [`ROWS`] of them a block.
+/// The kernel for the 2-norms of a view's rows, [`ROWS`] of them a block.
 pub fn row_norms() -> Kernel {
     kernel("row_norms", "#define ROW_NORMS\n", 11, &[("input", false), ("sides", true)], true)
 }
 
-/// What [`near_ties`] writes and reads beside its uniform words, in order.
+/// The buffers of [`near_ties`] beside its uniform words, in order, with true if they are written.
 const BUFFERS: [(&str, bool); 5] =
     [("output", false), ("absmaxes_a", false), ("absmaxes_b", false), ("sides", true), ("found", true)];
 
-/// What may be near a tie, [`ELEMENTS`] results a block.
+/// The kernel that finds results which may be near a tie, [`ELEMENTS`] results a block.
 pub fn near_ties() -> Kernel {
     kernel("near_ties", "", 13, &BUFFERS, false)
 }
 
-/// The same, and every result rounded to its grid, into one more buffer.
+/// The same search, which also writes every result, rounded to its grid, into one more buffer.
 pub fn round_near_ties() -> Kernel {
     let buffers = [&BUFFERS[..], &[("rounded", true)]].concat();
     kernel("round_near_ties", "#define ROUND\n", 13, &buffers, false)

@@ -1,4 +1,4 @@
-//! NVIDIA's run-time compiler, loaded when it is first asked for: a kernel's text becomes machine code for one architecture.
+//! NVIDIA's run-time compiler, loaded at the first use: it turns a kernel's text into machine code for one architecture.
 //!
 //! Nothing here needs a GPU or a driver. The library comes with the CUDA toolkit, or alone from PyPI.
 
@@ -11,23 +11,23 @@ use libloading::Library;
 
 use crate::library::{Missing, Opened, candidates, functions};
 
-/// How to get the library, for error messages.
+/// The advice in errors on how to get the library.
 const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cuda-nvrtc-cu12` and set TIEBREAK_NVRTC to its \
                        libnvrtc.so.12 or to the folder that holds it (site-packages/nvidia/cuda_nvrtc/lib)";
 
-/// Why there is no machine code.
+/// The reasons why there is no machine code.
 #[derive(Debug, thiserror::Error)]
 pub enum NvrtcError {
     /// No file that may be the library can be loaded.
     #[error("NVIDIA's compiler NVRTC was not found ({tried}): {INSTALL}")]
     NotFound {
-        /// The files that were tried, each with what is the matter with it.
+        /// The files that were tried, each with its problem.
         tried: String,
     },
-    /// Some can be loaded, but each lacks a function, is newer than the driver, or cannot compile a line.
+    /// Some files can be loaded, but each lacks a function, is newer than the driver, or cannot compile a line.
     #[error("no NVRTC that was found here, NVIDIA's compiler, can be used ({tried}): {INSTALL}")]
     Unusable {
-        /// The files that were tried, each with what is the matter with it.
+        /// The files that were tried, each with its problem.
         tried: String,
     },
     /// A library lacks a function.
@@ -45,35 +45,35 @@ pub enum NvrtcError {
     Rejected {
         /// The kernel's name.
         kernel: String,
-        /// What it was compiled for: `sm_90a`, or any.
+        /// The architecture that the text was compiled for: `sm_90a`, or any.
         architecture: String,
         /// The first 4000 characters of the compiler's messages (`nvrtcGetProgramLog`).
         log: String,
     },
-    /// A call of the library's failed in another way, or gave what cannot be used here.
+    /// A call of the library failed in another way, or gave an unusable result.
     #[error("NVRTC {call}: {message}")]
     Failed {
         /// The function: `nvrtcCreateProgram`.
         call: &'static str,
-        /// The library's words (`nvrtcGetErrorString`), or ours about its version.
+        /// The library's text (`nvrtcGetErrorString`), or ours about its version.
         message: String,
     },
-    /// A text cannot be given to C, where a zero byte ends it.
+    /// A text cannot be passed to C, where a zero byte ends it.
     #[error("a kernel's {what} holds a zero byte")]
     ZeroByte {
-        /// Which text: the kernel's name, its text, or its options.
+        /// The text with the zero byte: the kernel's name, its text, or its options.
         what: &'static str,
     },
 }
 
-/// How every text is compiled. No contraction and no flushing: the translated text asks for each rounding by name anyway.
+/// The options for every text. Contraction and flushing are off; the translated text requests each rounding by name anyway.
 pub const OPTIONS: [&str; 6] = [
     "--std=c++17",
     "--fmad=false",
     "--ftz=false",
     "--prec-div=true",
     "--prec-sqrt=true",
-    // Every text holds the whole prelude and uses a part.
+    // Every text holds the whole prelude and uses only some of it.
     "--disable-warnings",
 ];
 
@@ -99,9 +99,9 @@ functions! {
 /// The compiler's version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// That of CUDA: 12.
+    /// The major version of CUDA: 12.
     pub major: i32,
-    /// Within it: 9.
+    /// The minor version: 9.
     pub minor: i32,
 }
 
@@ -114,7 +114,7 @@ impl fmt::Display for Version {
 /// NVRTC, loaded into this process.
 pub struct Nvrtc {
     opened: Opened,
-    /// Where it was found.
+    /// The path where the library was found.
     pub path: String,
     functions: Functions,
 }
@@ -126,22 +126,22 @@ const NAMES: &[&str] = if cfg!(windows) {
     &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"]
 };
 
-/// Files beside the library that it opens by name when it first compiles.
+/// The beginning of the names of the files that the library opens by name when it first compiles.
 const BUILTINS: &str = if cfg!(windows) { "nvrtc-builtins" } else { "libnvrtc-builtins.so" };
 
 impl Nvrtc {
     /// Finds and loads the library.
     ///
     /// # Errors
-    /// If none is there that compiles; the message says what is the matter with each, and how to get one.
+    /// If no library is there that compiles; the message names the problem of each, and how to get one.
     pub fn load() -> Result<Nvrtc, NvrtcError> {
         Nvrtc::load_for(c_int::MAX)
     }
 
-    /// Finds and loads a library whose machine code a driver takes that is for this major version of CUDA.
+    /// Finds and loads a library whose machine code is accepted by a driver for this major version of CUDA.
     ///
     /// # Errors
-    /// Those of [`Nvrtc::load`].
+    /// The errors of [`Nvrtc::load`].
     pub fn load_for(driver: i32) -> Result<Nvrtc, NvrtcError> {
         Nvrtc::among(candidates("TIEBREAK_NVRTC", NAMES), driver)
     }
@@ -149,7 +149,7 @@ impl Nvrtc {
     /// The first library of these that loads, is no newer than the driver (its major version of CUDA) and compiles a kernel.
     ///
     /// # Errors
-    /// If there is none, with what is the matter with each.
+    /// If there is none, with the problem of each.
     pub fn among(paths: Vec<PathBuf>, driver: i32) -> Result<Nvrtc, NvrtcError> {
         let (mut tried, mut found) = (Vec::new(), false);
         for path in paths {
@@ -169,7 +169,7 @@ impl Nvrtc {
         Err(if found { NvrtcError::Unusable { tried } } else { NvrtcError::NotFound { tried } })
     }
 
-    /// Compiles a line, since a library may load and then lack what it compiles with.
+    /// Compiles one line, since a library may load although it lacks the files that it compiles with.
     fn try_out(self, driver: i32) -> Result<Nvrtc, NvrtcError> {
         let version = self.version()?;
         if version.major > driver {
@@ -203,7 +203,7 @@ impl Nvrtc {
     /// If the library does not say.
     pub fn version(&self) -> Result<Version, NvrtcError> {
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: two places for two numbers.
+        // SAFETY: the pointers are valid for writing two numbers.
         self.check("nvrtcVersion", unsafe { (self.functions.version)(&mut major, &mut minor) })?;
         Ok(Version { major, minor })
     }
@@ -211,13 +211,13 @@ impl Nvrtc {
     /// Compiles a text to a cubin for an architecture such as `sm_90a`.
     ///
     /// # Errors
-    /// If the compiler rejects it, with the compiler's own words.
+    /// If the compiler rejects it, with the compiler's own messages.
     pub fn compile(&self, name: &str, source: &str, architecture: &str) -> Result<Vec<u8>, NvrtcError> {
         let program = self.compiled(name, source, Some(architecture))?;
         program.bytes("nvrtcGetCUBIN", self.functions.cubin_size, self.functions.cubin)
     }
 
-    /// A program that was compiled: to machine code of an architecture, else to PTX for the oldest one.
+    /// Compiles a program: to machine code of an architecture, else to PTX for the oldest one.
     fn compiled(
         &self,
         name: &str,
@@ -250,7 +250,7 @@ impl Nvrtc {
         Ok(program)
     }
 
-    /// The library itself, for what is not wrapped here.
+    /// The library itself, for functions that are not wrapped here.
     pub fn library(&self) -> &Library {
         &self.opened.library
     }
@@ -263,7 +263,7 @@ struct Handle<'a> {
 }
 
 impl Handle<'_> {
-    /// What a pair of functions says: first how much, then what.
+    /// The output of a pair of functions: the first gives the size, the second the bytes.
     fn bytes(
         &self,
         call: &'static str,

@@ -1,37 +1,37 @@
-//! Digitising operands: `kernels/quantise.cuh`, completed for a view. Views whose rows or columns are contiguous have kernels, which
-//! are those that products are made of; others are left to the translated `shaders/scale.wgsl` and `shaders/quantise.wgsl`.
+//! Digitising operands: `kernels/quantise.cuh`, completed for a view. There are kernels for views whose rows or columns are
+//! contiguous, which products consist of. The translated `shaders/scale.wgsl` and `shaders/quantise.wgsl` handle other views.
 //!
-//! Buffers are the shaders' in the shaders' order, and so are the bits; uniform words and blocks are these kernels' own.
+//! Buffers are the shaders', in the shaders' order, and the bits are the same; uniform words and blocks are these kernels' own.
 
 use crate::tensor_core::WARP;
 use crate::translate::{Kernel, PRELUDE, Parameter};
 
-/// Digits of an element.
+/// The text of the digits of an element.
 pub(crate) const DIGITS: &str = include_str!("../kernels/digits.cuh");
 const TEXT: &str = include_str!("../kernels/quantise.cuh");
 
-/// Threads of a block, but for the longest rows.
+/// Threads of a block, except for the longest rows.
 const THREADS: u32 = 256;
-/// Threads that share a scale group of a row.
+/// The least number of threads that share a scale group of a row.
 const TEAM_MIN: u32 = 8;
 const TEAM_MAX: u32 = 512;
 /// Places of a scale group that a thread keeps: `HELD` times four.
 const PLACES_HELD: u32 = 32;
-/// Rows of a block's tile of a column view, its places, and its scale groups along K where absmaxes are found.
+/// The rows of a block's tile of a column view, its places, and its scale groups along K in the search for absmaxes.
 const TILE_ROWS: u32 = 32;
 const TILE_PLACES: u32 = 128;
 const TILE_GROUPS: u32 = 8;
 /// CUDA's limit on blocks along the second and third dimension.
 const GROUPS_MAX: u32 = 65_535;
 
-/// A strided view [batch0, batch1, rows, K] of binary32 words, whose rows are cut in scale groups along K.
+/// A strided view [batch0, batch1, rows, K] of binary32 words, whose rows are divided into scale groups along K.
 #[derive(Clone, Copy, Debug)]
 pub struct QuantiseOperand {
-    /// How many elements there are along each dimension.
+    /// The number of elements along each dimension.
     pub dims: [u32; 4],
-    /// Words from one element to the next along each dimension; 0 where all are the same.
+    /// The distance in words from one element to the next along each dimension; 0 where all are the same.
     pub strides: [u32; 4],
-    /// The word where the view's first element lies.
+    /// The offset of the view's first element in words.
     pub offset: u32,
     /// Places of a scale group: 0 (all of K), or a multiple of 16.
     pub block: u32,
@@ -40,9 +40,9 @@ pub struct QuantiseOperand {
 /// A kernel with the uniform words and the blocks of one launch.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// What is launched. Views of other sizes may share it, since sizes are in `words`.
+    /// The kernel. Views of other sizes may share it, since sizes are in `words`.
     pub kernel: Kernel,
-    /// What its first parameter, `p`, holds in this launch.
+    /// The contents of the first parameter, `p`, in this launch.
     pub words: Vec<u32>,
     /// Blocks along each dimension.
     pub groups: [u32; 3],
@@ -79,19 +79,19 @@ impl QuantiseOperand {
         !self.is_empty() && self.strides[3] != 1 && self.strides[2] == 1
     }
 
-    /// What the kernels take of the view: dims\[1\], strides but for K's, offset.
+    /// The view's fields that the kernels need: dims\[1\], strides except K's, offset.
     fn view(&self) -> [u32; 5] {
         let [first, second, row, _] = self.strides;
         [self.dims[1], first, second, row, self.offset]
     }
 
-    /// Absmaxes and digits of rows at once: buffers are the operand, the absmaxes and the digits, of which the last two are
-    /// written. `None` where rows are not contiguous.
+    /// Computes absmaxes and digits of rows at once. Buffers are the operand, the absmaxes and the digits; the last two are
+    /// written. `None` if rows are not contiguous.
     pub fn scale_and_quantise(&self, digits: u32) -> Option<Launch> {
         self.has_rows().then(|| self.of_rows(digits, false))
     }
 
-    /// Digits by absmaxes that are given: buffers are the operand, the absmaxes and the digits. `None` where neither rows nor
+    /// Computes digits by given absmaxes. Buffers are the operand, the absmaxes and the digits. `None` if neither rows nor
     /// columns are contiguous.
     pub fn quantise(&self, digits: u32) -> Option<Launch> {
         if self.has_rows() {
@@ -110,7 +110,7 @@ impl QuantiseOperand {
             .flatten()
     }
 
-    /// Absmaxes of columns: buffers are the operand and the absmaxes. `None` where columns are not contiguous.
+    /// Computes absmaxes of columns. Buffers are the operand and the absmaxes. `None` if columns are not contiguous.
     pub fn scale(&self) -> Option<Launch> {
         let uniform = vec![self.dims[2], self.dims[3], self.step(), self.blocks(), self.strides[3]];
         let buffers = [("input", false), ("output", true)];
@@ -153,7 +153,7 @@ impl QuantiseOperand {
     }
 }
 
-/// Threads that share a scale group of so many places: as many as hold it, if there are.
+/// The number of threads that share a scale group of so many places: as many as can hold it, within bounds.
 fn team(places: u32) -> u32 {
     places.div_ceil(PLACES_HELD).clamp(TEAM_MIN, TEAM_MAX).next_power_of_two()
 }
@@ -171,7 +171,7 @@ fn kernel(name: &str, defines: &str, words: usize, buffers: &[(&str, bool)], thr
     }
 }
 
-/// Every kernel that some operand asks for.
+/// Every kernel that some operand needs.
 pub fn all() -> Vec<Kernel> {
     let of = |strides, places| QuantiseOperand { dims: [1, 1, 1, places], strides, offset: 0, block: 0 };
     let (rows, columns) = ([0, 0, 1, 1], [0, 0, 1, 2]);

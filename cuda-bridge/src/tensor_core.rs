@@ -1,9 +1,9 @@
 //! The digit product on int8 tensor cores: `kernels/product.cuh`, completed for a pair of digit counts.
 //!
-//! The kernel takes the place of the translated `shaders/product.wgsl` (on digit planes): the same buffers in the same order,
-//! the same uniform words, the same bits. Its caller changes the text, and divides rows and columns by [`Shape::tile`]. What is
-//! written by hand is the multiplication alone. The way back from exact sums to binary32 is the WGSL's own, translated from the
-//! module that the caller gives; that module also says which parameters there are.
+//! The kernel replaces the translated `shaders/product.wgsl` (on digit planes): the same buffers in the same order, the same
+//! uniform words, the same bits. The caller exchanges the text, and divides rows and columns by [`Shape::tile`]. Only the
+//! multiplication is written by hand. The way back from exact sums to binary32 is the WGSL's own, translated from the caller's
+//! module; that module also defines the parameters.
 
 use std::fmt::Write;
 
@@ -14,25 +14,25 @@ use crate::translate::{
     Functions, Kernel, Options, Parameter, ParameterKind, TranslateError, functions, translate,
 };
 
-/// The instructions of a warp, and the kernel that is made of them.
+/// The text of a warp's instructions, which the kernel uses.
 pub(crate) const WARP: &str = include_str!("../kernels/warp.cuh");
-/// From exact sums to binary32.
+/// The text that converts exact sums to binary32.
 pub(crate) const SCALE_BACK: &str = include_str!("../kernels/scale_back.cuh");
-/// Products of fragments from memory.
+/// The text of products of fragments from memory.
 pub(crate) const FRAGMENTS: &str = include_str!("../kernels/fragments.cuh");
 const PRODUCT: &str = include_str!("../kernels/product.cuh");
 
 /// Functions of the WGSL that the kernel calls: `wgsl_NAME` in its text.
 const CALLED: [&str; 4] = ["finish", "u128_add", "digits_exponent", "digits_marked"];
 
-/// The most shared memory that a block has without being asked for at its launch.
+/// The most shared memory that a block has without a request at its launch.
 const SHARED_MAX: u32 = 48 << 10;
 
-/// Blocks of K of this length and more are left to the translated kernel: the word that takes what the highest sum leaves has
-/// room for K a few times as long, and nobody has longer rows.
+/// The translated kernel handles blocks of K of at least this length. The word for carries out of the highest sum has room for K a
+/// few times as long, and nobody has longer rows.
 const PLACES_MAX: u32 = 1 << 25;
 
-/// Why there is no kernel for a module.
+/// The reasons why there is no kernel for a module.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProductError {
     /// The module lacks a function of the way back to binary32, or has something that is not translated.
@@ -41,47 +41,47 @@ pub enum ProductError {
     /// The entry point's buffers are not those of `shaders/product.wgsl`.
     #[error("the module is no completion of product.wgsl: {reason}")]
     NotAProduct {
-        /// The buffers that it has, in words.
+        /// The buffers of the module, in words.
         reason: String,
     },
     /// A digit count has no kernel.
     #[error("{digits_a} and {digits_b} digits: there are 1 to 4")]
     Digits {
-        /// Of the left operand, as it was asked for.
+        /// The requested digits of the left operand.
         digits_a: u32,
-        /// Of the right operand, as it was asked for.
+        /// The requested digits of the right operand.
         digits_b: u32,
     },
 }
 
-/// What a completion depends on.
+/// The parameters of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// Digits of an element of the left operand, 1..=4.
     pub digits_a: u32,
     /// Digits of an element of the right operand, 1..=4.
     pub digits_b: u32,
-    /// Whether exact sums may need more than 64 bits.
+    /// True if exact sums may need more than 64 bits.
     pub wide: bool,
-    /// Whether sums of digit products may overflow 32 bits, so that they are carried on the way.
+    /// True if sums of digit products may overflow 32 bits, so that they are carried on the way.
     pub long: bool,
-    /// A quarter of the tile by half of the warps: for outputs that do not give every SM a large tile.
+    /// True for a quarter of the tile by half of the warps: for outputs that do not give every SM a large tile.
     pub small: bool,
 }
 
-/// How a block computes its tile.
+/// The division of a block's tile.
 struct Tile {
     /// Warps along rows and columns of the block.
     warps: [u32; 2],
-    /// Fragments of 16 rows and of 8 columns of a warp.
+    /// Fragments of 16 rows and of 8 columns, for each warp.
     fragments: [u32; 2],
 }
 
 impl Shape {
-    /// The completion for blocks of `k` places; none where K is too long for it.
+    /// The completion for blocks of `k` places; `None` if K is too long for it.
     pub fn new(digits_a: u32, digits_b: u32, k: u32) -> Option<Shape> {
         let bits = 8 * (digits_a + digits_b) - 4;
-        // Pairs of digits that have the same weight.
+        // The number of pairs of digits with the same weight.
         let pairs = u64::from(digits_a.min(digits_b));
         let wide = u128::from(k) << bits >= 1 << 63;
         let long = u64::from(k) * pairs * (1 << 14) >= 1 << 31;
@@ -93,7 +93,7 @@ impl Shape {
         let pairs = (1..=4).flat_map(|digits_a| (1..=4).map(move |digits_b| (digits_a, digits_b)));
         pairs
             .flat_map(|(digits_a, digits_b)| {
-                // Both conditions hold from some K on, so the powers of two and what is just below them meet every case.
+                // Both conditions hold from some K on, so the powers of two and the numbers just below them cover every case.
                 let mut found: Vec<Shape> = Vec::new();
                 for k in (0..25).flat_map(|i| [1 << i, (2 << i) - 1]) {
                     let shape = Shape::new(digits_a, digits_b, k);
@@ -104,9 +104,10 @@ impl Shape {
             .flat_map(|shape| [shape, Shape { small: true, ..shape }])
     }
 
-    /// The same with large or small tiles, whichever takes less time for `products` outputs of this many rows and columns on a
-    /// GPU of so many SMs, going by rounds of blocks alone. An SM takes one large tile at a time or two small ones, which together
-    /// are half of its work. Small tiles read twice the bytes for it, so they have to win by a fifth.
+    /// The same completion with large or small tiles: those that take less time on a GPU of so many SMs, counting only rounds of
+    /// blocks. The work is `products` outputs of this many rows and columns. An SM runs one large tile at a time, or two small
+    /// ones, which together are half of the work. Small tiles read twice the bytes for the same work, so they have to win by a
+    /// fifth.
     pub fn for_output(self, rows: u32, columns: u32, products: u32, processors: u32) -> Shape {
         let rounds = |shape: Shape, at_once: u32| {
             let [tile_rows, tile_columns] = shape.tile();
@@ -125,16 +126,17 @@ impl Shape {
         [warps[0] * fragments[0] * 16, warps[1] * fragments[1] * 8]
     }
 
-    /// A thread has 255 registers at most, of which the warp's sums, SUMS for each output, may take some 190: the fragments in
-    /// use, addresses and counters need the rest. Within that, a warp's part is as square as may be, and the block longer along the
-    /// operand with fewer digits, since that costs fewer bytes a step. Eight warps of 255 registers are an SM's whole file, so a
-    /// block has an SM to itself; of the small ones, with four, an SM takes two or three.
+    /// The division of a tile. A thread has 255 registers at most. The warp's sums, SUMS for each output, may take some 190 of
+    /// them: fragments in use, addresses and counters need the others. Within that limit, a warp's part is as square as possible,
+    /// and the block is longer along the operand with fewer digits, since that costs fewer bytes a step. Eight warps of 255
+    /// registers fill an SM's whole file, so a block has an SM to itself; of small blocks, with four warps, an SM runs two or
+    /// three.
     fn division(self) -> Tile {
         let planes = self.digits_a + self.digits_b - 1 + u32::from(self.long);
         let fragments = match planes {
             1 => [4, 8],
             2 | 3 => [4, 4],
-            // B's fragments stay for a whole step, so with more digits of B the part is longer along A.
+            // B's fragments stay for a whole step, so with more digits of B the warp's part is longer along A.
             6 if self.digits_b > self.digits_a => [4, 2],
             4..=6 => [2, 4],
             _ => [2, 2],
@@ -147,18 +149,19 @@ impl Shape {
         Tile { warps, fragments }
     }
 
-    /// Stages of the pipeline: as many as shared memory holds, of which the last is in use; beyond four nothing is left to hide.
+    /// The stages of the pipeline: as many as shared memory holds, including the one in use. More than four would hide no further
+    /// latency.
     fn stages(self) -> u32 {
         let [rows, columns] = self.tile();
         (SHARED_MAX / (32 * (self.digits_a * rows + self.digits_b * columns))).clamp(2, 4)
     }
 }
 
-/// The kernel for a module that is `shaders/product.wgsl` completed (for digit planes, and for any digit counts: only functions
-/// that do not depend on them are taken from it), whose entry point is `main`.
+/// The kernel for a module whose entry point is `main` and which is `shaders/product.wgsl` completed. The completion may be for
+/// digit planes and for any digit counts: only functions that do not depend on them are taken from it.
 ///
 /// # Errors
-/// If the module is something else, or the digit counts are out of range.
+/// If the module is another one, or the digit counts are out of range.
 pub fn product(
     module: &Module,
     info: &ModuleInfo,
@@ -202,7 +205,7 @@ pub fn product(
     Ok(Kernel { name, source, parameters, block, barriers: true, dynamic_shared: 0 })
 }
 
-/// Whether a module's entry point takes what `kernels/product.cuh` takes.
+/// Checks that a module's entry point has the parameters of `kernels/product.cuh`.
 fn check(parameters: &[Parameter]) -> Result<(), ProductError> {
     let words = ParameterKind::Elements { stride: 4 };
     let expected = [

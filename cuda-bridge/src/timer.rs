@@ -1,4 +1,4 @@
-//! How long each launch takes: an event of the driver's before it and one behind it.
+//! Measures the time of each launch, with an event of the driver before it and one behind it.
 
 use std::collections::VecDeque;
 use std::ptr::null_mut;
@@ -11,13 +11,14 @@ use crate::device::{Device, DeviceError};
 /// A launch that was timed.
 #[derive(Clone, Debug)]
 pub struct Timed {
-    /// What it was for, as its caller announced it; the kernel's name if nobody did.
+    /// The purpose, as the caller announced it; the kernel's name if nobody did.
     pub name: String,
     /// The kernel's name.
     pub kernel: String,
     /// Blocks along each dimension.
     pub groups: [u32; 3],
-    /// From the end of what was launched before to its own. Events resolve half a microsecond, and an empty kernel takes a few.
+    /// The time from the end of everything launched before to the end of this launch. Events resolve half a microsecond, and an
+    /// empty kernel takes a few.
     pub seconds: f64,
 }
 
@@ -54,18 +55,18 @@ impl Timer {
     /// A timer for launches on this device, before the first of them.
     ///
     /// # Errors
-    /// If the driver lacks what this takes.
+    /// If the driver lacks the functions for it.
     pub fn new(device: &Arc<Device>) -> Result<Timer, DeviceError> {
         calls(device)?;
         Ok(Timer { device: device.clone(), state: Mutex::default() })
     }
 
-    /// Says what the next launches are for, in order.
+    /// Announces the purposes of the next launches, in order.
     pub fn announce(&self, names: &mut dyn Iterator<Item = String>) {
         self.lock().names.extend(names);
     }
 
-    /// Leaves out a name: what it is for is no launch of ours.
+    /// Drops a name, whose purpose is no launch of ours.
     pub fn skip(&self) {
         self.lock().names.pop_front();
     }
@@ -90,7 +91,7 @@ impl Timer {
         Ok(())
     }
 
-    /// Waits for what was launched, and gives it with its times since this was asked last.
+    /// Waits for the launches since the last call, and returns them with their times.
     ///
     /// # Errors
     /// If a launch failed, or the GPU was lost.
@@ -100,7 +101,7 @@ impl Timer {
         let launched = std::mem::take(&mut *self.lock()).launched;
         let measure = |(timed, before, after): (Timed, Event, Event)| {
             let mut milliseconds = 0f32;
-            // SAFETY: a place for a number, and two events that were recorded on this device.
+            // SAFETY: the pointer is valid for writing a number, and two events that were recorded on this device.
             let status = unsafe { (times.elapsed)(&mut milliseconds, before.handle, after.handle) };
             self.device.check("cuEventElapsedTime", status)?;
             Ok(Timed { seconds: f64::from(milliseconds) / 1e3, ..timed })
@@ -110,7 +111,7 @@ impl Timer {
 
     fn recorded(&self, calls: &CopyCalls) -> Result<Event, DeviceError> {
         let mut handle = null_mut();
-        // SAFETY: a place for a handle; zero asks for an event that takes the time.
+        // SAFETY: the pointer is valid for writing a handle; zero asks for an event that takes the time.
         self.device.check("cuEventCreate", unsafe { (calls.create_event)(&mut handle, 0) })?;
         let event = Event { device: self.device.clone(), handle };
         // SAFETY: an event of this device; null is the stream of all launches.
@@ -124,10 +125,10 @@ impl Timer {
 }
 
 impl Device {
-    /// Tells a profiler that watches this process to look from here on, or no more.
+    /// Tells a profiler that watches this process to start recording, or to stop.
     ///
     /// # Errors
-    /// If the driver lacks what this takes.
+    /// If the driver lacks the functions for it.
     pub fn profile(self: &Arc<Device>, on: bool) -> Result<(), DeviceError> {
         let (_, times) = calls(self)?;
         self.current()?;

@@ -1,5 +1,5 @@
-//! Rows between two products, and products that digitise columns on their way: NVRTC compiles the kernels of GPT-2's attention, forward and
-//! backward, without spills. Their bits are the business of `tests/adapters/cuda.rs` of the root package, which runs them over the host's stand-in
+//! Rows between two products, and products that digitise columns on their way: NVRTC compiles the kernels of GPT-2's attention,
+//! forward and backward, without spills. `tests/adapters/cuda.rs` of the root package checks their bits over the host's stand-in
 //! for a driver.
 
 mod common;
@@ -8,12 +8,12 @@ use cuda_bridge::columns::Columns;
 use cuda_bridge::quantise::QuantiseOperand;
 use cuda_bridge::translate::Options;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
-use tiebreak::engine::gpu::attention_kernels;
-use tiebreak::program::models::{Gelu, Gpt, Model};
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::products::ProductTable;
-use tiebreak::program::step::{Program, StepSpec};
-use tiebreak::shaders::compose_text;
+use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::step::{Program, StepSpec};
+use tiebreak_gpu::attention_kernels;
+use tiebreak_shaders::compose_text;
 
 /// Bytes of shared memory that a block may ask for with compute capability 8.0, 8.9 and 9.0 (CUDA C++ Programming Guide, "Technical
 /// Specifications per Compute Capability").
@@ -43,7 +43,8 @@ fn gpt_2(dropout: f32, products: ProductTable) -> Program {
     })
 }
 
-/// What attention adds and compares is the processor's own, in the loops that are written by hand as in the translated maps.
+/// Attention adds and compares with the processor's own instructions, in the loops that are written by hand as in the translated
+/// maps.
 #[test]
 fn attention_calls_no_software_arithmetic() {
     let kernels = attention_kernels(&gpt_2(0.1, ProductTable::preset()).micro, 227 << 10);
@@ -64,7 +65,7 @@ fn gpt_2s_attention_compiles_to_machine_code() {
         for &(architecture, shared) in &ARCHITECTURES[if i == 0 { 0 } else { 2 }..] {
             let mut kernels = attention_kernels(&program.micro, shared);
             assert_eq!(kernels.len(), 4, "forward and backward of two layers");
-            // Layers differ in numbers that launches give.
+            // Layers differ in numbers that launches pass.
             kernels.dedup_by(|a, b| a.source == b.source);
             assert_eq!(kernels.len(), 2);
             for kernel in &kernels {

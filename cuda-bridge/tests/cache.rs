@@ -1,4 +1,4 @@
-//! The cache of machine code: it gives what was made, notices what was damaged, and never stands in the way.
+//! The cache of machine code: it returns the stored code, notices damage, and never stands in the way.
 
 use std::convert::Infallible;
 use std::fs;
@@ -23,7 +23,7 @@ fn key(text: &str) -> Key {
     Key::new(text, version(12, 9), "sm_90a", &["--fmad=false"])
 }
 
-/// What the cache gives, and whether it had to be made.
+/// The cache's answer, with true if the code had to be made.
 fn get(cache: &Cache, key: Key, made: &[u8]) -> (Vec<u8>, bool) {
     let Ok((cubin, origin)) = cache.get(key, || Ok::<_, Infallible>(made.to_vec()));
     (cubin, !matches!(origin, Origin::Disk))
@@ -87,7 +87,7 @@ fn a_damaged_file_is_made_anew() {
         assert_eq!(get(&cache, key("a"), b"anew"), (b"anew".to_vec(), true), "{} bytes", bytes.len());
         assert_eq!(get(&cache, key("a"), b"never"), (b"anew".to_vec(), false));
     }
-    // A whole file under another's name.
+    // A whole file under another key's name.
     get(&cache, key("b"), b"of b");
     let other = files(&folder).into_iter().find(|file| file != path).unwrap();
     fs::copy(&other, path).unwrap();
@@ -103,7 +103,7 @@ fn it_stays_within_bounds() {
         let file = fs::File::options().append(true).open(name).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
     };
-    // Four of 240 bytes and their heads do not fit; what was used last is kept.
+    // Four files of 240 bytes and their heads do not fit; those used last are kept.
     let mut names = Vec::new();
     for (i, text) in ["a", "b", "c"].into_iter().enumerate() {
         let before = if i == 0 { Vec::new() } else { files(&folder) };
@@ -124,7 +124,7 @@ fn it_stays_within_bounds() {
     assert!(!names[1].exists());
     assert!(folder.join("notes.txt").exists() && folder.join("fresh.begun").exists());
     assert!(!folder.join("left.begun").exists());
-    // What was made just now stays, whatever its size.
+    // A file that was just stored stays, whatever its size.
     assert!(get(&cache, key("large"), &[1; 5000]).1);
     assert!(!get(&cache, key("large"), b"").1);
     assert_eq!(files(&folder).iter().filter(|file| file.extension().unwrap() == "cubin").count(), 1);

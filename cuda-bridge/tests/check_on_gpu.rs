@@ -1,4 +1,5 @@
-//! The script for a machine with a GPU, rehearsed without one: programs that fail, hang, are missing or are ended in the middle, and tools that are not there.
+//! Rehearses the script for a machine with a GPU, without one: programs that fail, hang, are missing or are killed in the middle,
+//! and missing tools.
 
 #![cfg(unix)]
 

@@ -240,7 +240,7 @@ fn main(@builtin(local_invocation_index) index: u32) {{
     output[index] = index;
 }}"
     );
-    // naga proves such control flow not uniform, so it is asked not to look.
+    // naga rejects such control flow as not uniform, so its check is switched off.
     let module = naga::front::wgsl::parse_str(&text).unwrap();
     let flags = naga::valid::ValidationFlags::all() & !naga::valid::ValidationFlags::CONTROL_FLOW_UNIFORMITY;
     let info =

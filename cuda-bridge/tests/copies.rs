@@ -1,6 +1,6 @@
-//! Copies that return at once: what they bring is what was there after the launches before them, whatever is launched later, and what is
-//! written takes its place among launches. Over the stand-in for the driver, where copies run as late as they may and mistakes show,
-//! in processes of its own; and on a GPU if there is one.
+//! Copies that return at once: they bring the contents after the launches before them, whatever is launched later, and writes are
+//! ordered among launches. The tests run over the stand-in for the driver, in processes of its own: there copies run as late as
+//! they may, so that mistakes show. The tests also run on a GPU if there is one.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn words(first: u32) -> Vec<u8> {
     bytes((0..COUNT).map(|i| first + 5 * i))
 }
 
-/// What so many launches, one after the other, make of `words(first)`.
+/// The bytes that so many launches, one after the other, make from `words(first)`.
 fn expected(first: u32, launches: u32) -> Vec<u8> {
     bytes((0..COUNT).map(|i| (0..launches).fold(first + 5 * i, |x, _| x.wrapping_mul(3).wrapping_add(i))))
 }
@@ -53,28 +53,28 @@ fn copies_and_launches(device: &Arc<Device>, nvrtc: &Nvrtc) {
     let [first, second, third] = [0; 3].map(|_| device.allocate(size).unwrap());
     let mut waiting = Vec::new();
     for round in 0..20 {
-        // What the host has written may be given away at once.
+        // The host's buffer may be freed at once after a write.
         let mut given = words(round);
         assert!(copies.write(&first, &given).unwrap());
         given.fill(0);
         launch(&kernel, &first, &second);
-        // Two parts, of which one is written by the second launch, the other by the first.
+        // Two parts: the second launch writes one of them, the first launch the other.
         launch(&kernel, &second, &third);
         let parts = [third.slice(0, size), second.slice(8, 400), first.slice(0, 0)];
         let copying = copies.begin(&parts).unwrap().expect("there is room");
-        // The next one is on its way while the copy is.
+        // The next write begins while the copy is under way.
         assert!(copies.write(&first, &words(1000 + round)).unwrap());
         let mut have = Vec::new();
         copying.end(&mut |bytes| have.extend_from_slice(bytes)).unwrap();
         assert!(have == [&expected(round, 2)[..], &expected(round, 1)[8..408]].concat(), "round {round}");
-        // Once it is known to be there, nothing needs to be waited for.
+        // After the copy has ended, no further wait is needed.
         assert!(
             copies
                 .read(third.slice(0, 40), &mut |bytes| assert!(*bytes == expected(round, 2)[..40]))
                 .unwrap()
         );
         assert!(first.read(size).unwrap() == words(1000 + round));
-        // Several at once, of memory that stays as it is.
+        // Several copies at once, of memory that does not change.
         let kept = device.upload(&words(round)).unwrap();
         let copying = copies.begin(&[kept.whole()]).unwrap().expect("there is room");
         waiting.push((copying, kept));
@@ -83,17 +83,17 @@ fn copies_and_launches(device: &Arc<Device>, nvrtc: &Nvrtc) {
         copying.end(&mut |bytes| assert!(bytes == words(round))).unwrap();
         drop(kept);
     }
-    // What is too large waits.
+    // A copy that is too large waits.
     let large = device.allocate(BYTES_MAX + 4).unwrap();
     assert!(copies.begin(&[large.whole()]).unwrap().is_none());
     assert!(!copies.read(large.whole(), &mut |_| panic!("nothing is shown")).unwrap());
     assert!(!copies.write(&large, &vec![0; BYTES_MAX + 1]).unwrap());
     assert!(copies.write(&large, &[]).unwrap());
     let copying = copies.begin(&[large.slice(4, BYTES_MAX)]).unwrap().expect("this is not too large");
-    // Whoever drops it waits.
+    // Dropping a copy waits for it.
     drop(copying);
     drop(large);
-    // More than may be on its way, each from a place of its own until it is there.
+    // More copies than may be under way, each from memory of its own until it has ended.
     let memories: Vec<Memory> = (0..6).map(|_| device.allocate(BYTES_MAX).unwrap()).collect();
     for (i, memory) in (0u8..).zip(&memories) {
         assert!(copies.write(memory, &vec![i; BYTES_MAX]).unwrap());
@@ -116,7 +116,7 @@ fn child_right() {
     copies_and_launches(&Device::open(0).unwrap(), &Nvrtc::load().unwrap());
 }
 
-/// The stand-in has no streams: neither have we.
+/// The stand-in without streams: then there are no such copies.
 #[test]
 #[ignore = "a process of its own, which the last test starts"]
 fn child_without() {
@@ -130,7 +130,7 @@ fn child_wrong() {
     let (device, nvrtc) = (Device::open(0).unwrap(), Nvrtc::load().unwrap());
     let (kernel, copies) = (load(&device, &nvrtc), Copies::new(&device).unwrap().unwrap());
     let [first, second] = [1, 2].map(|first| device.upload(&words(first)).unwrap());
-    // Read before anybody knows that the launch has ended.
+    // A read before anybody knows that the launch has ended.
     launch(&kernel, &first, &second);
     copies.read(second.whole(), &mut |bytes| assert!(bytes != expected(1, 1))).unwrap();
     device.finish().unwrap();
@@ -141,12 +141,12 @@ fn child_wrong() {
     copies.read(first.whole(), &mut |bytes| assert!(bytes == words(1))).unwrap();
     second.write(&words(8)).unwrap();
     late.end(&mut |bytes| assert!(bytes == words(8), "the copy was waited for")).unwrap();
-    // Written while a copy is under way.
+    // A write while a copy is under way.
     let copying = copies.begin(&[second.whole()]).unwrap().unwrap();
     launch(&kernel, &first, &second);
     second.write(&words(9)).unwrap();
     copying.end(&mut |bytes| assert!(bytes == words(9))).unwrap();
-    // Freed while a copy is under way.
+    // Memory is freed while a copy is under way.
     let copying = copies.begin(&[second.whole()]).unwrap().unwrap();
     drop(second);
     let lost = copying.end(&mut |_| panic!("the GPU was lost")).unwrap_err();
@@ -163,7 +163,7 @@ fn copies_run_as_late_as_they_may() {
             return common::not_checked(&format!("copies over the stand-in for a driver: {error}"));
         }
     };
-    // Kernels run, graphs made and launched, attention, columns, copies to the host and to the GPU.
+    // The counts are: kernels run, graphs made and launched, attention, columns, copies to the host and to the GPU.
     for (name, copies, counts) in [
         ("child_right", "1", "40 0 0 0 0 81 46"),
         ("child_without", "0", "0 0 0 0 0 0 0"),

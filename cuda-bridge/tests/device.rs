@@ -1,13 +1,13 @@
-//! The GPU, where there is one: the arithmetic library against the scalar reference. Where there is no driver or no NVRTC, the
-//! test says so, and checks that the error says what is missing.
+//! The GPU, if there is one: the arithmetic library against the scalar reference. If there is no driver or no NVRTC, the test
+//! says so, and checks that the error names what is missing.
 
 mod common;
 
 use cuda_bridge::device::{Device, DeviceError};
 use cuda_bridge::nvrtc::Nvrtc;
 use cuda_bridge::translate::Options;
-use tiebreak::arith::{elementary, float};
-use tiebreak::shaders::compose_text;
+use tiebreak_contract::arith::{elementary, float};
+use tiebreak_shaders::compose_text;
 
 #[test]
 fn a_gpu_computes_the_bits_or_is_not_there() {
@@ -16,7 +16,7 @@ fn a_gpu_computes_the_bits_or_is_not_there() {
         Err(error) => {
             let text = error.to_string();
             let missing = matches!(error, DeviceError::NoDriver(_) | DeviceError::NoDevice { .. });
-            // cuInit's own error where a driver is installed and no GPU is.
+            // The driver is installed without a GPU: cuInit's own error.
             assert!(missing || text.contains("cuInit"), "{text}");
             assert!(text.contains("driver") || text.contains("cuInit"), "{text}");
             assert!(std::env::var_os("TIEBREAK_REQUIRE_GPU").is_none(), "{text}");

@@ -1,5 +1,5 @@
-//! Every function of one number as its WGSL says, translated and run on the host, against the scalar reference: over a sample of inputs,
-//! or over all of them (docs/ELEMENTARY.md). The instructions are those of `expr`, the operators those of the catalogue.
+//! Every function of one number in its WGSL form, translated and run on the host, against the scalar reference: over a sample of
+//! inputs, or over all of them (docs/ELEMENTARY.md). The instructions are those of `expr`, the operators those of the catalogue.
 
 mod common;
 #[path = "../../tests/common/every_input.rs"]
@@ -12,24 +12,24 @@ use std::sync::{Arc, Mutex};
 use cuda_bridge::host::{Buffer, Checks, HostKernel};
 use cuda_bridge::translate::{Functions, Kernel, Options, Parameter, functions};
 use every_input::{compare, give};
-use tiebreak::arith::rounding_grid::GridRule;
-use tiebreak::arith::{DType, float};
-use tiebreak::engine::gpu::{Shader, Variant, shader};
-use tiebreak::program::builder::Builder;
-use tiebreak::program::catalogue::{Attributes, OPERATORS};
-use tiebreak::program::expr::{Body, Instr, UNARY};
-use tiebreak::program::graph::{Graph, Primitive, TensorId};
-use tiebreak::program::logged::round_body;
-use tiebreak::program::products::ProductTable;
-use tiebreak::shaders::compose_text;
+use tiebreak_contract::arith::rounding_grid::GridRule;
+use tiebreak_contract::arith::{DType, float};
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::catalogue::{Attributes, OPERATORS};
+use tiebreak_contract::program::expr::{Body, Instr, UNARY};
+use tiebreak_contract::program::graph::{Graph, Primitive, TensorId};
+use tiebreak_contract::program::logged::round_body;
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_gpu::{Shader, Variant, shader};
+use tiebreak_shaders::compose_text;
 
 const TEXT: Options = Options { native: false };
 const NATIVE: Options = Options { native: true };
 
-/// A graph over so many elements; its last output is looked at.
+/// Builds a graph over so many elements; the test compares its last output.
 type Build<'a> = &'a (dyn Fn(u32) -> Graph + Sync);
 
-/// A body's graph; its further inputs are there as well.
+/// A body's graph, with inputs for all the body's arguments.
 fn of_body(body: &Body, len: u32) -> Graph {
     let mut b = Builder::new(ProductTable::preset());
     let inputs: Vec<_> = (0..body.inputs()).map(|_| b.input("x", DType::F32, &[len])).collect();
@@ -38,7 +38,7 @@ fn of_body(body: &Body, len: u32) -> Graph {
     b.finish()
 }
 
-/// Whether each element depends on the same element of each input alone.
+/// True if each element depends only on the same element of each input.
 fn is_elementwise(graph: &Graph, len: u32) -> bool {
     graph.nodes.iter().all(|node| match &node.primitive {
         Primitive::Map { body, inputs, .. } => {
@@ -66,9 +66,9 @@ fn scalar(graph: &Graph, words: &[u32]) -> u32 {
     values[graph.outputs.last().unwrap().tensor.0 as usize]
 }
 
-/// Holds the shaders of a graph to a function. The graph's first input takes every word, the others always the same ones.
+/// Compares the shaders of a graph with a function. The graph's first input takes every word, the others always the same ones.
 fn check(name: &str, options: Options, build: Build, others: &[u32], want: impl Fn(u32) -> u32 + Sync) {
-    // Threads would make the same ones.
+    // Threads would compile the same kernels again.
     let kernels = Mutex::new(HashMap::<String, Arc<HostKernel>>::new());
     let kernel = |text: String| {
         let mut kernels = kernels.lock().unwrap();
@@ -103,7 +103,7 @@ fn check(name: &str, options: Options, build: Build, others: &[u32], want: impl 
     compare(&format!("{name}, {}", if options.native { "CUDA" } else { "WGSL" }), have, want);
 }
 
-/// The instructions on one number, exp, log, tanh and erf among them: as WGSL, and with what CUDA has of its own.
+/// The instructions on one number, exp, log, tanh and erf among them: as WGSL, and with CUDA's own instructions.
 #[test]
 fn instructions() {
     for (name, write) in UNARY {
@@ -122,7 +122,7 @@ fn instructions() {
 fn operators() {
     let mut checked = Vec::new();
     for operator in OPERATORS.iter().filter(|o| o.inputs.len() == 1 && o.inputs[0].shape == "*") {
-        // Instructions are checked as such.
+        // Another test checks the instructions.
         if UNARY.iter().any(|(name, _)| *name == operator.name) {
             continue;
         }
@@ -160,7 +160,7 @@ fn rounding_grids() {
         let body = round_body(rule, k);
         let others = &absmaxes[..body.inputs() - 1];
         let name = format!("grid of {bits} bits, floor {floor}");
-        // Products give one NaN; what the body makes of others counts as well.
+        // Products give one NaN; the body's result for other NaNs counts as well.
         let want = |x| match x != float::NAN && float::is_nan(x) {
             true => body.eval(&[&[x], others].concat(), [0; 4]),
             false => grid.round(x),
@@ -169,7 +169,7 @@ fn rounding_grids() {
     }
 }
 
-/// The keys by which maxima compare, there and back.
+/// The keys by which maxima compare, in both directions.
 #[test]
 fn order_keys() {
     for (name, want) in
@@ -195,7 +195,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{ output[id.x] = {name}(i
     }
 }
 
-/// How many inputs binary64 does not decide on CUDA, so that WGSL's text does: a few in a million.
+/// The number of inputs that binary64 does not decide on CUDA, so that WGSL's text does: a few in a million.
 #[test]
 fn undecided_in_binary64() {
     for name in ["exp", "log", "tanh", "erf"] {

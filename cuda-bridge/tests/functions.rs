@@ -6,7 +6,7 @@ use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::translate::{
     Functions, Kernel, Options, Parameter, ParameterKind, TranslateError, functions, native_functions,
 };
-use tiebreak::shaders::compose_text;
+use tiebreak_shaders::compose_text;
 
 const TEXT: &str = "
     struct Pair { low: u32, high: u32 }
@@ -66,8 +66,8 @@ fn what_cannot_be_called_by_hand_is_refused() {
     assert!(error.contains("unused") && error.contains("Sin"), "{error}");
 }
 
-/// Whoever calls a function of the arithmetic library, a kernel by hand or another function, gets the processor's own, and no text of
-/// the software's is left.
+/// Every caller of a function of the arithmetic library, a kernel by hand or another function, gets the processor's own, and no
+/// text of the software's is left.
 #[test]
 fn roots_are_the_processors_too() {
     let text = "//!include shared/float.wgsl\nfn twice(x: u32) -> u32 { return f_add(x, x); }";

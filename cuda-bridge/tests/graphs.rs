@@ -1,5 +1,6 @@
-//! Launches that come back as graphs: what was launched before is launched as one, with whatever the buffers hold by then, and nothing
-//! else is. Over the stand-in for the driver, which counts, in a process of its own; and on a GPU if there is one.
+//! Repeated launches as graphs: a sequence that was launched before is launched as one graph, with the buffers' present contents,
+//! and no other sequence is. The tests run over the stand-in for the driver, which counts, in a process of its own, and on a GPU
+//! if there is one.
 
 mod common;
 
@@ -34,7 +35,7 @@ fn words(first: u32) -> Vec<u8> {
     (0..COUNT).flat_map(|i| (first + 5 * i).to_le_bytes()).collect()
 }
 
-/// What the launches of `factors` make of `first`, one after the other.
+/// The bytes that the launches of `factors` make from `first`, one after the other.
 fn expected(first: u32, factors: &[u32]) -> Vec<u8> {
     let of = |i: u32| factors.iter().fold(first + 5 * i, |x, factor| x.wrapping_mul(*factor).wrapping_add(i));
     (0..COUNT).flat_map(|i| of(i).to_le_bytes()).collect()
@@ -54,12 +55,12 @@ fn sequences(device: &Arc<Device>, nvrtc: &Nvrtc) {
         assert!(memory[last].read(4 * COUNT as usize).unwrap() == expected(first, factors), "{factors:?}");
     };
     let groups = COUNT.div_ceil(64);
-    // The same launches, of contents that change: plainly, as a new graph, as that graph.
+    // The same launches on contents that change: plainly, as a new graph, as that graph.
     let both = [call(&three, groups, 0, 1), call(&seven, groups, 1, 2)];
     run(1, &both, 2, &[3, 7]);
     run(1000, &both, 2, &[3, 7]);
     run(77, &both, 2, &[3, 7]);
-    // Another order, other memory, one more: each is new, and none is taken for the one before.
+    // Another order, other memory, one launch more: each sequence is new, and none is taken for the one before.
     let swapped = [call(&seven, groups, 0, 1), call(&three, groups, 1, 2)];
     run(5, &swapped, 2, &[7, 3]);
     let elsewhere = [call(&three, groups, 0, 1), call(&seven, groups, 1, 3)];
@@ -67,7 +68,7 @@ fn sequences(device: &Arc<Device>, nvrtc: &Nvrtc) {
     let longer = [both.as_slice(), &[call(&three, groups, 2, 3)]].concat();
     run(7, &longer, 3, &[3, 7, 3]);
     run(8, &longer, 3, &[3, 7, 3]);
-    // Fewer blocks of the same: what they leave out is as it was.
+    // Fewer blocks of the same kernels: the words that they leave out stay.
     run(9, &both, 2, &[3, 7]);
     let fewer = [call(&three, groups, 0, 1), call(&seven, 1, 1, 2)];
     memory[0].write(&words(10)).unwrap();
@@ -107,7 +108,8 @@ fn sequences_that_come_back_are_graphs() {
             return common::not_checked(&format!("graphs over the stand-in for a driver: {error}"));
         }
     };
-    // Kernels run, graphs made, graphs launched, none of them about attention, and no copies beside them: two sequences came back, one of them three times. Without graphs the same kernels run.
+    // The counts are: kernels run, graphs made, graphs launched, four counts about attention and copies, which are zero. Two
+    // sequences came back, one of them three times. Without graphs the same kernels run.
     for (graphs, counts) in [("1", "24 2 4 0 0 0 0"), ("0", "24 0 0 0 0 0 0")] {
         let file = folder.join(format!("counts-{}-{graphs}", std::process::id()));
         let mut child = Command::new(std::env::current_exe().unwrap());

@@ -1,12 +1,12 @@
-//! The u32 arithmetic library, translated and run on the host: golden vectors made by scripts in another language, and
-//! the scalar reference on random, extreme and subnormal inputs. Equal bits; translated as it is and with native floats.
+//! The u32 arithmetic library, translated and run on the host, unchanged and with native floats. The library's bits equal golden
+//! vectors made by scripts in another language, and the scalar reference on random, extreme and subnormal inputs.
 
 mod common;
 
 use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::translate::{Options, native_functions};
-use tiebreak::arith::{digits, elementary, float, philox, tree};
-use tiebreak::shaders::compose_text;
+use tiebreak_contract::arith::{digits, elementary, float, philox, tree};
+use tiebreak_shaders::compose_text;
 
 const OPTIONS: [Options; 2] = [Options { native: false }, Options { native: true }];
 
@@ -45,7 +45,7 @@ fn random(i: u32, stream: u32) -> u32 {
     philox::philox4x32_10([stream, 97], [i, 0, 0, 0])[0]
 }
 
-/// Any bits, exponents near one another, subnormals, specials.
+/// Random bits, exponents near one another, subnormals, specials.
 fn pattern(i: u32, stream: u32) -> u32 {
     let r = random(i, stream);
     match i % 8 {
@@ -158,7 +158,7 @@ fn elementary_functions_in_every_binade() {
 #[test]
 fn golden_random_words() {
     let expressions = ["0u", "1u", "2u", "3u"].map(|word| {
-        // Key and counter from three words; the rows below spread them.
+        // Key and counter come from three words; the rows below spread them.
         format!("philox_word(vec2<u32>(x, y), vec4<u32>(z, x ^ y, y + z, x * 3u), {word})")
     });
     let expressions: Vec<&str> = expressions.iter().map(String::as_str).collect();
@@ -220,7 +220,7 @@ fn main() {
 fn quantised_elements() {
     let rows: Vec<[u32; 3]> = (0..1 << 16)
         .map(|i| {
-            // An element and an absmax that is at least its own, now and then a marked one.
+            // An element and an absmax that is at least the element's own, now and then a marked one.
             let (a, b) = (pattern(i, 6) & 0x7fff_ffff, pattern(i, 7) & 0x7fff_ffff);
             [a.min(b) | (random(i, 8) & 0x8000_0000), a.max(b), 0]
         })
@@ -251,7 +251,7 @@ fn sums_scaled_back() {
     }
 }
 
-/// Golden products by the whole chain of kernels' arithmetic: absmaxes, q's, digit products, one rounding.
+/// Golden products through all of the kernels' arithmetic: absmaxes, q's, digit products, one rounding.
 #[test]
 fn golden_products() {
     let text = compose_text(
@@ -307,7 +307,7 @@ fn main() {
     assert!(checked > 250);
 }
 
-/// A native that stood for nothing would make the tests above compare a thing with itself.
+/// A native that replaced nothing would make the tests above compare a function with itself.
 #[test]
 fn natives_replace_what_they_name() {
     for name in native_functions() {

@@ -1,5 +1,5 @@
-//! How many instructions NVIDIA's compiler makes of the kernels that exp, log, tanh and erf are most of: with their binary64, and with the
-//! text of the shaders alone, as on GPUs whose binary64 is slow.
+//! The number of instructions that NVIDIA's compiler makes of kernels whose work is mostly exp, log, tanh and erf. The kernels
+//! use binary64, or only the text of the shaders, as on GPUs whose binary64 is slow.
 
 mod common;
 
@@ -7,10 +7,10 @@ use std::path::Path;
 
 use cuda_bridge::nvrtc::Nvrtc;
 use cuda_bridge::translate::{Kernel, Options};
-use tiebreak::engine::gpu::{TextLimits, texts};
-use tiebreak::program::builder::Builder;
-use tiebreak::program::catalogue::{Attributes, OPERATORS};
-use tiebreak::program::products::ProductTable;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::catalogue::{Attributes, OPERATORS};
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_gpu::{TextLimits, texts};
 
 /// The shaders of an operator, or of its gradient too, whose text calls an elementary function.
 fn shaders(operator: &str, shapes: &[Vec<u32>], gradient: bool) -> Vec<String> {
@@ -21,8 +21,8 @@ fn shaders(operator: &str, shapes: &[Vec<u32>], gradient: bool) -> Vec<String> {
     texts(&b.finish(), TextLimits::All).into_iter().map(|(_, text)| text).filter(|text| calls(text)).collect()
 }
 
-/// The machine instructions of a kernel's cubin: from compute capability 7.0 on each has 16 bytes. Those of the sections `.text.*`, by ELF's
-/// table of sections (System V ABI, "Sections").
+/// The number of machine instructions in a kernel's cubin: from compute capability 7.0 on each has 16 bytes. The instructions are
+/// in the sections `.text.*` of ELF's table of sections (System V ABI, "Sections").
 fn instructions(cubin: &[u8]) -> usize {
     let word = |at: usize, bytes: usize| {
         cubin[at..at + bytes].iter().rev().fold(0usize, |all, byte| all << 8 | usize::from(*byte))
@@ -34,7 +34,7 @@ fn instructions(cubin: &[u8]) -> usize {
     texts.map(|at| word(at + 0x20, 8)).sum::<usize>() / 16
 }
 
-/// The instructions of a kernel as it is, of its way when binary64 decides, and of the shader's text.
+/// The numbers of instructions: of a kernel as it is, of the path where binary64 decides, and of the shader's text.
 fn counted(nvrtc: &Nvrtc, name: &str, kernel: &Kernel) -> [usize; 3] {
     let ours = |line: &str| line.contains("return y.sure ? y.word :");
     let lines = kernel.source.lines();
@@ -44,7 +44,7 @@ fn counted(nvrtc: &Nvrtc, name: &str, kernel: &Kernel) -> [usize; 3] {
     let all = [("whole", kernel.source.clone()), ("decided", decided.join("\n")), ("text", elsewhere)];
     all.map(|(kind, source)| {
         let cubin = nvrtc.compile(&kernel.name, &source, "sm_90a").unwrap_or_else(|error| panic!("{error}"));
-        // For nvdisasm.
+        // The file is for nvdisasm.
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{kind}.cubin"));
         std::fs::write(path, &cubin).unwrap();
         instructions(&cubin)
@@ -56,7 +56,7 @@ fn elementary_functions_take_few_instructions() {
     let Some(nvrtc) = common::nvrtc() else { return };
     let vector = [vec![1 << 20]];
     let rows = [vec![64, 1024], vec![64], vec![1]];
-    // Operator, inputs, gradient, and the most instructions on the way that nearly all inputs take.
+    // Operator, inputs, gradient, and the most instructions on the path that nearly all inputs take.
     let cases: [(&str, &[Vec<u32>], bool, usize); 7] = [
         ("exp", &vector, false, 128),
         ("log", &vector, false, 256),

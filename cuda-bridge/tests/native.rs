@@ -1,16 +1,16 @@
-//! The kernels about a library's products, by the host's compiler: every element of a view, every kind of binary32 as an operand,
-//! and binary64 results in two parts. NVRTC compiles them for the architectures that have them.
+//! The kernels around a library's products, by the host's compiler: every element of a view, every kind of binary32 as an
+//! operand, and binary64 results in two parts. NVRTC compiles them for the architectures that have them.
 
 mod common;
 
 use cuda_bridge::cublas::Precision;
 use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::native::{pack, parts};
-use tiebreak::program::logged::bf16_body;
+use tiebreak_contract::program::logged::bf16_body;
 
 const CHECKS: Checks = Checks { undefined: true };
 
-/// Operands that conversions could get wrong: all kinds of binary32, halfway cases of bfloat16, a few of everything.
+/// Operands that conversions could get wrong: all kinds of binary32, halfway cases of bfloat16, and mixed patterns.
 fn operands() -> Vec<u32> {
     let special =
         [0, 1, 0x8000_0000, 0x007f_ffff, 0x0080_0000, 0x7f7f_ffff, 0x7f80_0000, 0xff80_0000, 0x7fc0_0000];
@@ -23,10 +23,10 @@ fn operands_are_copied_in_their_format() {
     for precision in [Precision::Bfloat16, Precision::Binary32, Precision::Binary64] {
         let mut input = operands();
         if precision == Precision::Binary64 {
-            // Which NaN a conversion gives is up to the processor.
+            // The NaN that a conversion gives depends on the processor.
             input.retain(|&x| !f32::from_bits(x).is_nan());
         }
-        // A view of [7, 4, 5, 11] with gaps and an offset, rows contiguous, and one that is a single run.
+        // A view of [7, 4, 5, 11] with gaps and an offset, contiguous rows, and a view that is one contiguous range.
         let (dims, strides, offset) = ([7u32, 4, 5, 11], [400u32, 11, 70, 1], 3);
         for (dims, strides, offset) in [(dims, strides, offset), ([1, 1, 1, 2901], [0, 0, 0, 1], 5)] {
             let count: u32 = dims.iter().product();

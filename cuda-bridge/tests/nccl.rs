@@ -1,5 +1,6 @@
-//! Bytes from GPU to GPU by NCCL: over the stand-in for it, in processes of their own, whose ranks are threads on devices of their own; and
-//! on the GPUs of this machine, if it has NCCL. Every fault ends, says what it is, and leaves memory that can be freed.
+//! Bytes from GPU to GPU by NCCL. The tests run over the stand-in for it, in processes of their own, whose ranks are threads on
+//! devices of their own. They also run on this machine's GPUs, if it has NCCL. Every fault ends, has an error, and leaves memory
+//! that can be freed.
 
 mod common;
 
@@ -11,11 +12,11 @@ use std::time::{Duration, Instant};
 use cuda_bridge::device::{Device, Memory, devices};
 use cuda_bridge::nccl::{Communicator, Nccl, NcclError, Transfer, UniqueId};
 
-/// Why a rank of a test stops.
+/// The reasons why a rank of a test stops.
 #[derive(Debug)]
 enum Trouble {
     Nccl(NcclError),
-    /// It has waited enough.
+    /// The rank has waited enough.
     Late,
 }
 
@@ -34,13 +35,13 @@ impl std::fmt::Display for Trouble {
     }
 }
 
-/// What ranks wait at most.
+/// The longest time that ranks wait.
 fn patient(seconds: u64) -> impl FnMut() -> Result<(), Trouble> {
     let begin = Instant::now();
     move || if begin.elapsed() > Duration::from_secs(seconds) { Err(Trouble::Late) } else { Ok(()) }
 }
 
-/// A rank: its number, how many there are, and its GPU.
+/// A rank: its number, the number of ranks, and its GPU.
 struct Rank {
     number: u32,
     ranks: u32,
@@ -53,7 +54,7 @@ impl Rank {
     }
 }
 
-/// How many bytes a rank sends another as the n-th part of a round: from one to more than a socket takes at once.
+/// The number of bytes that a rank sends another as the n-th part of a round: from one to more than a socket takes at once.
 fn size(round: u32, from: u32, to: u32, part: u32) -> usize {
     match part {
         0 => 1 + (7 * round + 3 * from + to) as usize,
@@ -62,7 +63,7 @@ fn size(round: u32, from: u32, to: u32, part: u32) -> usize {
     }
 }
 
-/// And which.
+/// The bytes of that part.
 fn bytes(round: u32, from: u32, to: u32, part: u32) -> Vec<u8> {
     let key =
         [round, from, to, part].iter().fold(1u32, |key, n| key.wrapping_mul(1_000_003).wrapping_add(*n));
@@ -71,7 +72,7 @@ fn bytes(round: u32, from: u32, to: u32, part: u32) -> Vec<u8> {
         .collect()
 }
 
-/// Where the parts of the ranks lie, which have the sizes that `sizes` gives.
+/// The memory of the ranks' parts, which have the sizes that `sizes` gives.
 fn transfers<'m, S: Fn(u32) -> usize>(
     places: &[(u32, u32, usize)],
     memory: &'m Memory,
@@ -81,7 +82,7 @@ fn transfers<'m, S: Fn(u32) -> usize>(
     places.iter().map(place).collect()
 }
 
-/// Three parts from everyone to everyone, in parts of one memory each way, with bytes between them that stay.
+/// Three parts from every rank to every rank, in ranges of one memory each way, with bytes between them that stay.
 fn everyone_to_everyone(
     rank: &Rank,
     communicator: &mut Communicator,
@@ -128,7 +129,7 @@ fn everyone_to_everyone(
     Ok(())
 }
 
-/// Runs ranks as threads, each on the device that `on` gives it; what each of them says.
+/// Runs ranks as threads, each on the device that `on` gives it; returns each rank's result.
 fn over(
     nccl: &Arc<Nccl>,
     ranks: u32,
@@ -145,7 +146,7 @@ fn over(
     })
 }
 
-/// Rounds among as many ranks, and one that nobody has anything for.
+/// Rounds among as many ranks, and one round without data.
 fn rounds(nccl: &Arc<Nccl>, ranks: u32, seconds: u64) -> Vec<Result<(), Trouble>> {
     over(
         nccl,
@@ -159,7 +160,7 @@ fn rounds(nccl: &Arc<Nccl>, ranks: u32, seconds: u64) -> Vec<Result<(), Trouble>
     )
 }
 
-/// The GPUs of this machine, and its NCCL: with one GPU only that the library loads and takes a rank that is alone.
+/// This machine's GPUs and its NCCL. With one GPU, the test only shows that the library loads and accepts a rank that is alone.
 #[test]
 fn on_gpus_if_there_are_any() {
     let here = devices().map_or(0, |devices| devices.len() as u32);
@@ -185,7 +186,7 @@ fn on_gpus_if_there_are_any() {
     println!("NCCL {} with {here} GPUs: {what}", nccl.version);
 }
 
-/// A process over the stand-in: what CASE says, and what every rank says of it.
+/// A process over the stand-in: runs CASE, and prints every rank's result.
 #[test]
 #[ignore = "a process of its own, which the next test starts"]
 fn child() {
@@ -218,7 +219,7 @@ fn child() {
         ),
         _ => {
             let said = rounds(&nccl, 3, 2);
-            // Whoever gave up gave its memory back, or nothing of that device is waited for any more.
+            // A rank that gave up returned its memory, or no further call waits for that device.
             for index in 0..3 {
                 let device = Device::open(index).unwrap();
                 assert_eq!(device.upload(b"bytes").unwrap().read(5).unwrap(), b"bytes");
@@ -248,7 +249,7 @@ fn bytes_arrive_and_faults_are_told_apart() {
     let remote = "NCCL's transfer: remote process exited or there was a network error";
     let nowhere = ("TIEBREAK_NCCL", "/nowhere/libnccl.so.2");
     let fault = |what| ("TIEBREAK_SHIM_NCCL", what);
-    // A case, what the environment says, and what ranks say.
+    // A case, its environment variable, and the ranks' outputs.
     let cases: [(&str, (&str, &str), &[&str]); 13] = [
         ("rounds", fault(""), &["rank 0: done", "rank 1: done", "rank 9: done"]),
         ("sizes", fault(""), &["rank 1: NCCL's transfer: a rank sends 7 bytes where 8 are to be received"]),

@@ -1,18 +1,18 @@
-//! The search for near ties on the device, by the host's compiler: norms of any view, the decisions of random and adversarial results,
-//! equal to the host's own, and their values on the grid, equal to what the contract's rounding gives. NVRTC compiles it for the
-//! architectures that run it.
+//! The search for near ties on the device, by the host's compiler: norms of any view equal the host's own, and so do the
+//! decisions of random and adversarial results. The rounded values equal those of the contract's rounding. NVRTC compiles the
+//! search for the architectures that run it.
 
 mod common;
 
 use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::near::{ELEMENTS, ROWS, near_ties, round_near_ties, row_norms};
-use tiebreak::arith::rounding_grid::GridRule;
-use tiebreak::observers::near_ties::Search as _;
-use tiebreak::observers::norms;
-use tiebreak::program::graph::{TensorId, View};
-use tiebreak::program::logged::round_body;
-use tiebreak::rounding::near_tie::{NearTie, Product, Side, Tolerance};
-use tiebreak::rounding::search::NearTieCandidate;
+use tiebreak_contract::arith::rounding_grid::GridRule;
+use tiebreak_contract::program::graph::{TensorId, View};
+use tiebreak_contract::program::logged::round_body;
+use tiebreak_record::rounding::near_tie::{NearTie, Product, Side, Tolerance};
+use tiebreak_record::rounding::search::NearTieCandidate;
+use tiebreak_run::observers::near_ties::Search as _;
+use tiebreak_run::observers::norms;
 
 const CHECKS: Checks = Checks { undefined: true };
 
@@ -50,7 +50,7 @@ fn norms_are_the_hosts() {
     }
 }
 
-/// What the kernel finds in a product's results with this much room: how much, and what there was room for.
+/// The kernel's findings in a product's results with this much room: their number, and those that fitted.
 fn search(product: &Product, results: &[u32], places: u32) -> (u32, Vec<NearTieCandidate>) {
     let [batch, m, n, k] = product.dims.map(|dim| dim as u32);
     let elements = batch * m * n;
@@ -99,7 +99,7 @@ fn search(product: &Product, results: &[u32], places: u32) -> (u32, Vec<NearTieC
             assert!(!rounds || after[6] == on_grid, "{:?}: other values on {place}", product.rule);
             let count = after[4][0];
             let found = candidates(count, &after[5]);
-            // A GPU finds the same in an order of its own, and as many where it has no room for all.
+            // A GPU finds the same in an order of its own, and the same number where it has no room for all.
             let (first, same) = seen.get_or_insert_with(|| (count, found.clone()));
             assert_eq!(count, *first, "on {place}");
             assert!(count > places || found == *same, "other candidates on {place}");
@@ -107,13 +107,13 @@ fn search(product: &Product, results: &[u32], places: u32) -> (u32, Vec<NearTieC
         seen.expect("it ran somewhere")
     });
     let [searched, rounded] = both;
-    // With less room than there are, which ones a GPU keeps is anybody's guess.
+    // With too little room, the findings that a GPU keeps are unspecified.
     let same = searched.0 > places || searched.1 == rounded.1;
     assert!(searched.0 == rounded.0 && same, "the search that rounds finds something else");
     searched
 }
 
-/// What the contract's rounding makes of a product's results.
+/// The results of a product after the contract's rounding.
 fn rounded(product: &Product, results: &[u32]) -> Vec<u32> {
     let [batch, m, n, k] = product.dims;
     let (rule, body) = (product.rule, round_body(product.rule, k as u32));
@@ -130,7 +130,7 @@ fn rounded(product: &Product, results: &[u32]) -> Vec<u32> {
     (0..batch * m * n).map(value).collect()
 }
 
-fn facts(ties: &[NearTie]) -> Vec<(usize, u64, i64, u64, Option<tiebreak::rounding::Decision>)> {
+fn facts(ties: &[NearTie]) -> Vec<(usize, u64, i64, u64, Option<tiebreak_record::rounding::Decision>)> {
     let fact = |tie: &NearTie| {
         let decision = tie.decision(tie.rounded);
         (tie.place, tie.value.to_bits(), tie.rounded, tie.tolerance.to_bits(), decision)
@@ -163,7 +163,7 @@ fn decisions_are_the_hosts() {
             let value_part = if steps == 0.0 { relative } else { 0.0 };
             let tolerance = Tolerance { norms, value: value_part, steps };
             let product = Product { dims, rule, a: &a, b: &b, tolerance };
-            // Every third result any number, every third near a value of its grid, every third near a boundary, by a tolerance or so.
+            // A third of the results is random, a third is near a value of its grid, a third near a boundary (by about a tolerance).
             let result = |i: usize| -> f64 {
                 let any = f64::from(f32::from_bits(value(i as u32, 40)));
                 let extreme = f64::from(f32::from_bits(common::word(i as u32) & 0xbfff_ffff));
@@ -193,11 +193,11 @@ fn decisions_are_the_hosts() {
             assert_eq!(facts(&have), facts(&expected), "{rule:?} {tolerance:?}");
             seen += expected.len();
 
-            // Without room for all of them the count says so, and nothing behind the room is written.
+            // Without room for all findings the count still tells their number, and nothing is written behind the room.
             let (short, found) = search(&product, &words, 5);
             assert_eq!((short, found.len()), (count, 5.min(count as usize)));
 
-            // What is not finite is found, and refused as the host does. Zeros have no sign on a grid.
+            // A value that is not finite is found, and refused as the host does. Zeros have no sign on a grid.
             words[1] = 0x8000_0000;
             words[elements / 2] = 0x7f80_0000;
             words[elements / 2 + 1] = 0xffff_ffff;

@@ -1,5 +1,5 @@
-//! How NVIDIA's compiler is found: of several the first that compiles, with the files that it opens by name alone. Libraries that
-//! play NVRTC stand for broken ones; where NVRTC itself is, it has to compile without help of the loader's path.
+//! The search for NVIDIA's compiler: the first of several that compiles is taken, with the files that it opens by name alone.
+//! Libraries that play NVRTC stand for broken ones. An installed NVRTC has to compile without help of the loader's path.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::process::Command;
 use cuda_bridge::nvrtc::{Nvrtc, NvrtcError};
 use cuda_bridge::translate::Options;
 
-/// Plays NVRTC. What it compiles with it opens by name, as NVRTC 13.0 does: NEEDS.
+/// A library that plays NVRTC. The library opens its companion NEEDS by name, as NVRTC 13.0 does.
 const TEXT: &str = r#"
 #include <dlfcn.h>
 #include <string.h>
@@ -29,7 +29,7 @@ int nvrtcGetCUBINSize(void* program, size_t* bytes) { *bytes = 0; return 0; }
 int nvrtcGetCUBIN(void* program, char* to) { return 0; }
 "#;
 
-/// Compiles a text to a library, or says that nobody can; CI requires it.
+/// Compiles a text to a library, or reports that there is no compiler; CI requires one.
 fn library(text: &str, options: &[&str], to: &Path) -> bool {
     let source = to.with_extension("c");
     fs::write(&source, text).unwrap();
@@ -47,7 +47,7 @@ fn library(text: &str, options: &[&str], to: &Path) -> bool {
     true
 }
 
-/// A library in a folder of its own that needs one that is nowhere else.
+/// A library in a folder of its own, which needs a companion that is nowhere else.
 fn playing(folder: &Path, needs: &str) -> Option<PathBuf> {
     fs::create_dir_all(folder).unwrap();
     let path = folder.join("libnvrtc.so.13");
@@ -66,7 +66,7 @@ fn the_first_that_compiles_is_taken() {
     let text = at("text");
     fs::write(&text, "no library").unwrap();
 
-    // What it opens by name is opened before, from its folder.
+    // A companion that the library opens by name is opened before, from the library's folder.
     let all = vec![nowhere.clone(), text.clone(), broken.clone(), whole.clone()];
     let taken = Nvrtc::among(all, i32::MAX).unwrap();
     assert_eq!(Path::new(&taken.path), whole);
@@ -76,7 +76,7 @@ fn the_first_that_compiles_is_taken() {
         let paths = paths.iter().map(|path| path.to_path_buf()).collect();
         Nvrtc::among(paths, driver).err().unwrap()
     };
-    // Each with what is the matter with it.
+    // Each library with its problem.
     let error = failed(&[&nowhere, &broken], i32::MAX);
     assert!(matches!(error, NvrtcError::Unusable { .. }), "{error}");
     let said = error.to_string();
@@ -95,7 +95,7 @@ fn child() {
     println!("took {}", Nvrtc::load().unwrap_or_else(|error| panic!("{error}")).path);
 }
 
-/// The variable names files and folders, as PATH does, and nothing else is looked at.
+/// The variable names files and folders, as PATH does, and no other path is tried.
 #[test]
 fn the_environment_lists_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -119,7 +119,7 @@ fn the_environment_lists_them() {
     );
 }
 
-/// NVRTC as a wheel brings it: the loader's path does not name its folder.
+/// NVRTC from a wheel: the loader's path does not name its folder.
 #[test]
 fn a_wheels_compiler_compiles() {
     let Some(nvrtc) = common::nvrtc() else { return };

@@ -1,11 +1,11 @@
-//! Every operator, built-in function and conversion that the translation accepts, against Rust's own, on corner cases and
-//! random words; undefined behaviour in the C++ traps.
+//! Every operator, built-in function and conversion that the translation accepts, against Rust's own, on corner cases and random
+//! words; undefined behaviour in the C++ traps.
 
 mod common;
 
 use common::{run, word};
 
-/// WGSL of `a`, `b`, `c` (words of the input), and what it must be.
+/// WGSL of `a`, `b`, `c` (words of the input), with the expected result.
 type Case = (&'static str, fn(u32, u32, u32) -> u32);
 
 /// One kernel computes all cases for each of 4096 rows of words.
@@ -80,7 +80,7 @@ fn unsigned_integers() {
     );
 }
 
-/// The part of a word, from WGSL's definition with 64-bit numbers.
+/// The bit field of a word, from WGSL's definition with 64-bit numbers.
 fn part(offset: u32, count: u32) -> (u32, u32) {
     let offset = offset.min(32);
     (offset, count.min(32 - offset))
@@ -214,7 +214,7 @@ fn p(x: f32) -> u32 { return select(bitcast<u32>(x), 0x7fc00000u, x != x); }",
             ("p(f(a) * f(b))", |a, b, _| pattern(f(a) * f(b))),
             ("p(f(a) / f(b))", |a, b, _| pattern(f(a) / f(b))),
             ("p(f(a) * f(b) + f(c))", |a, b, c| pattern(f(a) * f(b) + f(c))),
-            // Two roundings, not one: of numbers near 1, where it shows.
+            // Two roundings, not one, of numbers near 1, where the difference shows.
             ("p(near(a) * near(b) + near(c))", |a, b, c| pattern(near(a) * near(b) + near(c))),
             ("p(near(a) - near(b) * near(c))", |a, b, c| pattern(near(a) - near(b) * near(c))),
             ("p(fma(near(a), near(b), near(c)))", |a, b, c| pattern(near(a).mul_add(near(b), near(c)))),
@@ -284,7 +284,7 @@ fn vectors_and_booleans() {
             ("bitcast<u32>(dot(vec3<i32>(i, j, k), vec3<i32>(k, 2, j)))", |a, b, c| {
                 a.wrapping_mul(c).wrapping_add(b.wrapping_mul(2)).wrapping_add(c.wrapping_mul(b))
             }),
-            // Components at computed places, in bounds and not.
+            // Components at computed places, in bounds and out of bounds.
             ("vec4<u32>(a, b, c, 4u)[a & 3u]", |a, b, c| [a, b, c, 4][(a & 3) as usize]),
             ("vec4<u32>(a, b, c, 4u)[a]", |a, b, c| [a, b, c, 4][a.min(3) as usize]),
         ],

@@ -5,29 +5,29 @@ mod common;
 
 use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::quantise::{Launch, QuantiseOperand, all};
-use tiebreak::arith::digits;
+use tiebreak_contract::arith::digits;
 
 const CHECKS: Checks = Checks { undefined: true };
 
-/// What a row is made of.
+/// The number of kinds of rows.
 const KINDS: u32 = 9;
 
-/// An element of row `row`: rows are of each kind by turns.
+/// An element of row `row`: rows take the kinds by turns.
 fn element(row: u32, place: u32) -> u32 {
     let r = common::word(row.wrapping_mul(7919).wrapping_add(place));
     let s = common::word(place ^ row << 16 ^ 0x0055_5000);
     let about = |field: u32, spread: u32| (r & 0x807f_ffff) | (field - s % spread) << 23;
     match row % KINDS {
-        // Of about one size, from which some are far away; the same near both ends of the range.
+        // Numbers of about one size, some of them far away; the same near both ends of the range.
         0 => about(127, 8),
         1 => about(130, 100),
         2 => about(254, 60),
         3 => about(60, 60),
-        // Subnormal numbers, zeros of either sign, and a group of subnormal and least numbers only.
+        // Subnormal numbers, zeros of either sign, and a group of only subnormal and least numbers.
         4 => r & 0x807f_ffff,
         5 => (s & 1) << 31,
         6 => (r & 0x8000_0003) | u32::from(s.is_multiple_of(3)) << 31,
-        // Halves of units, which go to the even neighbour, and the bound of q.
+        // Halves of units, which round to the even neighbour, and the bound of q.
         7 => ((s % 511) as f32 * 0.5 - 127.5).to_bits() | u32::from(s.is_multiple_of(7)) << 31,
         // Some infinities and NaNs: only the groups that hold one are marked.
         _ if s.is_multiple_of(97) => [0x7f80_0000, 0xff80_0000, 0x7fc0_0000, 0xffff_ffff][(r % 4) as usize],
@@ -42,7 +42,7 @@ struct Case {
 }
 
 impl Case {
-    /// Elements of the operand's own in their places, and NaNs in all others.
+    /// Puts the operand's elements in their places, and NaNs in all others.
     fn new(dims: [u32; 4], strides: [u32; 4], offset: u32, block: u32) -> Case {
         let operand = QuantiseOperand { dims, strides, offset, block };
         let mut case = Case { operand, words: Vec::new() };
@@ -160,7 +160,7 @@ fn rows() {
             Case::rows_of(19, k, 0, gap, offset).check();
         }
     }
-    // A row for each team, of which the longest cannot hold its own.
+    // A row for each team; the longest row does not fit its team.
     for k in [511u32, 768, 1024, 1025, 2047, 3072, 5000, 8192, 16_384, 16_385, 16_400, 20_003] {
         Case::rows_of(KINDS, k, 0, k % 3, 0).check();
     }
@@ -202,7 +202,7 @@ fn batches() {
     }
 }
 
-/// What no kernel is for is left to the shaders.
+/// The shaders handle views that no kernel supports.
 #[test]
 fn other_views_have_no_kernel() {
     let of = |dims, strides, block| QuantiseOperand { dims, strides, offset: 0, block };
@@ -222,7 +222,7 @@ fn every_kernel_compiles_to_machine_code() {
     // The absmaxes of columns; for each number of digits seven teams twice, and columns.
     assert_eq!(kernels.len(), 1 + 4 * (2 * 7 + 1));
     for kernel in &kernels {
-        // For the others two digits stand for all.
+        // For the other architectures two digits stand for all.
         let others = if kernel.name.contains("_2") || kernel.name == "scale_columns" { 2 } else { 0 };
         for architecture in ["sm_90a", "sm_80", "sm_89"].iter().take(1 + others) {
             let usage = common::ptxas::usage(&nvrtc, kernel, architecture);

@@ -1,4 +1,4 @@
-//! What the translation does not accept is an error that names the construct, the function and the entry point.
+//! Every construct that the translation refuses gives an error that names the construct, the function and the entry point.
 
 mod common;
 
@@ -122,7 +122,7 @@ fn entry_points_have_limits() {
     assert!(matches!(error, TranslateError::TooLarge { amount: 80000, .. }), "{error}");
 }
 
-/// What no entry point reaches is not looked at.
+/// Code that no entry point reaches is not examined.
 #[test]
 fn only_what_is_reached_counts() {
     let text = "fn unused(x: f32) -> f32 { return sin(x); }

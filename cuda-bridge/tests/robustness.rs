@@ -1,4 +1,4 @@
-//! Any valid module gives a kernel or an error, never a panic; what is accepted is C++.
+//! Any valid module gives a kernel or an error, never a panic; an accepted module gives valid C++.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use cuda_bridge::host::{Checks, HostKernel};
 use cuda_bridge::translate::{Kernel, Options, TranslateError, translate};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
-use tiebreak::arith::philox::philox4x32_10;
+use tiebreak_contract::arith::philox::philox4x32_10;
 
 /// The translations of every entry point of a text, if it is valid WGSL.
 fn attempt(text: &str) -> Option<Vec<Result<Kernel, TranslateError>>> {
@@ -24,7 +24,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("host-kernels")
 }
 
-/// What validates and uses most of the language, accepted and not.
+/// Texts that validate and use most of the language, accepted and refused.
 const TEXTS: [&str; 14] = [
     "struct R { old: u32 } @group(0) @binding(0) var<storage, read_write> a: array<atomic<u32>, 4>;
      @compute @workgroup_size(1) fn main() { let r = atomicCompareExchangeWeak(&a[1], 1u, 2u); if (r.exchanged) { atomicMax(&a[0], 3u); } }",
@@ -81,7 +81,7 @@ fn everything_valid_has_an_answer() {
     assert_eq!(answers, "nnnnnnynnyynnyyn");
 }
 
-/// Our shaders with words of the language exchanged at random: most are not valid, and thousands are.
+/// Our shaders with words of the language exchanged at random: most are not valid, but thousands are.
 #[test]
 fn shaders_with_exchanged_words() {
     const SHADERS: [&str; 11] = [
@@ -110,7 +110,7 @@ fn shaders_with_exchanged_words() {
     let (mut valid, mut accepted) = (0, 0);
     for i in 0..3000 {
         let random = |n: u32| philox4x32_10([i, n], [3, 1, 4, 1])[0] as usize;
-        let shader = tiebreak::shaders::source(SHADERS[random(0) % SHADERS.len()]).unwrap();
+        let shader = tiebreak_shaders::source(SHADERS[random(0) % SHADERS.len()]).unwrap();
         let mut text = shader.to_string();
         for exchange in 0..1 + random(1) % 3 {
             let n = 10 * exchange as u32;
@@ -128,7 +128,7 @@ fn shaders_with_exchanged_words() {
             valid += 1;
             for kernel in results.into_iter().flatten() {
                 accepted += 1;
-                // Compiling takes long, so a few are compiled.
+                // Compiling takes long, so only a few are compiled.
                 if accepted % 50 == 0 {
                     HostKernel::compile(&kernel, &folder(), Checks::default())
                         .unwrap_or_else(|e| panic!("{e}\n{text}"));

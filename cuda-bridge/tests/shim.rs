@@ -1,11 +1,11 @@
-//! The host's stand-ins for what a warp does together and for copies behind a thread's back: they find what hardware may hide.
+//! The host's stand-ins for a warp's common operations and for asynchronous copies: they find mistakes that hardware may hide.
 
 mod common;
 
 use cuda_bridge::host::{Buffer, Checks, HostError};
 use cuda_bridge::translate::{Kernel, PRELUDE, Parameter, ParameterKind};
 
-/// Runs the body of a kernel of one block, which gets 64 words `in` and writes 64 words `out`, with 1 KB `tile` and `lane`.
+/// Runs the body of a kernel of one block, which reads 64 words `in` and writes 64 words `out`, with 1 KB `tile` and `lane`.
 fn run(threads: u32, body: &str) -> Result<Vec<u32>, HostError> {
     let parameter = |binding: u32, name: &str, writable| Parameter {
         group: 0,
@@ -48,7 +48,7 @@ fn copies_arrive_when_they_are_waited_for() {
     };
     let arrived: Vec<u32> = (0..64).map(|lane| if lane < 16 { lane * 4 } else { 0 }).collect();
     assert_eq!(run(64, &wait(0)).unwrap(), arrived);
-    // One group may still be under way: that one. Nothing of it is there, and nothing of what was.
+    // One group may still be under way: the last one. Neither its bytes nor the old bytes are there.
     let rest = "warp::wait_groups<0>();";
     assert_eq!(run(64, &format!("{} {rest}", wait(1))).unwrap(), vec![0xa5a5_a5a5; 64]);
     // An empty group counts.
@@ -79,7 +79,7 @@ fn lanes_that_part_are_found() {
     assert_eq!(run(64, apart).unwrap(), (0..64).rev().collect::<Vec<u32>>());
 }
 
-/// A warp's lanes see what the others wrote before they met, and nothing else orders them.
+/// A warp's lanes see what the others wrote before they met, and no other operation orders them.
 #[test]
 fn warps_meet() {
     let body = "tile.words[lane] = in[lane] * 3u; TB_WARP_SYNC(); out[lane] = tile.words[lane ^ 31u];";
@@ -89,7 +89,7 @@ fn warps_meet() {
 
 #[test]
 fn matrices_come_as_fragments() {
-    // Rows of 16 bytes one after the other, word i of them i.
+    // Rows of 16 bytes one after the other; word i of them holds i.
     let load = |place: &str| {
         format!(
             "for (u32 i = lane; i < 256u; i += 32u) tile.words[i] = i; __syncthreads(); u32 r[4];\n\
@@ -125,7 +125,7 @@ fn lanes_exchange_words() {
     );
 }
 
-/// A compiler moves what is not volatile into the branch that uses it, where lanes are missing.
+/// A compiler moves an instruction that is not volatile into the branch that uses it, where lanes are missing.
 #[test]
 fn no_instruction_of_a_warp_may_be_moved() {
     let text = include_str!("../kernels/warp.cuh");

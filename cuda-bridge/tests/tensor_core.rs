@@ -1,5 +1,5 @@
-//! The product on tensor cores, run on the host, and on a GPU where there is one: equal bits with the scalar reference for every pair of digit counts, at the
-//! edges of tiles and of K, in blocks and batches, and in whole training steps.
+//! The product on tensor cores, run on the host, and on a GPU if there is one. The bits equal those of the scalar reference for
+//! every pair of digit counts, at the edges of tiles and of K, in blocks and batches, and in whole training steps.
 
 mod common;
 
@@ -11,10 +11,10 @@ use common::engine::Shim;
 use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::tensor_core::Shape;
 use cuda_bridge::translate::{Kernel, Options};
-use tiebreak::arith::digits::{self, ProductPart};
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::engine::fingerprint::fingerprint;
-use tiebreak::engine::reference::Reference;
+use tiebreak_contract::arith::digits::{self, ProductPart};
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_engine::fingerprint::fingerprint;
+use tiebreak_engine::reference::Reference;
 
 const PLAIN: Options = Options { native: false };
 const NATIVE: Options = Options { native: true };
@@ -30,16 +30,16 @@ fn translated(shape: Shape, options: Options) -> Arc<Kernel> {
     KERNELS.lock().unwrap().entry((shape, options)).or_insert_with(translate).clone()
 }
 
-/// What digits an operand has.
+/// The digits of an operand.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fill {
-    /// Those of random q's, and of the extreme ones.
+    /// The digits of random q's, and of the extreme ones.
     Random,
     /// The same digit everywhere.
     All(i8),
 }
 
-/// An operand as the kernels take it.
+/// An operand in the kernels' form.
 struct Operand {
     q: Vec<i64>,
     planes: Vec<u32>,
@@ -104,12 +104,12 @@ impl Case {
         Case { shape, options: NATIVE, size, block: 0, part: ProductPart::Rounded, fill: Fill::Random }
     }
 
-    /// With small tiles.
+    /// The same case with small tiles.
     fn small(self, size: [u32; 4]) -> Case {
         Case { shape: Shape { small: true, ..self.shape }, size, ..self }
     }
 
-    /// Compares with the reference.
+    /// Compares the result with the reference.
     fn check(self) {
         let Case { shape: Shape { digits_a, digits_b, .. }, size: [batch, m, n, k], block, part, .. } = self;
         let step = if block == 0 { k } else { block };
@@ -124,7 +124,7 @@ impl Case {
         let kernel = translated(self.shape, self.options);
         let outputs = (blocks * batch * m * n) as usize;
         let mut have = vec![0x5a5a_5a5a; outputs];
-        // Two launches, as where there are too many products for one: the last word says with which each begins.
+        // Two launches, as where one launch cannot hold all products: the last word gives the first product of each.
         let first = blocks * batch / 2;
         for (from, count) in [(0, first), (first, blocks * batch - first)] {
             if count > 0 {
@@ -172,7 +172,7 @@ fn every_pair_of_digit_counts() {
     }
 }
 
-/// Totals of 128 bits and carries change nothing where they are not needed.
+/// Totals of 128 bits and carries change no bit where they are not needed.
 #[test]
 fn completions_for_longer_rows() {
     for (digits_a, digits_b) in [(1, 1), (2, 3), (3, 3), (4, 2)] {
@@ -180,14 +180,14 @@ fn completions_for_longer_rows() {
         Case { shape: Shape { long: true, ..case.shape }, ..case }.check();
         Case { shape: Shape { wide: true, long: true, ..case.shape }, options: PLAIN, ..case }.check();
     }
-    // Beyond 64 bits without a carry.
+    // Totals beyond 64 bits without a carry.
     let case = Case { fill: Fill::All(-128), ..Case::new(3, 4, [1, 20, 40, 2049]) };
     assert!(case.shape.wide && !case.shape.long);
     case.check();
     Case { part: ProductPart::RoundingError, fill: Fill::Random, ..case }.check();
 }
 
-/// Rows, columns and K around multiples of what tiles, fragments and chunks have.
+/// Rows, columns and K around multiples of tiles, fragments and chunks.
 #[test]
 fn edges_of_tiles_and_of_k() {
     let Case { shape, .. } = Case::new(2, 2, [1, 1, 1, 1]);
@@ -204,7 +204,7 @@ fn edges_of_tiles_and_of_k() {
     }
 }
 
-/// More tiles than blocks walk together, in both directions.
+/// More tiles than blocks that walk together, in both directions.
 #[test]
 fn many_tiles() {
     let Case { shape, .. } = Case::new(4, 4, [1, 1, 1, 1]);
@@ -276,19 +276,19 @@ fn whole_steps() {
     assert_eq!(fingerprint(&mut Shim::with_tensor_cores(NATIVE)).unwrap(), expected);
 }
 
-/// Every completion becomes machine code for the three architectures, within the registers and the shared memory that there are.
+/// Every completion becomes machine code for the three architectures, within the available registers and shared memory.
 #[test]
 fn every_completion_compiles_to_machine_code() {
     let Some(nvrtc) = common::nvrtc() else { return };
     let mut work = Vec::new();
     for shape in Shape::all() {
-        // Small tiles leave registers over: for the rare pairs one architecture is enough.
+        // Small tiles leave registers unused: for the rare pairs one architecture is enough.
         let common = shape.digits_a.max(shape.digits_b) < 4 && !shape.long;
         let architectures =
             if shape.small && !common { &["sm_90a"][..] } else { &["sm_80", "sm_89", "sm_90a"] };
         work.extend(architectures.iter().map(|architecture| (shape, NATIVE, *architecture)));
     }
-    // Without the processor's conversion only the way back differs: a sample.
+    // Without the processor's conversion only the way back differs, so a sample is enough.
     work.extend(Shape::all().step_by(17).map(|shape| (shape, PLAIN, "sm_80")));
     let found = Mutex::new(Vec::new());
     let next = AtomicUsize::new(0);

@@ -1,4 +1,4 @@
-//! Launches that are timed one by one: each once, in order, under the name that was announced for it.
+//! Launches that are timed one by one: each once, in order, under its announced name.
 
 mod common;
 
@@ -14,7 +14,7 @@ const TEXT: &str = "@group(0) @binding(0) var<storage, read_write> output: array
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) { output[id.x] += id.x; }";
 
-/// Five launches, of which four have a name and one of the names is for something else; their seconds.
+/// Runs five launches, of which four have a name, while one of the names is for something else; returns their seconds.
 fn launches(device: &Arc<Device>, nvrtc: &Nvrtc) -> Vec<f64> {
     let kernel = common::kernel(TEXT);
     let cubin = nvrtc.compile(&kernel.name, &kernel.source, &device.architecture()).unwrap();

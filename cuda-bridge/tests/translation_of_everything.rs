@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_bridge::nvrtc::NvrtcError;
 use cuda_bridge::translate::{Kernel, Options};
-use tiebreak::engine::gpu::{TextLimits, texts};
-use tiebreak::run::read_job;
-use tiebreak::shaders;
-use tiebreak::shaders::product::Choice;
+use tiebreak_gpu::{TextLimits, texts};
+use tiebreak_run::run::read_job;
+use tiebreak_shaders as shaders;
+use tiebreak_shaders::product::Choice;
 
-/// By name: what `tiebreak shaders --dump` writes for each example job, every shader file, every completion of the
-/// products' templates that a K of 32 bits asks for.
+/// Texts by name: what `tiebreak shaders --dump` writes for each example job, every shader file, and every completion of the
+/// products' templates that a K of 32 bits needs.
 fn shader_texts() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut add = |name: String, text: String| {
@@ -32,7 +32,7 @@ fn shader_texts() -> BTreeMap<String, String> {
         }
     }
     for (name, text) in shaders::all() {
-        // The templates are not WGSL yet.
+        // The templates are not valid WGSL yet.
         if !text.contains("//@") {
             add((*name).to_string(), (*text).to_string());
         }
@@ -75,11 +75,11 @@ fn every_shader_translates() {
 fn every_kernel_compiles_to_machine_code() {
     let Some(nvrtc) = common::nvrtc() else { return };
     let kernels = kernels();
-    // Products have next to nothing that is native, and take seconds: once is enough.
+    // Products have almost no native functions, and take seconds: once is enough.
     let once = |name: &str| name.contains("Choice") || name.contains("product");
     let mut work = Vec::new();
-    // The engine takes digit planes and `dot4I8Packed`; the other variants are the verifier's, for adapters. Each takes up to a minute, so two digits stand for
-    // them, and TIEBREAK_EVERY_VARIANT asks for all.
+    // The engine uses digit planes and `dot4I8Packed`; the other variants are the verifier's, for adapters. Each takes up to a
+    // minute, so two digits stand for them, and TIEBREAK_EVERY_VARIANT asks for all.
     let elsewhere = |name: &str| name.contains("Float") || name.contains("Words");
     let every = std::env::var_os("TIEBREAK_EVERY_VARIANT").is_some();
     let taken = |name: &str| every || !elsewhere(name) || name.contains("digits_a: 2, digits_b: 2");

@@ -1,18 +1,19 @@
-//! The dispute game: terms, messages and verdicts from bytes; and games of two parties whose records agree but for a lie, in which each answer is that of its paper,
-//! any variant of answers with fields from the input, or any bytes. Every game ends, nothing panics, and whoever answers by its paper alone never contradicts itself.
+//! The dispute game: terms, messages and verdicts from bytes; and games of two parties whose records agree except for a lie. Each
+//! answer is the paper's, any variant of answers with fields from the input, or any bytes. Every game ends, nothing panics, and a
+//! party that answers by its paper alone never contradicts itself.
 #![no_main]
 
 mod paper;
 
 use paper::{Paper, Source};
-use tiebreak::dispute::game::breach::Unsettled;
-use tiebreak::dispute::game::message::{
+use tiebreak_dispute::game::breach::Unsettled;
+use tiebreak_dispute::game::message::{
     Answer, Answered, Asked, Question, Sealed, Statement, from_bytes, to_bytes,
 };
-use tiebreak::dispute::game::referee::Referee;
-use tiebreak::dispute::game::result::Reason;
-use tiebreak::dispute::game::terms::Terms;
-use tiebreak::dispute::game::verdict::GameVerdict;
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::result::Reason;
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_dispute::game::verdict::GameVerdict;
 
 /// The most turns of a game that are played.
 const TURNS: usize = 200;
@@ -22,7 +23,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     played(bytes);
 });
 
-/// Any bytes as what is read from files and from a network.
+/// Parses any bytes as the files and network messages that the game reads.
 fn parsed(bytes: &[u8]) {
     if let Ok(terms) = Terms::from_bytes(bytes) {
         assert_eq!(terms.to_bytes(), bytes);
@@ -54,7 +55,7 @@ fn played(bytes: &[u8]) {
         now += 7;
         let (party, asked) = (ask.party, &ask.asked);
         let answer = match source.byte() {
-            // An input that has ended goes on by the papers.
+            // After the end of the input, answers are the papers'.
             0..200 => papers[party].answer(asked),
             200..250 => paper::any_answer(&mut source),
             _ => {
@@ -73,7 +74,7 @@ fn played(bytes: &[u8]) {
     for game in result.games.iter().filter(|game| game.losses.is_empty()) {
         assert!(matches!(game.incomplete_log, Some(Unsettled::NoDecision(_))), "{game:?}");
     }
-    // Tensors on paper are made up, so a value may be wrong. But who answers by one paper never contradicts itself.
+    // Tensors on paper are made up, so a value may be wrong. But a party that answers by one paper never contradicts itself.
     for loss in result.losses().filter(|loss| !odd[loss.party]) {
         let kept =
             matches!(loss.reason, Reason::WrongValue | Reason::OtherLog | Reason::Refusal | Reason::Timeout);

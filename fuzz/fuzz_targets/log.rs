@@ -1,8 +1,9 @@
-//! Rounding logs: places of parts, and decisions; what decodes is canonical, and what does not is shown by one block, or by what says where it is.
+//! Rounding logs: places of parts, and decisions. A log that decodes is canonical. One block, or the bytes that locate it, shows
+//! why another log does not decode.
 #![no_main]
 
-use tiebreak::rounding::codec::{decode, encode, unreadable};
-use tiebreak::rounding::log::{BlockPlace, Log, Shown, misplaced, prove, root};
+use tiebreak_record::rounding::codec::{decode, encode, unreadable};
+use tiebreak_record::rounding::log::{BlockPlace, Log, Shown, misplaced, prove, root};
 
 libfuzzer_sys::fuzz_target!(|input: (u32, u16, u8, &[u8])| {
     let (elements, parts, change, bytes) = input;

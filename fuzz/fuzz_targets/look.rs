@@ -1,4 +1,4 @@
-//! What a file really is that somebody names as token ids: no bytes of it stop whoever looks.
+//! Files that somebody names as token ids: no bytes of a file stop the look at it.
 #![no_main]
 
 use tiebreak_token_files::{Format, LlmC, Look, Width, other_width};

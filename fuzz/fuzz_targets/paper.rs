@@ -1,25 +1,26 @@
-//! Parties whose records stand on paper: tensors of made-up bytes under right hashes, so that games go on to evidence. Two papers agree but for one lie.
+//! Parties whose records exist on paper only: tensors of made-up bytes under right hashes, so that games reach the evidence. Two
+//! papers agree except for one lie.
 
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::proven::{Base64, Hashes, ProvenRecord};
-use tiebreak::commit::record::{Record, StepRecord};
-use tiebreak::commit::state::StateRoots;
-use tiebreak::commit::tensor::{self, SLICE_BYTES, piece_range, piece_values};
-use tiebreak::commit::{merkle, multiproof};
-use tiebreak::dispute::game::message::{
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::commit::state::StateRoots;
+use tiebreak_record::commit::tensor::{self, SLICE_BYTES, piece_range, piece_values};
+use tiebreak_record::commit::{merkle, multiproof};
+use tiebreak_dispute::game::message::{
     Answer, Asked, LogBlock, LogPlace, Question, SUPPLY_SLICES, Statement, Subject, Supplied, Tree,
     commitment,
 };
-use tiebreak::dispute::game::rules::Rules;
-use tiebreak::dispute::game::search;
-use tiebreak::dispute::game::terms::{Claim, ClaimedRun, Clocks, Terms};
-use tiebreak::dispute::verdict::{DataSlices, LogSlices, ProvenInput, ProvenTensor};
-use tiebreak::job::Job;
-use tiebreak::job::identity::{CONTRACT, ComputationSummary, program_digest};
-use tiebreak::job::initial::InitialOrigin;
-use tiebreak::job::manifest::FileManifest;
-use tiebreak::rounding::log::{Log, SliceProof, elements, parts, prove_slices, slice_values};
+use tiebreak_dispute::game::rules::Rules;
+use tiebreak_dispute::game::search;
+use tiebreak_dispute::game::terms::{Claim, ClaimedRun, Clocks, Terms};
+use tiebreak_dispute::verdict::{DataSlices, LogSlices, ProvenInput, ProvenTensor};
+use tiebreak_record::job::Job;
+use tiebreak_record::job::identity::{CONTRACT, ComputationSummary, program_digest};
+use tiebreak_record::job::initial::InitialOrigin;
+use tiebreak_record::job::manifest::FileManifest;
+use tiebreak_record::rounding::log::{Log, SliceProof, elements, parts, prove_slices, slice_values};
 
 const JOB: &str = r#"steps = 2
 model = { kind = "mlp", inputs = 3, hidden = [], classes = 2 }
@@ -35,7 +36,7 @@ pub fn key(number: u8) -> PrivateKey {
     PrivateKey::generate("party", [number; 32]).expect("a name without spaces")
 }
 
-/// What is left of an input; zeros when it has ended.
+/// The remaining input; zeros after its end.
 pub struct Source<'a>(pub &'a [u8]);
 
 impl<'a> Source<'a> {
@@ -55,7 +56,7 @@ impl<'a> Source<'a> {
         self.0.split_off(..most.min(self.0.len())).unwrap_or_default().to_vec()
     }
 
-    /// Some bytes, as many as the next one says.
+    /// Some bytes; the next byte gives their number.
     fn some(&mut self) -> Vec<u8> {
         let len = usize::from(self.byte());
         self.bytes(len)
@@ -69,13 +70,13 @@ impl<'a> Source<'a> {
         (0..self.byte() % 4).map(|_| one(self)).collect()
     }
 
-    /// Everything else.
+    /// All remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
 }
 
-/// What a paper says otherwise than the other.
+/// The difference of a paper from the other.
 #[derive(Clone, Copy)]
 enum Lie {
     None,
@@ -100,7 +101,7 @@ pub struct Paper {
 }
 
 impl Paper {
-    /// Two papers, of which the second lies, or the first one.
+    /// Two papers; the second or the first one lies.
     pub fn pair(source: &mut Source) -> [Paper; 2] {
         let logged = source.byte() % 2 == 1;
         let text = format!("{JOB}{}", if logged { "[rounding]\n" } else { "" });
@@ -149,7 +150,7 @@ impl Paper {
         let mut records = vec![Record::Initial { computation, state }];
         for step in 1..=job.steps {
             let says = |field: u8| matches!(self.lie, Lie::Field(of, what) if of == step && what == field);
-            // Whoever has other operators has another state.
+            // A paper with other operators has another state.
             let lies = matches!(self.lie, Lie::Tensor(Subject::Node { step: of, .. }, _) if of == step);
             let log = self.logs.get(step as usize - 1).map(Log::root);
             let step = StepRecord {
@@ -217,7 +218,7 @@ impl Paper {
         }
     }
 
-    /// What follows from the paper; what only a computation gives is declined.
+    /// The answer that follows from the paper; an answer that needs a computation is declined.
     pub fn answer(&self, asked: &Asked) -> Answer {
         let salt = Digest([6; 32]);
         match asked.question {
@@ -308,7 +309,7 @@ fn log(source: &mut Source, parts: usize) -> Log {
     let part = |source: &mut Source| match source.byte() {
         0..100 => Vec::new(),
         100..200 => source.some(),
-        // Long, so that it comes in several parts.
+        // A long part, so that it comes in several pieces.
         _ => source.some().into_iter().cycle().take(PART_MAX).collect(),
     };
     Log::new(&(0..parts).map(|_| part(source)).collect::<Vec<_>>())
@@ -401,7 +402,7 @@ pub fn any_answer(source: &mut Source) -> Answer {
             });
             Answer::Logs { lacks: lacks.last().copied() }
         }
-        // Few of its places are there, so that it is tried more often.
+        // Few of these places exist, so this variant is tried more often.
         14 | 17..20 => Answer::Unreadable {
             step: source.number() as u32,
             part: source.number() as u32,

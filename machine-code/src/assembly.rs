@@ -1,20 +1,20 @@
-//! Reads ACO's assembly: which float instructions are in it, and how long its loops are.
+//! Reads ACO's assembly: its float instructions, and the length of its loops.
 //!
-//! The verifier's shaders compute with integers, so that no driver has anything to round. Whether that is so in the machine code is
-//! seen there: an instruction whose name has a float type stands on one of two short lists, or the shader is refused.
+//! The verifier's shaders compute with integers, so that no driver has anything to round. The machine code shows if that is so.
+//! An instruction whose name has a float type must be on one of two short lists, or the shader is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A float instruction that a shader may have, and why it cannot change a bit of the result.
+/// A float instruction that a shader may have, with the reason why it cannot change a bit of the result.
 pub struct Listed {
-    /// Its name, without encoding (`_e32`, `_sdwa`) and without the `dual_` of paired instructions.
+    /// The instruction's name, without encoding (`_e32`, `_sdwa`) and without the `dual_` of paired instructions.
     pub name: &'static str,
-    /// Why.
+    /// The reason.
     pub why: &'static str,
 }
 
-/// What the f32 variant of the product may have. The lint proves that all its floats are integers of at most 2^24, sums of absolute
-/// terms included, so whatever adds or multiplies them is exact, fused or not, in any order.
+/// The float instructions that the f32 variant of the product may have. The lint proves that all its floats are integers of at
+/// most 2^24, sums of absolute terms included. So instructions that add or multiply them are exact, fused or not, in any order.
 pub const EXACT: &[Listed] = &[
     Listed { name: "v_cvt_f32_i32", why: "a digit, -128 to 127, as a float: exact" },
     Listed { name: "v_mul_f32", why: "of two digits: at most 2^14, exact" },
@@ -36,8 +36,9 @@ pub const EXACT: &[Listed] = &[
     Listed { name: "v_cvt_i32_f32", why: "an integer as an integer: exact" },
 ];
 
-/// How ACO divides unsigned integers by what is no constant: it takes an approximate reciprocal, which the integer steps after it
-/// correct whatever it is within its error. In this order only, each on the result of the one before.
+/// ACO's division of unsigned integers by a divisor that is not constant. The compiler takes an approximate reciprocal, which the
+/// integer steps after it correct for any error within its bound. The instructions come in this order only, each on the result of
+/// the one before.
 pub const RECIPROCAL: &[Listed] = &[
     Listed { name: "v_cvt_f32_u32", why: "the divisor, rounded" },
     Listed { name: "v_rcp_f32", why: "its reciprocal, to an ulp (also v_rcp_iflag_f32)" },
@@ -48,14 +49,14 @@ pub const RECIPROCAL: &[Listed] = &[
 /// The constant of ACO's division, the second float before 2^32.
 const BELOW_2_32: &str = "0x4f7ffffe";
 
-/// An instruction that is on no list.
+/// An instruction that is on neither list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The line of the assembly, from 1.
     pub line: usize,
-    /// The instruction as it stands there.
+    /// The instruction as the assembly has it.
     pub instruction: String,
-    /// Why it is refused.
+    /// The reason for the refusal.
     pub reason: &'static str,
 }
 
@@ -72,12 +73,12 @@ struct Instruction<'a> {
     operands: Vec<&'a str>,
 }
 
-/// What a line of assembly holds.
+/// The contents of a line of assembly.
 enum Line<'a> {
     Empty,
     /// The number of a block that begins here.
     Label(usize),
-    /// The instruction before, so many times more.
+    /// A number of repetitions of the instruction before.
     Repeated(usize),
     /// The instructions; GFX11 pairs two in one.
     Instructions(Vec<Instruction<'a>>),
@@ -85,9 +86,9 @@ enum Line<'a> {
 }
 
 fn read(line: &str) -> Line<'_> {
-    // What follows is the encoding, in hexadecimal.
+    // The text after the semicolon is the encoding, in hexadecimal.
     let line = line.split(';').next().unwrap_or("").trim();
-    // Tables follow the code: their place, and words in hexadecimal.
+    // Tables follow the code: their offsets, and words in hexadecimal.
     let is_word = |word: &str| word.len() == 8 && word.bytes().all(|digit| digit.is_ascii_hexdigit());
     let words = line.strip_prefix('[').and_then(|rest| rest.split_once(']'));
     let is_table = words.is_some_and(|(_, words)| words.split_whitespace().all(is_word));
@@ -118,7 +119,7 @@ fn read(line: &str) -> Line<'_> {
     Line::Instructions(found)
 }
 
-/// Whether an instruction's name has a float type.
+/// True if an instruction's name has a float type.
 fn is_float(name: &str) -> bool {
     ["f16", "f32", "f64", "bf16"].iter().any(|ty| name.split('_').any(|part| part == *ty))
         || ["v_fma", "v_mad_mix", "v_wmma", "v_mfma", "v_dot2_f", "v_interp"]
@@ -145,8 +146,8 @@ fn registers(operand: &str) -> impl Iterator<Item = Register> {
     range.into_iter().flatten().map(move |number| (kind, number))
 }
 
-/// Float instructions that stand on no list. `floats` says whether the shader is the f32 variant of the product, whose exact ones are
-/// allowed; what cannot be read is refused too.
+/// The float instructions that are on neither list. `floats`: true if the shader is the f32 variant of the product, whose exact
+/// ones are allowed. Lines that cannot be read are refused too.
 pub fn refusals(assembly: &str, floats: bool) -> Vec<Refusal> {
     let mut found = Vec::new();
     let mut state = State::default();
@@ -155,7 +156,7 @@ pub fn refusals(assembly: &str, floats: bool) -> Vec<Refusal> {
         let mut refuse =
             |line, reason| found.push(Refusal { line, instruction: instruction_at(assembly, line), reason });
         match read(text) {
-            // What was judged once is judged.
+            // The instruction was judged once already.
             Line::Empty | Line::Repeated(_) => {}
             Line::Unreadable => refuse(number, "the disassembler cannot read it"),
             Line::Label(label) => {
@@ -186,20 +187,21 @@ fn instruction_at(assembly: &str, line: usize) -> String {
     text.split(';').next().unwrap_or("").trim().to_string()
 }
 
-/// What registers hold, line after line.
+/// The contents of registers, line after line.
 #[derive(Default)]
 struct State {
-    /// The registers on the way of a division: the line of the last step, and how many steps of RECIPROCAL are done. A division lies in
-    /// one block.
+    /// The registers of unfinished divisions: the line of the last step, and how many steps of RECIPROCAL are done. A division
+    /// lies in one block.
     divisions: BTreeMap<Register, (usize, usize)>,
-    /// The scalar registers that hold the constant of divisions, which ACO keeps where several divide.
+    /// The scalar registers that hold the constant of divisions, which ACO keeps there for several divisions.
     constants: BTreeSet<Register>,
 }
 
-/// The scalar registers that hold the constant of divisions where each block begins: on every way to it.
+/// The scalar registers that hold the constant of divisions at the beginning of each block: those that hold it on every path to
+/// the block.
 fn constants(blocks: &[Block]) -> BTreeMap<usize, BTreeSet<Register>> {
     let place = |label: usize| blocks.iter().position(|block| block.label == label);
-    // None: no way to it has been seen.
+    // `None`: no path to the block has been seen.
     let mut at: Vec<Option<BTreeSet<Register>>> = vec![None; blocks.len()];
     at[0] = Some(BTreeSet::new());
     let mut open = vec![0];
@@ -225,7 +227,7 @@ fn constants(blocks: &[Block]) -> BTreeMap<usize, BTreeSet<Register>> {
 }
 
 impl State {
-    /// Takes into account which registers an instruction writes.
+    /// Updates the state for the registers that an instruction writes.
     fn write(&mut self, instruction: &Instruction) {
         let [written, read @ ..] = &instruction.operands[..] else { return };
         for register in registers(written) {
@@ -236,10 +238,10 @@ impl State {
         }
     }
 
-    /// Takes an instruction into account, or says why it is refused.
+    /// Updates the state for an instruction, or returns the reason why it is refused.
     fn follow(&mut self, instruction: &Instruction, line: usize, floats: bool) -> Result<(), &'static str> {
         let [written, read @ ..] = &instruction.operands[..] else { return Ok(()) };
-        // From GFX11.5 on scalar registers are divided too.
+        // From GFX11.5 on, scalar registers are used for divisions too.
         let name = match &instruction.name[..] {
             "v_rcp_iflag_f32" | "v_s_rcp_f32" => "v_rcp_f32",
             "s_cvt_f32_u32" => "v_cvt_f32_u32",
@@ -247,7 +249,7 @@ impl State {
             "s_cvt_u32_f32" => "v_cvt_u32_f32",
             name => name,
         };
-        // The step of a division that this is, if what it reads has come so far.
+        // The step of a division that this instruction is, if its operands are at the step before.
         let sources: Vec<Register> = read.iter().flat_map(|operand| registers(operand)).collect();
         let begun = sources.iter().filter_map(|register| self.divisions.get(register));
         let begun: Vec<usize> = begun.map(|(_, done)| *done).collect();
@@ -272,12 +274,12 @@ impl State {
             }
             return Ok(());
         }
-        // The first operand counts as read too: what stores, and what compares, writes no register there.
+        // The first operand counts as read too: stores and comparisons write no register there.
         if sources.into_iter().chain(registers(written)).any(|r| self.divisions.contains_key(&r)) {
             return Err("it uses a float on the way of a division");
         }
-        // The class of a constant is one bit of the mask in the other operand: ACO's way to test that bit of an integer. It may
-        // keep the constant in a scalar register.
+        // The class test of a constant is one bit of the mask in the other operand: ACO's way to test that bit of an integer. ACO
+        // may keep the constant in a scalar register.
         let is_constant = read.first().is_some_and(|operand| !operand.is_empty() && !operand.contains('v'));
         let tests_a_bit = ["v_cmp_class_f16", "v_cmp_class_f32"].contains(&name) && is_constant;
         match is_float(name) && !tests_a_bit {
@@ -291,23 +293,23 @@ impl State {
     }
 }
 
-/// A loop of machine code that has no other in it.
+/// An innermost loop of machine code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loop {
-    /// All its instructions, those of blocks that are rarely run included.
+    /// All its instructions, including those of blocks that are rarely run.
     pub instructions: usize,
-    /// Those among them that multiply: packed dot products, fused or separate products of floats, products of integers.
+    /// The instructions that multiply: packed dot products, fused or separate products of floats, products of integers.
     pub products: usize,
 }
 
-/// Instructions that are run one after the other, as far as none branches.
+/// Instructions in sequence, up to a branch.
 struct Block<'a> {
     label: usize,
     instructions: Vec<Instruction<'a>>,
 }
 
 impl Block<'_> {
-    /// The labels that it branches to.
+    /// The labels that the block branches to.
     fn targets(&self) -> impl Iterator<Item = usize> {
         let branches = self
             .instructions
@@ -319,7 +321,7 @@ impl Block<'_> {
 
 /// The blocks of an assembly in their order, the first empty if the assembly begins with a label.
 fn blocks(assembly: &str) -> Vec<Block<'_>> {
-    // No driver numbers a block so.
+    // No driver gives a block this number.
     let mut blocks = vec![Block { label: usize::MAX, instructions: Vec::new() }];
     for text in assembly.lines() {
         let instructions = &mut blocks.last_mut().expect("there is one").instructions;
@@ -336,7 +338,7 @@ fn blocks(assembly: &str) -> Vec<Block<'_>> {
     blocks
 }
 
-/// The innermost loop with the most products, which in a product's kernel is the one over K.
+/// The innermost loop with the most products, which in a product's kernel is the loop over K.
 pub fn product_loop(assembly: &str) -> Option<Loop> {
     let blocks = blocks(assembly);
     let place = |label: usize| blocks.iter().position(|block| block.label == label);
@@ -385,7 +387,7 @@ mod tests {
         let held =
             DIVISION.replace("BB0:", "BB0:\n\ts_mov_b32 s3, 0x4f7ffffe").replace("0x4f7ffffe, v8", "s3, v8");
         assert_eq!(reasons(&held, false), []);
-        // It is the constant on every way to the division, or it is not.
+        // The register holds the constant on every path to the division, or it does not.
         let ways = |other: &str| {
             let text = format!(
                 "BB0:\n s_mov_b32 s3, 0x4f7ffffe\n s_cbranch_scc0 BB2\nBB1:\n s_mov_b32 {other}, 1\n{{}}\nBB2:\n{{}}"
@@ -400,7 +402,7 @@ mod tests {
         assert_eq!(ways("s3"), [true, false]);
         assert!(!reasons(&held.replace("s20, s12", "s3, s12"), false).is_empty(), "another constant");
         let lines: Vec<&str> = DIVISION.lines().collect();
-        // Without any one of its steps the rest is refused.
+        // Without any one of the steps, the others are refused.
         for step in [1, 2, 4, 5] {
             let mut without = lines.clone();
             without.remove(step);

@@ -1,5 +1,5 @@
-//! Compiles shaders for GPUs that are not there, a process a generation: RADV reads which GPU to be from its environment, and a driver
-//! that crashes takes only its own process with it.
+//! Compiles shaders for absent GPUs, one process for each generation: RADV reads from its environment which GPU to be, and a
+//! driver that crashes ends only its own process.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,18 +16,18 @@ use crate::vulkan::{Compiled, Device};
 /// Mesa's manifest of RADV on Debian; `VK_DRIVER_FILES` names another.
 pub const RADV: &str = "/usr/share/vulkan/icd.d/radeon_icd.x86_64.json";
 
-/// What one driver made of all shaders for one GPU.
+/// The results of one driver for all shaders and one GPU.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Generation {
-    /// The GPU, as its driver names it.
+    /// The driver's name for the GPU.
     pub device: String,
     /// The driver and its version.
     pub driver: String,
-    /// By the shaders' names, in their order.
+    /// The results by the shaders' names, in their order.
     pub shaders: Vec<(String, Compiled)>,
 }
 
-/// The WGSL files that are named or lie in named folders, sorted, as (name, text); names are files' names.
+/// The WGSL files among the paths and in folders among them, sorted, as (name, text); names are files' names.
 ///
 /// # Errors
 /// If one cannot be read.
@@ -57,7 +57,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Vec<(String, String)>, Error> {
 /// Compiles shaders for the first device of this process's environment.
 ///
 /// # Errors
-/// If there is none, or one does not compile.
+/// If there is no device, or a shader does not compile.
 pub fn here(shaders: &[(String, String)]) -> Result<Generation, Error> {
     let device = Device::open()?;
     let compile = |(name, text): &(String, String)| {
@@ -69,7 +69,7 @@ pub fn here(shaders: &[(String, String)]) -> Result<Generation, Error> {
 }
 
 impl Generation {
-    /// What is wrong with its shaders, each fault with its shader's name.
+    /// The faults of its shaders, each with its shader's name.
     pub fn faults(&self) -> Vec<String> {
         let of = |(name, compiled): &(String, Compiled)| {
             compiled.faults().into_iter().map(|fault| format!("{name}: {fault}")).collect::<Vec<_>>()
@@ -78,8 +78,8 @@ impl Generation {
     }
 }
 
-/// Compiles shaders for each of AMD's generations, as many processes of `program` (this crate's command) at once as there are cores; in
-/// the order of the generations.
+/// Compiles shaders for each of AMD's generations, and returns the results in the order of the generations. As many processes of
+/// `program` (this crate's command) run at once as there are cores.
 ///
 /// # Errors
 /// If a process fails.
@@ -107,7 +107,7 @@ pub fn compile_all(
     done.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
 }
 
-/// A folder of shaders that goes when it is dropped.
+/// A folder of shaders, which is removed when it is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -131,7 +131,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left of it is the system's to clean.
+        // If the removal fails, the system has to clean up.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -141,12 +141,12 @@ fn compile(program: &Path, generation: &str, folder: &Path) -> Result<Generation
     let failed = |message: String| Error::Process { generation: generation.to_string(), message };
     let mut command = Command::new(program);
     command.arg("--here").arg("--json").arg(folder).env("RADV_FORCE_FAMILY", generation);
-    // A user's own choice of RADV stands, for example another Mesa's.
+    // A user's own choice of RADV, for example another Mesa's, is kept.
     if std::env::var_os("VK_DRIVER_FILES").is_none_or(|files| !files.to_string_lossy().contains("radeon")) {
         command.env("VK_DRIVER_FILES", RADV);
     }
     let output = command.output().map_err(|error| failed(error.to_string()))?;
-    // 1: some shader has a fault, which is the caller's to judge.
+    // Exit code 1: some shader has a fault, which the caller judges.
     if !matches!(output.status.code(), Some(0 | 1)) {
         let said = String::from_utf8_lossy(&output.stderr);
         return Err(failed(format!("{}: {}", output.status, said.trim())));

@@ -1,6 +1,6 @@
-//! What a GPU's own compiler makes of the verifier's shaders, on a machine without that GPU. Mesa's RADV driver opens an AMD GPU that is
-//! not there (`RADV_FORCE_FAMILY`), compiles for that generation with ACO, the compiler that AMD's users on Linux have, and says what
-//! became of each pipeline. Shaders are WGSL and go through naga as wgpu has it.
+//! Compiles the verifier's shaders with a GPU's own compiler, on a machine without that GPU. Mesa's RADV driver opens an absent
+//! AMD GPU (`RADV_FORCE_FAMILY`), compiles for that generation with ACO, the compiler that AMD's users on Linux have, and reports
+//! statistics and assembly of each pipeline. Shaders are WGSL and pass through naga with wgpu's options.
 
 pub mod assembly;
 pub mod generations;
@@ -8,19 +8,19 @@ pub mod spirv;
 pub mod table;
 pub mod vulkan;
 
-/// Why there is no machine code.
+/// The reasons why there is no machine code.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no Vulkan loader (libvulkan.so.1).
     #[error("there is no Vulkan loader: {0}; install libvulkan1 and mesa-vulkan-drivers")]
     Loader(String),
-    /// No device tells what it compiled.
+    /// No device reports on its compiled code.
     #[error(
         "none of {0} Vulkan devices has VK_KHR_pipeline_executable_properties; to compile for AMD's GPUs without one, install Mesa's \
          RADV driver (mesa-vulkan-drivers)"
     )]
     NoDevice(usize),
-    /// The device tells statistics, but no assembly.
+    /// The device reports statistics, but no assembly.
     #[error("{0} does not show its machine code")]
     NoAssembly(String),
     /// A call of Vulkan failed.
@@ -28,15 +28,15 @@ pub enum Error {
     Vulkan {
         /// The function.
         what: &'static str,
-        /// What it returned.
+        /// The returned code.
         code: ash::vk::Result,
     },
-    /// A shader is none, or not as the verifier's are.
+    /// A text is no shader, or no shader of the verifier's kind.
     #[error("{shader}: {message}")]
     Shader {
-        /// Its name.
+        /// The shader's name.
         shader: String,
-        /// What is wrong.
+        /// The defect.
         message: String,
     },
     /// A file cannot be read or written.
@@ -44,7 +44,7 @@ pub enum Error {
     File {
         /// The file.
         path: String,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
     /// The process that compiles for a generation failed.
@@ -52,7 +52,7 @@ pub enum Error {
     Process {
         /// The generation, as `RADV_FORCE_FAMILY` names it.
         generation: String,
-        /// What it said.
+        /// The process's message.
         message: String,
     },
 }

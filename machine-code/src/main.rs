@@ -1,4 +1,4 @@
-//! `machine-code`: the command.
+//! The command `machine-code`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,23 +7,23 @@ use clap::Parser;
 use machine_code::generations::{self, Generation};
 use machine_code::{Error, table};
 
-/// Compile WGSL shaders for AMD's GPUs with Mesa's RADV driver, on a machine without one: a table of the statistics, and what is wrong. The
-/// exit status is 1 if a shader spills, has scratch memory, more than 32 KiB of code, or a float instruction that may round, and 2 if
-/// something does not compile.
+/// Compile WGSL shaders for AMD's GPUs with Mesa's RADV driver, on a machine without one, and print a table of statistics and
+/// faults. The exit status is 1 if a shader spills, has scratch memory, more than 32 KiB of code, or a float instruction that may
+/// round. The status is 2 if a shader does not compile.
 #[derive(Parser)]
 #[command(after_help = "Example: tiebreak shaders assets/jobs/demo.toml --dump shaders-out\n         \
                         machine-code shaders-out --without words --generations polaris10,navi21")]
 struct Args {
-    /// Shaders, or folders of them (as `tiebreak shaders --dump` writes them).
+    /// Shaders, or folders of shaders (as `tiebreak shaders --dump` writes them).
     #[arg(required = true)]
     shaders: Vec<PathBuf>,
     /// GPUs as RADV_FORCE_FAMILY names them, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "polaris10,vega10,navi10,navi21,gfx1100")]
     generations: Vec<String>,
-    /// Leave out shaders whose names contain this. The `words` variant of a product is no GPU's.
+    /// Leave out shaders whose names contain this text. The `words` variant of a product is meant for no GPU.
     #[arg(long)]
     without: Option<String>,
-    /// Compile for the first device of this machine that tells its machine code, instead.
+    /// Compile for the first device of this machine that reports its machine code, instead.
     #[arg(long, conflicts_with_all = ["generations", "keep"])]
     here: bool,
     /// Write the assembly of each shader to this folder.
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether every shader passes.
+/// True if every shader passes.
 fn run(args: &Args) -> Result<bool, Error> {
     let mut shaders = generations::read(&args.shaders)?;
     shaders.retain(|(name, _)| args.without.as_ref().is_none_or(|part| !name.contains(part)));

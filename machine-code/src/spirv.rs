@@ -7,7 +7,7 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 
 use crate::Error;
 
-/// What wgpu-hal asks the device before it writes SPIR-V.
+/// The device features that wgpu-hal queries before it writes SPIR-V.
 #[derive(Clone, Copy, Debug)]
 pub struct Offered {
     /// `shaderIntegerDotProduct`: packed dot products stay one instruction of SPIR-V.
@@ -65,24 +65,24 @@ impl Offered {
     }
 }
 
-/// A shader as Vulkan takes it.
+/// A shader in Vulkan's form.
 pub struct Spirv {
-    /// The words of its SPIR-V, with the entry point `main`.
+    /// The words of the shader's SPIR-V, with the entry point `main`.
     pub words: Vec<u32>,
-    /// Which of the bindings 0, 1, ... of group 0 are uniform buffers; the others are storage buffers.
+    /// For each of the bindings 0, 1, ... of group 0: true for a uniform buffer, false for a storage buffer.
     pub uniforms: Vec<bool>,
-    /// Whether the shader has a type of floats.
+    /// True if the shader has a type of floats.
     pub floats: bool,
 }
 
 /// Translates a compute shader.
 ///
 /// # Errors
-/// If it is not valid WGSL, or its bindings are not 0, 1, 2, ... of group 0.
+/// If the text is no valid WGSL, or its bindings are not 0, 1, 2, ... of group 0.
 pub fn translate(shader: &str, text: &str, offered: Offered) -> Result<Spirv, Error> {
     let wrong = |message: String| Error::Shader { shader: shader.to_string(), message };
     let module = naga::front::wgsl::parse_str(text).map_err(|error| wrong(error.emit_to_string(text)))?;
-    // As wgpu validates: what the device does not offer is no part of the verifier's dialect anyway.
+    // This validation is wgpu's: features that the device does not offer are outside of the verifier's dialect anyway.
     let info = Validator::new(ValidationFlags::all(), Capabilities::default())
         .validate(&module)
         .map_err(|error| wrong(error.emit_to_string(text)))?;
@@ -99,7 +99,7 @@ pub fn translate(shader: &str, text: &str, offered: Offered) -> Result<Spirv, Er
     if bindings.iter().zip(0..).any(|((number, _), place)| *number != place) {
         return Err(wrong("its bindings are not 0, 1, 2, ...".into()));
     }
-    // All entry points at once, as wgpu writes a module without overrides.
+    // All entry points at once: wgpu writes a module without overrides in this way.
     let words =
         spv::write_vec(&module, &info, &offered.options(), None).map_err(|error| wrong(error.to_string()))?;
     let floats = module.types.iter().any(|(_, ty)| match ty.inner {

@@ -1,11 +1,11 @@
-//! What is said of compiled shaders: the bar that each has to pass, and the table of their statistics.
+//! The report on compiled shaders: the bar that each has to pass, and the table of their statistics.
 
 use std::fmt::Write;
 
 use crate::assembly::{product_loop, refusals};
 use crate::vulkan::Compiled;
 
-/// Bytes of machine code that a kernel may have: the instruction cache of a compute unit of AMD's.
+/// The most bytes of a kernel's machine code: the instruction cache of an AMD compute unit.
 pub const CODE_MAX: u64 = 32 << 10;
 
 /// The columns of the table: the driver's name of a statistic, and ours.
@@ -21,18 +21,18 @@ const COLUMNS: [(&str, &str); 8] = [
 ];
 
 impl Compiled {
-    /// A statistic by its driver's name, 0 where it has none of that name.
+    /// The statistic with this driver's name; 0 if the driver has none of that name.
     pub fn statistic(&self, name: &str) -> u64 {
         self.statistics.get(name).copied().unwrap_or(0)
     }
 
-    /// Registers that did not fit and are stored and loaded again.
+    /// The number of spilled registers, which are stored and loaded again.
     pub fn spilled(&self) -> u64 {
         self.statistic("Spilled VGPRs") + self.statistic("Spilled SGPRs")
     }
 
-    /// What is wrong with a kernel for a GPU, in words: it spills, it has scratch memory, its code is too long, or it has a float
-    /// instruction that is on no list.
+    /// The faults of a kernel for a GPU, in words: it spills, it has scratch memory, its code is too long, or it has a float
+    /// instruction that is on neither list.
     pub fn faults(&self) -> Vec<String> {
         let mut found: Vec<String> =
             refusals(&self.assembly, self.floats).iter().map(ToString::to_string).collect();

@@ -1,5 +1,5 @@
-//! A Vulkan device that compiles compute pipelines and says what became of them (`VK_KHR_pipeline_executable_properties`). Nothing is
-//! ever submitted, so the GPU need not exist.
+//! A Vulkan device that compiles compute pipelines and reports on them (`VK_KHR_pipeline_executable_properties`). No work is ever
+//! submitted, so the GPU need not exist.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -10,14 +10,14 @@ use ash::vk;
 use crate::Error;
 use crate::spirv::{Offered, Spirv};
 
-/// What a driver made of a shader.
+/// A driver's result for a shader.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Compiled {
     /// The driver's statistics by their names, for example `VGPRs`, `Spilled VGPRs`, `Code size`.
     pub statistics: BTreeMap<String, u64>,
-    /// The machine code as the driver disassembles it.
+    /// The machine code in the driver's disassembly.
     pub assembly: String,
-    /// Whether the shader's text has floats.
+    /// True if the shader's text has floats.
     pub floats: bool,
 }
 
@@ -26,11 +26,11 @@ pub struct Device {
     name: String,
     driver: String,
     offered: Offered,
-    // Dropped by hand, in this order.
+    // Fields that are dropped by hand, in this order.
     executable: executable::Device,
     device: ash::Device,
     instance: ash::Instance,
-    // Keeps the loader's library open.
+    // This field keeps the loader's library open.
     _entry: ash::Entry,
 }
 
@@ -44,8 +44,8 @@ fn text(bytes: &[std::ffi::c_char]) -> String {
 }
 
 impl Device {
-    /// Opens the first device that tells what it compiled. Which drivers there are is the loader's environment (`VK_DRIVER_FILES`,
-    /// and RADV's own `RADV_FORCE_FAMILY`).
+    /// Opens the first device that reports on compiled code. The loader's environment decides which drivers there are
+    /// (`VK_DRIVER_FILES`, and RADV's own `RADV_FORCE_FAMILY`).
     ///
     /// # Errors
     /// If there is no Vulkan loader, or no such device.
@@ -54,7 +54,7 @@ impl Device {
         let entry = unsafe { ash::Entry::load() }.map_err(|error| Error::Loader(error.to_string()))?;
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_3);
         let create = vk::InstanceCreateInfo::default().application_info(&application);
-        // SAFETY: no layer or extension is asked for, and what the structure points to is alive.
+        // SAFETY: no layer or extension is asked for, and the structure's pointers are valid.
         let instance = unsafe { entry.create_instance(&create, None) }.map_err(fault("vkCreateInstance"))?;
         match open_on(&instance) {
             Ok((name, driver, offered, device)) => {
@@ -69,7 +69,7 @@ impl Device {
         }
     }
 
-    /// The device as its driver names it.
+    /// The driver's name for the device.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -79,7 +79,7 @@ impl Device {
         &self.driver
     }
 
-    /// What SPIR-V for it depends on.
+    /// The features of the device that its SPIR-V depends on.
     pub fn offered(&self) -> Offered {
         self.offered
     }
@@ -87,7 +87,7 @@ impl Device {
     /// Compiles a shader with an entry point `main`.
     ///
     /// # Errors
-    /// If the driver does not compile it, or does not tell its machine code.
+    /// If the driver does not compile the shader, or does not report its machine code.
     pub fn compile(&self, spirv: &Spirv) -> Result<Compiled, Error> {
         let mut made = Made::of(&self.device);
         let bindings: Vec<_> = (0..)
@@ -105,7 +105,7 @@ impl Device {
             .collect();
         let layout = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
         let module = vk::ShaderModuleCreateInfo::default().code(&spirv.words);
-        // SAFETY: the structures and what they point to are alive, and naga's SPIR-V is valid.
+        // SAFETY: the structures and their pointers are valid, and naga's SPIR-V is valid.
         unsafe {
             made.set = self
                 .device
@@ -183,7 +183,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: what was made of the device is gone, and it is made of the instance.
+        // SAFETY: the device's objects are gone, and the device belongs to the instance.
         unsafe {
             self.device.destroy_device(None);
             self.instance.destroy_instance(None);
@@ -191,7 +191,7 @@ impl Drop for Device {
     }
 }
 
-/// What compiling one shader makes, and what goes whether or not it succeeds.
+/// The objects that compiling one shader makes, which are destroyed whether or not it succeeds.
 struct Made<'a> {
     device: &'a ash::Device,
     set: vk::DescriptorSetLayout,
@@ -224,8 +224,8 @@ impl Drop for Made<'_> {
     }
 }
 
-/// Opens the first device with the extension: its name, its driver, and what it offers; features are those that wgpu-hal enables where
-/// they change code.
+/// Opens the first device with the extension: its name, its driver, and its features. The enabled features are those that
+/// wgpu-hal enables and that change code.
 fn open_on(instance: &ash::Instance) -> Result<(String, String, Offered, ash::Device), Error> {
     // SAFETY: the instance is alive, here and below.
     let all =
@@ -279,7 +279,7 @@ fn open_on(instance: &ash::Instance) -> Result<(String, String, Offered, ash::De
         create = create.push_next(&mut robust);
     }
     let create = create.enabled_extension_names(&extensions);
-    // SAFETY: the device has these extensions and features, and what the structures point to is alive.
+    // SAFETY: the device has these extensions and features, and the structures' pointers are valid.
     let device =
         unsafe { instance.create_device(physical, &create, None) }.map_err(fault("vkCreateDevice"))?;
     Ok((name, driver, offered, device))

@@ -1,27 +1,27 @@
 //! The verifier's shaders, compiled for AMD's GPUs by Mesa's RADV driver, on any machine.
 //!
-//! Without that driver these tests say so and pass; with TIEBREAK_REQUIRE_RADV its absence is a failure, which is how CI runs.
-//! TIEBREAK_EVERY_SHADER asks for every job, model and completion of the product, and for all generations, as .ci/full does.
+//! Without that driver these tests report its absence and pass. With TIEBREAK_REQUIRE_RADV its absence is a failure; CI runs that
+//! way. TIEBREAK_EVERY_SHADER asks for every job, model and completion of the product, and for all generations, as .ci/full does.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use machine_code::assembly::product_loop;
 use machine_code::generations::{Generation, compile_all};
-use tiebreak::engine::gpu::{TextLimits, Variant, texts};
-use tiebreak::run::read_job;
-use tiebreak::shaders;
-use tiebreak::shaders::product::Choice;
+use tiebreak_gpu::{TextLimits, Variant, texts};
+use tiebreak_run::run::read_job;
+use tiebreak_shaders as shaders;
+use tiebreak_shaders::product::Choice;
 
-/// Two for every change: one has packed dot products of bytes, one has not.
+/// Two generations for every change: one has packed dot products of bytes, one has not.
 const FEW: [&str; 2] = ["polaris10", "navi21"];
 /// A GPU of each generation that Mesa 22.3 knows and that has Vulkan's current drivers.
 const ALL: [&str; 8] =
     ["polaris10", "vega10", "vega20", "navi10", "navi21", "navi24", "gfx1100", "gfx1103_r1"];
-/// Those of the above with an instruction for a packed dot product of signed bytes.
+/// The generations in ALL with an instruction for a packed dot product of signed bytes.
 const DOT: [&str; 5] = ["vega20", "navi21", "navi24", "gfx1100", "gfx1103_r1"];
 
-/// Models that no job in assets/ has, in the place of another's: (name, job, its new `[model]` table).
+/// Models that no job in assets/ has, each to replace another job's: (name, job, its new `[model]` table).
 const MODELS: [(&str, &str, &str); 3] = [
     (
         "vgg11",
@@ -40,7 +40,7 @@ const MODELS: [(&str, &str, &str); 3] = [
 type Shaders = Vec<(String, String)>;
 
 fn add(found: &mut Shaders, name: String, text: String) {
-    // The words variant of a product is for processors, and no GPU is given it.
+    // The words variant of a product is for processors, and no GPU gets it.
     if !name.contains("words") && !found.iter().any(|(_, known)| *known == text) {
         found.push((format!("{name}-{}.wgsl", found.len()), text));
     }
@@ -55,7 +55,7 @@ fn of_job(name: &str, path: &Path, found: &mut Shaders) {
     }
 }
 
-/// The demo's shaders, or all that there are.
+/// The demo's shaders, or all of them.
 fn verifier_shaders(every: bool) -> Shaders {
     let jobs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/jobs");
     let mut found = Vec::new();
@@ -78,7 +78,7 @@ fn verifier_shaders(every: bool) -> Shaders {
         of_job(name, &path, &mut found);
     }
     for (name, text) in shaders::all() {
-        // The templates are not WGSL yet.
+        // The templates are not valid WGSL yet.
         if !text.contains("//@") {
             add(&mut found, (*name).to_string(), (*text).to_string());
         }
@@ -133,7 +133,7 @@ fn what_rounds_is_refused_in_machine_code() {
     for generation in generations {
         for (name, mut compiled) in generation.shaders {
             let planted = name != "division.wgsl";
-            // As in a shader that has no floats by its types.
+            // A shader that has no floats by its types.
             compiled.floats = false;
             let found = compiled.faults();
             assert_eq!(
@@ -143,7 +143,7 @@ fn what_rounds_is_refused_in_machine_code() {
                 generation.device,
                 compiled.assembly
             );
-            // As in the f32 variant, which may multiply and add.
+            // The f32 variant, which may multiply and add.
             compiled.floats = true;
             let rounds = ["root.wgsl", "comparison.wgsl", "conversion.wgsl"].contains(&&name[..]);
             assert_eq!(!compiled.faults().is_empty(), rounds, "{}, {name}", generation.device);
@@ -170,7 +170,7 @@ fn the_verifiers_shaders_fit_and_do_not_round() {
             }
             if shader.contains("product") && compiled.statistic("LDS size") > 0 {
                 let k = product_loop(&compiled.assembly).expect("a product has a loop over K");
-                // Before this bar was set 1.8 to 6.4, and 2.3 to 2.6 for floats (Mesa 22.3).
+                // The measured ratios before this bar was set: 1.8 to 6.4, and 2.3 to 2.6 for floats (Mesa 22.3).
                 if k.instructions > 3 * k.products {
                     faults.push(format!(
                         "{name}: {shader}: {} instructions for {} products",

@@ -1,5 +1,5 @@
-//! Statements: a function's body run on terms. Branches are joined by `ite`, counted loops are unrolled until their
-//! condition is the constant `false`, so no bound on rounds is assumed; or one loop is cut open for a proof by invariant.
+//! Statements: a function's body run on terms. Branches are joined by `ite`. Counted loops are unrolled until their condition is
+//! the constant `false`, so no bound on rounds is assumed; or one loop is cut open for a proof by invariant.
 
 use std::collections::HashMap;
 
@@ -11,16 +11,16 @@ use crate::refusal::Refusal;
 use crate::term::{Sort, Term, Terms, packed};
 use crate::types::{parameter, part, scalars};
 
-/// Where a run of the body stands. What its variables hold counts only while it is live.
+/// The state of a run of the body. The variables' values count only while the run is live.
 #[derive(Clone)]
 pub struct State {
-    /// Whether a run is here.
+    /// True if a run reaches this state.
     pub live: Term,
-    /// What the function's variables hold.
+    /// The values of the function's variables.
     pub locals: Vec<Vec<Term>>,
-    /// What the module's private variables hold; nothing of the others.
+    /// The values of the module's private variables; other variables have none.
     pub privates: Vec<Vec<Term>>,
-    /// What was returned, where something was.
+    /// The returned value, where there is one.
     pub result: Option<Vec<Term>>,
 }
 
@@ -31,15 +31,15 @@ pub struct Exits {
     continues: Vec<State>,
 }
 
-/// A loop cut open: what it begins with, does in one round, and leaves.
+/// A loop cut open: its initial values, one round of it, and the condition of its end.
 pub struct Cut {
     /// Names and sorts of the variables that the loop writes.
     pub variables: Vec<(String, Vec<Sort>)>,
-    /// Whether the loop is reached at all.
+    /// True if the loop is reached at all.
     pub reached: Term,
     /// The variables before the first round, packed.
     pub enter: Term,
-    /// Whether the loop is left in this round.
+    /// True if the loop is left in this round.
     pub exits: Term,
     /// The variables after the round, packed.
     pub step: Term,
@@ -48,15 +48,15 @@ pub struct Cut {
 /// The name of the parameter that stands for the variables of a loop cut open.
 pub const LOOP_STATE: &str = "loop.state";
 
-/// Rounds that are unrolled before a loop counts as endless.
+/// The most rounds that are unrolled; a longer loop counts as endless.
 const ROUNDS: u32 = 4096;
 
-/// Who writes the functions that are called.
+/// Writes the functions that are called.
 pub trait Callees {
     /// The name of a function and the sorts of its result; it is written if it is not yet.
     ///
     /// # Errors
-    /// If it does something that is not accepted.
+    /// If the function does something that is not accepted.
     fn called(&mut self, handle: Handle<Function>) -> Result<(String, Vec<Sort>), Refusal>;
 }
 
@@ -66,7 +66,7 @@ pub struct Body<'w, 'a> {
     pub module: &'a Module,
     pub function: &'a Function,
     pub info: &'a FunctionInfo,
-    /// Of the whole module, in a kernel.
+    /// The information on the whole module, in a kernel.
     pub infos: Option<&'a ModuleInfo>,
     pub terms: Terms,
     pub arguments: Vec<Vec<Term>>,
@@ -74,12 +74,12 @@ pub struct Body<'w, 'a> {
     pub values: HashMap<Handle<Expression>, Vec<Term>>,
     pub state: State,
     pub exits: Vec<Exits>,
-    /// Whether the next loop is to be cut open, and the loop that was.
+    /// True if the next loop is to be cut open; then the loop that was.
     pub cutting: bool,
     pub cut: Option<Cut>,
-    /// Whether a loop is cut open at present.
+    /// True while a loop is cut open.
     inside: bool,
-    /// In a kernel.
+    /// The memory, in a kernel.
     pub memory: Option<Memory>,
 }
 
@@ -125,7 +125,7 @@ impl<'w, 'a> Body<'w, 'a> {
     /// Runs the body as that of a kernel, which may use the module's variables.
     ///
     /// # Errors
-    /// If it does something that is not accepted.
+    /// If the body does something that is not accepted.
     pub fn run_kernel(&mut self, infos: &'a ModuleInfo, memory: Memory) -> Result<(), Refusal> {
         (self.infos, self.memory) = (Some(infos), Some(memory));
         for (global, _) in self.module.global_variables.iter() {
@@ -146,16 +146,16 @@ impl<'w, 'a> Body<'w, 'a> {
     /// The memory of the kernel that is run.
     ///
     /// # Errors
-    /// If none is.
+    /// If no kernel is run.
     pub fn memory(&mut self) -> Result<&mut Memory, Refusal> {
         let none = || Refusal("a variable of the module outside of a kernel".into());
         self.memory.as_mut().ok_or_else(none)
     }
 
-    /// What the function returns.
+    /// Runs the body: the values that the function returns.
     ///
     /// # Errors
-    /// If it does not always return, or does something that is not accepted.
+    /// If the function does not always return, or does something that is not accepted.
     pub fn run(&mut self) -> Result<Vec<Term>, Refusal> {
         self.enter()?;
         if self.terms.as_bool(self.state.live) != Some(false) {
@@ -167,7 +167,7 @@ impl<'w, 'a> Body<'w, 'a> {
     /// Runs the body from its variables' initial values.
     ///
     /// # Errors
-    /// If it does something that is not accepted.
+    /// If the body does something that is not accepted.
     pub fn enter(&mut self) -> Result<(), Refusal> {
         let (function, module) = (self.function, self.module);
         for (_, variable) in function.local_variables.iter() {
@@ -298,7 +298,7 @@ impl<'w, 'a> Body<'w, 'a> {
         yes.iter().zip(no).map(|(yes, no)| self.terms.ite(condition, *yes, *no)).collect()
     }
 
-    /// One state out of two that no run is in at once; `first` says whether the run is the first's.
+    /// Joins two states that no run is in at once; `first` is true if the run is in the first.
     fn join(&mut self, first: Term, a: State, b: State) -> State {
         let live = self.terms.or(a.live, b.live);
         let is_dead = |state: &State| self.terms.as_bool(state.live) == Some(false);
@@ -366,7 +366,7 @@ impl<'w, 'a> Body<'w, 'a> {
         self.exits.push(Exits::default());
         self.state.live = self.terms.bool(false);
         for (case, condition) in cases.iter().zip(chosen) {
-            // A case is entered by its value, or by the one before it falling through.
+            // A case is entered by its value, or by fall-through from the case before it.
             let mut entered = entry.clone();
             entered.live = self.terms.and(entry.live, condition.unwrap_or(otherwise));
             let before = self.state.clone();
@@ -384,7 +384,7 @@ impl<'w, 'a> Body<'w, 'a> {
         Ok(())
     }
 
-    /// Goes on from whichever of these states a run is in, or from the present one.
+    /// Continues from whichever of these states a run is in, or from the present one.
     fn join_all(&mut self, states: Vec<State>) {
         for state in states {
             let present = self.state.clone();
@@ -435,12 +435,12 @@ impl<'w, 'a> Body<'w, 'a> {
         Err(Refusal("a loop whose end does not follow from constants: cut it open".into()))
     }
 
-    /// Goes on behind a loop within the kernel's loop that is cut open: its variables and workgroup memory may hold anything.
+    /// Continues behind a loop within the kernel's loop that is cut open: its variables and workgroup memory may hold anything.
     fn forget(&mut self, body: &'a Block, continuing: &'a Block) -> Result<(), Refusal> {
         let mut written = Vec::new();
         self.written(body, &mut written)?;
         self.written(continuing, &mut written)?;
-        // It may pass barriers, and write.
+        // The loop may pass barriers, and write.
         self.memory()?.barriers += 1;
         for variable in written {
             let name = self.function.local_variables[variable].name.clone().unwrap_or_default();
@@ -458,7 +458,8 @@ impl<'w, 'a> Body<'w, 'a> {
         Ok(())
     }
 
-    /// Runs one round from any values of the variables that the loop writes, and what follows from the values it is left with.
+    /// Runs one round from any values of the variables that the loop writes, and the statements behind the loop from its final
+    /// values.
     fn cut_open(
         &mut self,
         body: &'a Block,
@@ -505,7 +506,7 @@ impl<'w, 'a> Body<'w, 'a> {
         if self.state.result.is_some() {
             return Err(Refusal("a return inside a loop that is cut open".into()));
         }
-        // What follows counts where the loop was reached and is left.
+        // The statements behind the loop count if it was reached and is left.
         self.state.live = reached;
         self.state.result = before;
         self.cut = Some(Cut { variables, reached, enter, exits, step });
@@ -564,7 +565,7 @@ impl<'w, 'a> Body<'w, 'a> {
         }
     }
 
-    /// A variable, and which of its scalars a pointer means.
+    /// A variable, and the range of its scalars that a pointer refers to.
     fn place(
         &mut self,
         pointer: Handle<Expression>,
@@ -586,7 +587,7 @@ impl<'w, 'a> Body<'w, 'a> {
         Ok((variable, from + offset, count))
     }
 
-    /// What a variable holds.
+    /// The value that a pointer refers to.
     pub fn load(&mut self, pointer: Handle<Expression>) -> Result<Vec<Term>, Refusal> {
         if self.global(pointer).is_some() {
             return self.load_global(pointer);

@@ -1,6 +1,6 @@
 //! The product's integer argument: a completed product shader, run on intervals. Control is concrete (one invocation, a K of some
-//! flush lengths), data is whatever the operands may hold. An i32 that may overflow or an f32 that may be
-//! rounded is an error.
+//! flush lengths); data may be anything that the operands can hold. An i32 that may overflow or an f32 that may be rounded is an
+//! error.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::interval::{Interval, binary, product, sum};
 use crate::refusal::Refusal;
 use crate::types::part;
 
-/// How a block was left.
+/// The way a block was left.
 #[derive(PartialEq)]
 enum Flow {
     On,
@@ -28,22 +28,22 @@ pub struct Run<'a> {
     module: &'a Module,
     function: &'a Function,
     info: &'a FunctionInfo,
-    /// What the uniform `p` holds: batch, M, N, words; blocks, words of a block, bits, first product.
+    /// The values of the uniform `p`: batch, M, N, words; blocks, words of a block, bits, first product.
     uniform: Vec<u32>,
-    /// The magnitude of the integers in `a` and `b`, or how many planes of packed digits they are.
+    /// The magnitude of the integers in `a` and `b`, or their number of planes of packed digits.
     operands: HashMap<&'static str, i128>,
     values: HashMap<Handle<Expression>, Vec<Interval>>,
     locals: Vec<Vec<Interval>>,
-    /// What an element of a workgroup array may hold, at any place within it, and whether it was read.
+    /// The values that an element of a workgroup array may have at any index, and true if it was read.
     shared: HashMap<(Handle<GlobalVariable>, usize), (Vec<Interval>, bool)>,
-    /// The greatest magnitude that each variable may reach, of those that are signed.
+    /// The greatest magnitude that each signed variable may reach.
     greatest: Vec<i128>,
 }
 
 type Values = Result<Vec<Interval>, Refusal>;
 
 impl<'a> Run<'a> {
-    /// Runs the entry point: the greatest magnitude that each of its variables may reach, 0 of those that are not signed.
+    /// Runs the entry point: the greatest magnitude that each of its variables may reach, 0 for those that are not signed.
     ///
     /// # Errors
     /// If a signed integer may overflow, a float may be rounded, or control depends on data.
@@ -151,7 +151,7 @@ impl<'a> Run<'a> {
             Statement::ControlBarrier(_) => {}
             Statement::Store { pointer, value } => self.store(*pointer, *value)?,
             Statement::Call { result, .. } => {
-                // Whatever the sums beyond 32 bits and the way back to binary32 give: other theorems are about these.
+                // The sums beyond 32 bits and the way back to binary32 may give anything: other theorems cover them.
                 if let Some(result) = result {
                     let value = self.any(self.inner(*result))?;
                     self.values.insert(*result, value);
@@ -202,7 +202,7 @@ impl<'a> Run<'a> {
                 Ok(parts?.concat())
             }
             Expression::Splat { size, value } => Ok(self.value(*value)?.repeat(*size as usize)),
-            // The first invocation of the first workgroup: all stand in the same places of K.
+            // The first invocation of the first workgroup: all invocations are at the same places of K.
             Expression::FunctionArgument(index) => self.zero(function.arguments[*index as usize].ty),
             Expression::AccessIndex { base, index } => {
                 let (from, count) = part(self.module, self.inner(*base), *index as usize)?;
@@ -222,7 +222,7 @@ impl<'a> Run<'a> {
             Expression::As { expr, kind: to, convert: Some(4) } => {
                 self.value(*expr)?.into_iter().map(|value| value.convert(*to)).collect()
             }
-            // The bits of an integer as the other kind: as a conversion.
+            // A reinterpretation of an integer's bits as the other kind counts as a conversion.
             Expression::As { expr, kind: to @ (ScalarKind::Uint | ScalarKind::Sint), convert: None } => {
                 let whole = |value: Interval| match value.kind {
                     ScalarKind::Uint | ScalarKind::Sint => value.convert(*to),
@@ -239,7 +239,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The variable of a pointer, and the scalars in it that it means, where the place is known.
+    /// The variable of a pointer, and the range of scalars that it refers to, if the index is known.
     fn place(&mut self, pointer: Handle<Expression>) -> Result<Place, Refusal> {
         let (base, index) = match self.function.expressions[pointer] {
             Expression::LocalVariable(variable) => {
@@ -293,7 +293,7 @@ impl<'a> Run<'a> {
                     }
                     Some(planes) if kinds[0] == ScalarKind::Uint => {
                         let Some((index, _)) = path else { return self.any(inner) };
-                        // 64 rows to a plane. |q| <= 2^(8 d - 2) leaves the last digit 64 at most.
+                        // A plane has 64 rows. |q| <= 2^(8 d - 2) leaves the last digit at most 64.
                         let plane = index as i128 / (64 * i128::from(self.uniform[3]));
                         Ok(vec![if plane + 1 < *planes { DIGITS } else { LAST_DIGITS }])
                     }
@@ -333,7 +333,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// A word of four digits, which stands for the bounds of each: a word that is a number has no low end below 0.
+/// A word of four digits, which stands for the bounds of each: a word that is a number has a low end of at least 0.
 const DIGITS: Interval = Interval { low: -128, high: 127, kind: ScalarKind::Uint };
 const LAST_DIGITS: Interval = Interval { low: -64, high: 64, kind: ScalarKind::Uint };
 
@@ -343,7 +343,7 @@ fn digits(word: Interval) -> Interval {
     Interval { kind: ScalarKind::Sint, ..known }
 }
 
-/// What a pointer points into; of a module's variable the element and the word in it.
+/// The target of a pointer; for a module's variable, the element and the word in it.
 enum Place {
     Local(Handle<LocalVariable>, usize, usize),
     Global(Handle<GlobalVariable>, Option<(usize, Option<usize>)>),

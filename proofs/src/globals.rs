@@ -1,5 +1,5 @@
-//! Variables of a module in terms: words of a uniform, private variables as a run has them, and elements of storage and workgroup
-//! arrays, which are functions of their place. A function that uses any of them is run where it is called.
+//! Variables of a module in terms: words of a uniform, private variables with a run's values, and elements of storage and
+//! workgroup arrays, which are functions of their index. A function that uses any of them is run where it is called.
 
 use std::mem::{replace, take};
 
@@ -33,7 +33,7 @@ impl Body<'_, '_> {
         }
     }
 
-    /// Levels of arrays of a variable, and the sorts of an element.
+    /// The number of array levels of a variable, and the sorts of an element.
     pub fn layout(&self, global: Handle<GlobalVariable>) -> Result<(usize, Vec<Sort>), Refusal> {
         let mut inner = &self.module.types[self.module.global_variables[global].ty].inner;
         let mut levels = 0;
@@ -60,7 +60,7 @@ impl Body<'_, '_> {
     fn element(&mut self, pointer: Handle<Expression>) -> Result<Element, Refusal> {
         let (function, module) = (self.function, self.module);
         let count = match *self.inner(pointer) {
-            // Only of what has one size; a whole array is refused where its place has an index too few.
+            // The expression is used only for variables of one size; a whole array is refused, since its place lacks an index.
             TypeInner::Pointer { base, .. } => {
                 scalars(module, &module.types[base].inner).map_or(0, |sorts| sorts.len())
             }
@@ -94,7 +94,7 @@ impl Body<'_, '_> {
         Ok(element)
     }
 
-    /// Where an element's scalars lie among those of a variable that has a value for each.
+    /// The offset of an element's scalars among those of a variable that has a value for each.
     fn flat(&self, element: &Element, scalars: usize) -> Result<usize, Refusal> {
         let index = match element.place.as_slice() {
             [] => 0,
@@ -107,8 +107,8 @@ impl Body<'_, '_> {
         Ok(index * scalars + element.from)
     }
 
-    /// The function that says what the kernel finds in a variable, after this many barriers. Other invocations write workgroup memory
-    /// between barriers.
+    /// The function for the values that the kernel finds in a variable, after this many barriers. Other invocations write
+    /// workgroup memory between barriers.
     pub fn found(
         &mut self,
         global: Handle<GlobalVariable>,
@@ -127,7 +127,7 @@ impl Body<'_, '_> {
         Ok(if levels == 0 { self.terms.input(&name, sort) } else { self.terms.apply(&name, place, sort) })
     }
 
-    /// What a pointer into a variable of the module finds there.
+    /// The value at a pointer into a variable of the module.
     pub fn load_global(&mut self, pointer: Handle<Expression>) -> Result<Vec<Term>, Refusal> {
         let element = self.element(pointer)?;
         let Element { global, from, count, .. } = element;
@@ -185,7 +185,7 @@ impl Body<'_, '_> {
         }
     }
 
-    /// Writes a value to where a pointer into a variable of the module points.
+    /// Writes a value through a pointer into a variable of the module.
     pub fn store_global(&mut self, pointer: Handle<Expression>, value: Vec<Term>) -> Result<(), Refusal> {
         let element = self.element(pointer)?;
         let (levels, sorts) = self.layout(element.global)?;
@@ -217,7 +217,7 @@ impl Body<'_, '_> {
         Ok(())
     }
 
-    /// Whether a function, or one that it calls, uses variables of the module.
+    /// True if a function, or one that it calls, uses variables of the module.
     pub fn uses_globals(&self, function: Handle<Function>) -> bool {
         let uses = |infos: &naga::valid::ModuleInfo| {
             self.module.global_variables.iter().any(|(global, _)| !infos[function][global].is_empty())
@@ -225,7 +225,7 @@ impl Body<'_, '_> {
         self.infos.is_some_and(uses)
     }
 
-    /// Runs a function where it is called: what it returns.
+    /// Runs a function where it is called: the values that it returns.
     pub fn inline(
         &mut self,
         called: Handle<Function>,

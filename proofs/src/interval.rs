@@ -1,5 +1,5 @@
-//! Sets of numbers from a least to a greatest one, and what operations make of them. What may leave the range in which the
-//! operation is exact is an error.
+//! Intervals of numbers, and the results of operations on them. A result that may leave the range in which the operation is exact
+//! is an error.
 
 use naga::{BinaryOperator, ScalarKind};
 
@@ -12,7 +12,7 @@ pub struct Interval {
     pub low: i128,
     /// The greatest number.
     pub high: i128,
-    /// What kind of scalar it is.
+    /// The kind of scalar.
     pub kind: ScalarKind,
 }
 
@@ -39,7 +39,7 @@ impl Interval {
         Ok(Interval { low, high, kind })
     }
 
-    /// The number, if it is one.
+    /// The interval's number, if it has only one.
     pub fn only(self) -> Option<i128> {
         (self.low == self.high).then_some(self.low)
     }
@@ -49,12 +49,12 @@ impl Interval {
         self.low.abs().max(self.high.abs())
     }
 
-    /// The numbers of either.
+    /// The smallest interval that contains both.
     pub fn join(self, other: Interval) -> Interval {
         Interval { low: self.low.min(other.low), high: self.high.max(other.high), kind: self.kind }
     }
 
-    /// A result as the kind's arithmetic gives it.
+    /// The result in the kind's arithmetic.
     ///
     /// # Errors
     /// If a signed integer may overflow or a float may be rounded. Unsigned integers wrap.
@@ -73,10 +73,10 @@ impl Interval {
         }
     }
 
-    /// The same numbers as another kind.
+    /// The same numbers in another kind.
     ///
     /// # Errors
-    /// If some are not of that kind, and it is a float's.
+    /// If some numbers do not fit that kind, and a float is involved.
     pub fn convert(self, kind: ScalarKind) -> Result<Interval, Refusal> {
         let converted = Interval { kind, ..self };
         match (self.kind, kind) {
@@ -98,19 +98,19 @@ fn range(kind: ScalarKind) -> Result<(i128, i128), Refusal> {
     }
 }
 
-/// Every product of a number of either: the extremes are at the ends.
+/// All products of a number of each: the extremes are at the ends.
 pub fn product(a: Interval, b: Interval) -> Interval {
     let ends = [a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high];
     let (low, high) = ends.iter().fold((ends[0], ends[0]), |(l, h), e| (l.min(*e), h.max(*e)));
     Interval { low, high, kind: a.kind }
 }
 
-/// Every sum of a number of either.
+/// All sums of a number of each.
 pub fn sum(a: Interval, b: Interval) -> Interval {
     Interval { low: a.low + b.low, high: a.high + b.high, kind: a.kind }
 }
 
-/// What an operator gives for two scalars.
+/// The result of an operator on two scalars.
 ///
 /// # Errors
 /// If a signed integer may overflow, a float may be rounded, or the operator is not accepted.
@@ -140,11 +140,11 @@ pub fn binary(op: BinaryOperator, a: Interval, b: Interval) -> Result<Interval, 
         B::LogicalAnd | B::And if a.kind == ScalarKind::Bool => {
             Ok(Interval { low: a.low.min(b.low), high: a.high.min(b.high), ..a })
         }
-        // With a mask the sign is gone.
+        // A mask clears the sign.
         B::And if b.only().is_some_and(|mask| mask >= 0) => Ok(Interval { low: 0, high: b.high, ..a }),
         B::And | B::InclusiveOr | B::ExclusiveOr if a.kind != ScalarKind::Bool => Interval::any(a.kind),
         B::ShiftLeft => match b.only() {
-            // Bits that leave at the top are lost, which the parts of a q intend.
+            // Bits that are shifted out at the top are lost; splitting a q relies on that.
             Some(n @ 0..32) => {
                 let shifted = Interval { low: a.low << n, high: a.high << n, ..a };
                 shifted.checked().or_else(|_| Interval::any(a.kind))

@@ -1,8 +1,7 @@
 //! `wgsl-smt`: functions of a shader as SMT-LIB definitions, from the text that runs on GPUs.
 //!
-//! A word is a bit vector of 32; a vector, array or struct is one bit vector, its first scalar lowest, so that a
-//! `vec2<u32>` (low, high) is the 64-bit number it stands for. Products of words are `wgsl.mul`, which a theorem defines or
-//! leaves open.
+//! A word is a bit vector of 32. A vector, array or struct is one bit vector, its first scalar lowest, so that a `vec2<u32>`
+//! (low, high) is the 64-bit number that it represents. Products of words are `wgsl.mul`, which a theorem defines or leaves open.
 
 mod body;
 mod bounds;

@@ -1,4 +1,4 @@
-//! What a kernel does to memory: which elements it reads and writes, when, and what it writes.
+//! A kernel's effects on memory: the elements that it reads and writes, the order, and the written values.
 
 use std::collections::HashMap;
 
@@ -10,35 +10,35 @@ use crate::term::Term;
 pub struct Access {
     /// The variable.
     pub global: Handle<GlobalVariable>,
-    /// Whether a run comes here.
+    /// True if a run reaches this access.
     pub live: Term,
     /// The index at each level of the variable's arrays.
     pub place: Vec<Term>,
-    /// What is written; nothing if this is a read.
+    /// The written value; `None` for a read.
     pub value: Option<Term>,
-    /// Barriers before it, as [`Memory::barriers`] counts them.
+    /// The number of barriers before it, as [`Memory::barriers`] counts them.
     pub barriers: u32,
 }
 
 /// Memory as one invocation of a kernel uses it.
 pub struct Memory {
-    /// Words of the uniform that have a value; any other may be anything.
+    /// Words of the uniform that have a value; any other word may be anything.
     pub fixed: HashMap<String, u32>,
     /// All accesses, in the text's order.
     pub accesses: Vec<Access>,
-    /// Declarations of what the kernel finds in memory: names, and the text.
+    /// Declarations of the values that the kernel finds in memory: names, and the text.
     pub declared: Vec<(String, String)>,
-    /// Barriers so far; a loop that is not unrolled counts as one, where it begins and where it ends.
+    /// The number of barriers so far; a loop that is not unrolled counts as one, at its beginning and at its end.
     pub barriers: u32,
 }
 
 impl Memory {
-    /// Untouched.
+    /// Memory without accesses.
     pub fn new(fixed: HashMap<String, u32>) -> Memory {
         Memory { fixed, accesses: Vec::new(), declared: Vec::new(), barriers: 0 }
     }
 
-    /// Declares a name, once; says whether it is new.
+    /// Declares a name, once; returns true if it is new.
     pub fn declare(&mut self, name: &str, sorts: String) -> bool {
         let new = !self.declared.iter().any(|(known, _)| known == name);
         if new {

@@ -1,4 +1,4 @@
-//! From a file under `shaders/` to naga's module, as the engine does it.
+//! Turns a file under `shaders/` into naga's module, as the engine does.
 
 use std::path::Path;
 
@@ -10,17 +10,17 @@ mod compose;
 /// The text of a shader with its includes expanded.
 ///
 /// # Errors
-/// If there is no such file, or one that it includes.
+/// If there is no such file, or an included file is missing.
 pub fn composed(name: &str) -> Result<String, Refusal> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders");
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
     let text = read(name).ok_or_else(|| Refusal(format!("there is no file shaders/{name}")))?;
-    // The files live as long as this process, which ends after one shader.
+    // The files' texts live as long as this process, which ends after one shader.
     let lookup = |name: &str| read(name).map(|text| &*text.leak());
     compose::compose(name, &text, &lookup).map_err(|error| Refusal(error.to_string()))
 }
 
-/// A module and what naga's validation says of it.
+/// A module, with naga's validation results.
 ///
 /// # Errors
 /// If the text is no valid WGSL.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use naga::Module;
 
-// The templates are completed as the engine does it; the engine asks for more than is used here.
+// The templates are completed as the engine does it; the engine needs more of this file than is used here.
 #[allow(dead_code)]
 #[path = "../../crates/shaders/src/product.rs"]
 mod complete;
@@ -59,12 +59,12 @@ pub fn bounds(file: &str, template: &str) -> Result<String, Refusal> {
     Ok(out)
 }
 
-/// The greatest magnitude of all sums in this many flushes, from what one, two and three of them give.
+/// The greatest magnitude of all sums in this many flushes, derived from the results for one, two and three of them.
 fn greatest(flushes: &[Vec<i128>; 3], most: i128) -> Result<i128, Refusal> {
     let [one, two, three] = flushes;
     let mut greatest = 0;
     for ((one, two), three) in one.iter().zip(two).zip(three) {
-        // A sum is as great in the third flush as in the second, or it is what others carry to, and they are as great.
+        // A sum is as great in the third flush as in the second, or it receives carries of others, which are as great each time.
         let grows = three - two;
         if grows > (two - one).max(0) {
             return Err(Refusal("a sum grows more from flush to flush".into()));

@@ -1,5 +1,5 @@
-//! Why something has no translation or no bound.
+//! The reason why something has no translation or no bound.
 
-/// What is not accepted, in words.
+/// The construct that is not accepted, in words.
 #[derive(Debug)]
 pub struct Refusal(pub String);

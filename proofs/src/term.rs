@@ -1,4 +1,4 @@
-//! Terms of SMT-LIB's theory of bit vectors, each kept once. What depends on constants alone is computed here, so that
+//! Terms of SMT-LIB's theory of bit vectors, each stored once. Terms that depend on constants alone are computed here, so that
 //! the rounds of a counted loop end by themselves.
 
 use std::collections::HashMap;
@@ -103,7 +103,7 @@ impl Terms {
         if let Some(term) = self.neutral(operator, arguments) {
             return term;
         }
-        // A mask of a mask: shift amounts are masked by the text and by WGSL.
+        // A mask of a mask: the text masks shift amounts, and so does WGSL.
         if let ("bvand", [inner, mask]) = (operator, arguments)
             && let Node::Apply(name, parts) = &self.nodes[inner.0].0
             && name == "bvand"
@@ -114,7 +114,7 @@ impl Terms {
         self.keep(Node::Apply(operator.into(), arguments.to_vec()), sort)
     }
 
-    /// What an operator gives where one operand decides it.
+    /// The result of an operator if one operand decides it.
     fn neutral(&mut self, operator: &str, arguments: &[Term]) -> Option<Term> {
         let [a, b] = *arguments else { return None };
         match (operator, self.as_word(a), self.as_word(b)) {
@@ -218,11 +218,11 @@ impl Terms {
         parts
     }
 
-    /// The text of a term, what it uses more than once in `let`s.
+    /// The text of a term; subterms that it uses more than once are in `let`s.
     pub fn print(&self, root: Term) -> String {
         let mut uses = vec![0u32; root.0 + 1];
         uses[root.0] = 1;
-        // Arguments are older than what uses them.
+        // Arguments are older than the terms that use them.
         for i in (0..=root.0).rev() {
             if let (1.., Node::Apply(_, arguments)) = (uses[i], &self.nodes[i].0) {
                 arguments.iter().for_each(|a| uses[a.0] += 1);
@@ -275,7 +275,7 @@ enum Folded {
     Word(u32),
 }
 
-/// The value of an operator on words, for those that counters and constant shifts need.
+/// The value of an operator on words, for the operators that counters and constant shifts need.
 fn fold(operator: &str, words: &[u32]) -> Option<Folded> {
     let signed = |word: u32| word as i32;
     Some(match (operator, words) {

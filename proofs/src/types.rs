@@ -8,7 +8,7 @@ use crate::term::{Sort, WORD};
 /// The scalars of a type, in order of memory.
 ///
 /// # Errors
-/// If it holds anything but 32-bit scalars and truth values.
+/// If the type holds anything but 32-bit scalars and truth values.
 pub fn scalars(module: &Module, inner: &TypeInner) -> Result<Vec<Sort>, Refusal> {
     let of = |ty: Handle<Type>| scalars(module, &module.types[ty].inner);
     let scalar = |scalar: &naga::Scalar| match (scalar.kind, scalar.width) {
@@ -31,7 +31,7 @@ pub fn scalars(module: &Module, inner: &TypeInner) -> Result<Vec<Sort>, Refusal>
     }
 }
 
-/// Where part `index` of a composite lies among its scalars, and how many they are.
+/// The offset of part `index` of a composite among its scalars, and the number of the part's scalars.
 ///
 /// # Errors
 /// If the type has no parts.
@@ -54,7 +54,7 @@ pub fn part(module: &Module, inner: &TypeInner, index: usize) -> Result<(usize, 
 /// The kind of a type's scalars.
 ///
 /// # Errors
-/// If it is no scalar or vector.
+/// If the type is no scalar or vector.
 pub fn kind(inner: &TypeInner) -> Result<ScalarKind, Refusal> {
     match inner {
         TypeInner::Scalar(s) | TypeInner::Vector { scalar: s, .. } => Ok(s.kind),

@@ -137,7 +137,7 @@ impl Body<'_, '_> {
         }
     }
 
-    /// An index that the unrolling made a constant.
+    /// An index that is constant after unrolling.
     pub fn constant_index(&mut self, handle: Handle<Expression>) -> Result<usize, Refusal> {
         let index = self.scalar(handle)?;
         match self.terms.as_word(index) {

@@ -12,14 +12,14 @@ use crate::refusal::Refusal;
 use crate::term::{Sort, Term, WORD, packed, width};
 use crate::types::{parameter, scalars};
 
-/// What every text begins with: WGSL's functions that SMT-LIB has under no name.
+/// The beginning of every text: WGSL's functions that SMT-LIB does not have.
 pub const PRELUDE: &str = include_str!("prelude.smt2");
 
-/// What is written so far.
+/// The text written so far.
 pub struct Writer<'a> {
     pub module: &'a Module,
     info: &'a ModuleInfo,
-    /// Functions that are declared, not defined: theorems hold for whatever they are.
+    /// Functions that are declared, not defined: theorems hold for any definition of them.
     abstracted: Vec<String>,
     names: HashMap<Handle<Function>, (String, Vec<Sort>)>,
     /// The text.
@@ -27,7 +27,7 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Nothing is written yet.
+    /// A writer without text.
     pub fn new(module: &'a Module, info: &'a ModuleInfo, abstracted: Vec<String>) -> Writer<'a> {
         Writer { module, info, abstracted, names: HashMap::new(), out: String::new() }
     }
@@ -66,7 +66,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes a function with its first loop cut open: `F.reached`, `F.enter`, `F.exits`, `F.step`, `F.after`, and for each
-    /// variable V of the loop `F.V`, which takes it out of a state.
+    /// variable V of the loop `F.V`, which extracts V from a state.
     ///
     /// # Errors
     /// If there is no such function, it has no loop, or does something that is not accepted.
@@ -83,13 +83,13 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes what the entry point does to memory. For each array A that it uses, of any place: `A.written` and `A.read` say whether an
-    /// invocation writes and reads that place, `A.after` what is there behind its writes. What it finds is A, the uniform's words are
-    /// p.0.x and so on, and a workgroup's array is A.1 behind one barrier; the module's constants have their names. `cut` asks for its first loop to be cut open as well; of what a
-    /// loop within that one does, nothing is known.
+    /// Writes the entry point's effects on memory. For each array A that it uses, and any place: `A.written` and `A.read` say if
+    /// an invocation writes and reads that place, and `A.after` is the value there after its writes. The values found are A; the
+    /// uniform's words are p.0.x and so on, and a workgroup's array is A.1 behind one barrier. The module's constants have their
+    /// names. `cut` asks for the first loop to be cut open as well; nothing is known of the effects of a loop within it.
     ///
     /// # Errors
-    /// If it does something that is not accepted.
+    /// If the entry point does something that is not accepted.
     pub fn kernel(&mut self, fixed: HashMap<String, u32>, cut: bool) -> Result<(), Refusal> {
         let (module, infos) = (self.module, self.info);
         let [entry] = module.entry_points.as_slice() else {
@@ -107,7 +107,7 @@ impl<'a> Writer<'a> {
         let accesses = std::mem::take(&mut body.memory()?.accesses);
         for (global, variable) in module.global_variables.iter() {
             if let naga::AddressSpace::Storage { .. } = variable.space {
-                // A theorem may speak of an array that is not used.
+                // A theorem may mention an array that is not used.
                 let nowhere = vec![body.terms.word(0); body.layout(global)?.0];
                 body.found(global, &nowhere, 0)?;
             }
@@ -146,8 +146,8 @@ impl Definition {
     }
 }
 
-/// What the kernel does to an array of so many levels, from its accesses to it: of any place, whether it reads and writes it, and what is
-/// there afterwards.
+/// The kernel's effects on an array of so many levels, from its accesses: for any place, if the kernel reads and writes it, and
+/// the value there afterwards.
 fn accessed(
     body: &mut Body,
     name: &str,
@@ -246,7 +246,7 @@ mod tests {
     use crate::parse::validated;
     use crate::refusal::Refusal;
 
-    /// A kernel of one invocation, cut open: its loop's body is this text, `i` counts its rounds.
+    /// A kernel of one invocation, cut open: its loop's body is this text, and `i` counts its rounds.
     fn cut(round: &str) -> Result<String, Refusal> {
         let text = format!(
             "@group(0) @binding(0) var<storage, read_write> out: array<u32>;
@@ -264,7 +264,7 @@ mod tests {
         Ok(writer.out)
     }
 
-    /// The names under which the loop reads the array. Before the kernel it has the first, `shared_words.0`.
+    /// The names under which the loop reads the array. Before the kernel its name is the first, `shared_words.0`.
     fn names(text: &str) -> Vec<&str> {
         let declared = text.lines().filter_map(|line| line.strip_prefix("(declare-fun "));
         declared

@@ -1,5 +1,5 @@
-// native_product: a plain binary32 matrix product, summed however the driver likes. It stands for a trainer's own kernels in the
-// logged profile and is no verifier shader: the lint does not pass it, and the engine runs it for nothing else.
+// native_product: a plain binary32 matrix product, summed in any order of the driver. The shader stands in for a trainer's own kernels
+// in the logged profile. It is no verifier shader: the lint does not pass it, and the engine runs it for nothing else.
 
 struct Params {
     // batch0 * batch1, M, N, K

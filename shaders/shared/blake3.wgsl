@@ -13,7 +13,7 @@ struct Blake3 {
     high: vec4<u32>,
 }
 
-// Sixteen words as a round takes them: even and odd ones of the columns, then of the diagonals.
+// Sixteen words in the order of a round: even and odd words of the columns, then of the diagonals.
 struct Blake3Block {
     column_x: vec4<u32>,
     column_y: vec4<u32>,
@@ -57,7 +57,7 @@ fn blake3_compress(value: Blake3, block: Blake3Block, counter: u32, bytes: u32, 
     var s = Blake3State(value.low, value.high, BLAKE3_IV_LOW, vec4<u32>(counter, 0u, bytes, flags));
     for (var round = 0u; round < 7u; round += 1u) {
         s = blake3_quarters(s, m.column_x, m.column_y);
-        // Diagonals are columns of rows turned by 1, 2 and 3.
+        // Diagonals are columns of rows that are rotated by 1, 2 and 3.
         s = blake3_quarters(Blake3State(s.a, s.b.yzwx, s.c.zwxy, s.d.wxyz), m.diagonal_x, m.diagonal_y);
         s = Blake3State(s.a, s.b.wxyz, s.c.zwxy, s.d.yzwx);
         // The permutation 2 6 3 10 7 0 4 13 1 11 12 5 9 14 15 8 of the words.
@@ -75,9 +75,9 @@ fn blake3_compress(value: Blake3, block: Blake3Block, counter: u32, bytes: u32, 
 var<workgroup> blake3_low: array<vec4<u32>, 64>;
 var<workgroup> blake3_high: array<vec4<u32>, 64>;
 
-// The first `count` of a workgroup's values, of which invocation `index` brings one, merged: neighbours level by level, and one without a
-// neighbour moves up, which is BLAKE3's tree. After `levels` of them, up to 6, every 2^levels values are one, the first invocations'.
-// `root` says that this is the tree's top.
+// Merges the first `count` of a workgroup's values; invocation `index` brings one. Neighbours merge level by level, and a value without a
+// neighbour moves up, as in BLAKE3's tree. After `levels` levels, up to 6, every 2^levels values are one, held by the first invocations.
+// `root` says that the last merge is the tree's top.
 fn blake3_tree(mine: Blake3, index: u32, count: u32, levels: u32, root: bool) -> Blake3 {
     blake3_low[index] = mine.low;
     blake3_high[index] = mine.high;

@@ -1,4 +1,4 @@
-// Digitising, as crates/contract/src/arith/digits.rs.
+// Digitising, as in crates/contract/src/arith/digits.rs.
 
 fn digits_marked(absmax: u32) -> bool {
     return absmax >= 0x7f800000u;

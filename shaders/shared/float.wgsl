@@ -1,5 +1,5 @@
 //!include shared/wide.wgsl
-// binary32 on bit patterns, as crates/contract/src/arith/float.rs: round to nearest even, subnormals kept, one NaN. No float type.
+// binary32 on bit patterns, as in crates/contract/src/arith/float.rs: round to nearest even, subnormals kept, one NaN. No float type.
 
 const F_NAN: u32 = 0x7fc00000u;
 const F_INFINITY: u32 = 0x7f800000u;
@@ -28,7 +28,7 @@ fn f_pack(sign: u32, exponent: i32, significand: u32) -> u32 {
     let m = s >> 8u;
     let rest = s & 255u;
     let up = u32(rest > 128u || (rest == 128u && (m & 1u) == 1u));
-    // The hidden bit, if there, carries into the field by itself.
+    // The hidden bit, if present, carries into the field by itself.
     return sign | min((field << 23u) + m + up, F_INFINITY);
 }
 

@@ -1,5 +1,5 @@
 //!include shared/wide.wgsl
-// Philox4x32-10, as crates/contract/src/arith/philox.rs.
+// Philox4x32-10, as in crates/contract/src/arith/philox.rs.
 
 fn philox4x32_10(key: vec2<u32>, counter: vec4<u32>) -> vec4<u32> {
     var k = key;

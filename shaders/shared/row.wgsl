@@ -1,16 +1,16 @@
 //!include shared/float.wgsl
-// A row of LEN elements, of which each of 64 invocations has every 64th. Between its passes over the row a workgroup keeps values
-// in `held`, a stretch for each. The including shader has both names, and SHARE: a 64th of LEN or more, a power of two.
+// A row of LEN elements: each of 64 invocations has every 64th element. Between its passes over the row, a workgroup keeps values
+// in `held`, with a stretch for each. The including shader defines LEN, `held` and SHARE, a power of two that is a 64th of LEN or more.
 
-// Where element j lies in its stretch: a word is left out after every 32, so that what is a power of two apart, as the operands
-// of a tree are, does not lie in the same bank of memory.
+// The word of element j in its stretch. A word is left out after every 32, so that elements a power of two apart, as the operands
+// of a tree are, are not in the same bank of memory.
 fn row_place(j: u32) -> u32 {
     return j + (j >> 5u);
 }
 
-// The sum of the stretch that begins at `first`, by the fixed tree: pair neighbours, promote an odd last one. A node of 2^h terms takes
-// the place of its first. Invocations make nodes of SHARE terms, some of them nodes of 8 times as many, one of them the sum. All
-// invocations call this, and all get it. LEN is 2 or more, so that every term is added, which makes a NaN canonical.
+// The sum of the stretch that begins at `first`, by the fixed tree: pair neighbours, promote an odd last one. A node of 2^h terms
+// replaces its first term. All invocations make nodes of SHARE terms, some make nodes of 8 times as many, and one makes the sum. All
+// invocations call this function, and all get the sum. LEN is 2 or more, so that every term is added, which makes a NaN canonical.
 fn row_sum(first: u32, index: u32) -> u32 {
     var terms = 1u; // of a node
     for (var block = SHARE; terms < LEN; block = block << 3u) {
@@ -25,11 +25,12 @@ fn row_sum(first: u32, index: u32) -> u32 {
     }
     workgroupBarrier();
     let sum = held[first];
-    workgroupBarrier(); // what comes next may write there
+    workgroupBarrier(); // the caller may write there next
     return sum;
 }
 
-// The number whose order key is the greatest of all invocations' keys: some find the greatest of 8, all the greatest of these.
+// The number whose order key is the greatest of all invocations' keys. Some invocations find the greatest of 8 keys, all find the
+// greatest of these.
 fn row_max(first: u32, index: u32, key: u32) -> u32 {
     var greatest = key;
     held[first + row_place(index)] = key;
@@ -38,7 +39,7 @@ fn row_max(first: u32, index: u32, key: u32) -> u32 {
         for (var i = 0u; i < 8u; i++) {
             greatest = max(greatest, held[first + row_place(8u * index + i)]);
         }
-        // Nobody else has read or will read this invocation's eight.
+        // No other invocation reads this invocation's eight.
         held[first + row_place(8u * index)] = greatest;
     }
     workgroupBarrier();

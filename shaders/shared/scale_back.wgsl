@@ -1,16 +1,16 @@
 //!include shared/float.wgsl
 //!include shared/digits.wgsl
 //!include shared/wide.wgsl
-// From the exact integer sum of a product to binary32, as crates/contract/src/arith/digits.rs.
+// The way from the exact integer sum of a product to binary32, as in crates/contract/src/arith/digits.rs.
 
-// total * 2^exponent, rounded once; a 128-bit two's complement integer.
+// total * 2^exponent, rounded once; `total` is a 128-bit two's complement integer.
 fn scale_back(total: vec4<u32>, exponent: i32) -> u32 {
     if ((total.x | total.y | total.z | total.w) == 0u) {
         return 0u;
     }
     let sign = total.w & 0x80000000u;
     var n = select(total, u128_neg(total), sign != 0u);
-    // The top bit to bit 127: whole words first.
+    // The top bit moves to bit 127, by whole words first.
     var top = 127;
     if (n.w == 0u) {
         n = vec4<u32>(0u, n.x, n.y, n.z);
@@ -31,7 +31,7 @@ fn scale_back(total: vec4<u32>, exponent: i32) -> u32 {
     return f_pack(sign, top - i32(zeros) + exponent + 127, high | u32(low != 0u));
 }
 
-// What that rounding leaves of total * 2^exponent, rounded once; +0 where it gave infinity.
+// The error of that rounding of total * 2^exponent, rounded once; +0 where the rounding gave infinity.
 fn rounding_error(total: vec4<u32>, exponent: i32) -> u32 {
     let rounded = scale_back(total, exponent);
     let field = (rounded >> 23u) & 0xffu;

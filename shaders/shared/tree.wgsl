@@ -1,5 +1,5 @@
 //!include shared/float.wgsl
-// The fixed reduction tree of crates/contract/src/arith/tree.rs as a binary counter: bit h of the count says whether a finished
+// The fixed reduction tree of crates/contract/src/arith/tree.rs as a binary counter: bit h of the count is set if a finished
 // subtree of 2^h terms waits.
 
 var<private> tree_waiting: array<u32, 32>;
@@ -22,7 +22,7 @@ fn tree_push(term: u32) {
     tree_count = tree_count + 1u;
 }
 
-// The subtrees that are left are added from the smallest upwards; +0 for no terms.
+// The waiting subtrees are added from the smallest upwards; the sum of no terms is +0.
 fn tree_end() -> u32 {
     var total = 0u;
     var have = false;

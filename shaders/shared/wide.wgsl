@@ -1,5 +1,5 @@
 // 64-bit integers as vec2<u32> (low, high), 128-bit ones as vec4<u32>. WGSL has no wider products than 32 bits, so
-// these are built from 16-bit halves.
+// wider products are built from 16-bit halves.
 
 // a * b, all 64 bits.
 fn u32_mul(a: u32, b: u32) -> vec2<u32> {

@@ -2,7 +2,7 @@
 //! folder a subcommand, each thin.
 //!
 //! Data that could be piped goes to stdout, everything else to stderr. With `--json` both are JSON: a command's result, and its error as
-//! `{"error": "...", "exit": N}`.
+//! `{"error": "...", "exit": N}`, with a `help` where a command or an action helps.
 //!
 //! Exit codes: 0 match, 1 diverges or convicted, 2 usage, 3 could not decide (own fault or limit), 4 malformed or
 //! badly signed, 5 somebody forfeited a dispute game and nobody was convicted.
@@ -25,7 +25,7 @@ use command::{
 };
 use view::escape::{Lines, one_line};
 use view::report::{CommandResult, Exit, Failure, Printer};
-use view::{overview, version};
+use view::{help, overview, version};
 
 /// Replay disputed steps of neural-network training bit for bit, on any GPU or CPU.
 #[derive(Parser)]
@@ -191,10 +191,14 @@ fn not_parsed(line: &[OsString], color: ColorChoice, error: &clap::Error) -> Exi
         Err(again) => again.to_string(),
         Ok(_) => one_line(&error.to_string()).into_owned(),
     };
+    let help = help::of_line(error);
     if json {
         let message = text.trim().trim_start_matches("error: ");
-        return printer.end(Err(Failure::new(Exit::Usage, message)));
+        return printer.end(Err(Failure { help, ..Failure::new(Exit::Usage, message) }));
     }
     printer.say(Lines::split(text.trim_end()));
+    if let Some(help) = help {
+        printer.say(format!("help: {help}"));
+    }
     Exit::Usage
 }

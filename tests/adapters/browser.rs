@@ -1,13 +1,13 @@
-//! What a launch list has an adapter write down: every buffer is there before it is used, and a step's state is what an engine without a record
-//! computes. `launches.rs` carries such a list out, and `.ci/full` a page of one in a browser.
+//! The launch list that an adapter writes down: every buffer is there before it is used, and a step's state is the one that an
+//! engine without a record computes. `launches.rs` executes such a list, and `.ci/full` executes a page with one in a browser.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::gpu::{Command, TextLimits, Variant, adapters, recording};
-use tiebreak::job::Job;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_gpu::{Command, TextLimits, Variant, adapters, recording};
+use tiebreak_record::job::Job;
 
 use crate::common;
 

@@ -1,5 +1,5 @@
-//! Native products by cuBLAS, over the stand-in for it: products of every view, runs that every exact engine replays, errors that say
-//! what is missing.
+//! Native products by cuBLAS, over the stand-in for it: products of every view, runs that every exact engine replays, and errors
+//! that name what is missing.
 
 use std::fs;
 use std::path::Path;
@@ -7,21 +7,21 @@ use std::sync::Arc;
 
 use crate::common::shim::{in_its_own_process, shim, tiebreak};
 use crate::common::{self, begin_run, edit::edit, gpt_job, key, not_tested};
-use tiebreak::arith::DType;
-use tiebreak::arith::digits::{group_absmax, quantise};
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Outcome, Report, Silent, audit, audit_natively, checks};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::engine::gpu::{Cublas, Cuda};
-use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor, Value, Want};
-use tiebreak::program::builder::Builder;
-use tiebreak::program::graph::{Graph, Node, Primitive, TensorType, View};
-use tiebreak::program::products::ProductTable;
-use tiebreak::rounding::legal::{Accumulation, Exact, ExactRow};
-use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Outcome, Report, Silent, audit, audit_natively, checks};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::digits::{group_absmax, quantise};
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorType, View};
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor, Value, Want};
+use tiebreak_gpu::{Cublas, Cuda};
+use tiebreak_record::rounding::legal::{Accumulation, Exact, ExactRow};
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
 
 /// The job of a small GPT in the logged profile, large enough for kernels to disagree.
 fn logged_job(folder: &Path, table: &str) -> String {
@@ -40,12 +40,12 @@ fn audited(run: &Run, engine: &mut dyn Engine, native: bool) -> Report {
     report
 }
 
-/// The exact engines that audit here. The others, and SwiftShader, which takes its time, see the CPU kernels' runs
+/// The exact engines that audit here. The other engines, and SwiftShader, which is slow, audit the CPU kernels' runs
 /// (`tests/adapters/rounding.rs`).
 fn auditors() -> Vec<(String, Box<dyn Engine>)> {
     let mut all: Vec<(String, Box<dyn Engine>)> = vec![("cpu".into(), Box::new(Cpu::new(2).unwrap()))];
     for name in common::adapter_names().into_iter().filter(|name| !name.contains("SwiftShader")) {
-        let gpu = tiebreak::engine::gpu::Gpu::open(Some(&name)).unwrap_or_else(|error| panic!("{error}"));
+        let gpu = tiebreak_gpu::Gpu::open(Some(&name)).unwrap_or_else(|error| panic!("{error}"));
         all.push((name, Box::new(gpu)));
     }
     all
@@ -67,7 +67,7 @@ fn every_auditor_replays_every_kernel() {
         fs::write(&private, key().to_text()).unwrap();
         let train = |name: &str, engine: &[&str]| {
             let out = folder.path().join(name);
-            // Begun here, so that all runs have one seed.
+            // The run begins here, so that all runs have one seed.
             let run = begin_run(&Disk::default(), Path::new(&job), &out).unwrap();
             let paths = ["--out", out.to_str().unwrap(), "--key", private.to_str().unwrap()];
             let (code, printed) =
@@ -79,7 +79,7 @@ fn every_auditor_replays_every_kernel() {
         for kernel in kernels {
             let run = train(kernel, &["--engine", "cuda", "--native", kernel]);
             for (auditor, engine) in &mut auditors {
-                // Software adapters take their time: the kernel that people will use, and one of the finer grids.
+                // Software adapters are slow: they replay the kernel that people will use, and one of the finer grids.
                 if auditor != "cpu" && (*kernel != "cublas" || table == "bits = 28\n") {
                     continue;
                 }
@@ -87,7 +87,7 @@ fn every_auditor_replays_every_kernel() {
                 let report = audited(&run, engine.as_mut(), false);
                 assert_eq!(report.outcome, Outcome::Matches, "{what}");
                 let tally = report.rounding.expect("a logged run has a tally");
-                // On the coarsest of the finer grids a run this short may have none.
+                // On the coarsest of the finer grids so short a run may have no decision.
                 assert!(tally.decisions > 0 || table == "bits = 28\n", "{what}");
                 assert_eq!((tally.illegal, tally.needless), (0, 0), "{what}");
                 if !table.contains("paper") {
@@ -98,7 +98,8 @@ fn every_auditor_replays_every_kernel() {
                     );
                 }
             }
-            // It does differ from the CPU's kernels, else nothing was tested; of binary64 another test shows it.
+            // The results do differ from those of the CPU's kernels, otherwise this would test nothing; another test shows it for
+            // binary64.
             if table.is_empty() {
                 let model = |run: &Run| fs::read(run.layout.model()).unwrap();
                 assert_ne!(model(&run), model(&here), "{kernel}");
@@ -109,7 +110,7 @@ fn every_auditor_replays_every_kernel() {
             }
         }
         if table.contains("paper") {
-            // And cuBLAS replicates a CPU's run.
+            // cuBLAS also replicates a CPU's run.
             let out = folder.path().join("gemm");
             let (out, native) = (out.to_str().unwrap(), ["--engine", "cuda", "--native", "cublas"]);
             let (code, printed) = tiebreak(shim, &[], &[&["audit", out], &native[..]].concat());
@@ -140,7 +141,7 @@ fn random(i: u32, stream: u32) -> u32 {
     philox4x32_10([stream, 23], [i, 0, 0, 0])[0]
 }
 
-/// Views as programs make them and as they might: dimensions in any order, gaps, steps, operands that all samples share.
+/// Views as programs make them, and as they might: dimensions in any order, gaps, steps, operands that all samples share.
 #[test]
 fn products_of_any_views_are_right() {
     in_its_own_process("cublas::products_of_any_views", &[]);
@@ -149,7 +150,7 @@ fn products_of_any_views_are_right() {
 #[test]
 #[ignore = "run by products_of_any_views_are_right in a process with the stand-in"]
 fn products_of_any_views() {
-    // Small integers: every order and every precision has their sums, none of which is a zero with a sign.
+    // Small integers: their sums are exact in every order and every precision, and none is a zero with a sign.
     let words: Vec<u32> = (0..20_000).map(|i| (random(i, 1) % 16 + 1) as f32).map(f32::to_bits).collect();
     for kernels in Cublas::ALL {
         for parts in kernels.parts() {
@@ -165,7 +166,7 @@ fn products_of_any_views() {
                     (0..3).for_each(|j| {
                         order.swap(j, j + (random(i + j as u32, 200 + case) as usize) % (4 - j))
                     });
-                    // Half of the views lie as tensors do.
+                    // Half of the views have a tensor's usual layout.
                     let plain = random(i, 300 + case).is_multiple_of(2);
                     let (mut strides, mut step) =
                         ([0; 4], pick(i + 6, if plain { &[1] } else { &[1, 1, 2] }));
@@ -196,7 +197,7 @@ fn products_of_any_views() {
     }
 }
 
-/// Rows that make sums hard stay within the proved bound, with tensor cores that cut off what they align too.
+/// Rows with difficult sums stay within the proved bound, with truncating tensor cores too.
 #[test]
 fn no_product_is_outside_the_proved_bound() {
     in_its_own_process("cublas::products_of_hard_rows", &[]);
@@ -260,16 +261,16 @@ fn products_of_hard_rows() {
     }
 }
 
-/// A row as the auditor's digits have it, in one part or two: a high part that three digits hold, and the rest.
+/// A row in the auditor's digits, in one part or two: a high part that three digits hold, and the residue.
 fn split(row: &[u32], parts: u32) -> ExactRow {
     let absmax = group_absmax(row.iter().copied());
     let integers = |digits| row.iter().map(|&x| quantise(x, absmax, digits)).collect();
     if parts == 1 {
         return ExactRow::default().with(integers(4), absmax, 4);
     }
-    // Rows of narrow range are wholly in the high part; of the others the rest is what four digits hold.
+    // Rows of narrow range are wholly in the high part; for the others the residue is what four digits hold.
     let high: Vec<i32> = integers(3);
-    let scale = 2f64.powi(tiebreak::arith::digits::exponent(absmax) - 22);
+    let scale = 2f64.powi(tiebreak_contract::arith::digits::exponent(absmax) - 22);
     let left = |(&x, &q): (&u32, &i32)| (f64::from(f32::from_bits(x)) - f64::from(q) * scale) as f32;
     let rest: Vec<u32> = row.iter().zip(&high).map(left).map(f32::to_bits).collect();
     let below = group_absmax(rest.iter().copied());
@@ -277,8 +278,8 @@ fn split(row: &[u32], parts: u32) -> ExactRow {
     ExactRow::default().with(high, absmax, 3).with(rest, below, 4)
 }
 
-/// Log and state are the same wherever near ties were searched for, and whatever rounded the products, also where there is no room for all of them (the paper's preset), and
-/// with the plain shader.
+/// Log and state do not depend on where near ties are searched for, or on what rounds the products. The cases include a search
+/// without room for all near ties (the paper's preset), and the plain shader.
 #[test]
 fn logs_do_not_depend_on_where_near_ties_are_found() {
     in_its_own_process("cublas::logs_of_both_searches", &[]);
@@ -289,13 +290,14 @@ fn logs_do_not_depend_on_where_near_ties_are_found() {
 fn logs_of_both_searches() {
     let train = |job: &Path, out: &Path, engine: &mut Counted| {
         engine.shown = 0;
-        let (disk, mut silent) = (Disk::default(), tiebreak::train::Silent);
+        let (disk, mut silent) = (Disk::default(), tiebreak_train::Silent);
         let run = begin_run(&disk, job, out).unwrap();
-        tiebreak::train::train(&run, engine, Some(&key()), &mut silent).unwrap();
+        tiebreak_train::train(&run, engine, Some(&key()), &mut silent).unwrap();
         (common::files(&out.join("logs")), fs::read(run.layout.model()).unwrap(), engine.shown)
     };
-    // Thresholds for a decision or two where the default ones are for longer runs; and the last of the plain shader's for more than the
-    // device has room for. The preset logs every second value and 28 bits leave little to tell by, so there the host looks at all.
+    // Thresholds for a decision or two, since the default ones suit longer runs; the last, of the plain shader, finds more than
+    // the device has room for. The preset logs every second value, and 28 bits leave little to decide by, so there the host
+    // searches all results.
     let fast =
         ["", "bits = 32\nthreshold = 1000000\n", "bits = 28\nthreshold = 16000000\n", "preset = \"paper\"\n"];
     for (kernels, tables) in
@@ -308,7 +310,7 @@ fn logs_of_both_searches() {
             let job = logged_job(folder.path(), table);
             let job = Path::new(&job);
             edit(job, &[("steps = 4", "steps = 2")]);
-            // Every other time as with a driver that cannot copy beside kernels.
+            // Every second time as with a driver that cannot copy in parallel with kernels.
             engine.engine = engine.engine.summarising(true).copies(number % 2 == 0).unwrap();
             let rounded = engine.engine.computed_beside();
             let there = train(job, &folder.path().join("there"), &mut engine);
@@ -318,11 +320,11 @@ fn logs_of_both_searches() {
             assert!(there.0.iter().any(|(_, log)| log.len() > 100), "{table}: the logs are empty");
             assert_eq!(there.0, here.0, "{table}");
             assert_eq!(there.1, here.1, "{table}");
-            // What nobody needs to see stays on the device.
+            // Outputs that nobody needs to see stay on the device.
             println!("{table:?}: {} outputs were shown, without the search {}", there.2, here.2);
             let on_the_host = ["paper", "28", "400000"].iter().any(|text| table.contains(text));
             assert_eq!(there.2 > 0, on_the_host, "{table}: {} and {}", there.2, here.2);
-            // What is not rounded with other nodes is rounded by the search, where there is one.
+            // The search, where there is one, rounds the outputs that are not rounded with other nodes.
             println!("{table:?}: {rounded} roundings by searches");
             let searched = !["paper", "28"].iter().any(|text| table.contains(text));
             assert_eq!(rounded > 0, searched, "{table}: {rounded} roundings by searches");
@@ -392,7 +394,7 @@ impl Engine for Counted {
     }
 }
 
-/// Each fault gives its own error, which says what to do.
+/// Each fault has an error of its own, which says what to do.
 #[test]
 fn faults_are_told_apart() {
     let Some(shim) = shim() else { return };
@@ -417,7 +419,7 @@ fn faults_are_told_apart() {
         let (code, printed) = tiebreak(shim, &[], &train);
         assert!(code == 2 && printed.contains("another engine"), "{engine} {native}: {printed}");
     }
-    // What the proved bound of a grid does not cover is refused before the first step.
+    // A grid that the proved bound does not cover is refused before the first step.
     let finer = tempfile::tempdir().unwrap();
     let job = logged_job(finer.path(), "bits = 32\n");
     for native in ["cublas-tf32", "cublas-binary32"] {
@@ -427,7 +429,7 @@ fn faults_are_told_apart() {
     }
 }
 
-/// NVIDIA's own library, if this process was told of it, has every function that is loaded, and says that there is no GPU.
+/// NVIDIA's own library, if this process was given it, has every function that is loaded, and reports that there is no GPU.
 #[test]
 fn the_real_library_has_every_function() {
     let Some(shim) = shim() else { return };

@@ -1,16 +1,17 @@
-//! The engine for NVIDIA's GPUs, over a stand-in for the driver and NVRTC that runs kernels on the host: the bits of every
-//! other engine, and errors that say what to do when a GPU fails. `cuda-bridge/check-on-gpu.sh` does the like on a GPU.
+//! The engine for NVIDIA's GPUs, over a stand-in for the driver and NVRTC that runs kernels on the host. It gives the bits of
+//! every other engine, and its errors say what to do when a GPU fails. `cuda-bridge/check-on-gpu.sh` makes similar checks on a
+//! GPU.
 
 use std::path::Path;
 
 use crate::common::edit::edit;
 use crate::common::gpt_job;
 use crate::common::shim::{shim, tiebreak};
-use tiebreak::commit::record::Record;
-use tiebreak::engine::fingerprint::FINGERPRINT;
-use tiebreak::run::transcript;
+use tiebreak_engine::fingerprint::FINGERPRINT;
+use tiebreak_record::commit::record::Record;
+use tiebreak_run::run::transcript;
 
-/// A run by the CUDA engine, audited by the CPU's, and the other way round; then one on a GPU that is lost in the middle.
+/// A run by the CUDA engine, audited by the CPU's, and the reverse; then a run on a GPU that is lost in the middle.
 #[test]
 fn runs_have_the_bits_of_other_engines_and_survive_a_lost_gpu() {
     let Some(shim) = shim() else { return };
@@ -37,7 +38,7 @@ fn runs_have_the_bits_of_other_engines_and_survive_a_lost_gpu() {
     assert!(run(&["audit", &ranks]).contains("MATCHES"));
     assert!(run(&["audit", &here, "--engine", "cuda"]).contains("MATCHES"));
 
-    // Launches of the self-test, then some steps', so that a checkpoint and steps after it are there to go on from.
+    // The self-test's launches, then those of some steps, so that a checkpoint and later steps are there to resume from.
     let faults = [("TIEBREAK_SHIM_LOST", "11000")];
     let (code, printed) = tiebreak(shim, &faults, &["-q", "train", &job, "--out", &lost, "--engine", "cuda"]);
     assert_eq!(code, 3, "{printed}");
@@ -50,15 +51,16 @@ fn runs_have_the_bits_of_other_engines_and_survive_a_lost_gpu() {
     assert!(run(&["audit", &lost]).contains("MATCHES"));
 }
 
-/// What the stand-in counted: kernels run, graphs made, graphs launched, kernels for rows between products and for columns, copies to the
-/// host and to the GPU that return at once.
+/// The stand-in's counts: kernels run, graphs made, graphs launched, kernels for rows between products and for columns, copies to
+/// the host and to the GPU that return at once.
 fn counted(file: &str) -> Vec<u64> {
     let text = std::fs::read_to_string(file).unwrap();
     text.lines().last().unwrap().split(' ').map(|n| n.parse().unwrap()).collect()
 }
 
-/// Where nobody looks at what is between, absmaxes are computed with the digits, rows are computed at once, and launches that come back
-/// are launched as graphs, after uploads that nobody waits for: the GPU's state is still the CPU's, and so it is where the driver has neither.
+/// If nobody observes intermediate nodes, absmaxes are computed with the digits, rows are computed at once, and repeated launches
+/// become graphs, after uploads without waiting. The GPU's state is still the CPU's, also with a driver that has neither graphs
+/// nor such copies.
 #[test]
 fn steps_that_nobody_observes_have_the_same_bits() {
     let Some(shim) = shim() else { return };
@@ -94,11 +96,11 @@ fn steps_that_nobody_observes_have_the_same_bits() {
         assert!(run(&[], &["compare", &out, &here]).contains("no difference"));
         let counts = counted(&counts);
         if graphs == "1" {
-            // A step launches ten sequences, and after a few steps every other one uses the same memory.
+            // A step launches ten sequences, and after a few steps every second one uses the same memory.
             assert!(counts[1] <= 20 && counts[2] >= 70, "made and launched: {counts:?}");
-            // Forward and backward of every micro-batch, and of the opening.
+            // The counts of forward and backward passes of every micro-batch, and of the opening.
             assert!(counts[3..5].iter().all(|&count| count >= 2 + 14 * 3 * 2), "{counts:?}");
-            // Tokens and labels, the scalars of a micro-batch and of a step, and the embedding's grouping.
+            // The uploads are tokens and labels, the scalars of a micro-batch and of a step, and the embedding's grouping.
             assert!(counts[5] == 0 && counts[6] > 100, "copies: {counts:?}");
         } else {
             assert_eq!([&counts[1..3], &counts[5..]].concat(), [0; 4]);
@@ -106,7 +108,7 @@ fn steps_that_nobody_observes_have_the_same_bits() {
     }
 }
 
-/// Its traces hold what the search for near ties rounded.
+/// The run's traces hold the values that the search for near ties rounded.
 #[test]
 fn a_logged_run_replays_on_the_cpu() {
     let Some(shim) = shim() else { return };
@@ -123,7 +125,7 @@ fn a_logged_run_replays_on_the_cpu() {
     assert!(code == 0 && printed.contains("MATCHES"), "{printed}");
 }
 
-/// Each fault of a machine gives its own error, which says what to do, and no engine.
+/// Each fault of a machine has an error of its own, which says what to do, and gives no engine.
 #[test]
 fn faults_are_told_apart() {
     let Some(shim) = shim() else { return };
@@ -147,7 +149,7 @@ fn faults_are_told_apart() {
     assert!(!printed.contains("cuda"), "where there is no driver nothing is said of it: {printed}");
     let (code, printed) = tiebreak(shim, &[no_vulkan], &["adapters", "--test"]);
     assert!(code == 0 && printed.contains("cuda: host shim"), "{printed}");
-    // A GPU with other bits is listed with the fingerprint that it has.
+    // A GPU with other bits is listed with its own fingerprint.
     let wrong = ("TIEBREAK_SHIM_WRONG", "500");
     let (code, printed) =
         tiebreak(shim, &[no_vulkan, wrong], &["adapters", "--test", "--adapter", "host shim"]);

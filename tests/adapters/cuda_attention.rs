@@ -1,21 +1,22 @@
-//! Attention and the like by one kernel on NVIDIA's GPUs, over a stand-in for the driver and NVRTC that runs kernels on the host: the bits
-//! of the CPU engine for sizes of every kind. `cuda-bridge/check-on-gpu.sh` runs the same on a GPU.
+//! Attention and similar nodes by one kernel on NVIDIA's GPUs, over a stand-in for the driver and NVRTC that runs kernels on the
+//! host. The bits equal the CPU engine's for sizes of every kind. `cuda-bridge/check-on-gpu.sh` runs the same on a GPU.
 
 use std::sync::Arc;
 
 use crate::common::shim::in_its_own_process;
-use tiebreak::arith::DType;
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::gpu::Cuda;
-use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Tensor, Want, outputs_of};
-use tiebreak::program::builder::Builder;
-use tiebreak::program::expr::{Body, BodyWriter};
-use tiebreak::program::graph::{Graph, Node, View};
-use tiebreak::program::operators::{Dropout, causal_attention};
-use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::expr::{Body, BodyWriter};
+use tiebreak_contract::program::graph::{Graph, Node, View};
+use tiebreak_contract::program::operators::{Dropout, causal_attention};
+use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::{Engine, EngineError, Inputs, Observer, Tensor, Want, outputs_of};
+use tiebreak_gpu::Cuda;
 
-/// Rows between two products by one kernel: attention and its gradient, and a chain of nodes of every kind that a kernel takes.
+/// Rows between two products by one kernel: attention and its gradient, and a chain with every kind of node that a kernel
+/// supports.
 #[test]
 fn rows_between_products_have_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
@@ -23,18 +24,18 @@ fn rows_between_products_have_the_same_bits() {
     if in_its_own_process("cuda_attention::rows_between_products", &[("TIEBREAK_SHIM_COUNTS", &counts)]) {
         let counts = std::fs::read_to_string(&counts).unwrap();
         let counts: Vec<usize> = counts.trim().split(' ').map(|n| n.parse().unwrap()).collect();
-        // Of the opening; two for each attention and its gradient, but for digits whose sums are too wide; one for each chain. Gradients of
-        // keys and values have a kernel of their own.
+        // The kernels of the opening; two for each attention and its gradient, except for digits whose sums are too wide; one for
+        // each chain. Gradients of keys and values have a kernel of their own.
         let attention = 2 + 2 * (ATTENTION.len() - 1);
-        // With an observer some, but those of which it sees a node.
+        // With an observer, a kernel is not used if the observer sees one of its nodes.
         for (launched, expected) in counts[3..5].iter().zip([attention + CHAINS.len(), attention]) {
             assert!((expected + 1..expected + 2 * EVERY).contains(launched), "{counts:?}");
         }
     }
 }
 
-/// Samples, heads, positions, channels of a head, dropout, digits (0: the default ones), and what has special values. Those of keys
-/// make all later rows NaN, those of queries their own.
+/// Samples, heads, positions, channels of a head, dropout, digits (0: the default ones), and the tensors with special values.
+/// Special values of keys make all later rows NaN, those of queries only their own.
 const ATTENTION: [([u32; 4], f32, u8, &str); 6] = [
     ([2, 2, 64, 8], 0.0, 0, "q"),
     ([1, 1, 65, 5], 0.3, 0, ""),
@@ -58,7 +59,7 @@ fn rows_between_products() {
         let there = outputs_of(&mut cuda, &graph, &inputs).unwrap();
         for (port, (here, there)) in graph.outputs.iter().zip(here.iter().zip(&there)) {
             assert!(here == there, "{what}: {}", port.name);
-            // What is NaN throughout shows nothing. (A query that is makes the gradients of earlier keys so.)
+            // A tensor that is NaN throughout shows nothing. (A NaN query makes the gradients of earlier keys NaN.)
             let is_nan = |word: &&[u8]| word[3] & 0x7f == 0x7f && word[2] & 0x80 != 0;
             let nan = here.chunks_exact(4).filter(is_nan).count();
             assert!(!most || port.name != "y" || 12 * nan < here.len(), "{what}: {nan} NaNs");
@@ -71,7 +72,7 @@ fn rows_between_products() {
     for (i, sizes) in (0..).zip(CHAINS) {
         check(format!("{sizes:?}"), false, chain(i, sizes));
     }
-    // Who looks at some of the nodes that a kernel computes sees them.
+    // An observer of some of the nodes that a kernel computes sees them.
     let (sizes, p, digits, special) = ATTENTION[0];
     let (graph, inputs) = attention(0, sizes, p, digits, special);
     for from in 0..EVERY {
@@ -82,7 +83,7 @@ fn rows_between_products() {
     }
 }
 
-/// An observer sees one in so many nodes.
+/// The observer sees one of so many nodes.
 const EVERY: usize = 9;
 
 /// Sees the outputs of nodes `from`, `from` + [`EVERY`] and so on.
@@ -174,8 +175,8 @@ fn attention(
     (b.finish(), inputs)
 }
 
-/// Two products with what attention has not between them: a vector of the places, numbers of the rows from before and computed on the
-/// way, and values that wait while others are computed.
+/// Two products with nodes between them that attention lacks: a vector of the places, numbers of the rows (given, or computed on
+/// the way), and values that are kept while others are computed.
 fn chain(case: u32, [rows, len, k, n]: [u32; 4]) -> (Graph, Vec<Vec<u8>>) {
     let mut table = ProductTable::two_and_three();
     table.set(ProductClass::Linear, ProductDigits { digits_a: 3, digits_b: 1, block: 0 });

@@ -2,17 +2,17 @@
 
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use tiebreak::engine::Engine;
-use tiebreak::engine::gpu::{Cuda, Gpu, cuda_devices};
+use tiebreak_engine::Engine;
+use tiebreak_gpu::{Cuda, Gpu, cuda_devices};
 
 use crate::common::adapter_names;
 
 /// The GPUs of this machine.
 #[derive(Default)]
 pub struct Gpus {
-    /// Through wgpu.
+    /// The adapters through wgpu.
     pub adapters: Vec<Gpu>,
-    /// NVIDIA's, through their driver.
+    /// NVIDIA's GPUs, through their driver.
     pub nvidia: Vec<Cuda>,
 }
 
@@ -25,10 +25,10 @@ impl Gpus {
     }
 }
 
-/// An engine that a thread may take.
+/// An engine that can move to a thread.
 pub type AnyEngine = dyn Engine + Send;
 
-/// Gives each engine to a test on a thread of its own: a software adapter leaves cores idle while it compiles.
+/// Runs a test with each engine on a thread of its own: a software adapter leaves cores idle while it compiles.
 pub fn at_once(engines: &mut [&mut AnyEngine], test: impl Fn(&mut dyn Engine) + Sync) {
     let test = &test;
     std::thread::scope(|scope| {
@@ -38,11 +38,12 @@ pub fn at_once(engines: &mut [&mut AnyEngine], test: impl Fn(&mut dyn Engine) + 
     });
 }
 
-/// Every usable adapter and every NVIDIA GPU, opened once: each must pass its self-test, which takes a software adapter most of
-/// a minute, so that they are opened beside each other. Tensors are hashed where they are and rows computed at once, as GPUs do it, on software adapters too.
+/// Every usable adapter and every NVIDIA GPU, opened once. Each must pass its self-test, which takes a software adapter most of a
+/// minute, so they are opened in parallel. Tensors are hashed on the device and rows computed at once, as on GPUs, on software
+/// adapters too.
 pub fn gpus() -> MutexGuard<'static, Gpus> {
     static GPUS: LazyLock<Mutex<Gpus>> = LazyLock::new(|| Mutex::new(open_gpus()));
-    // A test that failed leaves engines as they were.
+    // A failed test leaves the engines usable.
     GPUS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,5 +1,5 @@
-//! A launch list as docs/PORTABILITY.md describes it, carried out on every adapter by a program that knows only that page: it shares no code with the engine. The
-//! page for browsers holds the same list.
+//! A launch list in the form of docs/PORTABILITY.md, executed on every adapter by a program that knows only that page: it shares
+//! no code with the engine. The page for browsers holds the same list.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
-use tiebreak::engine::gpu::wgpu::{self, BufferUsages};
+use tiebreak_gpu::wgpu::{self, BufferUsages};
 
 use crate::common;
 
@@ -74,7 +74,7 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// An adapter with WebGPU's default limits and no more.
+/// An adapter with only WebGPU's default limits.
 struct Gpu {
     device: wgpu::Device,
     queue: wgpu::Queue,
@@ -151,7 +151,7 @@ impl Gpu {
         view[..bytes as usize].to_vec()
     }
 
-    /// Carries out a run: how many reads there were, and which of them gave other bytes.
+    /// Executes a run: returns the number of reads, and those that gave other bytes.
     fn carry_out(&self, run: &Run, texts: &BTreeMap<String, String>, data: &[u8]) -> (usize, Vec<usize>) {
         let pipelines: Vec<_> = run.shaders.iter().map(|name| self.pipeline(&texts[name])).collect();
         let mut buffers: HashMap<u32, wgpu::Buffer> = HashMap::new();
@@ -191,14 +191,14 @@ impl Gpu {
     }
 }
 
-/// What a script of the page holds.
+/// The contents of one of the page's scripts.
 fn script<'a>(page: &'a str, id: &str) -> &'a str {
     let tag = format!(" id=\"{id}\">");
     let begin = page.find(&tag).unwrap() + tag.len();
     &page[begin..begin + page[begin..].find("</script>").unwrap()]
 }
 
-/// A step that the first adapter ran gives the same tensors on all of them, and others where the input is another one.
+/// A step that the first adapter ran gives the same tensors on all of them, and other tensors from another input.
 #[test]
 fn a_launch_list_is_carried_out_by_another_program() {
     let names = common::adapter_names();
@@ -237,7 +237,7 @@ fn a_launch_list_is_carried_out_by_another_program() {
     assert!(shaders == texts, "the page has other shaders");
     assert!(BASE64_STANDARD.decode(script(&page, "data")).unwrap() == data, "the page has other data");
 
-    // The state is uploaded first: its first number gets another sign.
+    // The state is uploaded first: its first number gets the other sign.
     let first_write = list.runs[0].commands.iter().find_map(|command| match command {
         Command::Write { data, .. } => Some(data.0),
         _ => None,

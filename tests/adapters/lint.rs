@@ -1,6 +1,6 @@
-//! The lint: one shader that must be rejected for each rule, and every shader that the engine can make accepted.
+//! The lint: it rejects one shader for each rule, and accepts every shader that the engine can make.
 
-use tiebreak::shaders::lint::{Rule, check};
+use tiebreak_shaders::lint::{Rule, check};
 
 /// A compute shader around a body over `a: array<u32>`.
 fn shader(body: &str) -> String {
@@ -25,7 +25,7 @@ fn every_rule_rejects() {
     body(Rule::Float, "let x = 0.1; a[0] = u32(x);");
     body(Rule::Float, "a[0] = select(0u, 1u, f32(a[1]) < f32(a[2]));");
     body(Rule::Float, "let v = vec2<f32>(f32(a[1]), 1.0); a[0] = u32(v.x);");
-    // Constants that naga folds to integers before the IR is seen.
+    // naga folds these constants to integers before the lint sees the IR.
     body(Rule::Float, "const k: u32 = u32(0.1f * 10f); a[0] = k;");
     body(Rule::Float, "a[0] = bitcast<u32>(0x1p-3f);");
     body(Rule::Float, "a[0] = u32(1e3);");
@@ -76,7 +76,7 @@ fn types_constructs_and_dialects_reject() {
 
 #[test]
 fn includes_are_expanded_once_and_errors_name_their_line() {
-    use tiebreak::shaders::compose::compose;
+    use tiebreak_shaders::compose::compose;
     let lookup = |name: &str| match name {
         "shared/a.wgsl" => Some("//!include shared/b.wgsl\nA"),
         "shared/b.wgsl" => Some("B"),
@@ -111,7 +111,7 @@ fn exact(body: &str, result: &str) -> String {
     )
 }
 
-/// Floats that are integers of at most 2^24 pass; one step beyond what is proved does not.
+/// Floats that are integers of at most 2^24 pass; a shader one step beyond the proof does not.
 #[test]
 fn floats_are_exact_integers_or_rejected() {
     let terms = |count: u32| {
@@ -149,16 +149,18 @@ fn floats_are_exact_integers_or_rejected() {
     rejected(Rule::Type, stored, 1);
 }
 
-/// Whatever a job can ask for, the engine runs linted shaders only: the files are linted by the build, these are the
-/// texts that are made at run time.
+/// The engine runs linted shaders only, whatever a job needs: the build lints the files, this test lints the texts that are made
+/// at run time.
 #[test]
 fn every_shader_of_every_program_passes() {
-    use tiebreak::engine::gpu::{TextLimits, texts};
-    use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
-    use tiebreak::program::operators::ConvVersion;
-    use tiebreak::program::optimizer::Optimizer;
-    use tiebreak::program::products::ProductTable;
-    use tiebreak::program::step::{Program, StepSpec};
+    use tiebreak_contract::program::models::{
+        Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem,
+    };
+    use tiebreak_contract::program::operators::ConvVersion;
+    use tiebreak_contract::program::optimizer::Optimizer;
+    use tiebreak_contract::program::products::ProductTable;
+    use tiebreak_contract::program::step::{Program, StepSpec};
+    use tiebreak_gpu::{TextLimits, texts};
     let adamw = Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
     let sgd = Optimizer::Sgd { momentum: 0.9, weight_decay: 0.1 };
     let gpt = |gelu| {

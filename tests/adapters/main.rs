@@ -1,9 +1,9 @@
-//! What runs on every adapter of this machine, in one process: opening an adapter tests it, which takes a software adapter most of
-//! a minute, so that these tests share what is open. A software adapter compiles on one core; the lint, and the engine for NVIDIA's GPUs over a stand-in for the driver,
-//! keep the others busy.
+//! The tests that run on every adapter of this machine, in one process. They share the open adapters, since opening one tests it,
+//! which takes a software adapter most of a minute. A software adapter compiles on one core; the lint, and the engine for
+//! NVIDIA's GPUs over a stand-in for the driver, keep the other cores busy.
 //!
-//! A software adapter that is missing is named in the output; with TIEBREAK_REQUIRE_ADAPTERS (parts of names, separated by
-//! commas) a missing one is a failure, which is how CI runs.
+//! The output names a software adapter that is missing. With TIEBREAK_REQUIRE_ADAPTERS (parts of names, separated by commas) a
+//! missing one is a failure; CI runs that way.
 
 mod browser;
 #[path = "../common/mod.rs"]

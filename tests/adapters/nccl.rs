@@ -1,13 +1,14 @@
-//! `tiebreak train --transport nccl` over the stand-ins for NVIDIA's driver and NCCL: the run directories of one process, and errors
-//! that name the rank, end, and leave a run that goes on to the same bits. What NCCL's calls do is in `cuda-bridge/tests/nccl.rs`.
+//! `tiebreak train --transport nccl` over the stand-ins for NVIDIA's driver and NCCL. Ranks write the run directories of one
+//! process. Errors name the rank, end training, and leave a run that resumes to the same bits. `cuda-bridge/tests/nccl.rs` tests
+//! NCCL's calls.
 
 use std::path::{Path, PathBuf};
 
 use crate::common::shim::{shim, tiebreak};
 use crate::common::{begin_run, files, key, mlp_job, trained};
-use tiebreak::run::disk::Disk;
-use tiebreak::run::read_job;
-use tiebreak::train::ranks::plan::ShardPlan;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::read_job;
+use tiebreak_train::ranks::plan::ShardPlan;
 
 const STEPS: u32 = 4;
 
@@ -34,13 +35,13 @@ impl Runs {
         self.folder.path().join(name).to_str().unwrap().to_string()
     }
 
-    /// A run that is begun and no more.
+    /// A run that has begun, without a step.
     fn begun(&self, name: &str) -> String {
         begin_run(&Disk::default(), &self.job, &self.folder.path().join(name)).unwrap();
         self.path(name)
     }
 
-    /// Goes on with a run over so many ranks, each with a GPU unless `more` says otherwise.
+    /// Resumes a run over so many ranks, each with a GPU unless `more` says otherwise.
     fn train(&self, out: &str, ranks: &str, environment: &[(&str, &str)], more: &[&str]) -> (i32, String) {
         let args =
             ["train", "--out", out, "--key", &self.key, "--resume", "--engine", "cuda", "--ranks", ranks];
@@ -56,7 +57,7 @@ impl Runs {
     }
 }
 
-/// Two ranks; then three of which one is killed while gradients move, two of which one's NCCL fails, and five that finish.
+/// Two ranks; then three, one of which is killed while gradients move; two, with a failing NCCL in one; and five that finish.
 #[test]
 fn ranks_write_the_run_of_one_process_and_go_on_after_a_fault() {
     let Some(shim) = shim() else { return };
@@ -89,7 +90,7 @@ fn ranks_write_the_run_of_one_process_and_go_on_after_a_fault() {
     runs.same(&out);
 }
 
-/// A rank that is stopped while gradients move is named soon after the time that is given, which is as long as opening an engine may
+/// A rank that is stopped while gradients move is named soon after the given time. That time is as long as opening an engine may
 /// take on a machine that is busy with other tests.
 #[test]
 fn nobody_waits_for_ever() {
@@ -103,10 +104,10 @@ fn nobody_waits_for_ever() {
     );
 }
 
-/// What the environment says, the options, and what the error says.
+/// The environment, the options, and a part of the error.
 type Refusal<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a str);
 
-/// What cannot be is said before anything is written, or at the ranks' first word.
+/// An impossible request is refused before anything is written, or at the ranks' first message.
 #[test]
 fn what_nccl_cannot_do_is_refused() {
     let Some(shim) = shim() else { return };

@@ -1,5 +1,5 @@
-//! Every operator of the catalogue, and its gradient, on every engine and adapter: random, extreme and subnormal inputs,
-//! equal bits. And the arrays that people bring: what is read back is what was written, and bad files are errors.
+//! Every operator of the catalogue, and its gradient, on every engine and adapter: random, extreme and subnormal inputs, equal
+//! bits. Also the arrays that people bring: a written file is read back unchanged, and bad files are errors.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,15 +7,15 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::gpus::{AnyEngine, at_once, gpus};
-use tiebreak::arith::DType;
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::engine::Engine;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::reference::Reference;
-use tiebreak::program::builder::Builder;
-use tiebreak::program::catalogue::{Appended, Attributes, OPERATORS, Operator};
-use tiebreak::program::products::ProductTable;
-use tiebreak::run::arrays::{self, Array, FloatType};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::catalogue::{Appended, Attributes, OPERATORS, Operator};
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::reference::Reference;
+use tiebreak_run::run::arrays::{self, Array, FloatType};
 
 fn attributes() -> Attributes {
     Attributes {
@@ -122,7 +122,7 @@ fn every_operator_has_the_same_bits_on_every_engine() {
     });
 }
 
-/// Runs the command; its exit code and error text.
+/// Runs the command; returns its exit code and its output.
 fn tiebreak(folder: &Path, args: &[&str]) -> (i32, String) {
     let output =
         Command::new(env!("CARGO_BIN_EXE_tiebreak")).args(args).current_dir(folder).output().unwrap();
@@ -131,7 +131,7 @@ fn tiebreak(folder: &Path, args: &[&str]) -> (i32, String) {
 }
 
 fn floats(name: &str, shape: &[u32], values: &[f32]) -> Array {
-    let ty = tiebreak::program::graph::TensorType { dtype: DType::F32, shape: shape.to_vec() };
+    let ty = tiebreak_contract::program::graph::TensorType { dtype: DType::F32, shape: shape.to_vec() };
     Array { name: name.into(), ty, bytes: values.iter().flat_map(|v| v.to_le_bytes()).collect() }
 }
 
@@ -206,7 +206,7 @@ fn floats_of_16_bits_are_read_and_written() {
         let [sum] = &arrays::read(&path(out)).unwrap()[..] else { panic!() };
         let expected = expected.map(|x| if x.is_nan() { f32::from_bits(0x7fc0_0000) } else { x });
         assert_eq!(sum.bytes, floats("", &[5], &expected).bytes, "{dtype}");
-        // What was written is narrow, and read again the same.
+        // The written file is narrow, and reads back the same.
         let narrow = if dtype == "bf16" { FloatType::Bf16 } else { FloatType::F16 };
         if dtype != "f32" {
             arrays::write(&path(out), std::slice::from_ref(sum), narrow).unwrap();
@@ -237,7 +237,7 @@ fn npy_files_are_read_as_numpy_writes_them_and_bad_ones_are_errors() {
         std::fs::write(&path, bytes).unwrap();
         arrays::read(&path).map(|mut arrays| arrays.remove(0)).map_err(|error| error.to_string())
     };
-    // What numpy 1.26 writes for np.array([1, 2, 300]) and np.float32(1.5).
+    // The header that numpy 1.26 writes for np.array([1, 2, 300]) and np.float32(1.5).
     let header = "{'descr': '<i8', 'fortran_order': False, 'shape': (3,), }                                                          \n";
     let tokens: Vec<u8> = [1u64, 2, 300].iter().flat_map(|x| x.to_le_bytes()).collect();
     let array = read(&npy(1, header, &tokens)).unwrap();
@@ -245,7 +245,7 @@ fn npy_files_are_read_as_numpy_writes_them_and_bad_ones_are_errors() {
     assert_eq!(array.bytes, [1u32, 2, 300].iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
     let scalar = "{'descr': '<f4', 'fortran_order': False, 'shape': (), }";
     assert_eq!(read(&npy(2, scalar, &1.5f32.to_le_bytes())).unwrap(), floats("", &[1], &[1.5]));
-    // A NaN of any pattern is the one NaN of the contract.
+    // A NaN of any pattern becomes the contract's one NaN.
     let nan = read(&npy(1, scalar, &[1, 0, 0x80, 0xff])).unwrap();
     assert_eq!(nan.bytes, 0x7fc0_0000u32.to_le_bytes());
 
@@ -274,7 +274,7 @@ fn npy_files_are_read_as_numpy_writes_them_and_bad_ones_are_errors() {
     );
     refused(&npy(1, "{}", &[]), "not understood");
     refused(&npy(2, &" ".repeat(70_000), &[]), "at most 1012");
-    // Whatever is changed, nothing panics.
+    // No change makes the parser panic.
     let good = npy(1, header, &tokens);
     for i in 0..good.len() {
         for bit in 0..8 {

@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use crate::common::{begin_run, edit::edit, files, gpt_job, key};
 use crate::gpus::{AnyEngine, at_once, gpus};
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::arith::words::bytes_from_words;
-use tiebreak::arith::{DType, elementary, float};
-use tiebreak::commit::tensor::{Hash, tile_values};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::gpu::{Gpu, Variant};
-use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Tensor, Want, outputs_of};
-use tiebreak::program::builder::Builder;
-use tiebreak::program::expr::{Body, BodyWriter, Reg};
-use tiebreak::program::graph::{Graph, Node, TensorType, View};
-use tiebreak::program::operators::{causal_attention, cross_entropy, layer_norm};
-use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
-use tiebreak::run::disk::Disk;
-use tiebreak::train::{Silent, train};
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::arith::{DType, elementary, float};
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::expr::{Body, BodyWriter, Reg};
+use tiebreak_contract::program::graph::{Graph, Node, TensorType, View};
+use tiebreak_contract::program::operators::{causal_attention, cross_entropy, layer_norm};
+use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::{Engine, EngineError, Inputs, Observer, Tensor, Want, outputs_of};
+use tiebreak_gpu::{Gpu, Variant};
+use tiebreak_record::commit::tensor::{Hash, tile_values};
+use tiebreak_run::run::disk::Disk;
+use tiebreak_train::{Silent, train};
 
 fn upload(engine: &mut dyn Engine, dtype: DType, shape: &[u32], words: &[u32]) -> Tensor {
     let ty = TensorType { dtype, shape: shape.to_vec() };
@@ -154,8 +154,8 @@ fn product(
     run(engine, &builder.finish(), &inputs)
 }
 
-/// Every variant of the product, whichever the engine would choose here. SwiftShader takes seconds to compile each, so those that
-/// it would not choose are opened there, which tests them on every pair of equal digits and on long sums, and no more.
+/// Every variant of the product, whichever the engine would choose here. SwiftShader takes seconds to compile each, so the
+/// variants that it would not choose are only opened there, which tests them on every pair of equal digits and on long sums.
 #[test]
 fn products_of_every_kind() {
     let mut gpus = gpus();
@@ -185,7 +185,7 @@ fn products_of_every_kind() {
     let pairs = [(1, 1, 0), (2, 2, 0), (2, 3, 0), (3, 2, 64), (3, 3, 0), (3, 4, 0), (4, 4, 0), (4, 1, 128)];
     for [batch, m, n, k] in shapes {
         let word = |i: u32, stream: u32| match k {
-            // All digits extreme, so that every accumulator is as full as it can be, and the greatest element late.
+            // All digits are extreme, so that every accumulator is as full as possible, and the greatest element comes late.
             802_816 => {
                 let absmax = if i < 700_000 { 0x3eff_ffff } else { 0x3f7f_ffff };
                 absmax | (random(i / 1000, stream) & 0x8000_0000)
@@ -198,7 +198,7 @@ fn products_of_every_kind() {
         let a: Vec<u32> = (0..batch * m * k).map(|i| word(i, 11)).collect();
         let b: Vec<u32> = (0..batch * n * k).map(|i| word(i, 12)).collect();
         for (digits_a, digits_b, block) in pairs {
-            // The long shapes are about counts and flushes: a few digits are enough.
+            // The long shapes test counts and flushes: a few digits are enough.
             match (batch, k) {
                 (70_000, _) if (digits_a, digits_b) != (2, 2) => continue,
                 (_, 802_816) if digits_a != digits_b || digits_a == 1 => continue,
@@ -224,14 +224,16 @@ fn reductions_of_every_length() {
     for (rows, len) in [(3, 1), (5, 255), (4, 256), (3, 257), (2, 4097), (1, 100_000), (70_000, 2)] {
         let words: Vec<u32> = (0..rows * len)
             .map(|i| match random(i, 21) % 300 {
-                // The greatest element near the end, where a loop that stops early misses it.
+                // The greatest element is near the end, where a loop that stops early misses it.
                 0 if i % len == len - 1 => 0x6000_0000,
                 1 => 0x8000_0000,
                 _ => (random(i, 22) & 0x807f_ffff) | (120 + random(i, 23) % 12) << 23,
             })
             .collect();
-        type Build =
-            fn(&mut Builder, tiebreak::program::graph::TensorId) -> tiebreak::program::graph::TensorId;
+        type Build = fn(
+            &mut Builder,
+            tiebreak_contract::program::graph::TensorId,
+        ) -> tiebreak_contract::program::graph::TensorId;
         let builds: [Build; 4] = [
             |b, x| b.sum_last(x),
             |b, x| b.sum_leading(x),
@@ -239,7 +241,7 @@ fn reductions_of_every_length() {
             |b, x| {
                 let [rows, len] = b.shape(x)[..] else { unreachable!() };
                 let input = View { tensor: x, offset: 0, dims: [1, 1, rows, len], strides: [0, 0, len, 1] };
-                let scale = tiebreak::program::graph::Primitive::Absmax { input, block: 0 };
+                let scale = tiebreak_contract::program::graph::Primitive::Absmax { input, block: 0 };
                 b.node(scale, DType::U32, &[1, rows, 1])
             },
         ];
@@ -260,8 +262,8 @@ fn reductions_of_every_length() {
     }
 }
 
-/// A layer norm, a loss over its rows and the gradient of both, and attention with its gradient, by row length: kernels of whole rows
-/// where nobody looks at what is between.
+/// A layer norm, a loss over its rows and the gradient of both, and attention with its gradient, by row length: kernels of whole
+/// rows, since no test observes the nodes between.
 #[test]
 fn rows_computed_at_once_have_the_same_bits() {
     let mut cpu = Cpu::new(2).unwrap();
@@ -275,8 +277,8 @@ fn rows_computed_at_once_have_the_same_bits() {
             assert!(outputs_of(engine, &graph, &inputs).unwrap() == want, "{}: {what}", engine.describe());
         });
     };
-    // Too short, the shortest, one more, several rounds, the longest that leaves WebGPU's workgroup memory room for three rows (and one
-    // more), the longest of all.
+    // Row lengths: too short, the shortest, one more, several rounds, the longest for which WebGPU's workgroup memory holds three
+    // rows (and one more), the longest of all.
     const ROWS: u32 = 7;
     for len in [63, 64, 65, 257, 1324, 1325, 4096] {
         let mut b = Builder::new(ProductTable::two_and_three());
@@ -291,7 +293,7 @@ fn rows_computed_at_once_have_the_same_bits() {
         outputs.into_iter().for_each(|(name, tensor)| b.output(name, tensor));
         let ordinary =
             |i: u32, stream: u32| (random(i, stream) & 0x807f_ffff) | (120 + random(i, 6) % 9) << 23;
-        // Two rows of ordinary numbers, the others with more and more of any kind.
+        // Two rows of ordinary numbers; in the others, more and more numbers of any kind.
         let word = |i: u32| match i / len {
             row if row > 1 && random(i, 7).is_multiple_of(1 << (2 * (8 - row))) => pattern(i, 8),
             _ => ordinary(i, 9),
@@ -324,10 +326,10 @@ fn rows_computed_at_once_have_the_same_bits() {
     compare(b.finish(), &inputs, "attention");
 }
 
-/// Sums over the rows of one class: few positions and many, classes without any, one that has nearly all.
+/// Sums over the rows of one class: few positions and many, classes without any, one class with nearly all.
 #[test]
 fn sums_of_segments_have_the_same_bits() {
-    use tiebreak::program::graph::Primitive;
+    use tiebreak_contract::program::graph::Primitive;
     let mut cpu = Cpu::new(2).unwrap();
     let mut gpus = gpus();
     let mut engines = gpus.engines();
@@ -344,7 +346,7 @@ fn sums_of_segments_have_the_same_bits() {
         let words: Vec<u32> = (0..positions * width)
             .map(|i| (random(i, 31) & 0x807f_ffff) | (120 + random(i, 32) % 12) << 23)
             .collect();
-        // The last class is that of nearly all; the one before it has none.
+        // The last class has nearly all rows; the one before it has none.
         let class = |i: u32| match random(i, 33) % 20 {
             0 => random(i, 34) % (bound - 2),
             _ => bound - 1,
@@ -366,7 +368,7 @@ fn sums_of_segments_have_the_same_bits() {
     }
 }
 
-/// The BLAKE3 roots of tensors where they are: about the edges of blocks, chunks and workgroups, and of a tree of three
+/// The BLAKE3 roots of tensors, computed on the device: around the edges of blocks, chunks and workgroups, and of a tree of three
 /// levels of workgroups.
 #[test]
 fn roots_on_a_device_are_blake3() {
@@ -383,7 +385,7 @@ fn roots_on_a_device_are_blake3() {
     }
 }
 
-/// Hashes every output's tiles, or has them hashed.
+/// Hashes every output's tiles, itself or on the device.
 struct Hashed {
     on_device: bool,
     tiles: Vec<Vec<Hash>>,
@@ -412,8 +414,8 @@ impl Observer for Hashed {
     }
 }
 
-/// The values of tiles, hashed where tensors are: of absmaxes, of integers of every number of digits (whose bytes are no whole words), and
-/// of results that are one tile and many.
+/// The values of tiles, hashed on the device: of absmaxes, of integers of every number of digits (whose bytes are no whole
+/// words), and of results with one tile and with many.
 #[test]
 fn tiles_are_hashed_on_a_device() {
     let tiles = |engine: &mut dyn Engine, on_device: bool| {

@@ -1,4 +1,4 @@
-//! The logged profile: trainers on kernels that round differently, auditors on exact engines, the same bits; logs that lie.
+//! The logged profile: trainers on kernels that round differently, auditors on exact engines, the same bits; and logs that lie.
 
 use std::fs;
 use std::path::Path;
@@ -6,18 +6,18 @@ use std::sync::MutexGuard;
 
 use crate::common::{begin_run, edit::edit, files, gpt_job, key, resnet_job, trained_on};
 use crate::gpus::{Gpus, gpus};
-use tiebreak::audit::ground::Ground;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{AuditError, Outcome, Report, Silent, audit, checks};
-use tiebreak::dispute::verdict::{Ruling, Verdict};
-use tiebreak::engine::Engine;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::engine::reference::Reference;
-use tiebreak::run::Folder;
-use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
-use tiebreak::train::{self, train};
+use tiebreak_audit::ground::Ground;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{AuditError, Outcome, Report, Silent, audit, checks};
+use tiebreak_dispute::verdict::{Ruling, Verdict};
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_engine::reference::Reference;
+use tiebreak_run::run::Folder;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_train::{self as train, train};
 
 /// The job of a small GPT in the logged profile, large enough for its kernels to disagree.
 fn logged_job(folder: &Path, extra: &str) -> std::path::PathBuf {
@@ -37,7 +37,7 @@ fn cpu(native: Native) -> Cpu {
     Cpu::new(2).unwrap().with_native(native)
 }
 
-/// Every engine of this machine; those on GPUs are trainers and auditors.
+/// Every engine of this machine; GPUs are trainers and auditors.
 struct Machine {
     cpus: Vec<(String, Box<dyn Engine>)>,
     gpus: MutexGuard<'static, Gpus>,
@@ -78,8 +78,8 @@ impl Machine {
     }
 }
 
-/// Trains a job on every trainer, and audits each run by the auditors that are `asked`, by names: they match, nothing is beyond what is
-/// usual, and some trainers differ.
+/// Trains a job on every trainer, and audits each run by the auditors that `asked` selects by names. The audits match, no
+/// decision is unusual, and some trainers differ.
 fn replayed(folder: &Path, job: &Path, asked: impl Fn(&str, &str) -> bool) {
     let mut machine = Machine::new();
     let mut heads = Vec::new();
@@ -108,7 +108,7 @@ fn replayed(folder: &Path, job: &Path, asked: impl Fn(&str, &str) -> bool) {
             );
         }
     }
-    // The trainers do differ: otherwise nothing was tested.
+    // The trainers do differ: otherwise this would test nothing.
     let first = heads[0].clone();
     heads.retain(|model| *model != first);
     assert!(!heads.is_empty(), "every trainer reached the same weights");
@@ -117,7 +117,7 @@ fn replayed(folder: &Path, job: &Path, asked: impl Fn(&str, &str) -> bool) {
 #[test]
 fn every_auditor_replays_every_trainer() {
     let folder = tempfile::tempdir().unwrap();
-    // The scalar reference takes its time: one pair with it.
+    // The scalar reference is slow: it gets one pair.
     replayed(folder.path(), &logged_job(folder.path(), ""), |trainer, auditor| {
         auditor != "reference" || trainer == "sequential"
     });
@@ -126,7 +126,7 @@ fn every_auditor_replays_every_trainer() {
 #[test]
 fn convolutions_are_logged_and_replayed() {
     let folder = tempfile::tempdir().unwrap();
-    // All auditors have the same bits, so that the slow ones take one run each.
+    // All auditors have the same bits, so the slow ones get one run each.
     replayed(folder.path(), &resnet_job(folder.path(), "microbatch", "rounding = {}"), |trainer, auditor| {
         auditor == "cpu" || trainer == "interleaved"
     });
@@ -144,7 +144,7 @@ fn binary64_kernels_on_finer_grids_are_replayed_too() {
             let run = trained_on(&mut cpu(native), &job, &out, None);
             for auditor in machine.auditors() {
                 let (auditor, engine) = machine.engine(auditor);
-                // The scalar reference takes its time: one pair with it; GPUs compile shaders, so they see one trainer.
+                // The scalar reference is slow: it gets one pair. GPUs compile shaders, so they see one trainer.
                 if auditor != "cpu" && (bits == 28 || native != Native::Gemm) {
                     continue;
                 }
@@ -206,7 +206,7 @@ fn decisions_within_the_thresholds_are_legal_and_reported_when_they_lean() {
         assert_eq!(tally.illegal, 0);
         assert!(tally.remarks[0].starts_with("step 5"), "{cheat}: {tally:?}");
     }
-    // One class of products, while the decisions about all others are honest and many more.
+    // One class of products is steered, while the decisions about all others are honest and many more.
     let report = cheated("weight-decisions-biased@5");
     let what = unexplained(&report, "weight gradients");
     assert!(what.contains("_dw of ") && what.contains("step 5"), "{what}");
@@ -214,7 +214,7 @@ fn decisions_within_the_thresholds_are_legal_and_reported_when_they_lean() {
     assert_eq!((tally.illegal, tally.needless), (0, 0));
     let one = cheated("decision-flipped@5");
     assert_eq!(one.outcome, Outcome::Matches);
-    // Thresholds well within the proved bound, so that what lies beyond them is legal.
+    // The thresholds are well within the proved bound, so that decisions beyond them are legal.
     let beyond = cheated_with("threshold = 400\n", "decisions-beyond@5");
     let what = unexplained(&beyond, "beyond");
     assert!(what.contains("from step 5 on") && what.contains("further from a boundary"), "{what}");
@@ -271,7 +271,7 @@ fn a_rounding_that_the_log_lacks_is_not_decided() {
     assert!(matches!(what, Ground::Explicable(_)), "{what:?}");
 }
 
-/// The same job with operators committed, small: traces are large.
+/// The same job with committed operators, small because traces are large.
 fn traced_job(folder: &Path, extra: &str) -> std::path::PathBuf {
     let path = logged_job(folder, extra);
     edit(&path, &[("\"microbatch\"", "\"operator\"")]);
@@ -287,7 +287,7 @@ fn traces_tell_a_missing_decision_from_a_cheat() {
     let report = audited(&run, &mut Cpu::new(2).unwrap()).unwrap();
     assert_eq!(report.outcome, Outcome::Matches);
 
-    // An operator's output that was changed is convicted by a verdict that stands alone.
+    // A verdict that stands alone convicts a changed output of an operator.
     let run = trained_on(&mut cpu(Native::Gemm), &job, &folder.path().join("cheat"), Some("operator@3"));
     let checked = checks::always(&run, Some(&key().public())).unwrap();
     let all = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
@@ -299,7 +299,7 @@ fn traces_tell_a_missing_decision_from_a_cheat() {
     let outcome = verdict.check(Some(&key().public()));
     assert!(matches!(outcome, Ok(Ruling::Convicts(_))), "{outcome:?}");
 
-    // A decision that the log lacks: named, and nobody is accused.
+    // A decision that the log lacks is named, and nobody is accused.
     let mut trainer = cpu(Native::Interleaved { fused: false });
     let run = trained_on(&mut trainer, &job, &folder.path().join("dropped"), Some("decisions-dropped@5"));
     let report = audited(&run, &mut Cpu::new(2).unwrap()).unwrap();

@@ -1,23 +1,23 @@
-//! Nodes over the same rows are computed at once where nobody looks at what is between: the bits are those of nodes computed one by
-//! one, and of the CPU engine. SwiftShader runs them in `primitives`, CUDA in `tests/adapters/cuda.rs`.
+//! Nodes over the same rows are computed at once if nobody observes the nodes between: the bits are those of nodes computed one
+//! by one, and of the CPU engine. `primitives` tests SwiftShader, `tests/adapters/cuda.rs` tests CUDA.
 
 use std::sync::Arc;
 
 use crate::common::not_tested;
 use crate::gpus::gpus;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::gpu::{Gpu, Variant};
-use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
-use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Want};
-use tiebreak::program::graph::{Graph, Node};
-use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model};
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::phase::Phase;
-use tiebreak::program::products::ProductTable;
-use tiebreak::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_contract::program::graph::{Graph, Node};
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{Gelu, Gpt, Input, Mlp, Model};
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::session::{Session, StepObserver, StepScalars, Unobserved};
+use tiebreak_engine::{Engine, EngineError, Inputs, Observer, Want};
+use tiebreak_gpu::{Gpu, Variant};
 
-/// Runs a test on the adapters that take little time.
+/// Runs a test on the adapters that are fast.
 fn on_quick_adapters(mut test: impl FnMut(&mut Gpu)) {
     let (mut gpus, mut tested) = (gpus(), false);
     for gpu in gpus.adapters.iter_mut().filter(|gpu| !gpu.describe().contains("SwiftShader")) {
@@ -112,7 +112,7 @@ fn training_has_the_bits_of_nodes_one_by_one() {
     });
 }
 
-/// Looks at some nodes, by their number.
+/// Observes some nodes, by their number.
 struct Looking {
     every: usize,
     from: usize,
@@ -142,7 +142,7 @@ impl Observer for Looking {
     }
 }
 
-/// Who looks at some nodes sees what every engine computes, whichever others are computed at once.
+/// An observer of some nodes sees what every engine computes, whichever others are computed at once.
 #[test]
 fn observers_see_the_same() {
     let programs = programs();
@@ -161,7 +161,7 @@ fn observers_see_the_same() {
     });
 }
 
-/// Looks at the first node, and from then on at all of them.
+/// Observes the first node, and from then on all of them.
 struct Fickle(bool);
 
 impl StepObserver for Fickle {
@@ -187,7 +187,8 @@ impl Observer for Fickle {
     }
 }
 
-/// What runs at once is decided before a graph runs: who then wants to see what is between gets an error, not a run without it.
+/// The engine decides before a graph runs which nodes run at once. An observer that later wants to see an intermediate node gets
+/// an error, not a run without it.
 #[test]
 fn an_observer_that_changes_its_mind_is_refused() {
     let program = &programs()[0];

@@ -1,38 +1,38 @@
-//! Tensors that a shader cannot see as a whole: the wgpu engine with buffers so small that each primitive, and every tensor of a
-//! training, is split into many windows, on every adapter here, bit for bit against the CPU engine.
+//! Tensors that a shader cannot see as a whole: the wgpu engine gets buffers so small that each primitive, and every tensor of a
+//! training, is split into many windows. On every adapter here, its bits equal those of the CPU engine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::common::{begin_run, edit::edit, files, gpt_job, key, mlp_job};
 use crate::gpus::gpus;
-use tiebreak::arith::DType;
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{self, Outcome, audit, checks};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::gpu::{Gpu, Variant};
-use tiebreak::engine::session::{Session, StepScalars, Unobserved};
-use tiebreak::engine::{Engine, outputs_of};
-use tiebreak::program::builder::Builder;
-use tiebreak::program::expr::Body;
-use tiebreak::program::graph::{Graph, Primitive, TensorId, TensorType, View};
-use tiebreak::program::im2col::ConvGeometry;
-use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Model};
-use tiebreak::program::operators::{self, ConvVersion};
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
-use tiebreak::program::step::{MicroBatch, Program, StepSpec};
-use tiebreak::run::disk::Disk;
-use tiebreak::train::{Silent, train};
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{self as audit, Outcome, audit, checks};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::expr::Body;
+use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, TensorType, View};
+use tiebreak_contract::program::im2col::ConvGeometry;
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::operators::{self, ConvVersion};
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::session::{Session, StepScalars, Unobserved};
+use tiebreak_engine::{Engine, outputs_of};
+use tiebreak_gpu::{Gpu, Variant};
+use tiebreak_run::run::disk::Disk;
+use tiebreak_train::{Silent, train};
 
-/// Runs a test on every adapter, and on one that multiplies digit planes or whole words where none does, with buffers of so many bytes;
-/// each on a thread of its own.
+/// Runs a test on every adapter, with buffers of so many bytes, each on a thread of its own. If no adapter multiplies digit
+/// planes or whole words, one more that does is opened.
 fn with_buffers_of(bytes: u64, test: impl Fn(&mut Gpu) + Sync) {
     static OTHER: Mutex<Option<Gpu>> = Mutex::new(None);
     let (mut gpus, mut other) = (gpus(), OTHER.lock().unwrap_or_else(PoisonError::into_inner));
-    // SwiftShader takes minutes to compile what it would not choose.
+    // SwiftShader takes minutes to compile the variants that it would not choose.
     let quick = gpus.adapters.iter().find(|gpu| !gpu.describe().contains("SwiftShader"));
     if let (Some(quick), None) = (quick, &*other) {
         let words = gpus.adapters[0].describe().contains("Words");
@@ -88,7 +88,7 @@ fn graph(
 
 const DIGITS: ProductDigits = ProductDigits { digits_a: 2, digits_b: 3, block: 0 };
 
-/// Whether the CPU engine and every adapter agree about a graph when a shader sees no more than each of these sizes.
+/// Checks that the CPU engine and every adapter agree about a graph if a shader sees no more than each of these sizes.
 fn agree(name: &str, sizes: &[u64], (graph, inputs): &(Arc<Graph>, Vec<Vec<u8>>)) {
     let want = outputs_of(&mut Cpu::new(2).unwrap(), graph, inputs).unwrap();
     for &size in sizes {
@@ -109,7 +109,7 @@ fn maps_of_every_access() {
     let case = graph(&types, DIGITS, |b, x| {
         let dims = [3, 5, 7, 11];
         let views = vec![
-            // As it lies, one row for all samples, one element for a row, and one for all.
+            // The tensor's own layout, one row for all samples, one element for a row, and one for all.
             View { tensor: x[0], offset: 0, dims, strides: [385, 77, 11, 1] },
             View { tensor: x[1], offset: 0, dims, strides: [0, 0, 11, 1] },
             View { tensor: x[2], offset: 0, dims, strides: [35, 7, 1, 0] },
@@ -133,7 +133,7 @@ fn maps_of_every_access() {
         let map = |indexed| Primitive::Map { body: body(indexed), dims, inputs: views.clone() };
         let plain = b.node(map(false), DType::F32, shape);
         let indexed = b.node(map(true), DType::F32, shape);
-        // Outermost last: every part reads from all pieces.
+        // The outermost dimension comes last: every window reads from all pieces.
         let turned = View { tensor: x[0], offset: 0, dims: [11, 7, 5, 3], strides: [1, 11, 77, 385] };
         let turned = b.copy(turned, &[11, 7, 5, 3]);
         vec![plain, indexed, turned]
@@ -148,16 +148,16 @@ fn reductions() {
             let [outer, len, inner] = shape;
             let mut made = Vec::new();
             for block in [0, 2, 64] {
-                let blocks = tiebreak::program::graph::block_count(len, block);
+                let blocks = tiebreak_contract::program::graph::block_count(len, block);
                 let sum = Primitive::TreeSum { input: x[0], outer, len, inner, block };
                 made.push(b.node(sum, DType::F32, &[outer, blocks, inner]));
-                let blocks = tiebreak::program::graph::block_count(inner, block);
+                let blocks = tiebreak_contract::program::graph::block_count(inner, block);
                 let max = Primitive::RowMax { input: x[0], block };
                 made.push(b.node(max, DType::F32, &[outer, len, blocks]));
             }
             made
         });
-        // A row has to fit where it is no sum of blocks.
+        // A row has to fit unless it is a sum of blocks.
         let sizes: &[u64] = match shape[1] {
             9000 => &[36_096],
             300 => &[1280, 2048],
@@ -165,7 +165,7 @@ fn reductions() {
         };
         agree(&format!("reductions of {shape:?}"), sizes, &case);
     }
-    // In blocks a row need not fit.
+    // With blocks a row need not fit.
     let case = graph(&[(DType::F32, &[2, 3000])], DIGITS, |b, x| {
         let sum = Primitive::TreeSum { input: x[0], outer: 2, len: 3000, inner: 1, block: 64 };
         let max = Primitive::RowMax { input: x[0], block: 64 };
@@ -202,7 +202,7 @@ fn gathers_and_segment_sums() {
     agree("gathers and segment sums", &[512, 1024, 4096], &(graph, inputs));
 }
 
-/// Patches of images forward and back: parts of whole images, and of rows of patches.
+/// Patches of images forward and back: windows of whole images, and of rows of patches.
 #[test]
 fn patches() {
     let case = graph(&[(DType::F32, &[3, 7, 5, 4])], DIGITS, |b, x| {
@@ -233,7 +233,7 @@ fn digit_patches() {
     agree("patches of digits", &[3584], &case);
 }
 
-/// Scales, digits and products of operands as they lie and across memory, in samples and blocks; and a quantised output.
+/// Scales, digits and products of operands in their own layout and across memory, in samples and blocks; and a quantised output.
 #[test]
 fn products() {
     let [batch, m, n, k] = [3, 20, 37, 150];
@@ -253,7 +253,7 @@ fn products() {
     }
 }
 
-/// What the largest rows need is refused when the graph is made ready, and said.
+/// Rows that are too large are refused with an error when the graph is compiled.
 #[test]
 fn what_cannot_be_split_is_refused_beforehand() {
     let (graph, _) = graph(&[(DType::F32, &[4, 1000])], DIGITS, |b, x| {
@@ -267,7 +267,7 @@ fn what_cannot_be_split_is_refused_beforehand() {
     });
 }
 
-/// Tensors in pieces come back as they went, and have the roots that they would have in one.
+/// Tensors in pieces are read back unchanged, and have the roots of tensors in one piece.
 #[test]
 fn pieces_are_read_and_hashed_as_one() {
     with_buffers_of(1024, |gpu| {
@@ -288,7 +288,7 @@ fn pieces_are_read_and_hashed_as_one() {
     });
 }
 
-/// A trainer's native products: of integers, whose sums every order has exactly.
+/// A trainer's native products of integers, whose sums are exact in every order.
 #[test]
 fn native_products() {
     let [batch, m, n, k] = [2, 9, 35, 70];
@@ -325,7 +325,7 @@ fn runs_in_small_buffers_write_the_same_files() {
     }
 }
 
-/// A logged run replays exactly: observers see tensors in pieces, and put others in their place.
+/// A logged run replays exactly: observers see tensors in pieces, and replace them.
 #[test]
 fn logged_runs_in_small_buffers_replay() {
     let folder = tempfile::tempdir().unwrap();
@@ -390,7 +390,7 @@ fn an_embedding_of_gpt_2_fits_default_limits() {
     let want = after(&mut Cpu::new(2).unwrap());
     let done = AtomicBool::new(false);
     with_buffers_of(128 << 20, |gpu| {
-        // One adapter is enough: it takes llvmpipe half a minute, and SwiftShader much longer.
+        // One adapter is enough: llvmpipe takes half a minute, and SwiftShader much longer.
         if !gpu.describe().contains("SwiftShader") && !done.swap(true, Ordering::Relaxed) {
             assert!(after(gpu) == want, "{}", gpu.describe());
         }

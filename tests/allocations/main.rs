@@ -1,4 +1,4 @@
-//! Whoever reads runs and verdicts of others stays within limits: memory is counted, by an allocator that does nothing else.
+//! Readers of foreign runs and verdicts stay within limits: an allocator that does nothing else counts their memory.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -13,46 +13,46 @@ use std::time::Instant;
 
 use common::edit::{edit, edited};
 use common::{gpt_job, key, sign, trained};
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Outcome, Silent, audit, checks};
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::record::Record;
-use tiebreak::commit::state::{digest_from_proof, prove_each, state_digest};
-use tiebreak::commit::tensor::tile_count;
-use tiebreak::commit::trace::{Trace, TracedNode, positions};
-use tiebreak::commit::tree_head::Head;
-use tiebreak::dispute::evidence::binding::Binding;
-use tiebreak::dispute::game;
-use tiebreak::dispute::game::message::Field;
-use tiebreak::dispute::game::referee::Referee;
-use tiebreak::dispute::game::result::GameResult;
-use tiebreak::dispute::game::terms::{Clocks, Terms};
-use tiebreak::dispute::game::verdict::{Event, GameVerdict};
-use tiebreak::dispute::verdict::{Base64, Claim, ProvenRecord, Verdict};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::liveness::step_bytes;
-use tiebreak::engine::session::Session;
-use tiebreak::job::Job;
-use tiebreak::job::identity::{CONTRACT, RunSummary, program_digest};
-use tiebreak::job::initial::InitialOrigin;
-use tiebreak::job::manifest::{FileManifest, GroupTree};
-use tiebreak::program::decoding::decode;
-use tiebreak::program::encoding::encode;
-use tiebreak::program::phase::{Phase, graph_of};
-use tiebreak::program::step::Program;
-use tiebreak::rounding::{codec, log::Log};
-use tiebreak::run::data::JobData;
-use tiebreak::run::dir::{Run, RunFile};
-use tiebreak::run::transcript::{self, TranscriptWriter};
-use tiebreak::run::{JobFiles, RunError, arrays, checkpoint};
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Outcome, Silent, audit, checks};
+use tiebreak_contract::program::decoding::decode;
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_contract::program::step::Program;
+use tiebreak_dispute::evidence::binding::Binding;
+use tiebreak_dispute::game;
+use tiebreak_dispute::game::message::Field;
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::result::GameResult;
+use tiebreak_dispute::game::terms::{Clocks, Terms};
+use tiebreak_dispute::game::verdict::{Event, GameVerdict};
+use tiebreak_dispute::verdict::{Base64, Claim, ProvenRecord, Verdict};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::liveness::step_bytes;
+use tiebreak_engine::session::Session;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::record::Record;
+use tiebreak_record::commit::state::{digest_from_proof, prove_each, state_digest};
+use tiebreak_record::commit::tensor::tile_count;
+use tiebreak_record::commit::trace::{Trace, TracedNode, positions};
+use tiebreak_record::commit::tree_head::Head;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::identity::{CONTRACT, RunSummary, program_digest};
+use tiebreak_record::job::initial::InitialOrigin;
+use tiebreak_record::job::manifest::{FileManifest, GroupTree};
+use tiebreak_record::rounding::{codec, log::Log};
+use tiebreak_run::run::data::JobData;
+use tiebreak_run::run::dir::{Run, RunFile};
+use tiebreak_run::run::transcript::{self, TranscriptWriter};
+use tiebreak_run::run::{JobFiles, RunError, arrays, checkpoint};
 
-/// The system's allocator, which counts bytes that are in use and the most that were.
+/// The system's allocator, which counts the bytes in use and their maximum.
 struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
-/// All bytes that were ever asked for.
+/// All bytes that were ever allocated.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 
 fn count(bytes: usize) {
@@ -84,13 +84,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// One test at a time: each begins with this, since all allocations are counted together.
+/// Lets one test run at a time: each begins with this call, since all allocations are counted together.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The most bytes that `f` has in use beyond those before it, in a test that runs alone.
+/// Runs `f` in a test that runs alone; returns the most bytes that it has in use beyond those before it.
 fn peak<R>(f: impl FnOnce() -> R) -> (R, usize) {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);
@@ -98,7 +98,7 @@ fn peak<R>(f: impl FnOnce() -> R) -> (R, usize) {
     (result, PEAK.load(Relaxed) - before)
 }
 
-/// What threads and the like take beside tensors and programs.
+/// The memory of threads and the like, beside tensors and programs.
 const OTHER: usize = 1 << 20;
 
 /// A model of several layers, so that the tensors of a micro-batch are many times those of one operator.
@@ -111,7 +111,7 @@ fn deep_job(folder: &Path, granularity: &str) -> PathBuf {
     path
 }
 
-/// A cheat is confirmed by the scalar reference within the memory that the plan announced before anything was replayed.
+/// The scalar reference confirms a cheat within the memory that the plan announced before the replay.
 #[test]
 fn confirming_a_cheat_takes_the_memory_that_was_planned() {
     let _alone = alone();
@@ -140,13 +140,13 @@ fn confirming_a_cheat_takes_the_memory_that_was_planned() {
     }
 }
 
-/// A file of pictures of 92 MB is read where the samples lie: neither a job's check nor a run's batches hold it.
+/// Samples are read from a file of pictures of 92 MB without holding the file: neither a job's check nor a run's batches do.
 #[test]
 fn data_are_read_where_samples_lie() {
     let _alone = alone();
     const SAMPLES: u64 = 30_000;
     let folder = tempfile::tempdir().unwrap();
-    // Zeros that take no place on disk: pictures of class 0.
+    // Zeros that take no space on disk: pictures of class 0.
     let file = fs::File::create(folder.path().join("pictures")).unwrap();
     file.set_len(3073 * SAMPLES).unwrap();
     let text = r#"steps = 100
@@ -169,13 +169,13 @@ batch = { micro_batch = 8 }
         let slices = data.dataset.slices_read().unwrap();
         (data.dataset.samples(), slices[0].1.bytes.len())
     });
-    // Of each sample the group of 64 KiB it lies in is read, sometimes two; a proof holds the slices of 1 KiB alone.
+    // For each sample, its group of 64 KiB is read, sometimes two; a proof holds only the slices of 1 KiB.
     assert_eq!(drawn.0, SAMPLES);
     assert!(drawn.1 <= 160 * 5 * 1024, "{} bytes prove 160 samples", drawn.1);
     assert!(taken <= 2 * 160 * 64 * 1024 + (4 << 20), "{taken} bytes were taken");
 }
 
-/// A job of a model whose state has some 25 GB.
+/// A job of a model whose state has about 25 GB.
 const HUGE: &str = r#"steps = 4
 model = { kind = "gpt", vocabulary = 256, context = 8, layers = 10, heads = 1, width = 4096 }
 data = { kind = "bytes", path = "text.txt" }
@@ -213,7 +213,7 @@ fn huge_record(run: &Run) -> Record {
     Record::Initial { computation: run.computation.id, state: run.file.initial }
 }
 
-/// What a small file asks for is compared with the limit before anything is made.
+/// The size that a small file implies is compared with the limit before any allocation.
 #[test]
 fn sizes_are_refused_before_anything_is_made() {
     let _alone = alone();
@@ -224,13 +224,14 @@ fn sizes_are_refused_before_anything_is_made() {
         let run = Run::open(&root).unwrap().with_memory(1 << 30);
         let public = key().public();
         let refused = checks::always(&run, Some(&public));
-        assert!(matches!(refused, Err(RunError::Limit(_))), "{:?}", refused.err());
+        assert!(matches!(refused, Err(RunError::Memory { .. })), "{:?}", refused.err());
         let checked = checks::structure(&run, Some(&public)).unwrap();
-        assert!(matches!(checks::state_after(&run, &checked, 0), Err(RunError::Limit(_))));
+        assert!(matches!(checks::state_after(&run, &checked, 0), Err(RunError::Memory { .. })));
         assert!(plan(&run, &[0], 0, &Choice::All).memory > 10 << 30);
     });
     assert!(taken < 16 << 20, "{taken} bytes were taken");
-    // The same as a verdict. It says what a check takes; whoever has the memory, and the time, makes it piece by piece.
+    // The same as a verdict. The error says what a check takes; a checker who has the memory and the time makes it piece by
+    // piece.
     let note = fs::read_to_string(run.layout.head(1)).unwrap();
     let record = ProvenRecord { index: 0, record: Base64(huge_record(&run).encode()), proof: Vec::new() };
     let job = (run.job_text.clone(), None);
@@ -265,7 +266,7 @@ fn sizes_are_refused_before_anything_is_made() {
     }
 }
 
-/// Bytes, and what reads them.
+/// A name, bytes, and the function that parses them.
 type Parser = (&'static str, Vec<u8>, fn(&[u8]));
 
 fn verdict(bytes: &[u8]) {
@@ -276,7 +277,7 @@ fn job(bytes: &[u8]) {
     let _ = Job::parse("job", std::str::from_utf8(bytes).unwrap());
 }
 
-/// A game verdict about a small job in which time passed so often.
+/// A game verdict about a small job with so many events of time passing.
 fn verdict_of_events(count: u64) -> Vec<u8> {
     let mut verdict = game_verdict(&edited(HUGE, &[("width = 4096", "width = 8")]));
     verdict.events = (0..count).map(Event::tick).collect();
@@ -342,7 +343,7 @@ fn hostile_encodings() -> Vec<Parser> {
     let small =
         Job::parse("job", &edited(HUGE, &[("width = 4096", "width = 8")])).unwrap().program(None).unwrap();
     let mut files: Vec<Parser> = Vec::new();
-    // Every count of a program, in place of which the greatest stands.
+    // Every count of a program, each replaced by the greatest number.
     let program = encode(&small);
     for at in (0..400).step_by(4) {
         let mut bytes = program.clone();
@@ -366,7 +367,7 @@ fn hostile_encodings() -> Vec<Parser> {
     files
 }
 
-/// Nothing that is parsed takes memory by what it claims: bytes in use are bounded by those of the input.
+/// No parser allocates memory by a file's claims: the bytes in use are bounded by the input's.
 #[test]
 fn parsers_take_memory_in_proportion_to_their_input() {
     let _alone = alone();
@@ -380,7 +381,7 @@ fn parsers_take_memory_in_proportion_to_their_input() {
     }
 }
 
-/// Work that whoever reads files of others does, and how much of it there is.
+/// The inputs for the work of a reader of foreign files, of a given size.
 struct Subject {
     text: String,
     job: Job,
@@ -415,7 +416,7 @@ batch = {{ micro_batch = 1, micro_batches = {micro_batches} }}
     }
 }
 
-/// A game verdict about a job, with nothing in it but its terms.
+/// A game verdict about a job, with only its terms.
 fn game_verdict(job: &str) -> GameVerdict {
     let keys = [1, 2, 3].map(|seed| PrivateKey::generate("party.example", [seed; 32]).unwrap());
     let parsed = Job::parse("job", job).unwrap();
@@ -450,7 +451,7 @@ fn game_verdict(job: &str) -> GameVerdict {
     GameVerdict::new(terms, Vec::new(), &result, &keys[2])
 }
 
-/// What is done with a subject.
+/// A kind of work on a subject.
 type Work = (&'static str, fn(&Subject));
 
 const WORKS: [Work; 10] = [
@@ -488,7 +489,7 @@ const WORKS: [Work; 10] = [
     }),
 ];
 
-/// Nanoseconds of processor time that this thread has had; where the system does not say, all time.
+/// Nanoseconds of this thread's processor time; if the system does not report it, of wall-clock time.
 fn processor_time() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok();
@@ -496,7 +497,7 @@ fn processor_time() -> u64 {
     said.unwrap_or_else(|| START.elapsed().as_nanos() as u64)
 }
 
-/// Nanoseconds, the least of three times, and bytes that were asked for.
+/// Nanoseconds, the least of three times, and bytes that were allocated.
 fn spent(work: impl Fn()) -> [f64; 2] {
     let once = || {
         let (time, bytes) = (processor_time(), ASKED.load(Relaxed));
@@ -506,8 +507,8 @@ fn spent(work: impl Fn()) -> [f64; 2] {
     [once(), once(), once()].into_iter().reduce(|a, b| [a[0].min(b[0]), a[1].min(b[1])]).unwrap()
 }
 
-/// Doubling layers, parameters or micro-batches twice takes four times the memory and the time, not sixteen times. Of times half of the way to
-/// a square is allowed, since caches are smaller than programs; bytes that were asked for are the same every time.
+/// Doubling layers, parameters or micro-batches twice takes four times the memory and the time, not sixteen times. Times may grow
+/// half of the way to a square, since caches are smaller than programs; the allocated bytes are the same every time.
 #[test]
 fn work_is_in_proportion_to_what_it_is_about() {
     let _alone = alone();
@@ -527,7 +528,7 @@ fn work_is_in_proportion_to_what_it_is_about() {
                 b[1] as u64 / 1000
             );
             assert!(bytes < 6.0, "{what}: to {name} takes {bytes} times the bytes for 4 times as much");
-            // What is over in a moment has more of the clock's grain than of work.
+            // A very short time shows more of the clock's grain than of the work.
             assert!(
                 time < 10.0 || b[0] < 20e6,
                 "{what}: to {name} takes {time} times the time for 4 times as much"
@@ -536,7 +537,7 @@ fn work_is_in_proportion_to_what_it_is_about() {
     }
 }
 
-/// A game verdict of some KB asks for a program of a hundred thousand operators: the limits on the command line hold.
+/// A game verdict of some KB implies a program of a hundred thousand operators: the limits on the command line hold.
 #[test]
 fn a_small_game_verdict_stays_within_limits() {
     let _alone = alone();
@@ -568,7 +569,7 @@ fn a_small_game_verdict_stays_within_limits() {
             assert!(error.contains(limit[0]) && seconds < 5.0, "{args:?}: {seconds} s, {error}");
         }
     }
-    // Within limits that are enough it says what it found: nothing holds, since no event gives the result.
+    // Within sufficient limits the check reports its finding: the verdict does not hold, since no event gives the result.
     let args = ["verdict", "check", verdict, "--max-memory", "2048", "--max-time", "60"];
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_tiebreak")).args(args).output().unwrap();
     assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));

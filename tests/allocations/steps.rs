@@ -1,4 +1,4 @@
-//! Commands about runs of few steps and of four times as many: their work grows with the steps, and not with their square.
+//! Commands about runs of few steps, twice and four times as many: their work grows with the steps, not with their square.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::common::trained;
 use crate::{alone, spent};
 
-/// A job of numbers that take no time, with a head and a trace a step.
+/// A job of numbers that take no time, with a head and a trace at every step.
 fn job(folder: &Path, steps: u32, rounding: &str) -> PathBuf {
     fs::write(folder.join("text.txt"), [0, 1, 1].repeat(140)).unwrap();
     let text = format!(
@@ -29,7 +29,8 @@ checkpoint = {{ every = 10 }}
     path
 }
 
-/// Runs a command in this process, whose allocations are counted. A run of so few numbers leaves its trainer more freedom than an audit takes.
+/// Runs a command in this process, whose allocations are counted. A run of so few numbers leaves its trainer more freedom than an
+/// audit accepts.
 fn command(line: &str, run: &str) {
     let words = format!("tiebreak {line} -q").replace("RUN", run);
     let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
@@ -49,13 +50,13 @@ const COMMANDS: [&str; 9] = [
     "replay RUN --step 5 --threads 1",
 ];
 
-/// Whether what something takes for so many steps, twice and four times as many, grows as they do. What does not depend on steps is in all three, and so in
-/// no difference: of a square the second difference is four times the first one.
+/// True if the costs for so many steps, twice and four times as many, grow in proportion. Costs that do not depend on steps are
+/// in all three, and so in no difference; for a square, the second difference is four times the first one.
 fn grows_as_steps([once, twice, four_times]: [[f64; 2]; 3], grain: [f64; 2]) -> bool {
     (0..2).all(|i| four_times[i] - twice[i] < 3.0 * (twice[i] - once[i]).max(0.0) + grain[i])
 }
 
-/// Compares what `work` takes for each of three runs. A busy machine disturbs the clock, so that it is tried again.
+/// Compares the costs of `work` for each of three runs. A busy machine disturbs the clock, so a failing comparison is repeated.
 fn compare<T>(what: &str, subjects: &[T; 3], work: impl Fn(&T)) {
     for attempt in 0.. {
         let found = subjects.each_ref().map(|subject| spent(|| work(subject)));
@@ -77,7 +78,7 @@ fn work_is_in_proportion_to_steps() {
     let line = [[1.0; 2], [2.0; 2], [4.0; 2]].map(|[time, bytes]| [time * 1e8, bytes * 1e6]);
     assert!(!grows_as_steps(square, [30e6, 3e4]) && grows_as_steps(line, [30e6, 3e4]));
     let _alone = alone();
-    // Where files wait for no disk, if there is such a place: steps are many, and each is on disk before the next.
+    // Use a folder in memory, if there is one: there are many steps, and each is on disk before the next.
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     let numbers = AtomicU32::new(0);

@@ -1,4 +1,4 @@
-//! What audits say and write: reports of several auditors, divergences that no disk loses, runs that are held to an order.
+//! The output of audits: reports of several auditors, divergences that no full disk loses, runs that are held to an order.
 
 use std::path::Path;
 use std::process::Output;
@@ -7,7 +7,7 @@ use crate::common::edit::{edit, edited};
 use crate::common::{gpt_job, trained};
 use crate::{output, path, tiebreak};
 
-/// Trains a run of eight steps and makes the keys of two auditors; gives the paths of job, run and keys.
+/// Trains a run of eight steps and makes the keys of two auditors; returns the paths of job, run and keys.
 fn audited_by_two(folder: &Path, granularity: &str, cheat: Option<&str>) -> (String, String, [String; 2]) {
     let job = gpt_job(folder, granularity, "");
     let run = path(folder, "run");
@@ -59,7 +59,7 @@ fn reports_count_only_if_somebody_vouches_for_every_step() {
     merged(&[&a, &unsigned], 3, &["4 of 8 steps", "by 1 of 2 reports"]);
     merged(&[&unsigned, "--unsigned"], 0, &["8 of 8 steps", "vouched for by nobody"]);
 
-    // Edited by hand: with the signature malformed, without it nobody's word.
+    // A report edited by hand: with the signature it is malformed, without it nobody vouches for it.
     let text = std::fs::read_to_string(&a).unwrap();
     let wider = edited(&text, &[("4\n    ]\n  ]", "8\n    ]\n  ]")]);
     std::fs::write(&changed, &wider).unwrap();
@@ -109,7 +109,7 @@ fn a_divergence_is_told_whatever_the_disk_does() {
     assert_eq!(result["outcome"]["kind"], "step");
     assert_eq!(result["verdict"].as_str().unwrap().as_bytes(), bytes, "the file, as a text");
 
-    // What is there already stays.
+    // An existing file stays.
     std::fs::write(&verdict, "somebody's").unwrap();
     let second = path(folder.path(), "verdict-2.json");
     for _ in 0..2 {

@@ -1,13 +1,13 @@
-//! Labels and ids that the model has not, in every form in which a job takes them: refused before the first step.
+//! Labels and ids that the model does not have, in every form in which a job takes them, are refused before the first step.
 
 use std::fs;
 
-use tiebreak::job::Job;
-use tiebreak::program::encoding::encode;
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_record::job::Job;
 
 use crate::{output, path};
 
-/// Labels in every form are looked at, and those that have no loss are labels of the model.
+/// Labels in every form are checked, and labels without a loss are labels of the model.
 #[test]
 fn labels_of_every_kind_are_looked_at() {
     let folder = tempfile::tempdir().unwrap();
@@ -25,7 +25,7 @@ fn labels_of_every_kind_are_looked_at() {
         assert!(code == 4 && why.iter().all(|part| error.contains(part)), "{why:?}: {code} {error}");
     };
     let taken = |(code, error): (i32, String)| assert_eq!(code, 0, "{error}");
-    // Records of CIFAR: the last of 40 is the only one of its class; of CIFAR-100's two labels one is learned.
+    // Records of CIFAR: the last of 40 is the only one of its class; of CIFAR-100's two labels, one is learned.
     let records = |labels: &dyn Fn(u8) -> Vec<u8>| -> Vec<u8> {
         (0..40).flat_map(|i| [labels(i), vec![i; 3072]].concat()).collect()
     };
@@ -71,7 +71,7 @@ fn labels_of_every_kind_are_looked_at() {
         labels(descr, 4);
         taken(check(5, 3, arrays, ""));
     }
-    // PyTorch's label without a loss is no class; here it is one, and may stand anywhere.
+    // PyTorch's label without a loss, -100, is no class; in a job the label is a class, which may be any.
     labels("<i8", -100);
     refused(check(5, 3, arrays, ""), &["sample 29 ", "has -100 ", "loss.ignore names, never negative"]);
     refused(check(5, 3, arrays, "loss = { ignore = 4 }"), &["sample 29 ", "has -100 "]);
@@ -83,7 +83,7 @@ fn labels_of_every_kind_are_looked_at() {
     assert!(code == 2 && error.contains("loss.ignore: must be a label of the model"), "{code} {error}");
 }
 
-/// The bounds of a program file are those of its batch tensors: no job says a vocabulary or classes.
+/// A program file's batch tensors give the bounds: no job states a vocabulary or classes.
 #[test]
 fn a_program_files_bounds_are_looked_at() {
     let folder = tempfile::tempdir().unwrap();

@@ -439,17 +439,19 @@ fn the_version_names_the_contract_and_the_formats() {
             long.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {long}"));
         assert!(line.ends_with(&format!(" {version}")), "{line}");
     };
-    let contract = tiebreak::job::identity::CONTRACT;
+    let contract = tiebreak_record::job::identity::CONTRACT;
     has("contract", contract.into());
-    has("run", format!("format {}", tiebreak::run::dir::RUN_FORMAT));
-    has("verdict", format!("format {}", tiebreak::dispute::verdict::FORMAT));
-    has("game terms", format!("format {}", tiebreak::dispute::game::terms::FORMAT));
-    has("game verdict", format!("format {}", tiebreak::dispute::game::verdict::FORMAT));
-    has("audit report", format!("format {}", tiebreak::audit::REPORT_FORMAT));
-    has("wire", tiebreak::net::server::ANSWER.into());
+    has("run", format!("format {}", tiebreak_run::run::dir::RUN_FORMAT));
+    has("verdict", format!("format {}", tiebreak_dispute::verdict::FORMAT));
+    has("game terms", format!("format {}", tiebreak_dispute::game::terms::FORMAT));
+    has("game verdict", format!("format {}", tiebreak_dispute::game::verdict::FORMAT));
+    has("audit report", format!("format {}", tiebreak_audit::REPORT_FORMAT));
+    has("wire", tiebreak_game::net::server::ANSWER.into());
     // The page of the format says the same.
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/RUN-FORMAT.md")).unwrap();
-    assert!(page.contains(&format!("Format {}, of contract `{contract}`", tiebreak::run::dir::RUN_FORMAT)));
+    assert!(
+        page.contains(&format!("Format {}, of contract `{contract}`", tiebreak_run::run::dir::RUN_FORMAT))
+    );
 }
 
 #[test]
@@ -477,7 +479,7 @@ fn the_doctor_says_what_is_here_and_never_fails_for_want_of_a_gpu() {
     let (code, json) = bare(&["doctor", "--json"]);
     let health: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(code, 0, "{json}");
-    assert_eq!(health["formats"]["contract"], tiebreak::job::identity::CONTRACT);
+    assert_eq!(health["formats"]["contract"], tiebreak_record::job::identity::CONTRACT);
     assert!(
         health["threads"].as_u64().unwrap() > 0 && health["memory_bytes"].as_u64().unwrap() > 0,
         "{json}"

@@ -1,4 +1,5 @@
-//! Damage to every kind of file in a run's folder: what an audit did not need is named by its path, what it needed ends it.
+//! Damage to every kind of file in a run's folder: a file that the audit did not need is named by its path, a file that it needed
+//! ends it.
 
 use std::path::Path;
 
@@ -7,20 +8,20 @@ use serde_json::Value;
 use crate::common::{edit::edit, files, gpt_job, trained};
 use crate::{output, path};
 
-/// What an audit of the first two steps makes of a damaged file.
+/// The result of an audit of the first two steps, for a damaged file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
-    /// It is named, and nothing needs it: exit 0, and 4 of `verify`.
+    /// The audit names the file, and needs it nowhere: exit 0, and 4 for `verify`.
     Named,
     /// The run does not hold together, or the audit needs it: exit 4.
     Needed,
-    /// The run has no end that can be checked: exit 3, and 4 of `verify`.
+    /// The run has no end that can be checked: exit 3, and 4 for `verify`.
     End,
-    /// Nothing promises it.
+    /// No record promises the file.
     Free,
 }
 
-/// The kind of a file, and the byte that is changed.
+/// The kind of a file, and the byte to change.
 fn kind(file: &str, len: usize) -> Option<(Kind, usize)> {
     let middle = len / 2;
     Some(match file {
@@ -61,14 +62,14 @@ fn every_damaged_file_is_named_by_an_audit_that_did_not_need_it() {
     };
     assert_eq!(checked(&audit).1["damaged"], serde_json::json!([]));
     let mut kinds = Vec::new();
-    // Metrics are no part of what runs are compared by.
+    // Runs are compared without their metrics.
     let mut all = files(Path::new(&run));
     let metrics = ["metrics.jsonl", "events.out.tfevents.tiebreak"];
     all.extend(metrics.map(|name| (name.into(), b"no metrics".to_vec())));
     for (file, bytes) in all {
         let file = file.to_str().unwrap();
         let Some((kind, place)) = kind(file, bytes.len()) else {
-            // Of files that there are many of, one stands for all.
+            // One file stands for all files of its kind.
             let folder = file.split_once('/').expect(file).0;
             assert!(["heads", "traces", "logs", "checkpoints"].contains(&folder), "{file} is of no kind");
             continue;
@@ -106,7 +107,7 @@ fn every_damaged_file_is_named_by_an_audit_that_did_not_need_it() {
         std::fs::write(Path::new(&run).join(file), &bytes).unwrap();
     }
     assert_eq!(kinds.len(), 17, "{kinds:?}");
-    // What follows the final record is no record.
+    // Bytes after the final record are no record.
     let transcript = format!("{run}/transcript");
     let bytes = std::fs::read(&transcript).unwrap();
     std::fs::write(&transcript, [&bytes[..], b"more"].concat()).unwrap();

@@ -1,4 +1,4 @@
-//! `tiebreak eval`, evaluations while training, and what a run says of itself: metrics, curves, samples from checkpoints.
+//! `tiebreak eval`, evaluations while training, and a run's reports: metrics, curves, samples from checkpoints.
 
 use std::fs;
 use std::path::Path;
@@ -68,7 +68,7 @@ fn a_run_evaluates_itself_and_anybody_else_finds_the_same_bits() {
     seen(at, &run);
 }
 
-/// Curves of two runs in a picture, text from a checkpoint, and an audit that minds none of it.
+/// Curves of two runs in a picture, text from a checkpoint, and an audit that all this does not disturb.
 fn seen(at: &Path, run: &str) {
     let picture = path(at, "loss.svg");
     let (code, _, stderr) = output(&["plot", run, run, "--output", &picture]);
@@ -85,7 +85,7 @@ fn seen(at: &Path, run: &str) {
     assert_eq!(code, 0, "{stdout}{stderr}");
 }
 
-/// A logistic regression of four pixels whose logits are known: those of class c are pixel c.
+/// A logistic regression of four pixels with known logits: those of class c are pixel c.
 #[test]
 fn accuracy_is_that_of_a_hand_count() {
     let folder = tempfile::tempdir().unwrap();
@@ -98,7 +98,7 @@ schedule = { peak = 0.1 }
 batch = { micro_batch = 4 }
 "#;
     fs::write(at.join("job.toml"), job).unwrap();
-    // (pixels, label, whether the label is the first class of the greatest logit)
+    // (pixels, label, true if the label is the first class with the greatest logit)
     let samples: [([u8; 4], u8, bool); 6] = [
         ([255, 0, 0, 0], 0, true),
         ([0, 255, 0, 0], 0, false),
@@ -123,7 +123,7 @@ batch = { micro_batch = 4 }
     assert_eq!((code, &found["hits"], &found["labels"]), (0, &hits.into(), &6.into()), "{found}");
     let (code, found) = json(&["eval", &model, "--job", &job_path, "--samples", "2"]);
     assert_eq!((code, &found["hits"], &found["labels"]), (0, &1.into(), &2.into()), "{found}");
-    // The last half of the samples, where the job keeps it.
+    // The last half of the samples, which the job reserves.
     fs::write(
         at.join("job.toml"),
         edited(job, &[("labels = \"labels\"", "labels = \"labels\", validation_split = 0.5")]),

@@ -1,11 +1,12 @@
-//! Folders of released weights as people have them: pointers and pages in place of files, other formats, wrapped models, other configurations, heads that differ.
+//! Folders of released weights in the forms that people have: pointers and pages in place of files, other formats, wrapped
+//! models, other configurations, heads that differ.
 
 use std::fs;
 use std::path::Path;
 
-use tiebreak::run::architectures;
-use tiebreak::run::checkpoint;
-use tiebreak::run::disk::Disk;
+use tiebreak_run::run::architectures;
+use tiebreak_run::run::checkpoint;
+use tiebreak_run::run::disk::Disk;
 
 use crate::common::edit::{edit, edited};
 use crate::common::{begin_run, trained};
@@ -52,7 +53,7 @@ fn files_in_place_of_others_are_named() {
     for name in ["tokenizer.json", "vocab.json", "generation_config.json"] {
         refused(&[config, ("model.safetensors", &file), (name, LFS)], [name, pull[0], pull[1]]);
     }
-    // Weights of other libraries alone, no weights, and an index whose files stayed where they were.
+    // Only weights of other libraries, no weights, and an index without its files.
     refused(
         &[config, ("pytorch_model.bin", b"PK\x03\x04")],
         ["pytorch_model.bin", "as torch.save writes it", save],
@@ -67,7 +68,7 @@ fn files_in_place_of_others_are_named() {
     let shards: [(&str, &[u8]); 3] =
         [config, ("model.safetensors.index.json", index), ("x-2.safetensors", &file)];
     refused(&shards, ["of the 3 files", "x-1.safetensors, x-3.safetensors", "download them too"]);
-    // The only file is taken, whatever its name is.
+    // The only file is used, whatever its name is.
     imported(&folder.path().join("named"), &[config, ("gpt2-tuned.safetensors", &file)]).unwrap();
     let path = folder.path().join("named/gpt2-tuned.safetensors");
     let (code, said) = command(&["import", path.to_str().unwrap()]);
@@ -76,7 +77,7 @@ fn files_in_place_of_others_are_named() {
     assert!(code == 2 && said.contains("hf download NAME --local-dir"), "{said}");
 }
 
-/// torch.compile, DataParallel and the like put a text before every name: the import finds it.
+/// torch.compile, DataParallel and the like put a prefix before every name: the import finds it.
 #[test]
 fn prefixes_of_wrapped_models_are_taken_off() {
     let folder = tempfile::tempdir().unwrap();
@@ -88,7 +89,7 @@ fn prefixes_of_wrapped_models_are_taken_off() {
     };
     let plain = import("plain", "").unwrap();
     let run = trained(&plain, &folder.path().join("plain/run"), None);
-    let state = |run: &tiebreak::run::dir::Run| {
+    let state = |run: &tiebreak_run::run::dir::Run| {
         checkpoint::read(&run.layout.checkpoint(0), &run.program().state()).unwrap()
     };
     for (name, prefix) in [
@@ -106,13 +107,13 @@ fn prefixes_of_wrapped_models_are_taken_off() {
         fs::remove_file(&job).unwrap();
         let (_, stdout, _) = output(&["import", folder.path().join(name).to_str().unwrap()]);
         assert!(stdout.contains(&format!("every tensor's name begins with {prefix},")), "{stdout}");
-        // Without the key the error names it.
+        // Without the key the error names the prefix.
         fs::write(&job, edited(&text, &[(&format!("prefix = \"{prefix}\"\n"), "")])).unwrap();
         let begun = begin_run(&Disk::default(), &job, &folder.path().join(name).join("again"));
         let error = begun.map(|run| run.id).unwrap_err().to_string();
         assert!(error.contains(&format!("init.prefix = \"{prefix}\"")), "{error}");
     }
-    // An export has the names that the library gives.
+    // An export has the library's own names.
     let job = folder.path().join("both/job.toml");
     edit(&job, &[("names = \"hf\"\n", "names = \"hf\"\nprefix = \"_orig_mod.module.\"\n")]);
     trained(&job, &folder.path().join("both/trained"), None);
@@ -121,7 +122,7 @@ fn prefixes_of_wrapped_models_are_taken_off() {
     assert_eq!(code, 0, "{said}");
     assert!(fs::read(folder.path().join("out/model.safetensors")).unwrap() == stored(&gpt2_tensors()));
 
-    // A prefix of some names only is a name.
+    // A prefix of only some names belongs to these names.
     let mut tensors = gpt2_tensors();
     tensors[3].0 = format!("module.{}", tensors[3].0);
     let files = [("config.json", GPT2_CONFIG.as_bytes()), ("model.safetensors", &stored(&tensors)[..])];
@@ -133,7 +134,7 @@ fn prefixes_of_wrapped_models_are_taken_off() {
     assert!(code == 2 && said.contains("at most 256 bytes"), "{code} {said}");
 }
 
-/// A head beside tied weights is compared before there is a job.
+/// The import compares a head beside tied weights before there is a job.
 #[test]
 fn a_head_that_differs_from_the_tied_table_is_refused_at_import() {
     let folder = tempfile::tempdir().unwrap();
@@ -162,13 +163,13 @@ fn a_head_that_differs_from_the_tied_table_is_refused_at_import() {
     }
     let said = import("sign", GPT2_CONFIG, &|head| head[3] ^= 0x80).unwrap_err();
     assert!(said.contains("element [0, 0] is -0 (80000000), and 0 (00000000) there"), "{said}");
-    // What the error says to do works.
+    // The error's advice works.
     let untied = GPT2_CONFIG.replacen('{', "{ \"tie_word_embeddings\": false,", 1);
     let job = import("untied", &untied, &one).unwrap();
     begin_run(&Disk::default(), &job, &folder.path().join("run")).unwrap();
 }
 
-/// A file of a network of torchvision's, by its header: nothing is in it.
+/// The header of a file of a torchvision network, without its data.
 fn network(folder: &Path, name: &str, classes: u64, prefix: &str) {
     let model =
         architectures::of_shapes(name, |tensor| (tensor == "fc.weight").then(|| vec![classes, 0])).unwrap();
@@ -190,7 +191,7 @@ fn network(folder: &Path, name: &str, classes: u64, prefix: &str) {
     file.set_len(8 + header.len() as u64 + end).unwrap();
 }
 
-/// timm's residual networks are torchvision's; without a configuration the error says what to give.
+/// timm's residual networks are torchvision's; without a configuration the error names the option to give.
 #[test]
 fn networks_are_imported_by_timms_configuration_or_by_name() {
     let folder = tempfile::tempdir().unwrap();
@@ -245,7 +246,7 @@ fn networks_are_imported_by_timms_configuration_or_by_name() {
         said.contains("as --architecture says") && said.contains("as torchvision's weights expect"),
         "{said}"
     );
-    // The option is worth more than a configuration that nobody here reads.
+    // The option takes precedence over a configuration that this program does not read.
     for config in ["{ \"family\": \"resnet\" }", "no JSON", GPT2_CONFIG] {
         assert!(import(Some(config), &["--architecture", "resnet34"]).is_ok(), "{config}");
     }

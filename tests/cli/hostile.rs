@@ -1,11 +1,11 @@
-//! Runs and texts of others, as hostile as they come: every command ends as it should, and a terminal is given no orders.
+//! Foreign runs and texts, as hostile as possible: every command ends properly, and a terminal gets no escape sequences.
 
 use std::path::Path;
 
 use crate::common::{edit::edit, files, gpt_job, sign_again, trained};
 use crate::{output, path, tiebreak};
 
-/// Whatever is wrong with a run, every command that reads one ends with an exit code of its own and a sentence.
+/// Every command that reads a run ends, whatever is wrong with it, with an exit code of its own and a sentence.
 #[test]
 fn no_command_panics_on_a_damaged_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -38,7 +38,7 @@ fn no_command_panics_on_a_damaged_run() {
         every_command(&name.display().to_string());
         std::fs::write(&path, &whole).unwrap();
     }
-    // An auditor without time decides nothing, whether it runs out while files are checked or later.
+    // An auditor without time decides nothing, whether the time ends while files are checked or later.
     for args in [&["audit", &out, "--engine", "cpu"][..], &["replay", &out, "--step", "2", "--engine", "cpu"]]
     {
         let (code, _, stderr) = output(&[args, &["--max-time", "0"]].concat());
@@ -75,7 +75,7 @@ fn hostile_runs_end_as_their_list_says() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(output(&["selftest", "--hostile", &cases]).0, 2, "a folder that is there is not touched");
 
-    // One judgement for parts of a step, too. The cheat is in micro-batch 0.
+    // Parts of a step get the same judgement. The cheat is in micro-batch 0.
     let cheated = format!("{cases}/runs/cheat-operator");
     for (step, part, code) in [("5", Some("0"), 1), ("5", Some("1"), 0), ("4", None, 0), ("5", None, 1)] {
         let part = part.map_or(vec![], |part| vec!["--microbatch", part]);
@@ -87,7 +87,7 @@ fn hostile_runs_end_as_their_list_says() {
     }
 }
 
-/// Nothing in it would be obeyed by a terminal, and no line but those of this program is there.
+/// Runs a command and checks that no terminal would obey a character of its output, and that every line is this program's.
 fn harmless(args: &[&str]) -> (i32, String) {
     let (code, stdout, stderr) = output(args);
     let printed = stdout + &stderr;
@@ -99,7 +99,7 @@ fn harmless(args: &[&str]) -> (i32, String) {
     (code, printed)
 }
 
-/// A job, a run, a verdict and a program with escape sequences in every text of theirs that somebody else chose.
+/// A job, a run, a verdict and a program with escape sequences in every text that somebody else chose.
 #[test]
 #[cfg(unix)]
 fn foreign_text_gives_a_terminal_no_orders() {
@@ -141,7 +141,7 @@ fn foreign_text_gives_a_terminal_no_orders() {
     assert!(code == 2 && printed.contains("is a run already"), "{printed}");
     assert_eq!(harmless(&["train", job, "--out", &path(&inner, "copied")]).0, 0);
 
-    // Its own fields: what a decoder quotes of them.
+    // The program's own fields, which a decoder quotes.
     assert_eq!(harmless(&["verdict", "check", &verdict]).0, 1);
     let json = std::fs::read_to_string(&verdict).unwrap();
     let named = |field: &str| format!("\"{field}\":{}", serde_json::json!(NAME));

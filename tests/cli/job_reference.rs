@@ -1,14 +1,14 @@
-//! The reference of job keys: the page and the schema are what the command prints, the table lists what serde accepts and nothing
-//! else, and every example parses.
+//! The reference of job keys: the page and the schema equal the command's output, the table lists exactly what serde accepts, and
+//! every example parses.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use tiebreak::job::Job;
-use tiebreak::job::parse::JobText;
-use tiebreak::job::reference::{self, Key, Presence, Type, keys, keys_of};
-use tiebreak::job::spec::{DataSpec, OptimizerSpec};
-use tiebreak::program::products::ProductClass;
+use tiebreak_contract::program::products::ProductClass;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::parse::JobText;
+use tiebreak_record::job::reference::{self, Key, Presence, Type, keys, keys_of};
+use tiebreak_record::job::spec::{DataSpec, OptimizerSpec};
 use toml::{Table, Value};
 
 fn printed(args: &[&str]) -> String {
@@ -68,7 +68,7 @@ fn text(job: &Table) -> String {
     job.iter().map(|(name, value)| format!("{name} = {}\n", inline(value))).collect()
 }
 
-/// The table of the job at `path`, where `*` is class head; made with its required keys if it is not there.
+/// The table of the job at `path`, where `*` means the class head; made with its required keys if it is absent.
 fn table_at<'a>(job: &'a mut Table, path: &str, kind: Option<&str>) -> &'a mut Table {
     let mut table = job;
     let parts: Vec<&str> = path.split('.').filter(|part| !part.is_empty()).collect();
@@ -136,7 +136,7 @@ fn tables() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
     paths.flat_map(|path| kinds(path).into_iter().map(move |kind| (path, kind)))
 }
 
-/// Writes a key of a table with this value, beside what its example needs and without what it excludes.
+/// Writes a key of a table with this value, with the keys that its example needs and without those that it excludes.
 fn write(job: &mut Table, key: &Key, kind: Option<&str>, example: &str) {
     let rivals = keys_of(key.table(), kind).filter(|other| other.excludes() == Some(key.name()));
     let rivals: Vec<&str> = rivals.map(Key::name).chain(key.excludes()).collect();
@@ -190,7 +190,7 @@ fn keys_that_exclude_each_other_are_refused_together() {
             let example = if key.ty == Type::Table { "{}" } else { key.example };
             table_at(&mut job, path, kind).insert(key.name().into(), value(example));
             let error = parse(&job).expect_err(key.path);
-            // Which of the two is named depends on their order in the text.
+            // The order in the text decides which of the two the error names.
             let why = |key: &Key, other: &Key| {
                 format!("{}: it cannot be together with `{}`", key.path, other.name())
             };
@@ -202,7 +202,7 @@ fn keys_that_exclude_each_other_are_refused_together() {
     assert!(pairs > 10, "{pairs}");
 }
 
-/// A required key is missed, unless the one that may stand in its place is there.
+/// A missing required key is an error, unless its alternative is there.
 #[test]
 fn required_keys_are_missed() {
     for (path, kind) in tables() {
@@ -241,7 +241,7 @@ fn outside(ty: &Type) -> Vec<String> {
     }
 }
 
-/// The names in backticks after "expected", which serde lists for what it does not know.
+/// The names in backticks after "expected", which serde lists for an unknown name.
 fn expected(message: &str) -> BTreeSet<String> {
     let (_, list) = message.split_once("expected").unwrap_or_else(|| panic!("{message}"));
     list.split('`').skip(1).step_by(2).map(str::to_string).collect()
@@ -252,7 +252,7 @@ fn refusal(job: &Table) -> String {
     refused.message().to_string()
 }
 
-/// The keys of a table that serde does not list, since they stand beside a flattened enum. A field that this does not name does not compile.
+/// The keys of a table that serde does not list, since they are beside a flattened enum. A missing field here is a compile error.
 fn beside_flattened(path: &str) -> Vec<String> {
     match path {
         "data" => {
@@ -301,7 +301,7 @@ fn the_table_lists_the_choices_that_serde_accepts() {
         table_at(&mut job, key.table(), key.kind).insert(key.name().into(), value("\"no such thing\""));
         let mut listed = chosen(key);
         if key.path == "data.dtype" {
-            // One type of serde's stands for the choices of all kinds of data.
+            // One serde type serves the choices of all kinds of data.
             listed.extend(keys().filter(|other| other.path == key.path).flat_map(chosen));
             assert!(listed.insert("i64".into()), "only labels are i64, and no key says so");
         }

@@ -1,19 +1,19 @@
-//! `tiebreak job`: jobs to begin with, and what their check finds of data.
+//! `tiebreak job`: jobs to begin with, and the findings of their check about data.
 
 use std::fs;
 use std::path::Path;
 
-use tiebreak::job::Job;
-use tiebreak::job::manifest::files_root;
-use tiebreak::job::reference::{Type, keys};
-use tiebreak::run::JobFiles;
-use tiebreak::run::checked::Checked;
-use tiebreak::run::data::JobData;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::manifest::files_root;
+use tiebreak_record::job::reference::{Type, keys};
+use tiebreak_run::run::JobFiles;
+use tiebreak_run::run::checked::Checked;
+use tiebreak_run::run::data::JobData;
 
 use super::common::{edit::edit, many_files_job};
 use super::{output, path};
 
-/// Data files of the names that the table of keys has as examples: a few samples each.
+/// Data files with the names of the examples in the table of keys: a few samples each.
 fn write_data(folder: &Path) {
     let header = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_be_bytes()).collect() };
     let images = [header(&[0x803, 8, 28, 28]), vec![7; 8 * 784]].concat();
@@ -43,7 +43,7 @@ fn a_new_job_of_every_kind_passes_its_check() {
     assert!(code == 2 && stderr.contains("gpt"), "{stderr}");
 }
 
-/// Of 19 files of .npy an element of a batch is shown in 64 KiB; of more the check says how much it takes.
+/// An element of a batch from 19 .npy files is shown in 64 KiB; for more files the check prints the size.
 #[test]
 fn a_job_with_many_data_files_is_told_what_a_dispute_takes() {
     for (files, warned) in [(19, false), (20, true), (200, true)] {
@@ -56,7 +56,7 @@ fn a_job_with_many_data_files_is_told_what_a_dispute_takes() {
     }
 }
 
-/// A file that is cut, or that something was appended to, is named before a step is trained, whatever its kind.
+/// A truncated file, or one with bytes appended, is named before the first step, whatever its kind.
 #[test]
 fn files_of_another_length_than_their_headers_say_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ fn files_of_another_length_than_their_headers_say_are_refused() {
         assert_eq!(code, 0, "{file}: {stderr}");
         let whole = fs::read(at(file)).unwrap();
         let mut flipped = whole.clone();
-        // The checksum of a .gz file.
+        // The changed byte is in the checksum of a .gz file.
         flipped[whole.len() - 6] ^= 1;
         let flipped = file.ends_with(".gz").then_some(flipped);
         let other = [whole[..whole.len() - 1].to_vec(), [&whole[..], b"\0"].concat()];
@@ -121,7 +121,8 @@ fn files_of_another_length_than_their_headers_say_are_refused() {
     }
 }
 
-/// One id, or one label, that the model has not is found before the first step, wherever it stands, by the name of the user's file.
+/// One id, or one label, that the model does not have is found before the first step, at any position, and the error has the
+/// user's file name.
 #[test]
 fn ids_and_labels_are_looked_at_before_the_first_step() {
     let folder = tempfile::tempdir().unwrap();
@@ -148,7 +149,7 @@ fn ids_and_labels_are_looked_at_before_the_first_step() {
         }
         assert!(!folder.path().join("run").exists());
     };
-    // In the first group of 64 KiB, at its end, in the last one, and the file's last token.
+    // The ids are in the first group of 64 KiB, at its end, in the last group, and at the end of the file.
     for place in [0, 32_767, 32_768, 500_000, 599_999] {
         fs::write(at("ids.bin"), ids(Some((place, 50_256)))).unwrap();
         write_job(gpt, tokens, "");
@@ -172,7 +173,7 @@ fn ids_and_labels_are_looked_at_before_the_first_step() {
     refused(&["labels", "sample 50 ", "has 26", "They count from 1", "model.classes to 27"]);
 }
 
-/// What was looked at is remembered by the data's digest and the model's bound; a run's copy is called by the job's name for it.
+/// The cache remembers checked data by their digest and the model's bound; errors use the job's name for a run's copy.
 #[test]
 fn data_are_looked_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -197,7 +198,7 @@ fn data_are_looked_at_once() {
     };
     assert_eq!(looked_at(300, 300), (1, Ok(())));
     assert_eq!(looked_at(300, 300), (0, Ok(())));
-    // Another bound and other data are another question, and a refusal is not remembered.
+    // Another bound or other data are checked anew, and a refusal is not remembered.
     assert_eq!(looked_at(300, 301), (1, Ok(())));
     assert_eq!(looked_at(299, 300), (1, Ok(())));
     for _ in 0..2 {
@@ -208,7 +209,7 @@ fn data_are_looked_at_once() {
     }
 }
 
-/// A packed file of some MB that holds gigabytes is gone through with as much memory as any other, and a damaged one is an error.
+/// A packed file of some MB that holds gigabytes is checked with as much memory as any other, and a damaged one is an error.
 #[test]
 fn packed_files_take_no_more_memory_than_others() {
     let folder = tempfile::tempdir().unwrap();
@@ -230,7 +231,7 @@ fn packed_files_take_no_more_memory_than_others() {
     assert!(code == 4 && error.contains("text.gz") && error.contains("does not unpack"), "{code} {error}");
 }
 
-/// A job over token ids in a file, of a width.
+/// A job over token ids in a file, of a given width.
 fn tokens_job(folder: &Path, file: &str, dtype: &str, vocabulary: u32) -> String {
     let text = format!(
         "steps = 1\nmodel = {{ kind = \"gpt\", vocabulary = {vocabulary}, context = 4, layers = 1, heads = 1, width = 8 }}\n\
@@ -242,11 +243,12 @@ fn tokens_job(folder: &Path, file: &str, dtype: &str, vocabulary: u32) -> String
     job
 }
 
-/// What Git LFS puts in place of a file.
+/// The pointer that Git LFS puts in place of a file.
 const POINTER: &[u8] =
     b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32\nsize 12345678\n";
 
-/// Other formats and widths have ids too, if nobody looks: what is no file of ids is named before a step is trained, in training and in evaluation.
+/// Other formats and widths would be read as ids: a file that holds no ids is refused by name before the first step, in training
+/// and in evaluation.
 #[test]
 fn files_that_are_no_raw_token_ids_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
@@ -309,7 +311,7 @@ fn files_that_are_no_raw_token_ids_are_refused_by_name() {
     }
 }
 
-/// A pointer is never data, and a text of wide letters is no text of bytes.
+/// A pointer is never data, and a UTF-16 text is no text of bytes.
 #[test]
 fn pointers_and_wide_letters_are_no_bytes() {
     let folder = tempfile::tempdir().unwrap();

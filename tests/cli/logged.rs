@@ -5,10 +5,10 @@ use std::process::Command;
 
 use crate::common::edit::{edit, edited};
 use crate::common::{gpt_job, mlp_job, trained, trained_on};
-use tiebreak::audit::{checks, reference_step};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::run::checkpoint;
-use tiebreak::run::dir::Run;
+use tiebreak_audit::{checks, reference_step};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_run::run::checkpoint;
+use tiebreak_run::run::dir::Run;
 
 fn output(args: &[&str]) -> (i32, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_tiebreak")).args(args).output().unwrap();
@@ -65,7 +65,7 @@ fn a_logged_run_from_its_job_to_its_audit() {
     assert_eq!(code, 2);
     assert!(stderr.contains("it logs") && stderr.contains("block0.query"), "{stderr}");
 
-    // Another step's log is not the committed one: said by both commands, and never accepted.
+    // Another step's log is not the committed one: both commands say so, and neither accepts it.
     std::fs::copy(
         path(folder.path(), "run/logs/step-000000004"),
         path(folder.path(), "run/logs/step-000000003"),
@@ -113,8 +113,8 @@ fn a_replay_judges_a_step_as_an_audit_does() {
     assert_eq!(parts.iter().filter(|code| **code == 1).count(), 1, "{parts:?}");
 }
 
-/// Behind ReLU and dropout many gradients of weights are sums whose terms are all zero. On a grid without a floor no decision could
-/// name such a zero, and none has to.
+/// Behind ReLU and dropout many gradients of weights are sums whose terms are all zero. On a grid without a floor no decision can
+/// name such a zero, and none is needed.
 #[test]
 fn zeros_between_zeros_stop_no_training() {
     let folder = tempfile::tempdir().unwrap();
@@ -157,8 +157,8 @@ fn wrong_uses_say_what_to_do() {
     assert!(stderr.contains("no native products"), "{stderr}");
 }
 
-/// Whoever writes the job sets the thresholds: beyond what kernels need they are refused, and a match of a run that has them anyway
-/// would say nothing.
+/// The author of the job sets the thresholds. Thresholds beyond the kernels' needs are refused, and a match of a run that has
+/// them anyway would say nothing.
 #[test]
 fn thresholds_beyond_what_kernels_need_bind_nobody() {
     let folder = tempfile::tempdir().unwrap();
@@ -193,8 +193,8 @@ fn thresholds_beyond_what_kernels_need_bind_nobody() {
     assert!(stdout.starts_with("UNBOUNDED FREEDOM: rounding.class.linear_dw is 16777216"), "{stdout}");
 }
 
-/// A trainer steers the weights' gradients by legal roundings within the thresholds, while the decisions about all other products, many
-/// more of them, are honest.
+/// A trainer steers the weights' gradients by legal roundings within the thresholds, while the decisions about all other
+/// products, many more of them, are honest.
 #[test]
 fn steered_weight_gradients_do_not_match() {
     let folder = tempfile::tempdir().unwrap();
@@ -233,7 +233,7 @@ fn calibration_prints_a_table_that_a_job_takes() {
     std::fs::write(&job, format!("{text}\n{table}")).unwrap();
     let (code, _, stderr) = output(&["job", "check", job.to_str().unwrap()]);
     assert_eq!(code, 0, "{stderr}");
-    // Written in place of what is there, as often as it is asked for, and into an inline table.
+    // The command replaces existing thresholds, on every call, and writes into an inline table.
     let inline =
         edited(&text, &[("\n[rounding]\n", ""), ("steps = 8", "steps = 8\nrounding = { bits = 16 }")]);
     for before in [format!("{text}\n{table}"), inline] {

@@ -8,6 +8,7 @@ mod common;
 mod damage;
 mod evaluations;
 mod foreign;
+mod help;
 mod hostile;
 mod job_reference;
 mod jobs;
@@ -15,10 +16,13 @@ mod logged;
 mod networks;
 mod not_finite;
 mod options;
+mod pages;
 mod ranks;
 mod released;
 mod samples;
 mod signals;
+#[cfg(unix)]
+mod tutorials;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -80,7 +84,7 @@ fn the_demo_convicts_and_its_verdict_is_checked_from_the_file() {
     assert_eq!(check(&other).0, 4);
 
     let (honest, cheated) = (format!("{dir}/honest"), format!("{dir}/cheated"));
-    // The engine here is right, so it has not the bytes that the cheat committed.
+    // The engine here is right, so it does not have the bytes that the cheat committed.
     let disclose = ["verdict", "disclose", &verdict, "--run", &cheated, "--out", &other, "--engine", "cpu"];
     assert_eq!(output(&disclose).0, 3);
     assert_eq!(output(&["verify", &honest, "--trainer-key", &public]).0, 0);
@@ -122,7 +126,7 @@ fn two_histories_of_one_run_convict_wherever_they_are_found() {
     found(&["compare", &one, &other]);
     let head = second.layout.head(10).to_str().unwrap().to_string();
     found(&["audit", &one, "--head", &head]);
-    // Shown no more than a beginning of the first history, an auditor who has the head of the other decides nothing.
+    // An auditor who is shown only a beginning of the first history, but has the head of the other, decides nothing.
     let beginning = path(folder.path(), "beginning");
     let shown = trained(&job, Path::new(&beginning), None);
     for size in [7, 10] {
@@ -292,7 +296,7 @@ fn a_program_is_exported_shown_drawn_and_trained() {
     let (code, _, stderr) = output(&["program", "show", &file]);
     assert_eq!(code, 4, "{stderr}");
 
-    // The same program as a job's: trained, audited, told from a model kind, and not sampled.
+    // The program of a job, read as a file: trained, audited, distinguished from a model kind, and not sampled.
     let job = program_job(folder.path(), "microbatch", "");
     let run = path(folder.path(), "run");
     let (code, _, stderr) = output(&["train", job.to_str().unwrap(), "--out", &run, "--engine", "cpu"]);
@@ -324,9 +328,11 @@ fn a_command_line_is_meant_as_a_whole() {
         let (code, stdout, stderr) = output(&[args, &["--json"]].concat());
         let error: serde_json::Value = serde_json::from_str(&stderr).expect(&stderr);
         assert!(code == 2 && error["exit"] == 2 && stdout.is_empty(), "{error}");
-        assert!(error["error"].as_str().unwrap().contains(says), "{error}");
+        let said =
+            format!("{} {}", error["error"].as_str().unwrap(), error["help"].as_str().unwrap_or_default());
+        assert!(said.contains(says), "{error}");
     };
-    // What would be ignored is refused.
+    // An option that would be ignored is refused.
     refused(&["train", job, "--out", &run, "--native", "gemm"], "--native is for the logged profile");
     refused(&["train", job, "--out", &run, "--adapter", "llvmpipe"], "--adapter names a GPU");
     refused(&["train", job, "--out", &run, "--threads", "99999"], "cores; give no more");
@@ -357,7 +363,7 @@ fn a_command_line_is_meant_as_a_whole() {
         assert!(!stderr.contains(secret.trim()), "a private key is printed");
     }
     refused(&["verify", &run, "--trainer-key", &key], &format!("give {public}"));
-    // One line with -q, and an error where it cannot be written.
+    // One line with -q, and an error if it cannot be written.
     for (args, first) in [
         (&["verify", &run][..], "run "),
         (&["audit", &run], "MATCHES"),
@@ -379,7 +385,7 @@ fn a_command_line_is_meant_as_a_whole() {
     }
 }
 
-/// Engines are listed at once; tested and measured where that is asked for, in one report.
+/// Engines are listed at once; on request they are tested and measured, in one report.
 #[test]
 fn engines_are_listed_tested_and_measured() {
     let report = |args: &[&str]| -> serde_json::Value {
@@ -436,7 +442,7 @@ fn one_function_is_checked_from_an_input_on() {
     }
 }
 
-/// What a recording cannot be combined with is said before anything is recorded.
+/// An option that a recording cannot be combined with is refused before anything is recorded.
 #[cfg(feature = "gpu")]
 #[test]
 fn shaders_are_asked_for_in_one_way() {

@@ -1,4 +1,4 @@
-//! Released networks over images: how they expect pixels, and new heads.
+//! Released networks over images: the pixels that they expect, and new heads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use crate::common::{edit::edited, trained};
 use crate::output;
 use crate::released::{gpt2_tensors, stored};
 
-/// The exit code, and what a command says as JSON.
+/// The exit code of a command, and its output as JSON.
 fn command(arguments: &[&str]) -> (i32, String) {
     let (code, stdout, stderr) = output(&[arguments, &["--json"]].concat());
     (code, if code == 0 { stdout } else { stderr })
@@ -38,7 +38,8 @@ batch = { micro_batch = 4 }
     out
 }
 
-/// What the network was trained on is said by the flag, the configuration, the image processor, or the layout, in this order.
+/// The pixels that the network was trained on are given by the flag, the configuration, the image processor, or the layout, in
+/// this order.
 #[test]
 fn import_says_how_released_networks_expect_pixels() {
     let folder = tempfile::tempdir().unwrap();
@@ -64,7 +65,7 @@ fn import_says_how_released_networks_expect_pixels() {
         let text = fs::read_to_string(out.join("job.toml")).unwrap_or_default();
         if code == 0 { Ok((text, said, out)) } else { Err(said) }
     };
-    // Configuration, image processor, options; the job's lines or the error; why.
+    // Configuration, image processor, options; the job's lines or the error; the reason.
     type Case<'a> = (&'a str, Option<&'a str>, &'a [&'a str], Result<String, &'a str>, &'a str);
     let cases: [Case; 9] = [
         (&unsaid, None, &[], preset("imagenet"), "as torchvision's weights expect"),
@@ -128,7 +129,7 @@ fn a_released_network_is_tuned_for_other_classes() {
         "{stdout}{stderr}"
     );
     assert!(!stderr.contains("how pixels are normalised"), "{stderr}");
-    // Without the key the check warns, and the program is another.
+    // Without the key the check warns, and the program is another one.
     fs::write(out.join("job.toml"), edited(&short, &[("normalize = \"imagenet\"\n", "")])).unwrap();
     let (code, other, stderr) = output(&["job", "check", &job, "--data-root", &root]);
     assert!(code == 0 && stderr.contains("does not say how pixels are normalised"), "{stderr}");
@@ -142,7 +143,7 @@ fn a_released_network_is_tuned_for_other_classes() {
     let weights = text(&released.join("model.safetensors"));
     let (code, stdout, stderr) = output(&["audit", &run, "--weights", &weights]);
     assert_eq!(code, 0, "{stdout}{stderr}");
-    // The seed depends on the data, so that a job alone has no logits; the run and its export have.
+    // The seed depends on the data, so a job alone has no logits; the run and its export have.
     let inputs = text(&out.join("inputs.npy"));
     let logits = |of: &str, name: &str| {
         let to = text(&folder.path().join(name));

@@ -1,4 +1,4 @@
-//! Losses that are no numbers: said at once, in every command that looks at them, and of no influence on bits.
+//! Losses that are no numbers: every command that looks at them reports them at once, and they influence no bits.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::common::{edit::edit, gpt_job, logistic_job};
 use crate::{output, path};
 
-/// The job file with something replaced.
+/// The job file with a replacement.
 fn with(job: &Path, changes: &[(&str, &str)]) -> String {
     edit(job, changes);
     job.to_str().unwrap().to_string()
@@ -91,7 +91,7 @@ fn training_stops_where_the_loss_is_no_number_and_goes_on_to_the_same_bits() {
     // A run that is complete needs nothing.
     told(&resume, 0, &["complete already"]);
 
-    // A log has no such values: there it ends before the step's record.
+    // A log has no such values: training ends there before the step's record.
     let ended = ["train", &job, "--out", &logged, "--profile", "logged"];
     told(&ended, 3, &["element 0 of a native product is not finite"]);
 }
@@ -142,7 +142,7 @@ fn a_model_that_the_last_step_spoils_is_not_released_unasked() {
     told(&["audit", &run], 0, &["MATCHES"]);
 }
 
-/// Attention puts minus infinity where no token looks: that is not what is named.
+/// Attention writes minus infinity where no token looks; the report does not name it.
 #[test]
 fn masks_are_not_taken_for_what_went_wrong() {
     let folder = tempfile::tempdir().unwrap();

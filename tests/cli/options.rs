@@ -1,5 +1,6 @@
-//! No option is accepted and then ignored. The parser lists every command with its options; options.txt says for each one how it shows: a command line
-//! without it, one with it, and what only the second one comes to. An option without a row fails, and so does a row without an option.
+//! No option is accepted and then ignored. The parser lists every command with its options. For each option options.txt gives a
+//! command line without it, one with it, and a result that only the second one has. An option without a row fails, and so does a
+//! row without an option.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,21 +10,21 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::tensor::tile_range;
-use tiebreak::dispute::evidence::binding::state_nodes;
-use tiebreak::dispute::game::terms::Terms;
-use tiebreak::dispute::verdict::{Claim, Verdict};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::party::{Party, play};
-use tiebreak::run::dir::Run;
+use tiebreak_dispute::evidence::binding::state_nodes;
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_dispute::verdict::{Claim, Verdict};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_game::party::{Party, play};
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::tensor::tile_range;
+use tiebreak_run::run::dir::Run;
 
 use crate::common::{edit::edited, gpt_job, key, npy, trained};
 use crate::tiebreak;
 
-/// What all commands take alike.
+/// The options that all commands have.
 const OF_ALL: [&str; 3] = ["json", "quiet", "color"];
-/// Commands that are called for a text, which `--quiet` leaves whole.
+/// Commands whose output is a text, which `--quiet` leaves whole.
 const DOCUMENTS: [&str; 10] = [
     "adapters",
     "completions",
@@ -36,7 +37,7 @@ const DOCUMENTS: [&str; 10] = [
     "reference",
     "sample",
 ];
-/// Commands that read no file of others, though they name one: with the reason.
+/// Commands that read no foreign file, though they name one: with the reason.
 const OWN_FILES: [(&str, &str); 5] = [
     ("demo", "the folder is written"),
     ("man", "the folder is written"),
@@ -52,7 +53,7 @@ struct Known {
     reads_files: bool,
 }
 
-/// Every command that does something, as the parser knows them.
+/// Every command that does something, by the parser.
 fn known() -> Vec<Known> {
     fn collect(path: &str, command: &clap::Command, found: &mut Vec<Known>) {
         for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
@@ -81,17 +82,17 @@ fn known() -> Vec<Known> {
     found
 }
 
-/// How an option shows.
+/// The proof that an option has an effect.
 enum Shown {
-    /// Of the two command lines only the second one comes to this.
+    /// Only the second of the two command lines has this result.
     By { without: String, with: String, says: String },
-    /// In a test of this name.
+    /// A test of this name.
     Test(String),
 }
 
-/// What options.txt says of a command.
+/// The section of options.txt on a command.
 struct Section {
-    /// A command line that has none of what is said of single options.
+    /// A command line without the options of the section.
     base: String,
     rows: BTreeMap<String, Shown>,
 }
@@ -132,7 +133,7 @@ fn sections() -> BTreeMap<String, Section> {
     sections
 }
 
-/// How options that several commands share show, where the command's section does not say it.
+/// The proof for options that several commands share, unless the command's section has one.
 fn shared(base: &str, option: &str) -> Option<Shown> {
     let by = |more: &str, says: &str| {
         let (without, with) = (base.to_string(), format!("{base} {more}"));
@@ -161,7 +162,7 @@ impl World {
         self.0.path().join(name)
     }
 
-    /// What a command line comes to: exit code, output, and the files that it wrote to OUT, a folder of its own.
+    /// Runs a command line: exit code, output, and the files that it wrote to OUT, a folder of its own.
     fn outcome(&self, line: &str) -> (Output, String) {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let out = format!("out-{}", NUMBER.fetch_add(1, Relaxed));
@@ -231,7 +232,7 @@ impl World {
     fn tile(&self) {
         let run = self.trained("rate", &[], Some("learning-rate@4"));
         let checkpoint = run.layout.checkpoint(4);
-        let state = tiebreak::run::checkpoint::read(&checkpoint, &run.program().state()).unwrap();
+        let state = tiebreak_run::run::checkpoint::read(&checkpoint, &run.program().state()).unwrap();
         fs::remove_file(checkpoint).unwrap();
         self.done("audit rate --verdict wide.json", 1);
         let verdict = Verdict::from_bytes(&fs::read(self.path("wide.json")).unwrap()).unwrap();
@@ -241,7 +242,7 @@ impl World {
         fs::write(self.path("tile.bin"), &bytes[tile_range(bytes.len(), claim.tile)]).unwrap();
     }
 
-    /// Jobs that no run is of, data that lie elsewhere, and arrays.
+    /// Jobs without a run, data in other folders, and arrays.
     fn files(&self) {
         let job = fs::read_to_string(self.path("job.toml")).unwrap();
         let changed = |name: &str, from: &str, to: &str| {
@@ -327,7 +328,7 @@ impl World {
     }
 }
 
-/// Whether one of a command line's words is an option.
+/// True if one of a command line's words is the option.
 fn has(line: &str, option: &str) -> bool {
     let short = match option {
         "quiet" => "-q",
@@ -337,7 +338,7 @@ fn has(line: &str, option: &str) -> bool {
     line.split_whitespace().any(|word| word == format!("--{option}") || word == short)
 }
 
-/// What is wrong with an option's row, if anything is.
+/// The defect of an option's row, if it has one.
 fn wrong(world: &World, command: &str, option: &str, shown: &Shown) -> Option<String> {
     let (without, with, says) = match shown {
         Shown::By { without, with, says } => (without, with, says),
@@ -345,7 +346,7 @@ fn wrong(world: &World, command: &str, option: &str, shown: &Shown) -> Option<St
             return (!is_test(name)).then(|| format!("{command} --{option}: there is no test {name}"));
         }
     };
-    // One that is always needed has two values.
+    // An option that is always needed has two values.
     if !has(with, option) || without == with {
         return Some(format!("{command} --{option}: the row does not use it: {with}"));
     }
@@ -357,7 +358,7 @@ fn wrong(world: &World, command: &str, option: &str, shown: &Shown) -> Option<St
     (!shows).then(|| format!("{command} --{option}: {says:?} is to be said with it alone\n$ {without}\n{before}$ {with}\n{after}"))
 }
 
-/// Whether a file of the tests has a function of this name.
+/// True if a file of the tests has a function of this name.
 fn is_test(name: &str) -> bool {
     static TESTS: LazyLock<String> = LazyLock::new(|| {
         let files = crate::files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"));
@@ -368,7 +369,7 @@ fn is_test(name: &str) -> bool {
     TESTS.contains(&format!("#[test]\nfn {name}()"))
 }
 
-/// What is wrong with what all commands take.
+/// The defects of the options that all commands have.
 fn wrong_of_all(world: &World, section: &Section, command: &str) -> Vec<String> {
     let mut found = Vec::new();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -8,19 +8,19 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{self, begin_run, edit::edit, files, gpt_job, key, mlp_job, trained};
-use tiebreak::commit::record::StepRecord;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::session::Session;
-use tiebreak::run::disk::Disk;
-use tiebreak::run::transcript;
-use tiebreak::step::StepError;
-use tiebreak::train::ranks::collective::{Collective, MessageKind, Transport};
-use tiebreak::train::ranks::lead::Lead;
-use tiebreak::train::ranks::tcp::{Quiet, RankPlace, Tcp};
-use tiebreak::train::ranks::worker;
-use tiebreak::train::{Progress, train_over};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::session::Session;
+use tiebreak_record::commit::record::StepRecord;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::transcript;
+use tiebreak_run::step::StepError;
+use tiebreak_train::ranks::collective::{Collective, MessageKind, Transport};
+use tiebreak_train::ranks::lead::Lead;
+use tiebreak_train::ranks::tcp::{Quiet, RankPlace, Tcp};
+use tiebreak_train::ranks::worker;
+use tiebreak_train::{Progress, train_over};
 
-/// A command of the binary, in an environment that says nothing of ranks.
+/// A command of the binary, in an environment without variables about ranks.
 fn tiebreak(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -40,7 +40,7 @@ fn output(args: &[&str]) -> (i32, String) {
     ended(tiebreak(args).spawn().unwrap())
 }
 
-/// A job's run that one process has trained, and what trains others of the same identity.
+/// A job's run that one process has trained, and the inputs to train others with the same identity.
 struct Runs {
     folder: tempfile::TempDir,
     job: PathBuf,
@@ -60,7 +60,7 @@ impl Runs {
         Runs { folder, job, key, whole }
     }
 
-    /// A run that is begun and no more.
+    /// A run that has begun, without a step.
     fn begun(&self, name: &str) -> String {
         let out = self.folder.path().join(name);
         begin_run(&Disk::default(), &self.job, &out).unwrap();
@@ -84,7 +84,7 @@ impl Runs {
     }
 }
 
-/// Somewhere to meet.
+/// An address to meet at.
 fn address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
@@ -111,7 +111,7 @@ fn any_number_of_processes_writes_the_run_of_one() {
                 continue; // it has three micro-batches
             }
             let out = runs.begun(ranks);
-            // Of four ranks each checks another's gradients, which changes no byte.
+            // Four ranks each check another's gradients, which changes no byte.
             let more = if ranks == "4" { &["--cross-check", "2"][..] } else { &[] };
             let (code, printed) = runs.train(&out, &[&["--ranks", ranks], more].concat());
             assert_eq!(code, 0, "{ranks} ranks: {printed}");
@@ -122,7 +122,7 @@ fn any_number_of_processes_writes_the_run_of_one() {
         let (code, printed) = output(&["audit", &out]);
         assert!(code == 0 && printed.contains("MATCHES"), "{printed}");
     }
-    // What a job cannot be trained with is refused before anything is written.
+    // A job that ranks cannot train is refused before anything is written.
     let (job, out) = (jobs[3].job.to_str().unwrap(), jobs[3].folder.path().join("new"));
     for (args, says) in [
         (&["--ranks", "4"][..], "1 to 3 ranks have work, not 4"),
@@ -173,7 +173,7 @@ fn ranks_meet_at_an_address() {
     runs.same(&out);
 }
 
-/// Mesa's software adapter, where it is.
+/// Mesa's software adapter, if it is there.
 fn second_engine() -> &'static str {
     #[cfg(feature = "gpu")]
     if common::adapter_names().iter().any(|name| name.contains("llvmpipe")) {
@@ -273,7 +273,7 @@ fn rank_0(runs: &Runs, name: &str, ranks: &str, timeout: &str) -> (Child, String
     let options = ["--ranks", ranks, "--rank", "0", "--coordinator", &at, "--rank-timeout", timeout];
     let child = runs.trainer(&out, &options).env("TIEBREAK_RANKS_TOKEN", "right").spawn().unwrap();
     let addresses = vec![at.parse().unwrap()];
-    drop(connected(&at)); // it listens, and whoever says nothing is no rank
+    drop(connected(&at)); // rank 0 listens, and a silent client is no rank
     (child, out, addresses)
 }
 
@@ -305,7 +305,7 @@ fn strangers_are_refused_and_the_others_train() {
     runs.same(&out);
 }
 
-/// Sends a byte of a good preamble at a time until rank 0 ends the connection; returns the seconds that it took, 60 at most.
+/// Sends a valid preamble byte by byte until rank 0 ends the connection; returns the seconds that it took, 60 at most.
 fn dripped(mut stream: TcpStream) -> u64 {
     let begin = Instant::now();
     let preamble = [b"tiebreak ranks\r\n".as_slice(), &3u32.to_le_bytes(), &1u32.to_le_bytes(), &[0; 32]];
@@ -321,7 +321,7 @@ fn dripped(mut stream: TcpStream) -> u64 {
 
 #[test]
 fn strangers_who_take_their_time_hinder_nobody() {
-    // Rank 0 gives up when it says, and a stranger's connection before that.
+    // Rank 0 gives up at its time limit, and ends a stranger's connection before that.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap().to_string();
     let slow = connected(&at);
@@ -425,7 +425,7 @@ fn ranks_wait_for_a_long_evaluation() {
     other.join().unwrap().unwrap();
 }
 
-/// What a rank does instead of its part.
+/// A rank's misbehaviour in place of its work.
 type Act = fn(&mut Tcp);
 
 /// Ranks that know the secret and then do something else.
@@ -454,7 +454,7 @@ fn a_rank_that_breaks_the_protocol_is_named() {
         let mut tcp = Tcp::join(&at, place(1, 2, "right")).unwrap();
         act(&mut tcp);
         if name != "gone" {
-            // All that rank 0 sends is read: a connection that is closed before is reset, and what was sent is lost with it.
+            // All messages of rank 0 are read: a connection that is closed earlier is reset, and sent bytes are lost with it.
             let _ = tcp.receive(0, MessageKind::Welcome, u64::MAX);
             while tcp.receive(0, MessageKind::State, u64::MAX).is_ok() {}
         }

@@ -1,16 +1,16 @@
-//! Weights in the names and layouts of transformers: in, out, and what is refused.
+//! Weights in the names and layouts of transformers: import, export, and refusals.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tiebreak::audit::checks;
-use tiebreak::dispute::fact::{Fact, Wrong};
-use tiebreak::dispute::verdict::{Ruling, Verdict};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::run::dir::{Run, RunFile};
-use tiebreak::run::disk::Disk;
-use tiebreak::run::{checkpoint, initial};
-use tiebreak::train::{Silent, train};
+use tiebreak_audit::checks;
+use tiebreak_dispute::fact::{Fact, Wrong};
+use tiebreak_dispute::verdict::{Ruling, Verdict};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_run::run::dir::{Run, RunFile};
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{checkpoint, initial};
+use tiebreak_train::{Silent, train};
 
 use crate::common::edit::{edit, edited};
 use crate::common::{batch_norm_job, begin_run, key, trained};
@@ -60,13 +60,13 @@ pub fn stored(tensors: &[Stored]) -> Vec<u8> {
 pub const GPT2_CONFIG: &str = r#"{ "model_type": "gpt2", "vocab_size": 128, "n_positions": 12, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_inner": null,
     "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1 }"#;
 
-/// The exit code, and what a command says as JSON.
+/// The exit code of a command, and its output as JSON.
 pub fn command(arguments: &[&str]) -> (i32, String) {
     let (code, stdout, stderr) = output(&[arguments, &["--json"]].concat());
     (code, if code == 0 { stdout } else { stderr })
 }
 
-/// Writes a released folder and has it imported: the job, made to train one step on a text.
+/// Writes a released folder and imports it: the job is changed to train one step on a text.
 pub fn imported(folder: &Path, files: &[(&str, &[u8])]) -> Result<PathBuf, String> {
     fs::create_dir_all(folder).unwrap();
     for (name, bytes) in files {
@@ -101,7 +101,7 @@ fn released_weights_come_out_as_they_went_in() {
     let job = imported(&path("gpt2"), &released).unwrap();
     let run = trained(&job, &path("gpt2/run"), None);
 
-    // Query, key and value lie side by side in c_attn, transposed.
+    // Query, key and value are side by side in c_attn, transposed.
     let state = checkpoint::read(&run.layout.checkpoint(0), &run.program().state()).unwrap();
     let fused = tensors[4].3.as_chunks::<4>().0;
     for (part, name) in ["query", "key", "value"].into_iter().enumerate() {
@@ -128,7 +128,7 @@ fn released_weights_come_out_as_they_went_in() {
     assert!(export("0", "hf", "first").1.contains("is there already"));
     assert!(export("7", "hf", "none").1.contains("no checkpoint of step 7; there are 0, 1"));
 
-    // What is exported is imported as the same model, and the program's own names begin a run as well.
+    // An exported model is imported as the same model, and the program's own names begin a run as well.
     assert_eq!(export("1", "hf", "second").0, 0);
     assert_eq!(command(&["import", &text(path("second"))]).0, 0);
     let model = |path: PathBuf| {
@@ -156,7 +156,7 @@ fn released_weights_come_out_as_they_went_in() {
     assert!(code == 4 && said.contains("the record of step 1 commits"), "{said}");
 }
 
-/// The element of a verdict is found in a fused and transposed tensor, also of a model that was wrapped.
+/// The element of a verdict is found in a fused and transposed tensor, also of a wrapped model.
 #[test]
 fn swapped_released_weights_convict() {
     ["", "_orig_mod.module."].into_iter().for_each(swapped_weights_convict);
@@ -194,7 +194,7 @@ fn swapped_weights_convict(prefix: &str) {
 fn weights_in_several_files_and_other_layouts_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let (mut tensors, folder) = (gpt2_tensors(), folder.path());
-    // As the hub's gpt2 has it: no prefix, masks, and here a tensor in bfloat16.
+    // The hub's form of gpt2: no prefix, masks, and here a tensor in bfloat16.
     tensors.iter_mut().for_each(|tensor| tensor.0 = tensor.0.replace("transformer.", ""));
     let halves: Vec<u16> = (0..12 * 16).map(|i| 0x3c00 + i).collect();
     tensors[1].1 = safetensors::Dtype::BF16;
@@ -312,7 +312,8 @@ fn exported_batch_norms_count_their_batches() {
     }
 }
 
-/// What `generate` of transformers needs goes through import, run and export as it was: a list of names, and nothing else of the folder.
+/// The files that `generate` of transformers needs pass import, run and export unchanged: a list of names, and nothing else of
+/// the folder.
 #[test]
 fn what_makes_a_model_usable_is_kept() {
     let folder = tempfile::tempdir().unwrap();
@@ -380,7 +381,7 @@ fn what_makes_a_model_usable_is_kept() {
     let (code, said) = command(&["export", &text("run"), "--output", &text("out")]);
     assert!(code == 2 && said.contains("is there already"), "{said}");
 
-    // They decide nothing that a run computes: the same job without them is the same computation, of the same state.
+    // The companions decide nothing that a run computes: the same job without them is the same computation, of the same state.
     let bare = imported(&path("bare"), &own[..2]).unwrap();
     let other = trained(&bare, &path("bare/run"), None);
     assert_eq!(run.computation.id, other.computation.id);
@@ -388,7 +389,7 @@ fn what_makes_a_model_usable_is_kept() {
     assert!(model(&run) == model(&other));
     assert_eq!(export("bare/run", "bare/out"), ["config.json", "model.safetensors"]);
 
-    // A job elsewhere has them from the import, and a run that goes on from a run from that.
+    // A job in another folder gets them from the import, and a run that continues from a run gets them from that run.
     let (code, said) = command(&["import", &text("gpt2"), "--output", &text("elsewhere")]);
     assert_eq!(code, 0, "{said}");
     assert!(said.contains("\"tokenizer.json\""), "{said}");

@@ -1,4 +1,4 @@
-//! `tiebreak sample`: text from a model over tokens, by the tokenizer that its run keeps or that is named.
+//! `tiebreak sample`: text from a model over tokens, by the tokenizer that its run keeps or that an option names.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn tokenizer(folder: &Path) {
     fs::write(folder.join("merges.txt"), "#version: 0.2\nh e\n").unwrap();
 }
 
-/// Trains a model that has seen nothing but one id, of a vocabulary that is padded beyond the tokenizer's. Returns the run.
+/// Trains a model on a single id, with a vocabulary that is padded beyond the tokenizer's. Returns the run.
 fn trained(folder: &Path, name: &str, id: u16) -> String {
     let file = format!("{name}.bin");
     fs::write(folder.join(&file), id.to_le_bytes().repeat(200)).unwrap();
@@ -37,7 +37,7 @@ fn trained(folder: &Path, name: &str, id: u16) -> String {
     run
 }
 
-/// Without any tokenizer nobody knows what the ids mean, so the command says which option helps.
+/// Without any tokenizer the meaning of the ids is unknown, so the error names the option that helps.
 #[test]
 fn tokens_without_a_tokenizer_are_no_text() {
     let folder = tempfile::tempdir().unwrap();
@@ -53,7 +53,7 @@ fn tokens_without_a_tokenizer_are_no_text() {
     }
 }
 
-/// What was learned is written as the tokenizer's text, and the text ends where the model ends it.
+/// The learned ids are written as the tokenizer's text, and the text ends where the model ends it.
 #[cfg(feature = "tokenizer")]
 #[test]
 fn tokens_are_written_by_the_runs_tokenizer() {
@@ -93,7 +93,7 @@ fn tokens_are_written_by_the_runs_tokenizer() {
     tokenizer(&at("end.bin.tokenizer"));
     let run = trained(folder.path(), "end", 257);
     assert_eq!(sampled(&run, &[]), ("\u{e9} he".into(), 0, true));
-    // Another end is said by the files of the model's maker.
+    // The files of the model's maker can name another end.
     tokenizer(&at("other"));
     fs::write(at("other/generation_config.json"), "{\"eos_token_id\": [256]}").unwrap();
     let other = path(folder.path(), "other");
@@ -104,7 +104,7 @@ fn tokens_are_written_by_the_runs_tokenizer() {
     let bare = trained(folder.path(), "half", 127);
     assert_eq!(sampled(&bare, &["--tokenizer", &other]).0, "\u{e9} he\u{fffd}\u{fffd}\u{fffd}");
 
-    // A run is somebody else's: what is no tokenizer in it is an error.
+    // A run is foreign: a file in it that is no tokenizer is an error.
     fs::write(path(Path::new(&run), "companions/vocab.json"), "{\"a\": 0}").unwrap();
     let (code, _, stderr) = output(&["sample", &run]);
     assert!(

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: a checkpoint, a word on where it is, and a resume to the same bits.
+//! Ctrl-C and SIGTERM: a checkpoint, a line that names its place, and a resume to the same bits.
 
 #![cfg(unix)]
 
@@ -64,7 +64,7 @@ fn a_trainer_that_is_asked_to_stop_leaves_a_checkpoint_and_resumes_to_the_same_r
         assert!((3..140).contains(&step) && stopped["stopped"] == "asked", "{stopped}");
         assert_eq!(stopped["checkpoint_step"], step);
         assert!(Path::new(stopped["checkpoint"].as_str().unwrap()).exists());
-        // The command that is printed goes on, whatever blanks its paths have.
+        // The printed command continues the run, whatever blanks its paths have.
         let resume =
             stopped["resume"].as_str().unwrap().replacen("tiebreak", env!("CARGO_BIN_EXE_tiebreak"), 1);
         let resumed = Command::new("sh").args(["-c", &resume]).output().unwrap();
@@ -75,7 +75,7 @@ fn a_trainer_that_is_asked_to_stop_leaves_a_checkpoint_and_resumes_to_the_same_r
     }
 }
 
-/// The time may end while files are read, when nothing was begun, or between two steps, when it is as if somebody had asked.
+/// The time may end while files are read, before anything began, or between two steps, which counts as a request to stop.
 #[test]
 fn a_trainer_whose_time_is_up_leaves_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
@@ -98,7 +98,7 @@ fn a_trainer_whose_time_is_up_leaves_a_checkpoint() {
         assert!(Path::new(stopped["checkpoint"].as_str().unwrap()).exists());
         before = step;
     }
-    // A head covers three steps, and the last ones have none yet.
+    // A head covers three steps, and no head covers the last ones yet.
     let last = format!("{0}..{0}", before - 3);
     let (code, stdout, stderr) = output(&["audit", &out, "--prefix", "--steps", &last, "--engine", "cpu"]);
     assert_eq!(code, 0, "{stdout}{stderr}");
@@ -108,7 +108,7 @@ fn a_trainer_whose_time_is_up_leaves_a_checkpoint() {
 fn asking_twice_ends_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "step", "");
-    // Steps of the reference that take longer than the two signals are apart.
+    // Steps of the reference that take longer than the time between the two signals.
     edit(
         &job,
         &[("context = 12", "context = 96"), ("layers = 1", "layers = 4"), ("width = 16", "width = 64")],

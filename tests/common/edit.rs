@@ -1,4 +1,4 @@
-//! Texts with something replaced. An edit that changes nothing, or more than it means to, fails.
+//! Texts with replacements. An edit that changes nothing, or changes more than one place, fails.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 /// A text with each `from`, which occurs exactly once, replaced by its `to`, one after the other.
 ///
 /// # Panics
-/// If one occurs never, or more often.
+/// If one does not occur, or occurs more often.
 pub fn edited(text: &str, edits: &[(&str, &str)]) -> String {
     edits.iter().fold(text.to_string(), |text, (from, to)| {
         let count = text.matches(from).count();

@@ -1,24 +1,24 @@
-//! Functions of one word over 1024 inputs in each of the 512 binades, or over all 2^32, which takes minutes each, if TIEBREAK_EVERY_INPUT is 1
-//! or what the function's name begins with.
+//! Functions of one word over 1024 inputs in each of the 512 binades. If TIEBREAK_EVERY_INPUT is 1 or the beginning of the
+//! function's name: over all 2^32, which takes minutes for each function.
 
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// What is computed at once.
+/// The ranges of inputs that are computed at once.
 fn stretches(name: &str) -> Vec<Range<u64>> {
     let every = std::env::var("TIEBREAK_EVERY_INPUT");
     if every.is_ok_and(|every| every == "1" || name.starts_with(&every)) {
         const LEN: u64 = 1 << 16;
         return (0..(1 << 32) / LEN).map(|i| i * LEN..(i + 1) * LEN).collect();
     }
-    // Another place in every binade.
+    // Each binade begins at another offset.
     let first = |binade: u64| (binade << 23) + ((binade * 0x9e37_79b9) & 0x7f_fc00);
     (0..512).map(|binade| first(binade)..first(binade) + 1024).collect()
 }
 
-/// Gives all inputs, a stretch at a time, to functions of which each thread makes its own; how many there are, and the seconds.
+/// Passes all inputs, a range at a time, to functions; each thread makes its own. Returns the number of inputs, and the seconds.
 pub fn give<F: FnMut(&[u32])>(name: &str, make: impl Fn() -> F + Sync) -> (u64, f64) {
     let start = Instant::now();
     let (stretches, next) = (stretches(name), AtomicUsize::new(0));
@@ -33,7 +33,7 @@ pub fn give<F: FnMut(&[u32])>(name: &str, make: impl Fn() -> F + Sync) -> (u64, 
     (stretches.iter().map(|stretch| stretch.end - stretch.start).sum(), start.elapsed().as_secs_f64())
 }
 
-/// Holds a function of many words to a function of one. Each thread makes the former for itself.
+/// Compares a function of many words with a function of one. Each thread makes the former for itself.
 ///
 /// # Panics
 /// If they differ; the message names the first input by its pattern, and says how many there are.
@@ -42,7 +42,7 @@ pub fn compare<F: FnMut(&[u32]) -> Vec<u32>>(
     have: impl Fn() -> F + Sync,
     want: impl Fn(u32) -> u32 + Sync,
 ) {
-    // Wrong inputs, and the first of them with both results.
+    // The number of wrong inputs, and the first of them with both results.
     let found = Mutex::new((0, None::<[u32; 3]>));
     let (inputs, seconds) = give(name, || {
         let mut have = have();

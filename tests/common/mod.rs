@@ -1,4 +1,4 @@
-//! What several test files need: tiny jobs on disk and runs of them.
+//! Helpers of several test files: tiny jobs on disk and runs of them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod edit;
@@ -11,21 +11,21 @@ use std::path::{Path, PathBuf};
 
 use edit::{edit, edited};
 
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::record::{Record, StepRecord};
-use tiebreak::engine::Engine;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::job::Job;
-use tiebreak::job::data::{Dataset, Place, Within};
-use tiebreak::program::encoding::encode;
-use tiebreak::program::step::{MicroBatch, Program};
-use tiebreak::run::Folder;
-use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
-use tiebreak::train::cheat::Cheat;
-use tiebreak::train::hostile::rewrite;
-use tiebreak::train::{Beginning, Silent, begin_with_any_thresholds, train, train_as};
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::step::{MicroBatch, Program};
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::job::Job;
+use tiebreak_record::job::data::{Dataset, Place, Within};
+use tiebreak_run::run::Folder;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_train::cheat::Cheat;
+use tiebreak_train::hostile::rewrite;
+use tiebreak_train::{Beginning, Silent, begin_with_any_thresholds, train, train_as};
 
 /// A tiny GPT with dropout and accumulation; `extra` goes to the end of the file.
 pub fn gpt_job(folder: &Path, granularity: &str, extra: &str) -> PathBuf {
@@ -143,7 +143,7 @@ pub fn npy(descr: &str, shape: &str, bytes: &[u8]) -> Vec<u8> {
     [b"\x93NUMPY\x01\x00".as_slice(), &(header.len() as u16).to_le_bytes(), header.as_bytes(), bytes].concat()
 }
 
-/// The job of a small GPT whose tokens lie in so many .npy files.
+/// The job of a small GPT whose tokens are in so many .npy files.
 pub fn many_files_job(folder: &Path, files: u16) -> PathBuf {
     let names: Vec<String> = (0..files).map(|i| format!("\"{i}.npy\"")).collect();
     for i in 0..files {
@@ -276,7 +276,7 @@ pub fn key() -> PrivateKey {
 }
 
 /// Begins a run with a fixed nonce and the test key, whatever thresholds its job has.
-pub fn begin_run(disk: &Disk, job: &Path, out: &Path) -> Result<Run, tiebreak::run::RunError> {
+pub fn begin_run(disk: &Disk, job: &Path, out: &Path) -> Result<Run, tiebreak_run::run::RunError> {
     let (key, nonce) = (Some(&key()), [9; 16]);
     let out = Folder::on(disk, out);
     let beginning = Beginning { job, data_root: None, out, key, challenge: None, logged: false, nonce };
@@ -288,7 +288,7 @@ pub fn trained(job: &Path, out: &Path, cheat: Option<&str>) -> Run {
     trained_on(&mut Cpu::new(2).unwrap(), job, out, cheat)
 }
 
-/// Trains a run to its end, by a trainer who cheats as `NAME@STEP` says.
+/// Trains a run to its end, by a trainer with the cheat `NAME@STEP`.
 pub fn trained_on(engine: &mut dyn Engine, job: &Path, out: &Path, cheat: Option<&str>) -> Run {
     let disk = Disk::default();
     let run = begin_run(&disk, job, out).unwrap();
@@ -303,7 +303,7 @@ pub fn trained_on(engine: &mut dyn Engine, job: &Path, out: &Path, cheat: Option
     run
 }
 
-/// Every file of a folder with its contents, sorted. Metrics are left out, which say how long things took.
+/// Every file of a folder with its contents, sorted, without metrics, which hold times.
 pub fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
@@ -326,22 +326,20 @@ pub fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// Says what a test leaves out, past the harness, which shows what passing tests print to nobody.
+/// Reports what a test leaves out, past the harness, which hides the output of passing tests.
 pub fn not_tested(what: &str) {
     let _ = writeln!(std::io::stderr(), "NOT TESTED: {what}");
 }
 
-/// Every usable adapter's name, after checking that those that TIEBREAK_REQUIRE_ADAPTERS names (parts, separated by
-/// commas) are here. A software adapter that is missing is named in the output.
+/// Every usable adapter's name, after checking that those that TIEBREAK_REQUIRE_ADAPTERS names (parts, separated by commas) are
+/// here. The output names a software adapter that is missing.
 #[cfg(feature = "gpu")]
 pub fn adapter_names() -> Vec<String> {
-    let usable = tiebreak::engine::gpu::adapters().into_iter().filter(|a| a.refused.is_none());
+    let usable = tiebreak_gpu::adapters().into_iter().filter(|a| a.refused.is_none());
     let names: Vec<String> = usable.map(|a| a.name).collect();
     let mut here = names.clone();
     #[cfg(feature = "cuda")]
-    here.extend(
-        tiebreak::engine::gpu::cuda_devices().unwrap().into_iter().map(|d| format!("cuda: {}", d.name)),
-    );
+    here.extend(tiebreak_gpu::cuda_devices().unwrap().into_iter().map(|d| format!("cuda: {}", d.name)));
     let required = std::env::var("TIEBREAK_REQUIRE_ADAPTERS").unwrap_or_default();
     for wanted in required.split(',').filter(|w| !w.is_empty()) {
         assert!(here.iter().any(|n| n.contains(wanted)), "adapter {wanted} is required; here are {here:?}");
@@ -360,7 +358,7 @@ pub fn sign_again(run: &Run, edit: impl FnOnce(&mut Vec<Record>)) {
 }
 
 pub fn sign(run: &Run, size: u64, root: Digest) {
-    tiebreak::train::hostile::sign(run, &key(), size, root).unwrap();
+    tiebreak_train::hostile::sign(run, &key(), size, root).unwrap();
 }
 
 pub fn step_mut(records: &mut [Record], step: usize) -> &mut StepRecord {
@@ -370,7 +368,7 @@ pub fn step_mut(records: &mut [Record], step: usize) -> &mut StepRecord {
     }
 }
 
-/// Draws each element of the first micro-batch of a step alone, with the run's Philox key: it is the batch's.
+/// Draws each element of the first micro-batch of a step alone, with the run's Philox key, and compares it with the batch.
 pub fn one_by_one(data: &mut Dataset, program: &Program, (key, step): ([u32; 2], u32), batch: &MicroBatch) {
     for (tensor, bytes) in batch.tensors.iter().enumerate() {
         let words = words(bytes);

@@ -7,14 +7,14 @@ use std::sync::OnceLock;
 
 use super::not_tested;
 
-/// Says what stands in for the driver, or `None` where no C++ compiler is. CI requires it.
+/// The library that stands in for the driver, or `None` without a C++ compiler. CI requires it.
 pub fn shim() -> Option<&'static Path> {
     static SHIM: OnceLock<Option<PathBuf>> = OnceLock::new();
     let make = || {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-shim");
         match cuda_bridge::host::driver(&folder) {
             Ok(library) => {
-                // Kernels that an older stand-in compiled.
+                // Removes kernels that an older stand-in compiled.
                 let _ = std::fs::remove_dir_all(folder.join("cache"));
                 Some(library)
             }
@@ -28,7 +28,7 @@ pub fn shim() -> Option<&'static Path> {
     SHIM.get_or_init(make).as_deref()
 }
 
-/// A program that is to find the stand-in where it looks for NVIDIA's libraries.
+/// A program whose searches for NVIDIA's libraries find the stand-in.
 pub fn over(shim: &Path, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for variable in ["TIEBREAK_CUDA_DRIVER", "TIEBREAK_NVRTC", "TIEBREAK_CUBLAS", "TIEBREAK_NCCL"] {
@@ -38,7 +38,7 @@ pub fn over(shim: &Path, program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Runs a command with the stand-in and what else the environment is to say; its exit code and what it printed.
+/// Runs a command with the stand-in and these environment variables; returns its exit code and its output.
 pub fn tiebreak(shim: &Path, environment: &[(&str, &str)], args: &[&str]) -> (i32, String) {
     let mut command = over(shim, env!("CARGO_BIN_EXE_tiebreak"));
     let output = command.args(args).envs(environment.iter().copied()).output().unwrap();
@@ -46,8 +46,8 @@ pub fn tiebreak(shim: &Path, environment: &[(&str, &str)], args: &[&str]) -> (i3
     (output.status.code().unwrap(), String::from_utf8(printed).unwrap())
 }
 
-/// Runs an ignored test of the calling program in a process that has the stand-in and what else the environment is to say; whether there
-/// is a stand-in.
+/// Runs an ignored test of the calling program in a process with the stand-in and these environment variables; returns true if
+/// there is a stand-in.
 pub fn in_its_own_process(name: &str, environment: &[(&str, &str)]) -> bool {
     let Some(shim) = shim() else { return false };
     let mut command = over(shim, std::env::current_exe().unwrap());

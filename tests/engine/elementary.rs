@@ -1,8 +1,9 @@
-//! The elementary functions: against mpmath's vectors, and against CORE-MATH (https://core-math.gitlabpages.inria.fr), whose binary32
-//! functions are proved to round correctly and share no code with ours: a sample of inputs, or all of them (docs/ELEMENTARY.md).
+//! The elementary functions: against mpmath's vectors, and against CORE-MATH (https://core-math.gitlabpages.inria.fr), for a
+//! sample of inputs, or for all of them (docs/ELEMENTARY.md). CORE-MATH's binary32 functions are proved to round correctly and
+//! share no code with ours.
 
 use serde::Deserialize;
-use tiebreak::arith::elementary;
+use tiebreak_contract::arith::elementary;
 
 #[derive(Deserialize)]
 struct Vectors {
@@ -17,7 +18,7 @@ fn vectors() -> Vectors {
     serde_json::from_str(text).expect("the vectors are JSON")
 }
 
-/// The function of a word.
+/// The function of one word.
 type One = fn(u32) -> u32;
 
 #[test]
@@ -35,19 +36,19 @@ fn vectors_of_mpmath() {
     }
 }
 
-/// CORE-MATH is C that Microsoft's compiler does not take.
+/// CORE-MATH is C that Microsoft's compiler does not accept.
 #[cfg(unix)]
 #[path = "../common/every_input.rs"]
 mod every_input;
 
 #[cfg(unix)]
 mod judged {
-    use tiebreak::arith::elementary;
-    use tiebreak::arith::float::canonical;
+    use tiebreak_contract::arith::elementary;
+    use tiebreak_contract::arith::float::canonical;
 
     use super::{One, every_input, vectors};
 
-    /// The function of many, as the CPU engine calls it.
+    /// The function of many words, as the CPU engine calls it.
     type Each = fn(&[u32], &mut [u32]);
     /// CORE-MATH's function.
     type Judge = fn(f32) -> f32;
@@ -69,7 +70,7 @@ mod judged {
         }
     }
 
-    /// The contract's functions equal CORE-MATH's but for NaNs, of which the contract has one.
+    /// The contract's functions equal CORE-MATH's except for NaNs, since the contract has one NaN.
     #[test]
     fn every_input_against_core_math() {
         for (name, compute, judge) in FUNCTIONS {

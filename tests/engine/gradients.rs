@@ -1,23 +1,25 @@
 //! Every operator's gradient against finite differences.
 //!
-//! The micro-batch graph is run in binary64 over real numbers (a map's instructions in f64, a product as a plain dot
-//! product of what was to be quantised), so its gradients are the derivation's own, free of rounding to binary32,
-//! and central differences of its loss check them to many digits.
+//! The micro-batch graph is run in binary64 over real numbers: a map's instructions in f64, a product as a plain dot product of
+//! the unquantised operands. So its gradients are the derivation's own, without rounding to binary32, and central differences of
+//! its loss check them to many digits.
 
 use std::collections::HashMap;
 
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::program::builder::Builder;
-use tiebreak::program::catalogue::{Attributes, Operator};
-use tiebreak::program::element::unravel;
-use tiebreak::program::expr::{Body, Instr};
-use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
-use tiebreak::program::im2col::ConvGeometry;
-use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
-use tiebreak::program::operators::{ConvVersion, LossRule};
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::products::ProductTable;
-use tiebreak::program::step::{Program, StepSpec, port};
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::catalogue::{Attributes, Operator};
+use tiebreak_contract::program::element::unravel;
+use tiebreak_contract::program::expr::{Body, Instr};
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, View};
+use tiebreak_contract::program::im2col::ConvGeometry;
+use tiebreak_contract::program::models::{
+    Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem,
+};
+use tiebreak_contract::program::operators::{ConvVersion, LossRule};
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::step::{Program, StepSpec, port};
 
 /// erf to full binary64 accuracy for |x| < 3: the Maclaurin series.
 fn erf(x: f64) -> f64 {
@@ -33,10 +35,10 @@ fn erf(x: f64) -> f64 {
 fn eval(body: &Body, inputs: &[f64], index: [u32; 4]) -> f64 {
     let mut r: Vec<f64> = Vec::new();
     for instr in &body.code {
-        let v = |reg: tiebreak::program::expr::Reg| r[reg.0 as usize];
-        let u = |reg: tiebreak::program::expr::Reg| r[reg.0 as usize] as u32;
-        // Whether a constant is an integer or a float is told by its users; the words 0..=3 and thresholds are
-        // integers, everything that reads as a normal float is one.
+        let v = |reg: tiebreak_contract::program::expr::Reg| r[reg.0 as usize];
+        let u = |reg: tiebreak_contract::program::expr::Reg| r[reg.0 as usize] as u32;
+        // A constant's users tell an integer from a float. The words 0..=3 and thresholds are integers; every word that reads as
+        // a normal float is a float.
         r.push(match *instr {
             Instr::Input(k) => inputs[k as usize],
             Instr::Const(word) => match integer_use(body, r.len()) {
@@ -77,7 +79,7 @@ fn eval(body: &Body, inputs: &[f64], index: [u32; 4]) -> f64 {
     r[r.len() - 1]
 }
 
-/// Whether the constant in this register is read by an integer instruction.
+/// True if an integer instruction reads the constant in this register.
 fn integer_use(body: &Body, register: usize) -> bool {
     body.code.iter().any(|instr| {
         let integers = matches!(
@@ -266,7 +268,7 @@ fn check_with(model: Model, loss: LossRule) {
                 inputs.get_mut(&name).unwrap()[i] = kept;
                 loss
             };
-            // Five points: the truncation error is of order h^4. Small, so that no ReLU's kink is near.
+            // Five points: the truncation error is of order h^4. The step is small, so that no ReLU's kink is near.
             let h = 1e-6;
             let numeric =
                 (8.0 * (loss_at(h) - loss_at(-h)) - (loss_at(2.0 * h) - loss_at(-2.0 * h))) / (12.0 * h);
@@ -346,7 +348,7 @@ fn residual_network_with_either_normalisation() {
     }
 }
 
-/// Values in place of pixels, which a model takes as they are.
+/// Values in place of pixels, which a model takes unchanged.
 #[test]
 fn values_in_place_of_pixels() {
     check(Model::Mlp(Mlp {

@@ -1,11 +1,11 @@
-//! A job file is hostile input too: verdicts and runs carry one. Whatever passes validation can be built, whatever its
+//! A job file is hostile input too: verdicts and runs carry one. Every job that passes validation can be built, whatever its
 //! numbers are, without a panic.
 
 use proptest::prelude::*;
-use tiebreak::commit::trace::leaf_count;
-use tiebreak::job::Job;
+use tiebreak_record::commit::trace::leaf_count;
+use tiebreak_record::job::Job;
 
-/// Any absmax is as likely as any other.
+/// Every magnitude is equally likely.
 fn number(bits: u32) -> impl Strategy<Value = u32> {
     (0..=bits, any::<u32>()).prop_map(|(bits, word)| match bits {
         0 => word & 1,

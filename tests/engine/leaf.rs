@@ -1,29 +1,29 @@
-//! The leaf checker against the reference engine: every tile of every node of a step follows from what the step's
-//! origins commit, and hostile inputs are errors, never panics.
+//! The leaf checker against the reference engine: every tile of every node of a step follows from the commitments of the step's
+//! origins, and hostile inputs are errors, never panics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::edit::edited;
-use tiebreak::arith::DType;
-use tiebreak::arith::words::bytes_from_words;
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::tensor::{SLICE_BYTES, piece_range, tile_count, tile_range};
-use tiebreak::commit::trace::positions;
-use tiebreak::dispute::evidence::leaf::{
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId};
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::BatchTensor;
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_contract::program::step::{MicroBatch, Program};
+use tiebreak_dispute::evidence::leaf::{
     LeafError, Slices, expected, recorded_from_slices, recorded_from_tensors, tile_bytes, tile_elements,
 };
-use tiebreak::dispute::evidence::origin::{Origin, origin};
-use tiebreak::engine::reference::Reference;
-use tiebreak::engine::session::{Session, StepObserver, StepScalars};
-use tiebreak::engine::{EngineError, Inputs, Observer};
-use tiebreak::job::Job;
-use tiebreak::job::identity::philox_key;
-use tiebreak::program::graph::{Graph, Node, Primitive, TensorId};
-use tiebreak::program::init;
-use tiebreak::program::models::BatchTensor;
-use tiebreak::program::phase::{Phase, graph_of};
-use tiebreak::program::step::{MicroBatch, Program};
+use tiebreak_dispute::evidence::origin::{Origin, origin};
+use tiebreak_engine::reference::Reference;
+use tiebreak_engine::session::{Session, StepObserver, StepScalars};
+use tiebreak_engine::{EngineError, Inputs, Observer};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_range, tile_count, tile_range};
+use tiebreak_record::commit::trace::positions;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::identity::philox_key;
 
 const STEP: u32 = 3;
 const SEED: Digest = Digest([7; 32]);
@@ -45,7 +45,7 @@ schedule = { peak = 1e-2 }
 batch = { micro_batch = 4, micro_batches = 2 }
 "#;
 
-/// A step's honest values: what is committed before it, and every node's output.
+/// A step's honest values: those committed before it, and every node's output.
 struct Step {
     job: Job,
     program: Program,
@@ -111,7 +111,7 @@ impl Step {
         step
     }
 
-    /// The bytes of everything that a node reads, each from what commits it.
+    /// The bytes of every tensor that a node reads, each from its origin.
     fn inputs(&self, phase: Phase, node: usize) -> BTreeMap<TensorId, Vec<u8>> {
         let graph = graph_of(&self.program, phase);
         let bytes = |id| match origin(&self.program, &self.job, &SEED, STEP, phase, id).unwrap() {
@@ -134,7 +134,8 @@ fn every_tile_of_a_step_of_a_residual_network_follows_from_the_recorded_slices()
     every_tile_follows(RESNET);
 }
 
-/// Moments are pooled, the update reads them and the running averages, and patches are digits; labels that count are counted.
+/// Moments are pooled, the update reads them and the running averages, and patches are digits; the labels that the loss does not
+/// ignore are counted.
 #[test]
 fn every_tile_of_a_step_with_batch_normalisation_follows_from_the_recorded_slices() {
     for micro_batches in ["", ", micro_batches = 3"] {
@@ -175,7 +176,7 @@ fn every_tile_follows(job: &str) {
             let missing = expected(graph, index, elements.clone(), &verified(touched.last()));
             let is_missed = matches!(missing, Err(LeafError::Missing { .. }));
             assert_eq!(is_missed, !tensors.is_empty(), "{}: {missing:?}", node.operator);
-            // One element needs a part of that, and says which.
+            // One element needs some of these slices, and the checker says which.
             let middle = elements.start + elements.len() / 2;
             let one = recorded_from_slices(graph, index, middle..middle + 1, &all).unwrap();
             assert_eq!(one.0, [words[middle - elements.start]]);
@@ -218,10 +219,10 @@ fn committed_inputs_that_no_honest_step_has_are_errors() {
         let operator = &graph.nodes[node].operator;
         assert_eq!(outcome, Err(LeafError::Domain { operator: operator.clone() }), "{word:#x}");
     }
-    // A permutation that leaves the tensor, and offsets that run backwards: the sum of nothing.
+    // A permutation that leaves the tensor, and offsets that run backwards: an empty sum.
     assert!(matches!(lie(sum, 1, u32::MAX), Err(LeafError::Outside { .. })));
     assert!(lie(sum, 2, 5).unwrap().iter().all(|&word| word == 0));
-    // Absmaxes that mark a group, sign bit and all, make NaN.
+    // Absmaxes that mark a group, sign bit included, give NaN.
     let marked = lie(product, 1, u32::MAX).unwrap();
     assert!(marked.iter().all(|&word| word == 0x7fc0_0000));
 }

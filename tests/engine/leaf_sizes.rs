@@ -1,18 +1,18 @@
-//! The worst leaf of every operator of GPT-2 124M, and of a residual network, in bytes of a verdict file whose tile was disclosed. The program is
-//! built without memory for its tensors.
+//! The largest leaf of every operator of GPT-2 124M, and of a residual network, in bytes of a verdict file whose tile was
+//! disclosed. The program is built without memory for its tensors.
 
 use std::collections::BTreeMap;
 
 use crate::edit::edited;
-use tiebreak::dispute::size::worst_leaf_bytes;
-use tiebreak::job::Job;
-use tiebreak::program::graph::{Graph, Node, TensorId};
-use tiebreak::program::phase::{Phase, graph_of};
-use tiebreak::program::step::Program;
+use tiebreak_contract::program::graph::{Graph, Node, TensorId};
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_contract::program::step::Program;
+use tiebreak_dispute::size::worst_leaf_bytes;
+use tiebreak_record::job::Job;
 
-/// What a leaf may take.
+/// The bound on a leaf's bytes.
 const BOUND: usize = 64 << 10;
-/// An operator that may take more, and how much (docs/AUDIT.md says why).
+/// An operator that may take more, and how much (docs/AUDIT.md gives the reason).
 type Exception = (&'static str, &'static str, usize);
 const GPT2: [Exception; 2] = [
     // One token at every position of a micro-batch; n positions take about 1.5 KB each.
@@ -37,12 +37,12 @@ commit = {{ granularity = "operator" }}
     Job::parse("job", &text).unwrap().program(None).unwrap()
 }
 
-/// What decides the size of a node's leaves, but for the phase: the primitive with its tensors' types in place of their numbers.
+/// The key of a node's leaf sizes, without the phase: the primitive with its tensors' types in place of their numbers.
 fn kind(graph: &Graph, node: &Node) -> String {
     let primitive = format!("{:?}", node.primitive);
     let mut parts = primitive.split("TensorId(");
     let mut kind = parts.next().unwrap_or_default().to_string();
-    // The first mention of a tensor stands for it, since one that is read twice is in a verdict once.
+    // A tensor is named by its first mention, since a tensor that is read twice is in a verdict once.
     let mut seen = Vec::new();
     for part in parts {
         let (id, rest) = part.split_once(')').unwrap();
@@ -54,8 +54,8 @@ fn kind(graph: &Graph, node: &Node) -> String {
     format!("{kind} -> {:?}", graph.tensor(node.output))
 }
 
-/// The worst leaf of each (primitive, operator without its layer), of those that `chosen` names. Layers are alike, so each kind of node
-/// is measured once.
+/// The largest leaf of each (primitive, operator without its layer), among those that `chosen` accepts. Layers are alike, so each
+/// kind of node is measured once.
 fn worst(program: &Program, chosen: fn(&str) -> bool) -> BTreeMap<(String, String), usize> {
     let mut worst = BTreeMap::new();
     for phase in [Phase::Micro(0), Phase::Accumulate(0), Phase::Update] {
@@ -134,7 +134,7 @@ fn scale_blocks_bound_a_product_over_the_vocabulary() {
     assert!(bytes <= BOUND, "{bytes}");
 }
 
-/// What torchvision's networks add: maxima, an adaptive pool, biases of convolutions, smoothed targets.
+/// The operators that torchvision's networks add: maxima, an adaptive pool, biases of convolutions, smoothed targets.
 #[test]
 fn leaves_of_pools_and_losses_are_kilobytes() {
     const IMAGES: &str = r#"steps = 10

@@ -1,5 +1,6 @@
-//! Contract, programs and the engines without a GPU: golden vectors, gradients, leaves, and hostile programs and jobs. `engine` is the only feature that they need, so
-//! that they run on other processors and without vector paths too (`.ci/run`, `.ci/cross`).
+//! Contract, programs and the engines without a GPU: golden vectors, gradients, leaves, and hostile programs and jobs. These
+//! tests need only the feature `engine`, so that they run on other processors and without vector paths too (`.ci/run`,
+//! `.ci/cross`).
 
 mod cpu_engine;
 #[allow(dead_code, reason = "no test here edits a file")]

@@ -1,26 +1,26 @@
-//! Programs as files: what is encoded is decoded to the same program, and what no engine could run is refused.
+//! Programs as files: an encoded program decodes to the same program, and a program that no engine could run is refused.
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tiebreak::arith::DType;
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::session::{Session, StepScalars, Unobserved};
-use tiebreak::program::decoding::decode;
-use tiebreak::program::encoding::encode;
-use tiebreak::program::expr::{Instr, Reg};
-use tiebreak::program::graph::{Primitive, TensorId, TensorType};
-use tiebreak::program::im2col::DigitPatches;
-use tiebreak::program::init;
-use tiebreak::program::models::{
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::program::decoding::decode;
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::expr::{Instr, Reg};
+use tiebreak_contract::program::graph::{Primitive, TensorId, TensorType};
+use tiebreak_contract::program::im2col::DigitPatches;
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{
     Block, Blocks, Gelu, Gpt, Init, Input, Mlp, Model, Norm, Order, Resnet, Stem,
 };
-use tiebreak::program::operators::{ConvVersion, LossRule};
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
-use tiebreak::program::step::{MicroBatch, Program, StepSpec};
-use tiebreak::rounding::thresholds::Rounding;
+use tiebreak_contract::program::operators::{ConvVersion, LossRule};
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::session::{Session, StepScalars, Unobserved};
+use tiebreak_record::rounding::thresholds::Rounding;
 
 fn gpt(dropout: f32, tied: bool) -> Model {
     let gelu = if tied { Gelu::Tanh } else { Gelu::Erf };
@@ -80,7 +80,7 @@ fn model(table: &str) -> Model {
     toml::from_str(table).expect(table)
 }
 
-/// As torchvision builds it, of bottlenecks.
+/// torchvision's form with bottlenecks.
 const BOTTLENECKS: &str =
     "kind = 'resnet'\nheight = 9\nwidth = 7\nplanes = 1\nstages = [2, 3]\nblocks = [1, 2]\nclasses = 3
 norm = 'batch'\nblock = 'bottleneck'\norder = 'post'\nstem = 'imagenet'";
@@ -145,7 +145,7 @@ fn mlp_program() -> Program {
     Program::new(spec(mlp(), adamw(0.1), ProductTable::two_and_three()))
 }
 
-/// The state after two steps on numbers that follow from their places.
+/// The state after two steps on numbers that follow from their indices.
 fn trained(program: Program) -> Vec<Vec<u8>> {
     let program = Arc::new(program);
     let mut cpu = Cpu::new(2).unwrap();
@@ -204,7 +204,7 @@ fn first(program: &mut Program, wanted: fn(&Primitive) -> bool) -> &mut Primitiv
     &mut node.expect("the program has such a node").primitive
 }
 
-/// The error that a changed program is refused with.
+/// The error that refuses a changed program.
 fn refused(change: impl FnOnce(&mut Program)) -> String {
     let mut program = mlp_program();
     change(&mut program);

@@ -1,17 +1,17 @@
-//! Long sums, maxima and scales are made of partial results: each an output that a verdict can be about, and none changes
-//! a bit of the result.
+//! Long sums, maxima and scales consist of partial results. Each is an output that a verdict can be about, and none changes a bit
+//! of the result.
 
 use std::sync::Arc;
 
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::arith::words::words_from_bytes;
-use tiebreak::arith::{DType, digits, float, tree};
-use tiebreak::engine::Engine;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::reference::Reference;
-use tiebreak::program::builder::Builder;
-use tiebreak::program::graph::{Graph, Primitive, TensorType, View};
-use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::arith::words::words_from_bytes;
+use tiebreak_contract::arith::{DType, digits, float, tree};
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::graph::{Graph, Primitive, TensorType, View};
+use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::reference::Reference;
 
 /// Numbers of several absmaxes, some negative.
 fn words(len: usize) -> Vec<u32> {
@@ -42,8 +42,10 @@ fn partial_results_change_no_bit() {
         let max =
             |row: &[u32]| float::from_order_key(row.iter().map(|&x| float::order_key(x)).max().unwrap());
         let maxima = words.chunks(len).map(max).collect();
-        type Build =
-            fn(&mut Builder, tiebreak::program::graph::TensorId) -> tiebreak::program::graph::TensorId;
+        type Build = fn(
+            &mut Builder,
+            tiebreak_contract::program::graph::TensorId,
+        ) -> tiebreak_contract::program::graph::TensorId;
         let cases: [(Build, Vec<u32>); 3] = [
             (|b, x| b.sum_last(x), sums_of_rows),
             (|b, x| b.sum_leading(x), sums_of_columns),
@@ -61,7 +63,8 @@ fn partial_results_change_no_bit() {
     }
 }
 
-/// A product whose operands lie across memory scales by partial absmaxes; the same rows copied together need none.
+/// A product whose operands are strided in memory computes scales from partial absmaxes; a contiguous copy of the same rows needs
+/// none.
 #[test]
 fn partial_absmaxes_change_no_bit() {
     let (k, n) = (200u32, 130u32);
@@ -84,8 +87,9 @@ fn partial_absmaxes_change_no_bit() {
             b.finish()
         };
         let scales = |graph: &Graph| {
-            let scale =
-                |node: &&tiebreak::program::graph::Node| matches!(node.primitive, Primitive::Absmax { .. });
+            let scale = |node: &&tiebreak_contract::program::graph::Node| {
+                matches!(node.primitive, Primitive::Absmax { .. })
+            };
             graph.nodes.iter().filter(scale).count()
         };
         let (split, whole) = (build(false), build(true));
@@ -94,7 +98,7 @@ fn partial_absmaxes_change_no_bit() {
         results.extend(outputs(&whole, &[k, n], &words));
         assert!(results.iter().all(|result| *result == results[0]), "block {block}");
     }
-    // A group that holds infinity stays marked by way of a partial absmax.
+    // A group that holds infinity stays marked through a partial absmax.
     let partial = digits::group_absmax([float::ONE, float::NEG_INFINITY]);
     assert!(digits::is_marked(digits::group_absmax([partial, float::ONE])));
 }

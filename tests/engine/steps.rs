@@ -1,6 +1,6 @@
 //! Whole training steps against golden vectors that a script made from the contract's text (`assets/vectors/steps.py`, which
-//! shares no code with us), and against a GPT that is written out by hand (`examples/reference_step.rs`): every tensor of the state
-//! after each step, and the gradients of the first, on the scalar reference and the CPU engine.
+//! shares no code with us), and against a GPT that is written out by hand (`examples/reference_step.rs`). The tests compare every
+//! tensor of the state after each step, and the gradients of the first, on the scalar reference and the CPU engine.
 
 #[path = "../../examples/reference_step.rs"]
 #[allow(dead_code)]
@@ -12,20 +12,20 @@ use std::sync::Arc;
 use reference_step::{Float, Gelu, Gpt, State, Training};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use tiebreak::arith::words::bytes_of;
-use tiebreak::arith::{philox, tree};
-use tiebreak::engine::Engine;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::reference::Reference;
-use tiebreak::engine::session::{Session, StepScalars, Unobserved};
-use tiebreak::job::{Job, ProgramSource};
-use tiebreak::program::init;
-use tiebreak::program::models::{self, Model};
-use tiebreak::program::operators::LossRule;
-use tiebreak::program::optimizer::{Decay, Optimizer};
-use tiebreak::program::products::ProductTable;
-use tiebreak::program::schedule::{Schedule, bias_correction};
-use tiebreak::program::step::MicroBatch;
+use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::arith::{philox, tree};
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{self, Model};
+use tiebreak_contract::program::operators::LossRule;
+use tiebreak_contract::program::optimizer::{Decay, Optimizer};
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::schedule::{Schedule, bias_correction};
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::reference::Reference;
+use tiebreak_engine::session::{Session, StepScalars, Unobserved};
+use tiebreak_record::job::{Job, ProgramSource};
 
 #[derive(Deserialize)]
 struct Vectors {
@@ -72,7 +72,7 @@ struct After {
     state: BTreeMap<String, Vec<u8>>,
 }
 
-/// Whoever sees the sums of gradients: step, name and bytes.
+/// Receives the sums of gradients: step, name and bytes.
 type Gradients<'a> = &'a mut dyn FnMut(u32, &str, &[u8]);
 
 fn train(
@@ -103,7 +103,7 @@ fn train(
     (1..).zip(batches).map(step).collect()
 }
 
-/// Whether steps are those of the vectors.
+/// Checks that steps equal those of the vectors.
 fn compare(steps: &[After], run: &Run, place: &str) {
     assert_eq!(steps.len(), run.steps.len(), "{place}");
     for (number, (after, step)) in (1..).zip(steps.iter().zip(&run.steps)) {
@@ -146,7 +146,7 @@ fn steps_are_those_of_the_text() {
     }
 }
 
-/// What a job says of a step, for the reference that one reads; `None` of a job that it does not have.
+/// A job's training for the hand-written reference; `None` for a job that the reference does not support.
 fn by_hand(job: &Job, key: [u32; 2]) -> Option<Training> {
     let ProgramSource::Model(job) = &job.source else { return None };
     let (Model::Gpt(gpt), Optimizer::Adamw { beta1, beta2, epsilon, weight_decay }) =
@@ -176,7 +176,7 @@ fn by_hand(job: &Job, key: [u32; 2]) -> Option<Training> {
     })
 }
 
-/// Canonical bytes by the names that a program has for the tensors of a state.
+/// Canonical bytes by a program's names for the tensors of a state.
 fn tensors_of(state: &State) -> BTreeMap<String, Vec<u8>> {
     let slots = [("param", &state.parameters), ("m", &state.m), ("v", &state.v)];
     let bytes = |x: &reference_step::Matrix| bytes_of(&x.elements.iter().map(|x| x.0).collect::<Vec<_>>());
@@ -186,7 +186,7 @@ fn tensors_of(state: &State) -> BTreeMap<String, Vec<u8>> {
     slots.into_iter().flat_map(of_slot).collect()
 }
 
-/// What the reference that one reads makes of batches.
+/// The hand-written reference's steps on these batches.
 fn train_by_hand(job: &Job, training: &Training, batches: &[Batch]) -> Vec<After> {
     let mut state = State::first(&training.gpt, training.key);
     let step = |(number, batch): (u32, &Batch)| {
@@ -211,7 +211,7 @@ schedule = { peak = 1e-2 }
 batch = { micro_batch = 1, micro_batches = 4 }
 "#;
 
-/// Other jobs, by what stands in place of the example's lines of clip, model, weight decay, schedule and batch.
+/// Other jobs, each as replacements for the example's lines of clip, model, weight decay, schedule and batch.
 const OTHERS: [[&str; 5]; 5] = [
     [
         "",
@@ -243,7 +243,7 @@ const OTHERS: [[&str; 5]; 5] = [
         "peak = 0.1",
         "micro_batch = 1, micro_batches = 2",
     ],
-    // Weights so large that values leave the range of binary32: infinities and NaN are the same ones.
+    // Weights so large that values leave the range of binary32: infinities and NaNs are the same.
     [
         "clip_norm = 1.0",
         "vocabulary = 5, context = 3, layers = 2, heads = 1, width = 4, init_std = 1e19",
@@ -328,7 +328,7 @@ fn the_reference_that_one_reads_has_the_bits_of_the_text() {
     assert!(compared > 0, "no run of the vectors is one that the reference can train");
 }
 
-/// A number as job files have them.
+/// A number in the form of job files.
 #[derive(Deserialize)]
 struct Number {
     x: f32,

@@ -5,31 +5,31 @@ use std::sync::Arc;
 
 use crate::edit::edited;
 use serde::Deserialize;
-use tiebreak::arith::digits::ProductPart;
-use tiebreak::arith::words::bytes_from_words;
-use tiebreak::arith::{DType, digits, float, philox, tree};
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PublicKey;
-use tiebreak::dispute::game::message::{Answer, Answered, Asked, Question, Sealed};
-use tiebreak::dispute::game::terms::Terms;
-use tiebreak::dispute::game::verdict::GameVerdict;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::outputs_of;
-use tiebreak::engine::reference::Reference;
-use tiebreak::job::identity::program_digest;
-use tiebreak::program::builder::Builder;
-use tiebreak::program::catalogue::{Attributes, Operator};
-use tiebreak::program::decoding::decode;
-use tiebreak::program::encoding::encode;
-use tiebreak::program::expr::{Body, BodyWriter, Reg};
-use tiebreak::program::graph::{Primitive, TensorId, View, block_count};
-use tiebreak::program::im2col::ConvGeometry;
-use tiebreak::program::init;
-use tiebreak::program::models::Init;
-use tiebreak::program::operators::{ConvVersion, conv2d};
-use tiebreak::program::products::ProductTable;
-use tiebreak::rounding::log::Log;
-use tiebreak::rounding::{Decision, codec};
+use tiebreak_contract::arith::digits::ProductPart;
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::arith::{DType, digits, float, philox, tree};
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::catalogue::{Attributes, Operator};
+use tiebreak_contract::program::decoding::decode;
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::expr::{Body, BodyWriter, Reg};
+use tiebreak_contract::program::graph::{Primitive, TensorId, View, block_count};
+use tiebreak_contract::program::im2col::ConvGeometry;
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::Init;
+use tiebreak_contract::program::operators::{ConvVersion, conv2d};
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_dispute::game::message::{Answer, Answered, Asked, Question, Sealed};
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_dispute::game::verdict::GameVerdict;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::outputs_of;
+use tiebreak_engine::reference::Reference;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::job::identity::program_digest;
+use tiebreak_record::rounding::log::Log;
+use tiebreak_record::rounding::{Decision, codec};
 
 /// Shapes of x, weight and dy; stride, padding and digits; these tensors; y, dx and dw of version 1, and of version 2.
 type Convolution = ([u32; 4], [u32; 4], [u32; 4], [u32; 3], [Vec<u32>; 3], [Vec<u32>; 3], [Vec<u32>; 3]);
@@ -69,7 +69,7 @@ fn scalars() {
 fn trees() {
     for (terms, sum) in vectors().tree {
         assert_eq!(tree::sum(terms.iter().copied()), sum, "{} terms", terms.len());
-        // Padding with -0 to any length changes nothing, unless there was nothing.
+        // Padding with -0 to any length changes nothing, unless there were no terms.
         if !terms.is_empty() {
             let padding = std::iter::repeat_n(float::NEG_ZERO, 11);
             assert_eq!(tree::sum(terms.iter().copied().chain(padding)), sum);
@@ -189,7 +189,7 @@ fn of_one_element(b: &mut Builder, name: &str, x: TensorId) -> TensorId {
     }
 }
 
-/// Likewise for primitives that read x by way of integers, or as an image.
+/// The same for primitives that read x by way of integers, or as an image.
 fn of_one_row(b: &mut Builder, name: &str, x: TensorId) -> TensorId {
     let zero = |b: &mut Builder| {
         let body = Body::new("zero.v1", |w| w.word(0));
@@ -265,7 +265,7 @@ struct Case {
     gradients: Vec<Vec<u32>>,
 }
 
-/// Those of [`Attributes`] that a case may set.
+/// The fields of [`Attributes`] that a case may set.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct CaseAttributes {
@@ -313,7 +313,7 @@ fn operators() {
     assert!(cases.len() > 20);
 }
 
-/// What assets/vectors/examples.py makes of the pages' text.
+/// The output of assets/vectors/examples.py, made from the pages' text.
 #[derive(Deserialize)]
 struct Examples {
     program: Vec<[String; 2]>,
@@ -347,7 +347,7 @@ fn examples() -> Examples {
     serde_json::from_str(include_str!("../../assets/vectors/examples.json")).expect("the examples are JSON")
 }
 
-/// The bytes of rows of hexadecimal digits and what they are.
+/// The bytes of rows of hexadecimal digits and their meanings.
 fn bytes_of_rows(rows: &[[String; 2]]) -> Vec<u8> {
     let hex: String = rows.iter().map(|[bytes, _]| bytes.as_str()).collect();
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
@@ -412,7 +412,7 @@ fn the_worked_game_is_one() {
     assert_eq!(verdict.result.upheld, Some(Digest([0x77; 32])));
     let other = edited(&game.verdict, &[("\"at\":100", "\"at\":111")]);
     assert!(GameVerdict::from_bytes(other.as_bytes()).unwrap().check().is_err());
-    // The page shows these bytes, its lines broken.
+    // The page shows these bytes with line breaks.
     let page: String = include_str!("../../docs/DISPUTE-WIRE.md").split('\n').collect();
     let end = &game.verdict[game.verdict.find("\"result\"").unwrap()..];
     for shown in [&game.terms, &game.question, &game.answer, &game.statement, end] {

@@ -1,16 +1,16 @@
 //! The logged profile: the terms fix the trainer's records, and so its rounding logs.
 
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::tensor::{SLICE_BYTES, piece_count};
-use tiebreak::commit::tree_head::Head;
-use tiebreak::dispute::game::message::{Answer, Asked, LogPlace, Question, SUPPLY_SLICES, Sealed};
-use tiebreak::dispute::game::referee::Referee;
-use tiebreak::dispute::game::result::{Loss, Reason};
-use tiebreak::dispute::game::rules::Rules;
-use tiebreak::dispute::game::terms::{Claim, ClaimedRun, Terms};
-use tiebreak::dispute::game::verdict::{Event, GameVerdict};
-use tiebreak::rounding::log::{misplaced, parts};
-use tiebreak::run::dir::Run;
+use tiebreak_dispute::game::message::{Answer, Asked, LogPlace, Question, SUPPLY_SLICES, Sealed};
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::result::{Loss, Reason};
+use tiebreak_dispute::game::rules::Rules;
+use tiebreak_dispute::game::terms::{Claim, ClaimedRun, Terms};
+use tiebreak_dispute::game::verdict::{Event, GameVerdict};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_count};
+use tiebreak_record::commit::tree_head::Head;
+use tiebreak_record::rounding::log::{misplaced, parts};
+use tiebreak_run::run::dir::Run;
 
 use crate::common;
 use crate::play::{Seen, Trick, Tricks, key, play, terms};
@@ -23,7 +23,7 @@ fn toy(folder: &std::path::Path) -> Run {
     toy_of(folder, 3)
 }
 
-/// The same with so many numbers a sample: the more there are, the longer are its logs.
+/// The toy with so many numbers a sample: more numbers make its logs longer.
 fn toy_of(folder: &std::path::Path, width: u32) -> Run {
     let job = common::logistic_job(folder, [8, width], [2, 2], "microbatch");
     let text = std::fs::read_to_string(&job).unwrap() + "\n[rounding]\n";
@@ -104,7 +104,7 @@ fn a_trainer_stands_by_its_claim() {
     assert!(refused(&about(&exact, &honest)).contains("exact profile"));
 }
 
-/// The log roots follow from the terms, so that a challenger whose record carries another one is convicted.
+/// The log roots follow from the terms, so a challenger whose record carries another one is convicted.
 #[test]
 fn a_challenger_of_another_log_is_convicted() {
     let folder = tempfile::tempdir().unwrap();
@@ -116,7 +116,7 @@ fn a_challenger_of_another_log_is_convicted() {
         assert_eq!(losses(&seen), [(1, Reason::OtherLog)]);
         assert_eq!((seen.result.convicts(), seen.result.upheld), (true, Some(honest.root())));
     }
-    // A trainer who lies elsewhere loses as ever.
+    // A trainer who lies elsewhere loses as in any game.
     let liar = World::of(&run, Some(&Lie::Field { step: 2, field: FieldLie::State }));
     assert_eq!(
         losses(&game(&run, &about(&run, &liar), [&liar, &honest], [Trick::None; 2])),
@@ -124,7 +124,7 @@ fn a_challenger_of_another_log_is_convicted() {
     );
 }
 
-/// The part of a log that comes after the one that a question carries.
+/// The part of a log after the one that a question carries.
 fn after(asked: &Asked, steps: u32) -> Option<LogPlace> {
     let Some(part) = &asked.carried else { return Some(LogPlace { step: 1, first: 0 }) };
     let (step, first) = (part.record.index as u32, part.log.slices[0] as u64 + SUPPLY_SLICES);
@@ -134,10 +134,10 @@ fn after(asked: &Asked, steps: u32) -> Option<LogPlace> {
     (step < steps).then_some(LogPlace { step: step + 1, first: 0 })
 }
 
-/// A supply of logs that was played, and then a game of parties that both are honest about it.
+/// A supply of logs that was played, and then a game of parties that are both honest about it.
 struct Supplied {
     seen: Seen,
-    /// What the challenger was given.
+    /// The number of parts that the challenger received.
     parts: u64,
     given: Vec<u8>,
 }
@@ -148,13 +148,13 @@ impl Supplied {
     }
 }
 
-/// Whether a question belongs to the supply of logs.
+/// True if a question belongs to the supply of logs.
 fn supplies(asked: &Asked) -> bool {
     matches!(asked.question, Question::Logs { .. } | Question::Supply { .. } | Question::LogBlock { .. })
 }
 
-/// Plays a supply by what trainer and challenger say to a question in place of an honest answer; `None`: nothing. They answer in the last moment if they
-/// `stall`. After every event another referee goes on from the transcript.
+/// Plays a supply; `says` gives the answer of trainer or challenger in place of an honest one, or `None` for silence. With
+/// `stall`, answers come in the last moment. After every event another referee resumes from the transcript.
 fn supply(
     run: &Run,
     world: &World,
@@ -223,8 +223,8 @@ fn supply(
     }
 }
 
-/// What a challenger says to a part of a log follows from bytes that a verdict does not hold: two such answers are no equivocation, so that a referee
-/// that hands on two parts under one name convicts nobody.
+/// A challenger's answer to a part of a log depends on bytes that a verdict does not hold. So two such answers are no
+/// equivocation, and a referee that sends two parts under one name convicts nobody.
 #[test]
 fn answers_about_parts_of_logs_are_no_equivocation() {
     let folder = tempfile::tempdir().unwrap();
@@ -262,7 +262,7 @@ fn answers_about_parts_of_logs_are_no_equivocation() {
     GameVerdict::from_bytes(&verdict.to_bytes()).unwrap().check().unwrap();
 }
 
-/// A challenger that has nothing gets every log, bit for bit, in as many parts as they have; a verdict does not carry them.
+/// A challenger that has no log gets every log, bit for bit, in as many parts as they have; a verdict does not carry them.
 #[test]
 fn logs_are_supplied_part_by_part() {
     let folder = tempfile::tempdir().unwrap();
@@ -278,7 +278,7 @@ fn logs_are_supplied_part_by_part() {
         assert_eq!(supplied.seen.result.upheld, Some(world.root()));
         assert!(supplied.seen.bytes < 60_000, "{}", supplied.seen.bytes);
     }
-    // A challenger that lacks the second log only, and then nothing any more.
+    // A challenger that lacks only the second log, and then nothing any more.
     let supplied = supply(&run, &world, false, |_, asked, honest| match asked.question {
         Question::Logs { supplied: None } => {
             Some(Answer::Logs { lacks: Some(LogPlace { step: 2, first: 0 }) })
@@ -291,7 +291,7 @@ fn logs_are_supplied_part_by_part() {
     assert_eq!((supplied.losses(), supplied.parts), (Vec::new(), 2));
 }
 
-/// A challenger cannot have a part twice, go back, or ask beyond the logs.
+/// A challenger cannot get a part twice, go back, or ask beyond the logs.
 #[test]
 fn a_supply_cannot_be_made_longer_than_the_logs() {
     let folder = tempfile::tempdir().unwrap();
@@ -342,7 +342,8 @@ fn a_supply_cannot_be_made_longer_than_the_logs() {
     }
 }
 
-/// A trainer that does not supply what it was asked for forfeits, whatever it sends instead; one whose record is none is convicted.
+/// A trainer that does not supply the requested part forfeits, whatever it sends instead; a trainer whose record is invalid is
+/// convicted.
 #[test]
 fn a_trainer_supplies_its_logs_or_loses() {
     let folder = tempfile::tempdir().unwrap();
@@ -355,7 +356,7 @@ fn a_trainer_supplies_its_logs_or_loses() {
         let player = Player { run: &run, rules: &rules, world, truth: world, key: key(0) };
         player.answer(&Question::Supply { place: LogPlace { step, first } })
     };
-    let edited = |edit: fn(&mut tiebreak::dispute::game::message::Supplied)| {
+    let edited = |edit: fn(&mut tiebreak_dispute::game::message::Supplied)| {
         let Answer::Supplied(mut supplied) = of(&world, 1, 0) else { panic!("it supplies") };
         edit(&mut supplied);
         Some(Answer::Supplied(supplied))
@@ -385,7 +386,7 @@ fn a_trainer_supplies_its_logs_or_loses() {
         assert_eq!(supplied.losses(), [(0, reason)], "{number}");
         assert_eq!((supplied.seen.result.remaining, supplied.seen.result.upheld), (vec![1], None));
     }
-    // What it committed to is no record of this computation, which nobody can replay.
+    // The committed record is no record of this computation, so nobody can replay it.
     for field in [FieldLie::LearningRate, FieldLie::Step, FieldLie::Computation, FieldLie::Cursor] {
         let lie = World::of(&run, Some(&Lie::Field { step: 2, field }));
         let supplied = supply(&run, &lie, false, |_, _, honest| Some(honest));
@@ -393,7 +394,7 @@ fn a_trainer_supplies_its_logs_or_loses() {
     }
 }
 
-/// A log that no step has convicts the trainer that committed to it: what is wrong is proved by a few of its bytes.
+/// A log that no step can have convicts the trainer that committed to it: a few of its bytes prove the defect.
 #[test]
 fn a_malformed_log_convicts_its_trainer() {
     let folder = tempfile::tempdir().unwrap();
@@ -416,13 +417,13 @@ fn a_malformed_log_convicts_its_trainer() {
             assert!(supplied.seen.result.convicts() && supplied.seen.result.upheld.is_none());
         }
     }
-    // One byte more than a log can have shows with its first part.
+    // A log of one byte too many shows with its first part.
     let long = World::of(&run, Some(&Lie::Log { step: 1, log: TooLong }));
     let supplied = supply(&run, &long, false, |_, _, honest| Some(honest));
     assert_eq!((supplied.losses(), supplied.parts), (vec![(0, Reason::WrongValue)], 0));
 }
 
-/// Decisions that cannot be read convict the trainer; a challenger who says so of others is convicted itself.
+/// Decisions that cannot be read convict the trainer; a challenger who claims this falsely is convicted itself.
 #[test]
 fn decisions_that_cannot_be_read_convict() {
     let folder = tempfile::tempdir().unwrap();

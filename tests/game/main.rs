@@ -1,5 +1,5 @@
-//! The dispute game, played: an honest party against every lie at every place, in every order, with every trick of a finite list. The
-//! honest party never loses, every liar does, and every game ends within its bound.
+//! The dispute game, played: an honest party against every lie at every place, in every order, with every trick of a finite list.
+//! The honest party never loses, every liar does, and every game ends within its bound.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -15,31 +15,31 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PublicKey;
-use tiebreak::commit::merkle;
-use tiebreak::commit::record::Record;
-use tiebreak::commit::trace::positions;
-use tiebreak::dispute::game::message::{Asked, Question};
-use tiebreak::dispute::game::moves::{Bound, LEAF_MAX};
-use tiebreak::dispute::game::referee::Referee;
-use tiebreak::dispute::game::result::{GameResult, Reason};
-use tiebreak::dispute::game::rules::{Fault, Rules};
-use tiebreak::dispute::game::terms::{Claim, ClaimedRun, Clocks, Terms};
-use tiebreak::dispute::game::verdict::GameVerdict;
-use tiebreak::dispute::size::samples_bytes;
-use tiebreak::job::Job;
-use tiebreak::job::identity::{CONTRACT, ComputationSummary, program_digest};
-use tiebreak::job::initial::InitialOrigin;
-use tiebreak::program::graph::Primitive;
-use tiebreak::program::phase::{Phase, graph_of};
-use tiebreak::run::dir::Run;
+use tiebreak_contract::program::graph::Primitive;
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_dispute::game::message::{Asked, Question};
+use tiebreak_dispute::game::moves::{Bound, LEAF_MAX};
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::result::{GameResult, Reason};
+use tiebreak_dispute::game::rules::{Fault, Rules};
+use tiebreak_dispute::game::terms::{Claim, ClaimedRun, Clocks, Terms};
+use tiebreak_dispute::game::verdict::GameVerdict;
+use tiebreak_dispute::size::samples_bytes;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::commit::merkle;
+use tiebreak_record::commit::record::Record;
+use tiebreak_record::commit::trace::positions;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::identity::{CONTRACT, ComputationSummary, program_digest};
+use tiebreak_record::job::initial::InitialOrigin;
+use tiebreak_run::run::dir::Run;
 
 use crate::play::{Numbers, Seen, Trick, Tricks, key, play, terms};
 use crate::player::Player;
 use crate::world::{FieldLie, Lie, World};
 
-/// Which sampled games are played: those of `TIEBREAK_GAMES`, as N (from 0 on) or FROM..END, so that runs can be joined; else 300.
+/// The sampled games to play: those of `TIEBREAK_GAMES`, as N (from 0 on) or FROM..END, so that runs can be joined; else 300.
 fn games() -> Range<u64> {
     let Ok(text) = std::env::var("TIEBREAK_GAMES") else { return 0..300 };
     let number = |text: &str| text.parse().expect("TIEBREAK_GAMES is a number N, or FROM..END");
@@ -87,7 +87,7 @@ fn against(
     (play(&terms, &referee, &players, seed, None), place)
 }
 
-/// Checks what every game with an honest party has to come to.
+/// Checks the result that every game with an honest party must have.
 fn fair(seen: &Seen, liar: usize, honest_root: Digest, what: &str) {
     let GameResult { remaining, upheld, .. } = &seen.result;
     assert!(remaining.contains(&(1 - liar)), "{what}: the honest party lost: {:?}", seen.result);
@@ -108,7 +108,7 @@ fn the_world_in_memory_is_the_trainers() {
         let out = folder.path().join(name);
         let run = run_of(&job, &out);
         let world = World::of(&run, None);
-        let (transcript, _) = tiebreak::run::transcript::read(&run.layout.transcript()).unwrap();
+        let (transcript, _) = tiebreak_run::run::transcript::read(&run.layout.transcript()).unwrap();
         let records: Vec<Vec<u8>> = transcript.records.iter().map(Record::encode).collect();
         assert_eq!(world.records, records, "{name}");
     }
@@ -200,7 +200,8 @@ fn every_trick_at_every_turn_loses() {
     }
 }
 
-/// Two tricks of one liar at two turns of a smaller toy, in both orders: every pair whose first one leaves a game for the second.
+/// Two tricks of one liar at two turns of a smaller toy, in both orders: every pair whose first trick leaves a game for the
+/// second.
 #[test]
 fn every_pair_of_tricks_loses() {
     let folder = tempfile::tempdir().unwrap();
@@ -225,7 +226,7 @@ fn every_pair_of_tricks_loses() {
     println!("{games} games with two tricks, {} operators", positions(run.program()).len());
 }
 
-/// Two parties that are wrong in different places: whoever loses is wrong, and a loss certifies nobody.
+/// Two parties that are wrong in different places: every loser is wrong, and a loss certifies nobody.
 #[test]
 fn of_two_liars_one_loses_at_least() {
     let folder = tempfile::tempdir().unwrap();
@@ -255,7 +256,7 @@ fn of_two_liars_one_loses_at_least() {
     assert_eq!((seen.result.remaining, seen.result.upheld), (Vec::new(), None));
 }
 
-/// A referee who asks an honest party two questions in one turn gets two answers. They are no equivocation.
+/// A referee who asks an honest party two questions in one turn gets two answers. The two answers are no equivocation.
 #[test]
 fn answers_to_other_questions_convict_nobody() {
     let folder = tempfile::tempdir().unwrap();
@@ -283,7 +284,7 @@ fn answers_to_other_questions_convict_nobody() {
     assert_eq!(result.remaining, [0, 1], "{result:?}");
 }
 
-/// A lie that a number gives.
+/// The lie with this number.
 fn some_lie(run: &Run, numbers: &mut Numbers) -> Lie {
     let order = positions(run.program());
     let step = 1 + numbers.below(u64::from(run.job().steps)) as u32;
@@ -313,7 +314,7 @@ fn some_lie(run: &Run, numbers: &mut Numbers) -> Lie {
     }
 }
 
-/// A game of two to five parties, one of them honest, the others with lies and tricks from a seed.
+/// A game of two to five parties: one is honest, the others have lies and tricks from a seed.
 fn sampled(run: &Run, honest: &World, seed: u64, fault: Option<Fault>) -> Result<(), String> {
     let mut numbers = Numbers(seed);
     let count = 2 + numbers.below(4) as usize;
@@ -364,7 +365,7 @@ fn sampled(run: &Run, honest: &World, seed: u64, fault: Option<Fault>) -> Result
     if seen.result.upheld != Some(honest.root()) {
         return Err(format!("another root was upheld, or none: {what}"));
     }
-    // Whoever copies from the first turn on claims the truth.
+    // A party that copies from the first turn on claims the truth.
     let lies = |i: &usize| {
         players[*i].0.world.root() != honest.root() && tricks[*i].at(0) != Trick::Copy { turn: 0 }
     };
@@ -401,7 +402,8 @@ fn sampled_games_are_fair() {
     );
 }
 
-/// Two liars who agree about a last step's record that is none, and differ after it: both lose by it, so that a game of two always has a loser.
+/// Two liars who agree about an invalid record of the last step, and differ after it: both lose by it, so a game of two always
+/// has a loser.
 #[test]
 fn a_record_that_is_none_costs_both_that_committed_to_it_the_game() {
     let folder = tempfile::tempdir().unwrap();
@@ -426,7 +428,7 @@ fn a_record_that_is_none_costs_both_that_committed_to_it_the_game() {
     seen.verdict.check().unwrap();
 }
 
-/// A referee that leaves a check out is found by the same games.
+/// The same games reveal a referee that leaves a check out.
 #[test]
 fn a_faulty_referee_is_noticed() {
     let folder = tempfile::tempdir().unwrap();
@@ -474,7 +476,7 @@ fn elements_of_many_terms_are_opened_by_folds() {
     ] {
         let lie = Lie::Node { step: 1, phase, node, element, mask };
         let operator = &run.program().micro.nodes[node].operator;
-        // What follows from a wrong order may be beyond the contract's domain: then the lie is in the record alone.
+        // Values that follow from a wrong order may be outside of the contract's domain: then the lie is in the record alone.
         let Some(liar) = World::lying(run, &lie) else { continue };
         for first in [false, true] {
             let (seen, place) = against(run, honest, &liar, first, NONE, 3);
@@ -493,7 +495,7 @@ fn elements_of_many_terms_are_opened_by_folds() {
     }
 }
 
-/// Of a sample that is larger than a leaf the referee sees one element.
+/// The referee sees only one element of a sample that is larger than a leaf.
 #[test]
 fn an_element_of_a_large_sample_is_drawn_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -509,7 +511,8 @@ fn an_element_of_a_large_sample_is_drawn_again() {
     }
 }
 
-/// The header of each .npy file of tokens is shown with an element of a batch: of some files in less than 64 KiB, and of any number within the bound.
+/// The header of each .npy file of tokens is shown with an element of a batch: of some files in less than 64 KiB, and of any
+/// number within the bound.
 #[test]
 fn a_batch_from_many_files_is_shown_within_its_bound() {
     for files in [19u16, 200] {
@@ -539,13 +542,13 @@ fn a_game_about_a_large_model_is_small() {
         println!("{:?}: {bound:?}", rounding.trim());
         assert!(bound.messages <= 60, "{bound:?}");
         assert!(bound.bytes + bound.log_bytes <= 1 << 20, "{bound:?}");
-        // Of each of two parties.
+        // The bytes of each of two parties.
         assert!(bound.log_bytes <= 2 << 16, "{bound:?}");
         assert_eq!(bound.log_bytes == 0, rounding.is_empty());
     }
 }
 
-/// What a game of two about a job takes at most.
+/// The bound on a game of two about a job.
 fn bound_of(text: String) -> Bound {
     let job = Job::parse("job", &text).unwrap();
     let summary = ComputationSummary {

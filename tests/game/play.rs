@@ -1,26 +1,26 @@
 //! A game between players who may be dishonest, by a seeded scheduler that delays, repeats and loses messages.
 
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::proven::Base64;
-use tiebreak::dispute::game::message::{Answer, Asked};
-use tiebreak::dispute::game::referee::Referee;
-use tiebreak::dispute::game::result::GameResult;
-use tiebreak::dispute::game::rules::Fault;
-use tiebreak::dispute::game::terms::{Claim, ClaimedRun, Clocks, Terms};
-use tiebreak::dispute::game::verdict::{Event, GameVerdict};
-use tiebreak::run::transcript;
+use tiebreak_dispute::game::message::{Answer, Asked};
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::result::GameResult;
+use tiebreak_dispute::game::rules::Fault;
+use tiebreak_dispute::game::terms::{Claim, ClaimedRun, Clocks, Terms};
+use tiebreak_dispute::game::verdict::{Event, GameVerdict};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::proven::Base64;
+use tiebreak_run::run::transcript;
 
 use crate::player::Player;
 
-/// What a player does to an honest answer of its own world.
+/// A player's change to an honest answer of its own world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trick {
-    /// Nothing: it lies in its world alone.
+    /// No change: the player lies only in its world.
     None,
-    /// A bit of the answer's values is another, from this turn on.
+    /// A bit of the answer's values is flipped, from this turn on.
     FlipValue { turn: u32 },
-    /// A hash that proves something is another.
+    /// A hash of a proof is changed.
     FlipProof { turn: u32 },
     /// Two answers to one question.
     Twice { turn: u32 },
@@ -28,13 +28,13 @@ pub enum Trick {
     Garbage { turn: u32 },
     /// A message beyond all limits.
     Huge { turn: u32 },
-    /// The answer to the question before.
+    /// The answer to the previous question.
     Old { turn: u32 },
     /// No answer.
     Silent { turn: u32 },
-    /// It says that it cannot.
+    /// The player declines.
     Decline { turn: u32 },
-    /// From this turn on it says what an honest party says.
+    /// From this turn on the player gives an honest party's answers.
     Copy { turn: u32 },
     /// Every answer comes in the last moment.
     Stall,
@@ -48,7 +48,7 @@ impl Trick {
         tricks.filter(|trick| *trick != Trick::Copy { turn: 0 })
     }
 
-    /// The turn at which it begins; none of those that have no turn.
+    /// The turn at which the trick begins; `None` for tricks without a turn.
     pub fn turn(self) -> Option<u32> {
         match self {
             Trick::None | Trick::Stall => None,
@@ -64,7 +64,7 @@ impl Trick {
         }
     }
 
-    /// The tricks that a move knows, from a number.
+    /// The trick with this number.
     pub fn numbered(number: u64) -> Trick {
         let turn = (number / 11 % 14) as u32;
         match number % 11 {
@@ -83,7 +83,7 @@ impl Trick {
     }
 }
 
-/// What a player does: a trick, and from another one's turn on that one.
+/// A player's tricks: the first, and from the second's turn on the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tricks(pub Trick, pub Trick);
 
@@ -210,7 +210,7 @@ fn unproven(answer: Answer, at: u64) -> Answer {
     }
 }
 
-/// What a player sends to a question: messages, each so many milliseconds after the question; none if it is silent.
+/// The messages that a player sends as its answer, each so many milliseconds after the question; none if it is silent.
 fn sends(
     player: &Player,
     trick: Trick,
@@ -241,7 +241,7 @@ fn sends(
     }
 }
 
-/// After how many events a referee is killed, about.
+/// A referee is killed about once in so many events.
 const KILLED_ONCE_IN: u64 = 12;
 
 /// A referee that has asked its first questions.
@@ -254,7 +254,7 @@ fn begun(terms: &Terms, fault: Option<Fault>) -> Referee {
     referee
 }
 
-/// A referee in place of one that was killed: it is given all events again, and is where that one was.
+/// A referee that replaces a killed one: it is given all events again, and has the same state.
 fn resumed(terms: &Terms, events: &[Event], fault: Option<Fault>, killed: &Referee) -> Referee {
     let mut referee = begun(terms, fault);
     events.iter().for_each(|event| event.feed(&mut referee));
@@ -262,25 +262,27 @@ fn resumed(terms: &Terms, events: &[Event], fault: Option<Fault>, killed: &Refer
     referee
 }
 
-/// What a game took.
+/// The measurements of a game.
 pub struct Seen {
     pub result: GameResult,
     pub verdict: GameVerdict,
     pub messages: u64,
     pub bytes: u64,
     pub end: u64,
-    /// Turns.
+    /// The number of turns.
     pub turns: u32,
 }
 
-/// A game removes a party, unless a rounding log lacks what decides it; a referee that leaves a check out may come to what cannot be.
+/// A game removes a party, unless a rounding log lacks what decides it; a referee that leaves a check out may reach an impossible
+/// result.
 fn removing_somebody(result: &GameResult, may_not: bool) -> GameResult {
     let nobody = result.games.iter().any(|game| game.losses.is_empty());
     assert!(may_not || !nobody, "a game removes nobody: {result:?}");
     result.clone()
 }
 
-/// Plays a game to its end. `seed` decides delays, which messages come twice, and when the referee is killed. `fault`: a check that the referee leaves out.
+/// Plays a game to its end. `seed` decides delays, the messages that come twice, and when the referee is killed. `fault`: a check
+/// that the referee leaves out.
 pub fn play(
     terms: &Terms,
     referee_key: &PrivateKey,
@@ -306,7 +308,7 @@ pub fn play(
             let honest = trick == Trick::None || trick == Trick::Stall;
             for (after, message) in sent {
                 let delay = if honest && trick != Trick::Stall { numbers.below(20) } else { 0 };
-                // A network gives some messages twice.
+                // A network delivers some messages twice.
                 if numbers.below(8) == 0 {
                     mail.push((now + after + delay + numbers.below(5), ask.party, message.clone()));
                 }
@@ -338,7 +340,7 @@ pub fn play(
                 referee = resumed(terms, &events, fault, &referee);
             }
         }
-        // Whoever is silent loses its time.
+        // A silent party loses its time.
         let waiting: Vec<u64> =
             referee.pending().iter().filter(|ask| ask.asked.turn == turn).map(|ask| ask.deadline).collect();
         if let Some(&deadline) = waiting.iter().min() {
@@ -352,8 +354,8 @@ pub fn play(
     Seen { result, verdict, messages, bytes, end: now, turns }
 }
 
-/// Terms for players of a run; of a logged one, about its records.
-pub fn terms(run: &tiebreak::run::dir::Run, keys: &[PrivateKey], referee: &PrivateKey) -> Terms {
+/// Terms for players of a run; for a logged run, about its records.
+pub fn terms(run: &tiebreak_run::run::dir::Run, keys: &[PrivateKey], referee: &PrivateKey) -> Terms {
     let public: Vec<_> = keys.iter().map(PrivateKey::public).collect();
     let clocks = Clocks { moves: 20_000, increment: 2_000, replay: 60_000 };
     let terms = Terms::new(

@@ -1,24 +1,24 @@
-//! Games between parties that have run directories and replay what is in dispute: a GPT, a residual network, a logged run.
+//! Games between parties that have run directories and replay the disputed step: a GPT, a residual network, a logged run.
 
 use std::path::Path;
 
-use tiebreak::dispute::game::breach::{Breach, RecordFault};
-use tiebreak::dispute::game::message::{Answer, Answered, Fold, Question, Sealed, Tree};
-use tiebreak::dispute::game::referee::Referee;
-use tiebreak::dispute::game::result::{GameResult, Reason};
-use tiebreak::dispute::game::terms::Terms;
-use tiebreak::dispute::game::verdict::{Event, GameVerdict};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::party::{Party, PartyError, challenger};
-use tiebreak::run::Folder;
-use tiebreak::run::dir::Run;
+use tiebreak_dispute::game::breach::{Breach, RecordFault};
+use tiebreak_dispute::game::message::{Answer, Answered, Fold, Question, Sealed, Tree};
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::result::{GameResult, Reason};
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_dispute::game::verdict::{Event, GameVerdict};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_game::party::{Party, PartyError, challenger};
+use tiebreak_run::run::Folder;
+use tiebreak_run::run::dir::Run;
 
 use crate::common;
 use crate::play::{key, terms};
 
 /// Plays a game to its end, and checks its verdict's file.
 fn played(terms: &Terms, mut parties: Vec<Party>) -> GameVerdict {
-    let verdict = tiebreak::party::play(terms, &key(9), &mut parties, |_| {}).unwrap();
+    let verdict = tiebreak_game::party::play(terms, &key(9), &mut parties, |_| {}).unwrap();
     GameVerdict::from_bytes(&verdict.to_bytes()).unwrap().check().unwrap();
     verdict
 }
@@ -42,7 +42,7 @@ fn challenge(trainer: &Run, terms: &Terms, out: &Path) -> Result<Run, PartyError
     challenger(trainer, claim, &Folder::at(out), &mut Cpu::new(2).unwrap(), |_| {})
 }
 
-/// The folder of a run's job, where its data lie.
+/// The folder of a run's job and data.
 fn run_folder(run: &Run) -> std::path::PathBuf {
     run.layout.root.parent().map(Path::to_path_buf).unwrap_or_default()
 }
@@ -92,7 +92,8 @@ fn a_gpt_that_cheats_is_convicted() {
     }
 }
 
-/// The computation names the initial state that files of weights give, so that a record of another one is wrong by itself: no header of a file is shown.
+/// The computation names the initial state that files of weights give, so a record of another state is wrong by itself: no header
+/// of a file is shown.
 #[test]
 fn another_state_than_that_of_the_weights_is_convicted_by_its_record() {
     let folder = tempfile::tempdir().unwrap();
@@ -117,7 +118,7 @@ fn a_residual_network_that_cheats_is_convicted() {
     }
 }
 
-/// In the logged profile a challenger replays the trainer's run under its logs: an operator that is wrong convicts the trainer, a decision
+/// In the logged profile a challenger replays the trainer's run under its logs. A wrong operator convicts the trainer, a decision
 /// that the log lacks ends the game without a loss, and an honest trainer has nobody to differ from.
 #[test]
 fn a_logged_trainer_plays_against_its_challenger() {
@@ -189,8 +190,9 @@ fn raise(bytes: &mut [u8]) {
     }
 }
 
-/// Whoever says other absmaxes or sums of a logged product's element than its operands give is convicted by a range of K, if it goes on as it
-/// began, and by its own contradiction, if it does not; trainer and challenger alike.
+/// A party that claims other absmaxes or sums of a logged product's element than its operands give is convicted. If it repeats
+/// the claim consistently, a range of K convicts it; if it does not, its own contradiction does. Trainer and challenger are
+/// treated alike.
 #[test]
 fn what_is_said_of_a_logged_element_is_searched() {
     let folder = tempfile::tempdir().unwrap();
@@ -202,10 +204,10 @@ fn what_is_said_of_a_logged_element_is_searched() {
         let terms = terms(&run, &[key(0), key(1)], &key(9));
         challenge(&with_data, &terms, &mine).unwrap();
         let mut parties = [party(&terms, &out, 0, Some("decision-hidden@2")), party(&terms, &mine, 1, None)];
-        // Of row and column, and where these are split of each part.
+        // The counts are for row and column; for a split operand, for row and column of each part.
         let scales = if parts == 1 { 2 } else { 6 };
         let sums = 2 * parts * parts + 2 * parts;
-        // Each absmax, then each sum; going on with it, or not.
+        // Each absmax, then each sum; with the claim repeated, or not.
         for number in 0..scales + sums {
             for (liar, steady) in [(0, true), (1, true), (0, false), (1, false)] {
                 let place = if number < scales { 4 * number } else { 4 * scales + 16 * (number - scales) };
@@ -220,7 +222,7 @@ fn what_is_said_of_a_logged_element_is_searched() {
                             Answer::Children { mut values },
                         ) if steady && *first == 0 => {
                             match fold {
-                                // The greatest of all, in the first range: what it said.
+                                // The greatest value, in the first range: the claimed one.
                                 Fold::Absmax { .. } => {
                                     let all = values.0.chunks(4);
                                     let most =
@@ -242,8 +244,8 @@ fn what_is_said_of_a_logged_element_is_searched() {
     }
 }
 
-/// A trainer who published one run and commits to another one in the game has not the root of the terms: it loses, and its challenger, who replayed
-/// the published logs, does not.
+/// A trainer who published one run and commits to another one in the game does not have the root of the terms. The trainer loses,
+/// and the challenger, who replayed the published logs, does not.
 #[test]
 fn a_trainer_of_another_run_than_claimed_loses() {
     let folder = tempfile::tempdir().unwrap();
@@ -265,7 +267,7 @@ fn a_trainer_of_another_run_than_claimed_loses() {
         [(0, Reason::Refusal)]
     );
     assert_eq!((games.len(), &remaining[..]), (0, &[1][..]));
-    // The folder of another run is refused before anything is replayed.
+    // The folder of another run is refused before the replay.
     let with_data = Run::open(&hidden).unwrap().with_data([folder.path().to_path_buf()]);
     let error = challenge(&with_data, &terms, &folder.path().join("other")).err().unwrap();
     assert!(error.to_string().contains("ask the trainer"), "{error}");

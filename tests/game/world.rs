@@ -1,50 +1,50 @@
-//! A whole training run in memory, computed element by element with the scalar reference: an honest one, or one with a lie in it from
+//! A whole training run in memory, computed element by element with the scalar reference: an honest one, or one with a lie from
 //! which everything after it follows.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use tiebreak::arith::words::{bytes_from_words, bytes_of, word_from_bytes};
-use tiebreak::arith::{DType, float};
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::record::{Record, StepRecord, gradient_leaf, gradients_root};
-use tiebreak::commit::state::{StateRoots, state_digest, tensor_digests};
-use tiebreak::commit::trace::{leaf_name, positions};
-use tiebreak::commit::{merkle, table, tensor};
-use tiebreak::dispute::evidence::binding::state_nodes;
-use tiebreak::dispute::evidence::origin::{Origin, origin, scalar};
-use tiebreak::dispute::verdict::Scalar;
-use tiebreak::job::Granularity;
-use tiebreak::job::data::{batch_digest, batch_leaves};
-use tiebreak::job::identity::philox_key;
-use tiebreak::program::element::{self, Source};
-use tiebreak::program::graph::{Graph, TensorId};
-use tiebreak::program::init;
-use tiebreak::program::phase::{Phase, graph_of, phases};
-use tiebreak::program::step::MicroBatch;
-use tiebreak::rounding::Decision;
-use tiebreak::rounding::codec::{BLOCK, encode};
-use tiebreak::rounding::log::{self, Log};
-use tiebreak::run::dir::Run;
+use tiebreak_contract::arith::words::{bytes_from_words, bytes_of, word_from_bytes};
+use tiebreak_contract::arith::{DType, float};
+use tiebreak_contract::program::element::{self, Source};
+use tiebreak_contract::program::graph::{Graph, TensorId};
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::phase::{Phase, graph_of, phases};
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_dispute::evidence::binding::state_nodes;
+use tiebreak_dispute::evidence::origin::{Origin, origin, scalar};
+use tiebreak_dispute::verdict::Scalar;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::record::{Record, StepRecord, gradient_leaf, gradients_root};
+use tiebreak_record::commit::state::{StateRoots, state_digest, tensor_digests};
+use tiebreak_record::commit::trace::{leaf_name, positions};
+use tiebreak_record::commit::{merkle, table, tensor};
+use tiebreak_record::job::Granularity;
+use tiebreak_record::job::data::{batch_digest, batch_leaves};
+use tiebreak_record::job::identity::philox_key;
+use tiebreak_record::rounding::Decision;
+use tiebreak_record::rounding::codec::{BLOCK, encode};
+use tiebreak_record::rounding::log::{self, Log};
+use tiebreak_run::run::dir::Run;
 
-/// Where a run is not honest.
+/// The place of a run's lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// One element of a node's output in a step is another.
+    /// One element of a node's output in a step is changed.
     Node { step: u32, phase: Phase, node: usize, element: usize, mask: u32 },
-    /// One element of the initial state.
+    /// One element of the initial state is changed.
     Initial { index: usize, element: usize, mask: u32 },
-    /// One element of a batch.
+    /// One element of a batch is changed.
     Batch { step: u32, micro: u32, tensor: usize, element: usize, mask: u32 },
-    /// A field of a step's record, whatever the step gave.
+    /// A field of a step's record is changed, whatever the step gave.
     Field { step: u32, field: FieldLie },
-    /// The bytes of a step's log.
+    /// The bytes of a step's log are changed.
     Log { step: u32, log: LogLie },
-    /// The final record's state.
+    /// The final record's state is changed.
     Final,
 }
 
-/// What is wrong with a log of few parts before any part is read.
+/// The defect of a log of few parts, which shows before any part is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLie {
     Version,
@@ -103,7 +103,7 @@ impl FieldLie {
     }
 }
 
-/// What a step made.
+/// The results of a step.
 pub struct StepWorld {
     pub before: Vec<Vec<u8>>,
     pub batch: Vec<MicroBatch>,
@@ -124,7 +124,7 @@ pub struct World {
     pub leaves: Vec<Digest>,
 }
 
-/// Whole tensors; what a lie made point outside of one reads as 0.
+/// Whole tensors; an index that a lie moved outside of one reads as 0.
 struct Tensors<'a> {
     graph: &'a Graph,
     bytes: &'a BTreeMap<TensorId, Vec<u8>>,
@@ -150,7 +150,7 @@ fn change(bytes: &mut [u8], dtype: DType, element: usize, mask: u32) {
 }
 
 impl World {
-    /// [`World::of`], unless the lie makes values that an operator is not defined for, with which nobody can go on.
+    /// [`World::of`], unless the lie gives values that an operator is not defined for: then nobody can continue.
     pub fn lying(run: &Run, lie: &Lie) -> Option<World> {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| World::of(run, Some(lie)))).ok()
     }
@@ -253,8 +253,8 @@ fn gradient_roots(run: &Run, digests: &BTreeMap<(Phase, usize), Digest>) -> Vec<
     (0..program.micro_batches).map(root).collect()
 }
 
-/// The log of a step of a world, in which every product is rounded to the nearest: its first part is long and no decisions. A large last product has
-/// decisions in two blocks, for games that do not come so far that they count.
+/// The log of a step of a world in which every product is rounded to the nearest. The log's first part is long and holds no
+/// decisions. A large last product has decisions in two blocks, for games that do not come so far that they count.
 fn step_log(run: &Run, step: u32, lie: Option<&Lie>) -> Option<Vec<u8>> {
     run.job().rounding.as_ref()?;
     let (products, micro_batches) = (&run.program().micro.logged, run.program().micro_batches);

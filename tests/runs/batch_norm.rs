@@ -1,30 +1,31 @@
-//! Runs of networks with batch normalisation: running averages are buffers of the state, made of moments that are pooled over micro-batches.
+//! Runs of networks with batch normalisation: running averages are buffers of the state, computed from moments that are pooled
+//! over micro-batches.
 
 use std::fs;
 use std::path::Path;
 
 use crate::common::{batch_norm_job, begin_run, key, trained};
-use tiebreak::audit::checks;
-use tiebreak::audit::ground::Ground;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Outcome, Report, Silent, audit};
-use tiebreak::dispute::verdict::{Claim, Ruling, Verdict};
-use tiebreak::engine::Engine;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::reference::Reference;
-use tiebreak::engine::session::{Session, StepScalars};
-use tiebreak::job::data::Dataset;
-use tiebreak::program::graph::Node;
-use tiebreak::program::phase::Phase;
-use tiebreak::program::step::MicroBatch;
-use tiebreak::run::arrays::{self, Array, FloatType};
-use tiebreak::run::checkpoint;
-use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
-use tiebreak::step::{CommittedStep, RunStep, StepRequest};
-use tiebreak::train::conduct::Conduct;
-use tiebreak::train::ranks::plan::ShardPlan;
-use tiebreak::train::{Silent as NoProgress, TrainError, train_as};
+use tiebreak_audit::checks;
+use tiebreak_audit::ground::Ground;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Outcome, Report, Silent, audit};
+use tiebreak_contract::program::graph::Node;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_dispute::verdict::{Claim, Ruling, Verdict};
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::reference::Reference;
+use tiebreak_engine::session::{Session, StepScalars};
+use tiebreak_record::job::data::Dataset;
+use tiebreak_run::run::arrays::{self, Array, FloatType};
+use tiebreak_run::run::checkpoint;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::step::{CommittedStep, RunStep, StepRequest};
+use tiebreak_train::conduct::Conduct;
+use tiebreak_train::ranks::plan::ShardPlan;
+use tiebreak_train::{Silent as NoProgress, TrainError, train_as};
 
 fn audited(run: &Run, engine: &mut dyn Engine) -> (Report, Option<Verdict>) {
     let checked = checks::always(run, Some(&key().public())).unwrap();
@@ -36,7 +37,7 @@ fn state(run: &Run, step: u32) -> Vec<Vec<u8>> {
     checkpoint::read(&run.layout.checkpoint(step), &run.program().state()).unwrap()
 }
 
-/// The places of parameters and of buffers in the state.
+/// The index ranges of parameters and of buffers in the state.
 fn parts(run: &Run) -> [std::ops::Range<usize>; 2] {
     let (parameters, buffers) = (run.program().parameters.len(), run.program().buffers.len());
     [0..parameters, parameters..parameters + buffers]
@@ -174,7 +175,7 @@ fn several_ranks_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let job = batch_norm_job(folder.path(), "operator", 3);
     let text = fs::read_to_string(&job).unwrap();
-    let program = tiebreak::job::Job::parse("job", &text).unwrap().program(None).unwrap();
+    let program = tiebreak_record::job::Job::parse("job", &text).unwrap().program(None).unwrap();
     assert!(ShardPlan::new(&program, 1).is_ok());
     let error = ShardPlan::new(&program, 2).err().unwrap().to_string();
     assert!(error.contains("train it with one rank"), "{error}");

@@ -1,5 +1,5 @@
-//! What every audit checks before it replays anything: one run for each check that fails it. The trainer here signs for
-//! what is wrong, so no hash or signature gives it away.
+//! The checks that every audit makes before a replay: one run for each check that fails it. The trainer here signs the wrong
+//! contents, so no hash or signature gives them away.
 
 use std::fs;
 use std::path::Path;
@@ -7,25 +7,25 @@ use std::sync::Arc;
 
 use crate::common::edit::{edit, edited};
 use crate::common::{files, gpt_job, key, sign, sign_again, step_mut, trained};
-use tiebreak::audit::checks::{self, Checked};
-use tiebreak::audit::ground::Ground;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Outcome, Silent, audit, estimated_seconds, replay_to, step_of};
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::merkle;
-use tiebreak::commit::record::Record;
-use tiebreak::commit::tree_head::Head;
-use tiebreak::dispute::verdict::Ruling;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::session::Session;
-use tiebreak::program::encoding::encode;
-use tiebreak::program::step::Program;
-use tiebreak::run::dir::Run;
-use tiebreak::run::{RunError, initial, traces, transcript};
+use tiebreak_audit::checks::{self, Checked};
+use tiebreak_audit::ground::Ground;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Outcome, Silent, audit, estimated_seconds, replay_to, step_of};
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::step::Program;
+use tiebreak_dispute::verdict::Ruling;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::session::Session;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::merkle;
+use tiebreak_record::commit::record::Record;
+use tiebreak_record::commit::tree_head::Head;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{RunError, initial, traces, transcript};
 
 const OTHER: Digest = Digest([9; 32]);
 
-/// A finished run whose folder is thrown away with the second value.
+/// A finished run; dropping the second value removes its folder.
 fn finished(granularity: &str) -> (Run, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let run = trained(&gpt_job(folder.path(), granularity, ""), &folder.path().join("run"), None);
@@ -93,7 +93,7 @@ fn records_that_contradict_the_job_diverge_without_a_replay() {
             Ground::FinalState,
             "final",
         ),
-        // The steps after it are honest: only the first thing wrong is reported.
+        // The later steps are honest: only the first contradiction is reported.
         (
             |r| {
                 step_mut(r, 2).learning_rate ^= 1;
@@ -223,7 +223,7 @@ fn every_published_head_must_be_over_the_same_history() {
     assert!(unsigned.damaged[0].to_string().contains("it is not signed by the trainer's key"));
 }
 
-fn audited(run: &Run) -> (tiebreak::audit::Report, bool) {
+fn audited(run: &Run) -> (tiebreak_audit::Report, bool) {
     let checked = check(run).unwrap();
     let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
     let mut engine = Cpu::new(2).unwrap();
@@ -250,7 +250,7 @@ fn withheld_checkpoints_are_named_and_hide_nothing() {
     assert!(report.checked.iter().any(|line| line == model), "{:?}", report.checked);
 }
 
-/// How an audit ends, of what the head covers only if `prefix`.
+/// The outcome of an audit; with `prefix`, of an audit that asks only for what the head covers.
 fn ended(run: &Run, prefix: bool, head: Option<&str>) -> Outcome {
     let mut checked = check(run).unwrap();
     head.iter().for_each(|note| checked.other_head(run, Path::new("head"), note).unwrap());
@@ -262,7 +262,7 @@ fn ended(run: &Run, prefix: bool, head: Option<&str>) -> Outcome {
     audit(run, &mut Cpu::new(2).unwrap(), checked, plan, None, &mut Silent).unwrap().0.outcome
 }
 
-/// Why an audit is incomplete.
+/// The grounds on which an audit is incomplete.
 fn missing(outcome: &Outcome) -> &[Ground] {
     match outcome {
         Outcome::Incomplete { what: Ground::Several(all) } => all,
@@ -343,7 +343,7 @@ fn a_state_that_changes_after_the_checks_accuses_nobody() {
     assert!(error.to_string().contains("it is not the state that record 4 commits"), "{error}");
 }
 
-/// What a trainer, or whoever keeps a run, may do to one file: in words, and as it is done.
+/// A damage that a trainer, or a keeper of a run, may do to one file: in words, and as a function.
 type Damage = (&'static str, fn(&Path));
 
 fn damages() -> [Damage; 7] {
@@ -370,7 +370,7 @@ fn damages() -> [Damage; 7] {
     ]
 }
 
-/// A trainer who cheats in step 1 and damages a file that nobody needs for it is convicted all the same.
+/// A trainer who cheats in step 1 and damages a file that the audit does not need is convicted all the same.
 #[test]
 fn a_damaged_file_that_nobody_needs_hides_no_cheat() {
     let folder = tempfile::tempdir().unwrap();
@@ -423,7 +423,7 @@ fn a_damaged_file_that_nobody_needs_hides_no_cheat() {
     }
 }
 
-/// Of an honest run, damage is named: a checkpoint hides nothing, the released model is part of what was promised.
+/// Damage to an honest run is named: a checkpoint hides nothing, the released model is part of the promise.
 #[test]
 fn damaged_files_of_an_honest_run_are_named() {
     let (run, _folder) = finished("microbatch");
@@ -431,14 +431,14 @@ fn damaged_files_of_an_honest_run_are_named() {
     append(&run.layout.checkpoint(4));
     let (report, _) = audited(&run);
     assert_eq!((&report.outcome, &report.replayed[..]), (&Outcome::Matches, &[(1, 2), (3, 6), (7, 8)][..]));
-    let named = |report: &tiebreak::audit::Report, file: &str| {
+    let named = |report: &tiebreak_audit::Report, file: &str| {
         report.not_checked.iter().any(|line| line.starts_with("a damaged file: ") && line.contains(file))
     };
     assert!(named(&report, "step-000000004"), "{:?}", report.not_checked);
     append(&run.layout.model());
     let (report, _) = audited(&run);
     assert!(matches!(missing(&report.outcome), [Ground::Model(_)]), "{:?}", report.outcome);
-    // Data that the plan needs is needed; where it does not, the audit goes on.
+    // The audit needs the data of its plan; without that need it continues.
     damages()[4].1(&run.layout.data_file(0));
     let checked = check(&run).unwrap();
     assert!(checked.damaged.iter().any(|error| error.path() == Some(&run.layout.data_file(0))));
@@ -446,7 +446,7 @@ fn damaged_files_of_an_honest_run_are_named() {
     assert!(audit(&run, &mut Cpu::new(1).unwrap(), checked, all, None, &mut Silent).is_err());
 }
 
-/// Everything that this crate's library does with a run of somebody else, whatever it comes to.
+/// Calls everything that this crate's library does with a foreign run, whatever the results.
 fn every_entry_point(root: &Path) {
     let Ok(run) = Run::open(root) else { return };
     let (_, _, _) = (run.head_sizes(), run.checkpoint_steps(), run.unexpected_files());
@@ -468,7 +468,7 @@ fn every_entry_point(root: &Path) {
         let mut session = Session::new(&mut cpu, Arc::new(run.program().clone())).unwrap();
         let _ = (replay_to(&run, &checked, &mut session, 3), replay_to(&run, &checked, &mut session, 99));
     }
-    // All the checkpoints that are there, damaged ones too, and steps that the head may not cover.
+    // All existing checkpoints, damaged ones too, and steps that the head may not cover.
     let checkpoints = run.checkpoint_steps().unwrap_or_default();
     let plan = plan(&run, &checkpoints, run.job().steps, &Choice::Range(2, 3));
     let _ = estimated_seconds(&run, &mut cpu, false, &checked, &plan);
@@ -484,7 +484,7 @@ fn no_call_panics_on_a_damaged_run() {
     let root = folder.path().join("run");
     let run = trained(&job, &root, Some("operator@2"));
     for (name, whole) in files(&root) {
-        // One of each kind of file is enough.
+        // One file of each kind is enough.
         if name.to_string_lossy().contains("000000003") {
             continue;
         }
@@ -494,7 +494,7 @@ fn no_call_panics_on_a_damaged_run() {
             fs::write(root.join(&name), &whole).unwrap();
         }
     }
-    // A head that covers fewer steps than there are, each of them.
+    // Heads that cover fewer steps than there are, each number of them.
     for size in (1..5).rev() {
         sign_again(&run, |records| records.truncate(size));
         every_entry_point(&root);

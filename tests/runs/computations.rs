@@ -1,4 +1,4 @@
-//! A computation is what is computed, whoever computes it: its records do not depend on the trainer, and two of them can be compared.
+//! A computation is independent of who computes it: its records do not depend on the trainer, and two runs of it can be compared.
 
 use std::fs;
 use std::io::Cursor;
@@ -7,36 +7,36 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::common::{self, edit::edited, gpt_job, key, program_job, trained};
-use tiebreak::arith::words::bytes_of;
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::record::StepRecord;
-use tiebreak::commit::state::{state_digest, tensor_digests};
-use tiebreak::engine::Engine;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::engine::reference::Reference;
-use tiebreak::engine::session::{Session, StepScalars};
-use tiebreak::job::JOB_MAX;
-use tiebreak::job::computation::{Computation, ComputationError};
-use tiebreak::job::data::Dataset;
-use tiebreak::job::identity::{CONTRACT, ComputationSummary, philox_key, program_digest, seed};
-use tiebreak::job::manifest::{DataFile, GroupTree, files_root};
-use tiebreak::observers::replay::Replayer;
-use tiebreak::program::encoding::encode;
-use tiebreak::program::graph::Node;
-use tiebreak::program::init;
-use tiebreak::program::phase::Phase;
-use tiebreak::program::step::MicroBatch;
-use tiebreak::run::Folder;
-use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
-use tiebreak::run::transcript;
-use tiebreak::step::{CommittedStep, Roundings, RunStep, StepRequest, Watch, scalars};
-use tiebreak::train::conduct::Conduct;
-use tiebreak::train::{Beginning, Silent, TrainError, begin, train, train_as};
+use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::graph::Node;
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_engine::reference::Reference;
+use tiebreak_engine::session::{Session, StepScalars};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::record::StepRecord;
+use tiebreak_record::commit::state::{state_digest, tensor_digests};
+use tiebreak_record::job::JOB_MAX;
+use tiebreak_record::job::computation::{Computation, ComputationError};
+use tiebreak_record::job::data::Dataset;
+use tiebreak_record::job::identity::{CONTRACT, ComputationSummary, philox_key, program_digest, seed};
+use tiebreak_record::job::manifest::{DataFile, GroupTree, files_root};
+use tiebreak_run::observers::replay::Replayer;
+use tiebreak_run::run::Folder;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::transcript;
+use tiebreak_run::step::{CommittedStep, Roundings, RunStep, StepRequest, Watch, scalars};
+use tiebreak_train::conduct::Conduct;
+use tiebreak_train::{Beginning, Silent, TrainError, begin, train, train_as};
 
-/// Trains as somebody: a key of one's own, and another nonce.
+/// Trains as another trainer: with a key of its own, and another nonce.
 fn trained_by(who: u8, engine: &mut dyn Engine, job: &Path, out: &Path) -> Run {
     let key = PrivateKey::generate(&format!("trainer{who}.example"), [who; 32]).unwrap();
     let nonce = [who; 16];
@@ -61,7 +61,7 @@ fn another(job: &Path, name: &str, from: &str, to: &str) -> PathBuf {
     path
 }
 
-/// What `tiebreak compare` prints, and its exit code.
+/// The output of `tiebreak compare`, and its exit code.
 fn compare(first: &Run, second: &Run) -> (String, i32) {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_tiebreak"))
@@ -77,7 +77,7 @@ fn compare(first: &Run, second: &Run) -> (String, i32) {
 fn two_trainers_of_one_computation_write_one_transcript() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "operator", "");
-    // The same computation, written by somebody else: another place, other cadences, comments, and spelling.
+    // The same computation, written by somebody else: another folder, other cadences, comments, and spelling.
     let elsewhere = folder.path().join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     fs::copy(folder.path().join("text.txt"), elsewhere.join("other.txt")).unwrap();
@@ -184,7 +184,7 @@ fn logged_runs_of_two_trainers_are_not_compared() {
     assert_eq!(compare(&one, &one).1, 0);
 }
 
-/// Looks for the head over the initial record before each step.
+/// Checks for the head over the initial record before each step.
 struct Watchful(u32);
 
 impl Conduct for Watchful {
@@ -282,7 +282,8 @@ fn a_step_is_trained_and_audited_without_a_folder() {
             done
         });
         assert_eq!(logs.len(), if extra.is_empty() { 0 } else { 3 });
-        // Auditors: the scalar reference, which needs no log of a job without roundings, and a trainer who changes a value on the way.
+        // Auditors: the scalar reference, which needs no log for a job without roundings, and a trainer who changes a value on
+        // the way.
         let mut replay = |tampers: bool| {
             let mut reference = Reference;
             let session = Session::new(&mut reference, program.clone()).unwrap();
@@ -335,7 +336,7 @@ schedule = { peak = 1e-2 }
     let other = refused(FILE, Some(&file), |summary| summary.program = Digest([1; 32]));
     assert!(matches!(other, ComputationError::OtherProgram));
     let contract = refused(FILE, Some(&file), |summary| summary.contract = "another".into());
-    assert!(matches!(contract, ComputationError::Contract(why) if why.contains("\"another\"")));
+    assert!(matches!(contract, ComputationError::Contract(why) if why.to_string().contains("\"another\"")));
 }
 
 #[test]

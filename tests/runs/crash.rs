@@ -1,10 +1,10 @@
-//! A run that is killed at any moment goes on to the same bits and the same head.
+//! A run that is killed at any moment resumes to the same bits and the same head.
 
 use crate::common::{begin_run, edit::edit, files, gpt_job, key, trained};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
-use tiebreak::train::{Silent, train};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_train::{Silent, train};
 
 #[test]
 fn two_trainings_write_the_same_files() {
@@ -73,7 +73,7 @@ fn a_published_head_is_never_taken_back() {
     let mut engine = Cpu::new(1).unwrap();
     let error = train(&run, &mut engine, Some(&key()), &mut Silent).unwrap_err();
     assert!(error.to_string().contains("a published head covers records that are not there"), "{error}");
-    // Nor is anything cut: damage in the middle looks like a torn tail.
+    // No bytes are cut either: damage in the middle looks like a torn tail.
     let mut damaged = bytes.clone();
     damaged[bytes.len() / 2..][..200].fill(0xee);
     std::fs::write(&transcript, &damaged).unwrap();
@@ -117,7 +117,7 @@ fn a_run_has_one_writer() {
     assert!(error.to_string().contains(&holder), "{error}");
 }
 
-/// Whatever is added to a run's folder is named; links are errors.
+/// Every file added to a run's folder is named; links are errors.
 #[test]
 fn files_that_are_not_of_a_run_are_listed() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The data of jobs: every kind is read as its format says, and bad files are errors, found before there is a run.
+//! The data of jobs: every kind is read by its format, and bad files are errors, found before there is a run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::process::Command;
 
 use crate::common::{self, begin_run, one_by_one, words};
 use half::{bf16, f16};
-use tiebreak::job::Job;
-use tiebreak::job::data::Dataset;
-use tiebreak::program::step::MicroBatch;
-use tiebreak::run::data::JobData;
-use tiebreak::run::disk::Disk;
-use tiebreak::run::{JobFiles, RunError};
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::data::Dataset;
+use tiebreak_run::run::data::JobData;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{JobFiles, RunError};
 
 const KEY: [u32; 2] = [3, 4];
 
@@ -70,7 +70,7 @@ fn idx() -> [Vec<u8>; 2] {
     ]
 }
 
-/// Every window of a batch is a window of one file, with the tokens that follow as its labels.
+/// Checks that every window of a batch is a window of one file, with the following tokens as its labels.
 fn are_windows(batch: &MicroBatch, files: &[Vec<u32>]) {
     let [inputs, labels] = [0, 1].map(|number: usize| words(&batch.tensors[number]));
     for (input, labels) in inputs.chunks(4).zip(labels.chunks(4)) {
@@ -105,7 +105,7 @@ fn text_of_several_files() {
     assert!(error(&path).contains("did you mean `sampling`?"));
 }
 
-/// No step draws a token of a window that is kept, and evaluations take kept ones alone.
+/// No step draws a token of a reserved window, and evaluations take only reserved ones.
 #[test]
 fn the_last_samples_are_kept() {
     let folder = tempfile::tempdir().unwrap();
@@ -224,7 +224,7 @@ fn labelled_arrays() {
     }
 }
 
-/// Records of CIFAR-10 and CIFAR-100 in several files; each image is of one byte, by which it is known.
+/// Records of CIFAR-10 and CIFAR-100 in several files; each image repeats one byte, which identifies it.
 #[test]
 fn records_with_one_label_and_with_two() {
     let folder = tempfile::tempdir().unwrap();
@@ -262,7 +262,8 @@ fn records_with_one_label_and_with_two() {
     assert!(wrong.contains("9219 bytes are no whole number of records of 3074 bytes"), "{wrong}");
 }
 
-/// Images are moved as the contract says (its vectors are tested beside the code): the same whoever draws them, otherwise at every step.
+/// Images are moved by the contract's rule (its vectors are tested beside the code): the same for everybody, and different at
+/// every step.
 #[test]
 fn images_are_moved_as_they_are_drawn() {
     let folder = tempfile::tempdir().unwrap();
@@ -285,7 +286,7 @@ fn images_are_moved_as_they_are_drawn() {
             let labels = words(&micro.tensors[1]);
             for (image, label) in words(&micro.tensors[0]).chunks(6).zip(labels) {
                 let sample = [0, 1, 2, 4].iter().position(|&l| l == label).unwrap() as u32;
-                // Its pixels are those of its sample, or zeros from outside.
+                // The pixels are those of the sample, or zeros from outside.
                 assert!(image.iter().all(|&p| p == 0 || p / 9 / 6 == sample), "{label}: {image:?}");
                 all.insert((label, image.to_vec()));
             }
@@ -313,7 +314,7 @@ fn images_are_moved_as_they_are_drawn() {
     }
 }
 
-/// A model that takes values as they are is trained, and audited with the scalar reference.
+/// A model that takes values unchanged is trained, and audited with the scalar reference.
 #[test]
 fn values_are_trained_and_audited() {
     let folder = tempfile::tempdir().unwrap();
@@ -386,7 +387,7 @@ fn arrays_that_do_not_fit_are_errors() {
     );
 }
 
-/// A file that is cut anywhere is an error, and so is one with another byte in its header, or data that fit all the same.
+/// A file that is cut anywhere is an error, and so is one with another byte in its header, unless the data still fit.
 #[test]
 fn cut_and_changed_headers_are_errors() {
     let folder = tempfile::tempdir().unwrap();
@@ -423,7 +424,7 @@ fn cut_and_changed_headers_are_errors() {
             fs::write(&file, &changed).unwrap();
             refused += usize::from(drawn(&path).is_err());
         }
-        // Not every byte counts: the spaces of a header, a name that nobody asks for.
+        // Some bytes do not count: the spaces of a header, a name that the job does not ask for.
         assert!(refused * 10 > (bytes.len() - 24) * 8, "{name}: {refused} of {}", bytes.len() - 24);
     }
 }
@@ -432,7 +433,7 @@ fn gzip(path: &Path) {
     assert!(Command::new("gzip").arg("-kf").arg(path).status().unwrap().success());
 }
 
-/// A run holds what packed files hold, and so draws what it would from these.
+/// A run holds the unpacked contents of packed files, and so draws the same samples.
 #[test]
 fn packed_files_are_unpacked() {
     let folder = tempfile::tempdir().unwrap();
@@ -469,7 +470,7 @@ fn packed_files_are_unpacked() {
     assert_eq!(drawn(&path).unwrap().0, plain.0);
 }
 
-/// What fails before there is a run leaves nothing, and takes nothing that was there.
+/// A failure before there is a run leaves no file, and removes none that was there.
 #[test]
 fn a_job_that_fails_leaves_no_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -485,7 +486,7 @@ fn a_job_that_fails_leaves_no_run() {
 
     labels[11] = 4;
     fs::write(folder.path().join("labels"), &labels).unwrap();
-    // Where run.json cannot be written, all else was.
+    // If run.json cannot be written, all other files were.
     fs::create_dir_all(out.join("data")).unwrap();
     fs::write(out.join(".run.json.partial"), "what an interrupted beginning left").unwrap();
     let before = common::files(&out);
@@ -497,7 +498,7 @@ fn a_job_that_fails_leaves_no_run() {
     begin_run(&Disk::default(), &path, &out).unwrap();
 }
 
-/// `job check` finds what training would, and says what the data are.
+/// `job check` finds what training would, and describes the data.
 #[test]
 fn job_check_opens_the_data() {
     let folder = tempfile::tempdir().unwrap();
@@ -529,7 +530,8 @@ fn job_check_opens_the_data() {
     assert!(stderr.contains("the file holds no whole sample"), "{stderr}");
 }
 
-/// A client's job that names files of the trainer's has no run made that would publish them. What the trainer allows is copied, after it is listed.
+/// A client's job that names files of the trainer is refused, since a run would publish them. Files that the trainer allows are
+/// copied, after they are listed.
 #[test]
 fn a_job_reaches_its_folder_and_what_the_trainer_allows() {
     let outer = tempfile::tempdir().unwrap();
@@ -582,7 +584,7 @@ fn a_job_reaches_its_folder_and_what_the_trainer_allows() {
         let (code, stderr) = train(&bytes(path), &[]);
         assert!(code == Some(2) && stderr.contains("a private key, which is never data"), "{stderr}");
     }
-    // The flag names one more folder, and no key becomes data by it.
+    // The flag names one more folder, and does not turn a key into data.
     let root = ["--data-root".as_ref(), outer.path()];
     let (code, stderr) = train(&bytes("../secret.key"), &root);
     assert!(code == Some(2) && stderr.contains("a private key"), "{stderr}");

@@ -1,16 +1,16 @@
-//! Runs that hold no copy of their data: whoever audits one says where the data are, and needs the parts of the replayed steps only.
+//! Runs that hold no copy of their data: their auditor says where the data are, and needs only the parts for the replayed steps.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use crate::common::{edit::edit, gpt_job, key, trained};
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Silent, audit, checks};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::run::dir::Run;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Silent, audit, checks};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_run::run::dir::Run;
 
-/// Of one data file, longer than a group of 64 KiB; few of its samples are drawn.
+/// A run over one data file, longer than a group of 64 KiB; few of its samples are drawn.
 fn run_without_copy(folder: &Path) -> Run {
     let job = gpt_job(folder, "microbatch", "");
     let text: Vec<u8> =
@@ -36,7 +36,7 @@ fn an_auditor_says_where_the_data_are() {
     fs::rename(folder.path().join("text.txt"), elsewhere.path().join("text.txt")).unwrap();
     let data = elsewhere.path().to_str().unwrap();
 
-    // What is known of a run without its data needs no data.
+    // Facts about a run that do not depend on its data need no data.
     let (code, text) = tiebreak(&["verify", root]);
     assert_eq!(code, Some(0), "{text}");
     assert!(
@@ -96,7 +96,7 @@ fn only_the_parts_that_are_needed_have_to_be_there() {
         note.contains("text.txt: file: bytes ") && note.contains("are not what the manifest promises"),
         "{note}"
     );
-    // What is missing is named, and accuses nobody.
+    // Missing data are named, and accuse nobody.
     let error = audited(&Choice::All).map(|(report, _)| report.outcome).unwrap_err().to_string();
     assert!(error.contains("text.txt: file: bytes "), "{error}");
     // A copy that ends early has its beginning.

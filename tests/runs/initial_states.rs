@@ -4,19 +4,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::{self, begin_run, edit::edited, files, gpt_job, key, trained};
-use tiebreak::audit::checks::{self, Checked};
-use tiebreak::audit::ground::Ground;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Outcome, Report, Silent as Quiet, audit};
-use tiebreak::commit::state::{state_digest, tensor_digests};
-use tiebreak::dispute::fact::{Fact, Wrong};
-use tiebreak::dispute::verdict::{Claim, Ruling, Verdict};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::job::initial::InitialOrigin;
-use tiebreak::run::dir::{Run, RunFile};
-use tiebreak::run::disk::Disk;
-use tiebreak::run::{checkpoint, initial};
-use tiebreak::train::{Silent, train};
+use tiebreak_audit::checks::{self, Checked};
+use tiebreak_audit::ground::Ground;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Outcome, Report, Silent as Quiet, audit};
+use tiebreak_dispute::fact::{Fact, Wrong};
+use tiebreak_dispute::verdict::{Claim, Ruling, Verdict};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_record::commit::state::{state_digest, tensor_digests};
+use tiebreak_record::job::initial::InitialOrigin;
+use tiebreak_run::run::dir::{Run, RunFile};
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{checkpoint, initial};
+use tiebreak_train::{Silent, train};
 
 /// The tiny GPT's job with an `[init]` table.
 fn job_with(folder: &Path, name: &str, init: &str) -> PathBuf {
@@ -63,7 +63,7 @@ fn a_run_from_weights_audits_clean_and_swapped_weights_convict() {
     let (report, verdict) = audited(&tuned, with_weights);
     assert!(report.is_complete() && verdict.is_none(), "{:?}", report.outcome);
 
-    // Another file is not what the run names.
+    // Another file is not the one that the run names.
     let other = folder.path().join("other.safetensors");
     let mut bytes = fs::read(&weights).unwrap();
     *bytes.last_mut().unwrap() ^= 0x10;
@@ -71,7 +71,7 @@ fn a_run_from_weights_audits_clean_and_swapped_weights_convict() {
     let error = checks::weights(&tuned, &mut checked(&tuned), std::slice::from_ref(&other)).unwrap_err();
     assert!(error.to_string().contains("it is not the file of weights that the run names"), "{error}");
 
-    // A trainer who names the public weights and begins from others.
+    // A trainer names the public weights and begins from others.
     let job = job_with(folder.path(), "swapped.toml", r#"weights = ["other.safetensors"]"#);
     let swapped = begin_run(&Disk::default(), &job, &folder.path().join("swapped")).unwrap();
     let file = RunFile { origin: tuned.file.origin.clone(), ..swapped.file.clone() };
@@ -96,11 +96,11 @@ fn a_run_from_weights_audits_clean_and_swapped_weights_convict() {
         assert!(!matches!(outcome, Ok(Ruling::Convicts(_))), "byte {at}");
         bytes[at] ^= 1;
     }
-    // The same claim about an honest run does not hold together: its state and its file are others.
+    // The same claim about an honest run does not hold together: state and file are others.
     let honest = checked(&tuned).verdict(&tuned, 0, verdict.claim.clone());
     assert!(!matches!(honest.check(Some(&key().public())), Ok(Ruling::Convicts(_))));
 
-    // A trainer who withholds the state gains nothing, but whoever checks the verdict needs the weights.
+    // A trainer who withholds the state gains nothing, but a checker of the verdict needs the weights.
     fs::remove_file(swapped.layout.checkpoint(0)).unwrap();
     let mut found = checked(&swapped);
     checks::weights(&swapped, &mut found, std::slice::from_ref(&weights)).unwrap();
@@ -133,21 +133,21 @@ fn a_run_goes_on_from_anothers_final_state() {
         let (report, verdict) = audited(&run, found);
         assert!(report.is_complete() && verdict.is_none(), "{:?}", report.outcome);
 
-        // Who begins from another state than the one that is named is convicted by the file alone.
+        // The file alone convicts a trainer who begins from another state than the named one.
         let cheat = trained(&job, &folder.path().join(format!("cheat-{name}")), Some("init@0"));
         let (report, verdict) = audited(&cheat, checked(&cheat));
         assert!(matches!(report.outcome, Outcome::Inconsistent { step: 0, .. }), "{:?}", report.outcome);
         let outcome = verdict.unwrap().check(Some(&key().public())).unwrap();
         assert!(matches!(outcome, Ruling::Convicts(finding) if finding.step == 0));
     }
-    // A trainer who names an earlier run, and an initial state that is not its last.
+    // A trainer names an earlier run, and an initial state that is not that run's last.
     let job = job_with(folder.path(), "false.toml", "run = \"first\"");
     let begun = begin_run(&Disk::default(), &job, &folder.path().join("false")).unwrap();
     let other = job_with(folder.path(), "seeded.toml", "");
     let seeded = begin_run(&Disk::default(), &other, &folder.path().join("seeded")).unwrap();
     let state = initial::state(&seeded).unwrap();
     let table = begun.program().state();
-    checkpoint::write::<tiebreak::run::RunError>(&begun.layout.checkpoint(0), &table, |show| {
+    checkpoint::write::<tiebreak_run::run::RunError>(&begun.layout.checkpoint(0), &table, |show| {
         state.iter().for_each(|tensor| show(tensor));
         Ok(())
     })
@@ -191,8 +191,8 @@ fn a_new_head_is_the_seeds_and_the_rest_the_files() {
     assert!(state[..4] == theirs[..4]);
     assert_eq!((&*table[4].name, &table[4].shape[..]), ("param/layer2.weight", &[12, 20][..]));
     for index in [4, 5] {
-        let drawn = tiebreak::program::init::state_tensor(run.program(), run.key(), index);
-        assert!(state[index] == tiebreak::arith::words::bytes_of(&drawn));
+        let drawn = tiebreak_contract::program::init::state_tensor(run.program(), run.key(), index);
+        assert!(state[index] == tiebreak_contract::arith::words::bytes_of(&drawn));
     }
     assert!(state[4].iter().any(|byte| *byte != 0) && state[6..].iter().flatten().all(|byte| *byte == 0));
 
@@ -201,7 +201,7 @@ fn a_new_head_is_the_seeds_and_the_rest_the_files() {
     assert!(found.inconsistent.is_none());
     let (report, verdict) = audited(&run, found);
     assert!(report.is_complete() && verdict.is_none(), "{:?}", report.outcome);
-    // The same tensors by other patterns are the same computation; others are another.
+    // The same tensors by other patterns are the same computation; other tensors are another one.
     let again = |init: &str| {
         let run = begin_run(&Disk::default(), &job_with_a_new_head(folder, init), &folder.join("again"));
         let computation = run.unwrap().computation.id;
@@ -218,7 +218,7 @@ fn lied(folder: &Path, job: &Path, name: &str, index: usize) -> Run {
     let (table, path) = (begun.program().state(), begun.layout.checkpoint(0));
     let mut state = initial::state(&begun).unwrap();
     state[index][4 * 37 + 1] ^= 1;
-    checkpoint::write::<tiebreak::run::RunError>(&path, &table, |show| {
+    checkpoint::write::<tiebreak_run::run::RunError>(&path, &table, |show| {
         state.iter().for_each(|tensor| show(tensor));
         Ok(())
     })
@@ -251,7 +251,7 @@ fn a_false_new_head_convicts_without_the_weights() {
     };
     assert_eq!(tensor, "param/layer2.weight");
 
-    // The same claim about an honest run, and claims that take the element from a file, or none from any.
+    // The same claim about an honest run, and claims that take the element from a file, or from none.
     let convicts = |run: &Run, claim: Claim| {
         let verdict = checked(run).verdict(run, 0, claim);
         matches!(verdict.check(Some(&key().public())), Ok(Ruling::Convicts(_)))
@@ -260,10 +260,10 @@ fn a_false_new_head_convicts_without_the_weights() {
     let Claim::Weights(mut claim) = verdict.claim else { panic!("{}", verdict.claim.kind()) };
     assert!(claim.file.is_none());
     let files = std::slice::from_ref(&weights);
-    claim.file = tiebreak::audit::weights::slices(&liar, files, &table[0], 0).unwrap();
+    claim.file = tiebreak_audit::weights::slices(&liar, files, &table[0], 0).unwrap();
     assert!(claim.file.is_some() && !convicts(&liar, Claim::Weights(claim)));
 
-    // A false body is seen by who has the files, and needs them.
+    // An auditor with the files sees a false body, and needs the files.
     let liar = lied(folder, &job, "body", 0);
     assert!(checked(&liar).inconsistent.is_none());
     let mut found = checked(&liar);
@@ -334,7 +334,7 @@ run = "y""#,
     }
 }
 
-/// What an interrupted beginning leaves is no run, and no obstacle.
+/// The remains of an interrupted beginning are no run, and no obstacle.
 #[test]
 fn a_beginning_from_weights_that_is_killed_begins_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -363,7 +363,7 @@ fn a_beginning_from_weights_that_is_killed_begins_again() {
     assert!(crashes > 10, "only {crashes} crash points were passed");
 }
 
-/// `job check` reads the weights or the run as training would, and says where the state comes from.
+/// `job check` reads the weights or the run as training would, and names the state's origin.
 #[test]
 fn job_check_opens_what_a_run_begins_from() {
     let folder = tempfile::tempdir().unwrap();

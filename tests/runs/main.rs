@@ -1,4 +1,5 @@
-//! Runs on disk: their data and where they begin, training that is killed or shared, their format, and what audits and verdicts say of them.
+//! Runs on disk: their data and initial states, training that is killed or shared, their format, and the results of audits and
+//! verdicts.
 
 mod audit;
 mod batch_norm;

@@ -1,19 +1,19 @@
-//! The paper's own setting: binary64 products on both sides, the trainer's log, and no exact product anywhere. Every native kernel
+//! The paper's own setting: binary64 products on both sides, the trainer's log, and no exact product. Every native kernel
 //! replicates every other's run.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::common::{begin_run, edit::edit, gpt_job, key, trained_on};
-use tiebreak::audit::ground::Ground;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Outcome, Report, Silent, audit, audit_natively, checks};
-use tiebreak::dispute::verdict::Ruling;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
-use tiebreak::train::{self, train};
+use tiebreak_audit::ground::Ground;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Outcome, Report, Silent, audit, audit_natively, checks};
+use tiebreak_dispute::verdict::Ruling;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_train::{self as train, train};
 
 fn cpu(native: Native) -> Cpu {
     Cpu::new(2).unwrap().with_native(native)
@@ -61,7 +61,7 @@ fn every_kernel_replicates_every_other() {
                     report.native && report.not_checked.iter().any(|line| line.contains("replication only"))
                 );
                 let tally = report.rounding.expect("a tally");
-                // The paper logs every value that lies in the middle half between two of the grid.
+                // The paper logs every value in the middle half between two values of the grid.
                 let share = tally.decisions as f64 / tally.elements as f64;
                 assert!((0.4..0.6).contains(&share), "{share} of the values are logged");
                 assert_eq!(tally.bits, tally.decisions, "one bit each");
@@ -81,7 +81,7 @@ fn every_kernel_replicates_every_other() {
     }
 }
 
-/// Without its log a run is not replicated: the kernels do differ. And whatever differs, a native auditor accuses nobody.
+/// Without its log a run is not replicated: the kernels do differ. A native auditor accuses nobody, whatever differs.
 #[test]
 fn a_native_auditor_accuses_nobody() {
     let folder = tempfile::tempdir().unwrap();
@@ -92,7 +92,7 @@ fn a_native_auditor_accuses_nobody() {
             let run = trained_on(&mut cpu(Native::Gemm), &job, &out, Some(cheat));
             let report = audited(&run, Some(Native::Interleaved { fused: false }));
             match report.outcome {
-                // It takes any decision.
+                // A native auditor accepts any decision.
                 Outcome::Matches => assert_eq!(cheat, "decision-far@3"),
                 Outcome::MissingDecision { step: 3, what: Ground::NotReplicated(_) } => {}
                 other => panic!("{other:?}"),
@@ -101,9 +101,9 @@ fn a_native_auditor_accuses_nobody() {
     }
 }
 
-/// The kernels of a small model disagree about one value in 10^8, so this is where replication hangs on the log: a trainer that takes
-/// every logged rounding the other way. The native auditor follows, as in the paper, and says that it looks wrong; an exact one
-/// convicts.
+/// The kernels of a small model disagree about one value in 10^8. Replication depends on the log only for a trainer that takes
+/// every logged rounding the other way. The native auditor follows, as in the paper, and reports that it looks wrong; an exact
+/// one convicts.
 #[test]
 fn a_native_auditor_follows_the_log_wherever_it_leads() {
     let folder = tempfile::tempdir().unwrap();
@@ -150,7 +150,7 @@ fn the_preset_on_the_command_line() {
     assert_eq!(code, 0, "{stderr}");
     assert!(stdout.contains("of the step"), "{stdout}");
 
-    // Every other run is audited exactly.
+    // Every second run is audited exactly.
     let other =
         gpt_job(folder.path(), "microbatch", "\n[rounding]\nbits = 32\n").to_str().unwrap().to_string();
     let out = path("other");

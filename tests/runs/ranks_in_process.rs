@@ -1,30 +1,30 @@
-//! Data-parallel training over ranks that are threads: every number of ranks and micro-batches writes one process's bytes, and a rank
-//! that computes or says something wrong is named.
+//! Data-parallel training over ranks that are threads: every number of ranks and micro-batches writes one process's bytes, and a
+//! rank that computes or sends something wrong is named.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::common::{begin_run, edit::edit, files, gpt_job, key, mlp_job, program_job, trained};
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::audit::plan::Choice;
-use tiebreak::audit::{self, Outcome, checks};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::{Compiled, Engine, EngineError, Observer, Tensor};
-use tiebreak::job::Job;
-use tiebreak::program::decoding::decode;
-use tiebreak::program::encoding::encode;
-use tiebreak::program::graph::{Graph, TensorType};
-use tiebreak::program::step::port;
-use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
-use tiebreak::run::{read_job, transcript};
-use tiebreak::train::ranks::collective::{Collective, MessageKind};
-use tiebreak::train::ranks::lead::Lead;
-use tiebreak::train::ranks::plan::{ShardPlan, Shared};
-use tiebreak::train::ranks::share::{Contents, Share};
-use tiebreak::train::ranks::{RankError, report, worker};
-use tiebreak::train::{Silent, TrainError, train, train_over};
+use tiebreak_audit::plan::Choice;
+use tiebreak_audit::{self as audit, Outcome, checks};
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::program::decoding::decode;
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::graph::{Graph, TensorType};
+use tiebreak_contract::program::step::port;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::{Compiled, Engine, EngineError, Observer, Tensor};
+use tiebreak_record::job::Job;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{read_job, transcript};
+use tiebreak_train::ranks::collective::{Collective, MessageKind};
+use tiebreak_train::ranks::lead::Lead;
+use tiebreak_train::ranks::plan::{ShardPlan, Shared};
+use tiebreak_train::ranks::share::{Contents, Share};
+use tiebreak_train::ranks::{RankError, report, worker};
+use tiebreak_train::{Silent, TrainError, train, train_over};
 
 /// A network of channels.
 struct Channels {
@@ -96,15 +96,15 @@ impl Collective for Channels {
     }
 }
 
-/// What a faulty machine does to bytes, told what they are: exchanges are numbered from 0, two a step.
+/// A faulty machine's change to bytes, given their kind: exchanges are numbered from 0, two a step.
 type Fault = Box<dyn FnMut(Bytes, &mut Vec<u8>) + Send>;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bytes {
     Sent(MessageKind),
-    /// To whom, in which exchange.
+    /// The receiving rank, and the exchange.
     Given(u32, u32),
-    /// In which exchange.
+    /// The exchange.
     Taken(u32),
 }
 
@@ -206,13 +206,13 @@ impl Engine for WrongCpu {
     }
 }
 
-/// What is wrong with a rank.
+/// A rank's fault.
 enum Wrong {
     Fault(Fault),
     Gradient { after: u32 },
 }
 
-/// Trains a job over ranks, of which one may be faulty.
+/// Trains a job over ranks, one of which may be faulty.
 fn train_ranks(
     job: &Path,
     out: &Path,
@@ -339,7 +339,7 @@ fn transformers_and_every_granularity_and_profile_too() {
     }
 }
 
-/// Every node of the tree is done once, by who has its operands, and partial sums are few.
+/// Every node of the tree is computed once, by a rank that has its operands, and partial sums are few.
 #[test]
 fn plans_divide_all_and_nothing_twice() {
     for micro_batches in 1..=40u32 {
@@ -353,7 +353,7 @@ fn plans_divide_all_and_nothing_twice() {
             assert_eq!(plan.shared().iter().filter(|step| **step == Shared::Take).count(), partials);
             let most = 2 * (micro_batches.ilog2() as usize + 1);
             assert!((0..ranks).all(|rank| (1..=most).contains(&plan.partials(rank))));
-            // Where ranks divide micro-batches into powers of two, each has one whole subtree.
+            // If ranks divide micro-batches into powers of two, each has one whole subtree.
             if micro_batches.is_multiple_of(ranks) && (micro_batches / ranks).is_power_of_two() {
                 assert_eq!(partials, ranks as usize, "{micro_batches} micro-batches on {ranks} ranks");
             }
@@ -370,7 +370,7 @@ fn plans_divide_all_and_nothing_twice() {
             assert_eq!(pieces.next(), None);
         }
     }
-    // 8 GPUs, 8 micro-batches: what a ring would send, 2 (R - 1) / R of the gradient, to a tile or two.
+    // 8 GPUs, 8 micro-batches: as many bytes as a ring sends, 2 (R - 1) / R of the gradient, to a tile or two.
     let plan = plan(8, 8).unwrap();
     let gradient: usize = (0..8).map(|rank| plan.shard_bytes(rank)).sum();
     let sent: u64 = (0..8).map(|rank| plan.bytes_sent(rank)).sum();
@@ -381,7 +381,7 @@ fn plans_divide_all_and_nothing_twice() {
 fn a_machine_that_computes_wrongly_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let job = mlp_job(folder.path(), "microbatch", 4, 5);
-    // The sum of step 3's gradients is another one in a rank's memory than everywhere else: so is the state it updates.
+    // The sum of step 3's gradients differs in one rank's memory from everywhere else; so does the state that it updates.
     let fault = || -> Fault {
         Box::new(|what, bytes| {
             if what == Bytes::Taken(5) && !bytes.is_empty() {
@@ -399,7 +399,7 @@ fn a_machine_that_computes_wrongly_is_named() {
             .unwrap_err()
             .to_string();
         assert!(error.starts_with(says), "{error}");
-        // The step was not written, and the run goes on from the one before.
+        // The step was not written, and the run resumes from the one before.
         let (history, _) = transcript::read(&out.join("transcript")).unwrap();
         assert_eq!(history.records.len(), 3);
         let run = Run::open(&out).unwrap();
@@ -419,7 +419,7 @@ fn audited(out: &Path) -> Outcome {
     audit::audit(&run, &mut engine, checked, plan, None, &mut audit::Silent).unwrap().0.outcome
 }
 
-/// A partial sum that is sent wrongly: what every rank adds to its state is wrong alike, and no comparison shows it.
+/// A partial sum that is sent wrongly: every rank adds the same wrong value to its state, and no comparison shows it.
 #[test]
 fn a_wrong_sum_is_an_auditors_to_find() {
     let folder = tempfile::tempdir().unwrap();
@@ -451,7 +451,7 @@ fn a_wrong_gradient_is_named_where_ranks_check_each_other() {
     train_ranks(&job, &out, 3, None, Some(2)).unwrap();
     assert!(files(&out) == files(&whole), "checking changes nothing");
 
-    // With a check in each step it computes three in each: two of its own, then one of rank 2's.
+    // With a check in each step the rank computes three in each: two of its own, then one of rank 2's.
     for (after, says) in [
         (3, "different gradients in step 2: rank 1 and rank 0 for micro-batch 2;"),
         (4, ""), // micro-batch 3 of step 2, whose turn is in step 3
@@ -479,7 +479,7 @@ fn a_wrong_gradient_is_named_where_ranks_check_each_other() {
 
 type Change = fn(&mut Vec<u8>);
 
-/// Shares of a step with single bytes changed, cut and lengthened: named, or of no consequence to what rank 0 can check.
+/// Shares of a step with single bytes changed, cut and lengthened: they are named, or do not affect what rank 0 can check.
 #[test]
 fn a_malformed_share_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -504,7 +504,7 @@ fn a_malformed_share_is_refused() {
         assert!(error.starts_with("rank 1") && error.contains(says), "{number}: {error}");
     }
 
-    // What decodes encodes to the same bytes, whatever is changed.
+    // A share that decodes encodes to the same bytes, whatever was changed.
     let (sender, shares) = channel();
     let fault: Fault = Box::new(move |what, bytes| {
         if what == Bytes::Sent(MessageKind::Share) {

@@ -1,13 +1,13 @@
-//! Batches of CIFAR-10 and MNIST as an independent reader drew them (assets/vectors/batches.py). The data are not in the
-//! repository: TIEBREAK_DATA names their folder, ../shared/data is tried otherwise, and what is missing is said.
+//! Batches of CIFAR-10 and MNIST, drawn by an independent reader (assets/vectors/batches.py). The data are not in the repository:
+//! TIEBREAK_DATA names their folder, else ../shared/data is tried, and missing files are reported.
 
 use std::path::{Path, PathBuf};
 
 use crate::common;
-use tiebreak::job::Job;
-use tiebreak::job::data::Place;
-use tiebreak::run::JobFiles;
-use tiebreak::run::data::JobData;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::data::Place;
+use tiebreak_run::run::JobFiles;
+use tiebreak_run::run::data::JobData;
 
 const KEY: [u32; 2] = [0x1234_5678, 0x9abc_def0];
 
@@ -16,7 +16,7 @@ fn folder() -> PathBuf {
     std::env::var("TIEBREAK_DATA").unwrap_or_else(|_| "../shared/data".into()).into()
 }
 
-/// A data file, or `None` with a word about it.
+/// A data file, or `None` with a message about it.
 fn found(name: &str) -> Option<PathBuf> {
     let path = folder().join(name);
     if !path.exists() {

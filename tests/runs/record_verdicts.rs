@@ -1,28 +1,28 @@
-//! Verdicts about records and heads: contradictions with the job, the data, the trace or another history. Each convicts
-//! from its bytes alone, none does once anything in it is changed, and none against an honest run.
+//! Verdicts about records and heads: contradictions with the job, the data, the trace or another history. Each convicts from its
+//! bytes alone, none does once anything in it is changed, and none against an honest run.
 
 use std::path::Path;
 use std::sync::LazyLock;
 
 use crate::common::{edit::edit, gpt_job, key, mlp_job, resnet_job, sign_again, step_mut, trained};
-use tiebreak::audit::checks::{self, Checked};
-use tiebreak::audit::localise::scalar_output;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Silent, audit};
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::{PrivateKey, PublicKey};
-use tiebreak::commit::merkle;
-use tiebreak::commit::record::Record;
-use tiebreak::commit::tree_head::Head;
-use tiebreak::dispute::verdict::{Base64, Claim, DataSlices, Fork, ProvenRecord, Ruling, Scalar, Verdict};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::job::Job;
-use tiebreak::job::data::batch_digest;
-use tiebreak::job::identity::philox_key;
-use tiebreak::run::JobFiles;
-use tiebreak::run::data::JobData;
-use tiebreak::run::dir::Run;
-use tiebreak::run::traces;
+use tiebreak_audit::checks::{self, Checked};
+use tiebreak_audit::localise::scalar_output;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Silent, audit};
+use tiebreak_dispute::verdict::{Base64, Claim, DataSlices, Fork, ProvenRecord, Ruling, Scalar, Verdict};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::merkle;
+use tiebreak_record::commit::record::Record;
+use tiebreak_record::commit::tree_head::Head;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::data::batch_digest;
+use tiebreak_record::job::identity::philox_key;
+use tiebreak_run::run::JobFiles;
+use tiebreak_run::run::data::JobData;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::traces;
 
 const OTHER: Digest = Digest([9; 32]);
 
@@ -30,7 +30,7 @@ fn public() -> PublicKey {
     key().public()
 }
 
-/// A run whose loss ignores a label, so that the update makes it, of the labels that count.
+/// A run whose loss ignores a label, so that the update depends on the labels that count.
 fn fresh(name: &str) -> Run {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&folder);
@@ -42,7 +42,7 @@ fn checked(run: &Run) -> Checked {
     checks::always(&Run::open(&run.layout.root).unwrap(), Some(&public())).unwrap()
 }
 
-/// What an audit says of a history that the trainer signed after editing it.
+/// An audit's verdict on a history that the trainer signed after editing it.
 fn verdict_after(name: &str, edit: impl FnOnce(&mut Vec<Record>)) -> Verdict {
     let run = fresh(name);
     sign_again(&run, edit);
@@ -52,14 +52,15 @@ fn verdict_after(name: &str, edit: impl FnOnce(&mut Vec<Record>)) -> Verdict {
     verdict.expect("an edited record gives a verdict")
 }
 
-/// What an audit finds of a run: a verdict, or nothing.
+/// The verdict of an audit of a run, if there is one.
 fn found(run: &Run) -> Option<Verdict> {
     let checked = checked(run);
     let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
     audit(run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap().1
 }
 
-/// Whoever records another rate, or updates by one, is convicted: of every kind of schedule, by coupled decay and in groups too.
+/// A trainer who records another rate, or updates by one, is convicted: for every kind of schedule, by coupled decay and in
+/// groups too.
 #[test]
 fn a_wrong_rate_of_every_schedule_is_convicted() {
     let usual = ("peak = 0.05\nwarmup = 2\nfloor = 0.0", "weight_decay = 5e-4\n");
@@ -108,7 +109,7 @@ fn other_history(index: usize) -> (String, ProvenRecord) {
     (head.to_note(Some(&key())), record)
 }
 
-/// The verdict that somebody writes who was given another head of the honest run.
+/// The verdict by somebody who was given another head of the honest run.
 fn fork_of_heads() -> Verdict {
     let (run, _) = &*HONEST;
     let mut checked = checked(run);
@@ -166,8 +167,8 @@ fn each_kind_convicts_from_its_bytes_alone() {
     }
 }
 
-/// A trainer says that images were moved at random, and commits to a batch of images as they are; or says that samples are kept from training,
-/// and draws from them too.
+/// A trainer says that images were moved at random, and commits to a batch of unmoved images; or says that samples are kept from
+/// training, and draws from them too.
 #[test]
 fn whoever_draws_otherwise_than_the_job_says_is_convicted() {
     for said in ["augment = { crop = 2, flip = true }", "validation_split = 0.5"] {
@@ -177,7 +178,7 @@ fn whoever_draws_otherwise_than_the_job_says_is_convicted() {
         edit(&job, &[("kind = \"idx\"", &format!("kind = \"idx\", {said}"))]);
         let run = trained(&job, &folder.path().join("run"), None);
         let (key, program) = (philox_key(&run.computation.seed), run.program());
-        // What a job without the key draws.
+        // The batch of a job without the key.
         let plain = Job::parse("job", &text).unwrap();
         let files = JobFiles::new(&job, None).unwrap();
         let mut dataset = JobData::open(&files, &plain, program).unwrap().dataset;
@@ -286,7 +287,7 @@ fn none_convicts_an_honest_run() {
     }
 }
 
-/// What an accuser might make up.
+/// Evidence that an accuser might make up.
 #[test]
 fn made_up_evidence_is_malformed() {
     let (run, checked) = &*HONEST;
@@ -306,7 +307,7 @@ fn made_up_evidence_is_malformed() {
     let mut manifest = files;
     manifest[0].bytes += 1;
     malformed(4, Claim::Batch { files: manifest, slices: slices(run, 4) });
-    // A job that clips does not give the factor; nobody but the trace gives the loss.
+    // A job that clips does not give the factor; only the trace gives the loss.
     malformed(4, Claim::Scalar { scalar: Scalar::Clip, output: None });
     malformed(4, Claim::Scalar { scalar: Scalar::Loss, output: None });
     let trace = traces::read(run.program(), &run.layout.trace(4)).unwrap();
@@ -316,7 +317,7 @@ fn made_up_evidence_is_malformed() {
     malformed(8, Claim::Final { last: checked.proven(8) });
     malformed(4, Claim::Initial);
     malformed(0, Claim::Cursor);
-    // A second history that somebody else signed, or nobody; of another run; of records at two places.
+    // A second history that somebody else signed, or nobody; one of another run; records at two places.
     let record = other_history(5).1;
     let leaves = [merkle::leaf(&record.record.0)];
     let head = Head { run: run.id, size: 1, root: merkle::root(&leaves) };

@@ -1,4 +1,4 @@
-//! Roundings that no honest kernel takes convict from a file alone; honest ones never do, whatever is made of them.
+//! Roundings that no honest kernel takes convict from a file alone; honest ones never do, whatever an accuser makes of them.
 
 use std::fs;
 use std::path::Path;
@@ -6,27 +6,27 @@ use std::sync::LazyLock;
 
 use crate::common::{gpt_job, key, trained_on};
 use proptest::prelude::*;
-use tiebreak::audit::checks::{self, Checked};
-use tiebreak::audit::disputed_step::DisputedStep;
-use tiebreak::audit::ground::Ground;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::rounding::reference_outcome;
-use tiebreak::audit::{Outcome, Report, Silent, audit};
-use tiebreak::commit::tensor;
-use tiebreak::commit::trace::leaf_place;
-use tiebreak::dispute::fact::{Fact, Wrong};
-use tiebreak::dispute::verdict::{Claim, LogSlices, Rounded, RoundingClaim, Ruling, Verdict};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::engine::session::{Session, StepObserver};
-use tiebreak::engine::{EngineError, Inputs, Observer, Want};
-use tiebreak::job::identity::philox_key;
-use tiebreak::program::graph::{Graph, Node};
-use tiebreak::program::phase::Phase;
-use tiebreak::rounding::codec::decode;
-use tiebreak::run::dir::Run;
-use tiebreak::run::traces;
-use tiebreak::step::scalars;
+use tiebreak_audit::checks::{self, Checked};
+use tiebreak_audit::disputed_step::DisputedStep;
+use tiebreak_audit::ground::Ground;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::rounding::reference_outcome;
+use tiebreak_audit::{Outcome, Report, Silent, audit};
+use tiebreak_contract::program::graph::{Graph, Node};
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_dispute::fact::{Fact, Wrong};
+use tiebreak_dispute::verdict::{Claim, LogSlices, Rounded, RoundingClaim, Ruling, Verdict};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_engine::session::{Session, StepObserver};
+use tiebreak_engine::{EngineError, Inputs, Observer, Want};
+use tiebreak_record::commit::tensor;
+use tiebreak_record::commit::trace::leaf_place;
+use tiebreak_record::job::identity::philox_key;
+use tiebreak_record::rounding::codec::decode;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::traces;
+use tiebreak_run::step::scalars;
 
 /// A run of the logged profile on the library's kernels.
 fn run_of(folder: &Path, granularity: &str, table: &str, cheat: Option<&str>) -> Run {
@@ -45,8 +45,8 @@ fn cheated(table: &str, cheat: &str) -> (Report, Option<Verdict>) {
     audited(&run_of(folder.path(), "operator", table, Some(cheat)))
 }
 
-/// Verdicts that convict: on a decision and on a committed value that the log does not mention, on a grid with a floor, on binary32,
-/// and on one between.
+/// Verdicts that convict: on a decision and on a committed value that the log does not mention, on a grid with a floor, on
+/// binary32, and on a grid between.
 static CONVICTING: LazyLock<Vec<Verdict>> = LazyLock::new(|| {
     let mut all = Vec::new();
     for table in ["", "bits = 32", "bits = 28"] {
@@ -275,7 +275,7 @@ fn honest_roundings_never_convict() {
     }
 }
 
-/// Without traces the verdict names the step, and whoever checks it replays the step.
+/// Without traces the verdict names the step, and its checker replays the step.
 #[test]
 fn without_traces_the_step_is_replayed() {
     let folder = tempfile::tempdir().unwrap();
@@ -297,7 +297,7 @@ fn without_traces_the_step_is_replayed() {
     let (code, said) = check();
     assert_eq!(code, 1, "{said}");
     assert!(said.contains("no kernel"), "{said}");
-    // A log that somebody else put there is nothing to hold against the trainer.
+    // A log that somebody else put there proves nothing against the trainer.
     fs::copy(run.layout.log(4), run.layout.log(3)).unwrap();
     assert_eq!(check().0, 4);
 }
@@ -310,7 +310,7 @@ fn a_step_whose_log_lacks_a_decision_is_not_held_against_the_trainer() {
     let before = checks::state_after(&run, &checked, 2).unwrap();
     let outcome = reference_outcome(&run, 3, &before, checked.step(3).unwrap()).unwrap();
     assert!(matches!(outcome, Outcome::MissingDecision { step: 3, .. }), "{outcome:?}");
-    // Nor if the trace that would tell it from a cheat is withheld.
+    // The same holds if the trace that would tell a missing decision from a cheat is withheld.
     let folder = tempfile::tempdir().unwrap();
     let run = run_of(folder.path(), "operator", "", Some("decisions-dropped@3"));
     fs::remove_file(run.layout.trace(3)).unwrap();
@@ -322,7 +322,7 @@ fn a_step_whose_log_lacks_a_decision_is_not_held_against_the_trainer() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever byte an accuser changes, cuts off or leaves out, nothing convicts and nothing panics.
+    /// Nothing convicts and nothing panics, whatever byte an accuser changes, cuts off or leaves out.
     #[test]
     fn changed_bytes_never_convict(kind in 0usize..6, place in any::<prop::sample::Index>(), flip in 1u8.., action in 0..3) {
         let mut bytes = CONVICTING[kind].to_bytes();
@@ -355,7 +355,7 @@ proptest! {
         prop_assert!(!convicts(&verdict));
     }
 
-    /// Any element, product or micro-batch named instead of the right one: nothing convicts but what is wrong.
+    /// Any element, product or micro-batch named instead of the right one: only a wrong one convicts.
     #[test]
     fn other_places_never_convict(kind in 0usize..6, micro_batch in 0u32..4, product in 0usize..40, element in 0usize..2000) {
         let mut verdict = CONVICTING[kind].clone();

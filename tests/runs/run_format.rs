@@ -1,4 +1,5 @@
-//! The run format by a second implementation: `assets/vectors/run_format.py` reads runs of every kind, and finds an edited byte in every kind of file.
+//! The run format by a second implementation: `assets/vectors/run_format.py` reads runs of every kind, and finds an edited byte
+//! in every kind of file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,16 +8,17 @@ use std::process::{Command, Output};
 use crate::common::{
     self, batch_norm_job, edit::edited, files, gpt_job, key, mlp_job, program_job, resnet_job, trained,
 };
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::merkle;
-use tiebreak::commit::record::{Record, StepRecord};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::run::Folder;
-use tiebreak::run::dir::Run;
-use tiebreak::train::{Beginning, Silent, begin, train};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::merkle;
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_run::run::Folder;
+use tiebreak_run::run::dir::Run;
+use tiebreak_train::{Beginning, Silent, begin, train};
 
-/// Whether there is a Python; without one nothing here is tested, unless TIEBREAK_REQUIRE_PYTHON is set, which makes that a failure.
+/// True if there is a Python. Without one these tests check nothing, unless TIEBREAK_REQUIRE_PYTHON is set, which makes that a
+/// failure.
 fn has_python() -> bool {
     let found = Command::new("python3").args(["-c", "import tomllib"]).output();
     if found.is_ok_and(|output| output.status.success()) {
@@ -32,16 +34,16 @@ fn has_python() -> bool {
     false
 }
 
-/// What the script says of a run.
+/// The script's output on a run.
 fn script(run: &Run, arguments: &[&str]) -> Output {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/vectors/run_format.py");
     let mut command = Command::new("python3");
-    // Compiled modules beside the scripts would be files that nobody asked for.
+    // Compiled modules beside the scripts would be unwanted files.
     command.arg("-B").arg(script).arg(&run.layout.root).args(arguments);
     command.output().unwrap()
 }
 
-/// The script finds nothing, leaves out `not_checked` alone, and derives the same identity.
+/// Checks that the script finds no fault, leaves out only `not_checked`, and derives the same identity.
 fn passes(run: &Run, arguments: &[&str], not_checked: &[&str]) {
     let output = script(run, &[arguments, &["--json"]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -64,7 +66,7 @@ fn differs(run: &Run) -> String {
     error
 }
 
-/// A copy of a job where `from` is `to`, of 4 steps if the job has 8.
+/// A copy of a job with `from` replaced by `to`, and of 4 steps if the job has 8.
 fn with(job: &Path, name: &str, from: &str, to: &str) -> PathBuf {
     let text = edited(&fs::read_to_string(job).unwrap(), &[(from, to)]);
     let path = job.with_file_name(name);
@@ -83,7 +85,7 @@ fn trained_by(
     let out = Folder::at(out);
     let beginning = Beginning { job, data_root: None, out, key, challenge, logged, nonce: [3; 16] };
     let run = begin(&beginning).unwrap();
-    // A run that holds no copy of its data reads them where the job has them.
+    // A run that holds no copy of its data reads them from the job's folder.
     let run = run.with_data(job.parent().map(Path::to_path_buf));
     train(&run, &mut Cpu::new(2).unwrap(), key, &mut Silent).unwrap();
     run
@@ -100,7 +102,7 @@ fn runs_of_every_granularity_and_model_pass() {
         let run = trained(&gpt_job(folder.path(), granularity, loss), &at(granularity), None);
         passes(&run, &[], &[]);
     }
-    // Jobs that leave out what has a default.
+    // Jobs that leave out keys with a default.
     passes(&trained(&resnet_job(folder.path(), "operator", ""), &at("resnet"), None), &[], &[]);
     passes(&trained(&mlp_job(folder.path(), "operator", 4, 1), &at("mlp"), None), &[], &[]);
     let idx = "kind = \"idx\"";
@@ -137,7 +139,7 @@ fn runs_of_every_identity_and_origin_pass() {
     passes(&run, &[], &["data file 0", "the batches of steps"]);
     passes(&run, &["--data", folder.path().to_str().unwrap()], &[]);
 
-    // What nothing commits is a file of the run all the same.
+    // Uncommitted files are files of the run all the same.
     fs::copy(first.layout.model(), at("weights.safetensors")).unwrap();
     fs::write(at("tokenizer.json"), "{}").unwrap();
     let evaluated = "[evaluation]\nevery = 2\nfiles = [\"text.txt\"]\n[checkpoint]";

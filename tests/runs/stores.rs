@@ -1,4 +1,4 @@
-//! Whatever keeps a run, it is the same run: trained, interrupted, resumed and audited; and what a store does wrong is an error.
+//! A run is the same in any store: trained, interrupted, resumed and audited; and a store's fault is an error.
 
 use std::io::{self, Write};
 use std::ops::Range;
@@ -6,33 +6,33 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Outcome, attachments, audit, checks};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::run::dir::Run;
-use tiebreak::run::{Contents, Folder, Held, Memory, RunError, Store};
-use tiebreak::train::{Beginning, Silent, begin_with_any_thresholds, train};
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Outcome, attachments, audit, checks};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{Contents, Folder, Held, Memory, RunError, Store};
+use tiebreak_train::{Beginning, Silent, begin_with_any_thresholds, train};
 
 use crate::common::{files, gpt_job, key, trained};
 
-/// What a store does wrong with the reads of one file.
+/// A store's fault with the reads of one file.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// It refuses.
+    /// The read is refused.
     Refuses,
     /// The second half is missing.
     Short,
-    /// A byte more comes.
+    /// One more byte comes.
     Long,
-    /// It gives nothing, and no error.
+    /// No byte comes, and no error.
     Empty,
 }
 
-/// A store whose writes end after a while, and whose reads of a file are wrong.
+/// A store whose writes end after a while, and whose reads of one file are wrong.
 #[derive(Default)]
 struct Faulty {
     inner: Memory,
-    /// The writes that still succeed; all, if there is no number.
+    /// The number of writes that still succeed; all if there is none.
     writes: Option<AtomicU64>,
     reads: Mutex<Option<(String, Fault)>>,
 }
@@ -96,7 +96,7 @@ impl Store for Faulty {
     }
 }
 
-/// The run that [`common::begin_run`](crate::common::begin_run) begins, kept elsewhere.
+/// The run that [`common::begin_run`](crate::common::begin_run) begins, in another store.
 fn begun(out: Arc<dyn Store>, job: &Path) -> Result<Run, RunError> {
     let (key, nonce) = (Some(&key()), [9; 16]);
     let beginning = Beginning { job, data_root: None, out, key, challenge: None, logged: false, nonce };
@@ -133,7 +133,7 @@ fn audited(run: &Run) -> Outcome {
     assert!(checked.damaged.is_empty(), "{:?}", checked.damaged);
     let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
     let (report, verdict) =
-        audit(run, &mut Cpu::new(2).unwrap(), checked, plan, None, &mut tiebreak::audit::Silent).unwrap();
+        audit(run, &mut Cpu::new(2).unwrap(), checked, plan, None, &mut tiebreak_audit::Silent).unwrap();
     assert!(
         verdict.is_none() && report.steps_replayed() == u64::from(run.job().steps),
         "{:?}",
@@ -156,7 +156,7 @@ fn a_run_in_memory_is_the_run_on_disk() {
         drop(folder); // from here on there is no folder at all
         let mut kills = 0;
         loop {
-            // The writes that a trainer gets done grow, so that it is stopped at ever later ones, with a torn tail.
+            // The number of writes that succeed grows, so that the trainer is stopped at ever later ones, with a torn tail.
             let writes = Some(AtomicU64::new(5 + kills));
             let store = Faulty { inner: memory.clone(), writes, ..Faulty::default() };
             let run = Run::of(Arc::new(store)).unwrap();
@@ -174,7 +174,7 @@ fn a_run_in_memory_is_the_run_on_disk() {
     }
 }
 
-/// All that is said of a run by opening and auditing it, without a replay.
+/// All results of opening and auditing a run, without a replay.
 fn said(store: Arc<dyn Store>) -> Vec<String> {
     let run = match Run::of(store) {
         Ok(run) => run,
@@ -213,7 +213,7 @@ fn reads_that_fail_or_are_of_another_length_are_errors() {
             };
             assert!(said.iter().any(|line| about(line) && why(line)), "{name}, {fault:?}: {said:?}");
             wrong += 1;
-            // A trainer who goes on reads the last checkpoint and the records.
+            // A trainer who resumes reads the last checkpoint and the records.
             if ["transcript", "checkpoints/step-000000008.safetensors"].contains(&name.as_str()) {
                 let run = Run::of(store).unwrap();
                 let error = train(&run, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap_err();
@@ -224,7 +224,7 @@ fn reads_that_fail_or_are_of_another_length_are_errors() {
     assert!(wrong > 80, "{wrong}");
 }
 
-/// What one store does with a name, another does, too.
+/// Both stores treat a name in the same way.
 #[test]
 fn stores_mean_the_same() {
     let folder = tempfile::tempdir().unwrap();
@@ -256,7 +256,7 @@ fn stores_mean_the_same() {
         for range in [0..7, 0..9, 3..5, 5..100, 7..9, 20..30, 4..4] {
             note(&store.read("job", range).map_err(kind));
         }
-        // Contents that fail leave what was there, and nothing else.
+        // Contents that fail leave the old ones, and nothing else.
         let fails = &mut |file: &mut dyn Write| file.write_all(b"half").and(Err(io::Error::other("no more")));
         note(&store.replace("job", fails).map_err(|error| error.to_string()));
         note(&store.replace("heads/2", fails).map_err(|error| error.to_string()));
@@ -282,7 +282,7 @@ fn stores_mean_the_same() {
     assert!(seen[0].len() > 15, "{seen:?}");
 }
 
-/// Names that are a link or a folder on disk are nobody's file, whoever asks.
+/// A name that is a link or a folder on disk is no file, whoever asks.
 #[cfg(unix)]
 #[test]
 fn what_is_no_plain_file_is_refused() {

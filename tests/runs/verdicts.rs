@@ -1,30 +1,30 @@
-//! Verdicts stand alone, and fall when anything in them is changed: nobody can be framed with an edited file, and no
-//! file makes the checker panic.
+//! Verdicts stand alone, and fall when anything in them is changed: nobody can be framed with an edited file, and no file makes
+//! the checker panic.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use crate::common::{edit::edited, gpt_job, key, program_job, resnet_job, trained};
 use proptest::prelude::*;
-use tiebreak::audit::checks::{self, Checked};
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Silent, audit};
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::{PrivateKey, PublicKey};
-use tiebreak::commit::tree_head::{Head, Signed};
-use tiebreak::commit::{merkle, multiproof, state, table, tensor};
-use tiebreak::dispute::evidence::origin::{Origin, origin};
-use tiebreak::dispute::fact::{Fact, Wrong};
-use tiebreak::dispute::verdict::{
+use tiebreak_audit::checks::{self, Checked};
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Silent, audit};
+use tiebreak_contract::program::graph::{Primitive, TensorType};
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_dispute::evidence::origin::{Origin, origin};
+use tiebreak_dispute::fact::{Fact, Wrong};
+use tiebreak_dispute::verdict::{
     Base64, Claim, Disclosed, Hashes, PhaseName, ProvenInput, ProvenRecord, ProvenTensor, Ruling, TileClaim,
     Verdict,
 };
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::job::identity::philox_key;
-use tiebreak::program::graph::{Primitive, TensorType};
-use tiebreak::program::phase::Phase;
-use tiebreak::run::dir::Run;
-use tiebreak::run::traces;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::tree_head::{Head, Signed};
+use tiebreak_record::commit::{merkle, multiproof, state, table, tensor};
+use tiebreak_record::job::identity::philox_key;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::traces;
 
 fn public() -> PublicKey {
     key().public()
@@ -43,12 +43,12 @@ fn verdict_of(job: fn(&Path, &str, &str) -> PathBuf, cheat: &str) -> Verdict {
     verdict.expect("a cheat gives a verdict")
 }
 
-/// Verdicts that convict: of one element of a map's output (a flipped bit) and of an update's (the state after the step
-/// is published), of an update's whole tile (it is not), of a binding, of the initial state.
+/// Verdicts that convict. The subjects are: one element of a map's output (a flipped bit), one of an update's (the state after
+/// the step is published), an update's whole tile (the state is not published), a binding, the initial state.
 static CONVICTING: LazyLock<Vec<Verdict>> = LazyLock::new(|| {
     ["operator@5", "learning-rate@4", "learning-rate@3", "moment@3", "init@0"].map(verdict_on).into()
 });
-/// How many of them are about tiles.
+/// The number of verdicts about tiles.
 const TILES: usize = 3;
 
 /// A run that all tests of this file read.
@@ -100,7 +100,7 @@ fn a_cheat_between_convolutions_convicts() {
     assert!(!convicts(&verdict));
 }
 
-/// What an accuser might change in a tile verdict.
+/// Changes that an accuser might make to a tile verdict.
 #[test]
 fn an_edited_tile_verdict_does_not_convict() {
     type Edit = fn(&mut Verdict);
@@ -145,7 +145,7 @@ fn an_edited_tile_verdict_does_not_convict() {
         for (what, edit) in edits {
             let mut edited = verdict.clone();
             edit(&mut edited);
-            // A node may have one tile, or be of the update already: then the edit is none.
+            // A node may have one tile, or belong to the update already: then the edit changes nothing.
             assert!(edited == *verdict || !convicts(&edited), "{what}");
         }
     }
@@ -173,14 +173,14 @@ fn an_edited_disclosure_does_not_convict() {
     }
 }
 
-/// A trainer who is asked for the tile's bytes makes the verdict small; wrong bytes make none.
+/// A trainer who is asked for the tile's bytes makes the verdict small; wrong bytes give no verdict.
 #[test]
 fn a_tile_verdict_is_narrowed_to_one_element() {
     let folder = tempfile::tempdir().unwrap();
     let run =
         trained(&gpt_job(folder.path(), "operator", ""), &folder.path().join("run"), Some("learning-rate@4"));
     let path = run.layout.checkpoint(4);
-    let state = tiebreak::run::checkpoint::read(&path, &run.program().state()).unwrap();
+    let state = tiebreak_run::run::checkpoint::read(&path, &run.program().state()).unwrap();
     std::fs::remove_file(path).unwrap();
     let checked = checks::always(&run, Some(&public())).unwrap();
     let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
@@ -188,7 +188,7 @@ fn a_tile_verdict_is_narrowed_to_one_element() {
     let mut wide = verdict.unwrap();
     let claim = tile_claim(&mut wide).clone();
     assert_eq!(claim.disclosed, None);
-    let tensor = tiebreak::dispute::evidence::binding::state_nodes(run.program())
+    let tensor = tiebreak_dispute::evidence::binding::state_nodes(run.program())
         .iter()
         .position(|&n| n == Some(claim.node));
     let bytes = &state[tensor.unwrap()];
@@ -232,12 +232,13 @@ fn a_verdict_on_a_program_file_carries_the_program() {
     }
     // A valid program that is not the run's: its digest differs.
     let mut edited = verdict.clone();
-    let mut program = tiebreak::program::decoding::decode(&edited.program.as_ref().unwrap().0).unwrap();
+    let mut program =
+        tiebreak_contract::program::decoding::decode(&edited.program.as_ref().unwrap().0).unwrap();
     program.corrections[0] ^= 1;
-    edited.program = Some(Base64(tiebreak::program::encoding::encode(&program)));
+    edited.program = Some(Base64(tiebreak_contract::program::encoding::encode(&program)));
     let error = edited.check(Some(&public())).unwrap_err().to_string();
     assert!(error.contains("the program digest is not that of the job"), "{error}");
-    // A model kind's job need not bring its program; what it brings has to be what the kind gives.
+    // A model kind's job need not bring its program; a program that it brings has to be the kind's.
     let mut with_program = CONVICTING[0].clone();
     with_program.program = verdict.program;
     assert!(convicts(&with_program));
@@ -255,7 +256,7 @@ fn an_honest_run_of_a_program_file_matches() {
     assert_eq!(run.unexpected_files().unwrap(), Vec::<String>::new());
     let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
     let (report, verdict) = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
-    assert_eq!((report.outcome, verdict), (tiebreak::audit::Outcome::Matches, None));
+    assert_eq!((report.outcome, verdict), (tiebreak_audit::Outcome::Matches, None));
     std::fs::write(run.layout.program(), b"another").unwrap();
     assert!(Run::open(&run.layout.root).is_err());
 }
@@ -292,7 +293,7 @@ fn whoever_changes_a_frozen_parameter_is_convicted() {
         edit(before, kept);
         assert!(edited.check(Some(&public())).is_err(), "{what}");
     }
-    // Honest, the same claim convicts nobody; nor do a step's other cheats become other verdicts.
+    // The same claim about an honest run convicts nobody; and a step's other cheats do not become other verdicts.
     let operator = verdict_of(frozen_job, "operator@3");
     assert!(convicts(&operator) && matches!(operator.claim, Claim::Tile(_)));
 }
@@ -316,7 +317,7 @@ fn an_edited_binding_verdict_does_not_convict() {
     }
 }
 
-/// What an accuser might change in any verdict.
+/// Changes that an accuser might make to any verdict.
 #[test]
 fn a_verdict_with_another_run_job_seed_or_head_does_not_convict() {
     type Edit = fn(&mut Verdict);
@@ -341,7 +342,7 @@ fn a_verdict_with_another_run_job_seed_or_head_does_not_convict() {
             assert!(!read.is_ok_and(|v| convicts(&v)), "{what}");
         }
         let mut edited = verdict.clone();
-        // The honest run has the same id: same job, key and nonce. Its head is over other records.
+        // The honest run has the same id: same job, key and nonce. The head is over other records.
         assert_eq!(edited.run, honest.file.summary());
         edited.head = checked.note.clone();
         assert!(!convicts(&edited), "the head of an honest history");
@@ -352,7 +353,7 @@ fn a_verdict_with_another_run_job_seed_or_head_does_not_convict() {
     }
 }
 
-/// A truthful verdict file about an honest tile, made without any difference: what a malicious accuser could sign off.
+/// A truthful verdict file about an honest tile, made without any difference: a file that a malicious accuser could sign.
 fn honest_tile(step: u32) -> Verdict {
     let (run, checked) = &*HONEST;
     let program = run.program();
@@ -425,7 +426,7 @@ fn a_truthful_verdict_about_an_honest_tile_does_not_convict() {
         let outcome = honest_tile(step).check(Some(&public())).unwrap();
         assert!(matches!(outcome, Ruling::DoesNotConvict(_)), "{outcome:?}");
     }
-    // Neither with the batch or state of another step.
+    // Batch or state of another step do not convict either.
     let (mut one, other) = (honest_tile(1), honest_tile(3));
     let inputs = match other.claim {
         Claim::Tile(claim) => claim.inputs,
@@ -460,7 +461,7 @@ fn a_verdict_has_one_encoding() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever byte an accuser changes, cuts off or repeats, nothing convicts and nothing panics.
+    /// Nothing convicts and nothing panics, whatever byte an accuser changes, cuts off or repeats.
     #[test]
     fn changed_bytes_never_convict(
         kind in 0usize..5,

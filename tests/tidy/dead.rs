@@ -1,4 +1,4 @@
-//! Files that nothing names.
+//! Files that no other file names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub fn unreached(tree: &Tree) -> Vec<Finding> {
     .collect()
 }
 
-/// The root files of Cargo's targets: what Cargo finds by itself, and what a manifest names.
+/// The root files of Cargo's targets: those that Cargo finds by itself, and those that a manifest names.
 fn roots(tree: &Tree) -> Vec<String> {
     let mut roots = Vec::new();
     for manifest in tree.0.keys().filter(|path| base(path) == "Cargo.toml") {
@@ -44,7 +44,7 @@ fn roots(tree: &Tree) -> Vec<String> {
     roots
 }
 
-/// Shaders, CUDA and C++ texts that no code includes or names in a string; scripts that nothing names at all.
+/// Shaders, CUDA and C++ texts that no code includes or names in a string; scripts that no file names at all.
 pub fn unnamed(tree: &Tree) -> Vec<Finding> {
     let strings: BTreeMap<&str, Vec<String>> = tree
         .0

@@ -8,7 +8,7 @@ use crate::tree::{Finding, Tree};
 /// The page of the strings.
 const PAGE: &str = "docs/DOMAINS.md";
 
-/// Strings of the source that the page has not, and such of the page that the source has not.
+/// Strings of the source that the page lacks, and strings of the page that the source lacks.
 pub fn undocumented(tree: &Tree) -> Vec<Finding> {
     let mut used: BTreeMap<String, &str> = BTreeMap::new();
     let verifier = |path: &&String| path.starts_with("crates/") && path.ends_with(".rs");

@@ -1,4 +1,4 @@
-//! Imports point one way: between crates Cargo sees to it; here, in a folder around no circle.
+//! Imports point one way: Cargo ensures it between crates; this rule ensures that a folder has no circle.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,7 +9,7 @@ use crate::tree::{Finding, Tree};
 /// In each folder, files and subfolders import each other around no circle.
 pub fn circles(tree: &Tree, root: &str) -> Vec<Finding> {
     let found = Crate::of(tree, root);
-    // By folder (a module's path): who imports whom among its files and subfolders, with an example.
+    // By folder (a module's path): the imports among its files and subfolders, each with an example.
     let mut graphs: BTreeMap<Vec<String>, Graph> = BTreeMap::new();
     for edge in found.edges() {
         let shared = edge.from.iter().zip(&edge.to).take_while(|(a, b)| a == b).count();
@@ -85,8 +85,8 @@ const PRINTER: &str = "report";
 /// The command that runs other commands' work.
 const DEMO: &str = "demo";
 
-/// In `src/cli` no command imports another, but for the demo; arguments import no command and of the views only the printer; views import
-/// neither. None of them imports what is above the three folders.
+/// In `src/cli` no command imports another, except the demo. Arguments import no command and of the views only the printer; views
+/// import neither. No file of them imports what is above the three folders.
 pub fn command_hairballs(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for edge in Crate::of(tree, "src/lib.rs").edges() {
@@ -95,7 +95,7 @@ pub fn command_hairballs(tree: &Tree) -> Vec<Finding> {
         let (Some(from), Some(to)) = (within(&edge.from), within(&edge.to)) else { continue };
         let at = |path: &[String], place: usize| path.get(place).cloned().unwrap_or_default();
         let allowed = match (at(&from, 0).as_str(), at(&to, 0).as_str()) {
-            // The parser sees all.
+            // The parser may import everything.
             ("", _) => true,
             (COMMANDS, COMMANDS) => [at(&to, 1).as_str(), DEMO].contains(&at(&from, 1).as_str()),
             (COMMANDS, ARGUMENTS | VIEWS) | (ARGUMENTS, ARGUMENTS) | (VIEWS, VIEWS) => true,
@@ -110,11 +110,11 @@ pub fn command_hairballs(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Folders whose code reads and writes runs through their stores alone.
+/// Folders whose code reads and writes runs only through their stores.
 const STORED: [&str; 4] =
     ["crates/audit/src", "crates/game/src/party", "crates/run/src/step", "crates/train/src/ranks"];
 
-/// Nothing there opens a file by itself.
+/// Files of these folders that open a file by themselves.
 pub fn runs_past_their_store(tree: &Tree) -> Vec<Finding> {
     let paths = STORED.iter().flat_map(|folder| tree.within(folder, &["rs"]));
     let more = ["crates/run/src/evaluate.rs", "crates/train/src/lib.rs", "crates/train/src/begin.rs"];

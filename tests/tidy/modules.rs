@@ -1,4 +1,4 @@
-//! The modules of a crate, each with its file, and which file another file's names come from.
+//! The modules of a crate, each with its file, and the files that another file's names come from.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::tree::{Tree, base, folder};
 pub struct Source {
     pub file: String,
     pub rust: Rust,
-    /// Whether only tests have it.
+    /// True if only tests have it.
     pub test: bool,
 }
 
@@ -18,7 +18,7 @@ pub struct Crate {
     pub modules: BTreeMap<Vec<String>, Source>,
 }
 
-/// That one file names something of another.
+/// An edge: one file names something of another.
 #[derive(Debug)]
 pub struct Edge {
     pub from: Vec<String>,
@@ -56,13 +56,13 @@ impl Crate {
         self.modules.insert(path, Source { file, rust, test });
     }
 
-    /// Who names whom, with the first place of each pair of files; tests left out.
+    /// The edges, with the first place of each pair of files; tests are left out.
     pub fn edges(&self) -> Vec<Edge> {
         let mut edges = Vec::new();
         for (from, source) in self.modules.iter().filter(|(_, source)| !source.test) {
             for named in &source.rust.named {
                 let Some(path) = self.absolute(from, named, 0) else { continue };
-                // `mod x; pub use x::Y;` passes on what is somebody else's.
+                // `mod x; pub use x::Y;` re-exports another module's item.
                 let passed_on = named.public && path.starts_with(from);
                 let to = self.home(&path, 0);
                 let known = |e: &Edge| e.from == *from && e.to == to;
@@ -105,7 +105,7 @@ impl Crate {
         Some([base, rest.to_vec()].concat())
     }
 
-    /// The module in whose file that stands which a path names; re-exports are followed.
+    /// The module whose file defines what a path names; re-exports are followed.
     fn home(&self, path: &[String], depth: usize) -> Vec<String> {
         let len = (0..=path.len()).rev().find(|&len| self.modules.contains_key(&path[..len]));
         let module = &path[..len.expect("the root has a file")];
@@ -123,7 +123,7 @@ impl Crate {
     }
 }
 
-/// A path from a folder, `..` taken back.
+/// A path relative to a folder, with `..` resolved.
 fn relative(folder: &str, path: &str) -> String {
     let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in path.split('/') {

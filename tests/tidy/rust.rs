@@ -1,5 +1,5 @@
-//! What a Rust file names: modules, imports, paths in its code (macros' arguments too), strings; and how long its functions are.
-//! Tokens are proc-macro2's, so comments, strings and lifetimes are told apart as the compiler does it.
+//! The names in a Rust file: modules, imports, paths in its code (macros' arguments too), strings; also the lengths of its
+//! functions. Tokens are proc-macro2's, so comments, strings and lifetimes are told apart as the compiler does it.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
@@ -18,9 +18,9 @@ pub struct Named {
     pub inside: Vec<String>,
     pub path: Vec<String>,
     pub line: usize,
-    /// For an import: under which name, or `*`.
+    /// For an import: its name in the file, or `*`.
     pub import: Option<String>,
-    /// An import that is passed on (`pub use`).
+    /// True for a re-export (`pub use`).
     pub public: bool,
 }
 
@@ -29,7 +29,7 @@ pub struct Function {
     pub lines: usize,
 }
 
-/// What stands in one file. Of code under `#[cfg(test)]` and `#[test]` there are modules and strings only.
+/// The contents of one file. Code under `#[cfg(test)]` and `#[test]` adds only modules and strings.
 #[derive(Default)]
 pub struct Rust {
     pub modules: Vec<Module>,
@@ -41,7 +41,7 @@ pub struct Rust {
 /// Reads a file.
 ///
 /// # Panics
-/// If it is no sequence of Rust's tokens.
+/// If the text is no sequence of Rust's tokens.
 pub fn read(path: &str, text: &str) -> Rust {
     let tokens: TokenStream = text.parse().unwrap_or_else(|error| panic!("{path}: {error}"));
     let mut reader = Reader { rust: Rust::default(), inside: Vec::new(), test: false };
@@ -58,7 +58,7 @@ struct Reader {
 impl Reader {
     fn tokens(&mut self, tokens: &[TokenTree]) {
         let mut i = 0;
-        // Of the attributes before the next item.
+        // The attributes before the next item.
         let (mut test, mut file) = (false, None);
         while i < tokens.len() {
             if let Some(attribute) = attribute(tokens, i) {
@@ -78,7 +78,7 @@ impl Reader {
                 self.test = outer;
                 i = end;
             } else {
-                // `pub` may stand between the attribute and `mod`.
+                // `pub` may be between the attribute and `mod`.
                 let file =
                     if ident(tokens, i).as_deref() == Some("pub") { file.clone() } else { file.take() };
                 i += self.step(tokens, i, file);
@@ -95,14 +95,14 @@ impl Reader {
         }
     }
 
-    /// Takes what begins at a place; the number of tokens it took.
+    /// Handles the item that begins at a token; returns the number of tokens that it took.
     fn step(&mut self, tokens: &[TokenTree], i: usize, file: Option<String>) -> usize {
         match &tokens[i] {
             TokenTree::Group(group) => self.group(group),
             TokenTree::Literal(literal) => self.string(&literal.to_string()),
             TokenTree::Ident(word) if word == "mod" => return self.module(tokens, i, file),
             TokenTree::Ident(word) if word == "use" => return self.import(tokens, i),
-            // `pub(in crate::a)` names who may look, not who is looked at.
+            // `pub(in crate::a)` names a module that may see the item, and imports nothing.
             TokenTree::Ident(word) if word == "pub" && parenthesis(tokens, i + 1) => return 2,
             TokenTree::Ident(word) if word == "fn" => self.function(tokens, i),
             TokenTree::Ident(_) if !double_colon(tokens, i.wrapping_sub(2)) => return self.path(tokens, i),
@@ -242,7 +242,7 @@ fn attribute(tokens: &[TokenTree], i: usize) -> Option<&Group> {
     }
 }
 
-/// Where the item ends that begins at a place: after its braces or its semicolon.
+/// The end of the item that begins at a token: after its braces or its semicolon.
 fn item_end(tokens: &[TokenTree], i: usize) -> usize {
     let is_end = |t: &TokenTree| match t {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,

@@ -1,4 +1,4 @@
-//! Files and functions can be read in one sitting, and a file says what it is for.
+//! Files and functions can be read in one sitting, and a file states its purpose.
 
 use crate::rust;
 use crate::tree::{Finding, Tree};
@@ -23,7 +23,7 @@ pub fn long_files(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Rust files that do not begin with what they are for.
+/// Rust files that do not begin with their purpose.
 pub fn without_subject(tree: &Tree) -> Vec<Finding> {
     let rust = tree.0.iter().filter(|(path, _)| path.ends_with(".rs") && !path.starts_with("fuzz/"));
     rust.filter(|(_, text)| !text.starts_with("//!"))
@@ -34,7 +34,7 @@ pub fn without_subject(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Functions above [`FUNCTION_LINES`]; tests beside the code they test are not counted.
+/// Functions above [`FUNCTION_LINES`]; tests in the same file as their code are not counted.
 pub fn long_functions(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.0.iter().filter(|(path, _)| path.ends_with(".rs")) {

@@ -1,4 +1,4 @@
-//! The repository's files as texts, or a made-up tree by which a rule is tested.
+//! The repository's files as texts, or a made-up tree for the test of a rule.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,15 +7,15 @@ use std::path::Path;
 /// Texts by their path from the repository's root.
 pub struct Tree(pub BTreeMap<String, String>);
 
-/// What a rule objects to.
+/// An objection of a rule.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Names the finding; no line numbers in it.
+    /// The name of the finding, without line numbers.
     pub key: String,
     pub message: String,
 }
 
-/// Folders and files that hold what people wrote; a build adds none of its own.
+/// Folders and files that people wrote; a build adds none of its own.
 const PLACES: [&str; 22] = [
     ".ci",
     "assets",
@@ -41,7 +41,7 @@ const PLACES: [&str; 22] = [
     "examples",
 ];
 
-/// Extensions of texts in which names of files stand; none: scripts of `.ci`.
+/// Extensions of texts that contain names of files; the empty one is for scripts of `.ci`.
 const TEXTS: [&str; 10] = ["", "rs", "wgsl", "cuh", "cpp", "h", "py", "sh", "toml", "md"];
 
 impl Tree {

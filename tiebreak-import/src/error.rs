@@ -1,9 +1,9 @@
-//! What can go wrong, by who is to blame; the exit codes are those of `tiebreak`.
+//! Errors, by who is to blame; the exit codes are those of `tiebreak`.
 
 use std::io;
 use std::path::Path;
 
-/// An error, as a sentence for whoever runs the import.
+/// An error, as a sentence for the user of the import.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The command cannot be carried out as it was given.
@@ -27,12 +27,12 @@ impl Error {
         }
     }
 
-    /// For `map_err`: the system refused to read or write `path`.
+    /// The error that the system refused to read or write `path`; for `map_err`.
     pub fn io(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
         move |why| Error::Machine(format!("{path:?}: {why}"))
     }
 
-    /// The contents of `path` are not what they should be.
+    /// The error that the contents of `path` are not what they should be.
     pub fn malformed(path: &Path, why: impl std::fmt::Display) -> Error {
         Error::Malformed(format!("{path:?}: {why}"))
     }

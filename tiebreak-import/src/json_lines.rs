@@ -1,4 +1,4 @@
-//! Texts in JSON Lines: of each line the string under one key is a text.
+//! Texts in JSON Lines: the string under one key of each line is a text.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -15,9 +15,9 @@ pub struct Lines<'a> {
     key: &'a str,
     file: BufReader<File>,
     hasher: blake3::Hasher,
-    /// Lines that were read.
+    /// The number of lines that were read.
     lines: u64,
-    /// Texts in them.
+    /// The number of texts in them.
     texts: u64,
 }
 
@@ -28,7 +28,7 @@ impl<'a> Lines<'a> {
         Ok(Lines { path, key, file, hasher: blake3::Hasher::new(), lines: 0, texts: 0 })
     }
 
-    /// The next line's text; `None` after the last. Lines of white space alone are passed over.
+    /// The next line's text; `None` after the last. Lines of only white space are skipped.
     pub fn next(&mut self) -> Result<Option<Piece>, Error> {
         loop {
             let mut line = Vec::new();
@@ -49,7 +49,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// What the file is, once it was read to its end.
+    /// The description of the file, after it was read to its end.
     pub fn source(self) -> Value {
         let name = self.path.file_name().map(|name| name.to_string_lossy());
         let blake3 = self.hasher.finalize().to_hex();
@@ -63,7 +63,7 @@ fn text(line: &[u8], key: &str) -> Result<String, String> {
         return Err(format!("it has more than {PIECE_MAX} bytes"));
     }
     let object: Value = serde_json::from_slice(line).map_err(|why| {
-        // It counts lines from this one on.
+        // The parser counts lines from this one on.
         let text = why.to_string();
         let what = text.split_once(" at line").map_or(&text[..], |(what, _)| what);
         format!("it is no JSON: {what} at byte {}", why.column())

@@ -1,7 +1,7 @@
 //! Texts and pictures as the files of token ids and arrays that tiebreak's jobs take (`docs/DATA.md`, "Importing").
 //!
-//! It is a program of its own, so that who reviews or builds `tiebreak` has nothing to do with tokenizers and picture formats: a run commits to the files that are
-//! written here, whatever wrote them.
+//! This program is separate, so that reviewers and builders of `tiebreak` need not handle tokenizers and picture formats. A run
+//! commits to the files that are written here, whatever wrote them.
 
 mod error;
 mod json_lines;
@@ -25,10 +25,10 @@ use tiebreak_token_files::Width;
 #[derive(Parser)]
 #[command(version, about = "Texts and pictures as files that tiebreak's jobs take")]
 struct Cli {
-    /// Print what was made as JSON; errors too, on stderr.
+    /// Print the result as JSON; errors too, on stderr.
     #[arg(long, global = true)]
     json: bool,
-    /// Threads to work on; their number changes no byte. By default all cores.
+    /// Threads to use; their number changes no byte. The default is all cores.
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     #[command(subcommand)]
@@ -39,8 +39,9 @@ struct Cli {
 enum Command {
     /// Write the token ids of texts (UTF-8) to a .npy file, for `data.kind = "tokens"`.
     ///
-    /// The tokens are those of each whole text, though no more than a part of it is in memory. FILE.npy.json beside the file says what made it: the tokenizer's and the
-    /// texts' BLAKE3 among it. FILE.npy.tokenizer holds the tokenizer's files, which a run of these tokens keeps.
+    /// The tokens are those of each whole text, although memory holds only pieces of a text. FILE.npy.json beside the file names
+    /// the inputs, with the BLAKE3 of the tokenizer and of the texts. FILE.npy.tokenizer holds the tokenizer's files, which a run
+    /// of these tokens keeps.
     #[command(
         after_help = "Examples:\n  tiebreak-import text --tokenizer gpt2 --output train.npy part1.txt part2.txt\n  tiebreak-import text --tokenizer gpt2/tokenizer.json --end-of-text '<|endoftext|>' --output train.npy pages.jsonl"
     )]
@@ -48,16 +49,17 @@ enum Command {
         /// A tokenizer.json, or a folder that has one, or vocab.json and merges.txt, or GPT-2's encoder.json and vocab.bpe.
         #[arg(long, value_name = "PATH")]
         tokenizer: PathBuf,
-        /// The file that is made.
+        /// The file to write.
         #[arg(long, value_name = "FILE.npy")]
         output: PathBuf,
         /// Write this token after each text, such as "<|endoftext|>".
         #[arg(long, value_name = "TOKEN")]
         end_of_text: Option<String>,
-        /// What the files are: a text each, or a text a line under a key of JSON. By default .jsonl and .ndjson are JSON Lines.
+        /// The form of the files: one text each, or one text a line under a key of JSON. By default .jsonl and .ndjson are JSON
+        /// Lines.
         #[arg(long, value_enum)]
         form: Option<text::Form>,
-        /// The key of a line's text in JSON Lines; by default text.
+        /// The key of a line's text in JSON Lines; the default is text.
         #[arg(long, value_name = "NAME")]
         json_key: Option<String>,
         /// The texts, in order.
@@ -66,24 +68,25 @@ enum Command {
     },
     /// Write raw token ids that another program wrote to a .npy file, for `data.kind = "tokens"`.
     ///
-    /// llm.c's .bin files are known by their header, which has to say their length. Files that hold nothing but ids, such as nanoGPT's .bin, need --dtype.
+    /// llm.c's .bin files are recognised by their header, whose length field has to be right. Files that hold only ids, such as
+    /// nanoGPT's .bin, need --dtype.
     #[command(
         after_help = "Examples:\n  tiebreak-import tokens fineweb_train_000001.bin --output train.npy\n  tiebreak-import tokens openwebtext/train.bin --dtype u16 --output train.npy"
     )]
     Tokens {
-        /// The file.
+        /// The file with the raw ids.
         file: PathBuf,
-        /// The file that is made.
+        /// The file to write.
         #[arg(long, value_name = "FILE.npy")]
         output: PathBuf,
-        /// What the ids are, little-endian, in a file without a header: u16 or u32.
+        /// The type of the ids, little-endian, in a file without a header: u16 or u32.
         #[arg(long, value_name = "TYPE", value_parser = dtype)]
         dtype: Option<Width>,
     },
     /// Write the pixels of PNG and JPEG pictures and their labels to .npy files, for `data.kind = "arrays"`.
     ///
-    /// Each folder in FOLDER is a class, in the order of their names, as in torchvision's ImageFolder. The pixels that were decoded are what a run commits to: decoders of
-    /// JPEG differ by a little.
+    /// Each folder in FOLDER is a class, in the order of their names, as in torchvision's ImageFolder. A run commits to the
+    /// decoded pixels: decoders of JPEG differ by a little.
     #[command(
         after_help = "Example:\n  tiebreak-import pictures --size 32x32 --resize --output flowers pictures/train"
     )]
@@ -94,13 +97,14 @@ enum Command {
         /// 3 for red, green and blue; 1 for grey.
         #[arg(long, default_value_t = 3, value_parser = planes)]
         planes: u8,
-        /// Cut the middle of pictures of other sizes, and take means of areas; without it such a picture is an error.
+        /// Cut the middle of pictures of other sizes, and take means of areas; without this option such a picture is an error.
         #[arg(long)]
         resize: bool,
-        /// What becomes of damaged pictures. `keep` takes what can be decoded of them; import.json names those that were kept or left out.
+        /// The treatment of damaged pictures. `keep` takes the part that can be decoded; import.json names pictures that were
+        /// kept or left out.
         #[arg(long, value_enum, default_value = "refuse")]
         damaged: pictures::Damaged,
-        /// The folder that is made.
+        /// The folder to make.
         #[arg(long, value_name = "DIR")]
         output: PathBuf,
         /// The folder that holds a folder for each class.
@@ -130,7 +134,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(&cli) {
         Ok(made) => {
-            // Who reads a part of it and closes the pipe wants no more.
+            // A reader that closes the pipe early wants no more.
             drop(std::io::Write::write_all(&mut std::io::stdout(), report(&cli, &made).as_bytes()));
             ExitCode::SUCCESS
         }
@@ -163,7 +167,7 @@ fn run(cli: &Cli) -> Result<Value, Error> {
     })
 }
 
-/// What was made, for people: with the lines of a job that takes it.
+/// The report for people, with the lines of a job that takes the result.
 fn report(cli: &Cli, made: &Value) -> String {
     if cli.json {
         return format!("{made:#}\n");

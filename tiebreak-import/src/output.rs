@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all: they are written beside their place and renamed.
+//! Files that appear whole or not at all: they are written under a temporary name and renamed.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Bytes before the array of a .npy file, as NumPy aligns it: room for every shape of this program.
+/// Bytes before the array of a .npy file, with NumPy's alignment: room for every shape of this program.
 const HEADER: usize = 128;
 
-/// What has the name of `path` and `more` after it.
+/// The path whose name is that of `path` followed by `more`.
 pub fn beside(path: &Path, more: &str) -> PathBuf {
     let mut name = path.as_os_str().to_os_string();
     name.push(more);
@@ -24,7 +24,7 @@ pub fn is_npy(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// What is beside `path` until it is finished.
+/// The temporary path beside `path` until it is finished.
 pub fn partial(path: &Path) -> Result<PathBuf, Error> {
     let name = path.file_name().ok_or_else(|| Error::Usage(format!("{path:?} is no name for a file")))?;
     let mut name = name.to_os_string();
@@ -32,7 +32,7 @@ pub fn partial(path: &Path) -> Result<PathBuf, Error> {
     Ok(path.with_file_name(name))
 }
 
-/// Refuses to write over what is there.
+/// Refuses to overwrite an existing file.
 pub fn is_free(path: &Path) -> Result<(), Error> {
     match fs::symlink_metadata(path) {
         Ok(_) => Err(Error::Usage(format!("{path:?} is there already; remove it, or name another --output"))),
@@ -40,11 +40,11 @@ pub fn is_free(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Gives a finished file or folder its name, and waits until that is on disk.
+/// Gives a finished file or folder its name, and waits until the name is on disk.
 pub fn publish(from: &Path, to: &Path) -> Result<(), Error> {
     fs::rename(from, to).map_err(Error::io(to))?;
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Only Unix has folders that can be waited for.
+    // Only on Unix can a folder be synced.
     if cfg!(unix) {
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::io(folder))?;
     }
@@ -58,7 +58,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         .map_err(Error::io(path))
 }
 
-/// Writes small files into a folder, which is made anew.
+/// Writes small files into a folder, which is removed first if it exists.
 pub fn write_folder(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<(), Error> {
     if folder.exists() {
         fs::remove_dir_all(folder).map_err(Error::io(folder))?;
@@ -67,7 +67,7 @@ pub fn write_folder(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<(), Er
     files.iter().try_for_each(|(name, bytes)| write(&folder.join(name), bytes))
 }
 
-/// Length and BLAKE3 of a file, as `b3sum` prints it.
+/// Length and BLAKE3 of a file; the latter as `b3sum` prints it.
 pub fn digest(path: &Path) -> Result<(u64, String), Error> {
     let mut hasher = blake3::Hasher::new();
     let file = File::open(path).map_err(Error::io(path))?;
@@ -85,8 +85,8 @@ pub struct NpyFile {
 }
 
 impl NpyFile {
-    /// Begins a file; whoever else is writing it is an error. `descr` is NumPy's name of the elements' type, `row` the shape of an element of the
-    /// first dimension.
+    /// Begins a file; it is an error if another process is writing it. `descr` is NumPy's name of the elements' type, `row` the
+    /// shape of an element of the first dimension.
     pub fn create(path: PathBuf, descr: &'static str, row: Vec<u64>) -> Result<NpyFile, Error> {
         let file =
             File::options().write(true).create(true).truncate(false).open(&path).map_err(Error::io(&path))?;

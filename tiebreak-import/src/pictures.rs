@@ -18,47 +18,47 @@ use crate::whole::{self, PIXELS_MAX};
 const FILE_MAX: u64 = 1 << 28;
 /// The most rows or columns of a picture.
 const SIDE_MAX: u32 = 1 << 16;
-/// The most folders inside of each other.
+/// The most levels of folders.
 const DEPTH_MAX: usize = 32;
 /// Pictures that are decoded at once, for each thread.
 const BATCH: usize = 16;
 
-/// What becomes of damaged pictures.
+/// The treatment of damaged pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Damaged {
-    /// The first one ends the import.
+    /// The first damaged picture ends the import.
     Refuse,
-    /// They are no samples.
+    /// Damaged pictures are no samples.
     LeaveOut,
-    /// What can be decoded of them is a sample.
+    /// The decoded part of a damaged picture is a sample.
     Keep,
 }
 
-/// What is imported, and to where.
+/// The input and the output of an import.
 pub struct Pictures<'a> {
     /// The folder of the classes' folders.
     pub folder: &'a Path,
-    /// The folder that is made.
+    /// The folder to make.
     pub output: &'a Path,
-    /// Of every sample.
+    /// The size of every sample.
     pub size: Size,
     /// 3: red, green and blue; 1: grey.
     pub planes: u8,
-    /// Whether pictures of another size are cut and resized; if not they are errors.
+    /// True to cut and resize pictures of another size; otherwise they are errors.
     pub resize: bool,
-    /// What becomes of damaged ones.
+    /// The treatment of damaged pictures.
     pub damaged: Damaged,
 }
 
 /// A picture's file.
 struct Picture {
     path: PathBuf,
-    /// Below the folder, with `/` between the parts.
+    /// The path below the folder, with `/` between its components.
     name: String,
     class: u32,
 }
 
-/// What a folder holds.
+/// The contents of a folder.
 struct Found {
     classes: Vec<String>,
     pictures: Vec<Picture>,
@@ -66,8 +66,8 @@ struct Found {
     others: Vec<String>,
 }
 
-/// Writes inputs.npy (u8; samples, planes, rows, columns), labels.npy (u32; samples), pictures.txt (BLAKE3 and name of each sample's file, as `b3sum` prints
-/// them) and import.json (what made them), which it returns.
+/// Writes inputs.npy (u8; samples, planes, rows, columns), labels.npy (u32; samples), pictures.txt (BLAKE3 and name of each
+/// sample's file, as `b3sum` prints them) and import.json (the inputs of the import), which it returns.
 pub fn import(pictures: &Pictures) -> Result<Value, Error> {
     is_free(pictures.output)?;
     let mut found = find(pictures.folder)?;
@@ -141,7 +141,7 @@ fn below(folders: &mut Vec<(String, PathBuf)>, at: usize, depth: usize) -> Resul
     Ok(())
 }
 
-/// Name, path and whether it is a folder, of all that is in a folder, by name. Symbolic links are followed.
+/// Name, path and true for a folder, for every entry of a folder, by name. Symbolic links are followed.
 fn entries(folder: &Path) -> Result<Vec<(String, PathBuf, bool)>, Error> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(folder).map_err(Error::io(folder))? {
@@ -157,7 +157,7 @@ fn entries(folder: &Path) -> Result<Vec<(String, PathBuf, bool)>, Error> {
     Ok(entries)
 }
 
-/// Writes inputs, labels and the list of pictures. Returns the damaged ones; those that are left out are found no longer.
+/// Writes inputs, labels and the list of pictures. Returns the damaged ones; those that are left out are removed from `found`.
 fn decode(pictures: &Pictures, found: &mut Found, folder: &Path) -> Result<Vec<Value>, Error> {
     let [rows, columns] = pictures.size.map(u64::from);
     let planes = u64::from(pictures.planes);
@@ -194,7 +194,7 @@ fn decode(pictures: &Pictures, found: &mut Found, folder: &Path) -> Result<Vec<V
     Ok(damaged)
 }
 
-/// Writes what the files were made from, and returns it.
+/// Writes the description of the import's inputs, and returns it.
 fn describe(pictures: &Pictures, found: &Found, damaged: &[Value], folder: &Path) -> Result<Value, Error> {
     let mut counts = vec![0u64; found.classes.len()];
     found.pictures.iter().for_each(|picture| counts[picture.class as usize] += 1);
@@ -222,13 +222,13 @@ fn describe(pictures: &Pictures, found: &Found, damaged: &[Value], folder: &Path
     Ok(made)
 }
 
-/// What becomes of a picture.
+/// The result for a picture.
 struct Sample {
-    /// Its planes, one after another, if it is a sample.
+    /// The picture's planes, one after another, if it is a sample.
     pixels: Option<Vec<u8>>,
-    /// BLAKE3 of its file.
+    /// The BLAKE3 of the file.
     hash: String,
-    /// What is wrong with the file.
+    /// The damage of the file, if any.
     damage: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Texts in pieces, whose tokens are the tokens of the whole texts.
+//! Texts in pieces; the tokens of the pieces are the tokens of the whole texts.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,21 +9,21 @@ use tiebreak_tokenizer::Cuts;
 
 use crate::error::Error;
 
-/// Bytes after which a piece ends, at the next place where it may.
+/// The number of bytes after which a piece ends, at the next position where it may.
 pub const PIECE: usize = 1 << 18;
 /// The most bytes of a piece.
 pub const PIECE_MAX: usize = 1 << 28;
 
-/// A part of a text.
+/// A piece of a text.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The part.
+    /// The piece's text.
     pub text: String,
-    /// Whether the text ends with it.
+    /// True if the text ends with this piece.
     pub last: bool,
 }
 
-/// The pieces of files, one file after another. Of a text no more than a piece is in memory.
+/// The pieces of files, one file after another. Only one piece of a text is in memory at a time.
 pub struct Pieces<'a> {
     waiting: std::slice::Iter<'a, PathBuf>,
     current: Option<Current<'a>>,
@@ -42,12 +42,12 @@ struct Current<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// The pieces of these files: of `size` bytes ([`PIECE`]) and what is needed to the next place where they may be cut.
+    /// The pieces of these files: of `size` bytes ([`PIECE`]), extended to the next position where a cut is allowed.
     pub fn new(files: &'a [PathBuf], cuts: Cuts, size: usize) -> Pieces<'a> {
         Pieces { waiting: files.iter(), current: None, cuts, size, sources: Vec::new() }
     }
 
-    /// The next piece; `None` after the last file's last.
+    /// The next piece; `None` after the last piece of the last file.
     pub fn next(&mut self) -> Result<Option<Piece>, Error> {
         if self.current.is_none() {
             let Some(path) = self.waiting.next() else { return Ok(None) };
@@ -74,7 +74,7 @@ fn not_text(path: &Path, at: u64) -> Error {
 }
 
 impl Current<'_> {
-    /// The next piece, which is not the last; `None` if all that is left is in `rest`.
+    /// The next piece, if it is not the last; `None` if `rest` holds all remaining text.
     fn piece(&mut self, cuts: Cuts, size: usize) -> Result<Option<String>, Error> {
         let mut wanted = if cuts == Cuts::Nowhere { PIECE_MAX } else { size };
         loop {
@@ -114,7 +114,7 @@ impl Current<'_> {
     }
 }
 
-/// The last place inside of a text where it may be cut.
+/// The last position inside of a text where a cut is allowed.
 fn last_cut(text: &str, cuts: Cuts) -> Option<usize> {
     let mut after: Option<(usize, char)> = None;
     for (at, c) in text.char_indices().rev() {
@@ -146,7 +146,8 @@ mod tests {
     const TEXT: &str = "I'll say it:  \"don't\" -- he'd 12345 67\n\n  said;\t\tthen \u{3000}\u{a0} gone.\r\n\n \u{4f60}\u{597d}\u{ff0c}\u{4e16}\u{754c}\u{3002}\n\
         e\u{301}a \u{308}o !!! \n?? <|end|> x<|end|>\n<|end|> \u{1f600} \u{1f600}tail   \u{915}\u{93e} \u{915}\u{93f}\n7 x";
 
-    /// A tokenizer that was trained on [`TEXT`], so that its tokens show where it splits the text first; and where it may be cut.
+    /// A tokenizer that was trained on [`TEXT`], so that its tokens show where it splits the text first; and where a text may be
+    /// cut for it.
     fn trained(normalizer: &str, pre_tokenizer: &str) -> (Tokenizer, Cuts) {
         let described = format!(
             r#"{{"version":"1.0","normalizer":{normalizer},"pre_tokenizer":{pre_tokenizer},"added_tokens":[],"model":{{"type":"BPE","vocab":{{}},"merges":[]}}}}"#
@@ -202,7 +203,7 @@ mod tests {
             };
             let sizes = [1, 2, 3, 5, 8, 13, 40, 100, 10_000];
             assert!(sizes.iter().all(|&size| same(cuts, size)), "{cuts:?}");
-            // The texts and tokenizers are such that a cut at a wrong place shows.
+            // These texts and tokenizers show a cut at a wrong position.
             assert!(cuts == Cuts::WhiteSpace || sizes.iter().any(|&size| !same(Cuts::WhiteSpace, size)));
         }
     }

@@ -1,4 +1,4 @@
-//! Progress on stderr; nothing where that is no terminal.
+//! Progress on stderr, if that is a terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -7,12 +7,12 @@ fn bar(len: u64, template: &str) -> ProgressBar {
     ProgressBar::new(len).with_style(style)
 }
 
-/// Of bytes that are read.
+/// A bar for bytes that are read.
 pub fn bytes(len: u64) -> ProgressBar {
     bar(len, "{bar:24} {bytes}/{total_bytes} {bytes_per_sec}, {eta} left")
 }
 
-/// Of pictures.
+/// A bar for pictures.
 pub fn pictures(len: u64) -> ProgressBar {
     bar(len, "{bar:24} {pos}/{len} pictures {per_sec}, {eta} left")
 }

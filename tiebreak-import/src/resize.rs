@@ -1,13 +1,14 @@
-//! Pictures of other sizes, by integers alone, so that every machine makes the same pixels.
+//! Resizes pictures by integers alone, so that every machine makes the same pixels.
 //!
-//! The largest rectangle of the wanted shape is cut from the middle, and each pixel of the result is the mean of the area that it covers there. For a cut of h x w
-//! pixels and a result of H x W: pixel (Y, X) covers the rows from Y h / H to (Y + 1) h / H and the columns likewise; the sum of the pixels there, each times the
-//! part of its area that is covered, is divided by the whole area and rounded to the nearest integer, a half upwards.
+//! The largest rectangle of the wanted shape is cut from the middle, and each pixel of the result is the mean of the area that it
+//! covers there. The cut has h x w pixels and the result H x W. Pixel (Y, X) covers the rows from Y h / H to (Y + 1) h / H, and
+//! the columns in the same way. The sum of the pixels there, each times the covered fraction of its area, is divided by the whole
+//! area and rounded to the nearest integer, a half upwards.
 
 /// Rows and columns.
 pub type Size = [u32; 2];
 
-/// What of one dimension goes into each place of the result: (first pixel, weights in parts of 1 / the result's length).
+/// The pixels of one dimension that each pixel of the result covers: (first pixel, weights in units of 1 / the result's length).
 fn covered(from: u32, first: u32, to: u32) -> Vec<(usize, Vec<u64>)> {
     let (from, to) = (u64::from(from), u64::from(to));
     let place = |place: u64| {
@@ -59,7 +60,7 @@ mod tests {
         assert_eq!(resized(&[1, 2, 3, 4, 5, 6], [2, 3], [2, 3]), [1, 2, 3, 4, 5, 6]);
         // A half is rounded upwards: 2.5 and 4.5.
         assert_eq!(resized(&[1, 4, 4, 5].repeat(2), [2, 4], [1, 2]), [3, 5]);
-        // Of three columns each half covers one and a half.
+        // Each half of three columns covers one and a half.
         assert_eq!(resized(&[0, 30, 90].repeat(3), [3, 3], [2, 2]), [10, 70, 10, 70]);
         assert_eq!(
             resized(&[10, 20], [2, 1], [4, 2]),

@@ -19,7 +19,7 @@ use crate::progress;
 /// Pieces that are encoded at once, for each thread.
 const PIECES: usize = 2;
 
-/// What is imported, and to where.
+/// The inputs and the output of an import.
 pub struct Texts<'a> {
     /// A tokenizer.json, or a folder that has one, or the two files of GPT-2.
     pub tokenizer: &'a Path,
@@ -29,13 +29,13 @@ pub struct Texts<'a> {
     pub files: &'a [PathBuf],
     /// The token that is written after each text.
     pub end_of_text: Option<&'a str>,
-    /// What the files are; by their names if it is not said.
+    /// The form of the files; `None` to go by their names.
     pub form: Option<Form>,
     /// The key of a line's text in JSON Lines.
     pub json_key: Option<&'a str>,
 }
 
-/// How texts lie in a file.
+/// The form of texts in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Form {
     /// The file is a text.
@@ -44,13 +44,14 @@ pub enum Form {
     JsonLines,
 }
 
-/// The key of a line's text, if none is said.
+/// The default key of a line's text.
 const JSON_KEY: &str = "text";
-/// The most bytes of a first line that is looked at.
+/// The most bytes of a first line that is examined.
 const LOOK: u64 = 1 << 20;
 
 impl Texts<'_> {
-    /// How texts lie in a file: as it was said, else by its name. What looks like JSON Lines under another name is not taken for either.
+    /// The form of texts in a file: the given one, else by the file's name. A file that looks like JSON Lines under another name
+    /// is refused.
     fn form_of(&self, path: &Path) -> Result<Form, Error> {
         let mut start = Vec::new();
         let mut file = BufReader::new(File::open(path).map_err(Error::io(path))?.take(LOOK));
@@ -80,8 +81,9 @@ impl Texts<'_> {
     }
 }
 
-/// Writes the token ids of texts as one row of u16, or of u32 if the tokenizer has ids that need it. Beside it, under the same name with more after it, are
-/// what it was made from (`.json`) and the tokenizer's files (`.tokenizer`). Returns the former.
+/// Writes the token ids of texts as one row of u16, or of u32 if the tokenizer has ids that need it. Beside the file, under the
+/// same name with a suffix, are the description of its inputs (`.json`) and the tokenizer's files (`.tokenizer`). Returns the
+/// description.
 pub fn import(texts: &Texts) -> Result<Value, Error> {
     let [about, kept] = [".json", OF_TOKENS].map(|more| beside(texts.output, more));
     is_npy(texts.output)?;
@@ -143,7 +145,7 @@ fn source(path: &Path, bytes: &[u8]) -> Value {
 /// The tokenizer's files, under the names by which a run keeps them.
 fn tokenizer_files(path: &Path, loaded: &Loaded) -> Result<Vec<(String, Vec<u8>)>, Error> {
     if !path.is_dir() {
-        // Whatever its name is, it was read as a tokenizer.json.
+        // The file was read as a tokenizer.json, whatever its name is.
         return Ok(loaded
             .files
             .iter()
@@ -170,10 +172,10 @@ struct Reader<'a> {
     texts: &'a Texts<'a>,
     forms: Vec<Form>,
     cuts: Cuts,
-    /// The file that is read next.
+    /// The number of the file that is read next.
     file: usize,
     current: Option<Current<'a>>,
-    /// What the files are that were read to their end.
+    /// The descriptions of the files that were read to their end.
     sources: Vec<Value>,
 }
 
@@ -183,7 +185,7 @@ enum Current<'a> {
 }
 
 impl Reader<'_> {
-    /// The next piece; `None` after the last file's last.
+    /// The next piece; `None` after the last piece of the last file.
     fn next(&mut self) -> Result<Option<Piece>, Error> {
         loop {
             let Some(current) = &mut self.current else {
@@ -213,10 +215,10 @@ impl Reader<'_> {
     }
 }
 
-/// The version of the crate that makes the tokens, as Cargo.lock has it; a test holds it to that.
+/// The version of the crate that makes the tokens, equal to that in Cargo.lock; a test compares them.
 pub const TOKENIZERS: &str = "0.22.2";
 
-/// Appends the tokens of all texts. Returns their number, and that of the texts.
+/// Appends the tokens of all texts. Returns the number of tokens, and that of the texts.
 fn encode(
     reader: &mut Reader,
     loaded: &Loaded,
@@ -230,7 +232,7 @@ fn encode(
     let (mut tokens, mut documents) = (0, 0);
     loop {
         let mut batch = Vec::with_capacity(most);
-        // Of pieces that are larger than usual, fewer are at hand.
+        // If pieces are larger than usual, a batch holds fewer.
         while batch.len() < most
             && batch.iter().map(|(text, _): &(String, bool)| text.len()).sum::<usize>() < most * PIECE
         {

@@ -11,20 +11,21 @@ use crate::error::Error;
 use crate::output::{NpyFile, beside, digest, is_free, is_npy, partial, publish, write};
 use crate::progress;
 
-/// Bytes that are copied at once.
+/// The number of bytes that are copied at once.
 const PIECE: usize = 1 << 20;
 
-/// What is imported, and to where.
+/// The input and the output of an import.
 pub struct Tokens<'a> {
     /// The raw file.
     pub file: &'a Path,
     /// The .npy file.
     pub output: &'a Path,
-    /// What its ids are, if it has no header.
+    /// The type of the ids, if the file has no header.
     pub dtype: Option<Width>,
 }
 
-/// Writes the ids as one row of the width that they have, and beside it, under the same name with `.json` after it, what it was made from. Returns that.
+/// Writes the ids as one row of their own width, and beside it, under the same name with `.json` after it, the description of the
+/// input. Returns the description.
 pub fn import(tokens: &Tokens) -> Result<Value, Error> {
     let about = beside(tokens.output, ".json");
     is_npy(tokens.output)?;
@@ -58,7 +59,7 @@ pub fn import(tokens: &Tokens) -> Result<Value, Error> {
     Ok(made)
 }
 
-/// How ids lie in a file.
+/// The layout of ids in a file.
 struct Layout {
     width: Width,
     /// Bytes before the first id.
@@ -66,7 +67,7 @@ struct Layout {
     name: &'static str,
 }
 
-/// Looks at a file: its header, or what the command line says where it has none.
+/// The layout of a file: by its header, or by the command line if it has none.
 fn layout(tokens: &Tokens, file: &mut File) -> Result<Layout, Error> {
     let path = tokens.file;
     let look = Look::of(file).map_err(Error::io(path))?;
@@ -102,11 +103,11 @@ fn layout(tokens: &Tokens, file: &mut File) -> Result<Layout, Error> {
     Ok(Layout { width, header: 0, name: "headerless" })
 }
 
-/// What was copied.
+/// The result of a copy.
 struct Copied {
     ids: u64,
     greatest: u32,
-    /// Of the source, with its header.
+    /// The bytes of the source, with its header.
     bytes: u64,
     blake3: String,
 }

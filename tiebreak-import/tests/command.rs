@@ -1,4 +1,4 @@
-//! The command: its files are those of NumPy, whole or not there, and the same on any number of threads.
+//! The command: its files are in NumPy's form, whole or absent, and the same on any number of threads.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ fn command(folder: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tiebreak-import")).current_dir(folder).args(arguments).output().unwrap()
 }
 
-/// What the command prints with --json.
+/// The command's output with --json.
 fn made(folder: &Path, arguments: &[&str]) -> Value {
     let output = command(folder, &[&["--json"], arguments].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -85,7 +85,7 @@ fn texts_become_tokens() {
     );
     assert_eq!(serde_json::from_slice::<Value>(&fs::read(at("ab.npy.json")).unwrap()).unwrap(), said);
 
-    // Three pieces; each word of the text is a token or several, whatever piece it is in.
+    // Three pieces; each word of the text is one token or several, in any piece.
     let one = text("one.npy", &["--threads", "1", "c.txt", "a.txt"]);
     let three = text("three.npy", &["--threads", "3", "c.txt", "a.txt"]);
     assert_eq!(one, three);
@@ -245,7 +245,7 @@ fn damaged_pictures_are_errors_unless_asked_for() {
     let kept = said("kept", &["--damaged", "keep"]);
     assert_eq!((&kept["samples"], &kept["damaged_kept"]), (&2.into(), &true.into()));
     assert_eq!(kept["damaged"][0]["blake3"], blake3::hash(&whole[..whole.len() - 60]).to_hex().as_str());
-    // The first row of blocks is there.
+    // The first row of blocks was decoded.
     let (_, pixels) = npy(&at("kept/inputs.npy"));
     let [first, second] = [&pixels[..3 * 21 * 37], &pixels[3 * 21 * 37..]];
     assert!(first[..4 * 37] == second[..4 * 37] && first != second);
@@ -268,7 +268,7 @@ fn the_tokenizers_version_is_said_as_it_is() {
     assert!(text.contains(&format!("const TOKENIZERS: &str = \"{}\";", rest.split_once('"').unwrap().0)));
 }
 
-/// Ids of 16 bits, and the same of 32: more than are copied at once.
+/// Ids of 16 bits, and the same ids of 32 bits: more than are copied at once.
 fn ids() -> [Vec<u8>; 2] {
     let ids: Vec<u16> = (0..700_000u64).map(|i| (i * 7919 % 50_257) as u16).collect();
     let wide = ids.iter().flat_map(|&id| u32::from(id).to_le_bytes()).collect();
@@ -282,7 +282,7 @@ fn with_header(words: [u32; 3], ids: &[u8]) -> Vec<u8> {
     [&bytes[..], ids].concat()
 }
 
-/// Ids that others wrote, with llm.c's header or none: the file holds these ids.
+/// Ids that other programs wrote, with llm.c's header or none: the file holds these ids.
 #[test]
 fn raw_tokens_become_arrays() {
     let folder = tempfile::tempdir().unwrap();
@@ -365,7 +365,8 @@ fn raw_files_that_are_not_what_they_say_are_refused() {
     assert_eq!(error(folder.path(), &["tokens", "absent", "--output", "c.npy"]).0, 3);
 }
 
-/// A folder as transformers writes it gives the tokens of its other forms, and lies beside them byte for byte, where a run finds it.
+/// A folder as transformers writes it gives the tokens of its other forms. The folder is copied beside the tokens byte for byte,
+/// where a run finds it.
 #[test]
 fn a_tokenizers_folder_is_taken_and_kept() {
     let folder = tempfile::tempdir().unwrap();
@@ -396,7 +397,7 @@ fn a_tokenizers_folder_is_taken_and_kept() {
         );
         assert!(said["tokenizer_kept"].as_array().unwrap().contains(&name.into()), "{said}");
     }
-    // A folder that was kept is a tokenizer again; a file of another name is kept as what it is.
+    // A folder that was kept is a tokenizer again; a tokenizer.json of another name is kept under the usual name.
     assert_eq!(text("b.npy.tokenizer", "c.npy").0, expected);
     let described = r#"{"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},"model":{"type":"BPE","vocab":{"h":0,"e":1,"he":2},"merges":["h e"]}}"#;
     fs::write(at("mine.json"), described).unwrap();
@@ -407,7 +408,7 @@ fn a_tokenizers_folder_is_taken_and_kept() {
     assert!(exit == 2 && why.contains("is there already"), "{why}");
 }
 
-/// Each line's text is a text, as if it lay in a file of its own.
+/// Each line's text is a text of its own, as if it were in its own file.
 #[test]
 fn json_lines_are_texts() {
     let folder = tempfile::tempdir().unwrap();
@@ -418,7 +419,7 @@ fn json_lines_are_texts() {
     for (number, text) in texts.iter().enumerate() {
         fs::write(at(&format!("{number}.txt")), text).unwrap();
         lines += &format!("{}\n", serde_json::json!({ "id": number, "text": text, "body": "x" }));
-        // Escapes, blank lines, the other end of a line, and none after the last.
+        // Escapes, blank lines, the other line ending, and no line ending after the last line.
         let escaped: String = text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
         other += &format!("{}{{\"body\":\"{escaped}\"}}", if number == 0 { "" } else { "\r\n \n" });
     }
@@ -441,7 +442,7 @@ fn json_lines_are_texts() {
         run("both.npy", &["a.jsonl", "3.txt"]).0,
         [&expected[..], &run("3.npy", &["3.txt"]).0].concat()
     );
-    // As text on demand: the quotes and braces are tokens then.
+    // Read as text on demand: the quotes and braces are tokens then.
     assert_ne!(run("plain.npy", &["--form", "text", "a.jsonl"]).0, expected);
     let (exit, why) = error(
         folder.path(),

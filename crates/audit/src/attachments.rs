@@ -1,5 +1,5 @@
-//! The files beside the records: gradients, traces, rounding logs and data. No step needs another's, and records or `run.json` commit to them all,
-//! so those that are withheld or damaged are named without a replay.
+//! The files beside the records: gradients, traces, rounding logs and data. No step needs another step's files, and records or
+//! `run.json` commit to them all. So files that are withheld or damaged are named without a replay.
 
 use std::path::Path;
 
@@ -13,23 +13,23 @@ use tiebreak_run::run::{RunError, data, names, traces, transcript};
 /// The most damaged files that are named.
 const DAMAGED_MAX: usize = 1000;
 
-/// What the files beside the records are, in words.
+/// The findings about the files beside the records, in words.
 #[derive(Debug, Default)]
 pub struct Attachments {
-    /// Kinds of files of which every one is what its record commits.
+    /// Kinds of files, all of which hold what their records commit.
     pub passed: Vec<String>,
-    /// Files that are not here.
+    /// Files that the run lacks.
     pub missing: Vec<String>,
-    /// Files that are not what their records commit, in words, and why; the first thousand.
+    /// Files that do not hold what their records commit, in words, with the error; the first thousand.
     pub damaged: Vec<(String, RunError)>,
 }
 
 /// A damaged file, for people and scripts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Damaged {
-    /// Its path in the run's folder.
+    /// The file's path in the run's folder.
     pub file: String,
-    /// What is wrong with it.
+    /// The defect of the file.
     pub why: String,
 }
 
@@ -42,14 +42,14 @@ impl Damaged {
     }
 }
 
-/// A kind of file.
+/// A kind of file beside the records.
 struct Attachment {
     name: &'static str,
-    /// Whether the record of a step commits one.
+    /// True if the record of a step commits such a file.
     committed: fn(&StepRecord) -> bool,
-    /// Whether it is here.
+    /// True if the run has the file.
     here: fn(&Run, u32) -> bool,
-    /// Reads it and compares it with the record.
+    /// Reads the file and compares it with the record.
     check: fn(&Run, &StepRecord) -> Result<(), RunError>,
 }
 
@@ -85,7 +85,7 @@ fn other(path: &Path) -> RunError {
     RunError::invalid(path, "it is not the one that the record commits")
 }
 
-/// Reads the files beside the records, and compares each with what commits it.
+/// Reads the files beside the records, and compares each with its commitment.
 pub fn attachments(run: &Run, checked: &Checked) -> Attachments {
     let mut found = Attachments::default();
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
@@ -129,7 +129,7 @@ pub fn attachments(run: &Run, checked: &Checked) -> Attachments {
     found
 }
 
-/// Reads the data files that the run holds, to their ends: steps draw a part of them.
+/// Reads the data files that the run holds, to their ends; steps draw only some of their samples.
 fn data(run: &Run, checked: &Checked, found: &mut Attachments) {
     let mut fine = 0;
     for (number, promised) in run.file.data.iter().enumerate() {
@@ -155,7 +155,7 @@ fn data(run: &Run, checked: &Checked, found: &mut Attachments) {
     }
 }
 
-/// Notes what is withheld or damaged, for an audit.
+/// Adds withheld and damaged files to an audit's findings.
 pub fn note(checked: &mut Checked, beside: Attachments) {
     checked.not_checked.extend(beside.missing);
     checked.not_checked.extend(beside.damaged.iter().map(|(_, error)| damaged_text(error)));

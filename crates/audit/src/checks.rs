@@ -1,4 +1,4 @@
-//! What every audit checks before it replays anything, sampled ones too.
+//! The checks that every audit makes before a replay, sampled audits included.
 
 use std::path::{Path, PathBuf};
 
@@ -24,42 +24,44 @@ use tiebreak_run::step::finite::{self, LossesNotFinite};
 
 /// The result of the checks.
 pub struct Checked {
-    /// The head that was audited, the largest of the run's.
+    /// The head that was audited: the run's largest.
     pub head: Head,
     /// The head's note, as text.
     pub note: String,
     /// The records that the head covers.
     pub transcript: Transcript,
-    /// Who signed, in words.
+    /// The signer, in words.
     pub signed: String,
-    /// Whether the signature was verified with a key that the auditor gave.
+    /// True if the signature was verified with a key that the auditor gave.
     pub signed_by_key: bool,
-    /// Steps whose states can be had and agree with their records, ascending: step 0 follows from the seed, the
-    /// others have checkpoints.
+    /// Steps whose states are available and agree with their records, ascending: step 0 follows from the seed, the others have
+    /// checkpoints.
     pub checkpoints: Vec<u32>,
     /// Checks that passed, in words.
     pub passed: Vec<String>,
-    /// Checks that were not made, and why, in words.
+    /// Checks that were not made, with the reason, in words.
     pub not_checked: Vec<String>,
-    /// Files that are damaged or missing, and why: nothing that passed needed them. Whoever needs one meets the error again.
+    /// Files that are damaged or missing, with the error. No check that passed needed them; a later step that needs one meets the
+    /// error again.
     pub damaged: Vec<RunError>,
-    /// Why a match of all that the head covers is none of the run: there is no final record, or no released model.
+    /// The reason why a match of everything under the head is no match of the run: there is no final record, or no released
+    /// model.
     pub incomplete: Option<Ground>,
-    /// Whether the head covers the final record, and the released model is its.
+    /// True if the head covers the final record, and the released model is the one of that record.
     pub end_checked: bool,
-    /// Why these records may be a shortened or another history: the trainer signed a head that they do not reach.
+    /// The reason why these records may be a shortened history or another one: the trainer signed a head that they do not reach.
     pub unreached: Option<Ground>,
-    /// The first thing found wrong.
+    /// The first contradiction.
     pub inconsistent: Option<Inconsistent>,
 }
 
-/// What is wrong without any replay.
+/// A contradiction that needs no replay.
 pub struct Inconsistent {
     /// The step of the record in question; 0 for the initial state.
     pub step: u32,
     /// The contradiction.
     pub what: Ground,
-    /// Shows it from a file alone; absent if it would be too large, or if the trainer's signature is missing.
+    /// The evidence from one file alone; absent if it would be too large, or if the trainer's signature is missing.
     pub verdict: Option<Verdict>,
 }
 
@@ -96,22 +98,22 @@ impl Checked {
         )
     }
 
-    /// Which losses of its records are not finite: the bits of such a run are right, its training is not.
+    /// The losses of the records that are not finite. The bits of such a run can be right, but its training failed.
     pub fn not_finite(&self) -> Option<LossesNotFinite> {
         finite::of_records(&self.transcript.records)
     }
 
-    /// For an auditor who asks for no more than the head covers: the run's end counts as not checked.
+    /// Accepts a head that does not cover the run's end, for an auditor who asks for no more: the end counts as not checked.
     pub fn allow_prefix(&mut self) {
         self.not_checked.extend(self.incomplete.take().map(|why| why.to_string()));
     }
 
-    /// Why the audit cannot end with a match, unless it finds a difference.
+    /// The reason why the audit cannot end with a match, unless it finds a difference.
     pub fn undecided(&self) -> Option<Ground> {
         Ground::all([&self.unreached, &self.incomplete].into_iter().flatten().cloned().collect())
     }
 
-    /// Notes that something is wrong, unless something was before. `evidence`: the record's index, and the claim.
+    /// Notes a contradiction, unless there is an earlier one. `evidence`: the record's index, and the claim.
     fn fail(
         &mut self,
         run: &Run,
@@ -127,7 +129,7 @@ impl Checked {
         if index.is_none() {
             verdict.record = None;
         }
-        // A verdict that does not stand alone is none; only weights are too large to be carried.
+        // A verdict whose evidence does not stand alone is dropped; only weights are too large to be carried.
         let stands =
             matches!(verdict.check(None), Ok(Ruling::Convicts(_) | Ruling::NeedsReplay { step: 0, .. }))
                 && verdict.to_bytes().len() as u64 <= VERDICT_MAX;
@@ -136,8 +138,8 @@ impl Checked {
         Ok(())
     }
 
-    /// Holds the run to a head, at `path`, that somebody else has of it: a witness, or whoever downloaded it. A longer one, which these records do
-    /// not reach, leaves the audit undecided: they may be cut short, or another history.
+    /// Holds the run to a head, read from `path`, that somebody else has: a witness, or somebody who downloaded the run. If these
+    /// records do not reach that head, the audit stays undecided: they may be cut short, or another history.
     ///
     /// # Errors
     /// If the note is malformed, of another run, or not signed by the key that the run names.
@@ -168,17 +170,23 @@ impl Checked {
     }
 }
 
-/// Structure, hashes and signature: the latest head, the records it covers, one run id, contiguous steps.
+/// Checks structure, hashes and signature: the latest head, the records it covers, one run id, contiguous steps.
 ///
 /// # Errors
 /// If a file is malformed, was edited, or is badly signed.
 pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
-    // Listed once, and before the transcript is read: a trainer may publish heads meanwhile, over records that are not read here.
+    // The heads are listed once, and before the transcript is read: meanwhile a trainer may publish heads over records that are
+    // not read here.
     let mut sizes = run.head_sizes()?;
-    // A run that names no key has no heads that a trainer signed; one that was signed afterwards says so.
+    // A run that names no key has no heads that a trainer signed. A run that was signed afterwards says so.
     let trainer = key.filter(|_| run.file.trainer_key.is_some());
     let mut damaged = Vec::new();
-    let (head, signed) = latest_head(run, &mut sizes, &mut damaged, trainer)?;
+    let latest = latest_head(run, &mut sizes, &mut damaged, trainer);
+    let (head, signed) = latest.map_err(|error| match error {
+        // No head is signed by a key that the run does not name: the key is wrong, and the heads are not.
+        RunError::Malformed { .. } => other_key(run, trainer).unwrap_or(error),
+        error => error,
+    })?;
     let size = head.size;
     let note = run.at(names::head(size)).read_text(NOTE_MAX as u64)?;
     let path = run.layout.transcript();
@@ -195,10 +203,8 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         (_, Some(key)) => (signed_afterwards(run, key, size, &note)?, true),
         _ => ("consistent, signer unknown".to_string(), false),
     };
-    if let Some(key) = trainer
-        && run.file.trainer_key.as_deref() != Some(key.to_text().as_str())
-    {
-        return Err(RunError::invalid(&run.layout.run_json(), "the run names another trainer key"));
+    if let Some(error) = other_key(run, trainer) {
+        return Err(error);
     }
     for (index, record) in transcript.records.iter().enumerate() {
         if let Some(why) = misplaced(run, index, record) {
@@ -225,7 +231,7 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         inconsistent: None,
     };
     for older in forks {
-        // Only the trainer's signature tells a second history from a file that was damaged.
+        // Only the trainer's signature tells a second history from a damaged file.
         let held = older
             .map(|older| run.at(names::head(older)))
             .and_then(|head| checked.other_head(run, head.path(), &head.read_text(NOTE_MAX as u64)?));
@@ -234,11 +240,17 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
     Ok(checked)
 }
 
-/// The latest of the heads of these sizes that can be read. Later ones go from `sizes`, and why they cannot be read to `damaged`: they
-/// hide no history that an earlier one promises.
+/// The reason why a run is not of the trainer with this key: it names another one.
+fn other_key(run: &Run, key: Option<&PublicKey>) -> Option<RunError> {
+    let (named, given) = (run.file.trainer_key.clone()?, key?.to_text());
+    (named != given).then(|| RunError::OtherKey { path: run.layout.run_json(), named, given })
+}
+
+/// The latest readable head among those of these sizes. Later ones are removed from `sizes`, and their errors go to `damaged`:
+/// they hide no history that an earlier head promises.
 ///
 /// # Errors
-/// If none can be read, or it covers nothing.
+/// If none can be read, or the head covers no record.
 fn latest_head(
     run: &Run,
     sizes: &mut Vec<u64>,
@@ -262,8 +274,8 @@ fn latest_head(
     }
 }
 
-/// Of the published heads of these sizes, ascending, those that are over another history than the latest one, and why others cannot
-/// be read.
+/// Among the published heads of these sizes, ascending: those that are over another history than the latest one, and the errors
+/// of those that cannot be read.
 ///
 /// # Errors
 /// If the latest head is malformed or badly signed, or not over these records.
@@ -299,7 +311,7 @@ fn forks(
     }
 }
 
-/// Why a record is not one that the run can have in this place, if so.
+/// The reason why the run cannot have this record at this index, if there is one.
 fn misplaced(run: &Run, index: usize, record: &Record) -> Option<&'static str> {
     if *record.computation() != run.computation.id {
         return Some("it is of another computation");
@@ -327,17 +339,18 @@ fn misplaced(run: &Run, index: usize, record: &Record) -> Option<&'static str> {
     }
 }
 
-/// All checks that need no replay.
+/// Makes all checks that need no replay.
 ///
 /// # Errors
-/// If a file cannot be read, is malformed, or is not signed by `key`. What contradicts the run's own promises is in the result instead.
+/// If a file cannot be read, is malformed, or is not signed by `key`. A contradiction to the run's own promises is in the result
+/// instead.
 pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
     let needed = run.state_memory().saturating_add(run.batch_memory().saturating_mul(2));
     run.within_memory("the checks of states and batches", needed)?;
     let mut checked = structure(run, key)?;
     for check in [initial_state, scalars, batches, checkpoints, ending] {
         if checked.inconsistent.is_some() {
-            // A file that does not fit, later, must not hide what convicts.
+            // An error about a later file must not hide a contradiction that convicts.
             checked.not_checked.push("what comes after the first contradiction".into());
             break;
         }
@@ -355,7 +368,7 @@ pub(super) fn damaged_text(error: &RunError) -> String {
     format!("a damaged file: {error}")
 }
 
-/// What is not checked of a run that begins from weights, unless its auditor has them.
+/// The check that is left out for a run that begins from weights, unless its auditor has the files.
 const WEIGHTS_NOT_CHECKED: &str =
     "whether the initial state is that of the weights' files: give them with --weights";
 
@@ -389,7 +402,8 @@ fn initial_state(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
 /// Checks that a run begins from the weights that it names, for an auditor who has them, in the job's order.
 ///
 /// # Errors
-/// If the run does not begin from weights, or these are other files than those it names. Another initial state is in `checked`.
+/// If the run does not begin from weights, or the paths hold other files than those it names. A different initial state is noted
+/// in `checked`.
 pub fn weights(run: &Run, checked: &mut Checked, paths: &[PathBuf]) -> Result<(), RunError> {
     let expected = initial::of_weights(run, paths)?;
     if checked.inconsistent.is_some() {
@@ -428,8 +442,8 @@ fn scalars(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Draws every batch again. A batch whose bytes are damaged, or are not here because the run holds no copy of its data, is not
-/// checked.
+/// Draws every batch again. A batch is not checked if its bytes are damaged, or missing because the run holds no copy of its
+/// data.
 fn batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let held = run.holds_data();
     let mut dataset = match run.dataset() {
@@ -463,9 +477,9 @@ fn batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     Ok(())
 }
 
-/// The data from which anybody draws a step's batch again.
+/// The claim about a step's batch, with the data from which anybody draws the batch again.
 fn batch_claim(run: &Run, step: u32) -> Result<Claim, RunError> {
-    let mut dataset = run.dataset()?; // has read nothing but this batch then
+    let mut dataset = run.dataset()?; // the new data set has read only this batch
     run.batch(&mut dataset, step)?;
     let slices = dataset.slices_read()?.into_iter().map(DataSlices::from).collect();
     Ok(Claim::Batch { files: run.file.data.clone(), slices })
@@ -479,7 +493,7 @@ fn checkpoints(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
             continue; // newer than the head
         };
         let promised = record.state();
-        // The states between follow from the steps: a damaged checkpoint hides nothing.
+        // The states between follow from the steps, so a damaged checkpoint hides nothing.
         match checkpoint::read(run.at(names::checkpoint(step)), &table) {
             Ok(state) if state_digest(&table, &tensor_digests(&table, &state)) == promised => {}
             Ok(_) => {
@@ -519,16 +533,16 @@ fn promised_checkpoints(run: &Run, last: u32) -> Vec<u32> {
     [0].iter().chain(kept).copied().collect()
 }
 
-/// The state after a step whose checkpoint was checked, read and checked again: nobody may be accused because a file
-/// changed meanwhile. An initial state of the seed needs no file.
+/// The state after a step whose checkpoint was checked, read and checked again: nobody may be accused because a file changed
+/// meanwhile. An initial state from the seed needs no file.
 ///
 /// # Errors
-/// If the checkpoint cannot be read, is malformed, or is not the state that its record commits.
+/// If the checkpoint cannot be read, is malformed, or does not hold the state that its record commits.
 pub fn state_after(run: &Run, checked: &Checked, step: u32) -> Result<Vec<Vec<u8>>, RunError> {
     states::after(run, &checked.transcript.records, step)
 }
 
-/// The final record and the released model.
+/// Checks the final record and the released model.
 fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let path = run.layout.model();
     let Some(Record::Final { roots, .. }) = checked.transcript.records.last().cloned() else {

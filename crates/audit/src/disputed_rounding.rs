@@ -1,7 +1,7 @@
-//! Rounding verdicts, and what an audit makes of a logged product whose committed output differs.
+//! Rounding verdicts, and an audit's conclusions about a logged product whose committed output differs.
 //!
-//! The first output that differs tells a missing decision from a cheat: anything but a logged product's rounding is computed exactly
-//! from committed inputs. And a rounding's committed tile says which element was rounded otherwise, if it is one.
+//! The first output that differs tells a missing decision from a cheat: everything except a logged product's rounding is computed
+//! exactly from committed inputs. If only one element of a committed tile was rounded otherwise, the tile's hash tells which.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,13 +23,14 @@ use tiebreak_record::commit::trace::leaf_place;
 use tiebreak_record::rounding::legal::Illegal;
 use tiebreak_record::rounding::thresholds::Rounding;
 
-/// Values of the grid on either side that are tried for an element of a committed tile whose bytes are not known.
+/// The number of values of the grid on either side that are tried for an element of a committed tile whose bytes are not known.
 const NEIGHBOURS: i64 = 8;
 
-/// The one element of a tile that the trainer rounded otherwise: its place, its value, and the tile with it.
+/// The only element of a tile that the trainer rounded otherwise: its index, its value, and the tile with this value.
 type OneOff = (usize, u32, Vec<u8>);
 
-/// The one element of a tile of `mine` of which a nearby value of its grid gives the committed tile, if it is one.
+/// Finds the element of the tile of `mine` that turns it into the committed tile when replaced by a nearby value of its grid;
+/// `None` if there is no such element.
 fn one_rounding_off(
     mine: &[u8],
     tile: usize,
@@ -58,10 +59,10 @@ fn one_rounding_off(
 }
 
 impl DisputedStep<'_> {
-    /// What to say of logged product `number` whose committed output differs though everything before it agrees: the trainer
-    /// rounded at least one element otherwise than its log says. If it is one in the first differing tile, the tile's hash
-    /// tells which, and the proved bound whether any kernel could have. `node`: what makes the output; `index`: its place in
-    /// the trace.
+    /// The conclusion about logged product `number`, whose committed output differs though everything before it agrees: the
+    /// trainer rounded at least one element otherwise than its log says. If only one element of the first differing tile differs,
+    /// the tile's hash tells which, and the proved bound tells if any kernel could have rounded so. `node` computes the output;
+    /// `index` is its index in the trace.
     ///
     /// # Errors
     /// If the CPU engine fails, or the run's log cannot be read.
@@ -104,7 +105,7 @@ impl DisputedStep<'_> {
                 let what = Ground::Unlogged(what);
                 Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) }
             }
-            // The bound allows it, or nothing that stands alone shows that it does not.
+            // The bound allows this rounding, or no evidence that stands alone excludes it.
             None => undecided(Ground::Rounding { operator: operator.clone(), element, value })?,
         })
     }
@@ -121,8 +122,8 @@ impl DisputedStep<'_> {
         }
     }
 
-    /// A verdict on a decision that is outside the proved bound, in a step whose trace and log are the committed ones; `None` if
-    /// none stands alone.
+    /// A verdict on a decision outside the proved bound, in a step whose trace and log are the committed ones; `None` if no
+    /// verdict stands alone.
     ///
     /// # Errors
     /// If the run's log cannot be read, or the CPU engine fails.
@@ -138,7 +139,7 @@ impl DisputedStep<'_> {
         Ok(verdict.map(|(verdict, _)| verdict))
     }
 
-    /// A verdict on an element of a logged product and what it says, if it stands alone.
+    /// A verdict on an element of a logged product, with the verdict's sentence, if it stands alone.
     fn rounding_verdict(
         &self,
         micro_batch: u32,
@@ -153,8 +154,8 @@ impl DisputedStep<'_> {
         }))
     }
 
-    /// The claim that an element of a logged product was rounded to what no honest kernel rounds to, true or not; `None` if its
-    /// operands have no exact product.
+    /// The claim, true or not, that an element of a logged product was rounded as no honest kernel rounds; `None` if its operands
+    /// have no exact product.
     ///
     /// # Errors
     /// If the CPU engine fails, or the run's data or log cannot be read.

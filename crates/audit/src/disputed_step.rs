@@ -1,4 +1,4 @@
-//! The evidence of a tile verdict: the first tile of an operator's output that differs, and what it is computed from.
+//! The evidence of a tile verdict: the first differing tile of an operator's output, and that tile's operands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{checkpoint, names};
 use tiebreak_run::step::{Outputs, Tracer, replayer, scalars};
 
-/// The outputs of some nodes of a step, which a session plays from its state.
+/// The outputs of some nodes of a step, which a session computes from its state.
 ///
 /// # Errors
 /// If the engine fails, or the run's log cannot be read.
@@ -46,8 +46,8 @@ pub(crate) fn outputs(
     Ok(tracer.kept)
 }
 
-/// What a trainer answers to a tile verdict on step `step`: the bytes of the tile that the run committed, from a replay on
-/// the engine that trained; `None` if this one computes something else.
+/// A trainer's answer to a tile verdict on step `step`: the bytes of the committed tile, from a replay on the engine that
+/// trained. `None` if this engine computes another tile.
 ///
 /// # Errors
 /// If the run does not pass the checks of its structure, a file of it cannot be read, or the engine fails.
@@ -71,7 +71,7 @@ pub fn disclosed_tile(
     Ok((value == claim.value.0).then(|| tile.to_vec()))
 }
 
-/// A step whose trace differs from the auditor's, and what its evidence is made from.
+/// A step whose trace differs from the auditor's, with the sources of its evidence.
 pub struct DisputedStep<'a> {
     /// The run that is audited.
     pub run: &'a Run,
@@ -85,12 +85,12 @@ pub struct DisputedStep<'a> {
     pub batch: &'a [MicroBatch],
     /// The trace that the trainer published for the step.
     pub published: &'a Trace,
-    /// When the auditor has no more time.
+    /// The time at which the auditor's limit ends.
     pub end: Option<Instant>,
 }
 
 impl DisputedStep<'_> {
-    /// Tensors of a phase, whole: state and batch are at hand, outputs of nodes are computed again.
+    /// Whole tensors of a phase: state and batch are available, outputs of nodes are computed again.
     ///
     /// # Errors
     /// If the CPU engine fails, or the run's log cannot be read.
@@ -110,14 +110,14 @@ impl DisputedStep<'_> {
         Ok(operands.whole(origins, &kept))
     }
 
-    /// What commits to the operands of the step's operators.
+    /// The commitments to the operands of the step's operators.
     pub fn operands(&self) -> Operands<'_> {
         let DisputedStep { run, step, before, batch, published, .. } = *self;
         Operands { run, step, before, batch, trace: published }
     }
 
-    /// A verdict on the first differing tile of the trace's node `index`, narrowed to one element if the trainer's bytes
-    /// can be had; `None` if the leaf checker cannot decide the tile.
+    /// A verdict on the first differing tile of the trace's node `index`, narrowed to one element if the trainer's bytes are
+    /// available; `None` if the leaf checker cannot decide the tile.
     ///
     /// # Errors
     /// If the CPU engine fails, or a file of the run cannot be read.
@@ -172,7 +172,7 @@ impl DisputedStep<'_> {
         Ok(Some(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) }))
     }
 
-    /// The committed tile from the checkpoint after the step, if the node makes a state tensor and there is one.
+    /// The committed tile from the checkpoint after the step, if the node computes a state tensor and the checkpoint exists.
     fn published_tile(&self, phase: Phase, node: usize, tile: usize, value: Hash) -> Option<Vec<u8>> {
         let program = self.run.program();
         let place = state_nodes(program).iter().position(|&n| phase == Phase::Update && n == Some(node))?;
@@ -183,8 +183,8 @@ impl DisputedStep<'_> {
     }
 }
 
-/// The committed tile, if it is `right` with one bit flipped: what a fault in memory or a register leaves, and cheap to
-/// try.
+/// The committed tile, if it is `right` with one bit flipped. A fault in memory or a register leaves such a tile, and trying is
+/// cheap.
 fn one_bit_off(mut right: Vec<u8>, tile: usize, count: usize, value: Hash) -> Option<Vec<u8>> {
     for byte in 0..right.len() {
         for bit in 0..8 {

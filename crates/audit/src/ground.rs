@@ -1,4 +1,4 @@
-//! On what ground an audit ends as it does, as a value, and in a sentence.
+//! The ground on which an audit ends, as a value and as a sentence.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -75,19 +75,19 @@ pub fn differences(mine: &StepRecord, theirs: &StepRecord) -> Differences {
 pub struct NodeTile {
     /// The operator's name.
     pub operator: String,
-    /// The name of what it computes.
+    /// The name of the operator's primitive.
     pub primitive: String,
     /// The phase that ran the node.
     pub phase: Phase,
-    /// The node's place in the phase's graph.
+    /// The node's index in the phase's graph.
     pub node: usize,
     /// The tile's number.
     pub tile: usize,
-    /// The tiles of the output.
+    /// The number of tiles of the output.
     pub count: usize,
 }
 
-/// Why an audit ends as it does.
+/// The reason why an audit ends as it does.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ground {
@@ -97,22 +97,22 @@ pub enum Ground {
         /// The origin in words, as `InitialOrigin::source` gives it.
         origin: &'static str,
     },
-    /// Record 0 commits another state than the files of weights give, which the auditor has.
+    /// Record 0 commits another state than the files of weights give; the auditor has the files.
     #[error("record 0 does not commit the initial state that the weights' files give")]
     Weights,
-    /// Record 0 commits other numbers than the seed gives.
+    /// Record 0 commits other numbers than the seed gives, in tensors that the job draws.
     #[error("record 0 commits other numbers than the seed gives where the job draws them")]
     Drawn,
-    /// A learning rate is not the schedule's.
+    /// A learning rate differs from the schedule's.
     #[error("the learning rate is not the schedule's")]
     LearningRate,
-    /// A clip factor is not that of a job that does not clip.
+    /// A clip factor of a job without clipping is not 1.
     #[error("the clip factor of a job without clipping is not 1")]
     NoClip,
-    /// A cursor is another.
+    /// A cursor differs from the number of samples drawn.
     #[error("the cursor is not the number of samples drawn so far")]
     Cursor,
-    /// A batch is another.
+    /// A batch differs from the one that seed and data give.
     #[error("the batch is not the one that seed and data give")]
     Batch,
     /// The final record has another state than the last step.
@@ -121,7 +121,7 @@ pub enum Ground {
     /// The trainer signed two histories.
     #[error("the trainer signed two histories: another head over {records} records")]
     Fork {
-        /// The records that the other head is over.
+        /// The number of records that the other head covers.
         records: u64,
     },
     /// The record's state contradicts its own trace.
@@ -139,10 +139,10 @@ pub enum Ground {
     /// An operator's output differs from the auditor's, and the scalar reference gives the trainer's.
     #[error("{} ({}), tile {} of {}", .0.operator, .0.primitive, .0.tile, .0.count)]
     FaultyTile(NodeTile),
-    /// A decision of the rounding log is illegal, or an engine says so.
+    /// A decision of the rounding log is illegal, by the evidence or only by an engine's result.
     #[error("by the rounding log, {0}")]
     Decision(Illegal),
-    /// A committed value is no rounding that the log has, and illegal.
+    /// A committed value is illegal, and the log has no decision for it.
     #[error("the log has no such decision, and {0}")]
     Unlogged(Wrong),
     /// A step's record differs from the scalar reference's.
@@ -150,7 +150,7 @@ pub enum Ground {
     Step {
         /// The fields that differ.
         fields: Differences,
-        /// The micro-batches whose gradients differ, as far as the run has the roots of theirs.
+        /// The micro-batches whose gradients differ, as far as the run has the trainer's roots.
         micro_batches: Vec<u32>,
         /// The state tensors that differ, if the trainer published the state.
         tensors: Vec<String>,
@@ -161,7 +161,7 @@ pub enum Ground {
     /// The run lacks the trace that the record commits, so no operator is named.
     #[error("{0}; no published trace is the one that the record commits")]
     Withheld(Box<Ground>),
-    /// These fields differ.
+    /// The named fields differ.
     #[error("{0} differ")]
     Fields(Differences),
     /// A difference that a missing decision would explain.
@@ -195,18 +195,18 @@ pub enum Ground {
         /// The committed value.
         value: f32,
     },
-    /// The records here do not reach a head that somebody has.
+    /// The run's records do not reach a head that somebody has.
     #[error(
         "{} over {records} records, and the run's head here covers {here}: nothing shows that this is the beginning of that history (get the \
          rest of the run; one that contradicts that head is a fork)",
         if *signed { "the trainer signed a head" } else { "there is another head, signed by nobody," }
     )]
     Unreached {
-        /// Whether the trainer signed that head.
+        /// True if the trainer signed that head.
         signed: bool,
-        /// Records that it is over.
+        /// The number of records that the head covers.
         records: u64,
-        /// Records here.
+        /// The number of records in this run.
         here: u64,
     },
     /// The head covers no final record.
@@ -215,33 +215,33 @@ pub enum Ground {
         if *model { "; no record commits the model.safetensors that is here" } else { "" }
     )]
     NoEnd {
-        /// Steps that the head covers.
+        /// The number of steps that the head covers.
         covered: usize,
-        /// Steps of the run.
+        /// The number of steps of the run.
         steps: u32,
-        /// Whether there is a released model.
+        /// True if there is a released model.
         model: bool,
     },
     /// There is no released model.
     #[error("the run is complete, but its released model (model.safetensors) is not here")]
     NoModel,
-    /// The released model cannot be read, or is another.
+    /// The released model cannot be read, or is not the committed one.
     #[error("the released model cannot be checked: {0}")]
     Model(String),
-    /// The plan has steps before which no state can be had.
+    /// The plan has steps before which no state is available.
     #[error(
         "steps {first} to {last} cannot be replayed: no state before them is here (checkpoint 0 is withheld)"
     )]
     Unreachable {
-        /// The first of them.
+        /// The first of these steps.
         first: u32,
-        /// The last of them.
+        /// The last of these steps.
         last: u32,
     },
     /// The plan has no step.
     #[error("there is no step to replay")]
     NoSteps,
-    /// Several of these.
+    /// Several grounds.
     #[error("{}", .0.iter().map(Ground::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<Ground>),
     /// The job lets its trainer choose more roundings than kernels need.
@@ -249,19 +249,19 @@ pub enum Ground {
     Freedom {
         /// The key of the setting.
         key: String,
-        /// Its value and the most that it may be, in words.
+        /// The key's value and the most that it may be, in words.
         why: String,
     },
     /// No honest kernel decides like this.
     #[error("{0}")]
     Decisions(String),
-    /// The auditor's time was up before the scalar reference had confirmed a difference.
+    /// The auditor's time ended before the scalar reference had confirmed a difference.
     #[error(
         "on {engine}, {found}; --max-time was reached before the scalar reference had confirmed it. Confirm it with `tiebreak replay RUN \
          --step {step} --engine reference`"
     )]
     OutOfTime {
-        /// The engine that found it.
+        /// The engine that found the difference.
         engine: String,
         /// The step, from 1.
         step: u32,
@@ -276,10 +276,10 @@ pub enum Ground {
 /// A difference that a missing decision would explain.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Explicable {
-    /// In these fields of a record.
+    /// A difference in these fields of a record.
     #[error("{0}")]
     Fields(Differences),
-    /// In the gradients of a micro-batch.
+    /// A difference in the gradients of a micro-batch.
     #[error("gradients of micro-batch {0}")]
     MicroBatch(u32),
 }
@@ -304,12 +304,12 @@ fn tensors_text(tensors: &[String]) -> String {
 }
 
 impl Ground {
-    /// One ground of several; `None` of none.
+    /// One ground from several; `None` if there are none.
     pub fn all(mut grounds: Vec<Ground>) -> Option<Ground> {
         if grounds.len() > 1 { Some(Ground::Several(grounds)) } else { grounds.pop() }
     }
 
-    /// A stable name of it.
+    /// A stable name of the ground's kind.
     pub fn kind(&self) -> &'static str {
         match self {
             Ground::InitialState { .. } => "initial_state",
@@ -351,7 +351,7 @@ impl Ground {
     }
 }
 
-/// Reports hold the sentence.
+/// A report holds the ground's sentence.
 impl Serialize for Ground {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)

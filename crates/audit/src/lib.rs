@@ -1,12 +1,13 @@
 //! Audits: is a run what its job says, bit for bit?
 //!
-//! Every audit first makes the checks that need no replay ([`checks`]), then replays checkpoint segments
-//! ([`plan`]) until something differs, then finds out what ([`localise`]). An audit says that a run *matches* or
-//! *diverges*; only a verdict whose evidence stands alone *convicts*.
+//! Every audit first makes the checks that need no replay ([`checks`]). Then it replays checkpoint segments ([`plan`]) until
+//! something differs, and finds the cause ([`localise`]). An audit says that a run *matches* or *diverges*; only a verdict whose
+//! evidence stands alone *convicts*.
 //!
-//! The crate changes nothing in a run's folder, and trusts nothing in it: files are parsed with bounds, and a difference is a result, no error.
+//! The crate changes nothing in a run's folder, and trusts nothing in it: files are parsed with bounds, and a difference is a
+//! result, not an error.
 //!
-//! Start with [`checks::always`], [`plan::plan`] and [`audit`], in this order; the package's `examples/audit.rs` is the whole of it.
+//! Start with [`checks::always`], [`plan::plan`] and [`audit`], in this order; the package's `examples/audit.rs` shows all three.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
@@ -50,13 +51,13 @@ use tiebreak_run::observers::tally::Tally;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::step::{CommittedStep, gradient_root, replayed_micro_batch, replayed_step};
 
-/// What an auditor wants to know while it runs.
+/// Receives an audit's progress.
 pub trait Progress {
-    /// A step was replayed: `done` of `planned` steps are.
+    /// Called after a step was replayed: `done` of `planned` steps are.
     fn step(&mut self, step: u32, done: u64, planned: u64);
 }
 
-/// Tells nobody.
+/// Reports no progress.
 pub struct Silent;
 
 impl Progress for Silent {
@@ -68,7 +69,7 @@ impl Progress for Silent {
 ///
 /// # Errors
 /// If the engine fails, or a file that the plan needs cannot be read or is malformed. A difference is no error, nor is the end of
-/// `max_time`: the report says what was not replayed.
+/// `max_time`: the report lists the steps that were not replayed.
 pub fn audit(
     run: &Run,
     engine: &mut dyn Engine,
@@ -80,8 +81,8 @@ pub fn audit(
     audit_in(run, session(run, engine, false)?, false, checked, plan, max_time, progress)
 }
 
-/// An audit of a run in the paper's preset by an engine whose native kernels compute the products again. It shows that the log
-/// makes two such machines agree, and nothing else: no rounding is judged, and no difference accuses anybody.
+/// Audits a run in the paper's preset by an engine whose native kernels compute the products again. A match shows only that the
+/// log makes two such machines agree: no rounding is judged, and no difference accuses anybody.
 ///
 /// # Errors
 /// As [`audit`]; also if the run is not in the paper's preset.
@@ -161,7 +162,7 @@ fn audit_in(
     Ok((report, verdict))
 }
 
-/// Lists what no audit like this one checks.
+/// Lists the properties that no audit of this kind checks.
 fn note_what_nobody_checks(report: &mut Report, checked: &Checked, native: bool) {
     if native {
         let why = "whether roundings are legal: this auditor rounded native products of its own, which have no proved bound; the \
@@ -174,10 +175,11 @@ fn note_what_nobody_checks(report: &mut Report, checked: &Checked, native: bool)
     report.not_checked.extend(checked.not_checked.iter().cloned());
 }
 
-/// Ends an audit that found no difference: as a match, or as incomplete if the run's end or a state that the plan wants is not here.
+/// Ends an audit that found no difference: as a match, or as incomplete if the run's end or a state that the plan needs is
+/// missing.
 fn conclude(report: &mut Report, checked: &Checked, steps: u32) {
     if checked.inconsistent.is_some() {
-        return; // what comes after a contradiction was not looked at
+        return; // nothing after a contradiction was checked
     }
     let gap = report.plan.unreachable.map(|(first, last)| Ground::Unreachable { first, last });
     let none = (report.plan.steps() == 0).then_some(Ground::NoSteps);
@@ -199,13 +201,13 @@ struct Replay<'a, 'e> {
     session: Session<'e>,
     native: bool,
     checked: &'a Checked,
-    /// When to stop, if the auditor set a limit.
+    /// The time to stop at, if the auditor set a limit.
     end: Option<Instant>,
     report: Report,
 }
 
 impl Replay<'_, '_> {
-    /// Replays the segments of a plan. Returns what the first difference came to, if there is one.
+    /// Replays the segments of a plan. Returns the findings about the first difference, if there is one.
     fn segments(
         &mut self,
         plan: &ReplayPlan,
@@ -239,13 +241,13 @@ impl Replay<'_, '_> {
         Ok(None)
     }
 
-    /// Time was up before `step` was replayed: nothing more is found.
+    /// Notes that the time ended before `step` was replayed.
     fn out_of_time(&mut self, step: u32) -> Option<Found> {
         self.report.not_checked.push(format!("steps from {step} of the plan: --max-time was reached"));
         None
     }
 
-    /// Replays one step. Returns what a difference came to, if there is one.
+    /// Replays one step. Returns the findings about a difference, if there is one.
     fn step(&mut self, step: u32, batch: &[MicroBatch]) -> Result<Option<Found>, AuditError> {
         let (run, theirs) = (self.run, self.checked.step(step)?);
         let before = self.session.download_state()?;
@@ -260,8 +262,8 @@ impl Replay<'_, '_> {
         if self.native && !same {
             return without_verdict(rounding::not_replicated(step, &mine.record, theirs));
         }
-        // Where the records differ, a decision may be about other operands than these: one that an honest trainer's log
-        // lacks would make later ones look wrong. Where they agree, everything that the decisions are about does.
+        // A decision may be about other operands than these if the records differ: one decision that an honest trainer's log
+        // lacks would make later ones look wrong. If the records agree, all operands of the decisions agree.
         if let Some(illegal) = tally.first_illegal.as_ref().filter(|_| same) {
             return self.difference(&before, batch, &mine).illegal(illegal).map(Some);
         }
@@ -277,7 +279,7 @@ impl Replay<'_, '_> {
         self.difference(&before, batch, &mine).localise().map(Some)
     }
 
-    /// What is at hand to find out why a step differs. The engine keeps no idle memory meanwhile.
+    /// The data needed to localise a difference. The engine frees idle memory first.
     fn difference<'a>(
         &'a mut self,
         before: &'a [Vec<u8>],
@@ -290,13 +292,13 @@ impl Replay<'_, '_> {
     }
 }
 
-/// Whether [`estimated_seconds`], which computes two micro-batches, is a small part of a plan.
+/// True if [`estimated_seconds`], which computes two micro-batches, is a small share of a plan's work.
 pub fn worth_estimating(run: &Run, plan: &ReplayPlan) -> bool {
     plan.steps() * u64::from(run.program().micro_batches) >= 40
 }
 
-/// Seconds that a plan will take on an engine, about: a micro-batch of its first step is timed, after one that pays for
-/// what an engine does only once.
+/// An estimate of the seconds that a plan will take on an engine: times one micro-batch of the first step, after another one that
+/// absorbs the engine's one-time work.
 ///
 /// # Errors
 /// If the engine fails, or a file that the first step needs cannot be read or is malformed.

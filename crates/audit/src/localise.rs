@@ -1,4 +1,4 @@
-//! From a step that differs to what differs in it, confirmed by the scalar reference.
+//! Narrows a step that differs down to the difference, which the scalar reference confirms.
 
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{RunError, checkpoint, names, traces};
 use tiebreak_run::step::CommittedStep;
 
-/// A step that is not as the run commits it, and what is at hand to find out why.
+/// A step that differs from the run's record, with the data needed to find the cause.
 pub struct Difference<'a> {
     /// The run that is audited.
     pub run: &'a Run,
@@ -38,12 +38,12 @@ pub struct Difference<'a> {
     pub mine: &'a CommittedStep,
     /// The auditor's engine.
     pub engine: &'a str,
-    /// When the auditor has no more time.
+    /// The time at which the auditor's limit ends.
     pub end: Option<Instant>,
 }
 
 impl Difference<'_> {
-    /// Finds out what differs in a step whose record is not the auditor's.
+    /// Finds the difference in a step whose record differs from the auditor's.
     ///
     /// # Errors
     /// If an engine fails, or a file of the run that is needed cannot be read.
@@ -83,8 +83,8 @@ impl Difference<'_> {
         self.whole_step()
     }
 
-    /// A trainer who withholds a trace, or commits to one of another program, does not escape the step verdict; but in the logged
-    /// profile only a trace tells a missing decision from a cheat.
+    /// A trainer who withholds a trace, or commits to a trace of another program, does not escape the step verdict. In the logged
+    /// profile, however, only a trace tells a missing decision from a cheat.
     fn without_trace(&self) -> Result<Found, AuditError> {
         let (step, record) = (self.mine.record.step, &self.mine.record);
         let theirs = self.checked.step(step)?;
@@ -103,11 +103,11 @@ impl Difference<'_> {
         Ok(Found { outcome, verdict })
     }
 
-    /// The first node of the trace that differs is `index`.
+    /// Judges a step whose first differing node of the trace is `index`.
     fn operator(&self, index: usize, trace: &Trace, published: &Trace) -> Result<Found, AuditError> {
         let Difference { run, checked, before, batch, mine, engine, end } = *self;
         let step = mine.record.step;
-        // A verdict that does not stand alone is none: then the whole step is replayed by the reference.
+        // A verdict that does not stand alone is dropped; then the reference replays the whole step.
         let stands = |verdict: &Verdict| matches!(verdict.check(None), Ok(Ruling::Convicts(_)));
         let disputed = DisputedStep { run, checked, step, before, batch, published, end };
         let (phase, node) = positions(run.program())[index];
@@ -125,9 +125,9 @@ impl Difference<'_> {
         }
     }
 
-    /// A decision that is outside the proved bound, in a step whose record is the auditor's. Runs with operator traces get a verdict
-    /// that stands alone, because its check is the scalar reference's; else the step is replayed by the scalar reference before
-    /// anybody is accused.
+    /// Judges a decision outside the proved bound, in a step whose record agrees with the auditor's. Runs with operator traces
+    /// get a verdict that stands alone, because the scalar reference checks it. Otherwise the scalar reference replays the step
+    /// before anybody is accused.
     ///
     /// # Errors
     /// If the scalar reference or the CPU engine fails, or a file of the run cannot be read.
@@ -163,7 +163,7 @@ impl Difference<'_> {
         Ok(Found { outcome: Outcome::Diverges { step, what }, verdict })
     }
 
-    /// A verdict on a whole step: what differs by name, after the scalar reference agreed.
+    /// A verdict on a whole step: names the differences, after the scalar reference agreed.
     fn whole_step(&self) -> Result<Found, AuditError> {
         let Difference { run, checked, before, mine, end, .. } = *self;
         let step = mine.record.step;
@@ -178,7 +178,7 @@ impl Difference<'_> {
             let engine = self.engine.to_string();
             return Ok(Found { outcome: Outcome::EngineFaulty { step, engine, what }, verdict: None });
         }
-        // Without the trainer's roots a verdict names no micro-batch: what convicts is the record.
+        // Without the trainer's roots a verdict names no micro-batch: the record convicts.
         let published = run.gradient_roots(theirs).unwrap_or_default();
         let micro_batches: Vec<u32> = (0..)
             .zip(reference.gradients.iter().zip(&published))
@@ -192,7 +192,7 @@ impl Difference<'_> {
         Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) })
     }
 
-    /// The auditor's time was up before the scalar reference had said who is right about a record.
+    /// The outcome when the auditor's time ended before the scalar reference had judged a record.
     fn unconfirmed(&self, theirs: &StepRecord) -> Found {
         self.unconfirmed_by(Ground::Fields(differences(&self.mine.record, theirs)))
     }
@@ -204,12 +204,12 @@ impl Difference<'_> {
     }
 }
 
-/// Whether the auditor's time was up.
+/// True if the auditor's time ended.
 fn out_of_time(error: &AuditError) -> bool {
     matches!(error, AuditError::Engine(EngineError::OutOfTime))
 }
 
-/// The output of a trace that a scalar of the record must be.
+/// The output of a trace that a scalar of the record must equal.
 pub fn scalar_output(program: &Program, published: &Trace, scalar: Scalar) -> Option<ProvenTensor> {
     let Some(Origin::Node { phase, node }) = origin::scalar(program, scalar) else { return None };
     let index = leaf_place(program, phase, node)?;

@@ -1,4 +1,4 @@
-//! Several auditors' reports of one run: what they cover together. Steps are kept as ranges, never one by one.
+//! Merges several auditors' reports of one run: the steps that they cover together. Steps are kept as ranges, never one by one.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use tiebreak_record::commit::digest::Digest;
 /// Steps first..=last.
 pub type Range = (u32, u32);
 
-/// The part of a run's steps that somebody has to have replayed.
+/// The steps of a run that must be covered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Required {
     /// Every step.
@@ -18,19 +18,19 @@ pub enum Required {
     Share(f64),
 }
 
-/// What reports come to.
+/// The conclusion from several reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Conclusion {
-    /// Somebody found a difference.
+    /// An auditor found a difference.
     Diverges,
-    /// Everything that is required was replayed, and nobody found anything.
+    /// All required steps were replayed, and no auditor found a difference.
     Matches,
-    /// Anything else.
+    /// Any other result.
     Undecided,
 }
 
-/// What reports of one run say together.
+/// The merged reports of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Merged {
     /// The run id.
@@ -43,33 +43,33 @@ pub struct Merged {
     pub data: Digest,
     /// Steps of the whole run.
     pub steps: u32,
-    /// Steps that somebody replayed, ascending and apart.
+    /// Steps that some auditor replayed, as ascending, disjoint ranges.
     pub covered: Vec<Range>,
-    /// The other steps of the run, likewise.
+    /// The other steps of the run, as such ranges.
     pub missing: Vec<Range>,
-    /// What the reports come to.
+    /// The conclusion.
     pub result: Conclusion,
-    /// Why they are undecided, in words.
+    /// The reasons why the result is undecided, in words.
     pub reasons: Vec<String>,
 }
 
 impl Merged {
-    /// Steps that somebody replayed.
+    /// The number of steps that some auditor replayed.
     pub fn steps_covered(&self) -> u64 {
         self.covered.iter().map(|&(first, last)| u64::from(last) + 1 - u64::from(first)).sum()
     }
 }
 
-/// Why reports cannot be put together.
+/// The reason why reports cannot be merged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Apart {
     /// The report with this number is about another run than the first.
     OtherRun(usize),
-    /// The report with this number says otherwise of the run than the first: steps, job, data or computation.
+    /// The report with this number contradicts the first about the run: steps, job, data or computation.
     Contradicts(usize),
 }
 
-/// The union of ranges, ascending; those that touch become one, and empty ones vanish.
+/// The union of ranges, ascending. Adjacent ranges are joined, and empty ones are dropped.
 pub fn union(mut ranges: Vec<Range>) -> Vec<Range> {
     ranges.retain(|&(first, last)| first <= last);
     ranges.sort_unstable();
@@ -83,7 +83,7 @@ pub fn union(mut ranges: Vec<Range>) -> Vec<Range> {
     united
 }
 
-/// The steps of 1..=`steps` that are in none of the ranges, which are ascending and apart.
+/// The steps of 1..=`steps` outside the ranges, which are ascending and disjoint.
 pub(crate) fn gaps(covered: &[Range], steps: u32) -> Vec<Range> {
     let mut gaps = Vec::new();
     let mut next = 1;
@@ -100,10 +100,10 @@ pub(crate) fn gaps(covered: &[Range], steps: u32) -> Vec<Range> {
     gaps
 }
 
-/// Puts reports together; `None` if there is none.
+/// Merges reports; `None` if there is none.
 ///
 /// # Errors
-/// If they are about several runs, or one contradicts the first about what the run is.
+/// If they are about several runs, or one contradicts the first about the run.
 pub fn merge(accounts: &[Account], required: Required) -> Result<Option<Merged>, Apart> {
     let Some(first) = accounts.first() else { return Ok(None) };
     for (number, other) in accounts.iter().enumerate() {
@@ -138,7 +138,7 @@ pub fn merge(accounts: &[Account], required: Required) -> Result<Option<Merged>,
     Ok(Some(merged))
 }
 
-/// Why reports are no match together.
+/// The reasons why the reports together are no match.
 fn reasons(accounts: &[Account], merged: &Merged, required: Required) -> Vec<String> {
     let mut reasons = Vec::new();
     let head = |a: &Account| (a.head_size, a.head_root);
@@ -195,12 +195,12 @@ mod tests {
         let result = |accounts: &[Account]| merge(accounts, Required::All).unwrap().unwrap().result;
         assert_eq!(merge(&[], Required::All), Ok(None));
         assert_eq!(result(std::slice::from_ref(&whole)), Conclusion::Matches);
-        // Another history, shown to another auditor.
+        // Another auditor was shown another history.
         let forked = Account { head_root: Digest([2; 32]), ..whole.clone() };
         assert_eq!(result(&[whole.clone(), forked]), Conclusion::Undecided);
         let cut = Account { head_size: 9, ..whole.clone() };
         assert_eq!(result(&[whole.clone(), cut]), Conclusion::Undecided);
-        // Nobody saw the end.
+        // No auditor saw the end.
         assert_eq!(result(&[Account { end_checked: false, ..whole.clone() }]), Conclusion::Undecided);
         let what = String::new;
         for outcome in [

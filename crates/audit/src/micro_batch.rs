@@ -1,4 +1,4 @@
-//! The judgement on the gradients of one micro-batch, by the rules of a whole audit.
+//! Judges the gradients of one micro-batch, by the rules of a whole audit.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use tiebreak_record::rounding::legal::Illegal;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::step::{gradient_root, replayed_micro_batch};
 
-/// Replays micro-batch `index` (from 0) of `step` (from 1) on `engine` and compares the root of its gradients with the one that the run
-/// commits. A difference, or a rounding that no honest kernel takes, is confirmed by the scalar reference. The run commits to
-/// gradients (`granularity` is not `step`).
+/// Replays micro-batch `index` (from 0) of `step` (from 1) on `engine` and compares the root of its gradients with the committed
+/// one. The scalar reference confirms a difference, or a rounding that no honest kernel takes. The run must commit to gradients
+/// (`granularity` is not `step`).
 ///
 /// # Errors
-/// If an engine fails, a file cannot be read or is malformed, or a step between the last checkpoint and this one differs already.
+/// If an engine fails, a file cannot be read or is malformed, or an earlier step since the last checkpoint differs.
 pub fn micro_batch(
     run: &Run,
     engine: &mut dyn Engine,
@@ -64,7 +64,7 @@ pub fn micro_batch(
     })
 }
 
-/// The root of a micro-batch's gradients, and the first of its logged roundings that no honest kernel takes.
+/// The root of a micro-batch's gradients, and its first logged rounding that no honest kernel takes.
 fn gradients(
     run: &Run,
     session: &mut Session,

@@ -1,4 +1,4 @@
-//! The operands of a step's operators, and what proves them in what is committed: the state before the step, its batch, its trace.
+//! The operands of a step's operators, with proofs under the commitments: the state before the step, its batch, its trace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,10 +19,10 @@ use tiebreak_record::job::data::batch_leaves;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::step::Outputs;
 
-/// Whole tensors of a phase's graph, and where each comes from.
+/// Whole tensors of a phase's graph, each with its origin.
 pub type Tensors = BTreeMap<TensorId, (Origin, Vec<u8>)>;
 
-/// What commits to the operands of a step's operators.
+/// The commitments to the operands of a step's operators.
 pub struct Operands<'a> {
     /// The run.
     pub run: &'a Run,
@@ -46,7 +46,7 @@ pub fn nodes(origins: &BTreeMap<TensorId, Origin>) -> BTreeSet<(Phase, usize)> {
 }
 
 impl Operands<'_> {
-    /// Where tensors of a phase's graph come from.
+    /// The origins of tensors of a phase's graph.
     pub fn origins(
         &self,
         phase: Phase,
@@ -57,7 +57,7 @@ impl Operands<'_> {
         ids.into_iter().filter_map(of).collect()
     }
 
-    /// Whole tensors: state and batch are at hand, outputs of nodes are among `kept`.
+    /// Whole tensors: state and batch are fields, outputs of nodes come from `kept`.
     pub fn whole(&self, origins: BTreeMap<TensorId, Origin>, kept: &Outputs) -> Tensors {
         let bytes = |origin: &Origin| match origin {
             Origin::State { index } => self.before[*index].clone(),
@@ -72,7 +72,7 @@ impl Operands<'_> {
         origins.into_iter().map(with_bytes).collect()
     }
 
-    /// The slices of tensors that were read, with what commits to each. `leaves`: those of the trace.
+    /// The slices of tensors that were read, with a proof for each. `leaves`: those of the trace.
     pub fn proven(&self, tensors: &Tensors, touched: &Touched, leaves: &[Digest]) -> Vec<ProvenInput> {
         let mut proven = Vec::new();
         for (id, (origin, bytes)) in tensors {
@@ -94,7 +94,7 @@ impl Operands<'_> {
         proven
     }
 
-    /// A tensor's digest and its place under the root that commits to it.
+    /// A tensor's digest, with its proof under the root that commits to it.
     pub fn commitment(&self, origin: &Origin, trace_leaves: &[Digest]) -> ProvenTensor {
         let program = self.run.program();
         match origin {

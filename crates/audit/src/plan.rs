@@ -1,7 +1,7 @@
-//! What to replay: whole checkpoint segments, all of them, those of a range, or a random sample.
+//! Chooses the steps to replay: whole checkpoint segments, all of them, those of a range, or a random sample.
 //!
-//! A trainer who cheats in a hundred steps may well put them all in one segment, so what a sample promises is the
-//! chance to meet bad steps however they were placed, not at random places.
+//! A trainer who cheats in a hundred steps may put them all in one segment. So a sample promises a chance to meet bad steps for
+//! any placement, not only for random ones.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use tiebreak_record::job::Granularity;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::names;
 
-/// How an auditor chooses.
+/// An auditor's choice of segments.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
@@ -23,39 +23,38 @@ pub enum Choice {
     All,
     /// Steps first..=last.
     Range(u32, u32),
-    /// This part of the segments, rounded up to at least one; every set of that size is equally likely to be drawn
-    /// from `seed`.
+    /// This share of the segments, rounded up to at least one; every set of that size is equally likely to be drawn from `seed`.
     Sample {
-        /// The part of the segments, 0 to 1.
+        /// The share of the segments, 0 to 1.
         fraction: f64,
         /// The seed of the draw.
         seed: u64,
     },
 }
 
-/// The segments to replay and what that costs.
+/// The segments to replay, with their costs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplayPlan {
-    /// What the auditor asked for.
+    /// The auditor's choice.
     pub choice: Choice,
     /// Steps first..=last of each segment; the state before `first` is a checkpoint.
     pub segments: Vec<(u32, u32)>,
-    /// All segments of the run.
+    /// The number of segments of the run.
     pub of: usize,
-    /// Steps first..=last that are asked for, or may be drawn, and that no state here leads to.
+    /// Steps first..=last that the choice includes or may draw, but that no available state leads to.
     pub unreachable: Option<(u32, u32)>,
     /// The sampling seed, drawn after the head was fixed.
     pub seed: Option<u64>,
-    /// Probability that at least one of 1, 10 and 100 bad steps is replayed. Of a sample: before it is drawn, and at
-    /// least, wherever the trainer put them. Of a range, which is no secret: at random places.
+    /// The probability that at least one of 1, 10 and 100 bad steps is replayed. For a sample: a lower bound before the draw,
+    /// wherever the trainer put the bad steps. For a range, which is no secret: for bad steps at random positions.
     pub detection: [f64; 3],
     /// Bytes of checkpoints and rounding logs to read.
     pub bytes: u64,
-    /// Bytes of memory that a replay needs, about, a confirmation of what it finds included.
+    /// An estimate of the bytes of memory that a replay needs, including the confirmation of a difference.
     pub memory: u64,
 }
 
-/// Plans a replay of the steps up to `last`, from the checkpoints that are there.
+/// Plans a replay of the steps up to `last`, from the available checkpoints.
 pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> ReplayPlan {
     let mut all = Vec::new();
     for (i, &start) in checkpoints.iter().enumerate() {
@@ -102,8 +101,8 @@ pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Repla
 }
 
 /// Bytes that a replay of the run's steps needs: a step on the auditor's engine, or on the scalar reference when the engine's own
-/// memory is free again. Beside it lie the state before the step, the auditor's state after it, the step's batch twice, and what is
-/// kept of operators that somebody looks at: two traces, and the largest operator's tensors three times.
+/// memory is free again. In addition: the state before the step, the auditor's state after it, the step's batch twice. Operators
+/// that are examined add two traces, and the largest operator's tensors three times.
 pub fn memory(run: &Run) -> u64 {
     let program = run.program();
     let micro_batches = u64::from(program.micro_batches);
@@ -132,7 +131,7 @@ fn largest_operator(graph: &Graph) -> u64 {
     graph.nodes.iter().map(touched).max().unwrap_or(0)
 }
 
-/// Segments of a sample.
+/// The number of segments of a sample.
 fn part(segments: usize, fraction: f64) -> usize {
     ((fraction * segments as f64).ceil() as usize).clamp(segments.min(1), segments)
 }
@@ -156,8 +155,8 @@ fn draw(of: usize, chosen: usize, seed: u64) -> BTreeSet<usize> {
     taken
 }
 
-/// The chance that `chosen` of the segments include one with a bad step if the trainer put `bad` of the run's `steps`
-/// together in as few segments as can hold them.
+/// The chance that `chosen` of the segments include one with a bad step, if the trainer put `bad` of the run's `steps` together
+/// in the fewest segments that can hold them.
 fn guaranteed(all: &[(u32, u32)], chosen: usize, steps: u32, bad: u32) -> f64 {
     let mut lengths: Vec<u32> = all.iter().map(|(a, b)| b - a + 1).collect();
     lengths.sort_unstable();
@@ -170,7 +169,7 @@ fn guaranteed(all: &[(u32, u32)], chosen: usize, steps: u32, bad: u32) -> f64 {
         && let Some(longest) = lengths.pop()
     {
         left = left.saturating_sub(longest);
-        // The next bad segment is not among the chosen ones either.
+        // The case that the next bad segment is not among the chosen ones either.
         missed *= (remaining - chosen.min(remaining)) as f64 / remaining as f64;
         remaining -= 1;
     }
@@ -178,12 +177,12 @@ fn guaranteed(all: &[(u32, u32)], chosen: usize, steps: u32, bad: u32) -> f64 {
 }
 
 impl ReplayPlan {
-    /// Steps to replay.
+    /// The number of steps to replay.
     pub fn steps(&self) -> u64 {
         self.segments.iter().map(|(a, b)| u64::from(b - a + 1)).sum()
     }
 
-    /// What is not replayed, in words.
+    /// The steps that are not replayed, in words.
     pub(crate) fn left_out(&self, steps: u32) -> Option<String> {
         let left = u64::from(steps).saturating_sub(self.steps());
         (left > 0).then(|| format!("{left} of {steps} steps were not in the plan"))
@@ -203,7 +202,7 @@ mod tests {
             assert_eq!(drawn.len(), 3);
             drawn.iter().for_each(|&i| counts[i] += 1);
         }
-        // Each is expected 600 times, with a standard deviation of 22.6.
+        // Each set is expected 600 times, with a standard deviation of 22.6.
         assert!(counts.iter().all(|c| (500..700).contains(c)), "{counts:?}");
         assert_eq!(draw(5, part(5, 1.0), 1).len(), 5);
         assert_eq!((part(7, 0.0), part(0, 0.5), draw(0, 0, 1).len()), (1, 0, 0));
@@ -219,7 +218,7 @@ mod tests {
         // Ten segments hold a hundred: 1 - C(10, 5) / C(20, 5).
         near(guaranteed(&all, 5, 200, 100), 1.0 - 252.0 / 15504.0);
         near(guaranteed(&all, 20, 200, 1), 1.0);
-        // All of them may lie where no checkpoint leads.
+        // All bad steps may lie where no checkpoint leads.
         near(guaranteed(&all[2..], 18, 200, 10), 0.0);
         near(guaranteed(&all[2..], 18, 200, 100), 1.0);
     }

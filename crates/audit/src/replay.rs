@@ -1,4 +1,4 @@
-//! An auditor's sessions, and how they come to the state before a step.
+//! An auditor's sessions, and how they reach the state before a step.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -34,8 +34,8 @@ pub(super) fn session<'e>(
     Ok(Session::native(engine, program)?)
 }
 
-/// Brings a session to the state before `step`, from the nearest state that can be had and through the steps between.
-/// If one of those differs from its record already, it is returned with what differs.
+/// Brings a session to the state before `step`, from the nearest available state through the steps between. If one of these steps
+/// differs from its record, it is returned with the difference.
 ///
 /// # Errors
 /// If the engine fails, or a file that the steps need cannot be read or is malformed.
@@ -60,7 +60,7 @@ pub fn replay_to(
     Ok(None)
 }
 
-/// The nearest state before a step, and the step after which it is: a checkpoint that is damaged is passed over.
+/// The nearest state before a step, with that state's step. Damaged checkpoints are skipped.
 fn nearest_state(run: &Run, checked: &Checked, step: u32) -> Result<(u32, Vec<Vec<u8>>), RunError> {
     match states::nearest_checkpoint(run, &checked.transcript.records, step)? {
         Some(found) => Ok(found),
@@ -68,7 +68,7 @@ fn nearest_state(run: &Run, checked: &Checked, step: u32) -> Result<(u32, Vec<Ve
     }
 }
 
-/// The step after which the nearest state before `step` is that a replay begins from.
+/// The step of the state from which a replay of `step` begins.
 ///
 /// # Errors
 /// If there is none, since a run that does not begin from its seed lacks its first checkpoint.
@@ -88,10 +88,10 @@ pub fn reference_step(
     reference_step_until(run, before, theirs, None)
 }
 
-/// [`reference_step`], if it is done by `end`.
+/// [`reference_step`] with the time limit `end`.
 ///
 /// # Errors
-/// As [`reference_step`]; [`tiebreak_engine::EngineError::OutOfTime`] if it is not.
+/// As [`reference_step`]; [`tiebreak_engine::EngineError::OutOfTime`] if the time ends first.
 pub(super) fn reference_step_until(
     run: &Run,
     before: &[Vec<u8>],
@@ -111,7 +111,7 @@ pub(super) fn reference_step_until(
 /// Checks that a replay read the log that the record commits: the file may have changed since it was checked.
 ///
 /// # Errors
-/// If it read another one.
+/// If the replay read another log.
 pub(super) fn same_log(run: &Run, mine: &StepRecord, theirs: &StepRecord) -> Result<(), AuditError> {
     if mine.log == theirs.log { Ok(()) } else { Err(other_log(run, theirs.step)) }
 }

@@ -1,4 +1,4 @@
-//! What an audit finds, and why one cannot be carried out.
+//! The findings of an audit, and the reasons why an audit cannot be carried out.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ use tiebreak_run::run::RunError;
 use tiebreak_run::step::StepError;
 use tiebreak_run::step::finite::LossesNotFinite;
 
-/// Why an audit could not be carried out.
+/// The reasons why an audit could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     /// The run's files are malformed, cannot be read, or do not allow this audit.
@@ -37,38 +37,38 @@ impl From<StepError> for AuditError {
     }
 }
 
-/// How an audit ended. `W`: on what ground; a report holds the sentence.
+/// The end of an audit. `W` is the ground's type; a report holds the ground's sentence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "result", rename_all = "snake_case")]
 pub enum Outcome<W = Ground> {
-    /// Everything that was replayed came out as committed.
+    /// Every replayed step gave the committed result.
     Matches,
-    /// The run is not what its job says, found without a replay.
+    /// The run contradicts its job, found without a replay.
     Inconsistent {
         /// The step of the record in question; 0 for the initial state.
         step: u32,
         /// The contradiction.
         what: W,
     },
-    /// Replaying this step gives something else; the scalar reference agrees with the auditor.
+    /// Replaying this step gives another result; the scalar reference agrees with the auditor.
     Diverges {
         /// The step, from 1.
         step: u32,
         /// The difference.
         what: W,
     },
-    /// Replaying this step gives other gradients, as a rounding that the trainer's log lacks would: not enough to say that the
-    /// trainer computed something else.
+    /// Replaying this step gives other gradients, which a rounding that the trainer's log lacks would explain. This does not
+    /// prove that the trainer computed something else.
     MissingDecision {
         /// The step, from 1.
         step: u32,
         /// The difference.
         what: W,
     },
-    /// Everything that was replayed came out as committed, but the run's end cannot be had, or too little of the run was checked to
+    /// Every replayed step gave the committed result, but the run's end is not available, or too little of the run was checked to
     /// say that it matches.
     Incomplete {
-        /// The part that is missing.
+        /// The missing part of the check.
         what: W,
     },
     /// In the logged profile: the job allows its trainer more freedom than this version's kernels need, so that a match would say
@@ -77,14 +77,14 @@ pub enum Outcome<W = Ground> {
         /// The setting, its value and the most it may be.
         what: W,
     },
-    /// In the logged profile: every decision is legal and every step follows from them, but an honest kernel of a known kind does not
-    /// decide so. Statistics never convict.
+    /// In the logged profile: every decision is legal and every step follows from the decisions, but no honest kernel of a known
+    /// kind decides so. Statistics never convict.
     UnexplainedDecisions {
         /// The decisions.
         what: W,
     },
-    /// Replaying this step gives something else, but a limit of the auditor's was reached before the scalar reference had confirmed
-    /// that. Nobody is accused.
+    /// Replaying this step gives another result, but a limit of the auditor's was reached before the scalar reference had
+    /// confirmed it. Nobody is accused.
     Unconfirmed {
         /// The step, from 1.
         step: u32,
@@ -103,7 +103,7 @@ pub enum Outcome<W = Ground> {
 }
 
 impl<W> Outcome<W> {
-    /// On what ground; none of a match.
+    /// The ground; `None` for a match.
     pub fn what(&self) -> Option<&W> {
         use Outcome::*;
         match self {
@@ -114,7 +114,7 @@ impl<W> Outcome<W> {
         }
     }
 
-    /// The same outcome on another ground.
+    /// The same outcome with its ground mapped.
     pub fn map<V>(self, ground: impl FnOnce(W) -> V) -> Outcome<V> {
         use Outcome::*;
         match self {
@@ -131,7 +131,7 @@ impl<W> Outcome<W> {
     }
 }
 
-/// What a difference came to.
+/// An outcome, with its verdict if there is one.
 pub struct Found {
     pub outcome: Outcome,
     pub verdict: Option<Verdict>,
@@ -140,7 +140,7 @@ pub struct Found {
 /// The version of reports.
 pub const REPORT_FORMAT: u32 = 2;
 
-/// What an audit did and found.
+/// The actions and findings of an audit.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The version of the report, [`REPORT_FORMAT`].
@@ -155,33 +155,33 @@ pub struct Report {
     pub data: Digest,
     /// Steps of the whole run.
     pub steps: u32,
-    /// Who signed the head, in words.
+    /// The signer of the head, in words.
     pub signed: String,
-    /// Records that the head covers, the initial one included.
+    /// The number of records that the head covers, the initial one included.
     pub head_size: u64,
-    /// The root over them.
+    /// The root over these records.
     pub head_root: Digest,
-    /// Whether the head covers the final record, and the released model is its.
+    /// True if the head covers the final record, and the released model is the one of that record.
     pub end_checked: bool,
     /// The auditor's engine.
     pub engine: String,
-    /// How the audit ended.
+    /// The outcome of the audit.
     pub outcome: Outcome,
     /// Checks that passed, in words.
     pub checked: Vec<String>,
-    /// Checks that were not made, and why, in words.
+    /// Checks that were not made, with the reason, in words.
     pub not_checked: Vec<String>,
     /// Files that are damaged or cannot be read, none of which the audit needed.
     pub damaged: Vec<Damaged>,
-    /// Which losses of the records are not finite, if some are.
+    /// The losses of the records that are not finite, if there are any.
     pub not_finite: Option<LossesNotFinite>,
-    /// Whether the auditor rounded native products of its own: then the audit is about replication only.
+    /// True if the auditor rounded native products of its own: then the audit is about replication only.
     pub native: bool,
     /// Replayed steps, as ranges first..=last.
     pub replayed: Vec<(u32, u32)>,
-    /// The segments that were to be replayed.
+    /// The plan of the audit.
     pub plan: ReplayPlan,
-    /// In the logged profile: the trainer's rounding decisions, and the freedom they had.
+    /// In the logged profile: the trainer's rounding decisions, and the freedom that they had.
     pub rounding: Option<Tally>,
     /// Wall-clock time of the audit, in seconds.
     pub seconds: f64,
@@ -190,12 +190,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// Steps that were replayed and came out as committed.
+    /// The number of steps whose replay gave the committed result.
     pub fn steps_replayed(&self) -> u64 {
         self.replayed.iter().map(|&(first, last)| u64::from(last + 1 - first)).sum()
     }
 
-    /// Whether the audit matched and reached the end of its plan.
+    /// True if the audit matched and reached the end of its plan.
     pub fn is_complete(&self) -> bool {
         self.outcome == Outcome::Matches && self.steps_replayed() == self.plan.steps()
     }

@@ -11,14 +11,14 @@ use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 
 /// The most bytes of a report.
 pub const REPORT_MAX: u64 = 1 << 26;
-/// What an auditor signs begins with these bytes, so that it is no other text that a key signs.
+/// The prefix of the bytes that an auditor signs, which separates them from all other texts that a key signs.
 const DOMAIN: &[u8] = b"tiebreak report 2\n";
-/// Begins the last field. No text in JSON contains a line end, so it stands nowhere else.
+/// The beginning of the last field. JSON strings contain no line end, so no string contains this text.
 const SIGNATURE: &str = ",\n  \"signature\": \"";
-/// Ends a signed report.
+/// The end of a signed report.
 const END: &str = "\"\n}\n";
 
-/// What a merge takes from a report; other fields are for people.
+/// The fields that a merge takes from a report; other fields are for people.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Account {
     /// The run id.
@@ -31,29 +31,29 @@ pub struct Account {
     pub data: Digest,
     /// Steps of the whole run.
     pub steps: u32,
-    /// Records that the head covers, the initial one included.
+    /// The number of records that the head covers, the initial one included.
     pub head_size: u64,
-    /// The root over them.
+    /// The root over these records.
     pub head_root: Digest,
-    /// Whether the head covers the final record, and the released model is its.
+    /// True if the head covers the final record, and the released model is the one of that record.
     pub end_checked: bool,
-    /// Whether products were native ones: then roundings were judged by nobody.
+    /// True if the auditor's products were native ones: then no rounding was judged.
     pub native: bool,
-    /// How the audit ended.
+    /// The outcome of the audit.
     pub outcome: Outcome<String>,
-    /// Steps that were replayed and came out as committed, as ranges first..=last; a range may be empty (last = first - 1).
+    /// Steps whose replay gave the committed result, as ranges first..=last; a range may be empty (last = first - 1).
     pub replayed: Vec<(u32, u32)>,
     /// The auditor's public key, as C2SP text; absent if nobody signed.
     pub auditor: Option<String>,
 }
 
-/// The version of a report, whatever else it has.
+/// The version of a report, whose other fields may be unknown.
 #[derive(Deserialize)]
 struct Preamble {
     format: u32,
 }
 
-/// The bytes of a report's file. It names the key, if there is one, as its auditor's.
+/// The bytes of a report's file. The report names the key, if there is one, as its auditor's.
 pub fn encode(mut report: Report, key: Option<&PrivateKey>) -> Vec<u8> {
     report.auditor = key.map(|key| key.public().to_text());
     let text =
@@ -64,16 +64,17 @@ pub fn encode(mut report: Report, key: Option<&PrivateKey>) -> Vec<u8> {
     format!("{body}{SIGNATURE}{signature}{END}").into_bytes()
 }
 
-/// Whether the bytes end as a signed report does. The signature is looked at by [`decode`].
+/// True if the bytes end as a signed report does; only [`decode`] checks the signature.
 pub fn is_signed(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(|text| text.contains(SIGNATURE))
 }
 
-/// Reads a report and checks its auditor's signature; without one the second value is absent, and anybody can have written it.
+/// Reads a report and checks its auditor's signature. Without a signature the second value is `None`, and anybody can have
+/// written the report.
 ///
 /// # Errors
-/// If the bytes are no report of this version, the signature is not over them, or a range of steps is not one of the run under its
-/// head.
+/// If the bytes are no report of this version, the signature is not over them, or a range of steps is not one of the run under
+/// its head.
 pub fn decode(bytes: &[u8]) -> Result<(Account, Option<PublicKey>), Malformed> {
     let wrong = |why: &str| Malformed::invalid("report", why);
     let text = std::str::from_utf8(bytes).map_err(|_| wrong("the text is not UTF-8"))?;

@@ -1,5 +1,5 @@
-//! What an audit concludes from rounding decisions: one that no honest kernel takes, confirmed by the scalar reference; and a
-//! difference that a missing one would explain. With operator traces [`super::localise`] tells more.
+//! An audit's conclusions from rounding decisions: a decision that no honest kernel takes, confirmed by the scalar reference, and
+//! a difference that a missing decision would explain. With operator traces, [`super::localise`] tells more.
 
 use super::ground::{Explicable, Ground, differences};
 use super::replay::{other_log, reference_step};
@@ -8,11 +8,11 @@ use tiebreak_record::commit::record::StepRecord;
 use tiebreak_run::observers::tally::Tally;
 use tiebreak_run::run::dir::Run;
 
-/// Checks, before a step is replayed, that its log is the one that its record commits. Another one says nothing about the trainer: whoever keeps the run
-/// may have changed it, or shows this auditor another.
+/// Checks, before a step is replayed, that its log is the one that its record commits. Another log says nothing about the
+/// trainer: the keeper of the run may have changed it, or may show this auditor another one.
 ///
 /// # Errors
-/// If it is not, or cannot be read.
+/// If the log is another one, or cannot be read.
 pub(crate) fn check_log(run: &Run, step: u32, theirs: &StepRecord) -> Result<(), AuditError> {
     if run.job().rounding.is_some() && Some(run.rounding_log(step)?.root()) != theirs.log {
         return Err(other_log(run, step));
@@ -20,8 +20,8 @@ pub(crate) fn check_log(run: &Run, step: u32, theirs: &StepRecord) -> Result<(),
     Ok(())
 }
 
-/// Why a match says nothing, if the trainer had too much freedom or used it as no honest kernel does. It is asked where nothing
-/// differs: a divergence goes first.
+/// The reason why a match says nothing, if the trainer had too much freedom or used it as no honest kernel does. Call this only
+/// where nothing differs: a divergence takes precedence.
 pub(crate) fn without_meaning(run: &Run, tally: Option<&Tally>) -> Option<Outcome> {
     let rounding = run.job().rounding.as_ref()?;
     if let Some((key, why)) = rounding.excess(&run.program().micro.logged) {
@@ -31,8 +31,8 @@ pub(crate) fn without_meaning(run: &Run, tally: Option<&Tally>) -> Option<Outcom
     Some(Outcome::UnexplainedDecisions { what: Ground::Decisions(what) })
 }
 
-/// Whether a difference could come from a rounding that the log lacks: gradients differ, and nothing but what follows from
-/// them. Without them (`granularity = "step"`), the loss and the state.
+/// True if a rounding that the log lacks could explain a difference: the gradients differ, and otherwise only values that follow
+/// from them. Without gradients (`granularity = "step"`), the loss and the state.
 pub(crate) fn may_lack_a_decision(mine: &StepRecord, theirs: &StepRecord) -> bool {
     let same_inputs = mine.batch == theirs.batch
         && mine.learning_rate == theirs.learning_rate
@@ -50,13 +50,13 @@ pub(crate) fn missing(step: u32, mine: &StepRecord, theirs: &StepRecord) -> Outc
     Outcome::MissingDecision { step, what }
 }
 
-/// The outcome where a native auditor's step differs.
+/// The outcome if a native auditor's step differs.
 pub(crate) fn not_replicated(step: u32, mine: &StepRecord, theirs: &StepRecord) -> Outcome {
     Outcome::MissingDecision { step, what: Ground::NotReplicated(differences(mine, theirs)) }
 }
 
-/// What the scalar reference says of a step, whatever an engine saw: a match, a divergence, or that a missing decision would
-/// explain the difference.
+/// The scalar reference's judgement on a step, whatever an engine found: a match, a divergence, or a difference that a missing
+/// decision would explain.
 ///
 /// # Errors
 /// If the run's data or log cannot be read, or is not what it should be.

@@ -1,4 +1,5 @@
-//! Evidence that an initial state is not the one that the files of weights give which a run names, with what the seed gives beside them.
+//! Evidence that an initial state differs from the one given by the files of weights that a run names, and by the seed for drawn
+//! tensors.
 
 use std::path::{Path, PathBuf};
 
@@ -38,7 +39,8 @@ pub(super) fn claim(run: &Run, paths: &[PathBuf]) -> Result<Option<Claim>, RunEr
     Ok(Some(Claim::Weights(Box::new(WeightsClaim { element, state, file }))))
 }
 
-/// The claim about the first element that the seed does not give, of the tensors that the job draws; `None` also if the trainer did not publish the state.
+/// The claim about the first element that the seed does not give, among the tensors that the job draws. `None` if there is no
+/// such element, or the trainer did not publish the state.
 pub(super) fn drawn_claim(run: &Run) -> Option<Claim> {
     let drawn = Drawn::of(run.job(), run.key());
     let table = run.program().state_with_init();
@@ -61,8 +63,8 @@ pub(super) fn drawn_claim(run: &Run) -> Option<Claim> {
     Some(Claim::Weights(Box::new(WeightsClaim { element, state, file: None })))
 }
 
-/// The slices of a file of weights that hold its header and an element of a state tensor; `None` if no file has the element: a buffer that is
-/// in none begins as the program says. `paths`: the run's files of weights, in the job's order.
+/// The slices of a file of weights that hold its header and an element of a state tensor. `None` if no file has the element: a
+/// buffer without a file begins as the program says. `paths`: the run's files of weights, in the job's order.
 ///
 /// # Errors
 /// If a file cannot be read.

@@ -1,7 +1,7 @@
-//! What a verdict shows: everything is derived from the file again, with the scalar reference, and said step by step.
+//! The check of a verdict: everything is derived from the file again, with the scalar reference, and reported step by step.
 //!
-//! Three outcomes stay apart. A file that does not hold together is [`Malformed`] and says nothing about the trainer;
-//! one that does either convicts or does not.
+//! Three outcomes stay apart. A file that contradicts itself is [`Malformed`] and says nothing about the trainer; every other
+//! file either convicts or does not.
 
 use std::sync::OnceLock;
 
@@ -30,7 +30,7 @@ use tiebreak_record::job::manifest::{DataError, FileManifest};
 /// The most bytes of a batch that a check draws again.
 const BATCH_BYTES_MAX: u64 = 1 << 30;
 
-/// A check, and what it went through.
+/// A check, with its steps.
 ///
 /// ```
 /// use tiebreak_dispute::verdict::Verdict;
@@ -42,16 +42,16 @@ const BATCH_BYTES_MAX: u64 = 1 << 30;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Examination {
-    /// What held, in order.
+    /// The facts that held, in order.
     pub steps: Vec<String>,
     /// # Errors
-    /// If the file does not hold together: then it says nothing about the trainer.
+    /// If the file contradicts itself: then it says nothing about the trainer.
     pub outcome: Result<Ruling, Malformed>,
 }
 
-/// What a claim came to: what convicts, or why nothing does.
+/// The result of a claim: a decided fact, or the reason why nothing is decided.
 pub(super) enum Shown {
-    /// Whether a fact about a step holds.
+    /// A fact about a step that holds or does not.
     Decided {
         step: u32,
         fact: Fact,
@@ -63,10 +63,10 @@ pub(super) enum Shown {
 }
 
 impl Verdict {
-    /// Checks the verdict with the scalar reference alone. `key`: whom the checker knows to be the trainer.
+    /// Checks the verdict with the scalar reference alone. `key` is the key that the checker knows to be the trainer's.
     ///
     /// # Errors
-    /// If the file does not hold together: then it says nothing about the trainer.
+    /// If the file contradicts itself: then it says nothing about the trainer.
     ///
     /// ```
     /// use tiebreak_dispute::verdict::{Ruling, Verdict};
@@ -86,7 +86,7 @@ impl Verdict {
         self.examine(key).outcome
     }
 
-    /// Checks the verdict and keeps what was checked.
+    /// Checks the verdict and keeps the steps of the check.
     pub fn examine(&self, key: Option<&PublicKey>) -> Examination {
         let mut steps = Vec::new();
         let outcome = self.examined(key, &mut steps);
@@ -123,8 +123,8 @@ impl Verdict {
         })
     }
 
-    /// Bytes of tensors that a check makes, from the numbers of the verdict's job, whose program is made and nothing else: the initial
-    /// state, or a step's batch. Whoever has less memory than that leaves the check to others.
+    /// Bytes of the tensors that a check makes: the initial state, or a step's batch. The number follows from the numbers of
+    /// the verdict's job, whose program is built and nothing else. A machine with less memory cannot make the check.
     ///
     /// # Errors
     /// If the job or the program is malformed.
@@ -139,7 +139,7 @@ impl Verdict {
     /// The computation that the verdict is about.
     ///
     /// # Errors
-    /// If job, program and summary do not hold together.
+    /// If job, program and summary contradict each other.
     pub fn computation(&self) -> Result<Computation, Malformed> {
         let program = self.program.as_ref().map(|program| program.0.as_slice());
         let summary = self.run.computation();
@@ -149,7 +149,7 @@ impl Verdict {
     pub(super) fn context(&self, key: Option<&PublicKey>) -> Result<Context, Malformed> {
         let computation = self.computation()?;
         let run = self.run.run_id(&computation.id, &self.job).map_err(wrong)?;
-        // The run id covers the named key, so nobody else's signature counts, whether or not the checker knows it.
+        // The run id covers the named key. So no other key's signature counts, even if the checker does not know the key.
         let named = self.run.named_key()?;
         if key.is_some_and(|key| named.as_ref().is_none_or(|named| named.bytes() != key.bytes())) {
             return Err(wrong("the run names another trainer key"));

@@ -1,4 +1,4 @@
-//! What a verdict's evidence decides, as a value, and in a sentence each way.
+//! The facts that a verdict's evidence decides, as values, and as a sentence for each outcome.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -7,7 +7,7 @@ use tiebreak_contract::program::phase::Phase;
 use tiebreak_record::commit::trace::leaf_name;
 use tiebreak_record::rounding::legal::Illegal;
 
-/// Something that a run commits, which is or is not what an honest trainer's would be.
+/// A fact about something that a run commits: it is what an honest trainer's would be, or not.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Fact {
@@ -24,7 +24,7 @@ pub enum Fact {
         tensor: String,
         /// The element, row-major.
         element: usize,
-        /// Whether the job draws the tensor from the seed.
+        /// True if the job draws the tensor from the seed.
         drawn: bool,
         /// The binary32 patterns: the committed one, and the one that file or seed gives.
         patterns: [u32; 2],
@@ -40,7 +40,7 @@ pub enum Fact {
     },
     /// A scalar of a record is the one that its own trace computed.
     Scalar {
-        /// Which scalar.
+        /// The scalar.
         scalar: Scalar,
         /// The committed pattern.
         pattern: u32,
@@ -59,34 +59,34 @@ pub enum Fact {
     },
     /// A record's batch is the one that seed and data give.
     Batch,
-    /// A shorter history is the beginning of a longer one.
+    /// A shorter history is the beginning of a longer history.
     History {
-        /// The records of the shorter one.
+        /// The number of records of the shorter history.
         records: u64,
     },
     /// Two heads cover the same record.
     Record {
-        /// The record's place.
+        /// The record's index.
         index: u64,
     },
-    /// A part of an operator's output is what the operator makes of its committed inputs.
+    /// A part of an operator's output is the operator's result for its committed inputs.
     Operator {
         /// The operator's name.
         operator: String,
-        /// The name of what it computes.
+        /// The name of the primitive that the operator runs.
         primitive: String,
         /// The phase that ran the node.
         phase: Phase,
-        /// The node's place in the phase's graph.
+        /// The node's index in the phase's graph.
         node: usize,
-        /// Which part.
+        /// The part of the output.
         part: OutputPart,
     },
     /// An element of a logged product has a value that an honest kernel may round to.
     Rounding {
-        /// Whether the value is the log's decision; else it stands in the committed tile.
+        /// True if the value is the log's decision; otherwise it is in the committed tile.
         logged: bool,
-        /// The element, its value and what is legal.
+        /// The element, its value and the legal values.
         rounding: Illegal,
     },
 }
@@ -98,14 +98,14 @@ pub enum OutputPart {
     Tile {
         /// The tile's number.
         tile: usize,
-        /// The tiles of the output.
+        /// The number of tiles of the output.
         count: usize,
     },
-    /// One element, of bytes that the trainer disclosed.
+    /// One element, from bytes that the trainer disclosed.
     Element {
         /// The element, row-major.
         element: usize,
-        /// The pattern that the operator makes.
+        /// The pattern that the operator gives.
         pattern: u32,
     },
 }
@@ -120,7 +120,7 @@ impl Display for OutputPart {
 }
 
 impl Fact {
-    /// A stable name of what is decided.
+    /// A stable name of the kind of fact.
     pub fn kind(&self) -> &'static str {
         match self {
             Fact::InitialRecord => "initial_record",
@@ -142,7 +142,7 @@ impl Fact {
         }
     }
 
-    /// What it is about, and what an honest trainer's is.
+    /// The subject of the fact, and its value for an honest trainer.
     fn subject(&self) -> (String, String) {
         let say = |subject: &str, predicate: &str| (subject.to_string(), predicate.to_string());
         match self {
@@ -195,7 +195,7 @@ impl Display for Right {
     }
 }
 
-/// A fact that does not hold: the trainer signed what no honest one signs.
+/// A fact that does not hold: the trainer signed something that no honest trainer signs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wrong(pub Fact);
 
@@ -223,7 +223,7 @@ impl Display for Wrong {
 mod tests {
     use super::*;
 
-    /// Whoever checks a verdict reads one of these sentences.
+    /// Each fact has a sentence for each outcome, which the checker of a verdict reads.
     #[test]
     fn each_fact_has_a_sentence_each_way() {
         let part = OutputPart::Element { element: 5, pattern: 0 };

@@ -9,8 +9,8 @@ use tiebreak_record::commit::tree_head::Head;
 use tiebreak_record::commit::{Malformed, merkle};
 
 impl Context {
-    /// What two heads of one run show. Both must bear the signature of the key that the run names: the second head is
-    /// no evidence against anybody else.
+    /// The result of two heads of one run. Both must bear the signature of the key that the run names: the second
+    /// head is no evidence against anybody else.
     pub fn fork(
         &self,
         record: Option<&ProvenRecord>,

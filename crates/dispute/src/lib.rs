@@ -1,7 +1,7 @@
-//! Disputes: what one tile of one operator must be, and verdicts that anybody can check from a file alone.
+//! Disputes: the right values of one tile of one operator, and verdicts that anybody can check from a file alone.
 //!
-//! Everything here runs the scalar reference on verified bytes. It opens no file, starts no thread, reads no clock, and knows no network,
-//! no engine and no GPU. Whoever trusts a conviction trusts this crate and the two below it (`docs/REFEREE.md`).
+//! Everything here runs the scalar reference on verified bytes. The crate opens no file, starts no thread, reads no clock, and
+//! knows no network, no engine and no GPU. Trust in a conviction is trust in this crate and the two below it (`docs/REFEREE.md`).
 //!
 //! Start with [`verdict::Verdict::from_bytes`] and [`verdict::Verdict::check`]. [`evidence::leaf::expected`] is the checker of single elements;
 //! [`game`] is the dispute game as a pure state machine.

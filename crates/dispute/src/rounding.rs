@@ -1,4 +1,5 @@
-//! Rounding verdicts: one element of a logged product against the proved bound on what honest kernels compute.
+//! Rounding verdicts: one element of a logged product against the proved bound on the results of honest
+//! kernels.
 
 use super::check::{Shown, shown};
 use super::evidence::cone::{judged_from_slices, operands};

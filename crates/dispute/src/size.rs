@@ -1,4 +1,4 @@
-//! How large verdicts are, from the program alone: what one element of each operator's output takes at worst.
+//! The sizes of verdicts, from the program alone: the bytes that one element of each operator's output takes at worst.
 
 use super::evidence::leaf::{LeafError, worst_touched};
 use tiebreak_contract::program::graph::TensorId;
@@ -12,20 +12,20 @@ use tiebreak_record::job::data::safetensors::DATA_HEADER_MAX;
 use tiebreak_record::job::manifest::FILE_MAX;
 use tiebreak_record::job::spec::DataFiles;
 
-/// Elements that are tried for each output: enough to meet rows that begin and end inside a slice.
+/// Elements that are tried for each output: enough to include rows that begin and end inside a slice.
 const TRIED: usize = 24;
 /// JSON's names and punctuation of an input, at most.
 const INPUT_FRAME: usize = 256;
 /// A digest as JSON: 64 digits, quotes and a comma.
 const DIGEST: usize = 67;
 
-/// A hash that stands beside a proof, as JSON: 43 digits of a longer text.
+/// A hash of a proof, as JSON: 43 digits of a longer text.
 const SIBLING: usize = 43;
 /// The most levels of the tree over a file's slices.
 const FILE_LEVELS: usize = (FILE_MAX / SLICE_BYTES as u64).ilog2() as usize;
 
-/// The most bytes of the evidence about an element of a batch, in an answer of a dispute game: the manifest of each file, the header of each file that has
-/// one, and the element.
+/// The most bytes of the evidence about an element of a batch, in an answer of a dispute game. The evidence is the manifest of
+/// each file, the header of each file that has one, and the element.
 pub fn samples_bytes(data: &DataFiles) -> u64 {
     let slices = |count: usize, ends: usize| {
         base64(count * SLICE_BYTES) + count * 11 + ends * FILE_LEVELS * SIBLING + INPUT_FRAME
@@ -48,8 +48,8 @@ fn base64(bytes: usize) -> usize {
     bytes.div_ceil(3) * 4
 }
 
-/// What a verdict on one element of a node's output carries of the operator, in bytes of the file: the disclosed tile and
-/// the proven slices of every input. Job, records and head come on top, a few KiB.
+/// The bytes of the file that a verdict on one element of a node's output takes for the operator: the disclosed tile and the
+/// proven slices of every input. Job, records and head take a few KiB more.
 ///
 /// # Errors
 /// If the element can read more than [`super::evidence::leaf::READS_MAX`] elements.
@@ -79,7 +79,7 @@ pub(crate) fn leaf_bytes(
     Ok(bytes)
 }
 
-/// The greatest `leaf_bytes` of a node's elements, over some that are spread over its output.
+/// The greatest `leaf_bytes` among some elements that are spread over a node's output.
 ///
 /// # Errors
 /// If an element can read more than [`super::evidence::leaf::READS_MAX`] elements.
@@ -88,7 +88,7 @@ pub fn worst_leaf_bytes(program: &Program, phase: Phase, node: usize) -> Result<
     let len = graph.tensor(graph.nodes[node].output).len();
     let mut worst = 0;
     for i in 0..TRIED.min(len) {
-        // Both ends, and places that no power of two divides evenly.
+        // The elements are both ends, and indices that no power of two divides evenly.
         let element = if i + 1 == TRIED { len - 1 } else { len / TRIED * i + i };
         worst = worst.max(leaf_bytes(program, phase, node, element.min(len - 1))?);
     }

@@ -1,7 +1,7 @@
-//! Tile verdicts: one tile of one operator's output against what the scalar reference makes of committed inputs.
+//! Tile verdicts: one tile of one operator's output against the result of the scalar reference for committed inputs.
 //!
-//! A trace commits to tiles, so whoever recomputes a whole tile needs nothing from the trainer; a wide product's tile
-//! needs megabytes of operands, though. Once the trainer discloses the tile's bytes one wrong element is enough, with
+//! A trace commits to tiles, so anybody can recompute a whole tile without the trainer's help. But a wide product's
+//! tile needs megabytes of operands. Once the trainer discloses the tile's bytes, one wrong element is enough, with
 //! the operands of that element alone: [`Verdict::narrowed`].
 
 use super::check::{Shown, shown};
@@ -17,7 +17,7 @@ use tiebreak_record::commit::record::{Record, StepRecord};
 use tiebreak_record::commit::trace::leaf_name;
 use tiebreak_record::commit::{Malformed, tensor};
 
-/// What a tile claim is about, with everything in it verified.
+/// The subject of a tile claim, with everything in it verified.
 struct VerifiedTile<'c> {
     graph: &'c Graph,
     phase: Phase,
@@ -96,11 +96,11 @@ fn check_disclosed(ty: &TensorType, claim: &TileClaim, bytes: &[u8]) -> Result<(
 }
 
 impl Verdict {
-    /// A tile verdict cut down to the first element that is wrong in the tile's committed bytes, which the trainer
-    /// disclosed; `None` if every element is right.
+    /// A tile verdict reduced to the first wrong element in the tile's committed bytes, which the trainer disclosed;
+    /// `None` if every element is right.
     ///
     /// # Errors
-    /// If it is not a tile verdict, does not hold together, or the bytes are not the committed tile.
+    /// If the verdict is no tile verdict or contradicts itself, or the bytes are not the committed tile.
     pub fn narrowed(&self, disclosed: &[u8]) -> Result<Option<Verdict>, Malformed> {
         let (Claim::Tile(claim), Some(record)) = (&self.claim, &self.record) else {
             return Err(wrong("only a tile verdict can be narrowed"));

@@ -1,7 +1,7 @@
-//! Verdict files: what they carry, in one encoding. What a file shows is decided in [`super::check`].
+//! Verdict files: their contents, in one encoding. [`super::check`] decides what a file shows.
 //!
-//! A verdict carries the job, a signed head, the record it is about with its inclusion proof, and a claim. Every kind
-//! but *step* is decided from the file alone; a *step* verdict names the step and is checked by replaying it.
+//! A verdict carries the job, a signed head, the record in question with its inclusion proof, and a claim. Every kind of claim
+//! but *step* is decided from the file alone. A *step* verdict names the step, and a replay of that step checks it.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,13 +19,13 @@ pub const VERDICT_MAX: u64 = 1 << 28;
 /// The version of verdict files.
 pub const FORMAT: u32 = 2;
 
-/// What the trainer disclosed of a tile: with it, one wrong element suffices.
+/// The bytes of a tile that the trainer disclosed: with them, one wrong element suffices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disclosed {
     /// The committed tile's bytes.
     pub bytes: Base64,
-    /// The element of the output, row-major, that is wrong in them.
+    /// The element of the output, row-major, that is wrong in the disclosed bytes.
     pub element: usize,
 }
 
@@ -33,38 +33,39 @@ pub struct Disclosed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TileClaim {
-    /// The record before the step's: it commits to the state that the step began from.
+    /// The record before the step's, which commits to the state at the step's begin.
     pub before: ProvenRecord,
     /// The phase that ran the node.
     pub phase: PhaseName,
-    /// The node's place in the phase's graph.
+    /// The node's index in the phase's graph.
     pub node: usize,
     /// The output's digest, and the proof that the step's trace has it.
     pub output: ProvenTensor,
     /// The tile's number: tiles have 4096 bytes.
     pub tile: usize,
-    /// What the committed tree says of the tile.
+    /// The tile's value in the committed tree.
     pub value: Digest,
     /// The BLAKE3 hashes that prove `value` in the output's digest.
     pub siblings: Hashes,
-    /// Without the committed bytes the inputs of every element of the tile are carried, with them those of one.
+    /// Without the committed bytes, the verdict carries the inputs of every element of the tile. With them, it carries the inputs
+    /// of one element.
     pub disclosed: Option<Disclosed>,
     /// The slices of the node's inputs that the elements read.
     pub inputs: Vec<ProvenInput>,
 }
 
-/// How a trainer's value of a logged product's element is known.
+/// The source of a trainer's value of a logged product's element.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rounded {
-    /// The step's log has a decision about it.
+    /// The step's log has a decision about the element.
     Logged {
         /// The block of the product's part of the log that holds the decision.
         block: u64,
-        /// The slices of the log that prove it.
+        /// The slices of the log that prove the block.
         log: LogSlices,
     },
-    /// The committed tile of the rounded output that it lies in, whatever the log says.
+    /// The committed tile of the rounded output contains the element, with or without a decision in the log.
     Committed {
         /// The rounded output's digest, and the proof that the step's trace has it.
         output: ProvenTensor,
@@ -79,51 +80,51 @@ pub enum Rounded {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RoundingClaim {
-    /// The record before the step's: it commits to the state that the step began from.
+    /// The record before the step's, which commits to the state at the step's begin.
     pub before: ProvenRecord,
-    /// The micro-batch that the product is of.
+    /// The micro-batch of the product.
     pub micro_batch: u32,
-    /// The product's number among those of the program that are logged.
+    /// The product's number among the program's logged products.
     pub product: usize,
-    /// The element of its output, row-major.
+    /// The element of the product's output, row-major.
     pub element: usize,
-    /// How the trainer's value is known.
+    /// The source of the trainer's value.
     pub rounded: Rounded,
     /// The element's row and column of the operands.
     pub inputs: Vec<ProvenInput>,
 }
 
-/// An element of the initial state is not the one in the files of weights that the run names, or that the seed gives where the job draws it.
+/// An element of the initial state differs from the files of weights that the run names, or from the seed where the job draws it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WeightsClaim {
     /// The element of the tensor, row-major.
     pub element: usize,
-    /// The slice of the state's tensor that holds it; `tensor` is the place in the state's table.
+    /// The slice of the state's tensor that holds the element; `tensor` is the index in the state's table.
     pub state: ProvenInput,
-    /// The slices of the file (its place among those that the run names) that hold its header and the element. None of a tensor that the job draws from the
-    /// seed, and of no other.
+    /// The slices of the file (its index among those that the run names) that hold its header and the element. `None` exactly for
+    /// a tensor that the job draws from the seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<DataSlices>,
 }
 
-/// What shows that two heads are of different histories.
+/// The evidence that two heads belong to different histories.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fork {
-    /// From the larger head's tree: the records that the smaller head should be over have another root.
+    /// The records of the larger head's tree that the smaller head should cover have another root.
     Prefix {
         /// The proof, from which both roots follow.
         proof: Vec<Digest>,
     },
-    /// The other head has another record at the place of the verdict's.
+    /// The other head has another record at the verdict's index.
     Record {
         /// The other head's record, with its proof.
         record: ProvenRecord,
     },
 }
 
-/// What is wrong.
+/// The claim of a verdict: a fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Claim {
@@ -131,13 +132,13 @@ pub enum Claim {
     Tile(Box<TileClaim>),
     /// A rounding of the logged profile is illegal.
     Rounding(Box<RoundingClaim>),
-    /// The state that the record commits is not the one that its own trace's update computed. `outputs`: the digests
-    /// of the update's nodes that make the state tensors, in the order of the state's table, proven together. Frozen parameters, which
+    /// The state that the record commits is not the one that its own trace's update computed. `outputs` are the digests of the
+    /// update's nodes that make the state tensors, in the order of the state's table, proven together. Frozen parameters, which
     /// no node makes, are those of the record before.
     Binding {
         /// Digests of the outputs, in the order of the state table.
         outputs: Vec<Digest>,
-        /// The hashes that prove them together in the trace root.
+        /// The hashes that prove the outputs together in the trace root.
         siblings: Hashes,
         /// The record before the step's, if the program has frozen parameters.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -146,15 +147,15 @@ pub enum Claim {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         kept: Vec<ProvenTensor>,
     },
-    /// A scalar of the record is not the one that its own trace computed; without `output`, not the one that the job
-    /// gives (the clip factor of a job without clipping).
+    /// A scalar of the record is not the one that its own trace computed. Without `output`, it is not the one that the job gives
+    /// (the clip factor of a job without clipping).
     Scalar {
-        /// Which scalar of the record.
+        /// The scalar of the record.
         scalar: Scalar,
         /// The digest of the output that gives the scalar, and the proof that the trace has it.
         output: Option<ProvenTensor>,
     },
-    /// Record 0 does not commit the initial state that the job and seed give.
+    /// Record 0 does not commit the initial state that job and seed give.
     Initial,
     /// Record 0 commits a state with another element than the weights that the run names.
     Weights(Box<WeightsClaim>),
@@ -166,7 +167,7 @@ pub enum Claim {
     Batch {
         /// The manifests of the run's data files.
         files: Vec<FileManifest>,
-        /// The slices that the batch's samples lie in, by ascending file.
+        /// The slices that contain the batch's samples, by ascending file.
         slices: Vec<DataSlices>,
     },
     /// The final record does not commit the state of the last step's record, `last`.
@@ -178,14 +179,14 @@ pub enum Claim {
     Fork {
         /// The other head's signed note.
         other: String,
-        /// How the two histories differ.
+        /// The difference of the two histories.
         evidence: Fork,
     },
-    /// Replaying the step gives other tensors; checked against the run.
+    /// A replay of the step gives other tensors; the run is needed to check it.
     Step {
         /// Micro-batches whose gradients have another root.
         micro_batches: Vec<u32>,
-        /// State tensors that come out differently, by name.
+        /// State tensors with another result, by name.
         tensors: Vec<String>,
     },
 }
@@ -216,7 +217,7 @@ impl Claim {
 pub struct Verdict {
     /// The version of the format, 2.
     pub format: u32,
-    /// The run's identity; its id follows from it and the job.
+    /// The run's identity; its id follows from the identity and the job.
     pub run: RunSummary,
     /// The job file's text.
     pub job: String,
@@ -227,11 +228,11 @@ pub struct Verdict {
     pub head: String,
     /// The record in question; a fork of two heads needs none.
     pub record: Option<ProvenRecord>,
-    /// What is wrong with the record.
+    /// The fault of the record.
     pub claim: Claim,
 }
 
-/// What a verdict of any contract begins with.
+/// The beginning of a verdict of any contract.
 #[derive(Deserialize)]
 struct Preamble {
     run: PreambleRun,
@@ -242,10 +243,10 @@ struct PreambleRun {
     contract: String,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ruling {
-    /// The evidence shows it, whoever wrote the file.
+    /// The evidence shows the fault, whoever wrote the file.
     Convicts(Finding),
     /// The evidence is consistent with an honest trainer.
     DoesNotConvict(Right),
@@ -263,17 +264,17 @@ pub enum Ruling {
 pub struct Finding {
     /// The run id.
     pub run: Digest,
-    /// Whether the trainer's signature was seen.
+    /// The result of looking for the trainer's signature.
     pub signed: Signed,
     /// The step, 0 for the initial state and for a fork.
     pub step: u32,
-    /// What the trainer signed that no honest one signs.
+    /// The fact that no honest trainer signs, which this trainer signed.
     pub what: Wrong,
 }
 
 impl Verdict {
-    /// A verdict in the current format, with the text of the job and the bytes of the program file if it names one. It is not
-    /// checked.
+    /// A verdict in the current format, with the text of the job and the bytes of the program file if it names one. The verdict
+    /// is not checked.
     pub fn new(
         run: RunSummary,
         (job, program): (String, Option<Vec<u8>>),
@@ -292,7 +293,7 @@ impl Verdict {
     /// Parses strictly: a verdict has one encoding, that of [`Verdict::to_bytes`].
     ///
     /// # Errors
-    /// If the bytes are too many, of another version of the format, or not the one encoding of a verdict.
+    /// If the bytes are too many, have another version of the format, or are not the only encoding of a verdict.
     ///
     /// ```
     /// use tiebreak_dispute::verdict::Verdict;
@@ -310,10 +311,10 @@ impl Verdict {
             return Err(Malformed::TooLarge { what: "verdict", limit: VERDICT_MAX });
         }
         let verdict: Verdict = serde_json::from_slice(bytes).map_err(|error| {
-            // A file of another contract has other fields: say that, rather than which field it lacks.
-            let other =
-                serde_json::from_slice::<Preamble>(bytes).ok().and_then(|p| other_contract(&p.run.contract));
-            wrong(other.unwrap_or_else(|| error.to_string()))
+            // A file of another contract has other fields: the error names the contract, rather than a missing field.
+            let other = serde_json::from_slice::<Preamble>(bytes).ok();
+            let other = other.and_then(|preamble| other_contract("verdict", &preamble.run.contract));
+            other.unwrap_or_else(|| wrong(error.to_string()))
         })?;
         if verdict.format != FORMAT {
             return Err(wrong(format!("format {} is not known here", verdict.format)));

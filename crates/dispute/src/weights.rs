@@ -1,4 +1,4 @@
-//! Verdicts on an initial state that is not the one that the files of weights give which a run names: one element, of a file or of the seed.
+//! Verdicts on an initial state that contradicts the files of weights which a run names, or the seed: one element.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use tiebreak_record::job::initial::{Drawn, InitialOrigin, weights_element, weigh
 use tiebreak_record::job::manifest::{self, DataFile, FileManifest};
 
 impl Context {
-    /// What a claim about record 0's state comes to.
+    /// The result of a claim about record 0's state.
     pub fn weights(
         &self,
         state: &Digest,
@@ -67,7 +67,7 @@ impl Context {
         }
     }
 
-    /// Element `element` of a state tensor, in the slices of a file of weights that the run names.
+    /// Element `element` of a state tensor, from the slices of a file of weights that the run names.
     fn in_weights(
         &self,
         files: &[FileManifest],

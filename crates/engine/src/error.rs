@@ -1,6 +1,6 @@
-//! What goes wrong on this side.
+//! Errors on this side.
 
-/// What went wrong on this side: never the fault of the run that is trained or audited.
+/// An error on this side: never the fault of the run that is trained or audited.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The device lacks what the program needs.
@@ -8,8 +8,18 @@ pub enum EngineError {
     Unsupported {
         /// The device's name.
         device: String,
-        /// What is missing, in words.
+        /// The missing feature, in words.
         reason: String,
+    },
+    /// No GPU here has the name that was asked for, or there is none at all.
+    #[error("{api} finds no adapter {wanted}; adapters here: {here}")]
+    NoAdapter {
+        /// The way to reach GPUs: `wgpu` or `cuda`.
+        api: &'static str,
+        /// The name in quotes, or that any would do.
+        wanted: String,
+        /// The names of those that are here.
+        here: String,
     },
     /// A tensor could not be allocated.
     #[error("{device} ran out of memory: {reason}")]
@@ -34,7 +44,7 @@ pub enum EngineError {
         device: String,
         /// The check that failed.
         check: String,
-        /// The fingerprint that it computed, where it got as far.
+        /// The fingerprint that it computed, if the test got as far.
         fingerprint: Option<String>,
     },
     /// A fault of this crate's code.

@@ -22,7 +22,7 @@ use tiebreak_contract::program::phase::Phase;
 use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
 
-/// Hashes every output that it is shown.
+/// Hashes every output that it sees.
 struct Digester(blake3::Hasher);
 
 impl StepObserver for Digester {
@@ -115,7 +115,8 @@ fn specs() -> Vec<StepSpec> {
     gpts.into_iter().chain([mlp, first, second]).collect()
 }
 
-/// The fingerprint of this version: what [`fingerprint`] gives on every right engine. It changes with the operators that it covers, never without.
+/// The fingerprint of this version: the result of [`fingerprint`] on every right engine. The number changes only with the
+/// operators that it covers.
 pub const FINGERPRINT: &str = "23f13df7ed614e0b8b319958eab6b9200439445f6104b70327a67ec388c7e06f";
 
 /// Runs one step of several small programs, some with subnormal and extreme parameters, and digests every output.
@@ -185,8 +186,8 @@ fn digest_of(
     })
 }
 
-/// Every scalar operation on every pair of special patterns. One map computes them all, added up as integers, since
-/// some drivers take a second to compile each.
+/// Every scalar operation on every pair of special patterns. One map computes them all and adds them as integers, since some
+/// drivers take a second to compile each map.
 fn corner_cases(engine: &mut dyn Engine, digester: &mut blake3::Hasher) -> Result<(), EngineError> {
     let specials: Vec<u32> = [0, 1, 2, 0x007f_ffff, 0x0080_0000, 0x0080_0001, 0x3380_0000, 0x3f7f_ffff]
         .into_iter()

@@ -1,10 +1,12 @@
-//! How a program is executed. An engine knows nothing of logs, commitments or disputes: observers do the rest.
+//! The execution of programs. An engine knows nothing about logs, commitments or disputes: observers handle those.
 //!
-//! [`cpu::Cpu`] takes all cores, [`reference::Reference`] computes element by element, and their bits are the same. GPUs are in `tiebreak-gpu`.
+//! [`cpu::Cpu`] uses all cores, [`reference::Reference`] computes element by element, and their bits are the same. GPUs are in
+//! `tiebreak-gpu`.
 //!
 //! The crate opens no file and no connection. Only products of a trainer of the logged profile ([`cpu::native`]) depend on how a machine adds floats.
 //!
-//! Start with [`outputs_of`], which runs one graph, and [`session::Session`], which runs steps. Whoever adds an engine implements [`Engine`].
+//! Start with [`outputs_of`], which runs one graph, and [`session::Session`], which runs steps. A new engine implements
+//! [`Engine`].
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
@@ -25,7 +27,7 @@ pub use error::EngineError;
 pub use observer::{Inputs, Observer, Summary, Value, Want};
 use tiebreak_contract::program::graph::{Graph, TensorType};
 
-/// A tensor in an engine's memory. Clones share it; the last one frees it.
+/// A tensor in an engine's memory. Clones share the memory; the last clone frees it.
 #[derive(Clone)]
 pub struct Tensor(Arc<dyn Any + Send + Sync>);
 
@@ -35,16 +37,16 @@ impl Tensor {
         Tensor(Arc::new(storage))
     }
 
-    /// The storage, as the engine that made the tensor knows it.
+    /// The storage, with the type that the tensor's engine uses.
     ///
     /// # Panics
-    /// If another engine made it: a fault of our own.
+    /// If another engine made the tensor: a fault of this program.
     pub fn storage<T: Any>(&self) -> &T {
         self.0.downcast_ref().expect("a tensor is used with the engine that made it")
     }
 }
 
-/// A graph made ready for one engine.
+/// A graph prepared for one engine.
 pub struct Compiled {
     /// The graph that was compiled.
     pub graph: Arc<Graph>,
@@ -52,15 +54,15 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// A graph with what its engine keeps for it.
+    /// A graph with the data that its engine keeps for it.
     pub fn new(graph: Arc<Graph>, engine: impl Any + Send + Sync) -> Compiled {
         Compiled { graph, engine: Box::new(engine) }
     }
 
-    /// What the engine that compiled the graph keeps for it.
+    /// The data that the engine keeps for the graph that it compiled.
     ///
     /// # Panics
-    /// If another engine compiled it: a fault of our own.
+    /// If another engine compiled the graph: a fault of this program.
     pub fn of<T: Any>(&self) -> &T {
         self.engine.downcast_ref().expect("a graph is run by the engine that compiled it")
     }
@@ -101,13 +103,13 @@ pub trait Engine: Send {
     /// If the device has no room for them, or fails.
     fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError>;
 
-    /// Shows a tensor's canonical bytes (F32, U32 and U8 tensors).
+    /// Passes a tensor's canonical bytes to `visit` (F32, U32 and U8 tensors).
     ///
     /// # Errors
     /// If the device fails.
     fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError>;
 
-    /// The BLAKE3 roots of tensors' canonical bytes, if the engine does better than to show the bytes.
+    /// The BLAKE3 roots of tensors' canonical bytes, if the engine has a faster way than showing the bytes.
     ///
     /// # Errors
     /// If the device fails.
@@ -115,17 +117,17 @@ pub trait Engine: Send {
         Ok(None)
     }
 
-    /// Makes a graph ready to run: checks that the device can, and prepares its kernels.
+    /// Prepares a graph: checks that the device can run it, and makes its kernels.
     ///
     /// # Errors
     /// If the device cannot run the graph, or fails.
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError>;
 
-    /// Runs a graph: `inputs` in the order of its input ports; the result is in the order of its output ports.
-    /// With an observer every node's output is shown as soon as it is there, which is slow.
+    /// Runs a graph. `inputs` are in the order of its input ports; the result is in the order of its output ports. An observer
+    /// sees every node's output as soon as it is computed, which is slow.
     ///
     /// # Errors
-    /// If the device fails or has no room, or with the observer's error.
+    /// If the device fails or has no room, or the observer returns an error.
     fn run(
         &mut self,
         compiled: &Compiled,
@@ -133,8 +135,8 @@ pub trait Engine: Send {
         observer: Option<&mut dyn Observer>,
     ) -> Result<Vec<Tensor>, EngineError>;
 
-    /// [`Engine::run`] on inputs that nobody needs any more: an engine may free each as soon as its last reader is done, if the caller
-    /// holds no other reference to it.
+    /// [`Engine::run`] on inputs that nobody needs any more. An engine may free each input as soon as its last reader is done, if
+    /// the caller holds no other reference to it.
     ///
     /// # Errors
     /// As [`Engine::run`].
@@ -147,7 +149,7 @@ pub trait Engine: Send {
         self.run(compiled, &inputs, observer)
     }
 
-    /// Waits for everything that was begun, for those who measure time.
+    /// Waits for all work that was begun, so that callers can measure time.
     ///
     /// # Errors
     /// If the device fails.
@@ -155,10 +157,11 @@ pub trait Engine: Send {
         Ok(())
     }
 
-    /// Gives memory that is kept for later graphs back to the system, for who needs it meanwhile.
+    /// Returns memory that is kept for later graphs to the system, for other users meanwhile.
     fn release(&mut self) {}
 
-    /// This engine as what it is, for who asks more of an engine than this trait: to move tensors between GPUs without passing the host.
+    /// The engine's concrete type, for callers that need more than this trait: moving tensors between GPUs without passing the
+    /// host.
     fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
     }
@@ -174,7 +177,7 @@ pub trait Engine: Send {
     }
 }
 
-/// An engine behind a pointer is one: every method is passed on, those with defaults too.
+/// A pointer to an engine is an engine: every method is forwarded, including those with defaults.
 macro_rules! passed_on {
     ($($pointer:ty),*) => {$(
         impl<E: Engine + ?Sized> Engine for $pointer {
@@ -226,10 +229,10 @@ macro_rules! passed_on {
 }
 passed_on!(&mut E, Box<E>);
 
-/// A graph's outputs, in their canonical bytes, for inputs in theirs.
+/// A graph's outputs for given inputs, all in canonical bytes.
 ///
 /// # Errors
-/// Those of the engine.
+/// If the engine fails.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! When tensors live: what an engine may free, and the least memory a graph needs.
+//! The lifetimes of tensors: the tensors that an engine may free, and the least memory that a graph needs.
 
 use tiebreak_contract::program::graph::{Graph, Node, TensorId};
 use tiebreak_contract::program::step::{Program, state_bytes};
 
-/// The tensors whose last reader is each node, so that engines can free them there; inputs of the graph and
-/// outputs never are.
+/// For each node, the tensors whose last reader it is, so that engines can free them there. Inputs and outputs of the graph are
+/// never among them.
 pub(crate) fn last_uses(graph: &Graph) -> Vec<Vec<TensorId>> {
     last_touches(graph, touched_by_nodes(graph))
 }
@@ -14,7 +14,7 @@ pub(crate) fn last_uses_with_inputs(graph: &Graph) -> Vec<Vec<TensorId>> {
     last(graph, touched_by_nodes(graph), graph.outputs.iter().map(|port| port.tensor))
 }
 
-/// The same for whatever touches tensors one after another: for each, of the tensors that it touches those that no later one does.
+/// The same for any sequence of steps that touch tensors: for each step, the tensors that no later step touches.
 pub fn last_touches(graph: &Graph, touched: Vec<Vec<TensorId>>) -> Vec<Vec<TensorId>> {
     last(graph, touched, graph.inputs.iter().chain(&graph.outputs).map(|port| port.tensor))
 }
@@ -38,8 +38,7 @@ fn last(
     last
 }
 
-/// The most bytes of tensors that live at once while a graph runs, inputs and outputs included, in the canonical
-/// layout.
+/// The most bytes of tensors that are alive at once while a graph runs, inputs and outputs included, in the canonical layout.
 pub fn peak_bytes(graph: &Graph) -> u64 {
     let bytes = |id: TensorId| graph.tensor(id).bytes() as u64;
     let mut live: u64 = graph.inputs.iter().map(|port| bytes(port.tensor)).sum();
@@ -52,15 +51,15 @@ pub fn peak_bytes(graph: &Graph) -> u64 {
     peak
 }
 
-/// The most bytes of tensors that live at once in a step: the state, the gradients that wait for their sum, and what
-/// the graph that runs needs.
+/// The most bytes of tensors that are alive at once in a step: the state, the gradients that wait for their sum, and the tensors
+/// of the running graph.
 pub fn step_bytes(program: &Program) -> u64 {
     let bytes = |ports: &[tiebreak_contract::program::graph::Port], graph: &Graph| -> u64 {
         ports.iter().map(|port| graph.tensor(port.tensor).bytes() as u64).sum()
     };
     let gradients = bytes(&program.micro.outputs, &program.micro);
     let state = state_bytes(&program.state());
-    // A micro-batch does not read the slots, so they come on top of what its graph needs.
+    // A micro-batch does not read the slots, so they are added to the needs of its graph.
     let read = program.released();
     let slots = state_bytes(&program.state()[read..]);
     // The tree over micro-batches keeps one partial sum for each bit of their number.

@@ -1,5 +1,5 @@
-//! The reference engine: every node element by element through the scalar reference, nothing clever. It confirms a
-//! difference before anybody is accused, and the tests hold the other engines to it.
+//! The reference engine: every node element by element through the scalar reference, without optimisation. The engine confirms a
+//! difference before anybody is accused, and the tests compare the other engines with it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tiebreak_contract::arith::words::{bytes_from_words, word_from_bytes};
 use tiebreak_contract::program::element::{self, Source};
 use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
 
-/// A tensor's canonical bytes, so that it takes no more memory than a plan counts.
+/// A tensor's canonical bytes, so that the tensor takes no more memory than a plan counts.
 struct Elements {
     dtype: DType,
     bytes: Vec<u8>,
@@ -22,10 +22,10 @@ struct Elements {
 #[derive(Default)]
 pub struct Reference;
 
-/// The reference engine of somebody who has no more time after `.0`: it stops inside of a node, with [`EngineError::OutOfTime`].
+/// The reference engine with a time limit `.0`: at that time it stops, even inside of a node, with [`EngineError::OutOfTime`].
 pub struct ReferenceUntil(pub Option<Instant>);
 
-/// Elements that are computed between two looks at the clock.
+/// Elements that are computed between two checks of the clock.
 const CHUNK: usize = 1024;
 
 struct Values<'a>(&'a [Option<Arc<Elements>>]);

@@ -1,4 +1,4 @@
-//! A program on an engine: runs micro-batches, adds their gradients by the fixed tree, updates the state.
+//! A program on an engine: the session runs micro-batches, adds their gradients by the fixed tree, and updates the state.
 //! Contract: `docs/ARITHMETIC.md`, section 7.
 
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use tiebreak_contract::program::step::{MicroBatch, Program};
 /// The scalars of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepScalars {
-    /// From 1.
+    /// The step's number, from 1.
     pub step: u32,
     /// The run's Philox key.
     pub seed: [u32; 2],
-    /// A binary32 pattern.
+    /// The learning rate, a binary32 pattern.
     pub learning_rate: u32,
 }
 
-/// The tensors of [`Program::gradients`]: what a micro-batch, or a sum of them, yields.
+/// The tensors of [`Program::gradients`], which a micro-batch or a sum of them yields.
 pub struct Gradients(Vec<Tensor>);
 
 impl Gradients {
-    /// Gradients that lie on the session's engine: those of [`Program::gradients`], with their shapes.
+    /// Gradients that are on the session's engine: the tensors of [`Program::gradients`], with their shapes.
     pub fn of(tensors: Vec<Tensor>) -> Gradients {
         Gradients(tensors)
     }
@@ -50,9 +50,9 @@ pub struct StepOutcome {
     pub norm: u32,
 }
 
-/// Sees a whole step: it is asked for an observer of every graph run.
+/// Observes a whole step: it gives an observer for every graph that runs.
 pub trait StepObserver {
-    /// A graph of the step is about to run. Without an observer it runs unseen.
+    /// Called before a graph of the step runs. Without an observer, the graph runs unobserved.
     fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer>;
 }
 
@@ -65,7 +65,8 @@ impl StepObserver for Unobserved {
     }
 }
 
-/// A training state on an engine, which is the session's own (a `Session<'static>`, which other threads and languages can hold) or lent to it.
+/// A training state on an engine. The session owns the engine (a `Session<'static>`, which other threads and languages can hold)
+/// or borrows it.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -115,14 +116,14 @@ pub struct Session<'e> {
     micro: Compiled,
     accumulate: Compiled,
     update: Compiled,
-    /// In the order of [`Program::state`]; empty until a state is loaded.
+    /// The state, in the order of [`Program::state`]; empty until a state is loaded.
     state: Vec<Tensor>,
-    /// When to stop.
+    /// The time at which the session stops.
     end: Option<Instant>,
 }
 
 impl<'e> Session<'e> {
-    /// A session that computes the program as it is, logged products exactly. It has no state yet.
+    /// A session that computes the program as written, logged products exactly. The session has no state yet.
     ///
     /// # Errors
     /// If the engine cannot compile one of the program's graphs.
@@ -131,8 +132,8 @@ impl<'e> Session<'e> {
         Session::with_micro(engine, program, micro)
     }
 
-    /// A session whose logged products, if any, are computed by the engine's native kernels: what a trainer of the logged
-    /// profile runs.
+    /// A session whose logged products, if any, are computed by the engine's native kernels. A trainer of the logged profile runs
+    /// such a session.
     ///
     /// # Errors
     /// If the engine cannot compile one of the program's graphs.
@@ -153,7 +154,7 @@ impl<'e> Session<'e> {
         Ok(Session { engine, program, micro, accumulate, update, state: Vec::new(), end: None })
     }
 
-    /// Runs no further graph after `end`: what would run one fails with [`EngineError::OutOfTime`].
+    /// Runs no further graph after `end`: a method that would run one fails with [`EngineError::OutOfTime`].
     pub fn stop_at(&mut self, end: Option<Instant>) {
         self.end = end;
     }
@@ -165,27 +166,27 @@ impl<'e> Session<'e> {
         }
     }
 
-    /// The engine that it runs on.
+    /// The engine that the session runs on.
     pub fn engine(&self) -> &dyn Engine {
         &*self.engine
     }
 
-    /// For those who run graphs of their own beside the program's, on tensors of their own.
+    /// The engine, for callers that run other graphs beside the program's, on tensors of their own.
     pub fn engine_mut(&mut self) -> &mut dyn Engine {
         &mut *self.engine
     }
 
-    /// The program that it runs.
+    /// The program that the session runs.
     pub fn program(&self) -> &Arc<Program> {
         &self.program
     }
 
-    /// The engine and the state's tensors on it, for those who run graphs of their own on the state.
+    /// The engine and the state's tensors on it, for callers that run other graphs on the state.
     pub fn engine_and_state(&mut self) -> (&mut dyn Engine, &[Tensor]) {
         (&mut *self.engine, &self.state)
     }
 
-    /// Replaces the state: canonical bytes of every tensor of [`Program::state`].
+    /// Replaces the state by the canonical bytes of every tensor of [`Program::state`].
     ///
     /// # Errors
     /// If the engine cannot hold the state.
@@ -197,7 +198,7 @@ impl<'e> Session<'e> {
         self.load_each(|i| &state[i])
     }
 
-    /// [`Session::load`], one tensor at a time: a large state need not be in memory as a whole besides.
+    /// [`Session::load`], one tensor at a time, so that a large state need not be in host memory as a whole.
     ///
     /// # Errors
     /// If the engine cannot hold the state.
@@ -208,7 +209,7 @@ impl<'e> Session<'e> {
         self.try_load_each(|i| Ok(tensor(i)))
     }
 
-    /// [`Session::load_each`], from where a tensor may fail to come.
+    /// [`Session::load_each`], for tensors that may fail to come.
     ///
     /// # Errors
     /// If `tensor` fails, or the engine cannot hold the state.
@@ -224,7 +225,7 @@ impl<'e> Session<'e> {
         Ok(())
     }
 
-    /// Shows every state tensor's canonical bytes, in order.
+    /// Passes every state tensor's canonical bytes to `visit`, in order.
     ///
     /// # Errors
     /// If the engine cannot read a tensor.
@@ -235,7 +236,7 @@ impl<'e> Session<'e> {
         Ok(())
     }
 
-    /// The BLAKE3 roots of the state's tensors, in order, if the engine hashes them where they are.
+    /// The BLAKE3 roots of the state's tensors, in order, if the engine hashes them in its own memory.
     ///
     /// # Errors
     /// If the engine fails.
@@ -243,7 +244,7 @@ impl<'e> Session<'e> {
         self.engine.roots(&self.state)
     }
 
-    /// The roots of the gradients and the loss, likewise.
+    /// The BLAKE3 roots of the gradients and the loss, in order, if the engine hashes them in its own memory.
     ///
     /// # Errors
     /// If the engine fails.
@@ -274,7 +275,7 @@ impl<'e> Session<'e> {
         Ok(state)
     }
 
-    /// Shows every gradient's canonical bytes, in the table's order, then the loss's.
+    /// Passes every gradient's canonical bytes to `visit`, in the table's order, then the loss's bytes.
     ///
     /// # Errors
     /// If the engine cannot read a tensor.
@@ -289,13 +290,13 @@ impl<'e> Session<'e> {
         Ok(())
     }
 
-    /// Gradients from the canonical bytes of every one, in the table's order, and the loss's: one after another.
+    /// Gradients from canonical bytes: of every gradient, in the table's order, then of the loss, without gaps.
     ///
     /// # Errors
     /// If the engine cannot hold the gradients.
     ///
     /// # Panics
-    /// If there are fewer bytes.
+    /// If there are too few bytes.
     pub fn upload_gradients(&mut self, mut bytes: &[u8]) -> Result<Gradients, EngineError> {
         let mut tensors = Vec::new();
         for entry in self.program.gradients() {
@@ -364,8 +365,8 @@ impl<'e> Session<'e> {
         Ok(Gradients(self.engine.run(&self.accumulate, &inputs, observer)?))
     }
 
-    /// Evaluates a part of the accumulation tree: terms take `batches`, in order; the result is what stays on the stack. `micro_root`
-    /// sees each micro-batch's gradients as they are done.
+    /// Evaluates a part of the accumulation tree. Terms take `batches`, in order; the result is the final stack. `micro_root`
+    /// sees each micro-batch's gradients as soon as they are computed.
     ///
     /// # Errors
     /// If the engine or `micro_root` fails, or the observer stops the run.
@@ -401,7 +402,7 @@ impl<'e> Session<'e> {
         Ok(waiting)
     }
 
-    /// A whole step: `micro_root` sees each micro-batch's gradients as they are done.
+    /// Runs a whole step. `micro_root` sees each micro-batch's gradients as soon as they are computed.
     ///
     /// # Errors
     /// If the engine or `micro_root` fails, or the observer stops the run.
@@ -419,7 +420,7 @@ impl<'e> Session<'e> {
         self.update(scalars, &total, observer)
     }
 
-    /// The gradient of a whole step, from which [`Session::update`] goes on.
+    /// The gradient of a whole step, from which [`Session::update`] continues.
     ///
     /// # Errors
     /// If the engine or `micro_root` fails, or the observer stops the run.
@@ -438,22 +439,22 @@ impl<'e> Session<'e> {
         Ok(sums.pop().expect("a step has at least one micro-batch"))
     }
 
-    /// The loss in a whole gradient, a binary32 pattern: of a program that counts labels before it is made a mean.
+    /// The loss in a whole gradient, a binary32 pattern. If the program counts labels, the loss is not a mean yet.
     ///
     /// # Errors
-    /// If the engine cannot read it.
+    /// If the engine cannot read the loss.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no loss.
     pub fn loss(&mut self, total: &Gradients) -> Result<u32, EngineError> {
         self.scalar(total.0.last().expect("the loss is the last of what a micro-batch yields"))
     }
 
-    /// The update of the state from a step's whole gradient. The old state goes where the new one comes, so that an engine need not hold
-    /// both.
+    /// The update of the state from a step's whole gradient. The engine may free the old state as the new one is made, so that it
+    /// need not hold both.
     ///
     /// # Errors
-    /// If the engine fails, or the observer stops the run. The session holds no state then, until one is loaded.
+    /// If the engine fails, or the observer stops the run. Then the session holds no state until one is loaded.
     pub fn update(
         &mut self,
         scalars: StepScalars,
@@ -473,7 +474,7 @@ impl<'e> Session<'e> {
         let observer = observer.phase(Phase::Update, &self.update.graph);
         let mut outputs = self.engine.run_owning(&self.update, inputs, observer)?;
         let scalars = outputs.split_off(outputs.len() - if loss.is_empty() { 3 } else { 2 });
-        // The loss is the sum's, or the first scalar that the update makes.
+        // The loss is the one in the sum, or the first scalar that the update makes.
         let scalars: Vec<&Tensor> = loss.iter().chain(&scalars).collect();
         let mut made = outputs.into_iter();
         let new = |kept: Option<Tensor>| {

@@ -1,11 +1,12 @@
-//! The GPU engines: programs in integer WGSL on whatever runs it. Through wgpu (`Gpu`) that is any GPU, or software adapter,
-//! that has Vulkan, Metal or DX12; through NVIDIA's driver (`Cuda`) the same shaders are translated to CUDA C++.
+//! The GPU engines: programs in integer WGSL. Through wgpu (`Gpu`) they run on any GPU, or software adapter, that has Vulkan,
+//! Metal or DX12. Through NVIDIA's driver (`Cuda`) the same shaders are translated to CUDA C++.
 //!
-//! Every node is a dispatch of a linted shader, or a few, or several nodes are one. No text reaches a driver that the lint refuses, but for a
-//! trainer's native kernels. The crate writes no file of a run, and knows nothing of commitments.
+//! A node is one dispatch of a linted shader, or a few; several nodes may share one. No text reaches a driver that the lint
+//! refuses, except for a trainer's native kernels. The crate writes no file of a run, and knows nothing of commitments.
 //!
-//! Start with [`GpuEngine::open`]: what it gives is a [`tiebreak_engine::Engine`] like any other. Folders import what stands above them: what is
-//! asked of a device, rows that nodes share, the text of shaders, what may run for a graph, the logged profile, the engine.
+//! Start with [`GpuEngine::open`], which gives a [`tiebreak_engine::Engine`] like any other. A folder imports only folders
+//! before it in this list: the interface of devices, rows that nodes share, the text of shaders, plans, the logged profile, the
+//! engine.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

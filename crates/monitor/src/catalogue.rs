@@ -8,16 +8,16 @@ use crate::regime::{FLOP_MAX, RegimeError, bounded};
 pub const CATALOGUE_MAX: usize = 1 << 20;
 /// Seconds of a day.
 const DAY: f64 = 86_400.0;
-/// The catalogue that everybody has: the chips and the runs of the paper's Table 1.
+/// The built-in catalogue: the chips and the runs of the paper's Table 1.
 const BUILT_IN: &str = include_str!("../../../assets/monitor/catalogue.toml");
 
-/// Why a catalogue is refused.
+/// The reasons why a catalogue is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogueError {
-    /// It has too many bytes.
+    /// The text has too many bytes.
     #[error("a catalogue has at most {CATALOGUE_MAX} bytes")]
     TooLong,
-    /// It is no catalogue.
+    /// The text is no catalogue.
     #[error("{0}")]
     Malformed(#[from] toml::de::Error),
     /// A number is outside its bounds.
@@ -37,7 +37,7 @@ pub enum CatalogueError {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chip {
-    /// Its name.
+    /// The chip's name.
     pub name: String,
     /// The most FLOP a second.
     pub flop_per_second: f64,
@@ -57,9 +57,9 @@ impl Chip {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
-    /// Its name.
+    /// The run's name.
     pub name: String,
-    /// Its FLOP.
+    /// The run's FLOP.
     pub flop: f64,
     /// The source of the figure.
     #[serde(default)]
@@ -77,7 +77,7 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// The catalogue that everybody has.
+    /// The built-in catalogue.
     ///
     /// # Panics
     /// Never: a test reads it.
@@ -88,7 +88,7 @@ impl Catalogue {
     /// A catalogue from its text.
     ///
     /// # Errors
-    /// If it is too long, no catalogue, or an entry of it is wrong.
+    /// If it is too long, is no catalogue, or has a wrong entry.
     pub fn read(text: &str) -> Result<Catalogue, CatalogueError> {
         if text.len() > CATALOGUE_MAX {
             return Err(CatalogueError::TooLong);
@@ -103,7 +103,7 @@ impl Catalogue {
         Catalogue::default().and(read)
     }
 
-    /// This catalogue, and the entries of another one.
+    /// This catalogue, with the entries of another one.
     ///
     /// # Errors
     /// If two entries have one name.
@@ -123,12 +123,12 @@ impl Catalogue {
         Ok(self)
     }
 
-    /// The chip of a name.
+    /// The chip with this name.
     pub fn chip(&self, name: &str) -> Option<&Chip> {
         self.chips.iter().find(|chip| chip.name == name)
     }
 
-    /// The run of a name.
+    /// The run with this name.
     pub fn run(&self, name: &str) -> Option<&Known> {
         self.runs.iter().find(|run| run.name == name)
     }

@@ -10,14 +10,14 @@ fn ln_choose(n: f64, k: f64) -> f64 {
     libm::lgamma(n + 1.0) - libm::lgamma(k + 1.0) - libm::lgamma(n - k + 1.0)
 }
 
-/// A draw of chips without replacement, of which some are a run's: the number of the run's chips in it is hypergeometric.
+/// A draw of chips without replacement, some of them a run's. The number of the run's chips in the draw is hypergeometric.
 #[derive(Clone, Copy, Debug)]
 struct Draw {
     /// Chips of the fleet.
     fleet: f64,
     /// Chips of the run.
     run: f64,
-    /// Chips that are drawn.
+    /// Chips in the draw.
     drawn: f64,
 }
 
@@ -36,9 +36,9 @@ impl Draw {
         (self.run - hits) * (self.drawn - hits) / ((hits + 1.0) * (missed + hits + 1.0))
     }
 
-    /// ln of the sum over all numbers of hits of q^hits times their probability, but for a factor that q does not change.
+    /// ln of the sum over all numbers of hits of q^hits times their probability, without a factor that does not depend on q.
     fn ln_sum(&self, q: f64) -> f64 {
-        // The weights rise, then fall: the ratio falls with the hits, so the greatest weight is where it crosses 1.
+        // The weights rise, then fall: their ratio falls with the hits, so the greatest weight is where the ratio crosses 1.
         let (mut low, mut high) = (self.least(), self.most());
         while low < high {
             let middle = ((low + high) / 2.0).floor();
@@ -63,8 +63,9 @@ impl Draw {
     }
 }
 
-/// The probability that none of `drawn` chips shows a snapshot, if `run` of `fleet` chips are the run's and each of these has no snapshot
-/// with probability `without`. No chip is drawn twice. Right to six digits for a billion chips, to twelve for a thousand.
+/// The probability that none of `drawn` chips shows a snapshot, if `run` of `fleet` chips are the run's and each of these has no
+/// snapshot with probability `without`. No chip is drawn twice. The result is right to six digits for a billion chips, to twelve
+/// for a thousand.
 ///
 /// ```
 /// // Two of ten chips are the run's, and each has a snapshot: neither is among three with probability 8/10 * 7/9 * 6/8.
@@ -73,7 +74,7 @@ impl Draw {
 /// ```
 ///
 /// # Panics
-/// If more chips are the run's, or are drawn, than there are, or `without` is no probability.
+/// If more chips are the run's, or are drawn, than the fleet has, or `without` is no probability.
 pub fn missed_by_draw(fleet: u64, run: u64, drawn: u64, without: f64) -> f64 {
     assert!(run <= fleet && drawn <= fleet, "chips are some of the fleet's");
     assert!((0.0..=1.0).contains(&without), "{without} is a probability");
@@ -82,7 +83,7 @@ pub fn missed_by_draw(fleet: u64, run: u64, drawn: u64, without: f64) -> f64 {
         return 1.0;
     }
     if without == 0.0 {
-        // No chip of the run may be drawn at all.
+        // Every chip of the run shows a snapshot, so the draw must not include any.
         let possible = draw.least() == 0.0;
         let ln = ln_choose(draw.fleet - draw.run, draw.drawn) - ln_choose(draw.fleet, draw.drawn);
         return if possible { ln.exp().min(1.0) } else { 0.0 };
@@ -90,8 +91,9 @@ pub fn missed_by_draw(fleet: u64, run: u64, drawn: u64, without: f64) -> f64 {
     (draw.ln_sum(without) - draw.ln_sum(1.0)).exp().min(1.0)
 }
 
-/// The probability that a run is found by inspections of `samples` chips each, drawn without replacement, of logs that are kept: what an
-/// inspection misses, a later one may find in the same log. Inspections after the period in which the run ends are not counted.
+/// The probability that a run is found by inspections of `samples` chips each, drawn without replacement, of logs that are kept.
+/// A later inspection may find in the same log what an earlier one missed. Inspections after the period in which the run ends are
+/// not counted.
 pub fn exact(regime: &Regime, run: &TrainingRun, samples: u64) -> f64 {
     let chips = (regime.chips_of(run).ceil() as u64).min(regime.fleet.chips);
     let inspections = (run.days / regime.period).ceil() as u64;
@@ -104,14 +106,14 @@ pub fn exact(regime: &Regime, run: &TrainingRun, samples: u64) -> f64 {
     1.0 - missed
 }
 
-/// The same by Eq. 1 of the paper: chips are drawn with replacement, and each inspection sees one period of the run.
+/// The same probability by Eq. 1 of the paper: chips are drawn with replacement, and each inspection sees one period of the run.
 pub fn formula(regime: &Regime, run: &TrainingRun, samples: f64) -> f64 {
     let hit = regime.share(run) * regime.logged(run.days.min(regime.period));
     -(samples * regime.inspections(run) * (-hit).ln_1p()).exp_m1()
 }
 
-/// p_d(k) of appendix C.1: the probability that `samples` chips hold one of a run that takes k times as long on a k-th of its chips, if each of its
-/// chips has a snapshot. `share`: b, the share of the fleet at k = 1.
+/// p_d(k) of appendix C.1: the probability that `samples` chips include one of a run that takes k times as long on a k-th of its
+/// chips. Each of the run's chips has a snapshot. `share`: b, the share of the fleet at k = 1.
 pub fn stretched(share: f64, samples: f64, k: f64) -> f64 {
     -(k * samples * (-share / k).ln_1p()).exp_m1()
 }
@@ -147,7 +149,7 @@ mod tests {
 
     #[test]
     fn large_fleets_tend_to_draws_with_replacement() {
-        // 1 % of a billion chips: a chip that is drawn again changes nothing.
+        // 1 % of a billion chips: drawing a chip twice makes no difference.
         let missed = missed_by_draw(1_000_000_000, 10_000_000, 200, 0.25);
         let with_replacement = (1.0f64 - 0.01 * 0.75).powi(200);
         assert!((missed / with_replacement - 1.0).abs() < 1e-5, "{missed} {with_replacement}");

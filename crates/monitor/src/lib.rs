@@ -1,8 +1,8 @@
-//! Compute monitoring: how many chips an inspector has to sample so that a large undeclared training run is found.
+//! Compute monitoring: the number of chips that an inspector has to sample to find a large undeclared training run.
 //!
-//! Source: Shavit, "What does it take to catch a Chinchilla?" (arXiv 2303.11341), section 3 and appendices B and C; docs/MONITORING.md
-//! lists the formulas, their errata and the command that prints each. Planning takes ordinary floating-point numbers: no result of this
-//! crate is committed, and none decides a verdict.
+//! Source: Shavit, "What does it take to catch a Chinchilla?" (arXiv 2303.11341), section 3 and appendices B and C;
+//! docs/MONITORING.md lists the formulas, their errata and the command that prints each. Planning uses ordinary floating-point
+//! numbers: no result of this crate is committed, and none decides a verdict.
 //!
 //! ```
 //! use tiebreak_monitor::plan::samples;

@@ -1,4 +1,5 @@
-//! How many chips have to be sampled, and the questions that turn this around: which run a budget finds, how often chips have to log.
+//! The number of chips to sample, and the inverse questions: the run that a budget finds, and the rate at which chips have to
+//! log.
 
 use crate::detection::{exact, formula};
 use crate::regime::{Regime, RegimeError, TrainingRun, bounded, check_probability};
@@ -8,29 +9,29 @@ use crate::regime::{Regime, RegimeError, TrainingRun, bounded, check_probability
 pub struct Samples {
     /// Eq. 1 of the paper.
     pub formula: f64,
-    /// Eq. 1 to the first order, -ln(1-p) / (b (1 - e^(-f T_m))) * T_m/T: what the paper's Table 1 prints.
+    /// Eq. 1 to the first order, -ln(1-p) / (b (1 - e^(-f T_m))) * T_m/T: the numbers of the paper's Table 1.
     pub first_order: f64,
-    /// The least whole number that finds the run with the probability if no chip is drawn twice and logs are kept
-    /// ([`exact`]). The whole fleet if even that does not.
+    /// The least whole number that finds the run with the probability if no chip is drawn twice and logs are kept ([`exact`]).
+    /// The whole fleet if even that does not suffice.
     pub exact: u64,
-    /// The probability that `exact` gives: below the one that was asked for only where the whole fleet is sampled.
+    /// The probability that `exact` gives, which is below the requested one only if the whole fleet is sampled.
     pub probability: f64,
     inspections_per_year: f64,
 }
 
 impl Samples {
-    /// So many chips at each inspection, as chips a year of 365 days.
+    /// Converts chips at each inspection to chips a year of 365 days.
     pub fn per_year(&self, samples: f64) -> f64 {
         samples * self.inspections_per_year
     }
 
-    /// The paper's Table 1: the first order, a year.
+    /// The number of the paper's Table 1: the first order, a year.
     pub fn first_order_per_year(&self) -> f64 {
         self.per_year(self.first_order)
     }
 }
 
-/// Chips to sample at each inspection so that a run is found with probability `probability`.
+/// The number of chips to sample at each inspection so that a run is found with probability `probability`.
 ///
 /// # Errors
 /// If a number is outside its bounds, or the run needs more chips than there are.
@@ -54,7 +55,7 @@ pub fn samples(regime: &Regime, run: &TrainingRun, probability: f64) -> Result<S
     })
 }
 
-/// A run of the same FLOP that takes `k` times as long on a `k`-th of the chips: for k below 1 a shorter one on more chips.
+/// A run of the same FLOP that takes `k` times as long on a `k`-th of the chips; for k below 1 it is shorter, on more chips.
 ///
 /// # Errors
 /// If such a run is outside the bounds, or needs more chips than there are.
@@ -97,8 +98,8 @@ pub fn smallest_run(
     Ok(of(low))
 }
 
-/// The least rate of snapshots, a chip and day, at which inspections of `samples` chips find a run with a probability by Eq. 1; nothing if no rate
-/// does.
+/// The least rate of snapshots, a chip and day, at which inspections of `samples` chips find a run with a probability by Eq. 1;
+/// `None` if no rate suffices.
 ///
 /// # Errors
 /// If a number is outside its bounds, or the run needs more chips than there are.
@@ -139,7 +140,7 @@ mod tests {
         TrainingRun { flop, days: 30.0 }
     }
 
-    /// Table 1 of the paper as printed, which is the first order and cut off; and Eq. 1.
+    /// Table 1 of the paper as printed, which is the first order and truncated; and Eq. 1.
     #[test]
     fn table_1_is_the_first_order() {
         /// Chips of a fleet, the printed samples a year, and those of Eq. 1.
@@ -156,7 +157,7 @@ mod tests {
             for &(chips, printed, eq1) in fleets {
                 let samples = samples(&regime(chips, 1e15), &month(flop), 0.9).unwrap();
                 let first = samples.first_order_per_year();
-                // Three digits, cut off or rounded.
+                // Three digits, truncated or rounded.
                 let unit = 10f64.powf(printed.log10().floor() - 2.0).max(1.0);
                 assert!((first - printed).abs() <= unit, "{flop:e} of {chips}: {first} for {printed}");
                 let yearly = samples.per_year(samples.formula);
@@ -200,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Appendix C.1: a longer run on fewer chips is found nearly as often while the share is small, and not else.
+    /// Appendix C.1: a longer run on fewer chips is found nearly as often while the share is small, but not otherwise.
     #[test]
     fn longer_runs_lose_little_for_small_shares() {
         let detection = |share: f64, k: f64| stretched(share, (0.1f64).ln() / (-share).ln_1p(), k) / 0.9;
@@ -213,7 +214,7 @@ mod tests {
         assert!((detection(0.5, 100.0) - 0.901).abs() < 2e-3 && (detection(0.9, 100.0) - 0.661).abs() < 2e-3);
     }
 
-    /// Theorem 1: more chips for a shorter time are found no less often.
+    /// Theorem 1: a run on more chips for a shorter time is found no less often.
     #[test]
     fn shorter_runs_on_more_chips_are_found_no_less_often() {
         let regime = Regime { period: 3000.0, ..regime(100_000, 1e15) };
@@ -222,7 +223,7 @@ mod tests {
         assert!(found.windows(2).all(|pair| pair[1] >= pair[0]), "{found:?}");
     }
 
-    /// Each inverse gives back what it was asked with.
+    /// Each inverse gives back its input.
     #[test]
     fn inverse_questions_agree_with_the_plan() {
         let regime = regime(100_000, 1e15);

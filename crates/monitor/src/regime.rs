@@ -1,4 +1,4 @@
-//! What is planned with: a fleet, how it is inspected, and the run that has to be found.
+//! The inputs of planning: a fleet, its inspection regime, and the run that has to be found.
 
 /// The most chips of a fleet.
 pub const CHIPS_MAX: u64 = 1_000_000_000;
@@ -8,10 +8,10 @@ pub const DAYS_MAX: f64 = 36_525.0;
 pub const RATE_MAX: f64 = 1e6;
 /// The most FLOP of a run, and of a chip in a day.
 pub const FLOP_MAX: f64 = 1e40;
-/// The most inspections while a run goes on: each is computed.
+/// The most inspections during a run: each is computed.
 pub const INSPECTIONS_MAX: f64 = 10_000.0;
 
-/// Why there is no plan.
+/// The reasons why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RegimeError {
     /// A number is outside its bounds.
@@ -19,7 +19,7 @@ pub enum RegimeError {
     Bounds {
         /// The quantity's name.
         name: &'static str,
-        /// Its value.
+        /// The quantity's value.
         value: f64,
         /// The bounds, in words.
         bounds: String,
@@ -29,18 +29,18 @@ pub enum RegimeError {
         "the run needs {needed:.0} chips for {days} days, and the fleet has {chips}: no such run can happen; give it at least {least:.1} days"
     )]
     TooLarge {
-        /// Chips that the run needs.
+        /// The chips that the run needs.
         needed: f64,
-        /// Days that it is to take.
+        /// The days that the run is to take.
         days: f64,
-        /// Chips of the fleet.
+        /// The chips of the fleet.
         chips: u64,
-        /// Days that it takes on the whole fleet.
+        /// The days that the run takes on the whole fleet.
         least: f64,
     },
 }
 
-/// All chips of which an inspector samples.
+/// The chips that an inspector samples from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fleet {
     /// C: chips, from 1 to [`CHIPS_MAX`].
@@ -49,7 +49,7 @@ pub struct Fleet {
     pub flop_per_day: f64,
 }
 
-/// How a fleet is inspected.
+/// The inspection regime of a fleet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Regime {
     /// The fleet.
@@ -63,17 +63,17 @@ pub struct Regime {
 /// A training run that has to be found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainingRun {
-    /// H: its FLOP.
+    /// H: the run's FLOP.
     pub flop: f64,
-    /// T: the days that it takes.
+    /// T: the days that the run takes.
     pub days: f64,
 }
 
 impl Fleet {
-    /// Whether both numbers are within their bounds.
+    /// Checks that both numbers are within their bounds.
     ///
     /// # Errors
-    /// The first that is not.
+    /// The first number that is not.
     pub fn check(&self) -> Result<(), RegimeError> {
         bounded("the number of chips", self.chips as f64, 1.0, CHIPS_MAX as f64)?;
         bounded("a chip's FLOP in a day", self.flop_per_day, 1.0, FLOP_MAX)
@@ -81,17 +81,17 @@ impl Fleet {
 }
 
 impl Regime {
-    /// Whether all numbers are within their bounds.
+    /// Checks that all numbers are within their bounds.
     ///
     /// # Errors
-    /// The first that is not.
+    /// The first number that is not.
     pub fn check(&self) -> Result<(), RegimeError> {
         self.fleet.check()?;
         bounded("the rate of snapshots", self.rate, 1e-6, RATE_MAX)?;
         bounded("the monitoring period in days", self.period, 1e-3, DAYS_MAX)
     }
 
-    /// Whether the regime and a run are within their bounds, and the fleet has the chips that the run needs.
+    /// Checks that the regime and a run are within their bounds, and that the fleet has the chips that the run needs.
     ///
     /// # Errors
     /// The first number that is not, or that the run is too large.
@@ -107,7 +107,7 @@ impl Regime {
         Ok(())
     }
 
-    /// H/(aT): the fewest chips on which the run takes its days, at full use of each. A whole chip is the least.
+    /// H/(aT): the fewest chips on which the run takes its days, at full use of each; at least one whole chip.
     pub fn chips_of(&self, run: &TrainingRun) -> f64 {
         (run.flop / (self.fleet.flop_per_day * run.days)).max(1.0)
     }
@@ -117,7 +117,7 @@ impl Regime {
         self.chips_of(run) / self.fleet.chips as f64
     }
 
-    /// The inspections of a run as Eq. 1 counts them: T/T_m, and one of a run that is shorter than a period.
+    /// The inspections of a run as Eq. 1 counts them: T/T_m, or one for a run that is shorter than a period.
     pub fn inspections(&self, run: &TrainingRun) -> f64 {
         (run.days / self.period).max(1.0)
     }
@@ -133,7 +133,7 @@ impl Regime {
     }
 }
 
-/// Whether a probability is one that can be asked for: above 0 and below 1.
+/// Checks that a probability is above 0 and below 1.
 ///
 /// # Errors
 /// If it is not.
@@ -146,7 +146,7 @@ pub fn check_probability(value: f64) -> Result<(), RegimeError> {
 }
 
 pub(crate) fn bounded(name: &'static str, value: f64, low: f64, high: f64) -> Result<(), RegimeError> {
-    // A number that is none is within no bounds.
+    // NaN is within no bounds.
     if value >= low && value <= high {
         return Ok(());
     }

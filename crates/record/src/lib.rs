@@ -1,8 +1,10 @@
-//! What is declared and promised: a job ([`job`]), commitments ([`commit`]) and the rules of logged roundings ([`rounding`]).
+//! Declarations and promises: a job ([`job`]), commitments ([`commit`]) and the rules of logged roundings ([`rounding`]).
 //!
-//! A trainer and whoever checks one agree here on what a run is called, and on what its records say.
+//! A trainer and everybody who checks a trainer share this crate's definition of a run's names and of the contents of its
+//! records.
 //!
-//! It opens no file, starts no thread, draws no random number and runs no program: texts and bytes come in, and are parsed with bounds.
+//! The crate opens no file, starts no thread, draws no random number and runs no program. The input is texts and bytes, which are
+//! parsed with bounds.
 //!
 //! Start with [`job::Job::parse`] and [`job::computation::Computation::derive`]. A run's promises are [`commit::record::Record`]s under a
 //! [`commit::tree_head::Head`]; [`commit::tensor`] and [`commit::merkle`] prove parts of them.

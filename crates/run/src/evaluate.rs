@@ -18,10 +18,11 @@ use tiebreak_record::commit::tensor::VectorDigest;
 use tiebreak_record::job::data::Dataset;
 use tiebreak_record::job::{BatchSpec, Job, ModelJob, size_error};
 
-/// The most labels of an evaluation: their losses are one tensor. They are summed and hashed as they come, so that none waits in memory.
+/// The most labels of an evaluation: their losses are one tensor. The losses are summed and hashed as they come, so none waits in
+/// memory.
 const LABELS_MAX: u64 = (1 << 31) - 1;
 
-/// What an evaluation found.
+/// The results of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evaluation {
     /// Samples.
@@ -53,7 +54,7 @@ pub struct Evaluator {
     compiled: Compiled,
     batch: u32,
     labels_per_sample: u32,
-    /// The label that does not count, if there is one.
+    /// The label that the loss ignores, if there is one.
     ignored: Option<u32>,
 }
 
@@ -81,8 +82,8 @@ impl Evaluator {
         }
     }
 
-    /// Evaluates the state whose parameters and buffers lie on the engine, over the first `most` samples of the data in their order, windows of tokens
-    /// without overlap. `progress` is told the samples that are done, and all of them.
+    /// Evaluates a state over the first `most` samples of the data, in their order; windows of tokens do not overlap. The state's
+    /// parameters and buffers are already tensors of the engine. `progress` receives the number of samples done and the total.
     ///
     /// # Errors
     /// If the data cannot be read, are not what the manifest promises or have too many labels, or the engine fails.
@@ -111,7 +112,7 @@ impl Evaluator {
         let (mut hits, mut done) = (0, 0);
         while done < samples {
             let count = u64::from(self.batch).min(samples - done);
-            // A batch that is not full is filled with its last sample, whose rows are not counted again.
+            // A last batch that is not full is padded with its last sample; the padding's rows are not counted.
             let places = (0..u64::from(self.batch)).map(|i| done + i.min(count - 1));
             let batch = dataset.batch_in_order(places).map_err(RunError::from)?;
             let mut inputs = released.to_vec();
@@ -142,7 +143,8 @@ impl Evaluator {
     }
 }
 
-/// What an evaluation was of, and what it found, as a file: docs/RUN-FORMAT.md. All but `found` decides bits, or says which.
+/// The file that names an evaluation's inputs and holds its results: docs/RUN-FORMAT.md. Every field except `found` either is an
+/// exact result or identifies an input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
@@ -154,12 +156,12 @@ pub struct Report {
     pub model: [Digest; 2],
     /// The root of the data's manifest.
     pub data: Digest,
-    /// The number of the first sample in the data, where the job keeps the last ones for evaluations.
+    /// The index of the first sample in the data, if the job reserves the last samples for evaluations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_sample: Option<u64>,
     /// Samples.
     pub samples: u64,
-    /// Labels that count.
+    /// Labels that the loss does not ignore.
     pub labels: u32,
     /// Labels that the model finds most likely.
     pub hits: u32,
@@ -167,11 +169,11 @@ pub struct Report {
     pub loss: String,
     /// The digest of the losses of all labels.
     pub losses: Digest,
-    /// The same for people.
+    /// The same results as numbers for people.
     pub found: Found,
 }
 
-/// What an evaluation found, as numbers for people; none that is not finite.
+/// The results of an evaluation, as numbers for people. A value that is not finite is `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Found {
@@ -181,7 +183,7 @@ pub struct Found {
     pub accuracy: Option<f32>,
     /// e^loss.
     pub perplexity: Option<f32>,
-    /// Who computed it.
+    /// The engine that computed the results.
     pub engine: String,
 }
 
@@ -200,7 +202,7 @@ impl Report {
             return Err(wrong(format!("its format is {:?}, not {:?}", report.format, Report::FORMAT)));
         }
         let Found { loss, accuracy, perplexity, .. } = &report.found;
-        // A number that binary32 does not reach would be written as none.
+        // A value that is not finite would be written as null.
         if [loss, accuracy, perplexity].into_iter().flatten().any(|number| !number.is_finite()) {
             return Err(wrong("a number is too large".into()));
         }

@@ -1,9 +1,10 @@
-//! Runs: what is on disk ([`run`]), rounding decisions while a step runs ([`observers`]), one step with its promises ([`step`]), evaluations ([`evaluate`]).
+//! Runs: files on disk ([`run`]), rounding decisions while a step runs ([`observers`]), one step with its promises ([`step`]),
+//! evaluations ([`evaluate`]).
 //!
-//! All that is read from a folder or written to it passes through [`run`]: by [`run::disk`] files appear whole or not at all.
-//! The crate opens no connection, draws no random number, and accuses nobody.
+//! Every read from and write to a folder passes through [`run`]; through [`run::disk`], files appear whole or not at all. The
+//! crate opens no connection, draws no random number, and accuses nobody.
 //!
-//! Start with [`run::dir::Run::open`] for a folder that is there, and with [`step::StepRequest`] for a step, which needs no folder.
+//! Start with [`run::dir::Run::open`] for a folder that exists, and with [`step::StepRequest`] for a step, which needs no folder.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

@@ -1,14 +1,14 @@
-//! Expands `//!include shared/NAME.wgsl` lines: each file once, in the order of first mention. Standard library only,
-//! because the build script uses this file too.
+//! Expands `//!include shared/NAME.wgsl` lines: each file once, in the order of first mention. The module uses the
+//! standard library only, because the build script uses this file too.
 
-/// Why a shader cannot be put together.
+/// The reason why a shader cannot be composed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ComposeError {
     /// The file under `shaders/`.
     pub file: String,
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong, in words.
+    /// The error, in words.
     pub message: String,
 }
 
@@ -25,7 +25,7 @@ const DIRECTIVE: &str = "//!include ";
 /// The text of `file` with its includes expanded; `lookup` gives the text of an included file.
 ///
 /// # Errors
-/// If an included file is not there, or includes itself.
+/// If an included file does not exist, or includes itself.
 pub fn compose<'a>(
     file: &str,
     text: &str,

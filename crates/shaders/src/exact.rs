@@ -1,9 +1,10 @@
-//! The part of the lint that lets f32 in: integers whose sum of absolute terms is proved to be at most 2^24, on which
-//! `+`, `-`, `*` and `fma` are exact (WGSL 15.7.4: a correctly rounded x is x when it is representable).
+//! The part of the lint that allows f32, for integers whose sum of absolute terms is proved to be at most 2^24. On
+//! these integers `+`, `-`, `*` and `fma` are exact (WGSL 15.7.4: a correctly rounded x is x when it is
+//! representable).
 //!
-//! Floats begin as digits, `vec4<f32>(unpack4xI8(word))`, so |x| <= 128; they live in `let`s and in workgroup arrays,
-//! never in a buffer, a variable or an argument; and they end as `i32(x)`. Straight-line code is all there is to bound:
-//! a sum that a loop carries has to leave f32 first.
+//! Floats begin as digits, `vec4<f32>(unpack4xI8(word))`, so |x| <= 128. Floats are held in `let`s and in workgroup
+//! arrays, never in a buffer, a variable or an argument. Floats end as `i32(x)`. Only straight-line code has to be
+//! bounded: a sum that a loop carries has to leave f32 first.
 
 use naga::valid::{FunctionInfo, ModuleInfo};
 use naga::{
@@ -12,15 +13,15 @@ use naga::{
 };
 use std::collections::HashMap;
 
-/// The greatest integer up to which binary32 holds all.
+/// The greatest integer up to which binary32 has all integers.
 const EXACT_MAX: u64 = 1 << 24;
 
-/// What stands where it must not, and why.
+/// A forbidden use of a float, and why it is forbidden.
 pub type Finding = (Span, &'static str);
 
 type Bounds = HashMap<Handle<GlobalVariable>, u64>;
 
-/// Whether values of a type hold floats. Pointers do not: what they point to is a variable, which has a type.
+/// True if values of a type hold floats. Pointers do not: they point to a variable, which has a type.
 pub(crate) fn holds_floats(module: &Module, inner: &TypeInner) -> bool {
     let of = |ty: &Handle<Type>| holds_floats(module, &module.types[*ty].inner);
     match inner {
@@ -31,7 +32,7 @@ pub(crate) fn holds_floats(module: &Module, inner: &TypeInner) -> bool {
     }
 }
 
-/// Every place of a module where a float is not proved to be exact.
+/// Every span of a module where a float is not proved to be exact.
 pub fn findings(module: &Module, info: &ModuleInfo) -> Vec<Finding> {
     let functions = || {
         let named = module.functions.iter().map(|(handle, function)| (function, &info[handle]));
@@ -40,7 +41,7 @@ pub fn findings(module: &Module, info: &ModuleInfo) -> Vec<Finding> {
         )
     };
     let mut found = Vec::new();
-    // What a workgroup array holds is bounded by what is stored in it, loads of such arrays not counted.
+    // The values stored in a workgroup array bound its contents; loads from such arrays have no bound yet.
     let mut stored = Bounds::new();
     for (function, types) in functions() {
         let walk = Walk { module, function, types, loads: &Bounds::new() };
@@ -80,8 +81,8 @@ impl Walk<'_> {
         }
     }
 
-    /// A bound on |x| for every float expression that has one, in the arena's order, which is that of evaluation; and
-    /// the expressions that break the rules.
+    /// A bound on |x| for every float expression that has one, in the arena's order, which is the order of evaluation;
+    /// and the expressions that break the rules.
     fn expressions(&self) -> (Vec<Option<u64>>, Vec<Finding>) {
         let mut bounds: Vec<Option<u64>> = Vec::new();
         let mut found = Vec::new();
@@ -157,7 +158,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Collects what is stored in workgroup arrays of floats; a store elsewhere has no float type to go to.
+    /// Collects the bounds of values stored in workgroup arrays of floats; no other store has a float type.
     fn stores(&self, block: &Block, bounds: &[Option<u64>], stored: &mut Bounds, found: &mut Vec<Finding>) {
         for (statement, span) in block.span_iter() {
             match statement {

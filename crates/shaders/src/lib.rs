@@ -1,6 +1,7 @@
-//! The verifier's shaders, put together and linted by the build script.
+//! The verifier's shaders, composed and linted by the build script.
 //!
-//! The crate talks to no device: it gives texts. No float instruction that can round passes [`lint`], here or when a shader is written at run time.
+//! The crate talks to no device and only gives texts. No float instruction that can round passes [`lint`], at build time or for a
+//! shader that is written at run time.
 //!
 //! Start with [`source`], a shader by its name, and [`lint::check`]. [`product`] completes the templates of the matrix product.
 
@@ -28,7 +29,7 @@ pub fn native_source(name: &str) -> Option<&'static str> {
     NATIVE.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
 }
 
-/// Whether a text is, to the letter, a shader of `shaders/native`.
+/// True if a text is, to the letter, a shader of `shaders/native`.
 pub fn is_native(text: &str) -> bool {
     NATIVE.iter().any(|(_, native)| *native == text)
 }
@@ -36,7 +37,7 @@ pub fn is_native(text: &str) -> bool {
 /// Expands the includes of a shader that is written at run time.
 ///
 /// # Errors
-/// If an included file is not there.
+/// If an included file does not exist.
 pub fn compose_text(name: &str, text: &str) -> Result<String, compose::ComposeError> {
     compose::compose(name, text, &|file| SHARED.iter().find(|(n, _)| *n == file).map(|(_, text)| *text))
 }

@@ -1,5 +1,5 @@
-//! The lint: an allow-list over naga's IR. What passes is integer arithmetic that every conforming implementation must
-//! compute to the same bits; everything else is an error that names shader, line and expression.
+//! The lint: an allow-list over naga's IR. Integer arithmetic passes that every conforming implementation must compute
+//! to the same bits. Everything else is an error that names shader, line and expression.
 //!
 //! Floats appear only as integers that are proved to be small enough for exact arithmetic (`exact.rs`), so no float
 //! instruction can round. Rules and their sources: `docs/LINT.md`. The build script uses this file too, so it imports
@@ -14,7 +14,7 @@ use naga::{
     Statement, Type, TypeInner,
 };
 
-/// What a rule forbids.
+/// The rules, by the use that each forbids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// The text does not parse or validate without extra capabilities.
@@ -33,11 +33,11 @@ pub enum Rule {
     Division,
     /// A statement or expression that is not on the list (atomics, textures, subgroups, ...).
     Construct,
-    /// Outside what naga and Tint share: directives, overrides, pointers to buffers as parameters.
+    /// A construct that naga and Tint do not share: directives, overrides, pointers to buffers as parameters.
     Dialect,
 }
 
-/// A place that breaks a rule.
+/// A place in the source that breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The shader's name.
@@ -48,7 +48,7 @@ pub struct Violation {
     pub rule: Rule,
     /// The source text of the expression, cut short.
     pub expression: String,
-    /// How it breaks the rule.
+    /// The way in which it breaks the rule.
     pub message: String,
 }
 
@@ -62,7 +62,7 @@ impl std::fmt::Display for Violation {
 /// Checks a complete shader.
 ///
 /// # Errors
-/// Every place that breaks a rule.
+/// If any place breaks a rule; the error has all of them.
 pub fn check(shader: &str, source: &str) -> Result<(), Vec<Violation>> {
     let mut lint = Lint { shader, source, found: Vec::new(), unpacked: 0 };
     lint.text();
@@ -87,7 +87,7 @@ pub fn check(shader: &str, source: &str) -> Result<(), Vec<Violation>> {
     if lint.found.is_empty() { Ok(()) } else { Err(lint.found) }
 }
 
-/// The source with comments turned to spaces, so that lines and columns stay. Block comments nest in WGSL.
+/// The source with comments replaced by spaces, so that lines and columns stay. Block comments nest in WGSL.
 fn without_comments(source: &str) -> String {
     let bytes = source.as_bytes();
     let mut out = bytes.to_vec();
@@ -118,7 +118,8 @@ fn without_comments(source: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Whether a word of the source is a float type or literal: constants are folded before the IR is seen.
+/// True if a word of the source is a float type or literal. The check is on the text because constants are folded
+/// before the IR is built.
 fn is_float_word(word: &str) -> bool {
     let types = ["f16", "f32", "f64"];
     let type_name = types.contains(&word)
@@ -129,7 +130,7 @@ fn is_float_word(word: &str) -> bool {
     type_name || literal || hexadecimal && word.contains(['p', 'P'])
 }
 
-/// The conversion that floats begin with, and the other two texts that may name their type.
+/// The conversion that floats begin with, and the two other texts that may name their type.
 const UNPACK: &str = "vec4<f32>(unpack4xI8(";
 const FLOAT_TEXTS: [&str; 3] = [UNPACK, "vec4<f32>()", "array<vec4<f32>,"];
 
@@ -137,12 +138,12 @@ struct Lint<'a> {
     shader: &'a str,
     source: &'a str,
     found: Vec<Violation>,
-    /// How often the text turns unpacked bytes to floats.
+    /// The number of conversions of unpacked bytes to floats in the text.
     unpacked: usize,
 }
 
 impl Lint<'_> {
-    /// What can be told from the words alone, before constants are folded.
+    /// The checks of the words alone, before constants are folded.
     fn text(&mut self) {
         let text = without_comments(self.source);
         self.unpacked = text.matches(UNPACK).count();
@@ -175,7 +176,7 @@ impl Lint<'_> {
         self.violation(rule, span.location(self.source).line_number, &text, message);
     }
 
-    /// Floats: where their types stand, and what is computed with them.
+    /// The checks of floats: their types, and the computations with them.
     fn floats(&mut self, module: &Module, info: &ModuleInfo) {
         let floats = |ty: Handle<Type>| exact::holds_floats(module, &module.types[ty].inner);
         for (handle, variable) in module.global_variables.iter() {
@@ -205,7 +206,7 @@ impl Lint<'_> {
                 self.at(Rule::Type, span, "floats live in workgroup memory and lets only");
             }
         }
-        // A conversion that the front end folded away was of a constant, and so was what became of it.
+        // The front end folds a conversion away if its operand is constant, and so its result is constant too.
         if conversions != self.unpacked {
             self.violation(Rule::Float, 1, UNPACK, "bytes to unpack come from memory, never from constants");
         }
@@ -244,14 +245,14 @@ impl Lint<'_> {
         let scalar = |s: &naga::Scalar| match s.kind {
             ScalarKind::Sint | ScalarKind::Uint => s.width == 4,
             ScalarKind::Bool => true,
-            ScalarKind::Float => s.width == 4, // `floats` says where
+            ScalarKind::Float => s.width == 4, // `floats` checks where
             ScalarKind::AbstractInt | ScalarKind::AbstractFloat => false,
         };
         let fine = match inner {
             TypeInner::Scalar(s)
             | TypeInner::Vector { scalar: s, .. }
             | TypeInner::ValuePointer { scalar: s, .. } => scalar(s),
-            TypeInner::Array { .. } | TypeInner::Struct { .. } | TypeInner::Pointer { .. } => true, // by their parts
+            TypeInner::Array { .. } | TypeInner::Struct { .. } | TypeInner::Pointer { .. } => true, // checked by their parts
             _ => false,
         };
         if !fine {
@@ -384,7 +385,7 @@ const LISTED: [MathFunction; 14] = [
     MathFunction::Fma,
 ];
 
-/// Follows expressions to what is known of their values.
+/// Follows expressions to the known facts about their values.
 struct Context<'a> {
     module: &'a Module,
     arena: &'a Arena<Expression>,

@@ -1,14 +1,14 @@
-//! Completes the product's templates for a pair of digit counts. Standard library only: the build script lints the
-//! result for every pair.
+//! Completes the product's templates for a pair of digit counts. The module uses the standard library only, because the build
+//! script uses it to lint the result for every pair.
 
 use std::fmt::Write;
 
-/// How a product is computed: the bits are the same, the speed depends on the adapter.
+/// The way in which a product is computed: the bits are the same, the speed depends on the adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Variant {
     /// `dot4I8Packed` on digit planes through workgroup memory: GPUs whose integer units take four bytes at once.
     Dot,
-    /// f32 `fma` on digits through workgroup memory, exact since sums stay below 2^24: GPUs that lack those.
+    /// f32 `fma` on digits through workgroup memory, exact since sums stay below 2^24: GPUs without such integer units.
     Float,
     /// 32-bit integer products of whole q's or parts of them, straight from memory: software adapters.
     Words,
@@ -18,7 +18,7 @@ impl Variant {
     /// All variants.
     pub const ALL: [Variant; 3] = [Variant::Dot, Variant::Float, Variant::Words];
 
-    /// Those that a GPU may be given.
+    /// The variants that a GPU may use.
     pub const FOR_GPUS: [Variant; 2] = [Variant::Dot, Variant::Float];
 
     /// A short name for people.
@@ -30,7 +30,7 @@ impl Variant {
         }
     }
 
-    /// The file of its template, without the extension.
+    /// The file of the variant's template, without the extension.
     pub fn file(self) -> &'static str {
         match self {
             Variant::Dot | Variant::Float => "product",
@@ -51,21 +51,21 @@ const ROWS: u32 = 8;
 const COLUMNS: u32 = 4;
 const LANES: u32 = 16;
 
-/// What a completion depends on.
+/// The parameters of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Choice {
-    /// How the product is computed.
+    /// The variant of the product.
     pub variant: Variant,
-    /// Digits of the operands, 1..=4.
+    /// Digits of the left operand, 1..=4.
     pub digits_a: u32,
-    /// Digits of the right operand.
+    /// Digits of the right operand, 1..=4.
     pub digits_b: u32,
-    /// Whether sums need 128 bits: K * 2^(both absmax bits) reaches 2^63.
+    /// True if sums need 128 bits: K * 2^(both absmax bits) reaches 2^63.
     pub wide: bool,
 }
 
 impl Choice {
-    /// The choice for blocks of `k` places.
+    /// The choice for blocks of `k` indices of K.
     pub fn new(variant: Variant, digits_a: u32, digits_b: u32, k: u32) -> Choice {
         let bits = 8 * (digits_a + digits_b) - 4;
         Choice { variant, digits_a, digits_b, wide: u128::from(k) << bits >= 1 << 63 }
@@ -83,8 +83,8 @@ impl Choice {
         })
     }
 
-    /// Places of a block of K up to which no sum of the tiled variants overflows: what is carried out of the highest weight is at most
-    /// 2^6 a place, for any digits, and one more a carry, and has 31 bits (docs/PROOFS.md).
+    /// The length of a block of K up to which no sum of the tiled variants overflows. The carry out of the highest weight is at
+    /// most 2^6 for each index of K, for any digits, and one more for each carry; it has 31 bits (docs/PROOFS.md).
     pub const PLACES_MAX: u32 = 1 << 24;
 
     /// Rows and columns that a workgroup computes.
@@ -100,8 +100,8 @@ impl Choice {
         self.digits_a + self.digits_b - 1
     }
 
-    /// Rows and columns that an invocation of the tiled variants computes: what 128 registers hold with the operands that are in use. A
-    /// weight takes a register of each output, two as floats.
+    /// Rows and columns that an invocation of the tiled variants computes: 128 registers hold them together with the operands in
+    /// use. A weight takes a register for each output, or two as floats.
     fn each(self) -> [u32; 2] {
         match (self.variant, self.weights()) {
             (Variant::Float, 5..) | (Variant::Dot, 7..) => [2, 2],
@@ -110,7 +110,7 @@ impl Choice {
         }
     }
 
-    /// Rounds of all loops of an invocation over `words` groups of four places of K.
+    /// Rounds of all loops of an invocation over `words` groups of four indices of K.
     pub fn rounds(self, words: u32) -> u32 {
         let flushes = match self.variant {
             Variant::Words => {
@@ -123,7 +123,7 @@ impl Choice {
         words / STEP + flushes
     }
 
-    /// The shader's text, from the template's.
+    /// The shader's text, made from the template's text.
     pub fn complete(self, template: &str) -> String {
         let mut out = String::new();
         for line in template.lines() {
@@ -141,7 +141,7 @@ impl Choice {
         out
     }
 
-    /// The type of sums in the words variant, and what is done with them.
+    /// The type of sums in the words variant, and the operations on it.
     fn total(self, out: &mut String) {
         let (ty, bits) = if self.wide { ("vec4<u32>", 128) } else { ("vec2<u32>", 64) };
         let widened = if self.wide { "total" } else { "vec4<u32>(total, fill, fill)" };
@@ -161,7 +161,7 @@ fn emit(out: &mut String, text: String) {
     let _ = writeln!(out, "{text}");
 }
 
-/// A part of `product.wgsl`.
+/// Emits a part of `product.wgsl`.
 fn tiled(choice: Choice, part: &str, out: &mut String) {
     let [rows, columns] = choice.each();
     let weights = choice.weights();
@@ -175,7 +175,7 @@ fn tiled(choice: Choice, part: &str, out: &mut String) {
             line(format!("    return vec4<u32>(low, high, {over}, fill);\n}}"));
         }
         "tiles" => {
-            // A step of a row is four words side by side; as floats each word is a vector.
+            // A step of a row is four words side by side; as floats, each word is a vector.
             let ty = match choice.variant {
                 Variant::Float => "array<array<vec4<f32>, 8>, 4>",
                 _ => "array<array<u32, 4>, 8>",
@@ -227,8 +227,8 @@ fn tiled(choice: Choice, part: &str, out: &mut String) {
     }
 }
 
-/// The part that makes each output's exact sum one number of two or three words, `low`, `high` and, signed, what is over; and that
-/// loads the absmaxes of the outputs' rows and columns.
+/// Emits the part that makes each output's exact sum one number of two or three words: `low`, `high` and the signed rest above
+/// them. The part also loads the absmaxes of the outputs' rows and columns.
 fn tiled_totals(choice: Choice, line: &mut impl FnMut(String)) {
     let [rows, columns] = choice.each();
     let weights = choice.weights();
@@ -237,7 +237,7 @@ fn tiled_totals(choice: Choice, line: &mut impl FnMut(String)) {
         for s in 0..weights {
             words[s as usize / 4].push(format!("(u32(s{s}_{i}) << {}u)", s % 4 * 8));
         }
-        // The word that was carried to, above the bytes; it has the sign.
+        // The word that received the carries, above the bytes; it has the sign.
         let (word, shift) = (weights as usize / 4, weights % 4 * 8);
         words[word].push(format!("(bitcast<u32>(s{weights}_{i}) << {shift}u)"));
         let above = if shift == 0 { 31 } else { 32 - shift };
@@ -245,7 +245,7 @@ fn tiled_totals(choice: Choice, line: &mut impl FnMut(String)) {
         let [low, high, over] = words;
         line(format!("    var low_{i} = {};", low.join(" | ")));
         line(format!("    var high_{i} = {};", high.join(" | ")));
-        // Sums of two words have their sign in the second.
+        // Sums of two words have their sign in the second word.
         let over = match (choice.wide, over.is_empty()) {
             (false, _) => format!("bitcast<i32>(high_{i}) >> 31u"),
             (true, true) => format!("s{weights}_{i} >> 31u"),
@@ -266,7 +266,7 @@ fn tiled_totals(choice: Choice, line: &mut impl FnMut(String)) {
     }
 }
 
-/// The part that fills a tile.
+/// Emits the part that fills a tile.
 fn tiled_load(choice: Choice, line: &mut impl FnMut(String)) {
     let [rows, columns] = choice.each();
     for (side, digits, each) in [("a", choice.digits_a, rows), ("b", choice.digits_b, columns)] {
@@ -286,7 +286,7 @@ fn tiled_load(choice: Choice, line: &mut impl FnMut(String)) {
     }
 }
 
-/// What an invocation reads of a tile: a digit of one of its rows or columns.
+/// An operand that an invocation reads from a tile: a digit of one of its rows or columns.
 #[derive(Clone, Copy)]
 struct Operand {
     side: char,
@@ -299,7 +299,7 @@ impl Operand {
         (0..digits).flat_map(|digit| (0..places).map(move |place| Operand { side, digit, place })).collect()
     }
 
-    /// The name of its word `c` of the step.
+    /// The name of the operand's word `c` of the step.
     fn word(self, c: u32) -> String {
         format!("{}{c}_{}_{}", self.side, self.digit, self.place)
     }
@@ -312,7 +312,8 @@ impl Operand {
     }
 }
 
-/// The part that multiplies a tile. The operands of the side that takes fewer registers are held, those of the other come one by one.
+/// Emits the part that multiplies a tile. The operands of the side that takes fewer registers are held; the operands of the other
+/// side come one by one.
 fn tiled_multiply(choice: Choice, line: &mut impl FnMut(String)) {
     let [rows, columns] = choice.each();
     let mut held = Operand::all('b', choice.digits_b, columns);
@@ -320,13 +321,13 @@ fn tiled_multiply(choice: Choice, line: &mut impl FnMut(String)) {
     if held.len() > streamed.len() {
         std::mem::swap(&mut held, &mut streamed);
     }
-    // The weight and the output of the product of two operands.
+    // The closure gives the weight and the output of the product of two operands.
     let sum = |one: &Operand, other: &Operand| {
         let (a, b) = if one.side == 'a' { (one, other) } else { (other, one) };
         (a.digit + b.digit, a.place * columns + b.place)
     };
     if choice.variant == Variant::Float {
-        // Chains of fma from zero to at most 4 * STEP * 4 terms of 2^14.
+        // Chains of fma start from zero and have at most 4 * STEP * 4 terms of 2^14.
         let mut terms = std::collections::BTreeMap::new();
         for c in 0..STEP {
             held.iter().for_each(|one| line(one.load(c, true)));
@@ -366,7 +367,7 @@ fn tiled_multiply(choice: Choice, line: &mut impl FnMut(String)) {
     }
 }
 
-/// A q as a sum of balanced parts: part i, of `width` bits, has weight 2^(width * i), the last holds the rest.
+/// A q as a sum of balanced parts. Part i, of `width` bits, has weight 2^(width * i); the last part holds the rest.
 struct Split {
     width: u32,
     /// The greatest absmax of each part.
@@ -381,7 +382,7 @@ impl Split {
         Split { width, bounds: (0..parts).map(bound).collect() }
     }
 
-    /// The statements that split the vector `name` to `name_0`, `name_1`, ..., at this indentation.
+    /// Emits the statements that split the vector `name` to `name_0`, `name_1`, ..., at this indentation.
     fn statements(&self, name: &str, line: &mut impl FnMut(String)) {
         let mut rest = name.to_string();
         for i in 0..self.bounds.len() - 1 {
@@ -399,11 +400,11 @@ impl Split {
     }
 }
 
-/// How the words variant multiplies: sums of products of parts, and how these make up the total.
+/// The scheme by which the words variant multiplies: sums of products of parts, and their combination to the total.
 struct Scheme {
     a: Split,
     b: Split,
-    /// The parts on either side whose sums are multiplied.
+    /// The parts on each side whose sums are multiplied.
     sums: Vec<(Vec<usize>, Vec<usize>)>,
     /// (a sum, the sums taken from it, the power of two it is worth).
     folds: Vec<(usize, Vec<usize>, u32)>,
@@ -413,7 +414,7 @@ impl Scheme {
     fn new(digits_a: u32, digits_b: u32) -> Scheme {
         const WHOLE: u32 = 32;
         let small = digits_a.min(digits_b);
-        // Products of parts stay below 2^22 or so, so that an accumulator holds hundreds.
+        // Products of parts stay below about 2^22, so that an accumulator holds hundreds.
         let width = |digits: u32, other: u32| match (digits, other) {
             (3, 3..) => 11,
             (4, 3..) => 10,
@@ -454,7 +455,7 @@ impl Scheme {
         Scheme { a, b, sums, folds }
     }
 
-    /// How many places of K an i32 accumulator holds: a power of two.
+    /// The number of indices of K that an i32 accumulator holds: a power of two.
     fn flush(&self) -> u32 {
         let bound = |split: &Split, parts: &[usize]| parts.iter().map(|&i| split.bounds[i]).sum::<u64>();
         let term = |(a, b): &(Vec<usize>, Vec<usize>)| bound(&self.a, a) * bound(&self.b, b);
@@ -471,7 +472,7 @@ fn outputs() -> impl Iterator<Item = (u32, u32)> {
     (0..ROWS).flat_map(|row| (0..COLUMNS).map(move |column| (row, column)))
 }
 
-/// A part of `product_words.wgsl`.
+/// Emits a part of `product_words.wgsl`.
 fn words(choice: Choice, part: &str, out: &mut String) {
     let scheme = Scheme::new(choice.digits_a, choice.digits_b);
     let mut line = |text: String| emit(out, text);
@@ -520,7 +521,7 @@ fn words(choice: Choice, part: &str, out: &mut String) {
     }
 }
 
-/// The part that multiplies a step.
+/// Emits the part that multiplies a step.
 fn words_multiply(scheme: &Scheme, line: &mut impl FnMut(String)) {
     let mut operand = |name: String, load: String, split: &Split, pair: fn(&Scheme, usize) -> &[usize]| {
         line(format!("                let {name} = {load};"));

@@ -1,4 +1,4 @@
-//! The build script's half: puts the verifier's shaders together, lints each, and emits one sorted table of them.
+//! The build script's half: composes the verifier's shaders, lints each, and emits one sorted table of them.
 
 #[path = "compose.rs"]
 mod compose;
@@ -27,7 +27,7 @@ fn files(folder: &Path, prefix: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Writes `shaders.rs` to cargo's `OUT_DIR`. What is wrong with a shader is an error of the build.
+/// Writes `shaders.rs` to cargo's `OUT_DIR`. An error in a shader is an error of the build.
 pub fn build() {
     println!("cargo::rerun-if-changed=../../shaders");
     println!("cargo::rerun-if-changed=src");
@@ -45,7 +45,7 @@ pub fn build() {
             }
         };
         let name = file.trim_end_matches(".wgsl");
-        // The product's are templates; the lint sees every completion.
+        // The product's shaders are templates; the lint checks every completion.
         let mut texts: Vec<String> =
             product::Choice::all().filter(|c| c.variant.file() == name).map(|c| c.complete(&text)).collect();
         if texts.is_empty() {
@@ -57,7 +57,7 @@ pub fn build() {
         }
         writeln!(table, "    ({name:?}, {text:?}),").expect("writing to a string");
     }
-    // Stand-ins for a trainer's own kernels; only their syntax and types are checked.
+    // Native shaders stand in for a trainer's own kernels; only their syntax and types are checked.
     table.push_str("];\nstatic NATIVE: &[(&str, &str)] = &[\n");
     for (file, text) in files(Path::new("../../shaders/native"), "") {
         if let Err(error) = naga::front::wgsl::parse_str(&text) {

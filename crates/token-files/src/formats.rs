@@ -1,4 +1,4 @@
-//! Formats of files that are taken for token ids, or for other data without a header, by mistake.
+//! Formats of files that are mistaken for token ids, or for other data without a header.
 
 use crate::llm_c::LlmC;
 use crate::look::Look;
@@ -7,7 +7,7 @@ use crate::stand_in::StandIn;
 /// A known format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A token file of llm.c, or another file of llm.c with why its ids cannot be read.
+    /// A token file of llm.c; or another file of llm.c, with the reason why its ids cannot be read.
     LlmC(Result<LlmC, String>),
     /// NumPy's file of one array.
     Npy,
@@ -17,12 +17,12 @@ pub enum Format {
     StandIn(StandIn),
     /// Text in UTF-8.
     Text,
-    /// Any other: its name, and what to do.
+    /// Any other format: its name, and what to do.
     Other(&'static str, &'static str),
 }
 
 impl Format {
-    /// The format of a file, if it is one that is known.
+    /// The format of a file, if it is known.
     pub fn of(look: &Look) -> Option<Format> {
         let start = &look.start[..];
         if let Some(stand_in) = StandIn::of(start) {
@@ -31,7 +31,7 @@ impl Format {
         if let Some(read) = LlmC::of(start) {
             return Some(Format::LlmC(read));
         }
-        // Its versions are 1.0 to 3.0.
+        // NumPy's versions are 1.0 to 3.0.
         if start.starts_with(b"\x93NUMPY") && matches!(start.get(6..8), Some([1..=3, 0])) {
             return Some(Format::Npy);
         }
@@ -41,7 +41,7 @@ impl Format {
         packed(start).or_else(|| tables(look)).or_else(|| is_text(look).then_some(Format::Text))
     }
 
-    /// What the file is, and what to do about it.
+    /// The actual kind of the file, and what to do about it.
     pub fn why(&self) -> String {
         const IMPORT: &str =
             "`tiebreak-import tokens FILE --output NAME.npy` makes a file of them that a job takes";
@@ -64,19 +64,19 @@ impl Format {
 const UNPACK: &str = "unpack it first";
 const WRITE_IDS: &str = "write the token ids in it as .npy";
 
-/// A header's length, which the file has, and an object of JSON.
+/// True if the file begins with a header's length that the file can hold, and with a JSON object.
 fn is_safetensors(look: &Look) -> bool {
     let Some((len, header)) = look.start.split_first_chunk() else { return false };
     let len = u64::from_le_bytes(*len);
-    // The format's own bound of a header.
+    // The format's own bound on the length of a header.
     (2..=100_000_000).contains(&len) && len <= look.bytes.saturating_sub(8) && header.starts_with(b"{\"")
 }
 
-/// Archives and packed files. Sources: RFC 1952, RFC 8878, PKWARE's APPNOTE, the format of .xz, and bzip2's of its own.
+/// Archives and compressed files. Sources: RFC 1952, RFC 8878, PKWARE's APPNOTE, and the formats of .xz and bzip2.
 fn packed(start: &[u8]) -> Option<Format> {
     let is = |name| Some(Format::Other(name, UNPACK));
     match start {
-        // Deflate; three flags are reserved; the kinds of systems; levels are 0, 2 and 4.
+        // Deflate; three reserved flags; the kinds of systems; levels 0, 2 and 4.
         [0x1f, 0x8b, 8, 0..=0x1f, _, _, _, _, 0 | 2 | 4, 0..=13 | 255, ..] => {
             Some(Format::Other("packed with gzip", "give it a name that ends in .gz, or unpack it"))
         }
@@ -84,7 +84,7 @@ fn packed(start: &[u8]) -> Option<Format> {
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => is("packed with xz"),
         [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, 0x53, 0x59, ..] => is("packed with bzip2"),
         [b'7', b'z', 0xbc, 0xaf, 0x27, 0x1c, ..] => is("a 7-Zip archive"),
-        // The version that is needed, and a method, of the first entry.
+        // The required version and the method of the first entry.
         [b'P', b'K', 3, 4, 0..=63, _, _, _, 0 | 8 | 9 | 12 | 14 | 93 | 99, 0, ..] => Some(Format::Other(
             "a zip archive (as numpy.savez and torch.save write)",
             "unpack it, or write the token ids in it as .npy",
@@ -117,10 +117,10 @@ fn tables(look: &Look) -> Option<Format> {
     }
 }
 
-/// Bytes by which a text is judged: of ids so many would each have to be two letters.
+/// The number of bytes by which a text is judged: as ids, each would have to be two letters by chance.
 const TEXT: usize = 64;
 
-/// Whether it is UTF-8 without control characters but those of lines and tabs.
+/// True if the bytes are UTF-8 without control characters, except those of lines and tabs.
 fn is_text(look: &Look) -> bool {
     let start = &look.start[..];
     if start.len() < TEXT {
@@ -128,7 +128,7 @@ fn is_text(look: &Look) -> bool {
     }
     let text = match std::str::from_utf8(start) {
         Ok(text) => text,
-        // The last character may be cut, where the file goes on.
+        // The last character may be cut, if the file continues.
         Err(why) if why.error_len().is_none() && look.bytes > start.len() as u64 => {
             std::str::from_utf8(&start[..why.valid_up_to()]).unwrap_or_default()
         }
@@ -182,7 +182,7 @@ mod tests {
             ([b"[", "464, 3290, ".repeat(20_000).as_bytes()].concat(), "it is text"),
         ] {
             assert!(named(&bytes).contains(name), "{name}: {:?}", named(&bytes));
-            // What is cut after its mark, or has another one, is ids.
+            // Bytes that are cut after the mark, or have another mark, are ids.
             let mut other = bytes.clone();
             other[1] ^= 0x80;
             assert_eq!(named(&other), "", "{name}");
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn ids_of_a_tokenizer_are_no_format() {
-        // Philox-like: no two neighbours alike, all ids below GPT-2's vocabulary.
+        // Philox-like: no two neighbours are alike, all ids are below GPT-2's vocabulary.
         let ids = (0..200_000u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % 50_257);
         let bytes: Vec<u8> = ids.flat_map(|id| (id as u16).to_le_bytes()).collect();
         for at in (0..bytes.len() - 4096).step_by(2) {

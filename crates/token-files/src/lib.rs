@@ -1,7 +1,8 @@
-//! What a file really is that somebody names as token ids: other formats are known by their first and last bytes, other widths by their zeros.
+//! Recognises files that somebody names as token ids by mistake: other formats by their first and last bytes, other widths by
+//! their zeros.
 //!
-//! A raw file has no header, so any bytes could be ids. A format is found by four fixed bytes or more and by what its specification says of the bytes
-//! after them. A file of ids begins so with a chance of less than 2^-32 if its ids are random.
+//! A raw file has no header, so any bytes could be ids. A format is recognised by four fixed bytes or more and by its
+//! specification's rules for the bytes after them. A file of random ids begins like that with a chance of less than 2^-32.
 
 mod formats;
 mod llm_c;
@@ -15,7 +16,7 @@ pub use look::{Look, Looking};
 pub use stand_in::StandIn;
 pub use width::{Width, other_width};
 
-/// The files that a tokenizer is made of, and what is used with it: a run keeps those of these names, and no others.
+/// The files of a tokenizer, and the files that are used with it: a run keeps files with these names, and no others.
 pub const TOKENIZER_FILES: [&str; 12] = [
     "tokenizer.json",
     "tokenizer_config.json",
@@ -30,5 +31,5 @@ pub const TOKENIZER_FILES: [&str; 12] = [
     "chat_template.json",
     "preprocessor_config.json",
 ];
-/// What follows the name of a file of token ids in the name of the folder where its tokenizer is.
+/// The suffix that turns the name of a file of token ids into the name of its tokenizer's folder.
 pub const OF_TOKENS: &str = ".tokenizer";

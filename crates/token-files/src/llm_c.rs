@@ -2,22 +2,22 @@
 
 use crate::width::Width;
 
-/// Bytes of the header: 256 integers of 32 bits, of which the first three are used and the others are 0.
+/// Bytes of the header: 256 integers of 32 bits. The first three are used; the others are 0.
 const HEADER: usize = 1024;
 /// The magic number, the version and the ids' width of each kind of token file.
 const KINDS: [(u32, u32, Width); 2] = [(20_240_520, 1, Width::U16), (20_240_801, 7, Width::U32)];
-/// The magic numbers of llm.c's other files, which hold no tokens alone.
+/// The magic numbers of llm.c's other files, which hold more than tokens.
 const OTHERS: [(u32, &str); 2] = [
     (20_240_522, "a file of multiple-choice questions of llm.c"),
     (20_240_326, "a file of llm.c that holds the weights of a model"),
 ];
 
-/// What the header of a token file of llm.c says.
+/// The header of a token file of llm.c.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LlmC {
-    /// Of an id.
+    /// The width of an id.
     pub width: Width,
-    /// Their number.
+    /// The number of ids.
     pub ids: u64,
 }
 
@@ -25,10 +25,10 @@ impl LlmC {
     /// Bytes before the first id.
     pub const HEADER: u64 = HEADER as u64;
 
-    /// Reads a file's first bytes. Nothing if the file is none of llm.c's.
+    /// Reads a file's first bytes; `None` if the file is none of llm.c's.
     ///
     /// # Errors
-    /// If it is one of llm.c's, and its ids cannot be read.
+    /// If the file is one of llm.c's, and its ids cannot be read.
     pub fn of(start: &[u8]) -> Option<Result<LlmC, String>> {
         let words: Vec<u32> =
             start.as_chunks().0.iter().take(HEADER / 4).map(|b| u32::from_le_bytes(*b)).collect();
@@ -54,7 +54,7 @@ impl LlmC {
         Some(Ok(LlmC { width, ids: u64::from(*ids) }))
     }
 
-    /// Whether a file of so many bytes is as long as its header says.
+    /// Checks that a file of so many bytes is as long as its header says.
     ///
     /// # Errors
     /// If it is not.
@@ -99,7 +99,7 @@ mod tests {
         }
         let cut = &header(&[20_240_520, 1, 1000])[..HEADER - 1];
         assert!(LlmC::of(cut).unwrap().unwrap_err().contains("cut short"));
-        // Two ids that are the magic number, and others after them.
+        // Two ids that equal the magic number, and others after them.
         assert_eq!(of(&[20_240_520, 70_000, 12, 4]), None);
         assert_eq!([of(&[0]), of(&[20_240_521, 1, 5]), LlmC::of(&[0x88, 0xd8])], [const { None }; 3]);
         assert_eq!(short.fits(3024), Ok(()));

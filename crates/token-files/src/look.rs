@@ -1,35 +1,35 @@
-//! The beginning and the end of a file, by which it is known.
+//! The beginning and the end of a file, which identify its format.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// Bytes at the beginning of a file that are looked at.
+/// The number of bytes that are read at the beginning of a file.
 const START: usize = 1 << 16;
-/// Bytes at its end.
+/// The number of bytes at its end.
 const END: usize = 16;
 
 /// The beginning and the end of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// Its first bytes: 64 KiB, or all.
+    /// The file's first bytes: 64 KiB, or all.
     pub start: Vec<u8>,
-    /// Its last bytes.
+    /// The file's last bytes.
     pub end: Vec<u8>,
-    /// All of its bytes.
+    /// The number of the file's bytes.
     pub bytes: u64,
 }
 
 impl Look {
-    /// Of bytes that are at hand.
+    /// The look at bytes in memory.
     pub fn at(bytes: &[u8]) -> Look {
         let mut look = Look::default();
         look.add(bytes);
         look
     }
 
-    /// Of a file, which is at its beginning again then.
+    /// The look at a file, whose position is then the beginning again.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the file cannot be read.
     pub fn of(file: &mut (impl Read + Seek)) -> io::Result<Look> {
         let bytes = file.seek(SeekFrom::End(0))?;
         let mut look = Look { bytes, ..Look::default() };
@@ -50,15 +50,15 @@ impl Look {
     }
 }
 
-/// Looks at what is read through it.
+/// A reader that looks at the bytes that pass through it.
 pub struct Looking<R> {
     inner: R,
-    /// What was seen so far.
+    /// The look so far.
     pub look: Look,
 }
 
 impl<R: Read> Looking<R> {
-    /// Looks at what is read from `inner`.
+    /// A reader that looks at the bytes of `inner`.
     pub fn new(inner: R) -> Looking<R> {
         Looking { inner, look: Look::default() }
     }

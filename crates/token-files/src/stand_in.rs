@@ -1,4 +1,4 @@
-//! What is put in place of a file that is elsewhere: long texts, which no file of numbers begins with by chance.
+//! Stand-ins for files that are elsewhere: long texts, which no file of numbers begins with by chance.
 
 /// A text in place of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum StandIn {
 }
 
 impl StandIn {
-    /// What stands in the place of a file with these first bytes, if something does.
+    /// The stand-in that has these first bytes, if they are one's.
     pub fn of(start: &[u8]) -> Option<StandIn> {
         let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
         let begins =
@@ -28,7 +28,7 @@ impl StandIn {
         }
     }
 
-    /// Its name.
+    /// The stand-in's name.
     pub fn name(self) -> &'static str {
         match self {
             StandIn::LfsPointer => "a pointer of Git LFS, not the file itself",
@@ -37,7 +37,7 @@ impl StandIn {
         }
     }
 
-    /// The way to the file.
+    /// The advice for getting the file.
     pub fn advice(self) -> &'static str {
         match self {
             StandIn::LfsPointer => {

@@ -1,9 +1,9 @@
-//! Ids that are read as of another width, or of the other byte order, than they were written.
+//! Detects ids that are read with another width, or in the other byte order, than they were written.
 
-/// What an id takes, little-endian.
+/// The width of an id, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
-    /// A byte.
+    /// One byte.
     U8,
     /// Two bytes.
     U16,
@@ -21,7 +21,7 @@ impl Width {
         }
     }
 
-    /// The ids of these bytes; what is left at their end is none.
+    /// The ids of these bytes; an incomplete id at the end is dropped.
     pub fn ids(self, bytes: &[u8]) -> Vec<u32> {
         match self {
             Width::U8 => bytes.iter().map(|&id| id.into()).collect(),
@@ -31,10 +31,11 @@ impl Width {
     }
 }
 
-/// The fewest pairs of ids by whose zeros a width is judged.
+/// The fewest pairs of ids whose zeros decide about a width.
 const PAIRS: usize = 8;
 
-/// Why ids of this width are not what a file of `bytes` bytes holds, if its first bytes show it. `below`: every id is below it, where that is known.
+/// The reason why a file of `bytes` bytes does not hold ids of this width, if its first bytes show it. `below`: the bound on
+/// every id, if it is known.
 pub fn other_width(start: &[u8], bytes: u64, width: Width, below: Option<u32>) -> Option<String> {
     let ids = width.ids(start);
     doubled(&ids, bytes, width)
@@ -78,7 +79,7 @@ fn doubled(ids: &[u32], bytes: u64, width: Width) -> Option<String> {
     ))
 }
 
-/// Ids of half the width: as they are read some are too large, in halves none is.
+/// Ids of half the width: in this width some are too large, in half of it none is.
 fn halved(ids: &[u32], start: &[u8], width: Width, below: u32) -> Option<String> {
     let halves = Width::U16.ids(start);
     let fit = |ids: &[u32]| ids.iter().all(|id| *id < below);
@@ -91,7 +92,7 @@ fn halved(ids: &[u32], start: &[u8], width: Width, below: u32) -> Option<String>
     })
 }
 
-/// Ids of the other byte order: as they are read some are too large, turned around none is.
+/// Ids of the other byte order: in this order some are too large, in the other none is.
 fn swapped(ids: &[u32], width: Width, below: u32) -> Option<String> {
     let fit = |turn: fn(u32) -> u32| ids.iter().all(|id| turn(*id) < below);
     let turn: fn(u32) -> u32 = match width {
@@ -156,7 +157,7 @@ mod tests {
         assert_ne!(found(&pairs(PAIRS), Width::U16, None), "");
         assert_eq!(found(&pairs(PAIRS - 1), Width::U16, None), "");
         assert_eq!(found(&[0; 4096], Width::U16, None), "");
-        // A file of 32-bit ids has whole ones.
+        // A file of 32-bit ids has a whole number of them.
         assert_eq!(found(&[&pairs(PAIRS)[..], &[1, 0]].concat(), Width::U16, None), "");
         let mut other = pairs(1000);
         *other.last_mut().unwrap() = 1;

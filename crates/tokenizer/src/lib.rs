@@ -1,5 +1,5 @@
-//! Tokenizers as people have them on disk: a tokenizer.json, the two files of GPT-2 under either names, or a folder with one of these; and where a text
-//! may be cut for them.
+//! Tokenizers in the forms that people have on disk: a tokenizer.json, the two files of GPT-2 under either names, or a folder
+//! with one of these. Also the positions where a text may be cut for them.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,29 +13,30 @@ use tokenizers::{AddedToken, Tokenizer};
 
 /// The most bytes of a tokenizer's file.
 const FILE_MAX: u64 = 1 << 28;
-/// The token that GPT-2 has between documents.
+/// The token that GPT-2 puts between documents.
 const GPT2_END: &str = "<|endoftext|>";
 
-/// The patterns of GPT-4, Llama 3 and Qwen 2 by which they split a text before merges, but for the digits that they take together. In each a blank begins a match,
-/// so none crosses a place before a blank that follows a character that is no white space; and what looks ahead does so inside of white space alone.
+/// The patterns by which GPT-4, Llama 3 and Qwen 2 split a text before merges, except for the digits that they take together. In
+/// each a blank begins a match. So no match crosses the position before a blank that follows a character that is no white space.
+/// Lookaheads work inside of white space only.
 pub const SPLITS: [&str; 3] = [
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
 ];
 
-/// Where a text may be cut so that the tokens of the parts are the tokens of the whole.
+/// The positions where a text may be cut so that the tokens of the parts are the tokens of the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cuts {
     /// Before white space that follows another character.
     WhiteSpace,
     /// Before a blank that follows a character that is no white space.
     Blank,
-    /// Nowhere that is known.
+    /// No position is known.
     Nowhere,
 }
 
-/// Why there is no tokenizer.
+/// The reasons why there is no tokenizer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// This machine could not read a file.
@@ -60,9 +61,9 @@ impl Error {
 pub struct Loaded {
     /// The tokenizer, without truncation and padding.
     tokenizer: Tokenizer,
-    /// Where texts may be cut for it.
+    /// The positions where texts may be cut for it.
     pub cuts: Cuts,
-    /// The files that make it, with their bytes.
+    /// The files that make up the tokenizer, with their bytes.
     pub files: Vec<(PathBuf, Vec<u8>)>,
     /// The greatest id of a token.
     pub greatest: u32,
@@ -84,7 +85,7 @@ impl Loaded {
         Ok(Loaded { tokenizer, cuts, files, greatest })
     }
 
-    /// The tokens of a text. Special tokens are taken where the text names them; none is added around it.
+    /// The tokens of a text. Special tokens are used if the text names them; none is added around it.
     ///
     /// # Errors
     /// If the tokenizer refuses the text, in words.
@@ -99,15 +100,15 @@ impl Loaded {
         self.tokenizer.token_to_id(token)
     }
 
-    /// Whether a token has this id.
+    /// True if a token has this id.
     pub fn has(&self, id: u32) -> bool {
         self.tokenizer.id_to_token(id).is_some()
     }
 
-    /// The text of tokens, special ones too.
+    /// The text of tokens, special ones included.
     ///
     /// # Errors
-    /// If the tokenizer refuses them, in words.
+    /// If the tokenizer refuses the tokens, in words.
     pub fn text(&self, ids: &[u32]) -> Result<String, String> {
         self.tokenizer.decode(ids, false).map_err(|why| format!("the tokenizer refuses tokens: {why}"))
     }
@@ -146,7 +147,7 @@ fn in_folder(folder: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) -> Result<(Toke
     Err(Error::malformed(folder, why))
 }
 
-/// What is said of a SentencePiece model.
+/// The error about a SentencePiece model.
 const SENTENCE_PIECE: &str = "this is no tokenizer.json; convert SentencePiece models first, in Python: \
     transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW) writes a tokenizer.json";
 
@@ -163,7 +164,7 @@ fn gpt2(
         serde_json::from_slice(bytes).map_err(wrong)
     };
     let ids = object(vocabulary, read(vocabulary, files)?)?;
-    // A byte without a token would be left out of a text without a word; CLIP's vocabulary ends words in a way of its own.
+    // A byte without a token would silently vanish from a text; CLIP's vocabulary marks the ends of words in a way of its own.
     let missing = ByteLevel::alphabet().into_iter().find(|letter| !ids.contains_key(&letter.to_string()));
     let other = match missing {
         Some(missing) => Some(format!("it has no token {missing:?}")),
@@ -207,13 +208,14 @@ fn gpt2(
                 ));
             }
         }
-        // What is added may hold white space.
+        // Added tokens may hold white space.
         return Ok((tokenizer, Cuts::Nowhere));
     }
     Ok((tokenizer, if prefixed { Cuts::Nowhere } else { Cuts::WhiteSpace }))
 }
 
-/// Whether the tokenizer of these settings begins a text with a blank; files of the same names are of other kinds of tokenizers too.
+/// True if the tokenizer with these settings begins a text with a blank. Other kinds of tokenizers have files of the same names
+/// too.
 fn settings(path: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) -> Result<bool, Error> {
     if !path.exists() {
         return Ok(false);
@@ -241,7 +243,7 @@ fn settings(path: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) -> Result<bool, Er
 /// The tokenizer that a tokenizer.json describes.
 fn described(path: &Path, bytes: &[u8]) -> Result<(Tokenizer, Cuts), Error> {
     let other = |why: &str| Err(Error::malformed(path, format!("this is no tokenizer.json: {why}")));
-    // A SentencePiece model is a protocol buffer, whose first field are its pieces.
+    // A SentencePiece model is a protocol buffer, whose first field is its pieces.
     let is_model = path.extension().is_some_and(|extension| extension == "model");
     let description: Value = match serde_json::from_slice(bytes) {
         Ok(description) => description,
@@ -265,13 +267,13 @@ fn described(path: &Path, bytes: &[u8]) -> Result<(Tokenizer, Cuts), Error> {
     Ok((tokenizer, cuts(&description)))
 }
 
-/// Where texts may be cut for the tokenizer that a tokenizer.json describes.
+/// The positions where texts may be cut for the tokenizer that a tokenizer.json describes.
 pub fn cuts(description: &Value) -> Cuts {
     let kind = |value: &Value| value["type"].as_str().map(str::to_string);
     // NFC joins nothing across white space; other normalizers could look at a text's ends.
     let normalizer = &description["normalizer"];
     let normal = normalizer.is_null() || kind(normalizer).as_deref() == Some("NFC");
-    // A token that was added has white space or takes what is around it: then a cut could be inside of it.
+    // An added token that has white space or strips its surroundings could lie across a cut.
     let none = Vec::new();
     let added = description["added_tokens"].as_array().unwrap_or(&none);
     let crosses = |token: &Value| {

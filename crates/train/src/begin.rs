@@ -1,4 +1,4 @@
-//! How a run begins: what it will be is derived first, then it is made.
+//! Begins a run: everything about it is derived first, then the run is made.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,25 +25,26 @@ use tiebreak_run::run::{
     read_logged_job, read_program,
 };
 
-/// How to begin a run.
+/// The inputs of a new run.
 pub struct Beginning<'a> {
     /// The job file.
     pub job: &'a Path,
     /// A folder whose files the job may name too, besides those in its own.
     pub data_root: Option<&'a Path>,
-    /// Where the run is to be kept.
+    /// The store that will keep the run.
     pub out: Arc<dyn Store>,
     /// The key that signs the heads; absent for an unsigned run.
     pub key: Option<&'a PrivateKey>,
     /// Randomness that the trainer did not choose, part of the seed.
     pub challenge: Option<Digest>,
-    /// Train in the logged profile with its default thresholds, though the job has no `[rounding]`: it is added to the run's job.
+    /// True to train in the logged profile with default thresholds although the job has no `[rounding]`, which is then added to
+    /// the run's job.
     pub logged: bool,
-    /// From the system's randomness.
+    /// A nonce from the system's randomness.
     pub nonce: [u8; 16],
 }
 
-/// A run that is not made yet: all that it will be, with nothing written.
+/// A run that is derived but not made yet; nothing is written.
 pub struct Prepared {
     store: Arc<dyn Store>,
     file: RunFile,
@@ -55,21 +56,21 @@ pub struct Prepared {
     state: Option<Vec<Vec<u8>>>,
     /// The files to evaluate with.
     evaluation: Vec<PathBuf>,
-    /// What makes the model usable.
+    /// The companion files of the model.
     companions: Companions,
 }
 
 impl Prepared {
-    /// Derives a run from its job and reads what the job names.
+    /// Derives a run from its job and reads the files that the job names.
     ///
     /// # Errors
-    /// If the folder is in use, the job is wrong, its thresholds are beyond what native kernels need, it names files that it may not reach, its data do
-    /// not fit, or a file cannot be read.
+    /// If the folder is in use, the job is wrong, or its thresholds are beyond what native kernels need. Also if the job names
+    /// files that it may not reach, its data do not fit, or a file cannot be read.
     pub fn new(beginning: &Beginning) -> Result<Prepared, RunError> {
         Prepared::watched(beginning, &mut |_, _| {})
     }
 
-    /// [`Prepared::new`]; `watch` sees how far the pass over ids and labels is.
+    /// [`Prepared::new`]; `watch` sees the progress of the pass over ids and labels.
     ///
     /// # Errors
     /// As [`Prepared::new`].
@@ -122,7 +123,7 @@ impl Prepared {
         Ok(Prepared { store, file, job, job_text, program, data, state, evaluation, companions })
     }
 
-    /// The files of which the run will hold a copy, with the bytes of each.
+    /// The files that the run will copy, with the number of bytes of each.
     pub fn copied(&self) -> Vec<(&Path, u64)> {
         self.data.copied(&self.job).into_iter().chain(self.companions.sources()).collect()
     }
@@ -130,7 +131,7 @@ impl Prepared {
     /// Makes the run: job, data and identity.
     ///
     /// # Errors
-    /// If a file cannot be read or written. Then nothing new is left.
+    /// If a file cannot be read or written. Then no new file is left.
     pub fn create(&self) -> Result<Run, RunError> {
         if self.job.data.copy {
             evaluation::copy(&self.store, &self.evaluation)?;
@@ -153,15 +154,15 @@ impl Prepared {
     }
 }
 
-/// The tokenizer to which token ids of a job are held.
+/// The tokenizer that a job's token ids have to fit.
 pub fn tokenizer(job: &Job, companions: &Companions) -> Option<Vocabulary> {
     matches!(job.data.files, DataFiles::Tokens { .. }).then(|| companions.vocabulary())?
 }
 
-/// Where the files lie that a job names to evaluate with, which have to fit its model.
+/// The paths of the files that a job names for evaluations, after checking that they fit its model.
 ///
 /// # Errors
-/// If one cannot be read, is malformed, does not fit the model, or has an id or a label that the model has not.
+/// If one cannot be read, is malformed, does not fit the model, or has an id or a label that the model does not have.
 pub fn evaluation_files(
     files: &JobFiles,
     job: &Job,
@@ -192,7 +193,7 @@ pub fn begin(beginning: &Beginning) -> Result<Run, RunError> {
     Prepared::new(beginning)?.create()
 }
 
-/// [`begin`], whatever the job's thresholds are: how the tests play trainers who give themselves more freedom than they may have.
+/// [`begin`] without limits on the job's thresholds: tests use it to play trainers who give themselves too much freedom.
 ///
 /// # Errors
 /// As [`begin`].

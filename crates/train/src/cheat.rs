@@ -1,5 +1,5 @@
-//! Cheating trainers, for the tests and the demo. Each does one thing wrong and carries on: later steps start from the
-//! cheated state, and every record, root and signature is what an honest trainer would write for it.
+//! Cheating trainers, for the tests and the demo. Each does one thing wrong and carries on: later steps start from the cheated
+//! state. Every record, root and signature is the one that an honest trainer would write for that state.
 
 use std::collections::HashSet;
 use std::str::FromStr;
@@ -20,17 +20,17 @@ use tiebreak_run::observers::record::{Choice, Steer};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::step::{CommittedStep, RunStep, StepRequest, Tamper, state_digests, state_root};
 
-/// Cheats as a table: what each does, and its name on the command line.
+/// The cheats as a table: the doc comment of each, and its name on the command line.
 macro_rules! cheats {
     ($($(#[$doc:meta])* $kind:ident, $name:literal;)*) => {
-        /// What a cheat does at its step.
+        /// The kind of a cheat.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum CheatKind {
             $($(#[$doc])* $kind,)*
         }
 
         impl CheatKind {
-            /// All of them, in the table's order.
+            /// All kinds, in the table's order.
             const ALL: &[CheatKind] = &[$(CheatKind::$kind),*];
 
             /// The name on the command line.
@@ -74,22 +74,22 @@ cheats! {
     DecisionsBiased, "decisions-biased";
     /// Every logged rounding of a weight's gradient goes up; all others are honest.
     WeightDecisionsBiased, "weight-decisions-biased";
-    /// Roundings are logged, and taken the other way, four times as far from a boundary as the thresholds say.
+    /// Roundings up to four times as far from a boundary as the thresholds say are logged, and taken the other way.
     DecisionsBeyond, "decisions-beyond";
-    /// Roundings are not logged at all, and in each product the nearest tie goes the other way.
+    /// No rounding is logged, and in each product the nearest tie goes the other way.
     DecisionsDropped, "decisions-dropped";
-    /// A value in the middle between two boundaries is rounded to its neighbour, and the log says so.
+    /// A value in the middle between two boundaries is rounded to its neighbour, and the log has that decision.
     DecisionFar, "decision-far";
-    /// The same, and the log does not.
+    /// A value in the middle between two boundaries is rounded to its neighbour, and the log does not say so.
     DecisionHidden, "decision-hidden";
 }
 
 /// A cheat at a step, written `operator@17`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cheat {
-    /// What the trainer does wrong.
+    /// The kind of the cheat.
     pub kind: CheatKind,
-    /// The step at which it does so, from 1.
+    /// The step of the cheat, from 1.
     pub step: u32,
 }
 
@@ -106,12 +106,13 @@ impl FromStr for Cheat {
 }
 
 impl CheatKind {
-    /// The ones that a trainer of either profile can play: all that steer no decision.
+    /// The kinds that a trainer of either profile can play: all that steer no decision.
     pub(crate) fn of_any_trainer() -> impl Iterator<Item = CheatKind> {
         CheatKind::ALL.iter().copied().filter(|kind| kind.steer(&[]).is_none())
     }
 
-    /// How the trainer's rounding decisions change, of a program with these products.
+    /// The function that changes the trainer's rounding decisions, for a program with these products; `None` if the cheat changes
+    /// none.
     fn steer(self, products: &[LoggedProduct]) -> Option<Steer> {
         fn other(range: [i64; 2], index: i64) -> i64 {
             if index == range[0] { range[1] } else { range[0] }
@@ -163,8 +164,8 @@ impl CheatKind {
     }
 }
 
-/// Rounds the greatest value of the first product to its neighbour, from the middle between two boundaries. `logged`: whether the log
-/// says so.
+/// Rounds the greatest value of the first product to its neighbour, from the middle between two boundaries. `logged`: true if the
+/// log has that decision.
 fn one_far(logged: bool) -> Steer {
     let mut done = false;
     Box::new(move |_, product, results, choices| {
@@ -176,7 +177,7 @@ fn one_far(logged: bool) -> Steer {
         choices.retain(|choice| choice.tie.place != place);
         let grid = product.grid(place);
         let value = f64::from(f32::from_bits(results[place]));
-        // As if whole steps could not be told apart, so that the log can say it at all.
+        // A tolerance of a whole step, so that the log can express the decision at all.
         let tolerance = 2f64.powi(grid.quantum(value));
         let rounded = grid.index(value);
         let tie = NearTie { place, value, rounded, tolerance, grid };
@@ -198,7 +199,7 @@ fn upwards(products: &[LoggedProduct], steered: impl Fn(ProductClass) -> bool) -
     })
 }
 
-/// Flips a bit of the word in the middle that neither quantising nor an update rounds away.
+/// Flips a bit of the middle word that neither quantising nor an update rounds away.
 fn nudge(bytes: &mut [u8]) {
     let word = bytes.len() / 8 * 4;
     bytes[word + 2] ^= 0x10;
@@ -237,7 +238,7 @@ impl Conduct for Cheat {
             return Ok(run_step(session, StepRequest::new(&run.computation, scalars, &batch))?);
         }
         let (parameters, buffers) = (run.program().parameters.len(), run.program().buffers.len());
-        // Whatever it does, the record says what an honest one would.
+        // The record has an honest step's learning rate and batch, whatever the cheat does.
         let promised = (scalars.learning_rate, batch_digest(run.program(), &batch));
         match self.kind {
             CheatKind::WeightBefore => nudge_state(session, 0)?,
@@ -265,7 +266,7 @@ impl Conduct for Cheat {
                 return None;
             }
             let mut changed = bytes.to_vec();
-            // An element that matters: the first with a large exponent.
+            // The first element with a large exponent, so that the change has an effect.
             let word = changed.chunks(4).position(|w| w[3] & 0x7f >= 0x3d).unwrap_or(0);
             // A bit that quantising to two digits does not round away.
             changed[4 * word + 2] ^= 0x10;

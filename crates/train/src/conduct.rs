@@ -1,4 +1,4 @@
-//! How a trainer goes about its job. The honest way is the only one that ships in a trainer; the tests and the demo bring others.
+//! The conduct of a trainer. Only the honest one ships in a trainer; the tests and the demo bring others.
 
 use super::error::TrainError;
 use tiebreak_contract::program::step::{MicroBatch, Program};
@@ -7,9 +7,9 @@ use tiebreak_record::job::data::Dataset;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::step::{CommittedStep, RunStep, StepRequest};
 
-/// A trainer's conduct: each part is honest unless it is replaced.
+/// A trainer's conduct: each method is honest unless it is replaced.
 pub trait Conduct {
-    /// The program that really runs.
+    /// The program that is really executed.
     fn program(&mut self, run: &Run) -> Program {
         run.program().clone()
     }
@@ -17,12 +17,13 @@ pub trait Conduct {
     /// Sees tensor `index` of the initial state, canonical bytes, before it is loaded.
     fn initial(&mut self, _index: usize, _tensor: &mut [u8]) {}
 
-    /// Whether its replays take its own native kernels, because its log lacks decisions that it took.
+    /// True if the trainer's replays use its own native kernels, because its log lacks decisions that it took.
     fn hides_decisions(&self) -> bool {
         false
     }
 
-    /// A step on the session's state, and what is committed about it. `dataset` has other batches; `run_step` runs a step.
+    /// Runs a step on the session's state, and returns the commitments to it. `dataset` gives other batches; `run_step` runs a
+    /// step.
     ///
     /// # Errors
     /// If the engine fails, or the data cannot be read.
@@ -39,7 +40,7 @@ pub trait Conduct {
     }
 }
 
-/// Does what the job says.
+/// Follows the job.
 pub struct Honest;
 
 impl Conduct for Honest {}

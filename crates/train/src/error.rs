@@ -1,4 +1,4 @@
-//! Why training stops.
+//! The errors that stop training.
 
 use tiebreak_engine::EngineError;
 use tiebreak_record::commit::Malformed;
@@ -6,7 +6,7 @@ use tiebreak_run::run::RunError;
 use tiebreak_run::step::StepError;
 use tiebreak_run::step::finite::{FirstValue, NotFinite};
 
-/// Why training stopped.
+/// The reasons why training stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// The run's files are malformed, cannot be read or written, or refuse the command.
@@ -18,7 +18,7 @@ pub enum TrainError {
     /// Something went wrong between ranks.
     #[error(transparent)]
     Rank(#[from] RankError),
-    /// A step that was done before came out differently.
+    /// A step that was done before gave another result now.
     #[error(
         "step {step} came out differently than before the interruption: this machine or {device} is faulty"
     )]
@@ -28,15 +28,16 @@ pub enum TrainError {
         /// The engine's device.
         device: String,
     },
-    /// The loss of a step is not finite, and the trainer stops then. Its record is the last one, and a head covers it.
+    /// The loss of a step is not finite, and the trainer is set to stop then. That step's record is the last one, and a head
+    /// covers it.
     #[error("step {step}: {found}")]
     NotFinite {
         /// The step.
         step: u32,
-        /// What is not finite.
+        /// The first value that is not finite.
         found: Box<NotFinite>,
     },
-    /// The last state holds a value that is not finite, and the trainer stops then: there is no final record.
+    /// The last state holds a value that is not finite, and the trainer is set to stop then: there is no final record.
     #[error("after the last step, {step}, the state holds a value that is not finite: {first}")]
     LastStateNotFinite {
         /// The last step.
@@ -44,7 +45,7 @@ pub enum TrainError {
         /// The value.
         first: Box<FirstValue>,
     },
-    /// Somebody asked for the end. The state after the last step that was done is a checkpoint.
+    /// Somebody asked training to stop. The state after the last step that was done has a checkpoint.
     #[error("stopped after step {step}, as was asked")]
     Asked {
         /// The last step that was done.
@@ -53,7 +54,7 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Whether training ended as it was told to, and everything that it did is written.
+    /// True if training ended as requested, and everything up to there is written.
     pub fn is_an_end(&self) -> bool {
         matches!(
             self,
@@ -71,10 +72,10 @@ impl From<StepError> for TrainError {
     }
 }
 
-/// What can go wrong between ranks, by the rank that is to blame.
+/// Errors between ranks, by the rank that is to blame.
 #[derive(Debug, thiserror::Error)]
 pub enum RankError {
-    /// The user's to mend.
+    /// A mistake of the user, who has to mend it.
     #[error("{0}")]
     Refused(String),
     /// The connection to a rank is closed.
@@ -84,7 +85,7 @@ pub enum RankError {
     Lost {
         /// The rank.
         rank: u32,
-        /// How that showed, in words.
+        /// The symptom, in words.
         why: String,
     },
     /// A rank did nothing for too long.
@@ -94,7 +95,7 @@ pub enum RankError {
     Hung {
         /// The rank.
         rank: u32,
-        /// How long it was waited for.
+        /// The seconds that were waited.
         seconds: u64,
     },
     /// A rank sent bytes that do not follow the protocol.
@@ -102,7 +103,7 @@ pub enum RankError {
     Malformed {
         /// The rank.
         rank: u32,
-        /// What is wrong with them.
+        /// The defect of the bytes.
         source: Malformed,
     },
     /// A rank derives another run from the job.
@@ -111,15 +112,15 @@ pub enum RankError {
         /// The rank.
         rank: u32,
     },
-    /// What a rank said when it stopped.
+    /// The message of a rank that stopped.
     #[error("rank {rank} reports: {why}")]
     Stopped {
         /// The rank.
         rank: u32,
-        /// Its message.
+        /// The rank's message.
         why: String,
     },
-    /// Gradients could not go from GPU to GPU, and no other rank is known to be the reason.
+    /// Gradients could not be sent from GPU to GPU, and no other rank is known to be the reason.
     #[error(
         "{why}; the run can be resumed from its last checkpoint, with any number of ranks, and --transport tcp does without NCCL"
     )]
@@ -127,17 +128,18 @@ pub enum RankError {
         /// The reason, in words.
         why: String,
     },
-    /// Ranks whose state is not that of the others; step 0 is the beginning. `outvoted`: by more than half of all ranks.
+    /// Ranks whose state differs from the others'; step 0 is the beginning. `outvoted`: true if more than half of all ranks agree
+    /// on another state.
     #[error("{}", diverged(*step, ranks, *outvoted))]
     Diverged {
         /// The step after which the states differ.
         step: u32,
         /// The ranks in question.
         ranks: Vec<u32>,
-        /// Whether more than half of all ranks agree on another state.
+        /// True if more than half of all ranks agree on another state.
         outvoted: bool,
     },
-    /// Found by checking each other's gradients.
+    /// Two ranks computed different gradients of a micro-batch, when ranks checked each other.
     #[error("{}", gradients_differ(*step, differing))]
     GradientsDiffer {
         /// The step.
@@ -147,12 +149,12 @@ pub enum RankError {
     },
 }
 
-/// A micro-batch whose gradients two ranks computed differently: the one it was given to, and the one that checked it.
+/// A micro-batch whose gradients two ranks computed differently: its own rank, and the rank that checked it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The micro-batch.
     pub micro_batch: u32,
-    /// The rank that it was given to, and the rank that checked it.
+    /// The micro-batch's own rank, and the rank that checked it.
     pub ranks: [u32; 2],
 }
 

@@ -1,5 +1,5 @@
-//! Runs of trainers who cheat, histories that were rewritten and signed, and files that somebody damaged, each with the exit code of its
-//! audit: for whoever writes or packages another auditor. Nothing in them is random, so two programs write the same folders.
+//! Runs of trainers who cheat, histories that were rewritten and signed, and damaged files, each with the exit code of its audit.
+//! The folders serve authors and packagers of other auditors. Nothing in them is random, so two programs write the same folders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ checkpoint = { every = 2 }
 /// The step that cheats are planted in, from 1.
 const CHEATED: u32 = 5;
 
-/// A command on one of the runs, and how it has to end.
+/// A command on one of the runs, with its expected exit.
 #[derive(Clone, Debug, Serialize)]
 pub struct Case {
     /// The name of the run's folder.
@@ -48,7 +48,7 @@ pub struct Case {
     pub exit: u8,
 }
 
-/// The key that signs the runs. It is no secret, so nothing that it signs accuses anybody.
+/// The key that signs the runs. The key is no secret, so nothing that it signs accuses anybody.
 fn key() -> Result<PrivateKey, RunError> {
     PrivateKey::generate("hostile.example", [5; 32]).map_err(|why| RunError::Refused(why.to_string()))
 }
@@ -88,7 +88,7 @@ fn step_of(records: &mut [Record], step: u32) -> Option<&mut StepRecord> {
     }
 }
 
-/// A change of a history.
+/// A change to a history.
 type Edit = fn(&mut Vec<Record>);
 
 /// Histories that were changed and signed again: name, attack, exit code, change.
@@ -114,7 +114,7 @@ const HISTORIES: [(&str, &str, u8, Edit); 7] = [
     ("steps-swapped", "two records are not in their places", 4, |records| records.swap(2, 3)),
 ];
 
-/// What happens to a file.
+/// A damage to a file.
 enum Damage {
     /// A bit in the middle flips.
     Flip,
@@ -140,8 +140,8 @@ impl Damage {
     }
 }
 
-/// Makes the folders of the cases below `folder`, which is empty, and says how each command has to end. `begun` is told each name
-/// before its run is made.
+/// Makes the folders of the cases below `folder`, which is empty, and returns each command with its expected exit code. `begun`
+/// is told each name before its run is made.
 ///
 /// # Errors
 /// If a file cannot be written, or the CPU engine fails.
@@ -161,7 +161,7 @@ pub fn write(folder: &Path, begun: &mut dyn FnMut(&str)) -> Result<Vec<Case>, Tr
     Ok(writer.cases)
 }
 
-/// Cases under way.
+/// The cases made so far.
 struct Writer<'a> {
     folder: &'a Path,
     begun: &'a mut dyn FnMut(&str),
@@ -173,7 +173,7 @@ impl Writer<'_> {
         self.folder.join("runs").join(name)
     }
 
-    /// Notes that an audit of the run ends with this code.
+    /// Adds the case that an audit of the run ends with this code.
     fn audit(&mut self, name: &str, about: impl Into<String>, exit: u8) {
         let (run, verdict) = (format!("runs/{name}"), format!("{name}.verdict.json"));
         let command = ["audit", &run, "--trainer-key", "trainer.pub", "--verdict", &verdict];
@@ -215,7 +215,7 @@ impl Writer<'_> {
         Ok(Run::open(&to)?)
     }
 
-    /// An honest run, and one of each cheat that any trainer can play.
+    /// An honest run, and a run of each cheat that any trainer can play.
     fn trained(&mut self) -> Result<(), TrainError> {
         self.train("honest", "exact.toml", None)?;
         self.audit("honest", "an honest run", 0);
@@ -228,7 +228,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The same of the logged profile.
+    /// The runs of the logged profile.
     fn logged(&mut self) -> Result<(), TrainError> {
         self.train("logged-honest", "logged.toml", None)?;
         self.audit("logged-honest", "an honest run of the logged profile", 0);
@@ -260,7 +260,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Files that somebody damaged.
+    /// Runs with a damaged file.
     fn damaged(&mut self) -> Result<(), TrainError> {
         type File = fn(&RunPaths) -> PathBuf;
         let cases: [(&str, Damage, File, u8); 12] = [

@@ -1,12 +1,14 @@
-//! Training: steps, records, heads and checkpoints, in an order that a kill at any moment cannot hurt.
+//! Training: steps, records, heads and checkpoints, in an order that survives a kill at any moment.
 //!
-//! A record is appended before a head covers it, a head is published only over records that are safe on disk, and a
-//! checkpoint is written only for a step whose record is there. So whatever a crash leaves, the last checkpoint and
-//! the records after it say how to go on, and the same steps give the same records.
+//! A record is appended before a head covers it. A head is published only over records that are safe on disk, and a checkpoint is
+//! written only for a step whose record is there. So whatever a crash leaves, training resumes from the last checkpoint and the
+//! records after it, and the same steps give the same records.
 //!
-//! The crate judges nobody, and reads of other trainers' folders only what a job begins from. Cheats are there with the feature `testing` alone.
+//! The crate judges nobody, and reads from other trainers' folders only the files that a job begins from. Cheats exist only with
+//! the feature `testing`.
 //!
-//! Start with [`begin()`], which makes a run's folder from a job, and [`train`], which goes on from whatever is there. [`ranks`] is several processes.
+//! Start with [`begin()`], which makes a run's folder from a job, and [`train`], which continues from the files that are there.
+//! [`ranks`] trains with several processes.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
@@ -53,19 +55,19 @@ use tiebreak_run::step::{
     CommittedStep, Roundings, StepError, StepRequest, Watch, scalars, state_digests, state_root,
 };
 
-/// What a trainer wants to know while it runs.
+/// Receives a trainer's progress.
 pub trait Progress {
-    /// The state after `done` steps is there, from which training goes on.
+    /// Called when the state after `done` steps is loaded, from which training continues.
     fn begin(&mut self, _done: u32) {}
 
-    /// A step was committed: its record, and the gradient's global norm before clipping, a binary32 pattern.
+    /// Called when a step was committed, with its record, and the gradient's global norm before clipping, a binary32 pattern.
     fn step(&mut self, record: &StepRecord, norm: u32);
 
-    /// The same step's state, before anything is written of it: for evaluations, which change nothing. Whoever takes long calls `waiting` now and
-    /// then, by which other ranks learn that this one is still there.
+    /// Called with the same step's state before anything of the step is written: for evaluations, which change nothing. A long
+    /// evaluation calls `waiting` now and then, to tell other ranks that this one is still alive.
     ///
     /// # Errors
-    /// If what looks at the state fails; then training stops.
+    /// If the evaluation of the state fails; then training stops.
     fn state(
         &mut self,
         _step: u32,
@@ -75,28 +77,28 @@ pub trait Progress {
         Ok(())
     }
 
-    /// The loss of a step is not finite; said once, before anything is written of the step.
+    /// Called when the loss of a step is not finite: once, before anything of the step is written.
     fn not_finite(&mut self, _step: u32, _found: &NotFinite) {}
 
-    /// Whether training stops when a loss, or the model in the end, is not finite.
+    /// True if training stops when a loss, or the final model, is not finite.
     fn stops_at_not_finite(&self) -> bool {
         false
     }
 
-    /// Whether training is to stop now, with a checkpoint: asked after every step.
+    /// True if training is to stop now, with a checkpoint; asked after every step.
     fn is_asked_to_stop(&mut self) -> bool {
         false
     }
 }
 
-/// Tells nobody.
+/// Reports no progress.
 pub struct Silent;
 
 impl Progress for Silent {
     fn step(&mut self, _: &StepRecord, _: u32) {}
 }
 
-/// Bytes that a run will take on disk, checkpoints, traces and rounding logs (about) included.
+/// An estimate of the bytes that a run will take on disk, checkpoints, traces and rounding logs included.
 pub fn disk_needed(run: &Run) -> u64 {
     let state = state_bytes(&run.program().state());
     let all = u64::from(run.job().steps / run.job().checkpoint.every) + 2;
@@ -107,7 +109,7 @@ pub fn disk_needed(run: &Run) -> u64 {
         Granularity::Operator => trace_bytes(run) * u64::from(run.job().steps),
         Granularity::Step | Granularity::Microbatch => 0,
     };
-    // Thresholds that fit log about a hundredth of the values, in eight bits or so each.
+    // Fitting thresholds log about a hundredth of the values, in about eight bits each.
     let values: u64 = run.program().micro.logged.iter().map(|product| product.elements() as u64).sum();
     let logs = values / 100 * u64::from(run.program().micro_batches) * u64::from(run.job().steps);
     checkpoints * state + state / 3 + data + records + traces + logs
@@ -132,28 +134,28 @@ struct Trainer<'a> {
     run: &'a Run,
     key: Option<&'a PrivateKey>,
     writer: TranscriptWriter,
-    /// For jobs that commit the gradients of micro-batches.
+    /// The writer of gradient roots, for jobs that commit the gradients of micro-batches.
     gradients: Option<GradientsWriter>,
-    /// What was there when training began.
+    /// The transcript when training began.
     before: Transcript,
-    /// Whether a loss that is not finite was told of.
+    /// True if a loss that is not finite was reported.
     told: bool,
 }
 
-/// Who computes the steps.
+/// The processes that compute the steps.
 enum By<'a, 'b> {
-    /// This process.
+    /// This process alone.
     Alone(&'a mut dyn Conduct),
-    /// Several, of which this is rank 0.
+    /// Several ranks; this process is rank 0.
     Ranks(&'a mut Lead<'b>),
 }
 
-/// Trains a run to its end, from wherever it stands.
+/// Trains a run to its end, from the step that it has reached.
 ///
 /// Returns the last state digest.
 ///
 /// # Errors
-/// If the engine fails, a file cannot be read or written, or a step that was done before comes out differently.
+/// If the engine fails, a file cannot be read or written, or a step that was done before gives another result.
 pub fn train(
     run: &Run,
     engine: &mut dyn Engine,
@@ -163,7 +165,7 @@ pub fn train(
     train_by(run, engine, key, By::Alone(&mut Honest), progress)
 }
 
-/// [`train`], as a trainer who need not be honest: how the tests and the demo plant a cheat.
+/// [`train`] by a trainer with the given conduct; the tests and the demo plant cheats with it.
 ///
 /// # Errors
 /// As [`train`].
@@ -178,10 +180,10 @@ pub fn train_as(
     train_by(run, engine, key, By::Alone(conduct), progress)
 }
 
-/// [`train`], by rank 0 of several: the others run [`ranks::worker::work`]. The run has the bytes of one process.
+/// [`train`] by rank 0 of several; the others run [`ranks::worker::work`]. The run has the bytes of a run by one process.
 ///
 /// # Errors
-/// As [`train`]; also if a rank is lost, silent, or computes something else than the others.
+/// As [`train`]; also if a rank is lost, silent, or computes another result than the others.
 pub fn train_over(
     run: &Run,
     engine: &mut dyn Engine,
@@ -244,7 +246,7 @@ fn train_by(
     }
     if first == 0 {
         trainer.append(Record::Initial { computation: run.computation.id, state }, 0, &device)?;
-        // Before anything is computed: nobody can say later that they had begun from something else.
+        // This head comes before the first step, so that nobody can claim later to have begun from another state.
         trainer.publish_head(1)?;
         trainer.checkpoint(&mut session, 0)?;
     }
@@ -269,12 +271,12 @@ fn train_by(
 }
 
 impl By<'_, '_> {
-    /// Whether another rank was asked to stop.
+    /// True if another rank was asked to stop.
     fn is_asked_to_stop(&self) -> bool {
         matches!(self, By::Ranks(lead) if lead.is_asked_to_stop())
     }
 
-    /// Does something while other ranks, if there are any, wait.
+    /// Runs `act` while the other ranks, if there are any, wait.
     fn meanwhile(
         &mut self,
         act: impl FnOnce(&mut dyn FnMut()) -> Result<(), StepError>,
@@ -290,7 +292,7 @@ impl By<'_, '_> {
 }
 
 impl Trainer<'_> {
-    /// All steps after `first`. The digests of the last state go to `digests`.
+    /// Runs all steps after `first`. The digests of the last state go to `digests`.
     fn steps(
         &mut self,
         session: &mut Session,
@@ -311,7 +313,7 @@ impl Trainer<'_> {
                 progress.not_finite(step, found);
             }
             if let Some(found) = found.filter(|_| progress.stops_at_not_finite()) {
-                // No checkpoint, even if one is due: with it the last good one may go.
+                // Write no checkpoint, even if one is due: pruning could then remove the last good one.
                 self.keep(done, step, device)?;
                 self.publish_head(u64::from(step) + 1)?;
                 return Err(TrainError::NotFinite { step, found: Box::new(found) });
@@ -319,7 +321,7 @@ impl Trainer<'_> {
             by.meanwhile(|waiting| progress.state(step, session, waiting))?;
             self.keep(done, step, device)?;
             let asked = step < last && (progress.is_asked_to_stop() || by.is_asked_to_stop());
-            // After the head, so that a resume from this checkpoint leaves none out.
+            // The checkpoint comes after the head, so that a resume from this checkpoint skips no head.
             if run.job().is_checkpoint(step) || asked {
                 self.sync()?;
                 self.checkpoint(session, step)?;
@@ -328,7 +330,7 @@ impl Trainer<'_> {
                 return Err(TrainError::Asked { step });
             }
         }
-        // A run that is complete has been asked for as it is.
+        // A complete run is accepted as it is.
         let stops = progress.stops_at_not_finite() && !self.is_complete();
         match stops.then(|| finite::of_state(session)).transpose()?.flatten() {
             None => Ok(()),
@@ -339,12 +341,12 @@ impl Trainer<'_> {
         }
     }
 
-    /// Whether the final record was there when training began.
+    /// True if the final record was there when training began.
     fn is_complete(&self) -> bool {
         matches!(self.before.records.last(), Some(Record::Final { .. }))
     }
 
-    /// Refuses to go on from a step whose loss is not finite, unless the run is complete.
+    /// Refuses to continue from a step whose loss is not finite, unless the run is complete.
     fn finite_before(&self) -> Result<(), TrainError> {
         if self.is_complete() {
             return Ok(());
@@ -358,7 +360,7 @@ impl Trainer<'_> {
         }
     }
 
-    /// What is to be told of a step's loss: once, with the data's file where the values that are not finite begin there.
+    /// The report about a step's loss that is not finite: once, with the data's file if the first such value is in the data.
     fn not_finite(
         &mut self,
         dataset: &mut Dataset,
@@ -369,7 +371,7 @@ impl Trainer<'_> {
         }
         self.told = true;
         let run = self.run;
-        // Of a sum that is finite the mean may be none.
+        // The sum can be finite where the mean is not.
         let mut found =
             done.not_finite.take().unwrap_or_else(|| NotFinite::recorded(finite::in_words(done.record.loss)));
         if let Some(FirstValue { place: Place::Batch { place, drawn_from, .. }, .. }) = &mut found.first {
@@ -382,7 +384,7 @@ impl Trainer<'_> {
         Ok(Some(found))
     }
 
-    /// Loads the last checkpoint whose record is there and agrees, or the initial state. Returns its step.
+    /// Loads the last checkpoint that agrees with its record, or the initial state. Returns the state's step.
     fn load_state(&self, session: &mut Session, by: &mut By) -> Result<u32, TrainError> {
         let table = self.run.program().state();
         for step in self.run.checkpoint_steps()?.into_iter().rev() {
@@ -414,11 +416,11 @@ impl Trainer<'_> {
         Ok(0)
     }
 
-    /// Writes what a step promises and what proves it: whatever a crash leaves of that says how to go on.
+    /// Writes a step's record and the files beside it, in an order that lets training resume after any crash.
     fn keep(&mut self, done: CommittedStep, step: u32, device: &str) -> Result<(), TrainError> {
         let run = self.run;
         let record = Record::Step { computation: run.computation.id, step: done.record };
-        // Before anything is written over what an earlier record commits.
+        // This check comes before any write over files that an earlier record commits.
         self.is_there(&record, step, device)?;
         if let Some(trace) = &done.trace {
             traces::write(&run.at(names::trace(step)), trace)?;
@@ -450,7 +452,7 @@ impl Trainer<'_> {
         })
     }
 
-    /// One step, by whoever computes it.
+    /// Computes one step, alone or with the other ranks.
     fn step(
         &self,
         session: &mut Session,
@@ -481,7 +483,7 @@ impl Trainer<'_> {
         }
     }
 
-    /// Whether a record is there from before an interruption, which has to be the same.
+    /// True if a record is there from before an interruption; then both have to be equal.
     fn is_there(&self, record: &Record, index: u32, device: &str) -> Result<bool, TrainError> {
         match self.before.records.get(index as usize) {
             Some(have) if have == record => Ok(true),
@@ -490,7 +492,7 @@ impl Trainer<'_> {
         }
     }
 
-    /// Makes all records, and what they commit, last.
+    /// Syncs all records and the gradient roots that they commit.
     fn sync(&self) -> Result<(), RunError> {
         if let Some(gradients) = &self.gradients {
             gradients.sync()?;
@@ -498,14 +500,14 @@ impl Trainer<'_> {
         self.writer.sync()
     }
 
-    /// Publishes the head over the first `size` records, unless it is out already.
+    /// Publishes the head over the first `size` records, unless it exists.
     fn publish_head(&mut self, size: u64) -> Result<(), TrainError> {
         let file = self.run.at(names::head(size));
         if file.is_file() {
             return Ok(());
         }
         self.sync()?;
-        // After an interruption more records may be there than the head covers.
+        // After an interruption there may be more records than the head covers.
         let root =
             if size == self.writer.size() { self.writer.root() } else { self.before.root(size as usize) };
         let head = Head { run: self.run.id, size, root };
@@ -532,7 +534,7 @@ impl Trainer<'_> {
             steps.iter().filter(|&&step| step != 0).partition(|&&step| job.is_checkpoint(step));
         let kept = job.checkpoint.keep.map_or(due.len(), |keep| keep.max(1) as usize);
         let old = due.iter().take(due.len().saturating_sub(kept));
-        // What was written when somebody asked for the end is of no use any more when one that is due comes after it.
+        // A checkpoint that was written because of a request to stop is superseded by a later one that is due.
         let passed = extra.iter().filter(|&&step| due.last().is_some_and(|&last| last > step));
         old.chain(passed).try_for_each(|&step| self.run.at(names::checkpoint(step)).remove())?;
         Ok(())

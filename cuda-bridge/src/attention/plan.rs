@@ -1,16 +1,16 @@
-//! When each step over the rows is computed, and where its values wait.
+//! Decides in which pass each step over the rows is computed, and where its values are stored.
 
 use super::steps::{Attention, Operand, Operation, Step};
 
-/// Where values wait between passes.
+/// The passes of steps, and the storage of their values.
 pub(super) struct Plan {
-    /// The pass that computes each step; of what a row has one of, the pass before which it is computed; of a maximum or a sum, the pass
-    /// that it ends.
+    /// The pass that computes each step. For a value that a row has once, the pass before which it is computed; for a maximum or
+    /// a sum, the pass that it ends.
     pub pass: Vec<usize>,
-    /// The stretches of steps that later passes take. The first product begins in the first of them.
+    /// The stretches of steps whose values later passes read. The first product begins in the first stretch.
     pub homes: Vec<Option<usize>>,
     pub stretches: usize,
-    /// Whether a step's numbers beyond the diagonal are one.
+    /// True if a step's values beyond the diagonal are one number.
     pub beyond: Vec<bool>,
 }
 
@@ -29,8 +29,9 @@ impl Attention {
             let takes = |(i, step): (usize, &Step)| step.operands.contains(&wanted).then_some(pass[i]);
             self.steps.iter().enumerate().filter_map(takes).max().unwrap_or(0)
         };
-        // The last pass that takes what waits in each stretch, the first product in the first of them. What a pass takes for the last time
-        // leaves its place to what the same pass computes: a lane takes its group before it keeps what it made of it.
+        // The last pass that reads the values of each stretch; the first product is in the first of them. A pass that reads
+        // values for the last time may store its own values in their place: a lane reads its group before it stores its results
+        // for that group.
         let mut until = vec![last_of(Operand::Product)];
         let mut homes = vec![None; self.steps.len()];
         for now in 0..passes {

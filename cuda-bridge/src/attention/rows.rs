@@ -1,12 +1,12 @@
-//! The text of what is computed of a row between two products.
+//! Writes the text of the computations on a row between two products.
 
 use std::fmt::Write;
 
 use super::plan::Plan;
 use super::steps::{Attention, Operand, Operation, Step};
 
-/// The function `compute_row`, which gives the greatest absmax of the result, the blocks that hold its places up to the diagonal, and
-/// its number beyond these.
+/// The function `compute_row`, which returns the greatest absmax of the result, the blocks that hold its places up to the
+/// diagonal, and its number beyond these.
 pub(super) fn text<'n>(of: &Attention, plan: &Plan, name_of: impl Fn(&str) -> &'n str) -> String {
     let passes = plan.pass.iter().max().map_or(0, |last| last + 1);
     let writer = RowsWriter { of, plan, name_of };
@@ -21,7 +21,7 @@ pub(super) fn text<'n>(of: &Attention, plan: &Plan, name_of: impl Fn(&str) -> &'
     )
 }
 
-/// The parts of a pass: before its loop, what the loop takes, computes and keeps of a group, what comes after it.
+/// The text of a pass: before its loop; for each group what the loop reads, computes and stores; after the loop.
 #[derive(Default)]
 struct RowParts {
     before: String,
@@ -56,7 +56,7 @@ impl<'n, N: Fn(&str) -> &'n str> RowsWriter<'_, N> {
         self.of.steps[step].operation.has_places()
     }
 
-    /// What a step takes at place `i` of a lane's group.
+    /// An operand of a step at place `i` of a lane's group.
     fn operand(&self, operand: Operand) -> String {
         match operand {
             Operand::Step(of) if !self.has_places(of) => format!("s{of}"),
@@ -67,7 +67,7 @@ impl<'n, N: Fn(&str) -> &'n str> RowsWriter<'_, N> {
         }
     }
 
-    /// What it takes beyond the diagonal, where nothing depends on the first product.
+    /// An operand beyond the diagonal, where nothing depends on the first product.
     fn operand_beyond(&self, operand: Operand) -> String {
         match operand {
             Operand::Product => "0u".into(),
@@ -76,7 +76,7 @@ impl<'n, N: Fn(&str) -> &'n str> RowsWriter<'_, N> {
         }
     }
 
-    /// The step that a sum or a maximum takes, if its numbers beyond the diagonal are one.
+    /// The step that a sum or a maximum reduces, if its values beyond the diagonal are one number.
     fn reduced_beyond(&self, step: usize) -> Option<usize> {
         match (self.of.steps[step].operation.reduces(), self.of.steps[step].operands.first()) {
             (true, Some(&Operand::Step(of))) if self.plan.beyond[of] => Some(of),
@@ -97,11 +97,11 @@ impl<'n, N: Fn(&str) -> &'n str> RowsWriter<'_, N> {
         format!("{}({})", (self.name_of)(function), arguments.join(", "))
     }
 
-    /// Everything of a pass: what rows have one of, the loop over groups, and the sums and maxima that end it.
+    /// The text of a whole pass: the values that rows have once, the loop over groups, and the sums and maxima that end it.
     fn pass(&self, pass: usize) -> String {
         let steps = &self.of.steps;
         let of_pass: Vec<usize> = (0..steps.len()).filter(|&step| self.plan.pass[step] == pass).collect();
-        // It may end at the diagonal if each of its numbers beyond is known, and those that are summed are zero.
+        // A pass may end at the diagonal if each of its numbers beyond is known, and those that are summed are zero.
         let ends = of_pass.iter().all(|&step| match steps[step].operation {
             Operation::Max | Operation::Sum => self.reduced_beyond(step).is_some(),
             Operation::Map { each_place, .. } => self.plan.beyond[step] || !each_place,
@@ -159,7 +159,7 @@ impl<'n, N: Fn(&str) -> &'n str> RowsWriter<'_, N> {
         )
     }
 
-    /// What a pass takes of a group that is not computed in it.
+    /// The values of a group that a pass reads and does not compute.
     fn takes(&self, pass: usize, of_pass: &[usize], parts: &mut RowParts) {
         let mut taken: Vec<Operand> = Vec::new();
         for &operand in of_pass.iter().flat_map(|&step| &self.of.steps[step].operands) {
@@ -219,7 +219,7 @@ impl<'n, N: Fn(&str) -> &'n str> RowsWriter<'_, N> {
         }
     }
 
-    /// What is left to do with a map's number beyond the diagonal after a pass that ended there.
+    /// Handles a map's number beyond the diagonal after a pass that ended there.
     fn map_beyond(&self, i: usize, parts: &mut RowParts) {
         if i == self.of.result {
             line!(parts.after, "    if (end < BLOCKS) most = tb::max(most, s{i}_beyond & 0x7fffffffu);");
@@ -238,7 +238,7 @@ impl<'n, N: Fn(&str) -> &'n str> RowsWriter<'_, N> {
         format!("store_group<{aligned}>(of.out{write}, of.out{write}_n, row * LEN, group, places, {value});")
     }
 
-    /// Writes what a row has one of, if it is written.
+    /// Writes a value that a row has once, if it is to be written.
     fn write_one(&self, i: usize, text: &mut String) {
         if let Some(write) = self.of.steps[i].write {
             line!(text, "    if (lane == 0u) of.out{write}[row] = s{i};");
@@ -246,12 +246,12 @@ impl<'n, N: Fn(&str) -> &'n str> RowsWriter<'_, N> {
     }
 }
 
-/// Where a lane's group lies in a stretch.
+/// The position of a lane's group in a stretch.
 fn home(stretch: usize) -> String {
     format!("own + {stretch}u * STRETCH + place_of(group)")
 }
 
-/// The four of a group.
+/// The variable with the four values of a group.
 fn four(operand: Operand) -> String {
     match operand {
         Operand::Product => "x".into(),

@@ -1,4 +1,4 @@
-//! NVIDIA's driver, loaded when it is first asked for: its functions, and what it says of GPUs.
+//! NVIDIA's driver, loaded at the first use: its functions, and its descriptions of GPUs.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
@@ -12,19 +12,19 @@ pub(crate) type Handle = *mut c_void;
 pub(crate) type Address = u64;
 
 pub(crate) const OUT_OF_MEMORY: Status = 2;
-/// What was begun has not ended yet.
+/// The status of an operation that has not ended yet.
 pub(crate) const NOT_READY: Status = 600;
-/// Images that a driver cannot load: invalid, none for this GPU, PTX that it is too old for.
+/// The statuses for images that a driver cannot load: invalid, none for this GPU, or PTX that the driver is too old for.
 pub(crate) const BAD_IMAGE: [Status; 4] = [200, 209, 218, 222];
-/// Errors after which a context is of no more use: memory errors, illegal addresses and instructions, failed launches.
+/// Errors after which a context is unusable: memory errors, illegal addresses and instructions, failed launches.
 const STICKY: [Status; 9] = [214, 700, 702, 714, 715, 716, 717, 718, 719];
 const VERSION_MIN: c_int = 11_020;
 const PROCESSORS: c_int = 16;
 const COMPUTE_MAJOR: c_int = 75;
 const COMPUTE_MINOR: c_int = 76;
-/// Of a device: the most shared memory of a block that asks for it.
+/// The device attribute: the most shared memory of a block that asks for it.
 const SHARED_OPT_IN: c_int = 97;
-/// Of a function: the dynamic shared memory that its launches may ask for.
+/// The function attribute: the dynamic shared memory that its launches may ask for.
 pub(crate) const DYNAMIC_SHARED_MAX: c_int = 8;
 
 functions! {
@@ -60,7 +60,7 @@ functions! {
 }
 
 functions! {
-    /// Those about graphs of launches, which drivers have from CUDA 11.4 on.
+    /// The driver's functions for graphs of launches, from CUDA 11.4 on.
     GraphCalls:
     create = "cuGraphCreate" (*mut Handle, c_uint);
     add_kernel = "cuGraphAddKernelNode" (*mut Handle, Handle, *const Handle, usize, *const KernelNode);
@@ -71,7 +71,7 @@ functions! {
 }
 
 functions! {
-    /// Those about other streams than that of all launches, events, and copies that return at once.
+    /// The driver's functions for streams, events, and copies that return at once.
     CopyCalls:
     create_stream = "cuStreamCreate" (*mut Handle, c_uint);
     destroy_stream = "cuStreamDestroy_v2" (Handle);
@@ -88,14 +88,14 @@ functions! {
 }
 
 functions! {
-    /// Those that measure.
+    /// The driver's functions for measurements.
     TimeCalls:
     elapsed = "cuEventElapsedTime" (*mut f32, Handle, Handle);
     profiler_start = "cuProfilerStart" ();
     profiler_stop = "cuProfilerStop" ();
 }
 
-/// CUDA_KERNEL_NODE_PARAMS, in its first version, which is the one that `cuGraphAddKernelNode` takes under this name.
+/// CUDA_KERNEL_NODE_PARAMS in its first version, which `cuGraphAddKernelNode` takes under this name.
 #[repr(C)]
 pub(crate) struct KernelNode {
     pub function: Handle,
@@ -109,12 +109,12 @@ pub(crate) struct KernelNode {
     pub extra: *mut *mut c_void,
 }
 
-/// A GPU as people choose it.
+/// A GPU's description, by which people choose it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// From 0, as the driver counts.
+    /// The GPU's number in the driver's order, from 0.
     pub index: i32,
-    /// As the driver names it.
+    /// The driver's name for the GPU.
     pub name: String,
     /// Compute capability: (9, 0) on an H100 or H200.
     pub capability: (i32, i32),
@@ -122,7 +122,7 @@ pub struct Description {
     pub processors: u32,
     /// Bytes of shared memory that a block may ask for.
     pub shared: u32,
-    /// Its memory, in bytes.
+    /// The GPU's memory, in bytes.
     pub memory: u64,
 }
 
@@ -148,10 +148,10 @@ impl Driver {
         })
     }
 
-    /// The driver's words for a status.
+    /// The driver's text for a status.
     pub fn message(&self, status: Status) -> String {
         let mut text = std::ptr::null();
-        // SAFETY: a place for a pointer to a literal, which stays null for a number that is not known.
+        // SAFETY: the pointer is valid for writing a pointer to a literal, which stays null for a number that is not known.
         unsafe { (self.calls.error_string)(status, &mut text) };
         if text.is_null() {
             return format!("error {status}");
@@ -161,12 +161,12 @@ impl Driver {
     }
 }
 
-/// A driver without a function that is needed.
+/// The error that the driver lacks a function.
 fn too_old(Missing { symbol, source }: Missing) -> DeviceError {
     DeviceError::TooOld { symbol, source }
 }
 
-/// The driver's library, if it is not found under its usual name.
+/// The environment variable with the driver's library, if the usual name does not find it.
 const LIBRARY: &str = "TIEBREAK_CUDA_DRIVER";
 
 impl Driver {
@@ -191,14 +191,14 @@ impl Driver {
     /// 1000 times the major version of CUDA plus ten times the minor one.
     pub fn version(&self) -> Result<c_int, DeviceError> {
         let mut version = 0;
-        // SAFETY: a place for a number.
+        // SAFETY: the pointer is valid for writing a number.
         self.check("cuDriverGetVersion", unsafe { (self.calls.version)(&mut version) })?;
         Ok(version)
     }
 
     pub fn count(&self) -> Result<c_int, DeviceError> {
         let mut count = 0;
-        // SAFETY: a place for a number.
+        // SAFETY: the pointer is valid for writing a number.
         self.check("cuDeviceGetCount", unsafe { (self.calls.count)(&mut count) })?;
         Ok(count)
     }

@@ -1,6 +1,6 @@
-//! Why a GPU could not be used.
+//! The reasons why a GPU cannot be used.
 
-/// Why a GPU could not be used.
+/// The reasons why a GPU could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The loader does not find the driver's library, or cannot load it.
@@ -21,9 +21,9 @@ pub enum DeviceError {
     /// No GPU has this number.
     #[error("there is no NVIDIA GPU {index}: the driver shows {count}")]
     NoDevice {
-        /// The number that was asked for.
+        /// The requested number.
         index: i32,
-        /// How many GPUs there are; the first has number 0.
+        /// The number of GPUs; the first has number 0.
         count: i32,
     },
     /// The driver is for this version of CUDA, major and minor (`cuDriverGetVersion`), which is too old.
@@ -36,14 +36,15 @@ pub enum DeviceError {
         "{bytes} more bytes are not there ({free} of {total} are free): use smaller micro-batches, or another GPU"
     )]
     OutOfMemory {
-        /// Bytes that were asked for at once.
+        /// The bytes that were requested at once.
         bytes: usize,
-        /// Bytes of the GPU's memory that are free (`cuMemGetInfo`); 0 if the driver does not say.
+        /// The free bytes of the GPU's memory (`cuMemGetInfo`); 0 if the driver does not say.
         free: usize,
-        /// Bytes of the GPU's memory; 0 likewise.
+        /// The bytes of the GPU's memory; 0 if the driver does not say.
         total: usize,
     },
-    /// `cuModuleLoadData` refuses machine code: it is for another architecture, or of a later compiler than the driver knows.
+    /// `cuModuleLoadData` refuses machine code: the code is for another architecture, or of a later compiler than the driver
+    /// knows.
     #[error(
         "the driver (CUDA {driver}) does not take the machine code of kernel {kernel} ({message}): install a newer driver, or \
          an NVRTC that is no newer than it"
@@ -53,18 +54,18 @@ pub enum DeviceError {
         kernel: String,
         /// The driver's version of CUDA: `12.8`.
         driver: String,
-        /// The driver's words.
+        /// The driver's text.
         message: String,
     },
-    /// An error after which every call fails: an illegal address or instruction, a failed launch, an uncorrectable memory error. Or something
-    /// runs that does not end.
+    /// An error after which every call fails: an illegal address or instruction, a failed launch, an uncorrectable memory error.
+    /// Also an operation that does not end.
     #[error(
         "the GPU was lost or its program failed ({call}: {message}); this process cannot use it any more"
     )]
     Lost {
-        /// The function that told of it; what it tells of may be an earlier launch's.
+        /// The function that reported the error, which may belong to an earlier launch.
         call: &'static str,
-        /// The driver's words (`cuGetErrorString`), or ours where something does not end.
+        /// The driver's text (`cuGetErrorString`), or ours for an operation that does not end.
         message: String,
     },
     /// The driver refuses a call in another way.
@@ -72,7 +73,7 @@ pub enum DeviceError {
     Failed {
         /// The function: `cuLaunchKernel`.
         call: &'static str,
-        /// The driver's words (`cuGetErrorString`), or ours about a function that it lacks.
+        /// The driver's text (`cuGetErrorString`), or ours about a function that it lacks.
         message: String,
     },
     /// The buffers of a launch do not fit the kernel's parameters: a fault of the caller's own. Nothing was launched.
@@ -80,7 +81,7 @@ pub enum DeviceError {
     Arguments {
         /// The kernel's name.
         kernel: String,
-        /// Which parameter, and what is wrong with its buffer, in words.
+        /// The parameter, and what is wrong with its buffer, in words.
         reason: String,
     },
 }

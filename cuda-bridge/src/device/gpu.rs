@@ -24,9 +24,9 @@ pub struct Device {
     driver: Driver,
     ordinal: c_int,
     context: Handle,
-    /// Something runs on it that does not end.
+    /// True if an operation runs on the GPU that does not end.
     abandoned: AtomicBool,
-    /// What the driver said of it when it was opened.
+    /// The driver's description of the GPU when it was opened.
     pub description: Description,
 }
 
@@ -48,18 +48,18 @@ impl Device {
         }
         let (ordinal, description) = driver.describe(index)?;
         let mut context = null_mut();
-        // SAFETY: a place for a handle.
+        // SAFETY: the pointer is valid for writing a handle.
         driver.check("cuDevicePrimaryCtxRetain", unsafe { (driver.calls.retain)(&mut context, ordinal) })?;
         Ok(Arc::new(Device { driver, ordinal, context, abandoned: AtomicBool::new(false), description }))
     }
 
-    /// What tells this GPU from every other one, on whatever machine.
+    /// The UUID, which tells this GPU from every other one on any machine.
     ///
     /// # Errors
     /// If the driver does not say.
     pub fn uuid(&self) -> Result<[u8; 16], DeviceError> {
         let mut uuid = [0; 16];
-        // SAFETY: a place for a CUuuid, which is 16 bytes.
+        // SAFETY: the pointer is valid for writing a CUuuid, which is 16 bytes.
         self.check("cuDeviceGetUuid", unsafe { (self.driver.calls.uuid)(&mut uuid, self.ordinal) })?;
         Ok(uuid)
     }
@@ -73,7 +73,7 @@ impl Device {
         Ok(format!("{}.{}", version / 1000, version % 1000 / 10))
     }
 
-    /// The major version of CUDA that the driver is for: it takes no machine code of a later one's compiler.
+    /// The major version of CUDA that the driver is for: the driver refuses machine code of a later version's compiler.
     ///
     /// # Errors
     /// If the driver does not say.
@@ -81,8 +81,8 @@ impl Device {
         Ok(self.driver.version()? / 1000)
     }
 
-    /// The architecture that kernels are compiled for. From 9.0 on the `a` variants, whose code runs on that one alone, which
-    /// is what code compiled at run time is for.
+    /// The architecture that kernels are compiled for. From 9.0 on these are the `a` variants. Their code runs on that
+    /// architecture alone, which suits code compiled at run time.
     pub fn architecture(&self) -> String {
         let (major, minor) = self.description.capability;
         format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" })
@@ -92,22 +92,22 @@ impl Device {
         &self.driver
     }
 
-    /// The driver's functions about graphs, if it has them.
+    /// The driver's functions for graphs, if it has them.
     pub(crate) fn graph_calls(&self) -> Option<&GraphCalls> {
         self.driver.graphs.as_ref()
     }
 
-    /// The driver's functions about copies that return at once, if it has them.
+    /// The driver's functions for copies that return at once, if it has them.
     pub(crate) fn copy_calls(&self) -> Option<&CopyCalls> {
         self.driver.copies.as_ref()
     }
 
-    /// What a status means.
+    /// The error that a status means, if it means one.
     pub(crate) fn check(&self, call: &'static str, status: Status) -> Result<(), DeviceError> {
         self.driver.check(call, status)
     }
 
-    /// Makes the context that of the calling thread.
+    /// Makes the context the calling thread's current one.
     pub(crate) fn current(&self) -> Result<(), DeviceError> {
         if self.abandoned.load(Ordering::Acquire) {
             let message = "something that was begun on it does not end".into();
@@ -127,7 +127,7 @@ impl Device {
         self.driver.check("cuCtxSynchronize", unsafe { (self.driver.calls.synchronize)() })
     }
 
-    /// Whether everything that was launched has ended.
+    /// True if everything that was launched has ended.
     ///
     /// # Errors
     /// If a launch failed, or the GPU was lost.
@@ -141,8 +141,8 @@ impl Device {
         self.check("cuStreamQuery", status).map(|()| true)
     }
 
-    /// Asks nothing of this GPU any more, since something runs on it that does not end: whoever waited for it, as freeing memory
-    /// does, would wait for ever. What it holds is freed when the process ends.
+    /// Stops all use of this GPU, because an operation runs on it that does not end: every wait for it, also by freeing memory,
+    /// would last for ever. The GPU's memory is freed when the process ends.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Release);
     }
@@ -166,15 +166,15 @@ impl Device {
     /// Memory for `bytes` bytes, with any contents.
     ///
     /// # Errors
-    /// If there is not as much.
+    /// If there is not as much free memory.
     pub fn allocate(self: &Arc<Device>, bytes: usize) -> Result<Memory, DeviceError> {
         self.current()?;
         let mut address = 0;
-        // SAFETY: a place for an address; no memory of zero bytes is asked for.
+        // SAFETY: the pointer is valid for writing an address; no memory of zero bytes is asked for.
         let status = unsafe { (self.driver.calls.allocate)(&mut address, bytes.max(16)) };
         if status == OUT_OF_MEMORY {
             let (mut free, mut total) = (0, 0);
-            // SAFETY: two places for two sizes, which stay zero if the driver does not say.
+            // SAFETY: the pointers are valid for writing two sizes, which stay zero if the driver does not say.
             unsafe { (self.driver.calls.memory)(&mut free, &mut total) };
             return Err(DeviceError::OutOfMemory { bytes, free, total });
         }
@@ -185,7 +185,7 @@ impl Device {
     /// Memory with these bytes.
     ///
     /// # Errors
-    /// If there is not as much, or the GPU was lost.
+    /// If there is not as much free memory, or the GPU was lost.
     pub fn upload(self: &Arc<Device>, bytes: &[u8]) -> Result<Memory, DeviceError> {
         let memory = self.allocate(bytes.len())?;
         memory.write(bytes)?;
@@ -209,7 +209,7 @@ pub struct Memory {
     bytes: usize,
 }
 
-/// A part of a GPU's memory.
+/// A range of a GPU's memory.
 #[derive(Clone, Copy)]
 pub struct Slice<'a> {
     memory: &'a Memory,
@@ -218,16 +218,16 @@ pub struct Slice<'a> {
 }
 
 impl<'a> Slice<'a> {
-    /// All of it but the first `bytes` bytes.
+    /// The slice without its first `bytes` bytes.
     ///
     /// # Panics
-    /// If there are fewer: a fault of the caller's own.
+    /// If the slice has fewer: a fault of the caller's own.
     pub(crate) fn after(self, bytes: usize) -> Slice<'a> {
         let left = self.bytes.checked_sub(bytes).expect("the part lies in the slice");
         self.memory.slice(self.offset + bytes, left)
     }
 
-    /// Its length.
+    /// The slice's length in bytes.
     pub fn bytes(self) -> usize {
         self.bytes
     }
@@ -246,28 +246,28 @@ impl<'a> Slice<'a> {
 }
 
 impl Memory {
-    /// `bytes` bytes from `offset`.
+    /// The slice of `bytes` bytes from `offset`.
     ///
     /// # Panics
-    /// If they are not in it: a fault of the caller's own.
+    /// If the memory does not hold them: a fault of the caller's own.
     pub fn slice(&self, offset: usize, bytes: usize) -> Slice<'_> {
         let end = offset.checked_add(bytes).expect("sizes are small");
         assert!(end <= self.bytes, "{end} bytes of {}", self.bytes);
         Slice { memory: self, offset, bytes }
     }
 
-    /// All of it.
+    /// The slice of the whole memory.
     pub fn whole(&self) -> Slice<'_> {
         self.slice(0, self.bytes)
     }
 
-    /// Replaces the first bytes, once all launches before have ended.
+    /// Replaces the first bytes, once all earlier launches have ended.
     ///
     /// # Errors
     /// If a launch failed, or the GPU was lost.
     ///
     /// # Panics
-    /// If there are more than it holds.
+    /// If there are more bytes than the memory holds.
     pub fn write(&self, bytes: &[u8]) -> Result<(), DeviceError> {
         assert!(bytes.len() <= self.bytes, "{} bytes of {}", bytes.len(), self.bytes);
         self.device.current()?;
@@ -277,18 +277,18 @@ impl Memory {
         self.device.driver.check("cuMemcpyHtoD", status)
     }
 
-    /// The first `bytes` bytes, once all launches before have ended.
+    /// The first `bytes` bytes, once all earlier launches have ended.
     ///
     /// # Errors
     /// If a launch failed, or the GPU was lost.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If the memory has fewer.
     pub fn read(&self, bytes: usize) -> Result<Vec<u8>, DeviceError> {
         assert!(bytes <= self.bytes, "{bytes} bytes of {}", self.bytes);
         self.device.current()?;
         let mut copy = vec![0u8; bytes];
-        // SAFETY: as many bytes as both sides have. The copy waits for what was launched before it.
+        // SAFETY: as many bytes as both sides have. The copy waits for earlier launches.
         let status =
             unsafe { (self.device.driver.calls.download)(copy.as_mut_ptr().cast(), self.address, bytes) };
         self.device.driver.check("cuMemcpyDtoH", status)?;

@@ -19,10 +19,10 @@ pub struct Loaded {
 }
 
 impl Device {
-    /// Makes machine code of a kernel ready to be launched.
+    /// Loads machine code of a kernel, ready for launches.
     ///
     /// # Errors
-    /// If the driver does not take it.
+    /// If the driver refuses it.
     pub fn load(self: &Arc<Device>, kernel: &Kernel, cubin: &[u8]) -> Result<Loaded, DeviceError> {
         self.current()?;
         let kernel = kernel.clone();
@@ -43,7 +43,7 @@ impl Device {
             self.driver().check("cuModuleGetFunction", status)?;
             let bytes = loaded.kernel.dynamic_shared;
             if bytes > 0 {
-                // Sizes of shared memory are some hundred thousand at most.
+                // Sizes of shared memory are some hundred thousand bytes at most.
                 let status =
                     (self.driver().calls.set_function)(loaded.function, DYNAMIC_SHARED_MAX, bytes as c_int);
                 self.driver().check("cuFuncSetAttribute", status)?;
@@ -62,12 +62,12 @@ impl Loaded {
     /// Starts `groups` blocks; launches run one after the other. Buffers are in the order of the kernel's parameters.
     ///
     /// # Errors
-    /// If the buffers do not fit the parameters, one that is written is given twice, or the driver refuses.
+    /// If the buffers do not fit the parameters, a buffer that is written is given twice, or the driver refuses.
     pub fn launch(&self, groups: [u32; 3], buffers: &[Slice]) -> Result<(), DeviceError> {
         self.start(groups, &self.arguments(buffers)?)
     }
 
-    /// What the parameters become: addresses and numbers of elements.
+    /// The values of the parameters: addresses and numbers of elements.
     fn arguments(&self, buffers: &[Slice]) -> Result<Vec<u64>, DeviceError> {
         let wrong = |reason: String| DeviceError::Arguments { kernel: self.kernel.name.clone(), reason };
         let parameters = &self.kernel.parameters;
@@ -93,7 +93,7 @@ impl Loaded {
                 ParameterKind::Sized { .. } => {}
                 ParameterKind::Elements { stride } => match u32::try_from(bytes / u64::from(stride.max(1))) {
                     Ok(0) => return Err(wrong(format!("`{name}` has no element"))),
-                    // The driver reads the parameter's four bytes: the low ones of this word on every host of NVIDIA's.
+                    // The driver reads the parameter's four bytes: the low ones of this word, on every host that NVIDIA supports.
                     Ok(count) => values.push(count.into()),
                     Err(_) => return Err(wrong(format!("`{name}` has more than 2^32 - 1 elements"))),
                 },
@@ -116,7 +116,7 @@ impl Loaded {
     }
 }
 
-/// Where each argument stands, as the driver takes them; it only reads there.
+/// Pointers to the arguments in the driver's form; the driver only reads them.
 fn pointers(arguments: &[u64]) -> Vec<*mut c_void> {
     arguments.iter().map(|argument| std::ptr::from_ref(argument).cast_mut().cast()).collect()
 }
@@ -130,8 +130,8 @@ impl Drop for Loaded {
     }
 }
 
-/// A launch whose arguments were checked. Two are equal if they start the same blocks of the same kernel with the same arguments;
-/// it says nothing of what the memory behind these holds, nor keeps that memory.
+/// A launch whose arguments were checked. Two calls are equal if they start the same blocks of the same kernel with the same
+/// arguments. A call neither describes nor keeps the memory that its arguments point to.
 #[derive(Clone)]
 pub struct Call {
     kernel: Arc<Loaded>,
@@ -143,17 +143,17 @@ impl Call {
     /// A launch of `groups` blocks with buffers in the order of the kernel's parameters. Nothing runs yet.
     ///
     /// # Errors
-    /// Those of [`Loaded::launch`], but for the driver's.
+    /// The errors of [`Loaded::launch`], except the driver's.
     pub fn new(kernel: &Arc<Loaded>, groups: [u32; 3], buffers: &[Slice]) -> Result<Call, DeviceError> {
         Ok(Call { kernel: kernel.clone(), groups, arguments: kernel.arguments(buffers)? })
     }
 
-    /// The kernel's name, and the blocks that are launched.
+    /// The kernel's name, and the number of blocks.
     pub(crate) fn what(&self) -> (&str, [u32; 3]) {
         (&self.kernel.kernel.name, self.groups)
     }
 
-    /// Starts it, after everything that was launched before.
+    /// Starts the launch, after everything that was launched before.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -161,7 +161,7 @@ impl Call {
         self.kernel.start(self.groups, &self.arguments)
     }
 
-    /// Shows the launch as the driver takes it for a graph.
+    /// Shows the launch in the form in which the driver takes it for a graph.
     pub(crate) fn with_node<R>(&self, show: impl FnOnce(&KernelNode) -> R) -> R {
         let mut pointers = pointers(&self.arguments);
         let Kernel { block, dynamic_shared, .. } = self.kernel.kernel;

@@ -1,7 +1,7 @@
-//! A GPU through NVIDIA's driver: its memory, and compiled kernels made ready to be launched.
+//! A GPU through NVIDIA's driver: its memory, and compiled kernels ready for launches.
 //!
-//! Written after the driver's documentation; **nothing here has run on a GPU yet**. Tests run it where a driver is found,
-//! and check what it says where none is.
+//! Written after the driver's documentation; **nothing here has run on a GPU yet**. Tests run it where a driver is found, and
+//! check the error where none is.
 
 pub(crate) mod driver;
 mod error;

@@ -1,21 +1,22 @@
-//! Why a module cannot be translated.
+//! The reasons why a module cannot be translated.
 
 /// The group that a refused construct belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     /// Matrices, atomics, scalars of other than 32 bits, a runtime-sized array inside a struct.
     Type,
-    /// Of a variable: textures, samplers and immediate data; for functions that are called by hand, every variable of the module.
+    /// The address space of a variable: textures, samplers and immediate data. For functions that are called by hand, every
+    /// variable of the module.
     AddressSpace,
-    /// The remainder (`%`) of floats, overrides, and whatever else has no counterpart.
+    /// The remainder (`%`) of floats, overrides, and all other expressions without a counterpart.
     Expression,
     /// A built-in function whose result WGSL does not define to the bit: `sin`, `pow`, `dot` of floats.
     Function,
-    /// To scalars of other than 32 bits.
+    /// A conversion to scalars of other than 32 bits.
     Conversion,
     /// Subgroup operations, barriers of subgroups and textures.
     Statement,
-    /// An input of the entry point that CUDA has no counterpart of, as `subgroup_size`.
+    /// An input of the entry point without a counterpart in CUDA, such as `subgroup_size`.
     BuiltIn,
 }
 
@@ -33,19 +34,19 @@ impl std::fmt::Display for Group {
     }
 }
 
-/// Why a module, or one entry point of it, cannot be translated.
+/// The reasons why a module, or one entry point of it, cannot be translated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TranslateError {
     /// There is no entry point of that name.
     #[error("the module has no entry point `{entry}`")]
     NoEntryPoint {
-        /// The name that was asked for.
+        /// The requested name.
         entry: String,
     },
     /// There is no function of that name.
     #[error("the module has no function `{function}`")]
     NoFunction {
-        /// The name that was asked for.
+        /// The requested name.
         function: String,
     },
     /// Only compute shaders become kernels.
@@ -53,41 +54,41 @@ pub enum TranslateError {
     Stage {
         /// The entry point's name.
         entry: String,
-        /// Its stage in naga's words: `Fragment`.
+        /// The entry point's stage in naga's words: `Fragment`.
         stage: String,
     },
-    /// It asks for more than every GPU has.
+    /// The entry point needs more than every GPU has.
     #[error("entry point `{entry}` takes {amount} {what}; at most {most} are portable")]
     TooLarge {
         /// The entry point's name.
         entry: String,
-        /// What there is too much of: threads of a block, or bytes of workgroup memory.
+        /// The exceeded resource: threads of a block, or bytes of workgroup memory.
         what: &'static str,
-        /// How much the entry point takes.
+        /// The amount that the entry point needs.
         amount: u64,
-        /// How much every GPU has.
+        /// The amount that every GPU has.
         most: u64,
     },
-    /// It uses something whose meaning on CUDA is not defined to the bit here.
+    /// The module uses a construct whose meaning on CUDA is not defined to the bit here.
     #[error("entry point `{entry}`, {place}: {group} `{construct}` is not accepted: {reason}")]
     Construct {
-        /// The entry point, or the function that was asked for by name, whose translation met it.
+        /// The entry point, or the function requested by name, whose translation met the construct.
         entry: String,
-        /// The function or the module's variable that has it: "function `f_add`".
+        /// The function or the module's variable that has the construct: "function `f_add`".
         place: String,
-        /// What kind of construct it is.
+        /// The kind of construct.
         group: Group,
-        /// Its name in naga's IR: `Sin`, `Modulo`, `Atomic`.
+        /// The construct's name in naga's IR: `Sin`, `Modulo`, `Atomic`.
         construct: String,
-        /// Why, in words.
+        /// The reason, in words.
         reason: &'static str,
     },
 }
 
-/// A refusal; whoever walks the functions adds its place.
+/// A refusal; the code that walks the functions adds its place.
 #[derive(Debug)]
 pub(super) struct Refusal {
-    /// Where it was met, once that is known.
+    /// The place of the construct, once it is known.
     pub place: Option<String>,
     pub group: Group,
     pub construct: String,
@@ -95,7 +96,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// The refusal as met in this function (or variable), unless it comes from one that it calls.
+    /// The refusal with this function (or variable) as its place, unless it comes from a function that this one calls.
     pub fn within(self, what: &str, name: &str) -> Refusal {
         Refusal { place: self.place.or_else(|| Some(format!("{what} `{name}`"))), ..self }
     }
@@ -113,7 +114,7 @@ pub(super) fn refuse<T>(
     construct: impl std::fmt::Debug,
     reason: &'static str,
 ) -> Result<T, Refusal> {
-    // The name of the variant is what a reader knows; its fields are handles.
+    // Readers know the variant's name; its fields are handles.
     let text = format!("{construct:?}");
     let text = text.trim_start_matches('"');
     let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());

@@ -1,4 +1,4 @@
-//! Values: constants, and what a function's expressions compute.
+//! Values: constants, and the values of a function's expressions.
 
 use naga::{Expression, Handle, Type, TypeInner, VectorSize};
 
@@ -17,7 +17,7 @@ impl SourceWriter<'_> {
         let name = self.types.name(ty)?;
         let texts = || components.iter().map(|Component(text, _)| text.clone());
         let parts: Vec<String> = match self.types.inner(ty) {
-            // Vectors may be made of shorter ones.
+            // A vector may be composed of shorter ones.
             TypeInner::Vector { .. } => components
                 .iter()
                 .flat_map(|Component(text, size)| match size {
@@ -42,7 +42,7 @@ impl SourceWriter<'_> {
         Ok(format!("{name}{{{{{}}}}}", parts.join(", ")))
     }
 
-    /// The value of a module's constant: in place, or the name of its table.
+    /// The value of a module's constant: its text, or the name of its table.
     pub fn constant(&mut self, handle: Handle<naga::Constant>) -> Result<String, Refusal> {
         if let Some(name) = self.tables.get(&handle) {
             return Ok(name.clone());
@@ -98,7 +98,7 @@ fn splat(scalar: &str, size: VectorSize, value: &str) -> Result<String, Refusal>
 }
 
 impl Body<'_, '_> {
-    /// The C++ expression for a value: the variable that holds it, or its text where it needs no evaluation.
+    /// The C++ expression for a value: the variable that holds it, or its text if it needs no evaluation.
     pub fn value(&mut self, handle: Handle<Expression>) -> Result<String, Refusal> {
         if self.baked.contains(&handle) {
             return Ok(format!("e{}", handle.index()));
@@ -106,7 +106,7 @@ impl Body<'_, '_> {
         self.text(handle)
     }
 
-    /// What computes a value.
+    /// The C++ text that computes a value.
     pub fn text(&mut self, handle: Handle<Expression>) -> Result<String, Refusal> {
         let function = self.function;
         match &function.expressions[handle] {

@@ -1,4 +1,4 @@
-//! Functions, written once each, those that they call first.
+//! Writes functions, each once, after those that it calls.
 
 use naga::valid::ModuleInfo;
 use naga::{Function, Handle, Module, TypeInner};
@@ -14,7 +14,7 @@ use super::writer::{Options, PRELUDE, SourceWriter};
 pub struct Functions {
     /// The prelude, and the functions with all that they call.
     pub source: String,
-    /// Their C++ names, in the order in which they were asked for. Structs are taken and given by value; WGSL's vectors are
+    /// The functions' C++ names, in the order of the request. Structs are passed and returned by value; WGSL's vectors are
     /// `tb::vec<u32, 4u>` and the like.
     pub names: Vec<String>,
 }
@@ -22,7 +22,7 @@ pub struct Functions {
 /// Translates functions by name, with all that they call and without any entry point, for kernels that are written by hand.
 ///
 /// # Errors
-/// If there is no such function, it reads a variable of the module, or it uses something that is not accepted.
+/// If there is no such function, it reads a variable of the module, or it uses a construct that is not accepted.
 pub fn functions(
     module: &Module,
     info: &ModuleInfo,
@@ -38,7 +38,7 @@ pub fn functions(
         let (handle, _) =
             found.next().ok_or_else(|| TranslateError::NoFunction { function: (*name).into() })?;
         let refused = |refusal: Refusal| refusal.at(name);
-        // Its callers would have to know which of the module's variables to pass.
+        // The function's callers would have to know which of the module's variables to pass.
         if let Some(variable) = writer.used(&info[handle]).first() {
             let reason = "a function that is called by hand reads no variable of the module";
             return refuse(Group::AddressSpace, module.global_variables[*variable].space, reason)
@@ -82,7 +82,7 @@ impl SourceWriter<'_> {
         Ok(name)
     }
 
-    /// A function under this name, after `head`, which says how it is compiled.
+    /// A function under this name, after `head`, which holds its C++ specifiers.
     fn function(&mut self, handle: Handle<Function>, name: &str, head: &str) -> Result<String, Refusal> {
         let (function, info) = (&self.module.functions[handle], &self.info[handle]);
         let mut parameters = Vec::new();

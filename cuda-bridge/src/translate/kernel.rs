@@ -12,11 +12,11 @@ use super::statements::Body;
 use super::types::{Types, plain_name};
 use super::writer::{Options, PRELUDE, SourceWriter};
 
-/// The most threads of a block, and bytes of a block's static shared memory, on every GPU.
+/// The most threads of a block, and the most bytes of a block's static shared memory, on every GPU.
 const THREADS_MAX: u64 = 1024;
 const SHARED_MAX: u64 = 48 << 10;
 
-/// What a kernel parameter is.
+/// The kind of a kernel parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterKind {
     /// A buffer of a known size: one pointer.
@@ -40,14 +40,15 @@ pub struct Parameter {
     pub binding: u32,
     /// The variable's name in WGSL.
     pub name: String,
-    /// Whether its length is known, which decides what is passed to the kernel.
+    /// The kind, which decides what is passed to the kernel.
     pub kind: ParameterKind,
-    /// Whether the kernel may write it. No other parameter may overlap one that is written.
+    /// True if the kernel may write it. No other parameter may overlap one that is written.
     pub writable: bool,
 }
 
 impl Parameter {
-    /// Those of a kernel written by hand: `p`, so many uniform words; then arrays by name, stride in bytes and whether they are written.
+    /// The parameters of a kernel written by hand: `p`, so many uniform words; then arrays by name, stride in bytes and true if
+    /// they are written.
     pub fn by_hand(words: u32, arrays: &[(&str, u32, bool)]) -> Vec<Parameter> {
         let elements = |&(name, stride, writable): &_| (name, ParameterKind::Elements { stride }, writable);
         let uniform = ("p", ParameterKind::Sized { bytes: 4 * words }, false);
@@ -70,13 +71,13 @@ pub struct Kernel {
     pub name: String,
     /// A complete text for NVRTC.
     pub source: String,
-    /// In order of group and binding, which is the kernel's order.
+    /// The parameters in order of group and binding, which is the kernel's order.
     pub parameters: Vec<Parameter>,
-    /// Threads of a block, which the launch must use.
+    /// The threads of a block, which the launch must use.
     pub block: [u32; 3],
-    /// Whether threads of a block wait for one another.
+    /// True if threads of a block wait for one another.
     pub barriers: bool,
-    /// Bytes of shared memory that a launch asks for, beside what the text has.
+    /// Bytes of shared memory that a launch requests, beside those that the text declares.
     pub dynamic_shared: u32,
 }
 
@@ -85,9 +86,9 @@ pub struct Kernel {
 struct Variables {
     /// The buffers in the kernel's order, each with its declaration.
     buffers: Vec<(Parameter, String)>,
-    /// Declarations of the others.
+    /// Declarations of the other variables.
     declarations: String,
-    /// Makes workgroup memory zeros.
+    /// The text that sets workgroup memory to zero.
     zeroing: String,
 }
 
@@ -180,14 +181,14 @@ impl<'a> SourceWriter<'a> {
         Ok(Some(Parameter { group: place.group, binding: place.binding, name, kind, writable }))
     }
 
-    /// What the entry point has of the module's variables.
+    /// The module's variables that the entry point uses.
     fn variables(&mut self, info: &FunctionInfo, size: [u32; 3]) -> Result<Variables, Refusal> {
         let mut found = Variables::default();
         for handle in self.used(info) {
             let variable = &self.module.global_variables[handle];
             let given = variable.name.clone().unwrap_or_default();
             let of = |refusal: Refusal| refusal.within("variable", &given);
-            // Refuses types and spaces that have no counterpart.
+            // This call refuses types and spaces without a counterpart.
             let text = self.global_parameter(handle, true).map_err(of)?;
             if let Some(parameter) = self.parameter(handle).map_err(of)? {
                 found.buffers.push((parameter, text));
@@ -262,6 +263,6 @@ fn threads(size: [u32; 3]) -> u32 {
 
 /// A thread's number in its block of x by y by any.
 fn local_index(x: u32, y: u32) -> String {
-    // Blocks have at most 1024 threads, so this is no overflow.
+    // Blocks have at most 1024 threads, so this does not overflow.
     format!("(threadIdx.x + threadIdx.y * {x}u + threadIdx.z * {}u)", x.wrapping_mul(y))
 }

@@ -4,7 +4,7 @@ use naga::Literal;
 
 use super::error::{Group, Refusal, refuse};
 
-/// A literal in C++, with the type that overloads go by.
+/// A literal in C++, with the type that overloads are resolved by.
 pub fn literal(literal: Literal) -> Result<String, Refusal> {
     Ok(match literal {
         Literal::U32(value) => format!("{value}u"),
@@ -17,7 +17,7 @@ pub fn literal(literal: Literal) -> Result<String, Refusal> {
     })
 }
 
-/// A finite float, to the bit.
+/// A finite float, exact to the bit.
 fn hexadecimal(value: f32) -> String {
     let bits = value.to_bits();
     let sign = if bits >> 31 == 1 { "-" } else { "" };

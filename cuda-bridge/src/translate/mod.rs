@@ -1,11 +1,11 @@
-//! From a validated naga module to CUDA C++, with the bits that WGSL defines.
+//! Translates a validated naga module to CUDA C++, with the bits that WGSL defines.
 //!
-//! The text is the same for NVRTC and for a host's compiler with `shim/shim.h`. What WGSL defines and C++ does not
-//! (overflow of signed integers, long shifts, division by zero, places out of bounds, variables without a value) is written
-//! out: integers wrap, shifts are masked, a quotient that does not exist is the dividend, an index out of bounds becomes the
-//! last one, variables and workgroup memory begin as zeros. f32 operations are IEEE 754's, rounded once each and never
-//! contracted, which is one of the results that WGSL allows. What has no defined bits (`sin`, derivatives) or no
-//! counterpart here (atomics, textures, subgroups) is a [`TranslateError`].
+//! The text is the same for NVRTC and for a host's compiler with `shim/shim.h`. Cases that WGSL defines and C++ does not
+//! (overflow of signed integers, long shifts, division by zero, places out of bounds, variables without a value) are written out.
+//! Integers wrap and shifts are masked. A quotient that does not exist is the dividend, and an index out of bounds becomes the
+//! last one. Variables and workgroup memory begin as zeros. Operations on f32 are IEEE 754's, rounded once each and never
+//! contracted, which is one of the results that WGSL allows. Constructs without defined bits (`sin`, derivatives) or without a
+//! counterpart here (atomics, textures, subgroups) give a [`TranslateError`].
 
 mod error;
 mod expressions;
@@ -35,7 +35,7 @@ pub fn native_functions() -> impl Iterator<Item = &'static str> {
 /// Translates one entry point.
 ///
 /// # Errors
-/// If there is no such entry point, or it uses something that is not accepted; the error names it.
+/// If there is no such entry point, or it uses a construct that is not accepted; the error names it.
 pub fn translate(
     module: &Module,
     info: &ModuleInfo,

@@ -1,13 +1,13 @@
-//! The arithmetic library's functions that the processor has as instructions, and those that it computes in binary64.
+//! The arithmetic library's functions that the processor has as instructions, and those that are computed in binary64.
 
 use naga::{Function, Handle, Module, Scalar, Type, TypeInner, VectorSize};
 
 /// A function that `natives.cuh` has too.
 pub struct Native {
     pub name: &'static str,
-    /// Arguments, all u32.
+    /// The number of arguments, all u32.
     arguments: usize,
-    /// Whether the result is a vec2<u32>, not a u32.
+    /// True if the result is a vec2<u32>, false for a u32.
     pair: bool,
 }
 
@@ -26,14 +26,14 @@ pub const NATIVES: [Native; 8] = [
     native("u32_mul", 2, true),
 ];
 
-/// Functions that `binary64.cuh` computes, each of one u32, with their names there. Where that does not decide, their own text does.
+/// Functions that `binary64.cuh` computes, each of one u32, with their names there. Their own text decides if binary64 does not.
 const BINARY64: [(&str, &str); 4] =
     [("f_exp", "exp"), ("f_log", "log"), ("f_tanh", "tanh"), ("f_erf", "erf")];
 
 /// The text of `binary64.cuh`, for sources with any of its functions.
 pub const BINARY64_TEXT: &str = include_str!("binary64.cuh");
 
-/// The counterpart in binary64 of a function with a name and a signature of these.
+/// The binary64 counterpart of a function whose name and signature are among these.
 pub fn in_binary64(module: &Module, function: &Function) -> Option<&'static str> {
     let (_, name) = BINARY64.iter().find(|(name, _)| function.name.as_deref() == Some(*name))?;
     let is_word = |ty: Handle<Type>| module.types[ty].inner == TypeInner::Scalar(Scalar::U32);
@@ -42,7 +42,7 @@ pub fn in_binary64(module: &Module, function: &Function) -> Option<&'static str>
     same.then_some(*name)
 }
 
-/// The counterpart of a function with a native's name and signature.
+/// The native counterpart of a function with the name and signature of one.
 pub fn of(module: &Module, function: &Function) -> Option<&'static Native> {
     let native = NATIVES.iter().find(|native| function.name.as_deref() == Some(native.name))?;
     let inner = |ty: Handle<Type>| &module.types[ty].inner;

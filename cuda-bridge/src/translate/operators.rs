@@ -1,4 +1,4 @@
-//! Operators, built-in functions and conversions, by the names that the prelude gives them.
+//! Operators, built-in functions and conversions, by their names in the prelude.
 
 use naga::{
     BinaryOperator, Expression, Handle, MathFunction, RelationalFunction, ScalarKind, TypeInner,

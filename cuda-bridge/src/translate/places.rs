@@ -1,4 +1,4 @@
-//! Places in memory: what pointers point to, with every index in bounds.
+//! Places in memory that pointers lead to, with every index in bounds.
 
 use naga::{ArraySize, Expression, Handle, TypeInner};
 
@@ -37,7 +37,7 @@ impl<'a> Body<'_, 'a> {
         }
     }
 
-    /// A component or element at a computed index, which is brought into bounds.
+    /// A component or element at a computed index, which is clamped into bounds.
     pub fn element(&mut self, text: &str, inner: &TypeInner, index: &str) -> Result<String, Refusal> {
         match inner {
             TypeInner::Vector { size, .. } => Ok(format!("{text}.v[tb::bound({index}, {}u)]", *size as u32)),
@@ -48,7 +48,7 @@ impl<'a> Body<'_, 'a> {
                     ArraySize::Constant(count) => {
                         Ok(format!("{text}.v[tb::bound({index}, {count}u)]{value}"))
                     }
-                    // Only whole buffers are of unknown length, and their names have it beside them.
+                    // Only whole buffers are of unknown length, and a variable beside them holds it.
                     ArraySize::Dynamic => Ok(format!("{text}[tb::bound({index}, {text}_n)]{value}")),
                     ArraySize::Pending(_) => {
                         refuse(Group::Type, "override_sized_array", "overrides are not resolved here")

@@ -1,5 +1,5 @@
-//! Functions' bodies. Every expression that naga emits becomes a variable, assigned where it is emitted, so that loads
-//! happen when WGSL says and nothing is computed twice.
+//! Functions' bodies. Every expression that naga emits becomes a variable, assigned where it is emitted. So loads happen when
+//! WGSL says, and nothing is computed twice.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -14,9 +14,9 @@ use super::error::{Group, Refusal, refuse};
 use super::literals::literal;
 use super::writer::SourceWriter;
 
-/// What `continue` means in the loop that is being written.
+/// The meaning of `continue` in the loop that is being written.
 struct Loop {
-    /// The number of the label before what the loop does at its end, if it does something there.
+    /// The number of the label before the statements at the loop's end, if there are any.
     label: Option<u32>,
     used: bool,
 }
@@ -68,7 +68,7 @@ impl<'w, 'a> Body<'w, 'a> {
         let _ = writeln!(self.out, "{:width$}{text}", "", width = 4 * self.depth);
     }
 
-    /// Writes what belongs in one pair of braces, its variables first.
+    /// Writes the statements of one pair of braces, with the variables first.
     fn scope(&mut self, write: impl FnOnce(&mut Self) -> Result<(), Refusal>) -> Result<(), Refusal> {
         let before = std::mem::take(&mut self.out);
         self.scopes.push(String::new());
@@ -199,7 +199,8 @@ impl<'w, 'a> Body<'w, 'a> {
         Ok(())
     }
 
-    /// The continuing block sees the body's variables, so both are one C++ scope, and `continue` is a jump to between them.
+    /// Writes a loop. The continuing block sees the body's variables, so both are one C++ scope, and `continue` is a jump to the
+    /// label between them.
     fn repeat(
         &mut self,
         body: &Block,
@@ -257,7 +258,7 @@ impl<'w, 'a> Body<'w, 'a> {
     }
 }
 
-/// Whether a function may get a pointer into this space: a reference in C++.
+/// True if a function may get a pointer into this space, as a reference in C++.
 pub fn may_be_passed(space: AddressSpace) -> bool {
     matches!(space, AddressSpace::Function | AddressSpace::Private | AddressSpace::WorkGroup)
 }

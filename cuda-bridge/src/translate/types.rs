@@ -1,4 +1,4 @@
-//! WGSL's types in C++, laid out in memory as WGSL says.
+//! WGSL's types in C++, with WGSL's memory layout.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -37,7 +37,7 @@ pub fn scalar(scalar: Scalar) -> Result<&'static str, Refusal> {
     }
 }
 
-/// The types of one kernel: those that it uses are declared as they are met.
+/// The types of one kernel; used types are declared as they are met.
 pub struct Types<'a> {
     module: &'a Module,
     info: &'a ModuleInfo,
@@ -74,7 +74,7 @@ impl<'a> Types<'a> {
         if self.shared_with_host(base) { stride.saturating_sub(self.size(base)) } else { 0 }
     }
 
-    /// An array's element with what pads it.
+    /// An array's element with its padding.
     pub fn element(&mut self, base: Handle<Type>, stride: u32) -> Result<String, Refusal> {
         let name = self.name(base)?;
         Ok(match self.rest(base, stride) {
@@ -83,7 +83,7 @@ impl<'a> Types<'a> {
         })
     }
 
-    /// The C++ name of a type, which is declared if it has to be.
+    /// The C++ name of a type, which is declared if necessary.
     pub fn name(&mut self, handle: Handle<Type>) -> Result<String, Refusal> {
         match self.inner(handle) {
             TypeInner::Array { base, size: ArraySize::Constant(count), stride } => {
@@ -156,7 +156,7 @@ impl<'a> Types<'a> {
     }
 }
 
-/// A name reduced to what C++ takes anywhere; whoever uses it puts a unique prefix before it.
+/// A name reduced to characters that C++ accepts anywhere; the caller puts a unique prefix before it.
 pub fn plain_name(name: Option<&str>) -> String {
     let mut out = String::new();
     for c in name.unwrap_or("").chars().take(40) {

@@ -1,4 +1,4 @@
-//! What is written of a module so far, and how functions take its variables.
+//! The text written of a module so far, and the passing of the module's variables to functions.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::error::{Group, Refusal, refuse};
 use super::natives;
 use super::types::{Types, plain_name};
 
-/// What the text of every kernel begins with.
+/// The beginning of every kernel's text.
 pub const PRELUDE: &str = concat!(include_str!("prelude.cuh"), "\n", include_str!("natives.cuh"));
 
 /// Choices that change speed, never bits.
@@ -22,7 +22,7 @@ pub struct Options {
     pub native: bool,
 }
 
-/// What is written so far.
+/// The text written so far.
 pub struct SourceWriter<'a> {
     pub module: &'a Module,
     pub info: &'a ModuleInfo,
@@ -31,9 +31,9 @@ pub struct SourceWriter<'a> {
     pub constants: String,
     /// Constants that are tables in memory.
     pub tables: HashMap<Handle<Constant>, String>,
-    /// The functions that are written, each after those that it calls.
+    /// The functions written so far, each after those that it calls.
     pub functions: String,
-    /// Their names.
+    /// The functions' names.
     pub names: HashMap<Handle<Function>, String>,
     pub barriers: bool,
 }
@@ -75,7 +75,7 @@ impl<'a> SourceWriter<'a> {
         }
     }
 
-    /// How a function takes a module's variable.
+    /// The parameter through which a function gets a module's variable.
     pub fn global_parameter(
         &mut self,
         handle: Handle<GlobalVariable>,
@@ -119,7 +119,7 @@ impl<'a> SourceWriter<'a> {
         variables.filter(|handle| !info[*handle].is_empty()).collect()
     }
 
-    /// The processor's own counterpart of a function, if it is wanted and there is one.
+    /// The processor's own counterpart of a function, if the options ask for it and there is one.
     pub fn native(&self, function: Handle<Function>) -> Option<&'static natives::Native> {
         let wanted = self.options.native;
         wanted.then(|| natives::of(self.module, &self.module.functions[function])).flatten()

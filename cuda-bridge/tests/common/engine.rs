@@ -1,4 +1,4 @@
-//! Programs on translated kernels: the wgpu engine's dispatches, run on the host.
+//! Runs programs on translated kernels: the wgpu engine's dispatches, on the host.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use cuda_bridge::host::{Buffer, Checks, HostKernel};
 use cuda_bridge::tensor_core::Shape;
 use cuda_bridge::translate::Options;
-use tiebreak::arith::DType;
-use tiebreak::arith::words::{bytes_from_words, words_from_bytes};
-use tiebreak::engine::gpu::{Shader, Variant, shader};
-use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
-use tiebreak::program::element::{self, Source};
-use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::{bytes_from_words, words_from_bytes};
+use tiebreak_contract::program::element::{self, Source};
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
+use tiebreak_engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
+use tiebreak_gpu::{Shader, Variant, shader};
 
 /// A tensor as the kernels see it: words, quantised ones in the variant's own layout.
 struct Storage {
@@ -23,7 +23,7 @@ struct Storage {
 pub struct Shim {
     pub variant: Variant,
     pub options: Options,
-    /// Whether products of digit planes run on the tensor cores' kernel instead of the translated one.
+    /// True if products of digit planes run on the tensor cores' kernel instead of the translated one.
     pub tensor_cores: bool,
     kernels: HashMap<String, Arc<HostKernel>>,
 }
@@ -46,7 +46,7 @@ impl Shim {
         self.kernels.entry(text.to_string()).or_insert_with(make).clone()
     }
 
-    /// The tensor cores' kernel for a product, and its blocks.
+    /// The tensor cores' kernel for a product, with its blocks.
     fn product(
         &mut self,
         graph: &Graph,
@@ -95,7 +95,7 @@ impl Source for Words<'_> {
     }
 }
 
-/// What an observer may look at.
+/// The tensors that an observer may read.
 struct Shown<'a>(&'a [Option<Tensor>], Variant);
 
 impl Inputs for Shown<'_> {
@@ -165,7 +165,7 @@ impl Engine for Shim {
         for (index, node) in graph.nodes.iter().enumerate() {
             let ty = graph.tensor(node.output);
             let words = if let Some(Shader { text, uniform, groups }) = shader(&graph, node, self.variant) {
-                // A pattern that no kernel writes everywhere: what it leaves out shows.
+                // A pattern that no kernel writes everywhere: words that a kernel leaves out show.
                 let mut words = vec![0x5a5a_5a5a; self.words(ty)];
                 if !groups.contains(&0) {
                     let (kernel, groups) = match self.product(&graph, node, groups) {

@@ -1,4 +1,4 @@
-//! From WGSL to a kernel that runs on the host.
+//! Turns WGSL into a kernel that runs on the host.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -17,13 +17,13 @@ use cuda_bridge::tensor_core::{Shape, product};
 use cuda_bridge::translate::{Kernel, Options, TranslateError, native_functions, translate};
 use naga::Module;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
-use tiebreak::shaders;
-use tiebreak::shaders::product::{Choice, Variant};
+use tiebreak_shaders as shaders;
+use tiebreak_shaders::product::{Choice, Variant};
 
 /// A text that must be valid.
 pub fn valid(text: &str) -> (Module, ModuleInfo) {
     let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{}", e.emit_to_string(text)));
-    // All capabilities, so that what is refused is refused by the translation.
+    // All capabilities are on, so that the translation makes every refusal.
     let info = Validator::new(ValidationFlags::all(), Capabilities::all()).validate(&module);
     let info = info.unwrap_or_else(|e| panic!("{}", e.emit_to_string(text)));
     (module, info)
@@ -51,12 +51,12 @@ pub fn software(source: &str) -> Vec<&'static str> {
     native_functions().filter(|name| there.contains(*name)).collect()
 }
 
-/// Says what a test leaves out, past the harness, which shows what passing tests print to nobody.
+/// Reports what a test leaves out, past the harness, which hides the output of passing tests.
 pub fn not_checked(what: &str) {
     let _ = writeln!(std::io::stderr(), "NOT CHECKED: {what}");
 }
 
-/// NVRTC, or the end of the test where it is not there and need not be.
+/// NVRTC; `None` ends the test if NVRTC is not there and need not be.
 pub fn nvrtc() -> Option<Nvrtc> {
     match Nvrtc::load() {
         Ok(nvrtc) => Some(nvrtc),
@@ -95,7 +95,7 @@ pub fn gpu() -> Option<&'static (Arc<Device>, Nvrtc)> {
     GPU.get_or_init(open).as_ref()
 }
 
-/// What a kernel leaves in its buffers on the GPU, if there is one.
+/// The words that a kernel leaves in its buffers on the GPU, if there is one.
 pub fn on_gpu(kernel: &Kernel, groups: [u32; 3], before: &[Vec<u32>]) -> Option<Vec<Vec<u32>>> {
     let (device, nvrtc) = gpu()?;
     static LOADED: Mutex<BTreeMap<String, Arc<Loaded>>> = Mutex::new(BTreeMap::new());
@@ -115,11 +115,12 @@ pub fn on_gpu(kernel: &Kernel, groups: [u32; 3], before: &[Vec<u32>]) -> Option<
     Some(after.collect())
 }
 
-/// Who ran a kernel, and the words that it left in every buffer.
+/// The machine that ran a kernel, and the words that the kernel left in every buffer.
 pub type Left = (&'static str, Vec<Vec<u32>>);
 
-/// What a kernel leaves in its buffers, on the host and on the GPU if there is one. Where a GPU is required it runs there alone: such a machine need not have a
-/// compiler, whoever calls this knows which bits are right, and that the host gives them is shown elsewhere.
+/// The words that a kernel leaves in its buffers, on the host and on the GPU if there is one. If a GPU is required, the kernel
+/// runs there alone. Such a machine need not have a compiler, and the caller knows which bits are right. Other runs show that the
+/// host gives them.
 pub fn everywhere(kernel: &Kernel, checks: Checks, groups: [u32; 3], before: &[Vec<u32>]) -> Vec<Left> {
     let mut all = Vec::new();
     if std::env::var_os("TIEBREAK_REQUIRE_GPU").is_none() {
@@ -139,7 +140,7 @@ pub fn everywhere(kernel: &Kernel, checks: Checks, groups: [u32; 3], before: &[V
     all
 }
 
-/// Runs a kernel everywhere: all leave the same words, which are in the buffers afterwards.
+/// Runs a kernel everywhere: all runs leave the same words, which are in the buffers afterwards.
 pub fn execute(kernel: &Kernel, checks: Checks, groups: [u32; 3], buffers: &mut [Buffer]) {
     let words = |buffer: &Buffer| match buffer {
         Buffer::Read(words) => words.to_vec(),
@@ -168,7 +169,7 @@ pub fn run(text: &str, input: &[u32], outputs: usize, groups: [u32; 3]) -> Vec<u
 
 /// Mixed patterns: small numbers, powers of two and their neighbours, any bits.
 pub fn word(i: u32) -> u32 {
-    let r = tiebreak::arith::philox::philox4x32_10([7, 7], [i, 0, 0, 0]);
+    let r = tiebreak_contract::arith::philox::philox4x32_10([7, 7], [i, 0, 0, 0]);
     match r[1] % 6 {
         0 => r[0] % 40,
         1 => 0u32.wrapping_sub(r[0] % 40),

@@ -1,4 +1,4 @@
-//! What NVIDIA's assembler says of a kernel: registers, and what did not fit them.
+//! The report of NVIDIA's assembler on a kernel: registers, and spills.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -10,7 +10,7 @@ use cuda_bridge::translate::Kernel;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     pub registers: u32,
-    /// Bytes of registers that are kept in memory.
+    /// Bytes of registers that are spilled to memory.
     pub spilled: u32,
     /// Bytes of a thread's stack.
     pub stack: u32,
@@ -18,7 +18,7 @@ pub struct Usage {
     pub shared: u32,
 }
 
-/// Compiles as `Nvrtc::compile` does, for what the assembler prints with `-v`.
+/// Compiles as `Nvrtc::compile` does, and reads what the assembler prints with `-v`.
 pub fn usage(nvrtc: &Nvrtc, kernel: &Kernel, architecture: &str) -> Usage {
     type Program = *mut c_void;
     type Create = unsafe extern "C" fn(
@@ -65,7 +65,7 @@ pub fn usage(nvrtc: &Nvrtc, kernel: &Kernel, architecture: &str) -> Usage {
         registers: before("registers"),
         spilled: before("bytes spill stores") + before("bytes spill loads"),
         stack: before("bytes stack frame"),
-        // Not named where there is none.
+        // The line is absent if there is none.
         shared: if log.contains("bytes smem") { before("bytes smem") } else { 0 },
     }
 }

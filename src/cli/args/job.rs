@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::run::{JobFiles, RunError};
+use tiebreak_run::run::{JobFiles, RunError};
 
 /// A job file as a command's argument, and the folders of the files that it names.
 #[derive(clap::Args)]

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use crate::cli::view::escape::Lines;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::run::RunError;
-use crate::run::disk::Disk;
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::disk::Disk;
 
 /// Write man pages, one for each command, or print the main one.
 #[derive(clap::Args)]

@@ -4,8 +4,6 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::audit::plan::{Choice, plan};
-use crate::audit::{audit, checks, estimated_seconds, micro_batch, replay_begins_after, worth_estimating};
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::limits::Limits;
@@ -13,8 +11,10 @@ use crate::cli::view::outcome::{
     ReplayBar, exit, headline, outcome_exit, outcome_json, outcome_text, report_json, seconds_text,
 };
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
-use crate::job::Granularity;
-use crate::run::shell;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{audit, checks, estimated_seconds, micro_batch, replay_begins_after, worth_estimating};
+use tiebreak_record::job::Granularity;
+use tiebreak_run::run::shell;
 
 /// Replay one step, or one micro-batch of it, and compare it with the run's records.
 #[derive(clap::Args)]

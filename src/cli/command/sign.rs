@@ -5,14 +5,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
-use crate::audit::checks;
+use tiebreak_audit::checks;
+
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::commit::cosignature::{cosigned, cosigned_at, utc};
-use crate::commit::tree_head::NOTE_MAX;
-use crate::run::disk::Disk;
-use crate::run::{RunError, shell};
+use tiebreak_record::commit::cosignature::{cosigned, cosigned_at, utc};
+use tiebreak_record::commit::tree_head::NOTE_MAX;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{RunError, shell};
 
 /// Sign a finished run that was trained without --key.
 ///

@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::audit::attachments::{Attachments, Damaged, attachments};
-use crate::audit::checks;
-use crate::audit::ground::Ground;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::run::shell;
+use tiebreak_audit::attachments::{Attachments, Damaged, attachments};
+use tiebreak_audit::checks;
+use tiebreak_audit::ground::Ground;
+use tiebreak_run::run::shell;
 
 /// Check a run's structure, hashes and signature in seconds, without a replay.
 #[derive(clap::Args)]

@@ -4,6 +4,7 @@ pub mod chart;
 pub mod color;
 pub mod data;
 pub mod escape;
+pub mod help;
 pub mod outcome;
 pub mod overview;
 pub mod page;

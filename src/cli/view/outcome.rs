@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::audit::plan::ReplayPlan;
-use crate::audit::{Outcome, Progress, Report};
 use crate::cli::view::report::{Exit, Printer, ProgressBar};
+use tiebreak_audit::merge::Range;
+use tiebreak_audit::plan::ReplayPlan;
+use tiebreak_audit::{Outcome, Progress, Report};
 
 /// A progress bar of a replay, which goes away when it is dropped.
 pub struct ReplayBar(ProgressBar);
@@ -48,6 +49,19 @@ pub fn report_json(report: &Report) -> Value {
     let mut value = json!(report);
     value["outcome"] = outcome_json(&report.outcome);
     value
+}
+
+/// The most ranges of steps that a line lists.
+const RANGES_SHOWN: usize = 16;
+
+/// Ranges in the form of --steps, with this between them.
+pub fn ranges_text(ranges: &[Range], between: &str) -> String {
+    let shown: Vec<String> = ranges.iter().take(RANGES_SHOWN).map(|(a, b)| format!("{a}..{b}")).collect();
+    let more = match ranges.len().saturating_sub(RANGES_SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more ranges"),
+    };
+    format!("{}{more}", shown.join(between))
 }
 
 /// The exit code of a report.

@@ -2,13 +2,13 @@
 
 use std::sync::LazyLock;
 
-use crate::audit::REPORT_FORMAT;
-use crate::dispute::game::{terms, verdict as game_verdict};
-use crate::dispute::verdict;
-use crate::evaluate;
-use crate::job::identity::CONTRACT;
-use crate::net::server;
-use crate::run::dir::RUN_FORMAT;
+use tiebreak_audit::REPORT_FORMAT;
+use tiebreak_dispute::game::{terms, verdict as game_verdict};
+use tiebreak_dispute::verdict;
+use tiebreak_game::net::server;
+use tiebreak_record::job::identity::CONTRACT;
+use tiebreak_run::evaluate;
+use tiebreak_run::run::dir::RUN_FORMAT;
 
 /// The version of the program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

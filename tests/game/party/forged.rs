@@ -1,21 +1,21 @@
-//! Terms that say something else than a party's own run: whoever wrote them decides nothing.
+//! Terms that contradict a party's own run: their author decides nothing.
 
 use super::asker::{folder, gpt_again, other, referee, terms};
 use crate::common::edit::{edit, edited};
 use crate::common::{key, mlp_job, trained, trained_on};
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::dispute::game::result::Reason;
-use tiebreak::dispute::game::rules::{Rules, replay_clock};
-use tiebreak::dispute::game::terms::{Claim, INCREMENT_MIN, MOVES_MIN, Terms};
-use tiebreak::dispute::game::verdict::GameVerdict;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::party::{Party, play};
-use tiebreak::run::dir::Run;
-use tiebreak::train::cheat::Cheat;
+use tiebreak_dispute::game::result::Reason;
+use tiebreak_dispute::game::rules::{Rules, replay_clock};
+use tiebreak_dispute::game::terms::{Claim, INCREMENT_MIN, MOVES_MIN, Terms};
+use tiebreak_dispute::game::verdict::GameVerdict;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_game::party::{Party, play};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_run::run::dir::Run;
+use tiebreak_train::cheat::Cheat;
 
-/// Terms in which one field was changed, and the name of the field.
+/// Terms with one changed field, and the name of the field.
 fn forged(honest: &Terms) -> Vec<(&'static str, Terms)> {
     let mut all = Vec::new();
     let mut change = |field, edit: &dyn Fn(&mut Terms)| {
@@ -51,7 +51,7 @@ fn forged(honest: &Terms) -> Vec<(&'static str, Terms)> {
     all
 }
 
-/// Whoever writes terms decides nothing: a party derives each field from its own run, and names the one that differs.
+/// The author of terms decides nothing: a party derives each field from its own run, and names the one that differs.
 #[test]
 fn terms_that_differ_from_the_run_in_any_field_are_refused() {
     let folder = folder("forged");
@@ -86,7 +86,8 @@ fn terms_that_differ_from_the_run_in_any_field_are_refused() {
     }
 }
 
-/// A job that goes on from a run: whoever has the initial state that the computation names stands, and an origin that gives another one is refused.
+/// A job that continues a run. A party with the initial state that the computation names does not lose, and an origin that gives
+/// another state is refused.
 #[test]
 fn another_earlier_run_convicts_nobody_who_began_from_the_right_one() {
     let folder = folder("earlier");
@@ -121,7 +122,7 @@ fn another_earlier_run_convicts_nobody_who_began_from_the_right_one() {
             assert_eq!(losers, expected, "{result:?}");
         }
     }
-    // In the logged profile the trainer's origin is in the terms: it has to give the initial state, and to be the run's own.
+    // In the logged profile the terms hold the trainer's origin, which must give the initial state, and be the run's own.
     std::fs::write(&job, goes_on("\n[rounding]\n")).unwrap();
     let logged =
         trained_on(&mut Cpu::new(1).unwrap().with_native(Native::Gemm), &job, &folder.join("logged"), None);

@@ -5,18 +5,18 @@ use std::path::Path;
 
 use super::asker::{folder, other, referee, terms};
 use crate::common::{key, mlp_job, sign_again, step_mut, trained_on};
-use tiebreak::dispute::game::message::{Asked, Question, Sealed, Supplied};
-use tiebreak::dispute::game::referee::Referee;
-use tiebreak::dispute::game::result::Reason;
-use tiebreak::dispute::game::terms::Terms;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::engine::reference::Reference;
-use tiebreak::party::{Gatherer, Gathering, Party, PartyError};
-use tiebreak::rounding::log::{Log, root};
-use tiebreak::run::Folder;
-use tiebreak::run::dir::Run;
-use tiebreak::run::paths::RunPaths;
+use tiebreak_dispute::game::message::{Asked, Question, Sealed, Supplied};
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::result::Reason;
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_engine::reference::Reference;
+use tiebreak_game::party::{Gatherer, Gathering, Party, PartyError};
+use tiebreak_record::rounding::log::{Log, root};
+use tiebreak_run::run::Folder;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::paths::RunPaths;
 
 /// A trainer with native products, so that its logs have decisions.
 fn trainer(folder: &Path) -> Run {
@@ -31,7 +31,7 @@ fn gatherer(terms: &Terms, out: &Path, data: &Path) -> Result<Gatherer, PartyErr
     gatherer_after(None, terms, out, data)
 }
 
-/// A challenger that has the run before.
+/// A challenger that has the earlier run.
 fn gatherer_after(
     earlier: Option<&Path>,
     terms: &Terms,
@@ -114,7 +114,7 @@ fn a_challenger_without_the_folder_gets_the_logs_and_agrees() {
     let mut again = terms.clone();
     again.claim.as_mut().unwrap().run.nonce = "1".repeat(32);
     assert!(refused(&again, "mine", &folder).contains("another run"));
-    // What a question hands on is checked, whoever the referee is.
+    // The party checks the part that a question carries, whoever the referee is.
     let mut honest = gatherer(&terms, &folder.join("mine"), &folder).unwrap();
     let question = Question::Logs { supplied: Some(terms.nonce) };
     let asked = Asked::new(terms.game(), 3, question);
@@ -128,7 +128,7 @@ fn a_trainer_whose_decisions_cannot_be_read_is_convicted() {
     let mut parts = vec![Vec::new(); run.program().micro.logged.len() * 2];
     parts[3] = vec![0; 30_000];
     let junk = Log::new(&parts).bytes().to_vec();
-    // Decisions that are none, a log that does not end with its last part, one of another number of parts, and one without bytes.
+    // Invalid decisions, a log that does not end with its last part, one with another number of parts, and one without bytes.
     let logs = [junk.clone(), [&junk[..], &[0]].concat(), Log::new(&parts[1..]).bytes().to_vec(), Vec::new()];
     for (number, log) in logs.into_iter().enumerate() {
         fs::write(run.layout.log(2), &log).unwrap();
@@ -139,7 +139,8 @@ fn a_trainer_whose_decisions_cannot_be_read_is_convicted() {
     }
 }
 
-/// What a challenger says that cannot go on: its folder has another run's logs, a part of one lacks, or the terms are not of the logged profile.
+/// The errors of a challenger that cannot continue: its folder has another run's logs, it lacks a part of one, or the terms are
+/// not of the logged profile.
 #[test]
 fn a_challenger_says_what_is_in_its_way() {
     let folder = folder("in-the-way");

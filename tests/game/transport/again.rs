@@ -4,8 +4,8 @@ use std::process::{Child, Stdio};
 
 use super::commands::{Folder, liar, made, terminated};
 use super::*;
-use tiebreak::dispute::game::message::Tree;
-use tiebreak::dispute::game::terms::Terms;
+use tiebreak_dispute::game::message::Tree;
+use tiebreak_dispute::game::terms::Terms;
 
 const SERVE: &str = "--key alice --terms terms.json --referee-key referee.pub --listen 127.0.0.1:0";
 
@@ -43,28 +43,28 @@ fn a_party_that_is_killed_gives_the_answers_that_it_gave() {
     let (mut alice, said) = folder.serve(&format!("honest {SERVE}"));
     let answers = all(address(&said));
     assert_eq!(all(address(&said)), answers);
-    // Nobody else answers for this party meanwhile.
+    // No other process answers for this party meanwhile.
     let (code, _, stderr) = folder.run(&format!("serve honest {SERVE}"));
     assert!(code != 0 && stderr.contains("another process of this party"), "{code} {stderr}");
     alice.kill().unwrap();
     alice.wait().unwrap();
 
-    // What was being written when the process was killed was never sent.
+    // An answer that was being written when the process was killed was never sent.
     let journal = folder.path("terms.json.party-0.answers");
     let mut text = std::fs::read(&journal).unwrap();
     text.extend(b"{\"question\":\"00");
     std::fs::write(&journal, text).unwrap();
-    // It comes back with other records: what it answered stands, whatever its run says now.
+    // The party comes back with other records: its answers stand, whatever its run says now.
     let (alice, said) = folder.serve(&format!("lying {SERVE}"));
     assert_eq!(all(address(&said)), answers);
     terminated(alice);
-    // Without the journal these records give other answers; of the step that was cheated the engine gives none.
+    // Without the journal these records give other answers; for the cheated step the engine gives none.
     let (alice, said) = folder.serve(&format!("lying {SERVE} --journal other.answers"));
     for (sealed, answer) in questions.iter().zip(&answers).take(3) {
         assert_ne!(asked_at(address(&said), sealed), *answer);
     }
     terminated(alice);
-    // A journal is of one party and game.
+    // A journal belongs to one party and game.
     let bob = SERVE.replace("alice", "bob");
     let (code, _, stderr) = folder.run(&format!("serve honest {bob} --journal other.answers"));
     assert!(code != 0 && stderr.contains("it is the journal of alice+"), "{code} {stderr}");
@@ -127,7 +127,7 @@ fn a_referee_that_is_held_up_counts_no_time() {
     }
     signal("-STOP");
     let stood = journal();
-    // Longer than any party has at these clocks.
+    // Longer than any party has with these clocks.
     thread::sleep(Duration::from_secs(7));
     assert_eq!(journal(), stood);
     signal("-CONT");
@@ -137,7 +137,7 @@ fn a_referee_that_is_held_up_counts_no_time() {
     terminated(alice);
 }
 
-/// Writes to a party's folder what synchronising tools, copies and strangers write, at each turn once.
+/// Writes to a party's folder what synchronising tools, copies and strangers write, once at each turn.
 fn garbled(folder: &Path) {
     let write = |path: std::path::PathBuf, bytes: &[u8]| std::fs::write(path, bytes).unwrap();
     write(folder.join("question-1.json"), b"a copy");

@@ -1,14 +1,14 @@
-//! Real parties, one of whom lies, and the commands.
+//! Real parties, one of which lies, and the commands.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 
 use super::*;
 use crate::common::{gpt_job, mlp_job, trained};
-use tiebreak::dispute::game::terms::Terms;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::party::Party as RunParty;
-use tiebreak::run::dir::Run;
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_game::party::Party as RunParty;
+use tiebreak_run::run::dir::Run;
 
 pub struct Folder(pub tempfile::TempDir);
 
@@ -32,7 +32,7 @@ impl Folder {
         assert_eq!(code, wanted, "{args}: {stdout}{stderr}");
         serde_json::from_str(&stdout).unwrap()
     }
-    /// A party that serves, and what it says of itself.
+    /// A party that serves, and its own output.
     pub fn serve(&self, args: &str) -> (Child, serde_json::Value) {
         let mut command = self.command(&format!("serve {args} --json --log-format json"));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -52,7 +52,7 @@ impl Folder {
     }
 }
 
-/// Ends a process as a service manager does; its log.
+/// Ends a process as a service manager does; returns its log.
 pub fn terminated(child: Child) -> String {
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
@@ -99,7 +99,7 @@ pub fn liar(
     (desk, vec![works, looks])
 }
 
-/// Whether a command says what a game takes at most, and of a logged run what the supply of logs takes.
+/// True if a command prints the bound on a game, and for a logged run the bound on the supply of logs.
 fn bounds(said: &str, messages: u64, logged: bool) -> bool {
     let game = format!("  a game of two takes at most {messages} answers, ");
     let lines: Vec<&str> = said.lines().collect();
@@ -136,7 +136,7 @@ fn the_commands_convict_a_liar_and_nobody_else() {
     );
     assert_eq!(result["result"]["remaining"], serde_json::json!([0]));
     assert!(result["messages"].as_u64() <= result["bound"]["messages"].as_u64(), "{result}");
-    // The same again: the journal has it all. The bound is said before the game.
+    // The same command again: the journal has the whole game. The bound is printed before the game.
     let (code, _, said) = folder.run(&play);
     assert_eq!((code, bounds(&said, messages, false)), (1, true), "{said}");
     assert_eq!(folder.json(&play, 1)["verdict_file"], "v.json");
@@ -165,7 +165,7 @@ fn the_commands_convict_a_liar_and_nobody_else() {
     assert_eq!(folder.run("verdict check w.json").0, 4);
 }
 
-/// What the verdict v.json against bob says depends on whose keys the checker names: a name by itself is anybody's.
+/// The result for the verdict v.json against bob depends on the keys that the checker names: anybody can have a name.
 fn verdict_is_about_keys(folder: &Folder) {
     let (code, stdout, _) = folder.run("verdict check v.json");
     assert!(
@@ -238,7 +238,7 @@ fn the_commands_end_with_the_code_of_what_came_out() {
     }
     parties.into_iter().for_each(|party| drop(terminated(party)));
 
-    // Clocks so short that anybody could make a party late are for those who write terms by hand.
+    // The command refuses clocks so short that anybody could make a party late; terms written by hand can have them.
     let new = "referee new --run honest --party alice.pub --party bob.pub --referee referee.pub --out s.json";
     for (clocks, why) in [
         ("--replay 60 --moves 4.9 --increment 2", "5 to 10000000000 seconds"),
@@ -260,7 +260,7 @@ fn the_commands_end_with_the_code_of_what_came_out() {
     let play = "referee short.json --key referee alice=nobody-a bob=http://127.0.0.1:9 --out f.json";
     let result = folder.json(play, 5);
     assert_eq!(result["result"]["absent"].as_array().unwrap().len(), 2, "{result}");
-    // A forfeit is the word of a referee, which counts where the referee is known. The verdict says how each of them was asked.
+    // A forfeit is a referee's word, which counts where the referee is known. The verdict says how each party was asked.
     let check = "verdict check f.json --party-key alice.pub";
     let (code, stdout, _) = folder.run(check);
     assert!(code == 3 && stdout.starts_with("no conviction: forfeits are the word of a referee"), "{stdout}");
@@ -271,14 +271,14 @@ fn the_commands_end_with_the_code_of_what_came_out() {
     assert!(stdout.contains(" x no answer in the folder") && stdout.contains(" x no connection"), "{stdout}");
     assert_eq!(folder.run("verdict report f.json -o f.html").0, 0);
     assert!(std::fs::read_to_string(folder.path("f.html")).unwrap().contains(" x no connection"));
-    // Another account of it is not what the referee signed.
+    // Another account of the forfeit is not what the referee signed.
     let text = std::fs::read_to_string(folder.path("f.json")).unwrap();
     assert!(text.contains("no_connection"), "{text}");
     std::fs::write(folder.path("g.json"), text.replace("no_connection", "slow")).unwrap();
     assert_eq!(folder.run("verdict check g.json").0, 4);
 }
 
-/// A challenger that has nothing of the trainer's gets its logs over HTTP; a decision that they lack leaves the claim undecided.
+/// A challenger without any file of the trainer gets its logs over HTTP; a decision that they lack leaves the claim undecided.
 #[test]
 fn a_challenger_without_the_trainers_folder_plays() {
     let folder = Folder(tempfile::tempdir().unwrap());
@@ -300,7 +300,7 @@ fn a_challenger_without_the_trainers_folder_plays() {
     let play = format!("referee terms.json --key referee alice=alice-folder bob={address} --out v.json");
     let result = folder.json(&play, 3);
     assert_eq!(result["result"]["games"][0]["incomplete_log_kind"], "no_decision", "{result}");
-    // The same again: the journal has it all but the parts.
+    // The same again: the journal has everything but the parts.
     let (code, _, told) = folder.run(&play);
     assert_eq!((code, bounds(&told, new["bound"]["messages"].as_u64().unwrap(), true)), (3, true), "{told}");
     assert_eq!(folder.json(&play, 3)["result"], result["result"]);

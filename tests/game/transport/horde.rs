@@ -1,6 +1,7 @@
-//! Two hundred connections that mean no good, while games are played by the commands.
+//! Two hundred hostile connections, while the commands play games.
 //!
-//! `TIEBREAK_HOSTILE_GAMES=20 cargo test --test game transport::horde -- --nocapture` plays 20 games at each clock and says how they went.
+//! `TIEBREAK_HOSTILE_GAMES=20 cargo test --test game transport::horde -- --nocapture` plays 20 games at each clock and prints
+//! their results.
 
 use std::sync::atomic::AtomicU64;
 
@@ -10,7 +11,7 @@ use super::*;
 /// Connections at a time.
 const CONNECTIONS: usize = 200;
 
-/// What a connection does until it is closed.
+/// The behaviour of a connection until it is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Idle,
@@ -35,7 +36,7 @@ const KINDS: [Kind; 10] = [
     Kind::MadeUpPass,
 ];
 
-/// How often connections of each kind were made, and requests refused for being too many.
+/// The number of connections of each kind, and of requests refused for being too many.
 #[derive(Default)]
 struct Count {
     connections: AtomicU64,
@@ -117,7 +118,7 @@ fn connection(address: SocketAddr, kind: Kind, over: &AtomicBool, count: &Count)
     Ok(())
 }
 
-/// What came of a game among hostile connections.
+/// The result of a game among hostile connections.
 struct Game {
     seconds: f64,
     connections: u64,
@@ -126,7 +127,7 @@ struct Game {
     longest: u64,
 }
 
-/// The honest party's server is beset; the liar's folder is not.
+/// The horde attacks the honest party's server; the liar uses a folder.
 fn game(folder: &Folder, name: &str, clocks: &str) -> Game {
     let terms = format!("{name}.json");
     folder.terms("bob", &format!("--replay 60{clocks}"), &terms);
@@ -135,7 +136,7 @@ fn game(folder: &Folder, name: &str, clocks: &str) -> Game {
     let (desk, threads) = liar(folder, ["bob", "lying", "weight-before@2"], [&terms, &format!("{name}-bob")]);
     let place = said["address"].as_str().unwrap();
     let horde = Horde::new(place.strip_prefix("http://").unwrap().parse().unwrap());
-    // All of them are there before the first question.
+    // All connections are there before the first question.
     thread::sleep(Duration::from_millis(500));
     let begin = Instant::now();
     let play =

@@ -1,11 +1,11 @@
-//! Clients that mean no good, and ways that garble what they carry.
+//! Hostile clients, and transports that garble messages.
 
 use std::net::TcpListener;
 use std::sync::mpsc::channel;
 
 use super::*;
-use tiebreak::dispute::game::moves::QUESTION_MAX;
-use tiebreak::net::pass::{self, Pass};
+use tiebreak_dispute::game::moves::QUESTION_MAX;
+use tiebreak_game::net::pass::{self, Pass};
 
 #[test]
 fn hostile_clients_get_an_error_and_no_work() {
@@ -45,7 +45,7 @@ fn hostile_clients_get_an_error_and_no_work() {
     };
     assert_eq!(status(chunked(QUESTION_MAX as usize + 1).as_bytes()), "413");
     assert_eq!(party.answers.load(Ordering::Relaxed), 0);
-    // Who is there with a question is answered all the same.
+    // A client with a question is answered all the same.
     assert_eq!(status(&post(&sealed(0))), "200");
     assert!(request(&party, b"GET /v1/game HTTP/1.1\r\nhost: x\r\n\r\n").ends_with(&format!("{GAME}\n")));
     party.end();
@@ -74,16 +74,16 @@ fn strangers_have_budgets_that_are_not_the_referees() {
     let health: Vec<String> = (0..30).map(|_| request(&party, &get("/v1/health"))).collect();
     let refused: Vec<&String> = health.iter().filter(|text| text.starts_with("HTTP/1.1 429")).collect();
     assert!(refused.len() >= 10 && refused[0].contains("retry-after: 1"), "{health:?}");
-    // A flood of health took nothing from questions: of these there are two at once.
+    // A flood of health requests took nothing from the budget of questions; two questions at once are allowed.
     let unsigned = post(&Sealed { body: asked(0), signature: Base64(vec![0; 64]) }.to_bytes());
     assert_eq!([status(&unsigned), status(&unsigned)], ["403", "403"]);
     assert_eq!(status(&unsigned), "429");
-    // Who has no pass shares its address's budget; the referee's pass needs none.
+    // A client without a pass shares its address's budget; the referee's pass needs none.
     assert_eq!(status(&post(&sealed(0))), "429");
     for _ in 0..20 {
         assert_eq!(status(&passed(&sealed(0), &sealed(0))), "200");
     }
-    // A pass is of one question, whose signature still counts.
+    // A pass belongs to one question, whose signature still counts.
     assert_eq!(status(&passed(&sealed(1), &sealed(0))), "400");
     let body = Sealed { body: asked(1), signature: Base64(vec![0; 64]) }.to_bytes();
     assert_eq!(status(&passed(&body, &body)), "403");
@@ -109,7 +109,7 @@ fn connections_that_wait_for_nothing_keep_nobody_out() {
     let begin = Instant::now();
     for turn in 0..4 {
         assert!(request(&party, &passed(&sealed(turn), &sealed(turn))).starts_with("HTTP/1.1 200"));
-        // Without a pass as well: who speaks at once is heard.
+        // A client without a pass that speaks at once is heard as well.
         assert!(request(&party, &post(&sealed(turn))).starts_with("HTTP/1.1 200"));
     }
     assert!(request(&party, &get("/v1/health")).starts_with("HTTP/1.1 200"));
@@ -120,12 +120,12 @@ fn connections_that_wait_for_nothing_keep_nobody_out() {
         let read = { *stream }.read(&mut byte);
         read.map_or_else(|error| error.kind() != std::io::ErrorKind::WouldBlock, |_| true)
     });
-    // One address has half of the eight, at most.
+    // One address has at most half of the eight.
     assert!(ended.count() >= 146);
     party.end();
 }
 
-/// Serves one connection after another, each as one of `ways` says, and the last way for ever.
+/// Serves one connection after another, each in one of the `ways`, and the last way for ever.
 fn garbling(ways: Vec<Vec<u8>>) -> (SocketAddr, JoinHandle<()>, Arc<AtomicBool>) {
     let listener = TcpListener::bind(any()).unwrap();
     let (address, over) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
@@ -195,7 +195,7 @@ fn a_referee_asks_again_whatever_comes_until_the_party_has_answered() {
     ]);
     let way = link(&format!("http://{address}"), 0);
     let (tell, told) = channel();
-    // Two seconds a try are the least.
+    // Each try takes at least two seconds.
     let found = way.ask(&Asking { deadline: 8000, ..asking(3, 4096) }, &AtomicBool::new(false), &|met| {
         tell.send(met).unwrap();
     });
@@ -213,7 +213,7 @@ fn a_referee_asks_again_whatever_comes_until_the_party_has_answered() {
     let signed =
         [NotSigned, NotSigned, OtherQuestion, OtherQuestion, OtherQuestion, OtherQuestion, TooLong, Slow];
     assert_eq!(ends, [&garbled[..], &signed].concat());
-    // An earlier answer goes to the game, which convicts who signed another one to the same question.
+    // An earlier answer goes to the game, which convicts a party that signed another one to the same question.
     assert_eq!(earlier, [answer(2, 0)]);
     over.store(true, Ordering::Relaxed);
     let _ = TcpStream::connect(address);

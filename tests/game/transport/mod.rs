@@ -1,4 +1,5 @@
-//! The dispute game between machines: HTTP and folders, journals, crashes, and clients that mean no good. A toy game is enough to show it.
+//! The dispute game between machines: HTTP and folders, journals, crashes, and hostile clients. A toy game is enough for these
+//! tests.
 
 #[cfg(unix)]
 mod again;
@@ -17,24 +18,24 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tiebreak::commit::digest::{Digest, hash};
-use tiebreak::commit::keys::{PrivateKey, PublicKey};
-use tiebreak::commit::proven::Base64;
-use tiebreak::dispute::game::message::{Answer, Answered, Asked, Question, Sealed};
-use tiebreak::dispute::game::referee::Ask;
-use tiebreak::dispute::game::tried::{End, Tried};
-use tiebreak::net::clock::Clock;
-use tiebreak::net::desk::{Desk, Refused, Respond};
-use tiebreak::net::folder::{Answers, Questions, answer_path, question_path};
-use tiebreak::net::journal::{Entry, Journal};
-use tiebreak::net::link::{Asking, Link, Met};
-use tiebreak::net::referee::{Machine, Said, play};
-use tiebreak::net::server::{Server, ServerLimits};
-use tiebreak::run::disk::Disk;
+use tiebreak_dispute::game::message::{Answer, Answered, Asked, Question, Sealed};
+use tiebreak_dispute::game::referee::Ask;
+use tiebreak_dispute::game::tried::{End, Tried};
+use tiebreak_game::net::clock::Clock;
+use tiebreak_game::net::desk::{Desk, Refused, Respond};
+use tiebreak_game::net::folder::{Answers, Questions, answer_path, question_path};
+use tiebreak_game::net::journal::{Entry, Journal};
+use tiebreak_game::net::link::{Asking, Link, Met};
+use tiebreak_game::net::referee::{Machine, Said, play};
+use tiebreak_game::net::server::{Server, ServerLimits};
+use tiebreak_record::commit::digest::{Digest, hash};
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::proven::Base64;
+use tiebreak_run::run::disk::Disk;
 
 const GAME: Digest = Digest([5; 32]);
 const TURNS: u32 = 3;
-/// Milliseconds of a move, where nobody is late.
+/// Milliseconds of a move, when nobody is late.
 const LONG: u64 = 60_000;
 
 fn key(name: &str) -> PrivateKey {
@@ -53,7 +54,7 @@ fn sealed(turn: u32) -> Vec<u8> {
     Sealed::new(asked(turn), &key("referee")).to_bytes()
 }
 
-/// Asks both parties the same for some turns; who does not answer in time, or not well, has lost.
+/// Asks both parties the same question for some turns; a party that does not answer in time, or answers wrongly, has lost.
 #[derive(Default)]
 struct Toy {
     turn: u32,
@@ -71,7 +72,7 @@ impl Machine for Toy {
     }
     fn receive(&mut self, party: usize, bytes: &[u8], now: u64) {
         assert!(now >= self.began);
-        // An answer of an earlier turn is passed over, as the referee does.
+        // An answer of an earlier turn is skipped, as the referee does.
         if Sealed::<Answered>::from_bytes(bytes, 4096, &party_key(party).public())
             .is_ok_and(|answer| answer.body.turn < self.turn)
         {
@@ -119,7 +120,7 @@ impl Toy {
     }
 }
 
-/// What answers as a party, after a while.
+/// Answers as a party, after a delay.
 struct Fake {
     party: usize,
     takes: Duration,
@@ -142,16 +143,16 @@ fn journal_folder() -> Arc<TempDir> {
     Arc::new(tempfile::tempdir().unwrap())
 }
 
-/// The referee's way to a party.
+/// The referee's link to a party.
 fn link(place: &str, party: usize) -> Link {
     Link::new(place, &GAME, &key("referee"), &party_key(party).public()).unwrap()
 }
 
-/// A party that runs.
+/// A running party.
 struct Party {
-    /// Which one.
+    /// The party's number.
     place: usize,
-    /// Where its journal is.
+    /// The folder of its journal.
     folder: Arc<TempDir>,
     desk: Arc<Desk>,
     threads: Vec<JoinHandle<()>>,
@@ -175,7 +176,7 @@ impl Party {
     fn http(party: usize, listen: &str, limits: ServerLimits) -> Party {
         Party::again(party, listen, limits, journal_folder())
     }
-    /// A party whose journal is there already.
+    /// A party whose journal exists already.
     fn again(party: usize, listen: &str, limits: ServerLimits, folder: Arc<TempDir>) -> Party {
         let mut party = Party::begin(party, Duration::ZERO, folder);
         party.server = Some(Server::start(listen, party.desk.clone(), limits).unwrap());
@@ -318,7 +319,7 @@ fn a_long_answer_is_computed_once_however_often_it_is_asked_for() {
     let answer = party.link().ask(&asking(0, 4096), &AtomicBool::new(false), &computing).unwrap();
     assert!(Sealed::<Answered>::from_bytes(&answer, 4096, &party_key(0).public()).is_ok());
     assert_eq!(party.answers.load(Ordering::Relaxed), 1);
-    // An answer is read no further than it may be long, and is asked for until the time is up.
+    // No more of an answer is read than it may be long, and it is requested until the time is up.
     let (begin, met) = (Instant::now(), Mutex::new(Vec::new()));
     let over = AtomicBool::new(false);
     let cut = party.link().ask(&asking(0, 10), &over, &|one| {
@@ -331,17 +332,17 @@ fn a_long_answer_is_computed_once_however_often_it_is_asked_for() {
     party.end();
 }
 
-/// A question of a turn on its way, whose time stands still.
+/// A question of a turn that is being asked, with a clock that stands still.
 fn asking(turn: u32, limit: u64) -> Asking {
     let question = asked(turn).digest();
     Asking { turn, question, sealed: sealed(turn), limit, deadline: LONG, clock: Arc::new(Clock::at(0)) }
 }
 
-/// Sends bytes and reads what comes back.
+/// Sends bytes and reads the response.
 fn request(party: &Party, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(party.address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    // The server may have answered and gone before all is sent.
+    // The server may have answered and closed the connection before all is sent.
     let _ = stream.write_all(bytes);
     let mut text = Vec::new();
     let _ = stream.read_to_end(&mut text);
@@ -375,7 +376,7 @@ fn a_journal_ends_where_it_was_torn_and_is_refused_where_it_is_damaged() {
         let (mut journal, there) = open().unwrap();
         assert_eq!(there, entries[..there.len()]);
         seen.push(there.len());
-        // It goes on from there.
+        // The referee continues from there.
         if let Some(next) = entries.get(there.len()) {
             journal.append(next).unwrap();
             drop(journal);

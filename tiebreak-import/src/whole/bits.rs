@@ -2,7 +2,7 @@
 
 use super::take;
 
-/// Bits by which a code is looked up at once.
+/// The number of bits by which a code is looked up at once.
 const LOOK: u32 = 9;
 /// The longest code.
 const CODE_MAX: usize = 16;
@@ -22,11 +22,11 @@ impl<'a> Bits<'a> {
         Bits { rest, read: 0, count: 0 }
     }
 
-    /// Reads on, up to the next marker or until no whole byte fits.
+    /// Reads ahead, up to the next marker or until no whole byte fits.
     fn fill(&mut self) {
         while self.count <= 48 {
             let byte = match self.rest {
-                // Fill bytes may stand before a stuffed zero too, as libjpeg reads them.
+                // Fill bytes may come before a stuffed zero too, as libjpeg reads them.
                 [0xff, after @ ..] => {
                     let fill = after.iter().take_while(|&&byte| byte == 0xff).count();
                     let Some(0) = after.get(fill) else { return };
@@ -58,7 +58,7 @@ impl<'a> Bits<'a> {
         if self.count < CODE_MAX as u32 {
             self.fill();
         }
-        // Behind the last bit there are zeros to look at, which cannot be taken.
+        // Behind the last bit the lookup sees zeros, which cannot be taken.
         let ahead = match self.count.checked_sub(CODE_MAX as u32) {
             Some(behind) => self.read >> behind,
             None => self.read << (CODE_MAX as u32 - self.count),
@@ -69,7 +69,7 @@ impl<'a> Bits<'a> {
         Ok(symbol)
     }
 
-    /// What is behind the segment, from its marker on.
+    /// The bytes behind the segment, from its marker on.
     ///
     /// # Errors
     /// If more than the padding of the last byte is left before the marker.
@@ -86,9 +86,10 @@ impl<'a> Bits<'a> {
 
 /// A Huffman table.
 pub struct Codes {
-    /// Symbol and length of the code that the first bits begin with; 0 if it is longer.
+    /// For the first bits: the symbol and the length of the code that they begin with; length 0 if the code is longer.
     short: Vec<(u8, u8)>,
-    /// Of each length: the first code behind the last one, its bits followed by zeros up to 16, and what leads from a code to its symbol.
+    /// For each length: the first code behind the last one, its bits followed by zeros up to 16, and the offset from a code to
+    /// its symbol.
     ends: [(u32, i32); CODE_MAX + 1],
     symbols: Vec<u8>,
 }

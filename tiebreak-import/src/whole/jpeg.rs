@@ -1,54 +1,55 @@
-//! Whether a JPEG file is whole: its scans are read to their ends, code by code, without a pixel being made. Source: ITU-T T.81, annexes B, F and G.
+//! Checks that a JPEG file is whole: its scans are read to their ends, code by code, without making a pixel. Source: ITU-T T.81,
+//! annexes B, F and G.
 
 use super::bits::{Bits, Codes};
 use super::{PIXELS_MAX, take, take_u16};
 
-/// The most scans, as many as the decoder takes.
+/// The most scans, as many as the decoder accepts.
 const SCANS_MAX: usize = 100;
 
 struct Component {
     id: u8,
-    /// Blocks side by side, and one above the other, in each unit of an interleaved scan.
+    /// The number of blocks side by side, and one above the other, in each unit of an interleaved scan.
     sampling: [usize; 2],
-    /// Blocks in a row, and rows, of a scan of this component alone.
+    /// The number of blocks in a row, and of rows, in a scan of this component alone.
     own: [usize; 2],
-    /// Blocks in a row of interleaved scans.
+    /// The number of blocks in a row of interleaved scans.
     padded: usize,
-    /// Of each block, which coefficients are not zero: later scans refine those. Only of progressive files.
+    /// For each block of a progressive file: the coefficients that are not zero, which later scans refine.
     nonzero: Vec<u64>,
-    /// How many low bits of each coefficient no scan has given so far.
+    /// For each coefficient: the number of low bits that no scan has given so far.
     missing: [Option<u8>; 64],
 }
 
 #[derive(Default)]
 struct Tables {
-    /// Of the mean values, and of the others.
+    /// The tables of the mean values, and those of the other coefficients.
     codes: [[Option<Codes>; 4]; 2],
-    /// Units between two restart markers; 0 if there are none.
+    /// The number of units between two restart markers; 0 if there are none.
     restart: usize,
 }
 
 struct Frame {
     progressive: bool,
-    /// Units of an interleaved scan: in a row, and rows.
+    /// The units of an interleaved scan: in a row, and rows.
     units: [usize; 2],
     components: Vec<Component>,
 }
 
-/// What a scan holds of its components.
+/// The data of a scan.
 struct Scan {
-    /// Which components, each with the tables of its mean values and of the others.
+    /// The components, each with the tables of its mean values and of the others.
     components: Vec<(usize, [usize; 2])>,
     /// The first and the last coefficient.
     band: [usize; 2],
-    /// The lowest bit that scans before gave, or 0, and the lowest that this one gives.
+    /// The lowest bit that earlier scans gave, or 0, and the lowest that this one gives.
     bits: [u8; 2],
 }
 
 /// Checks that a file holds a picture from its first code to its last.
 ///
 /// # Errors
-/// If data are missing, left over or without a meaning, in words.
+/// If data are missing, superfluous or without a meaning, in words.
 pub fn whole(bytes: &[u8]) -> Result<(), String> {
     let mut rest = bytes.strip_prefix(b"\xff\xd8").ok_or("it is no JPEG file")?;
     let (mut tables, mut frame, mut scans) = (Tables::default(), None::<Frame>, 0);
@@ -137,7 +138,7 @@ impl Frame {
         Ok(Frame { progressive, units, components: read.into_iter().map(component).collect() })
     }
 
-    /// Reads a scan's data. Returns what is behind them.
+    /// Reads a scan's data. Returns the bytes behind them.
     fn scan<'a>(&mut self, scan: &Scan, tables: &Tables, data: &'a [u8]) -> Result<&'a [u8], String> {
         let alone = scan.components.len() == 1;
         let [across, down] = if alone { self.components[scan.components[0].0].own } else { self.units };
@@ -178,7 +179,8 @@ impl Frame {
         bits.end()
     }
 
-    /// Checks that no scan is missing before the end of the picture. Progressive files may leave coefficients out, which are zero then.
+    /// Checks that no scan is missing before the end of the picture. Progressive files may leave out coefficients, which are then
+    /// zero.
     fn complete(&self) -> Result<(), String> {
         let of = |component: &Component| {
             component.missing[0].is_some() && component.missing.iter().flatten().all(|&bits| bits == 0)
@@ -249,7 +251,7 @@ fn mean(bits: &mut Bits, scan: &Scan, tables: &Tables, chosen: usize) -> Result<
     if scan.bits[0] > 0 { bits.take(1).map(drop) } else { value(bits, tables.get(0, chosen)?) }
 }
 
-/// The place of a coefficient, if the scan has it.
+/// The index of a coefficient, if the scan has it.
 fn place(at: usize, last: usize) -> Result<usize, String> {
     if at <= last { Ok(at) } else { Err("a block of its data has too many values".into()) }
 }
@@ -286,7 +288,7 @@ fn first(
     Ok(())
 }
 
-/// One more bit of those coefficients of a block that are not zero, and the coefficients that become so.
+/// One more bit of those coefficients of a block that are not zero, and the coefficients that become nonzero.
 fn refine(
     bits: &mut Bits,
     codes: &Codes,

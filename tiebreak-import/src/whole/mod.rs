@@ -1,4 +1,5 @@
-//! Whether a picture's file is whole. Decoders show what they can of a damaged file, as browsers want it; what they pass over is found here, from the bytes alone.
+//! Checks that a picture's file is whole. Decoders, as browsers want it, show as much as they can of a damaged file; these checks
+//! find the damage, from the bytes alone.
 
 mod bits;
 mod jpeg;
@@ -46,7 +47,7 @@ mod tests {
         include_bytes!("../../tests/pictures/interlaced.png"),
     ];
 
-    /// Where the last scan's data begin.
+    /// The offset of the last scan's data.
     fn data(file: &[u8]) -> usize {
         let scan = file.windows(2).rposition(|bytes| bytes == b"\xff\xda").unwrap();
         scan + 2 + usize::from(file[scan + 3])
@@ -67,7 +68,7 @@ mod tests {
         for file in JPEG {
             for len in 0..file.len() {
                 assert!(jpeg(&file[..len]).is_err(), "{len}");
-                // As tools leave it that mend the end, and as downloads into space that was set aside.
+                // Files of tools that mend the end, and of downloads into preallocated space.
                 assert!(
                     len < 2 || len >= file.len() - 2 || jpeg(&[&file[..len], b"\xff\xd9"].concat()).is_err(),
                     "{len}"

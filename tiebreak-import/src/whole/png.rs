@@ -1,5 +1,5 @@
-//! Whether a PNG file is whole: its chunks and their checksums, and that its compressed data are the picture's, no more and no fewer. Source: the PNG specification,
-//! third edition, sections 5, 7, 8 and 10.
+//! Checks that a PNG file is whole: its chunks and their checksums, and that its compressed data are exactly the picture's.
+//! Source: the PNG specification, third edition, sections 5, 7, 8 and 10.
 
 use std::io::{self, Read};
 
@@ -15,7 +15,7 @@ const PASSES: [[u32; 4]; 7] =
 /// Checks that a file holds a picture and nothing else.
 ///
 /// # Errors
-/// If something is missing, left over or not what its checksum says, in words.
+/// If something is missing, superfluous or does not match its checksum, in words.
 pub fn whole(bytes: &[u8]) -> Result<(), String> {
     let mut rest = bytes.strip_prefix(b"\x89PNG\r\n\x1a\n").ok_or("it is no PNG file")?;
     let (mut header, mut data) = (None, Vec::new());

@@ -13,14 +13,14 @@ pub fn magnitude_bits(digits: u32) -> u32 {
     8 * digits - 2
 }
 
-/// The absmax of a scale group: the greatest `bits & 0x7fffffff` (0 for an empty group). As integers these sort
-/// like |x|, infinity above every finite value and NaN above infinity, so one integer maximum also marks a group
-/// that holds either.
+/// The absmax of a scale group: the greatest `bits & 0x7fffffff` (0 for an empty group). As integers, absmaxes sort like
+/// |x|, with infinity above every finite value and NaN above infinity. So one integer maximum also marks a group that holds
+/// infinity or NaN.
 pub fn group_absmax(group: impl IntoIterator<Item = u32>) -> u32 {
     group.into_iter().map(|x| x & !float::SIGN).max().unwrap_or(0)
 }
 
-/// Whether a group of this absmax holds NaN or infinity: every output that uses it is NaN.
+/// True if a group of this absmax holds NaN or infinity: every output that uses the group is NaN.
 pub fn is_marked(absmax: u32) -> bool {
     absmax >= float::INFINITY
 }
@@ -108,7 +108,7 @@ pub fn round_scaled(sum: i128, exponent: i32) -> u32 {
     } else {
         n << -shift // exact: at most 24 bits stay significant
     };
-    // Adding the mantissa, hidden bit included, to a field one too low carries into the exponent by itself.
+    // Adding the mantissa, hidden bit included, to a field that is one too low carries into the exponent by itself.
     let field = (quantum + 149) as u32;
     if field >= 254 {
         // quantum > 104: the exponent is past the finite range before rounding.
@@ -118,8 +118,8 @@ pub fn round_scaled(sum: i128, exponent: i32) -> u32 {
     sign | bits.min(float::INFINITY)
 }
 
-/// What [`round_scaled`] leaves of sum * 2^exponent, itself rounded once to binary32: the two add up to the value but for 48
-/// bits or so. +0 where the first part is infinite.
+/// The rounding error of [`round_scaled`] for sum * 2^exponent, itself rounded once to binary32. The rounded value and this
+/// error add up to the exact value, up to about 48 bits. The error is +0 where the rounded value is infinite.
 pub fn rounding_error_scaled(sum: i128, exponent: i32) -> u32 {
     let rounded = round_scaled(sum, exponent);
     if rounded & !float::SIGN == float::INFINITY {
@@ -136,8 +136,8 @@ pub fn rounding_error_scaled(sum: i128, exponent: i32) -> u32 {
     round_scaled(sum - if rounded & float::SIGN != 0 { -whole } else { whole }, exponent)
 }
 
-/// One block's product: the exact integer dot product of two quantised rows, scaled back and rounded once.
-/// `absmax_*` and `digits_*` are those of the rows' scale groups.
+/// One block's product: the exact integer dot product of two quantised rows, scaled back and rounded once. `absmax_*` and
+/// `digits_*` belong to the rows' scale groups.
 ///
 /// ```
 /// use tiebreak_contract::arith::digits::{dot, group_absmax, quantise};
@@ -166,17 +166,17 @@ pub fn scale_back(sum: i128, absmax_a: u32, absmax_b: u32, digits_a: u32, digits
     scale_back_part(ProductPart::Rounded, sum, [absmax_a, absmax_b], [digits_a, digits_b])
 }
 
-/// What a product's output is of the exact sum.
+/// The result of rounding an exact sum that a product outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ProductPart {
-    /// [`round_scaled`].
+    /// The nearest binary32: [`round_scaled`].
     #[default]
     Rounded,
-    /// [`rounding_error_scaled`].
+    /// The rest after rounding: [`rounding_error_scaled`].
     RoundingError,
 }
 
-/// A part of the exact sum of a block scaled back to binary32, NaN if either group is marked.
+/// The result `part` of a block's exact sum, scaled back to binary32; NaN if either group is marked.
 pub fn scale_back_part(part: ProductPart, sum: i128, absmaxes: [u32; 2], digits: [u32; 2]) -> u32 {
     if absmaxes.into_iter().any(is_marked) {
         return float::NAN;

@@ -14,12 +14,12 @@ pub const SIGN: u32 = 0x8000_0000;
 /// Minus zero, the neutral element of [`add`].
 pub const NEG_ZERO: u32 = SIGN;
 
-/// Whether the pattern is of a finite number.
+/// True if the pattern is a finite number.
 pub fn is_finite(x: u32) -> bool {
     x & INFINITY != INFINITY
 }
 
-/// Whether the pattern is any NaN.
+/// True if the pattern is any NaN.
 pub fn is_nan(x: u32) -> bool {
     x & !SIGN > INFINITY
 }
@@ -42,7 +42,7 @@ pub fn from_f16(half: u16) -> u32 {
     }
 }
 
-/// The pattern of a bfloat16 number: it is the upper half of its binary32; every NaN is [`NAN`].
+/// The pattern of a bfloat16 number, which is the upper half of its binary32; every NaN is [`NAN`].
 pub fn from_bf16(half: u16) -> u32 {
     canonical(f32::from_bits(u32::from(half) << 16))
 }
@@ -111,7 +111,7 @@ pub fn from_order_key(key: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Against another implementation, every pattern.
+    /// Every pattern agrees with another implementation.
     #[test]
     fn halves_are_widened_exactly() {
         for bits in 0..=u16::MAX {

@@ -11,7 +11,7 @@ pub mod rounding_grid;
 pub mod tree;
 pub mod words;
 
-/// What the elements of a tensor are. The discriminants are part of every tensor's commitment.
+/// The type of a tensor's elements. The discriminants are part of every tensor's commitment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
     /// binary32 bit patterns; a NaN is always [`float::NAN`].

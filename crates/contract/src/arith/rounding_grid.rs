@@ -1,12 +1,12 @@
-//! The numbers that a logged product may be rounded to: binary32 cut to its first `bits` bits (16 is bfloat16), and nothing
-//! finer than a floor for results far below the absmaxes of their row and column. Contract: `docs/ROUNDING.md`, section 2.
+//! The numbers that a logged product may be rounded to: binary32 cut to its first `bits` bits (16 is bfloat16). For results far
+//! below the absmaxes of their row and column, a floor bounds how fine the numbers are. Contract: `docs/ROUNDING.md`, section 2.
 //!
 //! Every value of a grid has an *index*: an integer that grows with the value by one from neighbour to neighbour, 0 at
 //! zero. A rounding decision is the last bits of an index.
 
 use super::float;
 
-/// Bits of a binary32 that are not its significand's fraction.
+/// Bits of a binary32 that do not belong to its fraction.
 const HEAD: i32 = 9;
 /// The greatest exponent of a floor: adding 2^(floor + 23) must stay finite.
 pub const FLOOR_MAX: i32 = 104;
@@ -20,7 +20,7 @@ pub struct RoundingGrid {
     floor: i32,
 }
 
-/// How grids of a product follow from its operands.
+/// The rule by which the grids of a product follow from its operands.
 ///
 /// ```
 /// use tiebreak_contract::arith::rounding_grid::GridRule;
@@ -36,35 +36,37 @@ pub struct RoundingGrid {
 pub struct GridRule {
     /// Leading bits that are kept, 10..=32.
     pub bits: u8,
-    /// Bits between the product's size and the floor; 0 = no floor but binary32's subnormals.
+    /// Bits between the product's size and the floor; 0 = only binary32's subnormals are a floor.
     pub floor: u8,
 }
 
-/// The exponent that a scale group's absmax gives to the floor, or a value's own: the biased field, at least 1.
+/// The exponent that a scale group's absmax gives to the floor: the absmax's biased field, at least 1. The same function gives a
+/// value's own exponent.
 #[inline(always)]
 pub fn field(absmax: u32) -> i32 {
     ((absmax >> 23) as i32).max(1)
 }
 
 impl GridRule {
-    /// The index that a program's rounding gives a result known as `high`, the nearest binary32, and `value`, with what is left of
-    /// it. On binary32 itself that is `high`: the rest may have been rounded to exactly half a unit, and no longer say which side.
+    /// The index that a program's rounding gives a result. `high` is the nearest binary32; `value` is `high` with its rest added.
+    /// On binary32 itself the index is that of `high`: the rest may have been rounded to exactly half a unit, and then no longer
+    /// tells the side.
     pub fn rounded(self, grid: RoundingGrid, high: u32, value: f64) -> i64 {
         grid.index(if self.bits == 32 { f64::from(f32::from_bits(high)) } else { value })
     }
 
-    /// Whether the grid is finer than bfloat16: kernels accumulate in binary64, and a product is known in two parts.
+    /// True if the grid is finer than bfloat16: kernels accumulate in binary64, and a product is known in two parts.
     pub fn is_wide(self) -> bool {
         self.bits > 16
     }
 
-    /// What is added to both absmaxes' fields to give the floor's exponent. The size of a dot product of K terms is about
+    /// The addend that, with both absmaxes' fields, gives the floor's exponent. The size of a dot product of K terms is about
     /// 2^(ea + eb) * sqrt(K).
     pub fn floor_offset(self, k: u32) -> i32 {
         k.max(1).ilog2() as i32 / 2 - i32::from(self.floor) - 2 * 126
     }
 
-    /// The least exponent a floor may have: the quantum of binary32's subnormals, cut.
+    /// The least exponent that a floor may have: the quantum of binary32's subnormals, cut to the grid's bits.
     pub fn floor_min(self) -> i32 {
         -149 + 32 - i32::from(self.bits)
     }
@@ -95,8 +97,8 @@ impl RoundingGrid {
     /// The index of the value nearest to x, ties to the even index. x is finite.
     pub fn index(self, x: f64) -> i64 {
         let quantum = self.quantum(x);
-        // The product is exact: its factors are powers of two times integers of 53 bits, far from binary64's limits. Adding
-        // 1.5 * 2^52 and taking it off again rounds what is below 2^51 to an integer; steps are below 2^25.
+        // The product is exact: its factors are powers of two times integers of 53 bits, far from binary64's limits. Adding and
+        // subtracting 1.5 * 2^52 rounds values below 2^51 to an integer; steps are below 2^25.
         const INTEGERS: f64 = 6_755_399_441_055_744.0;
         let steps = (x.abs() * power(-quantum) + INTEGERS - INTEGERS) as i64;
         let octave = i64::from(quantum - self.floor);

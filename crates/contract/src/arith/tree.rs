@@ -8,12 +8,12 @@ use super::float;
 pub enum Operation {
     /// Pushes term i.
     Term(u32),
-    /// The i-th addition: puts the sum of the two nodes on top in their place.
+    /// The i-th addition: replaces the two nodes on top by their sum.
     Add(u32),
 }
 
-/// How the tree over `terms` terms is evaluated: each node as soon as its operands are there, so that at most
-/// log2(terms) + 1 wait.
+/// The operations that evaluate the tree over `terms` terms. Each node is added as soon as its operands are computed, so at most
+/// log2(terms) + 1 nodes wait.
 pub fn operations(terms: u32) -> Vec<Operation> {
     let mut operations = Vec::new();
     let mut additions = 0..;
@@ -29,8 +29,8 @@ pub fn operations(terms: u32) -> Vec<Operation> {
     operations
 }
 
-/// The tree sum of binary32 patterns that come one after another, in a memory of 64 partial sums: bit `h` of the count says whether a
-/// finished subtree of `2^h` terms waits.
+/// The tree sum of binary32 patterns that come one after another, in a memory of 64 partial sums. Bit `h` of the count is set if
+/// a finished subtree of `2^h` terms waits.
 ///
 /// ```
 /// use tiebreak_contract::arith::tree::{Sum, sum};
@@ -64,13 +64,13 @@ impl Sum {
         self.count += 1;
     }
 
-    /// How many terms there were.
+    /// The number of terms so far.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The sum: +0 for no terms, the (canonical) term itself for one. The subtrees that wait are added from the last (smallest) upwards,
-    /// which is what promoting an odd node does.
+    /// The sum: +0 for no terms, the (canonical) term itself for one. The waiting subtrees are added from the last (smallest)
+    /// upwards, as promoting an odd node does.
     pub fn total(&self) -> u32 {
         let mut total = None;
         for (height, &node) in self.waiting.iter().enumerate() {

@@ -43,7 +43,8 @@ pub fn bytes_of(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Shows canonical bytes of elements of four bytes as words, without a copy where they lie well.
+/// Passes canonical bytes of four-byte elements to `f` as words, without a copy where alignment and byte
+/// order allow it.
 pub fn with_words<R>(bytes: &[u8], f: impl FnOnce(&[u32]) -> R) -> R {
     match bytemuck::try_cast_slice(bytes) {
         Ok(words) if cfg!(target_endian = "little") => f(words),
@@ -51,7 +52,7 @@ pub fn with_words<R>(bytes: &[u8], f: impl FnOnce(&[u32]) -> R) -> R {
     }
 }
 
-/// Puts words in place of some elements of four bytes each.
+/// Replaces some elements of four bytes each by words.
 ///
 /// # Panics
 /// If an element is beyond the bytes.

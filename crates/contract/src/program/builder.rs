@@ -1,7 +1,7 @@
 //! Builds a graph: appends primitives, shares equal ones, and derives gradients from the forward operators.
 //!
-//! Each operator's forward function records a closure that appends its gradient; [`Builder::backward`] runs these
-//! in reverse. Where several gradients meet in one tensor they are added in that order, one contract addition each.
+//! Each operator's forward function records a closure that appends its gradient; [`Builder::backward`] runs these in reverse.
+//! Gradients that meet in one tensor are added in that order, with one contract addition each.
 
 use std::collections::HashMap;
 
@@ -116,7 +116,7 @@ impl Builder {
         self.graph.outputs.push(Port { name: name.into(), tensor });
     }
 
-    /// Appends a primitive, or returns the output of an equal one that is there already.
+    /// Appends a primitive, or returns the output of an equal node that exists already.
     pub fn node(&mut self, primitive: Primitive, dtype: DType, shape: &[u32]) -> TensorId {
         if let Some(&have) = self.shared.get(&primitive)
             && self.tensor(have).shape == shape
@@ -129,7 +129,7 @@ impl Builder {
         output
     }
 
-    /// A tensor of its own with the elements of this one, for a second port: no two ports name one tensor.
+    /// A new tensor with the elements of this one, for a second port: no two ports name one tensor.
     pub(crate) fn duplicate(&mut self, tensor: TensorId) -> TensorId {
         let (view, ty) = (self.whole(tensor), self.tensor(tensor).clone());
         let body = Body::new("copy.v1", |w| w.input(0));
@@ -139,7 +139,8 @@ impl Builder {
         output
     }
 
-    /// A number, f32 [1], by a body that reads nothing. A tensor of its own, even where there is an equal one: no two ports name one tensor.
+    /// A number, f32 [1], by a body that reads nothing. The tensor is always new, even where an equal one exists: no two ports
+    /// name one tensor.
     pub fn constant(&mut self, name: &'static str, value: f32) -> TensorId {
         let body = Body::new(name, |w| w.f(value));
         let output = self.new_tensor(DType::F32, &[1]);
@@ -298,13 +299,13 @@ impl Builder {
 
     /// Notes a product that native kernels may compute.
     pub(super) fn logged(&mut self, logged: LoggedProduct) {
-        // An equal one shares its nodes.
+        // An equal product shares its nodes.
         if !self.graph.logged.iter().any(|have| have.output == logged.output) {
             self.graph.logged.push(logged);
         }
     }
 
-    /// A view of a product's operand as integers of its scale groups, and the absmaxes of these.
+    /// The integers of a product's operand, which is a view, and the absmaxes of its scale groups.
     pub(super) fn quantise(&mut self, input: View, digits: u8, block: u32) -> (TensorId, TensorId) {
         assert!(input.reach() <= self.tensor(input.tensor).len(), "a product's view leaves its tensor");
         let [b0, b1, rows, k] = input.dims;
@@ -313,7 +314,7 @@ impl Builder {
         (self.node(quantise, DType::Q(digits), &[b0 * b1, rows, k]), absmaxes)
     }
 
-    /// The absmaxes of a view's scale groups, by way of those of shorter groups if they are long.
+    /// The absmaxes of a view's scale groups. Long groups are reduced by way of the absmaxes of shorter groups.
     pub(super) fn absmaxes(&mut self, mut view: View, mut block: u32) -> TensorId {
         let [b0, b1, rows, k] = view.dims;
         let leaf = leaf_block(view.strides[3]);

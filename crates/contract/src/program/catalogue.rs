@@ -13,7 +13,8 @@ use crate::arith::DType;
 pub struct Input {
     /// The name on the command line.
     pub name: &'static str,
-    /// Letters stand for dimensions, equal letters for equal ones; `*` is any shape, the same for all inputs with it.
+    /// Letters stand for dimensions, and equal letters for equal dimensions; `*` is any shape, the same for all
+    /// inputs that have it.
     pub shape: &'static str,
     /// The elements' type.
     pub dtype: DType,
@@ -26,9 +27,9 @@ pub struct Attributes {
     pub samples: u32,
     /// Heads of `attention`.
     pub heads: u32,
-    /// Pixels from one patch to the next, of convolutions and pools.
+    /// Pixels from one patch of a convolution, or window of a pool, to the next.
     pub stride: u32,
-    /// Places around an image that are no pixels.
+    /// Rows and columns of padding around an image.
     pub padding: u32,
     /// Pixels of a window of `max_pool` and `avg_pool`, down and across.
     pub kernel: u32,
@@ -36,7 +37,7 @@ pub struct Attributes {
     pub windows: [u32; 2],
     /// Groups of channels of `grouped_conv2d`.
     pub groups: u32,
-    /// The part of a target that all classes share, of `weighted_cross_entropy`.
+    /// The share of a target that all classes divide among them, of `weighted_cross_entropy`.
     pub smoothing: f32,
     /// The label without a loss, of `weighted_cross_entropy`.
     pub ignore: Option<u32>,
@@ -83,14 +84,14 @@ impl Default for Attributes {
     }
 }
 
-/// What an operator computes, by name.
+/// The outputs of an operator, by name.
 type Outputs = Vec<(&'static str, TensorId)>;
 
-/// An operator in a graph.
+/// The tensors of an operator that was appended to a graph.
 pub struct Appended {
-    /// In the order of [`Operator::inputs`], then `dy` if gradients are wanted.
+    /// The inputs, in the order of [`Operator::inputs`], then `dy` if gradients are wanted.
     pub inputs: Vec<TensorId>,
-    /// By name.
+    /// The outputs, by name.
     pub outputs: Vec<(String, TensorId)>,
 }
 
@@ -102,7 +103,7 @@ pub struct Operator {
     pub about: &'static str,
     /// The inputs, in order.
     pub inputs: &'static [Input],
-    /// Whether [`append`] can add its gradient.
+    /// True if [`append`] can add the operator's gradient.
     pub differentiable: bool,
     append: fn(&mut Builder, &[TensorId], &Attributes) -> Result<Outputs, String>,
 }
@@ -446,7 +447,7 @@ fn adamw(b: &mut Builder, i: &[TensorId], a: &Attributes, decay: Decay) -> Resul
 
 fn sgd(b: &mut Builder, i: &[TensorId], a: &Attributes, decay: Decay) -> Result<Outputs, String> {
     let optimizer = Optimizer::Sgd { momentum: a.momentum, weight_decay: a.weight_decay };
-    // Bias corrections are AdamW's; any input will do.
+    // SGD reads no bias corrections, so any input will do in their fields.
     let rates = Rates { learning_rate: i[3], correction1: i[3], correction2: i[3], clip: i[4] };
     let treatment = Treatment { decay, ..optimizer.treatment(true) };
     let trained = Trained { parameter: i[0], treatment, gradient: i[1], state: &i[2..3] };
@@ -460,7 +461,7 @@ impl Operator {
         OPERATORS.iter().find(|operator| operator.name == name)
     }
 
-    /// What is wrong with inputs of these shapes, if anything. Dimensions are at least 1.
+    /// The error in inputs of these shapes, if there is one. Dimensions are at least 1.
     pub(crate) fn shape_error(&self, shapes: &[Vec<u32>]) -> Option<String> {
         let mut known: Vec<(&str, &[u32])> = Vec::new();
         for (input, shape) in self.inputs.iter().zip(shapes) {
@@ -487,11 +488,11 @@ impl Operator {
         None
     }
 
-    /// Appends the operator; with `gradient`, also an input `dy` of the output's shape and the gradients of the
-    /// binary32 inputs that have one, named `d` and the input's name.
+    /// Appends the operator. With `gradient`, also appends an input `dy` of the output's shape, and the gradients of
+    /// the binary32 inputs that have one, each named `d` and the input's name.
     ///
     /// # Errors
-    /// What is wrong with shapes or attributes.
+    /// If shapes or attributes do not fit the operator; the message says why.
     pub fn append(
         &self,
         b: &mut Builder,
@@ -531,7 +532,8 @@ impl Operator {
         Ok(Appended { inputs: ids, outputs: named })
     }
 
-    /// For each input of numbers that index another: (the input, what they must be below, by the shapes).
+    /// For each input whose numbers index another: (the input, the bound that its numbers must be below, by the
+    /// shapes).
     pub fn index_bounds(&self, shapes: &[Vec<u32>]) -> Vec<(usize, u32)> {
         let is_loss = self.name.ends_with("cross_entropy") || self.name == "evaluation";
         let classes = || shapes[0][usize::from(is_loss)];

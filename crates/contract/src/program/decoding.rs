@@ -1,7 +1,8 @@
 //! Programs from bytes: the strict reader of [`super::encoding`]'s layout.
 //!
-//! What decodes has passed `validate`, so an engine can run it like a program of our own, and encodes to the same bytes. Lengths
-//! are checked against what is left before anything is allocated. Layout and limits: `docs/ARITHMETIC.md`, section 9.
+//! A decoded program has passed `validate`, so an engine can run it like a program of our own. Encoding the program gives
+//! the same bytes. Lengths are checked against the remaining bytes before anything is allocated. Layout and limits:
+//! `docs/ARITHMETIC.md`, section 9.
 
 use std::borrow::Cow;
 
@@ -72,7 +73,7 @@ pub fn decode(bytes: &[u8]) -> Result<Program> {
         return wrong(format!("{} bytes follow the program", d.rest.len()));
     }
     validate::program(&program).map_err(ProgramError)?;
-    // Every field has one form, so this holds; it is what the digest rests on.
+    // Every field has one form, so the check holds for all decoded programs; the digest rests on that.
     if encode(&program) != bytes {
         return wrong("the bytes are not the one encoding of their program");
     }

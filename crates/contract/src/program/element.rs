@@ -1,7 +1,7 @@
 //! The scalar reference of every primitive: the value of output elements from single input elements.
 //!
-//! This is the meaning of a node. The reference engine runs whole graphs with it; the leaf checker runs one tile,
-//! from elements that it has verified.
+//! This module is the meaning of a node. The reference engine runs whole graphs with it. The leaf checker runs
+//! one tile with it, from verified elements.
 
 use std::ops::Range;
 
@@ -11,14 +11,14 @@ use super::im2col::ConvGeometry;
 use crate::arith::digits::ProductPart;
 use crate::arith::{DType, digits, float, tree};
 
-/// Where input elements come from. Elements of quantised tensors are sign-extended integers.
+/// A source of input elements. Elements of quantised tensors are sign-extended integers.
 pub trait Source {
-    /// Why an element cannot be had.
+    /// The reason why an element is not available.
     type Error;
     /// Element `index` of `tensor`, row-major.
     ///
     /// # Errors
-    /// If the element cannot be had.
+    /// If the element is not available.
     fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, Self::Error>;
 }
 
@@ -33,7 +33,7 @@ impl<S: Source> Source for &mut S {
 /// The elements `range` of a node's output.
 ///
 /// # Errors
-/// Those of the source.
+/// Errors are the source's.
 pub fn range<S: Source>(
     graph: &Graph,
     node: &Node,
@@ -144,7 +144,7 @@ fn gathered<S: Source>(
     source.get(table, choice * stride_index + row * stride_row + column * stride_column)
 }
 
-/// [`Primitive::Im2col`]: the pixel that place `i` takes, +0 outside of the image.
+/// [`Primitive::Im2col`]: the pixel of element `i` of the patches, +0 outside of the image.
 fn pixel<S: Source>(
     graph: &Graph,
     input: TensorId,
@@ -216,7 +216,7 @@ fn segment_sum<S: Source>(
     tree_sum(terms, source)
 }
 
-/// [`Primitive::Absmax`]: of scale group `i`.
+/// [`Primitive::Absmax`]: the absmax of scale group `i`.
 fn absmax<S: Source>(input: &View, block: u32, i: usize, source: &mut S) -> Result<u32, S::Error> {
     let blocks = block_count(input.dims[3], block) as usize;
     let (row, b) = (i / blocks, i % blocks);
@@ -285,7 +285,7 @@ fn row_index(view: &View, row: usize) -> [u32; 4] {
     unravel(row, [view.dims[0], view.dims[1], view.dims[2], 1])
 }
 
-/// The places along K of block `b`.
+/// The indices along K of block `b`.
 fn block_range(k: u32, block: u32, b: usize) -> Range<u32> {
     if block == 0 { 0..k } else { b as u32 * block..k.min((b as u32 + 1) * block) }
 }

@@ -1,5 +1,5 @@
-//! The canonical serialization of a program: little-endian, lengths before contents, nothing optional left out.
-//! The program digest is a hash of these bytes; [`super::decoding`] reads them. Layout: `docs/ARITHMETIC.md`, section 9.
+//! The canonical serialization of a program: little-endian, lengths before contents, optional fields always present. The
+//! program digest is a hash of these bytes; [`super::decoding`] reads them. Layout: `docs/ARITHMETIC.md`, section 9.
 
 use super::expr::{Body, Instr};
 use super::graph::{Graph, Port, Primitive, TensorId, View};
@@ -185,7 +185,7 @@ impl Encoder {
     }
 
     fn body(&mut self, body: &Body) {
-        // The name is the node's, which stands before.
+        // The node's name is the body's name, and is already written.
         self.list(&body.code, |e, instr| {
             e.u8(instr.opcode());
             match instr {

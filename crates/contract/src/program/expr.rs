@@ -1,9 +1,8 @@
 //! The bodies of elementwise operators: straight-line programs over the contract's scalar operations.
 //!
-//! A body is data. The scalar reference interprets it, the CPU engine runs it over blocks, the GPU engines
-//! translate it to shader text, and the program's digest covers every instruction, so an elementwise operator has
-//! one meaning and no engine restates it. Each instruction rounds once, in the order written.
-//! Contract: `docs/ARITHMETIC.md`, sections 2, 3 and 6.
+//! A body is data. The scalar reference interprets it, the CPU engine runs it over blocks, and the GPU engines translate it
+//! to shader text. The program's digest covers every instruction. So an elementwise operator has one meaning, and no engine
+//! restates it. Each instruction rounds once, in the order written. Contract: `docs/ARITHMETIC.md`, sections 2, 3 and 6.
 
 use std::borrow::Cow;
 
@@ -69,12 +68,12 @@ pub enum Instr {
         key: [Reg; 2],
         /// The counter's four words.
         counter: [Reg; 4],
-        /// Which word of the block.
+        /// The number of the word in the block.
         word: Reg,
     },
 }
 
-/// A named body. Its value is the last instruction's.
+/// A named body. The body's value is the last instruction's.
 ///
 /// ```
 /// use tiebreak_contract::program::expr::Body;
@@ -191,10 +190,11 @@ impl Instr {
 }
 
 impl Body {
-    /// Writes a body with a closure; the register it returns is computed last, so it is the value.
+    /// Writes a body with a closure. The register that the closure returns is the last instruction's, and is the body's
+    /// value.
     ///
     /// # Panics
-    /// If the body is empty, too long, or its value is not the last instruction: faults of our own tables.
+    /// If the body is empty, too long, or its value is not the last instruction: faults of this crate's tables.
     pub fn new(name: &'static str, write: impl FnOnce(&mut BodyWriter) -> Reg) -> Body {
         let mut writer = BodyWriter { code: Vec::new() };
         let value = write(&mut writer);
@@ -207,13 +207,13 @@ impl Body {
         Body { name: Cow::Borrowed(name), code: writer.code }
     }
 
-    /// How many inputs the body reads (the greatest input number plus one).
+    /// The number of inputs that the body reads (the greatest input number plus one).
     pub fn inputs(&self) -> usize {
         self.code.iter().map(|i| if let Instr::Input(k) = i { *k as usize + 1 } else { 0 }).max().unwrap_or(0)
     }
 
-    /// Why the body is no straight-line program over `inputs` input views, if it is none: registers must be earlier ones, and
-    /// numbers of inputs and dimensions in range.
+    /// The error that keeps the body from being a straight-line program over `inputs` input views, if there is one. Registers
+    /// must be earlier ones, and numbers of inputs and dimensions must be in range.
     pub fn error(&self, inputs: usize) -> Option<String> {
         if self.code.is_empty() || self.code.len() > INSTRUCTIONS_MAX {
             return Some(format!("a body has 1 to {INSTRUCTIONS_MAX} instructions, not {}", self.code.len()));
@@ -266,7 +266,7 @@ macro_rules! unary {
             pub fn $name(&mut self, a: Reg) -> Reg { self.push(Instr::$instr(a)) })*
         }
 
-        /// Every instruction on one register, by name, with what appends it: what is checked on all 2^32 words.
+        /// Every instruction on one register: its name, and the function that appends it. Tests check each on all 2^32 words.
         pub const UNARY: &[(&str, fn(&mut BodyWriter, Reg) -> Reg)] = &[$((stringify!($name), BodyWriter::$name)),*];
     };
 }

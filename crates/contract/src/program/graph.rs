@@ -1,9 +1,8 @@
 //! The operator graph: tensors, and nodes that are primitives of the leaf grammar.
 //!
-//! A composite operator (softmax, layer norm, attention, AdamW) *is* its sequence of primitives, each with an
-//! output of its own; nodes carry the operator's name as a label. So the graph that an engine runs, the trace that
-//! a trainer commits to and the leaves that a referee checks are one thing. An engine may fuse what it likes.
-//! Contract: `docs/ARITHMETIC.md`, section 8.
+//! A composite operator (softmax, layer norm, attention, AdamW) *is* its sequence of primitives, each with an output of its own.
+//! Nodes carry the operator's name as a label. So the graph that an engine runs, the trace that a trainer commits to and the
+//! leaves that a referee checks are one thing. An engine may fuse any nodes. Contract: `docs/ARITHMETIC.md`, section 8.
 
 use std::collections::HashMap;
 
@@ -14,7 +13,7 @@ use crate::arith::DType;
 use crate::arith::digits::ProductPart;
 use crate::arith::rounding_grid::GridRule;
 
-/// A tensor of the graph, by its place in [`Graph::tensors`].
+/// A tensor of the graph, by its index in [`Graph::tensors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorId(pub u32);
 
@@ -33,7 +32,7 @@ impl TensorType {
         self.shape.iter().map(|&d| d as usize).product()
     }
 
-    /// Whether there are no elements.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -48,9 +47,9 @@ impl TensorType {
 /// Strides may be 0 (broadcast).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
-    /// The tensor that is looked at.
+    /// The tensor that the view reads.
     pub tensor: TensorId,
-    /// The place of element (0, 0, 0, 0).
+    /// The index of element (0, 0, 0, 0).
     pub offset: u32,
     /// Elements along each dimension.
     pub dims: [u32; 4],
@@ -59,7 +58,7 @@ pub struct View {
 }
 
 impl View {
-    /// The tensor's element that (i, j, k, l) names.
+    /// The index in the tensor of the view's element (i, j, k, l).
     pub fn at(&self, index: [u32; 4]) -> usize {
         let mut place = self.offset as usize;
         for (i, stride) in index.iter().zip(self.strides) {
@@ -68,7 +67,7 @@ impl View {
         place
     }
 
-    /// Whether the view's elements follow one another in memory.
+    /// True if the view's elements follow one another in memory.
     pub fn is_contiguous(&self) -> bool {
         let follows = row_major(self.dims);
         (0..4).all(|d| self.dims[d] == 1 || self.strides[d] == follows[d])
@@ -80,23 +79,23 @@ impl View {
     }
 }
 
-/// A node's computation. One output each.
+/// A node's computation. Each has one output.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Primitive {
-    /// *map*: every output element from the elements of the input views at its index. The index space `dims` has as
-    /// many elements as the output, in row-major order; every view has the same dims.
+    /// *map*: computes every output element from the elements of the input views at its index. The index space `dims` has as many
+    /// elements as the output, in row-major order; every view has the same dims.
     Map {
-        /// What is computed of each element.
+        /// The computation of each element.
         body: Body,
         /// The index space.
         dims: [u32; 4],
         /// One view for each input of the body, with dims `dims`.
         inputs: Vec<View>,
     },
-    /// *map*: out[i, c] = table[offset + i*stride_row + c*stride_column + indices[i]*stride_index]; an index is
-    /// below `bound`. Embedding look-ups and the picking of a label's logit.
+    /// *map*: out[i, c] = table[offset + i*stride_row + c*stride_column + indices[i]*stride_index]; an index is below `bound`.
+    /// Embedding look-ups use it, and so does picking a label's logit.
     Gather {
-        /// The table, of any shape: it is read by place.
+        /// The table, of any shape: it is read by element index.
         table: TensorId,
         /// u32: one index for each row of the output.
         indices: TensorId,
@@ -109,12 +108,12 @@ pub enum Primitive {
         /// Elements of the table from one output column to the next.
         stride_column: u32,
     },
-    /// *map*: every pixel of every patch of images [N, H, W, C], +0 outside of the image: out[(n, y, x), (ky, kx, c)] =
-    /// input[n, row, column, c], with row and column by [`ConvGeometry::source`]. What a convolution multiplies with its kernel.
+    /// *map*: every pixel of every patch of images [N, H, W, C], +0 outside of the image. out[(n, y, x), (ky, kx, c)] = input[n,
+    /// row, column, c], with row and column by [`ConvGeometry::source`]. A convolution multiplies these patches with its kernel.
     Im2col {
         /// The images [N, H, W, C].
         input: TensorId,
-        /// Which pixels a patch takes.
+        /// The geometry: the pixels that a patch takes.
         geometry: ConvGeometry,
     },
     /// *max*: over the blocks of the last dimension, by [`crate::arith::float::order_key`]; [.., len] -> [.., blocks].
@@ -156,7 +155,7 @@ pub enum Primitive {
         /// Every class is below it.
         bound: u32,
     },
-    /// *stable grouping*: where each class begins in that permutation; `bound + 1` entries.
+    /// *stable grouping*: where each class begins in the permutation of [`Primitive::GroupOrder`]; `bound + 1` entries.
     GroupOffsets {
         /// u32: the class of each position.
         classes: TensorId,
@@ -171,7 +170,7 @@ pub enum Primitive {
         /// Elements of a scale group; 0 = the whole of K.
         block: u32,
     },
-    /// *map*: `quantise`: the same view to integers of `digits` digits; output [batch0*batch1, rows, K], K contiguous.
+    /// *map*: `quantise`: the view's elements as integers of `digits` digits; output [batch0*batch1, rows, K], K contiguous.
     Quantise {
         /// f32 [batch0, batch1, rows, K].
         input: View,
@@ -186,27 +185,27 @@ pub enum Primitive {
     DigitPatches {
         /// The images' integers, by [`Primitive::Quantise`]: [1, B, H W C], or by channel [1, C, B H W].
         input: TensorId,
-        /// Which integers a patch takes, and how they lie.
+        /// The integers that a patch takes, and their order.
         patches: DigitPatches,
     },
-    /// *integer product*: out[block, batch, m, n] = the exact dot product of a's row m and b's row n over the block,
-    /// scaled back and rounded once, or what that rounding leaves. The blocks' results are added by a tree sum of their own.
+    /// *integer product*: out[block, batch, m, n] = the exact dot product of a's row m and b's row n over the block, scaled
+    /// back and rounded once; or the error of that rounding. A separate tree sum adds the blocks' results.
     Product {
         /// Integers [batch, M, K] of [`Primitive::Quantise`] or [`Primitive::DigitPatches`].
         a: TensorId,
-        /// Their absmaxes [batch, M, blocks].
+        /// The absmaxes [batch, M, blocks] of a's scale groups.
         absmaxes_a: TensorId,
         /// Integers [batch, N, K] of [`Primitive::Quantise`] or [`Primitive::DigitPatches`].
         b: TensorId,
-        /// Their absmaxes [batch, N, blocks].
+        /// The absmaxes [batch, N, blocks] of b's scale groups.
         absmaxes_b: TensorId,
         /// Terms of a block; 0 = the whole of K.
         block: u32,
-        /// Which part of the exact sum is the output.
+        /// The result of rounding the exact sum that is the output.
         part: ProductPart,
     },
-    /// Not a primitive of the contract, and in no program: the same matrix product of two views [batch0, batch1, rows, K] by
-    /// whatever kernel the engine calls native, in floating point. [`super::logged::native_graph`] puts it there.
+    /// The matrix product of two views [batch0, batch1, rows, K] in floating point, by whatever kernel the engine calls native.
+    /// Native is no primitive of the contract, and no program has it. [`super::logged::native_graph`] puts it into a graph.
     Native {
         /// The left operand [batch0, batch1, M, K].
         a: View,
@@ -236,7 +235,7 @@ impl Primitive {
         }
     }
 
-    /// The same computation of other tensors: `f` gives the one that takes each one's place, in the order of [`Primitive::inputs`].
+    /// The same computation with other tensors: `f` gives the replacement of each input, in the order of [`Primitive::inputs`].
     pub(crate) fn map_inputs(&self, mut f: impl FnMut(TensorId) -> TensorId) -> Primitive {
         let mut mapped = self.clone();
         match &mut mapped {
@@ -315,9 +314,9 @@ impl Primitive {
 pub struct Node {
     /// The operator the primitive belongs to, such as `block0.attention.scores` or `block0.ln1.backward`.
     pub operator: String,
-    /// The computation.
+    /// The node's computation.
     pub primitive: Primitive,
-    /// The tensor that it makes.
+    /// The tensor that the node makes.
     pub output: TensorId,
 }
 
@@ -333,7 +332,7 @@ pub struct Port {
 /// A product of a graph that native kernels may compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedProduct {
-    /// Where the product stands in the model.
+    /// The product's position in the model, as a class.
     pub class: ProductClass,
     /// The left operand in the kernels' input format, [batch0, batch1, M, K].
     pub a: View,
@@ -343,15 +342,15 @@ pub struct LoggedProduct {
     pub absmaxes_a: TensorId,
     /// u32 [batch, N, 1]: the absmaxes of b's rows.
     pub absmaxes_b: TensorId,
-    /// How the grid of an element follows from the absmaxes.
+    /// The rule by which an element's grid follows from the absmaxes.
     pub rule: GridRule,
-    /// The product before it is rounded to the grid: binary32, or for grids finer than bfloat16 two parts [2, batch, M, N], the
-    /// nearest binary32 and the rest.
+    /// The product before it is rounded to the grid: binary32. For grids finer than bfloat16 it has two parts [2, batch, M, N],
+    /// the nearest binary32 and the rest.
     pub product: TensorId,
-    /// After.
+    /// The product after it is rounded to the grid.
     pub output: TensorId,
-    /// The outputs of the digitised products that hold the operands' integers: one, or that of the high parts and that of what is
-    /// left of them.
+    /// The outputs of the digitised products that hold the operands' integers. There is one such output, or two: of the high
+    /// parts, and of the rests after them.
     pub exact: Vec<TensorId>,
 }
 
@@ -372,16 +371,16 @@ impl LoggedProduct {
 /// A graph in execution order: every node reads inputs and outputs of earlier nodes only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Graph {
-    /// The types of all tensors, by [`TensorId`].
+    /// The types of all tensors, indexed by [`TensorId`].
     pub tensors: Vec<TensorType>,
-    /// The tensors that enter, in the order in which engines take them.
+    /// The input tensors, in the order in which engines take them.
     pub inputs: Vec<Port>,
     /// The nodes, in execution order.
     pub nodes: Vec<Node>,
-    /// The tensors that leave, in the order in which engines return them.
+    /// The output tensors, in the order in which engines return them.
     pub outputs: Vec<Port>,
-    /// Products that native kernels may compute, in the order of their nodes; none in the exact profile. Which nodes they
-    /// are follows from the table.
+    /// Products that native kernels may compute, in the order of their nodes; there are none in the exact profile. The product
+    /// table decides which nodes they are.
     pub logged: Vec<LoggedProduct>,
 }
 
@@ -401,7 +400,7 @@ impl Graph {
         self.outputs.iter().find(|p| p.name == name).map(|p| p.tensor)
     }
 
-    /// Which node makes each tensor, for whoever asks of many: to look for one node takes as long as there are nodes.
+    /// The nodes that make the tensors, for callers with many questions: a search for one node takes as long as there are nodes.
     pub fn makers(&self) -> Makers {
         let mut of = vec![None; self.tensors.len()];
         for (number, node) in self.nodes.iter().enumerate() {
@@ -411,7 +410,7 @@ impl Graph {
         Makers { of, outputs }
     }
 
-    /// Takes out the nodes that no output needs, and the logged products whose nodes these are.
+    /// Removes the nodes that no output needs, and the logged products of removed nodes.
     pub(crate) fn remove_dead_nodes(&mut self) {
         let mut needed = vec![false; self.tensors.len()];
         for port in &self.outputs {
@@ -460,7 +459,7 @@ pub(crate) fn pad_shape(shape: &[u32]) -> [u32; 4] {
     padded
 }
 
-/// The most contiguous elements, and the most rows, that one sum or maximum reads: what bounds a verdict on it. Longer ones
+/// The most contiguous elements, and the most rows, that one sum or maximum reads; they bound a verdict on it. Longer reductions
 /// are made of partial results, each an output of the trace.
 const LEAF_ELEMENTS: u32 = 4096;
 const LEAF_ROWS: u32 = 32;
@@ -470,7 +469,7 @@ pub(crate) fn leaf_block(stride: u32) -> u32 {
     1 << (LEAF_ELEMENTS / stride.max(1)).max(LEAF_ROWS).ilog2()
 }
 
-/// The blocks of a K that is cut in pieces of `block` (0 = one piece, also for K = 0).
+/// The number of blocks of a K that is cut in pieces of `block` (0 = one piece, also for K = 0).
 pub fn block_count(k: u32, block: u32) -> u32 {
     if block == 0 { 1 } else { k.div_ceil(block).max(1) }
 }

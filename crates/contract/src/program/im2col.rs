@@ -1,17 +1,18 @@
-//! Which pixels a convolution's patches take: the geometry of `patches.v1` and `digit_patches.v1`.
+//! The geometry of a convolution's patches, for `patches.v1` and `digit_patches.v1`.
 
-/// A convolution's kernel, and how its places lie on an image. Sizes are (rows, columns), in pixels.
+/// A convolution's kernel, and its positions on an image. Sizes are (rows, columns), in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConvGeometry {
     /// Patches of an image.
     pub size: [u32; 2],
     /// Pixels of a patch.
     pub kernel: [u32; 2],
-    /// Pixels from one patch to the next; of the convolution whose input's gradient this is, if `transposed`.
+    /// Pixels from one patch to the next. If `transposed`, the number belongs to the convolution whose input gradient the
+    /// geometry computes.
     pub stride: u32,
-    /// Zeros around the image; of that convolution's image, if `transposed`.
+    /// Zeros around the image. If `transposed`, the number belongs to the image of the forward convolution.
     pub padding: u32,
-    /// Whether patch p takes what reads p in the forward direction, as the gradient of a convolution's input does.
+    /// True if patch p takes the pixels that read p in the forward direction, as the gradient of a convolution's input does.
     pub transposed: bool,
 }
 
@@ -30,8 +31,8 @@ impl ConvGeometry {
         ConvGeometry { size: image, transposed: true, ..self }
     }
 
-    /// The row (or column) of `len` pixels that place `tap` of patch `at` takes; `None` outside of the image. Computed modulo 2^32, so
-    /// that what lies before the image is far behind it.
+    /// The row (or column), of `len`, that tap `tap` of patch `at` reads; `None` outside of the image. Indices are computed
+    /// modulo 2^32, so an index before the image becomes one far behind it.
     pub fn source(&self, at: u32, tap: u32, len: u32) -> Option<u32> {
         if !self.transposed {
             let place = at.wrapping_mul(self.stride).wrapping_add(tap).wrapping_sub(self.padding);
@@ -56,9 +57,9 @@ impl ConvGeometry {
 pub struct DigitPatches {
     /// Pixels of an image, down and across.
     pub image: [u32; 2],
-    /// Which pixels a patch takes.
+    /// The pixels that a patch takes.
     pub geometry: ConvGeometry,
-    /// Whether channels are rows: the operand of a kernel's gradient.
+    /// True if channels are rows, as in the operand of a kernel's gradient.
     pub by_channel: bool,
 }
 
@@ -76,7 +77,7 @@ impl DigitPatches {
         if self.by_channel { [k, rows] } else { [rows, k] }
     }
 
-    /// The place among the images' integers of the one that element `i` of the operand takes; `None` outside of an image.
+    /// The index among the images' integers of element `i` of the operand; `None` outside of an image.
     pub fn source(&self, [samples, channels]: [u32; 2], i: usize) -> Option<usize> {
         let ([_, k], [height, width]) = (self.shape([samples, channels]), self.image);
         let (row, column) = (i / k as usize, i % k as usize);
@@ -91,7 +92,8 @@ impl DigitPatches {
         Some(if self.by_channel { channel * pixels + pixel } else { pixel * channels as usize + channel })
     }
 
-    /// How the operand's absmaxes [1, rows, blocks] are read from those of the images' rows: dimensions and strides.
+    /// The view that reads the operand's absmaxes [1, rows, blocks] from the absmaxes of the images' rows: dimensions and
+    /// strides.
     pub(crate) fn absmaxes(&self, [samples, channels]: [u32; 2], blocks: u32) -> [[u32; 4]; 2] {
         let ConvGeometry { size, kernel, .. } = self.geometry;
         if self.by_channel {

@@ -5,14 +5,14 @@ use super::step::Program;
 use crate::arith::{float, philox};
 use crate::parallel;
 
-/// The counter word that separates initial weights from every other use of the generator.
+/// The counter word that keeps initial weights apart from every other use of the generator.
 const DOMAIN: u32 = 0xffff_fffe;
 
 /// Element `i` of the `parameter`-th entry of a table, as a binary32 pattern.
 ///
-/// `Normal`: one Philox block gives eight 16-bit halves; n = 2 * (their sum) - 8 * 65535 is an integer of mean 0 and
-/// variance 4 * 8 * (65536^2 - 1)/12, and the weight is n * c with c = std * sqrt(1.5) / 131072, each operation
-/// rounded to binary32 in that order.
+/// `Normal`: one Philox block gives eight 16-bit halves. n = 2 * (their sum) - 8 * 65535 is an integer of mean 0 and
+/// variance 4 * 8 * (65536^2 - 1)/12. The weight is n * c with c = std * sqrt(1.5) / 131072, each operation rounded
+/// to binary32 in that order.
 pub fn element(seed: [u32; 2], parameter: u32, i: u64, init: Init) -> u32 {
     match init {
         Init::Zeros => 0,

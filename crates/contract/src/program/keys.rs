@@ -1,10 +1,10 @@
-//! Keys of a job file as data: the rows of the table that `job::reference` collects. A model's keys stand in the model's own file.
+//! Keys of a job file as data: the rows of the table that `job::reference` collects. The file of a model has the model's keys.
 
 use std::ops::RangeInclusive;
 
 use serde_json::Value;
 
-/// What a key's value may be, with its bounds.
+/// The type of a key's value, with its bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Type {
     /// An integer from `least` to `most`.
@@ -18,7 +18,7 @@ pub enum Type {
     Number {
         /// The number is at least this, or above it if `above`.
         least: f32,
-        /// Whether `least` itself is not allowed.
+        /// True if `least` itself is not allowed.
         above: bool,
         /// The number is below this.
         below: Option<f32>,
@@ -61,14 +61,14 @@ pub enum Type {
     },
 }
 
-/// Whether a key has to be written, and what holds where it is not.
+/// The presence of a key: it must be written, or it has a meaning when it is absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// The key must be written, if its table is.
     Required,
     /// The key may be left out; then this value holds, as TOML.
     Optional(&'static str),
-    /// The key may be left out; what that means.
+    /// The key may be left out; this text says what that means.
     Absent(&'static str),
 }
 
@@ -81,9 +81,9 @@ pub struct Key {
     pub kind: Option<&'static str>,
     /// Type and bounds.
     pub ty: Type,
-    /// Whether it has to be written, and what holds without it.
+    /// The presence of the key: whether it must be written, and what its absence means.
     pub presence: Presence,
-    /// The key of the same table that may stand in its place, and not beside it; empty if there is none.
+    /// The key of the same table that may replace this one, and must not be written beside it; empty if there is none.
     pub or: &'static str,
     /// The key of the same table that must not be written beside it; empty if there is none, or `or` names it.
     pub not_with: &'static str,
@@ -93,7 +93,7 @@ pub struct Key {
     pub unit: &'static str,
     /// Bounds that the type does not say; empty if there are none.
     pub rule: &'static str,
-    /// What the key is for.
+    /// The purpose of the key.
     pub meaning: &'static str,
     /// A value, as TOML. The examples of all required keys of a table fit each other.
     pub example: &'static str,
@@ -110,7 +110,7 @@ impl Key {
         self.path.rsplit_once('.').map_or(self.path, |(_, name)| name)
     }
 
-    /// Whether the value has keys of its own.
+    /// True if the value has keys of its own.
     pub fn is_table(&self) -> bool {
         matches!(self.ty, Type::Table | Type::Tables { .. })
     }
@@ -125,7 +125,7 @@ impl Key {
         Key { kind: Some(kind), ..self }
     }
 
-    /// This key, where either it or the named one must stand.
+    /// This key, where either this key or the named one must be present.
     pub const fn or(self, or: &'static str) -> Key {
         Key { or, ..self }
     }
@@ -211,7 +211,8 @@ impl std::fmt::Display for Type {
 }
 
 impl Type {
-    /// Why a value of this type is not within the bounds, if it is not. Texts are not looked at: serde reads choices.
+    /// The error in a value that is not of this type or out of bounds, if there is one. Texts are not checked: serde reads
+    /// choices.
     pub(crate) fn error(&self, value: &Value) -> Option<String> {
         let fits = match (self, self.elements(), value) {
             (Type::Integer { .. }, _, Value::Number(n)) => n.as_i128().is_some_and(|n| self.has_integer(n)),
@@ -228,12 +229,12 @@ impl Type {
         (!fits).then(|| format!("must be {finite}{}, is {}", self.bounds(), is()))
     }
 
-    /// Whether an integer is within the bounds.
+    /// True if an integer is within the bounds.
     pub fn has_integer(&self, n: i128) -> bool {
         matches!(self, Type::Integer { least, most } if (*least..=*most).contains(&n))
     }
 
-    /// Whether a number is within the bounds, as binary32, which is what the program computes with.
+    /// True if a number is within the bounds, compared as binary32, in which the program computes.
     pub fn has_number(&self, x: f64) -> bool {
         let Type::Number { least, above, below } = *self else { return false };
         let x = x as f32;
@@ -241,7 +242,7 @@ impl Type {
         x.is_finite() && enough && below.is_none_or(|below| x < below)
     }
 
-    /// What the elements of a list are, and how many it may have; `None` where no list may stand.
+    /// The type of a list's elements, and the range of their number; `None` where no list is allowed.
     pub fn elements(&self) -> Option<(Type, RangeInclusive<usize>)> {
         Some(match *self {
             Type::List { of, least, most } => (*of, least..=most),

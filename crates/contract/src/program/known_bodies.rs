@@ -1,7 +1,7 @@
 //! The bodies whose names this version gives a meaning: a program may use such a name for nothing else.
 //!
-//! The table is found, not written: the catalogue's operators and small programs of every model kind are built twice, with other numbers, and
-//! the constants that differ are those that depend on a program's numbers. All other instructions have to be the same.
+//! The table is derived, not written. The catalogue's operators and small programs of every model kind are built twice, with
+//! other numbers. The constants that differ depend on a program's numbers. All other instructions have to be the same.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
@@ -19,7 +19,7 @@ use super::step::{Program, StepSpec};
 use crate::arith::DType;
 use crate::arith::rounding_grid::GridRule;
 
-/// A body, and which of its constants depend on a program's numbers.
+/// A body, and a flag for each instruction: true if it is a constant that depends on a program's numbers.
 struct Template {
     code: Vec<Instr>,
     free: Vec<bool>,
@@ -33,7 +33,7 @@ pub struct KnownBody {
     pub name: String,
     /// The instructions.
     pub code: Vec<Instr>,
-    /// For every instruction, whether it is a constant that depends on a program's numbers.
+    /// For every instruction, true if it is a constant that depends on a program's numbers.
     pub free: Vec<bool>,
 }
 
@@ -54,7 +54,7 @@ pub fn small_programs() -> Vec<(Model, Optimizer, Program)> {
     specs(0, true).into_iter().map(program).collect()
 }
 
-/// The nodes of one product on a grid, of operands [2, 3, 5, 11] and [2, 3, 7, 11] whose elements lie one after another.
+/// The nodes of one product on a grid, of operands [2, 3, 5, 11] and [2, 3, 7, 11] whose elements are contiguous.
 pub fn product_on_grid(rule: GridRule) -> Graph {
     let mut products = ProductTable::logged_preset();
     products.set_logged(ProductClass::Linear, rule);
@@ -69,13 +69,13 @@ pub fn product_on_grid(rule: GridRule) -> Graph {
     builder.into_graph()
 }
 
-/// What is wrong with a body that has a known name, if anything.
+/// The error in a body that has a known name, if there is one.
 pub(crate) fn error(body: &Body) -> Option<String> {
     static TABLE: OnceLock<Table> = OnceLock::new();
     if PRIMITIVES.contains(&&*body.name) {
         return Some(format!("{} is the name of another kind of node", body.name));
     }
-    // Where a logged product ends; compared whole, with the product.
+    // The validation of logged products compares this body whole, with its product.
     if body.name == ROUND_TO_GRID {
         return None;
     }
@@ -101,8 +101,8 @@ const PRIMITIVES: [&str; 12] = [
 ];
 
 impl Template {
-    /// Whether a body computes the same, up to free constants. Equal constants share an instruction, so registers are compared by
-    /// what they hold.
+    /// True if a body computes the same, up to free constants. Equal constants share an instruction, so registers are compared by
+    /// their contents.
     fn is(&self, body: &Body) -> bool {
         let last = |code: &[Instr]| code.len().checked_sub(1).map(|at| Reg(at as u8));
         let (Some(ours), Some(theirs)) = (last(&self.code), last(&body.code)) else { return false };
@@ -179,7 +179,7 @@ fn table() -> Table {
     table
 }
 
-/// An operator of the catalogue by itself; `second`: with other numbers.
+/// An operator of the catalogue by itself. `second` selects other numbers.
 fn operator(number: usize, second: u32, gradient: bool) -> Option<Graph> {
     let operator = &OPERATORS[number];
     let tenth = second as f32 / 16.0;
@@ -213,7 +213,7 @@ fn operator(number: usize, second: u32, gradient: bool) -> Option<Graph> {
     Some(builder.into_graph())
 }
 
-/// Small programs with every optimizer and model kind; `second`: with other numbers.
+/// Small programs with every optimizer and model kind. `second` selects other numbers.
 fn specs(second: u32, decay: bool) -> Vec<StepSpec> {
     let tenth = second as f32 / 16.0;
     let weight_decay = if decay { 0.11 + tenth } else { 0.0 };
@@ -232,7 +232,7 @@ fn specs(second: u32, decay: bool) -> Vec<StepSpec> {
     small(second).into_iter().zip([adamw, sgd].into_iter().cycle()).map(spec).collect()
 }
 
-/// The learning rate of a parameter group; `second`: with another factor.
+/// The learning rate of a parameter group. `second` selects another factor.
 fn rate(second: u32) -> Graph {
     let mut builder = Builder::new(ProductTable::two_and_three());
     let rate = builder.input("rate", DType::F32, &[1]);
@@ -240,7 +240,7 @@ fn rate(second: u32) -> Graph {
     builder.into_graph()
 }
 
-/// The loss of a part of a batch, and the mean over the batch; `second`: with other numbers.
+/// The loss of a part of a batch, and the mean over the batch. `second` selects other numbers.
 fn counted(second: u32) -> Graph {
     let mut builder = Builder::new(ProductTable::two_and_three());
     let logits = builder.input("logits", DType::F32, &[3, 4 + second]);
@@ -253,11 +253,11 @@ fn counted(second: u32) -> Graph {
     builder.into_graph()
 }
 
-/// Pixels normalised by constants of each plane; `second`: with other numbers.
+/// Pixels normalised by constants of each plane. `second` selects other numbers.
 fn normalised(planes: usize, second: u32) -> Graph {
     let mut builder = Builder::new(ProductTable::two_and_three());
     let pixels = builder.input("pixels", DType::U32, &[2, 3]);
-    // Every constant is another number, so that each has an instruction.
+    // Every constant is a different number, so each has its own instruction.
     let numbers = |first: usize| (0..planes).map(|i| (first + 4 * i) as f32 + second as f32).collect();
     let [means, stds]: [Vec<f32>; 2] = [0, 2].map(|first| numbers(first + 1));
     builder.map(normalize::body([&means, &stds], 3 + second), &[pixels], &[2, 3]);

@@ -1,8 +1,8 @@
 //! Products whose results native kernels may compute, each rounded to a grid: the logged profile.
 //!
-//! In a program such a product is the contract's own, followed by a rounding to the grid: that is what an auditor runs, with the
-//! trainer's logged decisions in place of single roundings. What the trainer runs is [`native_graph`]: the same graph with a
-//! native kernel in place of each digitised product. Contract: `docs/ROUNDING.md`.
+//! In a program, a logged product is the contract's own product, followed by a rounding to the grid. An auditor runs that
+//! program, with the trainer's logged decisions in place of single roundings. The trainer runs [`native_graph`]: the same graph
+//! with a native kernel in place of each digitised product. Contract: `docs/ROUNDING.md`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,7 +17,7 @@ use crate::arith::{DType, float};
 /// The name of the body that rounds a logged product to its grid.
 pub const ROUND_TO_GRID: &str = "round_to_grid.v1";
 
-/// What rounds the product to its grid.
+/// The primitive that rounds the product to its grid.
 fn rounding(logged: &LoggedProduct) -> Primitive {
     let ([b0, b1, m, k], n) = (logged.a.dims, logged.b.dims[2]);
     let dims = [b0, b1, m, n];
@@ -33,7 +33,7 @@ fn rounding(logged: &LoggedProduct) -> Primitive {
     Primitive::Map { body: round_body(logged.rule, k), dims, inputs }
 }
 
-/// A product of `operands` [batch0, batch1, M, K] and [batch0, batch1, N, K] on a grid: what an auditor computes.
+/// A product of `operands` [batch0, batch1, M, K] and [batch0, batch1, N, K] on a grid, as an auditor computes it.
 pub fn logged_product(
     b: &mut Builder,
     class: ProductClass,
@@ -66,7 +66,7 @@ fn product_on_grid(
         (product, vec![product])
     };
     let ([a, right], [absmaxes_a, absmaxes_b]) = (operands, absmaxes);
-    // The output's number comes with its node.
+    // The output's id is known once its node is made.
     let output = product;
     let mut logged =
         LoggedProduct { class, a, b: right, absmaxes_a, absmaxes_b, rule, product, output, exact };
@@ -76,7 +76,7 @@ fn product_on_grid(
     output
 }
 
-/// The digits and the grid of a logged product of a graph, for its class. `maker`: the node that makes a tensor.
+/// The product table that gives a graph's logged product its digits and grid. `maker` gives the node that makes a tensor.
 pub fn product_table<'g>(
     graph: &Graph,
     logged: &LoggedProduct,
@@ -93,8 +93,8 @@ pub fn product_table<'g>(
     table
 }
 
-/// What is wrong with an entry of [`Graph::logged`] of a graph whose nodes are right by themselves, if anything: its nodes have to be
-/// those that [`logged_product`] makes. `maker`: the node that makes a tensor.
+/// The error in an entry of [`Graph::logged`], if there is one. The graph's nodes must be right by themselves. The entry's nodes
+/// have to be those that [`logged_product`] makes. `maker` gives the node that makes a tensor.
 pub(super) fn error<'g>(
     graph: &Graph,
     logged: &LoggedProduct,
@@ -107,7 +107,7 @@ pub(super) fn error<'g>(
     if (a.dims[0], a.dims[1], a.dims[3]) != (b.dims[0], b.dims[1], b.dims[3]) {
         return Some("its operands do not fit each other");
     }
-    // Both parts of a product in two, and operands that are split, have to be tensors.
+    // Both parts of a product, and operands that are split, have to be allowed tensors.
     let elements = |dims: [u32; 4]| dims.into_iter().fold(1u64, |n, d| n.saturating_mul(u64::from(d)));
     let output = elements([a.dims[0], a.dims[1], a.dims[2], b.dims[2]]).saturating_mul(2);
     if output.max(elements(a.dims)).max(elements(b.dims)) > 1 << 31 {
@@ -134,7 +134,7 @@ pub(super) fn error<'g>(
     product_on_grid(&mut builder, logged.class, *rule, operands, shape);
     let expected = builder.into_graph();
     let [wanted] = &expected.logged[..] else { return Some("it is no product of two operands") };
-    // From the output to the operands: each pair of nodes is compared, then what they read.
+    // The walk goes from the output to the operands: it compares each pair of nodes, then their inputs.
     let mut waiting = vec![(wanted.output, logged.output)];
     waiting.extend([(wanted.absmaxes_a, logged.absmaxes_a), (wanted.absmaxes_b, logged.absmaxes_b)]);
     waiting.push((wanted.product, logged.product));
@@ -163,7 +163,7 @@ pub(super) fn error<'g>(
     None
 }
 
-/// A product's operand in the input format of the kernels: a bfloat16 grid takes bfloat16.
+/// A product's operand in the input format of the kernels: a bfloat16 grid takes bfloat16 operands.
 fn native_input(b: &mut Builder, rule: GridRule, view: View) -> View {
     if rule.is_wide() {
         return view;
@@ -172,7 +172,7 @@ fn native_input(b: &mut Builder, rule: GridRule, view: View) -> View {
     View { tensor: b.map(bf16_body(), &[view.tensor], &shape), ..view }
 }
 
-/// A part of the digitised product.
+/// The digitised product of two operands: the nearest binary32, or its rounding error.
 fn exact_product(
     b: &mut Builder,
     [va, vb]: &[View; 2],
@@ -186,13 +186,15 @@ fn exact_product(
     b.node(product, DType::F32, shape)
 }
 
-/// Digits of what the high parts of operands leave: the most, so that the auditor errs less than binary64 kernels do.
+/// Digits of the rest of an operand after its high part: the greatest number, so that the auditor errs less than binary64 kernels
+/// do.
 const LOW_DIGITS: u8 = 4;
-/// The most digits of a high part: three hold all that [`split`] takes off.
+/// The most digits of a high part: three hold every high part that [`split`] makes.
 const HIGH_DIGITS_MAX: u8 = 3;
 
-/// The product to about 48 bits, [2, batch0 * batch1, M, N]: each operand is split in a high part, which its digits hold exactly,
-/// and the rest; the four exact products, the larger three in two parts each, are added with what sums round away.
+/// The product to about 48 bits, [2, batch0 * batch1, M, N]. Each operand is split in a high part, which its digits hold exactly,
+/// and the rest. The larger three of the four exact products are taken in two parts each. The additions keep the rounding errors
+/// of the sums.
 fn two_part_product(
     b: &mut Builder,
     class: ProductClass,
@@ -216,7 +218,7 @@ fn two_part_product(
     let [rounded, left, right] = larger.map(|parts| product(parts, ProductPart::Rounded));
     let rests = larger.map(|parts| product(parts, ProductPart::RoundingError));
     let least = product([1, 1], ProductPart::Rounded);
-    // Sums of what is large keep what they round away; only the small terms are added plainly.
+    // Sums of large terms keep their rounding errors; only the small terms are added plainly.
     let body = Body::new("two_parts.v1", |w| {
         let [rounded, left, right, least, rest, rest_left, rest_right] =
             [0, 1, 2, 3, 4, 5, 6].map(|i| w.input(i));
@@ -241,7 +243,7 @@ fn two_part_product(
     (b.map_views(body, dims, parts, DType::F32, &dims), vec![rounded, least])
 }
 
-/// x + y and what that rounds away (Knuth's TwoSum: exact without a condition on their order).
+/// x + y and its rounding error (Knuth's TwoSum: exact without a condition on their order).
 fn two_sum(w: &mut BodyWriter, x: Reg, y: Reg) -> (Reg, Reg) {
     let sum = w.add(x, y);
     let of_y = w.sub(sum, x);
@@ -250,13 +252,14 @@ fn two_sum(w: &mut BodyWriter, x: Reg, y: Reg) -> (Reg, Reg) {
     (sum, w.add(rest_x, rest_y))
 }
 
-/// An operand's high part, a multiple of 2^(e + 1 - m) for digits of m bits and a row below 2^e, and what is left of it.
+/// An operand's high part and the rest. The high part is a multiple of 2^(e + 1 - m), for digits of m bits and a row below 2^e.
 fn split(b: &mut Builder, view: &View, absmaxes: TensorId, digits: u8) -> [View; 2] {
     let [b0, b1, rows, k] = view.dims;
     let rows_of_row = View { tensor: absmaxes, offset: 0, dims: view.dims, strides: [b1 * rows, rows, 1, 0] };
     let contiguous =
         |tensor| View { tensor, offset: 0, dims: view.dims, strides: [b1 * rows * k, rows * k, k, 1] };
-    // 1.5 * 2^(e + 24 - m): adding it to |x| < 2^e and taking it off again leaves multiples of 2^(e + 1 - m). It must exceed |x|.
+    // 1.5 * 2^(e + 24 - m): adding it to |x| < 2^e and subtracting it again leaves multiples of 2^(e + 1 - m). The constant
+    // must exceed |x|.
     let above = (24 - magnitude_bits(u32::from(digits)) as i32).max(2);
     let [high, low] = [("split_high.v1", false), ("split_low.v1", true)].map(|(name, rest)| {
         let body = Body::new(name, |w| {
@@ -265,7 +268,7 @@ fn split(b: &mut Builder, view: &View, absmaxes: TensorId, digits: u8) -> [View;
             let field = w.ushr(absmax, shift);
             let small = w.ult(field, one);
             let field = w.select(small, one, field);
-            // The field of 2^e is one more than the greatest member's.
+            // The field of 2^e is one more than the field of the greatest member.
             let offset = w.word((above + 1) as u32);
             let field = w.uadd(field, offset);
             let most = w.word(254);
@@ -285,7 +288,8 @@ fn split(b: &mut Builder, view: &View, absmaxes: TensorId, digits: u8) -> [View;
     [high, low]
 }
 
-/// |x|'s bits with everything below the first `bits` bits rounded away, to nearest, ties to even. Carries into the exponent.
+/// |x|'s bits with everything below the first `bits` bits rounded away, to nearest, ties to even. A carry goes into the
+/// exponent.
 fn cut(w: &mut BodyWriter, absmax: Reg, bits: u8) -> Reg {
     let dropped = 32 - u32::from(bits);
     if dropped == 0 {
@@ -301,8 +305,8 @@ fn cut(w: &mut BodyWriter, absmax: Reg, bits: u8) -> Reg {
     w.uand(raised, mask)
 }
 
-/// |x| towards zero if input 1, what is left of x, says that it was rounded away from there, and its last bit 1 if anything is left
-/// (rounding to odd): rounding that to two bits less is rounding once.
+/// |x| rounded to odd, where input 1 is the rest of x. If the rest says that x was rounded away from zero, |x| moves one unit
+/// towards zero. If there is any rest, the last bit becomes 1. Rounding the result to two bits less is then rounding once.
 fn to_odd(w: &mut BodyWriter, x: Reg, absmax: Reg) -> Reg {
     let (mask, zero, one, shift) = (w.word(!float::SIGN), w.word(0), w.word(1), w.word(31));
     let rest = w.input(1);
@@ -316,7 +320,7 @@ fn to_odd(w: &mut BodyWriter, x: Reg, absmax: Reg) -> Reg {
     let last = w.uand(truncated, one);
     let raised = w.uadd(truncated, one);
     let odd = w.select(last, truncated, raised);
-    // Infinity and NaN have no rest that counts.
+    // The rest of infinity and of NaN does not count.
     let infinity = w.word(float::INFINITY);
     let finite = w.ult(absmax, infinity);
     let odd = w.select(finite, odd, absmax);
@@ -342,8 +346,8 @@ pub fn bf16_body() -> Body {
     })
 }
 
-/// `round_to_grid.v1` of a dot product of K terms: inputs x and, for grids with a floor, its row's and column's absmaxes; for
-/// grids of 26 to 30 bits the rest of x. The scalar meaning is
+/// `round_to_grid.v1` of a dot product of K terms. The inputs are x and, for grids with a floor, the absmaxes of x's row and
+/// column. Grids of 26 to 30 bits also take the rest of x. The scalar meaning is
 /// [`crate::arith::rounding_grid::RoundingGrid::round`].
 pub fn round_body(rule: GridRule, k: u32) -> Body {
     Body::new(ROUND_TO_GRID, |w| {
@@ -363,7 +367,7 @@ pub fn round_body(rule: GridRule, k: u32) -> Body {
                 w.select(small, one, field)
             };
             let (a, b) = (field(w, 1), field(w, 2));
-            // The field of 2^(floor + 23), above by BIAS so that it stays positive, then clamped: (F + 150).
+            // The field of 2^(floor + 23), which is F + 150, raised by BIAS so that it stays positive, then clamped.
             const BIAS: i32 = 1024;
             let offset = w.word((rule.floor_offset(k) + 150 + BIAS) as u32);
             let sum = w.uadd(a, b);
@@ -375,7 +379,7 @@ pub fn round_body(rule: GridRule, k: u32) -> Body {
             let biased = w.select(above, most, biased);
             let unbias = w.word((-BIAS) as u32);
             let field_of_c = w.uadd(biased, unbias);
-            // Adding 2^(floor + 23) and taking it off again rounds |x| to a multiple of 2^floor, if it is smaller.
+            // Adding and subtracting 2^(floor + 23) rounds |x| to a multiple of 2^floor, if |x| is smaller.
             let place = w.word(1 << 23);
             let c = w.umul(field_of_c, place);
             let raised = w.add(absmax, c);
@@ -406,21 +410,21 @@ pub fn native_graph(graph: &Graph) -> Graph {
             node.primitive = Primitive::Native { a: l.a.clone(), b: l.b.clone() };
         }
     }
-    // The quantised operands have no reader left; absmaxes are read where grids have floors.
+    // Nothing reads the quantised operands any more; absmaxes are read where grids have floors.
     native.remove_dead_nodes();
     native
 }
 
-/// Where a trainer's graph rounds a native product.
+/// A node of a trainer's graph that rounds a native product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundedProduct {
     /// The product's number among [`Graph::logged`].
     pub number: usize,
-    /// The node that rounds it to its grid.
+    /// The node that rounds the product to its grid.
     pub node: usize,
 }
 
-/// The roundings of a trainer's graph, by the node that is the native product.
+/// The roundings of a trainer's graph, keyed by the node that computes the native product.
 pub fn roundings(graph: &Graph) -> HashMap<usize, RoundedProduct> {
     let nodes = graph.nodes.iter().enumerate();
     let writer: HashMap<TensorId, usize> = nodes.map(|(index, node)| (node.output, index)).collect();
@@ -434,8 +438,8 @@ pub fn roundings(graph: &Graph) -> HashMap<usize, RoundedProduct> {
     found.collect()
 }
 
-/// Which nodes of a graph have outputs that trainer and auditor both know, so that a trace can hold them: all but native products in
-/// a trainer's graph, and in a program's graph those that the trainer's has as well.
+/// For each node of a graph, true if trainer and auditor both know its output, so that a trace can hold it. In a trainer's graph
+/// all nodes but native products qualify. In a program's graph those qualify that the trainer's graph has as well.
 pub fn traced(graph: &Graph) -> Vec<bool> {
     let is_native = |node: &Node| matches!(node.primitive, Primitive::Native { .. });
     if graph.logged.is_empty() || graph.nodes.iter().any(is_native) {
@@ -458,7 +462,7 @@ mod tests {
         fn the_body_is_the_grid(x: u32, a in 0u32..0x7f80_0000, b in 0u32..0x7f80_0000, k in 1u32..5000,
                                 bits in 10u8..=16, floor in 0u8..40, near in any::<bool>()) {
             let rule = GridRule { bits, floor };
-            // Half of the cases near the floor, where both roundings meet.
+            // Half of the cases are near the floor, where both roundings meet.
             let grid = rule.grid(k, a, b);
             let x = if float::is_nan(x) { float::NAN } else { x };
             let x = if near && floor != 0 {
@@ -472,7 +476,7 @@ mod tests {
         fn two_parts_round_once(fraction in 0u32..1 << 23, field in 40u32..254, sign: bool, tail in -1.0f64..1.0, bits in 26u8..=30) {
             let x = fraction | field << 23 | u32::from(sign) << 31;
             let high = f32::from_bits(x);
-            // Any rest of at most half a unit, as a sum of two parts has it; often none, often a tie's.
+            // The rest is at most half a unit, as in a sum of two parts; often it is zero, often that of a tie.
             let unit = f64::from(f32::from_bits((x & 0x7fff_ffff) + 1)) - f64::from(high.abs());
             let low = (tail * tail * tail * unit * 0.24) as f32;
             let whole = f64::from(high) + f64::from(low);

@@ -1,4 +1,4 @@
-//! What a training step is: operators, their gradients, models and optimizers, as graphs of primitives.
+//! The training step: operators, their gradients, models and optimizers, as graphs of primitives.
 
 pub mod builder;
 pub mod catalogue;

@@ -31,11 +31,11 @@ pub enum Optimizer {
     },
 }
 
-/// Where weight decay enters an update.
+/// The point where weight decay enters an update.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decay {
-    /// A step takes learning rate times weight decay off a parameter (Loshchilov and Hutter, 2019).
+    /// A step subtracts learning rate times weight decay from a parameter's factor (Loshchilov and Hutter, 2019).
     #[default]
     Decoupled,
     /// Weight decay times the parameter is added to its clipped gradient, before any moment sees it: L2 regularisation, as
@@ -43,21 +43,21 @@ pub enum Decay {
     Coupled,
 }
 
-/// How training treats one parameter.
+/// The treatment of one parameter in training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Treatment {
-    /// Whether training leaves the parameter as it is.
+    /// True if training leaves the parameter as it is.
     pub frozen: bool,
     /// The parameter's weight decay; 0 = none.
     pub weight_decay: f32,
-    /// Where weight decay enters.
+    /// The point where weight decay enters.
     pub decay: Decay,
-    /// The parameter's learning rate is this times the step's.
+    /// The parameter's learning rate is this factor times the step's rate.
     pub rate_factor: f32,
 }
 
 impl Optimizer {
-    /// How a parameter is treated of which nothing else is said. `decayed`: whether the model marks it for weight decay.
+    /// The default treatment of a parameter. `decayed` is true if the model marks the parameter for weight decay.
     pub fn treatment(&self, decayed: bool) -> Treatment {
         let weight_decay = if decayed { self.weight_decay() } else { 0.0 };
         Treatment { frozen: false, weight_decay, decay: Decay::Decoupled, rate_factor: 1.0 }
@@ -91,15 +91,15 @@ pub struct Rates {
     pub clip: TensorId,
 }
 
-/// One parameter with what its update reads.
+/// One parameter with the inputs of its update.
 pub struct Trained<'a> {
     /// The parameter before the update.
     pub parameter: TensorId,
-    /// How it is treated.
+    /// The parameter's treatment.
     pub treatment: Treatment,
-    /// Its gradient over the whole batch, not clipped, of the same shape.
+    /// The parameter's gradient over the whole batch, not clipped, of the same shape.
     pub gradient: TensorId,
-    /// In the order of [`Optimizer::slots`].
+    /// The parameter's optimizer state, in the order of [`Optimizer::slots`].
     pub state: &'a [TensorId],
 }
 
@@ -195,7 +195,7 @@ pub(crate) fn update(
     }
 }
 
-/// g' + weight_decay*p: the gradient of the loss with half the weight decay times the sum of p's squares added to it.
+/// g' + weight_decay*p: the gradient of the loss plus half the weight decay times the sum of p's squares.
 fn coupled(b: &mut Builder, clipped: TensorId, parameter: TensorId, weight_decay: f32) -> TensorId {
     let body = Body::new("coupled_decay.v1", |w| {
         let (g, p, decay) = (w.input(0), w.input(1), w.f(weight_decay));
@@ -206,7 +206,7 @@ fn coupled(b: &mut Builder, clipped: TensorId, parameter: TensorId, weight_decay
     b.map(body, &[clipped, parameter], &shape)
 }
 
-/// The learning rate of parameters whose factor this is: rate*factor, [1]; the rate itself, with no node, for a factor of 1.
+/// The learning rate of parameters with this factor: rate*factor, [1]. A factor of 1 gives the rate itself, without a node.
 pub(crate) fn own_rate(b: &mut Builder, rate: TensorId, factor: f32) -> TensorId {
     if factor == 1.0 {
         return rate;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::arith::digits::DIGITS_MAX;
 use crate::arith::rounding_grid::GridRule;
 
-/// Where a product stands in a model. Forward products, and the two gradients of each.
+/// The position of a product in a model: forward products, and the two gradients of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProductClass {
@@ -93,7 +93,7 @@ impl ProductDigits {
         ProductDigits { digits_a: digits, digits_b: digits, block: 0 }
     }
 
-    /// What is wrong with these numbers, if anything.
+    /// The error in these numbers, if there is one.
     pub fn error(&self) -> Option<String> {
         let fits = |d: u8| (1..=DIGITS_MAX as u8).contains(&d);
         if !fits(self.digits_a) || !fits(self.digits_b) {
@@ -114,7 +114,7 @@ const WIDE: [ProductClass; 6] = {
 
 const CLASSES: usize = ProductClass::ALL.len();
 
-/// The digits of every class, and the grids of those that native kernels may compute.
+/// The digits of every class, and the grids of the classes that native kernels may compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProductTable {
     digits: [ProductDigits; CLASSES],
@@ -127,7 +127,7 @@ impl ProductTable {
         ProductTable { digits: [ProductDigits::uniform(digits); CLASSES], logged: [None; CLASSES] }
     }
 
-    /// The default of the exact profile: three digits. Fewer leave binary32's loss curves while these are certain
+    /// The default of the exact profile: three digits. Fewer digits leave binary32's loss curves while those are certain
     /// (`docs/LOSS-CURVES.md`).
     pub fn preset() -> ProductTable {
         ProductTable::uniform(3)
@@ -143,8 +143,8 @@ impl ProductTable {
         table
     }
 
-    /// The default of the logged profile, where a product must be known well below the steps that it is rounded to: three digits,
-    /// and four for the operands whose rows are wide in range.
+    /// The default of the logged profile: three digits, and four for the operands whose rows are wide in range. A product must be
+    /// known well below the steps that it is rounded to.
     pub fn logged_preset() -> ProductTable {
         let mut table = ProductTable::uniform(3);
         for class in WIDE {

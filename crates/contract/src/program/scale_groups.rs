@@ -1,10 +1,10 @@
-//! Which absmaxes belong to which integers: what section 9 of `docs/ARITHMETIC.md` demands of kinds 8 and 9.
+//! The relation between absmaxes and integers that section 9 of `docs/ARITHMETIC.md` demands of kinds 8 and 9.
 
 use super::graph::{Graph, Node, Primitive, TensorId, TensorType, View, block_count, leaf_block, row_major};
 use crate::arith::DType;
 
-/// Whether a tensor holds the absmaxes of a view's scale groups, by way of those of shorter groups if they are long. `maker`: the
-/// node that makes a tensor.
+/// True if a tensor holds the absmaxes of a view's scale groups, for long groups by way of the absmaxes of shorter ones. `maker`
+/// gives the node that makes a tensor.
 pub(crate) fn are_of_view<'g>(
     view: &View,
     block: u32,
@@ -27,8 +27,8 @@ pub(crate) fn are_of_view<'g>(
     *input == between && of == block / leaf && made(input.tensor) == Some((view, leaf))
 }
 
-/// Whether a product's operand, cut in blocks, has these absmaxes: those that it is quantised with, or for patches of digits a copy, for
-/// each row and block, of those that the images are quantised with.
+/// True if a product's operand, cut in blocks, has these absmaxes: those that the operand is quantised with. For patches of
+/// digits they are a copy, for each row and block, of the absmaxes that the images are quantised with.
 pub(crate) fn are_of_operand<'g>(
     graph: &Graph,
     operand: TensorId,

@@ -2,11 +2,11 @@
 
 use serde::Deserialize;
 
-/// How the learning rate falls after the warm-up.
+/// The kind of fall of the learning rate after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decay {
-    /// It does not.
+    /// No fall.
     Constant,
     /// In a straight line, to the floor at the last step.
     Linear,
@@ -25,25 +25,25 @@ pub struct Schedule {
     /// Steps of linear warm-up; step t of them has peak * t / warmup.
     #[serde(default)]
     pub warmup: u32,
-    /// How the rate falls. Absent: a cosine if there is a floor, else not at all.
+    /// The kind of fall. If it is absent: a cosine if there is a floor, else no fall.
     #[serde(default)]
     pub kind: Option<Decay>,
-    /// The learning rate of the last step of a line or a cosine; absent: 0 if a kind is named.
+    /// The learning rate of the last step of a line or a cosine. If it is absent: 0 if a kind is named.
     #[serde(default)]
     pub floor: Option<f32>,
-    /// Of kind `step`: the factor of each fall.
+    /// The factor of each fall, for the kind `step`.
     #[serde(default)]
     pub gamma: Option<f32>,
-    /// Of kind `step`: the rate falls after every so many steps.
+    /// The number of steps between two falls, for the kind `step`.
     #[serde(default)]
     pub every: Option<u32>,
-    /// Of kind `step`, in place of `every`: the steps after which the rate falls, ascending.
+    /// The steps after which the rate falls, ascending; for the kind `step`, in place of `every`.
     #[serde(default)]
     pub milestones: Option<Vec<u32>>,
 }
 
 impl Schedule {
-    /// How the learning rate falls.
+    /// The kind of fall of the learning rate.
     pub fn kind(&self) -> Decay {
         self.kind.unwrap_or(if self.floor.is_some() { Decay::Cosine } else { Decay::Constant })
     }
@@ -53,8 +53,8 @@ impl Schedule {
         matches!(self.kind(), Decay::Linear | Decay::Cosine).then(|| self.floor.unwrap_or(0.0))
     }
 
-    /// The learning rate of step `step` (from 1) of `steps`, as a binary32 pattern. Computed in binary64, each
-    /// operation rounded once, in the order written; rounded to binary32 at the end.
+    /// The learning rate of step `step` (from 1) of `steps`, as a binary32 pattern. The computation is in
+    /// binary64, with each operation rounded once, in the order written; the result is rounded to binary32.
     ///
     /// ```
     /// use tiebreak_contract::program::schedule::Schedule;
@@ -80,7 +80,7 @@ impl Schedule {
         (rate as f32).to_bits()
     }
 
-    /// How often the rate has fallen before this step (from 1).
+    /// The number of falls before this step (from 1).
     fn falls(&self, step: u32) -> u32 {
         let done = step.saturating_sub(1);
         match &self.milestones {
@@ -89,7 +89,7 @@ impl Schedule {
         }
     }
 
-    /// What is wrong with numbers that are each within the bounds of their keys, if anything: (key, why).
+    /// The error in numbers that are each within the bounds of their keys, if there is one: (key, why).
     pub fn error(&self) -> Option<(&'static str, String)> {
         let kind = self.kind();
         if self.floor.is_some() && self.floor().is_none() {
@@ -135,9 +135,9 @@ fn power(base: f64, mut n: u32) -> f64 {
     product
 }
 
-/// cos(pi * n / d) for n <= d, in binary64: the argument is folded to 0..=1/2 by exact integer comparison, and the
-/// cosine's Taylor series to x^22 is summed from its smallest term. The error is below 2^-50; the bits are defined
-/// by the operations.
+/// cos(pi * n / d) for n <= d, in binary64. Exact integer comparison folds the argument to 0..=1/2. The cosine's
+/// Taylor series to x^22 is summed from its smallest term. The error is below 2^-50; the operations define the
+/// bits.
 fn cos_pi(n: u32, d: u32) -> f64 {
     let (n, d) = (u64::from(n), u64::from(d));
     let (folded, sign) = if 2 * n > d { (d - n, -1.0) } else { (n, 1.0) };

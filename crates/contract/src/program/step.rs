@@ -1,8 +1,8 @@
 //! A training step as three graphs: the gradient of a micro-batch, the sum of two gradients, and the update.
 //!
-//! A step over M micro-batches is the fixed tree over their gradients (`accumulate`), then `update`; so any number
-//! of devices, or an auditor with one micro-batch, computes the same bits. Moments that batch normalisations see take the same way, pooled
-//! where gradients are added. Contract: section 7.
+//! A step over M micro-batches is the fixed tree over their gradients (`accumulate`), then `update`; so any number of devices, or
+//! an auditor with one micro-batch, computes the same bits. The moments of batch normalisations go through the same tree, and are
+//! pooled where gradients are added. Contract: section 7.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,8 +19,8 @@ use crate::arith::{DType, float};
 pub mod port {
     /// f32 [1]: the micro-batch's share of the mean loss.
     pub const LOSS: &str = "loss";
-    /// f32 [1]: the number of labels that count, in a program whose step is several micro-batches and whose loss ignores a label. Then the update
-    /// makes the means.
+    /// f32 [1]: the number of labels that count. A program has it if its step is several micro-batches and its loss ignores a
+    /// label; then the update makes the means.
     pub(crate) const LABELS: &str = "labels";
     /// f32 [1]: 1 / the number of labels in the whole batch.
     pub const FACTOR: &str = "scalar/factor";
@@ -45,7 +45,7 @@ pub mod port {
     pub fn parameter(name: &str) -> String {
         format!("param/{name}")
     }
-    /// A buffer: state that is not trained; or a moment that a buffer is made from.
+    /// A buffer, which is state that is not trained; or a moment that a buffer is made from.
     pub fn buffer(name: &str) -> String {
         format!("buffer/{name}")
     }
@@ -80,7 +80,7 @@ pub struct StepSpec {
     pub optimizer: Optimizer,
     /// The greatest gradient norm; `None` = no clipping (the factor is 1).
     pub clip_norm: Option<f32>,
-    /// Which targets the loss has, and which labels count.
+    /// The rule for the loss's targets, and for the labels that count.
     pub loss: LossRule,
     /// Samples of a micro-batch.
     pub micro_batch: u32,
@@ -90,7 +90,7 @@ pub struct StepSpec {
     pub products: ProductTable,
 }
 
-/// A tensor of the training state, in the order of state digests and checkpoints, or one of the gradients. Binary32.
+/// A binary32 tensor: of the training state, in the order of state digests and checkpoints, or of the gradients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateTensor {
     /// The port's name: `param/..`, `buffer/..`, an optimizer slot such as `m/..`, `grad/..`, `labels` or `loss`.
@@ -114,7 +114,7 @@ pub fn state_bytes(state: &[StateTensor]) -> u64 {
 /// The data of one micro-batch: canonical bytes of each tensor of [`Program::batch`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MicroBatch {
-    /// In the order of [`Program::batch`].
+    /// The bytes, in the order of [`Program::batch`].
     pub tensors: Vec<Vec<u8>>,
 }
 
@@ -127,7 +127,7 @@ pub struct Parameter {
     pub shape: Vec<u32>,
     /// The initial values.
     pub init: Init,
-    /// Whether training leaves it as it is: it has no gradient, no optimizer slots and no update.
+    /// True if training leaves the parameter as it is: it has no gradient, no optimizer slots and no update.
     pub frozen: bool,
 }
 
@@ -142,7 +142,7 @@ pub struct Buffer {
     pub init: Init,
 }
 
-/// What a run computes in a step: all that the program digest covers.
+/// The computation of a step in a run: all that the program digest covers.
 ///
 /// ```
 /// use tiebreak_contract::program::models::Model;
@@ -173,7 +173,7 @@ pub struct Program {
     pub micro_batch: u32,
     /// Micro-batches of a step.
     pub micro_batches: u32,
-    /// Labels of a sample: what the loss is averaged over.
+    /// Labels of a sample: the loss is averaged over them.
     pub labels_per_sample: u32,
     /// The betas of the bias corrections, binary32 patterns: AdamW's two, none for SGD.
     pub corrections: Vec<u32>,
@@ -183,14 +183,14 @@ pub struct Program {
     pub parameters: Vec<Parameter>,
     /// The buffers, in order.
     pub buffers: Vec<Buffer>,
-    /// The names of the state tensors that the optimizer keeps for each trained parameter; each is +0 at first.
+    /// The names of the state tensors that the optimizer keeps for each trained parameter; each tensor is +0 at first.
     pub slots: Vec<String>,
     /// params, buffers, batch, scalars -> `grad/*` of trained parameters, moments, `labels` if [`Program::counts_labels`], `loss`.
     pub micro: Graph,
     /// `left/*` + `right/*` -> `grad/*`, moments, `labels`, `loss`.
     pub accumulate: Graph,
-    /// params, buffers, slots, grads, moments, scalars -> trained params, buffers, slots, `clip`, `norm`; with `labels`, and `loss` there and back, if
-    /// [`Program::counts_labels`].
+    /// params, buffers, slots, grads, moments, scalars -> trained params, buffers, slots, `clip`, `norm`. If
+    /// [`Program::counts_labels`], `labels` is an input too, and `loss` is an input and an output.
     pub update: Graph,
 }
 
@@ -211,7 +211,7 @@ impl Program {
         Program::with_treatments(spec, treatments)
     }
 
-    /// [`Program::new`], with each parameter treated as said, in the order of the model's table.
+    /// [`Program::new`], with a given treatment of each parameter, in the order of the model's table.
     pub fn with_treatments(spec: StepSpec, treatments: Vec<Treatment>) -> Program {
         let rows = spec.model.parameters();
         let parameters: Vec<Parameter> = rows
@@ -260,33 +260,35 @@ impl Program {
         parameters.chain(buffers).chain(slots).collect()
     }
 
-    /// For every tensor of [`Program::state`], whether the update leaves it as it is: the frozen parameters.
+    /// For every tensor of [`Program::state`], true if the update leaves it as it is: the frozen parameters.
     pub fn kept(&self) -> Vec<bool> {
         let mut kept: Vec<bool> = self.parameters.iter().map(|p| p.frozen).collect();
         kept.resize(self.state().len(), false);
         kept
     }
 
-    /// What a micro-batch, or a sum of them, yields: every trained parameter's gradient, the moments of each of
-    /// [`Program::statistics`], then the labels if [`Program::counts_labels`], then the loss.
+    /// The tensors that a micro-batch, or a sum of micro-batches, yields. The tensors are every trained parameter's gradient, the
+    /// moments of each of [`Program::statistics`], the labels if [`Program::counts_labels`], and the loss.
     pub fn gradients(&self) -> Vec<StateTensor> {
         let moments = self.statistics().iter().flat_map(moment_table).collect::<Vec<_>>();
         let scalars = scalar_table(self.counts_labels());
         gradient_table(&self.parameters).into_iter().chain(moments).chain(scalars).collect()
     }
 
-    /// How many of [`Program::gradients`] the update reads, the first ones: all but the loss, which is then the step's as it is; or all.
+    /// The number of tensors of [`Program::gradients`], from the first, that the update reads. The update reads all if it counts
+    /// labels; else all but the loss, which is then the step's loss unchanged.
     pub fn updated_from(&self) -> usize {
         self.gradients().len() - usize::from(!self.counts_labels())
     }
 
-    /// Whether the micro graph counts labels, an output `labels`, and the update makes means of all that the micro-batches sum.
+    /// True if the micro graph counts labels, with an output `labels`. Then the update makes means of all sums over
+    /// micro-batches.
     pub fn counts_labels(&self) -> bool {
         self.micro.output(port::LABELS).is_some()
     }
 
-    /// The statistics that the micro graph yields: each begins with an output `buffer/NAME.count`, and the output after that has a
-    /// place for each column.
+    /// The statistics that the micro graph yields. Each begins with an output `buffer/NAME.count`; the next output has an element
+    /// for each column.
     pub fn statistics(&self) -> Vec<Statistic> {
         let statistic = |pair: &[Port]| {
             let name = pair[0].name.strip_prefix("buffer/")?.strip_suffix(".count")?.to_string();
@@ -296,7 +298,7 @@ impl Program {
         self.micro.outputs.windows(2).filter_map(statistic).collect()
     }
 
-    /// The graph that adds two gradients, as it follows from [`Program::gradients`].
+    /// The graph that adds two gradients, derived from [`Program::gradients`].
     pub(crate) fn due_accumulate(&self) -> Graph {
         accumulate_graph(&self.parameters, &self.statistics(), self.counts_labels())
     }
@@ -307,7 +309,7 @@ impl Program {
         self.parameters.iter().map(scalars).fold(0, u64::saturating_add)
     }
 
-    /// How many tensors of the state are what a released model holds: the parameters and the buffers, its first ones.
+    /// The number of the state's first tensors that a released model holds: the parameters and the buffers.
     pub fn released(&self) -> usize {
         self.parameters.len() + self.buffers.len()
     }
@@ -342,7 +344,7 @@ fn parameter_input(b: &mut Builder, name: &str, shape: &[u32]) -> TensorId {
     b.input(port::parameter(name), DType::F32, shape)
 }
 
-/// The running averages of a batch normalisation: those of a mean 0 and a variance 1 at first.
+/// The running averages of a batch normalisation, with mean 0 and variance 1 at first.
 fn running_buffers(statistic: &Statistic) -> [Buffer; 2] {
     let [mean, variance] = statistic.running();
     let buffer = |name, init| Buffer { name, shape: vec![statistic.channels], init };
@@ -362,11 +364,11 @@ pub(super) struct Pass {
     pub parameters: Vec<TensorId>,
     /// The tensors of [`crate::program::models::Network::batch`]: inputs, and labels.
     pub batch: Vec<TensorId>,
-    /// The result.
+    /// The result of the forward pass.
     pub loss: Loss,
 }
 
-/// A model's forward pass over `samples` of a micro-batch, of which a step has so many.
+/// A model's forward pass over `samples` of a micro-batch, and the number of micro-batches of a step.
 pub(super) fn forward(
     mode: Mode,
     model: &Model,
@@ -408,7 +410,7 @@ fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
     let mut named = HashSet::new();
     for (p, id) in parameters.iter().zip(&ids).filter(|(p, _)| !p.frozen) {
         let gradient = gradients[id];
-        // Two biases that are added to one sum have one gradient.
+        // Two biases that are added to one sum share one gradient.
         let own =
             if named.insert(gradient) { gradient } else { b.scoped(&p.name, |b| b.duplicate(gradient)) };
         b.output(port::gradient(&p.name), own);
@@ -445,7 +447,7 @@ fn scalar_table(counts_labels: bool) -> impl Iterator<Item = StateTensor> {
     names.iter().map(|name| StateTensor { name: name.to_string(), shape: vec![1] })
 }
 
-/// [`Program::counts_labels`] of a program that is to be built.
+/// [`Program::counts_labels`] of a program that is not built yet.
 fn counts_labels(spec: &StepSpec) -> bool {
     spec.loss.ignore.is_some() && spec.micro_batches > 1
 }
@@ -476,7 +478,7 @@ pub fn sum_graph(tensors: &[StateTensor]) -> Graph {
     b.finish()
 }
 
-/// [`sum_graph`] of gradients, labels if they are counted, and loss, with the moments pooled between.
+/// [`sum_graph`] of gradients, of labels if they are counted, and of the loss, with the moments pooled between.
 fn accumulate_graph(parameters: &[Parameter], statistics: &[Statistic], counts_labels: bool) -> Graph {
     let mut b = Builder::new(ProductTable::two_and_three());
     gradient_table(parameters).iter().for_each(|tensor| append_sum(&mut b, tensor));
@@ -543,7 +545,7 @@ fn update_graph(spec: &StepSpec, treatments: &[Treatment], parameters: &[Paramet
     b.finish()
 }
 
-/// Makes means over the labels that count of the sums of gradients, and the loss, which it returns.
+/// Turns the sums of gradients into means over the labels that count. Returns the mean loss, made in the same way.
 fn step_means(
     b: &mut Builder,
     spec: &StepSpec,
@@ -561,7 +563,7 @@ fn moment_inputs(b: &mut Builder, statistic: &Statistic) -> Moments {
     Moments { count, mean, m2 }
 }
 
-/// The running averages after a step with these moments.
+/// Appends the running averages after a step with these moments.
 fn output_running(b: &mut Builder, model: &Model, averages: &[[TensorId; 2]], moments: &[Moments]) {
     for ((statistic, averages), moments) in model.statistics().iter().zip(averages).zip(moments) {
         let new = b.scoped("update", |b| {
@@ -573,7 +575,8 @@ fn output_running(b: &mut Builder, model: &Model, averages: &[[TensorId; 2]], mo
     }
 }
 
-/// The logits of a batch of `samples` in evaluation: inputs params, buffers, `batch/*` and the scalars of a micro-batch, output `logits`.
+/// The logits of a batch of `samples` in evaluation. The inputs are params, buffers, `batch/*` and the scalars of a micro-batch;
+/// the output is `logits`.
 pub fn inference_graph(model: &Model, products: &ProductTable, samples: u32) -> Graph {
     let Pass { builder: mut b, loss, .. } =
         forward(Mode::Evaluation, model, LossRule::default(), products, [samples, 1]);

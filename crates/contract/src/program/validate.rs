@@ -1,7 +1,7 @@
-//! What every program has to be, so that no engine meets a node that it cannot run: the rules of `docs/ARITHMETIC.md`, section 9.
+//! The rules that every program keeps, so that no engine meets a node that it cannot run (`docs/ARITHMETIC.md`, section 9).
 //!
-//! Programs that this crate builds keep them by construction (the builder asserts some); programs from files are checked here. Every number
-//! is compared as a u64 before anything is computed of it.
+//! Programs that this crate builds keep them by construction (the builder asserts some); programs from files are checked here.
+//! Every number is compared as a u64 before anything is computed from it.
 
 use std::collections::HashSet;
 
@@ -25,9 +25,9 @@ pub(crate) const TENSOR_MAX: u64 = 1 << 31;
 pub(crate) const STATE_MAX: u64 = 1 << 40;
 /// The most bytes of all tensors of a graph together.
 pub(crate) const GRAPH_MAX: u64 = 1 << 46;
-/// The most input views of a map: with the output they are the eight buffers that every GPU can bind at once.
+/// The most input views of a map: with the output they use the eight buffers that every GPU can bind at once.
 pub(crate) const MAP_INPUTS_MAX: usize = 7;
-/// What a convolution's numbers stay below, so that no place of a pixel wraps around.
+/// The bound that a convolution's numbers stay below, so that no index of a pixel wraps around.
 const GEOMETRY_MAX: u64 = 1 << 15;
 /// The most tensors of a batch, and the most slots.
 const NAMES_MAX: usize = 64;
@@ -38,10 +38,10 @@ fn ensure(holds: bool, why: impl FnOnce() -> String) -> Check {
     if holds { Ok(()) } else { Err(why()) }
 }
 
-/// Whether engines can run a program.
+/// Checks that engines can run a program.
 ///
 /// # Errors
-/// What is wrong, with the graph and the node.
+/// If the program breaks a rule; the message names the rule, the graph and the node.
 pub(crate) fn program(program: &Program) -> Check {
     numbers(program)?;
     tables(program)?;
@@ -50,7 +50,7 @@ pub(crate) fn program(program: &Program) -> Check {
     {
         self::graph(program, graph).map_err(|why| format!("{name} graph: {why}"))?;
     }
-    // Before it says what the accumulate graph has to be.
+    // The micro graph is checked before it determines the accumulate graph.
     micro_ports(program).map_err(|why| format!("micro graph: {why}"))?;
     ensure(program.accumulate == program.due_accumulate(), || {
         "accumulate graph: it is not the sums of the gradients, the labels if they are counted, and the loss, with moments pooled between"
@@ -123,7 +123,7 @@ fn tables(program: &Program) -> Check {
         })?;
     }
     ensure(program.parameters.iter().any(|p| !p.frozen), || "no parameter is trained".into())?;
-    // Every slot names every parameter again, so the state may be longer than what was decoded.
+    // Every slot names every parameter again, so the state may be longer than the decoded program.
     let tensors = program.parameters.len().saturating_mul(program.slots.len() + 1);
     ensure(tensors <= 1 << 24, || format!("the state has {tensors} tensors, more than {}", 1 << 24))?;
     let state = program.state_with_init();
@@ -138,10 +138,10 @@ fn tables(program: &Program) -> Check {
     ensure(bytes <= STATE_MAX, || format!("the state has {bytes} bytes, more than {STATE_MAX}"))
 }
 
-/// What makes a tensor of a graph.
+/// The maker of a tensor of a graph.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Maker {
-    /// Nothing so far.
+    /// No maker so far.
     None,
     /// The input port with this number.
     Input(usize),
@@ -156,7 +156,7 @@ struct Checker<'a> {
     makers: Vec<Maker>,
 }
 
-/// One graph by itself: types, ports that are there, nodes in order, and each node's own rules.
+/// One graph by itself: types, ports that exist, nodes in order, and each node's own rules.
 fn graph(program: &Program, graph: &Graph) -> Check {
     let mut bytes = 0u64;
     for (number, ty) in graph.tensors.iter().enumerate() {
@@ -202,7 +202,7 @@ impl<'a> Checker<'a> {
         ensure((id.0 as usize) < self.makers.len(), || format!("there is no tensor {}", id.0))
     }
 
-    /// Notes what makes a tensor.
+    /// Notes the maker of a tensor.
     fn make(&mut self, id: TensorId, maker: Maker) -> Check {
         self.tensor_exists(id)?;
         let place = &mut self.makers[id.0 as usize];
@@ -211,7 +211,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Whether a tensor is there, and made before.
+    /// Checks that a tensor exists, and was made before.
     fn made(&self, id: TensorId) -> Check {
         self.tensor_exists(id)?;
         ensure(self.makers[id.0 as usize] != Maker::None, || {
@@ -251,11 +251,11 @@ impl<'a> Checker<'a> {
         ensure(same, || format!("tensor {} has shape {found:?}, {shape:?} is wanted", id.0))
     }
 
-    /// Whether a view has elements and stays in its tensor.
+    /// Checks that a view has elements and stays in its tensor.
     fn view(&self, view: &View) -> Check {
         ensure(!view.dims.contains(&0), || "a view has no elements".into())?;
         let steps = view.dims.iter().zip(view.strides);
-        // Each product is below 2^64, and so is the sum where none is above the tensor's length.
+        // Each product is below 2^64. So is the sum, if no partial sum is above the tensor's length.
         let mut last = u64::from(view.offset);
         for (&dim, stride) in steps {
             last = last.saturating_add(u64::from(dim - 1) * u64::from(stride));
@@ -322,7 +322,7 @@ impl<'a> Checker<'a> {
         self.has_len(output, dims.iter().fold(1u64, |n, &d| n.saturating_mul(u64::from(d))))
     }
 
-    /// Whether every number of a tensor is below `bound`: only the batch's bounds say so.
+    /// Checks that every number of a tensor is below `bound`; only the batch's bounds can show it.
     fn below(&self, id: TensorId, bound: u32) -> Check {
         self.is(id, DType::U32)?;
         let Maker::Input(number) = self.makers[id.0 as usize] else {
@@ -400,7 +400,8 @@ impl<'a> Checker<'a> {
         self.has_shape(output, &[1, rows, k])
     }
 
-    /// Whether a sum or maximum of `terms`, `stride` elements apart and cut in blocks, is small enough to be shown in a verdict.
+    /// Checks that a sum or maximum of `terms`, `stride` elements apart and cut in blocks, is small enough to be shown in a
+    /// verdict.
     fn leaf(terms: u32, block: u32, stride: u32) -> Check {
         ensure(block == 0 || block.is_power_of_two(), || "its block is neither 0 nor a power of two".into())?;
         let (read, most) = (if block == 0 { terms } else { block.min(terms) }, leaf_block(stride));
@@ -422,7 +423,7 @@ impl<'a> Checker<'a> {
         self.is(input, DType::F32)?;
         self.is(output, DType::F32)?;
         let [outer, len, inner] = dims.map(u64::from);
-        // A tensor's length bounds each of the three, none of which is 0.
+        // The tensor's length bounds each of the three dimensions, none of which is 0.
         self.has_len(input, outer.saturating_mul(len).saturating_mul(inner))?;
         Checker::leaf(dims[1], block, dims[2])?;
         self.has_len(output, outer * u64::from(block_count(dims[1], block)) * inner)
@@ -455,7 +456,7 @@ impl<'a> Checker<'a> {
     fn absmax(&self, output: TensorId, input: &View, block: u32) -> Check {
         self.view(input)?;
         self.is(output, DType::U32)?;
-        // Of values, or of the absmaxes of shorter groups.
+        // The input holds values, or the absmaxes of shorter groups.
         let partial =
             matches!(self.maker(input.tensor).map(|n| &n.primitive), Some(Primitive::Absmax { .. }));
         self.is(input.tensor, if partial { DType::U32 } else { DType::F32 })?;
@@ -501,7 +502,7 @@ impl<'a> Checker<'a> {
         self.has_len(output, factors.iter().fold(1u64, |n, &d| n.saturating_mul(u64::from(d))))
     }
 
-    /// The products that native kernels may compute, and that nothing else is rounded to a grid.
+    /// Checks the products that native kernels may compute, and that nothing else is rounded to a grid.
     fn logged(&self) -> Check {
         let mut last = None;
         for (number, product) in self.graph.logged.iter().enumerate() {
@@ -530,7 +531,7 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// Compares the ports of a graph with what step.rs gives engines, in order.
+/// Compares the ports of a graph with those that step.rs gives engines, in order.
 fn ports(graph: &Graph, found: &[Port], wanted: &[(String, TensorType)]) -> Check {
     for (port, (name, ty)) in found.iter().zip(wanted) {
         ensure(port.name == *name, || format!("port {} is where {name} is due", port.name))?;
@@ -560,7 +561,7 @@ fn micro_ports(program: &Program) -> Check {
     inputs.extend([port::STEP, port::FIRST_SAMPLE].map(|name| scalar(name, DType::U32, 1)));
     ports(&program.micro, &program.micro.inputs, &inputs)?;
     let gradients = program.gradients();
-    // A moment has a buffer's prefix, and its name says where an input of the update comes from.
+    // A moment has a buffer's prefix, and its name decides where an input of the update comes from.
     let mut names: HashSet<String> = program.state().into_iter().map(|tensor| tensor.name).collect();
     for tensor in &gradients {
         ensure(names.insert(tensor.name.clone()), || {

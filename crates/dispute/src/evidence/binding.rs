@@ -1,4 +1,5 @@
-//! What binds the state after a step to the step's operators: the update's outputs, and parameters that no node makes.
+//! The binding of the state after a step to the step's operators: the update's outputs, and parameters that no node
+//! makes.
 
 use super::context::Context;
 use super::proven::{ProvenTensor, wrong};
@@ -17,9 +18,9 @@ pub fn state_nodes(program: &Program) -> Vec<Option<usize>> {
     program.state().into_iter().map(|tensor| makers.output(&tensor.name)).collect()
 }
 
-/// What binds a state to the trace of the step that made it.
+/// The binding of a state to the trace of the step that made it.
 pub struct Binding {
-    /// Digests of the outputs of the update that make state tensors, in the order of the state table.
+    /// Digests of the update's outputs that make state tensors, in the order of the state table.
     pub outputs: Vec<Digest>,
     /// The hashes that prove them together in the trace root.
     pub siblings: Hashes,
@@ -28,7 +29,7 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// The binding of a step with this trace. `before`: the digests of the state that the step began from.
+    /// The binding of a step with this trace. `before` are the digests of the state at the step's begin.
     pub fn of(program: &Program, trace: &Trace, before: &[Digest]) -> Binding {
         let leaves: Vec<Hash> = trace.leaves(program).iter().map(|leaf| leaf.0).collect();
         let first = leaves.len() - program.update.nodes.len();
@@ -47,10 +48,10 @@ impl Binding {
         Binding { outputs, siblings, kept }
     }
 
-    /// The digest of the state that it says the step made.
+    /// The digest of the state that the step made by this binding.
     ///
     /// # Errors
-    /// If it has too few tensors.
+    /// If the binding has too few tensors.
     pub fn state(&self, program: &Program) -> Result<Digest, Malformed> {
         state(program, &self.outputs, &self.kept)
     }
@@ -59,7 +60,7 @@ impl Binding {
 /// The digest of the state that these outputs of the update make, with the parameters that no node makes.
 ///
 /// # Errors
-/// If there are too few.
+/// If there are too few outputs or parameters.
 pub(crate) fn state(
     program: &Program,
     outputs: &[Digest],
@@ -74,10 +75,10 @@ pub(crate) fn state(
 }
 
 impl Context {
-    /// Whether a trace root commits to these outputs of nodes.
+    /// True if a trace root commits to these outputs of nodes.
     ///
     /// # Errors
-    /// If the trace has no such node, or a node stands there twice.
+    /// If the trace has no such node, or a node occurs twice.
     pub fn traced<'o>(
         &self,
         trace: &Digest,

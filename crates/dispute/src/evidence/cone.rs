@@ -1,7 +1,7 @@
-//! What a logged product's element is judged from: the exact product and its bound, from verified slices of committed tensors.
+//! The judgement of a logged product's element: the exact product and its bound, from verified slices of committed tensors.
 //!
-//! Traces of the logged profile hold what trainer and auditor both know. Quantised operands and exact products are the auditor's
-//! alone, so whoever judges a rounding computes them again, element by element, from the committed operands.
+//! Traces of the logged profile hold only tensors that trainer and auditor both know. Quantised operands and exact products are
+//! the auditor's alone. So a judge of a rounding computes them again, element by element, from the committed operands.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,13 +14,14 @@ use tiebreak_contract::program::graph::{Graph, LoggedProduct, Primitive, TensorI
 use tiebreak_contract::program::logged::traced;
 use tiebreak_record::rounding::legal::{Accumulation, Exact, ExactRow};
 
-/// Serves elements of committed tensors from `source` and computes those of the others from them.
+/// Serves elements of committed tensors from `source`, and computes the elements of other tensors from them.
 pub(super) struct Cone<'a, S> {
     graph: &'a Graph,
-    /// The nodes whose outputs are computed, by these outputs.
+    /// The nodes whose outputs are computed, keyed by these outputs.
     made: &'a HashMap<TensorId, usize>,
     source: S,
-    /// Elements that were computed, or are known otherwise: absmaxes are read by every member of their row.
+    /// Elements that were computed or are known in another way. Absmaxes are kept here because every member of their row reads
+    /// them.
     pub(super) known: HashMap<(TensorId, usize), u32>,
 }
 
@@ -35,7 +36,7 @@ impl<'a, S> Cone<'a, S> {
     }
 }
 
-/// The nodes of a graph whose outputs no trace holds, by those outputs.
+/// The nodes of a graph whose outputs no trace holds, keyed by those outputs.
 fn untraced(graph: &Graph) -> HashMap<TensorId, usize> {
     let nodes = graph.nodes.iter().zip(traced(graph)).enumerate();
     nodes.filter(|(_, (_, held))| !held).map(|(index, (node, _))| (node.output, index)).collect()
@@ -57,7 +58,7 @@ impl<S: Source<Error = LeafError>> Source for Cone<'_, S> {
     }
 }
 
-/// One element of a logged product: its exact value, and what an honest kernel can have rounded to.
+/// One element of a logged product: its exact value, and the values that an honest kernel can have rounded to.
 pub struct Judged {
     /// The grid of the element.
     pub grid: RoundingGrid,
@@ -75,7 +76,8 @@ impl Judged {
         self.legal.map(|index| self.grid.value(index) as f32)
     }
 
-    /// Whether an honest kernel's result can have been rounded to this binary32: a value of the grid within the range.
+    /// True if an honest kernel's result can have been rounded to this binary32, which must be a value of the grid within the
+    /// range.
     pub fn allows(&self, pattern: u32) -> bool {
         let value = f32::from_bits(pattern);
         if value.is_finite() {
@@ -86,17 +88,17 @@ impl Judged {
     }
 }
 
-/// What the contract makes of one element of a logged product by itself.
+/// The contract's result for one element of a logged product, without a log.
 pub(crate) struct Unlogged {
-    /// The product's value, from which decisions count.
+    /// The product's value, from which decisions are counted.
     pub value: f64,
-    /// The rounded element that a log without a decision about it means, a binary32 pattern.
+    /// The rounded element without a decision in the log, a binary32 pattern.
     pub rounded: u32,
-    /// Whether decisions can be about it: value, row and column are finite.
+    /// True if decisions can be about the element: value, row and column are finite.
     pub finite: bool,
 }
 
-/// What the contract makes of element `place` of a product, from verified slices of its operands.
+/// The contract's result for element `place` of a product, from verified slices of its operands.
 ///
 /// # Errors
 /// As [`judged_from_slices`].
@@ -120,7 +122,7 @@ fn unlogged<S: Source<Error = LeafError>>(
     Ok((unlogged_in(graph, logged, place, &mut cone)?, cone.source))
 }
 
-/// What the contract makes of element `place`, in a cone that has all that it reads.
+/// The contract's result for element `place`, in a cone that has all elements that it reads.
 pub(super) fn unlogged_in<S: Source<Error = LeafError>>(
     graph: &Graph,
     logged: &LoggedProduct,
@@ -141,7 +143,7 @@ pub(super) fn unlogged_in<S: Source<Error = LeafError>>(
     Ok(Unlogged { value, rounded, finite: value.is_finite() && !marked })
 }
 
-/// The committed tensors that an element of a logged product is judged from.
+/// The committed tensors from which an element of a logged product is judged.
 pub fn operands(graph: &Graph, logged: &LoggedProduct) -> BTreeSet<TensorId> {
     let made = untraced(graph);
     let mut wanted = vec![logged.product, logged.absmaxes_a, logged.absmaxes_b];
@@ -158,7 +160,7 @@ pub fn operands(graph: &Graph, logged: &LoggedProduct) -> BTreeSet<TensorId> {
     committed
 }
 
-/// The row and the column of an element, counted over all samples of the batch.
+/// The row and the column of an element, numbered over all samples of the batch.
 pub(super) fn row_and_column(logged: &LoggedProduct, place: usize) -> (usize, usize) {
     let [_, m, n, _] = logged.dims();
     (place / n, place / (m * n) * n + place % n)
@@ -174,7 +176,7 @@ fn grid<S: Source>(logged: &LoggedProduct, place: usize, source: &mut S) -> Resu
     Ok(logged.rule.grid(logged.dims()[3] as u32, absmaxes[0], absmaxes[1]))
 }
 
-/// The grid of an element, from whole operands: traces hold the absmaxes that grids depend on.
+/// The grid of an element, from whole operands. Traces hold the absmaxes that grids depend on.
 ///
 /// # Errors
 /// If an operand is not among `tensors`.
@@ -195,7 +197,7 @@ fn judge<S: Source<Error = LeafError>>(
     source: S,
 ) -> Result<(Judged, S), LeafError> {
     let k = logged.dims()[3];
-    // A few operators for each member of the row and the column, in each of two parts.
+    // Each member of the row and the column takes a few operators, in each of two parts.
     let reads = 64 * k as u64;
     if reads > READS_MAX {
         return Err(LeafError::TooLarge { reads });
@@ -229,7 +231,7 @@ fn judge<S: Source<Error = LeafError>>(
     Ok((judged_from_exact(logged, place, accumulation, exact, &mut cone)?, cone.source))
 }
 
-/// What is legal for an element with this exact product; `cone` has its row's and column's absmax.
+/// The legal values of an element with this exact product; `cone` has the absmaxes of its row and column.
 pub(super) fn judged_from_exact<S: Source<Error = LeafError>>(
     logged: &LoggedProduct,
     place: usize,
@@ -244,7 +246,7 @@ pub(super) fn judged_from_exact<S: Source<Error = LeafError>>(
 /// Judges element `place` of a product from verified slices of its operands.
 ///
 /// # Errors
-/// If a slice that the element reads is missing, a committed value is one that no honest step has, or the element reads more than
+/// If a slice that the element reads is missing, no honest step has a committed value, or the element reads more than
 /// [`READS_MAX`] elements.
 pub(crate) fn judged_from_slices(
     graph: &Graph,
@@ -256,7 +258,8 @@ pub(crate) fn judged_from_slices(
     Ok(judge(graph, logged, place, accumulation, Verified { graph, slices })?.0)
 }
 
-/// The slices of whole operands that `unlogged_from_slices` reads, and `judged_from_slices` where decisions can be about the element.
+/// The slices of whole operands that `unlogged_from_slices` reads; also those of `judged_from_slices` where decisions can be
+/// about the element.
 ///
 /// # Errors
 /// As `judged_from_slices`.
@@ -275,7 +278,7 @@ pub fn slices_read(
     Ok(judge(graph, logged, place, accumulation, source)?.1.touched)
 }
 
-/// The same from whole operands, with the slices of them that were read.
+/// The judgement of an element from whole operands, with the slices of them that were read.
 ///
 /// # Errors
 /// As `judged_from_slices`.

@@ -1,4 +1,4 @@
-//! What a party commits to: a computation and a head, and what is under them.
+//! A party's commitments: a computation and a head, and everything under them.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -33,16 +33,18 @@ pub(crate) struct Context {
     pub run: Digest,
     pub origin: InitialOrigin,
     pub head: Head,
-    /// The key that the run names, which signed the head.
+    /// The key that the run names, by which the head is signed.
     pub key: Option<PublicKey>,
-    /// Where nodes stand in a step's trace: listed when first asked for, since only jobs that commit operators bound their number.
+    /// The indices of nodes in a step's trace. The nodes are listed on first use, since only jobs that commit operators bound
+    /// their number.
     pub places: OnceLock<Places>,
 }
 
-/// Why there is no computation, as what is wrong with a file that was sent.
+/// The reason why a computation cannot be derived, as an error in a file that was sent.
 pub(crate) fn underivable(what: &'static str) -> impl Fn(ComputationError) -> Malformed {
     move |error| match error {
         ComputationError::TooLong => Malformed::TooLarge { what: "job", limit: JOB_MAX },
+        ComputationError::Contract(other) => other,
         other => Malformed::invalid(what, other.to_string()),
     }
 }
@@ -57,7 +59,7 @@ impl Context {
         Ok(record)
     }
 
-    /// Whether the head covers a record of this computation.
+    /// True if the head covers a record of this computation.
     pub fn covers(&self, proven: &ProvenRecord) -> bool {
         self.proven(proven, &self.head).is_ok()
     }
@@ -91,14 +93,14 @@ impl Context {
         Ok(())
     }
 
-    /// The record's trace root. Jobs that commit operators have a bound on their micro-batches, so listing the
-    /// nodes of a step is possible only after this.
+    /// The record's trace root. Only jobs that commit operators have a bound on their micro-batches, so the nodes of a step may
+    /// be listed only after this check.
     pub(crate) fn trace_root<'s>(&self, step: &'s StepRecord) -> Result<&'s Digest, Malformed> {
         let operators = self.computation.job.commit.granularity == Granularity::Operator;
         step.trace.as_ref().filter(|_| operators).ok_or_else(|| wrong("the record commits to no operators"))
     }
 
-    /// Where nodes stand in a step's trace.
+    /// The indices of nodes in a step's trace.
     pub fn places(&self) -> &Places {
         self.places.get_or_init(|| Places::of(&self.computation.program))
     }
@@ -115,7 +117,8 @@ impl Context {
         self.committed(trace, (index, self.places().count()), &leaf_name(phase, node), tensor)
     }
 
-    /// Checks that frozen parameters, those state tensors that no node makes, are under the record before the step's.
+    /// Checks that frozen parameters are under the record before the step's. Frozen parameters are the state tensors that no
+    /// node makes.
     pub fn kept(
         &self,
         step: &StepRecord,
@@ -142,7 +145,7 @@ impl Context {
         Ok(())
     }
 
-    /// The run's data, of which these slices are at hand.
+    /// The run's data, of which only these slices are available.
     pub(crate) fn data_in(
         &self,
         files: &[FileManifest],
@@ -161,7 +164,7 @@ impl Context {
         origin(&self.computation.program, &self.computation.job, &self.computation.seed, step.step, phase, id)
     }
 
-    /// Checks the commitment of a tensor of the node's phase.
+    /// Checks that the run commits to a tensor of the node's phase.
     fn input_commitment(
         &self,
         step: &StepRecord,
@@ -186,8 +189,8 @@ impl Context {
         }
     }
 
-    /// The slices of tensors of a phase, `reads` and no others, after checking each against what commits to it. `before` is the
-    /// record that commits to the state.
+    /// The slices of a phase's tensors, exactly those of `reads`, each checked against its commitment. `before` is the record
+    /// that commits to the state.
     pub fn inputs(
         &self,
         step: &StepRecord,
@@ -223,7 +226,7 @@ impl Context {
         Ok(slices)
     }
 
-    /// The decision that the step's log has about element `element` of a product of a micro-batch, if it has one.
+    /// The decision of the step's log about element `element` of a product of a micro-batch, if there is one.
     pub(crate) fn logged_decision(
         &self,
         step: &StepRecord,
@@ -239,7 +242,7 @@ impl Context {
         let proof = SliceProof::from(log);
         let proven = match proof.block(root, parts, place)? {
             log::Shown::Block(proven) => proven,
-            // A part without a first block has no decisions; another block that is not there shows nothing.
+            // A part without a first block has no decisions. Any other missing block shows nothing.
             log::Shown::Missing if block == 0 => return Ok(None),
             log::Shown::Missing => return Err(wrong("the log's part has no such block")),
             log::Shown::Malformed(why) => return Err(why),

@@ -1,7 +1,8 @@
-//! An element of a logged product as sums over ranges of K: what it is judged from without its whole row and column.
+//! An element of a logged product as sums over ranges of K, from which it is judged without its whole row and column.
 //!
-//! The quantised operands are in no trace, so a range of K says something only under the absmaxes of row and column (and, where operands are split in
-//! two parts, of each part). These are maxima over K, so they are opened range by range as well.
+//! The quantised operands are in no trace. So the sums of a range of K have a meaning only under the absmaxes of row and column
+//! (and of each part, where operands are split in two). The absmaxes are maxima over K, so they are opened range by range as
+//! well.
 
 use std::collections::HashMap;
 
@@ -19,12 +20,12 @@ pub(crate) fn logged_product(graph: &Graph, node: usize) -> Option<&LoggedProduc
     graph.logged.iter().find(|logged| logged.output == output)
 }
 
-/// The parts of the rows of a logged product: one, or two.
+/// The number of parts of a logged product's rows: one or two.
 pub(crate) fn parts(logged: &LoggedProduct) -> usize {
     logged.exact.len()
 }
 
-/// Where an absmax is that integers of an element depend on.
+/// The position of an absmax that an element's integers depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Absmax {
     /// u32 [batch, rows, 1].
@@ -40,18 +41,20 @@ pub(crate) struct LoggedElement<'a> {
     /// The product.
     pub logged: &'a LoggedProduct,
     place: usize,
-    /// The nodes between the operands and the product, by their outputs.
+    /// The nodes between the operands and the product, keyed by their outputs.
     made: HashMap<TensorId, usize>,
     /// The digitised products among them, in order.
     products: Vec<usize>,
-    /// The absmaxes that the element's integers depend on, in the order of their nodes: each follows from operands and from those before it.
+    /// The absmaxes that the element's integers depend on, in the order of their nodes. Each follows from operands and from
+    /// earlier absmaxes.
     absmaxes: Vec<Absmax>,
     /// The tensors of integers of the parts of row and column, in the order of [`LoggedProduct::exact`].
     integers: [Vec<TensorId>; 2],
 }
 
 impl<'a> LoggedElement<'a> {
-    /// Element `place` of what node `node` rounds; `None` if it rounds no product, or has no such element.
+    /// Element `place` of the product that node `node` rounds; `None` if the node rounds no product, or the product has no such
+    /// element.
     pub fn of(graph: &'a Graph, node: usize, place: usize) -> Option<LoggedElement<'a>> {
         let logged = logged_product(graph, node).filter(|logged| place < logged.elements())?;
         let mut made = HashMap::new();
@@ -107,22 +110,22 @@ impl<'a> LoggedElement<'a> {
         Some(())
     }
 
-    /// How many terms it has.
+    /// The number of terms.
     pub fn k(&self) -> u64 {
         self.logged.dims()[3] as u64
     }
 
-    /// How many absmaxes its integers depend on.
+    /// The number of absmaxes that the integers depend on.
     pub(crate) fn absmax_count(&self) -> usize {
         self.absmaxes.len()
     }
 
-    /// The tensors that its terms are read from.
+    /// The tensors that the terms are read from.
     pub fn operands(&self) -> [TensorId; 2] {
         [self.logged.a.tensor, self.logged.b.tensor]
     }
 
-    /// Operands with the first absmaxes known.
+    /// A cone over the operands in which the first absmaxes are known.
     fn under<S>(&self, absmaxes: &[u32], source: S) -> Cone<'_, S> {
         let known = self.absmaxes.iter().zip(absmaxes).map(|(of, &word)| ((of.tensor, of.row), word));
         Cone::new(self.graph, &self.made, known.collect(), source)
@@ -132,10 +135,10 @@ impl<'a> LoggedElement<'a> {
         LeafError::Outside { tensor: self.logged.output }
     }
 
-    /// The greatest |x| of what the next absmax after `before` is of, over `count` places of K from `first` on.
+    /// The next absmax after `before`, restricted to `count` indices of K from `first` on.
     ///
     /// # Errors
-    /// If there is no next one, or an operand cannot be had.
+    /// If there is no next absmax, or an operand is not available.
     pub fn absmax<S: Source<Error = LeafError>>(
         &self,
         before: &[u32],
@@ -159,7 +162,7 @@ impl<'a> LoggedElement<'a> {
     /// All absmaxes, from all operands.
     ///
     /// # Errors
-    /// If an operand cannot be had.
+    /// If an operand is not available.
     pub fn absmaxes<S: Source<Error = LeafError>>(&self, source: &mut S) -> Result<Vec<u32>, LeafError> {
         let mut words = Vec::new();
         for _ in &self.absmaxes {
@@ -168,10 +171,10 @@ impl<'a> LoggedElement<'a> {
         Ok(words)
     }
 
-    /// The sums of its integers over `count` places of K from `first` on, under these absmaxes.
+    /// The sums of the element's integers over `count` indices of K from `first` on, under these absmaxes.
     ///
     /// # Errors
-    /// If an operand cannot be had, or is above its absmax.
+    /// If an operand is not available, or is above its absmax.
     pub fn sums<S: Source<Error = LeafError>>(
         &self,
         absmaxes: &[u32],
@@ -191,10 +194,11 @@ impl<'a> LoggedElement<'a> {
         Ok(sums)
     }
 
-    /// What the contract makes of the element, and where decisions can be about it what is legal, from its absmaxes and the sums over K.
+    /// The contract's result for the element and, where decisions can be about it, its legal values, from its absmaxes and the
+    /// sums over K.
     ///
     /// # Errors
-    /// If there are other numbers of them than the product has.
+    /// If the numbers of absmaxes or sums are not the product's.
     pub fn judged(
         &self,
         accumulation: Accumulation,
@@ -212,7 +216,7 @@ impl<'a> LoggedElement<'a> {
             DType::Q(digits) => u32::from(digits),
             _ => unreachable!("products take quantised operands"),
         };
-        // What an integer counts in each part of the row and of the column.
+        // The value of one unit of an integer in each part of the row and of the column.
         let mut of_parts = [vec![0.0; parts], vec![0.0; parts]];
         for &node in &self.products {
             let Primitive::Product { a, absmaxes_a, b, absmaxes_b, part, .. } = graph.nodes[node].primitive
@@ -240,7 +244,7 @@ impl<'a> LoggedElement<'a> {
     }
 }
 
-/// Nothing but what is known already.
+/// A source without elements, for a cone in which everything is known.
 struct Nothing;
 
 impl Source for Nothing {
@@ -289,7 +293,7 @@ mod tests {
         let mut tensors = BTreeMap::new();
         for port in &graph.inputs {
             let len = graph.tensor(port.tensor).len();
-            // Exponents far apart, signs mixed.
+            // Exponents are far apart, and signs are mixed.
             let mut words: Vec<u32> =
                 (0..len).map(|_| next() & 0x807f_ffff | (110 + next() % 20) << 23).collect();
             if let Some(word) = odd {
@@ -315,12 +319,12 @@ mod tests {
         GridRule { bits: 32, floor: 0 },
     ];
 
-    /// The node that rounds.
+    /// The node that rounds the product.
     fn rounding(graph: &Graph) -> usize {
         graph.nodes.iter().position(|node| node.output == graph.logged[0].output).unwrap()
     }
 
-    /// The same verdict on every element from sums over ranges as from its whole row and column.
+    /// Sums over ranges give the same verdict on every element as its whole row and column.
     #[test]
     fn ranges_of_k_give_what_rows_give() {
         for (seed, rule) in (0..).zip(RULES) {
@@ -364,7 +368,7 @@ mod tests {
         }
     }
 
-    /// Where a row holds infinity nothing is rounded; sums that no product has are refused.
+    /// Nothing is rounded where a row holds infinity; sums that no product has are refused.
     #[test]
     fn rows_that_are_not_finite_have_no_legal_values() {
         for rule in RULES {

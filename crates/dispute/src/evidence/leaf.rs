@@ -1,5 +1,5 @@
-//! The leaf checker: what elements of a node's output must be, computed by the scalar reference from verified slices
-//! of its inputs. Contract: `docs/ARITHMETIC.md`, section 8.
+//! The leaf checker: the right elements of a node's output, computed by the scalar reference from verified slices of its inputs.
+//! Contract: `docs/ARITHMETIC.md`, section 8.
 //!
 //! Verified means committed, not right: a trainer may have committed to inputs that no honest step has. So every
 //! value that an operator restricts is checked before the operator sees it.
@@ -15,10 +15,11 @@ use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, Tensor
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::tensor::{SLICE_BYTES, tile_range};
 
-/// The most single elements that a leaf may read, counted before anything is computed: minutes of one core.
+/// The most single elements that a leaf may read, counted before anything is computed. Reading that many takes minutes of one
+/// core.
 pub const READS_MAX: u64 = 1 << 31;
 
-/// Why a leaf cannot be decided.
+/// The reason why a leaf cannot be decided.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeafError {
     /// The evidence lacks a slice that the element reads.
@@ -29,16 +30,16 @@ pub enum LeafError {
         /// The slice's number.
         slice: usize,
     },
-    /// A committed index points outside of the tensor that it is for.
+    /// A committed index points outside of the tensor that it indexes.
     #[error("an index in the evidence points outside tensor {}", tensor.0)]
     Outside {
         /// The tensor of the node's graph.
         tensor: TensorId,
     },
-    /// An input that no honest step has; the node that made it is the one to dispute.
+    /// An input that no honest step has; the node that made the input is the one to dispute.
     #[error("{operator} is not defined for its committed inputs")]
     Domain {
-        /// The operator whose input it is.
+        /// The operator that reads the input.
         operator: String,
     },
     /// The check would cost too much.
@@ -49,7 +50,7 @@ pub enum LeafError {
     },
 }
 
-/// Why a leaf cannot be decided, as what is wrong with its evidence.
+/// The reason why a leaf cannot be decided, as an error in its evidence.
 pub(crate) fn undecided(error: LeafError) -> Malformed {
     wrong(error.to_string())
 }
@@ -70,13 +71,13 @@ impl Slices {
         self.insert(tensor, 0, bytes_of(words));
     }
 
-    /// The bytes of a slice, if it is there.
+    /// The bytes of a slice, if it was added.
     pub fn get(&self, tensor: TensorId, slice: usize) -> Option<&[u8]> {
         self.0.get(&(tensor, slice)).map(Vec::as_slice)
     }
 }
 
-/// Serves elements from slices, and nothing else.
+/// Serves elements from slices alone.
 pub(crate) struct Verified<'a> {
     pub graph: &'a Graph,
     pub slices: &'a Slices,
@@ -104,7 +105,7 @@ impl Source for Verified<'_> {
         if let Some(element) = first.get(..size) {
             return Ok(word_from_bytes(ty.dtype, element));
         }
-        // An element of three bytes can lie across two slices.
+        // An element of three bytes can span two slices.
         let second = self.rest_of_slice(tensor, at + first.len())?;
         let element: Vec<u8> = first.iter().chain(second).copied().take(size).collect();
         Ok(word_from_bytes(ty.dtype, &element))
@@ -129,10 +130,10 @@ impl Source for Whole<'_> {
     }
 }
 
-/// Places in tensors: (tensor, slice).
+/// Slices of tensors: (tensor, slice).
 pub type Touched = BTreeSet<(TensorId, usize)>;
 
-/// Notes the slices that elements lie in.
+/// A source that notes the slices of the elements that it serves.
 pub(crate) struct Recording<'a, S> {
     graph: &'a Graph,
     source: S,
@@ -154,7 +155,7 @@ impl<S: Source<Error = LeafError>> Source for Recording<'_, S> {
         let size = self.graph.tensor(tensor).dtype.size();
         for byte in [index * size, (index + 1) * size - 1] {
             let place = (tensor, byte / SLICE_BYTES);
-            // Neighbours lie in one slice: most reads need no look into the set.
+            // Neighbours are in one slice, so most reads need no look-up in the set.
             if self.last.replace(place) != Some(place) {
                 self.touched.insert(place);
             }
@@ -163,11 +164,11 @@ impl<S: Source<Error = LeafError>> Source for Recording<'_, S> {
     }
 }
 
-/// Holds inputs to what the node's operator is defined for.
+/// Restricts inputs to the values that the node's operator is defined for.
 pub(crate) struct Guarded<'a, S> {
     node: &'a Node,
     source: &'a mut S,
-    /// Of the element that is being quantised: itself and its group's absmax, as they are read.
+    /// The element that is being quantised, and its group's absmax, as they are read.
     member: Option<u32>,
     absmax: Option<u32>,
 }
@@ -214,14 +215,14 @@ pub fn tile_elements(ty: &TensorType, tile: usize) -> Range<usize> {
     bytes.start / size..bytes.end.div_ceil(size)
 }
 
-/// A work bound that holds before anything is computed: elements times what each may read.
+/// A bound on the work before anything is computed: the number of elements times the reads of each.
 fn reads(graph: &Graph, node: &Node, elements: usize) -> u64 {
     let len = |tensor: TensorId| graph.tensor(tensor).len() as u64;
     let last = |tensor: TensorId| u64::from(graph.tensor(tensor).shape.last().copied().unwrap_or(1));
     let k = |view: &View| u64::from(view.dims[3]);
     let within = |len: u64, block: u32| if block == 0 { len } else { len.min(u64::from(block)) };
     let each = match &node.primitive {
-        // Groupings look at every class, whatever part is asked for.
+        // Groupings read every class, for any range of elements.
         Primitive::GroupOrder { classes, .. } => return len(*classes),
         Primitive::GroupOffsets { classes, bound } => return len(*classes) + u64::from(*bound),
         Primitive::Map { inputs, .. } => inputs.len() as u64,
@@ -251,11 +252,11 @@ fn compute<S: Source<Error = LeafError>>(
     element::range(graph, node, elements, &mut Guarded::new(node, source))
 }
 
-/// What the elements `elements` of node `node`'s output must be, from verified slices of its inputs.
+/// The right elements `elements` of node `node`'s output, from verified slices of its inputs.
 ///
 /// # Errors
-/// If a slice that the elements read is missing, a committed index points outside of its tensor, a committed value is one that no honest
-/// step has, or the elements read more than [`READS_MAX`].
+/// If a slice that the elements read is missing, a committed index points outside of its tensor, or no honest step has a
+/// committed value. Also if the elements read more than [`READS_MAX`] elements.
 ///
 /// ```
 /// use tiebreak_contract::arith::DType;
@@ -306,8 +307,8 @@ fn recorded<S: Source<Error = LeafError>>(
     Ok((words, source.touched))
 }
 
-/// Elements that the scalar reference computes from whole input tensors, and the input slices that it read: what a
-/// verdict on these elements must carry.
+/// Elements that the scalar reference computes from whole input tensors, and the input slices that it reads. A verdict on these
+/// elements must carry the slices.
 ///
 /// # Errors
 /// As [`expected`].
@@ -320,7 +321,7 @@ pub fn recorded_from_tensors(
     recorded(graph, node, elements, Whole { graph, tensors })
 }
 
-/// The same from slices that a verdict carries already.
+/// The same elements and slices, from the slices that a verdict already carries.
 ///
 /// # Errors
 /// As [`expected`].
@@ -333,7 +334,7 @@ pub fn recorded_from_slices(
     recorded(graph, node, elements, Verified { graph, slices })
 }
 
-/// The input slices that one element reads at worst: indices are 0, and its segment holds every row.
+/// The input slices that one element reads at worst. In the worst case indices are 0, and the element's segment holds every row.
 ///
 /// # Errors
 /// If the element can read more than [`READS_MAX`] elements.
@@ -344,7 +345,7 @@ pub(crate) fn worst_touched(graph: &Graph, node: usize, element: usize) -> Resul
     Ok(recorded(graph, node, element..element + 1, source)?.1)
 }
 
-/// Serves what makes an element of segment `segment` read the most, without data.
+/// A source without data, which serves the values that make an element of segment `segment` read the most.
 struct Worst<'a> {
     graph: &'a Graph,
     node: &'a Node,

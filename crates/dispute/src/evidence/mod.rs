@@ -1,7 +1,8 @@
-//! Evidence: what commits to what, and what committed operands give. Verdicts, games, auditors and parties share it.
+//! Evidence: the chain of commitments, and the results of committed operands. Verdicts, games, auditors and parties share this
+//! module.
 //!
-//! [`leaf`] computes elements from verified slices; [`proven`] is what files and answers carry; `context` holds it to what a party
-//! committed to.
+//! [`leaf`] computes elements from verified slices. [`proven`] has the types that files and answers carry, and `context` checks
+//! them against a party's commitments.
 
 pub mod binding;
 pub mod cone;

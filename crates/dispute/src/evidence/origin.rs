@@ -1,4 +1,4 @@
-//! Where the inputs of a node come from, in terms of what a trainer has committed to.
+//! The origin of a node's inputs, in terms of a trainer's commitments.
 
 use super::proven::Scalar;
 use tiebreak_contract::program::graph::TensorId;
@@ -8,28 +8,28 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::job::Job;
 use tiebreak_record::job::identity::philox_key;
 
-/// What commits to a tensor.
+/// The commitment that covers a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Tensor `index` of the state before the step: in the previous record's state digest.
     State {
-        /// The tensor's place in the state table.
+        /// The tensor's index in the state table.
         index: usize,
     },
     /// Tensor `tensor` of micro-batch `micro`: in the step record's batch digest.
     Batch {
         /// The micro-batch's number.
         micro: u32,
-        /// The tensor's place in the model's batch.
+        /// The tensor's index in the model's batch.
         tensor: usize,
     },
-    /// These words follow from the job and the step.
+    /// Words that follow from the job and the step.
     Words(Vec<u32>),
     /// The output of a node: in the step record's trace root.
     Node {
         /// The phase that ran the node.
         phase: Phase,
-        /// The node's place in the phase's graph.
+        /// The node's index in the phase's graph.
         node: usize,
     },
 }
@@ -69,14 +69,14 @@ fn output_node(program: &Program, phase: Phase, name: &str) -> Option<Origin> {
 pub fn scalar(program: &Program, scalar: Scalar) -> Option<Origin> {
     match scalar {
         Scalar::Clip => output_node(program, Phase::Update, port::CLIP),
-        // The update makes it where labels are counted.
+        // The update makes the loss where labels are counted.
         Scalar::Loss => output_node(program, Phase::Update, port::LOSS)
             .or_else(|| output_node(program, accumulation(program.micro_batches).1, port::LOSS)),
     }
 }
 
-/// Where tensor `id` of a phase's graph comes from, in step `step` of a job. `None` only for a port that no graph
-/// of ours has.
+/// The origin of tensor `id` of a phase's graph, in step `step` of a job. `None` only for a port that no graph of
+/// a program has.
 pub fn origin(
     program: &Program,
     job: &Job,

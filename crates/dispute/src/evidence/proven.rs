@@ -1,4 +1,4 @@
-//! What verdicts and answers of games carry: tensors, slices and outputs, each with what proves it.
+//! The contents of verdicts and of answers in games: tensors, slices and outputs, each with its proof.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use tiebreak_record::commit::proven::{Base64, Hashes};
 use tiebreak_record::job::manifest::FileSlices;
 use tiebreak_record::rounding::log::SliceProof;
 
-/// The error for evidence that does not hold together.
+/// The error for evidence that contradicts itself.
 pub(crate) fn wrong(why: impl Into<String>) -> Malformed {
     Malformed::invalid("verdict", why)
 }
@@ -32,11 +32,11 @@ pub struct ProvenInput {
     pub tensor: u32,
     /// The tensor's digest, and the proof that the run commits to it.
     pub commitment: ProvenTensor,
-    /// Which slices, ascending.
+    /// The numbers of the slices, ascending.
     pub slices: Vec<usize>,
-    /// Their bytes, one after another.
+    /// The slices' bytes, one after another.
     pub bytes: Base64,
-    /// What proves them together ([`tiebreak_record::commit::multiproof`]).
+    /// The hashes that prove the slices together ([`tiebreak_record::commit::multiproof`]).
     pub siblings: Hashes,
 }
 
@@ -72,8 +72,8 @@ impl From<PhaseName> for Phase {
     }
 }
 
-/// Slices of a rounding log: those of its index, and of a block of decisions with the entries that say where it is
-/// ([`SliceProof`]), or those that a challenger lacks.
+/// Slices of a rounding log: those of its index, and of a block of decisions with the entries that give its
+/// position ([`SliceProof`]); or those that a challenger lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogSlices {
@@ -81,9 +81,9 @@ pub struct LogSlices {
     pub len: u32,
     /// The slices that are carried, ascending.
     pub slices: Vec<usize>,
-    /// Their bytes, one after another.
+    /// The slices' bytes, one after another.
     pub bytes: Base64,
-    /// The BLAKE3 hashes that prove them in the log's root.
+    /// The BLAKE3 hashes that prove the slices in the log's root.
     pub siblings: Hashes,
 }
 
@@ -125,18 +125,18 @@ impl Scalar {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataSlices {
-    /// The file's place in the run's manifest.
+    /// The file's index in the run's manifest.
     pub file: usize,
-    /// Which slices of 1024 bytes, ascending.
+    /// The numbers of the slices of 1024 bytes, ascending.
     pub slices: Vec<usize>,
-    /// Their bytes, one after another.
+    /// The slices' bytes, one after another.
     pub bytes: Base64,
-    /// What proves them together under the file's root ([`tiebreak_record::commit::multiproof`]).
+    /// The hashes that prove the slices together under the file's root ([`tiebreak_record::commit::multiproof`]).
     pub siblings: Hashes,
 }
 
 impl DataSlices {
-    /// The file's place, and its slices.
+    /// The file's index, and its slices.
     pub fn parts(&self) -> (usize, FileSlices) {
         let DataSlices { file, slices, bytes, siblings } = self.clone();
         (file, FileSlices { slices, bytes: bytes.0, siblings: siblings.0 })

@@ -1,4 +1,4 @@
-//! Slices and tiles of tensors against the digest that commits to them.
+//! Checks of slices and tiles of tensors against the digest that commits to them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use tiebreak_record::commit::proven::{Base64, Hashes};
 use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES};
 use tiebreak_record::commit::{Malformed, multiproof, tensor};
 
-/// The slices of an input as (place, value), after checking their lengths.
+/// The slices of an input as (index, value), after a check of their lengths.
 fn pieces(ty: &TensorType, input: &ProvenInput) -> Result<Vec<(usize, Hash)>, Malformed> {
     let (len, count) = (ty.bytes(), tensor::piece_count(ty.bytes(), SLICE_BYTES));
     let mut rest = input.bytes.0.as_slice();
@@ -27,7 +27,7 @@ fn pieces(ty: &TensorType, input: &ProvenInput) -> Result<Vec<(usize, Hash)>, Ma
     if rest.is_empty() { Ok(pieces) } else { Err(wrong("an input has bytes of no slice")) }
 }
 
-/// Checks that slices are of the tensor whose digest stands beside them.
+/// Checks that slices belong to the tensor whose digest is given with them.
 pub(crate) fn check_slices(ty: &TensorType, input: &ProvenInput) -> Result<(), Malformed> {
     let count = tensor::piece_count(ty.bytes(), SLICE_BYTES);
     let root = multiproof::root(multiproof::blake3, count, &pieces(ty, input)?, &input.siblings.0)?;
@@ -37,7 +37,7 @@ pub(crate) fn check_slices(ty: &TensorType, input: &ProvenInput) -> Result<(), M
     Ok(())
 }
 
-/// Checks that a tensor's digest says this of one of its tiles.
+/// Checks that a tensor's digest commits to this value of one of its tiles.
 pub(crate) fn check_tile(
     ty: &TensorType,
     tile: usize,
@@ -53,7 +53,7 @@ pub(crate) fn check_tile(
     Ok(())
 }
 
-/// Whether an element of a tile's bytes is `word`, as far as the element lies in the tile.
+/// True if an element of a tile's bytes is `word`, as far as the element is in the tile.
 pub(crate) fn agrees(ty: &TensorType, tile: usize, bytes: &[u8], element: usize, word: u32) -> bool {
     let right = bytes_from_words(ty.dtype, &[word]);
     let range = tensor::tile_range(ty.bytes(), tile);
@@ -63,7 +63,7 @@ pub(crate) fn agrees(ty: &TensorType, tile: usize, bytes: &[u8], element: usize,
     right.iter().enumerate().all(in_tile)
 }
 
-/// An input with the slices `touched` alone.
+/// An input with only the slices `touched`.
 pub(crate) fn narrowed_input(
     ty: &TensorType,
     input: &ProvenInput,

@@ -1,4 +1,4 @@
-//! What a party of a game loses by, as a value, and in a sentence about the party.
+//! The breaches by which a party of a game loses, as values, and as a sentence about the party.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -10,7 +10,7 @@ use super::tried::Tried;
 use serde::{Serialize, Serializer};
 use tiebreak_record::commit::Malformed;
 
-/// Where the value of an element is from that the referee holds parties to.
+/// The basis of an element's value that the referee holds parties to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Basis {
     /// A sum has no terms.
@@ -32,7 +32,7 @@ pub enum Basis {
 pub struct LegalRange {
     /// The exact product.
     pub exact: f64,
-    /// The bound on a native kernel's distance from it.
+    /// The bound on a native kernel's distance from the exact product.
     pub bound: f64,
     /// The least legal value.
     pub least: f32,
@@ -40,14 +40,14 @@ pub struct LegalRange {
     pub greatest: f32,
 }
 
-/// What an element of a logged product may be rounded to.
+/// The values that an element of a logged product may be rounded to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leeway {
     /// The product's operator.
     pub operator: String,
     /// The element, row-major.
     pub element: usize,
-    /// The nearest value, a binary32 pattern: what the element is without a decision.
+    /// The nearest value, a binary32 pattern: the element's value without a decision.
     pub nearest: u32,
     /// The legal values; none where nothing is rounded.
     pub range: Option<LegalRange>,
@@ -85,23 +85,23 @@ impl Display for BlockOfLog {
     }
 }
 
-/// What a party did or signed that it loses by.
+/// An act or a signed statement by which a party loses.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Breach {
-    /// It declined to open its own commitment.
+    /// The party declined to open its own commitment.
     #[error("it did not open what it had committed to")]
     Unopened,
-    /// It answered with another kind of answer.
+    /// The party's answer is of the wrong kind.
     #[error("it answered another question")]
     OtherKind,
-    /// Its answer names another question.
+    /// The party's answer names another question.
     #[error("its answer is to another question")]
     OtherQuestion,
-    /// Its answer is not signed by it, or not in its encoding.
+    /// The party's answer is not signed by it, or not in its encoding.
     #[error("its answer is none: {0}")]
     NoAnswer(Malformed),
-    /// Its answer is too long.
+    /// The party's answer is too long.
     #[error("its answer has {len} bytes, and no right one more than {limit}")]
     TooLong {
         /// Bytes of the answer.
@@ -109,31 +109,31 @@ pub enum Breach {
         /// The most bytes of a right one.
         limit: u64,
     },
-    /// It has not answered in its time.
+    /// The party has not answered in its time.
     #[error("its time was up{}", .0.as_ref().map_or(String::new(), |tried| format!("; {}", tried.text())))]
     TimeUp(Option<Tried>),
-    /// It has not answered yet.
+    /// The party has not answered yet.
     #[error("it has not answered")]
     Silent,
-    /// It signed two answers to one question.
+    /// The party signed two answers to one question.
     #[error("it signed two answers to the question of turn {turn}")]
     TwoAnswers {
         /// The turn.
         turn: u32,
     },
-    /// It signed two statements about one step.
+    /// The party signed two statements about one step.
     #[error("it signed two roots over the operators of step {step}")]
     TwoStatements {
         /// The step, from 1.
         step: u32,
     },
-    /// It opened another commitment.
+    /// The party opened another commitment than its own.
     #[error("its opening is not what it committed to")]
     Opening,
     /// The trainer opened another root than its head's.
     #[error("it opens another root than that of its signed head")]
     OtherRoot,
-    /// The trainer opened another root than the terms say.
+    /// The trainer opened another root than the terms give.
     #[error("it does not stand by the root that the terms say it claims")]
     ForsakenRoot,
     /// The level of a tree has too many values, or too few.
@@ -146,10 +146,10 @@ pub enum Breach {
         tree: Tree,
         /// The first leaf below the node.
         first: u64,
-        /// The last one.
+        /// The last leaf below the node.
         last: u64,
     },
-    /// Its record is not the leaf.
+    /// The party's record is not the leaf that it committed to.
     #[error("its record is not the one that it committed to")]
     OtherRecord,
     /// The record before is not proved.
@@ -158,20 +158,20 @@ pub enum Breach {
     /// The bytes of its record are no record.
     #[error("its record {index} is none: {why}")]
     NoRecord {
-        /// The record's place.
+        /// The record's index.
         index: u64,
         /// The rule that the bytes break.
         why: Malformed,
     },
-    /// Its record cannot stand there.
+    /// The party's record cannot have this index.
     #[error("record {index}: {fault}")]
     Record {
-        /// The record's place.
+        /// The record's index.
         index: u64,
-        /// The rule that it breaks.
+        /// The rule that the record breaks.
         fault: RecordFault,
     },
-    /// Its final record has another state than its last step.
+    /// The party's final record has another state than its last step.
     #[error("the final record's state is not that of the last step, to which it committed too")]
     FinalState,
     /// The challenger did not replay under the trainer's log.
@@ -180,10 +180,10 @@ pub enum Breach {
         /// The step, from 1.
         step: u32,
     },
-    /// Its statement has another root over operators than its record.
+    /// The party's statement has another root over operators than its record.
     #[error("its statement about the step is not the root over operators in its record")]
     StatedTrace,
-    /// Its statement is about something else, or not its own.
+    /// The party's statement is not about its record, or not signed by it.
     #[error("its statement is not about this record, or not signed by it")]
     Statement,
     /// The root of a tensor's bytes contradicts the tensor's digest.
@@ -192,7 +192,7 @@ pub enum Breach {
     /// A slice contradicts the root of the tensor's bytes.
     #[error("its slice is not the one that it committed to")]
     Slice,
-    /// An element is another than the referee computes.
+    /// An element differs from the referee's result.
     #[error("element {element} of {tensor} is not {word:08x}, {by}")]
     Element {
         /// The tensor.
@@ -203,25 +203,25 @@ pub enum Breach {
         element: usize,
         /// The right pattern.
         word: u32,
-        /// Where it is from.
+        /// The basis of the right pattern.
         by: Basis,
     },
-    /// Its order names a position beyond the tensor.
+    /// The party's order names an index beyond the tensor.
     #[error("it orders a position that there is not")]
     Position,
-    /// Its total is too long or too short.
+    /// The party's total is too long or too short.
     #[error("a total has another length")]
     TotalSize,
-    /// Its rank is another than its order says.
+    /// The party's rank differs from its order.
     #[error("the rank that it counts is not the one that its order says")]
     Rank,
-    /// Its sum is another than its element.
+    /// The sum of its products differs from its element.
     #[error("the sum of its products does not give its element")]
     Total,
-    /// Its part of a sum is another than the referee computes.
+    /// The party's part of a sum differs from the referee's result.
     #[error("a part of an element's terms does not come to what it claimed")]
     Subtotal,
-    /// It committed to operands that its operator is not defined for.
+    /// The party committed to operands that its operator is not defined for.
     #[error("it committed to operands that no honest step has")]
     Undefined {
         /// The operator.
@@ -233,7 +233,7 @@ pub enum Breach {
     /// The challenger's element is no rounding that the log gives.
     #[error("its element is not the nearest value, and the log has no decision")]
     NotNearest,
-    /// A field of its record is another than its operators give.
+    /// A field of its record differs from the result of its operators.
     #[error("the {} of record {step} is not what the step's operators give, on which it agrees", field.name())]
     Field {
         /// The step, from 1.
@@ -253,26 +253,26 @@ pub enum Breach {
     /// The trainer does not supply a part of its log.
     #[error("it does not supply the part of its log that it was asked for{}", .0.as_ref().map_or(String::new(), |why| format!(": {why}")))]
     NotSupplied(Option<Malformed>),
-    /// The trainer's log is longer than any.
+    /// The trainer's log is longer than any log can be.
     #[error("its log of step {step} has {len} bytes, and none can have more than {most}")]
     LogTooLong {
         /// The step, from 1.
         step: u32,
         /// Bytes of the log.
         len: u64,
-        /// The most that a log of the program has.
+        /// The most bytes that a log of the program has.
         most: u64,
     },
-    /// The challenger asks for what no log has.
+    /// The challenger asks for a part that no log has.
     #[error("it asks for a part of a log that there is not, or that comes before one that it asked for")]
     Asked,
-    /// The challenger complains of what no log has.
+    /// The challenger complains about a part that no log has.
     #[error("it complains of a part of a log that there is not")]
     Complained,
-    /// The challenger complains of a block that can be read.
+    /// The challenger complains about a block that can be read.
     #[error("{0} can be read, against what it says")]
     Readable(BlockOfLog),
-    /// The challenger complains of a block that the log has not.
+    /// The challenger complains about a block that the log lacks.
     #[error("there is no {0}, against what it says")]
     NoBlock(BlockOfLog),
     /// The trainer's log cannot be read.
@@ -286,7 +286,7 @@ pub enum Breach {
 }
 
 impl Breach {
-    /// Why a party loses by it.
+    /// The reason why a party loses by this breach.
     pub fn reason(&self) -> Reason {
         use Breach::*;
         match self {
@@ -319,7 +319,7 @@ impl Breach {
         }
     }
 
-    /// A stable name of it.
+    /// A stable name of the breach.
     pub fn kind(&self) -> &'static str {
         use Breach::*;
         match self {
@@ -371,28 +371,28 @@ impl Breach {
     }
 }
 
-/// Why nobody lost a game of two parties that differ.
+/// The reason why nobody lost a game of two parties that differ.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsettled {
     /// The trainer's log lacks the decision that would show who is right.
     #[error("{0}; the log has no decision about it, and the value is legal")]
     NoDecision(Leeway),
-    /// The referee came to what cannot be.
+    /// The referee reached an impossible state.
     #[error("{0}: a collision of hashes, or a fault of the referee's program")]
     Impossible(&'static str),
-    /// The next question is none that the table of moves allows.
+    /// The next question is not one that the table of moves allows.
     #[error("{asked:?} after {before:?}: a fault of the referee's program")]
     NoMove {
         /// The question.
         asked: QuestionKind,
-        /// The one before it.
+        /// The question before it.
         before: Option<QuestionKind>,
     },
 }
 
 impl Unsettled {
-    /// A stable name of it.
+    /// A stable name of the outcome.
     pub fn kind(&self) -> &'static str {
         match self {
             Unsettled::NoDecision(_) => "no_decision",

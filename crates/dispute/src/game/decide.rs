@@ -1,4 +1,4 @@
-//! The end of a game: which element differs, and what decides it.
+//! The end of a game: the element that differs, and its decision.
 
 use super::breach::{Basis, Breach};
 use super::duel::Duel;
@@ -13,7 +13,7 @@ use tiebreak_contract::program::phase::Phase;
 const NO_ELEMENT: Next = Next::Impossible("an element is decided before one is in dispute");
 
 impl Duel {
-    /// An element differs: what decides it?
+    /// Decides a differing element: the next question, or the verdict.
     pub fn element(&mut self, rules: &Rules, subject: Subject, element: usize, claimed: [u32; 2]) -> Next {
         match subject {
             Subject::Batch { .. } => self.ask(rules, Need::All, None),
@@ -39,10 +39,10 @@ impl Duel {
         }
     }
 
-    /// Asks for operands: the first side, then the other. A rounding is the trainer's to show.
+    /// Asks for operands: the first side, then the other. Only the trainer is asked to show a rounding.
     pub fn ask(&mut self, rules: &Rules, need: Need, claims: Option<[Vec<u8>; 2]>) -> Next {
         let trainer = usize::from(self.sides[1].party == 0);
-        // Whose rounding it is has to show it, so that nobody else is asked.
+        // The owner of a rounding has to show it, so nobody else is asked.
         let rounding = self.is_rounding(rules, need);
         self.go(Stage::Evidence {
             need,
@@ -52,13 +52,13 @@ impl Duel {
         })
     }
 
-    /// Whether what is asked for is a decision of the rounding log.
+    /// True if the need is a decision of the rounding log.
     fn is_rounding(&self, rules: &Rules, need: Need) -> bool {
         let logged = self.disputed.as_ref().is_some_and(|d| judge::logged(rules, d.subject).is_some());
         logged && matches!(need, Need::All | Need::Decision)
     }
 
-    /// The value of the disputed element is `word`.
+    /// The value of the disputed element is `word`: decides who loses.
     fn judged(&mut self, rules: &Rules, word: u32, by: Basis) -> Next {
         let Some(disputed) = self.disputed.clone() else { return NO_ELEMENT };
         let wrong = |side: &usize| match rules.checks(Fault::Blame) {
@@ -89,7 +89,7 @@ impl Duel {
                     [0, 1].map(|side: usize| u64::from(disputed.claimed(side)).to_le_bytes().to_vec());
                 self.terms(rules, values)
             }
-            // Absmaxes are searched after the total alone.
+            // Absmaxes are searched only after the total.
             Fold::Product | Fold::Rank { .. } | Fold::Sums { .. } | Fold::Absmax { .. } => {
                 self.go(Stage::Total)
             }
@@ -104,7 +104,7 @@ impl Duel {
         self.enter(rules, Walk { tree, first: 0, count: frame.terms, total: frame.terms, values })
     }
 
-    /// Both have said what an element's terms come to.
+    /// Both sides have given the totals of an element's terms.
     pub fn total(&mut self, rules: &Rules, values: [Vec<u8>; 2]) -> Next {
         let (Some(disputed), Some(folded)) = (self.disputed.clone(), self.folded.clone()) else {
             return NO_ELEMENT;
@@ -128,7 +128,7 @@ impl Duel {
             return self.logged_totals(rules, folded, [first, second], &values[0]);
         }
         if let Fold::Rank { .. } = folded.fold {
-            // The first side says that this position stands here, the second that another does.
+            // The first side claims that this position has this rank; the second side claims that another position has it.
             let rank = (disputed.element as u64).to_le_bytes();
             let other = |side: usize| (values[side] == rank) != (side == 0);
             if let Some(lost) = self.contradicted(other, Breach::Rank) {
@@ -145,8 +145,8 @@ impl Duel {
         self.terms(rules, values)
     }
 
-    /// Both have said what the terms of a logged product's element come to: its absmaxes, in their order, then its sums. What differs is searched;
-    /// if nothing does, the trainer shows its decision.
+    /// Both sides have given the totals of a logged product's element: its absmaxes, in their order, then its sums. A difference
+    /// is searched; if there is none, the trainer shows its decision.
     fn logged_totals(
         &mut self,
         rules: &Rules,
@@ -174,7 +174,7 @@ impl Duel {
         self.ask(rules, Need::Decision, None)
     }
 
-    /// Operands arrived, or did not.
+    /// Operands arrived, or the side did not supply them.
     pub fn evidence(
         &mut self,
         rules: &mut Rules,
@@ -246,7 +246,7 @@ impl Duel {
         }
     }
 
-    /// The outputs that a field is made of arrived, or did not.
+    /// The outputs that a field is made of arrived, or the side did not supply them.
     pub fn binding(
         &mut self,
         rules: &mut Rules,

@@ -1,7 +1,7 @@
-//! A game of two parties whose records differ: which question comes next, and what their answers show.
+//! A game of two parties whose records differ: the choice of the next question, and the results of the answers.
 //!
-//! At every moment all that lies before the place in question is agreed: both parties have committed to the same hashes of it. So a
-//! loss rests on the loser's own commitments, whoever supplied the operands.
+//! At every moment the parties agree on everything before the position in question: both have committed to the same hashes of it.
+//! So a loss rests on the loser's own commitments, whichever party supplied the operands.
 
 use super::breach::Breach;
 use super::message::{Answer, Field, Fold, Need, Question, Subject, Tree};
@@ -14,7 +14,7 @@ use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_count, piece_range, piece_value};
 
-/// What a game is about before it has come to a tensor.
+/// The subject of a game that has not reached a tensor yet.
 const NO_SUBJECT: Subject = Subject::Batch { step: 0, micro: 0, tensor: 0 };
 const UNASKED: Next = Next::Impossible("an answer is there to what was not asked");
 
@@ -24,7 +24,7 @@ pub(super) struct Duel {
     pub stage: Stage,
     pub disputed: Option<DisputedElement>,
     pub folded: Option<Folded>,
-    /// What was found, level by level.
+    /// The findings, level by level.
     pub found: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ impl Duel {
         Duel { sides: [side(0), side(1)], stage, disputed: None, folded: None, found }
     }
 
-    /// Which sides are asked, and what.
+    /// The next question, and the sides that are asked.
     pub fn question(&self) -> (Question, [bool; 2]) {
         let both = [true, true];
         let one = |side: usize| [side == 0, side == 1];
@@ -74,7 +74,7 @@ impl Duel {
         disputed.map_or((NO_SUBJECT, 0), |d| (d.subject, d.element as u64))
     }
 
-    /// Takes the answers of those who were asked; `None`: the side did not answer in time, or declined.
+    /// Takes the answers of the sides that were asked. `None`: the side did not answer in time, or declined.
     pub fn answered(&mut self, rules: &mut Rules, answers: [Option<Answer>; 2]) -> Next {
         match self.stage.clone() {
             Stage::Evidence { need, asked, declined, claims } => {
@@ -98,7 +98,7 @@ impl Duel {
         }
     }
 
-    /// Both sides have opened what they were asked for.
+    /// Both sides have opened the values that they were asked for.
     fn opened(&mut self, rules: &mut Rules, stage: Stage, answers: [Answer; 2]) -> Next {
         let open = |answer: &Answer| match (&stage, answer) {
             (Stage::Walk(_), Answer::Children { values }) => Some(values.0.clone()),
@@ -128,7 +128,7 @@ impl Duel {
         }
     }
 
-    /// These sides lose for one reason. Of two sides that differ in what is compared here one at least is wrong.
+    /// The named sides lose for one reason. If two sides differ in the values compared here, at least one is wrong.
     pub fn lost(&mut self, sides: &[usize], breach: Breach) -> Next {
         if sides.is_empty() {
             return Next::Impossible("two parties that differ are both right");
@@ -137,7 +137,7 @@ impl Duel {
         Next::Lost(sides.iter().map(loss).collect())
     }
 
-    /// The sides that `wrong` names contradict what they said before.
+    /// The sides for which `wrong` is true contradict their earlier claims.
     pub(crate) fn contradicted(&mut self, wrong: impl Fn(usize) -> bool, breach: Breach) -> Option<Next> {
         let sides: Vec<usize> = (0..2).filter(|&side| wrong(side)).collect();
         (!sides.is_empty()).then(|| self.lost(&sides, breach))
@@ -148,7 +148,7 @@ impl Duel {
         Next::Ask
     }
 
-    /// A level of a tree: its values give the node's, and the first that differ are next.
+    /// A level of a tree: its values must give the node's value, and the first values that differ are next.
     fn walk(&mut self, rules: &Rules, walk: &Walk, values: &[Vec<u8>; 2]) -> Next {
         let (_, leaf, join) = rules.shape(walk.tree);
         let ranges = search::children(walk.first, walk.count, leaf);
@@ -183,7 +183,7 @@ impl Duel {
         self.enter(rules, Walk { first, count, values: claims, ..walk.clone() })
     }
 
-    /// Opens a node of a tree, or what its leaf commits to.
+    /// Opens a node of a tree, or the object that its leaf commits to.
     pub fn enter(&mut self, rules: &Rules, walk: Walk) -> Next {
         let (_, leaf, _) = rules.shape(walk.tree);
         if walk.count > leaf {
@@ -251,7 +251,7 @@ impl Duel {
         self.fields(rules, index)
     }
 
-    /// What two records of one place differ in.
+    /// Compares the fields of two records with one index.
     fn fields(&mut self, rules: &mut Rules, index: u64) -> Next {
         let [Some((first, _)), Some((second, _))] = [0, 1].map(|side: usize| self.sides[side].record.clone())
         else {
@@ -279,7 +279,7 @@ impl Duel {
                     );
                 }
                 if a.log != b.log {
-                    // The trainer's record stands under the root of the terms, so the challenger knew the log before it committed.
+                    // The trainer's record is under the root of the terms, so the challenger knew the log before it committed.
                     let challenger = usize::from(self.sides[0].party == 0);
                     return self.lost(&[challenger], Breach::OtherLog { step });
                 }

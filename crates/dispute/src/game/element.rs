@@ -1,8 +1,8 @@
-//! How one element of an operator's output is opened and decided: all at once where it reads little, and by a fold over its terms where it
-//! reads much, so that a referee never takes more than some KiB.
+//! The opening and decision of one element of an operator's output. An element that reads little is opened at once. An element
+//! that reads much is opened by a fold over its terms, so that a referee never takes more than some KiB.
 //!
-//! Referee and party run the same functions: the party over whole tensors to learn which slices it has to send, the referee over those
-//! slices after it has verified them.
+//! Referee and party run the same functions. The party runs them over whole tensors, to learn which slices to send; the referee
+//! runs them over those slices, after it has verified them.
 
 use std::collections::BTreeMap;
 
@@ -22,11 +22,12 @@ use tiebreak_record::rounding::legal::IntegerSums;
 const ROWS_BYTES: usize = 24 * 1024;
 /// The most terms of a product that one answer carries.
 const PRODUCT_TERMS: u64 = 2048;
-/// The most rows of a segment that one answer carries: each lies in a slice of its own.
+/// The most rows of a segment that one answer carries: each row is in a slice of its own.
 const SEGMENT_TERMS: u64 = 16;
 /// The most classes that one answer carries.
 const CLASS_TERMS: u64 = 4096;
-/// The most places of K of a logged product that one answer carries: each element of row and column may lie in a slice of its own.
+/// The most indices of K of a logged product that one answer carries: each element of row and column may be in a slice of its
+/// own.
 const LOGGED_TERMS: u64 = 12;
 
 impl Fold {
@@ -41,16 +42,17 @@ impl Fold {
     }
 }
 
-/// What a fold's element reads beside its terms.
+/// The words that a fold's element reads beside its terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// How many terms there are.
+    /// The number of terms.
     pub terms: u64,
-    /// A product's two absmaxes; a segment's begin and end; the class of a position; of a logged product the absmaxes that are known; nothing.
+    /// A product's two absmaxes; a segment's begin and end; the class of a position; the known absmaxes of a logged product; or
+    /// nothing.
     pub words: Vec<u32>,
 }
 
-/// A product's operands: the place of element `i` in them.
+/// A product's operands, with the index of element `i` in them.
 struct Dot {
     a: TensorId,
     b: TensorId,
@@ -89,8 +91,8 @@ fn dot(graph: &Graph, node: &Node, i: usize) -> Option<Dot> {
     })
 }
 
-/// How the referee opens element `element` of a node's output; `None`: all at once. `claimed`: what a party says the element is, which
-/// gives the position that a grouping's rank is counted for.
+/// The fold by which the referee opens element `element` of a node's output; `None`: all at once. `claimed` is a party's claim
+/// about the element, which gives the position whose rank in a grouping is counted.
 pub fn fold_of(graph: &Graph, node: usize, element: usize, claimed: u32) -> Option<Fold> {
     if let Some(logged) = logged_product(graph, node) {
         let parts = fold::parts(logged) as u8;
@@ -113,7 +115,7 @@ pub fn fold_of(graph: &Graph, node: usize, element: usize, claimed: u32) -> Opti
     }
 }
 
-/// Whether a fold is one of the node's, with a position that there is.
+/// True if the node has this fold, and the fold's position exists.
 fn fits(graph: &Graph, node: &Node, fold: Fold) -> bool {
     match (&node.primitive, fold) {
         (Primitive::Product { .. }, Fold::Product)
@@ -130,7 +132,7 @@ fn no_such_fold(node: &Node) -> LeafError {
     LeafError::Domain { operator: node.operator.clone() }
 }
 
-/// An element of a logged product, if a fold is one of its own.
+/// An element of a logged product, if it has this fold.
 fn logged_element(graph: &Graph, node: usize, element: usize, fold: Fold) -> Option<LoggedElement<'_>> {
     let fits = |of: &LoggedElement| match fold {
         Fold::Sums { parts } => usize::from(parts) == fold::parts(of.logged),
@@ -143,7 +145,7 @@ fn logged_element(graph: &Graph, node: usize, element: usize, fold: Fold) -> Opt
 /// The frame of an element.
 ///
 /// # Errors
-/// If the node has no such fold, an element that it reads cannot be had, or a committed value is one that no honest step has.
+/// If the node has no such fold, an element that it reads is not available, or no honest step has a committed value.
 pub fn frame<S: Source<Error = LeafError>>(
     graph: &Graph,
     node: usize,
@@ -192,7 +194,7 @@ pub fn frame<S: Source<Error = LeafError>>(
 /// The value of the subtree over `count` terms from `first` on, in the encoding of its [`super::search::Join`].
 ///
 /// # Errors
-/// As [`frame`], and if the terms are not there.
+/// As [`frame`], and if the terms are not available.
 pub(crate) fn subtotal<S: Source<Error = LeafError>>(
     graph: &Graph,
     node: usize,
@@ -260,16 +262,16 @@ fn encoded(sums: &IntegerSums) -> Vec<u8> {
     products.iter().chain(absolute).chain(operands).flat_map(|sum| sum.to_le_bytes()).collect()
 }
 
-/// What a party says of all terms of a logged product's element: the absmaxes that its integers depend on, and their sums.
+/// A party's claim about all terms of a logged product's element: the absmaxes that its integers depend on, and their sums.
 pub(crate) struct LoggedTotal<'a> {
-    /// Absmaxes, in their order: 4 bytes each.
+    /// Absmaxes, in their order, of 4 bytes each.
     pub absmaxes: Vec<u32>,
     /// The sums, as the value of a tree.
     pub sums: &'a [u8],
 }
 
 impl LoggedTotal<'_> {
-    /// Parses a total; `None`: it has another length.
+    /// Parses a total; `None` if its length is wrong.
     pub fn of<'a>(graph: &Graph, node: usize, element: usize, total: &'a [u8]) -> Option<LoggedTotal<'a>> {
         let of = LoggedElement::of(graph, node, element)?;
         let (absmaxes, sums) = total.split_at_checked(4 * of.absmax_count())?;
@@ -278,12 +280,12 @@ impl LoggedTotal<'_> {
         (sums.len() == 16 * all).then(|| LoggedTotal { absmaxes: absmaxes.collect(), sums })
     }
 
-    /// The sums, if terms can have them.
+    /// The sums, if terms can have such sums.
     pub fn integers(&self, logged: &LoggedProduct) -> Option<IntegerSums> {
         let parts = fold::parts(logged);
         let all: Vec<i128> =
             self.sums.chunks(16).map(|sum| i128::from_le_bytes(sum.try_into().unwrap_or_default())).collect();
-        // No integer of four digits is 2^31, so that no product is 2^62.
+        // No integer of four digits is 2^31, so no product is 2^62.
         let most = (logged.dims()[3] as i128) << 62;
         let (products, magnitudes) = all.split_at_checked(parts * parts)?;
         let (absolute, operands) = magnitudes.split_at_checked(parts * parts)?;
@@ -297,7 +299,8 @@ impl LoggedTotal<'_> {
     }
 }
 
-/// The element that the value of the whole tree gives; `None` for a value that no terms have, and for ranks, which give none.
+/// The element that the value of the whole tree gives. `None` for a value that no terms have, and for ranks, which give no
+/// element.
 pub fn total_word(graph: &Graph, node: usize, element: usize, frame: &Frame, total: &[u8]) -> Option<u32> {
     let node = &graph.nodes[node];
     match &node.primitive {
@@ -306,7 +309,7 @@ pub fn total_word(graph: &Graph, node: usize, element: usize, frame: &Frame, tot
         Primitive::Product { part, .. } => {
             let dot = dot(graph, node, element)?;
             let sum = i128::from_le_bytes(total.try_into().ok()?);
-            // No integer of four digits is 2^31, so that no product is 2^62.
+            // No integer of four digits is 2^31, so no product is 2^62.
             let most = i128::from(dot.terms) << 62;
             let absmaxes = [*frame.words.first()?, *frame.words.get(1)?];
             (-most..=most).contains(&sum).then(|| scale_back_part(*part, sum, absmaxes, dot.digits))
@@ -315,7 +318,7 @@ pub fn total_word(graph: &Graph, node: usize, element: usize, frame: &Frame, tot
     }
 }
 
-/// A part of an element that one answer carries: what it comes to.
+/// The result of the part of an element that one answer carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The element.
@@ -326,10 +329,10 @@ pub enum Part {
     Subtotal(Vec<u8>),
 }
 
-/// What verified slices of a node's inputs come to. `known`: the frame, for terms.
+/// The result of verified slices of a node's inputs. `known` is the frame, for terms.
 ///
 /// # Errors
-/// If a slice is missing, or a committed value is one that no honest step has.
+/// If a slice is missing, or no honest step has a committed value.
 pub(crate) fn part(
     graph: &Graph,
     node: usize,
@@ -349,7 +352,7 @@ pub(crate) fn part(
             let known = known.ok_or_else(|| no_such_fold(&graph.nodes[node]))?;
             Ok(Part::Subtotal(subtotal(graph, node, element, fold, known, (first, count), &mut source)?))
         }
-        // What a log says is no part of an element.
+        // A log's decision is no part of an element.
         Need::Decision => Err(no_such_fold(&graph.nodes[node])),
     }
 }
@@ -417,7 +420,7 @@ pub fn total(
     Ok(total)
 }
 
-/// How many terms a fold of an element has, from whole input tensors.
+/// The number of terms of an element's fold, from whole input tensors.
 ///
 /// # Errors
 /// As `part`.

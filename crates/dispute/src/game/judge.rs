@@ -1,5 +1,5 @@
-//! What the referee computes itself: elements of a batch, parts of an element from verified operands, and what a
-//! field of a record must be.
+//! The referee's own computations: elements of a batch, parts of an element from verified operands, and the right values of a
+//! record's fields.
 
 use super::breach::{Leeway, LegalRange};
 use super::element::{self, Frame, LoggedTotal, Part};
@@ -19,7 +19,7 @@ use tiebreak_record::commit::record::gradient_leaf;
 use tiebreak_record::commit::{Malformed, table};
 use tiebreak_record::job::data::{Place, Within};
 
-/// What evidence comes to.
+/// The result of evidence.
 pub(super) enum Evidence {
     /// The element.
     Word(u32),
@@ -35,22 +35,23 @@ pub(super) enum Evidence {
 
 /// A logged product's element.
 pub(super) struct RoundedElement {
-    /// Its exact product and bound; `None` where no decision can be about it, so that only the nearest value is legal.
+    /// The exact product and its bound; `None` where no decision can be about the element, so that only the nearest value is
+    /// legal.
     judged: Option<Judged>,
-    /// The value that the log says, if it has a decision.
+    /// The value of the log's decision, if the log has one.
     pub logged: Option<u32>,
-    /// The element, and what it may be.
+    /// The element, and its legal values.
     pub leeway: Leeway,
 }
 
 impl RoundedElement {
-    /// Whether an honest kernel's result can have been rounded to this binary32.
+    /// True if an honest kernel's result can have been rounded to this binary32.
     pub fn legal(&self, pattern: u32) -> bool {
         pattern == self.leeway.nearest || self.judged.as_ref().is_some_and(|judged| judged.allows(pattern))
     }
 }
 
-/// How many terms a count, or an element of a logged product, has.
+/// The number of terms of a count, or of an element of a logged product.
 pub(super) fn terms(graph: &Graph, node: usize) -> u64 {
     if let Some(logged) = logged_product(graph, node) {
         return logged.dims()[3] as u64;
@@ -63,7 +64,7 @@ pub(super) fn terms(graph: &Graph, node: usize) -> u64 {
     }
 }
 
-/// The micro-batch and the number of the logged product whose rounded output a subject is.
+/// The micro-batch and the number of the logged product whose rounded output is the subject.
 pub(super) fn logged(rules: &Rules, subject: Subject) -> Option<(u32, usize)> {
     let Subject::Node { phase, node, .. } = subject else { return None };
     let Phase::Micro(micro) = Phase::from(phase) else { return None };
@@ -72,10 +73,10 @@ pub(super) fn logged(rules: &Rules, subject: Subject) -> Option<(u32, usize)> {
     Some((micro, graph.logged.iter().position(|logged| logged.output == output)?))
 }
 
-/// What one side's evidence comes to, after checking all of it against what that side committed to.
+/// The result of one side's evidence, after a check of all of it against that side's commitments.
 ///
 /// # Errors
-/// If it does not hold together: then the side has not supplied what it was asked for.
+/// If the evidence contradicts itself or the commitments: then the side has not supplied the operands.
 pub(super) fn evidence(
     rules: &mut Rules,
     side: &Side,
@@ -130,7 +131,7 @@ pub(super) fn evidence(
     }
 }
 
-/// The slices of operands, after checking each against what the side committed to.
+/// The slices of operands, after a check of each against the side's commitment.
 fn verified(
     context: &Context,
     side: &Side,
@@ -143,7 +144,7 @@ fn verified(
     context.inputs(&step, before, phase, &reads.iter().copied().collect(), inputs)
 }
 
-/// Operands that do not hold together were not supplied; operands that no honest step has are evidence.
+/// Operands that contradict their commitments count as not supplied; operands that no honest step has are evidence.
 fn decided(graph: &Graph, node: usize, part: Result<Part, LeafError>) -> Result<Evidence, Malformed> {
     match part {
         Ok(Part::Word(word)) => Ok(Evidence::Word(word)),
@@ -158,10 +159,10 @@ fn decided(graph: &Graph, node: usize, part: Result<Part, LeafError>) -> Result<
     }
 }
 
-/// What an element of a logged product is by itself, and what is legal where a decision can be about it.
+/// The contract's result for an element of a logged product, and its legal values where a decision can be about it.
 type Made = (Unlogged, Option<Judged>);
 
-/// From slices of its whole row and column.
+/// Judges an element from slices of its whole row and column.
 fn from_slices(context: &Context, number: usize, element: usize, slices: &Slices) -> Result<Made, LeafError> {
     let graph = &context.computation.program.micro;
     let logged = &graph.logged[number];
@@ -173,7 +174,7 @@ fn from_slices(context: &Context, number: usize, element: usize, slices: &Slices
     Ok((of, Some(judged)))
 }
 
-/// From what both parties say that its terms come to.
+/// Judges an element from the totals of its terms that both parties claim.
 fn from_total(
     context: &Context,
     number: usize,
@@ -192,7 +193,7 @@ fn from_total(
     of.judged(rounding.accumulation(), &frame.words, &sums)
 }
 
-/// What the contract, the proved bound and the log say of one element of a logged product.
+/// The contract's value, the proved bound and the log's decision for one element of a logged product.
 fn rounded(
     context: &Context,
     side: &Side,
@@ -221,11 +222,11 @@ fn rounded(
     Ok(Evidence::Rounding(RoundedElement { judged, logged, leeway }))
 }
 
-/// What a field of a step's record must be, by the operators' outputs that one side supplies. A clip factor and a loss are given as the
-/// digest of a tensor of one element, a micro-batch's gradient as its leaf among all.
+/// The right value of a field of a step's record, by the operators' outputs that one side supplies. A clip factor and a loss are
+/// given as the digest of a tensor of one element. A micro-batch's gradient is given as its leaf among all gradients.
 ///
 /// # Errors
-/// If the outputs are not those that the side stated.
+/// If the side stated other outputs.
 pub(super) fn implied(
     rules: &mut Rules,
     side: &Side,

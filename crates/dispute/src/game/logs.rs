@@ -1,6 +1,7 @@
 //! The supply of the trainer's logs to challengers that lack them, before anybody commits: a part at a time, proved under the root of the terms.
 //!
-//! Places only ascend and lie within the logs, so a challenger cannot make it longer than these are. The referee keeps one part.
+//! Positions only ascend and are within the logs, so a challenger cannot prolong the supply beyond the logs' length. The referee
+//! keeps one part.
 
 use super::breach::{BlockOfLog, Breach};
 use super::message::{Answer, LogPlace, Question, SUPPLY_SLICES, Supplied};
@@ -12,12 +13,12 @@ use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_count};
 use tiebreak_record::commit::{Malformed, merkle};
 use tiebreak_record::rounding::log::{BlockPlace, Shown, SliceProof, elements, parts};
 
-/// Why a part is not what was asked for.
+/// The reason why a part is not the one that was asked for.
 #[derive(Debug, PartialEq)]
 pub enum Unfit {
-    /// What the trainer committed to is wrong: a record that is none of this computation, or a log that no step has.
+    /// The trainer's commitment is wrong: a record that is none of this computation, or a log that no step has.
     Committed(Breach),
-    /// It does not prove what was asked for.
+    /// The answer does not prove the part that was asked for.
     Other(Malformed),
 }
 
@@ -51,10 +52,10 @@ fn log_root(rules: &Rules, step: u32, proven: &ProvenRecord) -> Result<Digest, U
     }
 }
 
-/// Checks a part of a log; gives the log's root and its slices.
+/// Checks a part of a log; returns the log's root and its number of slices.
 ///
 /// # Errors
-/// If it is not the part of this place, proved under the root of the terms.
+/// If the part is not the one at this position, proved under the root of the terms.
 pub fn verified(rules: &Rules, place: LogPlace, supplied: &Supplied) -> Result<(Digest, u64), Unfit> {
     let root = log_root(rules, place.step, &supplied.record)?;
     let count = piece_count(supplied.log.len as usize, SLICE_BYTES) as u64;
@@ -70,7 +71,7 @@ pub fn verified(rules: &Rules, place: LogPlace, supplied: &Supplied) -> Result<(
     Ok((root, count))
 }
 
-/// What the trainer was asked for.
+/// The part or block that the trainer was asked for.
 #[derive(Clone, Copy)]
 enum Wanted {
     Nothing,
@@ -78,13 +79,13 @@ enum Wanted {
     Block { step: u32, part: u32, block: u64 },
 }
 
-/// How the supply goes on.
+/// The next turn of the supply.
 pub(super) enum Turn {
     /// The trainer is asked.
     Trainer(Question),
-    /// The challenger is asked what it lacks now, and gets what it asked for.
+    /// The challenger gets the part that it asked for, and is asked what it lacks now.
     Challenger(Supplied, u64),
-    /// The challenger has what it needs.
+    /// The challenger has all the parts that it needs.
     Done,
     /// A party loses.
     Lost(usize, Breach),
@@ -92,26 +93,26 @@ pub(super) enum Turn {
 
 /// The supply of logs to one challenger.
 pub(super) struct Supply {
-    /// Its place among the parties.
+    /// The challenger's index among the parties.
     pub challenger: usize,
     wanted: Wanted,
-    /// The part that was supplied last, and the slices of its log.
+    /// The last supplied part, and the number of slices of its log.
     last: Option<(LogPlace, u64)>,
 }
 
 impl Supply {
-    /// Nothing was asked yet.
+    /// A supply in which nothing was asked yet.
     pub fn to(challenger: usize) -> Supply {
         Supply { challenger, wanted: Wanted::Nothing, last: None }
     }
 
-    /// Where it is, for people.
+    /// The progress of the supply, for people.
     pub fn progress(&self) -> String {
         let step = self.last.map_or(0, |(place, _)| place.step);
         format!("party {} gets the trainer's rounding logs: step {step}", self.challenger)
     }
 
-    /// Whether a challenger may ask for a part: behind the last one, and within the logs.
+    /// True if a challenger may ask for a part: it is behind the last part, and within the logs.
     fn may_ask(&self, rules: &Rules, place: LogPlace) -> bool {
         let steps = rules.records() - 2;
         let begins = place.first == 0 && self.last.is_none_or(|(last, _)| place.step > last.step);
@@ -123,7 +124,7 @@ impl Supply {
             && (begins || goes_on)
     }
 
-    /// The trainer's part was taken.
+    /// Notes that the trainer's part was taken; false if no part was wanted.
     pub fn took(&mut self, slices: u64) -> bool {
         let Wanted::Place(place) = self.wanted else { return false };
         self.last = Some((place, slices));
@@ -131,7 +132,7 @@ impl Supply {
         true
     }
 
-    /// Takes an answer of whoever was asked.
+    /// Takes an answer of the party that was asked.
     pub fn answered(&mut self, rules: &Rules, party: usize, answer: Answer) -> Turn {
         match (answer, self.wanted) {
             (Answer::Logs { lacks: None }, Wanted::Nothing) => Turn::Done,
@@ -170,7 +171,7 @@ impl Supply {
         }
     }
 
-    /// Whether a block of a log cannot be read, as the challenger says.
+    /// Decides if a block of a log cannot be read, as the challenger says.
     fn judged(&self, rules: &Rules, step: u32, place: BlockPlace, supplied: Supplied) -> Result<Turn, Unfit> {
         let root = log_root(rules, step, &supplied.record)?;
         let proof = SliceProof::from(&supplied.log);
@@ -188,7 +189,7 @@ impl Supply {
     }
 }
 
-/// What a trainer loses by that does not supply what it was asked for.
+/// The breach by which a trainer loses that does not supply the part it was asked for.
 fn unfit_by(party: usize, unfit: Unfit) -> Turn {
     Turn::Lost(
         party,

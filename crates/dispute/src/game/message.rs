@@ -1,6 +1,6 @@
-//! What a referee asks and a party answers, in one encoding: JSON without white space.
+//! The referee's questions and the parties' answers, in one encoding: JSON without white space.
 //!
-//! A question says a place in what the party has committed to. An answer opens that place and nothing else. The party signs the
+//! A question names a position in the party's commitments. An answer opens that position and nothing else. The party signs the
 //! answer together with game, turn and question, so that an answer to one question is worth nothing as an answer to another.
 
 use serde::de::DeserializeOwned;
@@ -23,7 +23,7 @@ pub enum Subject {
         step: u32,
         /// The micro-batch.
         micro: u32,
-        /// The place in the model's batch.
+        /// The index in the model's batch.
         tensor: usize,
     },
     /// The output of a node of a step's graphs.
@@ -32,12 +32,13 @@ pub enum Subject {
         step: u32,
         /// The phase that runs the node.
         phase: PhaseName,
-        /// The node's place in the phase's graph.
+        /// The node's index in the phase's graph.
         node: usize,
     },
 }
 
-/// How an element that is made of many terms is opened: as the root of a tree over the terms, in the shape of RFC 6962's.
+/// The fold of an element that is made of many terms: the element is the root of a tree over the terms, in the shape of RFC
+/// 6962's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fold {
@@ -45,21 +46,22 @@ pub enum Fold {
     Product,
     /// The tree sum of a segment's rows in one column, a binary32 pattern.
     Segment,
-    /// How many positions stand before `position` in a grouping, 8 bytes: those of a lower class, and earlier ones of the same.
+    /// The number of positions before `position` in a grouping, 8 bytes: positions of a lower class, and earlier ones of the same
+    /// class.
     Rank {
         /// The position.
         position: u64,
     },
-    /// How many positions have a class below an offset's, 8 bytes.
+    /// The number of positions whose class is below an offset's class, 8 bytes.
     Count,
     /// One of the absmaxes that the integers of a logged product's element depend on, 4 bytes.
     Absmax {
-        /// Its number among them, from 0.
+        /// The absmax's number among them, from 0.
         number: u8,
     },
     /// The integer sums of a logged product's element ([`tiebreak_record::rounding::legal::IntegerSums`]), 16 bytes each.
     Sums {
-        /// The parts of a row: one, or two.
+        /// The number of parts of a row: one or two.
         parts: u8,
     },
 }
@@ -96,13 +98,13 @@ pub enum Tree {
         subject: Subject,
         /// The element, row-major.
         element: u64,
-        /// How it is opened.
+        /// The element's fold.
         fold: Fold,
     },
 }
 
 impl Tree {
-    /// In words: what its leaves are.
+    /// The kind of the leaves, in words.
     pub fn name(self) -> &'static str {
         match self {
             Tree::Transcript => "records",
@@ -115,27 +117,28 @@ impl Tree {
     }
 }
 
-/// Which operands of an element are asked for.
+/// The operands of an element that are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "need", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Need {
-    /// All that the element reads.
+    /// All operands that the element reads.
     All,
-    /// What an element of many terms reads beside them: a product's absmaxes, where a segment lies, the class of a position.
+    /// The words that an element of many terms reads beside them: a product's absmaxes, a segment's begin and end, or the class
+    /// of a position.
     Frame {
-        /// How the element is opened.
+        /// The element's fold.
         fold: Fold,
     },
-    /// Some of its terms, and what these read.
+    /// Some terms of the element, and the operands that they read.
     Terms {
-        /// How the element is opened.
+        /// The element's fold.
         fold: Fold,
         /// The first term.
         first: u64,
-        /// How many.
+        /// The number of terms.
         count: u64,
     },
-    /// Of a rounding of the logged profile whose operands are known: the decision alone.
+    /// The decision alone, for a rounding of the logged profile whose operands are known.
     Decision,
 }
 
@@ -168,7 +171,7 @@ impl Field {
     }
 }
 
-/// What the referee wants to know.
+/// A question of the referee.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Question {
@@ -176,18 +179,18 @@ pub enum Question {
     Commit,
     /// Salt and root.
     Reveal,
-    /// Of a challenger of the logged profile: which part of the trainer's logs it lacks next. The part that it asked for before is carried by
-    /// the question ([`Asked::carried`]).
+    /// The part of the trainer's logs that a challenger of the logged profile lacks next. The question carries the part that the
+    /// challenger asked for before ([`Asked::carried`]).
     Logs {
-        /// [`Supplied::digest`] of what is carried.
+        /// [`Supplied::digest`] of the carried part.
         supplied: Option<Digest>,
     },
-    /// Of the trainer: a part of a log that a challenger lacks.
+    /// A part of a log that a challenger lacks, asked of the trainer.
     Supply {
-        /// Where it begins: at most [`SUPPLY_SLICES`] slices.
+        /// The begin of the part, which has at most [`SUPPLY_SLICES`] slices.
         place: LogPlace,
     },
-    /// Of the trainer: a block of the decisions of one product, which a challenger says cannot be read.
+    /// A block of the decisions of one product, asked of the trainer because a challenger says that it cannot be read.
     LogBlock {
         /// The step, from 1.
         step: u32,
@@ -202,7 +205,7 @@ pub enum Question {
         tree: Tree,
         /// The node's first leaf.
         first: u64,
-        /// Its leaves.
+        /// The number of the node's leaves.
         count: u64,
     },
     /// A record, and the one before it with its proof.
@@ -233,16 +236,16 @@ pub enum Question {
         subject: Subject,
         /// The element, row-major.
         element: u64,
-        /// How it is opened.
+        /// The element's fold.
         fold: Fold,
     },
-    /// Committed operands, which both parties agree on.
+    /// Committed operands on which both parties agree.
     Evidence {
         /// The tensor.
         subject: Subject,
         /// The element, row-major.
         element: u64,
-        /// Which operands.
+        /// The operands that are needed.
         need: Need,
     },
     /// The outputs of operators that a field of a record is made of, on which both parties agree.
@@ -254,94 +257,96 @@ pub enum Question {
     },
 }
 
-/// What a party says.
+/// An answer of a party.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
-    /// To [`Question::Commit`].
+    /// The answer to [`Question::Commit`].
     Commit {
         /// H(key, salt, root), [`commitment`].
         commitment: Digest,
     },
-    /// To [`Question::Reveal`].
+    /// The answer to [`Question::Reveal`].
     Reveal {
         /// 32 bytes that nobody could guess.
         salt: Digest,
         /// The root over all records.
         root: Digest,
     },
-    /// To [`Question::Children`].
+    /// The answer to [`Question::Children`].
     Children {
         /// The values, of one length, from the first leaf on, one after another.
         values: Base64,
     },
-    /// To [`Question::Record`].
+    /// The answer to [`Question::Record`].
     Record {
         /// The record's canonical bytes.
         record: Base64,
         /// The record before, unless it is the first.
         before: Option<ProvenRecord>,
     },
-    /// To [`Question::Statement`].
+    /// The answer to [`Question::Statement`].
     Statement(Statement),
-    /// To [`Question::Root`].
+    /// The answer to [`Question::Root`].
     Root {
         /// The BLAKE3 root.
         root: Digest,
     },
-    /// To [`Question::Slice`].
+    /// The answer to [`Question::Slice`].
     Slice {
         /// The slice's bytes.
         bytes: Base64,
     },
-    /// To [`Question::Total`].
+    /// The answer to [`Question::Total`].
     Total {
         /// The value of the tree's root.
         value: Base64,
     },
-    /// To [`Question::Evidence`] about a node.
+    /// The answer to [`Question::Evidence`] about a node.
     Operands {
         /// Slices of the tensors that the element reads, by ascending tensor.
         inputs: Vec<ProvenInput>,
     },
-    /// To [`Question::Evidence`] about a batch.
+    /// The answer to [`Question::Evidence`] about a batch.
     Samples {
         /// The manifests of the data's files.
         files: Vec<FileManifest>,
-        /// The slices that headers and the sample lie in, by ascending file.
+        /// The slices that contain headers and the sample, by ascending file.
         slices: Vec<DataSlices>,
     },
-    /// To [`Question::Evidence`] about a rounding of the logged profile: operands, and the decision, if the log has one.
+    /// The answer to [`Question::Evidence`] about a rounding of the logged profile: operands, and the decision, if the log has
+    /// one.
     Rounding {
         /// Slices of the operands, by ascending tensor.
         inputs: Vec<ProvenInput>,
-        /// The block of the step's log that holds the decisions about the element and those beside it.
+        /// The block of the step's log that covers the element.
         log: Option<LogBlock>,
     },
-    /// To [`Question::Binding`].
+    /// The answer to [`Question::Binding`].
     Binding {
         /// The digests of the outputs, in the field's order.
         outputs: Vec<Digest>,
-        /// What proves them together under the step's operators.
+        /// The hashes that prove the outputs together under the step's operators.
         siblings: Hashes,
         /// Frozen parameters, each under the state of the record before.
         kept: Vec<ProvenTensor>,
     },
-    /// To [`Question::Logs`].
+    /// The answer to [`Question::Logs`].
     Logs {
-        /// The next part that it lacks, behind all that it asked for before; none if it has them all.
+        /// The next part that the challenger lacks, behind all parts that it asked for before; `None` if it has them all.
         lacks: Option<LogPlace>,
     },
-    /// To [`Question::Logs`] as well: decisions that it was given cannot be read, so that nobody can replay the step.
+    /// Another answer to [`Question::Logs`]: decisions that were supplied cannot be read, so nobody can replay the step.
     Unreadable {
         /// The step, from 1.
         step: u32,
         /// The part of the step's log.
         part: u32,
-        /// The part's first block that cannot be read; 0 as well if the part's beginning cannot be, or the group of parts that it is in.
+        /// The part's first block that cannot be read. The number is also 0 if the part's beginning, or its group of parts, cannot be
+        /// read.
         block: u64,
     },
-    /// To [`Question::Supply`] and [`Question::LogBlock`].
+    /// The answer to [`Question::Supply`] and to [`Question::LogBlock`].
     Supplied(Supplied),
     /// The party cannot answer, or does not want to.
     Decline,
@@ -350,7 +355,7 @@ pub enum Answer {
 /// The most slices of a log that one answer supplies.
 pub const SUPPLY_SLICES: u64 = 64;
 
-/// A place in the trainer's logs, which are supplied in this order.
+/// A position in the trainer's logs, which are supplied in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogPlace {
@@ -360,7 +365,7 @@ pub struct LogPlace {
     pub first: u64,
 }
 
-/// A part of one of the trainer's logs, with what proves it under the root of the terms.
+/// A part of one of the trainer's logs, with its proof under the root of the terms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Supplied {
@@ -371,7 +376,7 @@ pub struct Supplied {
 }
 
 impl Supplied {
-    /// What a question that carries it says of it.
+    /// The digest by which a question names the part that it carries.
     pub fn digest(&self) -> Digest {
         hash("tiebreak 2 supplied", &to_bytes(self))
     }
@@ -383,11 +388,12 @@ impl Supplied {
 pub struct LogBlock {
     /// The block of the product's part of the log.
     pub block: u64,
-    /// The slices of the log that prove it.
+    /// The slices of the log that prove the block.
     pub log: LogSlices,
 }
 
-/// What a party signs once about a step: the root over its operators. Two of one key about one record convict it.
+/// A party's statement about a step, signed once: the root over the step's operators. Two different statements of one key about
+/// one record convict the party.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Statement {
@@ -399,7 +405,7 @@ pub struct Statement {
     pub record: Digest,
     /// The root over the step's operators.
     pub trace: Digest,
-    /// The Ed25519 signature of the domain `tiebreak 2 statement` and the fields, a line each.
+    /// The Ed25519 signature of the domain `tiebreak 2 statement` and the fields, one on each line.
     pub signature: Base64,
 }
 
@@ -411,26 +417,26 @@ impl Statement {
         statement
     }
 
-    /// What is signed: a domain and the fields.
+    /// The signed bytes: a domain and the fields.
     fn signed(&self) -> Vec<u8> {
         let Statement { computation, step, record, trace, .. } = self;
         format!("tiebreak 2 statement\n{computation}\n{step}\n{record}\n{trace}\n").into_bytes()
     }
 
-    /// Whether it says another root than `other` says about the same record.
+    /// True if the statement has another root than `other` about the same record.
     pub fn contradicts(&self, other: &Statement) -> bool {
         let about = |s: &Statement| (s.computation, s.step, s.record);
         about(self) == about(other) && self.trace != other.trace
     }
 
-    /// Whether `key` signed it.
+    /// True if `key` signed the statement.
     pub fn is_of(&self, key: &PublicKey) -> bool {
         let signature = self.signature.0.as_slice().try_into();
         signature.is_ok_and(|signature| key.verifies(&self.signed(), signature))
     }
 }
 
-/// A question as it is sent: its game and turn beside it, signed by the referee so that parties work for nobody else.
+/// A question as it is sent, with its game and turn. The referee signs it, so that parties work for nobody else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Asked {
@@ -440,13 +446,13 @@ pub struct Asked {
     pub turn: u32,
     /// The question.
     pub question: Question,
-    /// What [`Question::Logs`] hands on.
+    /// The part of a log that [`Question::Logs`] carries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carried: Option<Supplied>,
 }
 
 impl Asked {
-    /// A question that carries nothing.
+    /// A question that carries no part.
     pub fn new(game: Digest, turn: u32, question: Question) -> Asked {
         Asked { game, turn, question, carried: None }
     }
@@ -454,7 +460,8 @@ impl Asked {
     /// The question of `referee` in a game, as it came.
     ///
     /// # Errors
-    /// If there are more than `limit` bytes, it is not sealed by the referee or of another game, or it carries another part than it names.
+    /// If there are more than `limit` bytes, the referee did not seal the question, or its game is another. Also if it carries
+    /// another part than it names.
     pub fn read(sealed: &[u8], limit: u64, referee: &PublicKey, game: &Digest) -> Result<Asked, Malformed> {
         let wrong = |why: &str| Malformed::invalid("question", why);
         let asked = Sealed::<Asked>::from_bytes(sealed, limit, referee)?.body;
@@ -465,20 +472,20 @@ impl Asked {
             Question::Logs { supplied } => supplied,
             _ => None,
         };
-        // An answer names the question without this part, so the question has to say which part it is.
+        // An answer names the question without the carried part, so the question has to name the part by its digest.
         if named != asked.carried.as_ref().map(Supplied::digest) {
             return Err(wrong("it carries another part of a log than it names"));
         }
         Ok(asked)
     }
 
-    /// What an answer refers to: the question without what it carries, of which it has the digest.
+    /// The digest that an answer refers to: the question without its carried part, whose digest the question has.
     pub fn digest(&self) -> Digest {
         hash("tiebreak 2 question", &to_bytes(&Asked::new(self.game, self.turn, self.question.clone())))
     }
 }
 
-/// An answer and what it answers.
+/// An answer with the question that it answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Answered {
@@ -492,17 +499,17 @@ pub struct Answered {
     pub answer: Answer,
 }
 
-/// Something with a signature of its canonical bytes.
+/// A body with a signature of its canonical bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sealed<T> {
-    /// What is signed.
+    /// The signed body.
     pub body: T,
     /// The Ed25519 signature of the domain, a line end and the body's bytes.
     pub signature: Base64,
 }
 
-/// What may be sealed: its domain separates its signatures from all others.
+/// A body that may be sealed; its domain separates its signatures from all others.
 pub trait Seal: Serialize + DeserializeOwned {
     /// The domain.
     const DOMAIN: &'static str;
@@ -527,7 +534,7 @@ impl<T: Seal> Sealed<T> {
         Sealed { body, signature }
     }
 
-    /// The one encoding.
+    /// The message's only encoding.
     pub fn to_bytes(&self) -> Vec<u8> {
         to_bytes(self)
     }
@@ -535,7 +542,7 @@ impl<T: Seal> Sealed<T> {
     /// Parses strictly and checks the signature.
     ///
     /// # Errors
-    /// If there are more than `limit` bytes, they are not the one encoding of such a message, or `key` did not sign it.
+    /// If there are more than `limit` bytes, they are not the only encoding of such a message, or `key` did not sign it.
     pub fn from_bytes(bytes: &[u8], limit: u64, key: &PublicKey) -> Result<Sealed<T>, Malformed> {
         let what = "message";
         let sealed: Sealed<T> = from_bytes(what, bytes, limit)?;
@@ -547,12 +554,12 @@ impl<T: Seal> Sealed<T> {
     }
 }
 
-/// The one encoding of a message.
+/// The only encoding of a message.
 pub fn to_bytes<T: Serialize>(message: &T) -> Vec<u8> {
     serde_json::to_vec(message).expect("messages are plain data")
 }
 
-/// Parses the one encoding of a message.
+/// Parses the only encoding of a message.
 ///
 /// # Errors
 /// If there are more than `limit` bytes, or they are another encoding.
@@ -572,7 +579,7 @@ pub fn from_bytes<T: Serialize + DeserializeOwned>(
     Ok(message)
 }
 
-/// H(key, salt, root): what a party commits to before it sees what the others have.
+/// H(key, salt, root): a party's commitment before it sees the others' roots.
 pub fn commitment(key: &PublicKey, salt: &Digest, root: &Digest) -> Digest {
     hash("tiebreak 2 game commitment", &[key.bytes(), salt.0, root.0].concat())
 }

@@ -1,6 +1,7 @@
-//! The moves of the game as data: who is asked, on which clock, how large an answer may be, and what may come next.
+//! The moves of the game as data: the parties that are asked, the clock, the size of an answer, and the questions that may
+//! follow.
 //!
-//! The referee looks up every question here before it asks it, and checks after every move that the next one is among those that may follow.
+//! The referee looks up every question here before it asks. After every move it checks that the next question is allowed.
 
 use super::message::{Fold, Need, Question, SUPPLY_SLICES, Subject, Tree};
 use super::rules::{Rules, run_clock};
@@ -9,7 +10,7 @@ use crate::size::samples_bytes;
 use tiebreak_record::commit::tensor::SLICE_BYTES;
 use tiebreak_record::rounding::log;
 
-/// A question without its places.
+/// The kind of a question, without its positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QuestionKind {
     /// [`Question::Logs`].
@@ -56,12 +57,12 @@ pub enum QuestionKind {
     Binding,
 }
 
-/// Who is asked.
+/// The parties that are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// Both parties at once: each says what it claims.
+    /// Both parties at once: each states its claim.
     Both,
-    /// One party, and the other if it does not supply: both agree on what is asked for.
+    /// One party, and the other if the first does not supply: both agree on the operands.
     Either,
     /// One party.
     One,
@@ -70,18 +71,19 @@ pub enum Who {
 /// The clock that runs while a party answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// That of moves, with an increment.
+    /// The clock of moves, with an increment.
     Moves,
-    /// That of replays: the party has to compute a step again.
+    /// The clock of replays: the party has to compute a step again.
     Replay,
-    /// That of a replay of the whole run, for a challenger of the logged profile that commits; for others that of moves.
+    /// The clock of a replay of the whole run, for a challenger of the logged profile that commits. For other parties it is the
+    /// clock of moves.
     Run,
 }
 
-/// How many bytes an answer may have.
+/// The bound on the bytes of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// At most so many.
+    /// At most this number of bytes.
     Fixed(u64),
     /// A level of a tree.
     Level,
@@ -99,7 +101,7 @@ pub enum Size {
 pub struct Move {
     /// The question.
     pub kind: QuestionKind,
-    /// Who is asked.
+    /// The parties that are asked.
     pub who: Who,
     /// The clock that runs.
     pub clock: Clock,
@@ -114,7 +116,7 @@ const FRAME: u64 = 512;
 /// The bytes of operands that a leaf takes.
 pub const LEAF_MAX: u64 = 64 * 1024;
 
-/// The bytes of a part of a log that is supplied, as text: slices, what proves them, and the step's record with its proof.
+/// The bytes of a supplied part of a log, as text: slices, their proof, and the step's record with its proof.
 pub(crate) const SUPPLY_MAX: u64 = 96 * 1024;
 
 /// All moves.
@@ -188,20 +190,20 @@ pub(crate) fn kind(question: &Question) -> QuestionKind {
 
 /// The row of a question.
 pub(crate) fn row(kind: QuestionKind) -> &'static Move {
-    // The table has a row for each kind, in order; the test below holds it.
+    // The table has a row for each kind, in order; the test below checks it.
     &MOVES[kind as usize]
 }
 
-/// The tensors that a question is about, by what evidence about them carries.
+/// The kind of tensor that a question is about, which decides the evidence that an answer carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     /// A batch: manifests, headers and an element of a sample.
     Batch,
-    /// All else, above all the outputs of nodes: operands, and of a logged product a part of the log.
+    /// All other tensors, above all the outputs of nodes: operands, and for a logged product a part of the log.
     Node,
 }
 
-/// What a question is about.
+/// The kind of tensor that a question is about.
 pub(crate) fn of(question: &Question) -> Of {
     match question {
         Question::Evidence { subject: Subject::Batch { .. }, .. } => Of::Batch,
@@ -229,7 +231,7 @@ pub(crate) fn answer_max(kind: QuestionKind, of: Of, rules: &Rules) -> u64 {
         }
 }
 
-/// How many bytes of an answer can be a rounding log's.
+/// The bytes of an answer that can belong to a rounding log.
 fn log_bytes(kind: QuestionKind, of: Of, rules: &Rules) -> u64 {
     match (kind, of) {
         (QuestionKind::Element | QuestionKind::Decision, Of::Node) => rules.log_bytes(),
@@ -237,7 +239,7 @@ fn log_bytes(kind: QuestionKind, of: Of, rules: &Rules) -> u64 {
     }
 }
 
-/// The most bytes of a sealed question that carries nothing.
+/// The most bytes of a sealed question that carries no part of a log.
 pub const QUESTION_MAX: u64 = 1024;
 /// The most bytes of a sealed question that carries a part of a log.
 pub const CARRIED_MAX: u64 = QUESTION_MAX + SUPPLY_MAX;
@@ -252,29 +254,29 @@ pub(crate) fn largest(rules: &Rules) -> u64 {
     MOVES.iter().filter(asked).flat_map(|row| of.map(|of| answer_max(row.kind, of, rules))).max().unwrap_or(0)
 }
 
-/// What a game of two takes at most, and all games of some parties.
+/// The bounds of a game of two, or of all games of some parties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Bound {
-    /// Answers.
+    /// The number of answers.
     pub messages: u64,
-    /// Bytes of questions and answers, rounding logs apart.
+    /// Bytes of questions and answers, without rounding logs.
     pub bytes: u64,
     /// Bytes of rounding logs.
     pub log_bytes: u64,
     /// Milliseconds, if every party uses all its time.
     pub milliseconds: u64,
-    /// What the supply of logs to one challenger takes at most, before the game; in the exact profile there is none.
+    /// The bounds of the supply of logs to one challenger, before the game; in the exact profile there is none.
     pub supply: SupplyBound,
 }
 
-/// What the supply of logs to one challenger takes at most, with its replay of the run.
+/// The bounds of the supply of logs to one challenger, with its replay of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct SupplyBound {
     /// Rounded values of a step.
     pub values: u64,
     /// Bytes of a step's log, at most.
     pub step_bytes: u64,
-    /// Parts of logs.
+    /// The number of parts of logs.
     pub parts: u64,
     /// Bytes of questions and answers; each part is sent twice.
     pub bytes: u64,
@@ -284,7 +286,7 @@ pub struct SupplyBound {
     pub milliseconds: u64,
 }
 
-/// What the supply of logs to one challenger takes at most: all parts of the longest logs that the program's steps can have.
+/// The bounds of the supply of logs to one challenger: all parts of the longest logs that the program's steps can have.
 fn supply_bound(rules: &Rules, clocks: &super::terms::Clocks) -> SupplyBound {
     if !rules.is_logged() {
         return SupplyBound::default();
@@ -305,7 +307,7 @@ fn supply_bound(rules: &Rules, clocks: &super::terms::Clocks) -> SupplyBound {
     SupplyBound { values, step_bytes, parts, bytes, replay, milliseconds }
 }
 
-/// How often a kind is asked in a game of two, at most; each time of both parties, or of one after the other.
+/// The most questions of a kind in a game of two; each goes to both parties, or to one after the other.
 fn most(kind: QuestionKind, rules: &Rules) -> u64 {
     let depth = |leaves: u64, leaf: u64| u64::from(search::depth(leaves, leaf));
     let tree = |tree: Tree| depth(rules.shape(tree).0, 1);
@@ -315,13 +317,14 @@ fn most(kind: QuestionKind, rules: &Rules) -> u64 {
         QuestionKind::Gradients => tree(Tree::Gradients { step: 1 }),
         QuestionKind::Operators => tree(Tree::Trace { step: 1 }),
         QuestionKind::Bytes => depth(rules.slices_most(), 1),
-        // The fewest terms that an answer carries.
+        // The fold whose answers carry the fewest terms.
         QuestionKind::Subtotals => depth(rules.terms_most(), Fold::Sums { parts: 1 }.terms_max()),
         _ => 1,
     }
 }
 
-/// The kinds of a path through a game that begins at its first question, and what it ends at; every path is a part of one of these.
+/// The kinds of questions on a path through a game, from its first question, and the kind of tensor at its end. Every path is a
+/// part of one of these.
 fn paths() -> [(&'static [QuestionKind], Of); 4] {
     use QuestionKind::*;
     [
@@ -335,7 +338,7 @@ fn paths() -> [(&'static [QuestionKind], Of); 4] {
     ]
 }
 
-/// What a game of two takes at most.
+/// The bounds of a game of two.
 pub(crate) fn bound(rules: &Rules, clocks: &super::terms::Clocks) -> Bound {
     let (supply, logs) = (supply_bound(rules, clocks), 2 * rules.log_bytes());
     let mut bound = Bound { messages: 0, bytes: 0, log_bytes: logs, milliseconds: 0, supply };
@@ -367,7 +370,8 @@ mod tests {
         }
     }
 
-    /// A game that follows the table ends: beside the levels of a tree, and parts of logs, whose places ascend, no kind leads back to itself.
+    /// A game that follows the table ends. No kind leads back to itself, except for the levels of a tree, and for parts of logs,
+    /// whose positions ascend.
     #[test]
     fn moves_go_forward() {
         for row in &MOVES {

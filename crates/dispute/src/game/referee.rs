@@ -1,8 +1,8 @@
 //! The referee as a pure state machine: (state, message, time) -> state. No message panics, every game ends within its bound, and the same
 //! events give the same result.
 //!
-//! All parties commit to their records before any opens them. Then those who differ play two at a time; whoever loses is out. So at most
-//! k - 1 games are played, and a party that is never wrong and always answers remains.
+//! All parties commit to their records before any party opens its commitment. Then parties that differ play two at a time, and
+//! losers are out. So at most k - 1 games are played by k parties, and a party that is never wrong and always answers remains.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,22 +26,22 @@ use tiebreak_record::commit::digest::{Digest, hash};
 /// A question that a party has not answered yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The party's place in the terms.
+    /// The party's index in the terms.
     pub party: usize,
     /// The question.
     pub asked: Asked,
-    /// When the party's time is up, in milliseconds since the start.
+    /// The time at which the party's time is up, in milliseconds since the start.
     pub deadline: u64,
     /// The most bytes of the sealed answer.
     pub limit: u64,
 }
 
-/// What became of a question.
+/// The outcome of a question.
 pub(super) enum Said {
     Waiting,
     Answer(Answer),
     Declined,
-    /// With how it was asked, if the referee says.
+    /// Time is up. The referee may tell how the party was asked.
     TimedOut(Option<Tried>),
     Lost(Breach),
 }
@@ -53,7 +53,7 @@ pub(super) struct Pending {
     pub said: Said,
 }
 
-/// What is left of a party's time in the current game.
+/// The remaining time of a party in the current game.
 #[derive(Clone, Copy)]
 struct Left {
     moves: u64,
@@ -61,18 +61,19 @@ struct Left {
     run: u64,
 }
 
-/// A part of a log that the trainer supplied well, as the transcript of a game keeps it: what came of it follows from this alone.
+/// A part of a log that the trainer supplied well, as the transcript of a game keeps it. The consequences follow from these
+/// fields alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Taken {
     /// [`Supplied::digest`].
     pub supplied: Digest,
-    /// The slices of its log.
+    /// The number of slices of its log.
     pub slices: u64,
 }
 
 pub(super) enum Phase {
-    /// Of the logged profile: challengers get the logs that they lack.
+    /// Challengers of the logged profile get the logs that they lack.
     Logs(Supply),
     Commit,
     Reveal,
@@ -94,19 +95,20 @@ pub struct Referee {
     left: Vec<Left>,
     commitments: Vec<Option<Digest>>,
     roots: Vec<Option<Digest>>,
-    /// Parties that nothing was found against.
+    /// Parties against which nothing was found.
     pub(super) standing: BTreeSet<usize>,
     duel: Option<Duel>,
     /// The question that the current game asked last.
     last: Option<QuestionKind>,
     /// Answers and bytes of the current game.
     spent: (u64, u64),
-    /// The questions that parties answered, and what they said, by party and turn: so that two answers to one question show.
+    /// The questions that parties answered, and digests of the answers, by party and turn. The digests show if a party gives two
+    /// answers to one question.
     said: BTreeMap<(usize, u32), [Digest; 2]>,
     statements: Vec<(usize, Statement)>,
     /// Challengers whose game ended without a loss.
     unsettled: BTreeSet<usize>,
-    /// The part of a log that came last.
+    /// The last part of a log that came.
     pub(super) taken: Option<Taken>,
     tried: Vec<Tried>,
     pub(super) result: GameResult,
@@ -116,7 +118,7 @@ impl Referee {
     /// The referee of a game with these terms.
     ///
     /// # Errors
-    /// If the terms do not hold together.
+    /// If the terms contradict themselves.
     pub fn new(terms: &Terms) -> Result<Referee, Malformed> {
         let rules = Rules::new(terms)?;
         let parties = rules.parties.len();
@@ -148,24 +150,25 @@ impl Referee {
         })
     }
 
-    /// What one game of two takes at most.
+    /// The bounds of one game of two.
     pub fn bound(&self) -> Bound {
         self.bound
     }
 
-    /// What follows from the terms.
+    /// The rules that follow from the terms.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// A referee that leaves a check out, for tests of tests.
+    /// A referee that omits a check, for tests of tests.
     #[cfg(feature = "faults")]
     pub fn with_fault(mut self, fault: super::rules::Fault) -> Referee {
         self.rules.plant(fault);
         self
     }
 
-    /// Asks everybody for a commitment, and before that, in the logged profile, each challenger which of the trainer's logs it lacks.
+    /// Asks everybody for a commitment. In the logged profile, each challenger is first asked which of the trainer's logs it
+    /// lacks.
     pub fn start(&mut self, now: u64) {
         self.now = now;
         if self.turn == 0 && self.pending.is_empty() {
@@ -183,7 +186,7 @@ impl Referee {
         self.ask(Question::Commit, &all);
     }
 
-    /// Gives parties all their time.
+    /// Gives parties their full time.
     pub(super) fn wind(&mut self, parties: &[usize]) {
         let Clocks { moves, replay, .. } = self.clocks;
         for &party in parties {
@@ -197,12 +200,12 @@ impl Referee {
         waiting.map(|pending| pending.ask.clone()).collect()
     }
 
-    /// The result, when it is over.
+    /// The result, once the dispute is over.
     pub fn result(&self) -> Option<&GameResult> {
         matches!(self.phase, Phase::Over).then_some(&self.result)
     }
 
-    /// Where the dispute stands, in a line for people.
+    /// The state of the dispute, in a line for people.
     pub fn progress(&self) -> String {
         match (&self.phase, &self.duel) {
             (Phase::Logs(supply), _) => supply.progress(),
@@ -216,7 +219,7 @@ impl Referee {
         }
     }
 
-    /// Takes bytes that came from a party at a time.
+    /// Takes bytes that came from a party at this time.
     pub fn receive(&mut self, party: usize, bytes: &[u8], now: u64) {
         self.taken = None;
         self.tick(now);
@@ -246,12 +249,12 @@ impl Referee {
         self.settle(place, said);
         self.resolve();
         if self.taken.is_some() {
-            // A transcript has not what was said.
+            // A transcript does not hold this answer.
             self.said.remove(&(party, turn));
         }
     }
 
-    /// What a signed answer is worth; `None`: it is an earlier one again.
+    /// The result of a signed answer; `None` if it is an earlier answer again.
     fn accepted(&mut self, place: usize, body: Answered) -> Option<Said> {
         let Ask { party, asked, .. } = &self.pending[place].ask;
         let (party, turn) = (*party, asked.turn);
@@ -263,7 +266,7 @@ impl Referee {
         if body.game != asked.game || body.turn != turn || body.question != asked.digest() {
             return Some(Said::Lost(Breach::OtherQuestion));
         }
-        // What a challenger says to a part of a log depends on bytes that a verdict does not hold.
+        // A challenger's reply to a part of a log depends on bytes that a verdict does not hold.
         if !matches!(asked.question, Question::Logs { supplied: Some(_) }) {
             self.said.insert((party, turn), [body.question, said_digest(&body)]);
         }
@@ -278,14 +281,14 @@ impl Referee {
         Some(if body.answer == Answer::Decline { Said::Declined } else { Said::Answer(body.answer) })
     }
 
-    /// Whether an answer is another one than the party gave to the same question. An answer to a question that this referee never asked shows
-    /// nothing: whoever has the referee's key can get one from an honest party.
+    /// True if an answer differs from the party's answer to the same question. An answer to a question that this referee never
+    /// asked shows nothing: anybody with the referee's key can get one from an honest party.
     fn contradicts(&self, party: usize, body: &Answered) -> bool {
         let said = self.said.get(&(party, body.turn));
         said.is_some_and(|[question, said]| *question == body.question && *said != said_digest(body))
     }
 
-    /// A message from a party that owes none: two different answers to one question convict it, all else is passed over.
+    /// A message from a party that owes no answer. Two different answers to one question convict it; everything else is ignored.
     fn late(&mut self, party: usize, bytes: &[u8]) {
         let Ok(sealed) = Sealed::<Answered>::from_bytes(bytes, self.largest, &self.rules.parties[party])
         else {
@@ -302,7 +305,7 @@ impl Referee {
             return;
         }
         let loss = Loss::by(party, Breach::TwoAnswers { turn: sealed.body.turn });
-        // It waits for the other side of its game, or for the end of another one.
+        // The party waits for the other side of its game, or for the end of another game.
         if self.duel.as_ref().is_some_and(|duel| duel.sides.iter().any(|side| side.party == party)) {
             return self.finish(vec![loss], None);
         }
@@ -310,12 +313,12 @@ impl Referee {
         self.result.absent.push(loss);
     }
 
-    /// How parties were asked whose time is up: what the next [`Referee::tick`] says of them.
+    /// Takes reports of how parties whose time is up were asked; the next [`Referee::tick`] attaches them.
     pub fn tried(&mut self, tried: &[Tried]) {
         self.tried = tried.to_vec();
     }
 
-    /// Time passes: whoever has not answered in its time has lost it.
+    /// Time passes: a party that has not answered in its time has lost that time.
     pub fn tick(&mut self, now: u64) {
         self.now = self.now.max(now);
         loop {
@@ -330,7 +333,7 @@ impl Referee {
         self.tried.clear();
     }
 
-    /// Notes what became of a question, and takes the time from the party's clock.
+    /// Notes the outcome of a question, and subtracts the time from the party's clock.
     pub(super) fn settle(&mut self, place: usize, said: Said) {
         let pending = &mut self.pending[place];
         let end = self.now.min(pending.ask.deadline);
@@ -365,7 +368,7 @@ impl Referee {
         self.pending = parties.iter().map(pending).collect();
     }
 
-    /// Goes on when everybody who was asked has answered or lost the right to.
+    /// Continues when everybody who was asked has answered or lost the right to.
     fn resolve(&mut self) {
         if self.pending.is_empty() || self.pending.iter().any(|pending| matches!(pending.said, Said::Waiting))
         {
@@ -380,7 +383,7 @@ impl Referee {
         }
     }
 
-    /// Commitments or openings are there.
+    /// Takes commitments or openings that all asked parties gave.
     fn opened(&mut self, done: Vec<Pending>) {
         for Pending { ask: Ask { party, .. }, said, .. } in done {
             let fault = match said {
@@ -407,7 +410,7 @@ impl Referee {
         self.next_game();
     }
 
-    /// What is wrong with an opening: it is not what the party committed to, or not what the terms say that the trainer claims.
+    /// The fault of an opening: the party committed to another one, or the terms give another claim of the trainer.
     fn opening_fault(&self, party: usize, salt: &Digest, root: &Digest) -> Option<Breach> {
         if self.commitments[party] != Some(commitment(&self.rules.parties[party], salt, root)) {
             return Some(Breach::Opening);
@@ -416,7 +419,7 @@ impl Referee {
         Some(if claim.head.is_some() { Breach::OtherRoot } else { Breach::ForsakenRoot })
     }
 
-    /// The next two parties that differ, if there are such.
+    /// Starts a game of the next two parties that differ, if there are any.
     fn next_game(&mut self) {
         let standing: Vec<usize> = self.standing.iter().copied().collect();
         let champion = standing.first().copied().filter(|&first| !self.rules.is_logged() || first == 0);
@@ -435,7 +438,7 @@ impl Referee {
         self.put(Duel::new(&self.rules, [champion, other], [a, b]));
     }
 
-    /// Asks the next question of a game, which has to be one that the table allows.
+    /// Asks the next question of a game, which the table must allow.
     fn put(&mut self, duel: Duel) {
         let (question, sides) = duel.question();
         let kind = kind(&question);
@@ -454,7 +457,7 @@ impl Referee {
         self.ask(question, &asked);
     }
 
-    /// The answers of a game's turn are there.
+    /// Takes the answers of a game's turn.
     fn played(&mut self, done: Vec<Pending>) {
         let (Some(mut duel), Some(kind)) = (self.duel.take(), self.last) else { return self.over() };
         let mut answers = [None, None];
@@ -464,7 +467,7 @@ impl Referee {
             let side = usize::from(duel.sides[1].party == party);
             match said {
                 Said::Answer(answer) => answers[side] = Some(answer),
-                // Both committed to what is asked for, so the other may supply it.
+                // Both sides committed to the operands, so the other side may supply them.
                 Said::Declined | Said::TimedOut(_) if either => {}
                 said => losses.push(Loss::by(party, breach(said))),
             }
@@ -483,7 +486,7 @@ impl Referee {
         }
     }
 
-    /// A game is over.
+    /// Ends a game.
     fn finish(&mut self, losses: Vec<Loss>, unsettled: Option<Unsettled>) {
         self.pending.clear();
         let Some(duel) = self.duel.take() else {
@@ -516,12 +519,12 @@ impl Referee {
     }
 }
 
-/// What tells two answers apart.
+/// The digest that tells two answers apart.
 fn said_digest(body: &Answered) -> Digest {
     hash("tiebreak 2 answered", &to_bytes(body))
 }
 
-/// What a party loses by that gave no answer to its own commitment.
+/// The breach of a party that gave no answer about its own commitment.
 pub(super) fn breach(said: Said) -> Breach {
     match said {
         Said::Lost(breach) => breach,

@@ -1,7 +1,7 @@
-//! How games end, and what a result is worth.
+//! The ends of games, and the worth of a result.
 //!
-//! *Convicted*: anybody can re-derive it from what the party signed. *Forfeited*: the referee says so; nobody else can know what arrived
-//! when. A loss never certifies the other party.
+//! *Convicted*: anybody can re-derive the loss from bytes that the party signed. *Forfeited*: the referee alone says so;
+//! nobody else can know which message arrived at which time. A loss never certifies the other party.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,15 +9,15 @@ use super::breach::{Breach, Unsettled};
 pub use super::reason::Reason;
 use tiebreak_record::commit::digest::Digest;
 
-/// A party that is out. `W`: what it lost by; files hold the sentence.
+/// A party that is out. `W` is the breach by which it lost; files hold its sentence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Loss<W = Breach> {
-    /// Its place among the parties of the terms.
+    /// The party's index in the terms.
     pub party: usize,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// What is wrong.
+    /// The breach.
     pub what: W,
 }
 
@@ -34,29 +34,30 @@ impl Loss {
 pub struct Played<W = Breach, U = Unsettled> {
     /// The two parties.
     pub parties: [usize; 2],
-    /// What was found, level by level.
+    /// The findings, level by level.
     pub found: Vec<String>,
-    /// Who lost, in the order in which it was found.
+    /// The losers, in the order in which they were found.
     pub losses: Vec<Loss<W>>,
-    /// Why nobody lost: the rounding log lacks the decision that would show who is right, or the referee came to what cannot be.
+    /// The reason why nobody lost: the rounding log lacks the decision that would show who is right, or the referee reached an
+    /// impossible state.
     pub incomplete_log: Option<U>,
 }
 
-/// What a dispute came to.
+/// The result of a dispute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GameResult<W = Breach, U = Unsettled> {
-    /// Parties that lost before any game: no commitment, or none that its opening fits.
+    /// Parties that lost before any game: they gave no commitment, or one that their opening does not fit.
     pub absent: Vec<Loss<W>>,
     /// The games, in order.
     pub games: Vec<Played<W, U>>,
-    /// The parties that nothing was found against.
+    /// The parties against which nothing was found.
     pub remaining: Vec<usize>,
     /// The root over all records that the remaining parties claim, if they claim one.
     pub upheld: Option<Digest>,
 }
 
-/// A result as files hold it. Whoever plays the events again has the values.
+/// A result as files hold it. Anybody who plays the events again gets the values.
 pub type Told = GameResult<String, String>;
 
 impl<W, U> GameResult<W, U> {
@@ -65,7 +66,7 @@ impl<W, U> GameResult<W, U> {
         self.absent.iter().chain(self.games.iter().flat_map(|game| &game.losses))
     }
 
-    /// Whether somebody was convicted.
+    /// True if somebody was convicted.
     pub fn convicts(&self) -> bool {
         self.losses().any(|loss| loss.reason.convicts())
     }

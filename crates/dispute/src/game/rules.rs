@@ -1,4 +1,5 @@
-//! What the referee derives from the terms before it asks anything: program, sizes and names of everything that can be disputed.
+//! The rules that the referee derives from the terms before it asks anything: program, sizes and names of everything that can be
+//! disputed.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -27,17 +28,17 @@ use tiebreak_record::job::initial::{Expected, InitialOrigin};
 use tiebreak_record::job::{Granularity, Job};
 use tiebreak_record::rounding::log;
 
-/// The most leaves of a step's operators, and of its batch: more are refused before they are listed.
+/// The most leaves of a step's operators, and of its batch; a program with more is refused before they are listed.
 const LEAVES_MAX: u64 = 1 << 22;
 
-/// A check that a referee leaves out, so that tests show that they would notice.
+/// A check that a referee omits, so that tests show that they would notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Whether the values of a level give the value above.
+    /// The check that the values of a level give the value above.
     Levels,
-    /// Whether a slice is the committed one.
+    /// The check that a slice is the committed one.
     Slices,
-    /// Whose element is wrong: it is always the first party's.
+    /// The decision which element is wrong; without it, always the first party's.
     Blame,
 }
 
@@ -49,17 +50,17 @@ pub struct Rules {
     pub parties: Vec<PublicKey>,
     /// The referee's key.
     pub referee: PublicKey,
-    /// Job, program and seed; its head is that of whichever party is looked at.
+    /// Job, program and seed; the head is that of the party under examination.
     pub(crate) context: Context,
-    /// What the trainer of the logged profile claims.
+    /// The claim of the trainer of the logged profile.
     pub(super) claim: Option<Claim>,
-    /// What records commit beside the state, by the job.
+    /// The commitments of records beside the state, by the job.
     granularity: Granularity,
     /// The nodes that a step's trace holds, in order.
     positions: Vec<(Phase, usize)>,
     /// The nodes that make the outputs of a micro-batch, and of the update.
     makers: [Makers; 2],
-    /// None but in tests.
+    /// The omitted check; only tests set it.
     #[cfg(feature = "faults")]
     fault: Option<Fault>,
 }
@@ -68,30 +69,30 @@ fn wrong(why: impl Into<String>) -> Malformed {
     Malformed::invalid("terms", why)
 }
 
-/// Milliseconds that a party has for all its replays of a game, if the job fixes them: four times what the steps from a checkpoint to the one
-/// in dispute take.
+/// Milliseconds that a party has for all its replays of a game, if the job fixes them. The time is four times the duration of the
+/// steps from a checkpoint to the disputed step.
 pub fn replay_clock(job: &Job) -> Option<u64> {
     Some(replay_of_steps(job, u64::from(job.dispute?.step_seconds) * 1000))
 }
 
-/// The same for steps of so many milliseconds.
+/// The clock of replays for steps of this number of milliseconds.
 pub fn replay_of_steps(job: &Job, step: u64) -> u64 {
     let steps = u64::from(job.checkpoint.every.min(job.steps)) + 1;
     steps.saturating_mul(step).saturating_mul(4)
 }
 
-/// Milliseconds that a challenger of the logged profile has to replay the whole run: the time of a step that the clock of replays stands for,
-/// times all steps.
+/// Milliseconds that a challenger of the logged profile has to replay the whole run: the time of one step, as the clock of
+/// replays implies it, times all steps.
 pub(crate) fn run_clock(job: &Job, replay: u64) -> u64 {
     let steps = u64::from(job.checkpoint.every.min(job.steps)) + 1;
     replay.div_ceil(steps).saturating_mul(u64::from(job.steps))
 }
 
 impl Rules {
-    /// What follows from terms.
+    /// The rules of terms.
     ///
     /// # Errors
-    /// If they do not hold together.
+    /// If the terms contradict themselves.
     pub fn new(terms: &Terms) -> Result<Rules, Malformed> {
         let (parties, referee) = terms.keys()?;
         let program = terms.program.as_ref().map(|program| program.0.as_slice());
@@ -113,7 +114,7 @@ impl Rules {
         let granularity = job.commit.granularity;
         let positions = positions(program);
         let places = OnceLock::from(Places::of(program));
-        // In a game every party commits to operators, when it is asked.
+        // In a game every party commits to operators when it is asked.
         computation.job.commit.granularity = Granularity::Operator;
         // Records are proved under the roots that parties reveal, and no question is about a party's run.
         let run = Digest([0; 32]);
@@ -143,12 +144,12 @@ impl Rules {
         })
     }
 
-    /// Checks that the initial state is the one that job and terms give: of a seed, or of the earlier run that a trainer claims to go on from. That
-    /// takes as long as the state is large, and a piece of a tensor in memory. Of files of weights, and of an earlier run in the exact profile, only
-    /// parties can tell.
+    /// Checks that the initial state is the one that job and terms give: from a seed, or from the earlier run that a trainer
+    /// claims to continue. The time grows with the size of the state; one piece of a tensor is in memory at a time. For files of
+    /// weights, and for an earlier run in the exact profile, only parties can tell.
     ///
     /// # Errors
-    /// If it is another one.
+    /// If the initial state is another one.
     pub fn check_initial(&self) -> Result<(), Malformed> {
         let Context { computation, origin, .. } = &self.context;
         let Computation { job, program, summary, .. } = computation;
@@ -163,19 +164,19 @@ impl Rules {
         }
     }
 
-    /// Leaves a check out.
+    /// Omits a check.
     #[cfg(feature = "faults")]
     pub fn plant(&mut self, fault: Fault) {
         self.fault = Some(fault);
     }
 
-    /// Whether a check is made.
+    /// True if a check is made.
     #[cfg(feature = "faults")]
     pub(super) fn checks(&self, what: Fault) -> bool {
         self.fault != Some(what)
     }
 
-    /// Whether a check is made: each is.
+    /// True: every check is made.
     #[cfg(not(feature = "faults"))]
     pub(super) fn checks(&self, _: Fault) -> bool {
         true
@@ -191,12 +192,12 @@ impl Rules {
         &self.context.computation.id
     }
 
-    /// Records of a whole run.
+    /// The number of records of a whole run.
     pub fn records(&self) -> u64 {
         u64::from(self.context.computation.job.steps) + 2
     }
 
-    /// Whether products are rounded by a log, so that the first party is the trainer.
+    /// True if products are rounded by a log, so that the first party is the trainer.
     pub fn is_logged(&self) -> bool {
         self.context.computation.job.rounding.is_some()
     }
@@ -207,7 +208,7 @@ impl Rules {
         &self.context
     }
 
-    /// The graph and the node of a subject that is a node's output.
+    /// The graph of a phase, and the node of a subject.
     pub fn node(&self, phase: Phase, node: usize) -> (&Graph, usize) {
         (graph_of(&self.context.computation.program, phase), node)
     }
@@ -217,7 +218,7 @@ impl Rules {
         self.program().batch.len()
     }
 
-    /// The leaves of a tree, how many of them one answer carries, and how its nodes are joined.
+    /// The number of leaves of a tree, the number of leaves that one answer carries, and the join of its nodes.
     pub fn shape(&self, tree: Tree) -> (u64, u64, Join) {
         match tree {
             Tree::Transcript => (self.records(), 1, Join::Rfc6962),
@@ -231,12 +232,12 @@ impl Rules {
                 let bytes = self.tensor(subject).map_or(0, |(_, ty)| ty.bytes());
                 (piece_count(bytes, SLICE_BYTES) as u64, 1, Join::Blake3)
             }
-            // How many terms there are the frame says.
+            // The frame gives the number of terms.
             Tree::Terms { fold, .. } => (0, fold.terms_max(), Join::Terms(fold)),
         }
     }
 
-    /// What the leaf of a tree of tensors commits to.
+    /// The object that the leaf of a tree of tensors commits to.
     pub fn leaf(&self, tree: Tree, index: u64) -> Option<Subject> {
         let index = index as usize;
         match tree {
@@ -287,7 +288,7 @@ impl Rules {
         Some(table::leaf(&name, &tensor::digest_from_root(&ty, root)))
     }
 
-    /// The outputs that a field of a step's record is made of, in the field's order, and their places in the trace. State tensors that no
+    /// The outputs that a field of a step's record is made of, in the field's order, as nodes of the trace. State tensors that no
     /// node makes are left out.
     pub fn outputs(&self, field: Field) -> Vec<(Phase, usize)> {
         let program = self.program();
@@ -310,7 +311,7 @@ impl Rules {
         }
     }
 
-    /// What is wrong with a record, if something is: it has not the fields that the job promises, or not what follows from job and step.
+    /// The fault of a record, if there is one: it lacks fields that the job promises, or contradicts job or step.
     pub(crate) fn record_fault(&self, index: u64, record: &Record) -> Option<RecordFault> {
         let job = &self.context.computation.job;
         if record.computation() != self.computation() {
@@ -318,7 +319,7 @@ impl Rules {
         }
         match record {
             Record::Initial { .. } if index != 0 => Some(RecordFault::FirstElsewhere),
-            // The computation names the state, and who plays has derived it: no element of it has to be shown.
+            // The computation names the state, and every player has derived it, so no element of it has to be shown.
             Record::Initial { state, .. } => {
                 (*state != self.context.computation.summary.initial).then_some(RecordFault::InitialState)
             }
@@ -361,7 +362,7 @@ impl Rules {
         log::bytes_max(&program.micro.logged, program.micro_batches).min(u64::from(u32::MAX))
     }
 
-    /// The most bytes of a block of a rounding log with what proves it, as text; none in the exact profile.
+    /// The most bytes of a block of a rounding log with its proof, as text; 0 in the exact profile.
     pub fn log_bytes(&self) -> u64 {
         if self.is_logged() { shown_log_bytes(self.log_max()) } else { 0 }
     }
@@ -372,7 +373,7 @@ impl Rules {
         parts.map_or(16, |parts| Join::Terms(Fold::Sums { parts }).bytes() as u64)
     }
 
-    /// The most bytes of an answer that lists the outputs that a field is made of, and what proves them.
+    /// The most bytes of an answer that lists the outputs that a field is made of, with their proof.
     pub(crate) fn binding_bytes(&self) -> u64 {
         // A digest takes 67 bytes of text, and a sibling 43.
         let proven = |field: Field| {
@@ -388,13 +389,14 @@ impl Rules {
         let proof = u64::from(state.max(1).ilog2()) + 4;
         let fields = [Field::State, Field::Clip, Field::Loss];
         let most = fields.map(proven).into_iter().max().unwrap_or(0);
-        // How many siblings a gradient's outputs have depends on where the micro-batch stands: at most one a level each.
+        // The number of siblings of a gradient's outputs depends on the micro-batch's position: at most one for each level and
+        // output.
         let levels = u64::from(self.positions.len().max(1).ilog2()) + 1;
         let gradient = self.outputs(Field::Gradient { micro: 0 }).len() as u64 * (67 + 43 * levels) + 256;
         most.max(gradient) + frozen * (128 + 67 * proof)
     }
 
-    /// The terms that a fold of any element can have at most.
+    /// The most terms of a fold of any element.
     pub(crate) fn terms_most(&self) -> u64 {
         let graphs = [&self.program().micro, &self.program().accumulate, &self.program().update];
         let len = |graph: &Graph| graph.tensors.iter().map(|t| t.len() as u64).max().unwrap_or(1);
@@ -413,29 +415,29 @@ impl Rules {
         piece_count(bytes.max().unwrap_or(1), SLICE_BYTES) as u64
     }
 
-    /// How many questions a tree takes at most.
+    /// The most questions about a tree.
     pub fn depth(&self, tree: Tree) -> u32 {
         let (leaves, leaf, _) = self.shape(tree);
         search::depth(leaves, leaf)
     }
 
-    /// The leaves of a step's trace, and where an output stands among them.
+    /// The index of an output's leaf in a step's trace, and the number of leaves.
     pub fn place(&self, phase: Phase, node: usize) -> Option<(usize, usize)> {
         let places = self.context.places();
         Some((places.place(phase, node)?, places.count()))
     }
 }
 
-/// The most bytes of a block of a log of so many bytes with what proves it, as text.
+/// The most bytes of a block, with its proof, of a log of `log` bytes, as text.
 fn shown_log_bytes(log: u64) -> u64 {
-    // A slice has a number, and each end of the ranges of slices a sibling for every level of the log's tree, of 43 bytes.
+    // A slice has a number. Each end of a range of slices has a sibling of 43 bytes for every level of the log's tree.
     let bytes = log::BLOCK_PROOF_BYTES_MAX as u64;
     let slices = bytes.div_ceil(SLICE_BYTES as u64);
     let levels = u64::from((log / SLICE_BYTES as u64).max(1).ilog2()) + 1;
     bytes.div_ceil(3) * 4 + 9 * slices + log::BLOCK_PROOF_ENDS as u64 * 44 * levels + 256
 }
 
-/// A digest over words, for tensors of one element.
+/// The digest of a tensor of one element, from its word.
 pub(super) fn scalar_digest(word: u32) -> Digest {
     let ty = TensorType { dtype: tiebreak_contract::arith::DType::F32, shape: vec![1] };
     tensor::digest(&ty, &word.to_le_bytes())

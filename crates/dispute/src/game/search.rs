@@ -1,17 +1,17 @@
-//! Trees over which two parties disagree, and how a level of one is checked.
+//! Trees over which two parties disagree, and the check of a level.
 //!
-//! All trees split as RFC 6962's does, and so does BLAKE3's over slices: the left subtree has the greatest power of two of leaves below the
-//! whole. A question opens a node [`LEVELS`] levels deep.
+//! All trees split as RFC 6962's tree and BLAKE3's tree over slices do. The left subtree has as many leaves as the greatest
+//! power of two below the number of all leaves. A question opens a node [`LEVELS`] levels deep.
 
 use super::message::Fold;
 use tiebreak_contract::arith::float;
 use tiebreak_record::commit::multiproof;
 use tiebreak_record::commit::tensor::Hash;
 
-/// How many levels of a binary tree one question opens: up to 64 subtrees.
+/// The levels of a binary tree that one question opens: up to 64 subtrees.
 pub const LEVELS: u32 = 6;
 
-/// How the values of two subtrees become that of the tree over both.
+/// The function that joins the values of two subtrees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
     /// SHA-256 of RFC 6962.
@@ -34,7 +34,7 @@ impl Join {
         }
     }
 
-    /// The value over two subtrees; `top`: of the whole tree.
+    /// The value over two subtrees; `top` says that the result is the whole tree.
     fn join(self, left: &[u8], right: &[u8], top: bool) -> Vec<u8> {
         let hashes = || -> [Hash; 2] { [left, right].map(|value| value.try_into().unwrap_or_default()) };
         match self {
@@ -49,7 +49,7 @@ impl Join {
             Join::Terms(Fold::Product | Fold::Sums { .. }) => {
                 let integer = |v: &[u8]| i128::from_le_bytes(v.try_into().unwrap_or_default());
                 let pairs = left.chunks(16).zip(right.chunks(16));
-                // A claim that wraps around is wrong in one of the two.
+                // A claim that wraps around is wrong for one of the two parties.
                 pairs.flat_map(|(a, b)| integer(a).wrapping_add(integer(b)).to_le_bytes()).collect()
             }
             Join::Terms(Fold::Segment | Fold::Absmax { .. }) => {
@@ -70,8 +70,8 @@ impl Join {
     }
 }
 
-/// How many integer sums there are of rows of so many parts: of products and their absolute values by pairs of parts, and of the parts of row
-/// and column.
+/// The number of integer sums for rows of `parts` parts. There are sums of products and of their absolute values for each pair
+/// of parts, and sums of the parts of row and column.
 pub(crate) fn sums(parts: u8) -> usize {
     let parts = usize::from(parts);
     2 * parts * parts + 2 * parts
@@ -82,8 +82,8 @@ fn split(n: u64) -> u64 {
     1 << (63 - (n - 1).leading_zeros())
 }
 
-/// The subtrees that a question opens, (first leaf, how many), from the left: [`LEVELS`] levels below the node of `count` leaves from
-/// `first` on, or where a subtree has at most `leaf` leaves.
+/// The subtrees that a question opens, (first leaf, number of leaves), from the left. The subtrees are [`LEVELS`] levels below
+/// the node of `count` leaves from `first` on, or higher where a subtree has at most `leaf` leaves.
 pub fn children(first: u64, count: u64, leaf: u64) -> Vec<(u64, u64)> {
     fn walk(first: u64, count: u64, leaf: u64, levels: u32, ranges: &mut Vec<(u64, u64)>) {
         if levels == 0 || count <= leaf.max(1) {
@@ -97,7 +97,7 @@ pub fn children(first: u64, count: u64, leaf: u64) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// The value of a node from those of its [`children`]; `top`: the node is the whole tree.
+/// The value of a node from the values of its [`children`]; `top` says that the node is the whole tree.
 pub fn parent(join: Join, count: u64, leaf: u64, values: &[Vec<u8>], top: bool) -> Vec<u8> {
     fn walk(
         join: Join,
@@ -115,12 +115,12 @@ pub fn parent(join: Join, count: u64, leaf: u64, values: &[Vec<u8>], top: bool) 
     walk(join, (count, leaf, LEVELS), &mut values.iter(), top)
 }
 
-/// How many questions lead from a tree of `count` leaves to one of at most `leaf` leaves.
+/// The number of questions from a tree of `count` leaves to a subtree of at most `leaf` leaves.
 pub(crate) fn depth(count: u64, leaf: u64) -> u32 {
     let mut questions = 0;
     let mut count = count;
     while count > leaf.max(1) {
-        // The first child is a largest one.
+        // The first child is one of the largest.
         count = children(0, count, leaf)[0].1;
         questions += 1;
     }

@@ -1,4 +1,4 @@
-//! Where a game of two stands, as data.
+//! The state of a game of two, as data.
 
 use super::breach::Leeway;
 use super::element;
@@ -13,9 +13,9 @@ use tiebreak_record::commit::tensor::SLICE_BYTES;
 
 /// A party of the game.
 pub(super) struct Side {
-    /// Its place among the parties of the terms.
+    /// The party's index in the terms.
     pub party: usize,
-    /// The root over its records.
+    /// The root over the party's records.
     pub root: Digest,
     /// The disputed record, and its leaf.
     pub record: Option<(Record, Digest)>,
@@ -35,7 +35,7 @@ impl Side {
     }
 }
 
-/// A node of a tree that the parties say different values of.
+/// A node of a tree for which the parties claim different values.
 #[derive(Clone)]
 pub(super) struct Walk {
     pub tree: Tree,
@@ -46,7 +46,7 @@ pub(super) struct Walk {
     pub values: [Vec<u8>; 2],
 }
 
-/// An element that the parties say different values of, and the bytes of the slice that both stand in.
+/// An element for which the parties claim different values, and the bytes of the slice that contains it.
 #[derive(Clone)]
 pub(super) struct DisputedElement {
     pub subject: Subject,
@@ -57,7 +57,7 @@ pub(super) struct DisputedElement {
 }
 
 impl DisputedElement {
-    /// Whether a side's bytes are those of this element, as far as it lies in the slice.
+    /// True if a side's bytes are those of this element, as far as it is in the slice.
     pub fn agrees(&self, side: usize, word: u32) -> bool {
         let first = self.element * self.ty.dtype.size();
         let start = self.slice * SLICE_BYTES;
@@ -67,7 +67,7 @@ impl DisputedElement {
         })
     }
 
-    /// The claimed element of a side, if it lies in one slice.
+    /// The claimed element of a side, if it is in one slice.
     pub fn claimed(&self, side: usize) -> u32 {
         let size = self.ty.dtype.size();
         let first = (self.element * size).saturating_sub(self.slice * SLICE_BYTES);
@@ -76,21 +76,21 @@ impl DisputedElement {
     }
 }
 
-/// What an element of many terms is known to be.
+/// The known facts about an element of many terms.
 #[derive(Clone)]
 pub(super) struct Folded {
     pub fold: Fold,
     pub frame: element::Frame,
-    /// What both parties say that all its terms come to, if they say the same.
+    /// The total of all terms, if both parties claim the same.
     pub total: Option<Vec<u8>>,
 }
 
-/// Where a game stands.
+/// The stage of a game.
 #[derive(Clone)]
 pub(super) enum Stage {
     /// A level of a tree is open.
     Walk(Walk),
-    /// The record of this number; its leaves.
+    /// The record with this index; its leaves.
     Record { index: u64, leaves: [Digest; 2] },
     /// The operators of a step.
     Statement { step: u32 },
@@ -98,7 +98,7 @@ pub(super) enum Stage {
     Root { subject: Subject, leaves: [Vec<u8>; 2] },
     /// A slice; its values.
     Slice { subject: Subject, slice: usize, values: [Vec<u8>; 2] },
-    /// Operands that both agree on, asked of one side; `declined`: the other did not supply them.
+    /// Operands on which both agree, asked of one side; `declined` says that the other side did not supply them.
     Evidence { need: Need, asked: usize, declined: bool, claims: Option<[Vec<u8>; 2]> },
     /// The root of an element's terms.
     Total,
@@ -106,15 +106,16 @@ pub(super) enum Stage {
     Binding { step: u32, field: Field, asked: usize, declined: bool, claims: Option<[Vec<u8>; 2]> },
 }
 
-/// How a game goes on.
+/// The continuation of a game.
 pub(super) enum Next {
-    /// With another question.
+    /// Another question.
     Ask,
-    /// It is over: who lost, at least one.
+    /// The end: the losers, at least one.
     Lost(Vec<Loss>),
     /// The trainer's log lacks the decision that would show who is right.
     IncompleteLog(Leeway),
-    /// What two answers that were checked cannot show, in words. Nobody loses by it, since it shows a collision of hashes or a fault of this program.
+    /// An impossible result of two checked answers, in words. Nobody loses by it, since it shows a collision of hashes or a fault
+    /// of this program.
     Impossible(&'static str),
 }
 

@@ -1,4 +1,5 @@
-//! The referee's questions about the trainer's logs: to each challenger in turn which part it lacks, and to the trainer for that part.
+//! The referee's questions about the trainer's logs. Each challenger in turn is asked which part it lacks, and the trainer is
+//! asked for that part.
 
 use super::breach::Breach;
 use super::logs::{Supply, Turn};
@@ -7,7 +8,7 @@ use super::referee::{Ask, Pending, Phase, Referee, Said, Taken, breach};
 use super::result::Loss;
 
 impl Referee {
-    /// Supplies the next challenger behind a party; behind the last everybody commits.
+    /// Supplies the next challenger behind a party; after the last challenger, everybody commits.
     pub(super) fn supply_next(&mut self, behind: usize) {
         if !self.standing.contains(&0) {
             return self.over();
@@ -20,7 +21,7 @@ impl Referee {
         self.ask(Question::Logs { supplied: None }, &[challenger]);
     }
 
-    /// A challenger says which part it lacks, or the trainer supplied it.
+    /// A challenger said which part it lacks, or the trainer supplied the part.
     pub(super) fn supplied(&mut self, done: Vec<Pending>) {
         for Pending { ask: Ask { party, .. }, said, .. } in done {
             let Phase::Logs(supply) = &mut self.phase else { return };
@@ -30,7 +31,7 @@ impl Referee {
                 Said::Declined if party == 0 => Turn::Lost(party, Breach::NotSupplied(None)),
                 said => Turn::Lost(party, breach(said)),
             };
-            // It may have lost by another message meanwhile.
+            // The challenger may have lost by another message meanwhile.
             let stands = self.standing.contains(&challenger);
             match turn {
                 Turn::Trainer(question) if stands => self.ask(question, &[0]),
@@ -51,17 +52,17 @@ impl Referee {
         }
     }
 
-    /// The part of a log that the last message supplied: who keeps a transcript keeps this in place of the message.
+    /// The part of a log that the last message supplied; a transcript keeps it in place of the message.
     pub fn taken(&self) -> Option<Taken> {
         self.taken
     }
 
-    /// The part that the pending question hands on; for a journal.
+    /// The part that the pending question carries, for a journal.
     pub fn carried(&self) -> Option<&Supplied> {
         self.pending.first()?.ask.asked.carried.as_ref()
     }
 
-    /// Whether the pending question lacks the part that it hands on: the game was resumed from a transcript.
+    /// True if the pending question lacks the part that it must carry, because the game was resumed from a transcript.
     pub fn lacks_part(&self) -> bool {
         let ask = self.pending.first().map(|pending| &pending.ask.asked);
         ask.is_some_and(|asked| {
@@ -69,7 +70,7 @@ impl Referee {
         })
     }
 
-    /// Gives the pending question the part that it hands on; false if it hands on another one.
+    /// Gives the pending question the part that it must carry; false if the question names another part.
     pub fn carry(&mut self, supplied: Supplied) -> bool {
         let Some(pending) = self.pending.first_mut() else { return false };
         let asked = &mut pending.ask.asked;
@@ -80,7 +81,7 @@ impl Referee {
         fits
     }
 
-    /// Takes what a transcript has of a part of a log that the trainer supplied.
+    /// Takes a transcript's entry about a part of a log that the trainer supplied.
     pub fn receive_taken(&mut self, party: usize, taken: Taken, now: u64) {
         self.tick(now);
         let Phase::Logs(supply) = &mut self.phase else { return };

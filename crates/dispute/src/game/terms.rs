@@ -1,4 +1,4 @@
-//! What a game is about, fixed and known to all before its first question.
+//! The terms of a game, fixed and known to all before its first question.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,24 +19,25 @@ pub(crate) const PARTIES_MAX: usize = 64;
 /// The version of terms, and so of a game's messages.
 pub const FORMAT: u32 = 2;
 
-/// The shortest clock of moves, in milliseconds, that an honest party plays with: what a network needs to recover from a flood.
+/// The shortest clock of moves, in milliseconds, with which an honest party plays: the time that a network needs to recover from
+/// a flood.
 pub const MOVES_MIN: u64 = 5_000;
-/// The shortest increment, likewise.
+/// The shortest increment, in milliseconds, for the same reason.
 pub const INCREMENT_MIN: u64 = 1_000;
 
-/// How long parties may take.
+/// The time that parties have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clocks {
     /// Milliseconds that a party has for all its moves of a game that need no replay.
     pub moves: u64,
-    /// Milliseconds that each such move adds before it is made: nobody is left without time to answer.
+    /// Milliseconds that each such move adds before it is made, so that nobody is left without time to answer.
     pub increment: u64,
     /// Milliseconds that a party has for all its replays of a game.
     pub replay: u64,
 }
 
-/// Whose run of the computation a trainer claims: what the run id covers beside the computation and the job file.
+/// The run of the computation that a trainer claims: the inputs of the run id beside the computation and the job file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimedRun {
@@ -44,19 +45,19 @@ pub struct ClaimedRun {
     pub trainer_key: Option<String>,
     /// The nonce, 32 hexadecimal digits.
     pub nonce: String,
-    /// Where the initial state comes from.
+    /// The origin of the initial state.
     pub origin: InitialOrigin,
 }
 
 impl ClaimedRun {
-    /// A run as a claim names it.
+    /// The claimed form of a run.
     pub fn of(run: RunSummary) -> ClaimedRun {
         let RunSummary { trainer_key, nonce, origin, .. } = run;
         ClaimedRun { trainer_key, nonce, origin }
     }
 }
 
-/// What the trainer of a logged run says that its records are, and so what is disputed: its log roots follow from it.
+/// The disputed claim of the trainer of a logged run: the root over its records. The log roots follow from that root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -64,7 +65,7 @@ pub struct Claim {
     pub run: ClaimedRun,
     /// The root over all records of the trainer's run.
     pub root: Digest,
-    /// The run's head with this root, if the trainer signed it by its key of the game: then another root contradicts it.
+    /// The run's head with this root, if the trainer signed it with its key of the game. Another root then contradicts the head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<String>,
 }
@@ -75,28 +76,28 @@ pub struct Claim {
 pub struct Terms {
     /// The version of the format, 2.
     pub format: u32,
-    /// What the parties claim to have computed. Each party derives all of it from its own run.
+    /// The computation that the parties claim to have carried out. Each party derives all of it from its own run.
     pub computation: ComputationSummary,
     /// The job file's text.
     pub job: String,
     /// The bytes of the program file, for a job that names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<Base64>,
-    /// The public keys of the parties. In the logged profile the first is the trainer, and the others challenge it.
+    /// The public keys of the parties. In the logged profile the first key is the trainer's, and the others are challengers'.
     pub parties: Vec<String>,
     /// The referee's public key.
     pub referee: String,
-    /// How long parties may take.
+    /// The time that parties have.
     pub clocks: Clocks,
     /// 32 bytes that no other game has.
     pub nonce: Digest,
-    /// What the trainer claims: in the logged profile, and only there.
+    /// The trainer's claim, in the logged profile only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<Claim>,
 }
 
 impl Terms {
-    /// Terms in the current format. They are not checked.
+    /// Terms in the current format. The terms are not checked.
     pub fn new(
         computation: ComputationSummary,
         (job, program): (String, Option<Vec<u8>>),
@@ -110,7 +111,7 @@ impl Terms {
         Terms { format: FORMAT, computation, job, program, parties, referee, clocks, nonce, claim: None }
     }
 
-    /// The terms of a game about what the trainer of a logged run claims.
+    /// The terms of a game about a trainer's claim on a logged run.
     pub fn claiming(self, claim: Claim) -> Terms {
         Terms { claim: Some(claim), ..self }
     }
@@ -120,12 +121,12 @@ impl Terms {
         hash("tiebreak 2 game", &to_bytes(self))
     }
 
-    /// The one encoding.
+    /// The terms' only encoding.
     pub fn to_bytes(&self) -> Vec<u8> {
         to_bytes(self)
     }
 
-    /// Parses the one encoding.
+    /// Parses the only encoding.
     ///
     /// # Errors
     /// If the bytes are another encoding, too many, or of another version.
@@ -140,7 +141,7 @@ impl Terms {
     /// The keys of the parties and of the referee.
     ///
     /// # Errors
-    /// If a key is malformed, a key stands twice, or there are fewer than two parties or too many.
+    /// If a key is malformed, a key occurs twice, or there are fewer than two parties or too many.
     pub fn keys(&self) -> Result<(Vec<PublicKey>, PublicKey), Malformed> {
         let wrong = |why: &str| Malformed::invalid("terms", why);
         if !(2..=PARTIES_MAX).contains(&self.parties.len()) {
@@ -163,11 +164,11 @@ impl Terms {
         RunSummary { contract, trainer_key, challenge, nonce, program, data, initial, origin }
     }
 
-    /// The trainer's claim; none in the exact profile.
+    /// The trainer's claim; `None` in the exact profile.
     ///
     /// # Errors
-    /// If a claim lacks in the logged profile or stands in the exact one, its run comes from elsewhere than the job says, or its head is not the
-    /// trainer's of this run, size and root.
+    /// If a claim is missing in the logged profile or present in the exact one, or its run has another origin than the job gives.
+    /// Also if its head is not the trainer's head of this run, size and root.
     pub(crate) fn claim_about(&self, job: &Job) -> Result<Option<&Claim>, Malformed> {
         let wrong = |why: String| Malformed::invalid("terms", why);
         let claim = match (&self.claim, &job.rounding) {
@@ -179,7 +180,7 @@ impl Terms {
             (Some(_), None) => return Err(wrong("a claim stands in the exact profile".into())),
         };
         claim.run.origin.check(job)?;
-        let (_, computation) = self.computation.identity(job).map_err(wrong)?;
+        let (_, computation) = self.computation.identity(job)?;
         let run = self.claimed(claim).run_id(&computation, &self.job).map_err(wrong)?;
         if let Some(note) = &claim.head {
             if note.len() > NOTE_MAX {

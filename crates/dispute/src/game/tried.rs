@@ -1,19 +1,20 @@
-//! How a party was asked that lost by the clock: the evidence of a forfeit, which is the referee's word as the forfeit itself is.
+//! The attempts to reach a party that lost by the clock: the evidence of a forfeit, which is the referee's word, as the forfeit
+//! itself is.
 
 use serde::{Deserialize, Serialize};
 
-/// The most kinds of ends that are listed; what else there was is left out.
+/// The most kinds of ends that are listed; further kinds are left out.
 pub(crate) const ENDS_MAX: usize = 16;
 
-/// How a try to get an answer ended.
+/// The end of an attempt to get an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// No connection came about: refused, unreachable, or no such host.
+    /// No connection was made: refused, unreachable, or no such host.
     NoConnection,
     /// The connection ended before the answer was whole.
     CutOff,
-    /// The answer took longer than a try lasts.
+    /// The answer took longer than an attempt lasts.
     Slow,
     /// An HTTP status other than 200.
     Status(u16),
@@ -48,13 +49,13 @@ impl End {
     }
 }
 
-/// How often a party was asked the question that it owes an answer to, and what came of it.
+/// The attempts to ask a party the question that it owes an answer to, and their ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tried {
-    /// The party's place in the terms.
+    /// The party's index in the terms.
     pub party: usize,
-    /// The ends of the tries, and how many there were of each.
+    /// The ends of the attempts, and the number of each.
     pub ends: Vec<(End, u64)>,
 }
 
@@ -64,7 +65,7 @@ impl Tried {
         Tried { party, ends: Vec::new() }
     }
 
-    /// Counts a try.
+    /// Counts an attempt.
     pub fn count(&mut self, end: End) {
         match self.ends.iter().position(|(other, _)| *other == end) {
             Some(place) => self.ends[place].1 = self.ends[place].1.saturating_add(1),
@@ -73,7 +74,7 @@ impl Tried {
         }
     }
 
-    /// In words: `asked 12 times: 10 x no connection, 2 x status 503 (ask again)`.
+    /// The attempts in words: `asked 12 times: 10 x no connection, 2 x status 503 (ask again)`.
     pub fn text(&self) -> String {
         let all = self.ends.iter().fold(0u64, |all, (_, times)| all.saturating_add(*times));
         let ends: Vec<String> =

@@ -1,7 +1,7 @@
-//! The file of a dispute that is over: terms, everything that came from parties and when, and the result, signed by the referee.
+//! The file of a finished dispute: terms, everything that came from parties with its time, and the result, signed by the referee.
 //!
-//! Whoever has it runs the same state machine again. Convictions need no trust in the referee, since they follow from what the parties
-//! signed; that somebody forfeited is the referee's word.
+//! Every reader of the file runs the same state machine again. Convictions need no trust in the referee, since they follow from
+//! bytes that the parties signed. A forfeit rests on the referee's word.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,22 +19,22 @@ pub const GAME_VERDICT_MAX: u64 = 2 * TERMS_MAX;
 /// The version of these files.
 pub const FORMAT: u32 = 1;
 
-/// Something that happened in a game.
+/// An event of a game.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Event {
-    /// When, in milliseconds since the start.
+    /// The time, in milliseconds since the start.
     pub at: u64,
-    /// Whose message it is; none where only time passed.
+    /// The party whose message it is; `None` where only time passed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub party: Option<usize>,
     /// The message's bytes as they came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Base64>,
-    /// In place of a message: a part of a log that the trainer supplied well.
+    /// A part of a log that the trainer supplied well, in place of a message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supplied: Option<Taken>,
-    /// Where time passed: how the parties were asked who had not answered.
+    /// The attempts to ask the parties that had not answered, where time passed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tried: Vec<Tried>,
 }
@@ -56,12 +56,12 @@ impl Event {
         Event { at, party: Some(party), message: None, supplied: Some(taken), tried: Vec::new() }
     }
 
-    /// Time passed.
+    /// Time that passed.
     pub fn tick(at: u64) -> Event {
         Event::tick_after(at, Vec::new())
     }
 
-    /// Time passed, in which the referee asked so.
+    /// Time that passed, with the referee's attempts to ask.
     pub fn tick_after(at: u64, tried: Vec<Tried>) -> Event {
         Event { at, party: None, message: None, supplied: None, tried }
     }
@@ -78,7 +78,7 @@ impl Event {
         }
     }
 
-    /// The event as a transcript keeps it, after it was given to the referee.
+    /// The event in the form that a transcript keeps, after it was given to the referee.
     pub fn kept(self, referee: &Referee) -> Event {
         match (self.party, referee.taken()) {
             (Some(party), Some(taken)) => Event::taken(self.at, party, taken),
@@ -87,7 +87,7 @@ impl Event {
     }
 }
 
-/// A dispute that is over.
+/// The verdict of a finished dispute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GameVerdict {
@@ -97,9 +97,9 @@ pub struct GameVerdict {
     pub terms: Terms,
     /// Everything that happened, in order.
     pub events: Vec<Event>,
-    /// What it came to, in words.
+    /// The result, in words.
     pub result: Told,
-    /// The referee's Ed25519 signature of all before it.
+    /// The referee's Ed25519 signature of all fields before it.
     pub signature: Base64,
 }
 
@@ -112,18 +112,18 @@ impl GameVerdict {
         verdict
     }
 
-    /// What is signed: a domain and the file without its signature.
+    /// The signed bytes: a domain and the file without its signature.
     fn signed(&self) -> Vec<u8> {
         let unsigned = GameVerdict { signature: Base64(Vec::new()), ..self.clone() };
         [b"tiebreak 2 game verdict\n", to_bytes(&unsigned).as_slice()].concat()
     }
 
-    /// The one encoding.
+    /// The verdict's only encoding.
     pub fn to_bytes(&self) -> Vec<u8> {
         to_bytes(self)
     }
 
-    /// Parses the one encoding.
+    /// Parses the only encoding.
     ///
     /// # Errors
     /// If the bytes are another encoding, too many, or of another version.
@@ -138,10 +138,11 @@ impl GameVerdict {
         Ok(verdict)
     }
 
-    /// Plays all events again and compares the result; gives the referee at the game's end.
+    /// Plays all events again and compares the result; returns the referee at the game's end.
     ///
     /// # Errors
-    /// If the referee of the terms did not sign the file, its initial state is not the one that its terms give, or the events give another result.
+    /// If the referee of the terms did not sign the file, the terms give another initial state, or the events give another
+    /// result.
     pub fn check(&self) -> Result<Referee, Malformed> {
         let wrong = |why: &str| Malformed::invalid("game verdict", why);
         let mut referee = Referee::new(&self.terms)?;

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use tiebreak_contract::program::im2col::ConvGeometry;
 
-/// The patches of `input` [N, height, width, channels] into `out`, a row of patches a task.
+/// Writes the patches of `input` [N, height, width, channels] into `out`, one task for each row of patches.
 pub(crate) fn run(
     input: &[u32],
     [height, width, channels]: [u32; 3],

@@ -1,8 +1,8 @@
-//! Products by the kernels of the `gemm` crate, for binary32 and binary64: the crates that hold these, without those of complex numbers.
+//! Products by the kernels of the `gemm` crates, for binary32 and binary64, without the crates for complex numbers.
 
 use gemm_common::Parallelism;
 
-/// A factor's elements: the first, and how far the next row's and the next one along K are from it.
+/// A factor's elements: the first one, and the distances to the next row and to the next element along K.
 #[derive(Clone, Copy)]
 pub(super) struct Factor<T> {
     pub first: *const T,
@@ -12,10 +12,10 @@ pub(super) struct Factor<T> {
 
 /// A number that the library multiplies.
 pub(super) trait Number: Copy + Default + Send + Sync + 'static {
-    /// c = a b^T, or c + a b^T if it `continues`, on this thread: a `[m, k]`, b `[n, k]`, c `[m, n]` whose rows lie one after the other.
+    /// c = a b^T, or c + a b^T if it `continues`, on this thread: a `[m, k]`, b `[n, k]`, c `[m, n]` with contiguous rows.
     ///
     /// # Safety
-    /// All elements of the factors are there, and those of `c`, which overlap neither.
+    /// All elements of the factors and of `c` exist, and `c` overlaps neither factor.
     unsafe fn product(shape: [usize; 3], a: Factor<Self>, b: Factor<Self>, c: *mut Self, continues: bool);
 }
 
@@ -30,7 +30,7 @@ macro_rules! number {
                 continues: bool,
             ) {
                 let across = n as isize;
-                // Kernels write columns, so that of rows with more than one element the transposed product is computed.
+                // Kernels write columns, so the transposed product is computed for rows of more than one element.
                 let (shape, [column, row], left, right) = match n > 1 {
                     true => ([n, m], [across, 1], b, a),
                     false => ([m, n], [1, across], a, b),

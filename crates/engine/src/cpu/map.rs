@@ -9,14 +9,14 @@ use tiebreak_contract::program::element::unravel;
 use tiebreak_contract::program::expr::{Body, Instr, Reg};
 use tiebreak_contract::program::graph::View;
 
-/// Elements of a block: a register is one kilobyte, so a body's registers stay in the first-level caches.
+/// Elements of a block. A register is one kilobyte, so a body's registers stay in the first-level caches.
 const LANES: usize = 256;
-/// Elements that one task takes at least, so that small maps stay on one thread.
+/// The fewest elements of a task, so that small maps stay on one thread.
 const TASK: usize = 16 * LANES;
 
 type Block = [u32; LANES];
 
-/// An input as the block loop wants it.
+/// An input in the form that the block loop takes.
 enum Input<'a> {
     /// Element i of the output reads element `offset + i`.
     Contiguous(&'a [u32]),
@@ -58,8 +58,8 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Splits `len` elements from the row-major element `first` into runs along the last dimension:
-/// (place in the block, index of the run's first element, length).
+/// Splits `len` elements from the row-major element `first` into runs along the last dimension: (position in the block, index of
+/// the run's first element, length).
 fn for_runs(dims: [u32; 4], first: usize, len: usize, mut each: impl FnMut(usize, [u32; 4], usize)) {
     let mut at = 0;
     let mut index = unravel(first, dims);
@@ -81,7 +81,7 @@ fn for_runs(dims: [u32; 4], first: usize, len: usize, mut each: impl FnMut(usize
 pub(crate) fn run(body: &Body, dims: [u32; 4], words: &[&[u32]], views: &[View], out: &mut [u32]) {
     let indexed = body.code.iter().any(|instr| matches!(instr, Instr::Index(_)));
     if dims[3] == 1 && dims[2] > 1 && !indexed {
-        // Runs lie along the last dimension: one of length 1 is none.
+        // Runs go along the last dimension, and a dimension of length 1 gives no runs.
         let inner = |[a, b, c, _]: [u32; 4]| [1, a, b, c];
         let views: Vec<View> = views
             .iter()
@@ -121,7 +121,7 @@ pub(crate) fn run(body: &Body, dims: [u32; 4], words: &[&[u32]], views: &[View],
 }
 
 vectorised! {
-    /// One block through the widest vectors the machine has.
+    /// Runs one block through the widest vectors that the machine has.
     fn run_block(
         operator: &Body,
         dims: [u32; 4],
@@ -148,7 +148,7 @@ fn binary(out: &mut Block, a: &Block, b: &Block, f: impl Fn(u32, u32) -> u32) {
     }
 }
 
-/// The places of the elements along a dimension.
+/// The indices of the elements along a dimension.
 fn indices(dims: [u32; 4], dimension: usize, first: usize, out: &mut [u32]) {
     for_runs(dims, first, out.len(), |at, index, run| {
         for (j, x) in out[at..at + run].iter_mut().enumerate() {
@@ -157,7 +157,7 @@ fn indices(dims: [u32; 4], dimension: usize, first: usize, out: &mut [u32]) {
     });
 }
 
-/// For functions that cost more than the loop: only the elements that count.
+/// Calls a function that costs more than the loop, for the needed elements only.
 #[inline(always)]
 fn called(out: &mut [u32], a: &Block, f: fn(u32) -> u32) {
     for (x, &a) in out.iter_mut().zip(a) {
@@ -165,7 +165,8 @@ fn called(out: &mut [u32], a: &Block, f: fn(u32) -> u32) {
     }
 }
 
-/// Every instruction over a whole block, the last one into `out` if that has all elements; elements past it are computed but never read.
+/// Runs every instruction over a whole block. The last result goes into `out` if `out` has all elements of a block; elements past
+/// it are computed but never read.
 #[inline(always)]
 fn block(
     body: &Body,
@@ -176,7 +177,7 @@ fn block(
     out: &mut [u32],
 ) {
     let (len, last) = (out.len(), body.code.len() - 1);
-    // What lies whole in an input is read there.
+    // An input that is contiguous in the block is read in place.
     let in_place = |reg: usize| match body.code[reg] {
         Instr::Input(k) => match inputs[k as usize] {
             Input::Contiguous(words) => words[first..].first_chunk::<LANES>(),

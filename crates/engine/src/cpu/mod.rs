@@ -22,8 +22,8 @@ use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::element::{self, Source};
 use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View};
 
-/// Freed memory by length, so that a step does not return it to the system after every node. It serves lengths down to half its own: the
-/// graphs of a step share memory, and little of it is idle.
+/// Freed memory by length, so that a step does not return it to the system after every node. A freed buffer serves lengths down
+/// to half its own, so the graphs of a step share memory and little of it is idle.
 #[derive(Default)]
 struct Pool(Mutex<BTreeMap<usize, Vec<Vec<u32>>>>);
 
@@ -33,7 +33,7 @@ impl Pool {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let fitting = free.range_mut(len..=len.saturating_mul(2)).find_map(|(_, memory)| memory.pop());
         drop(free);
-        // New memory comes zeroed, page by page to the threads that first write to it.
+        // New memory is zeroed by the system, page by page, for the thread that first writes to it.
         fitting.unwrap_or_else(|| vec![0; len])
     }
 
@@ -51,7 +51,7 @@ impl Pool {
 
 /// Words that go back to their pool.
 struct Words {
-    /// `len` words, and more that are not the tensor's.
+    /// `len` words of the tensor, and maybe further words.
     memory: Vec<u32>,
     len: usize,
     pool: Weak<Pool>,
@@ -93,7 +93,7 @@ impl Drop for Quantised {
     }
 }
 
-/// What a tensor of this engine is.
+/// The storage of a tensor of this engine.
 enum Storage {
     Words(Words),
     Bytes(Vec<u8>),
@@ -142,7 +142,7 @@ impl Cpu {
         Ok(Cpu { threads, pool: Arc::default(), native: Native::default() })
     }
 
-    /// The engine with another order of summation in native products. Nothing else changes.
+    /// The engine with another order of summation in native products. No other result changes.
     pub fn with_native(self, native: Native) -> Cpu {
         Cpu { native, ..self }
     }
@@ -201,7 +201,7 @@ impl Cpu {
                 native::product(self.native, &views[0], &views[1], out);
             }
             Primitive::Gather { .. } | Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. } => {
-                // Cheap beside everything else: the scalar reference does it.
+                // These primitives are cheap beside all others, so the scalar reference computes them.
                 let Ok(all) = element::range(graph, node, 0..ty.len(), &mut Values(values));
                 out.copy_from_slice(&all);
             }
@@ -224,7 +224,7 @@ impl Cpu {
                 let absmaxes = values[absmaxes.0 as usize].as_ref().expect("nodes run in order");
                 (absmaxes.storage::<Storage>().words().to_vec(), *block as usize)
             }
-            // A product says the absmaxes of its operands.
+            // A product has the absmaxes of its operands as inputs of its own.
             _ => (vec![0; shape[0] * shape[1]], 0),
         };
         self.quantised(Operand::from_canonical(u32::from(digits), shape, block, absmaxes, bytes))
@@ -244,7 +244,7 @@ impl Cpu {
     }
 }
 
-/// Whether this thread rounds to nearest even and keeps subnormals.
+/// True if this thread rounds to nearest even and keeps subnormals.
 fn environment_is_ieee() -> bool {
     let opaque = std::hint::black_box::<f32>;
     let ulp = f32::EPSILON;
@@ -343,7 +343,8 @@ impl Engine for Cpu {
         let nodes = &graph.nodes;
         let mut next = 0;
         while next < nodes.len() {
-            // Up to the next node that somebody sees, all are one job of the threads: to hand over each costs more than a small one takes.
+            // All nodes up to the next observed one are one job of the threads: handing over each node costs more than computing
+            // a small one.
             let wanted = |o: &&mut dyn Observer| (next..nodes.len()).find(|&i| o.want(i, &nodes[i]).is_any());
             let seen = observer.as_ref().and_then(wanted);
             let end = seen.map_or(nodes.len(), |index| index + 1);

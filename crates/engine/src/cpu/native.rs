@@ -1,7 +1,7 @@
-//! Floating-point matrix products on the CPU, in several orders: what a trainer's "native kernel" is on a machine without a
-//! GPU. Their results differ from each other in the last bits, as those of different GPUs do; the logged profile must not.
+//! Floating-point matrix products on the CPU, in several orders: a trainer's "native kernels" on a machine without a GPU. Their
+//! results differ from each other in the last bits, as the results of different GPUs do; results of the logged profile must not.
 //!
-//! Nothing in the contract depends on what is computed here.
+//! Nothing in the contract depends on these results.
 
 use rayon::prelude::*;
 
@@ -16,12 +16,12 @@ pub enum Native {
     Gemm,
     /// Terms one after another.
     Sequential {
-        /// Whether a term is added by a fused multiply-add.
+        /// True if a term is added by a fused multiply-add.
         fused: bool,
     },
     /// Sixteen interleaved partial sums, then a tree.
     Interleaved {
-        /// Whether a term is added by a fused multiply-add.
+        /// True if a term is added by a fused multiply-add.
         fused: bool,
     },
 }
@@ -48,9 +48,9 @@ impl Native {
     }
 }
 
-/// Rows of a task. Fixed, so that the calls of a library do not depend on the number of threads.
+/// Rows of a task. The number is fixed, so that the calls of a library do not depend on the number of threads.
 const BAND: usize = 64;
-/// Rows of a task of the library, which packs the other operand anew for each.
+/// Rows of a task of the library, which packs the other operand anew for each task.
 const GEMM_BAND: usize = 512;
 /// Partial sums of [`Native::Interleaved`].
 const LANES: usize = 16;
@@ -60,7 +60,7 @@ trait Real: Number {
     fn of(bits: u32) -> Self;
     fn multiply_add<const FUSED: bool>(self, x: Self, y: Self) -> Self;
     fn plus(self, other: Self) -> Self;
-    /// The nearest binary32 and what is left of the value, rounded to binary32 as well.
+    /// The nearest binary32, and the rest of the value, rounded to binary32 as well.
     fn parts(self) -> [u32; 2];
 }
 
@@ -101,8 +101,8 @@ impl Real for f64 {
     }
 }
 
-/// The product of `a` [batch, M, K] and `b` [batch, N, K]: [batch, M, N] in binary32, or, if `out` is twice as long, in binary64
-/// as [2, batch, M, N]: each nearest binary32, then each rest.
+/// The product of `a` [batch, M, K] and `b` [batch, N, K]: [batch, M, N] in binary32. If `out` is twice as long, the product is
+/// in binary64, as [2, batch, M, N]: each nearest binary32, then each rest.
 pub fn product(native: Native, a: &StridedView, b: &StridedView, out: &mut [u32]) {
     let [batch, m, k] = a.shape();
     let [_, n, _] = b.shape();
@@ -121,7 +121,7 @@ pub fn product(native: Native, a: &StridedView, b: &StridedView, out: &mut [u32]
     }
 }
 
-/// The library's binary32 product of the views as they lie.
+/// The library's binary32 product of the views, without packing them.
 fn single_gemm(a: &StridedView, b: &StridedView, [m, n, k]: [usize; 3], out: &mut [u32]) {
     let bands = out.chunks_mut(m * n).enumerate().flat_map(|(sample, out)| {
         out.chunks_mut(GEMM_BAND * n).enumerate().map(move |(band, out)| (sample, band * GEMM_BAND, out))
@@ -140,8 +140,8 @@ fn single_gemm(a: &StridedView, b: &StridedView, [m, n, k]: [usize; 3], out: &mu
         let sums: &mut [f32] = bytemuck::cast_slice_mut(out);
         let a = Factor { first: a.as_ptr(), row: a_rows, along: a_k };
         let b = Factor { first: b.as_ptr(), row: b_rows, along: b_k };
-        // SAFETY: every element that the strides reach was checked to be there, and the result is borrowed mutably, so it
-        // overlaps neither factor.
+        // SAFETY: every element that the strides reach was checked to exist, and the result is borrowed mutably, so it overlaps
+        // neither factor.
         unsafe { f32::product([rows, n, k], a, b, sums.as_mut_ptr(), false) };
     });
 }
@@ -155,7 +155,7 @@ fn compute<T: Real>(
     low: &mut [u32],
 ) {
     let batches = high.len() / (m * n);
-    // b as [K, N] for the orders that go along N, as [N, K] for the one that goes along K.
+    // b is [K, N] for the orders that go along N, and [N, K] for the order that goes along K.
     let along_k = matches!(native, Native::Interleaved { .. });
     let packed: Vec<T> = pack(b, 0..batches, 0..n, k, along_k);
     let mut lows = low.chunks_mut(m * n);
@@ -225,7 +225,7 @@ fn pack<T: Real>(
     out
 }
 
-/// a [rows, K] and b [K, N] through the library.
+/// The product of a [rows, K] and b [K, N] by the library.
 fn gemm_rows<T: Real>(a: &[T], b: &[T], [rows, n, k]: [usize; 3], sums: &mut [T]) {
     assert!(a.len() == rows * k && b.len() == k * n && sums.len() == rows * n, "gemm shapes");
     let a = Factor { first: a.as_ptr(), row: k, along: 1 };
@@ -234,7 +234,8 @@ fn gemm_rows<T: Real>(a: &[T], b: &[T], [rows, n, k]: [usize; 3], sums: &mut [T]
     unsafe { T::product([rows, n, k], a, b, sums.as_mut_ptr(), false) };
 }
 
-/// A product with fused multiply-add, compiled to that where the machine has it; without, `mul_add` is exact but slow.
+/// A product with fused multiply-add, compiled to the instruction where the machine has it. Elsewhere `mul_add` is exact but
+/// slow.
 fn fused<T: Real>(native: Native, a: &[T], b: &[T], shape: [usize; 2], sums: &mut [T]) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -258,7 +259,7 @@ fn ordered<T: Real, const FUSED: bool>(native: Native, a: &[T], b: &[T], shape: 
     }
 }
 
-/// a [rows, K], b [K, N]: term by term.
+/// The product of a [rows, K] and b [K, N], term by term.
 #[inline(always)]
 fn sequential<T: Real, const FUSED: bool>(a: &[T], b: &[T], [n, k]: [usize; 2], sums: &mut [T]) {
     for (a, sums) in a.chunks_exact(k.max(1)).zip(sums.chunks_exact_mut(n)) {
@@ -270,7 +271,7 @@ fn sequential<T: Real, const FUSED: bool>(a: &[T], b: &[T], [n, k]: [usize; 2], 
     }
 }
 
-/// a [rows, K], b [N, K]: sixteen sums side by side, then a tree over them.
+/// The product of a [rows, K] and b [N, K]: sixteen sums side by side, then a tree over them.
 #[inline(always)]
 fn interleaved<T: Real, const FUSED: bool>(a: &[T], b: &[T], [n, k]: [usize; 2], sums: &mut [T]) {
     for (a, sums) in a.chunks_exact(k.max(1)).zip(sums.chunks_exact_mut(n)) {
@@ -333,7 +334,7 @@ mod tests {
             let double = run(native, 2);
             assert_eq!(double[..batch * m * n], exact[..batch * m * n], "{native:?} in binary64");
         }
-        // The library's order is term by term where K is short.
+        // The library adds term by term where K is short.
         assert!(seen.len() >= 4, "the orders do not differ");
     }
 }

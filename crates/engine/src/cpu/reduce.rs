@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use tiebreak_contract::arith::float;
 
-/// Columns that one task sums at a time: the partial sums of a tree's path stay in the second-level cache.
+/// Columns that one task sums at a time. The partial sums of a tree's path stay in the second-level cache.
 const COLUMNS: usize = 512;
 
 #[inline(always)]
@@ -40,8 +40,8 @@ fn wide<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// The tree of `arith::tree` over rows, all columns of a strip at once: the same binary counter, with a strip in
-/// place of a number.
+/// The tree of `arith::tree` over rows, for all columns of a strip at once. The binary counter is the same, with
+/// a strip in place of a number.
 fn sum_rows<'a>(rows: impl Iterator<Item = &'a [u32]>, out: &mut [u32]) {
     let width = out.len();
     let mut waiting: Vec<Vec<u32>> = Vec::new();
@@ -109,7 +109,7 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// `block` as primitives have it: 0 for the whole row.
+    /// The blocks of a primitive: `block` = 0 is the whole row.
     pub(crate) fn new(len: usize, block: u32) -> Blocks {
         let block = if block == 0 { len.max(1) } else { block as usize };
         Blocks { len, block, count: len.div_ceil(block).max(1) }
@@ -122,13 +122,13 @@ impl Blocks {
         row + first..row + self.len.min(first + self.block)
     }
 
-    /// Outputs that make a task.
+    /// The number of outputs of a task.
     fn per_task(&self) -> usize {
         (16_384 / self.block.min(self.len).max(1)).max(1)
     }
 }
 
-/// [outer, len, inner] -> [outer, blocks, inner].
+/// The tree sums of blocks: [outer, len, inner] -> [outer, blocks, inner].
 pub(crate) fn tree_sum(input: &[u32], blocks: Blocks, inner: usize, out: &mut [u32]) {
     if inner == 1 {
         let per_task = blocks.per_task();
@@ -155,7 +155,7 @@ pub(crate) fn tree_sum(input: &[u32], blocks: Blocks, inner: usize, out: &mut [u
     });
 }
 
-/// out[s] = the tree sum of rows input[order[i]], i in offsets[s]..offsets[s+1]; rows of `width`.
+/// out[s] = the tree sum of rows input[order[i]], for i in offsets[s]..offsets[s+1]; rows have `width` elements.
 pub(crate) fn segment_sum(input: &[u32], order: &[u32], offsets: &[u32], width: usize, out: &mut [u32]) {
     out.par_chunks_mut(width).enumerate().for_each(|(segment, out)| {
         let places = offsets[segment] as usize..offsets[segment + 1] as usize;
@@ -164,7 +164,7 @@ pub(crate) fn segment_sum(input: &[u32], order: &[u32], offsets: &[u32], width: 
     });
 }
 
-/// [.., len] -> [.., blocks] by order key.
+/// The maxima of blocks by order key: [.., len] -> [.., blocks].
 pub(crate) fn row_max(input: &[u32], blocks: Blocks, out: &mut [u32]) {
     let per_task = blocks.per_task();
     out.par_chunks_mut(per_task).enumerate().for_each(|(task, out)| {

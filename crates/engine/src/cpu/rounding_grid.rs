@@ -1,5 +1,6 @@
-//! The casts and roundings of logged products as single loops. Their meaning is the bodies in [`tiebreak_contract::program::logged`], which other
-//! engines run as they are; these loops only save this one from running thirty instructions block by block.
+//! The casts and roundings of logged products as single loops. The bodies in [`tiebreak_contract::program::logged`] define them,
+//! and other engines run the bodies directly. The loops here only save the CPU engine from running thirty instructions block by
+//! block.
 
 use rayon::prelude::*;
 
@@ -10,10 +11,10 @@ use tiebreak_contract::program::expr::Body;
 use tiebreak_contract::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
 use tiebreak_contract::program::logged::{bf16_body, round_body};
 
-/// Elements of a task, about.
+/// Elements of a task, approximately.
 const TASK: usize = 1 << 15;
 
-/// Runs a node that is a cast or a rounding with a floor; says whether it was one.
+/// Runs a node that is a cast or a rounding with a floor; returns false for other nodes.
 pub(crate) fn run<'a>(
     graph: &Graph,
     node: &Node,
@@ -50,7 +51,7 @@ pub(crate) fn run<'a>(
     }
 }
 
-/// Whether the node's body is the one whose loop is here.
+/// True if the node's body is the one that the loop here computes.
 fn is_body_of(logged: &LoggedProduct, body: &Body) -> bool {
     *body == round_body(logged.rule, logged.dims()[3] as u32)
 }
@@ -77,7 +78,7 @@ struct Row {
     bits: i32,
 }
 
-/// The absmax's bits to nearest even above `dropped` bits.
+/// The absmax's bits rounded to nearest even above `dropped` bits.
 #[inline(always)]
 fn cut(absmax: u32, dropped: u32) -> u32 {
     let odd = absmax >> dropped & 1;
@@ -151,7 +152,7 @@ mod tests {
                 output: TensorId(0),
                 exact: Vec::new(),
             };
-            // Absmaxes of finite rows, and results from all over binary32 and from near the floor.
+            // Absmaxes are of finite rows; results are from all of binary32 and from near the floor.
             let absmaxes = |seed, len| -> Vec<u32> {
                 words(seed, len).iter().map(|x| (x & 0x0fff_ffff) + 0x3800_0000).collect()
             };

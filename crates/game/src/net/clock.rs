@@ -1,12 +1,14 @@
-//! The time of a game: it runs while the referee waits for answers, and stands still while no referee runs or this one is held up.
+//! The time of a game. The clock runs while the referee waits for answers; it stands still while no referee runs or the referee
+//! is held up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// By how much the system may wake a wait too late and that still counts; a machine that slept or a process that was stopped is later than that.
+/// The most by which the system may wake a wait too late for the delay to count. A machine that slept or a process that was
+/// stopped wakes later than that.
 pub(crate) const JUMP: Duration = Duration::from_millis(500);
 
-/// Milliseconds of a game. Clocks of the day do not move it: it counts waits, by the system's monotonic clock.
+/// The milliseconds of a game. The time of day does not move this clock: it counts waits, by the system's monotonic clock.
 #[derive(Debug, Default)]
 pub struct Clock(AtomicU64);
 
@@ -16,24 +18,24 @@ impl Clock {
         Clock(AtomicU64::new(at))
     }
 
-    /// What it shows.
+    /// The time that the clock shows.
     pub fn now(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// How long until it shows `at`, if it is not held up.
+    /// The time until the clock shows `at`, if it is not held up.
     pub fn until(&self, at: u64) -> Duration {
         Duration::from_millis(at.saturating_sub(self.now()))
     }
 
-    /// A wait for `wanted` took `took`: that much time passed, but for a jump, and the clock does not go past `last`.
+    /// Adds a wait for `wanted` that took `took`. The clock advances by that time without a jump, and not past `last`.
     pub fn waited(&self, wanted: Duration, took: Duration, last: u64) {
         let counts = took.min(wanted.saturating_add(JUMP));
         let milliseconds = u64::try_from(counts.as_millis()).unwrap_or(u64::MAX);
         self.not_before(self.now().saturating_add(milliseconds).min(last));
     }
 
-    /// It shows `at`, unless it is later.
+    /// Sets the clock to `at`, unless it shows a later time.
     pub(crate) fn not_before(&self, at: u64) {
         self.0.fetch_max(at, Ordering::Relaxed);
     }

@@ -1,4 +1,5 @@
-//! The desk of a party: takes questions from many sides, has one thread answer them in turn, and keeps the answers before it gives them.
+//! The desk of a party: takes questions from many connections, has one thread answer them in turn, and stores the answers before
+//! it sends them.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -21,16 +22,16 @@ const QUEUE_MAX: usize = 16;
 /// The most askers of one question that wait for its answer.
 const WAITING_MAX: usize = 16;
 
-/// Why a party does not answer a question.
+/// The reasons why a party does not answer a question.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The message is no question.
     #[error("{0}")]
     Malformed(String),
-    /// It is not a question of this game's referee.
+    /// The message is not a question of this game's referee.
     #[error("{0}")]
     Foreign(String),
-    /// As many questions wait as may.
+    /// The queue of questions is full.
     #[error("too many questions are waiting: ask again later")]
     Busy,
     /// The party is ending.
@@ -41,12 +42,12 @@ pub enum Refused {
     Failed(String),
 }
 
-/// What answers questions: the same question gives the same bytes, also after a restart.
+/// Answers questions: the same question gives the same bytes, also after a restart.
 pub trait Respond {
     /// The sealed answer to a sealed question.
     ///
     /// # Errors
-    /// If the question is not for this party, or it cannot answer.
+    /// If the question is not for this party, or the party cannot answer.
     fn reply(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Refused>;
 }
 
@@ -73,18 +74,18 @@ fn failed(error: RunError) -> Refused {
     Refused::Failed(error.to_string())
 }
 
-/// What came of a question.
+/// The result of a question.
 pub(crate) type Reply = Result<Arc<[u8]>, Refused>;
 
-/// A question that was taken.
+/// A question that the desk took.
 pub enum Taken {
-    /// It was answered before.
+    /// The answer is stored already.
     Known(Arc<[u8]>),
-    /// It will be answered.
+    /// The answer will come.
     Later(oneshot::Receiver<Reply>),
 }
 
-/// Where questions are taken, and answers kept.
+/// Takes questions, and stores answers.
 pub struct Desk {
     game: Digest,
     referee: PublicKey,
@@ -99,27 +100,28 @@ pub struct Desk {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Waiting>,
-    /// Who waits for which question: those in the queue, and the one that is being answered.
+    /// The waiting askers of each open question: those in the queue, and the one that is being answered.
     open: HashMap<Digest, Vec<oneshot::Sender<Reply>>>,
     closed: bool,
 }
 
-/// A question that waits.
+/// A question in the queue.
 struct Waiting {
     name: Digest,
-    /// Whether its answer goes into the journal.
+    /// True if the answer goes into the journal.
     kept: bool,
     sealed: Vec<u8>,
 }
 
-/// Whether the answer to a question goes into the journal. A part of a log does not: the root of the terms says what it has to be, transcripts do not hold
-/// it, and all of them together are as long as the logs.
+/// True if the answer to a question goes into the journal. A part of a log does not: the terms' root fixes its bytes, transcripts
+/// do not hold it, and all parts together are as long as the logs.
 fn is_kept(question: &Question) -> bool {
     !matches!(question, Question::Supply { .. })
 }
 
 impl Desk {
-    /// A desk for the questions of one game to the party with this key. Its answers go into a journal, where those lie that it gave before.
+    /// A desk for the questions of one game to the party with this key. Answers go into a journal, which also holds the answers
+    /// that it gave before.
     ///
     /// # Errors
     /// If another process has the journal, it is of another game or party or damaged, or the system refuses.
@@ -136,7 +138,7 @@ impl Desk {
         Ok(Desk { game, referee, pass, limit: QUESTION_MAX, kept, state, changed })
     }
 
-    /// The desk, whose questions may hand on parts of rounding logs.
+    /// The same desk, for questions that may carry parts of rounding logs.
     pub fn carrying(self) -> Desk {
         Desk { limit: CARRIED_MAX, ..self }
     }
@@ -146,12 +148,12 @@ impl Desk {
         self.limit
     }
 
-    /// What knows the referee's passes.
+    /// The checker of the referee's passes.
     pub fn pass(&self) -> &Pass {
         &self.pass
     }
 
-    /// How many answers the journal holds.
+    /// The number of answers in the journal.
     pub fn answered(&self) -> usize {
         self.kept().count()
     }
@@ -162,7 +164,7 @@ impl Desk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing below panics while it holds the lock; if something did, the maps are still whole.
+        // No code below panics while it holds the lock; even if it did, the maps would be whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -170,10 +172,10 @@ impl Desk {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks who asks, so that nobody but the referee makes this party work.
+    /// Checks the sender, so that only the referee makes this party work.
     ///
     /// # Errors
-    /// If it is no question, or not one of this game that the referee signed.
+    /// If the message is no question, or not a question of this game that the referee signed.
     pub fn check(&self, sealed: &[u8]) -> Result<Asked, Refused> {
         if serde_json::from_slice::<Sealed<Asked>>(sealed).is_err() {
             return Err(Refused::Malformed("this is no question of a dispute game".into()));
@@ -188,10 +190,11 @@ impl Desk {
         Ok(asked)
     }
 
-    /// Takes a question that was checked. Its name is [`Asked::digest`]: other signatures of one question do not make it another one.
+    /// Takes a question that was checked. The question's name is [`Asked::digest`]: another signature of one question does not
+    /// make another question.
     ///
     /// # Errors
-    /// If too many wait, the desk is closed, or the journal cannot be read.
+    /// If the queue is full, the desk is closed, or the journal cannot be read.
     pub fn take(&self, asked: &Asked, sealed: Vec<u8>) -> Result<Taken, Refused> {
         let name = asked.digest();
         let mut state = self.state();
@@ -204,7 +207,7 @@ impl Desk {
             waiting.push(tell);
             return Ok(Taken::Later(told));
         }
-        // What is not open is in the journal or was never answered.
+        // A question that is not open is in the journal or was never answered.
         if let Some(answer) = self.kept().answer(&name).map_err(failed)? {
             return Ok(Taken::Known(answer.into()));
         }
@@ -234,7 +237,7 @@ impl Desk {
                 tracing::warn!(why = ?why.to_string(), "a question was not answered");
             }
             for sender in self.state().open.remove(&name).unwrap_or_default() {
-                // Who went away asks again.
+                // A client that went away asks again.
                 let _ = sender.send(reply.clone());
             }
         }
@@ -253,7 +256,7 @@ impl Desk {
         }
     }
 
-    /// Takes no more questions; who waits is told so. Answers that are known are still given.
+    /// Takes no more questions, and tells the waiting clients so. Stored answers are still sent.
     pub fn close(&self) {
         let mut state = self.state();
         state.closed = true;
@@ -264,7 +267,7 @@ impl Desk {
         self.changed.notify_all();
     }
 
-    /// Whether the desk is closed.
+    /// True if the desk is closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.state().closed
     }
@@ -329,7 +332,7 @@ mod tests {
         assert_eq!(counting.0, QUEUE_MAX as u32 + 1);
         assert!(matches!(take(&desk, first.clone()), Ok(Taken::Known(_))));
         assert_eq!(take(&desk, question(&key, 7, 100)).err(), Some(Refused::Closed));
-        // A new process has the answers, and nobody computes them again.
+        // A new process has the answers, and computes none again.
         assert_eq!(desk.answered(), QUEUE_MAX + 1);
         drop(desk);
         let desk = open(&key).unwrap();

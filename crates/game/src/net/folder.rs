@@ -1,5 +1,5 @@
-//! The same by files, for people without a network between them: the referee writes `question-NNNN.json` into a folder, the party writes
-//! `answer-NNNN.json` beside it. NNNN is the turn. Files appear whole, and people may carry the folder to and fro.
+//! The game by files, for people without a network between them. The referee writes `question-NNNN.json` into a folder, the party
+//! writes `answer-NNNN.json` beside it; NNNN is the turn. Files appear whole, and people may carry the folder to and fro.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,22 +15,22 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_run::run::RunError;
 use tiebreak_run::run::disk::{self, Disk};
 
-/// How often a folder is looked at.
+/// The interval between two looks at a folder.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How long a question that could not be answered is left alone.
+/// The time before a question that could not be answered is tried again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Where the question of a turn lies.
+/// The path of a turn's question.
 pub fn question_path(folder: &Path, turn: u32) -> PathBuf {
     folder.join(format!("question-{turn:04}.json"))
 }
 
-/// Where its answer lies.
+/// The path of a turn's answer.
 pub fn answer_path(folder: &Path, turn: u32) -> PathBuf {
     folder.join(format!("answer-{turn:04}.json"))
 }
 
-/// The turns of which a folder has files of this kind (`question`, `answer`), ascending.
+/// The turns whose files of this kind (`question`, `answer`) are in a folder, ascending.
 fn turns(folder: &Path, kind: &str) -> Result<Vec<u32>, RunError> {
     let mut turns = Vec::new();
     for entry in fs::read_dir(folder).map_err(RunError::io(folder))? {
@@ -49,7 +49,7 @@ fn is_there(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
 
-/// A folder's absolute path; it is made if it is not there.
+/// A folder's absolute path; the folder is made if it does not exist.
 fn made(folder: &Path) -> Result<PathBuf, RunError> {
     let folder = std::path::absolute(folder).map_err(RunError::io(folder))?;
     Disk::default().create_folder(&folder)?;
@@ -59,9 +59,9 @@ fn made(folder: &Path) -> Result<PathBuf, RunError> {
 /// A party's side of a folder.
 pub struct Answers {
     folder: PathBuf,
-    /// The highest turn of a question that the referee signed: the one that is asked now.
+    /// The highest turn among the referee's signed questions: the current question.
     newest: u32,
-    /// Questions that were not answered, and when to try again.
+    /// Questions that were not answered, with the time to try again.
     refused: HashMap<Digest, Instant>,
 }
 
@@ -69,7 +69,7 @@ pub struct Answers {
 const REFUSED_MAX: usize = 1024;
 
 impl Answers {
-    /// Answers in a folder, which is made if it is not there.
+    /// Answers in a folder, which is made if it does not exist.
     ///
     /// # Errors
     /// If the system refuses.
@@ -77,7 +77,7 @@ impl Answers {
         Ok(Answers { folder: made(folder)?, newest: 0, refused: HashMap::new() })
     }
 
-    /// Answers what is asked there until the desk is closed.
+    /// Answers the folder's questions until the desk is closed.
     pub fn serve(&mut self, desk: &Desk) {
         while !desk.is_closed() {
             let looked = turns(&self.folder, "question");
@@ -87,7 +87,7 @@ impl Answers {
                 }
             }
             if let Err(error) = looked {
-                // A shared folder may be away for a while.
+                // A shared folder may be absent for a while.
                 tracing::warn!(error = ?error.to_string(), "the folder of questions");
                 std::thread::sleep(AGAIN_AFTER);
             }
@@ -95,8 +95,8 @@ impl Answers {
         }
     }
 
-    /// Answers a question. An answer that is there stands for an earlier question. That to the newest is compared with the party's own: it may be cut off, an older
-    /// question's whose place this one took, or somebody else's file.
+    /// Answers a question. An existing answer to an earlier question is kept. An existing answer to the newest question is
+    /// compared with the party's own: it may be cut off, belong to an older question of this turn, or be somebody else's file.
     fn answer(&mut self, turn: u32, desk: &Desk) -> Result<(), RunError> {
         let (question, answer) = (question_path(&self.folder, turn), answer_path(&self.folder, turn));
         if turn < self.newest && is_there(&answer) {
@@ -159,10 +159,11 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Questions of a game in a folder, which is made if it is not there.
+    /// Questions of a game in a folder, which is made if it does not exist.
     ///
     /// # Errors
-    /// If it holds questions of another game, or answers to questions that nobody asked: as answers of this game they would be garbage.
+    /// If the folder holds questions of another game, or answers to questions that nobody asked: as answers of this game they
+    /// would be garbage.
     pub fn new(folder: &Path, game: &Digest) -> Result<Questions, RunError> {
         let folder = made(folder)?;
         let other = |path: &Path| {
@@ -174,7 +175,7 @@ impl Questions {
         for turn in turns(&folder, "question")? {
             let path = question_path(&folder, turn);
             let bytes = disk::read(&path, CARRIED_MAX)?;
-            // What is not whole is written again.
+            // A file that is not whole is written again.
             let parsed = serde_json::from_slice::<Sealed<Asked>>(&bytes);
             if parsed.is_ok_and(|question| question.body.game != *game) {
                 return Err(other(&path));
@@ -188,7 +189,8 @@ impl Questions {
         Ok(Questions { folder })
     }
 
-    /// Writes a question, unless it is there. What else is in its place is not this referee's question, or not whole: it is replaced.
+    /// Writes a question, unless it is there. Any other file of that name is not this referee's question, or not whole: it is
+    /// replaced.
     ///
     /// # Errors
     /// If the system refuses.
@@ -200,7 +202,7 @@ impl Questions {
         Disk::default().replace(&path, sealed)
     }
 
-    /// The file in an answer's place, if there is one: at most `limit` + 1 bytes of it. It may be one that is still being copied.
+    /// The file in an answer's place, if there is one: at most `limit` + 1 bytes of it. Somebody may still be copying it.
     ///
     /// # Errors
     /// If the system refuses.

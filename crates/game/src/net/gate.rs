@@ -1,8 +1,9 @@
-//! Who may take what of a server: requests a second, and connections at a time, by address.
+//! Limits on a server's clients: requests a second, and connections at a time, by address.
 //!
-//! Strangers share nothing with the referee. A connection is a stranger's until its pass, or the signature of its question, says that it is the
-//! referee's; then it leaves the strangers' lane. A lane that is full takes newcomers all the same and ends its oldest connections, those of the address with the
-//! most of them first: so connections that wait for nothing keep nobody out, and who speaks at once is heard.
+//! Strangers share no limit with the referee. A connection counts as a stranger's until its pass, or the signature of its
+//! question, proves the referee; then it leaves the strangers' lane. A full lane still admits newcomers and ends its oldest
+//! connections instead, first those of the address with the most connections. So idle connections keep nobody out, and a client
+//! that speaks at once is heard.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -14,7 +15,7 @@ use tokio::sync::Notify;
 /// The most addresses that have a bucket of their own; all others share one.
 const ADDRESSES_MAX: usize = 4096;
 
-/// Whose connection it is: an IPv4 address, or the 64 bits of an IPv6 address that a customer of a network has.
+/// The owner of a connection: an IPv4 address, or the 64 bits of an IPv6 address that identify a network's customer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(u128);
 
@@ -27,7 +28,7 @@ impl From<IpAddr> for Address {
     }
 }
 
-/// A bucket of requests: it fills with time, and each request takes one. Twice its rate is in it at most.
+/// A bucket of requests: it fills with time, and each request takes one. The bucket holds at most twice its rate.
 #[derive(Clone, Copy)]
 struct Bucket {
     left: f64,
@@ -52,7 +53,7 @@ impl Bucket {
     }
 }
 
-/// What requests of one kind may take: a bucket for each address, and one for all.
+/// The budget for requests of one kind: a bucket for each address, and one for all.
 pub(crate) struct Budget {
     each: f64,
     all: f64,
@@ -66,7 +67,7 @@ struct Buckets {
 }
 
 impl Budget {
-    /// So many requests a second of one address, and of all together.
+    /// A budget of so many requests a second for one address, and for all together.
     pub fn new(each: u32, all: u32) -> Budget {
         let (each, all, now) = (f64::from(each.max(1)), f64::from(all.max(1)), Instant::now());
         let (others, all_of_them) = (Bucket::new(each, now), Bucket::new(all, now));
@@ -77,12 +78,12 @@ impl Budget {
         }
     }
 
-    /// Takes a request of an address, if there is one left.
+    /// Takes one of an address's requests, and returns true if one was left.
     pub fn take(&self, address: Address, now: Instant) -> bool {
         let mut state = lock(&self.state);
         let state = &mut *state;
         if state.addresses.len() >= ADDRESSES_MAX && !state.addresses.contains_key(&address) {
-            // Who has a full bucket loses nothing when it is forgotten.
+            // An address with a full bucket loses nothing when it is forgotten.
             state.addresses.retain(|_, bucket| {
                 bucket.fill(self.each, now);
                 bucket.left < 2.0 * self.each
@@ -109,7 +110,7 @@ struct Inside {
     places: BTreeMap<u64, (Address, Arc<Notify>)>,
 }
 
-/// A connection's place in a lane, which it leaves when this is dropped.
+/// A connection's place in a lane; dropping it leaves the lane.
 pub struct Place {
     lane: Arc<Lane>,
     number: u64,
@@ -121,7 +122,7 @@ impl Lane {
         Arc::new(Lane { max: max.max(1) as usize, each: each.max(1) as usize, state: Mutex::default() })
     }
 
-    /// Lets a connection in, and ends another one for it if the lane is full: `end` of that one is notified.
+    /// Admits a connection. If the lane is full, another connection is ended: its `end` is notified.
     pub fn enter(self: &Arc<Lane>, address: Address, end: Arc<Notify>) -> Place {
         let mut state = lock(&self.state);
         let of = |state: &Inside, address: Address| {
@@ -138,7 +139,7 @@ impl Lane {
         let oldest =
             |crowded| state.places.iter().find(|(_, (from, _))| *from == crowded).map(|(number, _)| *number);
         if let Some((_, ended)) = crowded.and_then(oldest).and_then(|number| state.places.remove(&number)) {
-            // It is kept until that connection looks.
+            // The notification is kept until that connection waits for it.
             ended.notify_one();
         }
         let number = state.next;
@@ -147,12 +148,12 @@ impl Lane {
         Place { lane: self.clone(), number }
     }
 
-    /// How many are inside.
+    /// The number of connections inside.
     pub fn len(&self) -> usize {
         lock(&self.state).places.len()
     }
 
-    /// Whether nobody is inside.
+    /// True if no connection is inside.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -165,7 +166,7 @@ impl Drop for Place {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it holds a lock here; if something did, the maps are still whole.
+    // No code panics while it holds a lock here; even if it did, the maps would be whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

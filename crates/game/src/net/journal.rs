@@ -1,5 +1,5 @@
-//! A referee's journal: what was fed to the game, in order, each entry safe on disk before the game sees it. A referee that was killed feeds it
-//! again and is where it was.
+//! A referee's journal: the inputs of the game, in order, each entry safe on disk before the game sees it. A referee that was
+//! killed feeds them again and is in the same state.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use tiebreak_record::commit::proven::Base64;
 use tiebreak_run::run::RunError;
 use tiebreak_run::run::disk::{self, Disk};
 
-/// What was fed to the game, and when: milliseconds of the game.
+/// An input of the game, with its time in milliseconds of the game.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Entry {
@@ -31,23 +31,23 @@ pub enum Entry {
         at: u64,
         /// The party's place in the terms.
         party: usize,
-        /// The message, whatever it is.
+        /// The message, valid or not.
         bytes: Base64,
     },
-    /// A part of a rounding log that the trainer supplied well: the last one lies beside the journal.
+    /// A part of a rounding log that the trainer supplied correctly; a file beside the journal holds the last such part.
     Supplied {
         /// The time.
         at: u64,
         /// The party's place in the terms.
         party: usize,
-        /// What came of it.
+        /// The result of the supply.
         part: Taken,
     },
     /// A deadline passed.
     Tick {
         /// The time.
         at: u64,
-        /// How the parties were asked who had not answered.
+        /// For each party that had not answered: how it was asked.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tried: Vec<Tried>,
     },
@@ -71,7 +71,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of a game, and reads what is in it; one that is not there is begun. A last line without its end was being written when
+    /// Opens the journal of a game and reads its entries, or begins a new one. A last line without its end was being written when
     /// the referee was killed, so the game never saw it: it is cut off.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl Journal {
         Ok((Journal { lines }, entries))
     }
 
-    /// Where it lies.
+    /// The journal's path.
     pub fn path(&self) -> &Path {
         self.lines.path()
     }
@@ -100,19 +100,19 @@ impl Journal {
     /// Appends an entry, and returns when it is safe on disk.
     ///
     /// # Errors
-    /// If the system refuses. Then the journal is not to be written any more, but to be opened again.
+    /// If the system refuses. Then the journal must not be written any more, but opened again.
     pub fn append(&mut self, entry: &Entry) -> Result<(), RunError> {
         self.lines.append(entry).map(drop)
     }
 
-    /// Where the part of a log lies that the pending question hands on.
+    /// The path of the log's part that the pending question carries.
     fn part_path(&self) -> PathBuf {
         let mut name = OsString::from(self.path());
         name.push(".part");
         name.into()
     }
 
-    /// Keeps the part of a log that the next question hands on, in place of the one before.
+    /// Stores the part of a log that the next question carries, in place of the one before.
     ///
     /// # Errors
     /// If the system refuses.
@@ -120,7 +120,7 @@ impl Journal {
         self.lines.disk().replace(&self.part_path(), &to_bytes(part))
     }
 
-    /// The part that was kept last.
+    /// The part that was stored last.
     ///
     /// # Errors
     /// If there is none, or it is malformed.

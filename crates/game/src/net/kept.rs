@@ -1,5 +1,5 @@
-//! A party's journal: every answer that it gave, on disk before it is sent. So a question has one answer, also after a restart, and whatever
-//! became of the run meanwhile.
+//! A party's journal: every answer that it gave, on disk before it is sent. So a question has one answer, also after a restart,
+//! and whatever happened to the run meanwhile.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ struct Given {
 /// The answers that a party gave in a game.
 pub struct Kept {
     lines: Lines,
-    /// Where the answers lie.
+    /// The positions of the answers in the file.
     places: HashMap<Digest, LinePlace>,
 }
 
@@ -44,7 +44,7 @@ impl Kept {
         Ok(Kept { lines, places })
     }
 
-    /// How many answers there are.
+    /// The number of answers.
     pub fn count(&self) -> usize {
         self.places.len()
     }
@@ -62,7 +62,7 @@ impl Kept {
         Ok(Some(given.answer.0))
     }
 
-    /// Keeps the answer to a question that was not answered before, and returns when it is safe on disk.
+    /// Stores the answer to a question that was not answered before, and returns when it is safe on disk.
     ///
     /// # Errors
     /// If the file is full, or the system refuses.

@@ -1,4 +1,4 @@
-//! A file of JSON lines that only grows: one process at a time has it, and a line counts when it is whole and safe on disk.
+//! A file of JSON lines that only grows. One process at a time has it, and a line counts when it is whole and safe on disk.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -22,7 +22,7 @@ const FORMAT: u32 = 1;
 struct Heading {
     format: u32,
     game: Digest,
-    /// Whose file it is; none is the referee's.
+    /// The owner of the file; absent for the referee's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     party: Option<String>,
 }
@@ -33,30 +33,31 @@ pub struct Lines {
     file: File,
     disk: Disk,
     len: u64,
-    /// Whether bytes of a line may lie behind `len`.
+    /// True if bytes of a line may be behind `len`.
     torn: bool,
 }
 
-/// Where a line lies in its file.
+/// The position of a line in its file.
 #[derive(Clone, Copy)]
 pub struct LinePlace {
-    /// Its first byte.
+    /// The offset of the line's first byte.
     at: u64,
-    /// Its bytes, with the line's end.
+    /// The number of the line's bytes, with the line's end.
     len: u64,
 }
 
-/// A line that was read: its number from 1, where it lies, and what it says.
+/// A line that was read: its number from 1, its position, and its contents.
 pub struct Line<T> {
-    /// Its number.
+    /// The line's number.
     pub number: usize,
-    /// Where it lies.
+    /// The line's position.
     pub place: LinePlace,
-    /// What it says.
+    /// The line's contents.
     pub says: T,
 }
 
-/// How long a file may stay locked that somebody is about to let go: a process that ends, or one that another thread is just starting.
+/// The time that a file may stay locked by somebody who is about to release it: a process that ends, or one that another thread
+/// is just starting.
 const UNLOCK: Duration = Duration::from_secs(1);
 
 fn lock(file: &File, path: &Path, who: &str) -> Result<(), RunError> {
@@ -76,8 +77,8 @@ fn lock(file: &File, path: &Path, who: &str) -> Result<(), RunError> {
 }
 
 impl Lines {
-    /// Opens the file of a game, and reads what is in it; one that is not there is begun. A last line without its end was being written when
-    /// the process was killed, so nobody went on from it: it is cut off. `party` is the key of a party whose file it is.
+    /// Opens the file of a game and reads its lines, or begins a new file. A last line without its end was being written when the
+    /// process was killed, so nobody relied on it: it is cut off. `party` is the key of the party that owns the file.
     ///
     /// # Errors
     /// If another process has it, it is of another game or party or damaged, or the system refuses.
@@ -110,17 +111,17 @@ impl Lines {
         Ok((lines, said))
     }
 
-    /// Where the file lies.
+    /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What writes it.
+    /// The disk that writes the file.
     pub fn disk(&self) -> &Disk {
         &self.disk
     }
 
-    /// The error that a line is wrong.
+    /// The error about a wrong line.
     pub fn wrong(&self, line: usize, why: &str) -> RunError {
         RunError::invalid(&self.path, format!("line {line}: {why}"))
     }
@@ -166,7 +167,7 @@ impl Lines {
     /// Appends a line, and returns when it is safe on disk.
     ///
     /// # Errors
-    /// If the file is full, or the system refuses. Then the line is not there, and the next one takes its place.
+    /// If the file is full, or the system refuses. Then the line is not in the file, and the next one overwrites it.
     pub fn append(&mut self, what: &impl Serialize) -> Result<LinePlace, RunError> {
         let mut line = serde_json::to_vec(what).expect("lines are plain data");
         line.push(b'\n');
@@ -195,7 +196,7 @@ impl Lines {
     /// Reads a line again.
     ///
     /// # Errors
-    /// If it is not there any more, or the system refuses.
+    /// If the line is gone, or the system refuses.
     pub fn again<T: DeserializeOwned>(&mut self, place: LinePlace) -> Result<T, RunError> {
         let mut line = vec![0; place.len as usize];
         let read = self.file.seek(SeekFrom::Start(place.at)).and_then(|_| self.file.read_exact(&mut line));

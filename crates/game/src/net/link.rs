@@ -1,4 +1,4 @@
-//! How a referee reaches a party, and how it insists.
+//! A referee's connection to a party, with its retries.
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Read};
@@ -16,45 +16,46 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_run::run::RunError;
 
-/// How long one request may last: a share of the time that is left, and at least and at most so long. A server answers after 25 seconds in any case.
+/// The time that one request may last: the remaining time divided by the first number, within the two bounds. A server answers
+/// after 25 seconds in any case.
 const REQUEST: (u32, Duration, Duration) = (4, Duration::from_secs(2), Duration::from_secs(35));
-/// How long a party has to accept a connection.
+/// The time that a party has to accept a connection.
 const CONNECT: Duration = Duration::from_secs(4);
-/// Pauses between tries that fail: the first, and the longest.
+/// Pauses between failing tries: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// The pause after "ask again".
 const AGAIN: Duration = Duration::from_millis(250);
-/// How often a wait looks whether it is over.
+/// The interval at which a wait checks if it is over.
 const SLICE: Duration = Duration::from_millis(50);
 /// The most bytes of an error text that are shown.
 const ERROR_MAX: u64 = 300;
 
-/// A question on its way.
+/// A question that is being asked.
 pub struct Asking {
-    /// Its turn.
+    /// The question's turn.
     pub turn: u32,
-    /// Its name, to which the answer refers.
+    /// The question's name, to which the answer refers.
     pub question: Digest,
     /// The sealed question.
     pub sealed: Vec<u8>,
     /// The most bytes of the answer.
     pub limit: u64,
-    /// When nobody waits for the answer any more.
+    /// The time of the game at which the answer is too late.
     pub deadline: u64,
-    /// The time of the game.
+    /// The clock of the game.
     pub clock: Arc<Clock>,
 }
 
-/// What is met on the way to an answer.
+/// An event on the way to an answer.
 pub enum Met {
     /// A try that gave no answer.
     Tried {
-        /// How it ended.
+        /// The end of the try.
         end: End,
-        /// What went wrong, for people; nothing if the answer is being made.
+        /// The problem, for people; absent if the party is computing the answer.
         why: Option<String>,
     },
-    /// The party's answer to an earlier question. Another one that it signed to the same would convict it.
+    /// The party's answer to an earlier question. If it signed two answers to one question, they convict it.
     Earlier(Vec<u8>),
 }
 
@@ -63,7 +64,7 @@ enum Way {
     Folder(Questions),
 }
 
-/// A party at the end of a way.
+/// A connection to a party.
 pub struct Link {
     way: Way,
     game: Digest,
@@ -77,17 +78,18 @@ struct Http {
     pass: Pass,
 }
 
-/// Why there is no answer yet.
+/// The reason why there is no answer yet.
 struct Failed {
     end: End,
     why: Option<String>,
 }
 
 impl Link {
-    /// The way that a text names: `http://HOST[:PORT][/PATH]`, or a folder. `key` is the referee's, `party` who is to be there.
+    /// The link that a text names: `http://HOST[:PORT][/PATH]`, or a folder. `key` is the referee's, `party` the key expected at
+    /// the other end.
     ///
     /// # Errors
-    /// If it is another kind of address, or the folder is of another game.
+    /// If the address is of another kind, or the folder is of another game.
     pub fn new(place: &str, game: &Digest, key: &PrivateKey, party: &PublicKey) -> Result<Link, RunError> {
         let way = match place.strip_prefix("http://") {
             Some(host) if host.is_empty() || host.starts_with(['/', ':']) => {
@@ -105,9 +107,10 @@ impl Link {
         Ok(Link { way, game: *game, party: party.clone() })
     }
 
-    /// Asks until there is an answer that the party signed, its time is up, or `over`. `met` is told of everything else.
+    /// Asks until there is an answer that the party signed, its time is up, or `over` is set. `met` is told of all other events.
     ///
-    /// What the party did not sign is no answer: somebody in between wrote it, or a file is not whole yet. So it is asked again.
+    /// A message that the party did not sign is no answer: somebody in between wrote it, or a file is not whole yet. So the party
+    /// is asked again.
     pub fn ask(&self, asking: &Asking, over: &AtomicBool, met: &dyn Fn(Met)) -> Option<Vec<u8>> {
         let mut pause = PAUSES.0;
         let mut earlier = false;
@@ -123,7 +126,7 @@ impl Link {
             let Failed { end, why } = match tried.and_then(|bytes| self.judged(asking, bytes)) {
                 Ok(Came::Answer(bytes)) => return Some(bytes),
                 Ok(Came::Earlier(bytes)) => {
-                    // Once is enough: what else there is of it would only fill the journal.
+                    // One earlier answer is enough: more would only fill the journal.
                     if !std::mem::replace(&mut earlier, true) {
                         met(Met::Earlier(bytes));
                     }
@@ -147,7 +150,7 @@ impl Link {
         }
     }
 
-    /// What bytes are worth that came for an answer.
+    /// Judges the bytes that came as an answer.
     fn judged(&self, asking: &Asking, bytes: Vec<u8>) -> Result<Came, Failed> {
         let failed = |end, why: &str| Err(Failed { end, why: Some(why.into()) });
         let body = Sealed::<Answered>::from_bytes(&bytes, asking.limit.max(bytes.len() as u64), &self.party)
@@ -164,13 +167,13 @@ impl Link {
     }
 }
 
-/// What came for an answer.
+/// A judged answer.
 enum Came {
     Answer(Vec<u8>),
     Earlier(Vec<u8>),
 }
 
-/// Looks for the answer, and writes the question if another file or none is in its place.
+/// Looks for the answer, and writes the question unless it is there.
 fn look(questions: &Questions, asking: &Asking) -> Result<Vec<u8>, Failed> {
     let answer = questions
         .put(asking.turn, &asking.sealed)
@@ -179,7 +182,7 @@ fn look(questions: &Questions, asking: &Asking) -> Result<Vec<u8>, Failed> {
     answer.ok_or(Failed { end: End::NoFile, why: None })
 }
 
-/// How a request failed.
+/// The reason why a request failed.
 fn end_of(error: &ureq::Error) -> End {
     use ureq::{Error, Timeout};
     match error {
@@ -199,7 +202,7 @@ fn end_of(error: &ureq::Error) -> End {
 
 impl Http {
     fn new(place: &str, pass: Pass) -> Http {
-        // A redirect, or a proxy out of the environment, would be somebody else than the command line names.
+        // A redirect, or a proxy from the environment, would lead to another party than the command line names.
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)

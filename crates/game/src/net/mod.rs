@@ -1,8 +1,8 @@
-//! The dispute game between machines: a party that answers over HTTP or in a folder, and a referee that asks, keeps a journal and goes on after
-//! a crash.
+//! The dispute game between machines: a party that answers over HTTP or in a folder, and a referee that asks, keeps a journal and
+//! resumes after a crash.
 //!
-//! Messages are signed, so a connection is trusted with nothing: who stands between may delay a message, and read it. HTTP here is without TLS;
-//! who wants to hide what is asked puts a reverse proxy in front of a party.
+//! Messages are signed, so no connection is trusted: an attacker in between can only delay a message, or read it. HTTP here is
+//! without TLS; to hide the questions, put a reverse proxy in front of a party.
 
 pub mod clock;
 pub mod desk;

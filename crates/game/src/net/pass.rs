@@ -1,16 +1,16 @@
-//! The referee's pass: a short code in a request's header that only the referee and the party can make, so that a party knows its referee
-//! before it reads a body or checks a signature.
+//! The referee's pass: a short code in a request's header that only the referee and the party can compute. With it a party knows
+//! its referee before it reads a body or checks a signature.
 //!
-//! The secret is X25519 of the one's private and the other's public key. A stranger has neither. The code is of one question, so that somebody
-//! who reads it on its way can hand in this question again and nothing else.
+//! The secret is X25519 of one side's private and the other's public key. A stranger has neither. The code belongs to one
+//! question, so that an eavesdropper can submit only this question again.
 
 use tiebreak_record::commit::digest::{Digest, hash};
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 
-/// The header that carries it: the question's name and the code, 64 hexadecimal digits each.
+/// The header of the pass: the question's name and the code, 64 hexadecimal digits each.
 pub const HEADER: &str = "tiebreak-pass";
 
-/// What makes and checks passes between two keys in a game.
+/// Makes and checks passes between two keys in a game.
 pub struct Pass([u8; 32]);
 
 /// The name of a sealed question.
@@ -34,11 +34,11 @@ impl Pass {
         format!("{question}{}", self.code(&question).to_hex())
     }
 
-    /// The name of the question that a header lets in, if it is a pass.
+    /// The name of the question that a header admits, if the header is a pass.
     pub(crate) fn lets_in(&self, header: &[u8]) -> Option<Digest> {
         let (question, code) = std::str::from_utf8(header).ok()?.split_at_checked(64)?;
         let (question, code) = (question.parse::<Digest>().ok()?, code.parse::<Digest>().ok()?);
-        // The comparison of BLAKE3's crate takes the same time whatever differs.
+        // The comparison of BLAKE3's crate takes constant time.
         (self.code(&question) == blake3::Hash::from_bytes(code.0)).then_some(question)
     }
 }

@@ -1,4 +1,4 @@
-//! The referee's loop: asks parties at once, feeds their answers to the game with the time, and ends turns whose time is up.
+//! The referee's loop: asks parties in parallel, feeds their answers and the time to the game, and ends turns whose time is up.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,31 +18,31 @@ use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::proven::Base64;
 use tiebreak_run::run::RunError;
 
-/// A game: a state machine that asks, and is told answers and the time.
+/// A game: a state machine that asks questions, and receives answers and the time.
 pub trait Machine {
-    /// Begins.
+    /// Begins the game.
     fn start(&mut self, now: u64);
-    /// Takes a message of a party, whatever it is.
+    /// Takes a message of a party, valid or not.
     fn receive(&mut self, party: usize, bytes: &[u8], now: u64);
-    /// Ends what has no time left; those who are late were asked so.
+    /// Ends everything whose time is up. `tried` says how the late parties were asked.
     fn tick(&mut self, now: u64, tried: &[Tried]);
-    /// The questions that nobody has answered yet.
+    /// The questions without an answer.
     fn pending(&self) -> Vec<Ask>;
-    /// Whether there is a result.
+    /// True if there is a result.
     fn ended(&self) -> bool;
-    /// Where the game is, in a line for people.
+    /// The state of the game, in a line for people.
     fn progress(&self) -> String;
-    /// What came of a part of a log that the last message supplied, and the part, which the next question hands on.
+    /// The result of the log's part that the last message supplied, with the part, which the next question carries.
     fn taken(&self) -> Option<(Taken, &Supplied)> {
         None
     }
-    /// Takes this in place of the message.
+    /// Takes this result in place of the message.
     fn receive_taken(&mut self, _party: usize, _part: Taken, _now: u64) {}
-    /// Whether the pending question lacks the part that it hands on.
+    /// True if the pending question lacks the part that it carries.
     fn lacks_part(&self) -> bool {
         false
     }
-    /// Gives the pending question its part; false if it is another one.
+    /// Gives the pending question its part; false if the part is another one.
     fn carry(&mut self, _part: Supplied) -> bool {
         false
     }
@@ -82,20 +82,20 @@ impl Machine for Referee {
     }
 }
 
-/// What is said while a game runs.
+/// An event that is reported while a game runs.
 pub enum Said {
-    /// Where the game is.
+    /// The state of the game.
     Progress(String),
-    /// A party was not reached.
+    /// A party could not be reached.
     Trouble {
         /// The party's place in the terms.
         party: usize,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// What a thread that asks a party reports.
+/// A report of a thread that asks a party.
 enum Report {
     Answer {
         party: usize,
@@ -116,7 +116,7 @@ enum Report {
     },
 }
 
-/// How long the loop waits at a time.
+/// The longest single wait of the loop.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Feeds an entry to a game.
@@ -136,16 +136,17 @@ struct Loop<'a, M> {
     links: Vec<Arc<Link>>,
     key: &'a PrivateKey,
     clock: Arc<Clock>,
-    /// The questions that are on their way: by party, the question's name, and how it was asked.
+    /// The questions that are being asked: for each party, the question's name, and how it was asked.
     asked: BTreeMap<usize, (Digest, Tried)>,
     reports: (Sender<Report>, Receiver<Report>),
     over: Arc<AtomicBool>,
 }
 
-/// Plays a game to its end: `entries` are those of the journal, which come first. `links[i]` leads to party i. Gives all that was fed to the game.
+/// Plays a game to its end. `entries` are those of the journal, which are fed first. `links[i]` leads to party i. Returns all
+/// inputs of the game.
 ///
 /// # Errors
-/// If the journal cannot be written, or the game waits for nobody without a result, which is a fault of this program.
+/// If the journal cannot be written, or the game waits for nobody and has no result, which is a fault of this program.
 pub fn play<M: Machine>(
     machine: &mut M,
     journal: Journal,
@@ -230,7 +231,8 @@ impl<M: Machine> Loop<'_, M> {
         }
     }
 
-    /// What the threads that ask report, or nothing for a while. Only here time passes: what the referee computes and writes is on nobody's clock.
+    /// The next report of the asking threads, or `None` after a while. Time passes only here: the referee's computing and writing
+    /// is on nobody's clock.
     fn wait(&mut self, deadline: u64) -> Option<Report> {
         let wanted = self.clock.until(deadline).min(SLICE);
         if wanted.is_zero() {
@@ -238,14 +240,14 @@ impl<M: Machine> Loop<'_, M> {
         }
         let begin = Instant::now();
         let report = self.reports.1.recv_timeout(wanted).ok();
-        // What came in a wait for a deadline came before it, however late the system says so.
+        // A report that came during a wait for a deadline came before the deadline, however late the system delivers it.
         let last = if report.is_some() { deadline.saturating_sub(1) } else { u64::MAX };
         self.clock.waited(wanted, begin.elapsed(), last);
         report
     }
 
-    /// Feeds an event and journals it; nobody is asked anything before it is safe on disk. Of a part of a log that was supplied well the journal
-    /// keeps what came of it, and the part until the next one is there.
+    /// Feeds an event and journals it; nobody is asked anything before it is safe on disk. For a part of a log that was supplied
+    /// correctly, the journal stores the result, and the part until the next one comes.
     fn happened(&mut self, entry: Entry) -> Result<(), RunError> {
         feed(self.machine, &entry);
         let entry = match (entry, self.machine.taken()) {
@@ -260,7 +262,7 @@ impl<M: Machine> Loop<'_, M> {
         Ok(())
     }
 
-    /// Has a thread ask each question that is not on its way yet.
+    /// Starts a thread for each question that is not being asked yet.
     fn ask(&mut self, pending: &[Ask]) {
         for ask in pending {
             let question = ask.asked.digest();
@@ -280,7 +282,7 @@ impl<M: Machine> Loop<'_, M> {
             };
             let (report, over) = (self.reports.0.clone(), self.over.clone());
             std::thread::spawn(move || {
-                // Who does not listen any more has its result.
+                // A receiver that is gone has its result.
                 let met = |met| {
                     drop(report.send(match met {
                         Met::Tried { end, why } => Report::Tried { party, question, end, why },

@@ -1,8 +1,9 @@
 //! A party over HTTP: `POST /v1/answer` takes a sealed question and gives the sealed answer.
 //!
-//! Anybody can connect, so everything is bounded: connections, requests a second, bytes, and the time for headers, bodies and answers. What strangers may take is
-//! apart from what the referee may: its pass is checked before anything else, and costs a hash. A question
-//! whose answer takes longer than a request may last gets status 503, goes on being answered, and is asked again.
+//! Anybody can connect, so everything is bounded: connections, requests a second, bytes, and the time for headers, bodies and
+//! answers. Strangers and the referee have separate limits: the referee's pass is checked first, and costs a hash. If an answer
+//! takes longer than a request may last, the request gets status 503; the party continues to compute the answer, and the question
+//! is asked again.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -31,16 +32,17 @@ use super::gate::{Address, Budget, Lane, Place};
 use super::pass::{self, question_name};
 use tiebreak_record::commit::digest::Digest;
 
-/// What requests may take.
+/// Limits on requests.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
-    /// Requests a second of one address without the referee's pass, on average; twice as many may come at once. All addresses together have ten times as many.
+    /// Requests a second of one address without the referee's pass, on average; twice as many may come at once. All addresses
+    /// together have ten times as many.
     pub requests_per_second: u32,
-    /// Connections at a time that are not known to be the referee's; one address has half of them at most.
+    /// Simultaneous connections that are not known to be the referee's; one address has half of them at most.
     pub connections: u32,
-    /// How long a client may take to send its headers, and again its body.
+    /// The time that a client has to send its headers, and again its body.
     pub read: Duration,
-    /// How long a request waits for its answer before it is told to ask again.
+    /// The time that a request waits for its answer before it is told to ask again.
     pub answer: Duration,
 }
 
@@ -51,21 +53,21 @@ impl Default for ServerLimits {
     }
 }
 
-/// The path at which questions are answered, with the version of the exchange.
+/// The path of questions, with the version of the exchange.
 pub const ANSWER: &str = "/v1/answer";
-/// How long a client may take to read its answer.
+/// The time that a client has to read its answer.
 const WRITE: Duration = Duration::from_secs(30);
-/// How long requests may go on when the server ends.
+/// The time that open requests have when the server ends.
 const GRACE: Duration = Duration::from_secs(5);
-/// Connections at a time that are the referee's.
+/// Simultaneous connections of the referee.
 const REFEREE: u32 = 16;
-/// Connections that the system keeps until they are accepted. One that finds no room is tried again by its system after a second.
+/// Connections that the system queues until they are accepted. A client whose connection finds no room retries after a second.
 const BACKLOG: u32 = 1024;
-/// Requests a second for `/v1/health` and `/v1/game`: of one address, and of all.
+/// Requests a second for `/v1/health` and `/v1/game`: for one address, and for all.
 const INFO: (u32, u32) = (5, 50);
-/// How many times the requests of one address all addresses have.
+/// The budget of all addresses, as a multiple of one address's.
 const ALL: u32 = 10;
-/// How often the log says how many requests were turned away.
+/// The interval at which the log reports the number of refused requests.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// A server that runs in a thread of its own.
@@ -75,11 +77,11 @@ pub struct Server {
     thread: JoinHandle<()>,
 }
 
-/// What handlers share.
+/// The state that handlers share.
 struct Shared {
     desk: Arc<Desk>,
     limits: ServerLimits,
-    /// Requests for answers without a pass.
+    /// The budget of requests for answers without a pass.
     questions: Budget,
     info: Budget,
     strangers: Arc<Lane>,
@@ -87,14 +89,14 @@ struct Shared {
     away: TurnedAway,
 }
 
-/// How many requests were turned away since the log said so.
+/// The number of requests that were refused since the last line of the log.
 struct TurnedAway {
     count: AtomicU64,
     said: Mutex<Instant>,
 }
 
 impl TurnedAway {
-    /// Counts one. A line for each would let strangers fill the log.
+    /// Counts a refused request. A line for each would let strangers fill the log.
     fn count(&self) {
         let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,20 +111,20 @@ impl TurnedAway {
 /// A connection.
 struct Guest {
     address: Address,
-    /// Notified when another one takes its place.
+    /// Notified when another connection takes this one's place.
     end: Arc<Notify>,
     place: Mutex<Place>,
 }
 
 impl Guest {
-    /// The connection is the referee's: it leaves the strangers.
+    /// Moves the connection, which is the referee's, out of the strangers' lane.
     fn is_the_referee(&self, shared: &Shared) {
         let place = shared.referee.enter(self.address, self.end.clone());
         *self.place.lock().unwrap_or_else(PoisonError::into_inner) = place;
     }
 }
 
-/// The name of the question that the referee's pass is for.
+/// The name of the question that the referee's pass belongs to.
 #[derive(Clone, Copy)]
 struct Passed(Digest);
 
@@ -154,24 +156,24 @@ impl Server {
         Ok(Server { address, stop, thread })
     }
 
-    /// Where it listens.
+    /// The address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes no more connections, and waits a few seconds for the requests that are there.
+    /// Accepts no more connections, and waits a few seconds for open requests.
     pub fn stop(self) {
         let _ = self.stop.send(true);
         let _ = self.thread.join();
     }
 }
 
-/// A listener at the first of an address's places that the system gives.
+/// A listener at the first socket address that the system grants among those that `listen` resolves to.
 fn bound(listen: &str) -> io::Result<TcpListener> {
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "it names no address");
     for address in listen.to_socket_addrs()? {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        // Elsewhere this would let another program listen at the same place.
+        // On other systems this would let another program listen at the same address.
         #[cfg(unix)]
         socket.set_reuseaddr(true)?;
         match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
@@ -204,7 +206,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>, mut stopped: watch::R
                 drop(tokio::spawn(connection(stream, from, router.clone(), shared.clone())))
             }
             Err(error) => {
-                // Such as too many open files: others may close theirs.
+                // For example too many open files: others may be closed.
                 tracing::warn!(%error, "a connection was not accepted");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -228,7 +230,7 @@ async fn connection(stream: TcpStream, from: SocketAddr, router: Router, shared:
     });
     let ServerLimits { read, answer, .. } = shared.limits;
     let mut http = hyper::server::conn::http1::Builder::new();
-    // A question is a connection, so that nobody holds one without a question.
+    // A connection carries one question, so that nobody holds a connection without a question.
     http.timer(TokioTimer::new()).header_read_timeout(read).keep_alive(false).max_buf_size(16 << 10);
     let served = timeout(read + read + answer + WRITE, http.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
@@ -241,7 +243,7 @@ async fn connection(stream: TcpStream, from: SocketAddr, router: Router, shared:
     }
 }
 
-/// Knows the referee by its pass, holds all others to their budgets, and logs requests.
+/// Recognises the referee by its pass, limits all others by their budgets, and logs requests.
 async fn limited(
     State(shared): State<Arc<Shared>>,
     Extension(guest): Extension<Arc<Guest>>,
@@ -267,7 +269,7 @@ async fn limited(
         None => next.run(request).await,
     };
     let (milliseconds, status) = (begin.elapsed().as_millis() as u64, response.status());
-    // Paths are foreign text: as Debug, control characters are escaped.
+    // Paths are foreign text: the Debug format escapes control characters.
     if status.is_client_error() {
         shared.away.count();
         tracing::debug!(%method, ?path, status = status.as_u16(), milliseconds, "request");
@@ -277,7 +279,7 @@ async fn limited(
     response
 }
 
-/// An error as plain text; of those that pass, it says when to ask again.
+/// An error as plain text; a temporary one says when to ask again.
 fn refusal(status: StatusCode, why: &str) -> Response {
     let text = format!("{why}\n");
     let again = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);

@@ -1,15 +1,15 @@
-//! The end that somebody asks for: Ctrl-C, or SIGTERM from a service manager.
+//! Requests to end the process: Ctrl-C, or SIGTERM from a service manager.
 
 use std::io;
 
-/// Calls `then` in a thread of its own at the first Ctrl-C or SIGTERM after this returns. A second one ends the process at once, as it would have
-/// without this.
+/// Calls `then` in a thread of its own at the first Ctrl-C or SIGTERM after this function returns. A second signal ends the
+/// process at once, as if this function had not been called.
 ///
 /// # Errors
 /// If the system refuses.
 pub fn on_stop(then: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Before the thread runs, which may take a while on a busy machine.
+    // The handlers are installed before the thread runs, which may take a while on a busy machine.
     let mut signals = {
         let _inside = runtime.enter();
         Signals::listen()?
@@ -25,7 +25,7 @@ pub fn on_stop(then: impl FnOnce() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-/// What asks for the end.
+/// The signals that request the end.
 #[cfg(unix)]
 struct Signals([tokio::signal::unix::Signal; 2]);
 
@@ -36,7 +36,7 @@ impl Signals {
         Ok(Signals([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
     }
 
-    /// Waits for the next one. Whether there can be one.
+    /// Waits for the next signal; false if there can be none.
     async fn next(&mut self) -> bool {
         let [interrupt, terminate] = &mut self.0;
         tokio::select! {
@@ -46,7 +46,7 @@ impl Signals {
     }
 }
 
-/// What asks for the end.
+/// The signals that request the end.
 #[cfg(windows)]
 struct Signals(tokio::signal::windows::CtrlC);
 
@@ -56,7 +56,7 @@ impl Signals {
         Ok(Signals(tokio::signal::windows::ctrl_c()?))
     }
 
-    /// Waits for the next one. Whether there can be one.
+    /// Waits for the next signal; false if there can be none.
     async fn next(&mut self) -> bool {
         self.0.recv().await.is_some()
     }

@@ -1,4 +1,4 @@
-//! Whether terms say what a party's own run says: nothing that decides a game is taken over from whoever wrote the terms.
+//! Checks terms against a party's own run: no field that decides a game is taken over from the author of the terms.
 
 use super::error::PartyError;
 use tiebreak_dispute::game::rules::{Rules, replay_clock};
@@ -43,10 +43,11 @@ pub(super) fn names(terms: &Terms, own: &PublicKey) -> Result<(), PartyError> {
     }
 }
 
-/// Checks every field of the terms that decides a game against the run, from which each is derived again.
+/// Derives every field of the terms that decides a game from the run, and compares it.
 ///
 /// # Errors
-/// If a field differs, by its name; if the terms do not hold together; or if the run's own initial state is not the one that its origin gives.
+/// If a field differs, with its name; if the terms do not hold together; or if the run's own initial state is not the one that
+/// its origin gives.
 pub(super) fn check(terms: &Terms, run: &Run) -> Result<(), PartyError> {
     let job = Job::of_run("the job of the terms", &terms.job).map_err(|why| PartyError::Refused(why.0))?;
     let theirs = computation_settings(&job, &terms.computation);

@@ -1,4 +1,4 @@
-//! The outputs of operators that a field of a record is made of.
+//! The outputs of operators that make up a field of a record.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use tiebreak_record::commit::table;
 use tiebreak_record::commit::tensor::Hash;
 use tiebreak_record::commit::trace::{Places, Trace, leaf_place};
 
-/// What binds a field of a step's record to the step's operators. The run has the step.
+/// The evidence that binds a field of a step's record to the step's operators. The run must have the step.
 ///
 /// # Errors
 /// As [`Replays::disputed`].
@@ -49,7 +49,7 @@ fn state(replays: &mut Replays, step: u32) -> Result<Answer, PartyError> {
     })
 }
 
-/// The places in the trace of the outputs that a field is made of, in the field's order.
+/// The indices in the trace of the outputs that make up a field, in the field's order.
 fn places(program: &Program, field: Field) -> Option<Vec<usize>> {
     let scalar = |scalar| match origin::scalar(program, scalar)? {
         Origin::Node { phase, node } => leaf_place(program, phase, node).map(|place| vec![place]),
@@ -74,13 +74,13 @@ pub(crate) fn gradient_leaves(program: &Program, trace: &Trace) -> Vec<Digest> {
     (0..program.micro_batches).filter_map(leaf).collect()
 }
 
-/// The nodes of a micro-batch that make its gradients and loss.
+/// The nodes of a micro-batch that compute its gradients and loss.
 fn gradient_nodes(program: &Program) -> Option<Vec<usize>> {
     let makers = program.micro.makers();
     program.gradients().iter().map(|tensor| makers.output(&tensor.name)).collect()
 }
 
-/// The places of a micro-batch's gradients and loss.
+/// The indices in the trace of a micro-batch's gradients and loss.
 fn gradient(program: &Program, micro: u32) -> Option<Vec<usize>> {
     let (nodes, all) = (gradient_nodes(program)?, Places::of(program));
     nodes.iter().map(|&node| all.place(Phase::Micro(micro), node)).collect()

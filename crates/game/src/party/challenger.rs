@@ -1,4 +1,5 @@
-//! A challenger's run in the logged profile: the trainer's rounding decisions, replayed step by step, with records of its own.
+//! A challenger's run in the logged profile: the trainer's rounding decisions, replayed step by step, with the challenger's own
+//! records.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,13 +19,13 @@ use tiebreak_run::run::transcript::{self, TranscriptWriter};
 use tiebreak_run::run::{Store, Stored, checkpoint, initial, names, states};
 use tiebreak_run::step::disputed_step;
 
-/// Replays a trainer's whole run, which must have the `claim`ed root over its records, under its rounding logs into a place of the challenger's own, which is then a run to play with
-/// ([`super::Party::open`]): the challenger's records carry the trainer's log roots. What is there already, from before an interruption, is
-/// not computed again. `progress` sees each step that is done.
+/// Replays a trainer's whole run, whose records must have the `claim`ed root, under its rounding logs into a store of the
+/// challenger's own. The result is a run to play with ([`super::Party::open`]): the challenger's records carry the trainer's log
+/// roots. Steps that are there from before an interruption are not computed again. `progress` sees each step that is done.
 ///
 /// # Errors
-/// If the run is not of the logged profile or has another root, a file of it cannot be read or is not what its record commits, the own run cannot be written, or the
-/// engine fails.
+/// If the run is not of the logged profile or has another root, or a file of it cannot be read or is not what its record commits.
+/// Also if the own run cannot be written, or the engine fails.
 pub fn challenger(
     trainer: &Run,
     claim: &Digest,
@@ -46,7 +47,7 @@ pub fn challenger(
     replay(run, engine, take, progress)
 }
 
-/// Replays a run under the rounding logs that `take` has it hold, step by step, and writes its records.
+/// Replays a run under the rounding logs that `take` puts into it, step by step, and writes the run's records.
 pub(super) fn replay(
     run: Run,
     engine: &mut dyn Engine,
@@ -107,7 +108,7 @@ fn logged(trainer: &Run) -> Result<(), PartyError> {
     )))
 }
 
-/// The challenger's run: begun, or as an interruption left it. The data stay where the trainer's are.
+/// The challenger's run: new, or as an interruption left it. The data stay in the trainer's folder.
 fn begun(trainer: &Run, out: &Arc<dyn Store>) -> Result<Run, PartyError> {
     let trees = trainer.data_trees()?;
     if !Stored::new(out, Path::new(&out.place()), names::RUN_JSON).is_here() {
@@ -137,7 +138,7 @@ fn begun(trainer: &Run, out: &Arc<dyn Store>) -> Result<Run, PartyError> {
     Ok(run)
 }
 
-/// Takes a step's rounding log over from the trainer, after checking that it is the one that the trainer's record commits.
+/// Copies a step's rounding log from the trainer, after checking that it is the one that the trainer's record commits.
 fn take_log(trainer: &Run, promised: Option<&Record>, run: &Run, step: u32) -> Result<(), PartyError> {
     let log = trainer.rounding_log(step)?;
     match promised {

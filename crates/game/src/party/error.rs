@@ -1,4 +1,4 @@
-//! Why a party has no answer that it could send.
+//! The reasons why a party has no answer to send.
 
 use tiebreak_audit::AuditError;
 use tiebreak_engine::EngineError;
@@ -7,10 +7,10 @@ use tiebreak_run::run::RunError;
 use tiebreak_run::step::StepError;
 use tiebreak_train::TrainError;
 
-/// Why a party could not answer, by blame.
+/// The reasons why a party could not answer, by blame.
 #[derive(Debug, thiserror::Error)]
 pub enum PartyError {
-    /// The terms are none that this run and key can be played with.
+    /// This run and key cannot be played with these terms.
     #[error("{0}")]
     Refused(String),
     /// The terms or the question are malformed, or somebody else's.
@@ -19,13 +19,13 @@ pub enum PartyError {
     /// The party's own run cannot be read.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// This machine.
+    /// This machine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// A step could not be replayed.
     #[error(transparent)]
     Replay(#[from] TrainError),
-    /// A step came out differently than its record says.
+    /// The replay of a step gave another result than its record.
     #[error(
         "step {step} comes out differently on {device} than the run's record says: this machine or the one that trained is faulty. Answer \
          with another engine"

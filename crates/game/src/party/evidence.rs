@@ -18,10 +18,11 @@ use tiebreak_record::rounding::thresholds::Rounding;
 use tiebreak_run::run::RunError;
 use tiebreak_run::run::dir::Run;
 
-/// The operands of an element that a question asks for; `None` if the computation has no such element, or it has not these operands.
+/// The operands of an element that a question asks for; `None` if the computation has no such element, or the element has no such
+/// operands.
 ///
 /// # Errors
-/// If a file cannot be read, the engine fails, or a step comes out differently than its record says.
+/// If a file cannot be read, the engine fails, or the replay of a step gives another result than its record.
 pub(crate) fn answer(
     replays: &mut Replays,
     subject: Subject,
@@ -37,7 +38,7 @@ pub(crate) fn answer(
     }
 }
 
-/// The slices of the data that an element of a batch is drawn from. The run has the step.
+/// The slices of the data that an element of a batch is drawn from. The run must have the step.
 fn samples(
     run: &Run,
     step: u32,
@@ -61,18 +62,18 @@ fn samples(
     Ok(Some(Answer::Samples { files: run.file.data.clone(), slices }))
 }
 
-/// An element of a node's output that is in dispute, with all that it reads.
+/// An element of a node's output that is in dispute, with all tensors that it reads.
 struct Element {
     phase: Phase,
     node: usize,
     element: usize,
     inputs: Tensors,
-    /// The same, as the leaf checker takes them.
+    /// The same tensors in the form that the leaf checker takes.
     whole: BTreeMap<TensorId, Vec<u8>>,
 }
 
 impl Element {
-    /// `None` if traces hold no such element.
+    /// The element and its tensors; `None` if traces hold no such element.
     fn of(replays: &mut Replays, subject: Subject, element: u64) -> Result<Option<Element>, PartyError> {
         let Subject::Node { step, phase, node } = subject else { return Ok(None) };
         if replays.tensor(subject)?.is_none() {
@@ -90,7 +91,7 @@ impl Element {
         Ok(Some(Element { phase, node, element: element as usize, inputs, whole }))
     }
 
-    /// How many terms a fold of the element has.
+    /// The number of terms that a fold of the element has.
     fn terms(&self, graph: &Graph, fold: Fold) -> Option<u64> {
         element::terms(graph, self.node, self.element, fold, &self.whole).ok()
     }

@@ -1,7 +1,8 @@
-//! A challenger without the trainer's folder: gets the rounding logs through the game, replays the run under them, and then plays.
+//! A challenger without the trainer's folder: gets the rounding logs through the game, replays the run under them, and then
+//! plays.
 //!
-//! What it lacks follows from the question alone, which carries the part that came before, so that a challenger that was stopped gives the same
-//! answer again. Parts are on disk before the next one is asked for.
+//! The question alone decides which part comes next, and it carries the part before. So a challenger that was stopped gives the
+//! same answer again. Parts are on disk before the next one is requested.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,23 +36,23 @@ use tiebreak_run::run::data::manifest;
 use tiebreak_run::run::dir::{Run, RunFile};
 use tiebreak_run::run::{RunError, Store, Stored, initial, names};
 
-/// What a challenger plays with.
+/// The inputs of a challenger.
 pub struct Gathering {
     /// The terms of the game.
     pub terms: Terms,
-    /// Where the challenger's own run is kept.
+    /// The store of the challenger's own run.
     pub out: Arc<dyn Store>,
-    /// Folders where the job's data files are.
+    /// Folders with the job's data files.
     pub data: Vec<PathBuf>,
     /// The files of weights that the run begins from, in the job's order.
     pub weights: Vec<PathBuf>,
-    /// The run that the disputed one goes on from, as somebody replayed it: its last state is used.
+    /// The earlier run that the disputed one continues, as somebody replayed it; its last state is used.
     pub earlier: Option<PathBuf>,
     /// The challenger's key.
     pub key: PrivateKey,
-    /// What replays run on.
+    /// The engine that replays run on.
     pub engine: Box<dyn Engine>,
-    /// Sees each step that was replayed.
+    /// Receives each step that was replayed.
     pub progress: Box<dyn FnMut(u32) + Send>,
 }
 
@@ -64,14 +65,15 @@ pub struct Gatherer {
 }
 
 impl Gatherer {
-    /// A challenger of these terms: its run is begun, or as an interruption left it.
+    /// A challenger for these terms: its run is new, or as an interruption left it.
     ///
     /// # Errors
-    /// If the terms are malformed or of the exact profile, the data or weights are not theirs or are not there, or the run cannot be written.
+    /// If the terms are malformed or of the exact profile, the data or weights are not those of the terms or are not there, or
+    /// the run cannot be written.
     pub fn open(with: Gathering) -> Result<Gatherer, PartyError> {
         agreement::names(&with.terms, &with.key.public())?;
         let rules = Rules::new(&with.terms)?;
-        // The run is made of the terms, so what they say of the initial state is derived again.
+        // The run is made from the terms, so the terms' statements on the initial state are derived again.
         rules.check_initial()?;
         if !rules.is_logged() {
             let why =
@@ -82,10 +84,11 @@ impl Gatherer {
         Ok(Gatherer { rules, run, with, party: None })
     }
 
-    /// The signed answer to a question as it came: as [`Party::reply`]. The answer to [`Question::Commit`] takes a replay of the run.
+    /// The signed answer to a question in its received bytes, as from [`Party::reply`]. The answer to [`Question::Commit`] takes
+    /// a replay of the run.
     ///
     /// # Errors
-    /// As [`Party::reply`]; or if a question hands on a part that is not the trainer's, or the folder cannot be written.
+    /// As [`Party::reply`]; or if a question carries a part that is not the trainer's, or the folder cannot be written.
     pub fn reply(&mut self, sealed_question: &[u8]) -> Result<Vec<u8>, PartyError> {
         let asked = Asked::read(sealed_question, CARRIED_MAX, &self.rules.referee, &self.rules.game)?;
         let Question::Logs { .. } = asked.question else {
@@ -102,7 +105,7 @@ impl Gatherer {
         Ok(Sealed::new(Answered { game, turn, question, answer }, &self.with.key).to_bytes())
     }
 
-    /// Stores a part, and says what comes after it.
+    /// Stores a part, and returns the answer that names the next missing part.
     fn take(&mut self, part: &Supplied) -> Result<Answer, PartyError> {
         let step = u32::try_from(part.record.index).unwrap_or(0);
         let place = LogPlace { step, first: part.log.slices.first().map_or(0, |slice| *slice as u64) };
@@ -153,7 +156,7 @@ impl Gatherer {
             let run = open(&self.with)?;
             let progress = &mut self.with.progress;
             let run = replay(run, self.with.engine.as_mut(), |_, _| Ok(()), progress)?;
-            // A party has an engine of its own; this one is not needed any more.
+            // A party has an engine of its own; the gatherer's engine is not needed any more.
             let engine = std::mem::replace(&mut self.with.engine, Box::new(Reference));
             let Gathering { terms, key, .. } = &self.with;
             self.party = Some(Party::open(terms.clone(), run, key.clone(), engine)?);
@@ -162,7 +165,7 @@ impl Gatherer {
     }
 }
 
-/// Appends to a file that has so many bytes or more; more are cut off.
+/// Appends to a file that has at least `at` bytes; bytes beyond `at` are cut off first.
 fn append(file: &Stored, at: u64, bytes: &[u8]) -> Result<(), PartyError> {
     let length = file.length_or_0()?;
     if length < at {
@@ -181,7 +184,7 @@ fn open(with: &Gathering) -> Result<Run, PartyError> {
     Ok(Run::of(with.out.clone())?.with_data(with.data.clone()))
 }
 
-/// The challenger's run, made of the terms and the data.
+/// The challenger's run, made from the terms and the data.
 fn begun(with: &Gathering) -> Result<Run, PartyError> {
     let out = &with.out;
     let refused = |why: &str| Err(PartyError::Refused(why.into()));

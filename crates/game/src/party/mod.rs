@@ -1,4 +1,5 @@
-//! A party of the dispute game: answers the referee's questions from a run's records and data, and from replays of the one step in dispute.
+//! A party of the dispute game: answers the referee's questions from a run's records and data, and from replays of the disputed
+//! step.
 //!
 //! Every answer follows from terms, run and question alone, so that a party that was stopped gives the same bytes again.
 
@@ -44,9 +45,9 @@ pub struct Party {
     referee: PublicKey,
     key: PrivateKey,
     replays: Replays,
-    /// The slices of the tensor that was asked about last.
+    /// The slices of the last tensor that a question was about.
     slices: Option<(Subject, Vec<Hash>)>,
-    /// The rounding log that was asked for last.
+    /// The last rounding log that a question was about.
     log: Option<KeptLog>,
 }
 
@@ -61,8 +62,9 @@ impl Party {
     /// The party of a game that has this run and key. Replays run on `engine`.
     ///
     /// # Errors
-    /// If the terms are malformed, name no party with this key, leave no time, or have a field that the run does not give (the error names it); if the
-    /// run has no end yet; or if the party is the trainer of a logged run, and the terms dispute another root.
+    /// If the terms are malformed, name no party with this key, leave no time, or have a field that the run does not give (the
+    /// error names it). Also if the run has no final record yet, or if the party is the trainer of a logged run, and the terms
+    /// dispute another root.
     pub fn open(
         terms: Terms,
         run: Run,
@@ -82,7 +84,8 @@ impl Party {
         }
     }
 
-    /// [`Party::open`] for a trainer who was not honest: replays cheat as the run did, so that the party answers by its own records.
+    /// [`Party::open`] for a trainer who was not honest: replays cheat as the run did, so that the party answers by its own
+    /// records.
     ///
     /// # Errors
     /// As [`Party::open`].
@@ -131,11 +134,13 @@ impl Party {
         &self.terms
     }
 
-    /// The signed answer to a question as it came, with its signature. A question that the run has no answer to is declined.
+    /// The signed answer to a question in its received bytes, with its signature. The party declines a question that its run has
+    /// no answer to.
     ///
     /// # Errors
-    /// If the question is malformed, of another game, or not the referee's; or if a file of the run cannot be read, the engine fails, or a step
-    /// comes out differently than its record says. Then nothing is answered, and the question may be asked again.
+    /// If the question is malformed, of another game, or not the referee's. Also if a file of the run cannot be read, the engine
+    /// fails, or the replay of a step gives another result than its record. Then there is no answer, and the question may be
+    /// asked again.
     pub fn reply(&mut self, sealed_question: &[u8]) -> Result<Vec<u8>, PartyError> {
         let asked = Asked::read(sealed_question, QUESTION_MAX, &self.referee, &self.game)?;
         let answer = self.answer(&asked.question)?.unwrap_or(Answer::Decline);
@@ -149,7 +154,7 @@ impl Party {
                 let commitment = commitment(&self.key.public(), &self.salt(), &self.root());
                 Ok(Some(Answer::Commit { commitment }))
             }
-            // Who has a run of the logged profile has its logs.
+            // A party with a run of the logged profile has its logs.
             Question::Logs { .. } => Ok(Some(Answer::Logs { lacks: None })),
             Question::Supply { place } => self.supply(place),
             Question::LogBlock { step, part, block } => self.log_block(step, part as usize, block),
@@ -178,7 +183,8 @@ impl Party {
         }
     }
 
-    /// 32 bytes that only the key's owner can know before they are revealed: Ed25519 signatures are no function of the public key alone.
+    /// 32 bytes that only the key's owner can know before they are revealed: an Ed25519 signature does not follow from the public
+    /// key alone.
     fn salt(&self) -> Digest {
         let signed = self.key.sign(format!("tiebreak 2 game salt\n{}\n", self.game).as_bytes());
         hash("tiebreak 2 game salt", &signed)
@@ -204,7 +210,7 @@ impl Party {
         Some(ProvenRecord { index: index as u64, record, proof: merkle::prove(&transcript.leaves, index) })
     }
 
-    /// A step's log, which is kept while others ask for parts of it.
+    /// A step's log, which is kept in memory for further questions about its parts.
     fn log(&mut self, step: u32) -> Result<Option<&KeptLog>, PartyError> {
         if self.replays.record(step).is_none_or(|record| record.log.is_none()) {
             return Ok(None);
@@ -217,7 +223,7 @@ impl Party {
         Ok(self.log.as_ref())
     }
 
-    /// A part of a log that a challenger lacks.
+    /// The part of a log that a challenger lacks.
     fn supply(&mut self, place: LogPlace) -> Result<Option<Answer>, PartyError> {
         let proof = self.log(place.step)?.and_then(|KeptLog { bytes, values, .. }| {
             prove_slices(bytes, values, usize::try_from(place.first).ok()?, SUPPLY_SLICES as usize)
@@ -227,7 +233,7 @@ impl Party {
         }))
     }
 
-    /// The decisions of a product, which a challenger says cannot be read.
+    /// The decisions of a product that a challenger cannot read, by its own statement.
     fn log_block(&mut self, step: u32, part: usize, block: u64) -> Result<Option<Answer>, PartyError> {
         let parts = parts(self.replays.run.program());
         if part >= parts {

@@ -1,4 +1,4 @@
-//! What a party computes again, from its nearest checkpoint: the initial state, batches, and the operators of the one step in dispute.
+//! A party's replays, from its nearest checkpoint: the initial state, batches, and the operators of the disputed step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,22 +29,22 @@ use tiebreak_train::conduct::Conduct;
 /// A step whose operators are in dispute.
 pub struct ReplayedStep {
     step: u32,
-    /// The state that it began from.
+    /// The state that the step began from.
     pub before: Vec<Vec<u8>>,
     /// All operators.
     pub trace: Trace,
-    /// The outputs of the node that is in dispute, and of those that it reads.
+    /// The outputs of the disputed node, and of the nodes that it reads.
     pub outputs: Outputs,
 }
 
-/// A run, and what was computed again of it.
+/// A run, with the results of its replays.
 pub struct Replays {
     /// The run.
     pub run: Run,
-    /// All its records.
+    /// All records of the run.
     pub transcript: Transcript,
     engine: Box<dyn Engine>,
-    /// How the trainer went about it: a trainer who cheated computes the same again.
+    /// The trainer's conduct: a trainer who cheated computes the same values again.
     conduct: Box<dyn Conduct>,
     initial: Option<Vec<Vec<u8>>>,
     batch: Option<(u32, Vec<MicroBatch>)>,
@@ -52,7 +52,7 @@ pub struct Replays {
 }
 
 impl Replays {
-    /// Nothing is computed yet.
+    /// Replays of a run, none of them computed yet.
     pub fn new(
         run: Run,
         transcript: Transcript,
@@ -73,7 +73,7 @@ impl Replays {
     /// The state that the run began from.
     ///
     /// # Errors
-    /// If it cannot be read, or is not the one that record 0 commits.
+    /// If it cannot be read, or is not the state that record 0 commits.
     pub fn initial(&mut self) -> Result<&[Vec<u8>], PartyError> {
         let state = match self.initial.take() {
             Some(state) => state,
@@ -89,7 +89,7 @@ impl Replays {
         Ok(self.initial.insert(state))
     }
 
-    /// The batch that a step's record commits. The run has the step.
+    /// The batch that a step's record commits. The run must have the step.
     ///
     /// # Errors
     /// If the data cannot be read.
@@ -101,7 +101,7 @@ impl Replays {
         Ok(&self.batch.insert(batch).1)
     }
 
-    /// The Merkle leaves of a step's batch, likewise.
+    /// The Merkle leaves of a step's batch. The run must have the step.
     ///
     /// # Errors
     /// As [`Replays::batch`].
@@ -112,10 +112,10 @@ impl Replays {
         Ok(named.iter().map(|(name, digest)| table::leaf(name, digest)).collect())
     }
 
-    /// A step's state and operators. The run has the step.
+    /// A step's state and operators. The run must have the step.
     ///
     /// # Errors
-    /// If a file of the run cannot be read, the engine fails, or a step comes out differently than its record says.
+    /// If a file of the run cannot be read, the engine fails, or the replay of a step gives another result than its record.
     pub fn disputed(&mut self, step: u32) -> Result<&ReplayedStep, PartyError> {
         let disputed = match self.disputed.take().filter(|disputed| disputed.step == step) {
             Some(disputed) => disputed,
@@ -145,7 +145,8 @@ impl Replays {
         Ok(ReplayedStep { step, before, trace, outputs: Outputs::new() })
     }
 
-    /// A step with the output of one of its nodes, and of those that it reads. The run has the step, and traces hold the node.
+    /// A step with the output of one of its nodes, and of the nodes that it reads. The run must have the step, and traces must
+    /// hold the node.
     ///
     /// # Errors
     /// As [`Replays::disputed`].
@@ -171,7 +172,7 @@ impl Replays {
         self.disputed(step)
     }
 
-    /// The nodes that a node reads: through what no trace holds, if it is a logged product's.
+    /// The nodes that a node reads. For a logged product, these are the nearest nodes that traces hold.
     fn read_by(
         &mut self,
         step: u32,
@@ -195,7 +196,7 @@ impl Replays {
         Ok(player.play(&mut session, &mut dataset, step, &watch)?.outputs)
     }
 
-    /// What commits to the operands of a step's operators, and the outputs that are at hand.
+    /// Calls `of` with the commitments to the operands of the step's operators, and the outputs that are in memory.
     ///
     /// # Errors
     /// As [`Replays::disputed`].
@@ -213,7 +214,7 @@ impl Replays {
         Ok(of(&Operands { run: &self.run, step, before, batch, trace }, outputs))
     }
 
-    /// The canonical bytes of a tensor; `None` if the computation has none, or traces do not hold it.
+    /// The canonical bytes of a tensor; `None` if the computation does not have it, or traces do not hold it.
     ///
     /// # Errors
     /// As [`Replays::disputed`].
@@ -245,7 +246,7 @@ impl Replays {
     }
 }
 
-/// The tensors that decide a node's output: what it reads, or the operands of a logged product that traces hold.
+/// The tensors that decide a node's output: its inputs, or the operands of a logged product that traces hold.
 pub(crate) fn operands_of(run: &Run, phase: Phase, node: usize) -> BTreeSet<TensorId> {
     let graph = graph_of(run.program(), phase);
     match logged_product(run, phase, node) {
@@ -254,14 +255,14 @@ pub(crate) fn operands_of(run: &Run, phase: Phase, node: usize) -> BTreeSet<Tens
     }
 }
 
-/// The logged product whose rounded output a node makes, and its number.
+/// The logged product whose rounded output a node computes, with the product's number.
 pub(crate) fn logged_product(run: &Run, phase: Phase, node: usize) -> Option<(usize, &LoggedProduct)> {
     let graph = graph_of(run.program(), phase);
     let output = graph.nodes.get(node)?.output;
     graph.logged.iter().enumerate().find(|(_, logged)| logged.output == output)
 }
 
-/// Runs steps of a run as its trainer did.
+/// Runs steps of a run with its trainer's conduct.
 struct Player<'a> {
     run: &'a Run,
     records: &'a [Record],
@@ -269,7 +270,7 @@ struct Player<'a> {
 }
 
 impl Player<'_> {
-    /// Runs a step on the session's state, and checks that it gives the run's record.
+    /// Runs a step on the session's state, and checks that the result is the run's record.
     fn play(
         &mut self,
         session: &mut Session,
@@ -308,12 +309,12 @@ impl Player<'_> {
     }
 }
 
-/// The nodes of a program by their places in a native trainer's graphs, where a logged product is one node.
+/// The program's node for each node of a native trainer's graphs, where a logged product is one node.
 #[derive(Default)]
 struct NativeNames(BTreeMap<(Phase, usize), (Phase, usize)>);
 
 impl NativeNames {
-    /// What to look at in a native trainer's step, to see what `watch` asks of the program's.
+    /// The watch for a native trainer's step that corresponds to `watch` for the program's step.
     fn watch(&mut self, run: &Run, watch: &Watch) -> Watch {
         let native = native_graph(&run.program().micro);
         for &(phase, node) in &watch.outputs {
@@ -330,7 +331,7 @@ impl NativeNames {
         Watch { outputs: self.0.keys().copied().collect(), ..watch.clone() }
     }
 
-    /// The program's node that a native trainer's is.
+    /// The program's node that a native trainer's node represents.
     fn of(&self, place: (Phase, usize)) -> (Phase, usize) {
         self.0.get(&place).copied().unwrap_or(place)
     }

@@ -1,4 +1,4 @@
-//! A game whose parties sit at one table: all in this process, with a referee between them.
+//! A game whose parties are all in this process, with a referee between them.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use tiebreak_dispute::game::terms::Terms;
 use tiebreak_dispute::game::verdict::{Event, GameVerdict};
 use tiebreak_record::commit::keys::PrivateKey;
 
-/// Plays a game to its end, by the clock. The parties stand in the order of the terms. `turn` sees the referee after every answer.
+/// Plays a game to its end, by the clock. The parties are in the order of the terms. `turn` sees the referee after every answer.
 ///
 /// # Errors
 /// If the terms do not hold together, or a party cannot answer from its run.

@@ -1,4 +1,4 @@
-//! Nodes of trees, opened as a question asks.
+//! Opens nodes of trees for a question.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use tiebreak_record::commit::proven::Base64;
 use tiebreak_record::commit::tensor::Hash;
 use tiebreak_record::commit::{merkle, multiproof};
 
-/// The leaves below each child of a node of a tree over `leaves` leaves; `None` if it has no such node.
+/// The leaves below each child of a node of a tree over `leaves` leaves; `None` if the tree has no such node.
 fn ranges(leaves: usize, first: u64, count: u64) -> Option<Vec<Range<usize>>> {
     let end = first.checked_add(count).filter(|_| count > 0)?;
     if end > leaves as u64 {

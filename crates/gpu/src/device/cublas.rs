@@ -1,4 +1,5 @@
-//! Native products by cuBLAS: which kernels a trainer of the logged profile may choose on an NVIDIA GPU, and where they are legal.
+//! Native products by cuBLAS: the kernels that a trainer of the logged profile may choose on an NVIDIA GPU, and where they are
+//! legal.
 
 use std::sync::Arc;
 
@@ -11,24 +12,24 @@ use super::error::{blas_error, engine_error};
 use tiebreak_contract::program::graph::View;
 use tiebreak_engine::EngineError;
 
-/// What cuBLAS computes a native product with.
+/// The kernels of cuBLAS that compute native products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cublas {
-    /// bfloat16 tensor cores for the bfloat16 grid, binary64 for finer ones.
+    /// bfloat16 tensor cores for the bfloat16 grid, binary64 for finer grids.
     Fast,
-    /// TF32 tensor cores: the bfloat16 grid only, whose operands they read without rounding.
+    /// TF32 tensor cores, for the bfloat16 grid only, whose operands they read without rounding.
     Tf32,
-    /// binary32 without tensor cores: the bfloat16 grid only.
+    /// binary32 without tensor cores, for the bfloat16 grid only.
     Binary32,
 }
 
 impl Cublas {
-    /// How many parts results have that it computes: up to two.
+    /// The numbers of parts of the results that these kernels compute: up to two.
     pub fn parts(self) -> std::ops::RangeInclusive<u32> {
         if self == Cublas::Fast { 1..=2 } else { 1..=1 }
     }
 
-    /// Every way, the fastest first.
+    /// Every choice, the fastest first.
     pub const ALL: [Cublas; 3] = [Cublas::Fast, Cublas::Tf32, Cublas::Binary32];
 
     /// The name on the command line.
@@ -40,8 +41,9 @@ impl Cublas {
         }
     }
 
-    /// The precision of products whose results have one part, on the bfloat16 grid, or two, on a finer one. What is refused could
-    /// not be told from a dishonest trainer's: the proved bound of finer grids is for sums in binary64 (`docs/ROUNDING.md`, section 4).
+    /// The precision of products whose results have one part, on the bfloat16 grid, or two, on a finer grid. The results of a
+    /// refused choice would look like a dishonest trainer's: the proved bound of finer grids is for sums in binary64
+    /// (`docs/ROUNDING.md`, section 4).
     fn precision(self, parts: u32) -> Result<Precision, &'static str> {
         match (self, parts) {
             (Cublas::Fast, 1) => Ok(Precision::Bfloat16),
@@ -54,12 +56,12 @@ impl Cublas {
     }
 }
 
-/// The library with the kernels that were chosen, on one GPU.
+/// The library with the chosen kernels, on one GPU.
 pub(crate) struct Library {
     pub kernels: Cublas,
     blas: Arc<Blas>,
     device: Arc<device::Device>,
-    /// For one product at a time: they run in order.
+    /// Scratch memory for one product at a time: products run in order.
     scratch: Option<Memory>,
 }
 
@@ -69,12 +71,12 @@ impl Library {
         Ok(Library { kernels, blas, device: device.clone(), scratch: None })
     }
 
-    /// For people.
+    /// The library and its kernels, for people.
     pub(crate) fn describe(&self) -> String {
         format!("native products by cuBLAS {} ({})", self.blas.version, self.kernels.name())
     }
 
-    /// Makes a product of views, with results of so many parts, ready. `load` compiles a kernel.
+    /// Prepares a product of views, with results of `parts` parts. `load` compiles a kernel.
     pub(crate) fn product(
         &mut self,
         name: &str,
@@ -96,7 +98,7 @@ impl Library {
         let product = Product::new(&self.blas, &self.device, precision, views, load);
         let product = product.map_err(|failure| failure.into_error(name))?;
         if self.scratch.as_ref().is_none_or(|memory| memory.whole().bytes() < product.scratch()) {
-            // The old one goes first, so that there is room for the new one.
+            // The old memory is freed first, so that there is room for the new one.
             self.scratch = None;
             let memory = self.device.allocate(product.scratch());
             self.scratch = Some(memory.map_err(|error| engine_error(name, error))?);
@@ -104,7 +106,7 @@ impl Library {
         Ok(Arc::new(product))
     }
 
-    /// Starts a product that was made ready here: left and right operand, and the result.
+    /// Starts a product that was prepared here. `buffers` are the left operand, the right operand and the result.
     pub(crate) fn run(&self, name: &str, product: &Product, buffers: [Slice; 3]) -> Result<(), EngineError> {
         let [a, b, out] = buffers;
         let scratch = self.scratch.as_ref().expect("allocated when the product was made ready");
@@ -112,7 +114,7 @@ impl Library {
     }
 }
 
-/// What making a product ready fails with.
+/// An error in preparing a product.
 enum Failure {
     Blas(BlasError),
     Engine(EngineError),

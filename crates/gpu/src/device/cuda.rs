@@ -28,18 +28,18 @@ use tiebreak_shaders::product::Variant;
 pub struct CudaDevice {
     name: String,
     device: Arc<device::Device>,
-    /// Dispatches that come back with the same memory are launched at once.
+    /// Dispatches that recur with the same memory are launched together as graphs.
     graphs: Graphs,
-    /// What times every launch, if somebody asked for it; graphs have no launches.
+    /// The timer of every launch, if somebody asked for it; graphs have no single launches.
     timer: Option<Timer>,
-    /// Copies that nobody waits for needlessly, where the driver has what they take.
+    /// Copies beside kernels, where the driver supports them.
     copies: Option<Copies>,
     modules: Modules,
-    /// What computes native products, if the shader does not.
+    /// The library of native products; without it, the shader computes them.
     library: Option<Library>,
 }
 
-/// What a dispatch runs.
+/// The code that a dispatch runs.
 #[derive(Clone)]
 pub enum Pipeline {
     Kernel(Arc<Loaded>),
@@ -47,10 +47,10 @@ pub enum Pipeline {
     Library(Arc<Product>),
 }
 
-/// The compute capability from which on there are the instructions of the product on tensor cores.
+/// The least compute capability that has the instructions of the product on tensor cores.
 const TENSOR_CORES: (i32, i32) = (8, 0);
 
-/// The GPUs that NVIDIA's driver shows; none where there is no driver.
+/// The GPUs that NVIDIA's driver lists; empty where there is no driver.
 ///
 /// # Errors
 /// If the driver cannot be used.
@@ -61,18 +61,18 @@ pub fn devices() -> Result<Vec<Description>, EngineError> {
     }
 }
 
-/// What computes a view's digits, as the bridge takes it.
+/// The operand of digitising a view, in the bridge's form.
 fn operand(view: &View, block: u32) -> QuantiseOperand {
     QuantiseOperand { dims: view.dims, strides: view.strides, offset: view.offset, block }
 }
 
-/// The way back from exact sums, for kernels that are written by hand.
+/// The function that scales exact sums back, for kernels that are written by hand.
 fn scale_back() -> String {
     tiebreak_shaders::compose_text("scale_back", "//!include shared/scale_back.wgsl\n").expect("it is there")
 }
 
 impl CudaDevice {
-    /// The tensor cores' kernel for a product, if this GPU has the instructions and the kernel is for such sizes.
+    /// The tensor cores' kernel for a product, if this GPU has the instructions and the kernel serves these sizes.
     fn shape(&self, size: &ProductSize) -> Option<Shape> {
         let ProductSize { digits_a, digits_b, places, rows, columns, count } = *size;
         let Description { capability, processors, .. } = self.device.description;
@@ -80,10 +80,10 @@ impl CudaDevice {
         Some(shape.for_output(rows, columns, count, processors))
     }
 
-    /// Has cuBLAS compute native products from now on.
+    /// Makes cuBLAS compute native products from now on.
     ///
     /// # Errors
-    /// If it cannot be used here; the message says what is missing.
+    /// If cuBLAS cannot be used here; the message says what is missing.
     pub(crate) fn use_cublas(&mut self, kernels: Cublas) -> Result<(), EngineError> {
         let library = Library::open(&self.device, kernels).map_err(|error| blas_error(&self.name, error))?;
         self.name = format!("{}, {}", self.name, library.describe());
@@ -91,12 +91,12 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Launches kernels as graphs of the driver's where the same ones come back with the same memory, or one by one.
+    /// Launches kernels as graphs of the driver's where the same kernels recur with the same memory; or else one by one.
     pub(crate) fn use_graphs(&mut self, on: bool) {
         self.graphs.set(on);
     }
 
-    /// Copies beside kernels where the driver can, or waits for the whole device.
+    /// Copies beside kernels where the driver can; or else waits for the whole device.
     ///
     /// # Errors
     /// If the GPU was lost.
@@ -109,13 +109,13 @@ impl CudaDevice {
     /// Times every launch from now on, one by one.
     ///
     /// # Errors
-    /// If the driver lacks what that takes.
+    /// If the driver lacks the functions for it.
     pub(crate) fn time_launches(&mut self) -> Result<(), EngineError> {
         self.timer = Some(Timer::new(&self.device).map_err(|error| self.error(error))?);
         Ok(())
     }
 
-    /// The launches since this was asked last with their times, and none more of them.
+    /// The launches since the last call with their times; turns the timing off.
     ///
     /// # Errors
     /// If the GPU was lost.
@@ -124,10 +124,10 @@ impl CudaDevice {
         timer.take().map_err(|error| self.error(error))
     }
 
-    /// Tells a profiler that watches this process to look from here on, or no more.
+    /// Tells a profiler that watches this process to start or to stop.
     ///
     /// # Errors
-    /// If the driver lacks what that takes.
+    /// If the driver lacks the functions for it.
     pub(crate) fn profile(&self, on: bool) -> Result<(), EngineError> {
         self.finish()?;
         self.device.profile(on).map_err(|error| self.error(error))
@@ -146,7 +146,7 @@ impl CudaDevice {
         EngineError::Fault { device: self.name.clone(), reason: reason.to_string() }
     }
 
-    /// A shader's kernel, or with a shape the tensor cores' in its place.
+    /// A shader's kernel or, with a shape, the tensor cores' kernel in its place.
     fn shader(&mut self, shader: &Shader, shape: Option<Shape>) -> Result<Prepared<Pipeline>, EngineError> {
         let kernel = self.modules.shader((shader.text.to_string(), shape))?;
         let (uniform, groups) = (shader.uniform.clone(), shader.groups);
@@ -215,18 +215,19 @@ impl Device for CudaDevice {
 
     const API: &'static str = "cuda";
 
-    /// Also by its number.
+    /// Opens a device by a part of its name, or by its number.
     fn open(name: Option<&str>) -> Result<CudaDevice, EngineError> {
         let unsupported = |reason: String| EngineError::Unsupported { device: "cuda".into(), reason };
         let here = device::devices().map_err(|error| engine_error("cuda", error))?;
-        // A number first: "1" is a part of many GPUs' names.
+        // A number is tried first: "1" is a part of many GPUs' names.
         let numbered = here.iter().find(|d| name.is_some_and(|name| name == d.index.to_string()));
         let named =
             |d: &&Description| name.is_none_or(|name| d.name.to_lowercase().contains(&name.to_lowercase()));
         let Some(chosen) = numbered.or_else(|| here.iter().find(named)) else {
             let names: Vec<String> = here.iter().map(|d| format!("{}: {}", d.index, d.name)).collect();
             let here = if names.is_empty() { "none".into() } else { names.join(", ") };
-            return Err(unsupported(format!("no GPU matches; GPUs here: {here}")));
+            let wanted = name.map_or("at all".into(), |name| format!("{name:?}"));
+            return Err(EngineError::NoAdapter { api: "cuda", wanted, here });
         };
         let opened = device::Device::open(chosen.index);
         let opened = opened.and_then(|d| Ok((d.driver_version()?, d.driver_major()?, d)));
@@ -251,7 +252,7 @@ impl Device for CudaDevice {
         Some(Variant::Dot)
     }
 
-    /// Kernels count elements in 32 bits.
+    /// Kernels count elements in 32 bits, so this many bytes can be bound.
     fn binding_max(&self) -> u64 {
         u64::from(u32::MAX) * 4
     }
@@ -386,6 +387,6 @@ impl Device for CudaDevice {
     }
 
     fn check(&self) -> Result<(), EngineError> {
-        Ok(()) // every call says how it went
+        Ok(()) // every call has returned its own errors
     }
 }

@@ -1,11 +1,11 @@
-//! What errors of the bridge to NVIDIA's libraries mean for who runs a program.
+//! The meaning of the bridge's errors about NVIDIA's libraries, for the user of a program.
 
 use cuda_bridge::cublas::BlasError;
 use cuda_bridge::device::DeviceError;
 
 use tiebreak_engine::EngineError;
 
-/// What an error of the bridge means for who runs a program.
+/// The meaning of an error of the bridge, for the user of a program.
 pub fn engine_error(device: &str, error: DeviceError) -> EngineError {
     let (device, reason) = (device.to_string(), error.to_string());
     match error {
@@ -21,7 +21,7 @@ pub fn engine_error(device: &str, error: DeviceError) -> EngineError {
     }
 }
 
-/// The same for errors about cuBLAS: what they mean for who runs a program.
+/// The meaning of an error about cuBLAS, for the user of a program.
 pub(crate) fn blas_error(device: &str, error: BlasError) -> EngineError {
     let (device, reason) = (device.to_string(), error.to_string());
     match error {

@@ -1,13 +1,13 @@
-//! How tensors lie in GPU memory. Everything but quantised tensors is as in the canonical layout; these are digit
-//! planes, or words of whole q's, whichever the adapter's product variant reads.
+//! The layout of tensors in GPU memory. Everything but quantised tensors has the canonical layout. Quantised tensors
+//! are digit planes, or words of whole q's, as the adapter's product variant reads them.
 
 use tiebreak_contract::arith::words::words_from_bytes;
 use tiebreak_contract::arith::{DType, digits};
 use tiebreak_contract::program::graph::TensorType;
 use tiebreak_shaders::product::Variant;
 
-/// Groups of four places in a row of a quantised tensor: K padded with zeros to whole steps of the products. A group is
-/// a word of a digit plane, or four words.
+/// Groups of four elements in a row of a quantised tensor: K padded with zeros to whole steps of the products. A group
+/// is a word of a digit plane, or four words.
 pub(crate) fn words_of_k(k: u32) -> u32 {
     k.div_ceil(16) * 4
 }
@@ -25,7 +25,7 @@ pub(crate) fn bytes(ty: &TensorType, variant: Variant) -> u64 {
     }
 }
 
-/// Why a tensor is too large, if its words are more than shaders count; `what` names it for people.
+/// The reason why a tensor is too large, if it has more words than shaders count; `what` names it for people.
 pub(crate) fn uncountable(what: &str, ty: &TensorType, variant: Variant) -> Option<String> {
     let bytes = bytes(ty, variant);
     (bytes.div_ceil(4) > u64::from(u32::MAX)).then(|| {
@@ -36,7 +36,7 @@ pub(crate) fn uncountable(what: &str, ty: &TensorType, variant: Variant) -> Opti
     })
 }
 
-/// Rows and padded places of a quantised tensor.
+/// The number of rows and the padded length of rows of a quantised tensor.
 fn extent(ty: &TensorType) -> (usize, usize) {
     (ty.shape[0] as usize * ty.shape[1] as usize, words_of_k(ty.shape[2]) as usize * 4)
 }

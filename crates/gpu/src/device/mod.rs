@@ -1,4 +1,6 @@
-//! What the engine asks of a way to reach GPUs: memory, kernels, dispatches in order. Knows nothing of programs.
+//! The interface of the engine to a way of reaching GPUs: memory, kernels, and dispatches in order.
+//!
+//! This folder knows nothing of programs.
 
 #[cfg(feature = "cuda")]
 pub mod cublas;
@@ -21,16 +23,16 @@ use tiebreak_shaders::product::Variant;
 
 /// A GPU through wgpu or through NVIDIA's driver.
 pub trait Device: Sized + Send + 'static {
-    /// Memory that shaders see; freed when it is dropped.
+    /// Memory that shaders access, freed when it is dropped.
     type Memory: Send + Sync + 'static;
     /// Data that dispatches take as their first binding.
     type Uniforms: Send + Sync + 'static;
-    /// What a dispatch runs.
+    /// The code that a dispatch runs.
     type Pipeline: Clone + Send + Sync + 'static;
-    /// A copy to the host that is under way; dropping it waits for it.
+    /// A copy to the host that is in progress; dropping it waits for it.
     type Copying;
 
-    /// How it is reached, for people.
+    /// The name of the interface to the GPU, for people.
     const API: &'static str;
 
     /// Opens the first device whose name contains `name` (any case), or the best one.
@@ -39,16 +41,16 @@ pub trait Device: Sized + Send + 'static {
     /// The GPU, for people.
     fn name(&self) -> &str;
 
-    /// Whether it runs on the host's processor.
+    /// True if the device runs on the host's processor.
     fn software(&self) -> bool;
 
-    /// How this device computes products, if that need not be measured.
+    /// The variant in which this device computes products, if it need not be measured.
     fn variant(&self) -> Option<Variant>;
 
-    /// The most bytes of a buffer that a shader can see. Larger tensors lie in several.
+    /// The most bytes of a buffer that a shader can access. Larger tensors are in several buffers.
     fn binding_max(&self) -> u64;
 
-    /// What a kernel may take.
+    /// The limits of a kernel.
     fn limits(&self) -> Limits;
 
     /// Memory of at least `bytes`, with any contents.
@@ -59,22 +61,22 @@ pub trait Device: Sized + Send + 'static {
     /// Copies whole words to memory, after everything that was submitted before and before everything that is submitted later.
     fn write(&self, memory: &Self::Memory, bytes: &[u8]) -> Result<(), EngineError>;
 
-    /// A kernel made ready; none if the device has none of this kind or for such sizes, which no shader is. No text reaches a driver
-    /// that the lint has not passed, but for the trainer's native kernels.
+    /// A prepared kernel; `None` if the device has no kernel of this kind or for these sizes, which never happens for a shader.
+    /// No text reaches a driver that the lint has not passed, except for the trainer's native kernels.
     fn make(&mut self, kernel: &Kernel) -> Result<Option<Prepared<Self::Pipeline>>, EngineError>;
 
-    /// Gets the shaders among these kernels ready to be made, at once where a device can.
+    /// Prepares the shaders among these kernels to be made, in parallel where a device can.
     fn make_all(&mut self, _kernels: &[&Kernel]) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// Says what the dispatches of the next submissions are for, in order, to a device that times them.
+    /// Gives the purposes of the dispatches of the next submissions, in order, to a device that times them.
     fn announce(&self, _names: &mut dyn Iterator<Item = String>) {}
 
     /// Runs dispatches in order.
     fn submit(&self, dispatches: &[Dispatch<Self>]) -> Result<(), EngineError>;
 
-    /// Shows the first `bytes` of memory.
+    /// Passes the first `bytes` of memory to `visit`.
     fn read(
         &self,
         memory: &Self::Memory,
@@ -82,17 +84,18 @@ pub trait Device: Sized + Send + 'static {
         visit: &mut dyn FnMut(&[u8]),
     ) -> Result<(), EngineError>;
 
-    /// Begins to copy the first bytes of memories to the host, after everything that was submitted before and beside everything that is
-    /// submitted later; none where that cannot be. Nothing may write these memories until the copy is dropped.
+    /// Begins to copy the first bytes of memories to the host, after everything that was submitted before and beside everything
+    /// that is submitted later. `None` where the device cannot. Nothing may write these memories until the copy is dropped.
     fn begin_read(&self, _from: &[(&Self::Memory, u64)]) -> Result<Option<Self::Copying>, EngineError> {
         Ok(None)
     }
 
-    /// Waits for a copy, and for nothing that was submitted after it was begun, and shows the bytes of all memories, one after the other.
+    /// Waits for a copy, but for nothing that was submitted after it was begun, and passes the bytes of all memories to `visit`,
+    /// one after another.
     fn end_read(&self, copying: Self::Copying, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError>;
 
-    /// [`Device::read`], of memory that nothing has written since a copy was begun that has ended: what was submitted since need not be
-    /// waited for.
+    /// [`Device::read`] for memory that nothing has written since the begin of a copy that has ended. Later submissions need not
+    /// be waited for.
     fn read_beside(
         &self,
         memory: &Self::Memory,
@@ -105,12 +108,12 @@ pub trait Device: Sized + Send + 'static {
     /// Waits for everything that was submitted.
     fn finish(&self) -> Result<(), EngineError>;
 
-    /// Reports what the device complained of since it was last asked.
+    /// Reports the errors of the device since the last call.
     fn check(&self) -> Result<(), EngineError>;
 }
 
-/// One dispatch: a pipeline, its uniform data (offset and size in bytes) and its memory in binding order, each with
-/// the bytes that the shader sees.
+/// One dispatch: a pipeline, its uniform data (offset and size in bytes) and its memory in binding order, each with the bytes
+/// that the shader accesses.
 pub struct Dispatch<'a, D: Device> {
     pub pipeline: &'a D::Pipeline,
     pub uniform: (&'a D::Uniforms, u64, u64),

@@ -1,4 +1,4 @@
-//! Kernels as NVIDIA's driver has them: shaders translated to CUDA C++, and what is written by hand, compiled for one GPU and loaded.
+//! Kernels for NVIDIA's driver: shaders translated to CUDA C++ and kernels written by hand, compiled for one GPU and loaded.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::error::engine_error;
 use super::linted;
 use tiebreak_engine::EngineError;
 
-/// How shaders are translated: with the GPU's own instructions where those are exact.
+/// The options of translation: the GPU's own instructions are used where they are exact.
 pub(crate) const OPTIONS: Options = Options { native: true };
 
-/// A shader's text, and how the tensor cores take its place if they do.
+/// A shader's text, and the shape of the tensor cores' kernel that replaces it, if there is one.
 pub(crate) type Key = (String, Option<Shape>);
 
 /// The kernels that were compiled for a GPU.
@@ -31,7 +31,7 @@ pub(crate) struct Modules {
     compiler: Version,
     cache: Cache,
     shaders: HashMap<Key, Arc<Loaded>>,
-    /// Kernels that no shader alone is the source of, by their text: those that digitise, rows between products, those about a
+    /// Kernels that are not made from a shader alone, by their text: digitising kernels, rows between products, kernels about a
     /// library's products, and the search for near ties.
     by_hand: HashMap<String, Arc<Loaded>>,
 }
@@ -52,7 +52,7 @@ impl Modules {
         Ok(loaded)
     }
 
-    /// Compiles shaders on all cores: that takes longer than everything else that is done before the first step.
+    /// Compiles shaders on all cores, since compiling takes longer than all other work before the first step.
     pub(crate) fn compile_all(&mut self, keys: impl Iterator<Item = Key>) -> Result<(), EngineError> {
         let missing: HashSet<Key> = keys.filter(|key| !self.shaders.contains_key(key)).collect();
         let loaded: Vec<(Key, Arc<Loaded>)> = missing
@@ -66,7 +66,7 @@ impl Modules {
         Ok(())
     }
 
-    /// A kernel that no shader alone is the source of.
+    /// A kernel that is not made from a shader alone.
     pub(crate) fn by_hand(&mut self, kernel: Kernel) -> Result<Arc<Loaded>, EngineError> {
         if let Some(loaded) = self.by_hand.get(&kernel.source) {
             return Ok(loaded.clone());
@@ -76,7 +76,7 @@ impl Modules {
         Ok(loaded)
     }
 
-    /// A text that the lint passes, as a module.
+    /// The module of a text that the lint passes.
     pub(crate) fn parse(&self, text: &str) -> Result<(Module, ModuleInfo), EngineError> {
         linted(&self.name, text)?;
         let module = naga::front::wgsl::parse_str(text).map_err(|e| self.fault(e))?;
@@ -85,12 +85,12 @@ impl Modules {
         Ok((module, info))
     }
 
-    /// A fault of our own: every text that comes here passed the lint.
+    /// A fault of this program: every text that comes here has passed the lint.
     pub(crate) fn fault(&self, reason: impl ToString) -> EngineError {
         EngineError::Fault { device: self.name.clone(), reason: reason.to_string() }
     }
 
-    /// A shader's text translated, or the product that stands in for it.
+    /// Loads a shader's translated text, or the product that replaces it.
     fn load(&self, (text, shape): &Key) -> Result<Arc<Loaded>, EngineError> {
         let (module, info) = self.parse(text)?;
         let kernel = match shape {

@@ -1,5 +1,5 @@
-//! An adapter that writes down what it is asked for: whoever does the same again ([`Launches`]) has to read the same bytes. The types here are written as JSON as
-//! docs/PORTABILITY.md says (section "A launch list").
+//! An adapter that records its requests: any program that repeats them ([`Launches`]) must read the same bytes. The types here
+//! have the JSON form of docs/PORTABILITY.md (section "A launch list").
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,90 +13,90 @@ use super::{Device, Dispatch};
 use tiebreak_engine::EngineError;
 use tiebreak_shaders::product::Variant;
 
-/// Bytes of data: where they begin in [`Launches::data`], and how many there are.
+/// Bytes of data: the first byte in [`Launches::data`], and their number.
 pub(crate) type Span = (u64, u64);
 
 /// One dispatch.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecordedDispatch {
-    /// Of [`Launches::shaders`].
+    /// The shader's index in [`Launches::shaders`].
     pub shader: usize,
     /// Buffer, offset and bytes of the uniform data: binding 0.
     pub uniform: (u32, u64, u64),
     /// Buffer and bytes of each storage binding, from 1 on.
     pub buffers: Vec<(u32, u64)>,
-    /// Workgroups.
+    /// The number of workgroups along x, y and z.
     pub groups: [u32; 3],
 }
 
-/// What a buffer is for.
+/// The purpose of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Usage {
     /// Tensors, which shaders read and write.
     Storage,
-    /// Uniform data, which they read.
+    /// Uniform data, which shaders read.
     Uniform,
 }
 
-/// What a device is asked for. Buffers are numbered from 0, each number once.
+/// A request to a device. Buffers are numbered from 0, each number once.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
-    /// A buffer, which is zeros but for what it begins with.
+    /// Creates a buffer, which is zeros except for its initial data.
     Create {
-        /// Its number.
+        /// The buffer's number.
         buffer: u32,
-        /// What it is for.
+        /// The buffer's purpose.
         usage: Usage,
-        /// Its size.
+        /// The buffer's size.
         bytes: u64,
-        /// What it begins with.
+        /// The buffer's initial data.
         #[serde(skip_serializing_if = "Option::is_none")]
         data: Option<Span>,
     },
-    /// What a buffer begins with from now on.
+    /// Replaces the first bytes of a buffer.
     Write {
-        /// Its number.
+        /// The buffer's number.
         buffer: u32,
-        /// Where that is.
+        /// The new bytes.
         data: Span,
     },
     /// Dispatches, in order.
     Submit(Vec<RecordedDispatch>),
-    /// The first bytes of a buffer are read.
+    /// Reads the first bytes of a buffer.
     Read {
-        /// Its number.
+        /// The buffer's number.
         buffer: u32,
-        /// How many there are.
+        /// The number of bytes.
         bytes: u64,
-        /// Their digest, in hexadecimal.
+        /// The bytes' digest, in hexadecimal.
         sha256: String,
     },
-    /// A buffer is not used again.
+    /// Frees a buffer, which is not used again.
     Free {
-        /// Its number.
+        /// The buffer's number.
         buffer: u32,
     },
 }
 
-/// All that a device was asked for.
+/// All requests to a device.
 #[derive(Clone, Debug, Default)]
 pub struct Launches {
-    /// The adapter that was asked, by its name.
+    /// The name of the adapter that got the requests.
     pub adapter: String,
     /// WGSL texts with the entry point `main`.
     pub shaders: Vec<String>,
-    /// In order.
+    /// The requests, in order.
     pub commands: Vec<Command>,
-    /// What is written to buffers.
+    /// The bytes that are written to buffers.
     pub data: Vec<u8>,
     spans: HashMap<[u8; 32], Span>,
     buffers: u32,
 }
 
 impl Launches {
-    /// Moves all spans of data by so many bytes: their data come after others.
+    /// Moves all spans of data by `by` bytes, so that their data can follow other data.
     pub fn shift(&mut self, by: u64) {
         for command in &mut self.commands {
             if let Command::Create { data: Some(data), .. } | Command::Write { data, .. } = command {
@@ -122,7 +122,7 @@ impl Launches {
     }
 }
 
-/// What is written down, shared by the device and its buffers.
+/// The recorded requests, shared by the device and its buffers.
 pub(crate) type Log = Arc<Mutex<Launches>>;
 
 fn held(log: &Log) -> MutexGuard<'_, Launches> {
@@ -142,11 +142,11 @@ impl Drop for Recorded {
     }
 }
 
-/// An adapter, with its own limits or WebGPU's default ones, all of which a browser has.
+/// An adapter, with its own limits or WebGPU's default ones, which every browser has.
 pub(crate) struct Recorder {
     adapter: Adapter,
     webgpu: bool,
-    /// What was asked for so far.
+    /// The requests so far.
     pub log: Log,
 }
 
@@ -154,7 +154,7 @@ impl Recorder {
     /// Opens an adapter by a part of its name, or the best one; with `webgpu`, within WebGPU's default limits.
     ///
     /// # Errors
-    /// If there is none, or it cannot be opened.
+    /// If there is no such adapter, or it cannot be opened.
     pub(crate) fn within(name: Option<&str>, webgpu: bool) -> Result<Recorder, EngineError> {
         let adapter = Adapter::open(name)?;
         let launches = Launches { adapter: adapter.name().into(), ..Launches::default() };

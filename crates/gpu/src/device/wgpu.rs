@@ -11,18 +11,18 @@ use super::{Device, Dispatch, linted};
 use tiebreak_engine::EngineError;
 use tiebreak_shaders::product::Variant;
 
-/// An adapter as people choose it.
+/// An adapter in the form in which people choose it.
 #[derive(Clone, Debug)]
 pub struct AdapterName {
-    /// As the driver names it.
+    /// The driver's name for the adapter.
     pub name: String,
-    /// The driver and its version, as it calls itself.
+    /// The driver's name and version.
     pub driver: String,
     /// Discrete, integrated, virtual, software or other.
     pub kind: &'static str,
-    /// Why it is not used, if so.
+    /// The reason why it is not used, if it is refused.
     pub refused: Option<String>,
-    /// Whether it runs on the CPU: a software driver.
+    /// True if it runs on the CPU: a software driver.
     pub software: bool,
 }
 
@@ -41,8 +41,8 @@ fn all() -> Vec<wgpu::Adapter> {
     pollster::block_on(instance().enumerate_adapters(Backends::VULKAN | Backends::METAL | Backends::DX12))
 }
 
-/// The adapters of this machine. OpenGL is left out: its translation gets integer corner cases wrong (division by zero,
-/// signed remainders), so its bits are not those of WGSL.
+/// The adapters of this machine. OpenGL is left out: its translation gets integer corner cases wrong (division by zero, signed
+/// remainders), so its bits differ from WGSL's.
 pub fn adapters() -> Vec<AdapterName> {
     let limits = wgpu::Limits::default();
     let refused = |adapter: &wgpu::Adapter| {
@@ -75,11 +75,11 @@ type Fault = Arc<Mutex<Option<EngineError>>>;
 /// The pipelines that were compiled for a device, by their text.
 type Pipelines = Arc<Mutex<HashMap<String, wgpu::ComputePipeline>>>;
 
-/// A device with WebGPU's default limits but for the size and number of buffers. A clone is the same device.
+/// A device with WebGPU's default limits, except for the size and number of buffers. A clone is the same device.
 #[derive(Clone)]
 pub struct Adapter {
     name: String,
-    /// Whether it runs on the CPU.
+    /// True if it runs on the CPU.
     software: bool,
     device: wgpu::Device,
     queue: wgpu::Queue,
@@ -146,11 +146,12 @@ impl Device for Adapter {
         let adapter = adapters.iter().find(|a| fits(a)).ok_or_else(|| {
             let names: Vec<String> = adapters.iter().map(name_of).collect();
             let here = if names.is_empty() { "none".into() } else { names.join(", ") };
-            unsupported("wgpu", format!("no adapter matches; adapters here: {here}"))
+            let wanted = name.map_or("at all".into(), |name| format!("{name:?}"));
+            EngineError::NoAdapter { api: "wgpu", wanted, here }
         })?;
         let name = name_of(adapter);
-        // WebGPU's default limits are enough for everything; with larger buffers fewer tensors lie in pieces, with more of them more
-        // nodes are computed at once.
+        // WebGPU's default limits are enough for all programs. With larger buffers, fewer tensors are cut in pieces; with more
+        // buffers, more nodes are computed at once.
         let has = adapter.limits();
         let required_limits = wgpu::Limits {
             max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
@@ -170,7 +171,7 @@ impl Device for Adapter {
                 wgpu::Error::OutOfMemory { source } => {
                     EngineError::OutOfMemory { device, reason: source.to_string() }
                 }
-                // Programs are checked before they run, so what wgpu rejects is our mistake.
+                // Programs are checked before they run, so an error from wgpu is a fault of this program.
                 other => EngineError::Fault { device, reason: other.to_string() },
             };
             seen.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -194,7 +195,7 @@ impl Device for Adapter {
         self.software
     }
 
-    /// On software adapters the others are slower by far (benches/gpu_product.rs), and slow to try.
+    /// On software adapters the other variants are slower by far (benches/gpu_product.rs), and slow to try.
     fn variant(&self) -> Option<Variant> {
         self.software.then_some(Variant::Words)
     }
@@ -243,7 +244,7 @@ impl Device for Adapter {
         Ok(Some(Prepared { pipeline: self.pipeline(text)?, uniform: uniform.clone(), groups: *groups }))
     }
 
-    /// Compiles them on all cores: most of the time that opening an adapter takes goes there.
+    /// Compiles the shaders on all cores: compiling is most of the time that opening an adapter takes.
     fn make_all(&mut self, kernels: &[&Kernel]) -> Result<(), EngineError> {
         let texts = kernels.iter().filter_map(|kernel| kernel.shader()).map(|shader| &shader.text[..]);
         let mut missing: HashSet<&str> = texts.collect();

@@ -1,5 +1,7 @@
-//! The logged profile on a device: the search for near ties as a summary of a native product, with the rounding that it may compute
-//! beside. Knows plans, not the engine.
+//! The logged profile on a device: the search for near ties as a summary of a native product, and the rounding that the search
+//! may compute as well.
+//!
+//! This folder knows plans, not the engine.
 
 mod near_ties;
 mod trial;
@@ -13,25 +15,25 @@ use tiebreak_contract::program::logged::{RoundedProduct, roundings};
 use tiebreak_engine::Summary;
 use tiebreak_record::rounding::search::NearTieSearch;
 
-/// What a graph has of the logged profile.
+/// The logged profile's data of a graph.
 pub struct Logged {
-    /// What searches may compute beside them, by the node that is the product.
+    /// The roundings that searches may compute as well, keyed by the node of the product.
     roundings: HashMap<usize, RoundedProduct>,
 }
 
 impl Logged {
-    /// That of a graph.
+    /// The data of a graph.
     pub fn of(graph: &Graph) -> Logged {
         Logged { roundings: roundings(graph) }
     }
 
-    /// Whether a summary may compute a node of the graph.
+    /// True if a summary may compute a node of the graph.
     pub fn computes(&self) -> bool {
         !self.roundings.is_empty()
     }
 
-    /// A summary of a node's output as kernels compute it, if it is one that this folder knows. `is_free` says whether a node may be
-    /// computed in its place.
+    /// The kernels of a summary of a node's output, if this folder knows the summary. `is_free` says if the summary may compute a
+    /// node in its place.
     pub fn beside(
         &self,
         graph: &Graph,
@@ -45,7 +47,8 @@ impl Logged {
         near_ties::beside(graph, index, search, rounding.map(|rounding| rounding.node))
     }
 
-    /// What the engine has to show before a summary computes a node of the graph: one of a program's products is on the grid of all.
+    /// The trial that the engine must pass before a summary computes a node of the graph. The trial's product has the grid that
+    /// all products of a program share.
     pub fn trial(&self, graph: &Graph) -> Option<Trial> {
         self.roundings.values().next().map(|rounding| Trial::of(graph.logged[rounding.number].rule))
     }

@@ -1,6 +1,6 @@
-//! The search for near ties of native products where they are, so that neither results nor operands leave the device: norms, what
-//! was found and, of products with a floor, absmaxes do. Where nothing else rounds the results, the search does, which has each of
-//! them at hand.
+//! The search for near ties of native products on the device, so that neither results nor operands leave it. Only norms,
+//! candidates and, for products with a floor, absmaxes leave it. If nothing else rounds the results, the search does, since it
+//! reads each of them.
 
 use crate::device::kernel::Kernel;
 use crate::plan::beside::{Beside, Launch, Part, Reading, Rest};
@@ -8,15 +8,15 @@ use tiebreak_contract::program::graph::{Graph, TensorId, View};
 use tiebreak_engine::Value;
 use tiebreak_record::rounding::search::{NearTieCandidate, NearTieSearch, NearTiesFound};
 
-/// One in so many results has a place among what is found, and a few more for small products; where more are near, the host
-/// searches all. Thresholds that fit their kernels mark one in a hundred.
+/// The memory for candidates has room for one in this many results, and for a few more with small products. If more results are
+/// near, the host searches all. Thresholds that fit their kernels mark one in a hundred.
 const SHARE: u64 = 16;
 const PLACES_MIN: u64 = 256;
-/// Words of something found, and those before the norms: the count.
+/// Words of a candidate, and words before the norms: the count.
 const WORDS: u64 = 3;
 const COUNT: u64 = 4;
 
-/// The search's own memory: the count of what was found, then the norms; and what was found.
+/// The search's own memory, by number: the count of candidates with the norms behind it; and the candidates.
 const SIDES: usize = 0;
 const FOUND: usize = 1;
 
@@ -25,15 +25,15 @@ const FOUND: usize = 1;
 struct Sizes {
     /// Rows of both views.
     rows: [u64; 2],
-    /// Results, and what may be found among them.
+    /// The number of results, and of the candidates that have room.
     elements: u64,
     places: u64,
-    /// Parts of a result.
+    /// The number of parts of a result.
     parts: u64,
 }
 
 impl Sizes {
-    /// Those of a search in a tensor; none if there is nothing to search.
+    /// The sizes of a search in a tensor; `None` if there is nothing to search.
     fn of(graph: &Graph, output: TensorId, search: &NearTieSearch) -> Option<Sizes> {
         let rows: [u64; 2] =
             [&search.a, &search.b].map(|view| view.dims[..3].iter().map(|&dim| u64::from(dim)).product());
@@ -47,7 +47,7 @@ impl Sizes {
         4 * (COUNT + self.rows[0] + self.rows[1])
     }
 
-    /// Where the norms of each side begin.
+    /// The word where the norms of each side begin.
     fn norms_at(&self) -> [u32; 2] {
         [COUNT, COUNT + self.rows[0]].map(|at| at as u32)
     }
@@ -83,8 +83,8 @@ impl Sizes {
     }
 }
 
-/// The search in the output of node `index`; none if there is nothing to search. It may compute the node that rounds the results
-/// to its grid. Every size fits a word: tensors that shaders see have fewer than 2^32 elements.
+/// The search in the output of node `index`; `None` if there is nothing to search. The search may compute the node that rounds
+/// the results to their grid. Every size fits a word, since tensors that shaders access have fewer than 2^32 elements.
 pub fn beside(
     graph: &Graph,
     index: usize,
@@ -98,7 +98,7 @@ pub fn beside(
     let absmaxes = [Part::Read(3), Part::Read(4)];
     let (sides, found) = (Part::Own(SIDES), Part::Own(FOUND));
     let mut near = vec![Part::Read(0)];
-    // Without a floor nobody reads absmaxes.
+    // Without a floor nobody reads absmaxes, so the kernel's bindings get any memory.
     near.extend(if search.absmaxes.is_some() { absmaxes } else { [Part::Read(0); 2] });
     near.extend([sides, found]);
     near.extend(rounding.map(|_| Part::Computed));
@@ -119,10 +119,10 @@ pub fn beside(
     })
 }
 
-/// How what a search found is read.
+/// The host's reader of a search's results.
 struct Found {
     sizes: Sizes,
-    /// Whether the absmaxes are wanted.
+    /// True if the absmaxes are needed.
     floored: bool,
 }
 

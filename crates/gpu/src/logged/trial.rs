@@ -1,5 +1,5 @@
-//! What an engine has to show before its search for near ties rounds products: the values of the contract's shader. One wrong bit
-//! there would make an honest trainer's run one that no auditor can replay.
+//! The trial that an engine must pass before its search for near ties rounds products: the values must be those of the contract's
+//! shader. One wrong bit would give an honest trainer a run that no auditor can replay.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// What an engine that fails is told.
+    /// The message of an engine that fails.
     pub const FAILED: &str = "products rounded by the search for near ties differ from the shader's";
 
     /// The trial on a grid.
@@ -35,12 +35,12 @@ impl Trial {
         Trial { rule }
     }
 
-    /// The kernel that it tries, for a device to say whether it has it.
+    /// The kernel under trial; a device says if it has the kernel.
     pub fn kernel(self) -> Kernel {
         Kernel::NearTies { uniform: Vec::new(), elements: 0, rounds: true }
     }
 
-    /// Whether an engine that searches for near ties rounds a product on the grid as its shader does.
+    /// True if an engine that searches for near ties rounds a product on the grid as its shader does.
     pub fn is_passed(self, engine: &mut dyn Engine) -> Result<bool, EngineError> {
         let (graph, inputs) = rounding(self.rule);
         let tolerance = Tolerance { norms: 2f32.powi(-22), ..Tolerance::default() };
@@ -59,7 +59,8 @@ impl Trial {
     }
 }
 
-/// A trainer's graph of one product on a grid, with inputs: rows and columns of different scales, results far below these, and zeros.
+/// A trainer's graph of one product on a grid, with inputs: rows and columns of different scales, results far below the scales,
+/// and zeros.
 fn rounding(rule: GridRule) -> (Graph, Vec<Vec<u8>>) {
     let mut b = Builder::new(ProductTable::uniform(2));
     let views = [("a", ROWS), ("b", COLUMNS)].map(|(name, rows)| {
@@ -70,7 +71,7 @@ fn rounding(rule: GridRule) -> (Graph, Vec<Vec<u8>>) {
     b.output("rounded", output);
     let word = |side: u32, i: u32| {
         let (row, place) = (i / PLACES, i % PLACES);
-        // Of every other column only what is small in a row counts.
+        // In every other column, only the small elements of a row count.
         if (side == 1 && row.is_multiple_of(2) && place != 1) || (side == 0 && i % 29 == 11) {
             return 0;
         }

@@ -1,10 +1,11 @@
-//! What is computed beside a node, as data: a summary that an observer asks for, from what the node reads and writes.
+//! Computations beside a node, as data: a summary that an observer asks for, computed from the node's inputs and
+//! output.
 
 use crate::device::kernel::Kernel;
 use tiebreak_contract::program::graph::TensorId;
 use tiebreak_engine::Value;
 
-/// A summary of a node's output as kernels compute it.
+/// The kernels that compute a summary of a node's output.
 pub struct Beside {
     /// The tensors that the kernels read: the node's output, then tensors that the node reads too.
     pub reads: Vec<TensorId>,
@@ -12,11 +13,11 @@ pub struct Beside {
     pub memory: Vec<u64>,
     /// The node whose output the kernels compute in its place, if they do.
     pub computes: Option<usize>,
-    /// In order.
+    /// The launches, in order.
     pub launches: Vec<Launch>,
-    /// What the host takes first, in order.
+    /// The memory that the host reads first, in order.
     pub first: Vec<Part>,
-    /// How the value follows.
+    /// The reader that derives the value.
     pub reading: Box<dyn Reading>,
 }
 
@@ -26,12 +27,12 @@ pub struct Launch {
     pub parts: Vec<Part>,
 }
 
-/// Memory of a summary; each part is taken whole.
+/// Memory of a summary, which is always used as a whole.
 #[derive(Clone, Copy)]
 pub enum Part {
     /// A tensor that is read, by number.
     Read(usize),
-    /// The kernels' own, by number.
+    /// The kernels' own memory, by number.
     Own(usize),
     /// The output of the node that is computed.
     Computed,
@@ -42,13 +43,13 @@ pub enum Part {
 pub struct Rest {
     /// The memory's number.
     pub memory: usize,
-    /// How many.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
-/// How the host reads a summary.
+/// The host's reader of a summary.
 pub trait Reading {
-    /// What the host takes after the first words; none if there was no room for all of it.
+    /// The memory that the host reads after the first words; `None` if there was no room for the whole result.
     fn rest(&self, first: &[u32]) -> Option<Rest>;
 
     /// The summary's value.

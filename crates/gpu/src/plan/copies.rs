@@ -6,18 +6,18 @@ use crate::device::kernel::{GRID_WIDTH, Kernel, Shader, linear_groups};
 use crate::rows::access::Index;
 use tiebreak_contract::program::graph::{Graph, Node, row_major};
 
-/// A node, or a window of one: a node of the same primitive.
+/// A node, or a window of a node, which is a node of the same primitive.
 pub(crate) struct NodePart<'a> {
     pub graph: &'a Graph,
     pub node: &'a Node,
-    /// Where its indices begin, if it is a map or patches.
+    /// The begin of its indices, if it is a map or patches.
     pub origin: Index,
-    /// Where what it reads lies, and then its output.
+    /// The bindings of its inputs, and then of its output.
     bindings: Vec<Binding>,
 }
 
 impl<'a> NodePart<'a> {
-    /// What a node with these windows runs as; with none it is whole.
+    /// The parts that a node with these windows runs as; without windows, the whole node.
     pub(crate) fn of(graph: &'a Graph, node: &'a Node, windows: &'a [Window]) -> Vec<NodePart<'a>> {
         if windows.is_empty() {
             let bindings = vec![Binding::Piece(0); node.primitive.inputs().len() + 1];
@@ -31,7 +31,7 @@ impl<'a> NodePart<'a> {
     }
 }
 
-/// What runs for a node whose parts these kernels compute.
+/// The launches of a node whose parts these kernels compute.
 pub(crate) fn launches(
     graph: &Graph,
     target: &Target,
@@ -47,7 +47,8 @@ pub(crate) fn launches(
         let bindings = || part.bindings.iter().zip(&cuts).enumerate();
         let buffers = bindings().map(|(number, (binding, cut))| bound(number, binding, *cut)).collect();
         for (number, (binding, cut)) in bindings().take(inputs) {
-            // Windows side by side read the same rows of the left operand.
+            // Windows side by side read the same rows of the left operand, so a copy may still be in scratch
+            // memory.
             if held[number] != Some(binding) {
                 copy(number, binding, *cut, Way::ToScratch, &mut launches);
                 held[number] = Some(binding);
@@ -65,19 +66,19 @@ pub(crate) fn launches(
 struct Side {
     buffer: (Slot, u64),
     strides: Index,
-    /// Where the copy begins, in words; before a buffer's beginning it wraps around.
+    /// The first word of the copy; for a window that begins before the buffer, the number wraps around.
     first: u32,
     words: u32,
 }
 
-/// Which way a window is copied.
+/// The direction in which a window is copied.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     ToScratch,
     ToTensor,
 }
 
-/// Copies a window, if it has to be, between the pieces of tensor `number` and scratch memory.
+/// Copies a window, if its binding needs a copy, between the pieces of tensor `number` and scratch memory.
 fn copy(number: usize, binding: &Binding, cut: Cut, way: Way, launches: &mut Vec<Launch>) {
     let Binding::Copied(view) = binding else { return };
     let text = tiebreak_shaders::source("window_copy").expect("the build script made this shader");
@@ -85,7 +86,7 @@ fn copy(number: usize, binding: &Binding, cut: Cut, way: Way, launches: &mut Vec
     let words = volume(&view.dims);
     for (piece, (start, piece_words)) in cut.pieces().enumerate() {
         let Some((first, len)) = overlap(view, start, piece_words) else { continue };
-        // Every number of words fits 32 bits, which the engine checks of all tensors.
+        // Every number of words fits 32 bits; the engine checks this for all tensors.
         let in_tensor = Side {
             buffer: (Slot::Tensor { number, piece }, piece_words * 4),
             strides: view.strides,

@@ -1,4 +1,5 @@
-//! From a node to its kernels: which shader, which uniform data, how many workgroups; and what a device may have in its place.
+//! The way from a node to its kernels: the shader, its uniform data and workgroups; and the kernels that a device may have in
+//! their place.
 
 use super::copies::NodePart;
 use crate::device::kernel::{
@@ -12,16 +13,16 @@ use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, Tensor
 use tiebreak_contract::program::im2col::{ConvGeometry, DigitPatches};
 use tiebreak_shaders::product::{Choice, Variant};
 
-/// A node's shader; none for groupings, which run on the host. Public for the CUDA translation's tests, which run the same
-/// dispatches.
+/// A node's shader; `None` for groupings, which run on the host. The function is public for the CUDA translation's tests, which
+/// run the same dispatches.
 pub fn shader(graph: &Graph, node: &Node, variant: Variant) -> Option<Shader> {
     shader_from(graph, node, variant, [0; 4])
 }
 
-/// The kernel by which shaders compute a part of a node; none for groupings.
+/// The kernel by which shaders compute a part of a node; `None` for groupings.
 pub(crate) fn shader_kernel(part: &NodePart, variant: Variant) -> Option<Kernel> {
     let shader = shader_from(part.graph, part.node, variant, part.origin)?;
-    // Only digit planes have more than one way to be multiplied.
+    // Only digit planes can be multiplied in more than one way.
     let size = product_size(part.graph, part.node).filter(|_| variant == Variant::Dot);
     Some(match size {
         Some(size) => Kernel::Product { shader, size },
@@ -29,7 +30,7 @@ pub(crate) fn shader_kernel(part: &NodePart, variant: Variant) -> Option<Kernel>
     })
 }
 
-/// The kernel of its own that a device may have in place of a node's shader.
+/// The own kernel that a device may have in place of a node's shader.
 pub(crate) fn own_kernel(graph: &Graph, node: &Node, variant: Variant) -> Option<Kernel> {
     match &node.primitive {
         Primitive::Native { a, b } if !graph.tensor(node.output).is_empty() => {
@@ -43,13 +44,13 @@ pub(crate) fn own_kernel(graph: &Graph, node: &Node, variant: Variant) -> Option
     }
 }
 
-/// The kernel that digitises a view of words: absmaxes of absmaxes are words too, whose sign bit is never set.
+/// The kernel that digitises a view of words. The view may hold absmaxes, which are words whose sign bit is never set.
 pub(crate) fn digitising(graph: &Graph, view: &View, block: u32, what: Digitise) -> Option<Kernel> {
     let words = matches!(graph.tensor(view.tensor).dtype, DType::F32 | DType::U32);
     words.then(|| Kernel::Digitise { view: view.clone(), block, what })
 }
 
-/// How a product of these operands is computed by a variant.
+/// The completion of the product's template for these operands and a variant.
 fn choice_of(graph: &Graph, a: TensorId, b: TensorId, block: u32, variant: Variant) -> Choice {
     let digits = |tensor| match graph.tensor(tensor).dtype {
         DType::Q(d) => u32::from(d),
@@ -59,7 +60,7 @@ fn choice_of(graph: &Graph, a: TensorId, b: TensorId, block: u32, variant: Varia
     Choice::new(variant, digits(a), digits(b), if block == 0 { k } else { block })
 }
 
-/// That of a node, if it is a product.
+/// The sizes of a node, if it is a product.
 pub(crate) fn product_size(graph: &Graph, node: &Node) -> Option<ProductSize> {
     let Primitive::Product { a, b, block, .. } = &node.primitive else { return None };
     let choice = choice_of(graph, *a, *b, *block, Variant::Dot);
@@ -74,10 +75,10 @@ pub(crate) fn product_size(graph: &Graph, node: &Node) -> Option<ProductSize> {
     })
 }
 
-/// From this length on a workgroup shares the work of an output.
+/// From this length on, a workgroup shares the work of an output.
 const LONG: u32 = 256;
 
-/// Why a node cannot run where an invocation's loops may take so many rounds altogether, if so.
+/// The reason why a node cannot run where an invocation's loops may take `rounds_max` rounds altogether, if there is one.
 pub(crate) fn refusal(graph: &Graph, node: &Node, variant: Variant, rounds_max: u32) -> Option<String> {
     let (what, rounds) = match &node.primitive {
         Primitive::TreeSum { len, block, .. } => {
@@ -109,27 +110,27 @@ pub(crate) fn refusal(graph: &Graph, node: &Node, variant: Variant, rounds_max: 
     (rounds > rounds_max).then(|| format!("{}: too many {what} for one dispatch", node.operator))
 }
 
-/// Parts of a native product's result: one in binary32, two that together have binary64's.
+/// The number of parts of a native product's result: one in binary32, or two that together have binary64's precision.
 fn native_parts(graph: &Graph, node: &Node) -> u32 {
     let Primitive::Native { a, b } = &node.primitive else { return 0 };
     let elements = u64::from(a.dims[0] * a.dims[1]) * u64::from(a.dims[2]) * u64::from(b.dims[2]);
     if graph.tensor(node.output).len() as u64 == elements { 1 } else { 2 }
 }
 
-/// Terms that each of 64 invocations takes when they share a sum: a power of two.
+/// Terms of each of 64 invocations that share a sum: a power of two.
 fn share(len: u32) -> u32 {
     len.div_ceil(64).next_power_of_two()
 }
 
-/// The same for the 32 invocations that share a long segment.
+/// Terms of each of the 32 invocations that share a long segment: a power of two.
 fn segment_share(len: u32) -> u32 {
     len.div_ceil(32).next_power_of_two()
 }
 
-/// Up to so many positions an invocation sums a segment alone.
+/// Up to this many positions, an invocation sums a segment alone.
 const POSITIONS_SHORT: u32 = 1 << 14;
 
-/// A term of a tree sum costs a round, on average one more for its carries, and one for the test that ends them.
+/// Rounds of a term of a tree sum: one for itself, on average one for its carries, and one for the test that ends them.
 const ROUNDS_OF_TERM: u32 = 3;
 
 /// The most elements of a block.
@@ -137,7 +138,7 @@ fn block_len(len: u32, block: u32) -> u32 {
     if block == 0 { len } else { block.min(len) }
 }
 
-/// dims, strides, (offset, ...) as shared/view.wgsl takes them.
+/// The dims and strides of a view, in the order of shared/view.wgsl; an offset follows.
 fn view_words(view: &View) -> Vec<u32> {
     [&view.dims[..], &view.strides[..]].concat()
 }
@@ -147,7 +148,8 @@ fn file(name: &str) -> &'static str {
     tiebreak_shaders::source(name).expect("the build script made this shader")
 }
 
-/// The width that a shader is told, and its workgroups: one for each output, which `shared` ones work on together, or one invocation.
+/// The width that a shader gets, and its workgroups. Each output has a workgroup if outputs are `shared`, otherwise one
+/// invocation.
 fn spread(elements: u32, shared: bool) -> (u32, [u32; 3]) {
     if shared { workgroup_each(elements) } else { (GRID_WIDTH, linear_groups(elements)) }
 }
@@ -160,7 +162,7 @@ fn last(ty: &TensorType) -> u32 {
     *ty.shape.last().expect("tensors have rank 1 or more")
 }
 
-/// The shader of a node whose indices count from `origin` if it is a map or patches.
+/// The shader of a node. The indices of maps and patches count from `origin`.
 fn shader_from(graph: &Graph, node: &Node, variant: Variant, origin: Index) -> Option<Shader> {
     let ty = graph.tensor(node.output);
     let elements = ty.len() as u32;
@@ -200,7 +202,7 @@ fn im2col(input: &TensorType, geometry: &ConvGeometry, elements: u32, first_row:
     of_file("patches", uniform, linear_groups(elements))
 }
 
-/// Of which the first row of patches and the first place of a patch are these.
+/// The shader of patches of digits. `first` is the first row of patches, and the first element of a patch.
 fn digit_patches(
     [input, output]: [&TensorType; 2],
     patches: &DigitPatches,
@@ -231,7 +233,7 @@ fn row_max(len: u32, block: u32, elements: u32) -> Shader {
 
 fn tree_sum(len: u32, inner: u32, block: u32, elements: u32) -> Shader {
     let (step, blocks) = (block_len(len, block), block_count(len, block));
-    // Columns are read together by neighbours, so only rows and very long sums are shared.
+    // Neighbouring invocations read columns together, so only rows and very long sums are shared.
     let long = (inner == 1 && step >= LONG) || step >= 1 << 14;
     let (width, groups) = spread(elements, long);
     let uniform = vec![elements, len, inner, width, step, blocks, share(step), 0];
@@ -278,7 +280,7 @@ fn product([a, b]: [&TensorType; 2], block: u32, part: digits::ProductPart, choi
     let step = if block == 0 { words } else { block / 4 };
     let rest = u32::from(part == digits::ProductPart::RoundingError) << 16;
     let bits = digits::magnitude_bits(choice.digits_a) + digits::magnitude_bits(choice.digits_b) + rest;
-    // The last word says where a dispatch begins in the third dimension.
+    // The last word is the begin of a dispatch in the third dimension.
     let uniform = vec![batch, m, n, words, blocks, step, bits, 0];
     let [rows, columns] = choice.tile();
     let groups = [n.div_ceil(columns), m.div_ceil(rows), blocks * batch];
@@ -289,7 +291,7 @@ fn native(a: &View, b: &View) -> Shader {
     let (batch, m, n, k) = (a.dims[0] * a.dims[1], a.dims[2], b.dims[2], a.dims[3]);
     let mut uniform = vec![batch, m, n, k];
     uniform.extend(a.strides.iter().chain(&b.strides));
-    // The last word says where a dispatch begins in the third dimension.
+    // The last word is the begin of a dispatch in the third dimension.
     uniform.extend([a.dims[1].max(1), a.offset, b.offset, 0]);
     let text = tiebreak_shaders::native_source("native_product").expect("the build script put it there");
     Shader { text: text.into(), uniform, groups: [n.div_ceil(32), m.div_ceil(8), batch] }

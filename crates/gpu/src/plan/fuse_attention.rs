@@ -1,5 +1,5 @@
-//! Finds rows between two products that a device computes at once with both, by what reads what; `causal_attention` is not known
-//! here.
+//! Finds rows between two products that a device computes at once with both. The search follows reads and writes of tensors; it
+//! does not know `causal_attention`.
 
 use cuda_bridge::translate::Options;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
@@ -15,7 +15,7 @@ use crate::wgsl;
 use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId};
 use tiebreak_shaders::product::Variant;
 
-/// What computes a row fusion with the products around it, wherever all of it lies whole in memory.
+/// The candidates that compute a row fusion with the products around it, where all tensors are whole in memory.
 pub(crate) fn candidates(
     graph: &Graph,
     uses: &Uses,
@@ -42,7 +42,7 @@ pub(crate) fn candidates(
     find(graph, uses, runs_at, fusions, &target.limits).into_iter().filter_map(candidate).collect()
 }
 
-/// The kernels for a graph's rows between products on a GPU with so many bytes of shared memory, for the bridge's tests.
+/// The kernels for a graph's rows between products on a GPU with `shared` bytes of shared memory, for the bridge's tests.
 pub fn kernels(graph: &Graph, shared: u32) -> Vec<cuda_bridge::translate::Kernel> {
     let (uses, runs_at) = (Uses::of(graph), (0..graph.nodes.len()).collect::<Vec<_>>());
     let limits = Limits::CUDA;
@@ -59,7 +59,7 @@ pub fn kernels(graph: &Graph, shared: u32) -> Vec<cuda_bridge::translate::Kernel
     find(graph, &uses, &runs_at, &fusions, &limits).into_iter().filter_map(kernel).collect()
 }
 
-/// What can be computed at once around each of these row fusions. `runs_at` says in which node's place each other node runs.
+/// The fusions around each of these row fusions. `runs_at` gives the node in whose place each other node runs.
 fn find(
     graph: &Graph,
     uses: &Uses,
@@ -133,7 +133,8 @@ impl<'a> Finder<'a> {
         })
     }
 
-    /// The product that a tensor is, with its operands, if the fusion takes its rows, place by place, and nobody else.
+    /// The product that makes a tensor, with its operands, if only the fusion reads the product, and reads its rows element by
+    /// element.
     fn first(&self, tensor: TensorId) -> Option<(usize, [TensorId; 4])> {
         let node = self.uses.writer(tensor)?;
         let operands = product_operands(&self.graph.nodes[node])?;
@@ -146,7 +147,7 @@ impl<'a> Finder<'a> {
         (fits && alone && self.is_taken_whole(tensor)).then_some((node, operands))
     }
 
-    /// Whether members take a tensor by the row's own elements alone, from its beginning.
+    /// True if members read a tensor only by the row's own elements, from its beginning.
     fn is_taken_whole(&self, tensor: TensorId) -> bool {
         let loads = self.layout.loads.iter().filter(|load| load.tensor == tensor);
         let mut operands = (0..self.rows.members.len())
@@ -160,7 +161,7 @@ impl<'a> Finder<'a> {
         !elsewhere && loads.map(|load| load.offset).eq([0])
     }
 
-    /// A member's output, if it is digitised by rows for a product of as many samples and rows.
+    /// A member's output, if it is digitised by rows for a product with as many samples and rows.
     fn digitised(&self, result: usize, samples_and_rows: &[u32]) -> Option<Digitised> {
         let (graph, uses) = (self.graph, self.uses);
         let (member, output) = (self.rows.members[result], self.node(result).output);
@@ -186,7 +187,8 @@ impl<'a> Finder<'a> {
         (member.role == Role::Wide && left && alone && same).then_some(found)
     }
 
-    /// The members' outputs that others read; none if somebody reads one before the second product, in whose place everything runs.
+    /// The members' outputs that others read; `None` if somebody reads one before the second product, in whose place everything
+    /// runs.
     fn writes(&self, second: usize, inside: &dyn Fn(usize) -> bool) -> Option<Vec<TensorId>> {
         let runs_at = |node: usize| {
             let other = self.fusions.iter().find(|other| is_member(other, node));
@@ -206,7 +208,7 @@ impl<'a> Finder<'a> {
         Some(writes)
     }
 
-    /// Whether a member masks what is beyond the diagonal of so many rows a sample.
+    /// True if a member masks everything beyond the diagonal of samples with `rows` rows.
     fn is_masked(&self, number: usize, rows: u32) -> bool {
         match &self.node(number).primitive {
             Primitive::Map { body, dims, .. } => {
@@ -228,7 +230,7 @@ mod tests {
     use tiebreak_contract::program::products::ProductTable;
     use tiebreak_contract::program::step::{Program, StepSpec};
 
-    /// What is found in a graph: whether it is causal, how many tensors it writes beside the second product, and its nodes.
+    /// The fusions of a graph: whether each is causal, how many tensors it writes beside the second product, and its nodes.
     fn found(graph: &Graph) -> Vec<(bool, usize, String)> {
         let (uses, runs_at) = (Uses::of(graph), (0..graph.nodes.len()).collect::<Vec<_>>());
         let fusions = fuse_rows::find(graph, &uses, &runs_at, &Limits::CUDA, &|_| true);
@@ -260,7 +262,7 @@ mod tests {
         assert_eq!(found(&graph).len(), 1, "the gradient's alone");
     }
 
-    /// What reads the probabilities before the second product needs them before that.
+    /// A node that reads the probabilities before the second product needs them before it.
     #[test]
     fn what_is_read_early_is_not_left_for_later() {
         let (mut graph, _) = attention(65);
@@ -275,7 +277,7 @@ mod tests {
         });
         let (at, second) = (at.unwrap(), second.unwrap());
         assert!(second < at);
-        // A reader of the probabilities that comes before the product of the values.
+        // The test adds a reader of the probabilities that comes before the product of the values.
         let p = graph.nodes[..second].iter().rfind(|node| node.primitive.name() == "div.v1").unwrap().output;
         let reader = graph
             .nodes
@@ -286,7 +288,7 @@ mod tests {
         inputs.iter_mut().for_each(|view| view.tensor = p);
         graph.tensors.push(graph.tensor(p).clone());
         early.output = TensorId(graph.tensors.len() as u32 - 1);
-        // Not of the same fusion: its rows are turned.
+        // The reader is not part of the fusion: its rows are transposed.
         let Primitive::Map { inputs, .. } = &mut early.primitive else { unreachable!() };
         inputs.iter_mut().for_each(|view| view.strides.swap(2, 3));
         let output = early.output;
@@ -321,13 +323,14 @@ mod tests {
         Program::new(spec).micro
     }
 
-    /// What GPT-2's units touch: node by node, with rows and digits computed at once, and with attention and products of columns.
+    /// The memory that GPT-2's units touch: node by node, with rows and digits computed at once, and with attention and products
+    /// of columns.
     #[test]
     fn attention_touches_less_memory() {
         let graph = gpt_2();
         let (uses, runs_at) = (Uses::of(&graph), (0..graph.nodes.len()).collect::<Vec<_>>());
         let fusions = fuse_rows::find(&graph, &uses, &runs_at, &Limits::CUDA, &|_| true);
-        // The bridge's kernel is for few places of the first product, and few columns of the second.
+        // The bridge's kernel is for a short K of the first product, and few columns of the second.
         let mut attention = find(&graph, &uses, &runs_at, &fusions, &Limits::CUDA);
         let product = |node: usize| product_operands(&graph.nodes[node]).unwrap();
         attention.retain(|found| {
@@ -360,7 +363,7 @@ mod tests {
             let (view, nodes) = on_the_way(&graph, &uses, at)?;
             let [_, _, b, _] = product(at);
             let few = view.strides[2] == 1 && view.strides[3] != 1 && graph.tensor(b).shape[1] <= 128;
-            // It reads the view twice; L2 may answer the second time.
+            // The kernel reads the view twice; L2 may answer the second time.
             few.then(|| (nodes, at, vec![view.tensor, view.tensor, b, graph.nodes[at].output]))
         });
         let last: Vec<Touched> = of_attention.chain(of_columns).collect();

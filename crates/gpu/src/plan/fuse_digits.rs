@@ -1,4 +1,4 @@
-//! Digitising operands by kernels of a device's own: which nodes one launch computes together.
+//! Digitising operands by a device's own kernels: the nodes that one launch computes together.
 
 use super::dispatch::{digitising, product_size};
 use super::unit::{Candidate, Target};
@@ -8,7 +8,7 @@ use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, View, block_count};
 use tiebreak_shaders::product::Variant;
 
-/// What computes an operand's absmaxes and digits at once, of every operand that lies whole in memory.
+/// The candidates that compute an operand's absmaxes and digits at once, for every operand that is whole in memory.
 pub(crate) fn digits(graph: &Graph, uses: &Uses, target: &Target) -> Vec<Candidate> {
     if target.variant != Variant::Dot {
         return Vec::new();
@@ -18,7 +18,7 @@ pub(crate) fn digits(graph: &Graph, uses: &Uses, target: &Target) -> Vec<Candida
         let Primitive::Quantise { input, absmaxes, digits, block } = &node.primitive else { return None };
         let mut nodes = absmaxes_of(graph, uses, at)?;
         if !target.is_whole(graph, node) {
-            return None; // one launch sees whole tensors
+            return None; // one launch accesses whole tensors
         }
         let what = Digitise::ScaleAndQuantise { digits: u32::from(*digits) };
         let kernel = digitising(graph, input, *block, what)?;
@@ -29,8 +29,8 @@ pub(crate) fn digits(graph: &Graph, uses: &Uses, target: &Target) -> Vec<Candida
     (0..graph.nodes.len()).filter_map(candidate).collect()
 }
 
-/// What computes a product with its left operand's absmaxes and digits, which nobody else reads, wherever all of it lies whole in
-/// memory.
+/// The candidates that compute a product with its left operand's absmaxes and digits, where nobody else reads those and all
+/// tensors are whole in memory.
 pub(crate) fn columns(graph: &Graph, uses: &Uses, target: &Target) -> Vec<Candidate> {
     if target.variant != Variant::Dot {
         return Vec::new();
@@ -51,7 +51,8 @@ pub(crate) fn columns(graph: &Graph, uses: &Uses, target: &Target) -> Vec<Candid
     (0..graph.nodes.len()).filter_map(candidate).collect()
 }
 
-/// The view that is digitised, in one scale group a row, for this node alone, if that is a product's left operand; with all nodes in order.
+/// The view that is digitised for the left operand of this node alone, with one scale group for each row; and all nodes of the
+/// fusion, in order. `None` if the node is no such product.
 pub(crate) fn on_the_way<'a>(graph: &'a Graph, uses: &Uses, at: usize) -> Option<(&'a View, Vec<usize>)> {
     let [a, absmaxes_a, b, absmaxes_b] = product_operands(&graph.nodes[at])?;
     let quantise = uses.writer(a)?;
@@ -65,8 +66,9 @@ pub(crate) fn on_the_way<'a>(graph: &'a Graph, uses: &Uses, at: usize) -> Option
     Some((input, nodes))
 }
 
-/// The nodes that make the absmaxes of a node which quantises, if these are of its own view and it is the first to read
-/// them: one, or two where scale groups are long and the first finds those of shorter groups for the second alone.
+/// The nodes that make the absmaxes of a quantising node, if the absmaxes are of its own view and it is their first reader. There
+/// is one such node. There are two where scale groups are long: the first makes the absmaxes of shorter groups for the second
+/// alone.
 pub(crate) fn absmaxes_of(graph: &Graph, uses: &Uses, quantise: usize) -> Option<Vec<usize>> {
     let Primitive::Quantise { input: operand, absmaxes, block: of_operand, .. } =
         &graph.nodes[quantise].primitive
@@ -107,7 +109,7 @@ mod tests {
     use tiebreak_contract::program::graph::Node;
     use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
 
-    /// The fusions of a product of rows of `k` places with themselves, by operator name.
+    /// The fusions of a product of rows of length `k` with themselves, by operator name.
     fn of(k: u32, block: u32, more: impl FnOnce(&mut Builder, TensorId)) -> Vec<Option<Vec<usize>>> {
         let mut table = ProductTable::uniform(2);
         table.set(ProductClass::Linear, ProductDigits { digits_a: 2, digits_b: 3, block });
@@ -127,10 +129,10 @@ mod tests {
 
     #[test]
     fn the_first_reader_of_absmaxes_computes_them() {
-        // Both operands are the same view: one absmax, of which the second is a later reader.
+        // Both operands are the same view: there is one absmax, and the second operand reads it later.
         assert_eq!(of(100, 0, |_, _| ()), [Some(vec![0]), None]);
         assert_eq!(of(256, 64, |_, _| ()), [Some(vec![0]), None]);
-        // In two levels.
+        // The absmaxes are found in two levels.
         assert_eq!(of(10_000, 0, |_, _| ()), [Some(vec![0, 1]), None]);
         assert_eq!(of(20_000, 8192, |_, _| ()), [Some(vec![0, 1]), None]);
     }
@@ -139,7 +141,7 @@ mod tests {
     fn absmaxes_that_others_see_are_not_left_out() {
         let partial = |b: &mut Builder, x: TensorId| {
             let input = b.whole(x);
-            // An equal node is the same one.
+            // An equal node is shared.
             let node = b.node(Primitive::Absmax { input, block: 4096 }, DType::U32, &[1, 3, 3]);
             b.output("partial", node);
         };

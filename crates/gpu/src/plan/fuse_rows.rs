@@ -1,10 +1,10 @@
-//! Finds row fusions: nodes over the same rows that one kernel computes, a workgroup a row, so that what only they read never gets
-//! memory.
+//! Finds row fusions: nodes over the same rows that one kernel computes, with a workgroup for each row. Tensors that are read
+//! only inside the fusion never get memory.
 //!
-//! A softmax is a chain of maps, a maximum and a sum over rows of [rows, len]; computed node by node, each writes what the next one
-//! reads.
+//! A softmax is a chain of maps, a maximum and a sum over rows of [rows, len]. Computed node by node, each node writes the input
+//! of the next one.
 //!
-//! Rows have 64 to 4096 elements: shorter ones leave invocations of the workgroup without work, and longer ones are summed by way of
+//! Rows have 64 to 4096 elements. Shorter rows leave invocations of the workgroup without work. Longer rows are summed by way of
 //! partial sums, which are rows of their own.
 
 use super::unit::{Candidate, Target};
@@ -20,10 +20,10 @@ use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, View};
 const LEN_MIN: u32 = GROUP;
 const LEN_MAX: u32 = 4096;
 
-/// How many nodes before its own place a node may run: what it computes lives that much longer.
+/// The most nodes before its own place that a node may run: its output is kept that much longer.
 const EARLY_MAX: usize = 32;
 
-/// The row fusions of a graph for a target. `runs_at` says in which node's place each node runs otherwise.
+/// The row fusions of a graph for a target. `runs_at` gives the node in whose place each node runs otherwise.
 pub(crate) fn row_fusions(graph: &Graph, uses: &Uses, runs_at: &[usize], target: &Target) -> Vec<RowFusion> {
     if !target.fuses_rows {
         return Vec::new();
@@ -32,7 +32,7 @@ pub(crate) fn row_fusions(graph: &Graph, uses: &Uses, runs_at: &[usize], target:
     find(graph, uses, runs_at, &target.limits, &may)
 }
 
-/// What computes a row fusion; none beyond the limits.
+/// The candidate that computes a row fusion; `None` beyond the limits.
 pub(crate) fn candidate(graph: &Graph, target: &Target, fusion: &RowFusion) -> Option<Candidate> {
     let layout = RowLayout::of(graph, fusion, &target.limits)?;
     let kernel = Kernel::Wgsl(wgsl::rows::shader(graph, fusion, &layout));
@@ -40,12 +40,12 @@ pub(crate) fn candidate(graph: &Graph, target: &Target, fusion: &RowFusion) -> O
     Some(Candidate::fused(graph, target, fusion.nodes(), fusion.at, tensors, kernel))
 }
 
-/// Whose limits texts keep to.
+/// The limits that texts keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextLimits {
-    /// WebGPU's default ones, and in texts of their own larger ones.
+    /// WebGPU's default limits, and larger limits in texts of their own.
     All,
-    /// WebGPU's default ones alone.
+    /// WebGPU's default limits alone.
     Webgpu,
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn find(
     fusions.filter(|fusion| fusion.members.len() > 1).collect()
 }
 
-/// Rows and their length where a node can begin a row fusion.
+/// The number of rows and their length where a node can begin a row fusion.
 fn rows_of(graph: &Graph, node: &Node) -> Option<[u32; 2]> {
     let (len, elements) = match &node.primitive {
         Primitive::Map { .. } => {
@@ -98,21 +98,21 @@ fn rows_of(graph: &Graph, node: &Node) -> Option<[u32; 2]> {
     ((LEN_MIN..=LEN_MAX).contains(&len) && elements > 0).then(|| [elements / len, len])
 }
 
-/// What a node is to rows of this length, if it can be computed with them.
+/// The role of a node for rows of this length, if it can be computed with them.
 fn role_of(graph: &Graph, node: &Node, [rows, len]: [u32; 2]) -> Option<Role> {
     let Primitive::Map { body, dims, inputs } = &node.primitive else {
         let role = if matches!(node.primitive, Primitive::RowMax { .. }) { Role::Max } else { Role::Sum };
         return (rows_of(graph, node)? == [rows, len]).then_some(role);
     };
     if rows_of(graph, node) == Some([rows, len]) {
-        // Indices are those of the row but for the last, which may go on over several rows.
+        // Indices are those of the row, except for the last index, which may run over several rows.
         let runs = !is_indexed(body, inputs) || dims[3].is_multiple_of(len);
         return runs.then_some(Role::Wide);
     }
     (graph.tensor(node.output).len() as u32 == rows).then_some(Role::Narrow)
 }
 
-/// Whether a view is of the value that a member computes for the same element, or row.
+/// True if a view reads exactly the value that a member computes for the same element, or row.
 fn is_own(view: &View, reader: Role, member: Role, [rows, len]: [u32; 2]) -> bool {
     let one_row = rows == 1 && access(view) == Access::Uniform;
     view.offset == 0
@@ -128,7 +128,7 @@ fn is_own(view: &View, reader: Role, member: Role, [rows, len]: [u32; 2]) -> boo
 #[derive(Clone)]
 struct Growing {
     fusion: RowFusion,
-    /// Whether a node after `at` has read what it writes, so that `at` stays.
+    /// True if a node after `at` has read an output of the fusion, so that `at` is fixed.
     closed: bool,
 }
 
@@ -143,7 +143,7 @@ struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    /// Puts a node into a fusion, a new one, or none. Fusions that it reads from and is no part of run before it.
+    /// Puts a node into a fusion, a new one, or none. A fusion that the node reads from, but does not join, runs before it.
     fn visit(&mut self, index: usize, may: bool) {
         let node = &self.graph.nodes[index];
         let near = if may { self.near(index) } else { Vec::new() };
@@ -172,7 +172,7 @@ impl Finder<'_> {
         self.uses.writer(tensor).and_then(|writer| self.grown_of[writer])
     }
 
-    /// Fusions that compute what a node reads, or that read whole rows which it reads too, the last one first.
+    /// Fusions that compute an input of a node, or that read whole rows which the node reads too; the last one first.
     fn near(&self, index: usize) -> Vec<usize> {
         let mut found = Vec::new();
         for tensor in self.graph.nodes[index].primitive.inputs() {
@@ -189,7 +189,7 @@ impl Finder<'_> {
         found
     }
 
-    /// A fusion with one more node, if that can be computed with it.
+    /// A fusion with one more node, if the node can be computed with it.
     fn with(&self, number: usize, index: usize) -> Option<RowFusion> {
         let (Growing { fusion, closed }, node) = (&self.grown[number], &self.graph.nodes[index]);
         let rows = [fusion.rows, fusion.len];
@@ -212,7 +212,7 @@ impl Finder<'_> {
             return None;
         }
         if *closed {
-            // It runs in another place than its own, where everything it reads has to be there.
+            // The node runs in another node's place, where all its inputs have to be computed.
             let ready = |tensor: TensorId| {
                 let Some(writer) = self.uses.writer(tensor) else { return true };
                 let other = self.grown_of[writer].map(|other| &self.grown[other]);
@@ -228,7 +228,7 @@ impl Finder<'_> {
         RowLayout::of(self.graph, &joined, self.limits).map(|_| joined)
     }
 
-    /// The fusion of these members: what it reads and writes follows from the graph.
+    /// The fusion of these members; the graph determines its inputs and outputs.
     fn fusion(&self, members: Vec<Member>, [rows, len]: [u32; 2], at: usize) -> RowFusion {
         let inside = |node: usize| members.iter().any(|member| member.node == node);
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
@@ -288,7 +288,7 @@ mod tests {
         norm_epsilon: 1e-5,
     };
 
-    /// What each unit of a graph reads and writes, if these fusions run at once.
+    /// The inputs and outputs of each unit of a graph, if these fusions run at once.
     fn units(graph: &Graph, fusions: &[RowFusion]) -> Vec<(Vec<TensorId>, Vec<TensorId>)> {
         let alone = |node: &Node| Some((node.primitive.inputs(), vec![node.output]));
         let mut units: Vec<_> = graph.nodes.iter().map(alone).collect();
@@ -306,7 +306,7 @@ mod tests {
         find(graph, &Uses::of(graph), &runs_at, limits, &|_| true)
     }
 
-    /// The members of the fusion that has a node of this operator, which is written if it has a star.
+    /// The members of the fusion that contains a node of this operator; a star marks a member that is written.
     fn members(graph: &Graph, fusions: &[RowFusion], operator: &str) -> Vec<String> {
         let node = |member: &Member| &graph.nodes[member.node];
         let has = |fusion: &&RowFusion| fusion.members.iter().any(|member| node(member).operator == operator);
@@ -324,7 +324,7 @@ mod tests {
         let program = gpt(64, 80, 0.1);
         let fusions = found(&program.micro, &Limits::CUDA);
         let of = |operator: &str| members(&program.micro, &fusions, operator).join(" ");
-        // The gradient reads the probabilities before and, of the products, after dropout.
+        // The gradient reads the probabilities before dropout and, for the products, after it.
         let softmax = of("block0.attention.softmax");
         assert_eq!(softmax, "causal_scale_mask row_max exp_sub tree_sum div* dropout*");
         let backward = of("block0.attention.softmax.backward");
@@ -333,7 +333,8 @@ mod tests {
         let before = "add dropout add* ";
         let own = "tree_sum centre square tree_sum layer_norm_rstd* mul* layer_norm_affine*";
         assert_eq!(norm, before.to_string() + own);
-        // The first product is for the gain, whose gradient is summed before the rest's place; what follows is the residual's.
+        // The first product is for the gain, whose gradient is summed before the place of the others. The last nodes are the
+        // residual's.
         let backward = of("block0.norm2.backward");
         assert_eq!(backward, "mul* mul mul tree_sum tree_sum layer_norm_backward add* dropout*");
         let loss = of("loss");
@@ -344,7 +345,7 @@ mod tests {
         assert_eq!(weight.join(" "), "mul adamw_m* adamw_v* adamw_w*");
     }
 
-    /// Whatever the limits, a fusion has what it reads before it runs, and what it writes is read after that.
+    /// With any limits, the inputs of a fusion are computed before it runs, and its outputs are read after that.
     #[test]
     fn fusions_run_in_order() {
         for limits in [Limits::WEBGPU, Limits::CUDA, Limits { bytes: 1000, ..Limits::WEBGPU }] {
@@ -379,7 +380,7 @@ mod tests {
             };
             units(graph, fusions).into_iter().map(bytes).sum()
         };
-        // A micro-batch of GPT-2 124M, 8 texts of 1024 tokens, two digits.
+        // The graph is a micro-batch of GPT-2 124M with 8 texts of 1024 tokens and two digits.
         let gpt_2 = Gpt { vocabulary: 50_257, context: 1024, layers: 12, heads: 12, width: 768, ..GPT };
         let products = ProductTable::uniform(2);
         let spec = StepSpec { micro_batch: 8, products, ..spec(gpt_2) };
@@ -396,7 +397,7 @@ mod tests {
         }
     }
 
-    /// The fusions of a chain over rows, by the names of their members with a star for what is written.
+    /// The fusions of a chain over rows, by the names of their members; a star marks a member that is written.
     fn chain(rows: u32, len: u32, more: impl FnOnce(&mut Builder, [TensorId; 3])) -> Vec<String> {
         let mut b = Builder::new(ProductTable::two_and_three());
         let x = b.input("x", DType::F32, &[rows, len]);
@@ -420,7 +421,7 @@ mod tests {
     fn what_others_read_is_written() {
         assert_eq!(chain(3, 64, |_, _| ()), ["square tree_sum ratio*"]);
         assert_eq!(chain(3, 4096, |_, _| ()), ["square tree_sum ratio*"]);
-        // Rows that are too short or, but for their parts, too long.
+        // Rows are too short or, except for their partial sums, too long.
         assert_eq!(chain(3, 63, |_, _| ()), [""; 0]);
         assert_eq!(chain(3, 4097, |_, _| ()), [""; 0]);
         let output = chain(3, 64, |b, [_, square, sum]| {
@@ -428,7 +429,7 @@ mod tests {
             b.output("sum", sum);
         });
         assert_eq!(output, ["square* tree_sum* ratio*"]);
-        // Read across rows, and by rows of another length.
+        // The readers go across rows, or by rows of another length.
         let turned = chain(64, 64, |b, [_, square, _]| {
             let view = View { tensor: square, offset: 0, dims: [1, 1, 64, 64], strides: [0, 0, 1, 64] };
             let copy = b.copy(view, &[64, 64]);
@@ -443,7 +444,7 @@ mod tests {
         assert_eq!(halves, ["square* tree_sum ratio*"]);
     }
 
-    /// What depends on a node that reads what the fusion writes cannot run in its place.
+    /// A node that depends on a reader of the fusion's output cannot run in the fusion's place.
     #[test]
     fn what_follows_from_a_reader_is_not_joined() {
         let later = chain(64, 64, |b, [x, square, sum]| {
@@ -451,7 +452,7 @@ mod tests {
             let mixed = b.map(Body::new("mixed.v1", |w| w.input(0)), &[columns], &[64, 64]);
             let both = b.zip("both.v1", square, mixed, BodyWriter::add);
             b.output("both", both);
-            // This does not, though it comes later still.
+            // This map does not depend on a reader, though it comes later still.
             let early = b.map(
                 Body::new("early.v1", |w| {
                     let (x, sum) = (w.input(0), w.input(1));
@@ -472,7 +473,7 @@ mod tests {
             let fusions = found(&graph, &Limits::CUDA);
             fusions.iter().map(|fusion| fusion.members.len()).collect::<Vec<_>>()
         };
-        // All but the loss, which takes each label's logit from what is written.
+        // The fusion has all nodes but the loss, which takes each label's logit from a written tensor.
         assert_eq!(names(65), [16]);
         assert!(names(63).is_empty());
     }

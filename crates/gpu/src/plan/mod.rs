@@ -1,5 +1,7 @@
-//! What may run for a graph's nodes: which are computed at once, from which windows, by which kernels. No device is asked: the
-//! engine has one make the kernels of the candidates, and falls back to the next one where it makes none.
+//! The plan of a graph: nodes that are computed at once, windows, and kernels.
+//!
+//! No device is asked. The engine has a device make the kernels of the candidates, and takes the next candidate where the device
+//! makes none.
 
 pub mod beside;
 mod copies;
@@ -25,8 +27,8 @@ pub use fuse_rows::TextLimits;
 use tiebreak_contract::program::graph::{Graph, Node, Primitive};
 use tiebreak_shaders::product::Variant;
 
-/// Every way to compute nodes of a graph, the preferred first: what takes more nodes at once comes before what takes some of them, and
-/// nodes by themselves come last, in order, by kernels of a device's own before shaders. A node that has none cannot run (see
+/// Every way to compute nodes of a graph, the preferred first. A candidate of more nodes comes before candidates of some of them.
+/// Single nodes come last, in order, with a device's own kernels before shaders. A node without a candidate cannot run (see
 /// [`refusal`]).
 pub(crate) fn candidates(graph: &Graph, target: &Target) -> Vec<Candidate> {
     let uses = Uses::of(graph);
@@ -44,7 +46,7 @@ pub(crate) fn candidates(graph: &Graph, target: &Target) -> Vec<Candidate> {
     found
 }
 
-/// Why no shader computes a node, if so.
+/// The reason why no shader computes a node, if there is one.
 pub(crate) fn refusal(graph: &Graph, target: &Target, index: usize) -> Option<String> {
     let node = &graph.nodes[index];
     match windows_of(graph, target, node) {
@@ -53,8 +55,8 @@ pub(crate) fn refusal(graph: &Graph, target: &Target, index: usize) -> Option<St
     }
 }
 
-/// Every shader text of a graph with the name of a node that uses it (a product's with its variant), or of rows computed at once, for dumps
-/// and tests.
+/// Every shader text of a graph, for dumps and tests. A text has the name of a node that uses it (of a product with its variant),
+/// or of rows computed at once.
 pub fn texts(graph: &Graph, limits: TextLimits) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     let nodes = graph.nodes.iter().flat_map(|node| Variant::ALL.map(|variant| (node, variant)));
@@ -93,7 +95,7 @@ fn of_node(graph: &Graph, target: &Target, index: usize) -> Vec<Candidate> {
     [own, shaders].into_iter().flatten().map(candidate).collect()
 }
 
-/// The windows that a node runs as; none if it is whole.
+/// The windows that a node runs as; none if it runs as a whole.
 fn windows_of(graph: &Graph, target: &Target, node: &Node) -> Result<Vec<Window>, String> {
     let uncountable = layout::uncountable(&node.operator, graph.tensor(node.output), target.variant);
     uncountable.map_or(Ok(()), Err)?;
@@ -106,7 +108,7 @@ fn windows_of(graph: &Graph, target: &Target, node: &Node) -> Result<Vec<Window>
     })
 }
 
-/// Why shaders cannot compute all of these parts, if so.
+/// The reason why shaders cannot compute all of these parts, if there is one.
 fn refused(parts: &[NodePart], target: &Target) -> Option<String> {
     let refusal =
         |part: &NodePart| dispatch::refusal(part.graph, part.node, target.variant, target.limits.rounds);
@@ -131,7 +133,7 @@ mod tests {
         [selftest::attention(65).0, selftest::rows(65).0]
     }
 
-    /// What computes candidates, in order: the kind of what has several nodes, and for a node whether shaders do.
+    /// The kinds of candidates, in order: the kind of a candidate with several nodes; for a single node, if shaders compute it.
     fn kinds(candidates: &[Candidate]) -> Vec<&'static str> {
         let kind = |candidate: &Candidate| match (&candidate.nodes[..], candidate.launches.first()) {
             ([_], _) if candidate.has_shaders() => "node by shaders",
@@ -177,7 +179,7 @@ mod tests {
         assert_eq!(kinds(&candidates(&graphs()[0], &CUDA))[..2], ["attention"; 2], "forward and backward");
     }
 
-    /// A device's own kernel for a node comes before its shader, which is there in any case.
+    /// A device's own kernel for a node comes before its shader, which is always a candidate.
     #[test]
     fn every_node_may_run_by_itself() {
         for graph in graphs() {
@@ -198,7 +200,7 @@ mod tests {
     #[test]
     fn nothing_that_touches_a_split_tensor_is_fused() {
         for graph in graphs() {
-            // A row fits, and no tensor of rows does.
+            // A row fits, but no tensor of rows does.
             let target = Target { buffer: 1024, ..CUDA };
             let found = candidates(&graph, &target);
             let is_split = |node: usize| !target.is_whole(&graph, &graph.nodes[node]);
@@ -224,7 +226,7 @@ mod tests {
         let most = |limits: Limits| rows(limits).into_iter().max().unwrap_or(0);
         assert!(most(Limits::CUDA) > 4);
         assert!((1..=4).contains(&most(Limits { buffers: 4, ..Limits::CUDA })));
-        // Without workgroup memory rows have no sums.
+        // Without workgroup memory, rows cannot have sums.
         assert_ne!(rows(Limits { bytes: 0, ..Limits::CUDA }), rows(Limits::CUDA));
         assert!(rows(Limits { rounds: 1, ..Limits::CUDA }).is_empty());
     }
@@ -242,7 +244,7 @@ mod tests {
         );
     }
 
-    /// Nodes that no shader computes have the kernel of a library, or none, and a reason.
+    /// Nodes that no shader computes have a library's kernel, or no candidate and a reason.
     #[test]
     fn refusals_have_reasons() {
         let mut b = Builder::new(ProductTable::uniform(2));
@@ -265,7 +267,7 @@ mod tests {
             refused += usize::from(!shaders);
         }
         assert!((1..graph.nodes.len()).contains(&refused), "what has loops is refused");
-        // A row that no buffer holds.
+        // No buffer holds a row.
         let reason = (0..graph.nodes.len()).find_map(|i| refusal(&graph, &Target { buffer: 256, ..CUDA }, i));
         assert!(reason.unwrap().contains("a shader can see 256"));
     }

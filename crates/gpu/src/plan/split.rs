@@ -1,4 +1,4 @@
-//! Which windows each primitive has: those of its output, and what of its inputs each of them reads.
+//! The windows of each primitive: windows of its output, and the parts of its inputs that each window reads.
 
 use super::windows::{
     Binding, Cut, IndexRange, TooLarge, Volume, Window, distinct, extents, merge, part_of, volume, window,
@@ -14,10 +14,10 @@ use tiebreak_contract::program::graph::{
 use tiebreak_contract::program::im2col::{ConvGeometry, DigitPatches};
 use tiebreak_shaders::product::Variant;
 
-/// The windows of a node where a shader sees `limit` bytes, a multiple of 256; none if it need not be split.
+/// The windows of a node where a shader can access `limit` bytes, a multiple of 256; none if the node need not be split.
 ///
 /// # Errors
-/// If it cannot be split so far.
+/// If the node cannot be split into parts that are small enough.
 pub(crate) fn windows_of(
     graph: &Graph,
     node: &Node,
@@ -25,7 +25,7 @@ pub(crate) fn windows_of(
     limit: u64,
 ) -> Result<Vec<Window>, TooLarge> {
     if matches!(node.primitive, Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. }) {
-        return Ok(Vec::new()); // on the host
+        return Ok(Vec::new()); // groupings run on the host
     }
     let mut tensors = node.primitive.inputs();
     tensors.push(node.output);
@@ -36,18 +36,18 @@ pub(crate) fn windows_of(
     Split { graph, node, variant, limit: limit / 4, tensors, cuts }.windows()
 }
 
-/// A node that is being split. Tensors are numbered as it reads them, and the output is the last.
+/// A node that is being split. Tensors are numbered in the order in which the node reads them; the output is the last.
 struct Split<'a> {
     graph: &'a Graph,
     node: &'a Node,
     variant: Variant,
-    /// Words that a shader sees.
+    /// Words that a shader can access.
     limit: u64,
     tensors: Vec<TensorId>,
     cuts: Vec<Cut>,
 }
 
-/// Four-byte elements; of what is read through a view the shape does not matter.
+/// A type of four-byte elements. For tensors that are read through a view, the shape does not matter.
 fn elements(shape: &[u32]) -> TensorType {
     TensorType { dtype: DType::F32, shape: shape.to_vec() }
 }
@@ -84,20 +84,20 @@ impl Split<'_> {
         self.tensors.len() - 1
     }
 
-    /// The volume of a window that is as its part of the node wants it: a piece, so that it need not be copied, or less.
+    /// The volume of a dense window that a part of the node needs: at most a piece, so that it need not be copied.
     fn dense(&self, number: usize, words: u64) -> Volume {
         let cut = self.cuts[number];
         (words, if cut.is_whole() { self.limit } else { cut.piece })
     }
 
-    /// The same of a view: a tensor that is whole is bound as it is, whatever a part views of it.
+    /// The volume of a view. A whole tensor is bound without a copy, for any view of it.
     fn viewed(&self, number: usize, view: &View, len: Index) -> Volume {
         let cut = self.cuts[number];
         let part = View { dims: len, ..view.clone() };
         (volume(&distinct(&part)), if cut.is_whole() { u64::MAX } else { cut.piece })
     }
 
-    /// The parts of the index space `dims`, row-major, for which the tensors' volumes fit; `volumes` is given the extents of a part.
+    /// The parts of the index space `dims`, row-major, for which the tensors' volumes fit; `volumes` takes the extents of a part.
     fn parts(
         &self,
         dims: Index,
@@ -121,7 +121,7 @@ impl Split<'_> {
         Ok(parts)
     }
 
-    /// Where a window goes that has to be dense: the beginning of a piece, or memory of its own.
+    /// The binding of a window that has to be dense: the beginning of a piece, or memory of its own.
     fn bind(&self, number: usize, window: View) -> Binding {
         let cut = self.cuts[number];
         let (start, end) = (u64::from(window.offset), window.reach() as u64);
@@ -133,7 +133,7 @@ impl Split<'_> {
         }
     }
 
-    /// Where a window goes that may be strided: a piece that has all of it, or memory of its own; and how it is viewed there.
+    /// The binding of a window that may be strided, and the view there: a piece that contains all of it, or memory of its own.
     fn bind_view(&self, number: usize, view: View) -> (Binding, View) {
         let piece = self.cuts[number].piece;
         let (first, end) = (u64::from(view.offset), view.reach() as u64);
@@ -166,7 +166,7 @@ impl Split<'_> {
         volume(&self.quantised(number, 1, [0; 3], [1; 3]).dims)
     }
 
-    /// A part of the node, with the types of what it reads and gives where these matter.
+    /// A part of the node, with the types of its inputs and output where these matter.
     fn part(&self, primitive: Primitive, types: Vec<TensorType>, bindings: Vec<Binding>) -> Window {
         let output = TensorId(types.len() as u32 - 1);
         let node = Node { operator: self.node.operator.clone(), primitive, output };
@@ -180,7 +180,7 @@ impl Split<'_> {
         if !body.code.iter().any(|instr| matches!(instr, Instr::Index(_))) {
             merge(&mut dims, &mut views);
         }
-        // No view has more distinct elements in a part than the part has.
+        // No view has more distinct elements in a part than the part has elements.
         let parts = self.parts(dims, &|len| {
             let inputs = (0..output).map(|k| self.viewed(k, &views[k], len));
             inputs.chain([self.dense(output, volume(&len))]).collect()
@@ -199,7 +199,7 @@ impl Split<'_> {
         Ok(windows.collect())
     }
 
-    /// [rows, columns] of the output. A table that is one for all rows is cut along its columns.
+    /// Parts of the output [rows, columns]. A table that is shared by all rows is cut along its columns.
     fn gather(&self) -> Result<Vec<Window>, TooLarge> {
         let Primitive::Gather { bound, stride_index, stride_row, stride_column, .. } = self.node.primitive
         else {
@@ -241,7 +241,7 @@ impl Split<'_> {
         Ok(windows.collect())
     }
 
-    /// [samples, rows of patches, what a row of patches has] of the output; a part reads whole images.
+    /// Parts of the output [samples, rows of patches, elements of a row of patches]; a part reads whole images.
     fn im2col(&self, geometry: ConvGeometry) -> Result<Vec<Window>, TooLarge> {
         let shape = &self.ty(0).shape;
         let [samples, height, width, channels] = [0, 1, 2, 3].map(|d| shape[d]);
@@ -264,8 +264,8 @@ impl Split<'_> {
         Ok(windows.collect())
     }
 
-    /// Rows of the output: [samples, rows of patches], whose parts read whole images, or [places of a patch, channels], whose parts read
-    /// whole channels.
+    /// Parts of the output's rows: [samples, rows of patches], whose parts read whole images, or [taps, channels], whose parts
+    /// read whole channels.
     fn digit_patches(&self, patches: DigitPatches) -> Result<Vec<Window>, TooLarge> {
         let DigitPatches { geometry, by_channel, .. } = patches;
         let ([_, rows, k], [_, rows_made, k_made]) = (&self.ty(0).shape[..], &self.ty(1).shape[..]) else {
@@ -301,7 +301,7 @@ impl Split<'_> {
         Ok(windows.collect())
     }
 
-    /// [outer, len, inner] -> [outer, blocks, inner].
+    /// Parts of a reduction: [outer, len, inner] -> [outer, blocks, inner].
     fn reduction(&self, len: u32, inner: u32, block: u32) -> Result<Vec<Window>, TooLarge> {
         let (step, blocks) = (if block == 0 { len } else { block }, block_count(len, block));
         let outer = self.ty(1).len() as u32 / (blocks * inner);
@@ -330,7 +330,7 @@ impl Split<'_> {
         Ok(windows.collect())
     }
 
-    /// [segments, columns] of the output; a part reads its columns of all rows.
+    /// Parts of the output [segments, columns]; a part reads its columns of all rows.
     fn segment_sum(&self) -> Result<Vec<Window>, TooLarge> {
         let (rows, width) = (self.ty(1).len() as u32, self.columns(3));
         let segments = self.ty(3).len() as u32 / width;
@@ -357,7 +357,7 @@ impl Split<'_> {
         Ok(windows.collect())
     }
 
-    /// [outer, inner, rows, blocks] of the output.
+    /// Parts of the output [outer, inner, rows, blocks].
     fn absmax(&self, view: &View, block: u32) -> Result<Vec<Window>, TooLarge> {
         let [outer, inner, rows, k] = view.dims;
         let (step, blocks) = (if block == 0 { k } else { block }, block_count(k, block));
@@ -378,7 +378,7 @@ impl Split<'_> {
         Ok(windows.collect())
     }
 
-    /// [outer, inner, rows] of the output, whole rows.
+    /// Parts of the output [outer, inner, rows], with whole rows.
     fn quantise(&self, view: &View, block: u32) -> Result<Vec<Window>, TooLarge> {
         let Primitive::Quantise { digits, .. } = self.node.primitive else { unreachable!() };
         let [outer, inner, rows, k] = view.dims;
@@ -404,7 +404,7 @@ impl Split<'_> {
         Ok(windows.collect())
     }
 
-    /// [batch, M, N] of the output, in all blocks.
+    /// Parts of the output [batch, M, N], in all blocks.
     fn product(&self) -> Result<Vec<Window>, TooLarge> {
         let Primitive::Product { block, part, .. } = self.node.primitive else { unreachable!() };
         let (shape_a, n) = (&self.ty(0).shape, self.ty(2).shape[1]);
@@ -448,7 +448,7 @@ impl Split<'_> {
         Ok(windows.collect())
     }
 
-    /// [outer, inner, M, N] of the output. Results in two parts are a library's, which has no such limits.
+    /// Parts of the output [outer, inner, M, N]. Results in two parts are computed by a library, which has no such limits.
     fn native(&self, a: &View, b: &View) -> Result<Vec<Window>, TooLarge> {
         let ([outer, inner, m, k], n) = (a.dims, b.dims[2]);
         let dims = [outer, inner, m, n];

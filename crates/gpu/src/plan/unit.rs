@@ -1,36 +1,36 @@
-//! What may run for a node, or for several at once, as data: kernels with the memory that they take.
+//! The candidates for a node, or for several at once, as data: kernels with the memory that they take.
 
 use super::windows::{Binding, Cut, volume};
 use crate::device::kernel::{Kernel, Limits};
 use tiebreak_contract::program::graph::{Graph, Node, TensorId, TensorType};
 use tiebreak_shaders::product::Variant;
 
-/// What a graph is planned for.
+/// The target that a graph is planned for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub limits: Limits,
-    /// How products are computed.
+    /// The variant of products.
     pub variant: Variant,
-    /// The most bytes of a buffer: a multiple of 256. Larger tensors lie in pieces.
+    /// The most bytes of a buffer: a multiple of 256. Larger tensors are cut in pieces.
     pub buffer: u64,
-    /// Whether nodes over the same rows are computed at once.
+    /// True if nodes over the same rows are computed at once.
     pub fuses_rows: bool,
 }
 
 impl Target {
-    /// How a tensor lies in memory.
+    /// The cut of a tensor in memory.
     pub(crate) fn cut(&self, ty: &TensorType) -> Cut {
         Cut::of(ty, self.variant, self.buffer)
     }
 
-    /// How what a node reads lies in memory, and then its output.
+    /// The cuts of a node's inputs, and then of its output.
     pub(crate) fn cuts(&self, graph: &Graph, node: &Node) -> Vec<Cut> {
         let mut tensors = node.primitive.inputs();
         tensors.push(node.output);
         tensors.into_iter().map(|id| self.cut(graph.tensor(id))).collect()
     }
 
-    /// Whether a node touches no tensor that lies in pieces.
+    /// True if a node touches no tensor that is cut in pieces.
     pub(crate) fn is_whole(&self, graph: &Graph, node: &Node) -> bool {
         self.cuts(graph, node).iter().all(Cut::is_whole)
     }
@@ -39,13 +39,13 @@ impl Target {
 /// Memory that a launch takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// A piece of a tensor, which is numbered as its unit reads and writes it.
+    /// A piece of a tensor, which is numbered in the order in which its unit reads and writes tensors.
     Tensor { number: usize, piece: usize },
     /// Memory beside the tensors, which the units of a graph share.
     Scratch(usize),
 }
 
-/// The memory that a kernel takes in binding order, each with the bytes that it sees.
+/// The memory that a kernel takes in binding order, each with the bytes that the kernel accesses.
 pub(crate) type Buffers = Vec<(Slot, u64)>;
 
 /// A kernel with the memory that it takes.
@@ -62,11 +62,11 @@ pub(crate) struct Candidate {
     pub nodes: Vec<usize>,
     /// The node in whose place it runs.
     pub at: usize,
-    /// The tensors that launches number: those that it reads, then those that it writes. What no other node reads of its nodes'
-    /// outputs is not among them, and gets no memory.
+    /// The tensors that launches number: the inputs, then the outputs. An output of its nodes that no other node reads is not
+    /// among them, and gets no memory.
     pub reads: Vec<TensorId>,
     pub writes: Vec<TensorId>,
-    /// In order; none for groupings, which run on the host.
+    /// The launches, in order; none for groupings, which run on the host.
     pub launches: Vec<Launch>,
 }
 
@@ -78,7 +78,7 @@ impl Candidate {
         Candidate { nodes: vec![index], at: index, reads, writes, launches }
     }
 
-    /// Nodes that one kernel computes, which takes whole tensors: those that it reads, then those that it writes.
+    /// Nodes that one kernel computes. The kernel takes whole tensors: the inputs, then the outputs.
     pub(crate) fn fused(
         graph: &Graph,
         target: &Target,
@@ -92,13 +92,13 @@ impl Candidate {
         Candidate { nodes, at, reads, writes, launches: vec![Launch { kernel, buffers }] }
     }
 
-    /// Whether shaders alone compute it.
+    /// True if shaders alone compute it.
     pub(crate) fn has_shaders(&self) -> bool {
         self.launches.iter().all(|launch| launch.kernel.shader().is_some())
     }
 }
 
-/// What a kernel sees of tensor `number` where a window of it is bound: the memory and the bytes.
+/// The memory and the bytes that a kernel accesses of tensor `number` where a window of it is bound.
 pub(crate) fn bound(number: usize, binding: &Binding, cut: Cut) -> (Slot, u64) {
     match binding {
         Binding::Piece(piece) => {

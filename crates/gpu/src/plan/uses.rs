@@ -1,9 +1,9 @@
-//! Who writes and who reads the tensors of a graph.
+//! The writers and readers of a graph's tensors.
 
 use tiebreak_contract::arith::digits::ProductPart;
 use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId};
 
-/// Who writes and who reads tensors.
+/// The writers and readers of tensors.
 pub(crate) struct Uses {
     writer: Vec<Option<usize>>,
     readers: Vec<Vec<usize>>,
@@ -33,18 +33,18 @@ impl Uses {
         self.writer[tensor.0 as usize]
     }
 
-    /// The nodes that read it, in order.
+    /// The nodes that read a tensor, in order.
     pub(crate) fn readers(&self, tensor: TensorId) -> &[usize] {
         &self.readers[tensor.0 as usize]
     }
 
-    /// Whether it is an output of the graph.
+    /// True if a tensor is an output of the graph.
     pub(crate) fn is_output(&self, tensor: TensorId) -> bool {
         self.is_output[tensor.0 as usize]
     }
 }
 
-/// The digits and absmaxes of a product's operands, if it is one whole sum, rounded.
+/// The digits and absmaxes of a product's operands, if the product is one whole sum, rounded.
 pub(crate) fn product_operands(node: &Node) -> Option<[TensorId; 4]> {
     match &node.primitive {
         Primitive::Product { a, absmaxes_a, b, absmaxes_b, block: 0, part: ProductPart::Rounded } => {

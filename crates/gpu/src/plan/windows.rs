@@ -1,8 +1,8 @@
-//! Tensors larger than what a shader can see. Such a tensor lies in several pieces, and a node that reads or writes one runs as
-//! several smaller nodes: each computes a window of the output from windows of the inputs, by the same shaders. What an element is
-//! made of, and in which order, does not change, so neither does a bit.
+//! Tensors that are larger than a shader can access. The tensor is cut in several pieces, and a node that reads or writes one
+//! runs as several smaller nodes. Each computes a window of the output from windows of the inputs, by the same shaders. The terms
+//! of an element and their order do not change, so no bit changes.
 //!
-//! Here is what pieces and windows are. `split` says which windows a node has; `copies` has them bound, or copied together.
+//! This file defines pieces and windows. `split` gives the windows of a node; `copies` binds them, or copies them together.
 
 use crate::device::layout::{self, words_of_k};
 use crate::rows::access::Index;
@@ -10,7 +10,7 @@ use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::graph::{Graph, TensorId, TensorType, View};
 use tiebreak_shaders::product::Variant;
 
-/// How a tensor's words lie in memory: in pieces of so many words, the last one shorter.
+/// The cut of a tensor's words in memory: pieces of `piece` words, the last one shorter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     pub words: u64,
@@ -18,8 +18,8 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// That of a tensor where a shader sees `limit` bytes, a multiple of 256. Pieces hold whole rows if a row fits, so that windows
-    /// of rows are pieces, and whole vectors of four words.
+    /// The cut of a tensor where a shader can access `limit` bytes, a multiple of 256. Pieces hold whole rows if a row fits, so
+    /// that windows of rows are pieces. Pieces also hold whole vectors of four words.
     pub(crate) fn of(ty: &TensorType, variant: Variant, limit: u64) -> Cut {
         let words = layout::bytes(ty, variant).div_ceil(4).max(1);
         let most = limit / 4;
@@ -39,22 +39,22 @@ impl Cut {
         self.piece >= self.words
     }
 
-    /// Where each piece begins, and how many words it has.
+    /// The first word of each piece, and its number of words.
     pub(crate) fn pieces(self) -> impl Iterator<Item = (u64, u64)> {
         let starts = (0..self.words).step_by(self.piece as usize);
         starts.map(move |start| (start, self.piece.min(self.words - start)))
     }
 }
 
-/// Words, in one plane, of a group of four places of K, as `words_of_k` counts them.
+/// Words, in one plane, of a group of four elements of K, as `words_of_k` counts groups.
 pub(crate) fn words_of_group(variant: Variant) -> u32 {
     if variant == Variant::Words { 4 } else { 1 }
 }
 
-/// Where a window of a tensor is bound.
+/// The binding of a window of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Binding {
-    /// In the piece with this number, where it lies.
+    /// The piece with this number, without a copy.
     Piece(usize),
     /// Copied together: these words of the tensor, in row-major order, from or to memory of their own.
     Copied(View),
@@ -62,15 +62,16 @@ pub(crate) enum Binding {
 
 /// A part of a node.
 pub(crate) struct Window {
-    /// The part as a graph of one node, which reads tensors 0, 1, ... and gives the last.
+    /// The part as a graph of one node, which reads tensors 0, 1, ... and writes the last.
     pub graph: Graph,
-    /// Where it begins in the index space of the node, if that is a map or patches.
+    /// The begin of the part in the node's index space, if the node is a map or patches.
     pub origin: [u32; 4],
-    /// Where what the node reads lies, in the order of [`tiebreak_contract::program::graph::Primitive::inputs`], and then its output.
+    /// The bindings of the node's inputs, in the order of [`tiebreak_contract::program::graph::Primitive::inputs`], and then of
+    /// its output.
     pub bindings: Vec<Binding>,
 }
 
-/// A tensor of which not even the smallest part that a node takes fits.
+/// A tensor whose smallest part for a node is too large.
 #[derive(Debug)]
 pub(crate) struct TooLarge {
     pub tensor: TensorId,
@@ -85,15 +86,15 @@ pub(crate) struct IndexRange {
     pub len: Index,
 }
 
-/// Words of a tensor that a part takes, and how many it may.
+/// Words of a tensor that a part takes, and the allowed number.
 pub(crate) type Volume = (u64, u64);
 
 pub(crate) fn volume(len: &[u32]) -> u64 {
     len.iter().map(|&n| u64::from(n)).product()
 }
 
-/// The words of a tensor with these strides, `len` along each dimension from `first` on. Places are counted in 32 bits, which the
-/// engine checks of every tensor.
+/// The words of a tensor with these strides, `len` along each dimension from `first` on. Indices are counted in 32 bits; the
+/// engine checks that every tensor fits.
 pub(crate) fn window(strides: Index, first: Index, len: Index) -> View {
     part_of(&View { tensor: TensorId(0), offset: 0, dims: len, strides }, first, len)
 }
@@ -103,13 +104,13 @@ pub(crate) fn part_of(view: &View, first: Index, len: Index) -> View {
     View { offset: view.at(first) as u32, dims: len, ..view.clone() }
 }
 
-/// A view's dims without those along which it stays where it is.
+/// A view's dims, with 1 for each dimension along which the view does not move.
 pub(crate) fn distinct(view: &View) -> Index {
     std::array::from_fn(|d| if view.strides[d] == 0 { 1 } else { view.dims[d] })
 }
 
-/// The greatest parts of an index space that `volumes` allows, cut along outer dimensions first; or the number of the volume that is
-/// too large for any part.
+/// The greatest parts of an index space that `volumes` allows, cut along outer dimensions first. The error is the number of the
+/// volume that is too large for any part.
 pub(crate) fn extents(dims: Index, volumes: &dyn Fn(Index) -> Vec<Volume>) -> Result<Index, usize> {
     let mut len = dims;
     while let Some(large) = volumes(len).iter().position(|(words, most)| words > most) {
@@ -132,7 +133,7 @@ pub(crate) fn extents(dims: Index, volumes: &dyn Fn(Index) -> Vec<Volume>) -> Re
     Ok(len)
 }
 
-/// Neighbouring dimensions along which every view goes on evenly, made one, so that parts need not end where a dimension does.
+/// Merges neighbouring dimensions along which every view continues evenly, so that parts need not end where a dimension ends.
 pub(crate) fn merge(dims: &mut Index, views: &mut [View]) {
     let mut d = 2;
     for _ in 0..3 {
@@ -155,8 +156,8 @@ pub(crate) fn merge(dims: &mut Index, views: &mut [View]) {
     views.iter_mut().for_each(|view| view.dims = *dims);
 }
 
-/// The least part of a view that has all of its elements among `words` words of memory from `start` on: where it begins along each
-/// dimension, and how far it goes.
+/// The least part of a view that contains all of its elements within `words` words of memory from `start` on: the begin along
+/// each dimension, and the length.
 pub(crate) fn overlap(view: &View, start: u64, words: u64) -> Option<(Index, Index)> {
     let offset = u64::from(view.offset);
     let reach = |d: usize| u64::from(view.dims[d].saturating_sub(1)) * u64::from(view.strides[d]);
@@ -164,7 +165,8 @@ pub(crate) fn overlap(view: &View, start: u64, words: u64) -> Option<(Index, Ind
     let (mut first, mut len) = ([0; 4], view.dims);
     for d in (0..4).filter(|&d| view.strides[d] != 0) {
         let stride = u64::from(view.strides[d]);
-        // Elements before the first lie before the memory, whatever their other indices; those from the end on behind it.
+        // Elements with a lower index are before the memory, whatever their other indices are; elements from the end on are
+        // behind it.
         let low = start.saturating_sub(offset + all - reach(d)).div_ceil(stride);
         let high = (start + words).checked_sub(offset + 1)? / stride + 1;
         let end = high.min(u64::from(view.dims[d]));
@@ -177,7 +179,7 @@ pub(crate) fn overlap(view: &View, start: u64, words: u64) -> Option<(Index, Ind
 mod tests {
     use super::*;
 
-    /// Views of all kinds: padded, turned, broadcast, of one element.
+    /// Views of all kinds: padded, transposed, broadcast, and of one element.
     fn views() -> Vec<View> {
         let view = |offset, dims, strides| View { tensor: TensorId(0), offset, dims, strides };
         vec![
@@ -233,7 +235,7 @@ mod tests {
 
     #[test]
     fn parts_are_as_large_as_may_be_and_cut_from_outside() {
-        // Two operands of a product of [8, M] by [8, N], and its result.
+        // The volumes are two operands of a product of [8, M] by [8, N], and its result.
         let volumes = |most: u64| {
             move |[_, _, m, n]: Index| {
                 [volume(&[8, m]), volume(&[8, n]), volume(&[m, n])].map(|words| (words, most)).to_vec()

@@ -1,36 +1,37 @@
-//! How views find their elements: by an element's own number, by its row's, or by its indices.
+//! The way in which views find their elements: by an element's own number, by its row's number, or by its
+//! indices.
 
 use tiebreak_contract::program::expr::{Body, Instr};
 use tiebreak_contract::program::graph::View;
 
-/// Indices along up to four dimensions, the outermost first: where a part begins, or how far it goes.
+/// Indices along up to four dimensions, the outermost first: the begin of a part, or its length.
 pub(crate) type Index = [u32; 4];
 
-/// How an input is indexed.
+/// The way in which an input is indexed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// The output element's own number, from an offset.
     Contiguous,
-    /// One element for all.
+    /// One element for all output elements.
     Uniform,
     Strided,
 }
 
-/// What a view reads for element j of a row.
+/// The element that a view reads for element j of a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RowAccess {
     /// The row's own element: the view is the whole index space in order.
     Element,
     /// One element for all rows.
     Uniform,
-    /// One element a row.
+    /// One element for each row.
     PerRow,
     /// Element j of one vector for all rows.
     Column,
     Strided,
 }
 
-/// How a view's elements are found by the number of the output's.
+/// The way in which a view's elements are found from the number of the output's element.
 pub(crate) fn access(view: &View) -> Access {
     if view.strides == [0; 4] {
         Access::Uniform
@@ -41,13 +42,13 @@ pub(crate) fn access(view: &View) -> Access {
     }
 }
 
-/// Whether a map has to know its indices one by one.
+/// True if a map has to know its indices one by one.
 pub(crate) fn is_indexed(body: &Body, inputs: &[View]) -> bool {
     let strided = inputs.iter().any(|view| access(view) == Access::Strided);
     strided || body.code.iter().any(|instr| matches!(instr, Instr::Index(_)))
 }
 
-/// What a view of a map over rows of `len` elements reads.
+/// The element that a view of a map over rows of `len` elements reads.
 pub(crate) fn row_access(view: &View, len: u32) -> RowAccess {
     let [d0, d1, d2, last] = view.dims;
     let outer = |strides: [u32; 3]| {

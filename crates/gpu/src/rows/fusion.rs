@@ -1,10 +1,10 @@
-//! A row fusion: nodes over the same rows that one kernel computes, a workgroup a row, so that what only they read never gets memory.
-//! `plan/fuse_rows` finds them in a graph; `wgsl/rows` writes their shader.
+//! A row fusion: nodes over the same rows that one kernel computes, with a workgroup for each row. Tensors that are read only
+//! inside the fusion never get memory. `plan/fuse_rows` finds them in a graph; `wgsl/rows` writes their shader.
 
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::graph::{Graph, Node, TensorId};
 
-/// What a node is to the rows of a fusion.
+/// The role of a node for the rows of a fusion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// A map with an output for every element.
@@ -18,7 +18,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// Whether it needs a whole row for its one output.
+    /// True if the node needs a whole row for its one output.
     pub(crate) fn reduces(self) -> bool {
         matches!(self, Role::Max | Role::Sum)
     }
@@ -34,15 +34,16 @@ pub(crate) struct Member {
 /// Nodes that one kernel computes.
 #[derive(Clone, Debug)]
 pub(crate) struct RowFusion {
-    /// In the graph's order.
+    /// The members, in the graph's order.
     pub members: Vec<Member>,
     pub rows: u32,
     pub len: u32,
-    /// Tensors of other nodes, each once.
+    /// Tensors of other nodes that members read, each once.
     pub reads: Vec<TensorId>,
-    /// Outputs of members that other nodes read, or that are the graph's.
+    /// Outputs of members that other nodes read, or that are outputs of the graph.
     pub writes: Vec<TensorId>,
-    /// The member in whose place the kernel runs: what the fusion reads is there before, and what it writes is read after it.
+    /// The member in whose place the kernel runs: all inputs of the fusion are computed before it, and all outputs are read after
+    /// it.
     pub at: usize,
 }
 
@@ -53,7 +54,7 @@ impl RowFusion {
     }
 }
 
-/// Whether all of a node's tensors have four-byte elements.
+/// True if all of a node's tensors have four-byte elements.
 pub(crate) fn has_words(graph: &Graph, node: &Node) -> bool {
     let mut tensors = node.primitive.inputs();
     tensors.push(node.output);

@@ -1,8 +1,8 @@
-//! What a row fusion's kernel computes when, and where what a later pass needs lies meanwhile.
+//! The order of a row fusion's computations in its kernel, and the memory of values that a later pass needs.
 //!
-//! A pass goes over the row's elements, 64 at a time, and computes all maps whose operands are there; sums and maxima over what it
-//! computed end it, and what each row has one of is computed between passes. Values that later passes take wait in stretches of
-//! workgroup memory.
+//! A pass goes over the row's elements, 64 at a time, and computes all maps whose operands are available. Sums and maxima over
+//! its values end the pass. Values that each row has once are computed between passes. Values that later passes take wait in
+//! stretches of workgroup memory.
 
 use std::collections::HashMap;
 
@@ -12,14 +12,14 @@ use crate::device::kernel::{GROUP, Limits};
 use tiebreak_contract::program::expr::{Body, Instr};
 use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, View};
 
-/// What a member of a row fusion takes.
+/// The operand of a member of a row fusion.
 #[derive(Clone, Copy)]
 pub(crate) enum RowOperand {
-    /// What another member computes for the same element or row.
+    /// The value that another member computes for the same element or row.
     Member(usize),
-    /// The row's own element of a tensor that is there before: a load, by number.
+    /// The row's own element of a tensor from outside of the fusion: a load, by number.
     Load(usize),
-    /// Something else of such a tensor; `input` is the number of the map's view.
+    /// Another element of such a tensor; `input` is the number of the map's view.
     Outside { input: usize, access: RowAccess },
 }
 
@@ -31,15 +31,16 @@ pub(crate) struct Load {
     pub passes: (usize, usize),
 }
 
-/// When members are computed, and where values wait between passes.
+/// The passes that compute members, and the memory of values between passes.
 pub(crate) struct RowLayout {
-    /// What each member takes, in the order of its views.
+    /// The operands of each member, in the order of its views.
     pub operands: Vec<Vec<RowOperand>>,
-    /// The pass that computes each member; of what a row has one of, the pass before which it is computed; of a sum or a maximum, the
-    /// pass that it ends.
+    /// The pass that computes each member. For a value that a row has once, the pass before which it is computed; for a sum or a
+    /// maximum, the pass that it ends.
     pub pass: Vec<usize>,
     pub loads: Vec<Load>,
-    /// Stretches of workgroup memory: those of members that later passes take, those of loads likewise, those of sums and maxima.
+    /// Stretches of workgroup memory: for members that later passes take, for loads that later passes take, and for sums and
+    /// maxima.
     pub homes: Vec<Option<u32>>,
     pub load_homes: Vec<Option<u32>>,
     pub scratch: Vec<Option<u32>>,
@@ -51,7 +52,7 @@ pub(crate) fn stretch_words(len: u32) -> u32 {
     len + (len - 1) / 32
 }
 
-/// Stretches that are taken and given back, the lowest first.
+/// Stretches that are taken and returned, the lowest first.
 #[derive(Default)]
 struct Stretches {
     taken: Vec<bool>,
@@ -75,7 +76,8 @@ impl Stretches {
 }
 
 impl RowLayout {
-    /// The layout of a fusion, if a device with these limits can run it: with loads that several passes take kept, or else done again.
+    /// The layout of a fusion, if a device with these limits can run it. Loads that several passes take are kept in memory; if
+    /// there is no room, they are repeated.
     pub(crate) fn of(graph: &Graph, fusion: &RowFusion, limits: &Limits) -> Option<RowLayout> {
         if fusion.reads.len() + fusion.writes.len() > limits.buffers as usize
             || rounds(graph, fusion) > limits.rounds
@@ -101,7 +103,7 @@ impl RowLayout {
         layout
     }
 
-    /// Finds every member's operands, and the pass that computes it: the first that has them all.
+    /// Finds every member's operands, and the pass that computes it: the first pass that has all of them.
     fn order(&mut self, graph: &Graph, fusion: &RowFusion) {
         let mut members: HashMap<TensorId, usize> = HashMap::new();
         for (number, member) in fusion.members.iter().enumerate() {
@@ -148,13 +150,13 @@ impl RowLayout {
         })
     }
 
-    /// Passes over the row.
+    /// The number of passes over the row.
     pub(crate) fn passes(&self) -> usize {
         self.pass.iter().max().map_or(0, |last| last + 1)
     }
 
-    /// Gives stretches of memory to what later passes take. A value that a pass takes for the last time leaves its stretch to one
-    /// that the same pass computes: each invocation reads its element before it writes there.
+    /// Gives stretches of memory to values that later passes take. A value that a pass takes for the last time leaves its stretch
+    /// to a value that the same pass computes: each invocation reads its element before it writes there.
     fn give_stretches(&mut self, fusion: &RowFusion, keep: bool) {
         let roles: Vec<Role> = fusion.members.iter().map(|member| member.role).collect();
         let mut last = self.pass.clone();
@@ -203,7 +205,7 @@ impl RowLayout {
     }
 }
 
-/// What a map's view reads: for an element of a row, or for a row if the map has one output for each.
+/// The access of a map's view: for an element of a row, or for a row if the map has one output for each row.
 fn view_access(view: &View, role: Role, len: u32) -> RowAccess {
     if role == Role::Wide {
         return row_access(view, len);
@@ -215,7 +217,7 @@ fn view_access(view: &View, role: Role, len: u32) -> RowAccess {
     }
 }
 
-/// The most rounds of loops that an invocation takes for a row, those of scalar operations included.
+/// The most rounds of loops that an invocation takes for a row, including those of scalar operations.
 fn rounds(graph: &Graph, fusion: &RowFusion) -> u32 {
     let each = fusion.len.div_ceil(GROUP);
     let of_body = |body: &Body| -> u32 {
@@ -230,7 +232,7 @@ fn rounds(graph: &Graph, fusion: &RowFusion) -> u32 {
     let of_member = |role: Role, primitive: &Primitive| match (role, primitive) {
         (Role::Wide, Primitive::Map { body, .. }) => (of_body(body) + 1) * each,
         (Role::Narrow, Primitive::Map { body, .. }) => of_body(body),
-        // A level of the tree has a round for itself, and half as many additions as the one before.
+        // A level of the tree has one round for itself, and half as many additions as the level before.
         (Role::Sum, _) => 2 * (each + fusion.len.ilog2() + 1),
         _ => each + GROUP,
     };

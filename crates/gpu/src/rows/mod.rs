@@ -1,4 +1,4 @@
-//! Nodes over the same rows: how they find their elements, which of them one kernel computes, and in which passes.
+//! Nodes over the same rows: their access to elements, the nodes that one kernel computes, and its passes.
 
 pub(crate) mod access;
 #[cfg(feature = "cuda")]

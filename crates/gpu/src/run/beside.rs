@@ -1,6 +1,6 @@
-//! Summaries of nodes, computed where the nodes' tensors are. What they say is copied and looked at while the device goes on, if it
-//! can do both; what is kept for that, and for how long, depends on the graph alone, so that a step finds the same memory free as
-//! the one before.
+//! Summaries of nodes, computed where the nodes' tensors are. The host copies and reads their values while the device continues,
+//! if the device can do both. The graph alone decides which memory is kept for that, and for how long. So a step finds the same
+//! memory free as the step before.
 
 use std::collections::VecDeque;
 
@@ -15,9 +15,9 @@ use tiebreak_contract::arith::words::words_from_bytes;
 use tiebreak_contract::program::graph::{Graph, TensorId};
 use tiebreak_engine::{EngineError, Observer, Tensor, Value};
 
-/// Bytes of tensors that summaries may keep alive before what they say is read.
+/// Bytes of tensors that summaries may keep alive before their values are read.
 const HELD_MAX: u64 = 512 << 20;
-/// Summaries that a device which copies beside its work may be ahead of the host.
+/// Summaries by which a device that copies beside its work may be ahead of the host.
 const AHEAD_MAX: usize = 4;
 
 /// A tensor that a summary reads, kept for it.
@@ -29,15 +29,15 @@ struct Held {
 /// The memory of a summary.
 struct Taken<'t, M> {
     held: &'t [Held],
-    /// The node's output that is computed.
+    /// The output of the node that the summary computes.
     computed: Option<&'t Storage<M>>,
-    /// The kernels' own, and its bytes.
+    /// The kernels' own memory, and its bytes.
     own: &'t [Buffer<M>],
     bytes: &'t [u64],
 }
 
 impl<'t, M: Send + Sync + 'static> Taken<'t, M> {
-    /// A part of it, with the bytes that a kernel sees: of a tensor those of `layout`.
+    /// A part of the memory, with the bytes that a kernel accesses. For a tensor, `layout` gives the bytes.
     fn part(&self, part: Part, layout: impl Fn(&Storage<M>) -> u64) -> (&'t M, u64) {
         let whole = |storage: &'t Storage<M>| (storage.whole(), layout(storage));
         match part {
@@ -51,19 +51,19 @@ impl<'t, M: Send + Sync + 'static> Taken<'t, M> {
 /// A summary that was started.
 struct Started<D: Device> {
     index: usize,
-    /// The copy of what is read first; none if that is read when it is asked for. Before the memory that it reads, which nobody
-    /// else may have before it has ended.
+    /// The copy of the values that are read first; `None` if they are read on demand. The field comes before the memory that the
+    /// copy reads, so that it is dropped first: nobody else may have the memory before the copy has ended.
     copying: Option<D::Copying>,
     first: Vec<Part>,
     reading: Box<dyn Reading>,
-    /// The node's output and what else the kernels read, in case all of it has to be shown.
+    /// The node's output and the other inputs of the kernels, in case the observer needs all of it.
     held: Vec<Held>,
     held_bytes: u64,
     own: Vec<Buffer<D::Memory>>,
     bytes: Vec<u64>,
 }
 
-/// Summaries of a graph's nodes that are under way, in order.
+/// Summaries of a graph's nodes that are in progress, in order.
 pub(crate) struct Underway<D: Device> {
     started: VecDeque<Started<D>>,
     held: u64,
@@ -76,7 +76,8 @@ impl<D: Device> Default for Underway<D> {
 }
 
 impl<D: Device> Underway<D> {
-    /// The next one that is to be finished, if enough are under way. Where each waits for the whole device they are finished together.
+    /// The next summary to be finished, if enough are in progress. If each summary waits for the whole device, all are finished
+    /// together.
     fn due(&mut self, all: &mut bool) -> Option<Started<D>> {
         let first = self.started.front()?;
         let many = first.copying.is_some() && self.started.len() > AHEAD_MAX;
@@ -95,8 +96,8 @@ impl<D: Device> GpuEngine<D> {
         layout::bytes(&storage.ty, self.variant)
     }
 
-    /// Starts to compute a summary of the output of node `index`, if the device has its kernels; everything that the node reads is
-    /// still there.
+    /// Starts to compute a summary of the output of node `index`, if the device has its kernels; all inputs of the node still
+    /// exist.
     pub(super) fn start_beside(
         &mut self,
         graph: &Graph,
@@ -110,11 +111,11 @@ impl<D: Device> GpuEngine<D> {
             |id: TensorId| values[id.0 as usize].clone().expect("a node's inputs are there after it");
         let held: Vec<Held> = reads.into_iter().map(|id| Held { id, tensor: tensor(id) }).collect();
         if held.iter().any(|held| held.tensor.storage::<Storage<D::Memory>>().pieces.len() > 1) {
-            return Ok(false); // a summary's kernels see whole tensors
+            return Ok(false); // a summary's kernels access whole tensors
         }
         let mut data = Vec::new();
         let Some(kernels) = self.kernels_beside(&launches, &mut data)? else { return Ok(false) };
-        // The same nodes come back with every micro-batch.
+        // The same nodes recur with every micro-batch.
         self.keep_uniforms(&data)?;
         let take = |bytes: &u64| self.pool.take(*bytes, false, |bytes| self.device.allocate(bytes));
         let own = bytes.iter().map(take).collect::<Result<Vec<_>, _>>()?;
@@ -145,7 +146,7 @@ impl<D: Device> GpuEngine<D> {
         Ok(true)
     }
 
-    /// A summary's kernels made ready, one dispatch each; none if the device has none of its own.
+    /// The prepared kernels of a summary, one dispatch each; `None` if the device has no such kernels.
     fn kernels_beside(
         &mut self,
         launches: &[Launch],
@@ -159,7 +160,7 @@ impl<D: Device> GpuEngine<D> {
         Ok(Some(made))
     }
 
-    /// Tells the observer what summaries say: the first ones, if many are under way or they hold much memory, or `all`.
+    /// Gives the observer the values of summaries: the first ones, if many are in progress or they hold much memory, or `all`.
     pub(super) fn finish_beside(
         &mut self,
         graph: &Graph,
@@ -173,7 +174,7 @@ impl<D: Device> GpuEngine<D> {
                 observer.summary(started.index, node, value)?;
                 continue;
             }
-            // There was no room for all that it says: the observer looks for itself.
+            // There was no room for the whole result, so the observer gets the tensors themselves.
             let mut values = vec![None; graph.tensors.len()];
             let output = started.held[0].tensor.clone();
             for Held { id, tensor } in started.held {
@@ -192,7 +193,7 @@ impl<D: Device> GpuEngine<D> {
         Ok(())
     }
 
-    /// The value of a summary; none if there was no room for all that it says.
+    /// The value of a summary; `None` if there was no room for the whole result.
     fn value_of(&self, started: &mut Started<D>) -> Result<Option<Value>, EngineError> {
         let copying = started.copying.take();
         let Started { first, reading, held, own, bytes, .. } = started;
@@ -210,17 +211,18 @@ impl<D: Device> GpuEngine<D> {
         }
         let Some(wanted) = reading.rest(&there) else { return Ok(None) };
         if wanted.bytes != 0 {
-            // What was copied says that the kernels have ended.
+            // The end of the copy shows that the kernels have ended.
             let memory = own[wanted.memory].memory();
             self.device.read_beside(memory, wanted.bytes, &mut |bytes| words(&mut rest, bytes))?;
         }
         Ok(Some(reading.value(there, rest)))
     }
 
-    /// Compares what a summary computes of a node with what the node's own kernel does, if the device has both and has not shown it before.
+    /// Compares a summary's result for a node with the result of the node's own kernel, if the device has both and has not passed
+    /// this trial before.
     ///
     /// # Errors
-    /// If they differ.
+    /// If the results differ.
     pub(super) fn check_beside(&mut self, trial: Trial) -> Result<(), EngineError> {
         if self.device.make(&trial.kernel())?.is_none() || !self.tried.insert(trial) {
             return Ok(());

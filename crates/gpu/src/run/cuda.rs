@@ -1,4 +1,5 @@
-//! What the engine on an NVIDIA GPU can do beside: how its driver is used, and the memory of tensors for who moves them between GPUs.
+//! Further functions of the engine on an NVIDIA GPU: the use of its driver, and the memory of tensors for moving them between
+//! GPUs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use tiebreak_contract::program::graph::TensorType;
 use tiebreak_engine::{EngineError, Tensor};
 
 impl Cuda {
-    /// The engine with kernels launched as graphs of the driver's where the same ones come back with the same memory, as it is when
-    /// it is opened, or one by one: the results are the same.
+    /// The engine with kernels launched as graphs of the driver's where the same kernels recur with the same memory (the
+    /// default), or one by one. The results are the same.
     pub fn graphs(mut self, on: bool) -> Self {
         self.device.use_graphs(on);
         self
@@ -24,12 +25,12 @@ impl Cuda {
     /// Times every launch from now on, one by one.
     ///
     /// # Errors
-    /// If the driver lacks what that takes.
+    /// If the driver lacks the functions for it.
     pub fn time_launches(&mut self) -> Result<(), EngineError> {
         self.device.time_launches()
     }
 
-    /// The launches since this was asked last with their times, and none more of them.
+    /// The launches since the last call with their times; turns the timing off.
     ///
     /// # Errors
     /// If the GPU was lost.
@@ -37,16 +38,16 @@ impl Cuda {
         self.device.timed_launches()
     }
 
-    /// Tells a profiler that watches this process to look from here on, or no more.
+    /// Tells a profiler that watches this process to start or to stop.
     ///
     /// # Errors
-    /// If the driver lacks what that takes.
+    /// If the driver lacks the functions for it.
     pub fn profile(&mut self, on: bool) -> Result<(), EngineError> {
         self.device.profile(on)
     }
 
-    /// The engine with copies beside kernels where the driver has them, as it is when it is opened, or with those that wait for the whole
-    /// device: the results are the same.
+    /// The engine with copies beside kernels where the driver has them (the default), or with copies that wait for the whole
+    /// device. The results are the same.
     ///
     /// # Errors
     /// If the GPU was lost.
@@ -60,7 +61,7 @@ impl Cuda {
         self.device.gpu()
     }
 
-    /// A tensor with any contents, which somebody else is to write.
+    /// A tensor with any contents, for the caller to write.
     ///
     /// # Errors
     /// If memory is short.
@@ -69,10 +70,11 @@ impl Cuda {
         Ok(Tensor::new(Storage { pieces: self.memory(ty, true)?, ty: ty.clone(), host: None }))
     }
 
-    /// Where some canonical bytes of a tensor of this engine are.
+    /// The memory of some canonical bytes of a tensor of this engine.
     ///
     /// # Errors
-    /// If they are not in one place: quantised tensors lie there otherwise, and those larger than a shader can see in pieces.
+    /// If the bytes are not together in memory: quantised tensors have another layout, and tensors that are larger than a shader
+    /// can access are cut in pieces.
     pub fn place_of<'t>(&self, tensor: &'t Tensor, bytes: Range<usize>) -> Result<Slice<'t>, EngineError> {
         let storage = tensor.storage::<Storage<device::Memory>>();
         match (storage.ty.dtype, &storage.pieces[..]) {

@@ -1,4 +1,4 @@
-//! The engine on one device: what it keeps between graphs, and how it is set.
+//! The engine on one device: the data that it keeps between graphs, and its settings.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,22 +19,23 @@ use tiebreak_shaders::product::Variant;
 /// The engine on one device.
 pub struct GpuEngine<D: Device> {
     pub(super) device: D,
-    /// How it computes products.
+    /// The variant of products.
     pub(super) variant: Variant,
     pub(super) pool: Pool<D::Memory>,
-    /// The most bytes of a buffer: a multiple of 256. Larger tensors lie in pieces.
+    /// The most bytes of a buffer: a multiple of 256. Larger tensors are cut in pieces.
     buffer: u64,
-    /// Whether tensors are hashed on the device: where that is no GPU, showing them to the host is faster.
+    /// True if tensors are hashed on the device. On a device that is no GPU, showing tensors to the host is faster.
     pub(super) hashes: bool,
-    /// Whether summaries of nodes are computed on the device, where it can.
+    /// True if summaries of nodes are computed on the device, where it can.
     pub(super) summarises: bool,
-    /// Whether nodes over the same rows are computed at once: where that is no GPU, node by node is a little faster (`benches/step.rs`).
+    /// True if nodes over the same rows are computed at once. On a device that is no GPU, node by node is a little faster
+    /// (`benches/step.rs`).
     pub(super) fuses_rows: bool,
-    /// Nodes that such summaries computed.
+    /// The number of nodes that summaries computed.
     pub(super) computed_beside: u64,
-    /// Where they were compared with the nodes' own kernels.
+    /// The trials in which summaries were compared with the nodes' own kernels.
     pub(super) tried: HashSet<Trial>,
-    /// Uniform data of such summaries and of roots, by what is in it.
+    /// Uniform data of summaries and of roots, by its contents.
     kept: HashMap<Vec<u8>, D::Uniforms>,
 }
 
@@ -46,21 +47,21 @@ pub type Gpu = GpuEngine<Adapter>;
 #[cfg(feature = "cuda")]
 pub type Cuda = GpuEngine<CudaDevice>;
 
-/// A dispatch but for its memory.
+/// A dispatch without its memory.
 pub(crate) struct Ready<P> {
     pub pipeline: P,
-    /// Where its uniform data begins, and its bytes.
+    /// The first byte of its uniform data, and the number of bytes.
     pub uniform: (u64, u64),
     pub groups: [u32; 3],
 }
 
-/// The whole lines of 256 bytes of which memory is made.
+/// A number of bytes, rounded down to whole lines of 256 bytes, of which memory is made.
 fn lines(bytes: u64) -> u64 {
     (bytes / 256).max(1) * 256
 }
 
 impl<D: Device> GpuEngine<D> {
-    /// The engine on a device, as that likes it best, but for how products are computed.
+    /// The engine on a device with the best settings for that device, except for the variant of products.
     pub(super) fn on(device: D) -> Self {
         let (gpu, buffer) = (!device.software(), lines(device.binding_max()));
         GpuEngine {
@@ -77,46 +78,47 @@ impl<D: Device> GpuEngine<D> {
         }
     }
 
-    /// Takes buffers of at most so many bytes, 256 or more, from now on, where the device allows larger ones: what is computed is the
-    /// same. Tensors and compiled graphs of before are of no use then.
+    /// Limits buffers to `bytes` bytes, 256 or more, from now on, where the device allows larger ones. The results are the same.
+    /// Earlier tensors and compiled graphs cannot be used any more.
     pub fn set_buffers(&mut self, bytes: u64) {
         self.buffer = lines(bytes.min(self.device.binding_max()));
     }
 
-    /// The engine with hashing on its device, or not: the roots are the same.
+    /// The engine with hashing on its device, or not. The roots are the same.
     pub fn hashing(self, on: bool) -> Self {
         GpuEngine { hashes: on, ..self }
     }
 
-    /// The engine with summaries of nodes computed on its device, where that can, or not: what they say is the same.
+    /// The engine with summaries of nodes computed on its device, where it can, or not. The values are the same.
     pub fn summarising(self, on: bool) -> Self {
         GpuEngine { summarises: on, ..self }
     }
 
-    /// How many nodes summaries of others computed so far, in their place.
+    /// The number of nodes that summaries of other nodes computed in their place so far.
     pub fn computed_beside(&self) -> u64 {
         self.computed_beside
     }
 
-    /// The engine with nodes over the same rows computed at once where nobody looks at what is between, or one by one: the results are
-    /// the same. Compiled graphs of before stay as they are.
+    /// The engine with nodes over the same rows computed at once where nobody observes inner nodes, or one by one. The results
+    /// are the same. Earlier compiled graphs stay as they are.
     pub fn fusing_rows(self, on: bool) -> Self {
         GpuEngine { fuses_rows: on, ..self }
     }
 
-    /// What graphs are planned for.
+    /// The target that graphs are planned for.
     pub(super) fn target(&self) -> Target {
         let limits = self.device.limits();
         Target { limits, variant: self.variant, buffer: self.buffer, fuses_rows: self.fuses_rows }
     }
 
-    /// How a tensor lies in memory.
+    /// The cut of a tensor in memory.
     pub(super) fn cut(&self, ty: &TensorType) -> Cut {
         Cut::of(ty, self.variant, self.buffer)
     }
 
-    /// Has the device make a kernel; its uniform data goes to the end of `data`. What is made is one dispatch, or several where WebGPU's
-    /// limit on workgroups asks for it, or none for nothing to compute. None at all if the device has no such kernel.
+    /// Has the device make a kernel, and appends its uniform data to `data`. The result is one dispatch, or several where
+    /// WebGPU's limit on workgroups demands it, or an empty list if there is nothing to compute. The result is `None` if the
+    /// device has no such kernel.
     pub(super) fn ready(
         &mut self,
         kernel: &Kernel,
@@ -128,7 +130,7 @@ impl<D: Device> GpuEngine<D> {
         if groups.contains(&0) {
             return Ok(Some(Vec::new()));
         }
-        // Of shaders, only products have a third dimension; their last uniform word says where a dispatch begins in it.
+        // Among shaders, only products have a third dimension; their last uniform word is the begin of a dispatch in it.
         let most = if kernel.shader().is_some() { GROUPS_MAX } else { u32::MAX };
         let mut dispatches = Vec::new();
         for first in (0..groups[2]).step_by(most as usize) {
@@ -142,7 +144,7 @@ impl<D: Device> GpuEngine<D> {
         Ok(Some(dispatches))
     }
 
-    /// Uniform data, which is made if it is not there yet: the same tensors are hashed and summarised every step.
+    /// Keeps uniform data, and makes it if it is new: the same tensors are hashed and summarised in every step.
     pub(super) fn keep_uniforms(&mut self, data: &[u8]) -> Result<(), EngineError> {
         if !self.kept.contains_key(data) {
             self.kept.insert(data.to_vec(), self.device.uniforms(data)?);
@@ -150,7 +152,7 @@ impl<D: Device> GpuEngine<D> {
         Ok(())
     }
 
-    /// What [`GpuEngine::keep_uniforms`] made.
+    /// The uniform data that [`GpuEngine::keep_uniforms`] made.
     pub(super) fn kept(&self, data: &[u8]) -> &D::Uniforms {
         &self.kept[data]
     }

@@ -1,4 +1,4 @@
-//! A graph made ready: what runs for its nodes, and in which order for an observer.
+//! A prepared graph: the units that run for its nodes, and their order for an observer.
 
 use super::engine::Ready;
 use crate::device::Device;
@@ -12,36 +12,36 @@ use tiebreak_engine::liveness::last_touches;
 pub(crate) struct Unit<P> {
     /// The nodes, in order.
     pub nodes: Vec<usize>,
-    /// The node in whose place it runs.
+    /// The node in whose place the unit runs.
     pub at: usize,
-    /// The tensors that slots number: those that it reads, then those that it writes.
+    /// The tensors that slots number: the inputs, then the outputs.
     pub reads: Vec<TensorId>,
     pub writes: Vec<TensorId>,
     pub dispatches: Vec<(Ready<P>, Buffers)>,
 }
 
 impl<P> Unit<P> {
-    /// For each dispatch the operator of the node in whose place it runs, and how many nodes run with it.
+    /// For each dispatch, the operator of the node in whose place it runs, and the number of nodes that run with it.
     pub(crate) fn names(&self, graph: &Graph) -> impl Iterator<Item = String> {
         let nodes = if self.is_fused() { format!(" (of {} nodes)", self.nodes.len()) } else { String::new() };
         let name = format!("{}{nodes}", graph.nodes[self.at].operator);
         std::iter::repeat_n(name, self.dispatches.len())
     }
 
-    /// Whether it computes more than one node.
+    /// True if the unit computes more than one node.
     pub(crate) fn is_fused(&self) -> bool {
         self.nodes.len() > 1
     }
 }
 
-/// A graph made ready for one device.
+/// A graph prepared for one device.
 pub(crate) struct Executable<D: Device> {
-    /// The preferred first; every node has one of its own.
+    /// The units, the preferred first; every node has a unit of its own.
     pub units: Vec<Unit<D::Pipeline>>,
-    /// What summaries may compute beside them.
+    /// The roundings that summaries may compute as well.
     pub logged: Logged,
     pub uniforms: D::Uniforms,
-    /// Bytes of the memory beside the tensors, by number, which units share.
+    /// Bytes of the memory beside the tensors, by number; units share it.
     pub scratch: Vec<u64>,
 }
 
@@ -57,8 +57,8 @@ pub(crate) fn scratch<P>(units: &[Unit<P>]) -> Vec<u64> {
     scratch
 }
 
-/// What runs with this observer, in order, each with the tensors that nothing later touches: nodes run at once where it wants to see
-/// none of them.
+/// The units that run with this observer, in order, each with the tensors that no later unit touches. Nodes run at once where the
+/// observer wants none of them.
 pub(crate) fn schedule<'u, P>(
     units: &'u [Unit<P>],
     graph: &Graph,
@@ -92,7 +92,7 @@ mod tests {
     use tiebreak_engine::{EngineError, Inputs, Want};
     use tiebreak_shaders::product::Variant;
 
-    /// Wants to see one node.
+    /// An observer that wants one node.
     struct Sees(usize);
 
     impl Observer for Sees {
@@ -121,7 +121,7 @@ mod tests {
             .collect()
     }
 
-    /// Whatever somebody looks at, every node runs once, finds what it reads, and nothing is freed that is read later.
+    /// With any observer, every node runs once and finds its inputs, and no tensor is freed that is read later.
     #[test]
     fn what_an_observer_sees_runs_by_itself() {
         let (graph, _) = selftest::attention(65);

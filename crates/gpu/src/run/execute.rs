@@ -1,4 +1,4 @@
-//! Compiles and runs graphs. Recorded dispatches are submitted many at once, or before somebody looks at a tensor.
+//! Compiles and runs graphs. Recorded dispatches are submitted many at once, or before somebody reads a tensor.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -34,15 +34,15 @@ impl<M: Send + Sync + 'static> Source for HostWords<'_, M> {
     }
 }
 
-/// A run under way.
+/// A run in progress.
 struct Execution<'a, D: Device> {
     graph: &'a Graph,
     executable: &'a Executable<D>,
-    /// The tensors that are there.
+    /// The tensors that exist so far.
     values: Vec<Option<Tensor>>,
-    /// Memory beside the tensors: launches run one after another, so that all may use the same.
+    /// Memory beside the tensors. Launches run one after another, so all can use the same memory.
     scratch: Vec<Buffer<D::Memory>>,
-    /// What was not submitted yet, with the tensors that it touches, which so are kept until then.
+    /// The units that were not submitted yet, with the tensors that they touch, which are kept until then.
     recorded: Vec<(&'a Unit<D::Pipeline>, Vec<Tensor>)>,
     /// Nodes that run by themselves.
     alone: HashSet<usize>,
@@ -127,10 +127,11 @@ impl<D: Device> Engine for GpuEngine<D> {
 }
 
 impl<D: Device> GpuEngine<D> {
-    /// Has the device make candidates' kernels, of those of the same nodes the first that it can; their uniform data goes to `data`.
+    /// Has the device make candidates' kernels, for the same nodes those of the first candidate that it can make. The uniform
+    /// data is appended to `data`.
     ///
     /// # Errors
-    /// Also if it can make none for a node.
+    /// If the device fails, or can make no kernel for a node.
     fn units(
         &mut self,
         graph: &Graph,
@@ -139,7 +140,7 @@ impl<D: Device> GpuEngine<D> {
     ) -> Result<Vec<Unit<D::Pipeline>>, EngineError> {
         let mut made: Vec<Option<Unit<D::Pipeline>>> = candidates.iter().map(|_| None).collect();
         let mut nodes: HashSet<&[usize]> = HashSet::new();
-        // The device's own first, so that no shader is compiled where it has one.
+        // The device's own kernels come first, so that no shader is compiled where there is one.
         for (candidate, place) in candidates.iter().zip(&mut made) {
             if !candidate.has_shaders() && !nodes.contains(&candidate.nodes[..]) {
                 *place = self.unit(candidate, data)?;
@@ -167,7 +168,7 @@ impl<D: Device> GpuEngine<D> {
         Ok(made.into_iter().flatten().collect())
     }
 
-    /// A candidate with its kernels made; none if the device has not all of them.
+    /// A candidate with its kernels made; `None` if the device lacks one of them.
     fn unit(
         &mut self,
         candidate: &Candidate,
@@ -198,7 +199,7 @@ impl<D: Device> GpuEngine<D> {
         Ok(Execution { graph, executable, values, scratch, recorded, alone, underway })
     }
 
-    /// Whether an observer wants to see the node in whose place a unit runs.
+    /// True if an observer wants the node in whose place a unit runs.
     fn is_wanted(
         &self,
         graph: &Graph,
@@ -213,7 +214,7 @@ impl<D: Device> GpuEngine<D> {
         Ok(wants(unit.at))
     }
 
-    /// Allocates what a unit writes and records its dispatches, or computes a grouping on the host.
+    /// Allocates a unit's outputs and records its dispatches, or computes a grouping on the host.
     fn record<'a>(&self, run: &mut Execution<'a, D>, unit: &'a Unit<D::Pipeline>) -> Result<(), EngineError> {
         let (graph, values) = (run.graph, &mut run.values);
         let node = &graph.nodes[unit.at];
@@ -225,7 +226,7 @@ impl<D: Device> GpuEngine<D> {
             let Ok(words) =
                 element::range(graph, node, 0..ty.len(), &mut HostWords::<D::Memory>(values, PhantomData));
             let bytes = bytes_from_words(ty.dtype, &words);
-            // Written before the submission that reads it: the recorded dispatches do not touch this buffer.
+            // The bytes are written before the submission that reads them: the recorded dispatches do not touch this buffer.
             values[node.output.0 as usize] = Some(Tensor::new(self.upload_words(ty, &bytes, false)?));
             return Ok(());
         }
@@ -257,11 +258,11 @@ impl<D: Device> GpuEngine<D> {
             }));
         }
         self.device.announce(&mut recorded.iter().flat_map(|(unit, _)| unit.names(run.graph)));
-        // A node of many windows is more than one submission.
+        // A node of many windows takes more than one submission.
         dispatches.chunks(BATCH).try_for_each(|batch| self.device.submit(batch))
     }
 
-    /// Gives an observer what it wants to know of a node whose output is there: a summary, its tiles, or its bytes.
+    /// Gives an observer the information that it wants about a node whose output is computed: a summary, its tiles, or its bytes.
     fn answer(
         &mut self,
         run: &mut Execution<D>,
@@ -271,7 +272,7 @@ impl<D: Device> GpuEngine<D> {
         let (graph, node) = (run.graph, &run.graph.nodes[index]);
         match observer.want(index, node) {
             Want::Summary(summary) if self.summarises => {
-                // What is computed with other nodes stays with them.
+                // Nodes that are computed with others are not taken from them.
                 let whole = |node: usize| self.cut(graph.tensor(graph.nodes[node].output)).is_whole();
                 let is_free = |node| run.alone.contains(&node) && whole(node);
                 if let Some(beside) = run.executable.logged.beside(graph, index, &summary, is_free)

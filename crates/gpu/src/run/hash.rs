@@ -1,5 +1,5 @@
-//! BLAKE3 roots of tensors where they are: a state's digests cost its reading on the GPU, and 32 bytes a tensor to the host. Tiles'
-//! values likewise, 32 bytes for 4096.
+//! BLAKE3 roots of tensors, computed on the device. A state's digests cost reading the state on the GPU, and 32 bytes to the host
+//! for each tensor. Tiles' values cost 32 bytes to the host for 4096.
 
 use super::engine::GpuEngine;
 use super::memory::Storage;
@@ -18,27 +18,27 @@ const CHUNK: u64 = 1024;
 const VALUE: u64 = 32;
 /// Chunks or values that a workgroup merges.
 const FAN: u64 = 64;
-/// Levels of the tree that a workgroup merges, and those of a tile of four chunks.
+/// Levels of the tree that a workgroup merges, and levels of a tile of four chunks.
 const LEVELS: u64 = 6;
 const TILE_LEVELS: u64 = 2;
 
-/// A dispatch of a tensor's tree, from the chunks up: six levels of it.
+/// A dispatch for a tensor's tree, from the chunks up: six levels of the tree.
 struct Stage {
     tensor: usize,
-    /// The scratch memory that it reads, by number; the tensor, if none.
+    /// The scratch memory that it reads, by number; `None` for the tensor.
     input: Option<usize>,
-    /// Bytes of its input that it sees.
+    /// Bytes of its input that it accesses.
     bytes: u64,
     uniform: (u64, u64),
     groups: [u32; 3],
-    /// The scratch memory that it writes; the roots, if none.
+    /// The scratch memory that it writes, by number; `None` for the roots.
     output: Option<usize>,
-    /// Values that it writes.
+    /// The number of values that it writes.
     written: u64,
 }
 
-/// The stages of tensors of four-byte elements; their uniform data goes to the end of `data`, and the bytes of the scratch memory that
-/// they need to the end of `scratch`.
+/// The stages of tensors of four-byte elements. Their uniform data is appended to `data`, and the bytes of the scratch memory
+/// that they need to `scratch`.
 fn stages(types: &[TensorType], data: &mut Vec<u8>, scratch: &mut Vec<u64>) -> Vec<Stage> {
     let mut stages = Vec::new();
     for (tensor, ty) in types.iter().enumerate() {
@@ -73,8 +73,8 @@ fn stages(types: &[TensorType], data: &mut Vec<u8>, scratch: &mut Vec<u64>) -> V
 }
 
 impl<D: Device> GpuEngine<D> {
-    /// The roots of tensors of four-byte elements, or `None` if there are others. The shader sees whole tensors: what lies in pieces
-    /// is hashed on the host.
+    /// The roots of tensors of four-byte elements; `None` if a tensor has other elements. The shader takes whole tensors, so
+    /// tensors in pieces are hashed on the host.
     pub(super) fn roots_of(&mut self, tensors: &[Tensor]) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
         let is_whole = |tensor: &&Tensor| tensor.storage::<Storage<D::Memory>>().pieces.len() == 1;
         let whole: Vec<Tensor> = tensors.iter().filter(is_whole).cloned().collect();
@@ -105,14 +105,14 @@ impl<D: Device> GpuEngine<D> {
         self.pool.take(bytes, false, |bytes| self.device.allocate(bytes))
     }
 
-    /// The values that lie in memory.
+    /// Reads the values in memory.
     fn values(&self, memory: &D::Memory, count: u64) -> Result<Vec<[u8; 32]>, EngineError> {
         let mut found = Vec::new();
         self.device.read(memory, count * VALUE, &mut |bytes| found = bytes.as_chunks::<32>().0.to_vec())?;
         Ok(found)
     }
 
-    /// The roots of tensors of four-byte elements, each in one piece, or `None` if there are others.
+    /// The roots of tensors of four-byte elements, each in one piece; `None` if a tensor has other elements.
     fn roots_there(&mut self, tensors: &[Tensor]) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
         let of = |tensor: &Tensor| tensor.storage::<Storage<D::Memory>>().ty.clone();
         let types: Vec<_> = tensors.iter().map(of).collect();
@@ -139,7 +139,7 @@ impl<D: Device> GpuEngine<D> {
             Dispatch {
                 pipeline,
                 uniform: (self.kept(&data), offset, bytes),
-                // Memory is made of whole lines of 256 bytes, so the last vector is there.
+                // Memory is made of whole lines of 256 bytes, so the last vector exists.
                 buffers: vec![(input, stage.bytes.next_multiple_of(16)), output],
                 groups: stage.groups,
             }
@@ -149,8 +149,8 @@ impl<D: Device> GpuEngine<D> {
         self.values(digests.memory(), count).map(Some)
     }
 
-    /// What BLAKE3's tree says of every tile of a tensor's canonical bytes (the root, if there is one tile); none if the bytes are not
-    /// there as words, in one piece, or are too many to be counted in 32 bits.
+    /// The value of every tile of a tensor's canonical bytes in BLAKE3's tree (the root, if there is one tile). `None` if the
+    /// tensor is not of words, is not in one piece, or has more bytes than 32 bits count.
     pub(super) fn tiles_there(&mut self, tensor: &Tensor) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
         let storage = tensor.storage::<Storage<D::Memory>>();
         let bytes = storage.ty.bytes() as u64;
@@ -189,7 +189,7 @@ impl<D: Device> GpuEngine<D> {
         dispatches.push(Dispatch {
             pipeline: &hashing,
             uniform: of_uniform(to_hash),
-            // Memory is made of whole lines of 256 bytes, so the last vector is there.
+            // Memory is made of whole lines of 256 bytes, so the last vector exists.
             buffers: vec![
                 (input, (4 * words).max(16).next_multiple_of(16)),
                 (values.memory(), tiles * VALUE),
@@ -200,7 +200,8 @@ impl<D: Device> GpuEngine<D> {
         self.values(values.memory(), tiles).map(Some)
     }
 
-    /// Whether roots and tiles' values on the device are the host's, about the edges of blocks, chunks, tiles and workgroups.
+    /// True if roots and tiles' values on the device equal the host's, for lengths around the edges of blocks, chunks, tiles and
+    /// workgroups.
     pub(super) fn hashes_well(&mut self) -> Result<bool, EngineError> {
         let lengths = [1, 15, 16, 17, 255, 256, 257, 1000, 64 * 256, 64 * 256 + 1, 65 * 256, 300_000u32];
         let (mut tensors, mut expected) = (Vec::new(), Vec::new());
@@ -208,7 +209,7 @@ impl<D: Device> GpuEngine<D> {
             let words: Vec<u32> = (0..len).map(|i| (i ^ len).wrapping_mul(0x9e37_79b1)).collect();
             let bytes = bytes_from_words(DType::F32, &words);
             let tensor = self.upload(&TensorType { dtype: DType::F32, shape: vec![len] }, &bytes)?;
-            // More than a few workgroups of tiles are like a few.
+            // Tiles of many workgroups are like tiles of a few, so long tensors are left out.
             if len <= 65 * 256 && self.tiles_there(&tensor)? != Some(tiles_of(&bytes)) {
                 return Ok(false);
             }
@@ -228,7 +229,7 @@ impl<D: Device> GpuEngine<D> {
     }
 }
 
-/// What the host's BLAKE3 says of every tile of some bytes.
+/// The value of every tile of some bytes, by the host's BLAKE3.
 fn tiles_of(bytes: &[u8]) -> Vec<[u8; 32]> {
     use blake3::hazmat::HasherExt;
     let tile = (CHUNK << TILE_LEVELS) as usize;

@@ -1,4 +1,4 @@
-//! Tensors in GPU memory: in one buffer, or in pieces that a shader can see; there and back.
+//! Tensors in GPU memory, in one buffer or in pieces that a shader can access; uploads and reads.
 
 use std::borrow::Cow;
 
@@ -10,24 +10,24 @@ use tiebreak_contract::arith::words::words_from_bytes;
 use tiebreak_contract::program::graph::{Graph, TensorId, TensorType};
 use tiebreak_engine::{EngineError, Inputs, Tensor};
 
-/// What a tensor is in GPU memory.
+/// A tensor in GPU memory.
 pub(crate) struct Storage<M> {
-    /// One, or several that a shader can see for a tensor that it cannot.
+    /// One buffer, or several pieces of a tensor that is larger than a shader can access.
     pub pieces: Vec<Buffer<M>>,
     pub ty: TensorType,
-    /// Small integers that came from the host, for groupings, which run there.
+    /// Small integers that came from the host, for groupings, which run on the host.
     pub host: Option<Vec<u32>>,
 }
 
 impl<M> Storage<M> {
-    /// The memory of a tensor that lies in one piece.
+    /// The memory of a tensor that is in one piece.
     pub(crate) fn whole(&self) -> &M {
         debug_assert_eq!(self.pieces.len(), 1);
         self.pieces[0].memory()
     }
 }
 
-/// A tensor that is there.
+/// A tensor that is computed.
 pub(crate) fn computed(values: &[Option<Tensor>], id: TensorId) -> &Tensor {
     values[id.0 as usize].as_ref().expect("a tensor is computed before it is read")
 }
@@ -65,7 +65,7 @@ impl<D: Device> GpuEngine<D> {
         Ok(Storage { pieces: self.memory(ty, lasts)?, ty: ty.clone(), host: None })
     }
 
-    /// Memory that holds a tensor's bytes as they lie there.
+    /// Memory with a tensor's bytes, in the layout of the device.
     fn filled(
         &self,
         ty: &TensorType,
@@ -95,7 +95,7 @@ impl<D: Device> GpuEngine<D> {
         Ok(Storage { pieces, ty: ty.clone(), host: None })
     }
 
-    /// A tensor of four-byte elements from the host; one that lasts may be a graph's input, which groupings read on the host.
+    /// A tensor of four-byte elements from the host. One that lasts may be a graph's input, which groupings read on the host.
     pub(super) fn upload_words(
         &self,
         ty: &TensorType,
@@ -107,7 +107,7 @@ impl<D: Device> GpuEngine<D> {
         Ok(Storage { pieces, ty: ty.clone(), host })
     }
 
-    /// Shows a tensor as it lies in memory, piece by piece.
+    /// Passes a tensor to `visit` in its layout in memory, piece by piece.
     pub(super) fn show_pieces(
         &self,
         storage: &Storage<D::Memory>,
@@ -122,7 +122,7 @@ impl<D: Device> GpuEngine<D> {
         Ok(())
     }
 
-    /// Shows a tensor in the canonical layout, at once.
+    /// Passes a tensor to `visit` in the canonical layout, at once.
     pub(super) fn show(
         &self,
         storage: &Storage<D::Memory>,

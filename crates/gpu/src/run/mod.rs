@@ -1,4 +1,4 @@
-//! The engine: it plans a graph, has its device make the kernels, and runs them. Tensors stay on the GPU for the whole graph, in
+//! The engine plans a graph, has its device make the kernels, and runs them. Tensors stay on the GPU for the whole graph, in
 //! pooled buffers that are reused as soon as their last reader is recorded.
 
 mod beside;

@@ -1,4 +1,4 @@
-//! Opens devices: chooses how products are computed, and tests everything against the scalar reference before a program runs.
+//! Opens devices: chooses the variant of products, and tests everything against the scalar reference before a program runs.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use tiebreak_engine::{Engine, EngineError, fingerprint};
 use tiebreak_shaders::product::Variant;
 
 impl<D: Device> GpuEngine<D> {
-    /// Opens a device by a part of its name (NVIDIA's also by its number), or the best one, and tests it: every operator of small
+    /// Opens a device by a part of its name (NVIDIA's also by its number), or the best one, and tests it. Every operator of small
     /// programs with ordinary and extreme inputs must equal the scalar reference.
     ///
     /// # Errors
-    /// If there is none, it cannot be opened, or it fails the test; for NVIDIA's also if there is no driver or no NVRTC.
+    /// If there is no such device, it cannot be opened, or it fails the test; on NVIDIA's also if there is no driver or no NVRTC.
     pub fn open(name: Option<&str>) -> Result<Self, EngineError> {
         let device = D::open(name)?;
         let variant = device.variant();
@@ -32,7 +32,7 @@ impl<D: Device> GpuEngine<D> {
         Self::on(D::open(name)?).chosen(Some(variant))?.tested()
     }
 
-    /// Sets the variant given, or that of GPUs' which is fastest on this adapter for a product of two digits.
+    /// Sets the given variant, or else the variant for GPUs that is fastest on this adapter for a product of two digits.
     pub(super) fn chosen(mut self, variant: Option<Variant>) -> Result<Self, EngineError> {
         if let Some(variant) = variant {
             self.variant = variant;
@@ -46,7 +46,7 @@ impl<D: Device> GpuEngine<D> {
             self.variant = variant;
             let compiled = self.compile(graph.clone())?;
             let inputs = [self.upload(&ty, &bytes)?, self.upload(&ty, &bytes)?];
-            // The first run also compiles and allocates.
+            // The first of these runs also compiles and allocates.
             for _ in 0..3 {
                 let begin = Instant::now();
                 let outputs = self.run(&compiled, &inputs, None)?;
@@ -61,7 +61,7 @@ impl<D: Device> GpuEngine<D> {
         Ok(self)
     }
 
-    /// The engine, if it passes its self-test; if not, the error has its fingerprint.
+    /// The engine, if it passes its self-test; otherwise the error has its fingerprint.
     pub(super) fn tested(mut self) -> Result<Self, EngineError> {
         let expected = fingerprint::fingerprint(&mut tiebreak_engine::reference::Reference)?;
         let have = fingerprint::fingerprint(&mut self)?;
@@ -84,10 +84,11 @@ impl<D: Device> GpuEngine<D> {
 
 #[cfg(feature = "wgpu")]
 impl Gpu {
-    /// Another engine on the same device, with products by a given variant, which is tested like the first. What both run is compiled once.
+    /// Another engine on the same device, with products by a given variant, which is tested like the first engine. Shaders of
+    /// both engines are compiled once.
     ///
     /// # Errors
-    /// If it fails the test.
+    /// If the engine fails the test.
     pub fn beside(&self, variant: Variant) -> Result<Gpu, EngineError> {
         Self::on(self.device.clone()).chosen(Some(variant))?.tested()
     }
@@ -98,7 +99,8 @@ impl Cuda {
     /// [`GpuEngine::open`], with cuBLAS's kernels for a trainer's native products, which are tested with integers.
     ///
     /// # Errors
-    /// Also if the library cannot be used here (the message says what is missing), or computes other products.
+    /// As [`GpuEngine::open`]; also if the library cannot be used here (the message says what is missing), or computes other
+    /// products.
     pub fn open_with_cublas(name: Option<&str>, kernels: Cublas) -> Result<Self, EngineError> {
         let mut device = CudaDevice::open(name)?;
         device.use_cublas(kernels)?;

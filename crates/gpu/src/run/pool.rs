@@ -1,38 +1,39 @@
-//! Memory that is used again: what a tensor leaves goes to the next of the same size.
+//! Memory that is used again: a tensor's memory goes to the next tensor of the same size.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Free memory by size in bytes, and by number. What is taken depends on what is free, not on the order in which it came free, and what
-/// outlives a graph has memory of its own: so a graph finds all of its other memory free whenever it begins and takes the same
-/// again, what lasts returns to where it was every other step, and a device may know its dispatches again.
+/// Free memory by size in bytes, and by number. The choice of a piece depends on which pieces are free, not on the order in which
+/// they came free. Tensors that outlive a graph have memory of their own. So a graph finds all of its other memory free whenever
+/// it begins, and takes the same pieces again. Lasting tensors return to the same pieces every other step, and a device may
+/// recognise its dispatches.
 struct Free<M> {
     by_kind: HashMap<PieceKind, Pieces<M>>,
-    /// How often the pool was trimmed; kept with each piece from when it was last in use.
+    /// The number of trims of the pool. Each piece keeps the number of its last use.
     age: u64,
-    /// Pieces so far: the next one's number.
+    /// The number of pieces so far, which is the next piece's number.
     count: u64,
 }
 
-/// Which tensors use a piece.
+/// The kind of tensors that use a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct PieceKind {
-    /// Bytes.
+    /// The size in bytes.
     size: u64,
-    /// Whether they outlive the graph that computes them.
+    /// True if they outlive the graph that computes them.
     lasts: bool,
 }
 
-/// Trims that a free piece survives: a step runs two graphs for each micro-batch, each of which trims once.
+/// Trims that a free piece survives. A step runs two graphs for each micro-batch, and each graph trims once.
 const AGE_MAX: u64 = 1024;
 
-/// By number: when each piece was last in use, and the piece.
+/// By number: the age of each piece's last use, and the piece.
 type Pieces<M> = BTreeMap<u64, (u64, M)>;
 
-/// A device's memory that nothing uses.
+/// A device's unused memory.
 pub(crate) struct Pool<M>(Arc<Mutex<Free<M>>>);
 
-/// Memory that goes back to its pool.
+/// Memory that returns to its pool.
 pub(crate) struct Buffer<M> {
     memory: Option<M>,
     kind: PieceKind,
@@ -51,8 +52,9 @@ impl<M> Default for Pool<M> {
 }
 
 impl<M> Pool<M> {
-    /// Memory of at least `bytes`, with any contents: a free piece, or a new one; `lasts` says that it outlives the graph that computes
-    /// it. What is free is given up if a device says that there is no room for a new one otherwise (wgpu says so only later).
+    /// Memory of at least `bytes`, with any contents: a free piece, or a new one; `lasts` says that the tensor outlives the graph
+    /// that computes it. If a device reports that there is no room for a new piece, all free pieces are freed (wgpu reports it
+    /// only later).
     pub(crate) fn take<E>(
         &self,
         bytes: u64,
@@ -77,7 +79,7 @@ impl<M> Pool<M> {
         Ok(Buffer { memory: Some(memory), kind, number, pool: Arc::downgrade(&self.0) })
     }
 
-    /// Frees what nothing has used for a while.
+    /// Frees pieces that nothing has used for a while.
     pub(crate) fn trim(&self) {
         let mut pool = lock(&self.0);
         pool.age += 1;
@@ -126,11 +128,11 @@ mod tests {
             }
         }
         assert_eq!(made.get(), 3);
-        // What stays in use is passed over.
+        // Pieces that stay in use are passed over.
         let (first, second) = (take(), take());
         drop(first);
         assert_eq!(of(&[take(), second]), [0, 1]);
-        // What lasts has memory of its own.
+        // Lasting tensors have memory of their own.
         let lasting = pool.take(1000, true, |_| Ok::<u32, ()>(9));
         assert_eq!(of(&[lasting.expect("there is always room"), take()]), [9, 0]);
     }

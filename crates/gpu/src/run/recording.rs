@@ -1,4 +1,4 @@
-//! What an adapter is asked for while it is tested, or runs a step, so that a browser, or another program, can do the same.
+//! Recordings of an adapter's requests during a self-test or a step, so that a browser, or another program, can repeat them.
 
 use std::sync::{Arc, PoisonError};
 
@@ -13,7 +13,8 @@ use tiebreak_engine::session::{Session, StepScalars, Unobserved};
 use tiebreak_engine::{Engine, EngineError};
 use tiebreak_shaders::product::Variant;
 
-/// What the self-test asks for: every operator of small programs (the fingerprint), rows computed at once, and roots on the device.
+/// The requests of the self-test: every operator of small programs (the fingerprint), rows computed at once, and roots on the
+/// device.
 ///
 /// # Errors
 /// If there is no such adapter, or it fails the test.
@@ -27,11 +28,11 @@ pub fn of_selftest(
     Ok(taken(&log))
 }
 
-/// What a training step of a program asks for, from the initial state of a fixed seed on, on labels and inputs at random: the state after it is
-/// read.
+/// The requests of a training step of a program, from the initial state of a fixed seed, on random labels and inputs. The state
+/// after the step is read.
 ///
 /// # Errors
-/// If there is no such adapter, or it fails.
+/// If there is no such adapter, or the adapter fails.
 pub fn of_step(
     name: Option<&str>,
     limits: TextLimits,
@@ -45,10 +46,10 @@ pub fn of_step(
     Ok(taken(&log))
 }
 
-/// The state after that step, by any engine.
+/// The state after the step of `of_step`, by any engine.
 ///
 /// # Errors
-/// If it fails.
+/// If the engine fails.
 pub fn state_after(engine: &mut dyn Engine, program: &Arc<Program>) -> Result<Vec<Vec<u8>>, EngineError> {
     let state: Vec<Vec<u8>> = init::state(program, [1, 2]).iter().map(|words| bytes_of(words)).collect();
     let batch: Vec<MicroBatch> = (0..program.micro_batches).map(|micro| drawn(program, micro)).collect();
@@ -59,7 +60,7 @@ pub fn state_after(engine: &mut dyn Engine, program: &Arc<Program>) -> Result<Ve
     session.download_state()
 }
 
-/// A micro-batch at random: classes below their bounds, and other numbers about one.
+/// A random micro-batch: classes below their bounds, and other numbers of about one.
 fn drawn(program: &Program, micro: u32) -> MicroBatch {
     let tensors = program.batch.iter().map(|tensor| {
         let word = |i: u32| philox4x32_10([3, micro], [i, 0, 0, 0])[0];
@@ -72,7 +73,7 @@ fn drawn(program: &Program, micro: u32) -> MicroBatch {
     MicroBatch { tensors: tensors.collect() }
 }
 
-/// The engine as a GPU would be given it: in a browser, with WebGPU's limits.
+/// The engine with the settings of a GPU; for a browser, within WebGPU's limits.
 fn engine(name: Option<&str>, limits: TextLimits) -> Result<(GpuEngine<Recorder>, Log), EngineError> {
     let device = Recorder::within(name, limits == TextLimits::Webgpu)?;
     let log = device.log.clone();

@@ -1,5 +1,7 @@
-//! What an engine has to show before a program runs on it, beside the fingerprint of all operators: small graphs, with ordinary and
-//! extreme inputs, that reach what it computes in a way of its own. Knows engines, not what they are made of.
+//! The self-test of an engine before a program runs on it, beside the fingerprint of all operators.
+//!
+//! Small graphs, with ordinary and extreme inputs, reach everything that an engine computes in a way of its own. This folder
+//! knows engines, not their parts.
 
 #[cfg(feature = "cuda")]
 mod native;
@@ -19,7 +21,7 @@ use tiebreak_contract::program::products::{ProductClass, ProductTable};
 use tiebreak_engine::reference::Reference;
 use tiebreak_engine::{Engine, EngineError, outputs_of};
 
-/// A product of two digits that takes a while, and the bytes of either operand.
+/// A product of two digits that takes a measurable time, and the bytes of either operand.
 pub(crate) fn product() -> (Graph, Vec<u8>) {
     const SIDE: u32 = 512;
     let mut builder = Builder::new(ProductTable::uniform(2));
@@ -32,7 +34,7 @@ pub(crate) fn product() -> (Graph, Vec<u8>) {
     (builder.finish(), bytes_from_words(DType::F32, &words))
 }
 
-/// Whether an engine computes nodes over the same rows, and rows between two products, with the scalar reference's bits.
+/// True if an engine computes nodes over the same rows, and rows between two products, with the scalar reference's bits.
 pub(crate) fn computes_rows_well(engine: &mut dyn Engine) -> Result<bool, EngineError> {
     for (graph, inputs) in [rows(ROW_LEN), attention(ROW_LEN)] {
         let graph = Arc::new(graph);
@@ -43,11 +45,11 @@ pub(crate) fn computes_rows_well(engine: &mut dyn Engine) -> Result<bool, Engine
     Ok(true)
 }
 
-/// A length with a last round of one element, and an odd node on every level of its tree.
+/// A length of rows with a last round of one element, and an odd node on every level of its tree.
 const ROW_LEN: u32 = 65;
 
-/// A layer norm, a loss over its rows and both gradients, with inputs: rows of ordinary numbers, of subnormal ones, of large ones, with a
-/// NaN and with infinities.
+/// A layer norm, a loss over its rows and both gradients, with inputs: rows of ordinary, subnormal and large numbers, and rows
+/// with a NaN and with infinities.
 pub(crate) fn rows(len: u32) -> (Graph, Vec<Vec<u8>>) {
     const ROWS: u32 = 5;
     let mut b = Builder::new(ProductTable::two_and_three());
@@ -83,8 +85,8 @@ pub(crate) fn rows(len: u32) -> (Graph, Vec<Vec<u8>>) {
     (b.finish(), inputs.iter().map(|words| bytes_from_words(DType::F32, words)).collect())
 }
 
-/// Attention over so many positions with its gradients, and inputs: ordinary numbers, and for the second of two heads a few large ones, a
-/// subnormal one and a NaN.
+/// Attention over `positions` positions with its gradients, and inputs: ordinary numbers, and for the second of two heads a few
+/// large ones, a subnormal one and a NaN.
 pub(crate) fn attention(positions: u32) -> (Graph, Vec<Vec<u8>>) {
     const WIDTH: u32 = 6;
     let mut b = Builder::new(ProductTable::two_and_three());

@@ -1,4 +1,4 @@
-//! What a library of native products has to show: products of integers whose sums every precision and every order has exactly.
+//! The test of a library of native products: products of integers whose sums are exact in every precision and every order.
 
 use std::sync::Arc;
 
@@ -10,29 +10,29 @@ use tiebreak_contract::program::products::ProductTable;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::{Engine, EngineError, outputs_of};
 
-/// Whether an engine's native products in so many parts are right for integers.
+/// True if an engine's native products in `parts` parts are right for integers.
 pub(crate) fn multiplies_integers_well(engine: &mut dyn Engine, parts: u32) -> Result<bool, EngineError> {
     let (graph, inputs) = trial(parts);
     let graph = Arc::new(graph);
     Ok(outputs_of(engine, &graph, &inputs)? == outputs_of(&mut Cpu::new(1)?, &graph, &inputs)?)
 }
 
-/// Views of a tensor of [`LEN`] elements: those of linear layers and of attention, and some that have to be copied.
+/// Views of a tensor of [`LEN`] elements: views of linear layers and of attention, and some that have to be copied.
 const VIEWS: [[([u32; 4], [u32; 4]); 2]; 6] = [
-    // Rows by rows, as a linear layer; columns by columns, as its weights' gradient; one of each.
+    // The views are rows by rows, as in a linear layer; columns by columns, as in its weights' gradient; and one of each.
     [([1, 1, 21, 40], [0, 0, 40, 1]), ([1, 1, 9, 40], [0, 0, 40, 1])],
     [([1, 1, 21, 40], [0, 0, 1, 21]), ([1, 1, 9, 40], [0, 0, 1, 9])],
     [([1, 1, 21, 40], [0, 0, 40, 1]), ([1, 1, 9, 40], [0, 0, 1, 9])],
-    // Two samples of three heads side by side.
+    // The views have two samples of three heads side by side.
     [([2, 3, 8, 5], [120, 5, 15, 1]), ([2, 3, 8, 5], [120, 5, 15, 1])],
     [([2, 3, 8, 8], [192, 64, 8, 1]), ([2, 3, 5, 8], [120, 5, 1, 15])],
-    // The same operand for all samples, every second element of a row.
+    // All samples share an operand, with every second element of a row.
     [([4, 1, 7, 20], [0, 0, 40, 2]), ([4, 1, 3, 20], [60, 0, 20, 1])],
 ];
 const LEN: u32 = 900;
 
-/// Native products in so many parts of every kind of view, and the tensors for them: integers whose sums every precision and every
-/// order has exactly, so that a result is right or wrong.
+/// Native products in `parts` parts of every kind of view, and the tensors for them. The tensors hold integers whose sums are
+/// exact in every precision and every order, so that a result is right or wrong.
 fn trial(parts: u32) -> (Graph, Vec<Vec<u8>>) {
     let mut builder = Builder::new(ProductTable::uniform(2));
     let inputs = ["left", "right"].map(|name| builder.input(name, DType::F32, &[LEN]));

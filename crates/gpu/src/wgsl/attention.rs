@@ -1,5 +1,5 @@
-//! What a device's kernel for rows between two products is told of a graph: sizes, and the nodes over the rows, whose bodies become
-//! functions of a WGSL module.
+//! The description of a graph for a device's kernel of rows between two products: sizes, and the nodes over the rows, whose
+//! bodies become functions of a WGSL module.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::expr::{Body, Instr};
 use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, View};
 
-/// The kernel that computes a fusion; none where a node takes something that such kernels do not.
+/// The kernel that computes a fusion; `None` where a node has an operand that such kernels do not take.
 pub(crate) fn kernel(graph: &Graph, found: &AttentionFusion, limits: &Limits) -> Option<Kernel> {
     let digits = |tensor: TensorId| match graph.tensor(tensor).dtype {
         DType::Q(digits) => u32::from(digits),
@@ -53,7 +53,7 @@ pub(crate) fn kernel(graph: &Graph, found: &AttentionFusion, limits: &Limits) ->
     Some(Kernel::Attention { kernel, text })
 }
 
-/// What the kernel computes of a member, whose function, if it is a map, goes to the end of `functions`.
+/// The kernel's step for a member. If the member is a map, its function is appended to `functions`.
 fn step(
     graph: &Graph,
     found: &AttentionFusion,
@@ -81,7 +81,7 @@ fn step(
     Some(Step { operation, operands, write })
 }
 
-/// What the kernel takes for an operand of a node; none where it does not.
+/// The kernel's operand for an operand of a node; `None` if the kernel does not take it.
 fn operand(
     found: &AttentionFusion,
     layout: &RowLayout,

@@ -11,9 +11,9 @@ use tiebreak_contract::program::graph::View;
 /// Components of a vector of uniform data.
 const COMPONENTS: [&str; 4] = ["x", "y", "z", "w"];
 
-/// A body's shader over these views of the index space `dims`, whose indices count from `origin`. Its uniform words are those of
-/// `array<vec4<u32>>`: (elements, grid width, 0, 0), dims, origin, then for each input (offset, 0, 0, 0) and its strides, then the
-/// constants.
+/// A body's shader over these views of the index space `dims`, whose indices count from `origin`. The uniform words are those of
+/// an `array<vec4<u32>>`: (elements, grid width, 0, 0), dims, origin. For each input follow (offset, 0, 0, 0) and its strides,
+/// and then the constants.
 pub(crate) fn shader(body: &Body, dims: [u32; 4], origin: [u32; 4], inputs: &[View]) -> Shader {
     let elements: u32 = dims.iter().product();
     let mut uniform = vec![elements, GRID_WIDTH, 0, 0];
@@ -38,7 +38,7 @@ pub(crate) fn constants(body: &Body) -> impl Iterator<Item = u32> {
     body.code.iter().filter_map(|i| if let Instr::Const(word) = i { Some(*word) } else { None })
 }
 
-/// The lines that include what the instructions of bodies need.
+/// The lines that include the functions which the instructions of bodies need.
 pub(crate) fn includes(bodies: &[&Body]) -> String {
     let has = |f: fn(&Instr) -> bool| bodies.iter().any(|body| body.code.iter().any(f));
     let needed = [
@@ -53,7 +53,8 @@ pub(crate) fn includes(bodies: &[&Body]) -> String {
     used.map(|(name, _)| format!("//!include shared/{name}.wgsl\n")).collect()
 }
 
-/// Takes an element's number apart: its indices `{names}0` to `{names}3` in the index space whose dims are vector `dims`.
+/// The lines that split an element's number in its indices `{names}0` to `{names}3`, in the index space whose dims are vector
+/// `dims`.
 pub(crate) fn unravel(number: &str, dims: usize, names: &str) -> String {
     let divisor = |d: &str| format!("max(p[{dims}].{d}, 1u)");
     let [y, z, w] = ["y", "z", "w"].map(divisor);
@@ -64,13 +65,13 @@ pub(crate) fn unravel(number: &str, dims: usize, names: &str) -> String {
     )
 }
 
-/// The place of a view's element with these indices, where vector `at` begins with the offset and the next has the strides.
+/// The index of a view's element with these indices; vector `at` begins with the offset, and the next vector has the strides.
 pub(crate) fn strided(at: usize, [i0, i1, i2, i3]: [&str; 4]) -> String {
     let s = at + 1;
     format!("p[{at}].x + {i0} * p[{s}].x + {i1} * p[{s}].y + {i2} * p[{s}].z + {i3} * p[{s}].w")
 }
 
-/// What an instruction computes from registers called `{r}0`, `{r}1` and so on; `leaf` writes inputs, constants and indices.
+/// The expression of an instruction on registers called `{r}0`, `{r}1` and so on; `leaf` writes inputs, constants and indices.
 pub(crate) fn operation(instr: &Instr, r: &str, leaf: impl FnOnce(&Instr) -> String) -> String {
     match instr {
         Instr::Input(_) | Instr::Const(_) | Instr::Index(_) => leaf(instr),

@@ -1,5 +1,5 @@
-//! The shader of a row fusion: one workgroup computes a row in passes (`rows/layout`), so that what only its nodes read never leaves
-//! it. Instructions that do not depend on the element are computed once a row.
+//! The shader of a row fusion: one workgroup computes a row in passes (`rows/layout`). Values that are read only inside the
+//! fusion never leave the workgroup. Instructions that do not depend on the element are computed once for each row.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use crate::rows::layout::{RowLayout, RowOperand, stretch_words};
 use tiebreak_contract::program::expr::{Body, Instr};
 use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, View};
 
-/// A row fusion's shader. It takes the tensors that the fusion reads, then those that it writes.
+/// A row fusion's shader. The buffers are the tensors that the fusion reads, then the tensors that it writes.
 pub(crate) fn shader(graph: &Graph, fusion: &RowFusion, layout: &RowLayout) -> Shader {
     let (width, groups) = workgroup_each(fusion.rows);
     let mut writer = RowShaderWriter { graph, fusion, layout, uniform: vec![fusion.rows, width, 0, 0] };
@@ -61,12 +61,12 @@ struct RowShaderWriter<'a> {
     graph: &'a Graph,
     fusion: &'a RowFusion,
     layout: &'a RowLayout,
-    /// (rows, workgroups along x, 0, 0), then in the order of their use: a map's dims, the last one counted in rows; a view's
-    /// (offset, 0, 0, 0) and strides; (a load's offset or a constant, 0, 0, 0).
+    /// The uniform words: (rows, workgroups along x, 0, 0), then the others in the order of their use. The others are a map's
+    /// dims, the last one counted in rows; a view's (offset, 0, 0, 0) and strides; and (a load's offset or a constant, 0, 0, 0).
     uniform: Vec<u32>,
 }
 
-/// The lines of a map that are the same for the whole row, and those of an element.
+/// The lines of a map that are the same for the whole row, and the lines for an element.
 #[derive(Default)]
 struct Lines {
     row: String,
@@ -86,13 +86,13 @@ impl<'a> RowShaderWriter<'a> {
         }
     }
 
-    /// A vector of the uniform data.
+    /// Appends a vector to the uniform data; returns its number.
     fn vector(&mut self, words: [u32; 4]) -> usize {
         self.uniform.extend(words);
         self.uniform.len() / 4 - 1
     }
 
-    /// A word of the uniform data.
+    /// Appends a word to the uniform data; returns its expression.
     fn word(&mut self, value: u32) -> String {
         format!("p[{}].x", self.vector([value, 0, 0, 0]))
     }
@@ -101,11 +101,11 @@ impl<'a> RowShaderWriter<'a> {
         self.fusion.reads.iter().position(|read| *read == tensor).expect("a row fusion reads what it loads")
     }
 
-    /// A map's instructions.
+    /// The lines of a map's instructions.
     fn map(&mut self, number: usize, body: &Body, dims: [u32; 4], inputs: &[View]) -> Lines {
         let (mut lines, wide) = (Lines::default(), self.fusion.members[number].role == Role::Wide);
         let [i0, i1, i2, i3] = [0, 1, 2, 3].map(|d| format!("v{number}i{d}"));
-        // The last dimension is as long as a row, or several.
+        // The last dimension is as long as one row, or as several.
         let i3 = if wide { format!("({i3} * LEN + j)") } else { i3 };
         let operands = &self.layout.operands[number];
         let apart =
@@ -156,7 +156,7 @@ impl<'a> RowShaderWriter<'a> {
         lines
     }
 
-    /// Everything of a pass: what rows have one of, the loop over elements, and the sums and maxima that end it.
+    /// All lines of a pass: the values that rows have once, the loop over elements, and the sums and maxima that end it.
     fn pass(&mut self, pass: usize) -> String {
         let (fusion, layout) = (self.fusion, self.layout);
         let of_pass: Vec<usize> = (0..fusion.members.len()).filter(|&m| layout.pass[m] == pass).collect();
@@ -192,7 +192,7 @@ impl<'a> RowShaderWriter<'a> {
             }
         }
         if maps.is_empty() && keeps.is_empty() {
-            return before; // nothing of an element
+            return before; // the pass computes nothing for an element
         }
         let at = if layout.stretches > 0 { "        let at = row_place(j);\n" } else { "" };
         let i = "        let i = row * LEN + j;\n";
@@ -200,8 +200,8 @@ impl<'a> RowShaderWriter<'a> {
         before + &head + i + at + &takes + &maps + &keeps + "    }\n" + &after
     }
 
-    /// The lines by which a pass takes the row's elements and what waits for it, and those by which it keeps what later ones take. It takes
-    /// before it keeps, so that one value may lie where another lay.
+    /// The lines by which a pass takes the row's elements and waiting values, and the lines by which it keeps values for later
+    /// passes. A pass takes before it keeps, so that one value may replace another.
     fn waiting(&mut self, pass: usize, of_pass: &[usize]) -> (String, String) {
         let layout = self.layout;
         let (mut takes, mut keeps) = (String::new(), String::new());
@@ -237,7 +237,7 @@ impl<'a> RowShaderWriter<'a> {
         number * stretch_words(self.fusion.len)
     }
 
-    /// What a sum or a maximum takes.
+    /// The term of a sum or a maximum.
     fn term(&self, number: usize) -> String {
         match self.layout.operands[number][0] {
             RowOperand::Member(of) => self.value(of),
@@ -246,13 +246,13 @@ impl<'a> RowShaderWriter<'a> {
         }
     }
 
-    /// The number of a member's output among what is written.
+    /// The number of a member's output among the written tensors.
     fn written(&self, number: usize) -> Option<usize> {
         let output = self.graph.nodes[self.fusion.members[number].node].output;
         self.fusion.writes.iter().position(|write| *write == output)
     }
 
-    /// Writes what a row has one of, if it is written.
+    /// Writes a value that a row has once, if it is an output.
     fn write_one(&self, number: usize) -> String {
         let Some(write) = self.written(number) else { return String::new() };
         format!("    if (index == 0u) {{\n        out{write}[row] = {};\n    }}\n", self.value(number))

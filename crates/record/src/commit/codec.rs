@@ -1,5 +1,5 @@
-//! The canonical encoding: little-endian integers, lengths before contents. Decoding is bounded and strict: what
-//! decodes encodes to the same bytes.
+//! The canonical encoding: little-endian integers, lengths before contents. Decoding is bounded and strict: a
+//! decoded value encodes to the same bytes.
 
 use super::Malformed;
 use super::digest::Digest;
@@ -71,7 +71,7 @@ impl<'a> Decoder<'a> {
     /// The next `len` bytes.
     ///
     /// # Errors
-    /// If fewer are left; so for every method that takes bytes.
+    /// If fewer bytes are left.
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         let (head, tail) = self.rest.split_at_checked(len).ok_or(Malformed::Truncated { what: self.what })?;
         self.rest = tail;
@@ -117,7 +117,7 @@ impl<'a> Decoder<'a> {
     /// A u32 length of at most `max`, and the bytes.
     ///
     /// # Errors
-    /// If the length is above `max`, or more than what is left.
+    /// If the length is above `max`, or greater than the number of remaining bytes.
     pub fn bytes(&mut self, max: usize) -> Result<&'a [u8], Malformed> {
         let len = self.u32()? as usize;
         if len > max {
@@ -146,11 +146,11 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// A list of at most `max` items, each of at least one byte, so that nothing is allocated for items that cannot
-    /// be there.
+    /// A list of at most `max` items, each of at least one byte, so that nothing is allocated for items that the
+    /// bytes cannot hold.
     ///
     /// # Errors
-    /// If there are more than `max`, fewer than the count says, or an item is malformed.
+    /// If there are more than `max` items, fewer than the count says, or an item is malformed.
     pub(crate) fn list<T>(
         &mut self,
         max: usize,
@@ -170,7 +170,7 @@ impl<'a> Decoder<'a> {
         Ok(items)
     }
 
-    /// Checks that nothing is left.
+    /// Checks that no bytes are left.
     ///
     /// # Errors
     /// If bytes are left.

@@ -1,5 +1,5 @@
-//! Signatures that are added to a head when it is there already, and say when: C2SP tlog-cosignature, `cosignature/v1`. The time is what
-//! the signer's clock said, and so the signer's claim.
+//! Signatures with a time, added to a head that already exists: C2SP tlog-cosignature, `cosignature/v1`. The time comes from the
+//! signer's clock, and so is the signer's claim.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::Malformed;
 use super::keys::{COSIGNATURE, PrivateKey, PublicKey};
 
-/// What is signed: a line that names the kind of signature, the time, and the head's three lines.
+/// The signed message: a line that names the kind of signature, the time, and the head's three lines.
 fn message(text: &str, time: u64) -> Vec<u8> {
     format!("cosignature/v1\ntime {time}\n{text}").into_bytes()
 }
@@ -19,10 +19,10 @@ fn parts(note: &str) -> Result<(String, &str), Malformed> {
     Ok((format!("{text}\n"), signatures))
 }
 
-/// The note with one more line, by which `key` signs it at `time`, in seconds since 1970 (UTC).
+/// The note with one more line, in which `key` signs the note at `time`, in seconds since 1970 (UTC).
 ///
 /// # Errors
-/// If this is no note.
+/// If the text is no note.
 ///
 /// ```
 /// use tiebreak_record::commit::cosignature::{cosigned, cosigned_at, utc};
@@ -48,10 +48,10 @@ pub fn cosigned(note: &str, key: &PrivateKey, time: u64) -> Result<String, Malfo
     Ok(format!("{note}\u{2014} {} {}\n", public.name(), STANDARD.encode(blob)))
 }
 
-/// When `key` signed a note in this way, in seconds since 1970 (UTC): the earliest time, or nothing if it did not.
+/// The earliest time at which `key` cosigned a note, in seconds since 1970 (UTC); `None` if it did not.
 ///
 /// # Errors
-/// If this is no note, or such a signature of this key does not verify.
+/// If the text is no note, or a cosignature of this key does not verify.
 pub fn cosigned_at(note: &str, key: &PublicKey) -> Result<Option<u64>, Malformed> {
     let (text, signatures) = parts(note)?;
     let mut earliest = None;
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(cosigned_at(&note, &public), Ok(None));
         let signed = cosigned(&note, &key, 1_700_000_000).unwrap();
         assert_eq!(cosigned_at(&signed, &public), Ok(Some(1_700_000_000)));
-        // The head is what it was: still not signed as a trainer signs it.
+        // The head is unchanged, and still not signed as a trainer signs it.
         assert_eq!(Head::from_note(&signed, None), Ok((head.clone(), Signed::Unknown)));
         assert!(Head::from_note(&signed, Some(&public)).is_err());
         assert_eq!(cosigned_at(&head.to_note(Some(&key)), &public), Ok(None));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Malformed;
 
-/// A digest. Printed as 64 lower-case hexadecimal digits.
+/// A digest, printed as 64 lower-case hexadecimal digits.
 ///
 /// ```
 /// use tiebreak_record::commit::digest::Digest;
@@ -72,8 +72,8 @@ impl From<Digest> for String {
     }
 }
 
-/// BLAKE3 of `bytes` under a domain: `derive_key` mode, so digests of one kind of thing never equal another's.
-/// `context` follows the form "tiebreak 2 run-id".
+/// BLAKE3 of `bytes` under a domain, in `derive_key` mode, so digests of different kinds of things never are
+/// equal. `context` follows the form "tiebreak 2 run-id".
 pub fn hash(context: &'static str, bytes: &[u8]) -> Digest {
     let mut hasher = blake3::Hasher::new_derive_key(context);
     hasher.update(bytes);

@@ -9,7 +9,7 @@ use super::Malformed;
 
 /// The signature type byte of Ed25519 in signed notes.
 const ED25519: u8 = 1;
-/// That of a timestamped Ed25519 signature ([`super::cosignature`]).
+/// The signature type byte of a timestamped Ed25519 signature ([`super::cosignature`]).
 pub(super) const COSIGNATURE: u8 = 4;
 /// The most bytes of a key's text.
 const TEXT_MAX: usize = 512;
@@ -28,7 +28,7 @@ pub struct PublicKey {
     key: VerifyingKey,
 }
 
-/// A key name: printable, without spaces and plus signs.
+/// Checks a key name: printable, without spaces and plus signs.
 fn check_name(name: &str) -> Result<(), Malformed> {
     if name.is_empty()
         || name.len() > 128
@@ -49,7 +49,7 @@ fn hex4(hash: [u8; 4]) -> String {
     hash.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The 32 key bytes of `name+hash+base64`.
+/// The name, the key hash and the 32 key bytes of `name+hash+base64`.
 fn parse(what: &'static str, text: &str) -> Result<(String, [u8; 4], [u8; 32]), Malformed> {
     if text.len() > TEXT_MAX {
         return Err(Malformed::TooLarge { what, limit: TEXT_MAX as u64 });
@@ -119,7 +119,8 @@ impl PrivateKey {
         Ok(key)
     }
 
-    /// The secret that this key has with another one: X25519 (RFC 7748) of this key's scalar and the other's point in Montgomery form.
+    /// The secret that this key shares with another one: X25519 (RFC 7748) of this key's scalar and the other's point in
+    /// Montgomery form.
     pub fn shared(&self, other: &PublicKey) -> [u8; 32] {
         other.key.to_montgomery().mul_clamped(self.key.to_scalar_bytes()).to_bytes()
     }
@@ -150,12 +151,13 @@ impl PublicKey {
         key_hash(kind, &self.name, &self.bytes())
     }
 
-    /// What tells keys of one name apart: the first 12 bytes of SHA-256 over the 32 key bytes, as 24 hexadecimal digits.
+    /// The fingerprint, which tells keys of one name apart: the first 12 bytes of SHA-256 over the 32 key bytes, as 24
+    /// hexadecimal digits.
     pub fn fingerprint(&self) -> String {
         Sha256::digest(self.bytes()).iter().take(12).map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Name and fingerprint, for people: a name alone is whatever its owner says.
+    /// Name and fingerprint, for people: a key's owner may choose any name.
     pub fn identified(&self) -> String {
         format!("{}, key {}", self.name, self.fingerprint())
     }
@@ -182,7 +184,7 @@ impl PublicKey {
         Ok(key)
     }
 
-    /// Whether this is the key's signature of a message; only canonical signatures by keys of full order are.
+    /// True if this is the key's signature of a message; only canonical signatures by keys of full order count.
     pub fn verifies(&self, message: &[u8], signature: &[u8; 64]) -> bool {
         self.key.verify_strict(message, &ed25519_dalek::Signature::from_bytes(signature)).is_ok()
     }

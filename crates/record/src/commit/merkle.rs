@@ -35,7 +35,7 @@ fn split(n: usize) -> usize {
     n.div_ceil(2).next_power_of_two()
 }
 
-/// The root, and the siblings of every leaf from it up: what [`prove`] gives of each, for whoever wants many.
+/// The root, and the siblings of every leaf from the leaf up: the results of [`prove`] for all leaves, computed together.
 pub(crate) fn prove_all(leaves: &[Digest]) -> (Digest, Vec<Vec<Digest>>) {
     if leaves.len() < 2 {
         return (root(leaves), vec![Vec::new(); leaves.len()]);
@@ -50,7 +50,7 @@ pub(crate) fn prove_all(leaves: &[Digest]) -> (Digest, Vec<Vec<Digest>>) {
     (node(&left, &right), proofs)
 }
 
-/// The siblings from leaf `index` up.
+/// The siblings on the path from leaf `index` up to the root.
 ///
 /// # Panics
 /// If `index` is not a leaf.
@@ -116,8 +116,8 @@ pub fn root_from_proof(leaf: Digest, index: u64, size: u64, proof: &[Digest]) ->
     Ok(hash)
 }
 
-/// The hashes from which both the root over the first `prefix` leaves and the root over all follow. Unlike the
-/// consistency proof of RFC 9162 it takes nothing from the smaller head, so it also shows that one is wrong.
+/// The hashes from which both the root over the first `prefix` leaves and the root over all leaves follow. Unlike the consistency
+/// proof of RFC 9162, the proof takes nothing from the smaller head, so it also shows that a head is wrong.
 ///
 /// # Panics
 /// If the prefix is empty or longer than the leaves.
@@ -181,8 +181,9 @@ pub fn roots_from_prefix_proof(
     if hashes.next().is_some() { Err(wrong("too many hashes")) } else { Ok(roots) }
 }
 
-/// The first of `size` leaves in which two trees differ, if one does: from the root down, left before right, with two hashes of each
-/// tree a level. `left` and `right` say the root of a subtree: (first leaf, how many).
+/// The first of `size` leaves in which two trees differ, if there is one. The search goes from the root down, left before right,
+/// and compares two hashes of each tree on a level. `left` and `right` give the root of a subtree: (first leaf, number of
+/// leaves).
 pub fn first_difference(
     size: u64,
     mut left: impl FnMut(u64, u64) -> Digest,
@@ -234,7 +235,7 @@ impl Frontier {
         self.size += 1;
     }
 
-    /// Leaves so far.
+    /// The number of leaves so far.
     pub fn size(&self) -> u64 {
         self.size
     }

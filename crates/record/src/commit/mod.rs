@@ -1,8 +1,8 @@
-//! What is promised: digests of tensors, states, steps and runs, and signed heads. No I/O.
+//! Commitments: digests of tensors, states, steps and runs, and signed heads. No I/O.
 //!
-//! What is hashed is a canonical little-endian encoding of ours, never a printer's output. Tensors are hashed with
-//! BLAKE3, whose tree gives verified tiles; everything above them is a Merkle tree of RFC 6962 with SHA-256.
-//! Layouts: `docs/RUN-FORMAT.md`.
+//! Hashes are taken over a canonical little-endian encoding of this crate, never over a printer's output. Tensors
+//! are hashed with BLAKE3, whose tree gives verified tiles; everything above tensors is a Merkle tree of RFC 6962
+//! with SHA-256. Layouts: `docs/RUN-FORMAT.md`.
 
 pub mod codec;
 pub mod cosignature;
@@ -18,7 +18,7 @@ pub mod tensor;
 pub mod trace;
 pub mod tree_head;
 
-/// Bytes or text that do not mean what they should: always the fault of whoever made them.
+/// Bytes or text that break the rules of their format: always the fault of their author.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The bytes end before a value does.
@@ -32,7 +32,7 @@ pub enum Malformed {
     Trailing {
         /// The kind of thing that was decoded.
         what: &'static str,
-        /// How many bytes are left.
+        /// The number of bytes that are left.
         extra: usize,
     },
     /// A value is not allowed.
@@ -42,6 +42,16 @@ pub enum Malformed {
         what: &'static str,
         /// The value and the rule that it breaks, in words.
         why: String,
+    },
+    /// The thing follows another contract than this program checks.
+    #[error("{what}: it follows {found:?}; this program checks {expected:?} only")]
+    OtherContract {
+        /// The kind of thing that was read.
+        what: &'static str,
+        /// The contract that it names.
+        found: String,
+        /// The contract of this program.
+        expected: &'static str,
     },
     /// A length is above its limit.
     #[error("{what} is larger than the limit of {limit}")]
@@ -54,7 +64,7 @@ pub enum Malformed {
 }
 
 impl Malformed {
-    /// A `what` that breaks a rule, and which.
+    /// A `what` that breaks a rule; `why` names the rule.
     pub fn invalid(what: &'static str, why: impl Into<String>) -> Malformed {
         Malformed::Invalid { what, why: why.into() }
     }

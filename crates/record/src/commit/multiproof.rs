@@ -1,7 +1,7 @@
-//! Proofs that several leaves of a tree are what its root commits to, with every shared hash once.
+//! Proofs that a root commits to several leaves of its tree, with every shared hash once.
 //!
-//! The trees of BLAKE3 and of RFC 6962 split in the same way. A leaf of BLAKE3's is a piece of a tensor, of the same size
-//! everywhere (the last may be shorter): a tile or a slice. The proof lists, from left to right, the hashes of the
+//! The trees of BLAKE3 and of RFC 6962 split in the same way. A leaf of BLAKE3's tree is a piece of a tensor: a tile or a
+//! slice. All pieces have one size; the last may be shorter. The proof lists, from left to right, the hashes of the
 //! greatest subtrees that hold none of the proven leaves.
 
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::digest::Digest;
 use super::merkle;
 use super::tensor::{Hash, split};
 
-/// How two subtrees become one; `top`: the whole tree.
+/// The function that joins two subtrees; `top` says that the result is the whole tree.
 pub type Join = fn(left: &Hash, right: &Hash, top: bool) -> Hash;
 
 /// BLAKE3's tree over a tensor.
@@ -30,7 +30,7 @@ pub fn rfc6962(left: &Hash, right: &Hash, _: bool) -> Hash {
     merkle::node(&Digest(*left), &Digest(*right)).0
 }
 
-/// The value of a subtree over these pieces' values, which is not the whole tree.
+/// The value of a subtree over these pieces' values; the subtree is not the whole tree.
 pub fn subtree(join: Join, values: &[Hash]) -> Hash {
     match values {
         [one] => *one,
@@ -46,7 +46,7 @@ pub fn prove(join: Join, values: &[Hash], wanted: &[usize]) -> Vec<Hash> {
     prove_by(values.len(), wanted, &mut |first, count| subtree(join, &values[first..first + count]))
 }
 
-/// [`prove`] for a tree of `count` pieces, of which `value` says the subtrees: (first piece, how many).
+/// [`prove`] for a tree of `count` pieces. `value` gives the value of a subtree: (first piece, number of pieces).
 pub(crate) fn prove_by(
     count: usize,
     wanted: &[usize],
@@ -72,7 +72,7 @@ pub(crate) fn prove_by(
     proof
 }
 
-/// How many hashes [`prove`] gives for pieces of a tensor that has `count`.
+/// The number of hashes that [`prove`] gives for pieces of a tensor of `count` pieces.
 pub fn proof_len(count: usize, wanted: &[usize]) -> usize {
     fn walk(first: usize, count: usize, wanted: &[usize]) -> usize {
         if wanted.is_empty() {
@@ -110,7 +110,7 @@ impl Reader<'_> {
         Some((self.join)(&left, &right, top))
     }
 
-    /// Appends the proof of the pieces `wanted` of a subtree alone, of which `pieces` are a superset.
+    /// Appends the proof of the pieces `wanted` within a subtree; `pieces` are a superset of them.
     fn narrow(
         &mut self,
         subtree: Range<usize>,
@@ -143,10 +143,10 @@ fn wrong_length() -> Malformed {
     Malformed::invalid("slice proof", "the number of hashes is wrong")
 }
 
-/// The BLAKE3 root that a proof gives for pieces (place, value) of a tensor that has `count`.
+/// The root that a proof gives for pieces (index, value) of a tensor that has `count` pieces.
 ///
 /// # Errors
-/// If the places are not ascending and below `count`, or the proof has another number of hashes.
+/// If the indices are not ascending and below `count`, or the proof has another number of hashes.
 pub fn root(join: Join, count: usize, pieces: &[(usize, Hash)], proof: &[Hash]) -> Result<Hash, Malformed> {
     check_places(count, pieces)?;
     let mut reader = Reader { join, hashes: proof.iter() };
@@ -157,7 +157,7 @@ pub fn root(join: Join, count: usize, pieces: &[(usize, Hash)], proof: &[Hash]) 
 /// The proof of some of the pieces that `proof` proves.
 ///
 /// # Errors
-/// If the places are not ascending and below `count`, or the proof has another number of hashes.
+/// If the indices are not ascending and below `count`, or the proof has another number of hashes.
 pub fn narrow(
     join: Join,
     count: usize,

@@ -1,4 +1,4 @@
-//! Proofs as JSON files carry them.
+//! The JSON form of proofs.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -65,7 +65,7 @@ impl ProvenRecord {
     /// The record, after checking that `head` covers it.
     ///
     /// # Errors
-    /// If it does not, or the bytes are no record.
+    /// If the head does not cover the record, or the bytes are no record.
     pub fn under(&self, head: &Head) -> Result<Record, Malformed> {
         let leaf = merkle::leaf(&self.record.0);
         if merkle::root_from_proof(leaf, self.index, head.size, &self.proof)? != head.root {

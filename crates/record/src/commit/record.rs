@@ -1,18 +1,18 @@
-//! The records of a transcript. They name the computation, not who made it, so that two honest trainers of one computation have the same
-//! records. Layouts: `docs/RUN-FORMAT.md`.
+//! The records of a transcript. Records name the computation, not its trainer, so that two honest trainers of one computation
+//! have the same records. Layouts: `docs/RUN-FORMAT.md`.
 
 use super::codec::{Decoder, Encoder};
 use super::digest::Digest;
 use super::state::StateRoots;
 use super::{Malformed, merkle, table};
 
-/// The most bytes of an encoded record, whatever the job.
+/// The most bytes of an encoded record, for any job.
 pub const RECORD_BYTES_MAX: usize = 256;
 
-/// What a trainer promises about one step.
+/// A trainer's promise about one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepRecord {
-    /// From 1.
+    /// The step's number, from 1.
     pub step: u32,
     /// The state after the step: root over [`tiebreak_contract::program::step::Program::state`].
     pub state: Digest,
@@ -48,7 +48,7 @@ pub enum Record {
     Step {
         /// The computation.
         computation: Digest,
-        /// What the step promises.
+        /// The promise about the step.
         step: StepRecord,
     },
     /// The last leaf: the run is complete after `steps` steps.
@@ -57,13 +57,14 @@ pub enum Record {
         computation: Digest,
         /// Steps of the run.
         steps: u32,
-        /// What the last state's digest is made of, so that the released parameters are checked without the rest of the state.
+        /// The roots that the last state's digest is made of. With them the released parameters can be checked without the rest
+        /// of the state.
         roots: StateRoots,
     },
 }
 
 impl Record {
-    /// The computation that the record is of.
+    /// The computation that the record belongs to.
     pub fn computation(&self) -> &Digest {
         match self {
             Record::Initial { computation, .. }
@@ -106,7 +107,7 @@ impl Record {
     /// Decodes the bytes of [`Record::encode`].
     ///
     /// # Errors
-    /// If they are not the canonical bytes of a record.
+    /// If the bytes are not the canonical bytes of a record.
     pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
         let mut d = Decoder::new("record", bytes);
         let kind = d.u8()?;

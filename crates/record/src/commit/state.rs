@@ -1,5 +1,5 @@
-//! The state digest: H(root of the parameters, root of the buffers, root of the optimizer's slots). Whoever has the parameters alone, a
-//! released model, proves them with the other two roots. Layout: `docs/RUN-FORMAT.md`.
+//! The state digest: H(root of the parameters, root of the buffers, root of the optimizer's slots). The owner of the parameters
+//! alone (a released model) proves them with the other two roots. Layout: `docs/RUN-FORMAT.md`.
 
 use super::codec::Encoder;
 use super::digest::{Digest, hash};
@@ -65,7 +65,7 @@ pub fn state_digest(state: &[StateTensor], digests: &[Digest]) -> Digest {
     StateRoots::of(state, digests).digest()
 }
 
-/// The place of a tensor among those of its part, and how many these are.
+/// The part of a tensor, the tensor's index among the part's tensors, and the number of those.
 fn place(state: &[StateTensor], index: usize) -> (Part, usize, usize) {
     let part = Part::of(&state[index].name);
     let first = state.partition_point(|tensor| Part::of(&tensor.name) < part);
@@ -89,7 +89,7 @@ pub fn prove(state: &[StateTensor], digests: &[Digest], index: usize) -> Vec<Dig
     proof
 }
 
-/// What [`prove`] gives of each of these tensors.
+/// The proofs of [`prove`] for each of these tensors.
 ///
 /// # Panics
 /// If an index is not a tensor of the state.

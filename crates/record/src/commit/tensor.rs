@@ -1,9 +1,9 @@
-//! A tensor's commitment, and tiles of it that can be checked alone.
+//! A tensor's commitment, and its tiles, which can be checked alone.
 //!
-//! The digest is H(header; BLAKE3 root of the canonical bytes), so BLAKE3's own tree proves any aligned piece. A tile
-//! is a subtree of [`TILE_BYTES`]; its *chaining value* is what the tree says about it. Publishing the chaining
-//! values of a tensor's tiles (32 bytes for 4096) lets anybody who recomputes a tile show that the committed one is
-//! different, without the trainer's bytes. Evidence is carried in smaller slices ([`super::multiproof`]).
+//! The digest is H(header; BLAKE3 root of the canonical bytes), so BLAKE3's own tree proves any aligned piece. A tile is a
+//! subtree of [`TILE_BYTES`]; its *chaining value* is the hash of that subtree. Publishing the chaining values of a tensor's
+//! tiles (32 bytes for 4096) lets anybody who recomputes a tile show that the committed tile is different, without the
+//! trainer's bytes. Evidence is carried in smaller slices ([`super::multiproof`]).
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use tiebreak_contract::program::graph::TensorType;
 
 /// Bytes of a tile: four BLAKE3 chunks, 1024 elements of four bytes.
 pub const TILE_BYTES: usize = 4096;
-/// Bytes of a slice: one BLAKE3 chunk, the least that can be proven alone.
+/// Bytes of a slice: one BLAKE3 chunk, the smallest piece that can be proven alone.
 pub const SLICE_BYTES: usize = 1024;
 /// Bytes that one task hashes.
 const TASK_BYTES: usize = 64 * TILE_BYTES;
@@ -53,10 +53,11 @@ pub fn digest(ty: &TensorType, bytes: &[u8]) -> Digest {
     digest_from_root(ty, &root(bytes))
 }
 
-/// Elements that [`digest_by`] has in memory at a time.
+/// Elements that [`digest_by`] holds in memory at a time.
 const PIECE: usize = 1 << 20;
 
-/// The digest of a tensor of elements of four bytes that is made piece by piece: `words` gives so many elements from one on.
+/// The digest of a tensor of four-byte elements that is made piece by piece: `words(first, count)` gives `count` elements
+/// from `first` on.
 pub(crate) fn digest_by(ty: &TensorType, mut words: impl FnMut(usize, usize) -> Vec<u32>) -> Digest {
     let mut hasher = blake3::Hasher::new();
     for first in (0..ty.len()).step_by(PIECE) {
@@ -65,7 +66,7 @@ pub(crate) fn digest_by(ty: &TensorType, mut words: impl FnMut(usize, usize) -> 
     digest_from_root(ty, hasher.finalize().as_bytes())
 }
 
-/// The digest of a vector of elements of four bytes whose length is known when it ends.
+/// The digest of a vector of four-byte elements whose length is known only at its end.
 #[derive(Default)]
 pub struct VectorDigest {
     hasher: blake3::Hasher,
@@ -76,7 +77,7 @@ impl VectorDigest {
     /// Takes the next elements.
     ///
     /// # Panics
-    /// If there are more than 2^32 - 1.
+    /// If there are more than 2^32 - 1 elements in all.
     pub fn extend(&mut self, words: &[u32]) {
         self.hasher.update(&bytes_of(words));
         let len = u32::try_from(words.len()).ok().and_then(|len| self.len.checked_add(len));
@@ -129,7 +130,7 @@ fn merge_root(subtrees: &[Hash]) -> Hash {
     *merge_subtrees_root(&merge(left), &merge(right), Mode::Hash).as_bytes()
 }
 
-/// How many pieces of `size` bytes a tensor of `len` bytes has; at least one.
+/// The number of pieces of `size` bytes in a tensor of `len` bytes; at least one.
 pub fn piece_count(len: usize, size: usize) -> usize {
     len.div_ceil(size).max(1)
 }
@@ -139,7 +140,7 @@ pub fn piece_range(len: usize, size: usize, piece: usize) -> Range<usize> {
     piece * size..((piece + 1) * size).min(len)
 }
 
-/// What BLAKE3's tree says of every piece: its chaining value, or the root itself if there is only one.
+/// The hash of every piece in BLAKE3's tree: its chaining value, or the root itself if there is only one piece.
 pub fn piece_values(bytes: &[u8], size: usize) -> Vec<Hash> {
     if bytes.len() <= size {
         return vec![*blake3::hash(bytes).as_bytes()];
@@ -147,12 +148,12 @@ pub fn piece_values(bytes: &[u8], size: usize) -> Vec<Hash> {
     subtrees(bytes, size)
 }
 
-/// What the tree would say of these bytes as piece `piece` of `count`.
+/// The hash that BLAKE3's tree would have for these bytes as piece `piece` of `count`.
 pub fn piece_value(bytes: &[u8], size: usize, piece: usize, count: usize) -> Hash {
     if count == 1 { *blake3::hash(bytes).as_bytes() } else { subtree(bytes, (piece * size) as u64) }
 }
 
-/// How many tiles a tensor of this many bytes has; at least one.
+/// The number of tiles of a tensor of this many bytes; at least one.
 pub fn tile_count(bytes: usize) -> usize {
     piece_count(bytes, TILE_BYTES)
 }
@@ -162,12 +163,12 @@ pub fn tile_range(len: usize, tile: usize) -> Range<usize> {
     piece_range(len, TILE_BYTES, tile)
 }
 
-/// What BLAKE3's tree says of every tile.
+/// The hash of every tile in BLAKE3's tree.
 pub fn tile_values(bytes: &[u8]) -> Vec<Hash> {
     piece_values(bytes, TILE_BYTES)
 }
 
-/// What the tree would say of these bytes as tile `tile` of `tiles`.
+/// The hash that BLAKE3's tree would have for these bytes as tile `tile` of `tiles`.
 pub fn tile_value(bytes: &[u8], tile: usize, tiles: usize) -> Hash {
     piece_value(bytes, TILE_BYTES, tile, tiles)
 }
@@ -175,7 +176,7 @@ pub fn tile_value(bytes: &[u8], tile: usize, tiles: usize) -> Hash {
 /// The BLAKE3 root that tile values give.
 ///
 /// # Panics
-/// If there is none.
+/// If there are no values.
 pub(crate) fn root_from_tiles(values: &[Hash]) -> Hash {
     match values {
         [one] => *one,

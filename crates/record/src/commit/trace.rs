@@ -1,5 +1,5 @@
-//! A step's trace: for every node of every phase, in execution order, the digest of its output and what BLAKE3's tree
-//! says of each tile. Jobs with `commit = "operator"` publish one file a step.
+//! A step's trace: for every node of every phase, in execution order, the digest of its output and the hash of each tile in
+//! BLAKE3's tree. Jobs with `commit = "operator"` publish one file for each step.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ impl TracedNode {
         36 + 32 * tensor::tile_count(ty.bytes()) as u64
     }
 
-    /// Decodes an output of type `ty`: as many tiles as it has, and tiles that give the digest.
+    /// Decodes an output of type `ty`. The number of tiles must be the type's, and the tiles must give the digest.
     ///
     /// # Errors
     /// If the bytes end too early, or tiles and digest do not fit the type or each other.
@@ -64,7 +64,7 @@ pub struct Trace {
     pub nodes: Vec<TracedNode>,
 }
 
-/// The nodes of each graph that traces hold.
+/// The nodes of each graph that traces hold, by number.
 struct Traced {
     micro: Vec<usize>,
     accumulate: Vec<usize>,
@@ -92,16 +92,17 @@ impl Traced {
     }
 }
 
-/// The places of all leaves of a program's traces, for whoever asks for more than one: to list what traces hold takes time.
+/// The indices of all leaves of a program's traces. Callers that ask for more than one index build this table once, because
+/// listing the traced nodes takes time.
 pub struct Places {
     traced: Traced,
-    /// The leaves before each phase's.
+    /// The number of leaves before each phase's leaves.
     before: HashMap<Phase, usize>,
     count: usize,
 }
 
 impl Places {
-    /// Those of a program.
+    /// The table of a program.
     pub fn of(program: &Program) -> Places {
         let (traced, mut before, mut count) = (Traced::of(program), HashMap::new(), 0);
         for phase in phases(program.micro_batches) {
@@ -111,12 +112,12 @@ impl Places {
         Places { traced, before, count }
     }
 
-    /// The leaves of a trace.
+    /// The number of leaves of a trace.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The place of a node's leaf, if a step has the node and traces hold it.
+    /// The index of a node's leaf, if a step has the node and traces hold it.
     pub fn place(&self, phase: Phase, node: usize) -> Option<usize> {
         let before = self.before.get(&phase)?;
         self.traced.nodes(phase).binary_search(&node).ok().map(|place| before + place)
@@ -130,17 +131,17 @@ pub fn positions(program: &Program) -> Vec<(Phase, usize)> {
     phases.flat_map(|phase| traced.nodes(phase).iter().map(move |&node| (phase, node))).collect()
 }
 
-/// The leaves of a step's trace, without listing them.
+/// The number of leaves of a step's trace, without a list of them.
 pub fn leaf_count(program: &Program) -> usize {
     Places::of(program).count()
 }
 
-/// The place of a node's leaf in its step's trace, if the step has the node and traces hold it.
+/// The index of a node's leaf in its step's trace, if the step has the node and traces hold it.
 pub fn leaf_place(program: &Program, phase: Phase, node: usize) -> Option<usize> {
     Places::of(program).place(phase, node)
 }
 
-/// The name of a node's leaf: phase and number, so that no two leaves of a trace are the same.
+/// The name of a node's leaf, made of phase and number, so that no two leaves of a trace have the same name.
 pub fn leaf_name(phase: Phase, node: usize) -> String {
     match phase {
         Phase::Micro(i) => format!("micro{i}/{node}"),
@@ -176,10 +177,11 @@ impl Trace {
         e.0
     }
 
-    /// Decodes a trace of `program`: as many nodes and tiles as the program has, and tiles that give the digests.
+    /// Decodes a trace of `program`. The numbers of nodes and tiles must be the program's, and the tiles must give the
+    /// digests.
     ///
     /// # Errors
-    /// If the bytes are not the canonical ones of such a trace.
+    /// If the bytes are not the canonical bytes of a trace of `program`.
     pub fn decode(program: &Program, bytes: &[u8]) -> Result<Trace, Malformed> {
         let what = "trace";
         let positions = positions(program);

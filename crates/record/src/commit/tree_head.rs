@@ -33,14 +33,14 @@ pub struct Head {
     pub run: Digest,
     /// Records that the head covers.
     pub size: u64,
-    /// The Merkle root over their leaves.
+    /// The Merkle root over the records' leaves.
     pub root: Digest,
 }
 
-/// Whether a trainer's signature was seen.
+/// The result of looking for a trainer's signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signed {
-    /// The key that was given signed the note.
+    /// The given key signed the note.
     By,
     /// No key was given to check against, or the note is unsigned.
     Unknown,
@@ -62,7 +62,7 @@ impl Head {
     }
 
     /// Parses a note strictly and checks the signature if a key is given. Signatures of others (witnesses) may stand
-    /// beside it.
+    /// beside the trainer's.
     ///
     /// # Errors
     /// If the note is too long or has another form, or `key` did not sign it.
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(Head::from_note(&note, None), Ok((head.clone(), Signed::Unknown)));
         assert!(Head::from_note(&head.to_note(None), Some(&public)).is_err());
         assert!(Head::from_note(&head.to_note(None), None).is_ok());
-        // Cut anywhere, or with other line ends, it is no note.
+        // A note that is cut anywhere, or has other line ends, is no note.
         for cut in 0..note.len() {
             if let Some(part) = note.get(..cut) {
                 assert!(Head::from_note(part, Some(&public)).is_err(), "{cut} bytes of the note");

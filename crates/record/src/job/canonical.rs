@@ -1,7 +1,7 @@
 //! The canonical job: the settings that decide the bytes of a run's records, and nothing else, as keys and values in text.
 //!
-//! Paths, comments, the cadence of heads and checkpoints, and the spelling of the model are not in it: two people who write the same
-//! computation in two ways have the same canonical job. What decides the program is in the program digest.
+//! Paths, comments, the cadence of heads and checkpoints, and the spelling of the model are not in it. So two people who write
+//! the same computation in two ways have the same canonical job. The program digest covers the settings that decide the program.
 //! Layout: `docs/RUN-FORMAT.md`.
 
 use super::data::layout;
@@ -11,7 +11,7 @@ use crate::commit::digest::{Digest, hash};
 use crate::rounding::thresholds::Rounding;
 use tiebreak_contract::program::schedule::{Decay, Schedule};
 
-/// A setting: a dotted key and its value. Integers are decimal, binary32 numbers their patterns in eight hexadecimal digits.
+/// A setting: a dotted key and its value. Integers are decimal; binary32 numbers are their patterns in eight hexadecimal digits.
 pub type Setting = (String, String);
 
 fn setting(key: &str, value: impl ToString) -> Setting {
@@ -36,7 +36,7 @@ impl Job {
             setting("seed", self.seed),
             setting("steps", self.steps),
         ];
-        // Names, so that it makes no difference by which patterns a job says them.
+        // The names are listed, so that the choice of patterns makes no difference.
         let drawn = self.reinitialized().unwrap_or_default();
         settings.extend((!drawn.is_empty()).then(|| setting("init.reinitialize", drawn.join(" "))));
         schedule(&self.schedule, &mut settings);
@@ -58,7 +58,7 @@ impl Job {
     }
 }
 
-/// The learning rates. A floor without a kind is a cosine, and neither is a constant rate, as they always were.
+/// The learning rates. A floor without a kind is a cosine, and no floor and no kind is a constant rate, for compatibility.
 fn schedule(schedule: &Schedule, settings: &mut Vec<Setting>) {
     settings.push(setting("schedule.peak", pattern(schedule.peak)));
     settings.push(setting("schedule.warmup", schedule.warmup));
@@ -76,7 +76,8 @@ fn schedule(schedule: &Schedule, settings: &mut Vec<Setting>) {
     }));
 }
 
-/// How samples lie in the files, and are drawn. Of the paths only the endings count, which say how a file is read.
+/// The layout of samples in the files, and the way they are drawn. Only the endings of the paths count, because they decide how a
+/// file is read.
 fn data(data: &DataSpec, settings: &mut Vec<Setting>) {
     let sampling = match data.sampling {
         Sampling::Permutation => "permutation",
@@ -113,7 +114,7 @@ fn data(data: &DataSpec, settings: &mut Vec<Setting>) {
     settings.extend(data.validation_split.map(|share| setting("data.validation_split", pattern(share))));
 }
 
-/// How files of these names are read, in order.
+/// The formats of files with these names, in order.
 fn formats<'a>(paths: impl IntoIterator<Item = &'a str>) -> String {
     let format = |path| match (layout::is_npy(path), layout::is_safetensors(path)) {
         (true, _) => "npy",
@@ -123,7 +124,7 @@ fn formats<'a>(paths: impl IntoIterator<Item = &'a str>) -> String {
     paths.into_iter().map(format).collect::<Vec<&str>>().join(" ")
 }
 
-/// What a log has to hold. The grid is in the program.
+/// The rules for the contents of a rounding log. The grid is in the program.
 fn rounding_rules(rounding: &Rounding, settings: &mut Vec<Setting>) {
     settings.push(setting("rounding.preset", if rounding.is_paper() { "paper" } else { "default" }));
     settings.push(setting("rounding.bits", rounding.rule().bits));
@@ -135,7 +136,7 @@ fn rounding_rules(rounding: &Rounding, settings: &mut Vec<Setting>) {
     settings.extend(rounding.class.iter().map(class));
 }
 
-/// Of two lists of settings, those that differ: (key, value of the first, value of the second).
+/// The settings that differ between two lists: (key, value in the first, value in the second).
 pub fn settings_that_differ(first: &[Setting], second: &[Setting]) -> Vec<(String, String, String)> {
     let value = |settings: &[(String, String)], key: &str| {
         settings.iter().find(|(k, _)| k == key).map_or("absent".to_string(), |(_, value)| value.clone())

@@ -1,6 +1,7 @@
-//! Whether a job's text has the keys of [`super::reference`], each with a value of its type: the first place that is wrong, and why.
+//! Checks that a job's text has the keys of [`super::reference`], each with a value of its type. Reports the first error and its
+//! position.
 //!
-//! serde would refuse the same texts, but it loses the places inside of tables that have a `kind`.
+//! serde would refuse the same texts, but it loses the positions inside of tables that have a `kind`.
 
 use toml::de::{DeTable, DeValue};
 
@@ -8,22 +9,23 @@ use super::reference::{Key, Presence, Type, keys_of, kinds};
 use super::suggest;
 use tiebreak_contract::program::products::ProductClass;
 
-/// What is wrong, and where.
+/// An error in a job's text, with its position.
 pub(crate) struct Wrong {
-    /// The byte of the text.
+    /// The byte of the text where the error is.
     pub at: usize,
     /// The dotted key.
     pub key: String,
-    /// What is wrong with it.
+    /// The error, in words.
     pub why: String,
 }
 
-/// Looks for the first key that is unknown, missing or of a wrong type or value. A text that is no TOML is not looked at: `None`.
+/// Finds the first key that is unknown, missing, or of a wrong type or value. `None` also if the text is no TOML, which is not
+/// checked.
 pub(crate) fn check(text: &str) -> Option<Wrong> {
     check_table(DeTable::parse(text).ok()?.get_ref())
 }
 
-/// [`check`] of a text that is read.
+/// [`check`] of a parsed text.
 pub(crate) fn check_table(root: &DeTable<'_>) -> Option<Wrong> {
     Place { table: "", path: String::new(), at: 0 }.check(root).err()
 }
@@ -32,9 +34,9 @@ pub(crate) fn check_table(root: &DeTable<'_>) -> Option<Wrong> {
 struct Place<'a> {
     /// The path in the reference.
     table: &'a str,
-    /// The path in the text: with a class's name in place of `*`.
+    /// The path in the text, with a class's name in place of `*`.
     path: String,
-    /// Where the table's name stands.
+    /// The byte where the table's name is.
     at: usize,
 }
 
@@ -128,7 +130,7 @@ fn name_of(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// Why a value is none of this type, if it is not.
+/// Checks that a value is of this type; the error says why it is not.
 fn fits(ty: &Type, value: &DeValue<'_>) -> Result<(), String> {
     let bounded = |fine: bool, is: &str| {
         if fine { Ok(()) } else { Err(format!("must be {}, is {is}", ty.bounds())) }

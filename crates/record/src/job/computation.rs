@@ -1,19 +1,20 @@
-//! A computation: what follows from a job, its program and what names the rest of it, wherever they come from and whoever computes it.
+//! A computation: derived from a job, its program and a summary of the remaining inputs, from any source and by anybody.
 
 use super::canonical::Setting;
 use super::identity::{ComputationSummary, computation_settings, other_contract, philox_key, program_digest};
 use super::{JOB_MAX, Job, JobError};
+use crate::commit::Malformed;
 use crate::commit::digest::Digest;
 use tiebreak_contract::program::step::Program;
 
-/// A computation, derived: nobody's word is taken for any of it.
+/// A computation, derived: no field rests on anybody's word.
 #[derive(Clone, Debug)]
 pub struct Computation {
     /// The job.
     pub job: Job,
     /// The job's program.
     pub program: Program,
-    /// What names the computation beside its job.
+    /// The summary that names the computation, beside its job.
     pub summary: ComputationSummary,
     /// The seed of all randomness.
     pub seed: Digest,
@@ -21,29 +22,30 @@ pub struct Computation {
     pub id: Digest,
 }
 
-/// Why there is no such computation, by what is wrong.
+/// The reasons why a computation cannot be derived.
 #[derive(Debug, thiserror::Error)]
 pub enum ComputationError {
     /// The job is longer than any job may be.
     #[error("the job has more than {JOB_MAX} bytes")]
     TooLong,
-    /// The job.
+    /// The job is wrong.
     #[error(transparent)]
     Job(JobError),
-    /// The program file, or that there is none.
+    /// The program file is wrong or missing.
     #[error(transparent)]
     Program(JobError),
     /// The job's program is not the one that the summary names.
     #[error("the program digest is not that of the job: the trainer ran another program or another version")]
     OtherProgram,
-    /// Another contract.
-    #[error("{0}")]
-    Contract(String),
+    /// The summary follows another contract.
+    #[error(transparent)]
+    Contract(Malformed),
 }
 
 impl Computation {
-    /// Derives the computation of a job's text. `name`: what the job is called in errors. `program_file`: the bytes of the program file, which a job has to have
-    /// that names one; those of a model kind's job are compared with what the kind gives.
+    /// Derives the computation of a job's text. `name` is the job's name in errors. `program_file` gives the bytes of the program
+    /// file. A job that names such a file needs them. For a job with a model kind they are compared with the program of that
+    /// kind.
     ///
     /// # Errors
     /// If the text is no job, the bytes are no program or do not fit the job, or `summary` follows another contract or names another program.
@@ -85,8 +87,8 @@ impl Computation {
         program_file: Option<&[u8]>,
         summary: ComputationSummary,
     ) -> Result<Computation, ComputationError> {
-        if let Some(why) = other_contract(&summary.contract) {
-            return Err(ComputationError::Contract(why));
+        if let Some(other) = other_contract("computation", &summary.contract) {
+            return Err(ComputationError::Contract(other));
         }
         let (job, program) = Computation::parsed(name, job, program_file)?;
         if program_digest(&program) != summary.program {
@@ -96,10 +98,10 @@ impl Computation {
         Ok(Computation { job, program, summary, seed, id })
     }
 
-    /// A job and its program alone, of which nothing else is known.
+    /// A job and its program alone, without a summary.
     ///
     /// # Errors
-    /// As [`Computation::derive`], but for the summary.
+    /// As [`Computation::derive`], except for the errors about the summary.
     pub fn parsed(
         name: &str,
         job: &str,
@@ -122,7 +124,7 @@ impl Computation {
         philox_key(&self.seed)
     }
 
-    /// Everything that the computation is made of, in words.
+    /// The settings that the computation is made of, in words.
     pub fn settings(&self) -> Vec<Setting> {
         computation_settings(&self.job, &self.summary)
     }

@@ -1,10 +1,10 @@
-//! The elements of data files, and the words of a batch tensor that they become.
+//! The elements of data files, and their conversion to words of a batch tensor.
 
 use serde::{Deserialize, Serialize};
 
 use tiebreak_contract::arith::{DType, float};
 
-/// What a file's elements are, little-endian.
+/// The type of a file's elements, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Element {
@@ -38,7 +38,7 @@ impl Element {
         }
     }
 
-    /// Bytes of one.
+    /// Bytes of one element.
     pub(crate) fn size(self) -> u64 {
         match self {
             Element::U8 => 1,
@@ -56,7 +56,7 @@ impl Element {
         }
     }
 
-    /// The greatest integer that an element can be; nothing for floats.
+    /// The greatest integer that an element can be; `None` for floats.
     pub(crate) fn largest(self) -> Option<i64> {
         match self {
             Element::U8 => Some(u8::MAX.into()),
@@ -67,7 +67,7 @@ impl Element {
         }
     }
 
-    /// Shows every integer of these bytes, in order; floats have none.
+    /// Passes every integer of these bytes to `show`, in order; floats have none.
     pub(crate) fn integers(self, bytes: &[u8], show: &mut impl FnMut(i64)) {
         match self {
             Element::U8 => bytes.iter().for_each(|&x| show(x.into())),
@@ -78,10 +78,10 @@ impl Element {
         }
     }
 
-    /// The words of elements: integers as they are, floats as the binary32 of the same value, with the contract's NaN.
+    /// The words of elements: integers unchanged, floats as the binary32 of the same value, with the contract's NaN.
     ///
     /// # Errors
-    /// If an integer is negative, or has more than 32 bits: then that integer.
+    /// If an integer is negative, or has more than 32 bits; the error is that integer.
     pub fn words(self, bytes: &[u8]) -> Result<Vec<u32>, i64> {
         let pairs = || bytes.as_chunks().0.iter().map(|c| u16::from_le_bytes(*c));
         let fours = || bytes.as_chunks().0.iter().map(|c| u32::from_le_bytes(*c));
@@ -103,11 +103,11 @@ impl Element {
 /// An array inside a file: C order, nothing between its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayPlace {
-    /// What its elements are.
+    /// The type of the elements.
     pub element: Element,
     /// The dimensions.
     pub shape: Vec<u64>,
-    /// The file's byte at which it begins.
+    /// The byte of the file at which the array begins.
     pub first: u64,
 }
 

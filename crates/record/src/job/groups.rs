@@ -1,4 +1,5 @@
-//! Which parameters a job's patterns name: how training treats each one (frozen, optimizer groups), and which begin anew beside files of weights.
+//! The parameters that a job's patterns name: the treatment of each in training (frozen, optimizer groups), and those that begin
+//! anew beside files of weights.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,12 +9,12 @@ use tiebreak_contract::program::models::released::Released;
 use tiebreak_contract::program::optimizer::Treatment;
 use tiebreak_contract::program::step::port;
 
-/// The most patterns of a key that have a `*`: each is compared with every name of the model.
+/// The most patterns of a key that contain a `*`: each is compared with every name of the model.
 const PATTERNS_MAX: usize = 256;
-/// The most bytes of one that has. No model has longer names.
+/// The most bytes of a pattern that contains a `*`. No model has longer names.
 const PATTERN_BYTES_MAX: usize = 256;
 
-/// Whether a pattern, in which `*` stands for any characters, is the name.
+/// True if a pattern, in which `*` stands for any characters, matches the name.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or("");
@@ -26,10 +27,10 @@ fn matches(pattern: &str, name: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// The places in `names` of those that each list of patterns names.
+/// For each list of patterns, the indices of the names in `names` that it matches.
 ///
 /// # Errors
-/// If a pattern matches none, or too many are no plain names.
+/// If a pattern matches no name, or too many patterns contain a `*`.
 fn named<'a>(
     lists: impl Iterator<Item = &'a [String]> + Clone,
     names: &[String],
@@ -59,10 +60,10 @@ fn named<'a>(
 }
 
 impl ModelJob {
-    /// How training treats each parameter, in the order of the model's table.
+    /// The treatment of each parameter in training, in the order of the model's table.
     ///
     /// # Errors
-    /// If a pattern matches no parameter, too many are no plain names, or every parameter is frozen: (key, why).
+    /// If a pattern matches no parameter, too many patterns contain a `*`, or every parameter is frozen: (key, why).
     pub(crate) fn treatments(&self) -> Result<Vec<Treatment>, (&'static str, String)> {
         let parameters = self.model.parameters();
         let names: Vec<String> = parameters.iter().map(|p| p.name.clone()).collect();
@@ -74,7 +75,7 @@ impl ModelJob {
         let spec = &self.optimizer;
         let lists = spec.groups.iter().map(|group| group.parameters.as_slice());
         let groups = named(lists, &names).map_err(|why| ("optimizer.group", why))?;
-        // Of several groups that name a parameter the first counts.
+        // If several groups name a parameter, the first one counts.
         let mut group_of = HashMap::new();
         for (group, places) in spec.groups.iter().zip(&groups) {
             places.iter().for_each(|&place| {
@@ -95,10 +96,11 @@ impl ModelJob {
 }
 
 impl Job {
-    /// The state's parameters and buffers, `param/NAME` and `buffer/NAME`, that begin anew though the job begins from weights, in the state's order.
+    /// The state's parameters and buffers, `param/NAME` and `buffer/NAME`, that begin anew although the job begins from weights.
+    /// Their order is the state's.
     ///
     /// # Errors
-    /// If a pattern matches none, too many are no plain names, or all parameters are named.
+    /// If a pattern matches no tensor, too many patterns contain a `*`, or all parameters are named.
     pub fn reinitialized(&self) -> Result<Vec<String>, String> {
         let (Some(job), patterns) = (self.model(), self.init.reinitialize.as_slice()) else {
             return Ok(Vec::new());
@@ -128,7 +130,8 @@ impl Job {
     }
 }
 
-/// What the program calls the first tensor of released files that a pattern names, for who took a name from there.
+/// The program's name of the first tensor whose name in released files a pattern matches, to help users who took a name from such
+/// files.
 fn theirs(job: &Job, patterns: &[String]) -> Option<String> {
     let layout = job.model()?.model.released()?;
     let found = |released: &&Released| {

@@ -1,6 +1,8 @@
-//! What is computed, and whose run it is. A *computation* follows from the contract, the canonical job, the program, the data, the
-//! initial state and the challenge, whoever computes it; a *run* is a computation with a trainer's key, a nonce and the job file as it was written.
-//! Layouts: `docs/RUN-FORMAT.md`.
+//! The identity of a computation and of a run.
+//!
+//! A *computation* follows from the contract, the canonical job, the program, the data, the initial state and the challenge,
+//! whoever computes it. A *run* is a computation with a trainer's key, a nonce and the job file as it was written. Layouts:
+//! `docs/RUN-FORMAT.md`.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,15 +19,13 @@ use tiebreak_contract::program::step::Program;
 /// The contract that this version of the program implements. An auditor replays runs of this contract only.
 pub const CONTRACT: &str = "tiebreak-contract-2";
 
-/// Why a run or a verdict of another contract is refused, if it is.
-pub fn other_contract(contract: &str) -> Option<String> {
-    match contract {
-        CONTRACT => None,
-        "tiebreak-contract-1" => Some(format!(
-            "it follows tiebreak-contract-1, a draft under which nothing was published; this program checks {CONTRACT} only: train again"
-        )),
-        other => Some(format!("it follows {other:?}; this program checks {CONTRACT:?} only")),
-    }
+/// The error for a run or a verdict (`what`) of another contract.
+pub fn other_contract(what: &'static str, contract: &str) -> Option<Malformed> {
+    (contract != CONTRACT).then(|| Malformed::OtherContract {
+        what,
+        found: contract.to_string(),
+        expected: CONTRACT,
+    })
 }
 
 /// The digest of a program.
@@ -33,7 +33,7 @@ pub fn program_digest(program: &Program) -> Digest {
     hash("tiebreak 2 program", &encoding::encode(program))
 }
 
-/// What names a computation beside its job: nothing in it depends on who computes it.
+/// The inputs that name a computation beside its job: none of them depends on who computes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ComputationSummary {
@@ -54,9 +54,9 @@ impl ComputationSummary {
     ///
     /// # Errors
     /// If the contract is another one.
-    pub fn identity(&self, job: &Job) -> Result<(Digest, Digest), String> {
-        if let Some(why) = other_contract(&self.contract) {
-            return Err(why);
+    pub fn identity(&self, job: &Job) -> Result<(Digest, Digest), Malformed> {
+        if let Some(other) = other_contract("computation", &self.contract) {
+            return Err(other);
         }
         let mut e = Encoder::default();
         e.bytes(self.contract.as_bytes()).digest(&job.digest()).digest(&self.program).digest(&self.data);
@@ -66,7 +66,7 @@ impl ComputationSummary {
     }
 }
 
-/// What `run.json` says, with the data's root in place of its files: enough for computation and run id.
+/// The contents of `run.json`, with the data's root in place of its files: enough to derive computation and run id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunSummary {
@@ -84,12 +84,12 @@ pub struct RunSummary {
     pub data: Digest,
     /// The digest of the initial state.
     pub initial: Digest,
-    /// Where the initial state comes from.
+    /// The origin of the initial state.
     pub origin: InitialOrigin,
 }
 
 impl RunSummary {
-    /// What of it names the computation.
+    /// The inputs among these that name the computation.
     pub fn computation(&self) -> ComputationSummary {
         ComputationSummary {
             contract: self.contract.clone(),
@@ -100,7 +100,7 @@ impl RunSummary {
         }
     }
 
-    /// The key that the run names as its trainer's, if it is signed.
+    /// The trainer's key that the run names, if the run is signed.
     ///
     /// # Errors
     /// If the key is malformed.
@@ -108,7 +108,7 @@ impl RunSummary {
         self.trainer_key.as_deref().map(PublicKey::from_text).transpose()
     }
 
-    /// The run id: H(computation, job file, origin of the initial state, trainer's key, nonce). `job`: the job file's text.
+    /// The run id: H(computation, job file, origin of the initial state, trainer's key, nonce). `job` is the job file's text.
     ///
     /// # Errors
     /// If the key or the nonce is malformed.
@@ -124,7 +124,7 @@ impl RunSummary {
     }
 }
 
-/// Everything that a computation is made of, in words.
+/// The settings that a computation is made of, in words.
 pub fn computation_settings(job: &Job, summary: &ComputationSummary) -> Vec<Setting> {
     let ComputationSummary { contract, challenge, program, data, initial } = summary;
     let challenge = challenge.map_or("none".into(), |challenge| challenge.to_string());

@@ -1,4 +1,4 @@
-//! Where an initial state comes from, and what its digest must be if that follows from what a run declares.
+//! The origin of an initial state, and its expected digest if a run's declaration determines it.
 
 use std::collections::HashSet;
 
@@ -21,44 +21,44 @@ use tiebreak_contract::program::models::Init;
 use tiebreak_contract::program::models::released::Released;
 use tiebreak_contract::program::step::{Program, StateTensor};
 
-/// A finished run that another one goes on from.
+/// A finished run that another run continues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EarlierRun {
-    /// Its head's signed note; the origin line names the run.
+    /// The signed note of the run's head; the origin line names the run.
     pub head: String,
-    /// Its final record, which names the computation, with its proof under the head.
+    /// The run's final record, which names the computation, with its proof under the head.
     pub record: ProvenRecord,
-    /// Whether the optimizer's slots are taken too; if not they begin at zero.
+    /// True if the optimizer's slots are taken too; otherwise they begin at zero.
     pub optimizer_state: bool,
 }
 
-/// What `run.json` says of the initial state.
+/// The origin of the initial state, as `run.json` has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum InitialOrigin {
-    /// It follows from the seed.
+    /// The seed determines the state.
     #[default]
     Seed,
-    /// It is in files of weights, which are not part of the run.
+    /// Files of weights hold the state; they are not part of the run.
     Weights {
         /// A manifest for each file, in the job's order.
         files: Vec<FileManifest>,
     },
-    /// It is another run's final state.
+    /// Another run's final state is the state.
     Run(Box<EarlierRun>),
 }
 
-/// What an initial state must be.
+/// The expectation about an initial state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// The state of this digest.
     State(Digest),
-    /// What the weights' files hold: only who has them knows.
+    /// The state is in the weights' files: only their owners know it.
     InFiles,
 }
 
-/// What of an initial state is drawn from the seed, beside files of weights that give the rest.
+/// The tensors of an initial state that are drawn from the seed, beside files of weights that give the others.
 #[derive(Clone, Debug, Default)]
 pub struct Drawn {
     /// The state tensors' names.
@@ -68,18 +68,18 @@ pub struct Drawn {
 }
 
 impl Drawn {
-    /// What a job draws; `key`: the seed's Philox key.
+    /// The tensors that a job draws; `key` is the seed's Philox key.
     pub fn of(job: &Job, key: [u32; 2]) -> Drawn {
-        // A job whose names match nothing was refused when it was read.
+        // The job was read before, and a job whose names match nothing is refused then.
         Drawn { names: job.reinitialized().unwrap_or_default().into_iter().collect(), key }
     }
 
-    /// Whether a state tensor is drawn.
+    /// True if a state tensor is drawn.
     pub fn has(&self, tensor: &str) -> bool {
         self.names.contains(tensor)
     }
 
-    /// Elements of the state tensor in place `index` of the program's table, `count` of them from `first` on.
+    /// Elements of the state tensor with index `index` in the program's table: `count` of them from `first` on.
     pub fn elements(&self, index: usize, [first, count]: [usize; 2], init: Init) -> Vec<u32> {
         init::elements(self.key, index as u32, [first, count], init)
     }
@@ -91,7 +91,7 @@ impl EarlierRun {
     /// # Errors
     /// If the head does not cover a final record.
     pub fn finish(&self) -> Result<(Digest, Digest, StateRoots), Malformed> {
-        // Whose key signed the head is for an audit of that run.
+        // An audit of the earlier run says whose key signed the head.
         let (head, _) = Head::from_note(&self.head, None)?;
         match self.record.under(&head)? {
             Record::Final { computation, roots, .. } => Ok((head.run, computation, roots)),
@@ -101,10 +101,10 @@ impl EarlierRun {
 }
 
 impl InitialOrigin {
-    /// Checks what was read against the job.
+    /// Checks the declared origin against the job.
     ///
     /// # Errors
-    /// If the job says another origin, or what is there does not hold together.
+    /// If the job names another origin, or the declared origin contradicts itself.
     pub fn check(&self, job: &Job) -> Result<(), Malformed> {
         let fits = match self {
             InitialOrigin::Seed => job.init.run.is_none() && job.init.weights.is_empty(),
@@ -123,7 +123,7 @@ impl InitialOrigin {
         Err(Malformed::invalid("initial state", "it comes from somewhere else than the job's [init] says"))
     }
 
-    /// Where it comes from, in words.
+    /// The origin in words.
     pub fn source(&self) -> &'static str {
         match self {
             InitialOrigin::Seed => "the seed",
@@ -155,10 +155,10 @@ impl InitialOrigin {
         hash("tiebreak 2 initial-origin", &e.0)
     }
 
-    /// What the initial state must be; `key` is the seed's Philox key.
+    /// The expected initial state; `key` is the seed's Philox key.
     ///
     /// # Errors
-    /// If an earlier run's record does not hold together.
+    /// If the proof of an earlier run's record does not hold.
     pub fn expected(&self, program: &Program, key: [u32; 2]) -> Result<Expected, Malformed> {
         Ok(match self {
             InitialOrigin::Seed => Expected::State(seeded_digest(program, key)),
@@ -172,7 +172,8 @@ impl InitialOrigin {
     }
 }
 
-/// How files of weights hold a program's parameters and buffers under its own names: `NAME` or `param/NAME`, and `buffer/NAME`.
+/// The layout of files of weights with a program's own names for parameters and buffers: `NAME` or `param/NAME`, and
+/// `buffer/NAME`.
 pub fn program_layout(program: &Program) -> Vec<Released> {
     let tensors = program.state().into_iter().take(program.released());
     let released = |StateTensor { name, shape }: StateTensor| match name.strip_prefix("param/") {
@@ -182,17 +183,17 @@ pub fn program_layout(program: &Program) -> Vec<Released> {
     tensors.map(released).collect()
 }
 
-/// How the files of weights that a job names hold its program's parameters and buffers.
+/// The layout of the files of weights that a job names: how they hold its program's parameters and buffers.
 pub fn weights_layout(job: &Job, program: &Program) -> Vec<Released> {
     let released = job.model().filter(|_| job.init.names == WeightNames::Hf);
     let layout = released.and_then(|model| model.model.released()).unwrap_or_else(|| program_layout(program));
     layout.into_iter().map(|released| released.behind(&job.init.prefix)).collect()
 }
 
-/// An element of a state tensor as a file of weights has it, a binary32 pattern. `layout`: how files hold the tensors.
+/// An element of a state tensor in a file of weights, a binary32 pattern. `layout` says how files hold the tensors.
 ///
 /// # Errors
-/// If the file is no safetensors file, has no tensor of floats that holds the element, or the bytes are not at hand.
+/// If the file is no safetensors file, has no tensor of floats that holds the element, or the bytes are not available.
 pub fn weights_element(
     file: &mut DataFile,
     layout: &[Released],
@@ -221,7 +222,7 @@ pub fn weights_element(
     words.first().copied().ok_or_else(|| wrong("it is no float".into()))
 }
 
-/// The state digest of init(seed), a piece of a tensor in memory at a time; `key` is the seed's Philox key.
+/// The state digest of init(seed), computed with one piece of a tensor in memory at a time; `key` is the seed's Philox key.
 pub fn seeded_digest(program: &Program, key: [u32; 2]) -> Digest {
     let (table, inits): (Vec<StateTensor>, Vec<Init>) = program.state_with_init().into_iter().unzip();
     let digests: Vec<Digest> = (0..)

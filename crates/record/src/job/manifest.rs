@@ -1,5 +1,7 @@
-//! What a run promises of the files it reads: length and BLAKE3 root of each, and one root over all. Whoever reads a byte range checks it
-//! against the root, so an auditor needs only the bytes of the steps that are replayed, and a referee only those that a verdict carries.
+//! A run's promises about the files it reads: length and BLAKE3 root of each, and one root over all.
+//!
+//! Every reader of a byte range checks it against the root. So an auditor needs only the bytes of the steps that are replayed,
+//! and a referee only the bytes that a verdict carries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -17,22 +19,22 @@ use crate::commit::{Malformed, merkle, multiproof};
 pub const FILE_MAX: u64 = 1 << 40;
 /// The most files of a run's data.
 pub const FILES_MAX: usize = 1 << 16;
-/// Bytes of a group: what is read and checked at once. A subtree of BLAKE3's tree.
+/// Bytes of a group, which is read and checked at once: a subtree of BLAKE3's tree.
 pub(crate) const GROUP_BYTES: usize = 64 * 1024;
 /// Slices of a group.
 const GROUP_SLICES: usize = GROUP_BYTES / SLICE_BYTES;
-/// Groups kept in memory, of all files that are read together: 256 MiB.
+/// Groups kept in memory for all files that are read together: 256 MiB.
 const CACHED_GROUPS: usize = 4096;
 
-/// What can be wrong with data, by blame.
+/// Errors of data, by blame.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// The file is not what its manifest or its format says.
+    /// The file contradicts its manifest or its format.
     #[error("{}: {source}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The contradiction.
         source: Malformed,
     },
     /// The bytes could not be read.
@@ -54,7 +56,7 @@ impl DataError {
     }
 }
 
-/// A file's promise.
+/// The promise about a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileManifest {
@@ -85,7 +87,7 @@ pub fn files_root(files: &[FileManifest]) -> Digest {
     merkle::root(&files.iter().map(leaf).collect::<Vec<Digest>>())
 }
 
-/// Checks a list of files that was read.
+/// Checks the bounds of a list of files from outside.
 ///
 /// # Errors
 /// If there are more than [`FILES_MAX`], or one has more than [`FILE_MAX`] bytes.
@@ -99,20 +101,20 @@ pub fn check(files: &[FileManifest]) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// How many pieces of `size` bytes a file has; at least one.
+/// The number of pieces of `size` bytes in a file; at least one.
 fn pieces(bytes: u64, size: usize) -> usize {
     bytes.div_ceil(size as u64).max(1) as usize
 }
 
-/// The values of a file's groups in BLAKE3's tree: what checks a group without the rest of the file.
+/// The values of a file's groups in BLAKE3's tree, which check a group without the rest of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupTree(Vec<Hash>);
 
 impl GroupTree {
-    /// The manifest of what a file holds, and the values of its groups.
+    /// The manifest of a file's contents, and the values of its groups.
     ///
     /// # Errors
-    /// Those of the reader; also if there are more than [`FILE_MAX`] bytes.
+    /// If the reader fails, or there are more than [`FILE_MAX`] bytes.
     pub fn of(contents: &mut impl Read) -> io::Result<(FileManifest, GroupTree)> {
         let mut hasher = blake3::Hasher::new();
         let mut bytes = 0u64;
@@ -128,7 +130,8 @@ impl GroupTree {
                 return Err(io::Error::other(format!("the file has more than {FILE_MAX} bytes")));
             }
             hasher.update(&group);
-            // A count of two, whatever it is: the only group of a file is its root, and set below. An empty one is no subtree.
+            // A count of two stands for any count above one. The only group of a file is its root, which is set below; an empty
+            // group is no subtree.
             groups.push(match group.is_empty() {
                 true => [0; 32],
                 false => piece_value(&group, GROUP_BYTES, groups.len(), 2),
@@ -149,7 +152,7 @@ impl GroupTree {
         self.0.concat()
     }
 
-    /// The bytes that a file's values take.
+    /// The number of bytes of a file's encoded values.
     pub fn bytes(manifest: &FileManifest) -> u64 {
         32 * pieces(manifest.bytes, GROUP_BYTES) as u64
     }
@@ -157,7 +160,7 @@ impl GroupTree {
     /// Reads the values of a file of this manifest.
     ///
     /// # Errors
-    /// If there are more or fewer, or they do not give the manifest's root.
+    /// If their number is wrong, or they do not give the manifest's root.
     pub fn decode(bytes: &[u8], manifest: &FileManifest) -> Result<GroupTree, Malformed> {
         let wrong =
             || Malformed::invalid("file tree", "it is not the tree of the file that the manifest promises");
@@ -171,37 +174,37 @@ impl GroupTree {
     }
 }
 
-/// Where a file's bytes are read from.
+/// A source of a file's bytes.
 pub trait Source: Read + Seek + Send {}
 
 impl<T: Read + Seek + Send> Source for T {}
 
-/// Bytes of a file that are right.
+/// Checked bytes of a file.
 enum Contents {
-    /// Read and checked, group by group.
+    /// Bytes that are read and checked group by group.
     Source { source: Box<dyn Source>, tree: GroupTree, checked: HashMap<usize, Arc<Vec<u8>>>, most: usize },
     /// The slices that a verdict carries.
     Slices(BTreeMap<usize, Vec<u8>>),
 }
 
-/// Slices of a file with what proves them.
+/// Slices of a file with their proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSlices {
-    /// Which slices of 1024 bytes, ascending.
+    /// The numbers of the slices of 1024 bytes, ascending.
     pub slices: Vec<usize>,
-    /// Their bytes, one after another.
+    /// The slices' bytes, one after another.
     pub bytes: Vec<u8>,
-    /// What proves them together under the file's root ([`multiproof`]).
+    /// The hashes that prove the slices together under the file's root ([`multiproof`]).
     pub siblings: Vec<Hash>,
 }
 
 /// A file whose bytes are checked as they are read.
 pub struct DataFile {
-    /// The file, for errors.
+    /// The file's path, for errors.
     path: PathBuf,
     manifest: FileManifest,
     contents: Contents,
-    /// A bit for each slice that was read, of a source: a run that goes through a large file for long keeps no list.
+    /// A bit for each slice that was read from a source: a long run over a large file keeps no list.
     touched: Vec<u64>,
 }
 
@@ -212,10 +215,10 @@ impl DataFile {
         DataFile { path, manifest, contents, touched: Vec::new() }
     }
 
-    /// A file of which these slices are at hand.
+    /// A file of which only these slices are available.
     ///
     /// # Errors
-    /// If a slice is not one of the file's.
+    /// If a slice does not match the manifest.
     pub fn from_slices(
         path: PathBuf,
         manifest: FileManifest,
@@ -242,19 +245,19 @@ impl DataFile {
         Ok(DataFile { path, manifest, contents: Contents::Slices(slices), touched: Vec::new() })
     }
 
-    /// A file of which nothing is at hand.
+    /// A file without any available bytes.
     pub(crate) fn absent(path: PathBuf, manifest: FileManifest) -> DataFile {
         DataFile { path, manifest, contents: Contents::Slices(BTreeMap::new()), touched: Vec::new() }
     }
 
-    /// Shares the memory for checked groups among so many files.
+    /// Divides the memory for checked groups among this number of files.
     pub(crate) fn share_memory(&mut self, files: usize) {
         if let Contents::Source { most, .. } = &mut self.contents {
             *most = (CACHED_GROUPS / files.max(1)).max(1);
         }
     }
 
-    /// The file, for errors.
+    /// The file's path, for errors.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -267,7 +270,7 @@ impl DataFile {
     /// Reads `len` bytes from `first` on.
     ///
     /// # Errors
-    /// If the file ends before, or the bytes cannot be read or are not those that the manifest promises.
+    /// If the file ends before, or the bytes cannot be read or do not match the manifest.
     pub fn read(&mut self, first: u64, len: usize) -> Result<Vec<u8>, DataError> {
         let end = first.checked_add(len as u64).filter(|end| *end <= self.manifest.bytes);
         let end = end.ok_or_else(|| DataError::invalid(&self.path, "the file is too short"))?;
@@ -283,8 +286,8 @@ impl DataFile {
         Ok(bytes)
     }
 
-    /// [`DataFile::read`] for whoever goes through a file once, from its beginning to its end: nothing is noted as read, and no more is kept than
-    /// two groups.
+    /// [`DataFile::read`] for a single pass from the beginning of a file to its end. No slices are noted as read, and at most two
+    /// groups are kept.
     ///
     /// # Errors
     /// As [`DataFile::read`].
@@ -308,7 +311,7 @@ impl DataFile {
         Ok(bytes)
     }
 
-    /// Shows the bytes of a slice.
+    /// Passes the bytes of a slice to `show`.
     fn with_slice(&mut self, slice: usize, show: impl FnOnce(&[u8])) -> Result<(), DataError> {
         if let Contents::Slices(slices) = &self.contents {
             let missing = || {
@@ -357,7 +360,7 @@ impl DataFile {
         Ok(group)
     }
 
-    /// The slices that were read so far, with what proves them; `None` if there are none.
+    /// The slices that were read so far, with their proof; `None` if there are none.
     ///
     /// # Errors
     /// If their groups cannot be read again.
@@ -374,7 +377,7 @@ impl DataFile {
         for &slice in &slices {
             self.with_slice(slice, |slice| bytes.extend(slice))?;
         }
-        // Of groups that hold a slice the values of all slices, of the others their own.
+        // Groups that hold a slice give the values of all their slices; other groups give their own value.
         let mut groups: HashMap<usize, Vec<Hash>> = HashMap::new();
         let count = pieces(self.manifest.bytes, SLICE_BYTES);
         for group in slices.iter().map(|slice| slice / GROUP_SLICES).collect::<BTreeSet<usize>>() {
@@ -472,7 +475,7 @@ mod tests {
             let source = Box::new(Cursor::new(bytes.to_vec()));
             DataFile::new("text".into(), manifest.clone(), tree.clone(), source)
         };
-        // A copy that ends early still has its beginning.
+        // A truncated copy still has its beginning.
         let mut short = open(&contents[..70_000]);
         assert!(short.read(0, 60_000).is_ok());
         let error = short.read(66_000, 10).unwrap_err().to_string();

@@ -1,9 +1,16 @@
-//! What a run declares: a job, everything that decides the bits of a run, in TOML.
+//! A run's declaration: a job, which holds everything that decides the bits of a run, in TOML.
 //!
-//! [`spec`] says what a job holds ([`element`]: of what its data files are), [`reference`] lists every key for people, [`parse`] reads a job and names key and line of
-//! what is wrong (by way of `check`, which holds a text to the list, and `suggest`, which says what may have been meant), `sizes` refuses what would not fit,
-//! `program` gives the program, `canonical` keeps what decides the records, [`identity`] derives what computation and run are called, [`initial`] says where the first
-//! state comes from, [`manifest`] says what files it reads, and [`data`] draws its batches. Nothing here opens a file.
+//! - [`spec`] has the types of a job, and [`element`] the types of its data files' elements.
+//! - [`reference`] lists every key for people.
+//! - [`parse`] reads a job and names key and line of an error. The parser uses `check`, which compares a text with the
+//!   list, and `suggest`, which guesses what was meant.
+//! - `sizes` refuses jobs that would not fit, and `program` gives the program.
+//! - `canonical` keeps the settings that decide the records.
+//! - [`identity`] derives the names of computation and run.
+//! - [`initial`] gives the origin of the first state.
+//! - [`manifest`] describes the files that a job reads, and [`data`] draws its batches.
+//!
+//! Nothing here opens a file.
 
 pub mod canonical;
 mod check;

@@ -1,4 +1,4 @@
-//! A job's text: parsed, and refused with file, line and key where it cannot be carried out.
+//! The parser of a job's text, which refuses jobs that cannot be carried out, with file, line and key.
 
 use serde::Deserialize;
 
@@ -17,13 +17,13 @@ use tiebreak_contract::program::schedule::Schedule;
 
 /// The most bytes of a job file.
 pub const JOB_MAX: u64 = 1 << 20;
-/// The most micro-batches of a step whose operators are committed: every one has a trace of its own.
+/// The most micro-batches of a step whose operators are committed: every micro-batch has a trace of its own.
 const TRACED_MICRO_BATCHES_MAX: u32 = 256;
 
 /// The most characters of a line that an error shows.
 const SHOWN_MAX: usize = 120;
 
-/// What is wrong with a job, with file, line and key.
+/// The error in a job, with file, line and key.
 ///
 /// ```
 /// use tiebreak_record::job::Job;
@@ -37,14 +37,14 @@ const SHOWN_MAX: usize = 120;
 #[error("{0}")]
 pub struct JobError(pub String);
 
-/// A dotted key, and what is wrong with it.
+/// A dotted key, and the error in it.
 type Found = Option<(String, String)>;
 
 fn found(key: &str, why: impl Into<String>) -> Found {
     Some((key.to_string(), why.into()))
 }
 
-/// A job's text, key by key, as serde reads it. [`Job::parse`] looks for what is wrong with the text first.
+/// A job's text, key by key, as serde reads it. [`Job::parse`] checks the text first.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobText {
@@ -73,7 +73,7 @@ pub struct JobText {
 }
 
 impl JobText {
-    /// The job of this text, which errors are about.
+    /// The job of this text; errors quote the text.
     pub(super) fn checked(self, name: &str, text: &str) -> Result<Job, JobError> {
         let checked = self.job().and_then(|job| match error(&job) {
             None => Ok(job),
@@ -85,7 +85,7 @@ impl JobText {
         })
     }
 
-    /// The job; else the key that is wrong and why. `check` has refused what is missing, or beside what it excludes.
+    /// The job; otherwise the wrong key and why. `check` has already refused missing keys and keys that exclude each other.
     fn job(self) -> Result<Job, (String, String)> {
         let missing = |key: &str| (key.to_string(), "the key is missing".to_string());
         if let Some(why) = self.rounding.as_ref().and_then(Rounding::error) {
@@ -127,7 +127,7 @@ impl JobText {
 }
 
 impl Job {
-    /// Parses and validates a job's text; `name` is how errors call the file.
+    /// Parses and validates a job's text; `name` is the file's name in errors.
     ///
     /// # Errors
     /// If the text is no TOML, has an unknown key, or a value is not allowed: the message names the line.
@@ -161,9 +161,9 @@ impl Job {
     }
 }
 
-/// What is wrong with keys that are each within their bounds, if anything. Nothing here allocates by the job's numbers.
+/// The error in keys that are each within their bounds, if there is one. Nothing here allocates by the job's numbers.
 fn error(job: &Job) -> Found {
-    // First, since a model's numbers bound all that is computed from them.
+    // The model comes first, since its numbers bound everything that is computed from them.
     if let Some((key, why)) = job.model().and_then(|job| job.model.error()) {
         return found(&format!("model.{key}"), why);
     }
@@ -196,7 +196,7 @@ fn error(job: &Job) -> Found {
     }
 }
 
-/// Of a program that is derived from a model kind.
+/// The error in a program that is derived from a model kind.
 fn model_error(job: &Job, model: &ModelJob) -> Found {
     if let Some(wrong) = data_error(&job.data, &model.model.batch(1)) {
         return Some(wrong);
@@ -223,7 +223,8 @@ fn model_error(job: &Job, model: &ModelJob) -> Found {
     sizes::error(job, model).or_else(untreated).or_else(unnamed).or_else(undrawn)
 }
 
-/// Of data files: whether they fit the batch tensors of one sample, and are named as their kind wants. Nothing is opened.
+/// The error in data files: they must fit the batch tensors of one sample, and have names that their kind demands. Nothing is
+/// opened.
 pub(super) fn data_error(data: &DataSpec, sample: &[BatchTensor]) -> Found {
     let files = &data.files;
     if let Err(why) = layout::fits(files, sample) {
@@ -270,7 +271,8 @@ fn arrays_error(arrays: &Labelled) -> Found {
     None
 }
 
-/// Of the samples of a step, micro-batch, micro-batches and labels of a sample, and of how finely steps are committed: (key, why).
+/// The error in the numbers of samples of a micro-batch, of micro-batches and of labels of a sample, or in the granularity of
+/// commitments: (key, why).
 pub(super) fn batch_error(
     [micro_batch, micro_batches, labels]: [u32; 3],
     granularity: Granularity,
@@ -292,7 +294,7 @@ pub(super) fn batch_error(
     None
 }
 
-/// Of the products' digits.
+/// The error in the products' digits.
 fn digits_error(digits: &DigitsSpec, logged: bool) -> Found {
     for (class, digits) in &digits.class {
         if let Some(why) = digits.error() {
@@ -310,7 +312,7 @@ fn line_at(text: &str, offset: usize) -> usize {
     text[..offset.min(text.len())].bytes().filter(|&b| b == b'\n').count() + 1
 }
 
-/// The line of a dotted key, or of its nearest ancestor that is written out.
+/// The line of a dotted key, or of its nearest ancestor that the text contains.
 fn line_of(text: &str, key: &str) -> Option<usize> {
     let root = toml::de::DeTable::parse(text).ok()?;
     let mut table = root.get_ref();

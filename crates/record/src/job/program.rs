@@ -13,7 +13,8 @@ use tiebreak_contract::program::encoding::encode;
 use tiebreak_contract::program::models::KINDS;
 use tiebreak_contract::program::step::Program;
 
-/// The job of a text without what describes a program, which is in a file; `None` if this version knows the job's model kind, or there is none.
+/// The job of a text without the keys that describe a program, since the program is in a file. `None` if this version knows the
+/// job's model kind, or the text has no kind.
 fn of_program_file(name: &str, text: &str) -> Option<Result<Job, JobError>> {
     let mut job = DeTable::parse(text).ok()?;
     let DeValue::Table(model) = job.get_ref().get("model")?.get_ref() else { return None };
@@ -37,7 +38,8 @@ fn of_program_file(name: &str, text: &str) -> Option<Result<Job, JobError>> {
 }
 
 impl Job {
-    /// The job of a run, of which there is a program file: as [`Job::parse`], but of a model kind that this version does not know the file is the program.
+    /// The job of a run that has a program file. The result is that of [`Job::parse`]; if this version does not know the model
+    /// kind, the file is the program.
     ///
     /// # Errors
     /// As [`Job::parse`].
@@ -45,12 +47,12 @@ impl Job {
         Job::parse(name, text).or_else(|error| of_program_file(name, text).unwrap_or(Err(error)))
     }
 
-    /// The program that the job is. `file`: the bytes of the program file, which a job has to have that names one. Those of a model kind's job are
-    /// compared with what the kind gives.
+    /// The job's program. `file` gives the bytes of the program file; a job that names such a file needs them. For a job with a
+    /// model kind, they are compared with the program of that kind.
     ///
     /// # Errors
-    /// If the job names a file and no bytes are given; if the bytes are no program, one that does not fit the job, or another one than the
-    /// model kind's.
+    /// If the job names a file and no bytes are given; if the bytes are no program, one that does not fit the job, or not the
+    /// model kind's program.
     pub fn program(&self, file: Option<&[u8]>) -> Result<Program, JobError> {
         let wrong = |why: String| JobError(format!("program: {why}"));
         match (&self.source, file) {
@@ -74,7 +76,7 @@ impl Job {
         }
     }
 
-    /// What of a program file does not fit the job, if anything.
+    /// The conflict between a program file and the job, if there is one.
     fn mismatch(&self, program: &Program) -> Option<String> {
         let numbers = [program.micro_batch, program.micro_batches, program.labels_per_sample];
         if let Some((key, why)) = batch_error(numbers, self.commit.granularity) {
@@ -141,7 +143,7 @@ schedule = { peak = 1e-3 }
         assert!(
             Job::parse("job.toml", &neither).unwrap_err().to_string().contains("model: the key is missing")
         );
-        // A file that does not fit the job's data, batch or rounding.
+        // These files do not fit the job's data, batch or rounding.
         let described = Job::parse("job.toml", JOB).unwrap();
         let bytes = tiebreak_contract::program::encoding::encode(&described.program(None).unwrap());
         assert!(job.program(Some(&bytes)).is_ok());

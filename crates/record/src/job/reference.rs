@@ -1,5 +1,6 @@
-//! Every key that a job file may have, as one table. Errors (`check`), `docs/JOB.md` and the JSON Schema (`tiebreak job reference`) are made from it, and a
-//! test holds it to what serde accepts (`tests/cli/job_reference.rs`). A new key is one entry here beside its field in [`super::spec`].
+//! Every key that a job file may have, as one table. Errors (`check`), `docs/JOB.md` and the JSON Schema (`tiebreak job
+//! reference`) are made from the table. A test compares it with the keys that serde accepts (`tests/cli/job_reference.rs`). A new
+//! key is one entry here beside its field in [`super::spec`].
 
 use super::spec::{BATCH_MAX, CROP_MAX, MICRO_BATCHES_MAX};
 use tiebreak_contract::program::keys::{BELOW_ONE, NOT_NEGATIVE, U32_MAX, integer, key};

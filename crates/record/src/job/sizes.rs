@@ -1,4 +1,4 @@
-//! Whether what a job asks for fits: found from its numbers alone, before anything is allocated.
+//! Limits on the sizes of a job, checked from its numbers alone, before anything is allocated.
 
 use super::spec::{Job, ModelJob};
 use tiebreak_contract::program::graph::block_count;
@@ -11,7 +11,7 @@ const TENSOR_MAX: u64 = 1 << 31;
 /// The greatest number up to which binary32 counts exactly.
 const COUNT_MAX: u64 = 1 << 24;
 
-/// Whether a tensor or the state would be too large: (dotted key, why).
+/// The first tensor or state that would be too large: (dotted key, why).
 pub fn error(job: &Job, of_model: &ModelJob) -> Option<(String, String)> {
     let (parameters, batch) = (of_model.model.parameter_count(), &of_model.batch);
     let sizes = of_model.model.sizes(batch.micro_batch.into());
@@ -28,7 +28,8 @@ pub fn error(job: &Job, of_model: &ModelJob) -> Option<(String, String)> {
         );
         return Some(("batch.micro_batch".into(), why));
     }
-    // A product that is cut along K has an output for every block, until they are added; one on a fine grid has two parts.
+    // A product that is cut along K has an output for every block until the blocks are added. A product on a fine grid has
+    // two parts.
     let parts = if job.rounding.as_ref().is_some_and(|rounding| rounding.rule().is_wide()) { 2 } else { 1 };
     sizes.products.into_iter().find_map(|ProductSize { class, outputs, k }| {
         let blocks = block_count(u32::try_from(k).unwrap_or(u32::MAX), of_model.products.get(class).block);

@@ -1,4 +1,4 @@
-//! What a job says, key by key.
+//! The contents of a job, key by key.
 
 use std::collections::BTreeMap;
 
@@ -19,11 +19,11 @@ use tiebreak_contract::program::step::StepSpec;
 pub struct Job {
     /// Training steps of the run.
     pub steps: u32,
-    /// Any number; a trainer's own choice of randomness unless a challenge is given when training starts.
+    /// Any number. The trainer chooses it as randomness, unless a challenge is given when training starts.
     pub seed: u64,
-    /// From what the initial state is made.
+    /// The source of the initial state.
     pub init: InitSpec,
-    /// What is trained.
+    /// The source of the program to be trained.
     pub source: ProgramSource,
     /// The files of the samples.
     pub data: DataSpec,
@@ -31,51 +31,52 @@ pub struct Job {
     pub schedule: Schedule,
     /// The logged profile: products may be computed by native kernels. Absent = the exact profile.
     pub rounding: Option<Rounding>,
-    /// What is committed, and how often it is signed.
+    /// The granularity of commitments, and how often they are signed.
     pub commit: CommitSpec,
-    /// How often the state is written.
+    /// The cadence at which the state is written.
     pub checkpoint: CheckpointSpec,
-    /// Evaluations while training. They decide no record.
+    /// Evaluations while training. Evaluations decide no record.
     pub evaluation: Option<EvaluationSpec>,
-    /// How long a dispute about the run may take. It decides no record.
+    /// The bound on the time of a dispute about the run. The bound decides no record.
     pub dispute: Option<DisputeSpec>,
 }
 
-/// Where a job's program comes from.
+/// The source of a job's program.
 #[derive(Clone, Debug)]
 pub enum ProgramSource {
-    /// It is derived from a model kind and an optimizer.
+    /// A model kind and an optimizer, from which the program is derived.
     Model(Box<ModelJob>),
-    /// It is read from a file with this path, relative to the job file: the bytes of [`tiebreak_contract::program::encoding::encode`].
+    /// A file with this path, relative to the job file, which holds the bytes of
+    /// [`tiebreak_contract::program::encoding::encode`].
     File(String),
 }
 
-/// What a job says of a program that is derived from a model kind.
+/// The part of a job that describes a program derived from a model kind.
 #[derive(Clone, Debug)]
 pub struct ModelJob {
     /// The model.
     pub model: Model,
     /// The optimizer, and how it treats each parameter.
     pub optimizer: OptimizerSpec,
-    /// How many samples a step has.
+    /// The number of samples of a step.
     pub batch: BatchSpec,
     /// The greatest norm of a step's gradient.
     pub clip_norm: Option<f32>,
-    /// Which targets the loss has, and which labels count.
+    /// The rule for the loss's targets, and for the labels that count.
     pub loss: LossRule,
     /// Digits and grid of every product.
     pub products: ProductTable,
-    /// Which parameters training leaves as they are: names, with `*` for any characters.
+    /// The parameters that training leaves as they are: names, with `*` for any characters.
     pub frozen: Vec<String>,
 }
 
 /// The `[optimizer]` table.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct OptimizerSpec {
-    /// Where weight decay enters.
+    /// The point where weight decay enters.
     #[serde(default)]
     pub decay: Decay,
-    /// Parameters that are treated in a way of their own. The first group that names a parameter has it.
+    /// Parameters with a treatment of their own. If several groups name a parameter, the first one counts.
     #[serde(default, rename = "group")]
     pub groups: Vec<ParameterGroup>,
     /// The optimizer.
@@ -87,12 +88,13 @@ pub struct OptimizerSpec {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParameterGroup {
-    /// The names of its parameters, with `*` for any characters.
+    /// The names of the group's parameters, with `*` for any characters.
     pub parameters: Vec<String>,
-    /// The weight decay of all of them, biases and gains too; absent = the optimizer's, for those that the model marks.
+    /// The weight decay of all these parameters, biases and gains included; absent = the optimizer's decay, for the parameters
+    /// that the model marks.
     #[serde(default)]
     pub weight_decay: Option<f32>,
-    /// Their learning rate is this times the step's.
+    /// The parameters' learning rate is this factor times the step's rate.
     #[serde(default = "factor_one")]
     pub rate_factor: f32,
 }
@@ -101,19 +103,19 @@ fn factor_one() -> f32 {
     1.0
 }
 
-/// The `[data]` table: where samples come from, and how they are drawn.
+/// The `[data]` table: the source of samples, and the way they are drawn.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct DataSpec {
-    /// How a batch's samples are drawn.
+    /// The way a batch's samples are drawn.
     #[serde(default)]
     pub sampling: Sampling,
-    /// Whether a run holds a copy of the files, or only what checks them.
+    /// True if a run holds a copy of the files; otherwise it holds only the hashes that check them.
     #[serde(default = "yes")]
     pub copy: bool,
-    /// How images are moved at random as they are drawn.
+    /// The random moves of images as they are drawn.
     #[serde(default)]
     pub augment: Augment,
-    /// The share of the samples, the last ones, that no step draws and that evaluations take; above 0 and below 1.
+    /// The share of the samples, from the end, that no step draws and that evaluations take; above 0 and below 1.
     #[serde(default)]
     pub validation_split: Option<f32>,
     /// The files.
@@ -122,35 +124,35 @@ pub struct DataSpec {
 }
 
 impl DataSpec {
-    /// The same kind of data from other files, none of which is drawn from: an evaluation takes all samples.
+    /// The same kind of data from other files. No step draws from them: an evaluation takes all samples.
     ///
     /// # Errors
-    /// If it takes another number of files.
+    /// If the kind of data takes another number of files.
     pub fn in_files(&self, names: &[String]) -> Result<DataSpec, String> {
         let files = self.files.with_paths(names)?;
         Ok(DataSpec { files, validation_split: None, ..self.clone() })
     }
 }
 
-/// How a batch's samples are drawn.
+/// The way a batch's samples are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sampling {
-    /// Every sample once an epoch, each epoch in an order of its own.
+    /// Every sample once in an epoch, and each epoch in an order of its own.
     #[default]
     Permutation,
-    /// Every place draws from all samples.
+    /// Every place of a batch draws from all samples.
     WithReplacement,
 }
 
-/// How images are moved at random as they are drawn; by default not at all.
+/// The random moves of images as they are drawn; by default there are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Augment {
-    /// Pixels of zeros around an image, out of which one of its size is cut: 0 to [`CROP_MAX`].
+    /// Pixels of zeros around an image; an image of the old size is cut from the result: 0 to [`CROP_MAX`].
     #[serde(default)]
     pub crop: u32,
-    /// Whether every second image is mirrored, left to right.
+    /// True if images are mirrored, left to right, with probability one half.
     #[serde(default)]
     pub flip: bool,
 }
@@ -159,28 +161,28 @@ pub struct Augment {
 pub const CROP_MAX: u32 = 1 << 8;
 
 impl Augment {
-    /// Whether images are moved.
+    /// True if images are moved.
     pub(crate) fn is_any(self) -> bool {
         self != Augment::default()
     }
 }
 
-/// The files of the samples. Paths are relative to the job file; one that ends in `.gz` is unpacked when a run is created.
+/// The files of the samples. Paths are relative to the job file; a file that ends in `.gz` is unpacked when a run is created.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum DataFiles {
     /// Files of bytes; each byte is a token.
     Bytes {
-        /// The files. A sample is a window inside one of them.
+        /// The files. A sample is a window inside one file.
         #[serde(alias = "path", deserialize_with = "paths")]
         paths: Vec<String>,
     },
-    /// Files of token ids: `.npy`, or nothing but the ids.
+    /// Files of token ids: `.npy`, or the raw ids.
     Tokens {
-        /// The files. A sample is a window inside one of them.
+        /// The files. A sample is a window inside one file.
         #[serde(alias = "path", deserialize_with = "paths")]
         paths: Vec<String>,
-        /// U16 or U32.
+        /// The type of the ids: U16 or U32.
         dtype: Element,
     },
     /// Images and labels in the IDX format of MNIST.
@@ -201,7 +203,7 @@ pub enum DataFiles {
         /// The files.
         #[serde(alias = "path", deserialize_with = "paths")]
         paths: Vec<String>,
-        /// Which of the two labels is learned.
+        /// The label that is learned.
         labels: Cifar100Labels,
     },
     /// An array of samples, and one of their labels.
@@ -234,7 +236,7 @@ impl Cifar100Labels {
 pub struct Labelled {
     /// The file of inputs: [samples, ...].
     pub inputs: String,
-    /// The file of labels: [samples], integers. It may be the same.
+    /// The file of labels: [samples], integers. The file may be that of the inputs.
     pub labels: String,
     /// The inputs' elements: U8 (pixels), F16, BF16 or F32.
     pub dtype: Element,
@@ -286,7 +288,7 @@ impl DataFiles {
     /// The same kind of data from other files, which are named in the order of [`DataFiles::paths`].
     ///
     /// # Errors
-    /// If it takes another number of files.
+    /// If the kind of data takes another number of files.
     pub(crate) fn with_paths(&self, names: &[String]) -> Result<DataFiles, String> {
         let wanted = match self {
             DataFiles::Bytes { .. }
@@ -317,7 +319,7 @@ impl DataFiles {
         Ok(other)
     }
 
-    /// What a classifier's inputs are.
+    /// The kind of a classifier's inputs.
     pub fn input(&self) -> Input {
         match self {
             DataFiles::Arrays(arrays) if arrays.dtype.dtype() == DType::F32 => Input::Values,
@@ -329,26 +331,27 @@ impl DataFiles {
 /// The most bytes of `init.prefix`, which stands before every name.
 const PREFIX_MAX: usize = 256;
 
-/// The `[init]` table of a job: from what the initial state is made. Absent, or empty: from the seed.
+/// The `[init]` table of a job: the source of the initial state. If it is absent or empty, the source is the seed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InitSpec {
     /// Safetensors files of the parameters (and buffers), relative to the job file. Optimizer slots begin at zero.
     #[serde(default)]
     pub weights: Vec<String>,
-    /// Under which names, and in which layouts, these files have the tensors.
+    /// The names and layouts that the tensors have in these files.
     #[serde(default)]
     pub names: WeightNames,
-    /// What stands before every name in these files, as compiling or wrapping a model puts it there.
+    /// The prefix of every name in these files, as compiling or wrapping a model adds it.
     #[serde(default)]
     pub prefix: String,
-    /// With `weights`: parameters and buffers that no file gives, drawn anew as if there were no files: names, with `*` for any characters.
+    /// With `weights`: parameters and buffers that no file gives and that are drawn anew, as without files. The names may contain
+    /// `*` for any characters.
     #[serde(default)]
     pub reinitialize: Vec<String>,
-    /// The folder of a finished run of the same parameters, relative to the job file: its final state.
+    /// The folder of a finished run of the same parameters, relative to the job file. The run's final state is the initial state.
     #[serde(default)]
     pub run: Option<String>,
-    /// With `run`: also its optimizer slots, not zeros.
+    /// With `run`: takes the run's optimizer slots as well, in place of zeros.
     #[serde(default)]
     pub optimizer_state: bool,
 }
@@ -357,15 +360,15 @@ pub struct InitSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightNames {
-    /// The program's own.
+    /// The program's own names.
     #[default]
     Program,
-    /// Those of transformers, torchvision or `torch.nn.Sequential`, by the model's kind: [`Model::released`].
+    /// The names of transformers, torchvision or `torch.nn.Sequential`, by the model's kind: [`Model::released`].
     Hf,
 }
 
 impl InitSpec {
-    /// What is wrong, if anything: (key, why).
+    /// The error in the table, if there is one: (key, why).
     pub(crate) fn error(&self) -> Option<(&'static str, String)> {
         if self.optimizer_state && self.run.is_none() {
             return Some((
@@ -424,12 +427,13 @@ fn yes() -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvaluationSpec {
-    /// Steps between evaluations; the last step has one too.
+    /// Steps between evaluations; the last step has an evaluation too.
     pub every: u32,
-    /// Files in place of those of the data, in their order; absent = the samples that `validation_split` keeps, or the training data without one.
+    /// Files that replace the data's files, in their order. Absent = the samples that `validation_split` keeps, or the training
+    /// data without a split.
     #[serde(default, deserialize_with = "some_paths")]
     pub files: Option<Vec<String>>,
-    /// The first so many samples only; absent = all.
+    /// The number of samples, from the first; absent = all.
     #[serde(default)]
     pub samples: Option<u64>,
 }
@@ -439,13 +443,13 @@ fn some_paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<S
 }
 
 impl EvaluationSpec {
-    /// Whether there is an evaluation after this step of a run of so many.
+    /// True if there is an evaluation after this step of a run of `steps` steps.
     pub fn is_due(&self, step: u32, steps: u32) -> bool {
         step > 0 && (step.is_multiple_of(self.every) || step == steps)
     }
 }
 
-/// Digits of the products: a preset, or the same number everywhere, then changes by class.
+/// Digits of the products: a preset or one number for all products, then changes by class.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DigitsSpec {
@@ -457,13 +461,13 @@ pub struct DigitsSpec {
     pub class: BTreeMap<ProductClass, ProductDigits>,
 }
 
-/// How finely steps are committed.
+/// The granularity at which steps are committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Granularity {
     /// The state after each step.
     Step,
-    /// Also the gradient of each micro-batch, so that one can be replayed alone.
+    /// Also the gradient of each micro-batch, so that a single micro-batch can be replayed.
     #[default]
     Microbatch,
     /// Also the output of every operator, so that a verdict can name an operator and a tile.
@@ -474,13 +478,13 @@ pub enum Granularity {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommitSpec {
-    /// How finely steps are committed.
+    /// The granularity at which steps are committed.
     #[serde(default)]
     pub granularity: Granularity,
     /// Steps between signed heads.
     #[serde(default = "ten")]
     pub head_every: u32,
-    /// How leaves are hashed: 0 = as they are. Other numbers are reserved for salted leaves, which hide small tensors.
+    /// The hashing of leaves: 0 = plain leaves. Other numbers are reserved for salted leaves, which hide small tensors.
     #[serde(default)]
     pub scheme: u32,
 }
@@ -499,7 +503,7 @@ impl Default for CommitSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DisputeSpec {
-    /// Seconds that a step takes, by which a party's time for replays is measured.
+    /// Seconds that a step takes; a party's time for replays is measured by it.
     pub step_seconds: u32,
 }
 
@@ -509,7 +513,7 @@ pub struct DisputeSpec {
 pub struct CheckpointSpec {
     /// Steps between checkpoints: an auditor replays whole segments from one to the next.
     pub every: u32,
-    /// How many to keep besides the first and the last; absent = all.
+    /// The number of checkpoints to keep besides the first and the last; absent = all.
     #[serde(default)]
     pub keep: Option<u32>,
 }
@@ -524,7 +528,7 @@ impl DigitsSpec {
     /// The digits and grid of every product, with the grid of `rounding` if the job is of the logged profile.
     pub(crate) fn products(&self, rounding: Option<&Rounding>) -> ProductTable {
         let default = match rounding {
-            // What is rounded to a grid must be known well below the grid's steps.
+            // A product that is rounded to a grid must be known well below the grid's steps.
             Some(_) => ProductTable::logged_preset,
             None => ProductTable::preset,
         };
@@ -540,7 +544,7 @@ impl DigitsSpec {
 }
 
 impl ModelJob {
-    /// What a step of the job is made from.
+    /// The specification of a step of the job.
     pub fn step_spec(&self) -> StepSpec {
         StepSpec {
             model: self.model.clone(),
@@ -571,12 +575,13 @@ impl Job {
         }
     }
 
-    /// Whether the program never clips its gradients, so that every clip factor is 1. Only a model kind says so; a file's graphs do.
+    /// True if the program never clips its gradients, so that every clip factor is 1. Only a model kind tells; for a program file
+    /// the graphs would.
     pub fn never_clips(&self) -> bool {
         self.model().is_some_and(|model| model.clip_norm.is_none())
     }
 
-    /// Whether a state is kept after this step (step 0 is the initial state).
+    /// True if the state after this step is kept (step 0 is the initial state).
     pub fn is_checkpoint(&self, step: u32) -> bool {
         step.is_multiple_of(self.checkpoint.every) || step == self.steps
     }

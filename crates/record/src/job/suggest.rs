@@ -1,8 +1,8 @@
-//! What somebody may have meant by a key or a value that does not exist.
+//! Suggestions for a key or a value that does not exist.
 
 use super::reference::{keys, keys_of};
 
-/// What other programs call a key, and what it is called here. The first that the job can have is suggested.
+/// Names of keys in other programs, and the keys' names here. The first key that the job can have is suggested.
 const SYNONYMS: &[(&str, &str)] = &[
     ("lr", "schedule.peak"),
     ("learning_rate", "schedule.peak"),
@@ -96,7 +96,7 @@ pub(crate) fn key(table: &str, kind: Option<&str>, name: &str) -> Option<String>
         found.map(|key| key.path.to_string())
     };
     let known = SYNONYMS.iter().filter(|(other, _)| *other == name);
-    // What is a key at the top means that one, but in the table of a synonym.
+    // A name that is a key at the top means that key, except in the table of a synonym.
     let at_top = keys().any(|key| key.path == name);
     let known = known.map(|(_, path)| here(path).or_else(|| elsewhere(path).filter(|_| !at_top)));
     let same_name = || {
@@ -110,7 +110,7 @@ pub(crate) fn key(table: &str, kind: Option<&str>, name: &str) -> Option<String>
         .or_else(same_name)
 }
 
-/// The candidate that a slip of the pen or two makes of `name`: one for every three letters.
+/// The candidate that is nearest to `name` by few edits: at most one edit for every three letters.
 pub(crate) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if name.len() > NAME_MAX {
         return None;
@@ -120,10 +120,11 @@ pub(crate) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>)
     distances.filter(|(distance, _)| *distance <= most).min_by_key(|(distance, _)| *distance).map(|(_, c)| c)
 }
 
-/// How many letters are to be inserted, deleted, replaced, or swapped with their neighbour (Damerau 1964, each place edited once).
+/// The number of letters to be inserted, deleted, replaced, or swapped with their neighbour (Damerau 1964, each letter edited
+/// once).
 fn distance(a: &str, b: &str) -> usize {
     let [a, b]: [Vec<char>; 2] = [a, b].map(|text| text.chars().collect());
-    // rows[i][j]: from the first i letters of a to the first j of b.
+    // rows[i][j]: the distance from the first i letters of a to the first j letters of b.
     let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
     for i in 0..=a.len() {
         for j in 0..=b.len() {

@@ -1,8 +1,8 @@
-//! The decisions of one product as bytes, in blocks that can be read alone: gaps between places in an adaptive Rice code, one bit each, and
-//! apart from these the few that take more bits. Layout: `docs/ROUNDING.md`, section 5.
+//! The decisions of one product as bytes, in blocks that can be read alone. Gaps between places are in an adaptive Rice code,
+//! with one bit for each decision. The few decisions with more bits are stored apart. Layout: `docs/ROUNDING.md`, section 5.
 //!
-//! Places of near ties are as good as random, so gaps are geometric and a Rice code whose parameter follows their mean is within
-//! a few percent of the entropy; the parameter follows because density changes from row to row.
+//! Places of near ties are nearly random, so gaps are geometric. A Rice code whose parameter follows their mean is within a few
+//! percent of the entropy. The parameter follows the mean because the density changes from row to row.
 
 use std::ops::Range;
 
@@ -18,34 +18,36 @@ const UNARY_MAX: u32 = 24;
 const PLACE_BITS: u32 = 48;
 /// Decisions of a block; the last one of a part has fewer.
 pub const BLOCK: usize = 1024;
-/// Bytes of an entry of a part's directory: where a block's places begin, and where its bytes do.
+/// Bytes of an entry of a part's directory: the first place of a block, and the position of its bytes.
 const ENTRY_BYTES: usize = 12;
 /// The most bytes of a part before its directory: a varint.
 const COUNT_BYTES_MAX: usize = 9;
-/// The most bytes of a block: an integer, and for each decision two gaps in the long form, unary bits and those of the residue.
+/// The most bytes of a block: an integer, and for each decision two gaps in the long form, unary bits and residue bits.
 pub(crate) const BLOCK_BYTES_MAX: usize =
     COUNT_BYTES_MAX + (BLOCK * (2 * (UNARY_MAX + PLACE_BITS) as usize + 2 * BITS_MAX as usize)).div_ceil(8);
 
-/// The most bytes of a part that say where one of its blocks is: the number of decisions, and two entries of the directory.
+/// The most bytes of a part that give the position of one of its blocks: the number of decisions, and two entries of the
+/// directory.
 pub(crate) const PROVEN_PART_BYTES_MAX: usize = COUNT_BYTES_MAX + 2 * ENTRY_BYTES;
 
 /// The most bits that decisions about N elements take, divided by N; 20 bits for every element take 41 N.
 ///
-/// A gap g takes at most 3 g + 1 + k bits: g + 1 + k with a quotient below [`UNARY_MAX`], else 72, and then g is 24 or more. k is at most 3/8 of the
-/// mean, since log2(45 m / 64) is. In a block a gap counts in the means after it with weights that add up to less than 3.4 (1/c for c = 5 to 63, then
-/// halves), and the first mean floor(N / n), of n decisions in one block or more, comes to less than N over all blocks. So gaps that add up to N - n take
-/// at most 3 (N - n) + n + 3/8 (N + 3.4 (N - n)) bits, the wide ones' numbers likewise of n, residues 1 + 38 bits: most if n = N and all are wide,
-/// 2 * (1 + 3/8) + 39 = 41.75.
+/// A gap g takes at most 3 g + 1 + k bits: g + 1 + k with a quotient below [`UNARY_MAX`], else 72, and then g is 24 or more. k is
+/// at most 3/8 of the mean, since log2(45 m / 64) is. In a block a gap counts in the means after it with weights that add up to
+/// less than 3.4 (1/c for c = 5 to 63, then halves). The first mean floor(N / n), of n decisions in one block or more, adds up to
+/// less than N over all blocks. So gaps that add up to N - n take at most 3 (N - n) + n + 3/8 (N + 3.4 (N - n)) bits. The numbers
+/// of wide decisions take likewise many bits, with n in place of N, and residues take 1 + 38 bits. The sum is greatest if n = N
+/// and all decisions are wide: 2 * (1 + 3/8) + 39 = 41.75.
 const ELEMENT_BITS_MAX: u64 = 42;
 
-/// The most bytes of a part about a product of so many elements.
+/// The most bytes of a part about a product of `elements` elements.
 pub(crate) fn part_bytes_max(elements: u64) -> u64 {
     // A block has an entry, the number of its wide decisions, and a last byte that is not full.
     let blocks = elements.div_ceil(BLOCK as u64).saturating_mul(ENTRY_BYTES as u64 + 3);
     elements.saturating_mul(ELEMENT_BITS_MAX).div_ceil(8).saturating_add(blocks) + COUNT_BYTES_MAX as u64
 }
 
-/// The Rice parameter that suits recent gaps. Integer arithmetic only, so that every reader follows.
+/// The Rice parameter that suits recent gaps. The arithmetic is on integers only, so that every reader gets the same parameter.
 struct Mean {
     sum: u64,
     count: u64,
@@ -151,7 +153,7 @@ impl BitReader<'_> {
         Ok(value)
     }
 
-    /// Checks that nothing but zero bits of the last byte is left.
+    /// Checks that only zero bits of the last byte are left.
     fn finish(self) -> Result<(), Malformed> {
         let used = self.at.div_ceil(8);
         if self.bytes.len() > used {
@@ -165,7 +167,7 @@ impl BitReader<'_> {
     }
 }
 
-/// Appends an integer, seven bits a byte, least first.
+/// Appends an integer with seven bits in each byte, the least significant first.
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -174,7 +176,7 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Takes an integer off the front; only its shortest form.
+/// Takes an integer off the front, in its shortest form only.
 ///
 /// # Errors
 /// If the bytes end too early, or the integer has more than nine bytes or not its shortest form.
@@ -194,7 +196,8 @@ pub(crate) fn take_varint(bytes: &mut &[u8]) -> Result<u64, Malformed> {
     Err(Malformed::invalid(WHAT, "an integer is too long"))
 }
 
-/// The bytes of a product's decisions, which are in order of their places, all below `elements`. No decisions are no bytes.
+/// The bytes of a product's decisions. The decisions are in order of their places, all below `elements`. No decisions give no
+/// bytes.
 pub fn encode(decisions: &[Decision], elements: u64) -> Vec<u8> {
     if decisions.is_empty() {
         return Vec::new();
@@ -219,7 +222,7 @@ pub fn encode(decisions: &[Decision], elements: u64) -> Vec<u8> {
     out
 }
 
-/// The bytes of a block whose places are `next` or greater.
+/// The bytes of a block whose places are all at least `next`.
 fn encode_block(decisions: &[Decision], mut next: u64, mut mean: Mean) -> Vec<u8> {
     let wide: Vec<(u64, &Decision)> = (0..).zip(decisions).filter(|(_, d)| d.bits > 1).collect();
     let mut head = Vec::new();
@@ -242,16 +245,16 @@ fn encode_block(decisions: &[Decision], mut next: u64, mut mean: Mean) -> Vec<u8
     w.finish()
 }
 
-/// Where a block of a part is.
+/// The position of a block of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The elements that its decisions are about, if the log has any about them.
+    /// The elements that the block covers: the log has no decisions about them elsewhere.
     pub places: Range<u64>,
-    /// Its bytes in the part.
+    /// The block's bytes in the part.
     pub bytes: Range<u64>,
 }
 
-/// What the beginning of a part says of its blocks.
+/// The description of a part's blocks at the beginning of the part.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     /// Decisions of the part.
@@ -273,7 +276,7 @@ impl Head {
     /// Reads the beginning of a part that has `len` bytes and is about a product of `elements` elements.
     ///
     /// # Errors
-    /// If so many decisions cannot be in so many bytes.
+    /// If the number of decisions does not fit the number of bytes.
     pub(crate) fn read(beginning: &[u8], len: u64, elements: u64) -> Result<Head, Malformed> {
         if len == 0 {
             return Ok(Head { count: 0, elements, len, directory: 0 });
@@ -281,31 +284,31 @@ impl Head {
         let mut rest = beginning;
         let count = take_varint(&mut rest)?;
         let head = Head { count, elements, len, directory: (beginning.len() - rest.len()) as u64 };
-        // Every decision takes two bits at least.
+        // Every decision takes at least two bits.
         if count == 0 || count > elements || count / 4 > len || head.first() >= len {
             return Err(Malformed::invalid(WHAT, format!("{count} decisions cannot be here")));
         }
         Ok(head)
     }
 
-    /// How many blocks the part has.
+    /// The number of blocks of the part.
     pub(crate) fn blocks(&self) -> u64 {
         self.count.div_ceil(BLOCK as u64)
     }
 
-    /// Where the bytes of the first block begin.
+    /// The byte where the first block begins.
     fn first(&self) -> u64 {
         self.directory + self.blocks().saturating_sub(1) * ENTRY_BYTES as u64
     }
 
-    /// The entries of the directory that say where a block is: none for the only block of a part.
+    /// The entries of the directory that give the position of a block; there are none for the only block of a part.
     pub(crate) fn entries(&self, block: u64) -> Range<u64> {
         let last = self.blocks().saturating_sub(1);
         let entry = |number: u64| self.directory + number.min(last) * ENTRY_BYTES as u64;
         entry(block.saturating_sub(1))..entry(block.saturating_add(1))
     }
 
-    /// Where a block is, by the bytes of [`Head::entries`].
+    /// The position of a block, from the bytes of [`Head::entries`].
     ///
     /// # Errors
     /// If there is no such block, or the entries cannot be about one.
@@ -332,11 +335,11 @@ impl Head {
         Ok(Block { places: place..end_place, bytes: at..end })
     }
 
-    /// The block that a place lies in, by the bytes of the whole part; the last one if the directory is malformed.
+    /// The block that covers a place, from the bytes of the whole part; the last block if the directory is malformed.
     pub(crate) fn block_of(&self, part: &[u8], place: u64) -> u64 {
         let entry = |number: u64| {
             let range = self.entries(number);
-            // The last entry of the range but for the last block, which ends where the part does.
+            // The block ends at the last entry of the range, except for the last block, which ends with the part.
             let bytes = part.get(range.start as usize..range.end as usize).unwrap_or_default();
             self.block(number, bytes).ok()
         };
@@ -354,7 +357,7 @@ impl Head {
     /// The decisions of a block.
     ///
     /// # Errors
-    /// If the bytes are not the one encoding of as many decisions as the block must have, about its places, up to the last.
+    /// If the bytes are not the only encoding of the block's number of decisions, about its places.
     pub fn decode(&self, number: u64, block: &Block, bytes: &[u8]) -> Result<Vec<Decision>, Malformed> {
         let before = number.saturating_mul(BLOCK as u64);
         let count = self.count.saturating_sub(before).min(BLOCK as u64);
@@ -370,7 +373,7 @@ impl Head {
     }
 }
 
-/// The decisions of a block, and the place after the last.
+/// The decisions of a block, and the place after the last one.
 fn decode_block(
     mut rest: &[u8],
     count: u64,
@@ -417,7 +420,7 @@ fn decode_block(
 /// The decisions of a product of `elements` elements.
 ///
 /// # Errors
-/// If the bytes are not the one encoding of decisions about so many elements.
+/// If the bytes are not the only encoding of decisions about this number of elements.
 pub fn decode(bytes: &[u8], elements: u64) -> Result<Vec<Decision>, Malformed> {
     let head = Head::read(bytes, bytes.len() as u64, elements)?;
     let mut decisions = Vec::with_capacity(head.count as usize);
@@ -427,7 +430,7 @@ pub fn decode(bytes: &[u8], elements: u64) -> Result<Vec<Decision>, Malformed> {
     Ok(decisions)
 }
 
-/// The first block of a part that cannot be read; `None` if all can.
+/// The first block of a part that cannot be read; `None` if all blocks can.
 pub fn unreadable(bytes: &[u8], elements: u64) -> Option<u64> {
     match Head::read(bytes, bytes.len() as u64, elements) {
         Ok(head) => (0..head.blocks()).find(|&number| block_of_part(&head, bytes, number).is_err()),
@@ -442,7 +445,7 @@ fn block_of_part(head: &Head, part: &[u8], number: u64) -> Result<Vec<Decision>,
     head.decode(number, &block, bytes(block.bytes.clone()))
 }
 
-/// Bits that decisions at random places need: H(n / N) for every element, and those of the decisions.
+/// Bits that decisions at random places need: H(n / N) for every element, and the bits of the decisions.
 pub fn entropy_bits(decisions: &[Decision], elements: u64) -> f64 {
     let (n, total) = (decisions.len() as f64, elements as f64);
     let term = |count: f64| if count <= 0.0 { 0.0 } else { -count * (count / total).log2() };
@@ -525,7 +528,7 @@ mod tests {
             for place in [block.places.start, block.places.end - 1] {
                 assert_eq!(head.block_of(&bytes, place), number);
             }
-            // Each end that is moved is noticed by the block that it is the end of.
+            // Each moved end is noticed by the block that ends there.
             for end in [entries.start, entries.end.saturating_sub(12)] {
                 let mut moved = bytes.clone();
                 moved[end as usize] ^= 1;
@@ -536,7 +539,7 @@ mod tests {
         assert_eq!(next, elements);
     }
 
-    /// Gaps as long as they can be, in both codes, and as many bits as a decision can have.
+    /// Gaps are as long as they can be, in both codes, and decisions have as many bits as they can.
     #[test]
     fn no_block_is_larger_than_its_bound() {
         let decision = |i: u64| Decision { place: i << 36, bits: BITS_MAX, residue: (1 << BITS_MAX) - 1 };
@@ -545,7 +548,7 @@ mod tests {
         assert!((8_000..=BLOCK_BYTES_MAX).contains(&bytes.len()), "{}", bytes.len());
     }
 
-    /// Every element with the most bits comes close to the bound, and nothing that is meant to be long goes beyond it.
+    /// A part with the most bits for every element comes close to the bound, and no part that is built to be long exceeds it.
     #[test]
     fn no_part_is_longer_than_its_bound() {
         let wide = |place| Decision { place, bits: BITS_MAX, residue: (1 << BITS_MAX) - 1 };
@@ -554,7 +557,7 @@ mod tests {
             let most = part_bytes_max(elements);
             let len = encode(&all, elements).len() as u64;
             assert!(len <= most && (elements < 1000 || 30 * most < 31 * len), "{elements}: {len} of {most}");
-            // Few and many decisions; short gaps, then one as long as its quotient needs to be for the long form, and the other way round.
+            // There are few and many decisions; short gaps, then one just long enough for the long form, and the other way round.
             for every in [1, 2, 3, 7, 24, 25, 30, 50, 100, 1000, 10_000] {
                 for burst in [1, 2, 5, 20, 60, 64, 200] {
                     let places = (0..elements).filter(|place| place % (every + burst) < burst);

@@ -1,4 +1,5 @@
-//! Where the parts of a log are: groups of parts behind a directory, each of which can be read alone. Layout: `docs/ROUNDING.md`, section 5.
+//! The positions of the parts of a log: groups of parts behind a directory, each of which can be read alone. Layout:
+//! `docs/ROUNDING.md`, section 5.
 
 use std::ops::Range;
 
@@ -10,15 +11,16 @@ const WHAT: &str = "rounding log";
 pub(super) const MAGIC: &[u8] = b"tiebreak log 3\n";
 /// Parts of a group; the last one of a log has fewer.
 pub(super) const GROUP: usize = 256;
-/// Bytes of an entry of the directory: the place where a group begins.
+/// Bytes of an entry of the directory: the position where a group begins.
 pub(super) const ENTRY_BYTES: usize = 6;
-/// The most bytes of a part's length: no file has 2^32 bytes.
+/// The most bytes of an encoded part length: no file has 2^32 bytes.
 pub(super) const LENGTH_BYTES_MAX: usize = 5;
 
-/// Where the groups of a log of so many parts are: the part of the format that does not depend on what the parts are.
+/// The positions of the groups of a log with a given number of parts. The structure does not depend on the contents of the
+/// parts.
 pub(super) struct Groups {
     parts: usize,
-    /// Where the directory begins.
+    /// The byte where the directory begins.
     pub directory: usize,
 }
 
@@ -29,29 +31,29 @@ impl Groups {
         groups
     }
 
-    /// The first bytes, which follow from the number of parts.
+    /// The first bytes, which depend only on the number of parts.
     pub(crate) fn beginning(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         put_varint(&mut bytes, self.parts as u64);
         bytes
     }
 
-    /// A log without parts has one group, which is empty.
+    /// The number of groups. A log without parts has one group, which is empty.
     pub(crate) fn count(&self) -> usize {
         self.parts.div_ceil(GROUP).max(1)
     }
 
-    /// Where the first group begins.
+    /// The byte where the first group begins.
     pub(crate) fn first(&self) -> usize {
         self.directory + (self.count() - 1) * ENTRY_BYTES
     }
 
-    /// What [`Groups::check`] reads of a file of `len` bytes.
+    /// The bytes that [`Groups::check`] reads of a file of `len` bytes.
     pub(crate) fn front(&self, len: u64) -> Range<u64> {
         0..len.min(self.directory as u64)
     }
 
-    /// Checks the first bytes, and that the directory is there.
+    /// Checks the first bytes, and that the file contains the directory.
     pub(crate) fn check(&self, len: u64, front: &[u8]) -> Result<(), Malformed> {
         if front != self.beginning() {
             let why = format!(
@@ -66,13 +68,13 @@ impl Groups {
         Ok(())
     }
 
-    /// The entries of the directory that say where a group is: none for the only one.
+    /// The entries of the directory that give the position of a group; there are none for the only group.
     pub(crate) fn entries(&self, group: usize) -> Range<u64> {
         let entry = |number: usize| (self.directory + number.min(self.count() - 1) * ENTRY_BYTES) as u64;
         entry(group.saturating_sub(1))..entry(group + 1)
     }
 
-    /// Where a group is in a file of `len` bytes, by the bytes of [`Groups::entries`].
+    /// The position of a group in a file of `len` bytes, from the bytes of [`Groups::entries`].
     pub(crate) fn group(&self, number: usize, len: u64, entries: &[u8]) -> Result<Range<u64>, Malformed> {
         let mut entries = entries
             .chunks_exact(ENTRY_BYTES)
@@ -86,17 +88,17 @@ impl Groups {
         Ok(start..end)
     }
 
-    /// How many parts a group has.
+    /// The number of parts of a group.
     pub(crate) fn size(&self, group: usize) -> usize {
         GROUP.min(self.parts.saturating_sub(group * GROUP))
     }
 
-    /// The bytes of a group that the lengths of its parts lie in.
+    /// The bytes of a group that hold the lengths of its parts.
     pub(crate) fn lengths(&self, number: usize, group: &Range<u64>) -> Range<u64> {
         group.start..group.end.min(group.start + (self.size(number) * LENGTH_BYTES_MAX) as u64)
     }
 
-    /// The parts of a group, by the bytes of [`Groups::lengths`].
+    /// The parts of a group, from the bytes of [`Groups::lengths`].
     pub(crate) fn parts(
         &self,
         number: usize,

@@ -1,13 +1,15 @@
-//! Which values an honest native kernel can have rounded to: a proved bound on its distance from the exact product.
-//! Derivation: `docs/ROUNDING.md`, section 4. Thresholds have no part in it: they decide what is logged, not what is legal.
+//! The values that an honest native kernel can have rounded to: a proved bound on its distance from the exact product.
+//!
+//! The derivation is in `docs/ROUNDING.md`, section 4. Thresholds play no role here: they decide what is logged, not what is
+//! legal.
 
 use serde::{Deserialize, Serialize};
 
 use tiebreak_contract::arith::digits::{exponent, magnitude_bits};
 use tiebreak_contract::arith::rounding_grid::RoundingGrid;
 
-/// How native kernels accumulate: every product and sum is one of the two neighbours of its exact value, in any order, fused or
-/// not, subnormals kept or flushed; or as tensor cores do, which is shown to cost no more.
+/// The accumulation of native kernels. Every product and sum is one of the two neighbours of its exact value, in any order, fused
+/// or not, with subnormals kept or flushed. Tensor cores accumulate in their own way, which is shown to cost no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accumulation {
@@ -18,7 +20,7 @@ pub enum Accumulation {
 }
 
 impl Accumulation {
-    /// The most that one rounding to a neighbour changes, relative to the result.
+    /// The most that one rounding to a neighbour changes a result, relative to the result.
     pub(crate) fn unit(self) -> f64 {
         match self {
             Accumulation::Binary32 => f64::EPSILON * f64::from(1u32 << 29), // 2^-23
@@ -26,7 +28,7 @@ impl Accumulation {
         }
     }
 
-    /// The least normal number: what a flushed subnormal is below.
+    /// The least normal number: flushed subnormals are below it.
     fn least_normal(self) -> f64 {
         match self {
             Accumulation::Binary32 => f64::from(f32::MIN_POSITIVE),
@@ -40,12 +42,13 @@ impl Accumulation {
         if product < 0.5 { product / (1.0 - product) } else { f64::INFINITY }
     }
 
-    /// A bound on |native - x| in units of the product of the 2-norms of the row and the column, for operands in parts of these
-    /// digits: one, or a high one and the rest. Looser than [`Exact::bound`], for statistics over all elements.
+    /// A bound on |native - x| in units of the product of the 2-norms of the row and the column. The operands have one part of
+    /// these digits, or a high part and a rest. The bound is looser than [`Exact::bound`], and serves statistics over all
+    /// elements.
     pub fn bound_by_norms(self, k: usize, parts: &[[u32; 2]]) -> f64 {
         let [a, b] = [0, 1].map(|side| {
             let bits = parts.iter().map(|digits| magnitude_bits(digits[side]) as i32).sum::<i32>();
-            // What is left of a high part begins a bit above its half unit.
+            // The rest after a high part begins one bit above its half unit.
             2f64.powi(if parts.len() == 1 { -bits } else { 1 - bits })
         });
         let k_float = k as f64;
@@ -53,39 +56,40 @@ impl Accumulation {
     }
 }
 
-/// A row of an operand as integers, each part in units of a power of two: their sum is the row but for half a unit of the last.
+/// A row of an operand as integers, each part in units of a power of two. The sum of the parts is the row, up to half a unit of
+/// the last part.
 #[derive(Default)]
 pub struct ExactRow {
     parts: Vec<(Vec<i32>, f64)>,
 }
 
 impl ExactRow {
-    /// Appends a part: integers of `digits` digits of a row of this absmax, which is finite.
+    /// Appends a part: integers of `digits` digits of a row with this finite absmax.
     pub fn with(mut self, integers: Vec<i32>, absmax: u32, digits: u32) -> ExactRow {
         self.parts.push((integers, part_unit(absmax, digits)));
         self
     }
 }
 
-/// What an integer of `digits` digits counts in a row of this absmax, which is finite.
+/// The value of one unit of an integer of `digits` digits in a row with this finite absmax.
 pub fn part_unit(absmax: u32, digits: u32) -> f64 {
     2f64.powi(exponent(absmax) - magnitude_bits(digits) as i32)
 }
 
-/// What of an element's terms decides its exact product and the bound: sums of integers over K, of rows of [`IntegerSums::parts`] parts. Sums of
-/// ranges of K add up to those of K, whatever the ranges.
+/// The integer sums over K that decide an element's exact product and its bound, for rows of [`IntegerSums::parts`] parts. Sums
+/// over ranges of K add up to the sums over K, for any ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntegerSums {
-    /// Of a_i b_j, for each part i of the row and j of the column, row-major.
+    /// The sums of a_i b_j, for each part i of the row and j of the column, row-major.
     pub products: Vec<i128>,
-    /// Of |a_i b_j| likewise.
+    /// The sums of |a_i b_j|, in the same order.
     pub absolute: Vec<i128>,
-    /// Of |a_i|, then of |b_j|.
+    /// The sums of |a_i|, then of |b_j|.
     pub operands: Vec<i128>,
 }
 
 impl IntegerSums {
-    /// The sums of no terms, for rows of so many parts.
+    /// The sums of no terms, for rows of this number of parts.
     pub fn of_parts(parts: usize) -> IntegerSums {
         let zeros = |len| vec![0; len];
         IntegerSums {
@@ -95,12 +99,12 @@ impl IntegerSums {
         }
     }
 
-    /// The parts of a row.
+    /// The number of parts of a row.
     pub fn parts(&self) -> usize {
         self.operands.len() / 2
     }
 
-    /// Adds a term: the integers of the row's parts and of the column's at one place of K.
+    /// Adds a term: the integers of the row's parts and of the column's parts at one index of K.
     pub fn add(&mut self, left: &[i32], right: &[i32]) {
         let parts = self.parts();
         for (i, &x) in left.iter().enumerate() {
@@ -116,22 +120,22 @@ impl IntegerSums {
     }
 }
 
-/// One element's exact product of quantised rows, and what the bound is made of.
+/// One element's exact product of quantised rows, and the numbers that its bound is made of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Exact {
-    /// The exact integer product in its unit, to about binary64.
+    /// The exact integer product in its unit, to about the precision of binary64.
     pub value: f64,
-    /// Above the sum of |a b| of the operands before they were quantised.
+    /// A bound on the sum of |a b| of the operands before they were quantised.
     absolute: f64,
-    /// Above |exact product of the operands - product of the quantised ones|.
+    /// A bound on |exact product of the operands - product of the quantised operands|.
     digitisation: f64,
-    /// Above the sum of the operands' absolute values.
+    /// A bound on the sum of the operands' absolute values.
     operands: f64,
     k: usize,
 }
 
 impl Exact {
-    /// From an element's quantised row and column.
+    /// The exact product of an element's quantised row and column.
     pub fn of(a: &ExactRow, b: &ExactRow) -> Exact {
         let k = a.parts.first().map_or(0, |(integers, _)| integers.len());
         let mut sums = IntegerSums::of_parts(a.parts.len());
@@ -146,7 +150,8 @@ impl Exact {
         Exact::of_sums(k, &sums, [&units[0], &units[1]])
     }
 
-    /// From the sums over an element's K terms; `units`: what an integer counts in each part of the row and of the column ([`part_unit`]).
+    /// The exact product from the sums over an element's K terms. `units` are the values of one unit in each part of the row and
+    /// of the column ([`part_unit`]).
     pub fn of_sums(k: usize, sums: &IntegerSums, units: [&[f64]; 2]) -> Exact {
         let parts = sums.parts();
         let (mut value, mut absolute) = (0.0, 0.0);
@@ -167,8 +172,8 @@ impl Exact {
         Exact { value, absolute: absolute + digitisation, digitisation, operands, k }
     }
 
-    /// A bound on the distance between `value` and what a native kernel computes. The errors of computing `value` are a few units
-    /// of binary64 of the absolute sum; those of the bound itself the last factor covers.
+    /// A bound on the distance between `value` and the result of a native kernel. The errors of computing `value` are a few units
+    /// of binary64 of the absolute sum; the last factor covers the errors of the bound itself.
     pub fn bound(&self, accumulation: Accumulation) -> f64 {
         let flushed = accumulation.least_normal() * (2.0 * self.k as f64 + self.operands);
         let rounding = (accumulation.gamma(self.k) + 8.0 * f64::EPSILON) * self.absolute;
@@ -185,13 +190,13 @@ impl Exact {
 /// A rounding that no honest kernel can have taken.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Illegal {
-    /// The micro-batch that the product is of.
+    /// The micro-batch of the product.
     pub micro_batch: u32,
     /// The product's operator.
     pub operator: String,
-    /// The product's number among those of the program that are logged.
+    /// The product's number among the program's logged products.
     pub product: usize,
-    /// Place in the product's output, row-major.
+    /// The element's index in the product's output, row-major.
     pub element: u64,
     /// The exact product, to about binary64.
     pub exact: f64,
@@ -237,7 +242,7 @@ mod tests {
                     _ => 60,
                 };
                 let exponent = 127 - next() % spread - if seed.is_multiple_of(5) { 60 } else { 0 };
-                // Every second term nearly takes back the one before.
+                // Every second term nearly cancels the one before.
                 (next() & 0x007f_0000) | (exponent << 23) | ((i as u32 & 1) << 31)
             })
             .collect()

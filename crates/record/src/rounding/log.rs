@@ -1,8 +1,8 @@
 //! The log of a step: one part for each logged product of each micro-batch, in execution order, in groups behind a directory. Layout:
 //! `docs/ROUNDING.md`, section 5.
 //!
-//! Its root is a tensor digest of the file's bytes, so a block of a part can be proven with the few entries that say where it lies
-//! and without the rest: [`SliceProof`]. Whatever is wrong with a log shows in one group or in one block.
+//! The root of a log is a tensor digest of the file's bytes. So a block of a part can be proven with the few entries that give
+//! its position, and without the rest: [`SliceProof`]. Every fault of a log shows in one group or in one block.
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Puts a log together.
+    /// Makes a log from its parts.
     pub fn new(parts: &[Vec<u8>]) -> Log {
         let groups = Groups::of(parts.len());
         let mut bytes = groups.beginning();
@@ -49,7 +49,7 @@ impl Log {
         Log { bytes, parts: ranges }
     }
 
-    /// Reads where the parts of a log are, which must be so many. Parts are decoded when they are asked for.
+    /// Reads the positions of the parts of a log, which must have `parts` parts. Parts are decoded on demand.
     ///
     /// # Errors
     /// If the log's beginning or a group is malformed.
@@ -68,29 +68,29 @@ impl Log {
         &self.bytes[self.parts[number].clone()]
     }
 
-    /// What a record promises.
+    /// The root, which a record promises.
     pub fn root(&self) -> Digest {
         root(&self.bytes)
     }
 
-    /// The block of a part, about a product of so many elements, that has the decisions about a place, if any has.
+    /// The block of a part that would hold a decision about a place. The part is about a product of `elements` elements.
     pub fn block_of(&self, number: usize, elements: u64, place: u64) -> u64 {
         let part = self.part(number);
         Head::read(part, part.len() as u64, elements).map_or(0, |head| head.block_of(part, place))
     }
 
-    /// [`prove`] of a part about a product of so many elements.
+    /// [`prove`] for a block of a part about a product of `elements` elements.
     pub fn prove(&self, part: usize, elements: u64, block: u64) -> SliceProof {
         prove(&self.bytes, self.parts.len(), BlockPlace { part, elements, block })
     }
 }
 
-/// The root of a log's bytes, whatever they are.
+/// The root of a log's bytes, well-formed or not.
 pub fn root(bytes: &[u8]) -> Digest {
     tensor::digest(&file_type(bytes.len() as u32), bytes)
 }
 
-/// Where the parts of a log are; what is malformed, and the first part of the group that shows it.
+/// The positions of the parts of a log; otherwise the fault, and the first part of the group that shows it.
 fn ranges(bytes: &[u8], parts: usize) -> Result<Vec<Range<usize>>, (usize, Malformed)> {
     let groups = Groups::of(parts);
     let len = bytes.len() as u64;
@@ -107,13 +107,13 @@ fn ranges(bytes: &[u8], parts: usize) -> Result<Vec<Range<usize>>, (usize, Malfo
     Ok(ranges)
 }
 
-/// The first part of a group that shows that a log of so many parts is malformed; `None` if each part has its place.
+/// The first part of a group that shows that a log of this number of parts is malformed; `None` if each part has its position.
 pub fn misplaced(bytes: &[u8], parts: usize) -> Option<usize> {
     ranges(bytes, parts).err().map(|(part, _)| part)
 }
 
-/// What proves a block of a part of a log's bytes to whoever knows the root; of a block that the part does not have, that it has not; where the
-/// log is malformed, that it is.
+/// The proof of a block of a part, from a log's bytes, for anybody who knows the root. If the part has no such block, the proof
+/// shows that; if the log is malformed there, the proof shows that.
 pub fn prove(bytes: &[u8], parts: usize, place: BlockPlace) -> SliceProof {
     let get = |range: &Range<u64>| Ok::<_, Infallible>(&bytes[range.start as usize..range.end as usize]);
     let Ok(Located { ranges, .. }) = Located::new(bytes.len() as u64, parts, place, get);
@@ -125,7 +125,8 @@ pub fn slice_values(bytes: &[u8]) -> Vec<Hash> {
     tensor::piece_values(bytes, SLICE_BYTES)
 }
 
-/// What proves up to `count` slices of a log's bytes from `first` on; `values` are their [`slice_values`]. `None` if there is no slice `first`.
+/// The proof of up to `count` slices of a log's bytes from `first` on; `values` are their [`slice_values`]. `None` if there is no
+/// slice `first`.
 pub fn prove_slices(bytes: &[u8], values: &[Hash], first: usize, count: usize) -> Option<SliceProof> {
     let slices: Vec<usize> = (first..values.len()).take(count).collect();
     (!slices.is_empty()).then(|| proof(bytes, values, slices))
@@ -141,20 +142,20 @@ fn proof(bytes: &[u8], values: &[Hash], slices: Vec<usize>) -> SliceProof {
     }
 }
 
-/// The values of a step that logged products round.
+/// The number of values in a step that logged products round.
 pub fn values(products: &[LoggedProduct], micro_batches: u32) -> u64 {
     let elements: u64 = products.iter().map(|product| product.elements() as u64).sum();
     elements.saturating_mul(u64::from(micro_batches))
 }
 
-/// The most bytes of the log of a step: every part as long as it can be, and what says where parts are.
+/// The most bytes of the log of a step: every part with its greatest length, and the positions of the parts.
 pub fn bytes_max(products: &[LoggedProduct], micro_batches: u32) -> u64 {
     let parts: u64 = products.iter().map(|product| part_bytes_max(product.elements() as u64)).sum();
     let most = parts.saturating_mul(u64::from(micro_batches));
     most.saturating_add(places_bytes_max(products.len() * micro_batches as usize) as u64)
 }
 
-/// How many parts the log of a step has: one for each logged product of each micro-batch.
+/// The number of parts of a step's log: one for each logged product of each micro-batch.
 pub fn parts(program: &Program) -> usize {
     program.micro.logged.len() * program.micro_batches as usize
 }
@@ -165,21 +166,21 @@ pub fn elements(program: &Program, part: usize) -> u64 {
     products.get(part % products.len().max(1)).map_or(0, |product| product.elements() as u64)
 }
 
-/// The type of a log's file as the tensor that its root is a digest of.
+/// The type of a log's file as a tensor, of which its root is the digest.
 fn file_type(len: u32) -> TensorType {
     TensorType { dtype: DType::U8, shape: vec![len] }
 }
 
-/// The most bytes that say where so many parts are.
+/// The most bytes that hold the positions of this number of parts.
 fn places_bytes_max(parts: usize) -> usize {
     Groups::of(parts).first() + LENGTH_BYTES_MAX * parts
 }
 
-/// The slices that byte ranges of a file lie in, ascending. Ranges that are not empty ascend, and end within the file.
+/// The slices that contain byte ranges of a file, ascending. Ranges that are not empty ascend, and end within the file.
 fn slices(len: u64, ranges: &[Range<u64>]) -> impl Iterator<Item = usize> {
     let mut next = 0;
     ranges.iter().flat_map(move |range| {
-        // An empty range lies nowhere; an empty file has one slice all the same.
+        // An empty range is in no slice; an empty file still has one slice.
         let (start, end) = (range.start as usize, range.end as usize);
         let end = if range.is_empty() && len > 0 { 0 } else { end.div_ceil(SLICE_BYTES).max(1) };
         let slices = (start / SLICE_BYTES).max(next)..end;
@@ -188,25 +189,27 @@ fn slices(len: u64, ranges: &[Range<u64>]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Some slices of a log, with what proves them under the log's root.
+/// Some slices of a log, with their proof under the log's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceProof {
     /// Bytes of the log.
     pub len: u32,
-    /// Which slices are carried, ascending.
+    /// The numbers of the slices, ascending.
     pub slices: Vec<usize>,
-    /// Their bytes, one after another.
+    /// The slices' bytes, one after another.
     pub bytes: Vec<u8>,
     /// The BLAKE3 hashes that prove the slices in the log's root.
     pub siblings: Vec<Hash>,
 }
 
-/// How many ranges of a log prove a block: its beginning, entries of its directory, the lengths of a group's parts, and those of the part.
+/// The number of byte ranges that prove a block of a log: the log's beginning, entries of its directory, the lengths of a group's
+/// parts, and the part's ranges.
 const RANGES: usize = 6;
-/// How many slices that prove a block can lie at an end of what is proved: two ends of each range, of which the first begins with a slice.
+/// The most slices of a block's proof at an end of a proved range: two ends of each range, but the first range begins with a
+/// slice.
 pub const BLOCK_PROOF_ENDS: usize = 2 * RANGES - 1;
 
-/// The most bytes that [`SliceProof`] carries for a block of a log, however many parts it has.
+/// The most bytes that [`SliceProof`] carries for a block of a log with any number of parts.
 pub const BLOCK_PROOF_BYTES_MAX: usize = MAGIC.len()
     + 9
     + 2 * ENTRY_BYTES
@@ -215,7 +218,7 @@ pub const BLOCK_PROOF_BYTES_MAX: usize = MAGIC.len()
     + BLOCK_BYTES_MAX
     + BLOCK_PROOF_ENDS * (SLICE_BYTES - 1);
 
-/// Where a part of a log is disputed.
+/// The position of a disputed block in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockPlace {
     /// The part.
@@ -226,27 +229,27 @@ pub struct BlockPlace {
     pub block: u64,
 }
 
-/// What a proof shows of a block.
+/// The result of a proof about a block.
 #[derive(Clone, Debug)]
 pub enum Shown<'a> {
     /// The block.
     Block(Proven<'a>),
     /// The part has no such block.
     Missing,
-    /// The log is malformed where it says where the block is.
+    /// The log is malformed in the bytes that give the block's position.
     Malformed(Malformed),
 }
 
-/// Where a log says that a block is.
+/// The position of a block by a log's own entries.
 struct Located {
-    /// The block, `None` if the part has no such one.
+    /// The block; `None` if the part has no such block.
     block: Result<Option<(Head, Block)>, Malformed>,
-    /// The bytes of the log that say so, ascending: those that a malformed one keeps from being found are empty.
+    /// The bytes of the log that give the position, ascending. Ranges that a malformed log keeps from being found are empty.
     ranges: Vec<Range<u64>>,
 }
 
 impl Located {
-    /// Looks a block up in a log of `len` bytes and so many parts.
+    /// Finds a block in a log of `len` bytes and `parts` parts.
     fn new<'a, E>(
         len: u64,
         parts: usize,
@@ -294,11 +297,11 @@ impl Located {
     }
 }
 
-/// Why a block is not found.
+/// The reason why a block is not found.
 enum Absent<E> {
-    /// The log says nothing right of it.
+    /// The log's entries about it are malformed.
     Malformed(Malformed),
-    /// Bytes of the log are not there.
+    /// Bytes of the log are missing.
     Unseen(E),
 }
 
@@ -308,7 +311,7 @@ impl<E> From<Malformed> for Absent<E> {
     }
 }
 
-/// A block that was proven; its bytes are not read yet.
+/// A proven block whose bytes are not decoded yet.
 #[derive(Clone, Debug)]
 pub struct Proven<'a> {
     head: Head,
@@ -318,7 +321,7 @@ pub struct Proven<'a> {
 }
 
 impl Proven<'_> {
-    /// The elements that the block's decisions are about: the log has no others about them.
+    /// The elements that the block's decisions are about: the log has no other decisions about them.
     pub fn places(&self) -> Range<u64> {
         self.block.places.clone()
     }
@@ -340,7 +343,7 @@ impl SliceProof {
     /// A block of a log with this root, which has `parts` parts.
     ///
     /// # Errors
-    /// If the slices do not give `root`, or are others than those that show the block.
+    /// If the slices do not give `root`, or are not exactly those that show the block.
     pub fn block(&self, root: &Digest, parts: usize, place: BlockPlace) -> Result<Shown<'_>, Malformed> {
         self.verify(root)?;
         if place.part >= parts {
@@ -360,7 +363,7 @@ impl SliceProof {
         })
     }
 
-    /// Bytes of the log that lie in the slices; call it after [`SliceProof::verify`].
+    /// The bytes of the log at a range within the slices; the caller has called [`SliceProof::verify`].
     fn get(&self, range: &Range<u64>) -> Result<&[u8], Malformed> {
         if range.is_empty() {
             return Ok(&[]);
@@ -370,7 +373,7 @@ impl SliceProof {
         let at = self.slices.iter().position(|&slice| slice == first);
         let at = at.filter(|at| self.slices.get(at + last - first) == Some(&last));
         let at = at.ok_or_else(|| wrong("it lacks slices"))?;
-        // Slices ascend, so those between are there as well, and every slice but the log's last is full.
+        // Slices ascend, so those between are present as well, and every slice but the log's last is full.
         let start = at * SLICE_BYTES + range.start % SLICE_BYTES;
         self.bytes.get(start..start + range.len()).ok_or_else(|| wrong("it lacks bytes"))
     }
@@ -378,7 +381,7 @@ impl SliceProof {
     /// Checks that the slices are those of a log with this root.
     ///
     /// # Errors
-    /// If they do not give `root`.
+    /// If the slices do not give `root`.
     pub fn verify(&self, root: &Digest) -> Result<(), Malformed> {
         let len = self.len as usize;
         let count = tensor::piece_count(len, SLICE_BYTES);
@@ -396,7 +399,7 @@ impl SliceProof {
         if !rest.is_empty() {
             return Err(wrong("it has bytes of no slice"));
         }
-        // This also checks that the slices ascend.
+        // This call also checks that the slices ascend.
         let hash = multiproof::root(multiproof::blake3, count, &values, &self.siblings)?;
         if tensor::digest_from_root(&file_type(self.len), &hash) != *root {
             return Err(wrong("the log is not the one that the record commits"));
@@ -425,7 +428,8 @@ mod tests {
         assert!(Log::open(Vec::new(), 0).is_err());
     }
 
-    /// Parts of more than one group are proved by as few bytes as those of one, and whatever is malformed shows at a part of the group that has it.
+    /// Parts of several groups have proofs as small as parts of one group, and every fault shows at a part of the group that has
+    /// it.
     #[test]
     fn a_log_of_many_parts_shows_one_group() {
         let parts: Vec<Vec<u8>> = (0..3 * GROUP + 7).map(|part| vec![7; part % 150]).collect();
@@ -441,7 +445,7 @@ mod tests {
             malformed(proof.block(&root(bytes), count, place).unwrap())
         };
         let empty = |part: usize| parts[part].is_empty();
-        // Bytes of 7 are no decisions about one element, so that only empty parts can be read.
+        // Bytes of 7 are no decisions about one element, so only empty parts can be read.
         assert!((0..count).all(|part| shown(log.bytes(), part) != empty(part)));
         let groups = Groups::of(count);
         let places =
@@ -473,7 +477,7 @@ mod tests {
         &log.bytes()[range.start as usize..range.end as usize]
     }
 
-    /// Decisions about every third element, some of two bits, and how many elements there are.
+    /// Decisions about every third element, some of two bits, and the number of elements.
     fn part(count: usize) -> (Vec<Decision>, u64) {
         let decision = |i: usize| Decision {
             place: 3 * i as u64,
@@ -520,10 +524,10 @@ mod tests {
         }
     }
 
-    /// A proof shows nothing of another log or part, and nothing if it is edited.
+    /// A proof shows nothing about another log or part, and nothing if it is edited.
     fn refused_elsewhere(proof: &SliceProof, root: &Digest, parts: usize, place: BlockPlace) {
         assert!(proof.block(&Log::new(&[vec![9]]).root(), parts, place).is_err());
-        // A log of another number of parts is malformed for who expects so many.
+        // A log of another number of parts is malformed for a reader who expects this number.
         let shown = proof.block(root, parts + 1, place);
         assert!(matches!(shown, Err(_) | Ok(Shown::Malformed(_))), "{shown:?}");
         assert!(proof.block(root, parts, BlockPlace { part: parts, ..place }).is_err());
@@ -546,7 +550,7 @@ mod tests {
         }
     }
 
-    /// Whatever bytes a part has, some block shows that it cannot be read if it cannot be, and none does if it can.
+    /// If a part's bytes cannot be read, some block shows it; if they can, no block does.
     #[test]
     fn a_malformed_part_is_shown_by_one_of_its_blocks() {
         let (decisions, elements) = part(2 * BLOCK + 100);

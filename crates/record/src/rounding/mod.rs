@@ -1,8 +1,9 @@
-//! Rounding decisions, the rules: which roundings of a native kernel another machine could take differently and are logged, and
-//! which no honest kernel can have taken. Contract and proofs: `docs/ROUNDING.md`.
+//! The rules of rounding decisions. Some roundings of a native kernel could differ on another machine, and are logged; others no
+//! honest kernel can have taken. Contract and proofs: `docs/ROUNDING.md`.
 //!
-//! [`near_tie`] decides what is logged, [`search`] is its fast test, [`thresholds`] says how far from a boundary, [`bounds`] how far at most, [`codec`] and [`log`] how it is written, [`legal`] what
-//! is allowed. Who applies them while a step runs is `observers`.
+//! [`near_tie`] decides what is logged, and [`search`] is its fast test. [`thresholds`] gives the distances from a boundary, and
+//! [`bounds`] their limits. [`codec`] and [`log`] define the format, and [`legal`] the allowed values. `observers` applies the
+//! rules while a step runs.
 
 pub mod bounds;
 pub mod codec;
@@ -16,9 +17,9 @@ pub mod thresholds;
 /// A logged rounding: the last bits of the grid index of one element's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The element's place in the product, row-major.
+    /// The element's index in the product, row-major.
     pub place: u64,
-    /// How many bits of the index are logged, 1..=[`BITS_MAX`]: one for a rounding up or down.
+    /// The number of logged bits of the index, 1..=[`BITS_MAX`]: one for a rounding up or down.
     pub bits: u8,
     /// The index modulo 2^bits.
     pub residue: u32,
@@ -28,7 +29,7 @@ pub struct Decision {
 pub const BITS_MAX: u8 = 20;
 
 impl Decision {
-    /// The index nearest to `near`, where x lies, that has this residue; of two as near, the one on x's side.
+    /// The index with this residue that is nearest to the index of x; of two equally near ones, the one on x's side.
     pub fn index(&self, grid: tiebreak_contract::arith::rounding_grid::RoundingGrid, x: f64) -> i64 {
         let near = grid.index(x);
         let modulus = 1i64 << self.bits;
@@ -41,8 +42,8 @@ impl Decision {
         }
     }
 
-    /// Whether an index of a range has this residue. An honest trainer's own index does, and is legal: this decides
-    /// whether a decision is, not [`Decision::index`], which is wrong about it if the threshold was too tight.
+    /// True if an index of a range has this residue. An honest trainer's own index has it, and is legal. So this function decides
+    /// if a decision is legal. [`Decision::index`] would be wrong about it if the threshold was too tight.
     pub fn is_of(&self, [first, last]: [i64; 2]) -> bool {
         (i64::from(self.residue) - first).rem_euclid(1 << self.bits) <= last - first
     }

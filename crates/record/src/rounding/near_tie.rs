@@ -1,17 +1,17 @@
-//! The near-tie rule: which roundings are logged.
+//! The near-tie rule, which decides the roundings that are logged.
 //!
-//! A native result v stands for every value within a tolerance t of it, so the rounding is logged when those round to more than
-//! one value of the grid. The tolerance is a threshold times the 2-norms of the row and the column, since an error of summation
-//! scales with these, and a small part of the result itself (`docs/ROUNDING.md`, section 3).
+//! A native result v stands for every value within a tolerance t of it. So the rounding is logged if those values round to more
+//! than one value of the grid. The tolerance is a threshold times the 2-norms of the row and the column, since an error of
+//! summation scales with the norms. A small fraction of the result itself is added (`docs/ROUNDING.md`, section 3).
 
 use super::{BITS_MAX, Decision};
 use tiebreak_contract::arith::rounding_grid::{GridRule, RoundingGrid};
 
-/// What the scan of a product needs of its rows or columns.
+/// The data of a product's rows or columns that the scan needs.
 pub struct Side {
     /// The absmaxes of [batch, rows].
     pub absmaxes: Vec<u32>,
-    /// What the tolerance scales with, [batch, rows].
+    /// The norms that the tolerance scales with, [batch, rows].
     pub norms: Vec<f32>,
 }
 
@@ -20,29 +20,29 @@ pub struct Side {
 pub struct Product<'a> {
     /// [batch, M, N, K].
     pub dims: [usize; 4],
-    /// How the grid of an element follows from the absmaxes.
+    /// The rule by which an element's grid follows from the absmaxes.
     pub rule: GridRule,
     /// The left operand's rows, [batch, M].
     pub a: &'a Side,
     /// The right operand's rows, [batch, N].
     pub b: &'a Side,
-    /// How far from a boundary a result is a near tie.
+    /// The distance from a boundary within which a result is a near tie.
     pub tolerance: Tolerance,
 }
 
-/// How far from a result another machine's may be: the sum of these parts.
+/// The distance from a result within which another machine's result may be: the sum of these terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tolerance {
-    /// Of the product of the row's and the column's norm.
+    /// The term relative to the product of the row's and the column's norm.
     pub norms: f32,
-    /// Of the result.
+    /// The term relative to the result.
     pub value: f32,
-    /// Of the grid's step at the result: how the paper has it.
+    /// The term relative to the grid's step at the result, as in the paper.
     pub steps: f32,
 }
 
 impl Tolerance {
-    /// The part of the fast test's tolerance for each unit of a result.
+    /// The fast test's tolerance for each unit of a result.
     pub fn relative(self, rule: GridRule) -> f32 {
         let Tolerance { value, steps, .. } = self;
         (value + steps * 2f32.powi(9 - i32::from(rule.bits))) * 1.000_001
@@ -71,20 +71,20 @@ impl Tolerance {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct NearTie {
-    /// The element's place in [batch, M, N].
+    /// The element's index in [batch, M, N].
     pub place: usize,
     /// The result.
     pub value: f64,
-    /// What the result is rounded to.
+    /// The index of the grid that the result is rounded to.
     pub rounded: i64,
-    /// How far another machine's result may be.
+    /// The distance within which another machine's result may be.
     pub tolerance: f64,
     /// The grid of the element.
     pub grid: RoundingGrid,
 }
 
 impl NearTie {
-    /// The indices that values within the tolerance round to, the first and the last.
+    /// The first and the last index that values within the tolerance round to.
     pub fn range(&self) -> [i64; 2] {
         [self.grid.index(self.value - self.tolerance), self.grid.index(self.value + self.tolerance)]
     }
@@ -97,9 +97,9 @@ impl NearTie {
         (self.value - 0.5 * (value + neighbour)).abs() / self.tolerance
     }
 
-    /// The decision for an index, with as many bits as whoever knows the value up to the tolerance needs: x and y are at most
-    /// half a step and the tolerance apart, twice that where steps double, and a residue of r bits tells apart indices less
-    /// than 2^(r - 1) from x.
+    /// The decision for an index, with as many bits as a reader needs who knows the value up to the tolerance. The values x and y
+    /// are at most half a step and the tolerance apart, and twice that where steps double. A residue of r bits tells apart
+    /// indices less than 2^(r - 1) from x.
     pub fn decision(&self, index: i64) -> Option<Decision> {
         let steps = 0.5 + 2.0 * self.tolerance * 2f64.powi(-self.grid.quantum(self.value));
         let bits = (1..=BITS_MAX).find(|&bits| steps < f64::from(1u32 << (bits - 1)))?;
@@ -107,9 +107,9 @@ impl NearTie {
         Some(Decision { place: self.place as u64, bits, residue })
     }
 
-    /// Whether the result is a zero on a grid without a floor, where the tolerance spans more values than a decision tells apart. Rows
-    /// that have no nonzero place in common give it, of gradients behind ReLU and dropout many: all terms are zero, so every kernel's
-    /// result is, though the norms do not show it. It is not logged (`docs/ROUNDING.md`, section 3).
+    /// True if the result is a zero on a grid without a floor, where the tolerance spans more values than a decision tells apart.
+    /// Rows without a common nonzero index give such zeros; gradients behind ReLU and dropout have many. All terms are zero, so
+    /// every kernel's result is zero, though the norms do not show it. Such a zero is not logged (`docs/ROUNDING.md`, section 3).
     fn is_unlogged_zero(&self) -> bool {
         self.value == 0.0 && self.decision(self.rounded).is_none()
     }
@@ -122,7 +122,7 @@ impl Product<'_> {
         batch * m * n
     }
 
-    /// The row of [batch, M] and the column of [batch, N] that an element is the product of.
+    /// The row of [batch, M] and the column of [batch, N] whose product an element is.
     pub fn sides(&self, place: usize) -> [usize; 2] {
         let [_, m, n, _] = self.dims;
         [place / n, place / (m * n) * n + place % n]
@@ -150,11 +150,11 @@ impl Product<'_> {
         scaled + f64::from(steps) * 2f64.powi(self.grid(place).quantum(value))
     }
 
-    /// An element's near tie, if it is one that is logged, from its nearest binary32 and, on grids finer than bfloat16, what that rounds away; with the first and the
-    /// last index that it may round to.
+    /// An element's near tie with the first and the last index that it may round to, if it is logged. `high` is the nearest
+    /// binary32; on grids finer than bfloat16, `rounding_error` is the rest.
     ///
     /// # Errors
-    /// The place, if the value is not finite.
+    /// If the value is not finite; the error is the element's index.
     pub fn near_tie(
         &self,
         place: usize,

@@ -1,11 +1,11 @@
-//! The fast search for near ties among the results of a native product: what it looks for, and what it finds. An engine may search
-//! beside the product, so that its results need not leave a GPU. What is found is a superset that whoever asked tests again
+//! The fast search for near ties among the results of a native product: its query and its findings. An engine may search beside
+//! the product, so that the results need not leave a GPU. The findings are a superset that the caller tests again
 //! (`observers/near_ties.rs`), so an engine's search decides nothing.
 
 use super::near_tie::Tolerance;
 use tiebreak_contract::program::graph::{LoggedProduct, TensorId, View};
 
-/// What is searched: the results of a node that is a product of two views, [batch, M, N] in one part or two.
+/// The query: the results of a node that is a product of two views, [batch, M, N] in one part or two.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NearTieSearch {
     /// The left operand, [batch0, batch1, M, K].
@@ -16,18 +16,18 @@ pub struct NearTieSearch {
     pub absmaxes: Option<[TensorId; 2]>,
     /// The grid's leading bits of binary32.
     pub bits: u8,
-    /// The floor's exponent but for the fields of row and column.
+    /// The floor's exponent without the fields of row and column.
     pub floor_offset: i32,
     /// The least exponent of the floor.
     pub floor_min: i32,
-    /// How far from a boundary a result may lie, as a part of the product of the norms of row and column.
+    /// The distance from a boundary within which a result counts, as a fraction of the product of the norms of row and column.
     pub norms: f32,
-    /// The same, as a part of the result itself.
+    /// The same distance, as a fraction of the result itself.
     pub relative: f32,
 }
 
 impl NearTieSearch {
-    /// The search of a logged product for what lies within a tolerance of a boundary of its grid.
+    /// The search of a logged product for results within a tolerance of a boundary of its grid.
     pub fn of(logged: &LoggedProduct, tolerance: Tolerance) -> NearTieSearch {
         let rule = logged.rule;
         NearTieSearch {
@@ -42,30 +42,30 @@ impl NearTieSearch {
         }
     }
 
-    /// Whether it searches this product on the grid that the product is rounded to, whatever its tolerance.
+    /// True if the query is about this product on the grid that the product is rounded to, with any tolerance.
     pub fn is_on_grid_of(&self, logged: &LoggedProduct) -> bool {
         let (norms, relative) = (self.norms, self.relative);
         *self == NearTieSearch { norms, relative, ..NearTieSearch::of(logged, Tolerance::default()) }
     }
 }
 
-/// A result that may lie near a boundary.
+/// A result that may be near a boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NearTieCandidate {
-    /// Its place in [batch, M, N].
+    /// The result's index in [batch, M, N].
     pub place: u32,
     /// The binary32 pattern nearest to the value.
     pub high: u32,
-    /// The binary32 pattern of what that leaves of the value; 0 for results in one part.
+    /// The binary32 pattern of the rest of the value; 0 for results in one part.
     pub rounding_error: u32,
 }
 
-/// What a search found.
+/// The findings of a search.
 #[derive(Clone, Debug, Default)]
 pub struct NearTiesFound {
     /// The 2-norms of the rows of both views, [batch, rows].
     pub norms: [Vec<f32>; 2],
-    /// Their absmaxes, if the search was given any.
+    /// The absmaxes of those rows, if the search was given any.
     pub absmaxes: Option<[Vec<u32>; 2]>,
     /// Every result that the fast test of `observers::near_ties` marks, in any order.
     pub candidates: Vec<NearTieCandidate>,

@@ -1,5 +1,5 @@
-//! The table of thresholds: how far from a boundary of the grid a rounding is still logged, by class of product. Part of the
-//! job, so it is committed.
+//! The table of thresholds: for each class of product, the distance from a boundary of the grid up to which a rounding is logged.
+//! The table is part of the job, so it is committed.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ use tiebreak_contract::arith::rounding_grid::GridRule;
 use tiebreak_contract::program::graph::LoggedProduct;
 use tiebreak_contract::program::products::{ProductClass, ProductTable};
 
-/// The most a threshold may be.
+/// The greatest threshold.
 const MOST: u32 = 1 << 24;
-/// The same in the paper's preset: a quarter of the grid's step, less one unit so that a decision is one bit.
+/// The greatest threshold in the paper's preset: a quarter of the grid's step, less one unit so that a decision is one bit.
 const PAPER_MOST: u32 = (1 << 22) - 1;
 
 /// A known setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
-    /// Srivastava, Arora and Boneh: binary64 kernels on the binary32 grid, thresholds in parts of the grid's step, and auditors that
-    /// round binary64 products of their own.
+    /// The setting of Srivastava, Arora and Boneh: binary64 kernels on the binary32 grid, thresholds in fractions of the grid's
+    /// step, and auditors that round binary64 products of their own.
     Paper,
 }
 
@@ -43,15 +43,17 @@ pub struct Rounding {
     /// A known setting; absent = the default profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<Preset>,
-    /// The grid: leading bits of binary32 that results keep. 16 is bfloat16, for kernels that accumulate in binary32. Absent = 16, in
-    /// the paper's preset 32.
+    /// The grid: leading bits of binary32 that results keep. 16 is bfloat16, for kernels that accumulate in binary32. Absent =
+    /// 16, and 32 in the paper's preset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bits: Option<u8>,
-    /// Results are not finer than 2^-floor of the size that their row's and column's absmaxes give; 0 = no floor. Absent = 14 for bfloat16, else 0.
+    /// A floor on the grid: results are not finer than 2^-floor of the size that their row's and column's absmaxes give; 0 = no
+    /// floor. Absent = 14 for bfloat16, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<u8>,
-    /// The threshold of every class that has none of its own, in units of 2^-32 of the norms, or 2^-60 for grids of more than
-    /// 16 bits; in the paper's preset of 2^-24 of the grid's step. Absent = a default that grows with sqrt(K), in the preset the most.
+    /// The threshold of every class that has none of its own, in units of 2^-32 of the norms, or 2^-60 for grids of more than 16
+    /// bits. In the paper's preset the unit is 2^-24 of the grid's step. Absent = a default that grows with sqrt(K); in the
+    /// preset, the greatest threshold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold: Option<u32>,
     /// Thresholds of single classes, in the units of `threshold`.
@@ -61,14 +63,14 @@ pub struct Rounding {
 
 /// The bfloat16 grid's floor.
 const FLOOR: u8 = 14;
-/// Thresholds without a calibration, in units for each sqrt(K): four times what `tiebreak log calibrate` measures for CPU and
-/// software Vulkan kernels (`docs/ROUNDING.md`, section 3); a quarter of it missed a decision within a hundred steps.
+/// Thresholds without a calibration, in units for each sqrt(K): four times the measurement of `tiebreak log calibrate` for CPU
+/// and software Vulkan kernels (`docs/ROUNDING.md`, section 3). A quarter of it missed a decision within a hundred steps.
 const THRESHOLD_BINARY32: f64 = 160.0;
-/// The error of binary64 sums relative to the norms does not grow with K. Eighteen times what is measured.
+/// The error of binary64 sums relative to the norms does not grow with K. The default is eighteen times the measured error.
 const THRESHOLD_BINARY64: f64 = 2048.0;
 
 impl Rounding {
-    /// The key that is wrong and why, if any.
+    /// The wrong key and why, if there is one.
     pub fn error(&self) -> Option<(String, String)> {
         if !matches!(self.bits(), 16 | 26..=30 | 32) {
             return Some(("bits".into(), "must be 16 (bfloat16), 26 to 30, or 32 (binary32)".into()));
@@ -101,8 +103,8 @@ impl Rounding {
         wrong.map(|(class, _)| (format!("class.{}", class.name()), why))
     }
 
-    /// The setting that leaves a trainer of these products more freedom than native kernels need, if any: its key, and in words its
-    /// value, the most it may be, and K.
+    /// The setting that leaves a trainer of these products more freedom than native kernels need, if there is one. The result is
+    /// its key, and a text with its value, the allowed maximum, and K.
     pub fn excess(&self, products: &[LoggedProduct]) -> Option<(String, String)> {
         let accumulation = self.accumulation();
         for product in products {
@@ -122,7 +124,7 @@ impl Rounding {
                 (None, Some(given)) => ("rounding.threshold".into(), given),
                 (None, None) => continue, // the defaults are below
             };
-            // The paper's thresholds are at most a quarter of the grid's step, whatever K is.
+            // The paper's thresholds are at most a quarter of the grid's step, for any K.
             if !self.is_paper() && given > most {
                 let why = format!(
                     "is {given}; native kernels need at most {most} where {} has products of K = {k} terms, and a larger threshold only \
@@ -135,12 +137,12 @@ impl Rounding {
         None
     }
 
-    /// A warning, if an audit will probably find more of a product's values within its threshold than may be free.
+    /// A warning, if an audit will probably find that more values of a product are within its threshold than may be free.
     pub fn advice(&self, products: &[LoggedProduct]) -> Option<String> {
         let share = |product: &LoggedProduct| {
             let k = product.dims()[3];
-            // Sums of terms of random sign are about the norms / sqrt(K), and a step of the grid 2^(8.5 - bits) of that; smaller sums have
-            // smaller steps, which makes it half as many more (measured, K = 2048).
+            // Sums of terms of random sign are about the norms / sqrt(K), and a step of the grid is 2^(8.5 - bits) of that.
+            // Smaller sums have smaller steps, which gives half as many more (measured, K = 2048).
             let steps = f64::from(self.tolerance(product.class, k).norms) * (k as f64).sqrt();
             3.0 * steps * 2f64.powf(f64::from(self.bits()) - 8.5)
         };
@@ -157,8 +159,8 @@ impl Rounding {
         })
     }
 
-    /// The threshold that is less than `tiebreak log calibrate` gives any kernel, if there is one: its key, and in words its value and
-    /// the least.
+    /// The threshold that is below every result of `tiebreak log calibrate`, if there is one. The result is its key, and a text
+    /// with its value and the least one.
     pub fn shortfall(&self) -> Option<(String, String)> {
         let classes = self.class.iter().map(|(class, &given)| (format!("class.{}", class.name()), given));
         let mut all = self.threshold.map(|given| ("threshold".into(), given)).into_iter().chain(classes);
@@ -170,7 +172,7 @@ impl Rounding {
         Some((format!("rounding.{key}"), why))
     }
 
-    /// Whether thresholds are those of the paper, and auditors may round products of their own.
+    /// True if thresholds are those of the paper, and auditors may round products of their own.
     pub fn is_paper(&self) -> bool {
         self.preset == Some(Preset::Paper)
     }
@@ -183,13 +185,13 @@ impl Rounding {
         if self.is_paper() { PAPER_MOST } else { MOST }
     }
 
-    /// How the grid of an element follows from the absmaxes.
+    /// The rule by which an element's grid follows from the absmaxes.
     pub fn rule(&self) -> GridRule {
         let floor = if self.bits() > 16 { 0 } else { FLOOR };
         GridRule { bits: self.bits(), floor: self.floor.unwrap_or(floor) }
     }
 
-    /// What native kernels of this grid accumulate in.
+    /// The accumulation of this grid's native kernels.
     pub fn accumulation(&self) -> Accumulation {
         if self.bits() <= 16 { Accumulation::Binary32 } else { Accumulation::Binary64 }
     }
@@ -209,8 +211,8 @@ impl Rounding {
         Tolerance { norms, value: self.relative(), steps: 0.0 }
     }
 
-    /// The part of a tolerance that scales with the result: sums whose terms agree in sign err with what they add up to. Small
-    /// against the grid's steps, so it costs little.
+    /// The term of a tolerance that scales with the result: sums whose terms agree in sign have errors relative to the sum. The
+    /// term is small against the grid's steps, so it costs little.
     pub fn relative(&self) -> f32 {
         match self.accumulation() {
             Accumulation::Binary32 => 2f32.powi(-20),
@@ -226,8 +228,8 @@ impl Rounding {
         2f64.powi(if self.accumulation() == Accumulation::Binary32 { -32 } else { -60 })
     }
 
-    /// The table's units of a measured error relative to the norms (the grid's step), rounded up, and never so few that another
-    /// step's values could not fit.
+    /// A measured error, relative to the norms or the grid's step, in the table's units. The result is rounded up, and is at
+    /// least large enough for another step's values.
     pub fn units(&self, relative: f64) -> u32 {
         (relative / self.unit()).ceil().clamp(f64::from(self.least()), f64::from(self.most())) as u32
     }
@@ -241,7 +243,7 @@ impl Rounding {
         }
     }
 
-    /// Every class of product logged on this grid.
+    /// Logs every class of product on this grid.
     pub fn apply(&self, table: &mut ProductTable) {
         for class in ProductClass::ALL {
             table.set_logged(class, self.rule());

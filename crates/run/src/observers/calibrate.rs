@@ -1,6 +1,6 @@
-//! Measuring thresholds: how far the native kernels at hand are from the exact product, by class, on the products of a real step
-//! (the paper's Algorithm 3, with the exact product in place of a second GPU; in the paper's preset as it stands, kernel against
-//! kernel). `docs/ROUNDING.md`, sections 3 and 6.
+//! Measuring thresholds: the distance of the native kernels of this machine from the exact product, by class, on the products of
+//! a real step. This is the paper's Algorithm 3 with the exact product in place of a second GPU; in the paper's preset, kernels
+//! are compared with each other, as in the paper. `docs/ROUNDING.md`, sections 3 and 6.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -25,38 +25,38 @@ use tiebreak_record::rounding::thresholds::Rounding;
 /// Engines with names, whose native products are compared.
 pub type Kernels = Vec<(String, Box<dyn Engine>)>;
 
-/// What was measured of a class.
+/// The measurements of one class of products.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Measured {
     /// Products that were compared.
     pub products: u64,
-    /// Their elements.
+    /// Elements of these products.
     pub elements: u64,
-    /// The largest distance of a native result from the exact one that its size does not explain ([`Rounding::relative`]),
-    /// relative to the norms of its row and column; in the paper's preset the largest distance from the boundary of a result that
-    /// another kernel's is on the other side of, in steps of the grid.
+    /// The largest distance of a native result from the exact one that the result's size does not explain
+    /// ([`Rounding::relative`]), relative to the norms of the row and the column. In the paper's preset: the largest distance of
+    /// a result from a boundary that another kernel's result is on the other side of, in steps of the grid.
     pub largest: f64,
-    /// The kernel that it was.
+    /// The kernel that gave the largest distance.
     pub kernel: String,
-    /// Elements that rounded differently from the exact product without a log, over all kernels; in the paper's preset elements that
-    /// the kernels do not all round to one value.
+    /// Elements that rounded differently from the exact product without a log, over all kernels. In the paper's preset: elements
+    /// that the kernels do not all round to one value.
     pub flips: u64,
 }
 
-/// Compares kernels on every logged product of the steps that it observes; only their first micro-batch.
+/// Compares kernels on every logged product of the steps that it observes, in the first micro-batch only.
 pub struct Calibrator {
     rounding: Rounding,
-    /// With the digits and grids of each.
+    /// Each product with its digits and grid.
     products: Vec<(LoggedProduct, ProductTable)>,
     sites: HashMap<usize, usize>,
     exact: Cpu,
     kernels: Kernels,
-    /// What was measured so far, by class.
+    /// The measurements so far, by class.
     pub measured: BTreeMap<ProductClass, Measured>,
 }
 
 impl Calibrator {
-    /// For a graph with logged products, and the kernels to be measured.
+    /// A calibrator for a graph with logged products, and the kernels to measure.
     ///
     /// # Errors
     /// If the CPU engine cannot start its threads.
@@ -73,15 +73,15 @@ impl Calibrator {
         })
     }
 
-    /// The thresholds that cover what was measured, `safety` times over. In the paper's preset a class of which the machines rounded
-    /// nothing apart gets none: its default logs the most.
+    /// The thresholds that cover the measurements, `safety` times over. In the paper's preset, a class gets none if the kernels
+    /// rounded all its elements alike: its default threshold logs the most.
     pub fn thresholds(&self, safety: f64) -> BTreeMap<ProductClass, u32> {
         let units = |m: &Measured| self.rounding.units(m.largest * safety);
         let known = self.measured.iter().filter(|(_, m)| !self.rounding.is_paper() || m.flips > 0);
         known.map(|(&class, measured)| (class, units(measured))).collect()
     }
 
-    /// Measures one product of the step on its operands as they are there.
+    /// Measures one product of the step on the operands that the step has.
     fn compare(&mut self, number: usize, inputs: &mut dyn Inputs) -> Result<(), EngineError> {
         let (logged, digits) = &self.products[number];
         let alone = Alone::of(logged, digits, inputs)?;
@@ -126,9 +126,9 @@ impl Calibrator {
     }
 }
 
-/// A logged product without the rest of its step, on its operands' tensors.
+/// A logged product as graphs of their own, on the tensors of its operands.
 struct Alone {
-    /// By the contract, and by native kernels.
+    /// The product by the contract.
     exact: Graph,
     native: Graph,
     /// The operands' canonical bytes.
@@ -145,7 +145,7 @@ impl Alone {
         let mut builder = Builder::new(digits.clone());
         let mut bytes = Vec::new();
         let mut views = Vec::new();
-        // Whole, under the product's own views.
+        // The whole operand, under the product's own view.
         for (name, view) in [("a", &logged.a), ("b", &logged.b)] {
             inputs.visit(view.tensor, &mut |shown| bytes.push(shown.to_vec()))?;
             let elements = bytes[bytes.len() - 1].len() / 4;
@@ -160,7 +160,7 @@ impl Alone {
         Ok(Alone { native: native_graph(&exact), exact, inputs: bytes, wide: logged.rule.is_wide() })
     }
 
-    /// The product's values by an engine, before they are rounded to the grid.
+    /// The product's values on one engine, before they are rounded to the grid.
     fn values(&self, engine: &mut dyn Engine, graph: &Graph) -> Result<Vec<f64>, EngineError> {
         let outputs = outputs_of(engine, &Arc::new(graph.clone()), &self.inputs)?;
         let words = words_from_bytes(DType::F32, &outputs[0]);
@@ -172,8 +172,8 @@ impl Alone {
     }
 }
 
-/// If machines' values of one element round to more than one value of the grid: which of them is furthest from the boundary
-/// between the first two, and how far, in steps. The paper's Algorithm 3 collects these.
+/// If the machines' values of one element round to different values of the grid: the index of the value furthest from the
+/// boundary between the first two, and that distance in steps. The paper's Algorithm 3 collects these distances.
 fn rounded_apart(grid: RoundingGrid, values: &[f64]) -> Option<(usize, f64)> {
     let indices = || values.iter().map(|&v| grid.index(v));
     let (low, high) = (indices().min()?, indices().max()?);

@@ -1,6 +1,6 @@
-//! How the decisions of one product were chosen, over all steps that were replayed, and whether an honest kernel chooses so. The
-//! published bounds are those of `rounding::bounds`; the tests are Chernoff's, so that they hold for any number of decisions
-//! (`docs/ROUNDING.md`, section 8). Never a conviction.
+//! The choices in one product's decisions, over all replayed steps, compared with those of an honest kernel. The published bounds
+//! are those of `rounding::bounds`; the tests are Chernoff's, so that they hold for any number of decisions (`docs/ROUNDING.md`,
+//! section 8). No result here is a conviction.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use tiebreak_record::rounding::bounds::{FREE_MAX, SAME_WAY_MAX};
 
 /// Counters of a sketch.
 const BUCKETS: usize = 1 << 10;
-/// The least decisions that a sketch says something about.
+/// The least number of decisions that a sketch judges.
 const REPEATED_MIN: u64 = 100;
-/// Standard deviations of noise that a sketch is allowed: one in 10^15.
+/// Standard deviations of noise that a sketch tolerates: honest noise exceeds them once in 10^15.
 const SKETCH_SIGMAS: f64 = 8.0;
 
 /// The decisions of one logged product, over micro-batches and steps.
@@ -26,15 +26,16 @@ pub struct Choices {
     pub operator: String,
     /// Elements that were computed.
     pub elements: u64,
-    /// Elements that the trainer could have chosen: within the threshold of a boundary, and with more than one legal value.
+    /// Elements that the trainer could have chosen: elements within the threshold of a boundary, with more than one legal value.
     pub free: u64,
     /// Decisions in the log.
     pub decisions: u64,
-    /// Values that they are about: equal ones of a micro-batch count once, since equal rows have equal results.
+    /// Distinct values that the decisions are about. Equal values of a micro-batch count once, since equal rows have equal
+    /// results.
     pub values: u64,
-    /// Values that are rounded to another than the nearest: towards zero, and away from it.
+    /// Values that are not rounded to the nearest: towards zero, and away from it.
     pub taken: [u64; 2],
-    /// Of these, further from the boundary than the job's threshold explains.
+    /// Values that are not rounded to the nearest and lie further from the boundary than the job's threshold explains.
     pub beyond: u64,
     /// Decisions about elements that lie too far from any boundary to be logged.
     pub needless: u64,
@@ -42,30 +43,31 @@ pub struct Choices {
     pub size: f64,
     /// The look that fits an honest kernel worst, of all steps.
     pub worst: Option<Look>,
-    /// Free elements by the most that choosing shifts one: the power of two that is not below it.
+    /// Free elements, counted by the exponent of the largest shift that a choice makes: the least power of two that is not below
+    /// it.
     #[serde(skip)]
     shifts: BTreeMap<i32, u64>,
-    /// The first step with a decision that is beyond or needless.
+    /// The first step with a decision counted in `beyond` or `needless`.
     #[serde(skip)]
     stray_step: Option<u32>,
-    /// Of a weight's gradient: which elements went which way.
+    /// For the gradient of a weight: the elements that decisions moved, and the directions.
     #[serde(skip)]
     repeated: Option<Sketch>,
 }
 
-/// A test of decisions.
+/// The result of one test of decisions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Look {
-    /// The step; absent for all that were replayed.
+    /// The step; absent for a test over all replayed steps.
     pub step: Option<u32>,
-    /// An honest kernel's chance to look so is at most e^-nats.
+    /// The evidence: an honest kernel gives such a result with a chance of at most e^-nats.
     pub nats: f64,
-    /// What was counted, in words.
+    /// The counts that the test used, in words.
     pub counted: String,
 }
 
 impl Choices {
-    /// Of a product of a graph, before anything is seen.
+    /// The choices of a product of a graph, before any decision is counted.
     pub(crate) fn of(graph: &Graph, logged: &LoggedProduct) -> Choices {
         let node = graph.nodes.iter().find(|node| node.output == logged.product);
         Choices::new(logged.class, node.map_or("", |node| node.operator.as_str()))
@@ -90,13 +92,13 @@ impl Choices {
         }
     }
 
-    /// The same product, before anything is seen.
+    /// The same product, before any decision is counted.
     pub(crate) fn blank(&self) -> Choices {
         Choices::new(self.class, &self.operator)
     }
 
-    /// Counts the values of a micro-batch that decisions are about, and of those not rounded to the nearest whether that was away from
-    /// zero.
+    /// Counts the values of a micro-batch that decisions are about. `taken` holds the values that are not rounded to the nearest,
+    /// with true if the rounding was away from zero.
     pub(super) fn count(&mut self, decided: &mut Vec<u64>, taken: &mut Vec<(u64, bool)>) {
         self.decisions += decided.len() as u64;
         decided.sort_unstable();
@@ -107,13 +109,13 @@ impl Choices {
         taken.iter().for_each(|&(_, away)| self.taken[usize::from(away)] += 1);
     }
 
-    /// Counts elements that the trainer could have chosen, by the most that choosing shifts them.
+    /// Counts elements that the trainer could have chosen, by the exponent of the largest shift.
     pub(super) fn add_free(&mut self, shifts: &BTreeMap<i32, u64>) {
         self.free += shifts.values().sum::<u64>();
         shifts.iter().for_each(|(&shift, &count)| *self.shifts.entry(shift).or_default() += count);
     }
 
-    /// Adds step `step`'s, after a look at it.
+    /// Adds the choices of step `step`, after testing them.
     pub(crate) fn add(&mut self, step: u32, other: &Choices, taken_max: [f64; 2]) {
         if self.stray_step.is_none() && other.beyond + other.needless > 0 {
             self.stray_step = Some(step);
@@ -134,7 +136,7 @@ impl Choices {
         self.taken.iter_mut().zip(other.taken).for_each(|(mine, theirs)| *mine += theirs);
     }
 
-    /// Notes which element a decision of a weight's gradient moved, and whether up.
+    /// Notes the element that a decision of a weight's gradient moved, and the direction.
     pub(crate) fn note(&mut self, place: u64, up: bool) {
         use ProductClass::{ConvDw, HeadDw, LinearDw};
         if matches!(self.class, LinearDw | ConvDw | HeadDw) {
@@ -142,7 +144,8 @@ impl Choices {
         }
     }
 
-    /// Tests of these decisions that fail to some degree: how unlikely an honest kernel is to look so, in nats, and what was counted.
+    /// The tests of these decisions that fail to some degree: for each, the nats against an honest kernel, and the counts in
+    /// words.
     fn looks(&self, taken_max: [f64; 2]) -> impl Iterator<Item = (f64, String)> {
         let values = self.values;
         let sides = ["towards zero", "away from zero"].into_iter().zip(self.taken).zip(taken_max);
@@ -158,14 +161,14 @@ impl Choices {
         })
     }
 
-    /// Whether these are results of a forward pass. Those of frozen layers are the same in every step, so that steps are no more
-    /// evidence than one of them.
+    /// True if the product's results belong to a forward pass. A frozen layer's results are the same in every step, so many steps
+    /// are no more evidence than one.
     fn is_forward(&self) -> bool {
         use ProductClass::{Conv, Head, Linear, Scores, Values};
         matches!(self.class, Linear | Conv | Head | Scores | Values)
     }
 
-    /// Why an honest kernel does not decide so, if it does not, where `nats` allow for all looks of the audit.
+    /// The reason why an honest kernel does not decide so, if there is one; `nats` already allows for all looks of the audit.
     pub(crate) fn unexplained(&self, nats: f64, taken_max: [f64; 2]) -> Option<String> {
         let name = format!("{} of {}", self.class.name(), self.operator);
         if let Some(step) = self.stray_step {
@@ -201,8 +204,8 @@ impl Choices {
         ))
     }
 
-    /// The largest bias that decisions against the nearest value can hide, as many as pass the test: the sum of the elements' shifts,
-    /// relative to the sum of the elements' absolute values.
+    /// The largest bias that decisions against the nearest value can hide without failing the test: the sum of the elements'
+    /// shifts, relative to the sum of the elements' absolute values.
     pub(crate) fn hidden(&self, nats: f64, taken_max: [f64; 2]) -> f64 {
         let repeated = self.decisions as f64 / self.values.max(1) as f64;
         let most = most_taken(self.values, nats, taken_max) as f64 * repeated;
@@ -216,8 +219,8 @@ impl Choices {
     }
 }
 
-/// n times the divergence of k/n from p, for k/n above p: the chance of k or more of n, each with a chance of at most p, is at most
-/// e to minus that (Chernoff). 0 where k/n is not above p.
+/// n times the divergence of k/n from p, for k/n above p; otherwise 0. The chance of k or more out of n, each with a chance of at
+/// most p, is at most e to minus this number (Chernoff).
 fn excess(k: u64, n: u64, p: f64) -> f64 {
     let (k, n) = (k as f64, n as f64);
     if k <= p * n {
@@ -227,7 +230,7 @@ fn excess(k: u64, n: u64, p: f64) -> f64 {
     term(k, p) + term(n - k, 1.0 - p)
 }
 
-/// The most of n that pass with so many nats, both ways together.
+/// The largest count out of n that passes with so many nats, both directions together.
 pub(crate) fn most_taken(n: u64, nats: f64, taken_max: [f64; 2]) -> u64 {
     let most = |p: f64| {
         let (mut passes, mut fails) = (0, n + 1);
@@ -240,12 +243,12 @@ pub(crate) fn most_taken(n: u64, nats: f64, taken_max: [f64; 2]) -> u64 {
     taken_max.into_iter().map(most).sum::<u64>().min(n)
 }
 
-/// Whether signs repeat at the same places, in constant memory: sums of signs over random classes of places, each place with a random
-/// sign of its own (Alon, Matias and Szegedy, 1996). The sum of the squares of one is the number of events and twice the pairs at
-/// one place; of the other, with the events' own signs, the pairs count as much less as they go opposite ways.
+/// Tests in constant memory if signs repeat at the same places. The sketch sums signs over random classes of places, and each
+/// place has a random sign of its own (Alon, Matias and Szegedy, 1996). The sum of the squares of `places` is the number of
+/// events plus twice the pairs at one place. In the sum of the squares of `signs`, pairs in opposite directions are subtracted.
 #[derive(Clone, Debug, PartialEq)]
 struct Sketch {
-    /// Nobody knows it before the audit.
+    /// A random seed, which nobody knows before the audit.
     seed: u64,
     events: u64,
     places: Vec<i64>,
@@ -275,7 +278,8 @@ impl Sketch {
         self.signs[bucket] += if up { sign } else { -sign };
     }
 
-    /// Of pairs at one place, how much more go the same way than opposite ways, if that is more than an honest kernel's and more than chance.
+    /// The share of pairs at one place that go the same way, less the share that go opposite ways; `None` unless it exceeds both
+    /// an honest kernel's and chance.
     fn same_way(&self) -> Option<f64> {
         let squares = |sums: &[i64]| sums.iter().map(|&sum| (sum * sum) as f64).sum::<f64>();
         let (all, signed) = (squares(&self.places), squares(&self.signs));
@@ -302,11 +306,11 @@ mod tests {
         }
         assert_eq!(most_taken(0, 25.0, MAX), 0);
         assert_eq!(excess(5, 100, 0.05), 0.0);
-        // All of n: -n ln p.
+        // 7 of 7: the result is -n ln p.
         assert!((excess(7, 7, 0.5) - 7.0 * 2f64.ln()).abs() < 1e-12);
     }
 
-    /// A step with 1000 decisions about as many values, of which so many are taken towards zero, and away from it.
+    /// A step with 1000 decisions about as many values; `taken` of them go towards zero and away from it.
     fn step(class: ProductClass, taken: [u64; 2]) -> Choices {
         let mut step = Choices::new(class, "layer");
         (step.elements, step.size) = (100_000, 1.0);
@@ -334,17 +338,17 @@ mod tests {
         assert_eq!((seen.unexplained(30.0, MAX), seen.decisions), (None, 50_000));
         let bias = seen.hidden(30.0, MAX);
         assert_eq!(bias, 5000.0 / 8.0 / 50.0 + (most_taken(50_000, 30.0, MAX) - 5000) as f64 / 256.0 / 50.0);
-        // Half of one step's decisions.
+        // One step, half of whose decisions are taken.
         let why = total(honest().into_iter().chain([step(LinearDw, [250, 250])])).unexplained(30.0, MAX);
         let why = why.expect("steered");
         assert!(why.starts_with("linear_dw of layer, step 51: 250 of 1000 values are rounded away"), "{why}");
-        // A few in each step: none of them stands out alone. In a forward pass the steps may be one and the same.
+        // A few decisions in each step: no step stands out alone. In a forward pass the steps may be identical.
         for (class, says) in [(LinearDw, true), (Linear, false)] {
             let why = total(vec![step(class, [0, 30]); 50]).unexplained(30.0, MAX);
             assert_eq!(why.is_some(), says, "{why:?}");
             assert!(why.is_none_or(|why| why.contains("all replayed steps: 1500 of 50000")));
         }
-        // Kernels that cut off go towards zero, as far as their thresholds were calibrated to them.
+        // Kernels that truncate round towards zero, as far as their thresholds were calibrated to them.
         assert_eq!(total(vec![step(LinearDw, [160, 5]); 50]).unexplained(30.0, MAX), None);
         assert!(total(vec![step(LinearDw, [200, 5]); 50]).unexplained(30.0, MAX).is_some());
 
@@ -362,7 +366,7 @@ mod tests {
 
     #[test]
     fn the_same_elements_going_the_same_way_again_and_again_are_seen() {
-        // 2000 elements of which 100 are met 20 times; and every one of them once.
+        // Two series of 2000 events: 100 elements that each occur 20 times, and 2000 elements that each occur once.
         for (places, ways, seen) in
             [(100u64, 1u64, true), (100, 2, false), (2000, 1, false), (2000, 2, false)]
         {

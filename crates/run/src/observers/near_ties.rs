@@ -1,5 +1,5 @@
-//! The search of a native product's results for near ties, on all threads: a fast test without branches marks candidates, the rule itself
-//! ([`Product::near_tie`]) decides.
+//! The search for near ties in the results of a native product, on all threads. A fast test without branches marks candidates;
+//! the rule itself ([`Product::near_tie`]) decides.
 
 use rayon::prelude::*;
 
@@ -9,7 +9,7 @@ use tiebreak_record::rounding::Decision;
 use tiebreak_record::rounding::near_tie::{NearTie, Product};
 use tiebreak_record::rounding::search::NearTieCandidate;
 
-/// Elements whose fast tests are one loop.
+/// The number of elements whose fast tests are one loop.
 const RUN: usize = 512;
 
 /// The near ties among the results of a native product.
@@ -17,18 +17,18 @@ pub trait Search {
     /// Every near tie of `results` ([batch, M, N] in one part or two), in order.
     ///
     /// # Errors
-    /// The place of a result that is not finite: a native kernel that overflows cannot be logged.
+    /// The index of a result that is not finite: a native kernel that overflows cannot be logged.
     fn near_ties(&self, results: &[u32]) -> Result<Vec<NearTie>, usize>;
 
-    /// What an honest trainer logs: the decision of every near tie, in order; none if a tolerance spans more values of the grid than a
-    /// decision tells apart.
+    /// The decisions that an honest trainer logs: one for every near tie, in order. `None` if a tolerance spans more values of
+    /// the grid than a decision tells apart.
     ///
     /// # Errors
     /// As [`Search::near_ties`].
     fn decisions(&self, results: &[u32]) -> Result<Option<Vec<Decision>>, usize>;
 
-    /// Shows every near tie, with the first and last index that it may round to, to one of several accumulators, which are
-    /// returned in the order of their elements.
+    /// Calls `visit` for every near tie, with the first and last index that its element may round to. Each task has an
+    /// accumulator of its own; all are returned in the order of their elements.
     ///
     /// # Errors
     /// As [`Search::near_ties`].
@@ -39,8 +39,8 @@ pub trait Search {
         visit: impl Fn(&mut T, NearTie, [i64; 2]) + Sync,
     ) -> Result<Vec<T>, usize>;
 
-    /// The near ties among what an engine found, which is every result that the fast test marks, in any order: what
-    /// [`Search::near_ties`] gives for the whole results.
+    /// The near ties among the candidates of an engine: every result that the fast test marks, in any order. Gives the same as
+    /// [`Search::near_ties`] on the whole results.
     ///
     /// # Errors
     /// As [`Search::near_ties`].
@@ -115,7 +115,7 @@ impl Search for Product<'_> {
     }
 }
 
-/// Every result of a row that the fast test marks.
+/// Passes to `marked` every result of a row that the fast test marks.
 fn mark_row(
     product: &Product<'_>,
     row: usize,
@@ -156,15 +156,15 @@ fn mark_row(
     Ok(())
 }
 
-/// What the fast test needs of a row.
+/// The inputs of the fast test that are constant over a row.
 #[derive(Clone, Copy)]
 struct RowTest {
-    /// The floor's exponent but for the column's field.
+    /// The floor's exponent without the column's field.
     offset: i32,
     floored: bool,
     least: i32,
     bits: i32,
-    /// The tolerance but for the column's norm, and its part for each unit of the result.
+    /// The tolerance without the column's norm; then the tolerance for each unit of the result.
     scale: f32,
     relative: f32,
 }
@@ -188,7 +188,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// The same for binary32 itself.
+    /// `mark` for binary32 itself.
     fn mark_binary32(high: &[u32], low: &[u32], norms: &[f32], row: RowTest, near: &mut [u8]) {
         for (((near, &x), &error), &norm) in near.iter_mut().zip(high).zip(low).zip(norms) {
             *near = u8::from(may_be_near_binary32(x, error, row.tolerance(norm, x)));
@@ -196,23 +196,23 @@ vectorised! {
     }
 }
 
-/// A test without branches that no near tie fails: whether x lies within the tolerance, or half a unit of binary32, of a boundary
-/// of its own step, or is too extreme to tell.
+/// A test without branches that every near tie passes. True if x lies within the tolerance, or half a unit of binary32, of a
+/// boundary of its own step; also if x is too extreme to tell.
 #[inline(always)]
 fn may_be_near(x: u32, floor: i32, bits: i32, tolerance: f32) -> bool {
     let biased = (x >> 23 & 0xff) as i32;
     let normal = biased.max(1);
     let mantissa = (x & 0x007f_ffff) | (u32::from(biased != 0) << 23);
-    // The step is 2^dropped units of x's last place.
+    // The step is 2^dropped units of x's last digit.
     let dropped = (floor + 150 - normal).max(32 - bits);
     let shift = dropped.clamp(0, 26) as u32;
     let half = (1u32 << shift) >> 1;
     let rest = mantissa & ((1u32 << shift) - 1);
     let distance = rest.abs_diff(half) as f32;
-    // The tolerance in units of x's last place, 2^(normal - 150).
+    // The tolerance in units of x's last digit, 2^(normal - 150).
     let unit = f32::from_bits(((277 - normal).clamp(1, 254) as u32) << 23);
     let reach = tolerance * unit + 1.0;
-    // Far below the floor, or too small for the units above: near if it may not round to zero.
+    // Values far below the floor, or too small for the units above, are near if they may not round to zero.
     let small = biased < 24 || dropped > 26;
     let quarter = if floor > -124 { f32::from_bits(((floor + 125) as u32) << 23) } else { 0.0 };
     let above_zero = f32::from_bits(x & 0x7fff_ffff) + tolerance > quarter;
@@ -220,11 +220,12 @@ fn may_be_near(x: u32, floor: i32, bits: i32, tolerance: f32) -> bool {
     (biased == 255) | if small { above_zero } else { near }
 }
 
-/// The same for binary32 itself: whether what is left of x is nearly half a unit of it, or a quarter below a power of two.
+/// The same test for binary32 itself: true if the residue of x is nearly half a unit of x, or a quarter of one below a power of
+/// two.
 #[inline(always)]
 fn may_be_near_binary32(x: u32, error: u32, tolerance: f32) -> bool {
     let biased = x >> 23 & 0xff;
-    // Half a unit in the last place is 2^(biased - 151); a little less for the roundings here.
+    // Half a unit in the last place is 2^(biased - 151), here a little less because of the roundings in this test.
     let half = f32::from_bits(biased.saturating_sub(24).max(1) << 23) * 0.999_999;
     let least = if x & 0x007f_ffff == 0 { half * 0.5 } else { half };
     !(26..255).contains(&biased) | (f32::from_bits(error & 0x7fff_ffff) + tolerance >= least)
@@ -240,7 +241,7 @@ mod tests {
         Tolerance { norms, ..Tolerance::default() }
     }
 
-    /// One element with given norms: its near tie, if it is one.
+    /// The near tie of one element with given norms, if it is one.
     fn one(rule: GridRule, value: f32, threshold: f32) -> Option<NearTie> {
         let side = || Side { absmaxes: vec![0x3f80_0000], norms: vec![1.0] };
         let (a, b) = (side(), side());
@@ -250,7 +251,7 @@ mod tests {
 
     const BF16: GridRule = GridRule { bits: 16, floor: 0 };
 
-    /// The paper's Figure on when to log: the boundary between two values of the grid lies between the machines' results.
+    /// The paper's figure on when to log: the boundary between two values of the grid lies between the machines' results.
     #[test]
     fn case_a_results_on_two_sides_of_a_boundary_take_the_logged_side() {
         let (boundary, error) = (1.0 + 2f32.powi(-8), 2f32.powi(-20));
@@ -263,7 +264,7 @@ mod tests {
         assert_eq!(decision.index(tie.grid, f64::from(auditor)), index);
     }
 
-    /// Both on one side of a value of the grid, or on two: the roundings agree and nothing is logged.
+    /// Both results lie on one side of a value of the grid, or on its two sides: the roundings agree and nothing is logged.
     #[test]
     fn cases_b_and_c_results_about_a_value_of_the_grid_are_not_logged() {
         let (value, error) = (1.0f32 + 2f32.powi(-7), 2f32.powi(-20));
@@ -284,7 +285,7 @@ mod tests {
         for auditor in [value - tolerance, value + tolerance] {
             assert_eq!(decision.index(tie.grid, f64::from(auditor)), index);
         }
-        // A floor makes it one bit, or none.
+        // With a floor, the decision takes one bit, or is not needed.
         assert!(one(GridRule { bits: 16, floor: 14 }, value, tolerance).is_none());
     }
 
@@ -318,7 +319,8 @@ mod tests {
         }
     }
 
-    /// A binary64 result a hair beyond a tie, whose rest is exactly half a unit in binary32: the decision is what it was rounded to.
+    /// A binary64 result a hair beyond a tie, whose residue is exactly half a unit in binary32: the decision is the side that the
+    /// trainer rounded to.
     #[test]
     fn a_rest_that_was_rounded_to_a_tie_keeps_its_side() {
         let rule = GridRule { bits: 32, floor: 0 };
@@ -340,7 +342,7 @@ mod tests {
         }
     }
 
-    /// A quarter of a step: what the paper logs of results between two values, whatever their size, in one bit each.
+    /// A tolerance of a quarter of a step: the paper logs every result between two values, whatever its size, with one bit each.
     #[test]
     fn tolerances_in_steps_are_the_papers() {
         for bits in [32u8, 28] {
@@ -365,7 +367,8 @@ mod tests {
         }
     }
 
-    /// Rows without a nonzero place in common: a zero that norms know nothing of. Small results that are not zero stay refused.
+    /// Rows without a common nonzero position give a zero that the norms do not foresee. Small results that are not zero stay
+    /// refused.
     #[test]
     fn a_zero_whose_tolerance_spans_the_grid_is_not_logged() {
         let side = Side { absmaxes: vec![0x3f80_0000; 2], norms: vec![1.0; 2] };
@@ -378,7 +381,7 @@ mod tests {
             assert_eq!(product.decisions(&parts), Ok(Some(Vec::new())), "{bits}");
             parts[1] = 2f32.powi(-90).to_bits();
             assert_eq!(product.decisions(&parts), Ok(None), "{bits}");
-            // A tolerance of few values is logged, of a zero too.
+            // If the tolerance spans few values, a zero is logged too.
             let tiny = Side { absmaxes: vec![0x3f80_0000; 2], norms: vec![2f32.powi(-47); 2] };
             let product = Product { a: &tiny, b: &tiny, tolerance: by_norms(2f32.powi(-50)), ..product };
             parts[1] = 0;

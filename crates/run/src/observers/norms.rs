@@ -1,15 +1,15 @@
-//! 2-norms of the rows of an operand: what errors of summation scale with. They decide what is logged, not what is legal, so
-//! any precision will do. The order of summation is one that a GPU can follow (`cuda-bridge/kernels/near.cuh`), so that a log does not
-//! depend on where its near ties were found.
+//! 2-norms of the rows of an operand: errors of summation are proportional to them. The norms decide which elements are logged,
+//! not which roundings are legal, so any precision suffices. A GPU can follow the order of summation
+//! (`cuda-bridge/kernels/near.cuh`), so that a log does not depend on the device that found its near ties.
 
 use rayon::prelude::*;
 
 use tiebreak_contract::program::graph::View;
 use tiebreak_engine::cpu::product::simd::{Path, vectorised};
 
-/// Rows summed at once where rows, not K, are contiguous.
+/// The number of rows that are summed at once where rows, not K, are contiguous.
 const ROWS: usize = 128;
-/// Sums of a row side by side: of so many neighbours in K each has one. What is left of K has a sum of its own.
+/// Parallel sums of a row: each takes every sixteenth element of K. The remainder of K has a sum of its own.
 const LANES: usize = 16;
 
 /// The norm of each row of a [batch0, batch1, rows, K] view of binary32 patterns; [batch, rows].
@@ -77,7 +77,7 @@ vectorised! {
     }
 }
 
-/// The root, a little up so that a norm is not 0 unless its row is.
+/// The square root, slightly increased so that a norm is 0 only if its row is.
 fn root(sum: f64) -> f32 {
     (sum.sqrt() * 1.000_001) as f32
 }
@@ -100,7 +100,7 @@ mod tests {
             let exact = expected(&mut (row * 100..row * 100 + 100));
             assert!((f64::from(*norm) / exact - 1.0).abs() < 1e-5);
         }
-        // The same row has the same norm, however it lies.
+        // A row has the same norm in either memory layout.
         let turned: Vec<u32> = (0..600).map(|i| words[i % 6 * 100 + i / 6]).collect();
         let across = row_norms(&view([1, 1, 6, 100], [0, 0, 1, 6]), &turned);
         assert_eq!(

@@ -1,5 +1,5 @@
-//! The trainer's side of a step: finds the near ties of every native product and logs the decisions, encoded by a thread of its
-//! own while the step goes on.
+//! The trainer's side of a step: finds the near ties of every native product and logs the decisions. A separate thread encodes
+//! them while the step runs.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Sender, channel};
@@ -18,7 +18,7 @@ use tiebreak_record::rounding::near_tie::{NearTie, Product, Side};
 use tiebreak_record::rounding::search::{NearTieSearch, NearTiesFound};
 use tiebreak_record::rounding::thresholds::Rounding;
 
-/// A side of the logged profile while a step runs.
+/// An observer that takes part in the logged profile while a step runs.
 pub trait Rounder: Observer {
     /// A graph of the step begins.
     fn begin(&mut self, phase: Phase, graph: &Graph);
@@ -30,45 +30,45 @@ pub struct Choice {
     pub tie: NearTie,
     /// The index of a value on the element's grid.
     pub index: i64,
-    /// Whether the log says so; an honest trainer's always does.
+    /// True if the log holds the choice; an honest trainer logs every one.
     pub logged: bool,
 }
 
-/// Changes a trainer's choices (product number, the product, its results): an honest trainer has none. This is how tests play
-/// trainers that steer.
+/// Changes a trainer's choices (product number, the product, its results). An honest trainer has no such function; tests use it
+/// to play trainers that steer.
 pub type Steer = Box<dyn FnMut(usize, &Product, &[u32], &mut Vec<Choice>) + Send>;
 
-/// What was logged.
+/// The counts of a step's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Logged {
     /// Elements of the logged products.
     pub elements: u64,
     /// Decisions in the log.
     pub decisions: u64,
-    /// Bits that decisions at random places need.
+    /// Bits that the same decisions would need at random positions.
     pub entropy_bits: f64,
 }
 
-/// Logs a step.
+/// Logs a step's decisions.
 pub struct Recorder {
     rounding: Rounding,
     products: Vec<LoggedProduct>,
-    /// The searches that do in place of products' results, by number.
+    /// The searches that replace products' results, by product number.
     searches: Vec<Option<Summary>>,
-    /// Nodes of the native graph that are products: their number.
+    /// The product number of each node of the native graph that is a product.
     sites: HashMap<usize, usize>,
     micro: usize,
     steer: Option<Steer>,
     /// The roundings of a trainer that steers.
     roundings: HashSet<TensorId>,
-    /// Elements of the next rounding that are not what rounding gives, of a trainer that steers.
+    /// For a trainer that steers: elements of the next rounding that differ from the correct rounding.
     steered: HashMap<TensorId, Vec<(usize, u32)>>,
     parts: Sender<(usize, u64, Vec<Decision>)>,
     encoder: JoinHandle<(Vec<Vec<u8>>, Logged)>,
 }
 
 impl Recorder {
-    /// For a step of `micro_batches` of a graph with logged products.
+    /// A recorder for a step of `micro_batches` of a graph with logged products.
     pub fn new(rounding: &Rounding, graph: &Graph, micro_batches: u32, steer: Option<Steer>) -> Recorder {
         let products = graph.logged.clone();
         let (parts, received) = channel::<(usize, u64, Vec<Decision>)>();
@@ -100,14 +100,14 @@ impl Recorder {
         }
     }
 
-    /// A product with what its sides are.
+    /// A product with the absmaxes and norms of its sides.
     fn product<'a>(&self, number: usize, a: &'a Side, b: &'a Side) -> Product<'a> {
         let logged = &self.products[number];
         let tolerance = self.rounding.tolerance(logged.class, logged.dims()[3]);
         Product { dims: logged.dims(), rule: logged.rule, a, b, tolerance }
     }
 
-    /// Hands a product's decisions to the encoder, if each has few enough bits.
+    /// Sends a product's decisions to the encoder, if each has few enough bits.
     fn log(
         &mut self,
         number: usize,
@@ -122,7 +122,7 @@ impl Recorder {
             ))
         })?;
         let part = self.micro * self.products.len() + number;
-        // The encoder ends only after this sender.
+        // The encoder ends only after this sender is dropped.
         let _ = self.parts.send((part, logged.elements() as u64, decisions));
         Ok(())
     }
@@ -133,16 +133,16 @@ impl Recorder {
         (Log::new(&parts), logged)
     }
 
-    /// The parts of the log, micro-batch by micro-batch; those of micro-batches that were not run are empty.
+    /// The parts of the log, micro-batch by micro-batch; parts of micro-batches that did not run are empty.
     pub fn finish_parts(self) -> (Vec<Vec<u8>>, Logged) {
         drop(self.parts);
         self.encoder.join().expect("the encoder does not panic")
     }
 }
 
-/// The search that does in place of a product's results. Of a trainer that does not steer the near ties are all that is needed, and few: but not where a step is so near to binary32's
-/// own that the fast test, which looks at the nearest binary32, marks a tenth of all results and more, nor where the paper's
-/// thresholds do.
+/// The search that replaces a product's results, if near ties are few. A trainer that does not steer needs only the near ties.
+/// The fast test uses the nearest binary32, so it marks a tenth of all results or more where a step is close to binary32's own;
+/// the paper's thresholds mark as many.
 fn search(rounding: &Rounding, logged: &LoggedProduct) -> Option<NearTieSearch> {
     let tolerance = rounding.tolerance(logged.class, logged.dims()[3]);
     let few = !matches!(logged.rule.bits, 27..=30) && tolerance.steps <= 0.03;
@@ -242,7 +242,7 @@ impl Observer for Recorder {
     }
 }
 
-/// A native kernel that overflows cannot be logged.
+/// The error about a native kernel that overflows: its result cannot be logged.
 fn infinite(node: &Node, place: usize) -> EngineError {
     let why = "is not finite; the logged profile has no such values";
     EngineError::Stopped(format!("{}: element {place} of a native product {why}", node.operator))

@@ -1,5 +1,5 @@
-//! The auditor's side of a step: takes the logged decisions in place of its own roundings, checks each that matters against
-//! the proved bound, and counts the freedom that the trainer had and used.
+//! The auditor's side of a step. The replayer takes the logged decisions in place of its own roundings, and checks each that
+//! matters against the proved bound. It also counts the freedom that the trainer had and used.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -23,34 +23,35 @@ use tiebreak_record::rounding::log::Log;
 use tiebreak_record::rounding::near_tie::{NearTie, Product, Side, Tolerance};
 use tiebreak_record::rounding::thresholds::Rounding;
 
-/// Replays a step's log, on a program's graph or a native one ([`tiebreak_contract::program::logged::native_graph`]): there no rounding can be
-/// judged, and `beyond` and `needless` are about the auditor's own products.
+/// Replays a step's log, on a program's graph or a native one ([`tiebreak_contract::program::logged::native_graph`]). On a native
+/// graph no rounding can be judged, and `beyond` and `needless` refer to the auditor's own products.
 pub struct Replayer {
     log: Log,
     rounding: Rounding,
     products: Vec<LoggedProduct>,
-    /// Of every tensor of the graph.
+    /// The element type of every tensor of the graph.
     types: Vec<DType>,
-    /// Nodes of the program's graph that matter: the product's number, and whether its operands' integers are read there, its
-    /// results, or both.
+    /// The nodes of the program's graph that matter, each with its product's number and the data that the replayer reads there:
+    /// the operands' integers, the results, or both.
     sites: HashMap<usize, Site>,
-    /// Roundings about which the log decides something.
+    /// Roundings for which the log has decisions.
     roundings: HashSet<TensorId>,
     micro: u32,
-    /// The operands of a product whose results are to come.
+    /// The operands of the product whose results come next.
     operands: Vec<[Rows; 2]>,
-    /// Elements of the next rounding that the log decides otherwise.
+    /// Elements of the next rounding that the log changes.
     pending: HashMap<TensorId, Vec<(usize, u32)>>,
-    /// The values that a product's decisions are about; and those not rounded to the nearest, with whether that is away from zero.
+    /// The values that a product's decisions are about; then the values that are not rounded to the nearest, with true if the
+    /// rounding is away from zero.
     decided: Vec<u64>,
     taken: Vec<(u64, bool)>,
     tally: Tally,
     malformed: Option<Malformed>,
-    /// A decision that had no effect.
+    /// The first decision that had no effect.
     void: Option<Malformed>,
 }
 
-/// What a node is to a logged product.
+/// The role of a node for a logged product.
 #[derive(Clone, Copy)]
 struct Site {
     number: usize,
@@ -94,7 +95,7 @@ impl Rows {
         Ok(rows)
     }
 
-    /// A row, as one more part of `to`.
+    /// Appends a row's digits to `to` as one more part.
     fn row(&self, to: ExactRow, row: usize) -> ExactRow {
         let bytes = self.k * usize::from(self.digits);
         let row_bytes = &self.bytes[row * bytes..(row + 1) * bytes];
@@ -105,7 +106,7 @@ impl Rows {
 }
 
 impl Replayer {
-    /// For a step of a graph with logged products. The log is one part for each of them and each micro-batch.
+    /// A replayer for a step of a graph with logged products. The log has one part for each product and micro-batch.
     pub fn new(rounding: &Rounding, graph: &Graph, log: Log) -> Replayer {
         let tally = Tally { bytes: log.bytes().len() as u64, ..Tally::default() };
         Replayer {
@@ -126,7 +127,8 @@ impl Replayer {
         }
     }
 
-    /// Also counts, product by product, how the trainer decided and what it could have chosen: a scan of every product.
+    /// Makes the replayer also count, product by product, how the trainer decided and what it could have chosen. This scans every
+    /// product.
     pub(crate) fn count_choices(&mut self, graph: &Graph) {
         self.tally.products = self.products.iter().map(|logged| Choices::of(graph, logged)).collect();
     }
@@ -136,17 +138,17 @@ impl Replayer {
         self.log.root()
     }
 
-    /// What was seen.
+    /// The counts so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Why the log cannot be read, if that is what stopped the step.
+    /// The reason why the log cannot be read, if that stopped the step.
     pub(crate) fn malformed(&self) -> Option<&Malformed> {
         self.malformed.as_ref()
     }
 
-    /// What is wrong with a log that can be read: the first decision about a value that is not finite. It had no effect.
+    /// The defect of a log that can be read: its first decision about a value that is not finite. The decision had no effect.
     pub(crate) fn void(&self) -> Option<&Malformed> {
         self.void.as_ref()
     }
@@ -155,7 +157,7 @@ impl Replayer {
         !self.tally.products.is_empty()
     }
 
-    /// Whether anything of a product is looked at.
+    /// True if the replayer needs anything of a product.
     fn looks_at(&self, number: usize) -> bool {
         self.counts_choices() || !self.part(number).is_empty()
     }
@@ -179,7 +181,7 @@ impl Replayer {
         Ok(())
     }
 
-    /// Takes the decisions of a product, whose results are the auditor's own.
+    /// Applies the decisions of a product, whose results are the auditor's own.
     fn product(&mut self, number: usize, node: &Node, results: &[u32]) -> Result<(), EngineError> {
         let logged = self.products[number].clone();
         let decisions = decode(self.part(number), logged.elements() as u64).map_err(|error| {
@@ -193,8 +195,8 @@ impl Replayer {
         let mut changes = Vec::new();
         if self.looks_at(number) {
             let [batch, m, n, k] = logged.dims();
-            // Without the integers nothing is proved, and only grids without a floor are known: an auditor that rounds native
-            // products of its own, as in the paper's preset.
+            // Without the integers nothing is proved, and only grids without a floor are known. This is the case for an auditor
+            // that rounds native products of its own, as in the paper's preset.
             let blank =
                 [batch * m, batch * n].map(|rows| Side { absmaxes: vec![0; rows], norms: vec![0.0; rows] });
             let [a, b] = operands.first().map_or(blank.each_ref(), |[a, b]| [&a.side, &b.side]);
@@ -224,7 +226,7 @@ impl Replayer {
         Ok(())
     }
 
-    /// Counts a decision that is not the nearest value among its product's choices, if those are counted.
+    /// Counts a decision that is not the nearest value among its product's choices, if choices are counted.
     fn count_taken(&mut self, number: usize, place: u64, x: f64, up: bool, beyond: bool) {
         let Some(choices) = self.tally.products.get_mut(number) else { return };
         choices.beyond += u64::from(beyond);
@@ -247,7 +249,8 @@ impl Replayer {
         let [row, column] = product.sides(place);
         let absmaxes = [product.a.absmaxes[row], product.b.absmaxes[column]];
         if !x.is_finite() || absmaxes.into_iter().any(is_marked) {
-            // Nothing is rounded there, so that it changes nothing; an auditor refuses the log after the step.
+            // A value that is not finite is not rounded, so the decision changes nothing. An auditor refuses the log after the
+            // step.
             self.void.get_or_insert_with(|| {
                 let why = format!("a decision about a value that is not finite: {}", seen.operator);
                 Malformed::invalid("rounding log", why)
@@ -257,12 +260,13 @@ impl Replayer {
         let grid = product.grid(place);
         let mine = product.rule.rounded(grid, seen.results[place], x);
         let theirs = decision.index(grid, x);
-        // A native result that is a near tie is within a tolerance of the boundary, and this value within one of the result.
+        // A native result that is a near tie is within one tolerance of the boundary, and this value is within one tolerance of
+        // that result.
         let tolerance = product.tolerance(place, x);
         let tie = NearTie { place, value: x, rounded: mine, tolerance: 2.0 * tolerance, grid };
         let [low, high] = tie.range();
         self.tally.needless += u64::from(low == high);
-        // The paper's thresholds are parts of a step, whatever the kernels' errors are.
+        // The paper's thresholds are fractions of a step, whatever the kernels' errors are.
         let by_norms = product.tolerance.steps == 0.0;
         if let Some(choices) = self.tally.products.get_mut(seen.number) {
             choices.needless += u64::from(by_norms && low == high);
@@ -277,7 +281,7 @@ impl Replayer {
         changes.push((place, grid.pattern(theirs)));
         self.tally.taken_up += u64::from(theirs > mine);
         self.tally.taken_down += u64::from(theirs < mine);
-        // The norms are of the quantised rows, a little off.
+        // The norms are those of the quantised rows, which differ slightly.
         let explained = if by_norms { 1.001 * tolerance } else { tie.tolerance };
         let [low, high] = NearTie { tolerance: explained, ..tie }.range();
         let beyond = !(low..=high).contains(&theirs);
@@ -307,7 +311,7 @@ struct Seen<'a> {
     number: usize,
     operator: &'a str,
     product: Product<'a>,
-    /// [batch, M, N] in one part or two.
+    /// The results, [batch, M, N] in one part or two.
     results: &'a [u32],
     operands: &'a [[Rows; 2]],
     accumulation: Accumulation,
@@ -329,7 +333,8 @@ impl Seen<'_> {
         (!self.operands.is_empty()).then(|| Exact::of(&joined(0), &joined(1)))
     }
 
-    /// Counts the elements that the trainer could have chosen: those within the tolerance of a boundary, and with two legal values.
+    /// Counts the elements that the trainer could have chosen: elements within the tolerance of a boundary, with two legal
+    /// values.
     fn count_free(&self, choices: &mut Choices) {
         let digits = |part: &[Rows; 2]| [0, 1].map(|side| u32::from(part[side].digits));
         let digits: Vec<[u32; 2]> = self.operands.iter().map(digits).collect();
@@ -341,12 +346,12 @@ impl Seen<'_> {
         let sizes: Vec<f64> =
             values.map(|part| part.iter().map(|&x| f64::from(f32::from_bits(x)).abs()).sum()).collect();
         let size: f64 = sizes.iter().sum();
-        // What is not finite is no choice.
+        // A value that is not finite adds nothing.
         choices.size += if size.is_finite() { size } else { 0.0 };
         let legal = Tolerance { norms: bound, ..Tolerance::default() };
         let by_steps = given.steps > 0.0;
         let nearer = if by_steps || bound <= given.norms { legal } else { given };
-        // A threshold in steps and a bound by the norms: which of them is the nearer one depends on the element.
+        // For a threshold in steps and a bound by the norms, the element decides which of the two is smaller.
         let logged = |tie: &NearTie| {
             let tolerance = self.product.tolerance(tie.place, tie.value);
             let [low, high] = NearTie { tolerance, ..*tie }.range();
@@ -440,7 +445,7 @@ mod tests {
     use tiebreak_record::job::Job;
     use tiebreak_record::rounding::codec::encode;
 
-    /// A decision about a value that is not finite changes nothing, and is told; the others of its product are taken.
+    /// A decision about a value that is not finite changes nothing and is reported; the product's other decisions are applied.
     #[test]
     fn a_decision_about_a_value_that_is_not_finite_is_void() {
         let mut b = Builder::new(ProductTable::logged_preset());
@@ -473,7 +478,7 @@ mod tests {
         };
         let (plain, ..) = run(&[]);
         let decision = |place, residue| Decision { place, residue, bits: 1 };
-        // Element 0 is moved by its decision for one of the two residues.
+        // Element 0 changes by its decision for one of the two residues.
         let moved: Vec<Vec<u8>> = [0, 1].map(|residue| run(&[decision(0, residue)]).0).to_vec();
         assert_ne!(moved[0], moved[1]);
         for residue in [0, 1] {

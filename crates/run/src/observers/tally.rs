@@ -1,4 +1,4 @@
-//! What a replay saw of a trainer's rounding decisions, and of the freedom that they had. Never a conviction.
+//! Counts of a trainer's rounding decisions during a replay, and of the freedom that the trainer had. No count is a conviction.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use tiebreak_record::rounding::legal::{Accumulation, Illegal};
 /// The most remarks of a report.
 const REMARKS_MAX: usize = 8;
 
-/// The most decisions of a step whose places are kept: far more than an honest kernel takes, and a bound on memory.
+/// The most decisions of a step whose positions are kept: far more than an honest kernel takes, and a bound on memory.
 pub(super) const MOVED_MAX: usize = 1 << 20;
 
 /// Bins of a histogram of margins: 0 to 2 tolerances, and beyond.
@@ -37,10 +37,10 @@ impl Margins {
     }
 }
 
-/// What a replay saw of a trainer's freedom.
+/// The counts of a trainer's freedom during a replay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Tally {
-    /// Steps.
+    /// Steps that were replayed.
     pub steps: u64,
     /// Elements of the logged products that were replayed.
     pub elements: u64,
@@ -50,44 +50,44 @@ pub struct Tally {
     pub bits: u64,
     /// Bytes of the logs.
     pub bytes: u64,
-    /// Decisions that are not the rounding of the auditor's value and went up.
+    /// Decisions upwards that differ from the rounding of the auditor's value.
     pub taken_up: u64,
-    /// Those that went down.
+    /// Decisions downwards that differ from the rounding of the auditor's value.
     pub taken_down: u64,
-    /// Of these, further from the boundary than the job's thresholds explain.
+    /// Decisions that differ and lie further from the boundary than the job's thresholds explain.
     pub beyond: u64,
     /// Decisions about elements that lie too far from any boundary to be logged.
     pub needless: u64,
-    /// Decisions by the distance of the auditor's value from the boundary, in twentieths of the tolerance. The last bin holds what
-    /// is further.
+    /// Decisions by the distance of the auditor's value from the boundary, in twentieths of the tolerance. The last bin holds all
+    /// greater distances.
     pub margins: Margins,
-    /// The same of decisions that are not the nearest value.
+    /// The same histogram, of decisions that are not the nearest value.
     pub margins_taken: Margins,
     /// Roundings that no honest kernel can have taken.
     pub illegal: u64,
-    /// The first of them.
+    /// The first illegal rounding.
     pub first_illegal: Option<Illegal>,
-    /// Steps whose choices do not look like those of an honest kernel, and why; the first few.
+    /// Steps whose choices do not look like those of an honest kernel, with the reason; the first few.
     pub remarks: Vec<String>,
-    /// Of each logged product of the program; none where products were not looked at.
+    /// The choices of each logged product of the program; empty if products were not scanned.
     pub products: Vec<Choices>,
-    /// What could have been hidden in them, once all are counted.
+    /// The bias that the products could hide, once all are counted.
     pub hidden: Option<Hidden>,
-    /// Of a step: product, element and direction of decisions that are not the nearest value.
+    /// For a step: product, element and direction of decisions that are not the nearest value.
     #[serde(skip)]
     pub(super) moved: Vec<(u32, u64, bool)>,
 }
 
-/// What a trainer could have hidden in the decisions that were seen.
+/// The bias that a trainer could have hidden in the decisions that were counted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Hidden {
-    /// The most decisions that an honest kernel takes against the nearest value, of as many.
+    /// The most decisions, out of all that were counted, that an honest kernel takes against the nearest value.
     pub taken_max: u64,
     /// The class of the product with the largest hidden bias.
     pub class: ProductClass,
-    /// Its operator.
+    /// The product's operator.
     pub operator: String,
-    /// The bias: the sum of the shifts of its elements, relative to the sum of their absolute values.
+    /// The bias: the sum of the shifts of the product's elements, relative to the sum of their absolute values.
     pub bias: f64,
 }
 
@@ -97,7 +97,8 @@ impl Tally {
         self.taken_up + self.taken_down
     }
 
-    /// Why the trainer's choices do not look like those of an honest kernel, if they do not. Never a conviction.
+    /// The reason why the trainer's choices do not look like those of an honest kernel, if there is one. The reason is no
+    /// conviction.
     pub fn unusual(&self) -> Option<String> {
         let taken = self.taken() as f64;
         let balance = (self.taken_up as f64 - self.taken_down as f64).abs();
@@ -121,7 +122,7 @@ impl Tally {
         })
     }
 
-    /// Adds step `step`'s, of kernels that accumulate so.
+    /// Adds the counts of step `step`; `accumulation` says how the trainer's kernels accumulate.
     pub fn add(&mut self, step: u32, other: &Tally, accumulation: Accumulation) {
         if let Some(why) = other.unusual()
             && self.remarks.len() < REMARKS_MAX
@@ -154,18 +155,19 @@ impl Tally {
         }
     }
 
-    /// What a look may reach before it fails, for all looks of an audit together: each product's two tests, in every step and over all.
+    /// The nats that a single test may reach before it fails. The limit allows for all tests of an audit together: two for each
+    /// product, in every step and over all.
     fn nats(&self) -> f64 {
         ((2 * self.products.len() as u64 * (self.steps + 1)) as f64 / FALSE_ALARM).ln()
     }
 
-    /// Why no honest kernel decides so, if there is a reason: the first product for which there is one. Never a conviction.
+    /// The first product's reason why no honest kernel decides so, if there is one. The reason is no conviction.
     pub fn unexplained(&self, accumulation: Accumulation) -> Option<String> {
         let (nats, taken_max) = (self.nats(), taken_max(accumulation));
         self.products.iter().find_map(|product| product.unexplained(nats, taken_max))
     }
 
-    /// Notes what passes unseen.
+    /// Computes the bias that could pass unseen.
     pub fn settle(&mut self, accumulation: Accumulation) {
         let (nats, taken_max) = (self.nats(), taken_max(accumulation));
         let shifts = self.products.iter().map(|product| (product, product.hidden(nats, taken_max)));

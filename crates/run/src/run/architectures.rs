@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use tiebreak_contract::program::models::{Model, Normalize};
 
-/// Names that torchvision has.
+/// The networks' names in torchvision.
 pub const NAMES: [&str; 12] = [
     "resnet18",
     "resnet34",
@@ -57,7 +57,8 @@ pub(crate) fn model(name: &str, [planes, height, width]: [u32; 3], classes: u32)
     serde_json::from_value(keys).ok()
 }
 
-/// The model of this name whose tensors have these shapes, as far as they say it; the rest is as torchvision released it.
+/// The model of this name whose tensors have these shapes. The shapes decide what they can; everything else is as torchvision
+/// released it.
 pub fn of_shapes(name: &str, shape: impl Fn(&str) -> Option<Vec<u64>>) -> Option<Model> {
     let dimension = |names: [&str; 2], at: usize| {
         let shape = names.into_iter().find_map(&shape)?;
@@ -68,7 +69,7 @@ pub fn of_shapes(name: &str, shape: impl Fn(&str) -> Option<Vec<u64>>) -> Option
     model(name, [planes, SIZE, SIZE], classes)
 }
 
-/// The keys of timm's `config.json` that decide what is computed. Older versions have those of the pixels beside the others.
+/// The keys of timm's `config.json` that decide the computation. Older versions have the keys about pixels beside the others.
 #[derive(Deserialize)]
 struct Timm {
     architecture: String,
@@ -127,7 +128,7 @@ pub(crate) fn timm(text: &str) -> Result<Model, String> {
     Ok(model)
 }
 
-/// Somebody else's text, at a length for a message.
+/// Foreign text, shortened for a message.
 fn short(text: &str) -> String {
     text.chars().take(40).collect()
 }

@@ -1,4 +1,4 @@
-//! Arrays that people bring: NumPy's .npy files (format 1.0 to 3.0) and safetensors. Floats of 32 and 16 bits, and integers.
+//! Arrays that people bring: NumPy's .npy files (format 1.0 to 3.0) and safetensors, with floats of 32 and 16 bits, and integers.
 //! Source: numpy.lib.format; safetensors' README.
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const FILE_MAX: u64 = 1 << 34;
 /// An array: F32 for any floats in the file, or U32 for any integers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Array {
-    /// Of a safetensors file; empty otherwise.
+    /// The array's name in a safetensors file; empty for .npy.
     pub name: String,
     /// Shape and element type.
     pub ty: TensorType,
@@ -49,7 +49,7 @@ pub fn parse(extension: &str, bytes: &[u8]) -> Result<Vec<Array>, String> {
     }
 }
 
-/// What floats are written as. Integers stay what they are.
+/// The element type that floats are written as. Integers keep their type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FloatType {
     /// Binary32, as they are.
@@ -57,14 +57,14 @@ pub enum FloatType {
     F32,
     /// Binary16, rounded to nearest, ties to even.
     F16,
-    /// bfloat16, likewise.
+    /// bfloat16, rounded to nearest, ties to even.
     Bf16,
 }
 
 /// Writes arrays, by the path's extension.
 ///
 /// # Errors
-/// If a .npy file is to hold more than one, or bfloat16, which it has no name for.
+/// If a .npy file is to hold more than one array, or bfloat16, which .npy has no name for.
 pub fn write(path: &Path, arrays: &[Array], floats: FloatType) -> Result<(), RunError> {
     let bytes = match (extension(path), arrays) {
         ("npy", [array]) => to_npy(array, floats).map_err(RunError::Refused)?,
@@ -80,7 +80,7 @@ pub fn write(path: &Path, arrays: &[Array], floats: FloatType) -> Result<(), Run
     Disk::default().replace(&absolute, &bytes)
 }
 
-/// The bytes of an array as a file holds it, with a type that both formats name in their own way.
+/// The bytes of an array as a file holds it, with a type that each of the two formats names in its own way.
 fn narrowed(array: &Array, floats: FloatType) -> (Dtype, Vec<u8>) {
     let narrow = |to: fn(f32) -> u16| {
         let words = words_from_bytes(DType::F32, &array.bytes).into_iter();
@@ -145,7 +145,7 @@ fn array(name: &str, ty: &str, shape: &[u64], data: &[u8]) -> Result<Array, Stri
 }
 
 fn from_safetensors(bytes: &[u8]) -> Result<Vec<Array>, String> {
-    // The crate would read any header, and keep all that it says.
+    // The crate would accept a header of any length, and keep all of it.
     let preamble = bytes.first_chunk().ok_or("it is no safetensors file: it is shorter than its length")?;
     header_len(*preamble)?;
     let file = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
@@ -209,7 +209,7 @@ fn to_npy(array: &Array, floats: FloatType) -> Result<Vec<u8>, String> {
     let sizes: String = array.ty.shape.iter().map(|d| format!("{d}, ")).collect();
     let sizes = if array.ty.shape.len() == 1 { sizes.trim_end() } else { sizes.trim_end_matches(", ") };
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({sizes}), }}");
-    // Data begin at a multiple of 64 bytes.
+    // The data begin at a multiple of 64 bytes.
     while !(npy::MAGIC.len() + 4 + header.len() + 1).is_multiple_of(64) {
         header.push(' ');
     }

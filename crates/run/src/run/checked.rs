@@ -1,8 +1,7 @@
-//! Whether the ids and labels of data were looked at already: what a pass over large files found is kept, so that the next run of the same
-//! files need not make it again.
+//! Remembers the data whose ids and labels were checked, so that the next run of the same large files need not check them again.
 //!
-//! What is kept is the name of an empty file: the digest of the data's manifest, and of where the model's bounds apply. Whoever puts such a file
-//! there has a run that fails at a sample's step, as it would have without the pass.
+//! The cache holds empty files; a name is the digest of the data's manifest and of where the model's bounds apply. A forger of
+//! such a file gets a run that fails at a sample's step, as it would have failed without the check.
 
 use std::env;
 use std::fs;
@@ -15,22 +14,22 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::job::data::Dataset;
 use tiebreak_record::job::manifest::files_root;
 
-/// The folder of everything that `tiebreak` keeps for a user.
+/// The environment variable with the folder of everything that `tiebreak` caches for a user.
 const VARIABLE: &str = "TIEBREAK_CACHE";
-/// Data of fewer bytes are looked at again: it takes no longer than to ask.
+/// Data of fewer bytes are always checked again: the check takes no longer than the lookup.
 const KEPT_FROM: u64 = 64 << 20;
 
-/// How far a pass is: bytes, of so many.
+/// The progress of a check: bytes done, and their total.
 pub type Watch<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// The data that were looked at already.
+/// The cache of data that were checked.
 pub struct Checked {
     folder: Option<PathBuf>,
     kept_from: u64,
 }
 
 impl Checked {
-    /// Those of this user, in `$TIEBREAK_CACHE` or where this system has such things. Where there is neither, nothing is kept.
+    /// The cache of this user, in `$TIEBREAK_CACHE` or in the system's folder for caches. Without either, nothing is kept.
     pub fn of_this_user() -> Checked {
         let named = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let home = || Some(named("HOME")?.join(".cache"));
@@ -41,15 +40,16 @@ impl Checked {
         Checked { folder, kept_from: KEPT_FROM }
     }
 
-    /// Those in this folder, of at least as many bytes.
+    /// The cache in this folder, for data of at least `kept_from` bytes.
     pub fn at(folder: &Path, kept_from: u64) -> Checked {
         Checked { folder: Some(folder.to_path_buf()), kept_from }
     }
 
-    /// Looks at every token id and every label of data with this manifest, unless somebody has. `names`: what the job calls the files of a run.
+    /// Checks every token id and every label of data with this manifest, unless the cache has it. `names`: the names that the job
+    /// gives the files of a run.
     ///
     /// # Errors
-    /// If one is not below the model's bound, or a file cannot be read or is not the manifest's.
+    /// If an id or label is not below the model's bound, or a file cannot be read or is not the manifest's.
     pub fn check(
         &self,
         dataset: &mut Dataset,
@@ -69,17 +69,17 @@ impl Checked {
         }
         dataset.scan(names, &mut |done| watch(done, all))?;
         for kept in kept.into_iter().flatten() {
-            // A folder that cannot be written costs a pass, and is no reason not to train.
+            // If the folder cannot be written, the next run checks again; that is no reason not to train.
             let _ = kept.parent().map(fs::create_dir_all);
             let _ = fs::write(kept, "");
         }
         Ok(())
     }
 
-    /// The same of the data that a run has, and of those that it evaluates with.
+    /// Checks the data of a run, and the data that the run evaluates with.
     ///
     /// # Errors
-    /// As [`Checked::check`], and if they are not there.
+    /// As [`Checked::check`], and if the data are not there.
     pub fn check_run(&self, run: &Run, watch: Watch) -> Result<(), RunError> {
         let names = run.job().data.files.paths();
         self.check(&mut run.dataset()?, &files_root(&run.file.data), Some(&names), watch)?;

@@ -1,6 +1,6 @@
 //! Training states as safetensors files: every tensor of the state table, binary32, in the table's order.
 //!
-//! The file is a container for people's tools. What is promised is the digest of the tensors, never of the file.
+//! The file is a container for people's tools. Records promise the digest of the tensors, never of the file.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::error::RunError;
 use super::stored::Stored;
 use tiebreak_contract::program::step::{StateTensor, state_bytes};
 
-/// The bytes that other writers' headers may have beyond ours, for blanks and what they say of themselves.
+/// The bytes that headers of other writers may have beyond ours, for blanks and metadata.
 const HEADER_SLACK: usize = 1 << 16;
 
 /// Bytes that are gathered before they are written.
@@ -19,7 +19,7 @@ const CHUNK: usize = 1 << 23;
 /// Writes the tensors that `state` lists, one at a time: `visit` shows each tensor's canonical bytes, in order.
 ///
 /// # Errors
-/// What `visit` or the store reports.
+/// The errors of `visit` or the store.
 pub fn write<E: From<RunError>>(
     file: impl Into<Stored>,
     state: &[StateTensor],

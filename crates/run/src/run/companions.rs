@@ -1,5 +1,6 @@
-//! What makes a model usable and is no weight: configuration, tokenizer, how text is generated. A run keeps these files as they were beside the weights it began from, and
-//! an export writes them again. Nothing commits them, and nothing that is computed depends on them.
+//! The companion files that make a model usable: configuration, tokenizer, settings of text generation. A run keeps copies of the
+//! files beside the weights it began from, and an export writes them again. No record commits them, and no computation depends on
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,35 +21,35 @@ use tiebreak_record::job::spec::DataFiles;
 
 /// A model's configuration.
 pub const CONFIG: &str = "config.json";
-/// How text is generated: the tokens that begin, end and fill it among others.
+/// The settings of text generation, such as the tokens that begin, end and pad a text.
 pub const GENERATION: &str = "generation_config.json";
-/// What is taken together from one folder: files of several folders would not fit each other.
+/// Sets of files that are taken together from one folder: files of several folders would not fit each other.
 const SETS: [&[&str]; 3] = [&[CONFIG], &[GENERATION], &TOKENIZER_FILES];
 /// The most bytes of a file; the largest tokenizers have a third of that.
 const FILE_MAX: u64 = 1 << 26;
 /// The most bytes of all files of a run.
 const ALL_MAX: u64 = 1 << 27;
-/// Whether a file of a run may have this name.
+/// True if a companion file may have this name.
 pub fn is_name(name: &str) -> bool {
     SETS.iter().any(|set| set.contains(&name))
 }
 
-/// The most bytes of a file.
+/// The most bytes of the file of this name.
 fn most(name: &str) -> u64 {
     if [CONFIG, GENERATION].contains(&name) { CONFIG_MAX } else { FILE_MAX }
 }
 
-/// Files of [`is_name`], by their names.
+/// Files whose names pass [`is_name`], by their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Companions {
     files: BTreeMap<&'static str, Vec<u8>>,
-    /// Where those of a job were found, with their lengths.
+    /// The paths where a job's companions were found, with their lengths.
     sources: Vec<(PathBuf, u64)>,
 }
 
 impl Companions {
-    /// Those of a run that begins with a job: beside the job file, else beside the weights or in the earlier run that it begins from, else in
-    /// the folder for the tokenizer of its tokens.
+    /// The companions of a run that begins with a job: from the job file's folder, else from the folder of the weights or the
+    /// earlier run, else from the folder of the tokenizer of its tokens.
     ///
     /// # Errors
     /// If one lies where the job may not reach, is a private key, a pointer of Git LFS or too large, or cannot be read.
@@ -66,7 +67,7 @@ impl Companions {
             for (key, folder) in &folders {
                 let mut paths = Vec::new();
                 for name in set {
-                    // A name that is no text names none of the job's files.
+                    // A name that is not UTF-8 names none of the job's files.
                     let Some(path) = folder.join(name).to_str().map(str::to_string) else { continue };
                     let is_there = fs::symlink_metadata(reach.folder().join(&path)).is_ok();
                     paths.extend(is_there.then_some((*name, path)));
@@ -90,7 +91,7 @@ impl Companions {
         key: &str,
         path: &str,
     ) -> Result<(), RunError> {
-        // Downloads are kept behind links; where these lead the job may reach, or not.
+        // Downloads are kept behind links; the job may reach the links' target, or not.
         let path = reach.path(key, path)?;
         let real = path.canonicalize().map_err(RunError::io(&path))?;
         if real.is_dir() {
@@ -99,7 +100,7 @@ impl Companions {
         let bytes = disk::read(&real, most(name))?;
         refuse_private_key(&path, &bytes[..])?;
         refuse_stand_in(&path, &bytes)?;
-        // Many programs have a config.json: one of another kind of model is not this one's.
+        // Many programs have a config.json. One of another kind of model does not belong to this model.
         if name == CONFIG && !job.model().is_some_and(|job| released_config::is_of(&bytes, &job.model)) {
             return Ok(());
         }
@@ -117,7 +118,7 @@ impl Companions {
         Ok(())
     }
 
-    /// The files of these names in a folder; none if there is no such folder.
+    /// The companion files in a folder; none if there is no such folder.
     ///
     /// # Errors
     /// If one is a link or too large, or cannot be read.
@@ -132,7 +133,7 @@ impl Companions {
         Ok(found)
     }
 
-    /// The files of these names beside released weights, behind links.
+    /// The companion files beside released weights; links are followed.
     ///
     /// # Errors
     /// If one is a pointer of Git LFS or too large, or cannot be read.
@@ -151,7 +152,7 @@ impl Companions {
         Ok(found)
     }
 
-    /// Where those of a job lie, with their lengths.
+    /// The paths where a job's companions lie, with their lengths.
     pub fn sources(&self) -> impl Iterator<Item = (&Path, u64)> {
         self.sources.iter().map(|(path, len)| (path.as_path(), *len))
     }
@@ -161,7 +162,7 @@ impl Companions {
         self.files.keys().copied()
     }
 
-    /// How many tokens the tokenizer has, by the files that say it; nothing if there is none, or they are not understood.
+    /// The number of tokens that the tokenizer's files state; `None` if there are no such files, or they are not understood.
     pub fn vocabulary(&self) -> Option<Vocabulary> {
         let below = tokenizer_ids::below(|name| self.get(name))?;
         let is_its = |path: &&PathBuf| {
@@ -181,12 +182,12 @@ impl Companions {
         self.files.get(name).map(Vec::as_slice)
     }
 
-    /// A file's text; `None` if it is not there, or no text.
+    /// A file's text; `None` if the file is not there, or is not UTF-8.
     pub fn text(&self, name: &str) -> Option<&str> {
         std::str::from_utf8(self.get(name)?).ok()
     }
 
-    /// Writes the files into a folder, which is made if there are any, but for those of the names `without`.
+    /// Writes the files into a folder, except those named in `without`. The folder is made if there is a file to write.
     ///
     /// # Errors
     /// If the disk refuses.

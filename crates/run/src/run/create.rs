@@ -1,4 +1,4 @@
-//! How a run begins: whole, or not at all.
+//! Creates a run: whole, or not at all.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,11 @@ use tiebreak_record::job::manifest::GroupTree;
 /// Bytes of data that are copied at once.
 const COPY_BYTES: u64 = 1 << 23;
 
-/// Checks that a new run can be made in a store: nothing is there, or what an interrupted beginning leaves. `run.json` is written last, so nothing
-/// that a trainer writes later can be there without it.
+/// Checks that a new run can be made in a store: the store is empty, or holds only what an interrupted creation leaves.
+/// `run.json` is written last, so no file that a trainer writes later can be there without it.
 ///
 /// # Errors
-/// If it holds a run, or something else.
+/// If the store holds a run, or something else.
 pub fn check_unused(store: &dyn Store) -> Result<(), RunError> {
     let empty = |folder: &str| store.list(folder).is_ok_and(|names| names.is_empty());
     let only_initial = || {
@@ -46,10 +46,10 @@ pub fn check_unused(store: &dyn Store) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Creates a run with its data, job and `run.json` (written last, so that a run is there or not).
+/// Creates a run with its data, job and `run.json`. The last is written last, so a run exists completely or not at all.
 ///
 /// # Errors
-/// If a file cannot be read or written. Then what was made is removed, and what was there before is left.
+/// If a file cannot be read or written. Then the new files are removed, and everything that was there before is left.
 pub fn create(store: &Arc<dyn Store>, new: &NewRun) -> Result<(), RunError> {
     let data = (0..new.trees.len()).flat_map(|number| [names::data_tree(number), names::data_file(number)]);
     let others = [names::JOB, names::PROGRAM, names::RUN_JSON].map(str::to_string);
@@ -69,23 +69,23 @@ pub fn create(store: &Arc<dyn Store>, new: &NewRun) -> Result<(), RunError> {
     written
 }
 
-/// What a run is made of.
+/// The contents of a new run.
 pub struct NewRun<'a> {
-    /// What `run.json` is to say.
+    /// The contents of `run.json`.
     pub file: &'a RunFile,
     /// The job file's text.
     pub job_text: &'a str,
     /// The bytes of the run's program.
     pub program: &'a [u8],
-    /// Whether the run is of the logged profile.
+    /// True if the run is of the logged profile.
     pub logged: bool,
     /// The trees of the data files, in the manifest's order.
     pub trees: Vec<&'a GroupTree>,
-    /// Where the data files are copied from, in the same order; none if they stay where they are.
+    /// The paths that the data files are copied from, in the same order; empty if the files stay in place.
     pub copied: Vec<&'a Path>,
     /// The initial state, with its table, if it does not follow from the seed.
     pub initial: Option<(&'a [StateTensor], &'a [Vec<u8>])>,
-    /// What makes its model usable.
+    /// The companion files of its model.
     pub companions: &'a Companions,
 }
 
@@ -110,7 +110,7 @@ fn write(store: &Arc<dyn Store>, place: &Path, new: &NewRun) -> Result<(), RunEr
     for (number, (manifest, source)) in file.data.iter().zip(copied).enumerate() {
         let mut from = data::contents(source)?;
         at(&names::data_file(number)).replace_by(|file| {
-            // What was promised and no more, piece by piece; a file that changes meanwhile no longer fits its manifest.
+            // Copies exactly the promised bytes, piece by piece; a file that changes meanwhile no longer fits its manifest.
             let mut left = manifest.bytes;
             let mut piece = vec![0; COPY_BYTES.min(left.max(1)) as usize];
             while left > 0 {

@@ -1,4 +1,4 @@
-//! The data files of runs and jobs, as they lie on disk. Files of a job that end in `.gz` are read as what they hold.
+//! The data files of runs and jobs on disk. A job's files that end in `.gz` are unpacked as they are read.
 
 use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -17,16 +17,17 @@ use tiebreak_record::job::data::Dataset;
 use tiebreak_record::job::manifest::{DataFile, FileManifest, GroupTree, Source};
 use tiebreak_record::job::spec::DataFiles;
 
-/// The most bytes that a `.gz` file may hold.
+/// The most bytes that a `.gz` file may unpack to.
 const UNPACKED_MAX: u64 = 1 << 32;
-/// The bytes of what the `.gz` files of a job hold that are kept in memory together, before there is a run; the rest is unpacked as it is read.
+/// The most unpacked bytes of a job's `.gz` files that are kept in memory together, before there is a run. Other files are
+/// unpacked as they are read.
 pub(super) const UNPACKED_KEPT: u64 = 1 << 26;
-/// The steps of a run from which samples are drawn before it begins, the first and the last among them.
+/// The number of steps from which samples are drawn before a run begins, the first and the last step among them.
 const SAMPLED_STEPS: u32 = 4;
-/// The samples that are drawn of each, at most.
+/// The most samples that are drawn from each of these steps.
 const SAMPLED_PLACES: u32 = 256;
 
-/// The contents of a packed file; more than [`UNPACKED_MAX`] bytes of them, or bytes behind them, are an error.
+/// The contents of a packed file. More than [`UNPACKED_MAX`] bytes of contents, or bytes behind them, are an error.
 struct Unpacked<R: Read> {
     packed: MultiGzDecoder<BufReader<R>>,
     left: u64,
@@ -44,13 +45,13 @@ impl<R: Read> Read for Unpacked<R> {
     }
 }
 
-/// What a packed file holds, unpacked as it is read: whoever goes back begins again.
+/// The contents of a packed file, unpacked as they are read; seeking backwards starts again from the beginning.
 struct Unpacking {
     path: PathBuf,
     contents: Box<dyn Read + Send>,
-    /// The bytes that were unpacked.
+    /// The number of bytes that were unpacked.
     at: u64,
-    /// The place that is read next.
+    /// The offset that is read next.
     next: u64,
 }
 
@@ -86,7 +87,7 @@ fn is_packed(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "gz")
 }
 
-/// What a job's data file holds, from its beginning. A `.gz` file is unpacked.
+/// The contents of a job's data file, from the beginning. A `.gz` file is unpacked.
 ///
 /// # Errors
 /// If the file is no plain file, or cannot be opened.
@@ -98,8 +99,8 @@ pub fn contents(path: &Path) -> Result<Box<dyn Read + Send>, RunError> {
     })
 }
 
-/// The same, to be read anywhere: what was packed from memory, as long as its bytes, `len`, are among the `left` ones that may be kept, else
-/// unpacked again whenever somebody goes back.
+/// The same contents with random access. If the `len` bytes of a packed file are among the `left` bytes that may be kept, they
+/// are read from memory; otherwise seeking backwards unpacks the file again.
 pub(super) fn source(path: &Path, len: u64, left: &mut u64) -> Result<Box<dyn Source>, RunError> {
     if !is_packed(path) {
         return Ok(Box::new(disk::open(path)?));
@@ -113,7 +114,7 @@ pub(super) fn source(path: &Path, len: u64, left: &mut u64) -> Result<Box<dyn So
     Ok(Box::new(Cursor::new(bytes)))
 }
 
-/// A packed file that does not unpack is its maker's fault, not this machine's.
+/// The error about a packed file that does not unpack: the fault of its maker, not of this machine.
 fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> RunError + '_ {
     move |error| match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof => {
@@ -123,7 +124,7 @@ fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> RunError + '_ {
     }
 }
 
-/// The manifest of what a file holds, and the tree that checks parts of it.
+/// The manifest of a file's contents, and the tree that checks ranges of them.
 ///
 /// # Errors
 /// If the file is no plain file, cannot be read, or does not unpack.
@@ -131,10 +132,10 @@ pub fn manifest(path: &Path) -> Result<(FileManifest, GroupTree), RunError> {
     GroupTree::of(&mut contents(path)?).map_err(unreadable(path))
 }
 
-/// [`manifest`] of a file that somebody names as data of this kind, if it is not something else by mistake.
+/// [`manifest`] of a file that somebody names as data of this kind, unless the file is of another kind by mistake.
 ///
 /// # Errors
-/// As [`manifest`], and if it is: [`foreign::refuse`].
+/// As [`manifest`], and if the file is of another kind: [`foreign::refuse`].
 pub(super) fn named_manifest(
     path: &Path,
     spec: &DataFiles,
@@ -146,7 +147,7 @@ pub(super) fn named_manifest(
     Ok(found)
 }
 
-/// [`manifest`] of a file that a run holds, as it is.
+/// [`manifest`] of a file that a run holds, whose bytes are taken as they are.
 ///
 /// # Errors
 /// If the file is no plain file, or cannot be read.
@@ -154,7 +155,7 @@ pub fn kept_manifest(file: &Stored) -> Result<(FileManifest, GroupTree), RunErro
     GroupTree::of(&mut file.open()?).map_err(RunError::io(file.path()))
 }
 
-/// A file whose parts are checked against its manifest as they are read, by the tree in `tree`.
+/// A file whose ranges are checked against its manifest as they are read, by the tree in `tree`.
 ///
 /// # Errors
 /// If the file is not there, or the tree cannot be read or is not of this manifest.
@@ -168,7 +169,7 @@ pub(crate) fn checked_file(
     Ok(DataFile::new(file.path().to_path_buf(), manifest.clone(), groups, source))
 }
 
-/// The tree of a file that checks parts of it against its manifest.
+/// The tree of a file that checks ranges of the file against its manifest.
 ///
 /// # Errors
 /// If it cannot be read, or is not of this manifest.
@@ -179,16 +180,16 @@ pub(crate) fn group_tree(file: &Stored, manifest: &FileManifest) -> Result<Group
 
 /// The data that a job names, before there is a run.
 pub struct JobData {
-    /// The files, in order, with the trees that check parts of them.
+    /// The files, in order, with the trees that check ranges of them.
     pub sources: Vec<(PathBuf, GroupTree)>,
-    /// What each will be in a run.
+    /// The manifest that each file will have in a run.
     pub manifest: Vec<FileManifest>,
-    /// Their samples.
+    /// The samples of the files.
     pub dataset: Dataset,
 }
 
 impl JobData {
-    /// Reads the files that a job names, of those that it may reach.
+    /// Reads the files that a job names, within the folders that the job may reach.
     ///
     /// # Errors
     /// If a file lies where the job may not reach, is a private key, cannot be read, is malformed, or does not fit the job's program.
@@ -217,18 +218,18 @@ impl JobData {
         Ok(JobData { sources, manifest: manifests, dataset })
     }
 
-    /// The files that a run copies, with the bytes that each will take: none if the job leaves the data where they are.
+    /// The files that a run copies, with the number of bytes of each copy; empty if the job leaves the data in place.
     pub fn copied(&self, job: &Job) -> Vec<(&Path, u64)> {
         let sizes = self.manifest.iter().map(|file| file.bytes);
         let all = self.sources.iter().map(|(path, _)| path.as_path()).zip(sizes);
         all.filter(|_| job.data.copy).collect()
     }
 
-    /// Draws samples of the first step, of the last, and of some between, with the Philox key of the run's seed: what is wrong with
-    /// them is found before a run begins. Returns their steps.
+    /// Draws samples of the first step, of the last, and of some between, with the Philox key of the run's seed, so that a defect
+    /// in them shows before a run begins. Returns the numbers of these steps.
     ///
     /// # Errors
-    /// If a sample has a number that the model has not, or the run has more epochs than are numbered.
+    /// If a sample has a number that the model does not have, or the run has more epochs than are numbered.
     pub fn sample(&mut self, job: &Job, program: &Program, key: [u32; 2]) -> Result<Vec<u32>, RunError> {
         let last = job.steps - 1;
         let between = SAMPLED_STEPS.min(job.steps) - 1;
@@ -260,7 +261,7 @@ mod tests {
         let mut left = 15_000;
         let mut sources = [(); 2].map(|()| source(&path, manifest.bytes, &mut left).unwrap());
         assert_eq!(left, 5_000);
-        // From memory and from the file they are the same, in whatever order they are read.
+        // Memory and file give the same bytes, in whatever order they are read.
         for (first, len) in [(9_990u64, 10usize), (3, 4), (0, 10_000), (7, 0), (5_000, 5_000)] {
             let read = sources.each_mut().map(|source| {
                 let mut bytes = vec![0; len];

@@ -1,4 +1,4 @@
-//! A run as it is kept: what it is a run of, and what of it is there.
+//! A run in a store: its identity, and the files that are there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,10 @@ use super::limits::machine_memory;
 use super::paths::RunPaths;
 use super::store::{Held, Store};
 use super::stored::Stored;
-use super::{companions, data, gradients, names, shell};
+use super::{companions, data, gradients, names};
 use tiebreak_contract::program::encoding::PROGRAM_MAX;
 use tiebreak_contract::program::step::{MicroBatch, Program, state_bytes};
+use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::record::StepRecord;
@@ -32,12 +33,12 @@ pub const RUN_FORMAT: u32 = 2;
 
 /// The most bytes of `run.json`.
 pub const RUN_JSON_MAX: u64 = 1 << 28;
-/// The most unexpected files that are listed.
+/// The most unexpected files that a listing names.
 const UNEXPECTED_MAX: usize = 1000;
 /// The most heads of a run.
 const HEADS_MAX: usize = 1 << 20;
 
-/// `run.json`: what identifies a run. The run id is derived from it, never read.
+/// `run.json`: the contents that identify a run. The run id is derived from them, never read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunFile {
@@ -45,7 +46,7 @@ pub struct RunFile {
     pub contract: String,
     /// The trainer's public key (C2SP note form), if the run is signed.
     pub trainer_key: Option<String>,
-    /// Given by a client or a beacon after the job was fixed; without it the trainer chose the seed.
+    /// A digest that a client or a beacon gave after the job was fixed; without it the trainer chose the seed.
     pub challenge: Option<Digest>,
     /// 32 hexadecimal digits from the system's randomness, so that no two runs share an id.
     pub nonce: String,
@@ -53,19 +54,19 @@ pub struct RunFile {
     pub program: Digest,
     /// The digest of the initial state.
     pub initial: Digest,
-    /// Where the initial state comes from.
+    /// The origin of the initial state.
     pub origin: InitialOrigin,
     /// A manifest for each data file, in order.
     pub data: Vec<FileManifest>,
 }
 
 impl RunFile {
-    /// The one encoding: JSON with an indentation of two blanks, without a line end at the end.
+    /// The only encoding: JSON with an indentation of two blanks, without a line end at the end.
     pub fn text(&self) -> String {
         serde_json::to_string_pretty(self).expect("a run file has no maps with keys that are no text")
     }
 
-    /// The same with the root of the data's manifest in place of the files.
+    /// The same contents with the root of the data's manifest in place of the files.
     pub fn summary(&self) -> RunSummary {
         RunSummary {
             contract: self.contract.clone(),
@@ -80,7 +81,7 @@ impl RunFile {
     }
 }
 
-/// What a `run.json` of any contract has.
+/// The fields that a `run.json` of any contract has.
 #[derive(Deserialize)]
 struct Preamble {
     contract: String,
@@ -88,29 +89,29 @@ struct Preamble {
 
 /// A run as it was read: identity, job and program, all re-derived from its files.
 pub struct Run {
-    /// Where its files are that lie in a folder; else what errors call them.
+    /// The paths of the run's files, if they lie in a folder; else the names that errors give them.
     pub layout: RunPaths,
-    /// What keeps its files.
+    /// The store that keeps the run's files.
     pub store: Arc<dyn Store>,
-    /// What `run.json` says.
+    /// The contents of `run.json`.
     pub file: RunFile,
     /// The job file's text.
     pub job_text: String,
-    /// The bytes of the program file, for a job that names one, or a model kind that this version does not know: nothing but the program digest
-    /// vouches for them.
+    /// The bytes of the program file, for a job that names one or is of a model kind that this version does not know. Only the
+    /// program digest vouches for them.
     pub program_file: Option<Vec<u8>>,
     /// The run id.
     pub id: Digest,
-    /// The computation that the run is of, derived from the job and `run.json`.
+    /// The computation that the run executes, derived from the job and `run.json`.
     pub computation: Computation,
-    /// Where data files are that the run does not hold.
+    /// Other folders and runs in which data files are searched that the run does not hold.
     data_from: Vec<DataFrom>,
     /// The most bytes of memory that reading the run may take.
     memory: u64,
 }
 
 impl Run {
-    /// Reads `run.json` and the job of a run in a folder and derives what they say.
+    /// Reads `run.json` and the job of a run in a folder, and derives program and identity from them.
     ///
     /// # Errors
     /// If there is no run, a file cannot be read, or `run.json` and the job contradict each other.
@@ -125,7 +126,7 @@ impl Run {
         Run::read(Folder::at(root), layout)
     }
 
-    /// [`Run::open`], wherever the run is kept.
+    /// [`Run::open`] for a run in any store.
     ///
     /// # Errors
     /// As [`Run::open`].
@@ -138,11 +139,7 @@ impl Run {
         let at = |name: &str| Stored::new(&store, &layout.root, name);
         let (json, program) = (at(names::RUN_JSON), at(names::PROGRAM));
         if !json.is_here() {
-            return Err(RunError::Refused(format!(
-                "{} is not a run: it has no run.json (make one with `tiebreak train JOB --out {}`)",
-                layout.root.display(),
-                shell::path(&layout.root)
-            )));
+            return Err(RunError::NoRun { folder: layout.root.clone() });
         }
         let json = json.read_text(RUN_JSON_MAX)?;
         let job = at(names::JOB).read_text(JOB_MAX)?;
@@ -157,8 +154,8 @@ impl Run {
         Run::derive(store.clone(), layout, &json, &job, Some(program))
     }
 
-    /// Derives a run from the texts of its `run.json` and job, wherever they come from, and the bytes of its program file, which a job of a
-    /// model kind need not have: the kind gives the program, and it has to be the one that `run.json` names.
+    /// Derives a run from the texts of its `run.json` and job, wherever they come from, and the bytes of its program file. A job
+    /// of a model kind need not have that file: the kind gives the program, which has to be the one that `run.json` names.
     ///
     /// # Errors
     /// If a text is malformed, the run follows another contract, or `run.json`, the job and the program contradict each other.
@@ -180,10 +177,11 @@ impl Run {
     ) -> Result<Run, RunError> {
         let path = layout.run_json();
         let file: RunFile = serde_json::from_str(json).map_err(|error| {
-            // A file of another contract has other fields: say that, rather than which field it lacks.
+            // A file of another contract has other fields. The error names the contract, rather than a field that is missing.
             let other = serde_json::from_str::<Preamble>(json).ok();
-            let other = other.and_then(|preamble| other_contract(&preamble.contract));
-            RunError::invalid(&path, other.unwrap_or_else(|| error.to_string()))
+            let other = other.and_then(|preamble| other_contract("run", &preamble.contract));
+            let other = other.unwrap_or_else(|| Malformed::invalid("file", error.to_string()));
+            RunError::malformed(&path, other)
         })?;
         if file.text() != json {
             let why = "it is not in its one encoding: keys, their order, white space and line ends are those that `tiebreak train` writes";
@@ -200,7 +198,10 @@ impl Run {
                         ComputationError::OtherProgram | ComputationError::Contract(_) => path.clone(),
                         _ => layout.job(),
                     };
-                    RunError::invalid(&at, error.to_string())
+                    match error {
+                        ComputationError::Contract(other) => RunError::malformed(&at, other),
+                        error => RunError::invalid(&at, error.to_string()),
+                    }
                 },
             )?;
         let program_file = program_file.filter(|_| computation.job.model().is_none());
@@ -216,41 +217,38 @@ impl Run {
         Stored::new(&self.store, &self.layout.root, name)
     }
 
-    /// Takes the right to write to the run, until what is returned is dropped.
+    /// Takes the right to write to the run, until the returned guard is dropped.
     ///
     /// # Errors
-    /// If somebody else has it, or the store refuses.
+    /// If somebody else has the right, or the store refuses.
     pub fn lock(&self) -> Result<Box<dyn Held>, RunError> {
         self.store.lock(names::LOCK).map_err(|error| match error.kind() {
             std::io::ErrorKind::WouldBlock => {
-                let root = self.layout.root.display();
-                RunError::Refused(format!("{root} is being written by {error}"))
+                RunError::Locked { folder: self.layout.root.clone(), holder: error.to_string() }
             }
             _ => RunError::io(&self.layout.lock())(error),
         })
     }
 
-    /// The run, read within so many bytes of memory: those of this machine unless somebody says otherwise.
+    /// The run, with `bytes` as the limit on memory for reading it. Without this call, the limit is this machine's memory.
     pub fn with_memory(mut self, bytes: u64) -> Run {
         self.memory = bytes;
         self
     }
 
-    /// Refuses what takes more memory than reading the run may: found from the job's numbers, before anything is made.
+    /// Refuses an object that takes more memory than reading the run may. The size comes from the job's numbers, before anything
+    /// is allocated.
     ///
     /// # Errors
-    /// If it does.
+    /// If the object takes more than the limit.
     pub fn within_memory(&self, what: &str, bytes: u64) -> Result<(), RunError> {
         if bytes <= self.memory {
             return Ok(());
         }
-        let limit = self.memory;
-        Err(RunError::Limit(format!(
-            "{what}: {bytes} bytes of memory are needed, the limit is {limit}; raise --max-memory"
-        )))
+        Err(RunError::Memory { what: what.to_string(), needed: bytes, limit: self.memory })
     }
 
-    /// Bytes that a state takes while its file is read: the file, and its tensors.
+    /// Bytes that a state takes while its file is read: those of the file, and those of its tensors.
     pub fn state_memory(&self) -> u64 {
         state_bytes(&self.program().state()).saturating_mul(2)
     }
@@ -261,20 +259,20 @@ impl Run {
         tensors.fold(0, u64::saturating_add).saturating_mul(u64::from(self.program().micro_batches))
     }
 
-    /// The run, whose data files may also be in these folders, by the names that they have in a run or in the job.
+    /// The run, whose data files may also be in these folders, under their names in a run or in the job.
     pub fn with_data(mut self, folders: impl IntoIterator<Item = PathBuf>) -> Run {
         self.data_from = folders.into_iter().map(DataFrom::Folder).collect();
         self
     }
 
-    /// The run, whose data files may also be where those of another run are.
+    /// The run, whose data files may also be those of another run.
     pub fn with_data_of(mut self, other: &Run) -> Run {
         self.data_from = other.data_from.clone();
         self.data_from.insert(0, DataFrom::Run(other.store.clone(), other.layout.data()));
         self
     }
 
-    /// Where data file `number` is.
+    /// Finds data file `number`, in the run or elsewhere.
     fn data_file(&self, number: usize) -> Result<Stored, RunError> {
         let here = names::data_file(number);
         let paths = self.job().data.files.paths();
@@ -294,7 +292,7 @@ impl Run {
         })
     }
 
-    /// A file of this name (the last part of the path) in one of the folders where its data are, if it is there.
+    /// The path of a file of this name (the last component of the path) in one of the folders with data, if it is there.
     pub(crate) fn elsewhere(&self, name: &str) -> Option<PathBuf> {
         let name = Path::new(name).file_name()?;
         let folders = self.data_from.iter().filter_map(|from| match from {
@@ -304,12 +302,12 @@ impl Run {
         folders.map(|folder| folder.join(name)).find(|path| fs::symlink_metadata(path).is_ok())
     }
 
-    /// Whether the run holds a copy of its data.
+    /// True if the run holds a copy of its data.
     pub fn holds_data(&self) -> bool {
         (0..self.file.data.len()).all(|number| self.at(names::data_file(number)).is_here())
     }
 
-    /// The trees that check parts of the run's data files, which have to be there.
+    /// The trees that check ranges of the run's data files. The files have to be there.
     ///
     /// # Errors
     /// If a file is not there, or a tree cannot be read.
@@ -346,7 +344,7 @@ impl Run {
         gradients::read(&self.at(names::GRADIENTS), record, self.program().micro_batches)
     }
 
-    /// Where the program comes from, and so what is known of it, in words.
+    /// The source of the program, in words, which says what vouches for it.
     pub fn program_source(&self) -> &'static str {
         match self.program_file {
             None => "program re-derived from the job",
@@ -379,7 +377,7 @@ impl Run {
         Ok(dataset.batch(self.program(), self.key(), step)?)
     }
 
-    /// One micro-batch of a step, likewise.
+    /// One micro-batch of a step, from the run's [`Run::dataset`].
     ///
     /// # Errors
     /// As [`Run::batch`].
@@ -387,7 +385,8 @@ impl Run {
         Ok(dataset.micro_batch(self.program(), self.key(), step, micro)?)
     }
 
-    /// The sizes of all published heads, ascending. What has not a head's name is passed over: [`Run::unexpected_files`] lists it.
+    /// The sizes of all published heads, ascending. Files without a head's name are skipped: [`Run::unexpected_files`] lists
+    /// them.
     ///
     /// # Errors
     /// If the folder cannot be read, or holds too many heads.
@@ -404,7 +403,7 @@ impl Run {
         Ok(sizes)
     }
 
-    /// Reads a head and checks that it is this run's, of this size, and signed by `key` if one is given.
+    /// Reads a head and checks that the head belongs to this run, has this size, and is signed by `key` if one is given.
     ///
     /// # Errors
     /// If the head cannot be read, is malformed, of another run or size, or not signed by `key`.
@@ -418,7 +417,7 @@ impl Run {
         Ok((head, signed))
     }
 
-    /// Files and folders that nothing of a run is called: their names, relative to its folder, sorted.
+    /// Files and folders whose names no part of a run has: their names, relative to the run's folder, sorted.
     ///
     /// # Errors
     /// If something is neither a plain file nor a folder.
@@ -462,7 +461,7 @@ impl Run {
             names::CHECKPOINTS,
             names::TRACES,
         ];
-        // Whatever is in logs is no part of a run of the exact profile, and named with the folder.
+        // The folder of logs belongs only to runs of the logged profile. In the exact profile it is listed as a whole.
         folders.extend(self.job().rounding.as_ref().map(|_| names::LOGS));
         let mut found = Vec::new();
         for folder in [""].iter().chain(&folders) {
@@ -488,7 +487,7 @@ impl Run {
         Ok(found)
     }
 
-    /// Refuses a name under which something is that is no plain file.
+    /// Refuses a name under which something other than a plain file is stored.
     fn plain(&self, name: &str) -> Result<(), RunError> {
         match self.at(name).length_or_0() {
             Err(RunError::Malformed { path, .. }) => {
@@ -499,7 +498,7 @@ impl Run {
         }
     }
 
-    /// The rounding log of a step; its root is not compared with anything here.
+    /// The rounding log of a step. The log's root is not compared with any record here.
     ///
     /// # Errors
     /// If the log cannot be read, or is malformed.
@@ -508,7 +507,7 @@ impl Run {
             .map_err(|why| RunError::malformed(&self.layout.log(step), why))
     }
 
-    /// The bytes of a step's rounding log, whatever they are.
+    /// The bytes of a step's rounding log, without decoding them.
     ///
     /// # Errors
     /// If the file cannot be read, or has more bytes than the log of a step can have.
@@ -519,15 +518,15 @@ impl Run {
         file.read(most)
     }
 
-    /// The steps whose checkpoints are there, ascending. What has not a checkpoint's name is passed over:
-    /// [`Run::unexpected_files`] lists it.
+    /// The steps whose checkpoints are there, ascending. Files without a checkpoint's name are skipped: [`Run::unexpected_files`]
+    /// lists them.
     ///
     /// # Errors
     /// If the folder cannot be read.
     pub fn checkpoint_steps(&self) -> Result<Vec<u32>, RunError> {
         let step = |name: String| {
             let number = name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok()?;
-            // Only the one way to write a number: what is listed must be what `checkpoint` opens.
+            // Accept only the canonical spelling of a number: every listed step must be one that `checkpoint` opens.
             (format!("step-{number:09}.safetensors") == name).then_some(number)
         };
         let all = self.store.list(names::CHECKPOINTS).map_err(RunError::io(&self.layout.checkpoints()))?;
@@ -537,12 +536,12 @@ impl Run {
     }
 }
 
-/// Where data files are that a run does not hold.
+/// A place where data files may be that a run does not hold.
 #[derive(Clone)]
 enum DataFrom {
     /// A folder of a user.
     Folder(PathBuf),
-    /// Another run, and what errors call the place of its data.
+    /// Another run, with the name that errors give the folder of its data.
     Run(Arc<dyn Store>, PathBuf),
 }
 

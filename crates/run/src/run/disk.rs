@@ -1,4 +1,4 @@
-//! Writing so that nothing is lost: whole files appear at once or not at all.
+//! Writing without loss: whole files appear at once or not at all.
 //!
 //! Every write, fsync, rename, deletion, truncation and new folder passes a crash point, so that tests can stop a
 //! trainer at any of them.
@@ -12,16 +12,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::error::RunError;
 use tiebreak_record::commit::Malformed;
 
-/// The writing side of folders. Clones count the same operations.
+/// Writes to folders. Clones count the same operations.
 #[derive(Clone, Default)]
 pub struct Disk {
-    /// How many operations still succeed; `None` = all.
+    /// The number of operations that still succeed; `None` = all.
     operations: Option<Arc<AtomicU64>>,
 }
 
 impl Disk {
-    /// A disk on which operation `operations` + 1 and all later ones fail, the first of them half done if it is a
-    /// write: what a kill at that moment leaves.
+    /// A disk on which operation `operations` + 1 and all later ones fail. If the first of these is a write, half of it is done,
+    /// as after a kill at that moment.
     pub fn failing_after(operations: u64) -> Disk {
         Disk { operations: Some(Arc::new(AtomicU64::new(operations))) }
     }
@@ -78,7 +78,7 @@ impl Disk {
     /// Removes an empty folder.
     ///
     /// # Errors
-    /// If it is not empty, the system refuses, or at the crash point that a test chose.
+    /// If the folder is not empty, the system refuses, or at the crash point that a test chose.
     pub(crate) fn remove_folder(&self, path: &Path) -> io::Result<()> {
         self.crash_point().and_then(|()| fs::remove_dir(path))
     }
@@ -127,7 +127,7 @@ impl Disk {
     ) -> io::Result<()> {
         let parent = path.parent().expect("files of a run are in a folder");
         let temporary = partial(path);
-        // What an interrupted write left is removed, not opened: it could be a link to somewhere else.
+        // The remains of an interrupted write are removed, not opened: they could be a link to somewhere else.
         match fs::remove_file(&temporary) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -141,7 +141,7 @@ impl Disk {
     }
 }
 
-/// Where the contents of a file are written before it is there.
+/// The path where the contents of a file are written before the file appears.
 ///
 /// # Panics
 /// If `path` has no file name.
@@ -150,10 +150,10 @@ pub fn partial(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.partial"))
 }
 
-/// Reads a file of at most `max` bytes. Links are refused: a run is read as it lies there.
+/// Reads a file of at most `max` bytes. Links are refused: a run has plain files only.
 ///
 /// # Errors
-/// If it is no plain file, larger than `max`, or cannot be read.
+/// If the path is no plain file, is larger than `max`, or cannot be read.
 pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, RunError> {
     let mut file = open(path)?;
     let len = file.metadata().map_err(RunError::io(path))?.len();
@@ -168,12 +168,12 @@ pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, RunError> {
 /// Reads a UTF-8 file of at most `max` bytes.
 ///
 /// # Errors
-/// If it is no plain file, larger than `max`, not UTF-8, or cannot be read.
+/// If the path is no plain file, is larger than `max`, is not UTF-8, or cannot be read.
 pub fn read_text(path: &Path, max: u64) -> Result<String, RunError> {
     String::from_utf8(read(path, max)?).map_err(|_| RunError::invalid(path, "the text is not UTF-8"))
 }
 
-/// Checks that a path that is about to be written is not a link (to there or to nowhere).
+/// Checks that a path that is about to be written is not a link, neither to an existing file nor to nothing.
 ///
 /// # Errors
 /// If something other than a plain file is there.
@@ -189,7 +189,7 @@ pub fn refuse_link(path: &Path) -> Result<(), RunError> {
 /// Opens a plain file for reading.
 ///
 /// # Errors
-/// If it is no plain file, or cannot be opened.
+/// If the path is no plain file, or cannot be opened.
 pub fn open(path: &Path) -> Result<File, RunError> {
     let kind = fs::symlink_metadata(path).map_err(RunError::io(path))?;
     if !kind.is_file() {

@@ -1,4 +1,5 @@
-//! The data of evaluations: files beside those of the training, in order. A run holds a copy that nothing commits; a report says which data it is of.
+//! The data of evaluations: files beside those of the training, in order. A run holds a copy that no record commits; a report
+//! names the data that it is about.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use tiebreak_record::job::spec::DataSpec;
 /// Bytes that are copied at once.
 const COPY_BYTES: usize = 1 << 20;
 
-/// Data to evaluate with.
+/// Data for evaluations.
 pub struct EvaluationData {
     /// The samples.
     pub dataset: Dataset,
@@ -27,7 +28,8 @@ pub struct EvaluationData {
     pub root: Digest,
 }
 
-/// Opens files of evaluation data, read as the job's own: `spec` names them and says of what kind they are, `paths` where they lie.
+/// Opens files of evaluation data, read in the same way as the job's own: `spec` names the files and their kind, `paths` locates
+/// them.
 ///
 /// # Errors
 /// If a file cannot be read, is malformed, or the files do not fit a sample's batch tensors.
@@ -35,10 +37,10 @@ pub fn open(spec: &DataSpec, paths: &[PathBuf], sample: &[BatchTensor]) -> Resul
     opened(spec, paths, sample, data::manifest)
 }
 
-/// [`open`], of files that somebody names, which could be something else by mistake.
+/// [`open`] for files that somebody names, which could be of another kind by mistake.
 ///
 /// # Errors
-/// As [`open`], and if one is.
+/// As [`open`], and if one is of another kind.
 pub fn open_named(
     spec: &DataSpec,
     paths: &[PathBuf],
@@ -62,7 +64,7 @@ fn opened(
 /// A file with its manifest.
 type Promised = (DataFile, FileManifest);
 
-/// A file of a user, of which `left` bytes may be kept unpacked.
+/// A user's file. Up to `left` bytes of it may be kept unpacked.
 fn named(
     path: &Path,
     (manifest, tree): (FileManifest, GroupTree),
@@ -83,8 +85,8 @@ fn data_of(
     Ok(EvaluationData { dataset, root: files_root(&manifests) })
 }
 
-/// The evaluation data of a run's job: the copy that the run holds, else files of the same names where its data are; if the job names
-/// none, the samples that its split keeps, or the training data without one.
+/// The evaluation data of a run's job: the copy that the run holds, else files of the same names in the folders with the run's
+/// data. If the job names no files: the samples that the job's split reserves, or without a split the training data.
 ///
 /// # Errors
 /// If a file is not there, cannot be read, or does not fit the job's model.

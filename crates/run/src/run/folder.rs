@@ -11,21 +11,21 @@ use super::lock;
 use super::store::{Contents, Held, Store, not_plain};
 use tiebreak_record::commit::Malformed;
 
-/// Keeps a run's files in a folder. Links are not followed.
+/// A store in a folder. Links are not followed.
 pub struct Folder {
     root: PathBuf,
     disk: Disk,
-    /// What [`Store::prepare`] made, the outermost first.
+    /// The folders that [`Store::prepare`] made, the outermost first.
     made: Mutex<Vec<PathBuf>>,
 }
 
 impl Folder {
-    /// A folder, which need not be there yet.
+    /// The store of a folder, which need not exist yet.
     pub fn at(root: &Path) -> Arc<dyn Store> {
         Folder::on(&Disk::default(), root)
     }
 
-    /// The same on a disk that tests stop.
+    /// The store of a folder on a disk that tests can stop.
     pub fn on(disk: &Disk, root: &Path) -> Arc<dyn Store> {
         Arc::new(Folder { root: root.to_path_buf(), disk: disk.clone(), made: Mutex::default() })
     }
@@ -34,7 +34,7 @@ impl Folder {
         self.root.join(name)
     }
 
-    /// Where a file is to be written: its folder is made if it is not there.
+    /// The path to write a file to; its folder is made if it does not exist.
     fn target(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.path(name);
         if let Some(parent) = path.parent().filter(|parent| fs::symlink_metadata(parent).is_err()) {
@@ -50,7 +50,7 @@ fn length(path: &Path) -> io::Result<u64> {
     if found.is_file() { Ok(found.len()) } else { Err(not_plain()) }
 }
 
-/// Opens a plain file that is there.
+/// Opens an existing plain file.
 fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
     length(path)?;
     options.open(path)
@@ -92,7 +92,7 @@ impl Store for Folder {
         let disk = &self.disk;
         let replaced = disk.replaced(&path, |file| contents(&mut Written { disk, file }));
         if replaced.is_err() {
-            // The first error is the one to report; a disk that is full gets its bytes back.
+            // The first error is the one to report; a full disk gets its bytes back.
             let _ = disk.removed(&disk::partial(&path));
         }
         replaced
@@ -143,7 +143,7 @@ impl Store for Folder {
     }
 }
 
-/// Refuses what stands in a folder's place. One that is not there is an empty one.
+/// Refuses a path that exists and is no folder. A folder that does not exist counts as empty.
 pub(super) fn check(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|found| !found.is_dir()) {
         let why = "a folder is wanted (links are not followed)";
@@ -152,7 +152,7 @@ pub(super) fn check(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A file that is being written through crash points.
+/// A file whose writes pass crash points.
 struct Written<'a> {
     disk: &'a Disk,
     file: &'a mut File,

@@ -1,4 +1,5 @@
-//! Files that are not what a job says: other formats, and ids of another width. Only what somebody names is looked at; a run's own data files are read as they are.
+//! Detects files that are not what a job says: other formats, and ids of another width. Only files that somebody names are
+//! examined; a run's own data files are read as they are.
 
 use std::path::Path;
 
@@ -10,10 +11,10 @@ use tiebreak_record::job::data::layout::{is_npy, is_safetensors};
 use tiebreak_record::job::element::Element;
 use tiebreak_record::job::spec::DataFiles;
 
-/// Refuses a file that is something else than data of this kind, as far as its bytes show it. `sample` are the batch tensors of one sample.
+/// Refuses a file whose bytes show that it is not data of this kind. `sample` are the batch tensors of one sample.
 ///
 /// # Errors
-/// If it is: with what it is, and what to do.
+/// If the file is of another kind: the error names that kind, and what to do.
 pub(crate) fn refuse(
     path: &Path,
     spec: &DataFiles,
@@ -24,7 +25,7 @@ pub(crate) fn refuse(
     let is_raw = !is_npy(&name) && !is_safetensors(&name);
     let foreign = Format::of(look).filter(|format| match (format, spec) {
         (Format::StandIn(StandIn::LfsPointer | StandIn::AnnexPointer), _) => true,
-        // A model over bytes takes any.
+        // A model over bytes takes any file.
         (_, DataFiles::Bytes { .. }) => false,
         (Format::Npy, _) => !is_npy(&name),
         (Format::Safetensors, _) => !is_safetensors(&name),

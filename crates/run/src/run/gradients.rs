@@ -1,37 +1,37 @@
-//! The gradient roots of every step's micro-batches, which its record commits under one root: a file of 32 bytes for each, step by step, so
-//! that one range of bytes gives those of a step. Layout: `docs/RUN-FORMAT.md`.
+//! The gradient roots of every step's micro-batches, which the step's record commits under one root. The file has 32 bytes for
+//! each root, step by step, so that the roots of a step are one range of bytes. Layout: `docs/RUN-FORMAT.md`.
 
 use super::error::RunError;
 use super::stored::Stored;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::{StepRecord, gradients_root};
 
-/// Bytes of a gap that are filled at once.
+/// The number of bytes of a gap that are filled at once.
 const GAP_BYTES: u64 = 1 << 20;
 
-/// Where the roots of a step of `micro_batches` begin.
+/// The offset of the roots of a step of `micro_batches`.
 fn offset(step: u32, micro_batches: usize) -> u64 {
     32 * (u64::from(step) - 1) * micro_batches as u64
 }
 
-/// The writing end.
+/// Writes the file of gradient roots.
 pub struct GradientsWriter {
     file: Stored,
     length: u64,
 }
 
 impl GradientsWriter {
-    /// Goes on with a file, which need not be there.
+    /// Continues a file, which need not exist.
     ///
     /// # Errors
-    /// If it is a link, or cannot be looked at.
+    /// If the path is a link, or cannot be examined.
     pub fn open(file: Stored) -> Result<GradientsWriter, RunError> {
         let length = file.length_or_0()?;
         Ok(GradientsWriter { file, length })
     }
 
-    /// Writes the roots of a step. Where an interrupted run left the same, they stay, and so do those of later steps; other bytes go. A file that
-    /// somebody cut is filled with zeros up to the step.
+    /// Writes the roots of a step. If an interrupted run left the same roots, they stay, and so do the roots of later steps;
+    /// other bytes are cut off. A file that somebody shortened is filled with zeros up to the step.
     ///
     /// # Errors
     /// If the store refuses.
@@ -56,7 +56,7 @@ impl GradientsWriter {
         Ok(())
     }
 
-    /// Makes everything written so far last.
+    /// Syncs everything written so far.
     ///
     /// # Errors
     /// If the store refuses.
@@ -65,7 +65,7 @@ impl GradientsWriter {
     }
 }
 
-/// The gradient roots of a step's micro-batches, after checking that its record commits them.
+/// The gradient roots of a step's micro-batches, after checking that the step's record commits them.
 ///
 /// # Errors
 /// If they cannot be read, or are not those of the record.

@@ -20,11 +20,11 @@ use tiebreak_record::commit::tree_head::NOTE_MAX;
 use tiebreak_record::job::Job;
 use tiebreak_record::job::initial::{Drawn, EarlierRun, InitialOrigin, weights_layout};
 
-/// An initial state, canonical bytes in the table's order, and where it comes from.
+/// An initial state, canonical bytes in the table's order, and its origin.
 pub(crate) type Sourced = (Vec<Vec<u8>>, InitialOrigin);
 
-/// The initial state of a job that names weights or a run. `None`: it follows from the seed. `files`: where the job's paths may lead; `key`: the seed's
-/// Philox key, by which the tensors are drawn that the job takes from no file.
+/// The initial state of a job that names weights or a run; `None` if it follows from the seed. `files` decides which paths the
+/// job may reach. `key` is the seed's Philox key, which draws the tensors that the job takes from no file.
 ///
 /// # Errors
 /// If a file lies where the job may not reach, cannot be read, or does not hold the program's parameters.
@@ -48,12 +48,13 @@ pub fn of_job(
     Ok(Some((state, InitialOrigin::Weights { files })))
 }
 
-/// The state that files of weights give: every parameter that is not drawn, buffers that are there, the others as they begin without files, and zeros for
-/// the optimizer's slots. The job says under which names and in which layouts the files hold them.
+/// The state that files of weights give: parameters that are not drawn and buffers come from the files. Buffers that the files
+/// lack have their initial constants, and optimizer slots are zeros. The job says under which names and in which layouts the
+/// files hold the tensors.
 ///
 /// # Errors
-/// If a file cannot be read, a tensor is there twice, has another shape, is missing, or is none of the program's. Buffers that begin with random
-/// numbers are missed like parameters.
+/// If a file cannot be read, a tensor is there twice, has another shape, is missing, or is none of the program's. A buffer whose
+/// initial values are random must be there, as a parameter must.
 pub fn from_weights(
     paths: &[PathBuf],
     job: &Job,
@@ -63,7 +64,7 @@ pub fn from_weights(
     WeightFiles::open(paths)?.state(program, &weights_layout(job, program), drawn)
 }
 
-/// The final state of a finished run, and what proves that it is.
+/// The final state of a finished run, and the proof that it is the final state.
 fn from_run(
     root: &Path,
     program: &Program,
@@ -104,18 +105,18 @@ fn from_run(
     Ok((state, EarlierRun { head: note, record, optimizer_state }))
 }
 
-/// The initial state of a run that goes on from this one, which somebody replayed: who calls it checks the state's digest, since nothing here shows
-/// whose state it is.
+/// The initial state of a run that continues this one, which somebody replayed. The caller checks the state's digest, since
+/// nothing here shows whose state it is.
 ///
 /// # Errors
-/// If the run has other parameters than the program, or no state of its end.
+/// If the run has other parameters than the program, or no state after its last step.
 pub fn after(run: &Run, program: &Program, optimizer_state: bool) -> Result<Vec<Vec<u8>>, RunError> {
     check_kept(run, program, optimizer_state)?;
     let state = checkpoint::read(run.at(names::checkpoint(run.job().steps)), &run.program().state())?;
     Ok(kept_state(state, program, optimizer_state))
 }
 
-/// Checks that a run has the parameters of a program that goes on from it, and the slots if these are kept.
+/// Checks that a run has the parameters of a program that continues it, and the optimizer's slots if the program keeps them.
 fn check_kept(run: &Run, program: &Program, optimizer_state: bool) -> Result<(), RunError> {
     let kept = |table: Vec<StateTensor>| -> Vec<StateTensor> {
         table.into_iter().filter(|t| optimizer_state || !is_slot(&t.name)).collect()
@@ -128,7 +129,7 @@ fn check_kept(run: &Run, program: &Program, optimizer_state: bool) -> Result<(),
     Ok(())
 }
 
-/// Of a run's last state what a program that goes on keeps, and zeros for its slots if these are not kept.
+/// The tensors of a run's last state that a continuing program keeps; the slots are zeros if the program does not keep them.
 fn kept_state(mut state: Vec<Vec<u8>>, program: &Program, optimizer_state: bool) -> Vec<Vec<u8>> {
     let ours = program.state();
     let parts = if optimizer_state { ours.len() } else { ours.iter().filter(|t| !is_slot(&t.name)).count() };
@@ -137,15 +138,16 @@ fn kept_state(mut state: Vec<Vec<u8>>, program: &Program, optimizer_state: bool)
     state
 }
 
-/// Whether a state tensor is an optimizer's.
+/// True if a state tensor belongs to the optimizer.
 fn is_slot(name: &str) -> bool {
     !name.starts_with("param/") && !name.starts_with("buffer/")
 }
 
-/// The digest of the initial state that the weights of a run give, after checking that these are the files that it names, in order.
+/// The digest of the initial state that the weights of a run give, after checking that the paths hold the files that the run
+/// names, in order.
 ///
 /// # Errors
-/// If the run does not begin from weights, or these are other files.
+/// If the run does not begin from weights, or the paths hold other files.
 pub fn of_weights(run: &Run, paths: &[PathBuf]) -> Result<Digest, RunError> {
     let InitialOrigin::Weights { files } = &run.file.origin else {
         let why = format!("{} does not begin from weights", run.layout.root.display());
@@ -166,10 +168,11 @@ pub fn of_weights(run: &Run, paths: &[PathBuf]) -> Result<Digest, RunError> {
     Ok(state_digest(&table, &tensor_digests(&table, &state)))
 }
 
-/// The initial state of a run: of the seed, or what its first checkpoint holds, after checking that it is the one that the run names.
+/// The initial state of a run, from the seed or from its first checkpoint, after checking that it is the state that the run
+/// names.
 ///
 /// # Errors
-/// If the checkpoint is needed and cannot be read, or is another state.
+/// If the checkpoint is needed and cannot be read, or holds another state.
 pub fn state(run: &Run) -> Result<Vec<Vec<u8>>, RunError> {
     run.within_memory("the initial state", run.state_memory())?;
     if run.file.origin == InitialOrigin::Seed {

@@ -10,15 +10,15 @@ use tiebreak_contract::program::encoding::PROGRAM_MAX;
 use tiebreak_contract::program::step::Program;
 use tiebreak_record::job::{JOB_MAX, Job};
 
-/// Reads a job file: its text and what it says.
+/// Reads a job file: its text, and the job that the text describes.
 ///
 /// # Errors
-/// If it is not there, cannot be read, or is no valid job: then with file, line and key.
+/// If the file is not there, cannot be read, or is no valid job; in the last case the error has file, line and key.
 pub fn read(path: &Path) -> Result<(String, Job), RunError> {
     let text = match disk::read_text(path, JOB_MAX) {
-        // Whoever types a name mistypes it.
+        // A name that is typed may be mistyped.
         Err(RunError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            return Err(RunError::Job(format!("{}: there is no such job file", path.display())));
+            return Err(RunError::NoJob { path: path.to_path_buf() });
         }
         text => text?,
     };
@@ -31,7 +31,7 @@ pub fn logged(text: &str) -> String {
     format!("{text}\n[rounding]\n")
 }
 
-/// [`read`], as a job of the logged profile: with its default thresholds if it has no `[rounding]`.
+/// [`read`] as a job of the logged profile, with default thresholds if the job has no `[rounding]`.
 ///
 /// # Errors
 /// As [`read`].
@@ -44,7 +44,7 @@ pub fn read_logged(path: &Path) -> Result<(String, Job), RunError> {
     Ok((text, job))
 }
 
-/// The program of a job that was read from `files`, and the bytes of the program file if it names one.
+/// The program of a job that was read from `files`, and the bytes of the program file if the job names one.
 ///
 /// # Errors
 /// If the file lies where the job may not reach, cannot be read, is larger than [`PROGRAM_MAX`], or is no program that fits the job.
@@ -58,10 +58,10 @@ pub fn program(files: &JobFiles, job: &Job) -> Result<(Program, Option<Vec<u8>>)
     Ok((program, bytes))
 }
 
-/// Whether native kernels may train a job: its thresholds leave no more freedom than kernels need, and no less.
+/// Checks that native kernels may train a job: its thresholds leave no more freedom than kernels need, and no less.
 ///
 /// # Errors
-/// If they do: with the key, its value, the most or the least it may be, and K.
+/// If they leave more or less: with the key, its value, the most or the least it may be, and K.
 pub fn check_thresholds(path: &Path, job: &Job, program: &Program) -> Result<(), RunError> {
     let Some(rounding) = &job.rounding else { return Ok(()) };
     match rounding.excess(&program.micro.logged).or_else(|| rounding.shortfall()) {

@@ -1,26 +1,27 @@
-//! The files that a job names: where they may lie, and which are never taken.
+//! The files that a job names: the folders they may lie in, and the kinds that are never taken.
 //!
-//! Whoever trains a job that somebody else wrote publishes a copy of its data. So a job reaches the files in its own folder and those in a folder that
-//! the trainer allows, and no others: a path that leaves both is refused, whether it does so by `..`, by being absolute or by a symbolic link.
+//! A trainer of somebody else's job publishes a copy of the job's data. So a job reaches only the files in its own folder and in
+//! a folder that the trainer allows. A path that leaves both is refused, whether by `..`, by being absolute or by a symbolic
+//! link.
 
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
 use super::error::RunError;
 
-/// The most bytes of a file that is searched for a private key line by line; of a longer one only the first line is looked at.
+/// The most bytes of a file that is searched for a private key line by line; in a longer file only the first line is examined.
 const KEY_FILE_MAX: u64 = 1 << 16;
 
-/// A job file's place, and the folders in which the files that it names may lie.
+/// A job file's path, and the folders in which the files that it names may lie.
 #[derive(Clone, Debug)]
 pub struct JobFiles {
     job: PathBuf,
-    /// Canonical: the job's folder, and what else the trainer allows.
+    /// Canonical paths: the job's folder, and the folder that the trainer allows.
     roots: Vec<PathBuf>,
 }
 
 impl JobFiles {
-    /// Of a job file, whose folder it may reach, and `data_root` too if one is given.
+    /// The reach of a job file: its own folder, and `data_root` if one is given.
     ///
     /// # Errors
     /// If a folder is not there.
@@ -50,14 +51,14 @@ impl JobFiles {
         folder_of(&self.job)
     }
 
-    /// Where a file or folder is that the job names with `key`.
+    /// The path of a file or folder that the job names with `key`.
     ///
     /// # Errors
-    /// If it lies outside of the folders that the job may reach.
+    /// If the path lies outside of the folders that the job may reach.
     pub fn path(&self, key: &str, name: &str) -> Result<PathBuf, RunError> {
         let path = self.folder().join(name);
-        // A file that is not there cannot be followed through links. Its name alone says whether it would lie outside, so that an answer does not tell
-        // whether a file outside is there.
+        // The links of a file that does not exist cannot be followed. The name alone decides if the file would lie outside, so
+        // that an answer does not reveal whether a file outside exists.
         let real = path.canonicalize().unwrap_or_else(|_| without_dots(&self.roots[0].join(name)));
         if self.roots.iter().any(|root| real.starts_with(root)) {
             return Ok(path);
@@ -90,14 +91,14 @@ fn without_dots(path: &Path) -> PathBuf {
     plain
 }
 
-/// Refuses to take a private key for data. It finds keys in the text forms of `tiebreak key new`, PEM, OpenSSH, PuTTY and age, which guards against a mistake; what
-/// guards against a hostile job are the folders that it may reach.
+/// Refuses a private key in place of data. The check finds keys in the text forms of `tiebreak key new`, PEM, OpenSSH, PuTTY and
+/// age, which guards against a mistake. Against a hostile job, the limit on folders guards.
 ///
 /// # Errors
-/// If `contents`, what the file at `path` holds, is a private key, or cannot be read.
+/// If `contents`, the contents of the file at `path`, are a private key, or cannot be read.
 pub fn refuse_private_key(path: &Path, contents: impl Read) -> Result<(), RunError> {
     let mut start = Vec::new();
-    // What does not unpack is reported by whoever reads it whole.
+    // The function that reads the whole file reports contents that do not unpack.
     let _ = contents.take(KEY_FILE_MAX + 1).read_to_end(&mut start);
     let whole = start.len() as u64 <= KEY_FILE_MAX;
     let mut lines = start.split(|byte| matches!(byte, b'\n' | b'\r')).map(<[u8]>::trim_ascii);

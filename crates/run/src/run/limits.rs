@@ -1,8 +1,8 @@
-//! What this machine has, where nobody sets a limit.
+//! This machine's limits, where nobody sets one.
 
 use std::sync::LazyLock;
 
-/// The memory of a machine that does not say how much it has, in bytes.
+/// The assumed memory of a machine that does not say how much it has, in bytes.
 const UNKNOWN: u64 = 8 << 30;
 
 /// The most bytes that reading a run or a verdict may take unless somebody says otherwise: the machine's memory, or 8 GiB if that is
@@ -15,7 +15,7 @@ pub fn machine_memory() -> u64 {
     *MEMORY
 }
 
-/// The bytes of memory that this process has filled, if the system says so (Linux does): heaps and stacks, not what of files is mapped.
+/// The bytes of memory that this process has filled, if the system tells (Linux does): heaps and stacks, without mapped files.
 pub fn memory_in_use() -> Option<u64> {
     kilobytes(&std::fs::read_to_string("/proc/self/status").ok()?, "RssAnon:")
 }

@@ -1,4 +1,4 @@
-//! The right to write to a folder, which one process has.
+//! The right to write to a folder, which one process has at a time.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
@@ -6,14 +6,14 @@ use std::path::Path;
 
 use super::store::{Held, not_plain};
 
-/// The right to write; it is released when this is dropped or the process dies.
+/// The right to write, until this guard is dropped or the process dies.
 pub(super) struct WriteLock(File);
 
 impl Held for WriteLock {}
 
 impl Drop for WriteLock {
     fn drop(&mut self) {
-        // The number is only a hint for people; if it stays, it does no harm.
+        // The process number is only a hint for people; a stale one does no harm.
         let _ = self.0.set_len(0);
     }
 }
@@ -21,7 +21,8 @@ impl Drop for WriteLock {
 /// Locks a file, which is made if it is not there.
 ///
 /// # Errors
-/// `WouldBlock` if another process has the lock, with its number; also if the file is no plain one, or cannot be written.
+/// `WouldBlock` if another process has the lock, with that process's number; also if the file is no plain one, or cannot be
+/// written.
 pub(super) fn hold(path: &Path) -> io::Result<WriteLock> {
     if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
         return Err(not_plain());

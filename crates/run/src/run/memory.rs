@@ -1,4 +1,4 @@
-//! A run in memory: no folder, and nothing that outlives the process.
+//! A run in memory: without a folder, and lost when the process ends.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::store::{Contents, Held, Store};
 
-/// Keeps a run's files in memory. Clones are the same run.
+/// A store in memory. Clones share the same run.
 #[derive(Clone, Default)]
 pub struct Memory {
     files: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
@@ -22,12 +22,12 @@ impl Memory {
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, Vec<u8>>> {
-        // No operation leaves a file half done where it can panic.
+        // No operation can panic while a file is half written.
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The bytes under a name.
+/// The bytes under a name, or `NotFound`.
 fn found<T>(bytes: Option<T>) -> io::Result<T> {
     bytes.ok_or_else(|| io::ErrorKind::NotFound.into())
 }

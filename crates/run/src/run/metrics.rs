@@ -1,5 +1,5 @@
-//! Metrics of a run while it trains: lines of JSON, and the event file that TensorBoard reads. They are for whoever watches; nothing commits
-//! them and no audit reads them. Layout: `docs/RUN-FORMAT.md`.
+//! Metrics of a run while it trains: lines of JSON, and an event file that TensorBoard reads. Metrics are for people; no record
+//! commits them and no audit reads them. Layout: `docs/RUN-FORMAT.md`.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read};
@@ -16,7 +16,7 @@ const ENTRY_MAX: u64 = 1 << 16;
 /// The most bytes of a file of metrics that are read.
 const FILE_MAX: u64 = 1 << 30;
 
-/// What a step was like.
+/// The measurements of a step.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct StepMetrics {
     /// The step, from 1.
@@ -35,14 +35,14 @@ pub struct StepMetrics {
     pub samples_per_second: f64,
 }
 
-/// What an evaluation of the state after a step found.
+/// The results of an evaluation of the state after a step.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct EvaluationMetrics {
     /// The step, from 0.
     pub step: u32,
     /// The mean loss of the evaluation's labels.
     pub evaluation_loss: f32,
-    /// The part of the labels that the model finds most likely, 0 to 1.
+    /// The share of the labels that the model finds most likely, 0 to 1.
     pub evaluation_accuracy: f64,
     /// e^loss.
     pub evaluation_perplexity: f64,
@@ -55,7 +55,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Opens a run's metrics, or makes them. Of what is there, everything after step `done` is cut off: training goes on from that step.
+    /// Opens a run's metrics, or makes them. Everything after step `done` is cut off, because training continues from that step.
     ///
     /// # Errors
     /// If a file is a link, or the system refuses.
@@ -123,7 +123,8 @@ impl Metrics {
     }
 }
 
-/// A line as it is written. JSON has no number that is not finite: null stands for it, and its name beside.
+/// A line as it is written. JSON has no numbers that are not finite: null stands for such a number, and a separate field names
+/// it.
 #[derive(Serialize)]
 struct Line<'a, T: Serialize> {
     #[serde(flatten)]
@@ -132,7 +133,7 @@ struct Line<'a, T: Serialize> {
     not_finite: BTreeMap<&'a str, &'static str>,
 }
 
-/// Which of these are not finite, and what they are: `NaN`, `inf` or `-inf`.
+/// The names of the values that are not finite, each with `NaN`, `inf` or `-inf`.
 fn not_finite<'a>(named: &[(&'a str, f32)]) -> BTreeMap<&'a str, &'static str> {
     let name = |value: f32| match value {
         f32::INFINITY => "inf",
@@ -142,7 +143,8 @@ fn not_finite<'a>(named: &[(&'a str, f32)]) -> BTreeMap<&'a str, &'static str> {
     named.iter().filter(|(_, value)| !value.is_finite()).map(|&(key, value)| (key, name(value))).collect()
 }
 
-/// The points (step, value) of every line of a run's metrics that has this key; none if there are no metrics. A value that is no number is NaN.
+/// The points (step, value) of every line of a run's metrics that has this key; empty if there are no metrics. A value that is no
+/// number is NaN.
 ///
 /// # Errors
 /// If the file is a link or larger than 1 GiB, a line is too long or no JSON with a step, or the system refuses.
@@ -316,7 +318,7 @@ mod tests {
         let mut metrics = Metrics::open(&layout.metrics(), &layout.root.join(names::EVENTS), 0).unwrap();
         (1..=200).for_each(|n| metrics.step(&step(n)).unwrap());
         drop(metrics);
-        // What a kill may leave: half of an entry.
+        // A kill may leave half of an entry.
         for path in [layout.metrics(), layout.root.join(names::EVENTS)] {
             let bytes = std::fs::read(&path).unwrap();
             std::fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
@@ -325,7 +327,7 @@ mod tests {
         (199..=201).for_each(|n| metrics.step(&step(n)).unwrap());
         let expected: Vec<u64> = (1..=201).collect();
         assert_eq!(steps(&layout), (expected.clone(), [vec![0], expected].concat()));
-        // What is no file of metrics is begun again.
+        // A file that holds no metrics is begun again.
         std::fs::write(layout.metrics(), "{}\n").unwrap();
         std::fs::write(layout.root.join(names::EVENTS), [0xff; 40]).unwrap();
         drop(Metrics::open(&layout.metrics(), &layout.root.join(names::EVENTS), 5).unwrap());

@@ -1,5 +1,5 @@
-//! Files that are something else than what they are named: pointers of Git LFS, web pages, other formats. Their first bytes say it, and each has a way to the file
-//! that was wanted. What data files are is looked at elsewhere.
+//! Recognises files that are not what their names say: pointers of Git LFS, web pages, other formats. Their first bytes show it,
+//! and each error says how to get the intended file. Data files are examined elsewhere.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::path::Path;
 use super::error::RunError;
 use tiebreak_token_files::StandIn;
 
-/// The bytes of a file's beginning that are looked at.
+/// The number of bytes at a file's beginning that are examined.
 const HEAD: u64 = 512;
-/// As many zeros at the beginning are no beginning of any format here.
+/// So many zeros begin no format here.
 const ZEROS: usize = 64;
 
-/// What a file is, and what to do about it.
+/// The actual kind of a file, and what to do about it.
 type Mistake = (&'static str, &'static str);
 
 const EMPTY: Mistake = ("empty", "download the file again");
@@ -21,12 +21,12 @@ const JSON: Mistake = ("a text of JSON", "download the file again: a server writ
 const TEXT: Mistake = ("a text", "download the file again, or name the one that was meant");
 
 const UNPACK: &str = "unpack it first";
-/// How PyTorch's files become safetensors.
+/// The way from PyTorch's files to safetensors.
 const CONVERT: &str = "write its tensors as safetensors, in Python: safetensors.torch.save_file(torch.load(FILE, map_location=\"cpu\", weights_only=True), \
     \"model.safetensors\"), or with transformers: model.save_pretrained(DIR)";
 const SAVE: &str = "load it where it was written, and save it as safetensors";
 
-/// Formats by their first bytes, and how what they hold becomes safetensors.
+/// Formats by their first bytes, with the way from each to safetensors.
 const FORMATS: [(&[u8], Mistake); 12] = [
     (b"PK\x03\x04", ("a zip file, as torch.save writes it", CONVERT)),
     (b"\x80\x02", ("a pickle, as older versions of torch.save wrote it", CONVERT)),
@@ -56,7 +56,7 @@ fn kind(stand_in: StandIn) -> Mistake {
     (stand_in.name(), stand_in.advice())
 }
 
-/// What a file is that should have been of one format, of which it is not.
+/// The actual format of a file that is not of the expected format.
 fn found(head: &[u8]) -> Option<Mistake> {
     if head.is_empty() {
         return Some(EMPTY);
@@ -68,15 +68,15 @@ fn found(head: &[u8]) -> Option<Mistake> {
     stand_in(head).or_else(format)
 }
 
-/// The first bytes of what is read.
+/// The first bytes of `contents`.
 pub fn head(contents: impl Read) -> Vec<u8> {
     let mut head = Vec::new();
-    // What cannot be read is reported by whoever reads it whole.
+    // The function that reads the whole file reports contents that cannot be read.
     let _ = contents.take(HEAD).read_to_end(&mut head);
     head
 }
 
-/// The error about a file of weights that is no safetensors file: what it is, if its first bytes say it, else `why`.
+/// The error about a file of weights that is no safetensors file: its actual format if the first bytes show it, else `why`.
 pub fn weights(path: &Path, head: &[u8], why: impl Into<String>) -> RunError {
     let text = || match head.trim_ascii_start().first()? {
         b'<' => Some(kind(StandIn::Page)),
@@ -90,7 +90,7 @@ pub fn weights(path: &Path, head: &[u8], why: impl Into<String>) -> RunError {
     RunError::invalid(path, why)
 }
 
-/// The same about a text of JSON, of which `bytes` are all.
+/// The same error about a JSON text, whose whole contents are `bytes`.
 pub fn config(path: &Path, bytes: &[u8], why: impl Into<String>) -> RunError {
     let head = &bytes[..bytes.len().min(HEAD as usize)];
     let why = match (stand_in(head), found(head)) {
@@ -101,7 +101,7 @@ pub fn config(path: &Path, bytes: &[u8], why: impl Into<String>) -> RunError {
     RunError::invalid(path, why)
 }
 
-/// Refuses what is put in place of a file that is elsewhere.
+/// Refuses a stand-in for a file that is elsewhere.
 ///
 /// # Errors
 /// If the file's first bytes are those of a pointer of Git LFS or git-annex, or of a web page.

@@ -1,4 +1,4 @@
-//! What a run holds: data, transcripts, heads, checkpoints, traces, in a [`Store`]. Reading never executes anything, never
+//! The files of a run: data, transcripts, heads, checkpoints, traces, in a [`Store`]. Reading never executes anything, never
 //! follows links, and checks every size before it allocates. Layout: `docs/RUN-FORMAT.md`.
 
 pub mod architectures;

@@ -1,6 +1,6 @@
-//! What the files of a run are called, relative to it. Layout: `docs/RUN-FORMAT.md`.
+//! The names of a run's files, relative to the run. Layout: `docs/RUN-FORMAT.md`.
 
-/// What identifies the run.
+/// The file that identifies the run.
 pub const RUN_JSON: &str = "run.json";
 /// The job file.
 pub const JOB: &str = "job.toml";
@@ -10,7 +10,7 @@ pub const PROGRAM: &str = "program.bin";
 pub const DATA: &str = "data";
 /// The folder of the files to evaluate with.
 pub const EVALUATION: &str = "evaluation";
-/// The folder of what makes the model usable.
+/// The folder of the model's companion files.
 pub const COMPANIONS: &str = "companions";
 /// The file of records.
 pub const TRANSCRIPT: &str = "transcript";
@@ -26,11 +26,11 @@ pub const TRACES: &str = "traces";
 pub const LOGS: &str = "logs";
 /// The released model.
 pub const MODEL: &str = "model.safetensors";
-/// Metrics while it trains, a line of JSON a step.
+/// The metrics of the training, a line of JSON a step.
 pub const METRICS: &str = "metrics.jsonl";
-/// The same for TensorBoard, which looks for `tfevents` in a name.
+/// The same metrics for TensorBoard, which looks for `tfevents` in a name.
 pub const EVENTS: &str = "events.out.tfevents.tiebreak";
-/// Held by the writer.
+/// The file that the writer locks.
 pub const LOCK: &str = "lock";
 
 /// A data file.
@@ -38,7 +38,7 @@ pub fn data_file(number: usize) -> String {
     format!("{DATA}/data-{number}.bin")
 }
 
-/// The tree of a data file, by which parts of it are checked.
+/// The tree of a data file, which checks ranges of the file.
 pub fn data_tree(number: usize) -> String {
     format!("{DATA}/data-{number}.tree")
 }
@@ -73,7 +73,7 @@ pub fn log(step: u32) -> String {
     format!("{LOGS}/step-{step:09}")
 }
 
-/// Where the beginning of a file is kept that is not whole yet.
+/// The name under which a file is written until it is whole.
 pub fn partial(name: &str) -> String {
     let (folder, last) = name.rsplit_once('/').map_or(("", name), |(folder, last)| (folder, last));
     let slash = if folder.is_empty() { "" } else { "/" };

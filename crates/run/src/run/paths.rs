@@ -1,18 +1,18 @@
-//! Where everything of a run is that lies in a folder, and what errors call it anywhere else.
+//! The paths of a run's files in a folder, which errors use for runs in any store.
 
 use std::path::PathBuf;
 
 use super::names;
 
-/// Where everything of a run is.
+/// The paths of a run's files.
 #[derive(Clone, Debug)]
 pub struct RunPaths {
-    /// The run's folder, or what its store is called.
+    /// The run's folder, or the name of its store.
     pub root: PathBuf,
 }
 
 impl RunPaths {
-    /// What identifies the run.
+    /// The file that identifies the run.
     pub fn run_json(&self) -> PathBuf {
         self.root.join(names::RUN_JSON)
     }
@@ -32,7 +32,7 @@ impl RunPaths {
     pub fn data_file(&self, number: usize) -> PathBuf {
         self.root.join(names::data_file(number))
     }
-    /// The tree of a data file, by which parts of it are checked.
+    /// The tree of a data file, which checks ranges of the file.
     pub fn data_tree(&self, number: usize) -> PathBuf {
         self.root.join(names::data_tree(number))
     }
@@ -80,15 +80,15 @@ impl RunPaths {
     pub fn evaluation_file(&self, number: usize) -> PathBuf {
         self.root.join(names::evaluation_file(number))
     }
-    /// The folder of what makes its model usable: configuration, tokenizer.
+    /// The folder of the model's companion files: configuration, tokenizer.
     pub fn companions(&self) -> PathBuf {
         self.root.join(names::COMPANIONS)
     }
-    /// Metrics while it trains, a line of JSON a step.
+    /// The metrics of the training, a line of JSON a step.
     pub fn metrics(&self) -> PathBuf {
         self.root.join(names::METRICS)
     }
-    /// Held by the writer.
+    /// The file that the writer locks.
     pub(crate) fn lock(&self) -> PathBuf {
         self.root.join(names::LOCK)
     }

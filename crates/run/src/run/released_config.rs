@@ -1,6 +1,8 @@
-//! `config.json` of a folder of released weights: which model it is, in transformers' keys for GPT-2, in timm's for residual networks, else in this program's own.
+//! The `config.json` of a folder of released weights, which describes the model: in transformers' keys for GPT-2, in timm's for
+//! residual networks, else in this program's own.
 //!
-//! Source: `GPT2Config` of transformers. Keys that change nothing that is computed here are not read; those that would make another model are refused.
+//! Source: `GPT2Config` of transformers. Keys that do not change the computation here are not read; keys that would make another
+//! model are refused.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -11,21 +13,21 @@ use tiebreak_contract::program::models::{Gelu, Gpt, Model, Normalize};
 
 /// The most bytes of a `config.json`.
 pub const CONFIG_MAX: u64 = 1 << 20;
-/// What `model_type` is where transformers has no such model.
+/// The value of `model_type` for models that transformers does not have.
 const OURS: &str = "tiebreak";
-/// Classes of GPT-2's own tokenizer, whose last one begins and ends texts.
+/// The vocabulary size of GPT-2's own tokenizer, whose last token begins and ends texts.
 const GPT2_VOCABULARY: u32 = 50_257;
-/// Keys of tokens: which begins a text, ends one, and fills what is behind its end.
+/// Keys of special tokens: the one that begins a text, the one that ends it, and the padding.
 const TOKENS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
 
-/// What says whose a `config.json` is: transformers', or timm's.
+/// The keys that tell transformers' `config.json` from timm's.
 #[derive(Deserialize)]
 struct Preamble {
     model_type: Option<String>,
     architecture: Option<String>,
 }
 
-/// The keys of `GPT2Config` that decide what is computed. Those with a default may be left out, as transformers takes the same.
+/// The keys of `GPT2Config` that decide the computation. Keys with a default may be absent; transformers takes the same default.
 #[derive(Deserialize)]
 struct Gpt2 {
     vocab_size: u32,
@@ -52,10 +54,11 @@ struct Own {
     model: Model,
 }
 
-/// The model that a `config.json` describes. Its numbers are not checked against each other; a job of them is.
+/// The model that a `config.json` describes. The numbers are not checked against each other here, but in a job with this model
+/// they are.
 ///
 /// # Errors
-/// If the text is no JSON object of that kind, or says something that this version does not compute.
+/// If the text is no JSON object of that kind, or describes something that this version does not compute.
 pub fn parse(text: &str) -> Result<Model, String> {
     let wrong = |error: serde_json::Error| format!("it is no configuration of a model: {error}");
     let Preamble { model_type, architecture } = serde_json::from_str(text).map_err(wrong)?;
@@ -122,15 +125,15 @@ fn gpt2(config: &Gpt2) -> Result<Gpt, String> {
     })
 }
 
-/// Whether a `config.json` is of a model of the same kind as this one, whatever its sizes.
+/// True if a `config.json` describes a model of the same kind as this one, whatever the sizes.
 pub(crate) fn is_of(config: &[u8], model: &Model) -> bool {
     let parsed = std::str::from_utf8(config).ok().and_then(|text| parse(text).ok());
     parsed.is_some_and(|parsed| std::mem::discriminant(&parsed) == std::mem::discriminant(model))
 }
 
-/// The `config.json` of a model, which [`parse`] reads back and, for GPT-2, transformers too. `config` is the one that the run has from the weights it began with:
-/// its other keys stay, and so does its text if it describes what is exported. `generation` is the `generation_config.json` beside, which says the tokens that begin and end
-/// texts where no `config` does.
+/// The `config.json` of a model, which [`parse`] reads back and, for GPT-2, transformers too. `config` is the run's copy from its
+/// initial weights: its other keys stay, and its text stays as a whole if it describes the exported model. `generation` is the
+/// `generation_config.json` beside it, which names the tokens that begin and end texts if no `config` does.
 pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> String {
     let mut ours = match model {
         Model::Gpt(gpt) => gpt2_config(gpt),
@@ -146,7 +149,7 @@ pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> St
     let before = kept.clone();
     let Value::Object(ours) = ours else { return text.into() };
     let same = parse(text).as_ref() == Ok(model);
-    // Another architecture's files would have other names, and what is exported are F32.
+    // Another architecture's files would have other names, and exported tensors are F32.
     let always = ["architectures", "dtype", "torch_dtype"];
     for (key, value) in ours {
         match key.as_str() {
@@ -159,7 +162,7 @@ pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> St
         }
     }
     if !same {
-        // timm builds its network by these.
+        // timm builds its network from these keys.
         let classes = model.batch(1).last().map_or(0, |labels| labels.below);
         let beside = kept.get_mut("pretrained_cfg").and_then(Value::as_object_mut);
         beside.into_iter().for_each(|keys| renumber(keys, classes));
@@ -168,7 +171,7 @@ pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> St
     if kept == before { text.into() } else { format!("{:#}\n", Value::from(kept)) }
 }
 
-/// Has a configuration say another number of classes, if it says one.
+/// Changes the number of classes in a configuration, if the configuration has one.
 fn renumber(keys: &mut Map<String, Value>, classes: u32) {
     if let Some(number) = keys.get_mut("num_classes") {
         *number = classes.into();
@@ -185,8 +188,8 @@ pub fn ends(text: &str) -> Vec<u32> {
     ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect()
 }
 
-/// The model, which says that it takes pixels as byte / 255 if it does: else an import would take it for a network that expects other pixels. Of a model of
-/// numbers nobody knows what they were made of.
+/// The model, with an explicit statement if it takes pixels as byte / 255; otherwise an import would take it for a network that
+/// expects other pixels. A model over numbers gets none, because the origin of its numbers is unknown.
 fn with_pixels(model: &Model) -> Model {
     let mut model = model.clone();
     let is_unsaid = model.normalization().is_some_and(|normalization| !normalization.is_said());
@@ -224,7 +227,7 @@ fn gpt2_config(gpt: &Gpt) -> Value {
     for key in ["resid_pdrop", "embd_pdrop", "attn_pdrop"] {
         config[key] = shortest(&gpt.dropout);
     }
-    // Tokens that the vocabulary does not have would be GPT2Config's defaults.
+    // Without these keys, GPT2Config would default to tokens that the vocabulary does not have.
     let end = if gpt.vocabulary >= GPT2_VOCABULARY { json!(GPT2_VOCABULARY - 1) } else { Value::Null };
     config["bos_token_id"] = end.clone();
     config["eos_token_id"] = end;

@@ -1,14 +1,14 @@
-//! Commands that a person is told to type, as a shell takes them.
+//! Commands that a person is told to type, quoted for a shell.
 
 use std::path::Path;
 
-/// A word of a command line, in quotes if a shell would not take it as it is.
+/// A word of a command line, quoted if a shell would not take it literally.
 pub fn word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c) || (c as u32) > 0x7f;
     let (is_plain, has_controls) = (text.chars().all(plain), text.chars().any(char::is_control));
     match (is_plain && !text.is_empty() && !has_controls, has_controls) {
         (true, _) => text.to_string(),
-        // A terminal is shown no control characters; bash and zsh read them back from this.
+        // A terminal is shown no control characters; bash and zsh read them back from this form.
         (false, true) => format!("$'{}'", text.chars().map(escaped).collect::<String>()),
         (false, false) if cfg!(windows) => format!("\"{text}\""),
         (false, false) => format!("'{}'", text.replace('\'', r"'\''")),
@@ -25,7 +25,7 @@ fn escaped(c: char) -> String {
     }
 }
 
-/// A path as a word of a command line, which is no option even if it begins like one.
+/// A path as a word of a command line. A path that begins with `-` gets `./` before it, so that it is no option.
 pub fn path(path: &Path) -> String {
     let text = path.to_string_lossy();
     if text.starts_with('-') { word(&format!("./{text}")) } else { word(&text) }

@@ -1,4 +1,4 @@
-//! Training states that a run's records commit, from its files.
+//! Reads training states that a run's records commit.
 
 use super::dir::Run;
 use super::error::RunError;
@@ -9,7 +9,7 @@ use tiebreak_record::commit::state::{state_digest, tensor_digests};
 /// A state: canonical bytes in the table's order.
 pub type State = Vec<Vec<u8>>;
 
-/// The state after a step, read from its checkpoint. An initial state of the seed needs no file.
+/// The state after a step, read from its checkpoint. An initial state from the seed needs no file.
 ///
 /// # Errors
 /// If the checkpoint cannot be read, is malformed, or is not the state that the step's record commits.
@@ -23,10 +23,10 @@ pub fn after(run: &Run, records: &[Record], step: u32) -> Result<State, RunError
     Ok(state)
 }
 
-/// Checks that a state is the one that the record of a step commits.
+/// Checks that the record of a step commits this state.
 ///
 /// # Errors
-/// If it is another one, or there is no such record.
+/// If the record commits another state, or there is no such record.
 pub fn check(run: &Run, records: &[Record], step: u32, state: &[Vec<u8>]) -> Result<(), RunError> {
     let table = run.program().state();
     let promised = records.get(step as usize).map(Record::state);
@@ -37,8 +37,8 @@ pub fn check(run: &Run, records: &[Record], step: u32, state: &[Vec<u8>]) -> Res
     Err(RunError::invalid(&run.layout.checkpoint(step), why))
 }
 
-/// The last state before a step of which there is a checkpoint, and the step after which it is. The initial state is passed over, and so is a
-/// checkpoint that is damaged.
+/// The state of the last checkpoint before a step, and that checkpoint's step. The initial state and damaged checkpoints are
+/// skipped.
 ///
 /// # Errors
 /// If the folder of checkpoints cannot be read.

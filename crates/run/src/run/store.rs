@@ -1,4 +1,4 @@
-//! Where a run's files are kept: a folder today, memory in tests and pages, and whatever else keeps bytes under names.
+//! Stores of a run's files: a folder today, memory in tests and pages, and any other keeper of bytes under names.
 
 use std::io::{self, Write};
 use std::ops::Range;
@@ -11,42 +11,45 @@ pub type Contents<'a> = dyn FnMut(&mut dyn Write) -> io::Result<()> + 'a;
 /// The right to write to a run; dropping it, or the end of the process, releases it.
 pub trait Held: Send {}
 
-/// Keeps the files of one run. Names are those of `docs/RUN-FORMAT.md`, relative to the run, their parts between slashes: `heads/000000000001`.
+/// Keeps the files of one run. Names are those of `docs/RUN-FORMAT.md`, relative to the run, with slashes between their
+/// components: `heads/000000000001`.
 ///
-/// What is kept under a name may be damaged, or no plain file: nothing here vouches for it. Errors name no file, since callers do; whoever keeps
-/// something that no run may hold reports a [`Malformed`] inside (see [`not_plain`]).
+/// An entry may be damaged, or no plain file: a store vouches for nothing. Errors name no file, since callers do; a store with an
+/// entry that no run may hold reports a [`Malformed`] inside (see [`not_plain`]).
 pub trait Store: Send + Sync {
-    /// What people call the place: a folder's path, or an address. Names follow it in errors.
+    /// The store's name for people: a folder's path, or an address. Errors put a file's name after it.
     fn place(&self) -> String;
 
-    /// The bytes that are kept under a name.
+    /// The number of bytes under a name.
     ///
     /// # Errors
-    /// `NotFound` if there is nothing; also if it is no plain file, or cannot be looked at.
+    /// `NotFound` if nothing has the name; also if it is no plain file, or cannot be examined.
     fn length(&self, name: &str) -> io::Result<u64>;
 
-    /// The bytes of a range of a file, which callers bound and which ends at its length at most. Whoever has fewer returns fewer.
+    /// The bytes of a range of a file. Callers bound the range and end it at the file's length at most. A store that has fewer
+    /// bytes returns fewer.
     ///
     /// # Errors
     /// If there is no such file, it is no plain one, or cannot be read.
     fn read(&self, name: &str, range: Range<u64>) -> io::Result<Vec<u8>>;
 
-    /// What is kept directly below a folder's name, `""` for the run: names without the folder's, in no order. Those of folders end in a slash.
+    /// The entries directly below a folder (`""` for the run): names without the folder's, in no order. Names of folders end in a
+    /// slash.
     ///
     /// # Errors
-    /// If it cannot be listed. A folder that is not there is an empty one.
+    /// If the folder cannot be listed. A folder that does not exist counts as empty.
     fn list(&self, folder: &str) -> io::Result<Vec<String>>;
 
-    /// Replaces a file, or makes it: readers find what was there before or all that `contents` writes, also after a crash.
+    /// Replaces a file, or makes it. Readers find the old contents or all that `contents` writes, also after a crash.
     ///
     /// # Errors
-    /// If `contents` fails, or the bytes cannot be kept. Then what was there stays.
+    /// If `contents` fails, or the bytes cannot be kept. Then the old contents stay.
     fn replace(&self, name: &str, contents: &mut Contents) -> io::Result<()>;
 
-    /// Appends to a file, or makes it. The bytes may be lost in a crash, or only their beginning be kept, until [`Store::sync`].
+    /// Appends to a file, or makes it. Until [`Store::sync`], a crash may lose the bytes or all but their beginning.
     ///
     /// # Errors
-    /// If it is no plain file, or the bytes cannot be kept.
+    /// If the name is no plain file, or the bytes cannot be kept.
     fn append(&self, name: &str, bytes: &[u8]) -> io::Result<()>;
 
     /// Cuts a file that is longer to `length` bytes.
@@ -55,7 +58,7 @@ pub trait Store: Send + Sync {
     /// If there is no such file, it is no plain one, or cannot be cut.
     fn truncate(&self, name: &str, length: u64) -> io::Result<()>;
 
-    /// Waits until all that was appended to a file lasts.
+    /// Waits until all bytes appended to a file are durable.
     ///
     /// # Errors
     /// If there is no such file, or the wait fails.
@@ -67,13 +70,13 @@ pub trait Store: Send + Sync {
     /// If there is no such file, or it cannot be removed.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Takes the right to write, which nobody else has meanwhile. `name` may be used for it.
+    /// Takes the right to write, which nobody else has meanwhile. A store may use the name `name` for it.
     ///
     /// # Errors
-    /// `WouldBlock` if somebody has it, with who in words; also if it cannot be found out.
+    /// `WouldBlock` if somebody has the right, with a text that says who; also if the store cannot find out.
     fn lock(&self, name: &str) -> io::Result<Box<dyn Held>>;
 
-    /// Says that a new run will have names in a folder. A store without folders need not do anything.
+    /// Announces that a new run will have names in a folder. A store without folders need not do anything.
     ///
     /// # Errors
     /// If something else has that name, or the folder cannot be made.
@@ -81,11 +84,11 @@ pub trait Store: Send + Sync {
         Ok(())
     }
 
-    /// Removes what [`Store::prepare`] made, as far as it is empty.
+    /// Removes the empty folders that [`Store::prepare`] made.
     fn take_back(&self) {}
 }
 
-/// The error of a name under which something else than a plain file is kept.
+/// The error about a name whose entry is no plain file.
 pub fn not_plain() -> io::Error {
     let why = "a plain file is wanted (links and folders are not followed)";
     io::Error::new(io::ErrorKind::InvalidData, Malformed::invalid("file", why))

@@ -1,4 +1,4 @@
-//! One file of a run, wherever the run is kept: read within bounds, and written.
+//! One file of a run in any store: read within bounds, and written.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
@@ -10,12 +10,12 @@ use super::folder::Folder;
 use super::store::Store;
 use tiebreak_record::commit::Malformed;
 
-/// Bytes that are read at once, at least.
+/// The least number of bytes that are read at once.
 const PIECE: u64 = 1 << 16;
-/// The same where a file is read on from where the last piece ended.
+/// The same number for a sequential read.
 const LONG_PIECE: u64 = 1 << 20;
 
-/// A name in a store, with what errors call it.
+/// A name in a store, with the path that errors use.
 #[derive(Clone)]
 pub struct Stored {
     store: Arc<dyn Store>,
@@ -24,18 +24,18 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// The file of this name; `place` is what errors call the store.
+    /// The file of this name; errors call the store `place`.
     pub fn new(store: &Arc<dyn Store>, place: &Path, name: impl Into<String>) -> Stored {
         let name = name.into();
         Stored { store: store.clone(), path: place.join(&name), name }
     }
 
-    /// What errors call it: the store's place, then the name.
+    /// The file's name in errors: the store's place, then the name.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether something is there, plain or not.
+    /// True if the name exists, as a plain file or not.
     pub fn is_here(&self) -> bool {
         match self.store.length(&self.name) {
             Ok(_) => true,
@@ -43,23 +43,23 @@ impl Stored {
         }
     }
 
-    /// Whether a plain file is there.
+    /// True if the name is a plain file.
     pub fn is_file(&self) -> bool {
         self.store.length(&self.name).is_ok()
     }
 
-    /// Its bytes.
+    /// The file's length in bytes.
     ///
     /// # Errors
-    /// If it is not there, no plain file, or cannot be looked at.
+    /// If the file is not there, is no plain file, or cannot be examined.
     pub fn length(&self) -> Result<u64, RunError> {
         self.store.length(&self.name).map_err(RunError::io(&self.path))
     }
 
-    /// The same; 0 if nothing is there.
+    /// The file's length in bytes; 0 if the file is not there.
     ///
     /// # Errors
-    /// If it is no plain file, or cannot be looked at.
+    /// If the name is no plain file, or cannot be examined.
     pub fn length_or_0(&self) -> Result<u64, RunError> {
         match self.store.length(&self.name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
@@ -70,7 +70,7 @@ impl Stored {
     /// Reads a file of at most `max` bytes.
     ///
     /// # Errors
-    /// If it is no plain file, larger than `max`, or cannot be read.
+    /// If the name is no plain file, is larger than `max`, or cannot be read.
     pub fn read(&self, max: u64) -> Result<Vec<u8>, RunError> {
         let length = self.length()?;
         if length > max {
@@ -82,7 +82,7 @@ impl Stored {
     /// Reads a UTF-8 file of at most `max` bytes.
     ///
     /// # Errors
-    /// As [`Stored::read`], and if it is not UTF-8.
+    /// As [`Stored::read`], and if the bytes are not UTF-8.
     pub fn read_text(&self, max: u64) -> Result<String, RunError> {
         String::from_utf8(self.read(max)?).map_err(|_| RunError::invalid(&self.path, "the text is not UTF-8"))
     }
@@ -90,12 +90,12 @@ impl Stored {
     /// Reads a range of bytes, all of them.
     ///
     /// # Errors
-    /// If the file ends before, is no plain one, or cannot be read.
+    /// If the file ends before the range does, is no plain file, or cannot be read.
     pub fn read_range(&self, range: Range<u64>) -> Result<Vec<u8>, RunError> {
         self.range(range).map_err(RunError::io(&self.path))
     }
 
-    /// A store that gives more or less than it was asked for gives nothing.
+    /// Reads a range, and refuses an answer of any other length.
     fn range(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
         let bytes = self.store.read(&self.name, range.clone())?;
         let (found, wanted) = (bytes.len() as u64, range.end - range.start);
@@ -110,10 +110,10 @@ impl Stored {
         }
     }
 
-    /// Opens the file for reading, as long as it is now.
+    /// Opens the file for reading, with its present length.
     ///
     /// # Errors
-    /// If it is not there, no plain file, or cannot be looked at.
+    /// If the file is not there, is no plain file, or cannot be examined.
     pub fn open(&self) -> Result<Reading, RunError> {
         let length = self.length()?;
         Ok(Reading { file: self.clone(), length, at: 0, piece: Vec::new(), first: 0 })
@@ -146,7 +146,7 @@ impl Stored {
     /// Appends to the file, or makes it.
     ///
     /// # Errors
-    /// If it is no plain file, or the store refuses.
+    /// If the name is no plain file, or the store refuses.
     pub fn append(&self, bytes: &[u8]) -> Result<(), RunError> {
         self.store.append(&self.name, bytes).map_err(RunError::io(&self.path))
     }
@@ -154,15 +154,15 @@ impl Stored {
     /// Cuts the file to `length` bytes, if it is longer.
     ///
     /// # Errors
-    /// If it is not there, or the store refuses.
+    /// If the file is not there, or the store refuses.
     pub fn truncate(&self, length: u64) -> Result<(), RunError> {
         self.store.truncate(&self.name, length).map_err(RunError::io(&self.path))
     }
 
-    /// Makes everything that was appended last.
+    /// Syncs everything that was appended.
     ///
     /// # Errors
-    /// If it is not there, or the store refuses.
+    /// If the file is not there, or the store refuses.
     pub fn sync(&self) -> Result<(), RunError> {
         self.store.sync(&self.name).map_err(RunError::io(&self.path))
     }
@@ -170,13 +170,13 @@ impl Stored {
     /// Removes the file.
     ///
     /// # Errors
-    /// If it is not there, or the store refuses.
+    /// If the file is not there, or the store refuses.
     pub fn remove(&self) -> Result<(), RunError> {
         self.store.remove(&self.name).map_err(RunError::io(&self.path))
     }
 }
 
-/// A file of a user: a folder keeps it, too.
+/// A user's file, kept by a folder as well.
 impl From<&Path> for Stored {
     fn from(path: &Path) -> Stored {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -191,18 +191,18 @@ impl From<&PathBuf> for Stored {
     }
 }
 
-/// A file that is read from any place on, piece by piece.
+/// A reader of a file, piece by piece, from any offset.
 pub struct Reading {
     file: Stored,
     length: u64,
     at: u64,
     piece: Vec<u8>,
-    /// Where the piece begins in the file.
+    /// The offset of the piece in the file.
     first: u64,
 }
 
 impl Reading {
-    /// The file's bytes when it was opened.
+    /// The file's length when it was opened, in bytes.
     pub fn length(&self) -> u64 {
         self.length
     }

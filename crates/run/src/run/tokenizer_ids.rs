@@ -1,4 +1,5 @@
-//! Which ids a tokenizer has, by its files. Sources: the `tokenizers` library, and the tokenizers of transformers.
+//! Reads from a tokenizer's files which ids the tokenizer has. Sources: the `tokenizers` library, and the tokenizers of
+//! transformers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,15 +7,15 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// The files of which one holds the vocabulary, the first that is there.
+/// The files that may hold the vocabulary; the first that exists counts.
 const VOCABULARIES: [&str; 3] = ["tokenizer.json", "vocab.json", "encoder.json"];
 
-/// Whether a file of this name holds a vocabulary.
+/// True if a file of this name holds a vocabulary.
 pub(crate) fn is_vocabulary(name: &str) -> bool {
     VOCABULARIES.contains(&name)
 }
 
-/// The least number that is above every id; nothing if no file says it. `get`: the file of a name.
+/// The least number above every id; `None` if no file tells it. `get`: the file of a name.
 pub(crate) fn below<'a>(get: impl Fn(&str) -> Option<&'a [u8]>) -> Option<u32> {
     let (name, bytes) = VOCABULARIES.iter().find_map(|name| Some((*name, get(name)?)))?;
     let own = match name {
@@ -24,7 +25,7 @@ pub(crate) fn below<'a>(get: impl Fn(&str) -> Option<&'a [u8]>) -> Option<u32> {
         }
         _ => serde_json::from_slice::<Greatest>(bytes).ok()?.0?,
     };
-    // Tokens that were added are named in one of these too, or in one of these alone.
+    // Added tokens are named in one of these files too, or only there.
     let added = get("added_tokens.json").and_then(|bytes| serde_json::from_slice::<Greatest>(bytes).ok()?.0);
     let settings =
         get("tokenizer_config.json").and_then(|bytes| serde_json::from_slice::<Settings>(bytes).ok());
@@ -33,7 +34,7 @@ pub(crate) fn below<'a>(get: impl Fn(&str) -> Option<&'a [u8]>) -> Option<u32> {
     u32::try_from([Some(own), added, decoder].into_iter().flatten().max()? + 1).ok()
 }
 
-/// tokenizer.json.
+/// The keys of tokenizer.json that matter here.
 #[derive(Deserialize)]
 struct Described {
     model: Model,
@@ -51,14 +52,14 @@ struct Added {
     id: u32,
 }
 
-/// tokenizer_config.json.
+/// The keys of tokenizer_config.json that matter here.
 #[derive(Deserialize)]
 struct Settings {
     #[serde(default)]
     added_tokens_decoder: BTreeMap<String, IgnoredAny>,
 }
 
-/// The greatest id of an object of tokens and their ids, or of a list of tokens in the order of theirs.
+/// The greatest id: of an object from tokens to ids, or of a list of tokens in the order of their ids.
 struct Greatest(Option<u64>);
 
 impl<'de> Deserialize<'de> for Greatest {

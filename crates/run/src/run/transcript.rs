@@ -1,5 +1,5 @@
-//! The transcript: an append-only file of records. Each is framed as u32 length, record, and the first eight bytes of
-//! the record's BLAKE3 hash, so that a torn tail is told from an edited record.
+//! The transcript: an append-only file of records. Each frame is a u32 length, the record, and the first eight bytes of the
+//! record's BLAKE3 hash, so that a torn tail is told from an edited record.
 
 use std::io::Read;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn checksum(record: &[u8]) -> [u8; 8] {
     blake3::hash(record).as_bytes()[..8].try_into().expect("a hash has 32 bytes")
 }
 
-/// The records of a transcript with the Merkle leaves they are hashed to.
+/// The records of a transcript, with their Merkle leaves.
 #[derive(Clone, Debug, Default)]
 pub struct Transcript {
     /// The records, from the initial one on.
@@ -44,8 +44,8 @@ pub fn leaf(record: &Record) -> Digest {
     merkle::leaf(&record.encode())
 }
 
-/// Reads all whole records. Returns them with the length of the file that they fill; what follows is a torn tail.
-/// A record whose checksum is wrong although more follows is an edited one.
+/// Reads all whole records. Returns them with the number of bytes that they fill; the bytes after these are a torn tail. A record
+/// whose checksum is wrong although more bytes follow was edited.
 ///
 /// # Errors
 /// If the file cannot be read, or has a malformed record before its torn tail.
@@ -56,17 +56,17 @@ pub fn read(file: impl Into<Stored>) -> Result<(Transcript, u64), RunError> {
     parse(file.path(), reading, len)
 }
 
-/// The first `count` whole records, or all if there are fewer: what follows those that a head covers is damaged for nobody.
+/// The first `count` whole records, or all if there are fewer. Damage after the records that a head covers harms nobody.
 ///
 /// # Errors
-/// If the file cannot be read, or has a malformed record before.
+/// If the file cannot be read, or has a malformed record before these are complete.
 pub fn read_first(file: &Stored, count: u64) -> Result<Transcript, RunError> {
     let reading = file.open()?;
     let len = reading.length();
     Ok(parse_first(file.path(), reading, len, count)?.0)
 }
 
-/// [`read`] from `len` bytes of anything; `path` names them in errors.
+/// [`read`] from `len` bytes of any reader; errors name them `path`.
 ///
 /// # Errors
 /// If the bytes cannot be read, or have a malformed record before their torn tail.
@@ -123,18 +123,18 @@ fn parse_first(
     Ok((transcript, whole))
 }
 
-/// The writing end of a transcript.
+/// Appends to a transcript.
 pub struct TranscriptWriter {
     file: Stored,
     frontier: Frontier,
 }
 
 impl TranscriptWriter {
-    /// Opens a transcript for appending, or makes it, and cuts a torn tail off. Returns what is there.
+    /// Opens a transcript for appending, or makes it, and cuts off a torn tail. Returns the records that are there.
     ///
     /// # Errors
-    /// If fewer than the `published` records that a head covers are whole: then nothing is cut, because what looks
-    /// like a torn tail is damage to records that were promised.
+    /// If fewer than the `published` records that a head covers are whole. Then nothing is cut: what looks like a torn tail is
+    /// damage to records that were promised.
     pub fn open(file: impl Into<Stored>, published: u64) -> Result<(TranscriptWriter, Transcript), RunError> {
         let file = file.into();
         let len = file.length_or_0()?;
@@ -154,7 +154,7 @@ impl TranscriptWriter {
         Ok((TranscriptWriter { file, frontier }, transcript))
     }
 
-    /// Appends a record. It is safe only after [`TranscriptWriter::sync`].
+    /// Appends a record, which is durable only after [`TranscriptWriter::sync`].
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -168,7 +168,7 @@ impl TranscriptWriter {
         Ok(())
     }
 
-    /// Makes everything appended so far last.
+    /// Syncs everything appended so far.
     ///
     /// # Errors
     /// If the store refuses.

@@ -21,7 +21,8 @@ use tiebreak_record::job::initial::Drawn;
 
 /// The most names that an error lists.
 const LISTED: usize = 12;
-/// What torch.compile, DataParallel, FSDP, DeepSpeed and Lightning put before the names of a model's tensors. No name of a released model begins so.
+/// Prefixes that torch.compile, DataParallel, FSDP, DeepSpeed and Lightning put before the names of a model's tensors. No name of
+/// a released model begins with one.
 const WRAPPERS: [&str; 5] = ["_orig_mod.", "module.", "_fsdp_wrapped_module.", "_forward_module.", "model."];
 /// Bytes of an I64.
 const COUNTER_BYTES: usize = 8;
@@ -67,11 +68,11 @@ impl WeightFiles {
         self.names.iter().map(|(name, &number)| (name.as_str(), self.files[number].path.as_path()))
     }
 
-    /// What compiling or wrapping put before the name of every tensor, if it did.
+    /// The prefix that compiling or wrapping put before the name of every tensor; empty if there is none.
     pub fn prefix(&self) -> &str {
         let first = self.names.keys().next().map_or("", String::as_str);
         let mut prefix = "";
-        // Of names that are nothing but a prefix nothing would be left.
+        // A name that is only a prefix would become empty.
         let on_all = |prefix: &str| {
             self.names.keys().all(|name| name.len() > prefix.len() && name.starts_with(prefix))
         };
@@ -85,13 +86,13 @@ impl WeightFiles {
         prefix
     }
 
-    /// The dimensions of a tensor, whatever its elements are.
+    /// The dimensions of a tensor, whatever its element type.
     pub fn shape(&self, name: &str) -> Option<Vec<u64>> {
         let number = *self.names.get(name)?;
         Some(self.files[number].header.place(name).ok()?.shape)
     }
 
-    /// The name under which a released tensor is there, if it is.
+    /// The name of a released tensor in the files, if they have it.
     fn name_of(&self, released: &Released) -> Result<Option<String>, RunError> {
         let mut there = released.names().filter_map(|name| self.names.get_key_value(name));
         let found = there.next();
@@ -102,11 +103,12 @@ impl WeightFiles {
         Ok(found.map(|(name, _)| name.clone()))
     }
 
-    /// Checks that the files hold what the layout lists, in its shapes, and nothing else, by their headers alone. Tensors of which nothing is taken,
-    /// since all of it is drawn, may be missing or have another shape.
+    /// Checks by headers alone that the files hold the tensors that the layout lists, in the listed shapes, and nothing else. A
+    /// tensor that is wholly drawn may be missing or have another shape, since nothing is taken from it.
     ///
     /// # Errors
-    /// If a tensor is missing that has no constant to begin with (`constant` says so of a state tensor), is left over, or has another shape.
+    /// If a tensor is missing that has no initial constant (`constant` says so of a state tensor), is superfluous, or has another
+    /// shape.
     pub fn check(
         &self,
         layout: &[Released],
@@ -150,7 +152,7 @@ impl WeightFiles {
         Err(RunError::invalid(first, format!("the program has no parameters {}", listed(&names))))
     }
 
-    /// Where a tensor of floats of this shape lies: the number of its file, and the place.
+    /// The position of a tensor of floats of this shape: the number of its file, and the place in it.
     fn place(&self, name: &str, shape: &[u32]) -> Result<(usize, ArrayPlace), RunError> {
         let absent = || RunError::invalid(&self.files[0].path, format!("there is no tensor {name}"));
         let number = *self.names.get(name).ok_or_else(absent)?;
@@ -177,10 +179,11 @@ impl WeightFiles {
         place.element.words(&data).map_err(|_| RunError::invalid(path, format!("{name} holds no floats")))
     }
 
-    /// Checks that copies hold, bit for bit, what they are copies of: a head that is tied to a table of tokens. Two tensors are in memory at a time.
+    /// Checks that copies, such as a head that is tied to a table of tokens, equal their originals bit for bit. Two tensors are
+    /// in memory at a time.
     ///
     /// # Errors
-    /// If one does not, or a file cannot be read.
+    /// If one differs, or a file cannot be read.
     pub fn check_copies(&mut self, layout: &[Released], drawn: &Drawn) -> Result<(), RunError> {
         for released in layout {
             let (Made::CopyOf(copies), Some(name)) = (&released.made, self.name_of(released)?) else {
@@ -204,11 +207,12 @@ impl WeightFiles {
         Ok(())
     }
 
-    /// The initial state that the files give: every parameter that is not drawn, buffers that are there, the others as they begin without files, and zeros
-    /// for the optimizer's slots. Beside the state one tensor of the files is in memory at a time.
+    /// The initial state that the files give: parameters that are not drawn and buffers come from the files. Buffers that the
+    /// files lack have their initial constants, and optimizer slots are zeros. Beside the state, one tensor of the files is in
+    /// memory at a time.
     ///
     /// # Errors
-    /// As [`WeightFiles::check`], and if a file cannot be read, or a copy differs from what it is a copy of.
+    /// As [`WeightFiles::check`], and if a file cannot be read, or a copy differs from its original.
     pub(crate) fn state(
         &mut self,
         program: &Program,
@@ -255,16 +259,16 @@ impl WeightFiles {
     /// The canonical bytes of a state tensor that the files hold under its name in the state.
     ///
     /// # Errors
-    /// If it is missing, has another shape, or cannot be read.
+    /// If the tensor is missing, has another shape, or cannot be read.
     pub fn tensor(&mut self, tensor: &StateTensor) -> Result<Vec<u8>, RunError> {
         Ok(bytes_of(&self.words(&tensor.name, &tensor.shape)?))
     }
 
-    /// Writes a safetensors file in the released layout of state tensors that these files hold under their names in the state. The bytes are those
-    /// that `save_pretrained` of transformers writes: metadata, order and padding are the safetensors library's. One released tensor and one of its
-    /// parts are in memory at a time.
+    /// Writes a safetensors file in the released layout, from state tensors that these files hold under their names in the state.
+    /// The bytes equal those of `save_pretrained` of transformers: metadata, order and padding are the safetensors library's. One
+    /// released tensor and one of its parts are in memory at a time.
     ///
-    /// `step` is the state's, which counters hold.
+    /// `step` is the number of the state's step, which counters hold.
     ///
     /// # Errors
     /// If a tensor is missing or cannot be read, or the disk refuses.
@@ -278,7 +282,7 @@ impl WeightFiles {
     ) -> Result<(), RunError> {
         let shapes: HashMap<&str, &[u32]> = table.iter().map(|t| (t.name.as_str(), &t.shape[..])).collect();
         let mut written: Vec<&Released> = layout.iter().filter(|released| released.is_written()).collect();
-        // As the library sorts: longer elements first, then by name.
+        // The library's order: longer elements first, then by name.
         written.sort_unstable_by_key(|released| (!is_counter(released), &released.name));
         let mut failed = None;
         let result = disk.replace_by(path, |file| {
@@ -301,7 +305,7 @@ impl WeightFiles {
         failed.map_or(result, Err)
     }
 
-    /// A released tensor's bytes, made of state tensors of these shapes.
+    /// A released tensor's bytes, assembled from state tensors of these shapes.
     fn released(&mut self, released: &Released, shapes: &HashMap<&str, &[u32]>) -> Result<Vec<u8>, RunError> {
         let mut bytes = vec![0; elements(&released.shape) * 4];
         for part in released.parts() {
@@ -331,7 +335,7 @@ fn header(file: &mut File, len: u64) -> io::Result<Result<Header, String>> {
     Ok(Header::parse(&text, len).and_then(|header| header.check_filled().map(|()| header)))
 }
 
-/// The index of an element by its place.
+/// The multi-dimensional index of an element from its offset.
 fn index_of(place: u64, shape: &[u32]) -> Vec<u64> {
     let mut left = place;
     let mut index: Vec<u64> =
@@ -340,7 +344,7 @@ fn index_of(place: u64, shape: &[u32]) -> Vec<u64> {
     index
 }
 
-/// What is wrong with a copy, and what to do about it.
+/// The error about a copy that differs from its original, and what to do about it.
 fn differing([name, source]: [&str; 2], index: Vec<u64>, [word, other]: [u32; 2]) -> String {
     let [value, theirs] = [word, other].map(|word| format!("{} ({word:08x})", f32::from_bits(word)));
     format!(
@@ -374,7 +378,8 @@ fn export_header(written: &[&Released]) -> Vec<u8> {
     [&(json.len() as u64).to_le_bytes()[..], &json].concat()
 }
 
-/// The word that all elements of a state tensor begin with where no file has it: a buffer's constant, and zeros for an optimizer's slots.
+/// The word that all elements of a state tensor have where no file holds it: a buffer's constant, and zero for an optimizer's
+/// slots.
 fn begins(name: &str, init: Init) -> Option<u32> {
     match init {
         _ if name.starts_with("param/") => None,

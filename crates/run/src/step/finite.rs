@@ -1,5 +1,5 @@
-//! The first value of a step that is not finite, in execution order: what a trainer names whose loss is none. Nothing is committed here, and
-//! a step whose values are finite costs one scalar that is read before the update instead of after it.
+//! Finds the first value of a step that is not finite, in execution order, for the error about a loss that is not finite. Nothing
+//! here is committed. A step whose values are finite costs one scalar that is read before the update instead of after it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -21,9 +21,9 @@ use tiebreak_record::commit::record::Record;
 pub struct NotFinite {
     /// The loss in words: `NaN`, `inf` or `-inf`.
     pub loss: &'static str,
-    /// The first value that is not finite, where one was found: only the loss's own mean may be too large.
+    /// The first value that is not finite, if one was found: it may be that only the mean of the loss overflows.
     pub first: Option<FirstValue>,
-    /// Why the search did not end, if it did not.
+    /// The reason why the search did not end, if it did not.
     pub unknown: Option<String>,
 }
 
@@ -35,7 +35,7 @@ pub struct FirstValue {
     pub place: Place,
     /// The tensor's dimensions.
     pub shape: Vec<u32>,
-    /// Which of its elements, in row-major order.
+    /// The element's index, in row-major order.
     pub element: u64,
     /// The value in words.
     pub value: &'static str,
@@ -45,29 +45,29 @@ pub struct FirstValue {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Place {
-    /// Of the state before the step, or of the last state.
+    /// A tensor of the state before the step, or of the last state.
     State {
-        /// Its name.
+        /// The tensor's name.
         tensor: String,
     },
-    /// Of the data.
+    /// A tensor of the data.
     Batch {
         /// The micro-batch, from 0.
         micro_batch: u32,
-        /// Its name.
+        /// The tensor's name.
         tensor: String,
-        /// The sample, counted through the whole batch.
+        /// The sample's index in the whole batch.
         place: u32,
-        /// The data file that the job names, and the number of the sample in that file, if somebody looked.
+        /// The data file that the job names, and the sample's number in that file, if somebody looked it up.
         drawn_from: Option<(String, u64)>,
     },
-    /// What an operator made.
+    /// The output of an operator.
     Output {
-        /// The part of the step.
+        /// The phase of the step.
         part: String,
         /// The operator.
         operator: String,
-        /// Its primitive.
+        /// The operator's primitive.
         primitive: String,
     },
 }
@@ -105,22 +105,22 @@ impl fmt::Display for NotFinite {
 }
 
 impl NotFinite {
-    /// Of a step of which nothing but its loss is here.
+    /// The finding for a step of which only the loss is known.
     pub fn recorded(loss: &'static str) -> NotFinite {
         NotFinite { loss, first: None, unknown: None }
     }
 }
 
-/// What the losses of a run's records are that are not finite.
+/// The losses in a run's records that are not finite.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LossesNotFinite {
     /// The first step with such a loss.
     pub first: u32,
-    /// That loss in words.
+    /// The loss of that step in words.
     pub loss: &'static str,
     /// Steps with such a loss.
     pub count: u32,
-    /// Steps from the first one on.
+    /// The number of recorded steps from the first such step on.
     pub of: u32,
 }
 
@@ -137,7 +137,7 @@ impl fmt::Display for LossesNotFinite {
     }
 }
 
-/// What of the losses in these records is not finite, if anything.
+/// The losses in these records that are not finite, if there are any.
 pub fn of_records(records: &[Record]) -> Option<LossesNotFinite> {
     let mut found: Option<LossesNotFinite> = None;
     for record in records {
@@ -163,7 +163,7 @@ pub fn of_tensors<'a>(
     })
 }
 
-/// A pattern that is not of a finite number, in words.
+/// The word for a pattern that is not a finite number.
 pub fn in_words(word: u32) -> &'static str {
     match word {
         float::INFINITY => "inf",
@@ -172,14 +172,14 @@ pub fn in_words(word: u32) -> &'static str {
     }
 }
 
-/// An element of a tensor, and its pattern.
+/// An element's index, and its pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Element {
     element: u64,
     word: u32,
 }
 
-/// The first of these canonical binary32 elements that is not finite, and that counts.
+/// The first of these canonical binary32 elements that is not finite and that `counts` accepts.
 fn first_in(bytes: &[u8], counts: impl Fn(u32) -> bool) -> Option<Element> {
     let words = bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
     let mut elements = (0..).zip(words).map(|(element, word)| Element { element, word });
@@ -190,8 +190,8 @@ fn value(place: Place, shape: &[u32], found: Element) -> FirstValue {
     FirstValue { place, shape: shape.to_vec(), element: found.element, value: in_words(found.word) }
 }
 
-/// Looks for the first value of a step that is not finite if the loss in the whole gradient is none: the state is still that before the step.
-/// `waiting` is called while it takes long.
+/// Looks for the first value of a step that is not finite if the loss in the summed gradient is not: the state is still the one
+/// before the step. `waiting` is called again and again during a long search.
 ///
 /// # Errors
 /// If the engine cannot read the loss.
@@ -258,7 +258,7 @@ fn search(
                 session.accumulate(i, &last[0], &last[1], &mut finder)?
             }
         };
-        // What comes after the first value is not computed.
+        // Stops the computation after the first value.
         if finder.first.is_some() {
             break;
         }
@@ -267,23 +267,23 @@ fn search(
     Ok(finder.first)
 }
 
-/// Sees a step until a value is not finite.
+/// Observes a step until a value is not finite.
 struct Finder<'a> {
     batch: &'a [MicroBatch],
     tensors: &'a [BatchTensor],
-    /// Of a micro-batch.
+    /// The number of samples of a micro-batch.
     samples: u32,
     phase: Phase,
-    /// What the nodes of the graph that runs make.
+    /// The types of the outputs of the running graph's nodes.
     types: Vec<TensorType>,
-    /// Tensors in which minus infinity stands for "not this one": attention and pooling put it there.
+    /// Tensors in which minus infinity means "not this one": attention and pooling write it.
     masked: HashSet<TensorId>,
     first: Option<FirstValue>,
     waiting: &'a mut dyn FnMut(),
 }
 
 impl Finder<'_> {
-    /// Looks at the data of a micro-batch.
+    /// Examines the data of a micro-batch.
     fn look_at_batch(&mut self, index: u32) {
         let tensors = self.tensors.iter().zip(&self.batch[index as usize].tensors);
         for (tensor, bytes) in tensors.filter(|(tensor, _)| tensor.dtype == DType::F32) {
@@ -349,7 +349,7 @@ impl Observer for Finder<'_> {
     }
 }
 
-/// Whether an elementwise operator gives minus infinity by design.
+/// True if an elementwise operator gives minus infinity by design.
 fn masks(primitive: &Primitive) -> bool {
     matches!(primitive, Primitive::Map { body, .. } if body.code.contains(&Instr::Const(float::NEG_INFINITY)))
 }

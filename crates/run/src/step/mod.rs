@@ -1,4 +1,4 @@
-//! One step with everything that its record promises. The trainer and the auditor both run this.
+//! One step with everything that its record promises. Trainer and auditor both run this code.
 
 pub mod finite;
 mod replayed;
@@ -24,7 +24,7 @@ use tiebreak_record::rounding::log::Log;
 pub use tracer::Tracer;
 pub use tracer::{Outputs, Tamper, Watch};
 
-/// Why a step could not be run, by blame.
+/// The reasons why a step could not run, by blame.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     /// The run's files.
@@ -35,27 +35,27 @@ pub enum StepError {
     Engine(#[from] EngineError),
 }
 
-/// A step's record and what it was made of.
+/// A step's record and its parts.
 pub struct CommittedStep {
-    /// The record, as it stands in the transcript.
+    /// The record, as the transcript has it.
     pub record: StepRecord,
-    /// The gradient's global norm before clipping, a binary32 pattern; no record has it.
+    /// The gradient's global norm before clipping, a binary32 pattern; no record holds it.
     pub norm: u32,
     /// The state's tensor digests, in the table's order.
     pub state: Vec<Digest>,
-    /// The gradient root of each micro-batch; none for jobs that commit states only.
+    /// The gradient root of each micro-batch; empty for jobs that commit states only.
     pub gradients: Vec<Digest>,
-    /// For jobs that commit operators, and whoever watched the step for it.
+    /// The trace, for jobs that commit operators, and for a [`Watch`] that asks for it.
     pub trace: Option<Trace>,
-    /// For jobs of the logged profile: the trainer's log and what is in it.
+    /// For jobs of the logged profile: the trainer's log and its counts.
     pub log: Option<(Log, Logged)>,
-    /// Outputs of nodes that were watched.
+    /// The outputs of the nodes that were watched.
     pub outputs: Outputs,
-    /// Where values cease to be finite, if the loss is not and that was watched for.
+    /// The first value that is not finite, if the loss is not and [`Watch::finite`] is set.
     pub not_finite: Option<NotFinite>,
 }
 
-/// Runs a step that is asked for, as a trainer does or as a replay of one.
+/// Runs a requested step, as a trainer or as a replay.
 pub type RunStep<'a> = dyn FnMut(&mut Session, StepRequest) -> Result<CommittedStep, EngineError> + 'a;
 
 /// The scalars of a step of this computation.
@@ -103,15 +103,15 @@ pub fn state_root(program: &Program, digests: &[Digest]) -> Digest {
     state_digest(&program.state(), digests)
 }
 
-/// Where the rounding decisions of a job of the logged profile come from; of other jobs nothing is rounded by decisions.
+/// The source of the rounding decisions of a job of the logged profile. Other jobs have no rounding decisions.
 pub enum Roundings<'a> {
-    /// The trainer's native kernels, on a [`Session::native`]: they are logged.
+    /// The trainer's native kernels, on a [`Session::native`]: their decisions are logged.
     Logged,
     /// A log that is replayed.
     Replayed(&'a mut Replayer),
 }
 
-/// One step of a computation, to be run on a session's state. An honest one is made by [`StepRequest::new`] alone.
+/// One step of a computation, to run on a session's state. [`StepRequest::new`] alone makes an honest one.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -168,7 +168,7 @@ pub struct StepRequest<'a> {
 }
 
 impl<'a> StepRequest<'a> {
-    /// Step `scalars.step` on `batch`, all micro-batches of it.
+    /// A request for step `scalars.step` on `batch`, which holds all its micro-batches.
     pub fn new(
         computation: &'a Computation,
         scalars: StepScalars,
@@ -177,7 +177,7 @@ impl<'a> StepRequest<'a> {
         StepRequest { computation, scalars, batch, tamper: None, steer: None }
     }
 
-    /// The step, of which somebody changes operators' outputs as they are made.
+    /// The step with a function that changes operators' outputs as they are computed.
     pub fn tampered<'b>(self, tamper: Tamper<'b>) -> StepRequest<'b>
     where
         'a: 'b,
@@ -186,7 +186,7 @@ impl<'a> StepRequest<'a> {
         StepRequest { computation, scalars, batch, tamper, steer }
     }
 
-    /// The step, of which somebody changes the decisions that are logged. Of a log that is replayed there are none to change.
+    /// The step with a function that changes the decisions that are logged. A replayed log has no decisions to change.
     pub fn steered(self, steer: Option<Steer>) -> StepRequest<'a> {
         StepRequest { steer, ..self }
     }
@@ -253,7 +253,7 @@ impl<'a> StepRequest<'a> {
     }
 }
 
-/// What a step's record promises, wherever its parts were computed.
+/// The parts that a step's record promises, wherever they were computed.
 pub struct Parts {
     /// Loss, norm and clipping factor of the step.
     pub outcome: StepOutcome,
@@ -261,14 +261,14 @@ pub struct Parts {
     pub state: Vec<Digest>,
     /// The root of each micro-batch's gradients; empty if the job commits none.
     pub micro_batches: Vec<Digest>,
-    /// The digests of all operators' outputs, if they were wanted.
+    /// The digests of all operators' outputs, if they were requested.
     pub trace: Option<Trace>,
-    /// The rounding log of the logged profile, with what it cost.
+    /// The rounding log of the logged profile, with its counts.
     pub log: Option<(Log, Logged)>,
 }
 
 impl Parts {
-    /// The step's record, with the parts that are kept beside it.
+    /// The step's record, with the parts that are stored beside it.
     pub fn commit(
         self,
         computation: &Computation,

@@ -1,4 +1,4 @@
-//! Steps of a run, as auditors and parties replay them: rounding decisions, if there are any, are taken from the run's log.
+//! Steps of a run, as auditors and parties replay them: rounding decisions, if there are any, come from the run's log.
 
 use super::{CommittedStep, Roundings, StepError, StepRequest, Tracer, Watch, scalars};
 use crate::observers::record::Rounder;
@@ -14,7 +14,7 @@ fn request<'a>(run: &'a Run, step: u32, batch: &'a [MicroBatch]) -> StepRequest<
     StepRequest::new(&run.computation, scalars(&run.computation, step), batch)
 }
 
-/// A replayer of a step's log, for jobs of the logged profile.
+/// The replayer of a step's log; `None` unless the job is of the logged profile.
 ///
 /// # Errors
 /// If the log cannot be read, or is malformed.
@@ -24,8 +24,8 @@ pub fn replayer(run: &Run, step: u32) -> Result<Option<Replayer>, RunError> {
     Ok(Some(Replayer::new(rounding, &run.program().micro, log)))
 }
 
-/// Runs step `step` on the session's state and commits to it, as an auditor: rounding decisions, if there are any, are
-/// taken from the run's log. `choices`: also count how each product's were chosen, and what could have been.
+/// Runs step `step` on the session's state and commits to it, as an auditor: rounding decisions, if there are any, come from the
+/// run's log. With `choices`, the replay also counts how each product's decisions were chosen, and what could have been chosen.
 ///
 /// # Errors
 /// If the engine fails, or the run's log cannot be read or is malformed.
@@ -48,8 +48,8 @@ pub fn replayed_step(
     Ok((done?, replayer.tally().clone()))
 }
 
-/// [`replayed_step`] by a party of a dispute: a decision about a value that is not finite changes nothing, as the referee takes it
-/// (`docs/DISPUTE.md`, section 7), so that no log stops a party but one that cannot be read.
+/// [`replayed_step`] by a party of a dispute. A decision about a value that is not finite changes nothing, as the referee takes
+/// it (`docs/DISPUTE.md`, section 7). So only a log that cannot be read stops a party.
 ///
 /// # Errors
 /// If the engine fails, or the run's log cannot be read.
@@ -68,7 +68,7 @@ pub fn disputed_step(
     Ok(done?)
 }
 
-/// Checks that a log that was replayed could be read to its end, and that each of its decisions is about a finite value.
+/// Checks that a replayed log could be read to its end, and that each of its decisions is about a finite value.
 ///
 /// # Errors
 /// If it is malformed.
@@ -77,10 +77,10 @@ fn sound_log(run: &Run, step: u32, replayer: &Replayer) -> Result<(), RunError> 
     replayer.void().map_or(Ok(()), |why| Err(RunError::malformed(&run.layout.log(step), why.clone())))
 }
 
-/// Checks that a log that was replayed could be read to its end.
+/// Checks that a replayed log could be read to its end.
 ///
 /// # Errors
-/// If it cannot.
+/// If the log could not be read.
 pub fn readable_log(run: &Run, step: u32, replayer: &Replayer) -> Result<(), RunError> {
     let malformed = |why: &Malformed| Err(RunError::malformed(&run.layout.log(step), why.clone()));
     replayer.malformed().map_or(Ok(()), malformed)

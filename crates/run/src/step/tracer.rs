@@ -1,4 +1,4 @@
-//! What observes a committed step: hashes every operator's output, and lets roundings be logged or taken from a log.
+//! Observes a committed step: hashes every operator's output, and lets roundings be logged or taken from a log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,31 +12,32 @@ use tiebreak_engine::{EngineError, Inputs, Observer, Value, Want};
 use tiebreak_record::commit::tensor::{self, Hash};
 use tiebreak_record::commit::trace::TracedNode;
 
-/// Changes an operator's output as it is made; the honest one changes nothing.
+/// Changes an operator's output as it is computed; an honest one changes nothing.
 pub type Tamper<'a> = Option<&'a mut dyn FnMut(Phase, usize, &Node, &[u8]) -> Option<Vec<u8>>>;
 
-/// What to look at in a step beside what its record promises. Nodes are those of the program's own graphs, not of a native trainer's.
+/// The values to watch in a step beside those that its record promises. Nodes are those of the program's own graphs, not of a
+/// native trainer's.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
-    /// Whether to hash every operator's output, whatever the job commits.
+    /// True to hash every operator's output, whatever the job commits.
     pub trace: bool,
     /// The nodes whose outputs are kept.
     pub outputs: BTreeSet<(Phase, usize)>,
-    /// Whether to look for the first value that is not finite, should the loss be none.
+    /// True to look for the first value that is not finite if the loss is not.
     pub finite: bool,
 }
 
 /// Outputs of nodes, canonical bytes.
 pub type Outputs = BTreeMap<(Phase, usize), Vec<u8>>;
 
-/// Hashes every node's output as it is shown, keeps some, and lets roundings be logged or taken from a log.
+/// Hashes every node's output that it sees, keeps some, and lets roundings be logged or taken from a log.
 pub struct Tracer<'t, 'r> {
     /// The outputs that were hashed, in execution order.
     pub nodes: Vec<TracedNode>,
-    /// Whether digests are wanted at all, and of which nodes of the graph that runs.
+    /// True if digests are wanted at all; then, for each node of the running graph, true if the trace holds it.
     hashing: bool,
     traced: Vec<bool>,
-    /// The nodes whose outputs are kept, and those that were.
+    /// The nodes whose outputs are to be kept.
     wanted: BTreeSet<(Phase, usize)>,
     /// The outputs that were kept.
     pub kept: Outputs,
@@ -63,7 +64,7 @@ impl StepObserver for Tracer<'_, '_> {
 }
 
 impl<'t, 'r> Tracer<'t, 'r> {
-    /// A tracer that hashes if `hashing`.
+    /// A tracer, which hashes if `hashing`.
     pub fn new(
         hashing: bool,
         tamper: Tamper<'t>,
@@ -82,23 +83,23 @@ impl<'t, 'r> Tracer<'t, 'r> {
         }
     }
 
-    /// The same, which keeps the outputs of these nodes.
+    /// The same tracer, which also keeps the outputs of these nodes.
     pub fn keeping(mut self, wanted: BTreeSet<(Phase, usize)>) -> Self {
         self.wanted = wanted;
         self
     }
 
-    /// Whether a node's output is kept.
+    /// True if a node's output is kept.
     fn keeps(&self, index: usize) -> bool {
         self.wanted.contains(&(self.phase, index))
     }
 
-    /// Whether the trace holds a node.
+    /// True if the trace holds a node.
     fn hashes(&self, index: usize) -> bool {
         self.hashing && self.traced[index]
     }
 
-    /// What the rounder wants to know of a node.
+    /// The output that the rounder wants of a node.
     fn rounder_wants(&self, index: usize, node: &Node) -> Want {
         self.rounder.as_ref().map_or(Want::No, |rounder| rounder.want(index, node))
     }

@@ -1,4 +1,4 @@
-//! Rank 0: gives the others the run, the state and each step's micro-batches, and commits to the step that all made.
+//! Rank 0: sends the others the run, the state and each step's micro-batches, and commits to the step that all computed.
 
 use std::time::Instant;
 
@@ -23,11 +23,11 @@ pub struct Lead<'a> {
     plan: ShardPlan,
     contents: Contents,
     adder: Option<Adder>,
-    /// After how many steps ranks check each other's gradients.
+    /// The interval, in steps, at which ranks check each other's gradients.
     cross_check: Option<u32>,
-    /// When the others heard from this rank last, while they wait for it.
+    /// The time of the last message to the others, while they wait for this rank.
     told: Instant,
-    /// Whether another rank was asked to stop.
+    /// True if another rank was asked to stop.
     asked: bool,
 }
 
@@ -81,7 +81,7 @@ impl<'a> Lead<'a> {
     ) -> Result<(), TrainError> {
         let mut e = Encoder::default();
         e.bytes(run.file.text().as_bytes()).bytes(run.job_text.as_bytes());
-        // No program is empty, so no bytes stand for no file.
+        // No program is empty, so zero bytes mean that there is no file.
         e.bytes(run.program_file.as_deref().unwrap_or_default());
         self.tell(MessageKind::Welcome, &e.0)?;
         let mut sent = Ok(());
@@ -108,12 +108,12 @@ impl<'a> Lead<'a> {
         self.collective.connect(session.engine_mut())
     }
 
-    /// Whether another rank was asked to stop before it sent its share of the last step.
+    /// True if another rank was asked to stop before it sent its share of the last step.
     pub(crate) fn is_asked_to_stop(&self) -> bool {
         self.asked
     }
 
-    /// One step over all ranks. `finite`: whether to look for the first value that is not finite, should the loss be none.
+    /// Runs one step over all ranks. `finite`: true to look for the first value that is not finite if the loss is not.
     pub(crate) fn step(
         &mut self,
         run: &Run,
@@ -164,7 +164,7 @@ impl<'a> Lead<'a> {
         Ok(CommittedStep { not_finite, ..done })
     }
 
-    /// Tells ranks that wait for the next step, now and then, that this one is still there.
+    /// Tells ranks that wait for the next step, at intervals, that this rank is still alive.
     pub(crate) fn still_here(&mut self) -> Result<(), TrainError> {
         if self.told.elapsed() < SIGN_OF_LIFE {
             return Ok(());
@@ -173,7 +173,7 @@ impl<'a> Lead<'a> {
         tell_waiting(self.collective)
     }
 
-    /// Lets the others go. The run is complete: one that is gone already takes nothing away from it.
+    /// Ends the other ranks. The run is complete, so a rank that is gone already does not matter.
     pub(crate) fn finish(&mut self) {
         for rank in self.others() {
             let _ = self.collective.send(rank, MessageKind::Step, &step_message(END, NO_CHECK));
@@ -181,7 +181,7 @@ impl<'a> Lead<'a> {
     }
 }
 
-/// Checks that all ranks came to the same state.
+/// Checks that all ranks reached the same state.
 fn agree(step: u32, shares: &[&Share]) -> Result<(), RankError> {
     let results: Vec<_> = shares.iter().map(|share| (share.state, share.outcome)).collect();
     let against = |one: &_| -> Vec<u32> {
@@ -190,7 +190,8 @@ fn agree(step: u32, shares: &[&Share]) -> Result<(), RankError> {
     if against(&results[0]).is_empty() {
         return Ok(());
     }
-    // More than half of all ranks are believed; without such a majority rank 0 cannot tell itself from the others.
+    // A majority of more than half of all ranks is believed. Without one, rank 0 cannot tell which rank is wrong, not even about
+    // itself.
     let majority = results.iter().find(|one| 2 * against(one).len() < results.len());
     let ranks = against(majority.unwrap_or(&results[0]));
     Err(RankError::Diverged { step, ranks, outvoted: majority.is_some() })

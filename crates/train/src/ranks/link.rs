@@ -1,8 +1,8 @@
 //! A TCP connection between two ranks: framed messages, each with a keyed checksum.
 //!
-//! Both sides begin with magic, protocol version, rank and a nonce. The key of each direction is derived from the run's secret, both
-//! nonces and both ranks, so a frame that checks out is whole, in its place, of this connection, and from somebody who knows the
-//! secret. Nothing is encrypted. Layout: `docs/DATA-PARALLEL.md`.
+//! Both sides begin with magic, protocol version, rank and a nonce. The key of each direction is derived from the run's secret,
+//! both nonces and both ranks. So a frame with a valid checksum is whole, in sequence, of this connection, and from somebody who
+//! knows the secret. Nothing is encrypted. Layout: `docs/DATA-PARALLEL.md`.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -13,26 +13,26 @@ use super::protocol::REASON_MAX;
 use crate::error::RankError;
 use tiebreak_record::commit::Malformed;
 
-/// The protocol's version: ranks of different ones do not work together.
+/// The protocol's version: ranks with different versions do not work together.
 pub(crate) const VERSION: u32 = 4;
 const MAGIC: &[u8; 16] = b"tiebreak ranks\r\n";
 const PREAMBLE_BYTES: usize = 56;
 const HEADER_BYTES: usize = 9;
-/// Bytes that are hashed and written, or read and hashed, at once.
+/// The number of bytes that are hashed and written, or read and hashed, at once.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// What a rank knows of its place.
+/// A rank's configuration.
 #[derive(Clone)]
 pub struct RankPlace {
     /// This rank, from 0.
     pub rank: u32,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub ranks: u32,
     /// The secret of the run's ranks.
     pub token: String,
-    /// How long a rank may do nothing while another waits for it.
+    /// The longest time that a rank may be silent while another waits for it.
     pub timeout: Duration,
-    /// What gradients go over.
+    /// The transport of gradients.
     pub transport: Transport,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Outgoing {
     key: [u8; 32],
     sent: u64,
     timeout: Duration,
-    /// A frame was begun and not ended: nothing that follows could be read.
+    /// True if a frame was begun and not ended: the peer could read no later frame.
     torn: bool,
 }
 
@@ -63,10 +63,10 @@ pub struct Link {
     pub incoming: Incoming,
 }
 
-/// Why a connection is no link.
+/// The reasons why a connection is no link.
 #[derive(Debug)]
 pub(crate) enum NoLink {
-    /// Whoever is there is no rank of this version.
+    /// The peer is no rank of this version.
     Stranger(String),
     Io(io::Error),
 }
@@ -79,7 +79,7 @@ impl From<io::Error> for NoLink {
 
 fn broken(peer: u32, timeout: Duration, error: io::Error) -> RankError {
     match error.kind() {
-        // Systems disagree on what a timeout is called.
+        // Systems disagree on the error kind of a timeout.
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             RankError::Hung { rank: peer, seconds: timeout.as_secs() }
         }
@@ -90,7 +90,7 @@ fn broken(peer: u32, timeout: Duration, error: io::Error) -> RankError {
     }
 }
 
-/// A rank at one end of a connection, and what it drew for it.
+/// A rank at one end of a connection, with its nonce.
 #[derive(Clone, Copy)]
 struct End<'a> {
     nonce: &'a [u8; 32],
@@ -108,7 +108,7 @@ fn key(token: &str, from: End, to: End) -> [u8; 32] {
 }
 
 impl Link {
-    /// Exchanges preambles over a connection. Whether the peer knows the secret is seen at its first frame.
+    /// Exchanges preambles over a connection. Only the peer's first frame shows if it knows the secret.
     pub fn open(stream: TcpStream, place: &RankPlace) -> Result<Link, NoLink> {
         let mut stream = stream;
         stream.set_nodelay(true)?;
@@ -154,17 +154,17 @@ impl Link {
         Ok(Link { peer, outgoing, incoming })
     }
 
-    /// Why the peer stopped, if it could still say so.
+    /// The peer's reason for stopping, if it could still send one.
     pub(crate) fn last_words(&mut self) -> Option<RankError> {
         self.incoming.stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
         let heard = self.incoming.receive(MessageKind::Abort, 0).err();
         heard.filter(|error| matches!(error, RankError::Stopped { .. }))
     }
 
-    /// Whether the peer is still there, as far as its connection says, without waiting for anything.
+    /// Checks without waiting that the peer's connection is still open.
     ///
     /// # Errors
-    /// If it is gone, or has said why it stops. Other messages stay for who waits for them.
+    /// If the connection is closed, or the peer has sent its reason for stopping. Other messages stay for their receivers.
     pub fn look(&mut self) -> Result<(), RankError> {
         let (stream, mut kind) = (&self.incoming.stream, [0]);
         let looked = stream.set_nonblocking(true).and_then(|()| {
@@ -174,7 +174,7 @@ impl Link {
         });
         match looked {
             Ok(0) => Err(broken(self.peer, self.incoming.timeout, io::ErrorKind::UnexpectedEof.into())),
-            // The rest of it follows at once, or it is nobody's frame.
+            // The rest of such a frame follows at once; otherwise it is no frame of a rank.
             Ok(_) if kind[0] == MessageKind::Abort as u8 => match self.last_words() {
                 Some(error) => Err(error),
                 None => Err(RankError::Lost {
@@ -188,7 +188,7 @@ impl Link {
         }
     }
 
-    /// Changes how long either side waits.
+    /// Changes how long either direction waits.
     pub(crate) fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         (self.incoming.timeout, self.outgoing.timeout) = (timeout, timeout);
         self.incoming.stream.set_read_timeout(Some(timeout))?;
@@ -227,7 +227,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Says why this rank stops. Nobody is waited for long.
+    /// Sends the reason why this rank stops, without waiting long.
     pub fn abort(&mut self, why: &str) -> bool {
         // A character takes four bytes at most.
         let why: String = why.chars().take(REASON_MAX / 4).collect();
@@ -237,7 +237,7 @@ impl Outgoing {
 }
 
 impl Incoming {
-    /// The next message, of at most `max` bytes. Memory is taken as bytes arrive.
+    /// Receives the next message, of at most `max` bytes. Memory is allocated as bytes arrive.
     pub fn receive(&mut self, kind: MessageKind, max: u64) -> Result<Vec<u8>, RankError> {
         let (peer, timeout) = (self.peer, self.timeout);
         let broken = |error| broken(peer, timeout, error);
@@ -260,7 +260,7 @@ impl Incoming {
         }
         let mut checksum = [0; 32];
         self.stream.read_exact(&mut checksum).map_err(broken)?;
-        // Compared in constant time.
+        // The comparison takes constant time.
         if hasher.finalize() != blake3::Hash::from_bytes(checksum) {
             let why = "its checksum is wrong: it was damaged, or its sender does not know the run's secret";
             return Err(malformed(Malformed::invalid("message", why)));
@@ -277,7 +277,7 @@ impl Incoming {
     }
 }
 
-/// Text of another process, for a terminal.
+/// Another process's text, for a terminal.
 fn printable(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// Two connected ranks, of which the second sees what the first sends changed by `change`.
+    /// Connects two ranks; the second receives the bytes of the first as changed by `change`.
     fn through(change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Result<Vec<u8>, RankError> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -320,7 +320,7 @@ mod tests {
                 frame
             };
             let error = through(change).unwrap_err();
-            // A length that is larger, and allowed, waits for bytes that never come.
+            // A larger length that is allowed waits for bytes that never come.
             let fine =
                 matches!(error, RankError::Malformed { rank: 0, .. } | RankError::Lost { rank: 0, .. });
             assert!(fine, "bit {bit}: {error}");
@@ -345,7 +345,7 @@ mod tests {
         (thread.join().unwrap(), second)
     }
 
-    /// The first look that sees something.
+    /// The first error that `look` finds.
     fn seen(link: &mut Link) -> RankError {
         let begin = std::time::Instant::now();
         loop {

@@ -1,9 +1,9 @@
 //! Gradients from GPU to GPU over NVIDIA's NCCL; everything else stays on TCP.
 //!
-//! NCCL carries bytes: shards lie where the CUDA engine has them, are sent as they are, and are added by the engine as they would be over
-//! TCP. Every exchange begins with a word of each rank to each over TCP, so that a rank that is late, gone or silent is named as it
-//! is there, and no GPU waits for one that still computes. While bytes are under way the connections are watched, since NCCL need not
-//! notice that a process has ended.
+//! NCCL carries bytes. Shards are sent from the CUDA engine's memory without a copy, and the engine adds them as it would over
+//! TCP. Every exchange begins with a word over TCP from each rank to each. So a rank that is late, gone or silent is named as it
+//! would be over TCP, and no GPU waits for a rank that still computes. During an exchange the connections are watched, since NCCL
+//! need not notice that a process has ended.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,35 +25,35 @@ use tiebreak_record::commit::codec::{Decoder, Encoder};
 const VERSION_BYTES: usize = 32;
 /// Bytes of a GPU's UUID.
 const UUID_BYTES: usize = 16;
-/// How long others have to say why something failed that failed for all.
+/// The time that other ranks have to give their reasons after a failure that affects all.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// TCP, and NCCL beside it.
+/// TCP, with NCCL for gradients.
 pub struct Nccl {
     tcp: Tcp,
     library: Arc<nccl::Nccl>,
-    /// From [`Collective::connect`] on.
+    /// The communicator, from [`Collective::connect`] on.
     communicator: Option<Communicator>,
     exchanges: u32,
 }
 
-/// What a rank computes on and with.
+/// A rank's GPU and library.
 struct Gpu {
     uuid: [u8; UUID_BYTES],
-    /// Of the library.
+    /// The version of the NCCL library.
     version: String,
 }
 
 /// Checks that this machine has NCCL, and a GPU for each of the `local` ranks that are to run here.
 ///
 /// # Errors
-/// If not; the message says what to do.
+/// If one is missing; the message says what to do.
 pub fn available(local: u32) -> Result<Arc<nccl::Nccl>, TrainError> {
     let library = nccl::Nccl::load().map_err(|error| {
         let why = format!("--transport nccl: {error}, or give --transport tcp");
         RankError::Refused(why)
     })?;
-    // Where there is none, the engine says what is missing.
+    // If there is no GPU, the engine names the missing piece.
     let gpus = tiebreak_gpu::cuda_devices()?.len();
     if (1..local as usize).contains(&gpus) {
         return Err(RankError::Refused(format!(
@@ -75,7 +75,7 @@ fn of_device(error: cuda_bridge::device::DeviceError) -> TrainError {
 }
 
 impl Nccl {
-    /// The network that sends gradients over NCCL, and the rest over `tcp`. [`Devices`] connects the GPUs.
+    /// The network that sends gradients over NCCL, and everything else over `tcp`. [`Devices`] connects the GPUs.
     pub fn over(tcp: Tcp, library: Arc<nccl::Nccl>) -> Nccl {
         Nccl { tcp, library, communicator: None, exchanges: 0 }
     }
@@ -100,7 +100,7 @@ impl Nccl {
                 .into());
             }
             if gpu.version != self.library.version {
-                // What a rank says is not for a terminal as it is.
+                // A rank's text is escaped for the terminal.
                 let theirs = gpu.version.escape_default();
                 let own = &self.library.version;
                 return Err(RankError::Refused(format!(
@@ -113,7 +113,7 @@ impl Nccl {
         Ok(())
     }
 
-    /// How all meet: rank 0 says it to the others when it knows that they can.
+    /// The id under which all ranks connect: rank 0 sends it to the others when it knows that they can.
     fn unique_id(&mut self, device: &Device) -> Result<UniqueId, TrainError> {
         let own = Gpu { uuid: device.uuid().map_err(of_device)?, version: self.library.version.clone() };
         if self.tcp.rank() == 0 {
@@ -132,7 +132,7 @@ impl Nccl {
         Ok(UniqueId(id))
     }
 
-    /// Waits until every rank is there.
+    /// Waits until every rank is ready.
     fn all_here(&mut self) -> Result<(), TrainError> {
         let others: Vec<u32> = (0..self.tcp.ranks()).filter(|&rank| rank != self.tcp.rank()).collect();
         let number = self.exchanges.to_le_bytes();
@@ -147,8 +147,8 @@ impl Nccl {
         Ok(())
     }
 
-    /// What is known of why NCCL's work came to nothing: who is gone, has said why it stops, or says nothing when all who wait have
-    /// given up.
+    /// The known reason why NCCL's work failed: a rank that is gone or has said why it stops, or that stays silent when all
+    /// waiting ranks have given up.
     fn blame(&mut self, trouble: Trouble) -> TrainError {
         let timeout = self.tcp.place().timeout;
         let error = match trouble {
@@ -183,10 +183,10 @@ fn not_within(timeout: Duration) -> String {
     )
 }
 
-/// Why NCCL's work came to nothing.
+/// The ways in which NCCL's work fails.
 enum Trouble {
     Failed(NcclError),
-    /// It took too long.
+    /// The work took too long.
     Late,
     /// A rank is gone, or has said why it stops.
     Known(TrainError),
@@ -198,7 +198,7 @@ impl From<NcclError> for Trouble {
     }
 }
 
-/// Looks after the ranks while NCCL is at work: ends it if one is gone, or it takes too long.
+/// Watches the ranks while NCCL works: ends the work if a rank is gone, or if it takes too long.
 fn watch(tcp: &mut Tcp, begin: Instant) -> Result<(), Trouble> {
     tcp.look().map_err(|error| Trouble::Known(error.into()))?;
     if begin.elapsed() > tcp.place().timeout { Err(Trouble::Late) } else { Ok(()) }
@@ -272,7 +272,7 @@ impl Devices for Nccl {
         }
         let [send, receive] = [outgoing, incoming].map(|all| transfers(engine, own, all));
         let (send, receive) = (send?, receive?);
-        // Before it says that it is there: NCCL's kernels wait on the GPU for those of other ranks.
+        // The engine finishes before this rank says that it is ready: NCCL's kernels wait on the GPU for those of other ranks.
         engine.gpu().finish().map_err(of_device)?;
         self.all_here()?;
         let communicator = self.communicator.as_mut().expect("ranks connect before they exchange anything");
@@ -282,7 +282,7 @@ impl Devices for Nccl {
     }
 }
 
-/// Where the parts lie that other ranks are to have, or to send.
+/// The memory of the parts to send to other ranks, or to receive from them.
 fn transfers<'t>(
     engine: &Cuda,
     own: u32,

@@ -1,5 +1,5 @@
-//! Who computes what in a step over several ranks: micro-batches, the nodes of the accumulation tree, shards of the gradient.
-//! Derivation: `docs/DATA-PARALLEL.md`.
+//! Divides a step among ranks: micro-batches, the nodes of the accumulation tree, shards of the gradient. Derivation:
+//! `docs/DATA-PARALLEL.md`.
 
 use std::ops::Range;
 
@@ -8,23 +8,24 @@ use tiebreak_contract::arith::tree::{self, Operation};
 use tiebreak_contract::program::step::{Program, StateTensor};
 use tiebreak_record::commit::tensor::{TILE_BYTES, piece_range, tile_count};
 
-/// A step of the part of the tree that no rank can evaluate alone, on a stack of shards.
+/// An operation of the shared nodes of the tree, which no rank can evaluate alone, on a stack of shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shared {
-    /// Pushes the next partial sum; they come in the order of ranks and, of each rank, in its own order.
+    /// Pushes the next partial sum. Partial sums come in the order of ranks, and in each rank's own order.
     Take,
-    /// The i-th addition of the whole tree: puts the sum of the two nodes on top in their place.
+    /// The i-th addition of the whole tree: replaces the two topmost nodes by their sum.
     Add(u32),
 }
 
-/// A run of a gradient tensor's elements that lies in one shard: whole tiles, so that the tiles' hashes are the shard's own.
+/// A range of a gradient tensor's elements that lies in one shard. The range consists of whole tiles, so that the tiles' hashes
+/// are the shard's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The place of the tensor in [`Program::gradients`].
+    /// The index of the tensor in [`Program::gradients`].
     pub tensor: usize,
     /// The tiles' numbers in the tensor.
     pub tiles: Range<usize>,
-    /// Where the tiles lie in the tensor's canonical bytes.
+    /// The range of the tiles in the tensor's canonical bytes.
     pub bytes: Range<usize>,
 }
 
@@ -32,10 +33,10 @@ pub struct Piece {
 pub struct ShardPlan {
     ranks: u32,
     micro_batches: u32,
-    /// The whole tree, and of each operation the rank that does it alone; `None` = all ranks, each on its shard.
+    /// The operations of the whole tree, each with the rank that does it alone; `None` = all ranks, each on its shard.
     operations: Vec<(Operation, Option<u32>)>,
     shared: Vec<Shared>,
-    /// How many partial sums each rank has when its own operations are done.
+    /// The number of partial sums of each rank when its own operations are done.
     partials: Vec<usize>,
     gradients: Vec<StateTensor>,
     shards: Vec<Vec<Piece>>,
@@ -44,8 +45,8 @@ pub struct ShardPlan {
 /// Checks that a program's steps can be divided, and that every rank has work.
 ///
 /// # Errors
-/// If there are more ranks than micro-batches, or none; or several, and moments are pooled, whose elements no rank could pool without the
-/// counts that lie in another one's shard.
+/// If there are more ranks than micro-batches, or none. Also if there are several and moments are pooled: pooling needs counts
+/// that lie in another rank's shard.
 pub fn divides(program: &Program, ranks: u32) -> Result<(), RankError> {
     let micro_batches = program.micro_batches;
     if let (Some(first), 2..) = (program.statistics().first(), ranks) {
@@ -85,7 +86,7 @@ impl ShardPlan {
 
     fn divide_tree(&mut self) {
         let ends: Vec<u32> = (0..self.ranks).map(|rank| self.micro_batches(rank).end).collect();
-        // Of every node on the stack: who has it alone, and how the ranks together get it from partial sums.
+        // For every node on the stack: the rank that has it alone, and how the ranks together get it from partial sums.
         let mut stack: Vec<(Option<u32>, Vec<Shared>)> = Vec::new();
         for operation in tree::operations(self.micro_batches) {
             let node = match operation {
@@ -118,7 +119,7 @@ impl ShardPlan {
         self.shared = shared;
     }
 
-    /// The gradient's tiles, tensor after tensor, in as many runs as there are ranks, as even as whole tiles are.
+    /// Divides the gradient's tiles, tensor after tensor, into one range for each rank, as evenly as whole tiles allow.
     fn divide_gradient(&mut self) {
         let bytes: Vec<usize> = self.gradients.iter().map(|t| t.ty().bytes()).collect();
         let tiles: usize = bytes.iter().map(|&bytes| tile_count(bytes)).sum();
@@ -141,25 +142,25 @@ impl ShardPlan {
         }
     }
 
-    /// How many ranks share the step.
+    /// The number of ranks that share the step.
     pub fn ranks(&self) -> u32 {
         self.ranks
     }
 
-    /// The micro-batches that a rank computes: a run of them, so that most of its sums are nodes of the tree.
+    /// The micro-batches that a rank computes: a contiguous range, so that most of its sums are nodes of the tree.
     pub fn micro_batches(&self, rank: u32) -> Range<u32> {
         let first =
             |rank: u32| (u64::from(rank) * u64::from(self.micro_batches) / u64::from(self.ranks)) as u32;
         first(rank)..first(rank + 1)
     }
 
-    /// The micro-batch of the next rank that a rank computes too when they check each other for the `turn`-th time.
+    /// The micro-batch of the next rank that a rank computes too when ranks check each other for the `turn`-th time.
     pub(crate) fn checked_by(&self, rank: u32, turn: u32) -> u32 {
         let theirs = self.micro_batches(self.next(rank));
         theirs.start + turn % theirs.len() as u32
     }
 
-    /// The rank after a rank, whose gradients it checks.
+    /// The rank whose gradients `rank` checks: the one after it.
     pub fn next(&self, rank: u32) -> u32 {
         (rank + 1) % self.ranks
     }
@@ -169,32 +170,32 @@ impl ShardPlan {
         &self.operations
     }
 
-    /// What a rank does alone, in order.
+    /// The operations that a rank does alone, in order.
     pub fn local(&self, rank: u32) -> impl Iterator<Item = Operation> {
         self.operations.iter().filter(move |(_, by)| *by == Some(rank)).map(|(operation, _)| *operation)
     }
 
-    /// How many partial sums a rank has then: at most two for each level of the tree.
+    /// The number of partial sums that a rank then has: at most two for each level of the tree.
     pub fn partials(&self, rank: u32) -> usize {
         self.partials[rank as usize]
     }
 
-    /// What all ranks then do, each on its shard.
+    /// The operations that all ranks then do, each on its shard.
     pub fn shared(&self) -> &[Shared] {
         &self.shared
     }
 
-    /// How many additions that are.
+    /// The number of additions among them.
     pub fn shared_additions(&self) -> usize {
         self.shared.iter().filter(|step| matches!(step, Shared::Add(_))).count()
     }
 
-    /// What a sum of micro-batches is made of.
+    /// The tensors of a sum of micro-batches.
     pub fn gradients(&self) -> &[StateTensor] {
         &self.gradients
     }
 
-    /// The part of every sum that a rank adds.
+    /// The pieces of every sum that a rank adds.
     pub fn shard(&self, rank: u32) -> &[Piece] {
         &self.shards[rank as usize]
     }

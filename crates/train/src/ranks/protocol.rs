@@ -1,26 +1,27 @@
-//! Numbers that ranks agree on.
+//! Numbers that all ranks share.
 
 use super::collective::{Collective, MessageKind};
 use crate::error::TrainError;
 
-/// The step of no run: there is none after the last.
+/// The step number that ends a run: no step has it.
 pub(super) const END: u32 = 0;
-/// The step of no run, either: rank 0 is there, and the next step comes later.
+/// The step number that means "wait": rank 0 is alive, and the next step comes later.
 pub(super) const WAIT: u32 = u32::MAX;
-/// The number of no micro-batch.
+/// The micro-batch number that means "no check".
 pub(super) const NO_CHECK: u32 = u32::MAX;
 /// Bytes of [`collective::MessageKind::Ready`]: run, program and state.
 pub(super) const READY_BYTES: u64 = 96;
 /// The most bytes of a reason that a rank gives for stopping.
 pub(super) const REASON_MAX: usize = 1000;
 
-/// The bytes of [`super::collective::MessageKind::Step`]: the step, and the micro-batch of another rank that the receiver is to compute too.
+/// The bytes of [`super::collective::MessageKind::Step`]: the step, and the micro-batch of another rank that the receiver is to
+/// compute too.
 pub(super) fn step_message(step: u32, check: u32) -> [u8; 8] {
     let [step, check] = [step, check].map(u64::from);
     (step | check << 32).to_le_bytes()
 }
 
-/// Tells ranks that wait for the next step that rank 0 is still there.
+/// Tells ranks that wait for the next step that rank 0 is still alive.
 pub(super) fn tell_waiting(collective: &mut dyn Collective) -> Result<(), TrainError> {
     (1..collective.ranks())
         .try_for_each(|rank| collective.send(rank, MessageKind::Step, &step_message(WAIT, NO_CHECK)))

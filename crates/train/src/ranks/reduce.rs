@@ -1,9 +1,9 @@
-//! The sum of all ranks' gradients by the fixed tree: reduce-scatter as an all-to-all of shards, additions of whole shards in
-//! the tree's order, all-gather of the sums.
+//! Sums all ranks' gradients by the fixed tree: reduce-scatter as an all-to-all of shards, additions of whole shards in the
+//! tree's order, all-gather of the sums.
 //!
-//! A shard is added by the rank's engine, by the graph that the accumulation is everywhere, over the shard's pieces instead of whole
-//! tensors: one definition of an addition, and the one that the engine's self-test covers. That is so whichever way shards come: as bytes
-//! of the host, or as tensors of the engine from other ranks' devices.
+//! The rank's engine adds a shard with the graph of every accumulation, over the shard's pieces instead of whole tensors. So
+//! there is one definition of an addition, the one that the engine's self-test covers. Shards arrive as bytes of the host, or as
+//! tensors of the engine from other ranks' devices; the addition is the same.
 
 use std::iter::Peekable;
 use std::slice::Iter;
@@ -21,10 +21,10 @@ use tiebreak_record::commit::tensor::{Hash, TILE_BYTES, piece_value, tile_count}
 
 /// Adds this rank's shards.
 pub(crate) struct Adder {
-    /// `None` for an empty shard: more ranks than tiles.
+    /// `None` for an empty shard: there are more ranks than tiles.
     compiled: Option<Compiled>,
     pieces: Vec<Piece>,
-    /// Tiles of each piece's whole tensor.
+    /// The number of tiles of each piece's whole tensor.
     counts: Vec<usize>,
 }
 
@@ -83,7 +83,7 @@ impl Adder {
         Ok(tensors)
     }
 
-    /// The sum of two shards; the values of its tiles go to `tiles`.
+    /// The sum of two shards; the hash values of its tiles go to `tiles`.
     fn add(
         &self,
         session: &mut Session,
@@ -99,7 +99,7 @@ impl Adder {
     }
 }
 
-/// The shards of a sum on this rank, one after another: `[s]` is rank s's.
+/// The shards of a sum on this rank, in order: `[s]` is rank s's.
 fn shards(session: &mut Session, plan: &ShardPlan, sum: &Gradients) -> Result<Vec<Vec<u8>>, EngineError> {
     let mut shards: Vec<Vec<u8>> =
         (0..plan.ranks()).map(|rank| Vec::with_capacity(plan.shard_bytes(rank))).collect();
@@ -113,7 +113,7 @@ fn shards(session: &mut Session, plan: &ShardPlan, sum: &Gradients) -> Result<Ve
     Ok(shards)
 }
 
-/// The part of the tree that is evaluated on this rank's shards.
+/// The shared nodes of the tree, evaluated on this rank's shards.
 struct Tree<'a> {
     adder: &'a Adder,
     steps: Peekable<Iter<'a, Shared>>,
@@ -122,7 +122,7 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// Takes the next shard, and adds what can be added then.
+    /// Takes the next shard, and makes the additions that are possible then.
     fn take(&mut self, session: &mut Session, shard: Vec<Tensor>) -> Result<(), EngineError> {
         self.steps.next_if_eq(&&Shared::Take).expect("the plan takes every partial sum");
         self.waiting.push(shard);
@@ -134,14 +134,14 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// The root, when all is taken.
+    /// The root, after every shard was taken.
     fn root(mut self) -> Vec<Tensor> {
         self.waiting.pop().expect("the tree has a root")
     }
 }
 
-/// The sum of the whole step's gradients, the same on every rank, from every rank's partial sums. The values of the tiles of this
-/// rank's shard of every addition go to `tiles`, addition after addition.
+/// The sum of the whole step's gradients, the same on every rank, from every rank's partial sums. For each shared addition, the
+/// hash values of the tiles of this rank's shard go to `tiles`.
 pub(crate) fn sum(
     session: &mut Session,
     collective: &mut dyn Collective,
@@ -175,7 +175,7 @@ fn sum_over_hosts(
         .collect();
     let incoming: Vec<Vec<usize>> =
         (0..plan.ranks()).map(|from| vec![plan.shard_bytes(rank); plan.partials(from)]).collect();
-    // Shards are shown in the order in which the tree takes them, so each is added as soon as it can be.
+    // Shards arrive in the order in which the tree takes them, so each is added as soon as possible.
     collective.all_to_all(&outgoing, &incoming, &mut |bytes| {
         let shard = tree.adder.upload(session, bytes)?;
         Ok(tree.take(session, shard)?)
@@ -187,7 +187,7 @@ fn sum_over_hosts(
     }
     let outgoing = vec![vec![own.as_slice()]; plan.ranks() as usize];
     let incoming: Vec<Vec<usize>> = (0..plan.ranks()).map(|from| vec![plan.shard_bytes(from)]).collect();
-    // Shards follow each other as ranks do.
+    // Shards are in the order of ranks.
     let mut whole = Vec::with_capacity(incoming.iter().flatten().sum());
     collective.all_to_all(&outgoing, &incoming, &mut |bytes| {
         whole.extend_from_slice(bytes);
@@ -196,7 +196,7 @@ fn sum_over_hosts(
     Ok(session.upload_gradients(&whole)?)
 }
 
-/// The same without a copy on the host: shards go from the tensors of a sum to tensors of their own, and from those to the whole
+/// [`sum`] without a copy on the host: shards go from the tensors of a sum to tensors of their own, and from there to the whole
 /// gradient's.
 fn sum_on_devices(
     session: &mut Session,
@@ -238,7 +238,7 @@ fn sum_on_devices(
     Ok(Gradients::of(total))
 }
 
-/// Pieces of a sum, where they lie in its tensors.
+/// Pieces of a sum, as ranges of its tensors.
 fn of_pieces<'t>(pieces: &'t [Piece], tensors: &'t [Tensor]) -> impl Iterator<Item = ShardPart<'t>> {
     pieces.iter().map(|piece| ShardPart { tensor: &tensors[piece.tensor], bytes: piece.bytes.clone() })
 }

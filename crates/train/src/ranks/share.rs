@@ -1,4 +1,4 @@
-//! A rank's part of a step: computing it, telling rank 0 of it, and what rank 0 makes of all parts: the step that one process
+//! A rank's part of a step: the rank computes it and reports it to rank 0, which merges all parts into the step that one process
 //! would have committed.
 
 use std::time::{Duration, Instant};
@@ -26,16 +26,16 @@ use tiebreak_run::run::dir::Run;
 use tiebreak_run::step::finite::{self, NotFinite};
 use tiebreak_run::step::{Parts, Tracer, gradient_root, state_digests, state_root};
 
-/// How often the others hear from rank 0 while it does something of its own: `--rank-timeout` is a second at least.
+/// The interval at which the others hear from rank 0 while it is busy: `--rank-timeout` is a second at least.
 pub(super) const SIGN_OF_LIFE: Duration = Duration::from_millis(250);
 /// The most bytes that a rounding decision takes, its element's share of the part's header included.
 const DECISION_BYTES: u64 = 16;
 
-/// What a job's records promise beside the state: what shares contain.
+/// The contents of shares: the parts that a job's records promise beside the state.
 pub struct Contents {
-    /// The roots of micro-batches' gradients.
+    /// True if shares have the roots of micro-batches' gradients.
     roots: bool,
-    /// The outputs that traces hold of a micro-batch and of an addition; none for jobs that do not commit operators.
+    /// The outputs that traces hold for a micro-batch and for an addition; empty for jobs that do not commit operators.
     micro: Vec<TensorType>,
     addition: Vec<TensorType>,
     hashing: bool,
@@ -44,7 +44,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// What the job of `run` asks of its records.
+    /// The contents that the records of the job of `run` need.
     pub fn of(run: &Run) -> Contents {
         let hashing = run.job().commit.granularity == Granularity::Operator;
         let types = |graph: &Graph| -> Vec<TensorType> {
@@ -67,7 +67,7 @@ impl Contents {
         }
     }
 
-    /// How many tiles of its shard a rank hashes in a step.
+    /// The number of tiles of its shard that a rank hashes in a step.
     fn tiles(&self, plan: &ShardPlan, rank: u32) -> usize {
         if self.hashing { plan.shared_additions() * plan.shard_tiles(rank) } else { 0 }
     }
@@ -86,24 +86,24 @@ impl Contents {
     }
 }
 
-/// What a rank tells of a step.
+/// A rank's report on a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Share {
     /// The state after the step.
     pub state: Digest,
     /// Loss, clip factor and norm.
     pub outcome: StepOutcome,
-    /// The gradient roots of its micro-batches.
+    /// The gradient roots of the rank's micro-batches.
     pub micro_batches: Vec<Digest>,
-    /// The traced outputs of what it did alone.
+    /// The traced outputs of the operations that the rank did alone.
     nodes: Vec<TracedNode>,
-    /// What BLAKE3's tree says of each tile of its shard of every shared addition.
+    /// The BLAKE3 tree value of each tile of the rank's shard, for every shared addition.
     tiles: Vec<Hash>,
-    /// The log's parts of its micro-batches.
+    /// The log's parts of the rank's micro-batches.
     parts: Vec<Vec<u8>>,
-    /// The gradient root of another rank's micro-batch, if it was to be checked.
+    /// The gradient root of another rank's micro-batch, if this rank had to check one.
     pub checked: Option<Digest>,
-    /// Whether somebody asked this rank to stop.
+    /// True if somebody asked this rank to stop.
     pub asked: bool,
 }
 
@@ -125,11 +125,11 @@ impl Share {
         e.0
     }
 
-    /// Decodes a rank's share: as many roots, nodes, tiles and parts as the plan gives it, nodes whose tiles give their digests,
-    /// parts that are logs of their products. Also says what is in the parts.
+    /// Decodes a rank's share. The share must have as many roots, nodes, tiles and parts as the plan gives it. Nodes' tiles must
+    /// give their digests, and parts must be logs of their products. Also returns the counts of the parts.
     ///
     /// # Errors
-    /// If the bytes are not the canonical ones of such a share.
+    /// If the bytes are not the canonical encoding of such a share.
     pub fn decode(
         contents: &Contents,
         plan: &ShardPlan,
@@ -171,20 +171,20 @@ impl Share {
     }
 }
 
-/// What a rank has to do in a step.
+/// A rank's work in a step.
 pub(super) struct Work<'a> {
     pub scalars: StepScalars,
-    /// Its micro-batches.
+    /// The rank's micro-batches.
     pub batches: &'a [MicroBatch],
-    /// A micro-batch of another rank to compute as well, and its number.
+    /// A micro-batch of another rank to compute as well, with its number.
     pub check: Option<(u32, &'a MicroBatch)>,
-    /// On rank 0, all micro-batches, where the first value that is not finite is looked for, should the loss be none.
+    /// On rank 0: all micro-batches, in which the first value that is not finite is searched if the loss is not.
     pub searched: Option<&'a [MicroBatch]>,
-    /// Whether somebody asked this rank to stop.
+    /// True if somebody asked this rank to stop.
     pub asked: bool,
 }
 
-/// What a rank has when a step is done.
+/// A rank's results when a step is done.
 pub(super) struct Computed {
     pub share: Share,
     pub logged: Logged,
@@ -192,7 +192,7 @@ pub(super) struct Computed {
     pub state: Vec<Digest>,
     /// The traced outputs of the update, on rank 0.
     pub update: Vec<TracedNode>,
-    /// Where values cease to be finite, if that was looked for and the loss is not.
+    /// The first value that is not finite, if it was searched and the loss is not.
     pub not_finite: Option<NotFinite>,
 }
 
@@ -239,13 +239,13 @@ pub(super) fn compute(
             finite::of_step(session, scalars, all, &total, &mut || {
                 if told.elapsed() > SIGN_OF_LIFE {
                     told = Instant::now();
-                    // A rank that is gone is missed when its share is due.
+                    // A rank that is gone will be missed when its share is due.
                     let _ = tell_waiting(collective);
                 }
             })?
         }
     };
-    // Everybody updates, and one is enough to trace it.
+    // Every rank updates, and one trace of the update is enough.
     let outcome = match rank {
         0 => session.update(scalars, &total, &mut tracer)?,
         _ => session.update(scalars, &total, &mut Unobserved)?,
@@ -262,7 +262,7 @@ pub(super) fn compute(
     Ok(Computed { share, logged, state, update, not_finite })
 }
 
-/// The step that the shares of all ranks, in order, make together with rank 0's state and update.
+/// Merges the shares of all ranks, in order, with rank 0's state and update into the step.
 pub(super) fn merge(
     contents: &Contents,
     plan: &ShardPlan,
@@ -305,7 +305,7 @@ fn trace(
             whole.extend(nodes[rank as usize].by_ref().take(types.len()));
             continue;
         }
-        // The shards' tiles follow each other as ranks do.
+        // The shards' tiles are in the order of ranks.
         let shards = (0..).zip(&tiles).flat_map(|(rank, tiles)| {
             let count = plan.shard_tiles(rank);
             &tiles[shared * count..(shared + 1) * count]

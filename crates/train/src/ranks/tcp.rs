@@ -1,4 +1,4 @@
-//! Ranks over TCP: every two are connected. They meet at rank 0, which tells each where the others listen.
+//! Ranks over TCP: every two are connected. Ranks meet at rank 0, which sends each the addresses of the others.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,41 +14,41 @@ use crate::error::TrainError;
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::codec::{Decoder, Encoder};
 
-/// How long whoever connects may take, in all, to show that it knows the run's secret.
+/// The time that a connecting process has, in all, to show that it knows the run's secret.
 const GREETING: Duration = Duration::from_secs(5);
-/// How many connections more than there are ranks may be about to show that; of more the oldest are ended.
+/// The number of unproven connections, beyond the number of ranks, that may be open; above it the oldest are ended.
 const UNKNOWN_MAX: usize = 64;
-/// How many refused connections are told while ranks are waited for.
+/// The number of refused connections that are reported while rank 0 waits for ranks.
 const SAID_MAX: u64 = 20;
-/// How much longer than others rank 0 waits.
+/// The time that rank 0 waits longer than others.
 const GRACE: Duration = Duration::from_secs(2);
-/// Between two looks for a connection.
+/// The pause between two attempts to accept a connection.
 const PAUSE: Duration = Duration::from_millis(5);
 /// The most bytes of an address in text.
 const ADDRESS_MAX: usize = 64;
-/// How many refused connections an error names.
+/// The number of refused connections that an error names.
 const REFUSED_MAX: usize = 3;
 
 /// All links of a rank.
 pub struct Tcp {
     place: RankPlace,
-    /// `None` for the rank itself.
+    /// The link to each rank; `None` for the rank itself.
     links: Vec<Option<Link>>,
 }
 
-/// What rank 0 hears of while it waits for the others.
+/// Receives events while rank 0 waits for the others.
 pub trait Waiting {
-    /// Asked again and again: an error ends the waiting.
+    /// Called again and again; an error ends the waiting.
     ///
     /// # Errors
-    /// Whatever ends the waiting.
+    /// If the waiting is to end.
     fn check(&mut self) -> Result<(), RankError>;
 
-    /// A connection was refused.
+    /// Called when a connection was refused.
     fn refused(&mut self, why: &str);
 }
 
-/// Waits without asking anybody.
+/// Waits without reports.
 pub struct Quiet;
 
 impl Waiting for Quiet {
@@ -59,20 +59,22 @@ impl Waiting for Quiet {
     fn refused(&mut self, _: &str) {}
 }
 
-/// A rank that connected, where it connected from, and the port it listens on.
+/// A rank that connected, with its address and the port it listens on.
 struct Joined {
     link: Link,
     address: IpAddr,
     port: u16,
 }
 
-/// What came of a connection: its link and the port that it listens on; or why it is refused; or an error of one who knows the secret.
+/// The result of a greeting: the link and the port that the peer listens on; or the reason for a refusal; or an error of a peer
+/// that knows the secret.
 type Greeted = Result<Result<(Link, u16), String>, RankError>;
 
-/// Connections that have not shown yet that they know the secret, the oldest first. Each has a thread of its own, so none waits for another.
+/// Connections that have not shown yet that they know the secret, the oldest first. Each has a thread of its own, so none waits
+/// for another.
 struct Greetings {
     place: RankPlace,
-    /// Number, when it came, and the connection, to end it with.
+    /// The connection's number, the time when it came, and a handle to end it with.
     pending: VecDeque<(u64, Instant, TcpStream)>,
     accepted: u64,
     sender: Sender<(u64, SocketAddr, Greeted)>,
@@ -85,13 +87,14 @@ impl Greetings {
         Greetings { place: place.clone(), pending: VecDeque::new(), accepted: 0, sender, done }
     }
 
-    /// Greets a connection beside the others. A machine that has no thread for it, or no second handle, drops it.
+    /// Greets a connection in a thread of its own. If the machine has no thread or no second handle for it, the connection is
+    /// dropped.
     fn begin(&mut self, stream: TcpStream, from: SocketAddr) {
         let Ok(ending) = stream.try_clone() else { return };
         let number = self.accepted;
         let (place, sender) = (self.place.clone(), self.sender.clone());
         let greet = move || {
-            // Nobody waits any more when this rank has all that it waited for.
+            // The receiver is gone when this rank has all the ranks that it waited for.
             let _ = sender.send((number, from, greet(stream, &place)));
         };
         if std::thread::Builder::new().spawn(greet).is_ok() {
@@ -100,7 +103,8 @@ impl Greetings {
         }
     }
 
-    /// Ends those that take longer than [`GREETING`] over the whole of it, and the oldest of too many. Their threads end with them, and say so.
+    /// Ends connections whose greeting takes longer than [`GREETING`], and the oldest ones if there are too many. Their threads
+    /// then end and report.
     fn end_old(&mut self) {
         let most = self.place.ranks as usize + UNKNOWN_MAX;
         while let Some((_, begin, stream)) = self.pending.front()
@@ -111,7 +115,7 @@ impl Greetings {
         }
     }
 
-    /// The next that came to an end, if one did.
+    /// The next greeting that has ended, if there is one.
     fn next(&mut self) -> Option<(SocketAddr, Greeted)> {
         let (number, from, greeted) = self.done.try_recv().ok()?;
         self.pending.retain(|(pending, ..)| *pending != number);
@@ -127,7 +131,7 @@ impl Drop for Greetings {
     }
 }
 
-/// Connections that were refused: how many, and why the first few were.
+/// Connections that were refused: their number, and the reasons of the first few.
 #[derive(Default)]
 struct Refused {
     count: u64,
@@ -137,7 +141,7 @@ struct Refused {
 impl Refused {
     fn add(&mut self, why: String, waiting: &mut dyn Waiting) {
         self.count += 1;
-        // Whoever comes again and again fills no screen with it.
+        // A peer that connects again and again must not fill the screen.
         if self.count <= SAID_MAX {
             waiting.refused(&why);
         }
@@ -146,7 +150,7 @@ impl Refused {
         }
     }
 
-    /// The error of a rank that waited for too long for those of `missing`.
+    /// The error of a rank that waited too long for those of `missing`.
     fn missing(&self, missing: &[String], timeout: Duration) -> RankError {
         let (missing, seconds) = (missing.join(", "), timeout.as_secs());
         let mut why = format!("rank {missing} did not join within {seconds} s (--rank-timeout)");
@@ -157,7 +161,7 @@ impl Refused {
     }
 }
 
-/// Waits until a rank of each of `wanted` has connected.
+/// Waits until every rank of `wanted` has connected.
 fn accept(
     listener: &TcpListener,
     place: &RankPlace,
@@ -179,7 +183,7 @@ fn accept(
         }
         match listener.accept() {
             Ok((stream, from)) => greetings.begin(stream, from),
-            // Nobody is there, the connection is gone again, or the machine has no more handles.
+            // No connection is waiting, the connection is gone again, or the machine has no more handles.
             Err(_) => std::thread::sleep(PAUSE),
         }
         greetings.end_old();
@@ -196,7 +200,7 @@ fn accept(
     Ok(joined.into_iter().flatten().collect())
 }
 
-/// Puts a rank that knows the secret in its place among those that are waited for, the first of which is rank `first`.
+/// Stores a rank that knows the secret among the awaited ranks, the first of which is rank `first`.
 fn take(
     joined: &mut [Option<Joined>],
     first: u32,
@@ -222,10 +226,11 @@ fn take(
     }
 }
 
-/// A connection's rank and the port it listens on, if it is one of this run's.
+/// A connection's rank and the port it listens on, if it belongs to this run.
 ///
 /// # Errors
-/// If it knows the secret and is for another number of ranks. Whoever does not know it is refused and harms nobody.
+/// If the peer knows the secret and is for another number of ranks. A peer that does not know the secret is refused and harms
+/// nobody.
 fn greet(stream: TcpStream, place: &RankPlace) -> Greeted {
     let mut link = match Link::open(stream, &RankPlace { timeout: GREETING, ..place.clone() }) {
         Ok(link) => link,
@@ -235,9 +240,9 @@ fn greet(stream: TcpStream, place: &RankPlace) -> Greeted {
     let hello = match link.incoming.receive(MessageKind::Hello, 7) {
         Ok(hello) => hello,
         Err(error) => {
-            // It cannot check this either, and sees so that the secret is another one.
+            // The peer cannot check this frame either, which shows it that the secrets differ.
             link.outgoing.abort("another secret");
-            // Which rank it says that it is has been shown by nothing.
+            // Nothing has proved the rank number that the peer claims.
             return Ok(Err(match error {
                 RankError::Malformed { source, .. } => source.to_string(),
                 _ => "it did not show that it knows the run's secret".into(),
@@ -294,8 +299,8 @@ fn connect(addresses: &[SocketAddr], rank: u32, place: &RankPlace) -> Result<Tcp
     }
 }
 
-/// Connects to `rank` and says who this is; `port` says on which port this rank listens, where it reaches the other from. A connection that is closed
-/// before the other knows who this is was one of too many there: it is made again.
+/// Connects to `rank` and introduces this rank; `port` gives the port on which this rank listens, at the address that reaches the
+/// other. A connection that is closed before the introduction was one too many there, and is made again.
 fn introduced(
     addresses: &[SocketAddr],
     rank: u32,
@@ -313,7 +318,7 @@ fn introduced(
     }
 }
 
-/// Says to `rank` at the other end who this is, and the port that others can connect to.
+/// Introduces this rank to `rank` at the other end, with the port that others can connect to.
 fn introduce(stream: TcpStream, rank: u32, place: &RankPlace, port: u16) -> Result<Link, RankError> {
     let refused = |why: String| RankError::Refused(format!("rank {rank}: {why}"));
     let mut link = Link::open(stream, place).map_err(|error| match error {
@@ -348,7 +353,7 @@ impl Tcp {
         }
         for Joined { link, .. } in &mut joined {
             link.outgoing.send(MessageKind::Peers, &e.0)?;
-            // Whoever waits for a third rank is to say so before rank 0 has waited too long for the one that waits.
+            // A rank that waits for a third one must report that before rank 0 has waited too long for the waiting rank.
             let rank = link.peer;
             let lost = |error: io::Error| RankError::Lost { rank, why: error.to_string() };
             link.set_timeout(place.timeout + GRACE).map_err(lost)?;
@@ -357,7 +362,7 @@ impl Tcp {
         Ok(Tcp { place, links })
     }
 
-    /// Every other rank: connects to rank 0 at one of `coordinator`, then to the rest.
+    /// Every other rank: connects to rank 0 at one of `coordinator`, then to the other ranks.
     ///
     /// # Errors
     /// If rank 0 cannot be reached or refuses this rank, or a connection is lost.
@@ -365,7 +370,7 @@ impl Tcp {
         let io = |error: io::Error| RankError::Refused(format!("cannot listen for other ranks: {error}"));
         let mut listening = None;
         let mut first = introduced(coordinator, 0, &place, |stream| {
-            // At the address that rank 0 is reached from, so at no interface that nobody asked for.
+            // Listen at the address from which rank 0 is reached, so at no interface that nobody asked for.
             let listener =
                 stream.local_addr().and_then(|own| TcpListener::bind((own.ip(), 0))).map_err(io)?;
             let port = listener.local_addr().map_err(io)?.port();
@@ -391,20 +396,20 @@ impl Tcp {
         Ok(Tcp { place, links })
     }
 
-    /// Where this rank stands.
+    /// This rank's configuration.
     pub fn place(&self) -> &RankPlace {
         &self.place
     }
 
-    /// Whether all ranks are still there, as far as their connections say, without waiting for anything.
+    /// Checks without waiting that all ranks' connections are still open.
     ///
     /// # Errors
-    /// If one is gone, or has said why it stops.
+    /// If a connection is closed, or a rank has sent its reason for stopping.
     pub fn look(&mut self) -> Result<(), RankError> {
         self.links.iter_mut().flatten().try_for_each(Link::look)
     }
 
-    /// The ranks of which nothing is heard within `patience`, neither why they stop nor that they are gone.
+    /// The ranks that stay silent for `patience`: they neither say why they stop, nor close their connection.
     pub fn silent(&mut self, patience: Duration) -> Vec<u32> {
         let begin = Instant::now();
         let mut silent: Vec<&mut Link> = self.links.iter_mut().flatten().collect();
@@ -430,7 +435,7 @@ impl Collective for Tcp {
     }
 
     fn send(&mut self, to: u32, kind: MessageKind, bytes: &[u8]) -> Result<(), TrainError> {
-        // A peer that stopped has said why, and that says more than a closed connection.
+        // A peer that stopped has sent its reason, which tells more than a closed connection.
         let link = self.link(to);
         let Err(error) = link.outgoing.send(kind, bytes) else { return Ok(()) };
         Err(link.last_words().unwrap_or(error).into())
@@ -440,7 +445,7 @@ impl Collective for Tcp {
         Ok(self.link(from).incoming.receive(kind, max)?)
     }
 
-    /// Every link has a thread that sends, so nobody waits for whoever waits for it.
+    /// Every link has a sending thread, so two ranks cannot block each other by sending.
     fn all_to_all(
         &mut self,
         outgoing: &[Vec<&[u8]>],
@@ -477,7 +482,7 @@ impl Collective for Tcp {
                 }
                 Ok(())
             };
-            // What was received says more than what could not be sent.
+            // An error of receiving tells more than an error of sending.
             let received = receive();
             let sent = senders.into_iter().map(|sender| sender.join().expect("a sender does not panic"));
             let sent = sent.collect::<Vec<_>>().into_iter().collect::<Result<(), _>>();

@@ -1,4 +1,4 @@
-//! Every rank but 0: computes what it is given. It reads and writes no file.
+//! Every rank but 0: computes the work it receives. The rank reads and writes no file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,10 +24,11 @@ use tiebreak_run::step::{scalars, state_digests, state_root};
 /// Bytes of [`super::protocol::step_message`].
 const STEP_BYTES: usize = 8;
 
-/// Works for rank 0 until the run is complete, or rank 0 ends it: it is told when `asked` says that this rank shall stop.
+/// Works for rank 0 until the run is complete, or rank 0 ends it. When `asked` returns true, rank 0 is told that this rank is to
+/// stop.
 ///
 /// # Errors
-/// If the engine fails, rank 0 or another rank is lost, or the run is not one that this version can work on.
+/// If the engine fails, rank 0 or another rank is lost, or this version cannot work on the run.
 pub fn work(
     engine: &mut dyn Engine,
     collective: &mut dyn Collective,
@@ -93,7 +94,7 @@ pub fn work(
     }
 }
 
-/// A message of rank 0 of `len` bytes.
+/// A message from rank 0 with exactly `len` bytes.
 fn exactly(collective: &mut dyn Collective, kind: MessageKind, len: usize) -> Result<Vec<u8>, TrainError> {
     let bytes = collective.receive(0, kind, len as u64)?;
     if bytes.len() != len {
@@ -124,7 +125,7 @@ fn receive_batches(
     Ok((0..count).map(|_| MicroBatch { tensors: lens.iter().map(|&len| take(len)).collect() }).collect())
 }
 
-/// [`work`], on an engine that is opened when the others can be told that it could not be.
+/// [`work`] on an engine that is opened only when the other ranks can be told of a failure.
 ///
 /// # Errors
 /// As [`work`]; also if the engine cannot be opened.

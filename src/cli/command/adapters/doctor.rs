@@ -8,9 +8,9 @@ use serde::Serialize;
 use super::{Row, candidates, system};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::cli::view::version;
-use crate::engine::cpu::Cpu;
-use crate::engine::cpu::product::Path as CpuPath;
-use crate::run::limits::machine_memory;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::product::Path as CpuPath;
+use tiebreak_run::run::limits::machine_memory;
 
 /// Say which engines and drivers are here, which are slow, and how to get the rest.
 ///

@@ -1,19 +1,17 @@
 //! `tiebreak audit merge`.
 
-use std::path::PathBuf;
-
-use serde_json::{Value, json};
-
-use crate::audit::merge::{Apart, Conclusion, Merged, Range, Required, merge, union};
-use crate::audit::report_file::{Account, REPORT_MAX, decode, is_signed};
+use super::page;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::view::outcome::ranges_text;
+use crate::cli::view::page::audit::{Listed as Row, Told, merged as merged_page};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::run::{RunError, disk};
-
-/// The most ranges of steps that a line lists.
-const RANGES_SHOWN: usize = 16;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use tiebreak_audit::merge::{Apart, Conclusion, Merged, Required, merge, union};
+use tiebreak_audit::report_file::{Account, REPORT_MAX, decode, is_signed};
+use tiebreak_run::run::{RunError, disk};
 
 /// Put the reports of several auditors of one run together.
 ///
@@ -38,6 +36,9 @@ pub struct Args {
     /// The value is `all`, or a share above 0 and at most 1.
     #[arg(long, value_name = "SHARE", default_value = "all", value_parser = parse_required)]
     require: Required,
+    /// File for all reports together, as one HTML page for people.
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -58,6 +59,8 @@ struct Listed {
     /// The auditor's key, or why the report counts for nothing.
     vouches: Result<String, String>,
     account: Option<Account>,
+    /// The report for a page, if one is asked for.
+    told: Option<Told>,
 }
 
 /// Reads the reports.
@@ -70,7 +73,7 @@ fn read(args: &Args) -> Result<Vec<Listed>, Failure> {
         let bytes = disk::read(path, REPORT_MAX)?;
         if !is_signed(&bytes) && !args.unsigned {
             let why = "nobody vouches for it: it has no signature (tiebreak audit --key AUDITOR.key; --unsigned counts it)";
-            listed.push(Listed { file, vouches: Err(why.into()), account: None });
+            listed.push(Listed { file, vouches: Err(why.into()), account: None, told: None });
             continue;
         }
         let (account, auditor) = decode(&bytes).map_err(|error| RunError::malformed(path, error))?;
@@ -84,19 +87,11 @@ fn read(args: &Args) -> Result<Vec<Listed>, Failure> {
             None => Ok("nobody (no signature)".into()),
         };
         let account = vouches.is_ok().then_some(account);
-        listed.push(Listed { file, vouches, account });
+        let asked = args.page.is_some() && account.is_some();
+        let told = asked.then(|| page::told(path, &bytes)).transpose()?;
+        listed.push(Listed { file, vouches, account, told });
     }
     Ok(listed)
-}
-
-/// Ranges in the form of --steps.
-fn ranges_text(ranges: &[Range]) -> String {
-    let shown: Vec<String> = ranges.iter().take(RANGES_SHOWN).map(|(a, b)| format!("{a}..{b}")).collect();
-    let more = match ranges.len().saturating_sub(RANGES_SHOWN) {
-        0 => String::new(),
-        more => format!(" and {more} more ranges"),
-    };
-    format!("{}{more}", shown.join(" "))
 }
 
 /// The result in words.
@@ -118,7 +113,7 @@ fn told(merged: &Merged, listed: &[Listed], counted: usize) -> Vec<String> {
     lines.push(format!("  data        {}", merged.data));
     lines.extend(listed.iter().map(|report| match (&report.account, &report.vouches) {
         (Some(account), Ok(auditor)) => {
-            let steps = ranges_text(&union(account.replayed.clone()));
+            let steps = ranges_text(&union(account.replayed.clone()), " ");
             let outcome = outcome_text(account);
             format!(
                 "  {}: {outcome}, steps {}, vouched for by {auditor}",
@@ -132,7 +127,7 @@ fn told(merged: &Merged, listed: &[Listed], counted: usize) -> Vec<String> {
     }));
     lines.extend(merged.reasons.iter().map(|why| format!("  undecided: {why}")));
     if !merged.missing.is_empty() {
-        lines.push(format!("  missing: --steps {}", ranges_text(&merged.missing)));
+        lines.push(format!("  missing: --steps {}", ranges_text(&merged.missing, " ")));
     }
     lines
 }
@@ -180,15 +175,36 @@ fn merged(printer: Printer, args: &Args) -> CommandResult {
             format!("  {}: {}", report.file, report.vouches.as_ref().err().map_or("", |why| why))
         }));
         printer.result(lines, &json!({ "result": Conclusion::Undecided, "reports": reports }));
+        if args.page.is_some() {
+            printer.problem("the page is not written: no report counts");
+        }
         return Ok(Exit::Undecided);
     };
     let mut value = serde_json::to_value(&merged).map_err(|error| Failure::new(Exit::Undecided, error))?;
     value["steps_replayed"] = json!(merged.steps_covered());
     value["reports"] = json!(reports);
     printer.result(told(&merged, &listed, counted.len()), &value);
+    let written = args.page.as_deref().map_or(Ok(()), |path| write_page(path, &merged, &listed));
+    if let Err(error) = &written {
+        printer.problem(&format!("the page could not be written ({error})"));
+    }
     Ok(match merged.result {
         Conclusion::Diverges => Exit::Diverges,
+        Conclusion::Matches if written.is_err() => Exit::Undecided,
         Conclusion::Matches => Exit::Match,
         Conclusion::Undecided => Exit::Undecided,
     })
+}
+
+/// Writes what the reports say together as a page.
+fn write_page(path: &Path, merged: &Merged, listed: &[Listed]) -> Result<(), RunError> {
+    let rows: Vec<Row> = listed
+        .iter()
+        .map(|report| Row {
+            file: &report.file,
+            vouches: report.vouches.as_deref().map_err(String::as_str),
+            told: report.told.as_ref(),
+        })
+        .collect();
+    page::save(path, &merged_page(merged, &rows))
 }

@@ -1,16 +1,8 @@
 //! `tiebreak audit`.
 
 mod merge;
+mod page;
 
-use std::path::{Path, PathBuf};
-use std::time::Instant;
-
-use clap::Subcommand;
-use serde_json::json;
-
-use crate::audit::attachments::{attachments, note};
-use crate::audit::plan::{Choice, ReplayPlan, plan};
-use crate::audit::{Report, audit, audit_natively, checks, estimated_seconds, report_file, worth_estimating};
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::expect::Expectations;
@@ -18,19 +10,30 @@ use crate::cli::args::limits::{Limits, left};
 use crate::cli::args::random::random;
 use crate::cli::args::{key, verdict_file};
 use crate::cli::view::escape::{Lines, one_line};
-use crate::cli::view::outcome::{ReplayBar, exit, headline, report_json, seconds_text};
+use crate::cli::view::outcome::{ReplayBar, exit, headline, ranges_text, report_json, seconds_text};
+use crate::cli::view::page::audit::About;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
-use crate::commit::keys::PrivateKey;
-use crate::commit::tree_head::NOTE_MAX;
-use crate::dispute::verdict::Verdict;
-use crate::engine::Engine;
-use crate::engine::reference::Reference;
-use crate::observers::choices::Choices;
-use crate::observers::tally::Tally;
-use crate::rounding::thresholds::Rounding;
-use crate::run::dir::Run;
-use crate::run::disk::{self, Disk};
-use crate::run::{RunError, shell};
+use clap::Subcommand;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use tiebreak_audit::attachments::{attachments, note};
+use tiebreak_audit::merge::union;
+use tiebreak_audit::plan::{Choice, ReplayPlan, plan};
+use tiebreak_audit::{
+    Report, audit, audit_natively, checks, estimated_seconds, report_file, worth_estimating,
+};
+use tiebreak_dispute::verdict::Verdict;
+use tiebreak_engine::Engine;
+use tiebreak_engine::reference::Reference;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::tree_head::NOTE_MAX;
+use tiebreak_record::rounding::thresholds::Rounding;
+use tiebreak_run::observers::choices::Choices;
+use tiebreak_run::observers::tally::Tally;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_run::run::{RunError, shell};
 
 /// Replay a run, or a part of it, and stop at the first difference.
 #[derive(clap::Args)]
@@ -71,7 +74,7 @@ struct Options {
     #[arg(long, value_name = "SHARE")]
     sample: Option<f64>,
     /// Print which steps would be replayed and at which cost, and stop.
-    #[arg(long, conflicts_with_all = ["report", "key", "verdict"])]
+    #[arg(long, conflicts_with_all = ["report", "key", "verdict", "page"])]
     plan: bool,
     /// File for the verdict, if there is one.
     ///
@@ -86,6 +89,11 @@ struct Options {
     /// Others know by the signature who vouches for the report.
     #[arg(long, value_name = "KEY", requires = "report")]
     key: Option<PathBuf>,
+    /// File for the audit as one HTML page for people.
+    ///
+    /// The page shows the steps that were replayed, those that were not, and who signed.
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
     /// Folder of the data files that the run does not hold.
     ///
     /// A run holds no data files if its job says `data.copy = false`. Only the parts that are needed have to be there.
@@ -224,10 +232,11 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     // From here on the audit itself stops, with a report.
     drop(watch);
     let limit = left(options.limits.time(), start);
+    let about = page::about(&run, &checked, path);
     let audit = if native { audit_natively } else { audit };
     let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, limit, &mut bar)?;
     drop(bar);
-    Ok(publish(printer, &report, verdict.as_ref(), options, signer.as_ref()))
+    Ok(publish(printer, &report, verdict.as_ref(), options, (signer.as_ref(), &about)))
 }
 
 /// Prints the result and writes report and verdict. A file that cannot be written changes neither what was found nor, of a divergence,
@@ -237,7 +246,7 @@ fn publish(
     report: &Report,
     verdict: Option<&Verdict>,
     options: &Options,
-    signer: Option<&PrivateKey>,
+    (signer, about): (Option<&PrivateKey>, &About),
 ) -> Exit {
     let written = verdict.map(|verdict| verdict_file::save_anywhere(&options.verdict, verdict));
     let mut problems: Vec<String> = written.iter().filter_map(|written| written.problem.clone()).collect();
@@ -247,6 +256,10 @@ fn publish(
             .map_err(RunError::io(path))
             .and_then(|path| Disk::default().replace(&path, &bytes));
         problems.extend(done.err().map(|error| format!("the report could not be written ({error})")));
+    }
+    if let Some(path) = &options.page {
+        let auditor = signer.map(|key| key.public().to_text());
+        problems.extend(page::write(path, report, auditor, about));
     }
     let file = written.as_ref().and_then(|written| written.file.as_deref());
     let mut json = report_json(report);
@@ -275,10 +288,10 @@ fn report_text(report: &Report, verdict: Option<(&Verdict, Option<&Path>)>, key:
     lines.push(format!("  {}", report.signed));
     lines.push(format!("  computation {}, job {}, data {}", report.computation, report.job, report.data));
     lines.extend(report.checked.iter().map(|line| format!("  ok: {line}")));
-    let ranges: Vec<String> =
-        report.replayed.iter().filter(|(a, b)| a <= b).map(|(a, b)| format!("{a}..{b}")).collect();
+    let ranges = union(report.replayed.clone());
     if !ranges.is_empty() {
-        lines.push(format!("  ok: replayed steps {} in {:.1} s", ranges.join(", "), report.seconds));
+        let ranges = ranges_text(&ranges, ", ");
+        lines.push(format!("  ok: replayed steps {ranges} in {:.1} s", report.seconds));
     }
     lines.extend(report.rounding.iter().flat_map(rounding_lines));
     lines

@@ -11,8 +11,8 @@ use tiebreak_monitor::regime::{Regime, TrainingRun};
 use super::inspections::{Inspections, count, short, unknown, usage};
 use super::picture::{self, Over};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::run::RunError;
-use crate::run::disk::Disk;
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::disk::Disk;
 
 /// Compute how many chips to sample so that a run is found, or how likely a number of samples finds it.
 #[derive(clap::Args)]

@@ -1,5 +1,6 @@
 //! Double-double arithmetic: a number as an unevaluated sum of two binary64, about 104 bits. The slow path of the
-//! elementary functions; only + - * / of binary64 in round-to-nearest (Dekker 1971, Knuth TAOCP 4.2.2).
+//! elementary functions uses this module. The arithmetic needs only + - * / of binary64 in round-to-nearest (Dekker
+//! 1971, Knuth TAOCP 4.2.2).
 
 use std::ops::{Add, Mul, Sub};
 

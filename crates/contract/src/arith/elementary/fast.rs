@@ -1,5 +1,7 @@
-//! The fast path in plain binary64: relative error below 2^-50, without libm and without fused operations, so that it
-//! is the same everywhere (although only the rounded results are promised).
+//! The fast path in plain binary64, with a relative error below 2^-50.
+//!
+//! The code uses neither libm nor fused operations, so its results are the same everywhere (although only the
+//! rounded results are promised).
 
 use super::slow::{ERF_AT, split};
 
@@ -25,14 +27,14 @@ const INVERSE_FACTORIAL: [f64; 12] = [
 /// (2^k, exp(r) - 1) with x = k ln 2 + r, |r| <= 0.35.
 #[inline(always)]
 fn parts(x: f64) -> (f64, f64) {
-    // Adding and taking away 1.5 * 2^52 rounds to an integer.
+    // Adding and subtracting 1.5 * 2^52 rounds to an integer.
     const ROUNDER: f64 = 6_755_399_441_055_744.0;
     let shifted = x * std::f64::consts::LOG2_E + ROUNDER;
     let k = shifted - ROUNDER;
     let r = (x - k * LN2_HI) - k * LN2_LO;
     let scale = f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52);
     let c = &INVERSE_FACTORIAL;
-    // Two halves of the polynomial side by side.
+    // Two halves of the polynomial are computed side by side.
     let rr = r * r;
     let even = c[0] + rr * (c[2] + rr * (c[4] + rr * (c[6] + rr * (c[8] + rr * c[10]))));
     let odd = c[1] + rr * (c[3] + rr * (c[5] + rr * (c[7] + rr * (c[9] + rr * c[11]))));
@@ -62,7 +64,7 @@ pub(crate) fn log(x: f64) -> f64 {
         sum = sum * ss + 1.0 / f64::from(2 * n + 1);
     }
     let e = f64::from(e);
-    // The large part last, so that its rounding is the only one that counts.
+    // The large term is added last, so that its rounding is the only one that counts.
     (2.0 * s * sum + e * LN2_LO) + e * LN2_HI
 }
 

@@ -1,10 +1,9 @@
 //! exp, log, tanh and erf, correctly rounded for every binary32. Contract: `docs/ARITHMETIC.md`, section 3; how and why:
 //! `docs/ELEMENTARY.md`.
 //!
-//! Each function computes in binary64 with an error below 2^-47 and rounds, unless the result is so close to the middle
-//! of two binary32 that the error could matter (about one input in 2^21): then double-double, error below 2^-90,
-//! decides. That this is always enough was checked over all inputs (`docs/ELEMENTARY.md`), not proved; exact cases are
-//! taken first.
+//! Each function computes in binary64 with an error below 2^-47 and rounds. In about one input of 2^21 the result is so close to
+//! the middle of two binary32 that the error could matter. Then double-double decides, with an error below 2^-90. A check over
+//! all inputs (`docs/ELEMENTARY.md`) showed that this is always enough; there is no proof. Exact cases are handled first.
 
 mod dd;
 mod fast;
@@ -31,8 +30,8 @@ fn settle(fast: f64, slow: impl FnOnce() -> Dd) -> u32 {
 /// Elements that [`each`] takes at once.
 const LANES: usize = 64;
 
-/// A function of each element, `whole(x)`, where most are `usual`, and then `fast` of the absolute value or of the value itself decides: a
-/// loop without branches for those, then the others one by one. To be inlined where the vectors are wide.
+/// `whole(x)` of each element, for inputs that are mostly `usual`. A loop without branches computes `fast` of the usual elements,
+/// from the absolute value or the value itself; the others follow one by one. The caller inlines it where the vectors are wide.
 #[inline(always)]
 fn each(
     x: &[u32],

@@ -92,8 +92,8 @@ fn erf_series(c: f64) -> Dd {
     erf_slope(c) * Dd::new(c) * sum
 }
 
-/// erf(x) for 0 < x < 4: Taylor at the nearest centre; the derivative g = erf' obeys g' = -2 x g, so that its own
-/// coefficients follow g[n+1] = -2 (c g[n] + g[n-1]) / (n + 1).
+/// erf(x) for 0 < x < 4, by the Taylor series at the nearest centre. The derivative g = erf' obeys g' = -2 x g,
+/// so its own coefficients follow g[n+1] = -2 (c g[n] + g[n-1]) / (n + 1).
 pub(crate) fn erf(x: f64) -> Dd {
     let i = (x * 8.0).round_ties_even() as usize;
     let c = i as f64 / 8.0;

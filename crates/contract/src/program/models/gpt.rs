@@ -1,5 +1,5 @@
-//! A GPT-2 style decoder (Radford et al., 2019): learned positions, pre-norm blocks, GELU, and an output projection
-//! that may share the token table. Query, key and value have a matrix each.
+//! A GPT-2 style decoder (Radford et al., 2019): learned positions, pre-norm blocks, GELU, and an output projection that may
+//! share the token table. Query, key and value each have a matrix of their own.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ use crate::program::operators::{
 };
 use crate::program::products::ProductClass;
 
-/// Which form of GELU (Hendrycks and Gimpel, 2016) the feed-forward layers use.
+/// The form of GELU (Hendrycks and Gimpel, 2016) that the feed-forward layers use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gelu {
@@ -65,13 +65,13 @@ pub struct Gpt {
     /// Drop probability of embeddings, attention probabilities and residual branches.
     #[serde(default)]
     pub dropout: f32,
-    /// Whether the output projection is the token table.
+    /// True if the output projection is the token table.
     #[serde(default = "default_tied")]
     pub tied: bool,
     /// Standard deviation of initial weights; residual projections get std / sqrt(2 layers).
     #[serde(default = "default_std")]
     pub init_std: f32,
-    /// What a layer normalisation adds to the variance.
+    /// The number that a layer normalisation adds to the variance.
     #[serde(default = "default_epsilon")]
     pub norm_epsilon: f32,
 }
@@ -187,8 +187,9 @@ impl Network for Gpt {
         table
     }
 
-    /// What `GPT2LMHeadModel` of transformers stores: its `Conv1D` keeps matrices as [inputs, outputs], and `c_attn` is query, key and value side by
-    /// side. Files of `GPT2Model` have no `transformer.` before their names, and old ones hold masks.
+    /// The tensors that `GPT2LMHeadModel` stores. The `Conv1D` of transformers keeps matrices as [inputs, outputs], and `c_attn`
+    /// holds query, key and value side by side. Names in files of `GPT2Model` lack the prefix `transformer.`, and old files hold
+    /// masks.
     fn released(&self) -> Option<Vec<Released>> {
         let (c, v) = (self.width, self.vocabulary);
         let mut table = Vec::new();

@@ -1,4 +1,5 @@
-//! The parts of networks over images: convolutions with their parameters and sizes, batch normalisations, and where the image comes in.
+//! The layers that networks over images share: convolutions with their parameters and sizes, batch normalisations, and the input
+//! image.
 
 use super::sizes::{ProductSize, times};
 use super::{Cursor, Init, Input, Inputs, Mode, ModelParameter, Network, Statistic};
@@ -9,7 +10,7 @@ use crate::program::graph::{TensorId, View};
 use crate::program::operators::{ConvVersion, Moments, batch_norm, batch_norm_eval, conv2d, grouped_conv2d};
 use crate::program::products::ProductClass;
 
-/// The part by which a step moves running averages, if a job says nothing: PyTorch's.
+/// The momentum of running averages in a step, if a job gives none: PyTorch's.
 pub(super) const MOMENTUM: f32 = 0.1;
 
 pub(super) fn default_epsilon() -> f32 {
@@ -23,13 +24,13 @@ pub(super) fn default_momentum() -> f32 {
 /// A square convolution with its input's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Convolution {
-    /// Pixels of its input, down and across.
+    /// Pixels of the convolution's input, down and across.
     pub image: [u32; 2],
-    /// Channels of its input.
+    /// Channels of the input.
     pub inputs: u32,
-    /// Channels of its output.
+    /// Channels of the output.
     pub outputs: u32,
-    /// Groups of channels that do not see each other; they divide both numbers.
+    /// Groups of channels that do not see each other; their number divides the channels of input and output.
     pub groups: u32,
     /// Pixels of the kernel, down and across: an odd number.
     pub kernel: u32,
@@ -38,7 +39,7 @@ pub(crate) struct Convolution {
 }
 
 impl Convolution {
-    /// Zeros around the image: as many as keep its size at a stride of 1.
+    /// Zeros around the image: the number that keeps the image's size at a stride of 1.
     pub(super) fn padding(&self) -> u32 {
         self.kernel / 2
     }
@@ -57,14 +58,14 @@ impl Convolution {
         ModelParameter { name, shape: vec![outputs, kernel, kernel, inputs], init, decayed: true }
     }
 
-    /// Elements of the larger one of its matrices of patches, of the image and of the output's gradient, for `samples`.
+    /// Elements of the larger matrix of patches for `samples`: that of the image, or that of the output's gradient.
     pub(super) fn patches(&self, samples: u64) -> u64 {
         let [image, rows] = self.pixels(samples);
         let [inputs, outputs, taps] = self.numbers();
         times(&[rows, inputs, taps]).max(times(&[image, outputs, taps]))
     }
 
-    /// Its products for `samples`: forward, and the gradients of image and kernel.
+    /// The convolution's products for `samples`: forward, and the gradients of image and kernel.
     pub(super) fn products(&self, samples: u64) -> [ProductSize; 3] {
         use ProductClass::{Conv, ConvDw, ConvDx};
         let [image, rows] = self.pixels(samples);
@@ -81,7 +82,7 @@ impl Convolution {
         [self.image, self.to()].map(|size| times(&[samples, size[0].into(), size[1].into()]))
     }
 
-    /// Channels of input and output, and places of the kernel.
+    /// Channels of input and output, and taps of the kernel.
     fn numbers(&self) -> [u64; 3] {
         [self.inputs, self.outputs, self.kernel * self.kernel].map(u64::from)
     }
@@ -111,7 +112,7 @@ pub(super) fn linear_parameters(name: &str, outputs: u32, inputs: u32, std: f32)
     ]
 }
 
-/// The statistic of every gain of a table: where all normalisations of a network are batch normalisations.
+/// The statistic of every gain of a table, for networks that have batch normalisations only.
 pub(super) fn statistics(table: Vec<ModelParameter>) -> Vec<Statistic> {
     let statistic = |parameter: ModelParameter| {
         let name = parameter.name.strip_suffix(".gain")?.to_string();
@@ -120,13 +121,13 @@ pub(super) fn statistics(table: Vec<ModelParameter>) -> Vec<Statistic> {
     table.into_iter().filter_map(statistic).collect()
 }
 
-/// What is wrong with the momentum of a network's running averages, if anything.
+/// The error in the momentum of a network's running averages, if there is one.
 pub(super) fn momentum_error(has_batch_norm: bool, momentum: f32) -> Option<(&'static str, String)> {
     let unused = !has_batch_norm && momentum != MOMENTUM;
     unused.then(|| ("norm_momentum", "only norm = \"batch\" has running averages".into()))
 }
 
-/// What is wrong with how a network normalises images of so many planes, if anything.
+/// The error in the pixel normalisation of a network over images of this many planes, if there is one.
 pub(super) fn normalize_error(
     network: &dyn Network,
     input: Input,
@@ -149,17 +150,17 @@ pub(super) fn image(
         _ => Body::new("value.v1", |w| w.input(0)),
     };
     b.scoped("pixels", |b| {
-        // Files hold one plane after another; convolutions take a pixel's channels together.
+        // Files hold one plane after another; convolutions take the channels of a pixel together.
         let (dims, plane) = ([samples, height, width, planes], height * width);
         let view = View { tensor, offset: 0, dims, strides: [planes * plane, width, 1, plane] };
         b.map_views(body, dims, vec![view], DType::F32, &dims)
     })
 }
 
-/// What the key `convolution` of a network over images is for.
+/// The help text of the key `convolution` of a network over images.
 pub(super) const CONVOLUTION: &str = "Version of conv2d: with 2, every pixel is quantised once, in a scale group for each sample (for each channel in a kernel's gradient); with 1, once for each patch that has it, in the patch's scale group.";
 
-/// A forward pass: the parameters that are still to be taken, and the moments that batch normalisations saw.
+/// A forward pass: the parameters that it has not taken yet, and the moments that its batch normalisations computed.
 pub(super) struct Pass<'a> {
     pub parameters: Cursor<'a>,
     pub moments: Vec<Moments>,
@@ -170,7 +171,7 @@ pub(super) struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    /// At its begin; normalisations have this epsilon, convolutions this version.
+    /// A pass at its begin, whose normalisations have this epsilon and whose convolutions have this version.
     pub(crate) fn new(
         parameters: &'a [TensorId],
         inputs: &'a Inputs,

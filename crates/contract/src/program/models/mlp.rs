@@ -28,16 +28,16 @@ pub struct Mlp {
     /// Drop probability after each hidden layer.
     #[serde(default)]
     pub dropout: f32,
-    /// How pixels are normalised, by name.
+    /// The name of the constants that normalise pixels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub normalize: Option<Normalize>,
-    /// The pixels' means, in place of a name: one, or one for each plane.
+    /// The pixels' means, which replace a name: one, or one for each plane.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub image_mean: Vec<f32>,
-    /// Their standard deviations.
+    /// The standard deviations that belong to the means.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub image_std: Vec<f32>,
-    /// What the numbers are.
+    /// The kind of the input numbers.
     #[serde(skip)]
     pub input: Input,
 }
@@ -116,7 +116,8 @@ impl Network for Mlp {
         table
     }
 
-    /// `torch.nn.Sequential` of Linear, ReLU, ..., Linear; with dropout of Linear, ReLU, Dropout, ..., Linear.
+    /// `torch.nn.Sequential` of Linear, ReLU, ..., Linear. With dropout it is Linear, ReLU, Dropout, ...,
+    /// Linear.
     fn released(&self) -> Option<Vec<Released>> {
         let modules = if self.dropout == 0.0 { 2 } else { 3 };
         let tensor = |(number, p): (usize, ModelParameter)| {

@@ -1,5 +1,5 @@
-//! Models: from a job's `[model]` table to a loss graph and a table of parameters. A model is a file here that implements [`Network`], and a line in
-//! the list below, which declares the file as well.
+//! Models: from a job's `[model]` table to a loss graph and a table of parameters. A model is a file of this folder that
+//! implements [`Network`], and a line in the list below, which also declares the file.
 
 mod images;
 pub mod normalize;
@@ -21,7 +21,8 @@ use super::keys::Key;
 use super::operators::{Dropout, LossRule, Moments, cross_entropy_by, cross_entropy_of_part};
 use crate::arith::DType;
 
-/// Makes [`Model`] of a list of models: the module, the type in it and the types of its keys, and the model in a few words.
+/// Makes [`Model`] from a list of models. A line gives the module, the model's type, the types of its keys, and a few words about
+/// the model.
 macro_rules! models {
     ($(mod $module:ident; $variant:ident $(, $part:ident)*: $about:literal;)*) => {
         $(mod $module;
@@ -55,7 +56,7 @@ macro_rules! models {
         /// The models' names in a job.
         pub const KINDS: &[&str] = &[$(stringify!($module)),*];
 
-        /// What they are.
+        /// A sentence about the models.
         pub const KINDS_ARE: &str = concat!("The model." $(, " `", stringify!($module), "`: ", $about, ".")*);
 
         /// The keys of each model, in the order of [`KINDS`].
@@ -78,7 +79,7 @@ models! {
 }
 
 impl Model {
-    /// What is wrong with the numbers, if anything: (key, why).
+    /// The error in the numbers, if there is one: (key, why).
     pub fn error(&self) -> Option<(&'static str, String)> {
         let numbers = serde_json::to_value(self).expect("a model's numbers are JSON");
         let of_kind = keys().flatten().filter(|key| key.kind.is_some_and(|kind| numbers["kind"] == kind));
@@ -87,7 +88,7 @@ impl Model {
     }
 }
 
-/// How a parameter begins.
+/// The initial values of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
     /// +0.
@@ -110,7 +111,7 @@ pub struct ModelParameter {
     pub shape: Vec<u32>,
     /// The initial values.
     pub init: Init,
-    /// Whether weight decay applies (matrices yes, gains and biases no).
+    /// True if weight decay applies (to matrices, not to gains and biases).
     pub decayed: bool,
 }
 
@@ -146,7 +147,7 @@ pub struct BatchTensor {
     pub dtype: DType,
     /// The dimensions, samples first.
     pub shape: Vec<u32>,
-    /// What the numbers of a U32 tensor must be below; 0 for F32, whose values have no bound.
+    /// The bound that the numbers of a U32 tensor must be below; 0 for F32, whose values have no bound.
     pub below: u32,
 }
 
@@ -163,7 +164,7 @@ impl BatchTensor {
     }
 }
 
-/// What the inputs of a classifier are. A job's data decide it.
+/// The kind of a classifier's inputs. A job's data decide it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Input {
     /// Bytes, which the model maps to 0..=1: the batch tensor `pixels`, U32.
@@ -173,26 +174,28 @@ pub enum Input {
     Values,
 }
 
-/// What a forward pass is for.
+/// The purpose of a forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Training: dropout draws, and a batch normalisation takes the moments of its micro-batch.
     Training,
-    /// Using what was trained: there is no dropout, and a batch normalisation takes its running averages. Such a pass has no gradient.
+    /// Using a trained model: there is no dropout, and a batch normalisation takes its running averages. An evaluation has no
+    /// gradient.
     Evaluation,
 }
 
-/// What a model's forward function is given besides its parameters.
+/// The inputs of a model's forward function besides its parameters.
 pub struct Inputs {
-    /// What the pass is for.
+    /// The purpose of the pass.
     pub mode: Mode,
-    /// Which targets the loss has, and which labels count. An evaluation's targets are not smoothed.
+    /// The rule for the loss's targets and for the labels that count. An evaluation's targets are not smoothed.
     pub loss: LossRule,
-    /// Whether the micro-batch is one of several: then labels to ignore are counted here, and the update makes the mean over the step's.
+    /// True if the micro-batch is one of several. Then the forward pass counts labels to ignore, and the update makes the mean
+    /// over the step's labels.
     pub part: bool,
     /// One tensor for each [`BatchTensor`].
     pub batch: Vec<TensorId>,
-    /// The running mean and variance, f32 [channels] each, of each of [`Network::statistics`].
+    /// The running mean and variance, f32 [channels] each, for each of [`Network::statistics`].
     pub averages: Vec<[TensorId; 2]>,
     /// f32 [1]: 1 / the number of labels in the whole batch.
     pub factor: TensorId,
@@ -205,7 +208,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// The end of a classifier, of text too: the loss of these logits.
+    /// The loss of these logits, the end of every classifier (a model of text is one too).
     fn loss(&self, b: &mut Builder, logits: TensorId, labels: TensorId, moments: Vec<Moments>) -> Loss {
         let mut rule = self.loss;
         if self.mode == Mode::Evaluation {
@@ -234,7 +237,7 @@ impl Inputs {
     }
 }
 
-/// The result of a forward pass: where the gradient chain starts.
+/// The result of a forward pass; the chain of gradients starts from it.
 pub struct Loss {
     /// f32 [1].
     pub loss: TensorId,
@@ -242,40 +245,42 @@ pub struct Loss {
     pub logits: TensorId,
     /// f32 [N, classes]: the gradient of the loss.
     pub dlogits: TensorId,
-    /// f32 [1]: the number of labels that count, where others are ignored and the micro-batch is a part of the batch.
+    /// f32 [1]: the number of labels that count, if a label is ignored and the micro-batch is a part of the batch.
     pub counted: Option<TensorId>,
-    /// The moments of each of [`Network::statistics`]; none in an evaluation.
+    /// The moments for each of [`Network::statistics`]; an evaluation has none.
     pub moments: Vec<Moments>,
 }
 
-/// What a model is to everything outside of this folder.
+/// The interface of a model to everything outside of this folder.
 pub trait Network {
     /// The keys of its job table, in the order in which pages list them.
     fn keys() -> &'static [Key]
     where
         Self: Sized;
 
-    /// Small models that together have every body of the model. `second` is 0 or 1: it changes every number that a body may depend on, and nothing
-    /// else, which is how the bodies' constants are told from their code.
+    /// Small models that together have every body of the model. `second` is 0 or 1. The other value of `second` changes every
+    /// number that a body may depend on, and nothing else. So the constants of bodies that depend on a model's numbers can be
+    /// found.
     fn small(second: u32) -> Vec<Self>
     where
         Self: Sized;
 
-    /// What is wrong with numbers that are each within the bounds of their keys, if anything: (key, why).
+    /// The error in numbers that are each within the bounds of their keys, if there is one: (key, why).
     fn contradiction(&self) -> Option<(&'static str, String)>;
 
-    /// What has to be small enough before a graph of `samples` is built; called where [`Model::error`] finds nothing.
+    /// The sizes that must be small enough before a graph of `samples` is built. The caller has found no error by
+    /// [`Model::error`].
     fn sizes(&self, samples: u64) -> Sizes;
 
     /// The trained tensors, in the order of the program.
     fn parameters(&self) -> Vec<ModelParameter>;
 
-    /// The statistics of its batch normalisations, in the order of the parameters.
+    /// The statistics of the model's batch normalisations, in the order of the parameters.
     fn statistics(&self) -> Vec<Statistic> {
         Vec::new()
     }
 
-    /// The part by which a step moves running averages towards its own moments.
+    /// The momentum: the fraction by which a step moves running averages towards its own moments.
     fn norm_momentum(&self) -> f32 {
         0.0
     }
@@ -283,23 +288,23 @@ pub trait Network {
     /// The data tensors of a micro-batch of `samples`.
     fn batch(&self, samples: u32) -> Vec<BatchTensor>;
 
-    /// Has a classifier take inputs of this kind. A model of tokens has no other.
+    /// Sets the kind of a classifier's inputs. A model of tokens has only one kind.
     fn take(&mut self, _: Input) {}
 
-    /// How a model of images normalises their bytes; `None` of a model that has none of these keys.
+    /// The constants by which a model of images normalises bytes; `None` for a model without these keys.
     fn normalization(&self) -> Option<Normalization<'_>> {
         None
     }
 
-    /// Has a model of images normalise their bytes by these constants: a name, or a mean and a standard deviation for each plane.
+    /// Sets the constants by which a model of images normalises bytes: a name, or a mean and a standard deviation for each plane.
     fn normalize(&mut self, _: Option<Normalize>, _: [Vec<f32>; 2]) {}
 
-    /// Has a classifier tell this many classes apart. Its head's parameters, as a pattern; `None` of a model of tokens.
+    /// Sets a classifier's number of classes. Returns the pattern of its head's parameters; `None` for a model of tokens.
     fn reclassify(&mut self, _: u32) -> Option<String> {
         None
     }
 
-    /// Labels per sample: what the loss is averaged over.
+    /// Labels per sample: the loss is averaged over them.
     fn labels_per_sample(&self) -> u32 {
         1
     }
@@ -307,7 +312,8 @@ pub trait Network {
     /// Appends the forward pass of a micro-batch of `samples`; `parameters` are in the order of [`Network::parameters`].
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss;
 
-    /// The tensors of its files in transformers', torchvision's or `torch.nn.Sequential`'s names and layouts; `None` if none of them has such a model.
+    /// The tensors of the model's files in the names and layouts of transformers, torchvision or `torch.nn.Sequential`; `None` if
+    /// none of them has such a model.
     fn released(&self) -> Option<Vec<Released>> {
         None
     }
@@ -319,7 +325,7 @@ pub trait Network {
     }
 }
 
-/// The part of [`Network`] that the keys `normalize`, `image_mean` and `image_std` of a model give.
+/// The methods of [`Network`] that the keys `normalize`, `image_mean` and `image_std` of a model give.
 macro_rules! normalizes {
     () => {
         fn normalization(&self) -> Option<Normalization<'_>> {
@@ -334,7 +340,7 @@ macro_rules! normalizes {
 }
 use normalizes;
 
-/// Takes the tensors of parameters in the order of the table.
+/// A cursor over the tensors of parameters, in the order of the table.
 struct Cursor<'a>(std::slice::Iter<'a, TensorId>);
 
 impl Cursor<'_> {
@@ -343,7 +349,7 @@ impl Cursor<'_> {
     }
 }
 
-/// The batch of a classifier: inputs of this shape, and a label for each.
+/// The batch of a classifier: inputs of this shape, and a label for each sample.
 fn classified(samples: u32, input: Input, shape: &[u32], classes: u32) -> Vec<BatchTensor> {
     let shape = [&[samples], shape].concat();
     let inputs = match input {
@@ -353,7 +359,7 @@ fn classified(samples: u32, input: Input, shape: &[u32], classes: u32) -> Vec<Ba
     vec![inputs, BatchTensor::u32("labels", vec![samples], classes)]
 }
 
-/// Pixel bytes to 0..=1.
+/// The map from pixel bytes to 0..=1.
 fn pixel_body() -> Body {
     Body::new("pixel.v1", |w| {
         let (pixel, full) = (w.input(0), w.f(255.0));

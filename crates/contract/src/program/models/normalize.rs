@@ -1,4 +1,4 @@
-//! How models of images normalise pixels: the usual constants by name, or a model's own, and the body that has them.
+//! The normalisation of pixels by models of images: the usual constants by name, or a model's own, and the body that has them.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,17 +6,17 @@ use super::{Input, pixel_body};
 use crate::program::expr::Body;
 use crate::program::keys::{NOT_NEGATIVE, Type};
 
-/// The most planes that have constants of their own: each takes six of a body's instructions.
+/// The most planes that have constants of their own: each plane takes six of a body's instructions.
 pub(crate) const PLANES_MAX: usize = 16;
 
-/// What the key `normalize` is for.
+/// The help text of the key `normalize`.
 pub(super) const NORMALIZE: &str = "How pixels are normalised: a byte becomes ((byte / 255) - mean) / std, with mean and std of its plane, as torchvision's released networks expect. `none`: a byte becomes byte / 255. docs/ARITHMETIC.md, section 8.3, has the constants of each name.";
-/// What the key `image_mean` is for.
+/// The help text of the key `image_mean`.
 pub(super) const IMAGE_MEAN: &str =
     "The means of pixels in 0..=1, in place of a name: one for all planes, or one for each.";
-/// Means.
+/// The type of the means.
 pub(super) const MEANS: Type = Type::List { of: &NOT_NEGATIVE, least: 1, most: PLANES_MAX };
-/// Standard deviations.
+/// The type of the standard deviations.
 pub(super) const STDS: Type =
     Type::List { of: &Type::Number { least: 0.0, above: true, below: None }, least: 1, most: PLANES_MAX };
 
@@ -36,7 +36,7 @@ pub enum Normalize {
     Mnist,
     /// The training images of Fashion-MNIST.
     FashionMnist,
-    /// One half each: pixels in -1..=1.
+    /// One half for mean and standard deviation: pixels in -1..=1.
     Half,
 }
 
@@ -58,19 +58,19 @@ impl Normalize {
     }
 }
 
-/// What the keys `normalize`, `image_mean` and `image_std` of a model say.
+/// The values of the keys `normalize`, `image_mean` and `image_std` of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Normalization<'a> {
     /// Constants by name.
     pub preset: Option<Normalize>,
     /// The model's own means: one, or one for each plane.
     pub mean: &'a [f32],
-    /// The model's own standard deviations, as many.
+    /// The model's own standard deviations, as many as means.
     pub std: &'a [f32],
 }
 
 impl<'a> Normalization<'a> {
-    /// Whether the model says anything, be it that pixels stay as they are.
+    /// True if the model sets any of the keys, even to leave pixels as they are.
     pub fn is_said(&self) -> bool {
         self.preset.is_some() || !self.mean.is_empty()
     }
@@ -83,7 +83,8 @@ impl<'a> Normalization<'a> {
         }
     }
 
-    /// What is wrong, if anything: (key, why). `fits`: whether a sample can have so many planes, which `planes` says in words.
+    /// The error in these values, if there is one: (key, why). `fits` says if a sample can have this many planes; `planes` says
+    /// the same in words.
     pub(super) fn error(
         &self,
         input: Input,
@@ -104,7 +105,8 @@ impl<'a> Normalization<'a> {
         (input == Input::Values).then(|| (key, why.into()))
     }
 
-    /// From a pixel's byte to the number that the model sees. `plane`: places of the output's last dimension that a plane has, in order.
+    /// The body that maps a pixel's byte to the number that the model sees. `plane`: elements of the output's last dimension in
+    /// one plane; planes follow in order.
     pub(super) fn body(&self, plane: u32) -> Body {
         self.constants().map_or_else(pixel_body, |constants| body(constants, plane))
     }

@@ -1,45 +1,47 @@
-//! How a model's tensors lie in the files that other libraries write and read: names, shapes and layouts as data.
+//! The layout of a model's tensors in the files that other libraries write and read: names, shapes and strides as data.
 //!
-//! A [`Released`] tensor is made of elements of state tensors, each at a place that strides give. So one table serves both ways, and a single element
-//! too. Sources: `GPT2LMHeadModel` of transformers, the models of torchvision, and `torch.nn.Sequential`.
+//! A [`Released`] tensor is made of elements of state tensors, each at an index that strides give. So one table serves import,
+//! export and access to single elements. Sources: `GPT2LMHeadModel` of transformers, the models of torchvision, and
+//! `torch.nn.Sequential`.
 
 /// A tensor of a released file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released {
     /// The name that an export writes.
     pub name: String,
-    /// Another name under which files have it.
+    /// Another name that some files use.
     pub also: Option<String>,
     /// The dimensions; empty for a scalar.
     pub shape: Vec<u32>,
-    /// What it is made of.
+    /// The source of the elements.
     pub made: Made,
 }
 
-/// What a released tensor is made of.
+/// The source of a released tensor's elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Made {
-    /// F32: elements of state tensors, each element of the released tensor exactly once.
+    /// F32: elements of state tensors, which give each element of the released tensor exactly once.
     Of(Vec<Part>),
-    /// A copy of what another released tensor holds, which some files have: it must be equal at import, and an export leaves it out.
+    /// A copy of another released tensor's elements, which some files have. The copy must be equal at import, and an export
+    /// leaves it out.
     CopyOf(Vec<Part>),
     /// A constant that some files have, such as an attention mask: an import does not read it, and an export leaves it out.
     Mask,
-    /// I64: the number of batches that running averages saw. No program has it, so an import does not read it; an export writes the run's step, since each
-    /// step moves the averages once.
+    /// I64: the number of batches that running averages saw. No program has it, so an import does not read it. An export writes
+    /// the run's step, since each step moves the averages once.
     Counter,
 }
 
-/// Where the elements of a state tensor lie in a released one.
+/// The position of a state tensor's elements in a released tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The state tensor's name, `param/NAME` or `buffer/NAME`.
     pub tensor: String,
-    /// Its dimensions, or finer ones with as many elements, in C order.
+    /// The state tensor's dimensions, or finer ones with as many elements, in C order.
     pub dims: [u32; 4],
     /// Elements of the released tensor from one index of a dimension to the next.
     pub strides: [u64; 4],
-    /// The place of the first element.
+    /// The index of the first element in the released tensor.
     pub first: u64,
 }
 
@@ -54,12 +56,12 @@ impl Part {
         self.dims.iter().map(|&d| u64::from(d)).product()
     }
 
-    /// Whether it has no element.
+    /// True if the part has no element.
     pub fn is_empty(&self) -> bool {
         self.dims.contains(&0)
     }
 
-    /// The place in the released tensor of the state tensor's element `element`.
+    /// The index in the released tensor of the state tensor's element `element`.
     pub fn place(&self, element: u64) -> u64 {
         let (mut left, mut place) = (element, self.first);
         for (&d, stride) in self.dims.iter().zip(self.strides).rev() {
@@ -69,7 +71,7 @@ impl Part {
         place
     }
 
-    /// The places of all elements, in the state tensor's order.
+    /// The indices of all elements in the released tensor, in the state tensor's order.
     pub fn places(&self) -> impl Iterator<Item = u64> + '_ {
         let [d0, d1, d2, d3] = self.dims.map(u64::from);
         let [s0, s1, s2, s3] = self.strides;
@@ -81,7 +83,7 @@ impl Part {
     }
 }
 
-/// The number of elements of a shape. A program's fits; what does not is refused with its job.
+/// The number of elements of a shape. The shapes of a program fit; a job with larger ones is refused.
 fn elements(shape: &[u32]) -> u32 {
     shape.iter().fold(1, |count, &d| count.saturating_mul(d))
 }
@@ -91,7 +93,7 @@ impl Released {
         Released { name: name.into(), also: None, shape: shape.to_vec(), made: Made::Of(parts) }
     }
 
-    /// A state tensor as it is.
+    /// A state tensor, unchanged.
     pub fn same(name: impl Into<String>, tensor: impl Into<String>, shape: &[u32]) -> Released {
         Released::of(name, shape, vec![Part::whole(tensor.into(), elements(shape), 0)])
     }
@@ -138,32 +140,32 @@ impl Released {
         ]
     }
 
-    /// Weight and bias of a linear layer, as they are.
+    /// Weight and bias of a linear layer, unchanged.
     pub(crate) fn linear(name: &str, ours: &str, outputs: u32, inputs: u32) -> [Released; 2] {
         [("weight", vec![outputs, inputs]), ("bias", vec![outputs])].map(|(part, shape)| {
             Released::same(format!("{name}.{part}"), format!("param/{ours}.{part}"), &shape)
         })
     }
 
-    /// The same, which files also have under another name.
+    /// The same tensor, with a second name that files may use.
     #[must_use]
     pub fn or(self, also: impl Into<String>) -> Released {
         Released { also: Some(also.into()), ..self }
     }
 
-    /// The same, with a text before its names.
+    /// The same tensor, with a prefix before its names.
     #[must_use]
     pub fn behind(self, prefix: &str) -> Released {
         let name = |name: String| format!("{prefix}{name}");
         Released { name: name(self.name), also: self.also.map(name), ..self }
     }
 
-    /// The names under which files have it, the exported one first.
+    /// The names that files may use, the exported one first.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         [self.name.as_str()].into_iter().chain(self.also.as_deref())
     }
 
-    /// The state tensors' elements that an export writes; empty for what has none.
+    /// The state tensors' elements that an export writes; empty for tensors that have none.
     pub fn parts(&self) -> &[Part] {
         match &self.made {
             Made::Of(parts) => parts,
@@ -171,7 +173,7 @@ impl Released {
         }
     }
 
-    /// Whether an export writes it.
+    /// True if an export writes the tensor.
     pub fn is_written(&self) -> bool {
         matches!(self.made, Made::Of(_) | Made::Counter)
     }

@@ -1,6 +1,9 @@
-//! Residual networks that classify images: those of He, Zhang, Ren and Sun (2016, "Deep Residual Learning for Image Recognition", order = "post"),
-//! which torchvision has, and those of their "Identity Mappings in Deep Residual Networks" (2016, order = "pre"); with batch normalisation, or with
-//! layer normalisation over the channels of each pixel, so that no sample depends on another.
+//! Residual networks that classify images.
+//!
+//! With order = "post" they are those of He, Zhang, Ren and Sun (2016, "Deep Residual Learning for Image Recognition"),
+//! which torchvision has. With order = "pre" they are those of the same authors' "Identity Mappings in Deep Residual
+//! Networks" (2016). The normalisation is batch normalisation, or layer normalisation over the channels of each pixel,
+//! so that no sample depends on another.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +27,7 @@ use crate::program::operators::{
     ConvVersion, LinearClasses, Window, layer_norm, linear, max_pool, mean_pool, relu, residual,
 };
 
-/// What a normalisation is over.
+/// The elements that a normalisation is over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Norm {
@@ -35,29 +38,29 @@ pub enum Norm {
     Batch,
 }
 
-/// What a residual block computes.
+/// The computation of a residual block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Block {
     /// Two 3 x 3 convolutions.
     #[default]
     Basic,
-    /// 1 x 1, 3 x 3 and 1 x 1; the last one has four times the stage's channels.
+    /// 1 x 1, 3 x 3 and 1 x 1 convolutions; the last one has four times the stage's channels.
     Bottleneck,
 }
 
-/// Where a block normalises.
+/// The position of the normalisations in a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// Before each convolution, with a ReLU; what is added to a block's input is a convolution's output.
+    /// A normalisation and a ReLU come before each convolution; the block adds the output of a convolution to its input.
     #[default]
     Pre,
-    /// After each convolution; a ReLU follows the sum.
+    /// A normalisation comes after each convolution; a ReLU follows the sum.
     Post,
 }
 
-/// How the network begins.
+/// The first layers of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stem {
@@ -95,7 +98,7 @@ fn default_width() -> u32 {
     WIDTH_UNIT
 }
 
-/// The channels of a stage for which `width_per_group` is given.
+/// The number of a stage's channels that `width_per_group` refers to.
 const WIDTH_UNIT: u32 = 64;
 
 /// The most channels of a convolution inside of a block.
@@ -107,7 +110,7 @@ const WIDTH_MAX: u32 = 1 << 14;
 pub struct Resnet {
     /// Pixels of an image down.
     pub height: u32,
-    /// Pixels across.
+    /// Pixels of an image across.
     pub width: u32,
     /// Planes of an image: 3 for red, green and blue.
     pub planes: u32,
@@ -115,45 +118,45 @@ pub struct Resnet {
     pub stages: Vec<u32>,
     /// Residual blocks of the stages.
     pub blocks: Blocks,
-    /// What a block computes.
+    /// The computation of a block.
     #[serde(default)]
     pub block: Block,
     /// Groups of a bottleneck's 3 x 3 convolutions, whose channels do not see each other.
     #[serde(default = "one_group")]
     pub groups: u32,
-    /// Channels of each group, for every 64 of the stage.
+    /// Channels of each group, for every 64 channels of the stage.
     #[serde(default = "default_width")]
     pub width_per_group: u32,
-    /// Where a block normalises.
+    /// The position of the normalisations in a block.
     #[serde(default)]
     pub order: Order,
-    /// How the network begins.
+    /// The first layers of the network.
     #[serde(default)]
     pub stem: Stem,
     /// Classes of an image.
     pub classes: u32,
-    /// What is normalised.
+    /// The kind of normalisation.
     #[serde(default)]
     pub norm: Norm,
-    /// What a normalisation adds to the variance.
+    /// The number that a normalisation adds to the variance.
     #[serde(default = "default_epsilon")]
     pub norm_epsilon: f32,
-    /// The part by which a step moves the running averages of a batch normalisation.
+    /// The fraction by which a step moves the running averages of a batch normalisation.
     #[serde(default = "default_momentum")]
     pub norm_momentum: f32,
-    /// Which scale groups the patches of convolutions have.
+    /// The version of conv2d, which decides the scale groups of patches.
     #[serde(default)]
     pub convolution: ConvVersion,
-    /// How pixels are normalised, by name.
+    /// The name of the constants that normalise pixels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub normalize: Option<Normalize>,
-    /// The pixels' means, in place of a name: one, or one for each plane.
+    /// The pixels' means, which replace a name: one, or one for each plane.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub image_mean: Vec<f32>,
-    /// Their standard deviations.
+    /// The standard deviations that belong to the means.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub image_std: Vec<f32>,
-    /// What the pixels are.
+    /// The kind of the input numbers.
     #[serde(skip)]
     pub input: Input,
 }
@@ -183,7 +186,7 @@ const KEYS: &[Key] = &[
 /// A residual block's convolutions.
 struct Layout {
     name: String,
-    /// 1 x 1, where the input has to be projected to be added to the output.
+    /// A 1 x 1 convolution, where the input must be projected before it is added to the output.
     shortcut: Option<Convolution>,
     convolutions: Vec<Convolution>,
 }
@@ -206,7 +209,7 @@ impl Resnet {
     fn layouts(&self) -> Vec<Layout> {
         let stem = self.stem();
         let mut image = match self.pool() {
-            // As a convolution of an odd kernel.
+            // The size follows as for a convolution of an odd kernel.
             Some(_) => stem.to().map(|n| (n - 1) / 2 + 1),
             None => stem.to(),
         };
@@ -381,7 +384,7 @@ impl Network for Resnet {
     fn sizes(&self, samples: u64) -> Sizes {
         let (stem, convolutions) = (self.stem(), self.convolutions());
         let patches = convolutions.iter().map(|c| c.patches(samples)).max().unwrap_or(0);
-        // The places of the maximum's windows, forward and backward.
+        // The elements of the maximum's windows, forward and backward.
         let windows = self.pool().map_or(0, |window| {
             let [height, width] = stem.to().map(u64::from);
             let taps = u64::from(window.kernel * window.kernel);
@@ -436,7 +439,7 @@ impl Network for Resnet {
         self.norm_momentum
     }
 
-    /// torchvision's ResNets, whatever their stem.
+    /// The tensors of torchvision's ResNets, with any stem.
     fn released(&self) -> Option<Vec<Released>> {
         if self.order != Order::Post || self.norm != Norm::Batch {
             return None;

@@ -1,26 +1,27 @@
-//! How large a model's tensors and products are, from its numbers alone: asked before anything is allocated, so nothing wraps around.
+//! The sizes of a model's tensors and products, from its numbers alone. The sizes are computed before anything is
+//! allocated, so nothing wraps around.
 
 use crate::program::products::ProductClass;
 
-/// What of a micro-batch has to be small enough.
+/// The sizes of a micro-batch that must be small enough.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
     /// Elements of the largest tensor.
     pub largest: u64,
     /// The most rows that a batch normalisation sees; 0 if there is none.
     pub normalised_rows: u64,
-    /// The products; of each class the largest ones at least.
+    /// The products, or at least the largest ones of each class.
     pub products: Vec<ProductSize>,
 }
 
 /// A product of a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductSize {
-    /// Where it stands in the model.
+    /// The product's position in the model, as a class.
     pub class: ProductClass,
-    /// Elements of its output.
+    /// Elements of the product's output.
     pub outputs: u64,
-    /// Terms of each.
+    /// Terms of each output element.
     pub k: u64,
 }
 

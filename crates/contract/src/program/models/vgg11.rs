@@ -1,5 +1,6 @@
-//! VGG-11 (Simonyan and Zisserman, 2015, configuration A) as torchvision has it: eight 3 x 3 convolutions with five maxima between them, a pool to 7 x 7
-//! whatever the image's size, and three linear layers; with batch normalisation after each convolution, it is `vgg11_bn`.
+//! VGG-11 (Simonyan and Zisserman, 2015, configuration A) in torchvision's form. Eight 3 x 3 convolutions have five maxima
+//! between them. A pool to 7 x 7, for any size of image, and three linear layers follow. With batch normalisation after each
+//! convolution it is `vgg11_bn`.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +24,7 @@ use crate::program::operators::{
     ConvVersion, LinearClasses, Window, adaptive_avg_pool, add_bias, dropout, flatten, linear, max_pool, relu,
 };
 
-/// What follows each convolution.
+/// The layer that follows each convolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VggNorm {
@@ -35,11 +36,11 @@ pub enum VggNorm {
 }
 
 const CHANNELS: [u32; 8] = [64, 128, 256, 256, 512, 512, 512, 512];
-/// After which convolutions a maximum halves the image.
+/// The convolutions after which a maximum halves the image.
 const POOLED: [usize; 5] = [0, 1, 3, 5, 7];
 /// Windows before the linear layers, down and across.
 const WINDOWS: u32 = 7;
-/// What five halvings leave a pixel of.
+/// The pixels that five halvings reduce to one.
 const LEAST: u32 = 1 << 5;
 
 fn default_channels() -> Vec<u32> {
@@ -60,7 +61,7 @@ fn default_dropout() -> f32 {
 pub struct Vgg11 {
     /// Pixels of an image down, at least 32.
     pub height: u32,
-    /// Pixels across, at least 32.
+    /// Pixels of an image across, at least 32.
     pub width: u32,
     /// Planes of an image: 3 for red, green and blue.
     pub planes: u32,
@@ -75,28 +76,28 @@ pub struct Vgg11 {
     /// Drop probability after each hidden linear layer.
     #[serde(default = "default_dropout")]
     pub dropout: f32,
-    /// What follows each convolution.
+    /// The layer that follows each convolution.
     #[serde(default)]
     pub norm: VggNorm,
-    /// What a normalisation adds to the variance.
+    /// The number that a normalisation adds to the variance.
     #[serde(default = "default_epsilon")]
     pub norm_epsilon: f32,
-    /// The part by which a step moves the running averages of a batch normalisation.
+    /// The fraction by which a step moves the running averages of a batch normalisation.
     #[serde(default = "default_momentum")]
     pub norm_momentum: f32,
-    /// Which scale groups the patches of convolutions have.
+    /// The version of conv2d, which decides the scale groups of patches.
     #[serde(default)]
     pub convolution: ConvVersion,
-    /// How pixels are normalised, by name.
+    /// The name of the constants that normalise pixels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub normalize: Option<Normalize>,
-    /// The pixels' means, in place of a name: one, or one for each plane.
+    /// The pixels' means, which replace a name: one, or one for each plane.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub image_mean: Vec<f32>,
-    /// Their standard deviations.
+    /// The standard deviations that belong to the means.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub image_std: Vec<f32>,
-    /// What the pixels are.
+    /// The kind of the input numbers.
     #[serde(skip)]
     pub input: Input,
 }
@@ -197,7 +198,7 @@ impl Network for Vgg11 {
     fn sizes(&self, samples: u64) -> Sizes {
         let convolutions = self.convolutions();
         let patches = convolutions.iter().map(|c| c.patches(samples)).max().unwrap_or(0);
-        // The rows that the adaptive pool looks at, and those of each of its windows, which are the most for a small image.
+        // The rows that the adaptive pool reads, and the rows of each of its windows, which are more for a small image.
         let [height, width] = [self.height, self.width].map(|n| u64::from(n / LEAST));
         let (windows, last) = (u64::from(WINDOWS), u64::from(self.channels[7]));
         let pooled = times(&[samples, windows, height.max(windows), width, last]);
@@ -247,7 +248,7 @@ impl Network for Vgg11 {
         self.norm_momentum
     }
 
-    /// torchvision's `vgg11`, or `vgg11_bn`: modules are numbered, and those without parameters count.
+    /// The tensors of torchvision's `vgg11` or `vgg11_bn`. Modules are numbered, and modules without parameters count.
     fn released(&self) -> Option<Vec<Released>> {
         let (mut table, mut module) = (Vec::new(), 0);
         for (i, convolution) in self.convolutions().into_iter().enumerate() {
@@ -262,7 +263,7 @@ impl Network for Vgg11 {
             }
             module += if POOLED.contains(&i) { 3 } else { 2 };
         }
-        // Linear, ReLU, Dropout, and the same again.
+        // The modules are Linear, ReLU, Dropout, and the same again.
         let layers = ["hidden0", "hidden1", "head"].into_iter().zip(self.layers());
         for (number, (ours, (inputs, outputs))) in (0..).step_by(3).zip(layers) {
             table.extend(Released::linear(&format!("classifier.{number}"), ours, outputs, inputs));

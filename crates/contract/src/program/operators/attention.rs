@@ -1,6 +1,6 @@
 //! causal_attention.v1: softmax(q k^T / sqrt(D) masked to earlier positions) v, per head.
 //!
-//! Every sum runs over all T positions, with +0 at masked places, so its tree depends on T alone.
+//! Every sum runs over all T positions, with +0 at masked ones, so its tree depends on T alone.
 
 use super::dropout::{Dropout, dropout};
 use crate::arith::DType;
@@ -84,7 +84,7 @@ pub fn causal_attention(
     b.scoped("values", |b| values(b, s, p, v))
 }
 
-/// q k^T of every head: [B, H, T, T], masked places included.
+/// q k^T of every head: [B, H, T, T], masked positions included.
 fn scores(b: &mut Builder, s: Heads, q: TensorId, k: TensorId) -> TensorId {
     let output = b.product(Scores, s.by_position(q), s.by_position(k), &s.scores());
     b.differentiable(output, move |b, ds| {
@@ -138,7 +138,7 @@ fn causal_softmax(b: &mut Builder, s: Heads, scores: TensorId) -> TensorId {
     b.differentiable(p, move |b, dp| {
         let weighted = b.zip("mul.v1", p, dp, BodyWriter::mul);
         let sum = b.sum_last(weighted);
-        // dscores = p (dp - sum(p dp)) / sqrt(D), +0 at masked places.
+        // dscores = p (dp - sum(p dp)) / sqrt(D), +0 at masked positions.
         let body = Body::new("causal_softmax_backward.v1", |w| {
             let (p, dp, sum, scale, zero) = (w.input(0), w.input(1), w.input(2), w.f(scale), w.f(0.0));
             let (i, j) = (w.index(2), w.index(3));

@@ -1,5 +1,7 @@
-//! conv2d.v1 and conv2d.v2: y [B, P, Q, M] = x [B, H, W, C] convolved with weight [M, R, S, C], as the product of x's patches and the
-//! kernels; and mean_pool.v1.
+//! conv2d.v1, conv2d.v2 and mean_pool.v1.
+//!
+//! The convolutions are y [B, P, Q, M] = x [B, H, W, C] convolved with weight [M, R, S, C], as the product of x's patches and the
+//! kernels.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,14 +14,15 @@ use crate::program::graph::{TensorId, View};
 use crate::program::im2col::{ConvGeometry, DigitPatches};
 use crate::program::products::ProductClass;
 
-/// Which scale groups patches have.
+/// The version of conv2d, which decides the scale groups of patches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub enum ConvVersion {
-    /// One for each patch, and in the kernel's gradient for each place of a patch: every pixel is quantised for each patch that has it.
+    /// A scale group for each patch, and in the kernel's gradient for each tap of the kernel. Every pixel is quantised once for
+    /// each patch that has it.
     #[default]
     V1,
-    /// One for each sample, and in the kernel's gradient for each channel: every pixel is quantised once.
+    /// A scale group for each sample, and in the kernel's gradient for each channel. Every pixel is quantised once.
     V2,
 }
 
@@ -95,7 +98,7 @@ pub fn conv2d(
         let back = geometry.transposed([height, width]);
         let taken_back = patches(b, version, dy, back, false);
         let [_, k_back] = back.shape(samples, outputs);
-        // The kernels by input channel: [C, R S M].
+        // The kernels are ordered by input channel: [C, R S M].
         let dims = [1, channels, r * s, outputs];
         let by_channel = View { tensor: weight, offset: 0, dims, strides: [0, 1, channels, k] };
         let turned = b.copy(by_channel, &[channels, k_back]);

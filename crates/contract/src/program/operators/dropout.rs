@@ -1,12 +1,12 @@
-//! dropout.v1: keep with probability 1 - p, scale what is kept by 1/(1 - p). Masks come from Philox and are never
-//! stored: the gradient draws the same words again.
+//! dropout.v1: keeps an element with probability 1 - p, and scales kept elements by 1/(1 - p). Masks come from
+//! Philox and are never stored: the gradient draws the same words again.
 
 use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::expr::Body;
 use crate::program::graph::{TensorId, View};
 
-/// What every dropout of a graph shares: the inputs that say which random words it draws.
+/// The inputs that every dropout of a graph shares: they decide the random words that it draws.
 #[derive(Clone, Copy)]
 pub struct Dropout {
     /// u32 [2]: the run's Philox key.
@@ -15,7 +15,7 @@ pub struct Dropout {
     pub step: TensorId,
     /// u32 [1]: the first sample of this micro-batch in the whole batch.
     pub first_sample: TensorId,
-    /// A word is kept if it is below this threshold.
+    /// An element is kept if its word is below this threshold.
     pub threshold: u32,
     /// 1/(1 - p), rounded to binary32.
     pub scale: f32,
@@ -26,13 +26,13 @@ impl Dropout {
     pub fn rates(p: f32) -> (u32, f32) {
         let keep = 1.0 - f64::from(p); // exact: p has 24 bits and is below 1
         let threshold = (keep * 4_294_967_296.0).round_ties_even();
-        // p = 0 keeps every word but the last; models leave dropout out in that case.
+        // With p = 0 every word but the last is kept; models leave dropout out in that case.
         (threshold.min(4_294_967_295.0) as u32, (1.0 / keep) as f32)
     }
 }
 
-/// x of `samples` equal parts (the leading dimension is a multiple of `samples`); `operator` numbers the dropouts of
-/// a model. Element i of a sample draws word i mod 4 of the block i / 4.
+/// Dropout of x, which has `samples` equal parts (the leading dimension is a multiple of `samples`). `operator`
+/// numbers the dropouts of a model. Element i of a sample draws word i mod 4 of the block i / 4.
 pub fn dropout(b: &mut Builder, d: Dropout, samples: u32, operator: u32, x: TensorId) -> TensorId {
     let y = draw(b, d, samples, operator, x);
     b.differentiable(y, move |b, dy| vec![(x, draw(b, d, samples, operator, dy))]);

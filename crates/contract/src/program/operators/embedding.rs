@@ -28,7 +28,7 @@ pub fn token_embedding(b: &mut Builder, table: TensorId, tokens: TensorId) -> Te
     output
 }
 
-/// x [B*T, C] + table [T, C], row by position. The gradient of the table adds over samples by the tree.
+/// x [B*T, C] + table [T, C], by position. The gradient of the table adds over samples by the tree.
 pub fn position_embedding(b: &mut Builder, x: TensorId, table: TensorId) -> TensorId {
     let [n, channels] = b.shape(x)[..] else { panic!("an embedded text is a matrix") };
     let [positions, _] = b.shape(table)[..] else { panic!("a position table is a matrix") };

@@ -1,4 +1,4 @@
-//! evaluation.v1: what an evaluation finds of every label: its loss, and whether the model finds it most likely.
+//! evaluation.v1: the loss of every label in an evaluation, and a hit if the model finds the label most likely.
 
 use super::loss::{exponentials, of_labels};
 use crate::arith::DType;
@@ -9,7 +9,8 @@ use crate::program::graph::{TensorId, View};
 
 /// logits [N, V], labels u32 [N] (each below V) -> losses [N, 1] and hits [N, 1], row by row.
 ///
-/// A loss is log(sum exp(x - max)) - (x[label] - max). A hit is 1 if no class has a greater logit and none before the label has the same; else +0.
+/// A loss is log(sum exp(x - max)) - (x[label] - max). A hit is 1 if no class has a greater logit and no class before the label
+/// has the same logit; else +0.
 pub fn evaluation(b: &mut Builder, logits: TensorId, labels: TensorId) -> (TensorId, TensorId) {
     let [n, classes] = b.shape(logits)[..] else { panic!("an evaluation takes a matrix of logits") };
     let (shape, column) = ([n, classes], [n, 1]);
@@ -22,7 +23,7 @@ pub fn evaluation(b: &mut Builder, logits: TensorId, labels: TensorId) -> (Tenso
         w.sub(log, shifted)
     });
     let losses = b.map(loss, &[sum, picked, max], &column);
-    // 1 where a class comes before the label. Adding +0 makes one number of the two zeros.
+    // 1 where a class comes before the label. Adding +0 makes the two zeros one number.
     let before = Body::new("evaluation_before.v1", |w| {
         let (x, picked, label) = (w.input(0), w.input(1), w.input(2));
         let (class, zero, one, nan) = (w.index(3), w.f(0.0), w.f(1.0), w.word(NAN));
@@ -33,7 +34,7 @@ pub fn evaluation(b: &mut Builder, logits: TensorId, labels: TensorId) -> (Tenso
         let among_others = w.select(behind, zero, one);
         let greater = w.select(less, zero, among_others);
         let of_others = w.select(itself, zero, greater);
-        // A logit that is no number is no hit, whatever the others are.
+        // A label whose logit is NaN is no hit, whatever the other logits are.
         w.select(no_number, one, of_others)
     });
     let labels = View { tensor: labels, offset: 0, dims: [1, 1, n, classes], strides: [0, 0, 1, 0] };

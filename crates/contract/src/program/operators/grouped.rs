@@ -1,5 +1,7 @@
-//! What networks over images have beside conv2d: grouped_conv2d.v1, a convolution whose channels are in groups that do not see each other, as one
-//! product over groups (Krizhevsky et al., 2012); biases, which convolutions have where no normalisation follows; and the way to linear layers.
+//! Operators that networks over images have beside conv2d.
+//!
+//! grouped_conv2d.v1 is a convolution whose channels are in groups that do not see each other, as one product over groups
+//! (Krizhevsky et al., 2012). Biases follow convolutions without a normalisation. A flattening leads to linear layers.
 
 use super::convolution::{ConvVersion, PATCHES_MAX, conv2d};
 use super::operand::im2col;
@@ -9,14 +11,14 @@ use crate::program::graph::{TensorId, View};
 use crate::program::im2col::ConvGeometry;
 use crate::program::products::ProductClass;
 
-/// x [.., C] + bias [C]. The gradient of the bias is dy's sum over rows.
+/// x [.., C] + bias [C]. The gradient of the bias is the sum of dy over rows.
 pub fn add_bias(b: &mut Builder, x: TensorId, bias: TensorId) -> TensorId {
     let y = b.zip("add.v1", x, bias, BodyWriter::add);
     b.differentiable(y, move |b, dy| vec![(x, dy), (bias, b.sum_leading(dy))]);
     y
 }
 
-/// x [B, H, W, C] -> [B, C H W]: a sample's numbers in a row, a channel's pixels together, as PyTorch has them.
+/// x [B, H, W, C] -> [B, C H W]: the numbers of a sample in a row, the pixels of a channel together, as PyTorch orders them.
 pub fn flatten(b: &mut Builder, x: TensorId) -> TensorId {
     let [samples, height, width, channels] = b.shape(x)[..] else { panic!("flattened are [B, H, W, C]") };
     let (pixels, shape) = (height * width, [samples, height, width, channels]);
@@ -60,8 +62,8 @@ fn columns(tensor: TensorId, [groups, k, rows]: [u32; 3]) -> View {
     View { tensor, offset: 0, dims: [1, groups, rows, k], strides: [0, rows * k, 1, rows] }
 }
 
-/// x [B, H, W, C], weight [M, R, S, C / G] -> [B, P, Q, M]: output channels g M / G to (g + 1) M / G - 1 see the input channels
-/// g C / G to (g + 1) C / G - 1, as [`conv2d`] of these alone. With one group it is conv2d.
+/// x [B, H, W, C], weight [M, R, S, C / G] -> [B, P, Q, M]. The output channels g M / G to (g + 1) M / G - 1 are [`conv2d`] of
+/// the input channels g C / G to (g + 1) C / G - 1 alone. With one group it is conv2d.
 ///
 /// # Errors
 /// If `groups` does not divide C and M, the weight has other channels, a kernel does not fit in an image, or the patches have too many elements.
@@ -111,7 +113,7 @@ pub fn grouped_conv2d(
         let back = geometry.transposed([height, width]);
         let taken_back = im2col(b, dy, back);
         let (pixels, k_back) = (samples * height * width, r * s * made);
-        // The kernels of each group by input channel: [G, C / G, R S M / G].
+        // The kernels of each group are ordered by input channel: [G, C / G, R S M / G].
         let dims = [groups, channels, r * s, made];
         let by_channel = View { tensor: weight, offset: 0, dims, strides: [made * k, 1, channels, k] };
         let turned = b.copy(by_channel, &[groups, channels, k_back]);

@@ -1,5 +1,5 @@
-//! cross_entropy.v1 over classes, scaled by a factor that comes from the whole batch's labels; and weighted_cross_entropy.v1, whose targets are smooth or
-//! whose labels do not all count.
+//! cross_entropy.v1 over classes, scaled by a factor from the whole batch's labels; and weighted_cross_entropy.v1, with smoothed
+//! targets or ignored labels.
 
 use serde::Deserialize;
 
@@ -8,20 +8,22 @@ use crate::program::builder::Builder;
 use crate::program::expr::{Body, BodyWriter};
 use crate::program::graph::{Primitive, TensorId, View};
 
-/// Which targets a loss has, and which labels count.
+/// The rule for a loss's targets, and for the labels that count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossRule {
-    /// The part s of a target that all V classes share: a label's class has 1 - s + s/V, every other s/V (Szegedy et al., 2016). Below 1.
+    /// The share s of a target that all V classes divide among them, below 1: a label's class has 1 - s + s/V, every other class
+    /// s/V (Szegedy et al., 2016).
     #[serde(default)]
     pub smoothing: f32,
-    /// The label whose rows have no loss; below V.
+    /// The label whose rows have no loss; it is below V.
     #[serde(default)]
     pub ignore: Option<u32>,
 }
 
-/// [`cross_entropy`], or what `rule` makes of it. With labels to ignore, the mean is over those of these rows that count: each row's factor is
-/// factor * (N / count); with a count of 0 loss and gradient are +0. So the rows are a whole batch; of a part of one [`cross_entropy_of_part`] is.
+/// The loss by `rule`: [`cross_entropy`] where the rule changes nothing. With labels to ignore, the mean is over the rows whose
+/// labels count. Each such row's factor is factor * (N / count); with a count of 0, loss and gradient are +0. So the rows must be
+/// a whole batch; a part of a batch takes [`cross_entropy_of_part`].
 pub fn cross_entropy_by(
     b: &mut Builder,
     rule: LossRule,
@@ -39,8 +41,8 @@ pub fn cross_entropy_by(
     weighted_cross_entropy(b, rule.smoothing, logits, labels, weights)
 }
 
-/// [`cross_entropy_by`] of some rows of a batch: loss, gradient and the number of rows whose label counts, f32 [1]. The rows that count have the
-/// factor as it is; [`means_of_counted`] makes means of the sums over the whole batch.
+/// [`cross_entropy_by`] of some rows of a batch: loss, gradient and the number of rows whose label counts, f32 [1]. The rows that
+/// count have the factor unchanged; [`means_of_counted`] turns the sums over the whole batch into means.
 pub fn cross_entropy_of_part(
     b: &mut Builder,
     smoothing: f32,
@@ -60,8 +62,8 @@ pub fn cross_entropy_of_part(
     [loss, dlogits, count]
 }
 
-/// Sums over a batch of `labels` labels, each row times 1 / labels, as means over the `count` of them that count: x * (labels / count), and x * 0 where
-/// none does.
+/// Turns sums over a batch of `labels` labels, with each row times 1 / labels, into means over the `count` labels that count. A
+/// mean is x * (labels / count), and x * 0 where no label counts.
 pub fn means_of_counted(b: &mut Builder, labels: u32, count: TensorId, sums: &[TensorId]) -> Vec<TensorId> {
     let share = Body::new("counted_share.v1", |w| {
         let (count, labels, zero) = (w.input(0), w.f(labels as f32), w.f(0.0));
@@ -72,7 +74,7 @@ pub fn means_of_counted(b: &mut Builder, labels: u32, count: TensorId, sums: &[T
     sums.iter().map(|&sum| b.zip("mul.v1", sum, share, BodyWriter::mul)).collect()
 }
 
-/// Of every label, u32 [N]: 1 where it is not the ignored one, [N]; and the sum of these, [1].
+/// Indicators of the labels, u32 [N]: 1 where a label is not the ignored one, [N]; and their sum, [1].
 fn counted_labels(b: &mut Builder, ignored: u32, labels: TensorId) -> [TensorId; 2] {
     let [n] = b.shape(labels)[..] else { panic!("labels are a vector") };
     let counted = Body::new("label_counts.v1", |w| {
@@ -120,7 +122,7 @@ pub(super) fn exponentials(b: &mut Builder, logits: TensorId) -> [TensorId; 3] {
     [max, e, sum]
 }
 
-/// The element of each row of a table [N, V] that the row's label, u32 [N] and below V, names: [N, 1].
+/// One element of each row of a table [N, V], picked by the row's label, u32 [N] and below V: [N, 1].
 pub(super) fn of_labels(b: &mut Builder, table: TensorId, labels: TensorId) -> TensorId {
     let [n, classes] = b.shape(table)[..] else { panic!("labels name elements of the rows of a matrix") };
     let pick = Primitive::Gather {
@@ -134,7 +136,8 @@ pub(super) fn of_labels(b: &mut Builder, table: TensorId, labels: TensorId) -> T
     b.node(pick, DType::F32, &[n, 1])
 }
 
-/// The loss and its gradient for targets smoothed by `smoothing`; `weights` [N, 1] or [1] multiply the rows; a row has no loss unless its weight is above 0.
+/// The loss and its gradient for targets smoothed by `smoothing`. `weights` [N, 1] or [1] multiply the rows; a row has no loss
+/// unless its weight is above 0.
 fn weighted_cross_entropy(
     b: &mut Builder,
     smoothing: f32,
@@ -188,8 +191,8 @@ fn weighted_cross_entropy(
     (loss, dlogits)
 }
 
-/// logits [N, V], labels u32 [N] (each below V), factor [1] (1 / the batch's label count) -> loss [1]:
-/// the tree sum of (log(sum exp(x - max)) - (x[label] - max)) * factor.
+/// logits [N, V], labels u32 [N] (each below V), factor [1] (1 / the batch's label count) -> loss [1]. The loss is the tree sum
+/// of (log(sum exp(x - max)) - (x[label] - max)) * factor.
 ///
 /// Returns the loss and d(loss)/d(logits) = (softmax - onehot) * factor, so the chain starts here.
 pub fn cross_entropy(

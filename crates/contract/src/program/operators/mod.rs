@@ -1,7 +1,7 @@
 //! The operators of the contract: each file gives an operator's forward primitives and its gradient.
 //!
-//! Shape letters: B samples, T positions, N = B*T rows, C channels, H heads, D = C/H, V classes; of images, H and W pixels down and across.
-//! Every tensor is binary32 unless a line says otherwise.
+//! Shape letters: B samples, T positions, N = B*T rows, C channels, H heads, D = C/H, V classes. For images, H and W are pixels
+//! down and across. Every tensor is binary32 unless a line says otherwise.
 
 mod activation;
 mod attention;

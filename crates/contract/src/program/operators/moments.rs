@@ -1,22 +1,22 @@
-//! Moments of columns: how those of two sets of rows are pooled, and the running averages of a batch normalisation.
+//! Moments of columns: the pooling of the moments of two sets of rows, and the running averages of a batch normalisation.
 
 use crate::program::builder::Builder;
 use crate::program::expr::{Body, BodyWriter};
 use crate::program::graph::TensorId;
 
-/// What is known of the C columns of some rows: how many rows there are, the mean of each column, and the sum of its squared distances from
-/// the mean.
+/// The moments of the C columns of some rows: the number of rows, the mean of each column, and the sum of its squared distances
+/// from the mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moments {
     /// f32 [1]: the number of rows; exact up to 2^24.
     pub count: TensorId,
-    /// f32 [C].
+    /// f32 [C]: the means.
     pub mean: TensorId,
-    /// f32 [C].
+    /// f32 [C]: the sums of squared distances from the means.
     pub m2: TensorId,
 }
 
-/// The moments of the rows of both (Chan, Golub and LeVeque, 1979): n = nA + nB, delta = meanB - meanA,
+/// The moments of the rows of both sets (Chan, Golub and LeVeque, 1979): n = nA + nB, delta = meanB - meanA,
 /// mean = meanA + delta * (nB / n), M2 = (M2A + M2B) + (delta * delta) * ((nA * nB) / n).
 pub fn pool(b: &mut Builder, left: Moments, right: Moments) -> Moments {
     let shape = b.shape(left.mean);
@@ -44,7 +44,7 @@ pub fn pool(b: &mut Builder, left: Moments, right: Moments) -> Moments {
 }
 
 /// The running averages of mean and variance, each [C], after a step whose rows have these moments: old + momentum * (new - old).
-/// The new variance is M2 / (n - 1), or M2 / 1 of one row.
+/// The new variance is M2 / (n - 1), or M2 / 1 for one row.
 pub fn running(b: &mut Builder, averages: [TensorId; 2], moments: Moments, momentum: f32) -> [TensorId; 2] {
     let [mean, variance] = averages;
     let shape = b.shape(mean);

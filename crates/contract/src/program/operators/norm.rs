@@ -1,5 +1,7 @@
-//! layer_norm.v1 over the last dimension (Ba, Kiros and Hinton, 2016) and batch_norm.v1 over all others (Ioffe and Szegedy, 2015), each in
-//! two passes: the mean first, then the squares of what is left.
+//! layer_norm.v1 over the last dimension (Ba, Kiros and Hinton, 2016) and batch_norm.v1 over all others (Ioffe and Szegedy,
+//! 2015).
+//!
+//! Each takes two passes: the mean first, then the squares of the distances from it.
 
 use super::moments::Moments;
 
@@ -82,9 +84,9 @@ pub fn layer_norm(b: &mut Builder, x: TensorId, gain: TensorId, bias: TensorId, 
     y
 }
 
-/// x [.., C], gain [C], bias [C] -> y [.., C], and the moments of x's columns: y = xhat * gain + bias, with xhat = d * rstd,
-/// d = x - mean, mean = sum(x)/n, rstd = 1 / sqrt(M2/n + epsilon) and M2 = sum(d d). Sums are over rows: over the n elements of a channel.
-/// The moments have no gradient of their own.
+/// x [.., C], gain [C], bias [C] -> y [.., C], and the moments of x's columns. y = xhat * gain + bias, with xhat = d * rstd, d =
+/// x - mean, mean = sum(x)/n, rstd = 1 / sqrt(M2/n + epsilon) and M2 = sum(d d). Sums run over rows, which are the n elements of
+/// a channel. The moments have no gradient of their own.
 pub fn batch_norm(
     b: &mut Builder,
     x: TensorId,
@@ -128,8 +130,8 @@ pub fn batch_norm(
     (y, Moments { count, mean, m2 })
 }
 
-/// x [.., C] by the running averages of mean and variance, [C] each: (x - mean) * rstd * gain + bias, with rstd = 1 / sqrt(variance + epsilon), in
-/// that order. For a trained network; it has no gradient.
+/// x [.., C] by the running averages of mean and variance, [C] each: (x - mean) * rstd * gain + bias, with rstd = 1 /
+/// sqrt(variance + epsilon), in that order. The operator serves trained networks and has no gradient.
 pub fn batch_norm_eval(
     b: &mut Builder,
     x: TensorId,

@@ -8,9 +8,10 @@ use crate::program::im2col::{ConvGeometry, DigitPatches};
 
 /// A side of a product, [batch0, batch1, rows, K].
 pub enum ProductOperand {
-    /// Binary32, a scale group a row (or a block of it).
+    /// Binary32, with a scale group for each row (or block of it).
     View(View),
-    /// Patches of f32 images [B, H, W, C], a scale group for each sample, or by channel for each channel.
+    /// Patches of f32 images [B, H, W, C], with a scale group for each sample, or by channel for each
+    /// channel.
     Patches(TensorId, DigitPatches),
 }
 
@@ -20,7 +21,7 @@ impl From<View> for ProductOperand {
     }
 }
 
-/// The matrix of patches of f32 images, a row a patch.
+/// The matrix of patches of f32 images, with a row for each patch.
 pub(super) fn im2col(b: &mut Builder, input: TensorId, geometry: ConvGeometry) -> TensorId {
     let [samples, _, _, channels] = b.shape(input)[..] else { panic!("patches are of [B, H, W, C]") };
     let dtype = b.tensor(input).dtype;
@@ -28,7 +29,7 @@ pub(super) fn im2col(b: &mut Builder, input: TensorId, geometry: ConvGeometry) -
 }
 
 impl Builder {
-    /// [batch0, batch1, rows, K] of a side.
+    /// The dimensions [batch0, batch1, rows, K] of a side.
     pub(super) fn operand_dims(&self, operand: &ProductOperand) -> [u32; 4] {
         match operand {
             ProductOperand::View(view) => view.dims,
@@ -42,7 +43,7 @@ impl Builder {
         }
     }
 
-    /// A side as native kernels read it: patches in binary32.
+    /// A side as native kernels read it, with patches in binary32.
     pub(super) fn native_operand(&mut self, operand: ProductOperand) -> View {
         let [_, _, m, k] = self.operand_dims(&operand);
         match operand {

@@ -15,12 +15,12 @@ pub struct Window {
     pub kernel: u32,
     /// Pixels from one window to the next.
     pub stride: u32,
-    /// Places around each image that are no pixels; at most half of `kernel`.
+    /// Rows and columns of padding around each image; at most half of `kernel`.
     pub padding: u32,
 }
 
 impl Window {
-    /// Where the windows lie on images like x.
+    /// The positions of the windows on images like x.
     fn geometry(self, b: &Builder, x: TensorId) -> Result<ConvGeometry, String> {
         let [samples, height, width, channels] = b.shape(x)[..] else { panic!("pooling takes [B, H, W, C]") };
         let Window { kernel, stride, padding } = self;
@@ -42,7 +42,7 @@ impl Window {
     }
 }
 
-/// What a window gives to the place `tap` if that one is the greatest: the earlier, the more.
+/// The rank that a window gives to the tap `tap` if that tap's pixel is the greatest. Earlier taps rank higher.
 fn rank(w: &mut BodyWriter, tap: u8, taps: u32) -> Reg {
     let (tap, taps) = (w.index(tap), w.f(taps as f32));
     let tap = w.from_u(tap);
@@ -53,18 +53,18 @@ fn rank(w: &mut BodyWriter, tap: u8, taps: u32) -> Reg {
 /// less than the maximum.
 ///
 /// # Errors
-/// If windows do not fit, or have too many places.
+/// If windows do not fit, or have too many elements.
 pub fn max_pool(b: &mut Builder, x: TensorId, window: Window) -> Result<TensorId, String> {
     let geometry = window.geometry(b, x)?;
     let [samples, height, width, channels] = b.shape(x)[..] else { panic!("pooling takes [B, H, W, C]") };
     let ([down, across], taps) = (geometry.size, window.kernel * window.kernel);
     let (places, shape) = (down * across, [samples, down, across, channels]);
-    // 1 where a place of a window is a pixel, and 0 where it is padding: of every sample and channel.
+    // 1 where an element of a window is a pixel, and 0 where it is padding, for every sample and channel.
     let one = Body::new("max_pool_one.v1", |w| w.f(1.0));
     let ones = b.map_views(one, [1, 1, height, width], Vec::new(), DType::F32, &[1, height, width, 1]);
     let pixels = im2col(b, ones, geometry);
     let patches = im2col(b, x, geometry);
-    // Windows with their places last.
+    // The windows' taps become the last dimension.
     let (dims, by_tap) = ([samples, places, channels, taps], [samples * places, channels, taps]);
     let row = taps * channels;
     let taken = View { tensor: patches, offset: 0, dims, strides: [places * row, row, 1, channels] };
@@ -95,7 +95,7 @@ pub fn max_pool(b: &mut Builder, x: TensorId, window: Window) -> Result<TensorId
         let ranks = b.map_views(body, dims, vec![values, of_window, is_pixel], DType::F32, &by_tap);
         let first = b.max_last(ranks);
         let first = b.copy(b.whole(first), &shape);
-        // Every pixel looks at the windows that it is in: did this one choose the pixel's place?
+        // Every pixel checks each window that contains it: did the window choose the pixel's tap?
         let back = geometry.transposed([height, width]);
         let (windows_dy, windows_first) = (im2col(b, dy, back), im2col(b, first, back));
         let body = Body::new("max_pool_backward.v1", |w| {
@@ -118,10 +118,10 @@ pub fn max_pool(b: &mut Builder, x: TensorId, window: Window) -> Result<TensorId
     Ok(y)
 }
 
-/// The mean of each window, padding counted as zeros: the tree sum over its places in row-major order, divided by their number.
+/// The mean of each window, padding counted as zeros: the tree sum over its elements in row-major order, divided by their number.
 ///
 /// # Errors
-/// If windows do not fit, or have too many places.
+/// If windows do not fit, or have too many elements.
 pub fn avg_pool(b: &mut Builder, x: TensorId, window: Window) -> Result<TensorId, String> {
     let geometry = window.geometry(b, x)?;
     let [samples, height, width, channels] = b.shape(x)[..] else { panic!("pooling takes [B, H, W, C]") };
@@ -145,11 +145,12 @@ pub fn avg_pool(b: &mut Builder, x: TensorId, window: Window) -> Result<TensorId
     Ok(y)
 }
 
-/// The greatest size of an adaptive pool's output, so that no product of places wraps around.
+/// The greatest size of an adaptive pool's output, so that no product of sizes wraps around.
 const ADAPTIVE_MAX: u32 = 1 << 15;
 
-/// The means of `size` = [P, Q] windows that cover the image: the rows of window p are floor(p H / P) to ceil((p + 1) H / P) - 1, columns likewise.
-/// Rows are averaged first, then columns; each mean is the tree sum over the whole axis, with +0 outside of the window, divided by the window's length.
+/// The means of `size` = [P, Q] windows that cover the image. The rows of window p are floor(p H / P) to ceil((p + 1) H / P) - 1,
+/// and columns follow the same rule. Rows are averaged first, then columns; each mean is the tree sum over the whole axis, with
+/// +0 outside of the window, divided by the window's length.
 ///
 /// # Errors
 /// If a size is 0 or too large, or an intermediate tensor is.
@@ -170,7 +171,8 @@ pub fn adaptive_avg_pool(b: &mut Builder, x: TensorId, size: [u32; 2]) -> Result
     Ok(window_means(b, rows, columns, across, &[samples, down, across, channels]))
 }
 
-/// Whether place `at` of `len` is in window `window` of `windows`: floor(window len / windows) <= at < ceil((window + 1) len / windows).
+/// 1 if index `at` of `len` is in window `window` of `windows`, else 0: floor(window len / windows) <= at < ceil((window + 1) len
+/// / windows).
 fn is_in_window(w: &mut BodyWriter, [window, at]: [Reg; 2], windows: u32, len: u32) -> Reg {
     let (windows, len, one) = (w.word(windows), w.word(len), w.word(1));
     let (next, after) = (w.uadd(window, one), w.uadd(at, one));

@@ -1,4 +1,4 @@
-//! The matrix product of the contract, digitised; of a logged class, rounded to its grid.
+//! The matrix product of the contract, digitised; products of logged classes are rounded to their grid.
 
 use super::operand::ProductOperand;
 use crate::arith::DType;
@@ -9,8 +9,9 @@ use crate::program::logged::logged_product;
 use crate::program::products::ProductClass;
 
 impl Builder {
-    /// The digitised matrix product of `a` [batch0, batch1, M, K] and `b` [batch0, batch1, N, K]; the result, of
-    /// batch0*batch1*M*N elements in that order, gets `shape`. In a logged class patches are binary32, with a scale group a row.
+    /// The digitised matrix product of `a` [batch0, batch1, M, K] and `b` [batch0, batch1, N, K]. The result, of
+    /// batch0*batch1*M*N elements in that order, gets `shape`. In a logged class patches are binary32, with a scale group for
+    /// each row.
     pub fn product(
         &mut self,
         class: ProductClass,

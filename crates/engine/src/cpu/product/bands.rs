@@ -1,7 +1,6 @@
-//! How the work of a product is cut: bands of output rows, and parts of integers.
+//! The division of a product's work: bands of output rows, and pieces of integers.
 
-/// The part of an integer that one multiplication takes: `q = high * 2^shift + low`, low in
-/// `-2^(shift-1)..2^(shift-1)`.
+/// The piece of an integer that one multiplication takes: `q = high * 2^shift + low`, with low in `-2^(shift-1)..2^(shift-1)`.
 #[derive(Clone, Copy)]
 pub(super) enum Piece {
     Whole,
@@ -24,13 +23,13 @@ impl Piece {
     }
 }
 
-/// A band of output rows: what one task computes.
+/// A band of output rows, which one task computes.
 pub(super) struct Band<'o> {
     pub(super) block: usize,
     pub(super) batch: usize,
     /// The first row of the band.
     pub(super) row: usize,
-    /// `[rows, N]`.
+    /// The output of the band, `[rows, N]`.
     pub(super) out: &'o mut [u32],
 }
 
@@ -46,7 +45,8 @@ pub(super) fn bands(out: &mut [u32], batches: usize, m: usize, n: usize, height:
         .collect()
 }
 
-/// The height of a band: a multiple of `multiple`, a power of two, that leaves every thread so many bands where there are rows enough.
+/// The height of a band: a multiple of `multiple`, which is a power of two. Every thread gets at least `bands` bands where there
+/// are enough rows.
 pub(super) fn band_height(bands: usize, matrices: usize, m: usize, multiple: usize, most: usize) -> usize {
     let rows_per_band = (matrices * m).div_ceil(bands * rayon::current_num_threads());
     rows_per_band.next_multiple_of(multiple).min(most).min(m.next_multiple_of(multiple))

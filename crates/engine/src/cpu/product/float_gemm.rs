@@ -1,5 +1,5 @@
-//! Integer products by floating-point ones of the `gemm` crate, exact because no partial sum leaves the integers of
-//! the format: 2^24 in binary32, 2^53 in binary64. Longer sums are added as integers.
+//! Integer products by floating-point products of the `gemm` crate. The products are exact because no partial sum exceeds the
+//! format's range of exact integers: 2^24 in binary32, 2^53 in binary64. Longer sums are added as integers.
 
 use rayon::prelude::*;
 
@@ -15,7 +15,7 @@ use tiebreak_contract::arith::float;
 const TILE_M: usize = 512;
 const TILE_N: usize = 256;
 const TILE_K: usize = 1024;
-/// A K worth splitting an operand for: shorter calls would spend their time outside the multiplications.
+/// The least K for which splitting an operand pays: shorter calls would spend their time outside the multiplications.
 const WORTHWHILE_K: usize = 256;
 
 /// A format whose integers up to 2^BITS are exact.
@@ -23,7 +23,7 @@ trait Exact: Number {
     const BITS: u32;
     fn convert(path: Path, q: &[i32], piece: Piece, out: &mut [Self]);
     fn add_to<S: Sum>(self, sum: &mut S, shift: u32);
-    /// Rounds sums `[rows, columns]` that are whole already.
+    /// Rounds sums `[rows, columns]` that are whole numbers and complete.
     fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[Self], out: &mut [u32]);
 }
 
@@ -54,7 +54,7 @@ macro_rules! exact {
             }
         }
         vectorised! {
-            /// As `scale_back::round_row`: the product of an integer below 2^53 and powers of two is exact.
+            /// Rounds as `scale_back::round_row`: the product of an integer below 2^53 and powers of two is exact.
             fn $round(sums: &[$type], row: f64, columns: &[f64], out: &mut [u32]) {
                 for ((&sum, &column), out) in sums.iter().zip(columns).zip(out) {
                     // A sum of 0 may be -0 here; adding +0 makes it +0 and changes nothing else.
@@ -102,7 +102,8 @@ fn compute<F: Exact, S: Sum>(
     });
 }
 
-/// What a band is computed in, with any contents: kept from one to the next, since new memory costs as much as a small product.
+/// The memory for computing a band, with any contents. The memory is kept from one band to the next, since new memory costs as
+/// much as a small product.
 struct Memory<F, S> {
     tiles: [Vec<F>; 3],
     sums: Vec<S>,
@@ -136,14 +137,14 @@ fn compute_band<F: Exact, S: Sum>(
     let scale = Scale::new(path, part, a, b, batch, block);
     let (first, len) = a.block_range(block);
 
-    // Where whole integers would allow only short sums, a's are cut in halves of `half` bits and one more for the low
-    // half's carry: |high| <= 2^(m_a - shift), |low| <= 2^(shift - 1).
+    // If whole integers would allow only short sums, a's integers are cut in halves of `half` bits. One more bit takes the
+    // carry of the low half: |high| <= 2^(m_a - shift), |low| <= 2^(shift - 1).
     let (bits, bits_a) = (product_bits(a, b), magnitude_bits(a.digits()));
     let half = bits_a / 2;
     let split = bits + WORTHWHILE_K.ilog2() > F::BITS;
     let pieces: &[Piece] = if split { &[Piece::Low(half), Piece::High(half)] } else { &[Piece::Whole] };
     let term_bits = if split { bits - half } else { bits };
-    // Short enough sums stay in the format up to the rounding: no integers are needed to add them.
+    // Short enough sums stay in the format until the rounding: no integers are needed to add them.
     let stays = !split && (len as u128) << bits <= 1 << F::BITS;
     let depth = (1usize << (F::BITS - term_bits)).min(TILE_K);
     assert!((depth as u128) << term_bits <= 1 << F::BITS, "a partial sum may leave the exact integers");
@@ -188,7 +189,7 @@ fn compute_band<F: Exact, S: Sum>(
     }
 }
 
-/// c = a b^T, or c + a b^T, on this thread: a `[rows, depth]`, b `[columns, depth]`, c `[rows, columns]`.
+/// Computes c = a b^T, or c + a b^T, on this thread: a `[rows, depth]`, b `[columns, depth]`, c `[rows, columns]`.
 fn multiply<F: Exact>(
     rows: usize,
     columns: usize,

@@ -1,8 +1,8 @@
-//! Rows of patches from the integers of images: what `digit_patches.v1` makes, read where the pixels lie.
+//! Rows of patches from the integers of images: the operand of `digit_patches.v1`, read directly from the images.
 
 use tiebreak_contract::program::im2col::{ConvGeometry, DigitPatches};
 
-/// What a table says of a place outside of the image.
+/// The table entry for a position outside of the image.
 pub(super) const OUTSIDE: usize = usize::MAX;
 
 /// Patches of images, an operand of a product.
@@ -15,14 +15,14 @@ pub(super) struct Gather {
     pub image: [usize; 2],
     /// Integers of all images.
     len: usize,
-    /// The row that each place of each patch takes, `[patch][tap]`, down; and the column, across.
+    /// The row that each tap of each patch reads, `[patch][tap]`, down; and the column, across.
     pub sources: [Vec<usize>; 2],
-    /// For each tap across, of the forward direction: the patches whose pixel lies in the image, which are neighbours.
+    /// For each tap across, in the forward direction: the range of patches whose pixel is in the image.
     pub inside: Vec<[usize; 2]>,
 }
 
 impl Gather {
-    /// Of so many samples and channels.
+    /// The patches of this number of samples and channels.
     pub(crate) fn new(patches: DigitPatches, [samples, channels]: [u32; 2]) -> Gather {
         let DigitPatches { image, geometry, by_channel } = patches;
         let source = |d: usize| {
@@ -48,7 +48,7 @@ impl Gather {
         }
     }
 
-    /// Samples of the images.
+    /// The number of samples of the images.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn samples(&self) -> usize {
         self.len / (self.image[0] * self.image[1] * self.channels).max(1)
@@ -62,7 +62,7 @@ impl Gather {
         shape.map(|n| n as usize)
     }
 
-    /// The elements of row `row` from place `first` on, as many as `to` holds, from the images' integers.
+    /// The elements of row `row` from index `first` on, as many as `to` holds, from the images' integers.
     pub(crate) fn row<T: Copy + Default>(&self, q: &[T], row: usize, first: usize, to: &mut [T]) {
         if self.by_channel {
             self.place_of_patches(q, row, first, to);
@@ -71,9 +71,10 @@ impl Gather {
         }
     }
 
-    /// A line of pixels arranged so that neighbouring patches take neighbouring places: the column that each place has, a multiple of
-    /// eight places, and where those of each tap across begin, patch after patch. A stride puts pixels of one remainder side by side;
-    /// patches the other way round have zeros between pixels. None if the line would be much longer than the images' lines.
+    /// A line of pixels arranged so that neighbouring patches read neighbouring entries. The result is the column of each entry,
+    /// a multiple of eight of them, and the first entry of each tap across, patch after patch. A stride puts pixels of one
+    /// remainder side by side; transposed patches have zeros between pixels. `None` if the line would be much longer than the
+    /// images' lines.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn arranged_line(&self) -> Option<(Vec<usize>, Vec<usize>)> {
         let (across, taps) = (self.geometry.size[1] as usize, self.geometry.kernel[1] as usize);
@@ -102,7 +103,7 @@ impl Gather {
         [patch / (down * across), patch / across % down, patch % across]
     }
 
-    /// A patch: its taps, `channels` integers each, one after another.
+    /// A patch: its taps, one after another, each with `channels` integers.
     fn patch<T: Copy + Default>(&self, q: &[T], patch: usize, first: usize, to: &mut [T]) {
         let (channels, [height, width]) = (self.channels, self.image);
         let [taps_down, taps_across] = self.geometry.kernel.map(|n| n as usize);
@@ -145,7 +146,7 @@ impl Gather {
         }
     }
 
-    /// A place (tap, channel) of all patches: lines of `across` integers, one after another.
+    /// A tap and channel of all patches: lines of `across` integers, one after another.
     fn place_of_patches<T: Copy + Default>(&self, q: &[T], place: usize, first: usize, to: &mut [T]) {
         let (channels, [height, width]) = (self.channels, self.image);
         let [taps_down, taps_across] = self.geometry.kernel.map(|n| n as usize);
@@ -169,7 +170,7 @@ impl Gather {
         }
     }
 
-    /// What tap `kx` of the patches from `x` on takes of a line of pixels.
+    /// The pixels of a line that tap `kx` of the patches from `x` on reads.
     fn line<T: Copy + Default>(&self, pixels: &[T], kx: usize, x: usize, to: &mut [T]) {
         let taps_across = self.geometry.kernel[1] as usize;
         let source = |x: usize| self.sources[1][x * taps_across + kx];

@@ -1,8 +1,8 @@
 //! The matrix product on the CPU: digitising, the exact integer dot products, one rounding back to binary32.
 //! Contract: `docs/ARITHMETIC.md`, section 4; the scalar reference is [`tiebreak_contract::arith::digits`].
 //!
-//! An integer sum has no order, so every [`Path`], tiling and number of threads gives the same bits; which one runs
-//! is a question of speed alone. Work is spread over rayon's current pool.
+//! An integer sum has no order, so every [`Path`], tiling and number of threads gives the same bits. The choice
+//! among them is a question of speed alone. Work is spread over rayon's current pool.
 
 mod bands;
 mod float_gemm;
@@ -32,9 +32,10 @@ pub use operand::{Operand, absmaxes, memory_of, quantise_into};
 pub use simd::Path;
 pub use view::{Axis, StridedView};
 
-/// The block products of two operands: `out[block][batch][m][n]` is the exact dot product over the block's K of row
-/// `m` of `a` (`[batch, M, K]`) and row `n` of `b` (`[batch, N, K]`), scaled back and rounded once; NaN where either
-/// scale group is marked. An operand of batch 1 is shared by the whole batch of the other.
+/// The block products of two operands. `out[block][batch][m][n]` is the exact dot product, over the block's K, of
+/// row `m` of `a` (`[batch, M, K]`) and row `n` of `b` (`[batch, N, K]`). The product is scaled back and rounded
+/// once; it is NaN where either scale group is marked. An operand of batch 1 is shared by the whole batch of the
+/// other.
 ///
 /// # Panics
 /// If K, the blocks or the batches of the operands do not agree, or `out` has another length than
@@ -43,12 +44,12 @@ pub fn product(a: &Operand, b: &Operand, out: &mut [u32]) {
     product_on(Path::fastest(), a, b, out);
 }
 
-/// [`product`], or what its rounding leaves.
+/// [`product`], or the error of its rounding.
 pub(crate) fn product_part(part: ProductPart, a: &Operand, b: &Operand, out: &mut [u32]) {
     compute(Path::fastest(), part, a, b, out);
 }
 
-/// [`product`] on a given path; one that this machine lacks is replaced by the best it has below it.
+/// [`product`] on a given path; a path that this machine lacks is replaced by the best one below it.
 pub(crate) fn product_on(path: Path, a: &Operand, b: &Operand, out: &mut [u32]) {
     compute(path, ProductPart::Rounded, a, b, out);
 }

@@ -36,15 +36,15 @@ pub struct Operand {
     absmaxes: Vec<u32>,
 }
 
-/// Where integers lie, maybe in more memory than they need.
+/// The integers of an operand, maybe in more memory than they need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Integers {
-    /// Row after row.
+    /// Rows, one after another.
     Rows(Arc<Vec<i32>>),
-    /// In strips of rows.
+    /// Strips of rows.
     #[cfg(target_arch = "x86_64")]
     Strips(Arc<Vec<i32>>),
-    /// In images, from which rows are gathered.
+    /// Images, from which rows are gathered.
     Patches(Arc<Patches>),
 }
 
@@ -52,7 +52,7 @@ impl Operand {
     /// An operand from its committed form (see [`to_canonical`]) and its absmaxes.
     ///
     /// # Panics
-    /// If the lengths are not those of `[batch, rows, k]`.
+    /// If a length does not fit `[batch, rows, k]`.
     pub(crate) fn from_canonical(
         digits: u32,
         [batch, rows, k]: [usize; 3],
@@ -72,11 +72,11 @@ impl Operand {
         Operand { digits, batch, rows, k, block, integers, absmaxes }
     }
 
-    /// The patches of this operand's integers, gathered as products read them. Its absmaxes are to be said (`Operand::with_absmaxes`).
-    /// `memory` gives at least so many words with any contents.
+    /// The patches of this operand's integers, gathered as products read them. The caller sets the absmaxes
+    /// (`Operand::with_absmaxes`). `memory(len)` gives at least `len` words with any contents.
     ///
     /// # Panics
-    /// If its rows are no whole numbers of images or pixels.
+    /// If the rows are no whole numbers of images or pixels.
     pub(crate) fn patches(&self, patches: DigitPatches, memory: impl FnOnce(usize) -> Vec<i32>) -> Operand {
         let images = patches.images(self.rows as u32, self.k as u32).expect("rows are whole images");
         let [rows, k] = patches.shape(images).map(|n| n as usize);
@@ -97,7 +97,7 @@ impl Operand {
     /// The same integers in scale groups of `block` with these absmaxes.
     ///
     /// # Panics
-    /// If these are not `[batch, rows, blocks]`.
+    /// If the absmaxes are not `[batch, rows, blocks]`.
     pub(crate) fn with_absmaxes(&self, absmaxes: &[u32], block: usize) -> Operand {
         assert_eq!(
             absmaxes.len(),
@@ -133,13 +133,13 @@ impl Operand {
         blocks(self.k, self.block)
     }
 
-    /// `[batch, rows, blocks]`.
+    /// The absmaxes, `[batch, rows, blocks]`.
     #[cfg(test)]
     pub(crate) fn absmaxes(&self) -> &[u32] {
         &self.absmaxes
     }
 
-    /// `[batch, rows, K]`.
+    /// The integers, `[batch, rows, K]`.
     pub(crate) fn integers(&self) -> Cow<'_, [i32]> {
         if let Integers::Rows(q) = &self.integers {
             return Cow::Borrowed(&q[..self.batch * self.rows * self.k]);
@@ -150,7 +150,7 @@ impl Operand {
         Cow::Owned(all)
     }
 
-    /// The memory of the integers, for another operand, if nothing else is gathered from it; none are left here.
+    /// Takes the memory of the integers, for another operand, if nothing else is gathered from it. This operand keeps none.
     pub fn take_memory(&mut self) -> Option<Vec<i32>> {
         (self.batch, self.rows) = (0, 0);
         match std::mem::replace(&mut self.integers, Integers::Rows(Arc::default())) {
@@ -161,13 +161,14 @@ impl Operand {
         }
     }
 
-    /// The K of block `block`, as (first, length).
+    /// The indices of K of block `block`, as (first, length).
     pub(super) fn block_range(&self, block: usize) -> (usize, usize) {
         let step = group_len(self.k, self.block);
         (block * step, step.min(self.k - block * step))
     }
 
-    /// The integers `k` of row `row` of batch `batch`, in `scratch` if they are gathered; the only batch serves for any.
+    /// The integers `k` of row `row` of batch `batch`, in `scratch` if they are gathered. An operand of one batch serves every
+    /// batch.
     pub(super) fn row<'r>(
         &'r self,
         batch: usize,
@@ -183,7 +184,7 @@ impl Operand {
         scratch
     }
 
-    /// The integers of a row from place `first` on that do not lie one after another, as many as `to` holds.
+    /// Copies the integers of a row from index `first` on, as many as `to` holds, where they are not contiguous.
     fn copy_row(&self, [batch, row]: [usize; 2], first: usize, to: &mut [i32]) {
         match &self.integers {
             Integers::Rows(q) => {
@@ -198,7 +199,7 @@ impl Operand {
         }
     }
 
-    /// The strips of a batch, if the integers lie in strips.
+    /// The strips of a batch, if the integers are in strips.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn strips(&self, batch: usize) -> Option<&[i32]> {
         let Integers::Strips(q) = &self.integers else { return None };
@@ -207,20 +208,21 @@ impl Operand {
         Some(&q[batch * len..][..len])
     }
 
-    /// The images that rows are gathered from and all their integers, if these lie one after another.
+    /// The images that rows are gathered from and all their integers, if the integers are contiguous.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn images(&self) -> Option<(&Gather, &[i32])> {
         let Integers::Patches(patches) = &self.integers else { return None };
         patches.images()
     }
 
-    /// Lays the integers `k` of a strip of rows in its pairs, and zeros behind them, if they can be had so.
+    /// Writes the integers `k` of a strip of rows as pairs, with zeros behind them; false if the operand cannot be read in this
+    /// form.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn gather_strip(&self, rows: Range<usize>, k: Range<usize>, to: &mut [Pair]) -> bool {
         matches!(&self.integers, Integers::Patches(patches) if patches.strip(rows, k, to))
     }
 
-    /// Writes a piece of each of the integers `k` of a row, which have 16 bits, and zeros behind them.
+    /// Writes a piece of each of the integers `k` of a row, which has 16 bits, with zeros behind them.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn halves(
         &self,
@@ -259,7 +261,7 @@ impl Operand {
 
 #[cfg(target_arch = "x86_64")]
 vectorised! {
-    /// A piece of each integer, which has 16 bits.
+    /// Writes a piece of each integer, which has 16 bits.
     fn narrowed(q: &[i32], piece: Piece, to: &mut [i16]) {
         for (to, &q) in to.iter_mut().zip(q) {
             *to = piece.of(q) as i16;
@@ -307,7 +309,7 @@ pub fn absmaxes(view: StridedView<'_>, block: usize) -> Vec<u32> {
     out
 }
 
-/// The same where rows, not K, are contiguous: `groups` of `group` places of each.
+/// The absmaxes where rows, not K, are contiguous: `groups` groups of `group` indices of each row.
 fn columns_absmaxes(path: Path, view: StridedView<'_>, [group, groups]: [usize; 2], out: &mut [u32]) {
     let (k, rows) = (view.k.len, view.rows.len);
     let strips = rows.div_ceil(COLUMNS);
@@ -340,7 +342,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// Those of rows of `k` contiguous places, which begin so many elements apart.
+    /// The absmaxes of rows of `k` contiguous elements; the rows begin `stride` elements apart.
     fn rows_absmaxes(data: &[u32], stride: usize, k: usize, out: &mut [u32]) {
         for (row, out) in out.iter_mut().enumerate() {
             *out = data[row * stride..][..k].iter().fold(0, |greatest, &x| greatest.max(x & !float::SIGN));
@@ -349,7 +351,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// The same for an element of each of several rows.
+    /// Keeps the greater absmax for one element of each of several rows.
     fn keep_greater(elements: &[u32], greatest: &mut [u32]) {
         for (greatest, &x) in greatest.iter_mut().zip(elements) {
             *greatest = (*greatest).max(x & !float::SIGN);
@@ -357,23 +359,24 @@ vectorised! {
     }
 }
 
-/// Words that the integers of an operand `[batch, rows, K]` of so many digits take on this machine.
+/// Words that the integers of an operand `[batch, rows, K]` of `digits` digits take on this machine.
 pub fn memory_of(shape: [usize; 3], digits: u32) -> usize {
     #[cfg(target_arch = "x86_64")]
     if strips::serve(digits) {
         return strips::words(shape);
     }
-    // Rows take a word an integer, however many digits these have.
+    // Rows take one word for each integer, for any number of digits.
     #[cfg(not(target_arch = "x86_64"))]
     let _ = digits;
     shape.iter().product()
 }
 
-/// Digitises a view whose absmaxes are known, in memory of at least [`memory_of`] its shape, with any contents.
+/// Digitises a view whose absmaxes are known. The memory `q` may have any contents, and has at least [`memory_of`] words of the
+/// shape.
 ///
 /// # Panics
-/// If `digits` is not in 1..=4, `block` is neither 0 nor a power of two >= 64, `absmaxes` has another shape than
-/// [`absmaxes`] gives, or the memory is too short. An absmax below its group's true one gives integers that mean nothing.
+/// If `digits` is not in 1..=4, `block` is neither 0 nor a power of two >= 64, `absmaxes` has another shape than [`absmaxes`]
+/// gives, or the memory is too short. An absmax below its group's true one gives meaningless integers.
 pub fn quantise_into(
     mut q: Vec<i32>,
     view: StridedView<'_>,
@@ -397,7 +400,7 @@ pub fn quantise_into(
     Operand { digits, batch, rows, k, block, integers, absmaxes }
 }
 
-/// Digitises a view into rows, `groups` scale groups of `group` places each.
+/// Digitises a view into rows, with `groups` scale groups of `group` indices each.
 fn quantise_rows(
     q: &mut [i32],
     view: StridedView<'_>,
@@ -448,9 +451,9 @@ fn quantise_rows(
 }
 
 vectorised! {
-    /// q = RNE(x * scale), |q| <= 2^30, scale a power of two. Exact in binary64: a binary32 value times a power of two
-    /// is a double, and adding 1.5 * 2^52, where doubles are the integers, rounds to nearest even and leaves
-    /// q in two's complement in the low bits.
+    /// q = RNE(x * scale), |q| <= 2^30, scale a power of two. The computation is exact in binary64: a binary32 value times a
+    /// power of two is a double. Adding 1.5 * 2^52, where doubles are the integers, rounds to nearest even and leaves q in two's
+    /// complement in the low bits.
     fn quantise_group(elements: &[u32], scale: f64, q: &mut [i32]) {
         const INTEGERS: f64 = 6_755_399_441_055_744.0;
         for (q, &x) in q.iter_mut().zip(elements) {
@@ -460,7 +463,8 @@ vectorised! {
 }
 
 vectorised! {
-    /// The same in binary32, for |q| <= 2^22: times a power of two is exact there, but for results that are subnormal, and so 0.
+    /// The same digitising in binary32, for |q| <= 2^22. A multiplication by a power of two is exact in binary32, except for
+    /// subnormal results, for which q is 0.
     fn quantise_short(elements: &[u32], scale: f32, q: &mut [i32]) {
         for (q, &x) in q.iter_mut().zip(elements) {
             *q = (f32::from_bits(x) * scale + INTEGERS).to_bits() as i32 - INTEGERS.to_bits() as i32;

@@ -1,11 +1,12 @@
 //! Integer products by 16-bit dot products: AVX2's `vpmaddwd` adds two products of 16-bit integers in each i32 lane.
 //!
-//! Integers of two digits reach 2^14, so an i32 holds four sums of two products, and the sums of a product need more bits. Each output
-//! therefore has two accumulators, both of 32 bits: `low` adds groups of such sums modulo 2^32, `high` adds the groups' upper halves.
-//! `high` times 2^16 is below the sum by less than 2^16 a group; the difference is `low` less that, modulo 2^32, so both give the
-//! sum exactly. That costs half the multiplications of cutting one side's integers, whose products an i32 could add for longer.
+//! Integers of two digits reach 2^14, so an i32 holds four sums of two products, and the sums of a product need more bits. Each
+//! output therefore has two accumulators, both of 32 bits: `low` adds groups of such sums modulo 2^32, and `high` adds the
+//! groups' upper halves. `high` times 2^16 is below the sum, by less than 2^16 for each group. The difference is `low` minus that
+//! product, modulo 2^32, so the two give the sum exactly. This scheme costs half the multiplications of cutting one side's
+//! integers, whose products an i32 could add for longer.
 //!
-//! Integers of three digits are cut in a low and a high half ([`Piece`]), each a product of its own.
+//! Integers of three digits are cut in a low and a high half ([`Piece`]), and each half has a product of its own.
 
 use std::arch::x86_64::{
     __m256d, __m256i, _CMP_UNORD_Q, _mm256_add_epi32, _mm256_blendv_ps, _mm256_castps_si256,
@@ -27,34 +28,35 @@ use super::strips::{GROUP, Pair, ROWS};
 use tiebreak_contract::arith::digits::{ProductPart, magnitude_bits};
 use tiebreak_contract::arith::float;
 
-/// Rows of a register tile, half a strip; its columns are a strip.
+/// Rows of a register tile: half a strip. The columns of a tile are a strip.
 const HALF: usize = ROWS / 2;
-/// Rows of a band, whole strips: their integers stay in the second-level cache, and those of short rows in the first-level one.
+/// Rows of a band, in whole strips. Their integers stay in the second-level cache, and the integers of short rows in the
+/// first-level cache.
 const BAND_ROWS: usize = 96;
 const BAND_BYTES: usize = 1 << 15;
-/// The most pairs of K between two flushes: `high` holds 2^15 groups, of two pairs at least.
+/// The most pairs of K between two flushes: `high` holds 2^15 groups of at least two pairs.
 const FLUSH: usize = 1 << 15;
 /// Pairs of a group where the integers are short enough: below 2^15 in absolute value, a sum of two products is below 2^26.
 const LONG_GROUP: usize = 16;
 
-/// A K from which on parts of it are tasks, if the output has so few elements that each task may have sums of its own.
+/// The K from which on ranges of K are tasks, if the output is so small that each task may have sums of its own.
 const LONG_K: usize = 4096;
 const LONG_OUTPUT: usize = 1 << 16;
 
-/// The bits of integers that binary64 has.
+/// Integers up to 2^53 are exact in binary64.
 const EXACT_BITS: u32 = 53;
 
 /// The sums of a register tile, whole numbers: `[row][column]`; in registers, and in memory.
 type Sums = [[__m256d; 2]; HALF];
 type Tile = [[f64; ROWS]; HALF];
 
-/// The planes of an operand, each with the power of two that it counts.
+/// The planes of an operand, each with the power of two that is its unit.
 type Planes<'o> = Vec<(Plane<'o>, f64)>;
 
-/// Memory of planes that are done with: new memory costs as much as to lay a plane.
+/// Memory of planes that are no longer used: new memory costs as much as making a plane.
 type Spare = Vec<Vec<u32>>;
 
-/// Whether this kernel computes products of these digits and this length.
+/// True if this kernel computes products of these digits and this length.
 pub(super) fn computes(a: &Operand, b: &Operand) -> bool {
     let (more, fewer) = (a.digits().max(b.digits()), a.digits().min(b.digits()));
     more <= 3
@@ -91,10 +93,10 @@ struct Matrix<'o> {
     a: &'o Operand,
     b: &'o Operand,
     batch: usize,
-    /// The places of K.
+    /// The range of K.
     first: usize,
     len: usize,
-    /// Pairs of a group: the most that an i32 holds.
+    /// Pairs of a group: the most whose sum an i32 holds.
     group: usize,
 }
 
@@ -103,7 +105,7 @@ impl<'o> Matrix<'o> {
         let (first, len) = a.block_range(block);
         let full = |o: &Operand| o.absmaxes_of(batch, block).any(reaches_the_end);
         let group = match (a.digits(), b.digits()) {
-            // Eight products of 2^14 and 2^14 are 2^31, one too many for an i32; all others stay below.
+            // Eight products of 2^14 and 2^14 are 2^31, one too many for an i32; all other sums stay below.
             (2, 2) if full(a) && full(b) => GROUP / 2,
             (2, 2) => GROUP,
             _ => LONG_GROUP,
@@ -111,7 +113,7 @@ impl<'o> Matrix<'o> {
         Matrix { path, a, b, batch, first, len, group }
     }
 
-    /// The planes of rows of an operand for places of this block, in memory from `spare` if they need any.
+    /// The planes of rows of an operand for indices `k` of this block, in memory from `spare` if they need any.
     fn planes(
         &self,
         operand: &'o Operand,
@@ -152,7 +154,8 @@ impl<'o> Matrix<'o> {
         });
     }
 
-    /// The product of long rows: integers have no order, so tasks add parts of K, which are laid in strips a few places at a time.
+    /// The product of long rows. Integer sums have no order, so tasks add ranges of K, which are put in strips a few indices at a
+    /// time.
     fn long(&self, scale: &Scale<'_>, out: &mut [u32]) {
         const STEP: usize = 1024;
         let (m, n) = (self.a.rows(), self.b.rows());
@@ -200,7 +203,7 @@ fn keep(planes: Planes<'_>, spare: &mut Spare) {
     spare.extend(planes.into_iter().filter_map(|(plane, _)| plane.into_memory()));
 }
 
-/// Whether a group of two digits and this absmax may hold 2^14 itself: its greatest element rounds up to it.
+/// True if a group of two digits and this absmax may hold 2^14 itself: its greatest element rounds up to it.
 fn reaches_the_end(absmax: u32) -> bool {
     const MANTISSA: u32 = (1 << 23) - 1;
     const HALF_A_UNIT: u32 = 1 << 9;
@@ -208,7 +211,7 @@ fn reaches_the_end(absmax: u32) -> bool {
     absmax & MANTISSA > MANTISSA - HALF_A_UNIT || subnormal && absmax != 0
 }
 
-/// The product of some rows, `[rows, N]`.
+/// Computes the product of some rows, `[rows, N]`.
 #[target_feature(enable = "avx2,fma")]
 fn compute_band<const P: usize>(
     [a, b]: [&Planes<'_>; 2],
@@ -218,7 +221,7 @@ fn compute_band<const P: usize>(
 ) {
     let n = out.len() / rows.len();
     let factors: Vec<f64> = rows.clone().map(|row| scale.row(row)).collect();
-    // Strips of b outside, since one stays in the first-level cache while those of the band pass.
+    // Strips of b are the outer loop: one strip stays in the first-level cache while the strips of the band pass.
     for (panel, column) in (0..n).step_by(ROWS).enumerate() {
         let columns = ROWS.min(n - column);
         let of_columns = scale.eight_columns(column);
@@ -271,7 +274,8 @@ fn in_memory([left, right]: [__m256d; 2]) -> [f64; ROWS] {
     sums
 }
 
-/// `sums[n] * row * columns[n]` as binary32, as `scale_back::round_row` does it: whole numbers below 2^53 times powers of two are exact.
+/// `sums[n] * row * columns[n]` as binary32, rounded as in `scale_back::round_row`: whole numbers below 2^53 times powers of two
+/// are exact.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 fn rounded(sums: [__m256d; 2], row: f64, columns: &[f64; ROWS]) -> __m256i {
@@ -293,7 +297,7 @@ fn sums<const P: usize>(a: &Planes<'_>, b: &Planes<'_>, half: usize, panel: usiz
     if let ([(a, _)], [(b, _)]) = (&a[..], &b[..]) {
         let (a, b) = (a.strip(half / 2), b.strip(panel));
         if a.len() <= FLUSH {
-            // Whole integers count once, and short rows need no sums of sums.
+            // Whole integers have the weight 1, and short rows need no sums of sums.
             return kernel::<P>(a, half % 2, b);
         }
     }
@@ -315,7 +319,7 @@ fn sums<const P: usize>(a: &Planes<'_>, b: &Planes<'_>, half: usize, panel: usiz
     sums
 }
 
-/// The dot products of some pairs. Every step is exact, so it does not matter that some are fused.
+/// The dot products of some pairs. Every step is exact, so fused operations change nothing.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 fn kernel<const P: usize>(a: &[Pair], half: usize, b: &[Pair]) -> Sums {
@@ -354,7 +358,7 @@ fn add_group<const P: usize>(
     high: &mut [__m256i; HALF],
 ) {
     if P <= GROUP {
-        // Row by row, b's pairs in registers: pair by pair, accumulators would be kept in memory.
+        // The loop goes row by row, with b's pairs in registers: pair by pair, accumulators would be kept in memory.
         let mut pairs = [_mm256_setzero_si256(); P];
         for (pair, b) in pairs.iter_mut().zip(b) {
             *pair = load(b);

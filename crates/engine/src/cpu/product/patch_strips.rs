@@ -1,7 +1,7 @@
-//! Patches laid straight into the strips that products by `vpmaddwd` read ([`super::strips`]), without rows in between.
+//! Patches written directly into the strips that products by `vpmaddwd` read ([`super::strips`]), without rows in between.
 //!
-//! Eight neighbouring patches take, for one place, eight pixels that are neighbours in a line of pixels, once the line is arranged
-//! for the convolution: [`Lines`]. The kernel's gradient takes eight neighbouring channels instead: they are the lanes of the strips
+//! For one tap and channel, eight neighbouring patches read eight pixels. The pixels are neighbours once the line is arranged for
+//! the convolution: [`Lines`]. The kernel's gradient reads eight neighbouring channels instead, which are the lanes of the strips
 //! that the channels were digitised into ([`channel_strip`]).
 
 use std::arch::x86_64::_mm256_setzero_si256;
@@ -13,19 +13,19 @@ use super::gather::{Gather, OUTSIDE};
 use super::simd::{load, store, turned};
 use super::strips::{Pair, ROWS, pairs};
 
-/// Images as words of two channels, `[8 samples together][row][sample][pair of channels][place of the line]`.
+/// Images as words of two channels, `[8 samples together][row][sample][pair of channels][entry of the line]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lines {
     words: Vec<i32>,
-    /// Places of a line.
+    /// Entries of a line.
     len: usize,
-    /// Where the places of a tap across begin, patch after patch.
+    /// The first entry of each tap across, patch after patch.
     taps: Vec<usize>,
 }
 
 impl Lines {
-    /// Of images in strips of samples, in memory of at least so many words with any contents; None if a pair of places has channels of
-    /// two pixels, or there are no lines.
+    /// The lines of images in strips of samples. `memory(len)` gives at least `len` words with any contents. `None` if a pair
+    /// would have channels of two pixels, or there are no lines.
     pub(crate) fn new(
         gather: &Gather,
         strips: &[i32],
@@ -45,7 +45,7 @@ impl Lines {
         let mut words = memory(count);
         words[..count].par_chunks_exact_mut(ROWS * half * len).enumerate().for_each(|(i, to)| {
             let pixels = &strips[i / height * each + i % height * of_row..][..of_row];
-            // SAFETY: operands lie in strips where AVX2 was detected.
+            // SAFETY: operands are in strips where AVX2 was detected.
             unsafe { turn_line(pixels, half, &columns, bytemuck::cast_slice_mut(to)) };
         });
         Some(Lines { words, len, taps })
@@ -55,7 +55,7 @@ impl Lines {
         self.words
     }
 
-    /// The pairs `k` of the strip of these patches, and zeros behind them.
+    /// Writes the pairs `k` of the strip of these patches, with zeros behind them.
     #[target_feature(enable = "avx2")]
     pub(crate) fn strip(&self, gather: &Gather, patches: Range<usize>, k: Range<usize>, to: &mut [Pair]) {
         let half = gather.channels / 2;
@@ -104,7 +104,7 @@ impl Lines {
     }
 }
 
-/// A row of eight samples' images, `[pixel][pair of channels][sample]`, as lines: `[sample][pair of channels][place]`.
+/// Turns a row of eight samples' images, `[pixel][pair of channels][sample]`, to lines: `[sample][pair of channels][entry]`.
 #[target_feature(enable = "avx2")]
 fn turn_line(pixels: &[Pair], half: usize, columns: &[usize], to: &mut [u32]) {
     let len = columns.len();
@@ -124,13 +124,13 @@ fn turn_line(pixels: &[Pair], half: usize, columns: &[usize], to: &mut [u32]) {
     }
 }
 
-/// Whether rows of channels are read from strips of the images' channels: a strip has one tap.
+/// True if rows of channels can be read from strips of the images' channels: a strip has one tap.
 pub(super) fn channels_serve(gather: &Gather) -> bool {
     gather.by_channel && gather.channels.is_multiple_of(ROWS) && !gather.geometry.transposed
 }
 
-/// The pairs of patches `k` of the strip of places (tap, channel) that begins with `place`, and zeros behind them, from
-/// strips of channels.
+/// Writes the pairs of patches `k` of a strip, with zeros behind them, from strips of channels. The strip's rows (tap, channel)
+/// begin with `place`.
 #[target_feature(enable = "avx2")]
 pub(super) fn channel_strip(gather: &Gather, strips: &[i32], place: usize, k: Range<usize>, to: &mut [Pair]) {
     let (channels, [height, width]) = (gather.channels, gather.image);
@@ -161,7 +161,7 @@ pub(super) fn channel_strip(gather: &Gather, strips: &[i32], place: usize, k: Ra
     }
 }
 
-/// Puts pixels, `stride` from one to the next, at places `at` of a strip that has zeros there.
+/// Writes pixels, `stride` from one to the next, at positions `at` of a strip that has zeros there.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn place_pixels(pixels: &[Pair], [mut pixel, stride]: [usize; 2], mut at: Range<usize>, to: &mut [Pair]) {
@@ -188,7 +188,7 @@ fn place_pixels(pixels: &[Pair], [mut pixel, stride]: [usize; 2], mut at: Range<
     }
 }
 
-/// Puts one pixel in its half of a pair, which is zero.
+/// Writes one pixel in its half of a pair, which is zero before.
 #[inline]
 fn place_pixel(pixels: &[Pair], pixel: usize, at: usize, to: &mut [Pair]) {
     for (to, word) in to[at / 2].iter_mut().zip(&pixels[pixel / 2]) {

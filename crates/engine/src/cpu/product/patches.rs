@@ -1,4 +1,4 @@
-//! The patches of a convolution as an operand: images as they serve its rows, and what is read of them.
+//! The patches of a convolution as an operand: the images in the form that serves its rows, and the reads from them.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ pub(super) struct Patches {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Images {
-    /// Image after image, or channel after channel.
+    /// Rows, image after image or channel after channel.
     Rows(Arc<Vec<i32>>),
-    /// The same, where 16 bits suffice.
+    /// Rows of 16-bit integers, where these suffice.
     #[cfg(target_arch = "x86_64")]
     Halves(Vec<i16>),
     /// Strips of images, turned into lines of pixels.
@@ -30,13 +30,13 @@ enum Images {
 }
 
 impl Patches {
-    /// Patches of so many samples and channels, whose integers lie row after row.
+    /// Patches of images with these numbers of samples and channels, whose integers are in rows.
     pub(crate) fn of_rows(patches: DigitPatches, images: [u32; 2], q: Arc<Vec<i32>>) -> Patches {
         Patches { gather: Gather::new(patches, images), images: Images::Rows(q) }
     }
 
-    /// The same of integers in strips; `memory` gives at least so many words with any contents, and `integers` all of them row
-    /// after row.
+    /// Patches of images whose integers are in strips. `memory(len)` gives at least `len` words with any contents, and
+    /// `integers` gives all integers in rows.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn of_strips(
         patches: DigitPatches,
@@ -56,14 +56,14 @@ impl Patches {
         Patches { gather, images }
     }
 
-    /// The images, if their integers lie one after another.
+    /// The images, if their integers are contiguous.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn images(&self) -> Option<(&Gather, &[i32])> {
         let Images::Rows(q) = &self.images else { return None };
         Some((&self.gather, q))
     }
 
-    /// The integers of row `row` from place `first` on, as many as `to` holds.
+    /// The integers of row `row` from index `first` on, as many as `to` holds.
     pub(crate) fn row(&self, row: usize, first: usize, to: &mut [i32]) {
         match &self.images {
             Images::Rows(q) => self.gather.row(q, row, first, to),
@@ -73,7 +73,7 @@ impl Patches {
                 self.gather.row(q, row, first, &mut halves);
                 to.iter_mut().zip(halves).for_each(|(to, q)| *to = q.into());
             }
-            // A strip has the row; whoever wants speed asks for strips.
+            // A strip contains the row; fast callers ask for strips.
             #[cfg(target_arch = "x86_64")]
             Images::Lines(_) | Images::Channels(_) => {
                 use super::strips::{ROWS, pairs, read_row};
@@ -88,7 +88,7 @@ impl Patches {
         }
     }
 
-    /// The same as 16-bit integers, if the images are such.
+    /// The integers of a row as 16-bit integers; false if the images are not of 16 bits.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn halves(&self, row: usize, first: usize, to: &mut [i16]) -> bool {
         let Images::Halves(q) = &self.images else { return false };
@@ -96,8 +96,8 @@ impl Patches {
         true
     }
 
-    /// The pairs `k`, which begins with an even place, of the strip of these rows, and zeros behind them; false if only rows
-    /// can be had.
+    /// Writes the pairs `k`, from an even index on, of the strip of these rows, with zeros behind them; false if the operand
+    /// has rows only.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn strip(
         &self,
@@ -115,7 +115,7 @@ impl Patches {
         true
     }
 
-    /// The memory of the images, if nothing else needs it.
+    /// The memory of the images, if nothing else uses it.
     pub(crate) fn into_memory(self) -> Option<Vec<i32>> {
         match self.images {
             Images::Rows(q) => Arc::into_inner(q),

@@ -1,4 +1,4 @@
-//! Operands as products by 16-bit dot products take them: planes of 16-bit pieces of their integers, in strips.
+//! Operands in the form of products by 16-bit dot products: planes of 16-bit pieces of their integers, in strips.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use super::operand::Operand;
 use super::simd::Path;
 use super::strips::{Pair, ROWS, pairs, turn_rows};
 
-/// Strips that one task lays at least: those of a band of output rows, which is a task already.
+/// The fewest strips of a task: those of a band of output rows, which is a task already.
 const TOGETHER: usize = 12;
 
 /// One piece of the integers `k` of rows of an operand, as strips.
@@ -25,8 +25,9 @@ pub(super) struct Plane<'o> {
 }
 
 impl<'o> Plane<'o> {
-    /// Of the rows `of` of a batch, which begin with a strip, and of places that begin with a multiple of eight: where they
-    /// lie, if the operand has strips and the piece is the whole integer; else in `memory`, which may hold anything.
+    /// The plane of the rows `of` of a batch, which begin with a strip, and of indices that begin with a multiple of eight.
+    /// The plane borrows the operand's strips, if there are any and the piece is the whole integer. Otherwise the plane is
+    /// in `memory`, which may hold anything.
     pub(crate) fn new(
         path: Path,
         operand: &'o Operand,
@@ -62,7 +63,7 @@ impl<'o> Plane<'o> {
         Plane { words: Cow::Owned(memory), stride: pairs, first: 0, pairs }
     }
 
-    /// The memory that is this plane's own.
+    /// The memory that belongs to this plane, if it borrows none.
     pub(crate) fn into_memory(self) -> Option<Vec<u32>> {
         match self.words {
             Cow::Owned(memory) => Some(memory),

@@ -1,4 +1,4 @@
-//! From exact integer sums to binary32: one rounding, as [`tiebreak_contract::arith::digits::scale_back`] does it.
+//! The way from exact integer sums to binary32, with one rounding, as in [`tiebreak_contract::arith::digits::scale_back`].
 
 use super::operand::Operand;
 use super::simd::{Path, vectorised};
@@ -22,7 +22,7 @@ pub(super) struct Scale<'o> {
     b: &'o Operand,
     batch: usize,
     block: usize,
-    /// 2^(e_b - m_a - m_b) for each row of b, NaN for a marked one; then zeros up to a multiple of eight.
+    /// 2^(e_b - m_a - m_b) for each row of b, NaN for a marked row; then zeros up to a multiple of eight.
     columns: Vec<f64>,
 }
 
@@ -42,7 +42,7 @@ impl<'o> Scale<'o> {
         Scale { path, part, a, b, batch, block, columns }
     }
 
-    /// Whether sums are rounded to binary32; otherwise their rests are wanted.
+    /// True if sums are rounded to binary32; otherwise the output is their rounding errors.
     pub(crate) fn rounds(&self) -> bool {
         self.part == ProductPart::Rounded
     }
@@ -57,7 +57,7 @@ impl<'o> Scale<'o> {
         factor(self.a.absmax(self.batch, row, self.block), 0)
     }
 
-    /// The factors of eight columns from `column`, a multiple of eight, those past the last among them.
+    /// The factors of eight columns from `column`, a multiple of eight, including those past the last column.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn eight_columns(&self, column: usize) -> &[f64; 8] {
         self.columns[column..].first_chunk().expect("columns are filled up to a multiple of eight")
@@ -69,12 +69,12 @@ fn factor(absmax: u32, shift: i32) -> f64 {
     if digits::is_marked(absmax) { f64::NAN } else { power_of_two(digits::exponent(absmax) + shift) }
 }
 
-/// m_a + m_b: |q_a * q_b| <= 2^this.
+/// m_a + m_b: |q_a * q_b| is at most 2 to this power.
 pub(super) fn product_bits(a: &Operand, b: &Operand) -> u32 {
     digits::magnitude_bits(a.digits()) + digits::magnitude_bits(b.digits())
 }
 
-/// Whether every sum of `len` products of `bits` bits, and every partial one, has its absolute value below 2^63.
+/// True if every sum of `len` products of `bits` bits, and every partial sum, has an absolute value below 2^63.
 pub(super) fn fits_i64(bits: u32, len: usize) -> bool {
     (len as u128) << bits < 1 << 63
 }
@@ -89,7 +89,7 @@ impl Sum for i64 {
     }
 }
 
-/// Sums of these are rare enough for the scalar reference.
+/// Sums of 128 bits are rare, so the scalar reference rounds them.
 impl Sum for i128 {
     fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[i128], out: &mut [u32]) {
         let digits = [scale.a.digits(), scale.b.digits()];
@@ -102,8 +102,8 @@ impl Sum for i128 {
 }
 
 vectorised! {
-    /// Rounds `sums[n] * row * columns[n]`. The factors are powers of two from 2^-356 to 2^128, so a 53-bit sum times
-    /// them is a normal double and exact: only the conversion to binary32 rounds.
+    /// Rounds `sums[n] * row * columns[n]`. The factors are powers of two from 2^-356 to 2^128, so their product with a 53-bit
+    /// sum is a normal double and exact. Only the conversion to binary32 rounds.
     fn round_row(sums: &[i64], row: f64, columns: &[f64], out: &mut [u32]) {
         for ((&sum, &column), out) in sums.iter().zip(columns).zip(out) {
             let x = (to_odd(sum) as f64 * row * column) as f32;
@@ -113,15 +113,15 @@ vectorised! {
 }
 
 vectorised! {
-    /// What [`round_row`] leaves of `sums[n] * row * columns[n]`, rounded. The rounded part is a whole number of the sum's units, or
-    /// nothing was left; the difference is below 2^39 of them, so it is rounded once, unless the part is subnormal: then
-    /// it is at most 2^-150, which is 0 however it is rounded on the way.
+    /// The rounding error of [`round_row`] for `sums[n] * row * columns[n]`, rounded. The rounded part is a whole number of the
+    /// sum's units, or the error is 0. The difference is below 2^39 units, so it is rounded once, unless the part is subnormal.
+    /// Then the difference is at most 2^-150, which every rounding on the way makes 0.
     fn rounding_error_row(sums: &[i64], row: f64, columns: &[f64], out: &mut [u32]) {
         for ((&sum, &column), out) in sums.iter().zip(columns).zip(out) {
             let unit = row * column;
             let rounded = (to_odd(sum) as f64 * unit) as f32;
             let whole = f64::from(rounded) / unit;
-            // 2^63 itself has no i64, but modulo 2^64 the difference is the same; so far up, whole is even.
+            // 2^63 itself has no i64, but modulo 2^64 the difference is the same. Numbers this large are even.
             let near = whole.abs() < (1u64 << 62) as f64;
             let whole = if near { whole as i64 } else { ((whole * 0.5) as i64) << 1 };
             let rest = (sum.wrapping_sub(whole) as f64 * unit) as f32;
@@ -131,8 +131,8 @@ vectorised! {
     }
 }
 
-/// A sum above 2^53 cut to 53 bits, the lowest of them 1 if anything was cut (rounding to odd): that bit lies below
-/// binary32's rounding bit, so the later rounding to nearest even sees the same side or tie as with the whole sum.
+/// A sum above 2^53 cut to 53 bits, with the lowest bit 1 if anything was cut (rounding to odd). The last bit is below
+/// binary32's rounding bit. So the later rounding to nearest even sees the same side or tie as with the whole sum.
 #[inline(always)]
 fn to_odd(sum: i64) -> i64 {
     const CUT: i64 = (1 << 10) - 1;

@@ -1,4 +1,4 @@
-//! Which instructions this machine has, and loops compiled once for each vector width.
+//! The instructions that this machine has, and loops compiled once for each vector width.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
@@ -7,7 +7,7 @@ use std::arch::x86_64::{
 };
 use std::sync::LazyLock;
 
-/// The instructions that digitising and rounding back may use, narrowest first. Never changes a bit.
+/// The instructions that digitising and rounding back may use, narrowest first. The choice never changes a bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Path {
     /// Loops compiled for the target's baseline. (The `gemm` crate detects its own instructions.)
@@ -31,7 +31,7 @@ impl Path {
         *FASTEST
     }
 
-    /// This path, or the best one below it that the machine has.
+    /// This path, or the best path below it that the machine has.
     pub fn supported(self) -> Path {
         self.min(Path::fastest())
     }
@@ -59,8 +59,8 @@ fn detect() -> Path {
     Path::Portable
 }
 
-/// Defines `fn name(path, args..)`, whose body is compiled once for each vector width and chosen by `path`. The body
-/// calls nothing but `#[inline(always)]` functions, or those would keep the narrowest width.
+/// Defines `fn name(path, args..)`, whose body is compiled once for each vector width and chosen by `path`. The body may call
+/// only `#[inline(always)]` functions: other functions would keep the narrowest width.
 #[macro_export]
 macro_rules! vectorised {
     ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
@@ -96,8 +96,8 @@ pub use crate::vectorised;
 #[cfg(target_arch = "x86_64")]
 const LANES: usize = 8;
 
-/// Turns the first places of sixteen rows that lie `stride` words apart, place by place, where the machine has AVX2; gives the number of
-/// places that it turned.
+/// Transposes the first columns of sixteen rows that are `stride` words apart, where the machine has AVX2. Returns the number of
+/// columns that it transposed.
 pub(super) fn turn<const DEPTH: usize>(
     data: &[u32],
     stride: usize,
@@ -138,7 +138,7 @@ fn turn_by_eight<const DEPTH: usize>(
     whole
 }
 
-/// An 8 x 8 matrix of words turned.
+/// The transpose of an 8 x 8 matrix of words.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 #[inline]

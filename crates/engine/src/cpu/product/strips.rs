@@ -1,8 +1,8 @@
-//! Integers of at most 16 bits as AVX2's `vpmaddwd` multiplies them: strips of eight rows, in a strip the pairs of K one after
-//! another, a pair's eight words side by side, two integers a word. A strip serves as the rows of one side of a register tile and as
-//! the columns of the other, so an operand that is digitised into strips ([`quantise`]) is multiplied where it lies.
+//! Integers of at most 16 bits in the order in which AVX2's `vpmaddwd` multiplies them. A strip has eight rows. The pairs of K
+//! are one after another; a pair has eight words side by side, with two integers in each word. A strip serves as rows or as
+//! columns of a register tile. So an operand that is digitised into strips ([`quantise`]) is multiplied in place.
 //!
-//! Missing rows of the last strip are zeros, and so are places past K, up to a multiple of eight.
+//! Missing rows of the last strip are zeros, and so are indices past K, up to a multiple of eight.
 
 use std::arch::x86_64::{
     __m256i, _mm256_add_ps, _mm256_and_si256, _mm256_blend_epi16, _mm256_castps_si256, _mm256_loadu_ps,
@@ -21,20 +21,20 @@ use tiebreak_contract::arith::digits;
 
 /// Rows of a strip.
 pub(super) const ROWS: usize = 8;
-/// Pairs of K that a strip has a multiple of.
+/// The number of pairs of K in a strip is a multiple of this.
 pub(super) const GROUP: usize = 4;
 /// A pair of K of a strip: two integers of each row.
 pub(super) type Pair = [u32; ROWS];
 /// Strips that are digitised together where rows are contiguous: two cache lines of the tensor.
 const TOGETHER: usize = 4;
 
-/// Whether operands of so many digits are digitised into strips on this machine: where products run on `vpmaddwd`, and the integers
-/// have 16 bits.
+/// True if operands of this number of digits are digitised into strips on this machine: products run on `vpmaddwd`, and the
+/// integers have 16 bits.
 pub(super) fn serve(digits: u32) -> bool {
     digits <= 2 && matches!(Path::fastest(), Path::Avx2 | Path::Avx512)
 }
 
-/// Pairs of a strip whose rows have `k` places.
+/// Pairs of a strip whose rows have length `k`.
 pub(super) fn pairs(k: usize) -> usize {
     k.div_ceil(2).next_multiple_of(GROUP)
 }
@@ -53,7 +53,7 @@ pub(super) fn read_row(strips: &[i32], pairs: usize, row: usize, k: Range<usize>
     }
 }
 
-/// The rows of a strip, `[ROWS][pairs]`, turned.
+/// Transposes the rows of a strip, `[ROWS][pairs]`, to pairs.
 #[target_feature(enable = "avx2")]
 pub(super) fn turn_rows(rows: &[u32], to: &mut [Pair]) {
     let pairs = rows.len() / ROWS;
@@ -71,14 +71,14 @@ pub(super) fn turn_rows(rows: &[u32], to: &mut [Pair]) {
     }
 }
 
-/// How the integers of one row's scale group are made.
+/// The computation of the integers of one row's scale group.
 #[derive(Clone, Copy)]
 enum Scaling {
     /// All are 0: the group is marked, or the row is missing.
     Zero,
-    /// Times this power of two, exactly.
+    /// Multiplication by this power of two, which is exact.
     Times(f32),
-    /// Times this one, which binary32 does not have.
+    /// Multiplication by this power of two, which binary32 does not have.
     Far(f64),
 }
 
@@ -91,7 +91,7 @@ impl Scaling {
         if scale <= f64::from(f32::MAX) { Scaling::Times(scale as f32) } else { Scaling::Far(scale) }
     }
 
-    /// The integer of one element, as `operand::quantise_group` makes it.
+    /// The integer of one element, as in `operand::quantise_group`.
     fn apply(self, x: u32) -> u16 {
         let scale = match self {
             Scaling::Zero => return 0,
@@ -102,7 +102,7 @@ impl Scaling {
     }
 }
 
-/// Digitises a view into strips, in memory for at least as many words as [`words`] says.
+/// Digitises a view into strips, in memory of at least [`words`] words.
 pub(super) fn quantise(q: &mut [i32], view: StridedView<'_>, absmaxes: &[u32], digits: u32, block: usize) {
     let [batch, rows, k] = view.shape();
     let pairs = pairs(k);
@@ -153,7 +153,7 @@ pub(super) fn quantise(q: &mut [i32], view: StridedView<'_>, absmaxes: &[u32], d
     parts.for_each(|(at, part, strips)| digitise(at, part, strips));
 }
 
-/// Digitises places `first..first + len` of a few strips' rows from row `row` on, one scale group of each row.
+/// Digitises indices `first..first + len` of a few strips' rows from row `row` on, within one scale group of each row.
 fn quantise_piece(
     view: StridedView<'_>,
     [batch, row]: [usize; 2],
@@ -171,7 +171,7 @@ fn quantise_piece(
                 _ => &[],
             });
             let scalings = scalings[strip * ROWS..].first_chunk().expect("there are enough");
-            // SAFETY: [`serve`] says that AVX2 was detected.
+            // SAFETY: [`serve`] is true only where AVX2 was detected.
             unsafe { quantise_rows(of, scalings, to) };
         }
     } else if row_stride == 1 && !far {
@@ -193,7 +193,7 @@ fn quantise_piece(
     }
 }
 
-/// A strip of rows whose places are contiguous.
+/// Digitises a strip of rows that are contiguous along K.
 #[target_feature(enable = "avx2")]
 fn quantise_rows(rows: [&[u32]; ROWS], scalings: &[Scaling; ROWS], to: &mut [Pair]) {
     let whole = quantise_whole_rows(&rows, scalings, to);
@@ -222,7 +222,8 @@ fn quantise_rows(rows: [&[u32]; ROWS], scalings: &[Scaling; ROWS], to: &mut [Pai
     }
 }
 
-/// The same for sixteen places at a time as long as all rows have them, if all are scaled alike; gives the number of steps done.
+/// Digitises sixteen indices at a time as long as all rows have them, if all rows are scaled by `Times`. Returns the number of
+/// steps done.
 #[target_feature(enable = "avx2")]
 fn quantise_whole_rows(rows: &[&[u32]; ROWS], scalings: &[Scaling; ROWS], to: &mut [Pair]) -> usize {
     let mut scales = [0f32; ROWS];
@@ -244,7 +245,7 @@ fn quantise_whole_rows(rows: &[&[u32]; ROWS], scalings: &[Scaling; ROWS], to: &m
     steps
 }
 
-/// Strips of rows that are contiguous, `len` places of them, `stride` elements apart.
+/// Digitises strips where rows are contiguous: `len` indices of K, `stride` elements apart.
 #[target_feature(enable = "avx2")]
 fn quantise_columns(
     data: &[u32],
@@ -273,7 +274,7 @@ fn quantise_columns(
     }
 }
 
-/// The integers of the first eight elements, or of as many as there are, in the low halves of words.
+/// The integers of the first eight elements, or of fewer if there are fewer, in the low halves of words.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn scaled(line: &[u32], scales: &[f32; ROWS]) -> __m256i {
@@ -292,7 +293,7 @@ fn scaled(line: &[u32], scales: &[f32; ROWS]) -> __m256i {
     _mm256_castps_si256(_mm256_add_ps(_mm256_mul_ps(x, scales), _mm256_set1_ps(INTEGERS)))
 }
 
-/// The integers of sixteen places of a row.
+/// The integers of sixteen elements of a row.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn sixteen(row: &[u32; 2 * ROWS], scale: f32) -> __m256i {

@@ -21,7 +21,7 @@ fn quantise(view: StridedView<'_>, digits: u32, block: usize) -> Operand {
     quantise_into(memory, view, absmaxes(view, block), digits, block)
 }
 
-/// What a tensor is filled with.
+/// The contents of a tensor.
 #[derive(Clone, Copy, Debug)]
 enum Fill {
     /// Near 1, either sign.
@@ -250,7 +250,8 @@ fn a_view_may_not_leave_its_tensor() {
     StridedView::contiguous(&[0; 23], 2, 3, 4);
 }
 
-/// Eight products of the greatest integers of two digits leave an i32; seven do not, nor do eight where one side is a unit below.
+/// Eight products of the greatest integers of two digits exceed an i32. Seven do not, nor do eight where one side is a unit
+/// smaller.
 #[test]
 fn sums_at_the_ends_of_an_i32_are_exact() {
     const K: usize = 72;
@@ -273,12 +274,13 @@ fn sums_at_the_ends_of_an_i32_are_exact() {
     }
 }
 
-/// Integers of three digits whose halves, and the halves' products, are as great as they get; rows longer than lanes add without a flush.
+/// Integers of three digits whose halves, and the halves' products, are as great as possible. Rows are long enough for lanes to
+/// add without a flush.
 #[test]
 fn halves_at_their_ends_are_exact() {
     const K: usize = 1021;
     const GREATEST: u32 = 0x3f7f_ffff;
-    // 2^22 - 2^10: the low half is -2^10, the high one 2^11.
+    // 2^22 - 2^10: the low half is -2^10, the high half 2^11.
     const BOTH: u32 = 0x3f7f_f000;
     const SIGN: u32 = tiebreak_contract::arith::float::SIGN;
     for x in [GREATEST, BOTH] {
@@ -296,7 +298,7 @@ fn halves_at_their_ends_are_exact() {
     }
 }
 
-/// Patches of images, whichever way they are gathered, are the integers that their definition takes, and so are their products'.
+/// Patches of images are the integers of their definition, in every way of gathering, and so are their products.
 #[test]
 fn patches_are_gathered_as_defined() {
     let geometries = [
@@ -308,7 +310,7 @@ fn patches_are_gathered_as_defined() {
         ([2, 1], [3, 3], 1, 1),
         ([9, 8], [4, 5], 3, 2),
         ([5, 12], [2, 2], 4, 0),
-        // Lines much longer than those of the images: as long as they may be, and longer.
+        // Some lines are much longer than the images' lines: of the greatest allowed length, and longer.
         ([2, 1], [2, 28], 1, 14),
         ([2, 1], [2, 38], 1, 19),
     ];

@@ -1,4 +1,5 @@
-//! Strided views of binary32 tensors, and how digitising walks through them: rows in strips, K in pieces that end with scale groups.
+//! Strided views of binary32 tensors, and the order in which digitising reads them: rows in strips, K in pieces that end with
+//! scale groups.
 
 use std::ops::Range;
 
@@ -11,17 +12,17 @@ pub(super) const ROWS: usize = 16;
 /// Elements of K that are transposed together, a multiple of eight, so that a tile stays in the first-level cache.
 pub(super) const DEPTH: usize = 256;
 
-/// One axis of a strided tensor. Stride in elements; 0 repeats.
+/// One axis of a strided tensor. The stride is in elements; 0 repeats one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Axis {
     /// Elements along the axis.
     pub len: usize,
-    /// Elements of the tensor from one to the next.
+    /// Elements of the tensor from one index to the next.
     pub stride: usize,
 }
 
-/// A `[batch, rows, K]` view of binary32 patterns, its batch over two axes (outer first). Fast where K or the rows
-/// are contiguous; right for any strides.
+/// A `[batch, rows, K]` view of binary32 patterns, its batch over two axes (outer first). The code is fast where K or the rows
+/// are contiguous, and right for any strides.
 #[derive(Clone, Copy, Debug)]
 pub struct StridedView<'a> {
     pub(super) data: &'a [u32],
@@ -33,7 +34,7 @@ pub struct StridedView<'a> {
 
 impl<'a> StridedView<'a> {
     /// # Panics
-    /// If an element lies outside `data`.
+    /// If an element is outside `data`.
     pub fn new(data: &'a [u32], offset: usize, batch: [Axis; 2], rows: Axis, k: Axis) -> Self {
         let axes = [batch[0], batch[1], rows, k];
         if axes.iter().all(|axis| axis.len > 0) {
@@ -64,19 +65,19 @@ impl<'a> StridedView<'a> {
         [self.batches(), self.rows.len, self.k.len]
     }
 
-    /// The elements from the start of a row to the end of the data, the stride of rows and that of K.
+    /// The elements from the start of a row to the end of the data, the stride of rows and the stride of K.
     pub(crate) fn tail_of_row(&self, batch: usize, row: usize) -> (&'a [u32], usize, usize) {
         (&self.data[self.start(batch, row)..], self.rows.stride, self.k.stride)
     }
 
-    /// Where row `row` of batch `batch` starts in `data`.
+    /// The index in `data` where row `row` of batch `batch` starts.
     pub(super) fn start(&self, batch: usize, row: usize) -> usize {
         let [outer, inner] = self.batch;
         let (i, j) = (batch / inner.len, batch % inner.len);
         self.offset + i * outer.stride + j * inner.stride + row * self.rows.stride
     }
 
-    /// The strip of `ROWS` rows, or what is left of a batch, that is the `strip`-th of the view.
+    /// The `strip`-th strip of the view: `ROWS` rows, or the rest of a batch.
     pub(super) fn strip(&self, strip: usize) -> Strip<'_> {
         let strips = self.rows.len.div_ceil(ROWS);
         let (batch, row) = (strip / strips, strip % strips * ROWS);
@@ -92,8 +93,8 @@ pub(super) struct Strip<'a> {
 }
 
 impl Strip<'_> {
-    /// Calls `visit(row, first_k, elements)` for pieces of at most `DEPTH` elements that cover the places `part` of every row, in
-    /// order of K within a row, none across a multiple of `block`. A part begins at a multiple of `DEPTH`.
+    /// Calls `visit(row, first_k, elements)` for pieces that cover the indices `part` of every row, in order of K within a row. A
+    /// piece has at most `DEPTH` elements and crosses no multiple of `block`. `part` begins at a multiple of `DEPTH`.
     pub(super) fn for_each_piece(
         &self,
         block: usize,
@@ -135,17 +136,17 @@ pub(super) fn pieces(part: Range<usize>, block: usize) -> impl Iterator<Item = (
     part.step_by(step).map(move |first| (first, step.min(end - first)))
 }
 
-/// Units of a task: all `len`, or where tasks would be fewer than threads a multiple of `multiple` that makes enough of them.
+/// Units of a task: all `len`. With fewer tasks than threads, the units are a multiple of `multiple` that gives enough tasks.
 pub(super) fn units_of_task(tasks: usize, len: usize, multiple: usize) -> usize {
     let wanted = 4 * rayon::current_num_threads();
     if tasks * 2 > wanted { len } else { len.div_ceil(wanted.div_ceil(tasks)).next_multiple_of(multiple) }
 }
 
-/// Elements that are worth a task of their own.
+/// The number of elements that is worth a task of its own.
 const TASK: usize = 1 << 13;
 
-/// Calls `visit(batch, number, words)` for the strips of each batch, on all threads. A batch and a strip have so many words, and
-/// are made of so many elements.
+/// Calls `visit(batch, number, words)` for the strips of each batch, on all threads. `of_batch` and `of_strip` are the words of a
+/// batch and of a strip; a strip is made of `elements` elements.
 pub(super) fn for_each_strip<T: Send>(
     words: &mut [T],
     [of_batch, of_strip]: [usize; 2],
@@ -176,6 +177,6 @@ pub(super) fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
 }
 
-/// Adding this makes an integer of a binary32 number up to 2^22, rounded to nearest even, in the low bits: between 2^23 and 2^24
-/// binary32 has the integers only.
+/// Adding this number to a binary32 number up to 2^22 rounds it to the nearest even integer, in the low bits. Between 2^23 and
+/// 2^24, binary32 has the integers only.
 pub(super) const INTEGERS: f32 = 12_582_912.0;

@@ -1,7 +1,7 @@
 //! Integer products by AVX-512 VNNI, whose instructions multiply short integers and add the products to lanes of 32 bits.
 //!
-//! A [`Form`] says how integers are cut in words: digits as [`bytes`], or [`halves`] of integers of three digits. Those of b are
-//! [`packed`], and so are those of a, but for patches, which are read where their [`images`] lie.
+//! A [`Form`] defines the cut of integers in words: digits as [`bytes`], or [`halves`] of integers of three digits. The words of
+//! b are [`packed`]. The words of a are packed too, except for patches, which are read in place from their [`images`].
 
 mod bytes;
 mod form;
@@ -28,12 +28,12 @@ use tiebreak_contract::arith::digits::ProductPart;
 
 /// Rows of a band: their packed words stay in the second-level cache while panels of b pass.
 const BAND_ROWS: usize = 64;
-/// Columns that a band of rows adds up together: their sums stay in the second-level cache while words of K pass.
+/// Columns that a band of rows adds up together. Their sums stay in the second-level cache while words of K pass.
 const GROUP_COLUMNS: usize = 512;
-/// Rows of an output that are turned together: a cache line of it.
+/// Rows of an output that are transposed together: a cache line of it.
 const TURNED: usize = 16;
 
-/// Whether this kernel computes products of these digits and this length.
+/// True if this kernel computes products of these digits and this length.
 pub(super) fn computes(a: &Operand, b: &Operand) -> bool {
     // Unsigned digits make partial sums up to four times as large.
     let more = match (a.digits(), b.digits()) {
@@ -55,7 +55,7 @@ pub(super) fn product(
 ) {
     let (m, n) = (a.rows(), b.rows());
     if batch == 1 && a.images().is_none() && b.images().is_some() {
-        // Images are read where they lie on the left only.
+        // Images are read in place on the left side only.
         let mut turned = vec![0; out.len()];
         product(path, part, b, a, batch, &mut turned);
         return out
@@ -76,7 +76,7 @@ pub(super) fn product(
     });
 }
 
-/// A matrix `[n, m]` as `[m, n]`.
+/// Transposes a matrix `[n, m]` to `[m, n]`.
 fn turn(from: &[u32], n: usize, to: &mut [u32]) {
     let m = from.len() / n;
     to.par_chunks_mut(TURNED * n).enumerate().for_each(|(i, to)| {
@@ -91,7 +91,7 @@ fn turn(from: &[u32], n: usize, to: &mut [u32]) {
 /// The rows of a band as tiles.
 enum Tiles<'t, F> {
     Packed(&'t Rows),
-    /// Rows of patches, and the first place of K.
+    /// Rows of patches, and the first index of K.
     Images(&'t Images<'t, F>, Range<usize>, usize),
 }
 
@@ -110,7 +110,7 @@ impl<F: Form> Tiles<'_, F> {
         }
     }
 
-    /// Where the rows of a tile have these words of K.
+    /// Fills in the runs of a tile's rows for these words of K.
     fn runs(&self, tile: usize, words: Range<usize>, runs: &mut Runs) {
         match self {
             Tiles::Packed(rows) => rows.runs::<F>(tile, words, runs),
@@ -122,12 +122,12 @@ impl<F: Form> Tiles<'_, F> {
     }
 }
 
-/// What a band is computed in, with any contents.
+/// The memory for computing a band, with any contents.
 #[derive(Default)]
 struct Memory {
     packed: Rows,
     sums: Vec<i64>,
-    /// Of each tile.
+    /// The runs of each tile.
     runs: Vec<Runs>,
 }
 
@@ -159,7 +159,8 @@ fn matrix_product<F: Form>(
                 Tiles::Packed(packed)
             }
         };
-        // Sums that are added to once stay in the first-level cache if those of a panel are rounded before the next panel's are made.
+        // Sums that are added to once stay in the first-level cache if the sums of a panel are rounded before those of the next
+        // panel are made.
         let panels_of_group = if panels.words_of_k() <= F::FLUSH { 1 } else { GROUP_COLUMNS / F::WIDTH };
         for group in (0..n.div_ceil(F::WIDTH)).step_by(panels_of_group) {
             let group = group..n.div_ceil(F::WIDTH).min(group + panels_of_group);
@@ -175,8 +176,8 @@ fn matrix_product<F: Form>(
     });
 }
 
-/// The sums of a band's rows and some panels, `[panel][row][column]`. Words of K are outside: those of a panel stay in the first
-/// caches while tiles pass, those of the rows while panels pass.
+/// The sums of a band's rows and some panels, `[panel][row][column]`. Words of K are the outer loop: the words of a panel stay in
+/// the first caches while tiles pass, and the words of the rows while panels pass.
 fn add_up<F: Form>(
     tiles: &Tiles<'_, F>,
     panels: &Panels<F>,

@@ -1,4 +1,4 @@
-//! Images that are cropped and flipped at random as they are drawn. Contract: `docs/ARITHMETIC.md`, section 6.
+//! Random crops and flips of images as they are drawn. Contract: `docs/ARITHMETIC.md`, section 6.
 
 use super::sampling::Place;
 use crate::job::spec::Augment;
@@ -7,17 +7,18 @@ use tiebreak_contract::arith::philox::philox4x32_10;
 /// The last counter word of the blocks that move images, which no other use of the generator has.
 const MOVES: u32 = 0xffff_fffb;
 
-/// How the image at one place of a batch is moved.
+/// The move of the image at one place of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Move {
-    /// Rows by which the image goes down, and columns by which it goes right, before it is mirrored; negative: up, and left.
+    /// Rows by which the image moves down and columns by which it moves right, before it is mirrored; negative numbers move it
+    /// up and left.
     by: [i64; 2],
-    /// Whether left and right are exchanged.
+    /// True if left and right are exchanged.
     mirrored: bool,
 }
 
 impl Move {
-    /// What the run's Philox key gives at a place.
+    /// The move that the run's Philox key gives at a place.
     pub(crate) fn of(augment: Augment, key: [u32; 2], at: Place) -> Move {
         let words = philox4x32_10(key, [at.step, at.place, 0, MOVES]);
         // An offset into the padded image, 0 to 2 * crop.
@@ -26,12 +27,13 @@ impl Move {
         Move { by: [by(words[0]), by(words[1])], mirrored: augment.flip && words[2] >> 31 == 1 }
     }
 
-    /// The words of an image after the move: planes of `rows` x `columns`, in row-major order; what comes in from outside is 0.
+    /// The words of an image after the move: planes of `rows` x `columns`, in row-major order. Pixels from outside of the image
+    /// are 0.
     pub(crate) fn image(self, words: &[u32], planes: [usize; 2]) -> Vec<u32> {
         (0..words.len()).map(|place| self.source(place, planes).map_or(0, |from| words[from])).collect()
     }
 
-    /// Where the word at `place` of a moved image comes from; `None`: from outside.
+    /// The index of the word that moves to `place`; `None` if it comes from outside of the image.
     pub(crate) fn source(self, place: usize, [rows, columns]: [usize; 2]) -> Option<usize> {
         let from = |place: usize, by: i64, len: usize| {
             usize::try_from(place as i64 - by).ok().filter(|&place| place < len)
@@ -60,7 +62,7 @@ mod tests {
         assert_eq!(moved(9, -9, true), [0; 12]);
     }
 
-    /// What a script in another language makes of the contract's text (assets/vectors/batches.py).
+    /// Golden moves, made from the contract's text by a script in another language (assets/vectors/batches.py).
     #[test]
     fn moves_are_the_golden_ones() {
         let golden: serde_json::Value =

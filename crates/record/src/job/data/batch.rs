@@ -1,4 +1,4 @@
-//! The batch of a step: samples that are drawn, read and checked.
+//! The batch of a step: samples are drawn, read and checked.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,12 +17,12 @@ use tiebreak_contract::arith::words::{bytes_of, with_words};
 use tiebreak_contract::program::models::BatchTensor;
 use tiebreak_contract::program::step::{MicroBatch, Program};
 
-/// An element of a sample.
+/// The position of an element in a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Within {
-    /// 0: of the inputs, 1: of the labels.
+    /// 0: the inputs; 1: the labels.
     pub tensor: usize,
-    /// Its place in the sample's part of that tensor.
+    /// The element's index in the sample's part of that tensor.
     pub element: u64,
 }
 
@@ -32,31 +32,31 @@ pub struct Dataset {
     layout: Layout,
     sampling: Sampling,
     augment: Augment,
-    /// How many samples steps draw from: the first ones.
+    /// The number of samples, from the first, that steps draw from.
     drawn: u64,
     /// The first sample of an evaluation.
     evaluated: u64,
     /// The model's batch tensors of one sample.
     tensors: Vec<BatchTensor>,
-    /// What a scan holds tokens to beside the model's bound.
+    /// The tokenizer whose ids bound the tokens in a scan, in addition to the model's bound.
     tokenizer: Option<Vocabulary>,
 }
 
 /// The tokens of a tokenizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vocabulary {
-    /// Every one of its ids is below it.
+    /// The bound that every id of the tokenizer is below.
     pub below: u32,
-    /// Where it is, for errors.
+    /// The tokenizer's location, for errors.
     pub name: String,
 }
 
 impl Dataset {
-    /// The samples that lie in these slices, (file, slices) by ascending file, each checked against the manifest of its file. `tensors` are
-    /// the batch tensors of one sample.
+    /// The samples in these slices, (file, slices) by ascending file. Each slice is checked against the manifest of its file.
+    /// `tensors` are the batch tensors of one sample.
     ///
     /// # Errors
-    /// If a slice is not one of the manifest's, or the files do not fit the tensors.
+    /// If a slice does not match its manifest, or the files do not fit the tensors.
     pub fn from_slices(
         manifest: &[FileManifest],
         slices: &[(usize, FileSlices)],
@@ -79,7 +79,7 @@ impl Dataset {
         Dataset::of(files, folder, spec, tensors)
     }
 
-    /// The slices that were read so far, of each file that was read: (file, slices).
+    /// The slices that were read so far, for each file that was read: (file, slices).
     ///
     /// # Errors
     /// If a file cannot be read again.
@@ -94,7 +94,7 @@ impl Dataset {
     /// The samples of these files. `folder` names all of them in errors; `tensors` are the model's batch tensors of one sample.
     ///
     /// # Errors
-    /// If they do not fit the job's data, or the tensors.
+    /// If the files do not fit the job's data, or the tensors.
     pub fn of(
         mut files: Vec<DataFile>,
         folder: &Path,
@@ -132,12 +132,12 @@ impl Dataset {
         })
     }
 
-    /// Holds the tokens of a scan to a tokenizer's too. Batches are held to the model's bound alone.
+    /// Makes a scan hold tokens to a tokenizer's bound too. Batches are held to the model's bound alone.
     pub fn hold_to(&mut self, tokenizer: Option<Vocabulary>) {
         self.tokenizer = tokenizer;
     }
 
-    /// Where the integers lie that the model bounds, or that the tokenizer does.
+    /// The positions of the integers that the model or the tokenizer bounds.
     pub(super) fn numbers(&self) -> Vec<Numbers> {
         let mut tensors = self.tensors.clone();
         if let Some(Vocabulary { below, .. }) = &self.tokenizer {
@@ -146,12 +146,12 @@ impl Dataset {
         self.layout.numbers(&tensors)
     }
 
-    /// Where those lie that the model alone bounds.
+    /// The positions of the integers, with the model's bounds alone.
     pub(super) fn numbers_of_model(&self) -> Vec<Numbers> {
         self.layout.numbers(&self.tensors)
     }
 
-    /// The tokenizer, if it bounds tokens more than the model does.
+    /// The tokenizer, if its bound on tokens is tighter than the model's.
     pub(super) fn tighter(&self) -> Option<&Vocabulary> {
         self.tokenizer.as_ref().filter(|tokenizer| tokenizer.below < self.tensors[0].below)
     }
@@ -164,7 +164,7 @@ impl Dataset {
         &mut self.files[number]
     }
 
-    /// What draws a run's samples, with the key of its seed.
+    /// The sampler of a run, with the key of its seed.
     pub fn sampler(&self, key: [u32; 2]) -> Sampler {
         Sampler::new(self.sampling, key, self.drawn)
     }
@@ -181,7 +181,7 @@ impl Dataset {
         Ok(tensors)
     }
 
-    /// Elements of tensor `number` of a part's sample `index`, which lie there in the file.
+    /// Elements of tensor `number` of a part's sample `index`, at a span of the file.
     fn words(
         &mut self,
         number: usize,
@@ -207,19 +207,19 @@ impl Dataset {
         Ok(words.unwrap_or_default())
     }
 
-    /// The inputs of a sample by its number: their words, the file that they are in, and the sample's number in that file.
+    /// The inputs of a sample by its number: their words, the number of their file, and the sample's number in that file.
     pub(super) fn inputs(&mut self, number: u64) -> Result<(Vec<u32>, usize, u64), DataError> {
         let (part, index) = self.layout.find(number);
         let column = part.columns[0];
         Ok((self.words(0, &column, index, column.bytes(index))?, column.file, index))
     }
 
-    /// The samples of all files, whatever they are for.
+    /// The number of samples of all files, for any purpose.
     pub(super) fn all_samples(&self) -> u64 {
         self.layout.samples
     }
 
-    /// Whether inputs are floats.
+    /// True if inputs are floats.
     pub(super) fn has_float_inputs(&self) -> bool {
         self.tensors[0].dtype == DType::F32
     }
@@ -227,7 +227,8 @@ impl Dataset {
     /// The micro-batches of a step.
     ///
     /// # Errors
-    /// If a chunk cannot be read or is not the manifest's, a sample has a class that the model has not, or the epochs' numbers are used up.
+    /// If a chunk cannot be read or does not match its manifest, a sample has a class that the model lacks, or the epochs'
+    /// numbers are used up.
     pub fn batch(
         &mut self,
         program: &Program,
@@ -237,8 +238,8 @@ impl Dataset {
         (0..program.micro_batches).map(|micro| self.micro_batch(program, key, step, micro)).collect()
     }
 
-    /// Reads samples that these steps draw, as many of each at most, the first and the last among them: in the order of the files, so that
-    /// each is gone through once.
+    /// Reads samples that these steps draw: at most `most` (and at least two) of each step, evenly spread, with the first and
+    /// the last among them. The samples are read in the order of the files, so that each file is read once from begin to end.
     ///
     /// # Errors
     /// As [`Dataset::batch`].
@@ -319,7 +320,8 @@ impl Dataset {
         })
     }
 
-    /// The file that holds the inputs of the sample at a place of a step's batch, by its number, and the sample's number in that file.
+    /// The number of the file that holds the inputs of the sample at a place of a step's batch, and the sample's number in that
+    /// file.
     ///
     /// # Errors
     /// If the epochs' numbers are used up.
@@ -329,7 +331,7 @@ impl Dataset {
         Ok((part.columns[0].file, index))
     }
 
-    /// The sample that is drawn at a place, moved as the job augments it.
+    /// The sample that is drawn at a place, moved by the job's augmentation.
     fn drawn_at(
         &mut self,
         sampler: &mut Sampler,
@@ -346,19 +348,19 @@ impl Dataset {
         Ok([inputs, labels])
     }
 
-    /// How many samples an evaluation has: every one that the job's split keeps, or every one of the data without a split; of overlapping windows those
-    /// that lie apart.
+    /// The number of samples of an evaluation: all that the job's split keeps, or all of the data without a split. A window
+    /// that overlaps with the one counted before it does not count.
     pub fn samples_in_order(&self) -> u64 {
         self.layout.samples_in_order(self.evaluated)
     }
 
-    /// The samples at these places of an evaluation, in file order.
+    /// The samples at these positions of an evaluation, in file order.
     ///
     /// # Errors
-    /// If a chunk cannot be read or is not the manifest's, or a sample has a class that the model has not.
+    /// If a chunk cannot be read or does not match its manifest, or a sample has a class that the model lacks.
     ///
     /// # Panics
-    /// If a place is not below [`Dataset::samples_in_order`].
+    /// If a position is not below [`Dataset::samples_in_order`].
     pub fn batch_in_order(&mut self, places: impl Iterator<Item = u64>) -> Result<MicroBatch, DataError> {
         let mut tensors = vec![Vec::new(), Vec::new()];
         for place in places {
@@ -370,14 +372,14 @@ impl Dataset {
         Ok(MicroBatch { tensors })
     }
 
-    /// The batch tensors of so many samples.
+    /// The batch tensors of this number of samples.
     pub fn tensors_of(&self, samples: u32) -> Vec<BatchTensor> {
         let mut tensors = self.tensors.clone();
         tensors.iter_mut().for_each(|tensor| tensor.shape[0] *= samples);
         tensors
     }
 
-    /// How many samples there are to draw from.
+    /// The number of samples to draw from.
     pub fn samples(&self) -> u64 {
         self.drawn
     }
@@ -392,13 +394,13 @@ impl Dataset {
         self.files.iter().map(|file| file.bytes()).sum()
     }
 
-    /// Files that are shorter than a sample, so that nothing of them is drawn.
+    /// Files that are shorter than a sample, so that none of their bytes are drawn.
     pub fn unused(&self) -> impl Iterator<Item = &Path> {
         self.layout.empty.iter().map(|&number| self.files[number].path())
     }
 }
 
-/// How many samples steps draw from, and the first one that is kept.
+/// The number of samples that steps draw from, and the number of the first kept sample.
 fn split(layout: &Layout, share: f32) -> Result<[u64; 2], String> {
     let (n, kept) = (layout.samples, share_of(share, layout.samples));
     let split = (1..=n).contains(&kept).then(|| layout.split(kept)).filter(|[drawn, _]| *drawn > 0);

@@ -1,30 +1,30 @@
-//! Inputs that are no numbers: which samples of the data files hold them.
+//! Inputs that are not finite: the samples of the data files that hold them.
 
 use super::batch::Dataset;
 use crate::job::manifest::DataError;
 use tiebreak_contract::arith::float;
 
-/// What a file holds that is not finite.
+/// The values of a file that are not finite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileNotFinite {
     /// The file's number among the job's.
     pub file: usize,
-    /// The first sample in it with such a value.
+    /// The first sample in the file with such a value.
     pub sample: u64,
     /// The first such element of that sample.
     pub element: u64,
-    /// That element, a binary32 pattern.
+    /// The value of that element, a binary32 pattern.
     pub value: u32,
-    /// Samples with such a value.
+    /// The number of samples with such a value.
     pub samples: u64,
 }
 
 impl Dataset {
-    /// What data files hold among their inputs that is not finite, file by file; nothing where inputs are integers. All samples are read, one after
-    /// another. `progress` is told the samples that are done, and all of them.
+    /// The values among the inputs that are not finite, file by file; none where inputs are integers. All samples are read, one
+    /// after another. `progress` gets the number of samples done and the number of all samples.
     ///
     /// # Errors
-    /// If a file cannot be read, or is not what its manifest promises.
+    /// If a file cannot be read, or does not match its manifest.
     pub fn not_finite(
         &mut self,
         progress: &mut dyn FnMut(u64, u64),

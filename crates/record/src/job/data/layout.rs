@@ -1,7 +1,7 @@
-//! How samples lie in files: which bytes are a sample's, for every kind of data.
+//! The layout of samples in files: the bytes of each sample, for every kind of data.
 //!
-//! Every kind comes down to the same: files with parts, and in a part an array of samples for each of the two batch tensors (inputs and
-//! labels), from a first byte on, with a stride. A window's labels are the window one token on.
+//! Every kind has the same structure: files have parts. A part has an array of samples for each of the two batch tensors (inputs
+//! and labels), from a first byte on, with a stride. The labels of a window are the window one token later.
 
 use super::{npy, safetensors};
 use crate::job::element::{ArrayPlace, Element};
@@ -25,7 +25,7 @@ pub struct Column {
     first: u64,
     /// Bytes from one sample to the next.
     stride: u64,
-    /// What the elements are.
+    /// The type of the elements.
     pub element: Element,
     /// Elements of a sample.
     elements: u64,
@@ -34,77 +34,79 @@ pub struct Column {
 /// Bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The first one.
+    /// The first byte.
     pub first: u64,
-    /// How many.
+    /// The number of bytes.
     pub len: usize,
 }
 
 impl Column {
-    /// Where the part's sample `index` lies.
+    /// The bytes of the part's sample `index`.
     pub(crate) fn bytes(&self, index: u64) -> Span {
         let len = (self.elements * self.element.size()) as usize;
         Span { first: self.first + index * self.stride, len }
     }
 
-    /// Where element `element` of the part's sample `index` lies; `None` if a sample has no such element.
+    /// The bytes of element `element` of the part's sample `index`; `None` if a sample has no such element.
     pub(crate) fn element_bytes(&self, index: u64, element: u64) -> Option<Span> {
         let size = self.element.size();
         let first = || self.first + index * self.stride + element * size;
         (element < self.elements).then(|| Span { first: first(), len: size as usize })
     }
 
-    /// How many samples on the next one is that shares no element with a sample.
+    /// The distance, in samples, to the next sample that shares no element with a sample.
     fn apart(&self) -> u64 {
         (self.elements * self.element.size()).div_ceil(self.stride.max(1)).max(1)
     }
 }
 
-/// Samples that lie evenly.
+/// Samples at a constant stride.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     samples: u64,
-    /// How many samples in a row, before one, have an element of it or of its labels.
+    /// The number of samples directly before a sample that share an element of it or of its labels.
     overlap: u64,
-    /// Of the inputs, and of the labels.
+    /// The columns of the inputs, and of the labels.
     pub columns: [Column; 2],
-    /// Rows and columns of the planes that a sample's inputs are, if they are any.
+    /// Rows and columns of the planes of a sample's inputs, if the inputs are planes.
     pub planes: Option<[u64; 2]>,
 }
 
 impl Part {
-    /// How many samples lie apart, beginning with this one.
+    /// The number of samples, from this one on, that share no elements with each other.
     fn apart_from(&self, first: u64) -> u64 {
         self.samples.saturating_sub(first).div_ceil(self.columns[0].apart())
     }
 }
 
-/// Integers of a part that the model bounds, and where they lie: runs of `elements` of them, `stride` bytes from one to the next.
+/// Integers of a part that the model bounds, and their positions: runs of `elements` integers, `stride` bytes from one run to the
+/// next.
 #[derive(Debug)]
 pub(super) struct Numbers {
     pub file: usize,
     pub first: u64,
     pub stride: u64,
-    /// Of a run.
+    /// Integers of a run.
     pub elements: u64,
-    /// Runs.
+    /// The number of runs.
     pub count: u64,
     pub element: Element,
-    /// Every one is below it.
+    /// The bound that every integer is below.
     pub below: u32,
-    /// What a batch calls them.
+    /// The name of the batch tensor.
     pub name: String,
-    /// Of tokens of which a sample is any window: how many it takes beside the first.
+    /// For tokens of which any window is a sample: the number of tokens that a sample takes after its first.
     pub window: Option<u64>,
 }
 
-/// The samples of a share s of n, a binary32 number above 0 and below 1: floor(s n + 1/2), without rounding in between. `n` is at most 2^40.
+/// The samples of a share s of n, a binary32 number above 0 and below 1: floor(s n + 1/2), without intermediate rounding. `n` is
+/// at most 2^40.
 pub(crate) fn share_of(share: f32, n: u64) -> u64 {
     // s is mantissa / 2^shift.
     let (exponent, fraction) = (share.to_bits() >> 23, share.to_bits() & 0x7f_ffff);
     let mantissa = if exponent > 0 { fraction | 0x80_0000 } else { fraction };
     let shift = 150u32.saturating_sub(exponent.max(1));
-    // The product is below 2^64, so that no more than 100 places count.
+    // The product is below 2^64, so a shift by more than 100 leaves nothing.
     if shift == 0 || shift > 100 {
         0
     } else {
@@ -112,10 +114,10 @@ pub(crate) fn share_of(share: f32, n: u64) -> u64 {
     }
 }
 
-/// How the samples of a job lie in its files.
+/// The layout of a job's samples in its files.
 #[derive(Debug)]
 pub struct Layout {
-    /// With the number of samples before each.
+    /// The parts, each with the number of samples before it.
     parts: Vec<(u64, Part)>,
     /// Samples of all parts.
     pub samples: u64,
@@ -124,7 +126,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of these files, by their headers and lengths. `tensors` are the model's batch tensors of one sample.
+    /// The layout of these files, from their headers and lengths. `tensors` are the model's batch tensors of one sample.
     ///
     /// # Errors
     /// If a file is malformed, the data do not fit the tensors, or there is no whole sample.
@@ -178,7 +180,7 @@ impl Layout {
                 continue;
             }
             let before = layout.samples;
-            // Files have 2^40 bytes at most, and their number is bounded.
+            // A file has 2^40 bytes at most, and the number of files is bounded.
             layout.samples += part.samples;
             layout.parts.push((before, part));
         }
@@ -193,7 +195,7 @@ impl Layout {
         }
     }
 
-    /// The integers that a model bounds, unless no element is large enough to leave its bound.
+    /// The integers that a model bounds, without those whose type cannot exceed the bound.
     pub(super) fn numbers(&self, tensors: &[BatchTensor]) -> Vec<Numbers> {
         let numbers = |(_, part): &(u64, Part)| -> Vec<Numbers> {
             let of = |(column, tensor): (&Column, &BatchTensor)| {
@@ -227,20 +229,22 @@ impl Layout {
         self.parts.iter().flat_map(numbers).collect()
     }
 
-    /// The samples before those of which the last `kept` are kept, and the first one of these: samples that share elements with a kept one are
-    /// neither. `kept` is at most the number of samples, and not 0.
+    /// The number of samples before the last `kept` ones, and the number of the first kept one. Samples that share elements with
+    /// a kept one count as neither. `kept` is at most the number of samples, and not 0.
     pub(crate) fn split(&self, kept: u64) -> [u64; 2] {
         let first = self.samples - kept;
         let (part, place) = self.find(first);
         [first - place + place.saturating_sub(part.overlap), first]
     }
 
-    /// How many samples lie apart from sample `first` on: of overlapping windows every first one that shares no token with the one before.
+    /// The number of samples from sample `first` on that share no elements. A window that overlaps with the one counted before it
+    /// does not count.
     pub(crate) fn samples_in_order(&self, first: u64) -> u64 {
         self.parts.iter().map(|(before, part)| part.apart_from(first.saturating_sub(*before))).sum()
     }
 
-    /// The number of the sample at a place of those that lie apart, in file order, from sample `first` on. `place` is below their number.
+    /// The number of the sample at a position among those that share no elements, in file order, from sample `first` on. `place`
+    /// is below the number of those.
     pub(crate) fn in_order(&self, first: u64, mut place: u64) -> u64 {
         for (before, part) in &self.parts {
             let start = first.saturating_sub(*before);
@@ -253,13 +257,13 @@ impl Layout {
         panic!("an evaluation has no such place");
     }
 
-    /// Whether every sample is planes of more than `crop` rows and columns.
+    /// True if every sample is planes of more than `crop` rows and columns.
     pub(crate) fn can_be_cropped(&self, crop: u32) -> bool {
         let larger = |planes: [u64; 2]| planes.into_iter().all(|size| size > u64::from(crop));
         self.parts.iter().all(|(_, part)| part.planes.is_some_and(larger))
     }
 
-    /// The part of a sample, and the sample's place there. `number` is below the number of samples.
+    /// The part of a sample, and the sample's number in the part. `number` is below the number of samples.
     pub(crate) fn find(&self, number: u64) -> (&Part, u64) {
         let part = self.parts.partition_point(|(before, _)| *before <= number) - 1;
         let (before, part) = &self.parts[part];
@@ -267,10 +271,11 @@ impl Layout {
     }
 }
 
-/// Whether a kind of data gives what a program's batch tensors of one sample are; if not, what fits. Inputs that are named `tokens` are windows.
+/// Checks that a kind of data gives a program's batch tensors of one sample; the error says which kinds fit. Inputs that are
+/// named `tokens` are windows.
 ///
 /// # Errors
-/// If it does not.
+/// If the kind does not give these tensors.
 pub(crate) fn fits(spec: &DataFiles, tensors: &[BatchTensor]) -> Result<(), &'static str> {
     let wrong = "this kind of data does not fit the model: a gpt wants bytes or tokens, every other model idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays";
     let [inputs, labels] = tensors else {
@@ -300,8 +305,8 @@ pub(crate) fn fits(spec: &DataFiles, tensors: &[BatchTensor]) -> Result<(), &'st
     if fine && inputs.dtype == dtype { Ok(()) } else { Err(wrong) }
 }
 
-/// Whether samples of a shape are what a batch tensor wants of one: the same dimensions but for those of 1 in front, or, where it wants a row, as many
-/// numbers.
+/// True if samples of a shape fit a batch tensor: the same dimensions without leading dimensions of 1, or the same number of
+/// elements where the tensor is a row.
 fn shape_fits(wanted: &[u32], have: &[u64]) -> bool {
     if let [row] = wanted {
         let len = have.iter().try_fold(1u64, |len, &d| len.checked_mul(d));
@@ -316,7 +321,7 @@ fn elements(tensor: &BatchTensor) -> u64 {
     tensor.shape.iter().map(|&d| u64::from(d)).product()
 }
 
-/// Every run of tokens that a model takes, and the run that begins one token later.
+/// Windows: every run of tokens that a model takes, and the run that begins one token later.
 fn windows(file: usize, array: &ArrayPlace, tensors: &[BatchTensor]) -> Part {
     let (size, context) = (array.element.size(), elements(&tensors[0]));
     let column = |first| Column { file, first, stride: size, element: array.element, elements: context };
@@ -340,7 +345,7 @@ fn raw(file: &DataFile, element: Element) -> Result<ArrayPlace, DataError> {
     Ok(ArrayPlace { element, shape: vec![bytes / size], first: 0 })
 }
 
-/// Records of the binary versions of CIFAR-10 and CIFAR-100: so many labels, of which one is learned, and the image.
+/// Records of the binary versions of CIFAR-10 and CIFAR-100: `labels` labels, of which `learned` is used, and the image.
 fn records(file: usize, data: &DataFile, labels: u64, learned: u64) -> Result<Part, DataError> {
     let pixels = CIFAR.iter().product::<u64>();
     let (bytes, stride) = (data.bytes(), labels + pixels);
@@ -353,12 +358,12 @@ fn records(file: usize, data: &DataFile, labels: u64, learned: u64) -> Result<Pa
     Ok(Part { samples: bytes / stride, overlap: 0, columns, planes: Some([CIFAR[1], CIFAR[2]]) })
 }
 
-/// Whether a path of a job names a .npy file, packed or not.
+/// True if a path of a job names a .npy file, packed or not.
 pub fn is_npy(path: &str) -> bool {
     path.strip_suffix(".gz").unwrap_or(path).ends_with(".npy")
 }
 
-/// Whether a path of a job names a safetensors file, packed or not.
+/// True if a path of a job names a safetensors file, packed or not.
 pub fn is_safetensors(path: &str) -> bool {
     path.strip_suffix(".gz").unwrap_or(path).ends_with(".safetensors")
 }
@@ -374,11 +379,11 @@ fn tokens(file: &mut DataFile, element: Element) -> Result<ArrayPlace, DataError
     Ok(array)
 }
 
-/// The array of an IDX file of bytes, by its header. Source: the format's description at MNIST's page.
+/// The array of an IDX file of bytes, by its header. Source: the description of the format on MNIST's page.
 fn idx(file: &mut DataFile, dimensions: usize) -> Result<ArrayPlace, DataError> {
     let header = file.read(0, 4 * (dimensions + 1))?;
     let mut words = header.as_chunks().0.iter().map(|c| u64::from(u32::from_be_bytes(*c)));
-    // Two zeros, 8 for bytes, and the number of dimensions.
+    // The header has two zeros, 8 for bytes, and the number of dimensions.
     if words.next() != Some(0x800 | dimensions as u64) {
         let why = format!("it is no IDX file of bytes in {dimensions} dimensions");
         return Err(DataError::invalid(file.path(), why));
@@ -413,7 +418,7 @@ pub(crate) fn safetensors_array(file: &mut DataFile, name: &str) -> Result<Array
     place.map_err(|why| DataError::invalid(file.path(), why))
 }
 
-/// An array, if its file is as long as it wants.
+/// The array, if its file is exactly as long as the array needs.
 fn whole(file: &DataFile, array: ArrayPlace) -> Result<ArrayPlace, DataError> {
     let (have, wanted) = (file.bytes(), array.bytes().and_then(|bytes| bytes.checked_add(array.first)));
     if wanted == Some(have) {
@@ -445,7 +450,8 @@ fn two_files() -> DataError {
     DataError::Job("data: two files are wanted".into())
 }
 
-/// The part of an array of inputs (in the first file) and one of labels (in the last): a row of the first dimension is a sample.
+/// The part of an array of inputs (in the first file) and an array of labels (in the last file). A row of the first dimension is
+/// a sample.
 fn labelled(
     files: &[DataFile],
     [inputs, labels]: [ArrayPlace; 2],

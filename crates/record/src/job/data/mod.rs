@@ -1,4 +1,4 @@
-//! Data: how samples lie in a job's files, which are drawn, and the batch of a step.
+//! Data: the layout of samples in a job's files, the drawing of samples, and the batch of a step.
 
 mod augment;
 mod batch;

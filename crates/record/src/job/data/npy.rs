@@ -7,13 +7,14 @@ use crate::job::element::{ArrayPlace, DIMENSIONS_MAX, Element};
 pub const MAGIC: &[u8] = b"\x93NUMPY";
 /// The most bytes before the header: the magic, the version and the header's length.
 pub const PREAMBLE_MAX: usize = 12;
-/// The most bytes of a header: it lies in the first slice of a file, so that a referee is shown no more. numpy writes about a hundred.
+/// The most bytes of a header. A header is in the first slice of a file, so that a referee needs no more of it. numpy writes
+/// about a hundred bytes.
 pub const HEADER_MAX: usize = SLICE_BYTES - PREAMBLE_MAX;
 
 /// The bytes of a header inside its file, from the file's first bytes ([`PREAMBLE_MAX`], or all if there are fewer).
 ///
 /// # Errors
-/// If it is no .npy file, of an unknown version, or the header is longer than [`HEADER_MAX`].
+/// If the file is no .npy file or has an unknown version, or the header is longer than [`HEADER_MAX`].
 pub fn header_bytes(preamble: &[u8]) -> Result<std::ops::Range<usize>, String> {
     let short = || "it is no .npy file: its header is cut short".to_string();
     let rest = preamble.strip_prefix(MAGIC).ok_or("it is no .npy file: its first bytes are others")?;
@@ -40,10 +41,10 @@ pub struct Header<'a> {
 }
 
 impl<'a> Header<'a> {
-    /// Reads the bytes that [`header_bytes`] names.
+    /// Parses the bytes at the range that [`header_bytes`] gives.
     ///
     /// # Errors
-    /// If they are anything but a dictionary of the three keys, or the array is in Fortran order.
+    /// If the bytes are anything but a dictionary of the three keys, or the array is in Fortran order.
     pub fn parse(bytes: &'a [u8]) -> Result<Header<'a>, String> {
         let text = std::str::from_utf8(bytes).map_err(|_| "the header is not text")?;
         let wrong =
@@ -92,7 +93,7 @@ impl<'a> Header<'a> {
         }
     }
 
-    /// The array that follows the header, whose bytes these are.
+    /// The array that follows the header, which has these bytes of the file.
     ///
     /// # Errors
     /// If its elements are not one of [`Element`].
@@ -114,7 +115,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// A quoted word at the beginning, and what follows it.
+/// A quoted word at the beginning, and the text after it.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let text = text.trim_start();
     let quote = text.chars().next().filter(|c| ['\'', '"'].contains(c))?;

@@ -1,5 +1,5 @@
 //! The headers of safetensors files: a length of 8 bytes, a JSON object of tensors, their bytes. Source: the format's README
-//! (github.com/huggingface/safetensors). The `safetensors` crate reads whole files; a referee has pieces of one.
+//! (github.com/huggingface/safetensors). The `safetensors` crate reads whole files; a referee has only pieces of a file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,13 +13,13 @@ use crate::job::element::{ArrayPlace, Element};
 pub const PREAMBLE: usize = 8;
 /// The most bytes of a header.
 pub const HEADER_MAX: u64 = 1 << 20;
-/// The most bytes of a header of a file of data, length and all: a referee is shown it with each element of a batch.
+/// The most bytes of a data file's header, its length included: a referee receives it with each element of a batch.
 pub const DATA_HEADER_MAX: usize = 16 << 10;
 
 /// Bytes of the header, from the file's first [`PREAMBLE`] bytes.
 ///
 /// # Errors
-/// If they are more than [`HEADER_MAX`].
+/// If the header has more than [`HEADER_MAX`] bytes.
 pub fn header_len(preamble: [u8; PREAMBLE]) -> Result<usize, String> {
     match u64::from_le_bytes(preamble) {
         len if len <= HEADER_MAX => Ok(len as usize),
@@ -29,17 +29,17 @@ pub fn header_len(preamble: [u8; PREAMBLE]) -> Result<usize, String> {
     }
 }
 
-/// What a header says of a tensor.
+/// The entry of a tensor in a header.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
     dtype: String,
     shape: Vec<u64>,
-    /// Of its first byte and behind its last, from the end of the header.
+    /// The offsets of its first byte and behind its last byte, from the end of the header.
     data_offsets: [u64; 2],
 }
 
-/// An object of texts, which is read and not kept.
+/// An object of texts, which is parsed and dropped.
 struct Texts;
 
 impl<'de> Deserialize<'de> for Texts {
@@ -59,7 +59,7 @@ impl<'de> Deserialize<'de> for Texts {
     }
 }
 
-/// Every tensor by its name. A name that comes twice is an error: readers would disagree about which one counts.
+/// Every tensor by its name. A name that occurs twice is an error: readers would disagree about which one counts.
 struct Entries(BTreeMap<String, Entry>);
 
 impl<'de> Deserialize<'de> for Entries {
@@ -93,10 +93,10 @@ impl<'de> Deserialize<'de> for Entries {
     }
 }
 
-/// What a file's header says of its tensors.
+/// The tensors that a file's header names.
 pub struct Header {
     entries: BTreeMap<String, Entry>,
-    /// The file's byte at which the data begin.
+    /// The byte of the file at which the data begin.
     data: u64,
     /// The file's bytes.
     file_bytes: u64,
@@ -106,7 +106,7 @@ impl Header {
     /// Reads a header's bytes; the file has `file_bytes` bytes.
     ///
     /// # Errors
-    /// If the header is not such an object, or names a tensor twice.
+    /// If the header is not a JSON object of tensors, or names a tensor twice.
     pub fn parse(header: &[u8], file_bytes: u64) -> Result<Header, String> {
         let Entries(entries) = serde_json::from_slice(header)
             .map_err(|error| format!("the header is not understood: {error}"))?;
@@ -118,10 +118,10 @@ impl Header {
         self.entries.keys().map(String::as_str)
     }
 
-    /// Checks that the tensors fill the file: one behind the other, nothing between them, as the format wants.
+    /// Checks that the tensors fill the file without gaps, one after another, as the format demands.
     ///
     /// # Errors
-    /// If they do not.
+    /// If the tensors do not fill the file.
     pub fn check_filled(&self) -> Result<(), String> {
         let mut offsets: Vec<[u64; 2]> = self.entries.values().map(|entry| entry.data_offsets).collect();
         offsets.sort_unstable();
@@ -134,10 +134,11 @@ impl Header {
             .into())
     }
 
-    /// Where the tensor of this name lies.
+    /// The position of the tensor of this name.
     ///
     /// # Errors
-    /// If there is no such tensor, its elements are not one of [`Element`], its bytes are not as many as its shape wants, or lie outside of the file.
+    /// If there is no such tensor, or its elements are not one of [`Element`]. Also if the number of its bytes does not fit
+    /// its shape, or its bytes are outside of the file.
     pub fn place(&self, name: &str) -> Result<ArrayPlace, String> {
         let Some(Entry { dtype, shape, data_offsets: [begin, end] }) = self.entries.get(name) else {
             let names: Vec<&str> = self.names().take(20).collect();
@@ -174,7 +175,7 @@ impl Header {
     }
 }
 
-/// The tensor of this name, by the header's bytes; the file has `file_bytes` bytes.
+/// The position of the tensor of this name, from the header's bytes; the file has `file_bytes` bytes.
 ///
 /// # Errors
 /// As [`Header::parse`], [`Header::place`] and [`Header::check_filled`].

@@ -1,29 +1,29 @@
-//! Which sample a place of a step's batch draws. Contract: `docs/ARITHMETIC.md`, section 6.
+//! The sample that a place of a step's batch draws. Contract: `docs/ARITHMETIC.md`, section 6.
 //!
-//! Without replacement, an epoch is a permutation of the samples by swap-or-not (Hoang, Morris and Rogaway, "An Enciphering Scheme Based
-//! on a Card Shuffle", CRYPTO 2012, figure 1): it gives the image of one index without the others', so that an auditor who replays
-//! a step needs no epoch from its beginning.
+//! Without replacement, an epoch is a permutation of the samples by swap-or-not (Hoang, Morris and Rogaway, "An Enciphering
+//! Scheme Based on a Card Shuffle", CRYPTO 2012, figure 1). The shuffle gives the image of one index without the others. So an
+//! auditor who replays a step needs no epoch from its beginning.
 
 use crate::job::spec::Sampling;
 use tiebreak_contract::arith::philox::philox4x32_10;
 
 /// Rounds of the shuffle: one for each bit of a Philox block.
 const ROUNDS: usize = 128;
-/// The counter word that separates batch order from every other use of the generator: the third, with replacement.
+/// The counter word, the third one, that keeps draws with replacement apart from every other use of the generator.
 const WITH_REPLACEMENT: u32 = 0xffff_ffff;
-/// The last counter word of the blocks that decide who swaps.
+/// The last counter word of the blocks that decide the swaps.
 const SWAPS: u32 = 0xffff_fffd;
 /// The last counter word of the blocks that round keys are made of.
 const ROUND_KEYS: u32 = 0xffff_fffc;
 
-/// Where a sample is drawn in a run.
+/// The position of a draw in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// From 1.
+    /// The step, from 1.
     pub step: u32,
     /// Samples of a step's whole batch.
     pub batch: u32,
-    /// The place in the whole batch, below `batch`.
+    /// The position in the whole batch, below `batch`.
     pub place: u32,
 }
 
@@ -32,7 +32,7 @@ pub struct Sampler {
     sampling: Sampling,
     key: [u32; 2],
     samples: u64,
-    /// The epoch that was drawn from last, with its round keys: a batch is of one or two.
+    /// The epoch of the last draw, with its round keys: a batch draws from one or two epochs.
     epoch: Option<(u32, [u64; ROUNDS])>,
 }
 
@@ -112,13 +112,13 @@ mod tests {
                 sorted.sort_unstable();
                 assert!(sorted.into_iter().eq(0..samples), "{samples} samples");
             }
-            // Two of three orders of three are the same by chance.
+            // Two of three permutations of three samples may be the same by chance.
             let differ = orders[0] != orders[1] && orders[1] != orders[2] && orders[0] != orders[2];
             assert!(differ || samples < 255, "{samples} samples");
         }
     }
 
-    /// The places of steps go through the epochs in order, whatever the batch is.
+    /// The places of steps go through the epochs in order, for any batch size.
     #[test]
     fn batches_go_through_the_epochs() {
         let (samples, batch) = (10, 4);
@@ -143,7 +143,7 @@ mod tests {
         value.as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect()
     }
 
-    /// What a script in another language makes of the contract's text (assets/vectors/batches.py).
+    /// Golden permutations, made from the contract's text by a script in another language (assets/vectors/batches.py).
     #[test]
     fn permutations_are_the_golden_ones() {
         let golden: serde_json::Value =
@@ -163,7 +163,7 @@ mod tests {
         assert!(cases.len() >= 20);
     }
 
-    /// What a draw costs: run it with --release --ignored --nocapture.
+    /// The cost of a draw: run the test with --release --ignored --nocapture.
     #[test]
     #[ignore = "prints times"]
     fn a_million_draws() {

@@ -1,6 +1,7 @@
-//! Whether every token id and every label is one that the model has: found in one pass over the files, before a run begins.
+//! Checks every token id and every label against the model's bounds, in one pass over the files, before a run begins.
 //!
-//! A batch checks what it draws in any case, and a dispute is about that; this is so that nobody trains for a day to find it.
+//! A batch checks the samples that it draws in any case, and a dispute is about that check. The scan finds the error before
+//! anybody trains for a day.
 
 use std::path::Path;
 
@@ -10,20 +11,20 @@ use crate::job::manifest::DataError;
 
 /// More classes than any model has.
 const CLASSES_MAX: i64 = 1 << 20;
-/// Bytes that are looked at together.
+/// Bytes that are checked together.
 const PIECE: u64 = 1 << 20;
 
 /// A number that is not below its bound.
 #[derive(Clone, Copy)]
 struct Wrong {
-    /// Its place among the file's numbers.
+    /// The number's index among the file's numbers.
     place: u64,
     number: i64,
 }
 
-/// What a pass over numbers finds.
+/// The result of a pass over numbers.
 struct Found {
-    /// The first that is wrong.
+    /// The first wrong number.
     first: Option<Wrong>,
     wrong: u64,
     least: i64,
@@ -31,20 +32,24 @@ struct Found {
 }
 
 impl Dataset {
-    /// What decides whether [`Dataset::scan`] finds something, but for the files' contents; then what finds nothing where that does not.
+    /// Two texts that decide the result of [`Dataset::scan`], apart from the files' contents. The first covers model and
+    /// tokenizer. The second covers the model alone: a scan by the first that finds nothing implies that a scan by the second
+    /// finds nothing.
     pub fn scanned(&self) -> [String; 2] {
         [self.numbers(), self.numbers_of_model()].map(|numbers| format!("{numbers:?}"))
     }
 
-    /// The bytes that a scan goes through.
+    /// The number of bytes that a scan reads.
     pub fn scanned_bytes(&self) -> u64 {
         self.numbers().iter().map(Numbers::bytes).sum()
     }
 
-    /// Looks at every token id and every label. `names`: what the job calls the files, for errors; without it errors name them by their paths.
+    /// Checks every token id and every label. `names` are the job's names of the files, for errors; without them errors name
+    /// files by their paths.
     ///
     /// # Errors
-    /// If one is not below the model's bound or no token of the tokenizer, or a file cannot be read or is not the manifest's.
+    /// If a number is not below the model's bound or no token of the tokenizer, or a file cannot be read or does not match its
+    /// manifest.
     pub fn scan(&mut self, names: Option<&[&str]>, watch: &mut dyn FnMut(u64)) -> Result<(), DataError> {
         let mut done = 0;
         for numbers in self.numbers() {
@@ -100,7 +105,7 @@ impl Numbers {
         self.count * self.stride
     }
 
-    /// What is wrong, and what to do about it.
+    /// The error, and what to do about it.
     fn why(&self, first: Wrong, found: &Found, tokenizer: Option<&Vocabulary>) -> String {
         let Wrong { place, number } = first;
         let Numbers { below, count, elements, window, .. } = *self;

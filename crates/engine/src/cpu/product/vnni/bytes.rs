@@ -1,7 +1,7 @@
 //! Digits as bytes: `vpdpbusd` adds four products of an unsigned and a signed byte to each i32 lane.
 //!
-//! a's digits are stored plus 128, so that they are unsigned; the surplus 128 * (sum of b's digits) is taken off at the end. Digits d
-//! of a and e of b have weight 256^(d + e), so pairs of one weight share an accumulator.
+//! 128 is added to a's digits, so that they are unsigned. The surplus 128 * (sum of b's digits) is subtracted at the end. Digits
+//! d of a and e of b have weight 256^(d + e), so pairs of one weight share an accumulator.
 
 use std::arch::x86_64::{
     __m512i, _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_si512,
@@ -21,7 +21,7 @@ impl<const DA: usize, const DB: usize, const SUMS: usize, const NV: usize> Form 
     const ROWS: usize = ROWS;
     const VECTORS: usize = NV;
     const PLACES: usize = 4;
-    // An accumulator adds at most 3 pairs of 255 * 128.
+    // An accumulator adds at most 3 pairs of 255 * 128 for each index of K.
     const FLUSH: usize = 4096;
 
     // The sum over digits e of 256^e times b's digits is the sum of the integers.
@@ -40,14 +40,14 @@ impl<const DA: usize, const DB: usize, const SUMS: usize, const NV: usize> Form 
     }
 
     unsafe fn add(a: &Words<'_>, runs: &Runs, b: &[u32], _: usize, sums: &mut [i64]) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's promise.
         unsafe { kernel::<DA, DB, SUMS, NV>(a, runs, b, sums) }
     }
 }
 
 const _: () = assert!(Bytes::<3, 3, 5, 1>::FLUSH * 4 * 3 * 255 * 128 < 1 << 31);
 
-/// 128 in every digit: with this added, the bytes of an integer are its balanced digits plus 128.
+/// 128 in every digit. With this number added, the bytes of an integer are its balanced digits plus 128.
 const fn offset(digits: usize) -> i64 {
     let (mut sum, mut d) = (0, 0);
     while d < digits {
@@ -74,10 +74,10 @@ fn kernel<const DA: usize, const DB: usize, const SUMS: usize, const NV: usize>(
                 // SAFETY: the chunk is a vector of 16 words.
                 *vb = unsafe { _mm512_loadu_si512(b.as_ptr().cast::<__m512i>()) };
             }
-            // All digits of b meet one of a at a time: of a, no more than a register is held.
+            // All digits of b meet one digit of a at a time, so only one register of a is held.
             for d in 0..DA {
                 for r in 0..ROWS {
-                    // SAFETY: `rows` has checked that all words of the run are there.
+                    // SAFETY: `rows` has checked that all words of the run exist.
                     let va = unsafe { rows[r].add(d * a.plane).cast::<i32>().read_unaligned() };
                     let va = _mm512_set1_epi32(va);
                     for e in 0..DB {
@@ -92,12 +92,12 @@ fn kernel<const DA: usize, const DB: usize, const SUMS: usize, const NV: usize>(
             }
         }
     }
-    // A copy, since accumulators whose address is taken would lie in memory.
+    // The flush takes a copy, since accumulators whose address is taken would be kept in memory.
     let done = acc;
     flush(&done, sums);
 }
 
-/// Not inlined: beside its registers the compiler would keep accumulators in memory.
+/// The function is not inlined: together with its registers, the compiler would keep accumulators in memory.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 #[inline(never)]
 fn flush<const SUMS: usize, const NV: usize>(acc: &[[[__m512i; NV]; ROWS]; SUMS], sums: &mut [i64]) {

@@ -1,4 +1,4 @@
-//! What a way to multiply integers by AVX-512 VNNI consists of.
+//! The definition of a form: a way to multiply integers by AVX-512 VNNI.
 
 use std::arch::x86_64::{__m512i, _mm512_storeu_si512};
 
@@ -9,9 +9,9 @@ pub(super) const LANES: usize = 16;
 /// The most planes of a form.
 pub(super) const PLANES_MAX: usize = 3;
 
-/// How the integers of both operands lie in words, and how words are multiplied.
+/// The order of both operands' integers in words, and the multiplication of words.
 pub(super) trait Form: Sync {
-    /// Words of a and of b that hold the same places of K.
+    /// The numbers of words of a and of b that hold the same indices of K.
     const PLANES: [usize; 2];
     /// Rows of a register tile: a divisor of sixteen.
     const ROWS: usize;
@@ -19,16 +19,16 @@ pub(super) trait Form: Sync {
     const VECTORS: usize;
     /// Columns of a panel.
     const WIDTH: usize = Self::VECTORS * LANES;
-    /// Places of K in a word, in their order from its lowest bits on.
+    /// Indices of K in a word, in their order from its lowest bits on.
     const PLACES: usize;
     /// The most words of K between two flushes of the lanes.
     const FLUSH: usize;
 
-    /// What to add to sums of a column for the sum of its integers.
+    /// The number to be added to sums of a column for each unit of the sum of its integers.
     const SURPLUS: i64 = 0;
 
-    /// Cuts the places of a word, `[place][row]`, of rows of a (side 0) or of b (side 1): `[plane][row]`. Inlined always, since the
-    /// caller has the wide vectors.
+    /// Cuts the integers of a word, `[place][row]`, of rows of a (side 0) or of b (side 1), to `[plane][row]`. Implementations
+    /// are always inlined, since the caller has the wide vectors.
     fn cut<const SIDE: usize>(places: &[[i32; LANES]], planes: &mut [[u32; LANES]]);
 
     /// Adds the dot products of a tile of rows, in the words of some runs, and a panel of columns, `[word of K][plane][vector][lane]`,

@@ -1,11 +1,11 @@
 //! Integers of three digits as halves: `vpdpwssd` adds two products of 16-bit integers to each i32 lane.
 //!
-//! q = high * 2^11 + low, |low| <= 2^10 and |high| <= 2^11, and three products give the sum (Karatsuba, Ofman, 1962): with L those of
-//! the low halves, H of the high ones and B of both halves added, it is H * 2^22 + (B - H - L) * 2^11 + L. So two places of K take
-//! three instructions a vector, where digits as bytes take four and a half.
+//! q = high * 2^11 + low, |low| <= 2^10 and |high| <= 2^11, and three products give the sum (Karatsuba, Ofman, 1962). L is the
+//! product of the low halves, H of the high halves, and B of the sums of both halves. The sum is H * 2^22 + (B - H - L) * 2^11 +
+//! L. So two indices of K take three instructions for each vector, where digits as bytes take four and a half.
 //!
-//! H, L and B - H - L are below 2^31 for as many places as two flushes are apart. B itself may leave the lane's range; it wraps,
-//! and so does the difference, to the right bits.
+//! H, L and B - H - L are below 2^31 for all indices of K between two flushes. B itself may leave the lane's range; then B wraps,
+//! and the difference wraps to the right bits.
 
 use std::arch::x86_64::{
     __m512i, _mm512_dpwssd_epi32, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_si512,
@@ -17,7 +17,7 @@ use crate::cpu::product::bands::Piece;
 
 /// Bits of a low half.
 const CUT: u32 = 11;
-/// Low halves, high halves, both added.
+/// The planes: low halves, high halves, and their sums.
 const PLANES: usize = 3;
 
 /// Both operands in halves; register tiles of `ROWS` rows and `NV` vectors of columns.
@@ -44,7 +44,7 @@ impl<const ROWS: usize, const NV: usize> Form for Halves<ROWS, NV> {
     }
 
     unsafe fn add(a: &Words<'_>, runs: &Runs, b: &[u32], columns: usize, sums: &mut [i64]) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's promise.
         unsafe {
             if columns <= LANES {
                 kernel::<ROWS, NV, 1>(a, runs, b, sums)
@@ -55,10 +55,10 @@ impl<const ROWS: usize, const NV: usize> Form for Halves<ROWS, NV> {
     }
 }
 
-// A term of H is at most 2^11 * 2^11, one of B - H - L twice 2^11 * 2^10.
+// A term of H is at most 2^11 * 2^11, and a term of B - H - L at most twice 2^11 * 2^10.
 const _: () = assert!(Halves::<4, 2>::FLUSH * Halves::<4, 2>::PLACES * (1 << (2 * CUT)) < 1 << 31);
 
-/// The first `USED` of a panel's `NV` vectors of columns.
+/// Adds up the first `USED` of a panel's `NV` vectors of columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn kernel<const ROWS: usize, const NV: usize, const USED: usize>(
     a: &Words<'_>,
@@ -78,7 +78,7 @@ fn kernel<const ROWS: usize, const NV: usize, const USED: usize>(
                     *vb = unsafe { _mm512_loadu_si512(b.as_ptr().cast::<__m512i>()) };
                 }
                 for (row, acc) in rows.iter().zip(acc) {
-                    // SAFETY: `rows` has checked that all words of the run are there.
+                    // SAFETY: `rows` has checked that all words of the run exist.
                     let va = unsafe { row.add(p * a.plane).cast::<i32>().read_unaligned() };
                     let va = _mm512_set1_epi32(va);
                     for (acc, &vb) in acc.iter_mut().zip(&vb) {
@@ -91,12 +91,12 @@ fn kernel<const ROWS: usize, const NV: usize, const USED: usize>(
             }
         }
     }
-    // A copy, since accumulators whose address is taken would lie in memory.
+    // The flush takes a copy, since accumulators whose address is taken would be kept in memory.
     let done = acc;
     flush::<ROWS, NV, USED>(&done, sums);
 }
 
-/// Not inlined: beside its registers the compiler would keep accumulators in memory.
+/// The function is not inlined: together with its registers, the compiler would keep accumulators in memory.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 #[inline(never)]
 fn flush<const ROWS: usize, const NV: usize, const USED: usize>(

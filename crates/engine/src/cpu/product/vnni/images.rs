@@ -1,7 +1,9 @@
-//! Patches as register tiles read them, where their pixels lie: the images are cut into words once, not once for each tap of the kernel.
+//! Patches that register tiles read in place from images. The images are cut into words once, not once for each tap of the
+//! kernel.
 //!
-//! A patch takes, for each tap, the words of a pixel; neighbouring taps that take neighbouring pixels are one run. In a kernel's gradient,
-//! whose rows are channels at a tap, a row takes pixels of lines that are arranged so that neighbouring patches take neighbours.
+//! For each tap, a patch reads the words of a pixel; neighbouring taps that read neighbouring pixels are one run. In a kernel's
+//! gradient, rows are channels at a tap. There a row reads pixels of lines, which are arranged so that neighbouring patches read
+//! neighbours.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -12,15 +14,16 @@ use super::form::{Form, LANES, PLANES_MAX};
 use super::runs::{Runs, WORD, Words};
 use crate::cpu::product::gather::{Gather, OUTSIDE};
 
-/// Images of an operand's patches in the words that a [`Form`] cuts: `[sample][plane][pixel][word of channels]`, or, for a kernel's
-/// gradient, `[channel][plane][sample][row][place of the line]`. Behind the last pixel or line of a plane is one of zeros.
+/// Images of an operand's patches in the words that a [`Form`] cuts: `[sample][plane][pixel][word of channels]`, or, for a
+/// kernel's gradient, `[channel][plane][sample][row][entry of the line]`. A pixel or line of zeros follows the last one of a
+/// plane.
 pub(super) struct Images<'g, F> {
     gather: &'g Gather,
     bytes: Vec<u8>,
-    /// Bytes of a plane, zeros included, and of these.
+    /// Bytes of a plane, zeros included, and bytes of the zeros.
     plane: usize,
     zeros: usize,
-    /// Where the places of each tap across begin in a line.
+    /// The first entry of each tap across in a line.
     taps: Vec<usize>,
     form: PhantomData<F>,
 }
@@ -29,8 +32,8 @@ pub(super) struct Images<'g, F> {
 const CHUNK: usize = LANES * 4;
 
 impl<'g, F: Form> Images<'g, F> {
-    /// Cuts images, whose integers are all here, unless a word would have places of two pixels or of two lines, or there are no lines.
-    /// Those of eight pixels and more take at most six times the memory of their integers.
+    /// Cuts images, all of whose integers are in `q`. `None` if a word would contain integers of two pixels or of two lines, or
+    /// there are no lines. Images of eight pixels and more take at most six times the memory of their integers.
     pub(crate) fn cut(gather: &'g Gather, q: &[i32]) -> Option<Self> {
         if gather.by_channel { Self::cut_lines(gather, q) } else { Self::cut_pixels(gather, q) }
     }
@@ -64,7 +67,7 @@ impl<'g, F: Form> Images<'g, F> {
         if lines * width == 0 || !across.is_multiple_of(F::PLACES) {
             return None;
         }
-        // A line has a multiple of eight places, which are whole words.
+        // A line has a multiple of eight entries, which are whole words.
         let zeros = columns.len() / F::PLACES * WORD;
         let plane = (lines + 1) * zeros;
         let mut bytes = vec![0; gather.channels * F::PLANES[0] * plane];
@@ -88,7 +91,7 @@ impl<'g, F: Form> Images<'g, F> {
         Words { bytes: &self.bytes, step: WORD, plane: self.plane }
     }
 
-    /// The words of a tile, whose rows in the operand are these, from place `first` of K on.
+    /// The words of a tile with these rows of the operand, from index `first` of K on.
     pub(crate) fn runs(&self, rows: Range<usize>, first: usize, words: Range<usize>, runs: &mut Runs) {
         let first = first / F::PLACES;
         let words = first + words.start..first + words.end;
@@ -99,7 +102,7 @@ impl<'g, F: Form> Images<'g, F> {
         }
     }
 
-    /// Rows are patches, and K goes through the pixels that the taps take.
+    /// The runs where rows are patches: K goes through the pixels that the taps read.
     fn runs_of_patches(&self, rows: Range<usize>, words: Range<usize>, runs: &mut Runs) {
         let gather = self.gather;
         let of_pixel = gather.channels / F::PLACES;
@@ -118,13 +121,13 @@ impl<'g, F: Form> Images<'g, F> {
         });
     }
 
-    /// Rows are channels at a tap, and K goes through the patches: lines of them.
+    /// The runs where rows are channels at a tap: K goes through the patches, in lines.
     fn runs_of_lines(&self, rows: Range<usize>, words: Range<usize>, runs: &mut Runs) {
         let gather = self.gather;
         let [taps_down, taps_across] = gather.geometry.kernel.map(|n| n as usize);
         let [down, across] = gather.geometry.size.map(|n| n as usize);
         let element = WORD / F::PLACES;
-        // The tap down, and where channel and tap across begin.
+        // Each row has its tap down, and the first byte of channel and tap across.
         let rows = tile::<F, _>(rows, |place| {
             let (tap, channel) = (place / gather.channels, place % gather.channels);
             let begin = channel * F::PLANES[0] * self.plane + self.taps[tap % taps_across] * element;
@@ -140,7 +143,7 @@ impl<'g, F: Form> Images<'g, F> {
     }
 }
 
-/// What is known of each row of a tile. Rows past the last one are it again, and nobody reads their sums.
+/// A value for each row of a tile. Rows past the last one repeat the last row, and nobody reads their sums.
 fn tile<F: Form, R: Copy + Default>(rows: Range<usize>, of_row: impl Fn(usize) -> R) -> [R; LANES] {
     let mut tile = [R::default(); LANES];
     for (row, of) in tile.iter_mut().take(F::ROWS).enumerate() {
@@ -149,8 +152,8 @@ fn tile<F: Form, R: Copy + Default>(rows: Range<usize>, of_row: impl Fn(usize) -
     tile
 }
 
-/// Adds words of K in parts of `of_part`, the words of a pixel or line: `start(part, row)` says whether a row's part is inside of its image,
-/// and where it begins. Parts that are zeros of all rows are left out, unless the form needs them.
+/// Adds words of K in parts of `of_part` words, which are a pixel or a line. `start(part, row)` gives the begin of a row's part,
+/// if the part is inside of the image. Parts that are zeros for all rows are left out, unless the form needs them.
 fn push_parts<F: Form, R: Copy>(
     runs: &mut Runs,
     words: Range<usize>,
@@ -176,7 +179,7 @@ fn push_parts<F: Form, R: Copy>(
     }
 }
 
-/// Cuts integers, whole words of them, into planes of bytes, each so many bytes from the one before.
+/// Cuts integers, in whole words, into planes of bytes; each plane is `plane` bytes behind the one before.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn cut<F: Form>(q: &[i32], to: &mut [u8], plane: usize) {
     const { assert!(F::PLACES * LANES <= CHUNK) };

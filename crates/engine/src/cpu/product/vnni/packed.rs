@@ -1,4 +1,4 @@
-//! Operands in the words that a [`Form`] cuts, as register tiles read them.
+//! Operands packed in the words that a [`Form`] cuts, in the order in which register tiles read them.
 
 use std::arch::x86_64::{
     __m512i, _mm512_maskz_loadu_epi32, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512,
@@ -13,7 +13,7 @@ use super::form::{Form, LANES, PLANES_MAX};
 use super::runs::{Runs, WORD, Words};
 use crate::cpu::product::operand::Operand;
 
-/// Where rows are gathered that do not lie one after another: new memory costs as much as to gather them.
+/// Memory in which rows are gathered that are not contiguous: new memory costs as much as gathering them.
 type Scratch = [Vec<i32>; LANES];
 
 /// Rows of a as tiles: `[tile][word of K][plane][row of the tile]`.
@@ -21,14 +21,14 @@ type Scratch = [Vec<i32>; LANES];
 pub(super) struct Rows {
     words: Vec<u32>,
     tiles: usize,
-    /// Words of a tile, and of a tile and one word of K.
+    /// Words of a tile, and words of a tile for one word of K.
     of_tile: usize,
     together: usize,
     scratch: Scratch,
 }
 
 impl Rows {
-    /// Lays rows and places of a in the memory of those before.
+    /// Packs rows and indices of a, in the memory of the rows before.
     pub(super) fn pack<F: Form>(&mut self, a: &Operand, batch: usize, rows: Range<usize>, k: Range<usize>) {
         let words_of_k = k.len().div_ceil(F::PLACES);
         self.tiles = rows.len().div_ceil(F::ROWS);
@@ -77,7 +77,7 @@ pub(super) struct Panels<F> {
 }
 
 impl<F: Form> Panels<F> {
-    /// Words of a panel that hold the same places of K.
+    /// Words of a panel that hold the same indices of K.
     const TOGETHER: usize = F::PLANES[1] * F::WIDTH;
 
     pub(super) fn pack(b: &Operand, batch: usize, k: Range<usize>) -> Self {
@@ -106,7 +106,7 @@ impl<F: Form> Panels<F> {
         Panels { words, n, words_of_k, surplus, form: PhantomData }
     }
 
-    /// The columns of a panel that the product has.
+    /// The number of columns of a panel that the product has.
     pub(super) fn columns(&self, panel: usize) -> usize {
         F::WIDTH.min(self.n - panel * F::WIDTH)
     }
@@ -125,7 +125,7 @@ impl<F: Form> Panels<F> {
     }
 }
 
-/// Gives all words of up to sixteen rows of an operand: (word of K, plane, a word of each row). Rows and places that are not there are 0.
+/// Passes all words of up to sixteen rows of an operand: (word of K, plane, a word of each row). Missing rows and indices are 0.
 fn for_each_word<F: Form, const SIDE: usize>(
     operand: &Operand,
     batch: usize,
@@ -151,7 +151,7 @@ fn turn_and_cut<F: Form, const SIDE: usize>(
     for first in (0..len).step_by(LANES) {
         let count = LANES.min(len - first);
         let mut places = [_mm512_setzero_si512(); LANES];
-        // No `map`: it would not be inlined into a function that has wider vectors than itself.
+        // `map` would not be inlined into a function that has wider vectors than itself, so this is a loop.
         for (places, row) in places.iter_mut().zip(rows) {
             if !row.is_empty() {
                 *places = load(&row[first..first + count]);
@@ -169,14 +169,14 @@ fn turn_and_cut<F: Form, const SIDE: usize>(
     }
 }
 
-/// A 16 x 16 matrix of words turned.
+/// The transpose of a 16 x 16 matrix of words.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn turned(rows: &[__m512i; LANES]) -> [[i32; LANES]; LANES] {
     let mut turned = [[0; LANES]; LANES];
     let words = |a, b| [_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)];
     let pairs = |a, b| [_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b)];
-    // Four rows: place 4 q + i in quarter q of vector i.
+    // Four rows are joined: index 4 q + i is in quarter q of vector i.
     let four = |r: usize| {
         let [[ab, ab_high], [cd, cd_high]] = [words(rows[r], rows[r + 1]), words(rows[r + 2], rows[r + 3])];
         let [[a, b], [c, d]] = [pairs(ab, cd), pairs(ab_high, cd_high)];
@@ -185,7 +185,7 @@ fn turned(rows: &[__m512i; LANES]) -> [[i32; LANES]; LANES] {
     let of_rows = [four(0), four(4), four(8), four(12)];
     for i in 0..4 {
         let [a, b, c, d] = [of_rows[0][i], of_rows[1][i], of_rows[2][i], of_rows[3][i]];
-        // Quarters 0 and 2, and 1 and 3, of both.
+        // The first shuffle takes quarters 0 and 2 of both vectors, the second takes quarters 1 and 3.
         let [ab, ab_odd] = [_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b)];
         let [cd, cd_odd] = [_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d)];
         let quarters = [
@@ -202,7 +202,7 @@ fn turned(rows: &[__m512i; LANES]) -> [[i32; LANES]; LANES] {
     turned
 }
 
-/// Up to sixteen places, and zeros.
+/// Loads up to sixteen integers, with zeros behind them.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn load(places: &[i32]) -> __m512i {

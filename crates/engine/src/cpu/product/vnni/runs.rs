@@ -1,24 +1,25 @@
-//! Where the words of a register tile's rows lie.
+//! The positions of the words of a register tile's rows.
 
 use std::ops::Range;
 
 /// Bytes of a word.
 pub(super) const WORD: usize = 4;
 
-/// The words of rows of a, wherever each row begins.
+/// The words of rows of a, with any position of each row.
 pub(super) struct Words<'w> {
     pub bytes: &'w [u8],
-    /// Bytes from a word of a row to the next one of K.
+    /// Bytes from a word of a row to the next word along K.
     pub step: usize,
-    /// Bytes from a word to the one of the next plane.
+    /// Bytes from a word to the word of the next plane.
     pub plane: usize,
 }
 
 impl Words<'_> {
-    /// Where the first word of each row lies, if all of `words` of K and `planes` planes are there from these bytes on.
+    /// The position of the first word of each row, after a check that all `words` words of K and `planes` planes exist from these
+    /// bytes on.
     ///
     /// # Panics
-    /// If they are not.
+    /// If a word does not exist.
     #[inline(always)]
     pub(crate) fn rows<const ROWS: usize>(
         &self,
@@ -33,12 +34,12 @@ impl Words<'_> {
     }
 }
 
-/// Words of K in runs: in each row of a tile the words of a run follow each other. Words that are in no run are zeros of all rows.
+/// Words of K in runs: in each row of a tile, the words of a run are contiguous. Words that are in no run are zeros in all rows.
 #[derive(Default)]
 pub(super) struct Runs {
-    /// Of K, none empty.
+    /// The words of K of each run; no run is empty.
     words: Vec<Range<usize>>,
-    /// Where each row's words begin, in bytes: `[run][row]`.
+    /// The begin of each row's words, in bytes: `[run][row]`.
     starts: Vec<usize>,
 }
 
@@ -48,8 +49,8 @@ impl Runs {
         self.starts.clear();
     }
 
-    /// Adds words of K behind those there are, whose rows begin at these bytes. They go on with the last run if each row's do; `step` is
-    /// [`Words::step`].
+    /// Adds words of K behind the existing ones; their rows begin at these bytes. The words extend the last run if each row's
+    /// words continue it; `step` is [`Words::step`].
     pub(crate) fn push(&mut self, words: Range<usize>, starts: &[usize], step: usize) {
         if let Some(last) = self.words.last_mut()
             && last.end == words.start
@@ -65,7 +66,7 @@ impl Runs {
         self.starts.extend_from_slice(starts);
     }
 
-    /// Words of K, and where those of each row begin.
+    /// The words of K of each run, and the begin of each row's words.
     #[inline(always)]
     pub(crate) fn iter<const ROWS: usize>(&self) -> impl Iterator<Item = (Range<usize>, &[usize; ROWS])> {
         self.words.iter().cloned().zip(self.starts.as_chunks().0)
