@@ -143,6 +143,28 @@ impl Told {
         }
     }
 
+    /// A match in a sentence, and how it was found.
+    fn match_sentence(&self) -> (Tone, String, String) {
+        let (count, steps) = (self.count(), self.steps);
+        let (sentence, rest) = match count == u64::from(steps) {
+            true => (format!("All {steps} steps came out bit for bit as the run's records say."), ""),
+            false => (
+                format!(
+                    "{count} of {steps} steps were replayed, and each came out bit for bit as the run's records say."
+                ),
+                " Nothing is said of the other steps.",
+            ),
+        };
+        let end = if self.end_checked { "" } else { " The run's end was not checked." };
+        let how = match self.native {
+            true => " The auditor used native products: that shows replication, and judges no rounding.",
+            false => "",
+        };
+        let tone = if self.native { Tone::Neutral } else { Tone::Good };
+        let why = format!("The replay on {} took {:.1} s.{rest}{end}{how}", self.engine, self.seconds);
+        (tone, sentence, why)
+    }
+
     /// The outcome in a sentence, and the reason.
     fn sentence(&self) -> (Tone, String, String) {
         let (count, steps, planned) = (self.count(), self.steps, self.planned());
@@ -154,32 +176,7 @@ impl Told {
                 format!("The audit is not finished: {count} of {planned} planned steps match."),
                 "Nothing is said of the other steps.".into(),
             ),
-            Outcome::Matches => {
-                let (sentence, rest) = match (count == u64::from(steps), self.end_checked) {
-                    (true, true) => {
-                        (format!("All {steps} steps came out bit for bit as the run's records say."), "")
-                    }
-                    (true, false) => (
-                        format!("All {steps} steps came out bit for bit as the run's records say."),
-                        " The run's end was not checked.",
-                    ),
-                    _ => (
-                        format!(
-                            "{count} of {steps} steps were replayed, and each came out bit for bit as the run's records say."
-                        ),
-                        " Nothing is said of the other steps.",
-                    ),
-                };
-                let how = match self.native {
-                    true => {
-                        " The auditor used native products: that shows replication, and judges no rounding."
-                    }
-                    false => "",
-                };
-                let tone = if self.native { Tone::Neutral } else { Tone::Good };
-                let why = format!("The replay on {} took {:.1} s.{rest}{how}", self.engine, self.seconds);
-                (tone, sentence, why)
-            }
+            Outcome::Matches => self.match_sentence(),
             Outcome::Diverges { step, .. } => {
                 said(Tone::Bad, format!("Step {step} is not what its record says."))
             }
