@@ -1,8 +1,10 @@
 //! Promises that a reader relies on: imports point one way, files and functions can be read in one sitting, nothing lies about unused.
 //! Each rule is tested on a small made-up tree beside it, and held against the repository here.
 
+mod catalogue;
 mod dead;
 mod domains;
+mod errors;
 mod imports;
 mod modules;
 mod paths;
