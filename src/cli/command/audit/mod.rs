@@ -247,11 +247,11 @@ fn publish(
             .and_then(|path| Disk::default().replace(&path, &bytes));
         problems.extend(done.err().map(|error| format!("the report could not be written ({error})")));
     }
+    let file = written.as_ref().and_then(|written| written.file.as_deref());
     if let Some(path) = &options.page {
         let auditor = signer.map(|key| key.public().to_text());
-        problems.extend(page::write(path, report, auditor, about));
+        problems.extend(page::write(path, report, auditor, about, file));
     }
-    let file = written.as_ref().and_then(|written| written.file.as_deref());
     let mut json = report_json(report);
     json["verdict_file"] = json!(file);
     json["not_written"] = json!(problems);
