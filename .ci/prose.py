@@ -65,7 +65,8 @@ def paragraphs(path):
             stripped = ""
         if "<!--" in stripped:
             comment = True
-        skip = fenced or comment or not stripped or stripped.startswith(("|", "#", "<", "$$"))
+        title = re.fullmatch(r"[-*+]\s+\[[^\]]*\]\([^)]*\)", stripped)  # of a table of contents
+        skip = fenced or comment or not stripped or title or stripped.startswith(("|", "#", "<", "$$"))
         if "-->" in stripped:
             comment = False
         item = re.match(r"([-*+]|\d+[.)])\s+", stripped)
@@ -89,8 +90,9 @@ def long_lines(path):
     for number, line in enumerate(path.read_text().split("\n"), 1):
         if line.lstrip().startswith(("```", "~~~")):
             fenced = not fenced
-        bare = re.sub(r"\]\([^)]*\)", "]", line)  # an address cannot be broken
-        if not fenced and not line.lstrip().startswith("|") and len(bare) > limit:
+        # An address cannot be broken, nor can a value that is written as code.
+        bare = re.sub(r"`[^`]{60,}`", "`code`", re.sub(r"\]\([^)]*\)", "]", line))
+        if not fenced and not line.startswith("    ") and not line.lstrip().startswith("|") and len(bare) > limit:
             yield number, line
 
 

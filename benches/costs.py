@@ -334,13 +334,13 @@ INTRODUCTION = """# What the papers' experiments cost
 `benches/costs.py` measures the experiments of the papers whose schemes this project builds on, and prints this page.
 
 - Every row is **measured** here or **published** by others. Published figures are from other machines, mostly NVIDIA
-  GPUs, and their assumptions stand beside them. They show orders of magnitude, no ratio.
+  GPUs, with their assumptions beside them, and show orders of magnitude, no ratio.
 - Weights are random, and pictures are 32 x 32.
-- A training step is forward, backward and update, here with commitments and log. Its seconds are the median over the
-  steps after the first.
-- An audit runs from the first checkpoint over all steps, reading and checking included. Its seconds are divided by the
-  steps.
-- Commitments are records, gradient roots and heads. Those of so short a run are divided by its steps.
+- A training step is forward, backward and update, here with commitments and log. A step's seconds are the median
+  over the steps after the first.
+- An audit runs from the first checkpoint over all steps, reading and checking included. The audit's seconds are divided
+  by the steps.
+- Commitments are records, gradient roots and heads. In so short a run, their bytes are divided by the steps.
 - Memory is the most that the process had resident.
 - PyTorch and this project use all cores. Both have the same model, batch size and optimizer, not the same weights and
   batches.
@@ -415,8 +415,8 @@ def sweep_table(result):
         if "log bytes" in x:
             cells += [amount(x["log bytes"]) if x["log bytes"] else "none", f"{x['train seconds']:.3g} s", f"{x['audit seconds']:.3g} s", x["audit result"]]
         print(f"| {name} | {' | '.join(cells + [''] * (6 - len(cells)))} |")
-    print("\nThe paper (**published**, section 6) has no change of accuracy down to 26 bits. Its logs are 5 to 20 % smaller at 26\n"
-          "bits after zip. It has 20 to 25 corrections a step at 32 bits, and none at 27.")
+    print("\nThe paper (**published**, section 6) has no change of accuracy down to 26 bits. The paper's logs are 5 to\n"
+          "20 % smaller at 26 bits after zip, with 20 to 25 corrections a step at 32 bits, and none at 27.")
 
 
 def table():

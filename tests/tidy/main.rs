@@ -3,6 +3,7 @@
 
 mod dead;
 mod domains;
+mod environment;
 mod imports;
 mod modules;
 mod paths;
@@ -42,6 +43,11 @@ fn pages_name_files_that_are_there() {
 }
 
 #[test]
+fn the_map_names_every_file() {
+    check(&paths::unmapped(&Tree::repository()));
+}
+
+#[test]
 fn runs_are_read_through_their_stores() {
     check(&imports::runs_past_their_store(&Tree::repository()));
 }
@@ -56,6 +62,11 @@ fn nothing_lies_about_unused() {
 #[test]
 fn domains_stand_on_their_page() {
     check(&domains::undocumented(&Tree::repository()));
+}
+
+#[test]
+fn variables_stand_on_their_page() {
+    check(&environment::undocumented(&Tree::repository()));
 }
 
 #[test]
