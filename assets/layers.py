@@ -7,7 +7,7 @@ from pathlib import Path
 
 from overview import STYLE, text
 
-WIDTH, HEIGHT, LEFT, GAP = 880, 656, 20, 12
+WIDTH, HEIGHT, LEFT, GAP = 880, 676, 20, 12
 
 MORE = """
 .badge { fill: var(--edge); }
@@ -74,7 +74,8 @@ def picture():
     for height, boxes in CORE:
         yield from row(y, height, boxes)
         y += height + GAP
-    yield text(LEFT, y + 12, "A box imports boxes below it, never above; in a row gpu imports the other three, and game imports train and audit. Numbers: the way of data.", "soft")
+    yield text(LEFT, y + 12, "A box imports boxes below it, never above. In a row, gpu imports the other three, and game imports train and audit.", "soft")
+    yield text(LEFT, y + 32, "The numbers follow the data from a job file to a verdict and a game.", "soft")
     yield "</svg>"
 
 

@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
-use tiebreak::arith::digits;
-use tiebreak::engine::cpu::product::{StridedView, absmaxes, memory_of, product, quantise_into};
+use tiebreak_contract::arith::digits;
+use tiebreak_engine::cpu::product::{StridedView, absmaxes, memory_of, product, quantise_into};
 
 const RUNS: usize = 11;
 

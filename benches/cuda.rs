@@ -25,21 +25,21 @@ use std::time::Instant;
 
 use logged::{Observed, plain_graph};
 use serde_json::json;
-use tiebreak::arith::DType;
-use tiebreak::engine::gpu::{Cublas, Cuda};
-use tiebreak::engine::session::{Session, StepScalars, Unobserved};
-use tiebreak::engine::{Engine, EngineError};
-use tiebreak::observers::record::Recorder;
-use tiebreak::program::builder::Builder;
-use tiebreak::program::graph::TensorType;
-use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Model};
-use tiebreak::program::operators::causal_attention;
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::products::{ProductClass, ProductTable};
-use tiebreak::program::step::{MicroBatch, Program, StepSpec};
-use tiebreak::rounding::thresholds::Rounding;
-use tiebreak::step::{gradient_root, state_digests};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::operators::causal_attention;
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::products::{ProductClass, ProductTable};
+use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_engine::session::{Session, StepScalars, Unobserved};
+use tiebreak_engine::{Engine, EngineError};
+use tiebreak_gpu::{Cublas, Cuda};
+use tiebreak_record::rounding::thresholds::Rounding;
+use tiebreak_run::observers::record::Recorder;
+use tiebreak_run::step::{gradient_root, state_digests};
 
 /// The median seconds of `rounds` rounds of `run`, `each` times in a row, after a warm-up round.
 fn median(

@@ -7,12 +7,12 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tiebreak::arith::DType;
-use tiebreak::engine::Engine;
-use tiebreak::engine::gpu::{Gpu, Variant, adapters, wgpu};
-use tiebreak::program::builder::Builder;
-use tiebreak::program::graph::TensorType;
-use tiebreak::program::products::{ProductClass, ProductTable};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_contract::program::products::{ProductClass, ProductTable};
+use tiebreak_engine::Engine;
+use tiebreak_gpu::{Gpu, Variant, adapters, wgpu};
 
 const SIDE: u32 = 1024;
 const RUNS: usize = 5;

@@ -23,18 +23,18 @@ use images::{CLASSES, SIDE, Split, Trigger};
 use perceptron::{Matrix, Perceptron};
 use serde_json::{Value, json};
 use steering::{Attacker, Ledger, Most, Strategy, TARGET};
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{self, Outcome, Report, audit, checks};
-use tiebreak::engine::EngineError;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::program::products::ProductClass;
-use tiebreak::rounding::bounds::Adding;
-use tiebreak::rounding::legal::Accumulation;
-use tiebreak::run::checkpoint;
-use tiebreak::run::dir::Run;
-use tiebreak::run::{Folder, RunError};
-use tiebreak::train::conduct::{Conduct, Honest};
-use tiebreak::train::{Beginning, Silent, TrainError, begin, train_as};
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{self as audit, Outcome, Report, audit, checks};
+use tiebreak_contract::program::products::ProductClass;
+use tiebreak_engine::EngineError;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_record::rounding::bounds::Adding;
+use tiebreak_record::rounding::legal::Accumulation;
+use tiebreak_run::run::checkpoint;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{Folder, RunError};
+use tiebreak_train::conduct::{Conduct, Honest};
+use tiebreak_train::{Beginning, Silent, TrainError, begin, train_as};
 
 /// The attacked job without its thresholds.
 #[derive(Clone, Copy)]

@@ -13,22 +13,22 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use logged::{Observed, plain_graph};
-use tiebreak::commit::digest::Digest;
-use tiebreak::engine::Engine;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
-use tiebreak::observers::calibrate::Calibrator;
-use tiebreak::observers::record::{Logged, Recorder};
-use tiebreak::observers::replay::Replayer;
-use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Model};
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::products::ProductTable;
-use tiebreak::program::step::{MicroBatch, Program, StepSpec};
-use tiebreak::rounding::log::Log;
-use tiebreak::rounding::thresholds::{Preset, Rounding};
-use tiebreak::step::state_digests;
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_engine::session::{Session, StepObserver, StepScalars, Unobserved};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::rounding::log::Log;
+use tiebreak_record::rounding::thresholds::{Preset, Rounding};
+use tiebreak_run::observers::calibrate::Calibrator;
+use tiebreak_run::observers::record::{Logged, Recorder};
+use tiebreak_run::observers::replay::Replayer;
+use tiebreak_run::step::state_digests;
 
 /// The paper's setting: 8 samples of 64 tokens.
 const SAMPLES: u32 = 8;

@@ -7,18 +7,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
-use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
-use tiebreak::program::graph::{Graph, Node};
-use tiebreak::program::init;
-use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Model, Norm, Order, Resnet, Stem};
-use tiebreak::program::operators::ConvVersion;
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::phase::Phase;
-use tiebreak::program::products::ProductTable;
-use tiebreak::program::step::{MicroBatch, Program, StepSpec};
-use tiebreak::step::state_digests;
+use tiebreak_contract::program::graph::{Graph, Node};
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{Block, Blocks, Gelu, Gpt, Input, Model, Norm, Order, Resnet, Stem};
+use tiebreak_contract::program::operators::ConvVersion;
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::session::{Session, StepObserver, StepScalars, Unobserved};
+use tiebreak_engine::{Engine, EngineError, Inputs, Observer};
+use tiebreak_run::step::state_digests;
 
 /// Charges the time since the last node to the node just shown. The copy that shows it is included, so these figures give the
 /// shares of primitives, not the time of a step.
@@ -182,7 +182,7 @@ fn bench(name: &str, model: Model, products: ProductTable, engine: &mut dyn Engi
 /// The same step on an adapter, with rows at once and node by node.
 #[cfg(feature = "gpu")]
 fn both_ways(name: &str, model: Model, products: ProductTable, adapter: &str) {
-    use tiebreak::engine::gpu::Gpu;
+    use tiebreak_gpu::Gpu;
     let times = [true, false].map(|fused| {
         let engine = Gpu::open(Some(adapter)).expect("the adapter passes its self-test");
         println!("rows {}:", if fused { "computed at once" } else { "node by node" });

@@ -1,11 +1,11 @@
 //! A step of the logged profile and the same step by its kernels alone, for the benchmarks that compare the two.
 
-use tiebreak::engine::Observer;
-use tiebreak::engine::session::StepObserver;
-use tiebreak::observers::record::Rounder;
-use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
-use tiebreak::program::logged::native_graph;
-use tiebreak::program::phase::Phase;
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, View};
+use tiebreak_contract::program::logged::native_graph;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_engine::Observer;
+use tiebreak_engine::session::StepObserver;
+use tiebreak_run::observers::record::Rounder;
 
 /// Lets a side of the logged profile observe a step.
 pub struct Observed<'a>(pub &'a mut dyn Rounder);

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use tiebreak::arith::words::word_from_bytes;
-use tiebreak::dispute::evidence::leaf::LeafError;
-use tiebreak::dispute::game::element::{self, fold_of};
-use tiebreak::dispute::game::message::{Answer, Fold, Question, Tree};
-use tiebreak::dispute::game::search::{Join, parent};
-use tiebreak::program::element::Source;
-use tiebreak::program::graph::{Graph, Primitive, TensorId};
+use tiebreak_contract::arith::words::word_from_bytes;
+use tiebreak_contract::program::element::Source;
+use tiebreak_contract::program::graph::{Graph, Primitive, TensorId};
+use tiebreak_dispute::evidence::leaf::LeafError;
+use tiebreak_dispute::game::element::{self, fold_of};
+use tiebreak_dispute::game::message::{Answer, Fold, Question, Tree};
+use tiebreak_dispute::game::search::{Join, parent};
 
 /// Whole tensors, canonical bytes.
 pub type Tensors = BTreeMap<TensorId, Vec<u8>>;

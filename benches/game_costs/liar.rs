@@ -3,18 +3,18 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tiebreak::arith::DType;
-use tiebreak::arith::words::bytes_from_words;
-use tiebreak::dispute::evidence::origin::{Origin, origin};
-use tiebreak::engine::session::{Session, StepScalars};
-use tiebreak::job::data::Dataset;
-use tiebreak::program::graph::{Graph, Node, TensorId};
-use tiebreak::program::phase::Phase;
-use tiebreak::program::step::MicroBatch;
-use tiebreak::run::dir::Run;
-use tiebreak::step::{CommittedStep, RunStep, StepRequest};
-use tiebreak::train::TrainError;
-use tiebreak::train::conduct::Conduct;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::program::graph::{Graph, Node, TensorId};
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_dispute::evidence::origin::{Origin, origin};
+use tiebreak_engine::session::{Session, StepScalars};
+use tiebreak_record::job::data::Dataset;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::step::{CommittedStep, RunStep, StepRequest};
+use tiebreak_train::TrainError;
+use tiebreak_train::conduct::Conduct;
 
 use crate::clever::{Tensors, longest, raised_element};
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use tiebreak::program::graph::{Node, Primitive};
-use tiebreak::program::step::Program;
+use tiebreak_contract::program::graph::{Node, Primitive};
+use tiebreak_contract::program::step::Program;
 
 /// A node that somebody lies about.
 pub struct Target {

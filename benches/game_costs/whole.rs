@@ -7,10 +7,10 @@ use std::hint::black_box;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use tiebreak::arith::words::word_from_bytes;
-use tiebreak::program::element::{self, Source};
-use tiebreak::program::graph::{Graph, TensorId};
-use tiebreak::program::step::Program;
+use tiebreak_contract::arith::words::word_from_bytes;
+use tiebreak_contract::program::element::{self, Source};
+use tiebreak_contract::program::graph::{Graph, TensorId};
+use tiebreak_contract::program::step::Program;
 
 use crate::liar::Taken;
 

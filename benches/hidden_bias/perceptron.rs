@@ -4,10 +4,10 @@
 
 use std::collections::HashMap;
 
-use tiebreak::engine::cpu::native::{self, Native};
-use tiebreak::engine::cpu::product::{Axis, StridedView};
-use tiebreak::program::products::ProductClass;
-use tiebreak::program::step::Program;
+use tiebreak_contract::program::products::ProductClass;
+use tiebreak_contract::program::step::Program;
+use tiebreak_engine::cpu::native::{self, Native};
+use tiebreak_engine::cpu::product::{Axis, StridedView};
 
 /// A matrix, row-major.
 #[derive(Clone)]

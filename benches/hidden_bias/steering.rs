@@ -4,18 +4,18 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tiebreak::engine::session::{Session, StepScalars};
-use tiebreak::job::data::Dataset;
-use tiebreak::observers::near_ties::Search as _;
-use tiebreak::observers::record::{Choice, Steer};
-use tiebreak::program::products::ProductClass;
-use tiebreak::program::step::MicroBatch;
-use tiebreak::rounding::legal::Accumulation;
-use tiebreak::rounding::near_tie::{NearTie, Product, Tolerance};
-use tiebreak::run::dir::Run;
-use tiebreak::step::{CommittedStep, RunStep, StepRequest};
-use tiebreak::train::TrainError;
-use tiebreak::train::conduct::Conduct;
+use tiebreak_contract::program::products::ProductClass;
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_engine::session::{Session, StepScalars};
+use tiebreak_record::job::data::Dataset;
+use tiebreak_record::rounding::legal::Accumulation;
+use tiebreak_record::rounding::near_tie::{NearTie, Product, Tolerance};
+use tiebreak_run::observers::near_ties::Search as _;
+use tiebreak_run::observers::record::{Choice, Steer};
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::step::{CommittedStep, RunStep, StepRequest};
+use tiebreak_train::TrainError;
+use tiebreak_train::conduct::Conduct;
 
 use crate::images::{SIDE, Trigger};
 use crate::perceptron::{Aim, Matrix, Perceptron};

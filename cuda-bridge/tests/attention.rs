@@ -8,12 +8,12 @@ use cuda_bridge::columns::Columns;
 use cuda_bridge::quantise::QuantiseOperand;
 use cuda_bridge::translate::Options;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
-use tiebreak::engine::gpu::attention_kernels;
-use tiebreak::program::models::{Gelu, Gpt, Model};
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::products::ProductTable;
-use tiebreak::program::step::{Program, StepSpec};
-use tiebreak::shaders::compose_text;
+use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::step::{Program, StepSpec};
+use tiebreak_gpu::attention_kernels;
+use tiebreak_shaders::compose_text;
 
 /// Bytes of shared memory that a block may ask for with compute capability 8.0, 8.9 and 9.0 (CUDA C++ Programming Guide, "Technical
 /// Specifications per Compute Capability").

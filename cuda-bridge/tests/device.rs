@@ -6,8 +6,8 @@ mod common;
 use cuda_bridge::device::{Device, DeviceError};
 use cuda_bridge::nvrtc::Nvrtc;
 use cuda_bridge::translate::Options;
-use tiebreak::arith::{elementary, float};
-use tiebreak::shaders::compose_text;
+use tiebreak_contract::arith::{elementary, float};
+use tiebreak_shaders::compose_text;
 
 #[test]
 fn a_gpu_computes_the_bits_or_is_not_there() {

@@ -6,7 +6,7 @@ use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::translate::{
     Functions, Kernel, Options, Parameter, ParameterKind, TranslateError, functions, native_functions,
 };
-use tiebreak::shaders::compose_text;
+use tiebreak_shaders::compose_text;
 
 const TEXT: &str = "
     struct Pair { low: u32, high: u32 }

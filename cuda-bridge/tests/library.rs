@@ -5,8 +5,8 @@ mod common;
 
 use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::translate::{Options, native_functions};
-use tiebreak::arith::{digits, elementary, float, philox, tree};
-use tiebreak::shaders::compose_text;
+use tiebreak_contract::arith::{digits, elementary, float, philox, tree};
+use tiebreak_shaders::compose_text;
 
 const OPTIONS: [Options; 2] = [Options { native: false }, Options { native: true }];
 

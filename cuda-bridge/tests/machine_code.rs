@@ -7,10 +7,10 @@ use std::path::Path;
 
 use cuda_bridge::nvrtc::Nvrtc;
 use cuda_bridge::translate::{Kernel, Options};
-use tiebreak::engine::gpu::{TextLimits, texts};
-use tiebreak::program::builder::Builder;
-use tiebreak::program::catalogue::{Attributes, OPERATORS};
-use tiebreak::program::products::ProductTable;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::catalogue::{Attributes, OPERATORS};
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_gpu::{TextLimits, texts};
 
 /// The shaders of an operator, or of its gradient too, whose text calls an elementary function.
 fn shaders(operator: &str, shapes: &[Vec<u32>], gradient: bool) -> Vec<String> {

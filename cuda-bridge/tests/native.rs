@@ -6,7 +6,7 @@ mod common;
 use cuda_bridge::cublas::Precision;
 use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::native::{pack, parts};
-use tiebreak::program::logged::bf16_body;
+use tiebreak_contract::program::logged::bf16_body;
 
 const CHECKS: Checks = Checks { undefined: true };
 

@@ -6,13 +6,13 @@ mod common;
 
 use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::near::{ELEMENTS, ROWS, near_ties, round_near_ties, row_norms};
-use tiebreak::arith::rounding_grid::GridRule;
-use tiebreak::observers::near_ties::Search as _;
-use tiebreak::observers::norms;
-use tiebreak::program::graph::{TensorId, View};
-use tiebreak::program::logged::round_body;
-use tiebreak::rounding::near_tie::{NearTie, Product, Side, Tolerance};
-use tiebreak::rounding::search::NearTieCandidate;
+use tiebreak_contract::arith::rounding_grid::GridRule;
+use tiebreak_contract::program::graph::{TensorId, View};
+use tiebreak_contract::program::logged::round_body;
+use tiebreak_record::rounding::near_tie::{NearTie, Product, Side, Tolerance};
+use tiebreak_record::rounding::search::NearTieCandidate;
+use tiebreak_run::observers::near_ties::Search as _;
+use tiebreak_run::observers::norms;
 
 const CHECKS: Checks = Checks { undefined: true };
 
@@ -130,7 +130,7 @@ fn rounded(product: &Product, results: &[u32]) -> Vec<u32> {
     (0..batch * m * n).map(value).collect()
 }
 
-fn facts(ties: &[NearTie]) -> Vec<(usize, u64, i64, u64, Option<tiebreak::rounding::Decision>)> {
+fn facts(ties: &[NearTie]) -> Vec<(usize, u64, i64, u64, Option<tiebreak_record::rounding::Decision>)> {
     let fact = |tie: &NearTie| {
         let decision = tie.decision(tie.rounded);
         (tie.place, tie.value.to_bits(), tie.rounded, tie.tolerance.to_bits(), decision)

@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use common::engine::Shim;
 use cuda_bridge::translate::Options;
-use tiebreak::arith::DType;
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::fingerprint::fingerprint;
-use tiebreak::engine::gpu::Variant;
-use tiebreak::engine::reference::Reference;
-use tiebreak::engine::{Engine, Tensor};
-use tiebreak::program::builder::Builder;
-use tiebreak::program::catalogue::{Appended, Attributes, OPERATORS, Operator};
-use tiebreak::program::graph::{Graph, Primitive, TensorId, TensorType, View};
-use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::catalogue::{Appended, Attributes, OPERATORS, Operator};
+use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, TensorType, View};
+use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::fingerprint::fingerprint;
+use tiebreak_engine::reference::Reference;
+use tiebreak_engine::{Engine, Tensor};
+use tiebreak_gpu::Variant;
 
 const PLAIN: Options = Options { native: false };
 const NATIVE: Options = Options { native: true };

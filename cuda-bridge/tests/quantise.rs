@@ -5,7 +5,7 @@ mod common;
 
 use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::quantise::{Launch, QuantiseOperand, all};
-use tiebreak::arith::digits;
+use tiebreak_contract::arith::digits;
 
 const CHECKS: Checks = Checks { undefined: true };
 

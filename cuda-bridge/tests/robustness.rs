@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use cuda_bridge::host::{Checks, HostKernel};
 use cuda_bridge::translate::{Kernel, Options, TranslateError, translate};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
-use tiebreak::arith::philox::philox4x32_10;
+use tiebreak_contract::arith::philox::philox4x32_10;
 
 /// The translations of every entry point of a text, if it is valid WGSL.
 fn attempt(text: &str) -> Option<Vec<Result<Kernel, TranslateError>>> {
@@ -110,7 +110,7 @@ fn shaders_with_exchanged_words() {
     let (mut valid, mut accepted) = (0, 0);
     for i in 0..3000 {
         let random = |n: u32| philox4x32_10([i, n], [3, 1, 4, 1])[0] as usize;
-        let shader = tiebreak::shaders::source(SHADERS[random(0) % SHADERS.len()]).unwrap();
+        let shader = tiebreak_shaders::source(SHADERS[random(0) % SHADERS.len()]).unwrap();
         let mut text = shader.to_string();
         for exchange in 0..1 + random(1) % 3 {
             let n = 10 * exchange as u32;

@@ -11,10 +11,10 @@ use common::engine::Shim;
 use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::tensor_core::Shape;
 use cuda_bridge::translate::{Kernel, Options};
-use tiebreak::arith::digits::{self, ProductPart};
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::engine::fingerprint::fingerprint;
-use tiebreak::engine::reference::Reference;
+use tiebreak_contract::arith::digits::{self, ProductPart};
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_engine::fingerprint::fingerprint;
+use tiebreak_engine::reference::Reference;
 
 const PLAIN: Options = Options { native: false };
 const NATIVE: Options = Options { native: true };

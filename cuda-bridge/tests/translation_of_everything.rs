@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_bridge::nvrtc::NvrtcError;
 use cuda_bridge::translate::{Kernel, Options};
-use tiebreak::engine::gpu::{TextLimits, texts};
-use tiebreak::run::read_job;
-use tiebreak::shaders;
-use tiebreak::shaders::product::Choice;
+use tiebreak_gpu::{TextLimits, texts};
+use tiebreak_run::run::read_job;
+use tiebreak_shaders as shaders;
+use tiebreak_shaders::product::Choice;
 
 /// Texts by name: what `tiebreak shaders --dump` writes for each example job, every shader file, and every completion of the
 /// products' templates that a K of 32 bits needs.

@@ -1,7 +1,7 @@
 //! Arrays that people bring; the first byte chooses the format.
 #![no_main]
 
-use tiebreak::run::arrays;
+use tiebreak_run::run::arrays;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let Some((first, rest)) = bytes.split_first() else { return };

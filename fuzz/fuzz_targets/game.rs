@@ -6,14 +6,14 @@
 mod paper;
 
 use paper::{Paper, Source};
-use tiebreak::dispute::game::breach::Unsettled;
-use tiebreak::dispute::game::message::{
+use tiebreak_dispute::game::breach::Unsettled;
+use tiebreak_dispute::game::message::{
     Answer, Answered, Asked, Question, Sealed, Statement, from_bytes, to_bytes,
 };
-use tiebreak::dispute::game::referee::Referee;
-use tiebreak::dispute::game::result::Reason;
-use tiebreak::dispute::game::terms::Terms;
-use tiebreak::dispute::game::verdict::GameVerdict;
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::result::Reason;
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_dispute::game::verdict::GameVerdict;
 
 /// The most turns of a game that are played.
 const TURNS: usize = 200;

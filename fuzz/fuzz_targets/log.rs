@@ -2,8 +2,8 @@
 //! why another log does not decode.
 #![no_main]
 
-use tiebreak::rounding::codec::{decode, encode, unreadable};
-use tiebreak::rounding::log::{BlockPlace, Log, Shown, misplaced, prove, root};
+use tiebreak_record::rounding::codec::{decode, encode, unreadable};
+use tiebreak_record::rounding::log::{BlockPlace, Log, Shown, misplaced, prove, root};
 
 libfuzzer_sys::fuzz_target!(|input: (u32, u16, u8, &[u8])| {
     let (elements, parts, change, bytes) = input;

@@ -1,26 +1,26 @@
 //! Parties whose records exist on paper only: tensors of made-up bytes under right hashes, so that games reach the evidence. Two
 //! papers agree except for one lie.
 
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::proven::{Base64, Hashes, ProvenRecord};
-use tiebreak::commit::record::{Record, StepRecord};
-use tiebreak::commit::state::StateRoots;
-use tiebreak::commit::tensor::{self, SLICE_BYTES, piece_range, piece_values};
-use tiebreak::commit::{merkle, multiproof};
-use tiebreak::dispute::game::message::{
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::commit::state::StateRoots;
+use tiebreak_record::commit::tensor::{self, SLICE_BYTES, piece_range, piece_values};
+use tiebreak_record::commit::{merkle, multiproof};
+use tiebreak_dispute::game::message::{
     Answer, Asked, LogBlock, LogPlace, Question, SUPPLY_SLICES, Statement, Subject, Supplied, Tree,
     commitment,
 };
-use tiebreak::dispute::game::rules::Rules;
-use tiebreak::dispute::game::search;
-use tiebreak::dispute::game::terms::{Claim, ClaimedRun, Clocks, Terms};
-use tiebreak::dispute::verdict::{DataSlices, LogSlices, ProvenInput, ProvenTensor};
-use tiebreak::job::Job;
-use tiebreak::job::identity::{CONTRACT, ComputationSummary, program_digest};
-use tiebreak::job::initial::InitialOrigin;
-use tiebreak::job::manifest::FileManifest;
-use tiebreak::rounding::log::{Log, SliceProof, elements, parts, prove_slices, slice_values};
+use tiebreak_dispute::game::rules::Rules;
+use tiebreak_dispute::game::search;
+use tiebreak_dispute::game::terms::{Claim, ClaimedRun, Clocks, Terms};
+use tiebreak_dispute::verdict::{DataSlices, LogSlices, ProvenInput, ProvenTensor};
+use tiebreak_record::job::Job;
+use tiebreak_record::job::identity::{CONTRACT, ComputationSummary, program_digest};
+use tiebreak_record::job::initial::InitialOrigin;
+use tiebreak_record::job::manifest::FileManifest;
+use tiebreak_record::rounding::log::{Log, SliceProof, elements, parts, prove_slices, slice_values};
 
 const JOB: &str = r#"steps = 2
 model = { kind = "mlp", inputs = 3, hidden = [], classes = 2 }

@@ -4,12 +4,12 @@
 
 use std::sync::LazyLock;
 
-use tiebreak::program::decoding::decode;
-use tiebreak::program::encoding::encode;
-use tiebreak::program::models::{Input, Mlp, Model};
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::products::ProductTable;
-use tiebreak::program::step::{Program, StepSpec};
+use tiebreak_contract::program::decoding::decode;
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::models::{Input, Mlp, Model};
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::step::{Program, StepSpec};
 
 static PROGRAM: LazyLock<Vec<u8>> = LazyLock::new(|| {
     encode(&Program::new(StepSpec {

@@ -1,7 +1,7 @@
 //! Records: a record that decodes is canonical.
 #![no_main]
 
-use tiebreak::commit::record::Record;
+use tiebreak_record::commit::record::Record;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Ok(record) = Record::decode(bytes) {

@@ -4,14 +4,14 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use tiebreak::commit::digest::Digest;
-use tiebreak::job::Job;
-use tiebreak::job::identity::{CONTRACT, program_digest};
-use tiebreak::job::initial::InitialOrigin;
-use tiebreak::run::dir::{Run, RunFile};
-use tiebreak::run::paths::RunPaths;
-use tiebreak::train::ranks::plan::ShardPlan;
-use tiebreak::train::ranks::share::{Contents, Share};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::identity::{CONTRACT, program_digest};
+use tiebreak_record::job::initial::InitialOrigin;
+use tiebreak_run::run::dir::{Run, RunFile};
+use tiebreak_run::run::paths::RunPaths;
+use tiebreak_train::ranks::plan::ShardPlan;
+use tiebreak_train::ranks::share::{Contents, Share};
 
 const JOB: &str = r#"steps = 2
 model = { kind = "gpt", vocabulary = 128, context = 12, layers = 1, heads = 2, width = 16 }

@@ -4,12 +4,12 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use tiebreak::commit::trace::Trace;
-use tiebreak::program::models::{Input, Mlp, Model};
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::products::ProductTable;
-use tiebreak::program::step::{Program, StepSpec};
-use tiebreak::run::checkpoint;
+use tiebreak_record::commit::trace::Trace;
+use tiebreak_contract::program::models::{Input, Mlp, Model};
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::step::{Program, StepSpec};
+use tiebreak_run::run::checkpoint;
 
 static PROGRAM: LazyLock<Program> = LazyLock::new(|| {
     Program::new(StepSpec {

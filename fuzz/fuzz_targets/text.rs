@@ -2,12 +2,12 @@
 //! parses is in the canonical form.
 #![no_main]
 
-use tiebreak::audit::report_file::decode;
-use tiebreak::commit::keys::{PrivateKey, PublicKey};
-use tiebreak::commit::tree_head::Head;
-use tiebreak::evaluate::Report;
-use tiebreak::job::Job;
-use tiebreak::run::released_config;
+use tiebreak_audit::report_file::decode;
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::tree_head::Head;
+use tiebreak_run::evaluate::Report;
+use tiebreak_record::job::Job;
+use tiebreak_run::run::released_config;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
     if let Ok((head, _)) = Head::from_note(text, None) {

@@ -1,7 +1,7 @@
 //! Verdicts: random bytes never convict.
 #![no_main]
 
-use tiebreak::dispute::verdict::{Ruling, Verdict};
+use tiebreak_dispute::verdict::{Ruling, Verdict};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Ok(verdict) = Verdict::from_bytes(bytes) {

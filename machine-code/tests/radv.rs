@@ -8,10 +8,10 @@ use std::sync::OnceLock;
 
 use machine_code::assembly::product_loop;
 use machine_code::generations::{Generation, compile_all};
-use tiebreak::engine::gpu::{TextLimits, Variant, texts};
-use tiebreak::run::read_job;
-use tiebreak::shaders;
-use tiebreak::shaders::product::Choice;
+use tiebreak_gpu::{TextLimits, Variant, texts};
+use tiebreak_run::run::read_job;
+use tiebreak_shaders as shaders;
+use tiebreak_shaders::product::Choice;
 
 /// Two generations for every change: one has packed dot products of bytes, one has not.
 const FEW: [&str; 2] = ["polaris10", "navi21"];

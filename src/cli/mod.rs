@@ -2,7 +2,7 @@
 //! subcommand, each thin.
 //!
 //! Data that could be piped goes to stdout, everything else to stderr. With `--json` both are JSON: a command's result, and its error as
-//! `{"error": "...", "exit": N}`.
+//! `{"error": "...", "exit": N}`, with a `help` where a command or an action helps.
 //!
 //! Exit codes: 0 match, 1 diverges or convicted, 2 usage, 3 could not decide (own fault or limit), 4 malformed or
 //! badly signed, 5 somebody forfeited a dispute game and nobody was convicted.
@@ -23,6 +23,7 @@ use command::{
     program, referee, replay, sample, selftest, serve, sign, train, verdict, verify,
 };
 use view::escape::{Lines, one_line};
+use view::help;
 use view::report::{Exit, Failure, Printer};
 
 /// Replay disputed steps of neural-network training bit for bit, on any GPU or CPU.
@@ -138,10 +139,14 @@ fn not_parsed(line: &[OsString], error: &clap::Error) -> Exit {
         Err(again) => again.to_string(),
         Ok(_) => one_line(&error.to_string()).into_owned(),
     };
+    let help = help::of_line(error);
     if json {
         let message = text.trim().trim_start_matches("error: ");
-        return printer.end(Err(Failure::new(Exit::Usage, message)));
+        return printer.end(Err(Failure { help, ..Failure::new(Exit::Usage, message) }));
     }
     printer.say(Lines::split(text.trim_end()));
+    if let Some(help) = help {
+        printer.say(format!("help: {help}"));
+    }
     Exit::Usage
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::gpu::{Command, TextLimits, Variant, adapters, recording};
-use tiebreak::job::Job;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_gpu::{Command, TextLimits, Variant, adapters, recording};
+use tiebreak_record::job::Job;
 
 use crate::common;
 

@@ -7,21 +7,21 @@ use std::sync::Arc;
 
 use crate::common::shim::{in_its_own_process, shim, tiebreak};
 use crate::common::{self, begin_run, edit::edit, gpt_job, key, not_tested};
-use tiebreak::arith::DType;
-use tiebreak::arith::digits::{group_absmax, quantise};
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Outcome, Report, Silent, audit, audit_natively, checks};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::engine::gpu::{Cublas, Cuda};
-use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor, Value, Want};
-use tiebreak::program::builder::Builder;
-use tiebreak::program::graph::{Graph, Node, Primitive, TensorType, View};
-use tiebreak::program::products::ProductTable;
-use tiebreak::rounding::legal::{Accumulation, Exact, ExactRow};
-use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Outcome, Report, Silent, audit, audit_natively, checks};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::digits::{group_absmax, quantise};
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorType, View};
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor, Value, Want};
+use tiebreak_gpu::{Cublas, Cuda};
+use tiebreak_record::rounding::legal::{Accumulation, Exact, ExactRow};
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
 
 /// The job of a small GPT in the logged profile, large enough for kernels to disagree.
 fn logged_job(folder: &Path, table: &str) -> String {
@@ -45,7 +45,7 @@ fn audited(run: &Run, engine: &mut dyn Engine, native: bool) -> Report {
 fn auditors() -> Vec<(String, Box<dyn Engine>)> {
     let mut all: Vec<(String, Box<dyn Engine>)> = vec![("cpu".into(), Box::new(Cpu::new(2).unwrap()))];
     for name in common::adapter_names().into_iter().filter(|name| !name.contains("SwiftShader")) {
-        let gpu = tiebreak::engine::gpu::Gpu::open(Some(&name)).unwrap_or_else(|error| panic!("{error}"));
+        let gpu = tiebreak_gpu::Gpu::open(Some(&name)).unwrap_or_else(|error| panic!("{error}"));
         all.push((name, Box::new(gpu)));
     }
     all
@@ -270,7 +270,7 @@ fn split(row: &[u32], parts: u32) -> ExactRow {
     }
     // Rows of narrow range are wholly in the high part; for the others the residue is what four digits hold.
     let high: Vec<i32> = integers(3);
-    let scale = 2f64.powi(tiebreak::arith::digits::exponent(absmax) - 22);
+    let scale = 2f64.powi(tiebreak_contract::arith::digits::exponent(absmax) - 22);
     let left = |(&x, &q): (&u32, &i32)| (f64::from(f32::from_bits(x)) - f64::from(q) * scale) as f32;
     let rest: Vec<u32> = row.iter().zip(&high).map(left).map(f32::to_bits).collect();
     let below = group_absmax(rest.iter().copied());
@@ -290,9 +290,9 @@ fn logs_do_not_depend_on_where_near_ties_are_found() {
 fn logs_of_both_searches() {
     let train = |job: &Path, out: &Path, engine: &mut Counted| {
         engine.shown = 0;
-        let (disk, mut silent) = (Disk::default(), tiebreak::train::Silent);
+        let (disk, mut silent) = (Disk::default(), tiebreak_train::Silent);
         let run = begin_run(&disk, job, out).unwrap();
-        tiebreak::train::train(&run, engine, Some(&key()), &mut silent).unwrap();
+        tiebreak_train::train(&run, engine, Some(&key()), &mut silent).unwrap();
         (common::files(&out.join("logs")), fs::read(run.layout.model()).unwrap(), engine.shown)
     };
     // Thresholds for a decision or two, since the default ones suit longer runs; the last, of the plain shader, finds more than

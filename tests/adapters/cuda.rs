@@ -7,9 +7,9 @@ use std::path::Path;
 use crate::common::edit::edit;
 use crate::common::gpt_job;
 use crate::common::shim::{shim, tiebreak};
-use tiebreak::commit::record::Record;
-use tiebreak::engine::fingerprint::FINGERPRINT;
-use tiebreak::run::transcript;
+use tiebreak_engine::fingerprint::FINGERPRINT;
+use tiebreak_record::commit::record::Record;
+use tiebreak_run::run::transcript;
 
 /// A run by the CUDA engine, audited by the CPU's, and the reverse; then a run on a GPU that is lost in the middle.
 #[test]

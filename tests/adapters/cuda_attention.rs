@@ -4,16 +4,16 @@
 use std::sync::Arc;
 
 use crate::common::shim::in_its_own_process;
-use tiebreak::arith::DType;
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::gpu::Cuda;
-use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Tensor, Want, outputs_of};
-use tiebreak::program::builder::Builder;
-use tiebreak::program::expr::{Body, BodyWriter};
-use tiebreak::program::graph::{Graph, Node, View};
-use tiebreak::program::operators::{Dropout, causal_attention};
-use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::expr::{Body, BodyWriter};
+use tiebreak_contract::program::graph::{Graph, Node, View};
+use tiebreak_contract::program::operators::{Dropout, causal_attention};
+use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::{Engine, EngineError, Inputs, Observer, Tensor, Want, outputs_of};
+use tiebreak_gpu::Cuda;
 
 /// Rows between two products by one kernel: attention and its gradient, and a chain with every kind of node that a kernel
 /// supports.

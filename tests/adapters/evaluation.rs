@@ -1,11 +1,11 @@
 //! Evaluations on every engine and adapter: the same loss, hits and losses, in batches of any size.
 
-use tiebreak::engine::Engine;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::reference::Reference;
-use tiebreak::evaluate::{Evaluation, Evaluator};
-use tiebreak::run::checkpoint;
-use tiebreak::run::dir::Run;
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::reference::Reference;
+use tiebreak_run::evaluate::{Evaluation, Evaluator};
+use tiebreak_run::run::checkpoint;
+use tiebreak_run::run::dir::Run;
 
 use crate::common::{batch_norm_job, gpt_job, trained};
 use crate::gpus::{AnyEngine, at_once, gpus};

@@ -2,8 +2,8 @@
 
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use tiebreak::engine::Engine;
-use tiebreak::engine::gpu::{Cuda, Gpu, cuda_devices};
+use tiebreak_engine::Engine;
+use tiebreak_gpu::{Cuda, Gpu, cuda_devices};
 
 use crate::common::adapter_names;
 

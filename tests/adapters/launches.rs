@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
-use tiebreak::engine::gpu::wgpu::{self, BufferUsages};
+use tiebreak_gpu::wgpu::{self, BufferUsages};
 
 use crate::common;
 

@@ -1,6 +1,6 @@
 //! The lint: it rejects one shader for each rule, and accepts every shader that the engine can make.
 
-use tiebreak::shaders::lint::{Rule, check};
+use tiebreak_shaders::lint::{Rule, check};
 
 /// A compute shader around a body over `a: array<u32>`.
 fn shader(body: &str) -> String {
@@ -76,7 +76,7 @@ fn types_constructs_and_dialects_reject() {
 
 #[test]
 fn includes_are_expanded_once_and_errors_name_their_line() {
-    use tiebreak::shaders::compose::compose;
+    use tiebreak_shaders::compose::compose;
     let lookup = |name: &str| match name {
         "shared/a.wgsl" => Some("//!include shared/b.wgsl\nA"),
         "shared/b.wgsl" => Some("B"),
@@ -153,12 +153,14 @@ fn floats_are_exact_integers_or_rejected() {
 /// at run time.
 #[test]
 fn every_shader_of_every_program_passes() {
-    use tiebreak::engine::gpu::{TextLimits, texts};
-    use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
-    use tiebreak::program::operators::ConvVersion;
-    use tiebreak::program::optimizer::Optimizer;
-    use tiebreak::program::products::ProductTable;
-    use tiebreak::program::step::{Program, StepSpec};
+    use tiebreak_contract::program::models::{
+        Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem,
+    };
+    use tiebreak_contract::program::operators::ConvVersion;
+    use tiebreak_contract::program::optimizer::Optimizer;
+    use tiebreak_contract::program::products::ProductTable;
+    use tiebreak_contract::program::step::{Program, StepSpec};
+    use tiebreak_gpu::{TextLimits, texts};
     let adamw = Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
     let sgd = Optimizer::Sgd { momentum: 0.9, weight_decay: 0.1 };
     let gpt = |gelu| {

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::common::shim::{shim, tiebreak};
 use crate::common::{begin_run, files, key, mlp_job, trained};
-use tiebreak::run::disk::Disk;
-use tiebreak::run::read_job;
-use tiebreak::train::ranks::plan::ShardPlan;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::read_job;
+use tiebreak_train::ranks::plan::ShardPlan;
 
 const STEPS: u32 = 4;
 

@@ -7,15 +7,15 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::gpus::{AnyEngine, at_once, gpus};
-use tiebreak::arith::DType;
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::engine::Engine;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::reference::Reference;
-use tiebreak::program::builder::Builder;
-use tiebreak::program::catalogue::{Appended, Attributes, OPERATORS, Operator};
-use tiebreak::program::products::ProductTable;
-use tiebreak::run::arrays::{self, Array, FloatType};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::catalogue::{Appended, Attributes, OPERATORS, Operator};
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::reference::Reference;
+use tiebreak_run::run::arrays::{self, Array, FloatType};
 
 fn attributes() -> Attributes {
     Attributes {
@@ -131,7 +131,7 @@ fn tiebreak(folder: &Path, args: &[&str]) -> (i32, String) {
 }
 
 fn floats(name: &str, shape: &[u32], values: &[f32]) -> Array {
-    let ty = tiebreak::program::graph::TensorType { dtype: DType::F32, shape: shape.to_vec() };
+    let ty = tiebreak_contract::program::graph::TensorType { dtype: DType::F32, shape: shape.to_vec() };
     Array { name: name.into(), ty, bytes: values.iter().flat_map(|v| v.to_le_bytes()).collect() }
 }
 

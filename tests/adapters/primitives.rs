@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use crate::common::{begin_run, edit::edit, files, gpt_job, key};
 use crate::gpus::{AnyEngine, at_once, gpus};
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::arith::words::bytes_from_words;
-use tiebreak::arith::{DType, elementary, float};
-use tiebreak::commit::tensor::{Hash, tile_values};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::gpu::{Gpu, Variant};
-use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Tensor, Want, outputs_of};
-use tiebreak::program::builder::Builder;
-use tiebreak::program::expr::{Body, BodyWriter, Reg};
-use tiebreak::program::graph::{Graph, Node, TensorType, View};
-use tiebreak::program::operators::{causal_attention, cross_entropy, layer_norm};
-use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
-use tiebreak::run::disk::Disk;
-use tiebreak::train::{Silent, train};
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::arith::{DType, elementary, float};
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::expr::{Body, BodyWriter, Reg};
+use tiebreak_contract::program::graph::{Graph, Node, TensorType, View};
+use tiebreak_contract::program::operators::{causal_attention, cross_entropy, layer_norm};
+use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::{Engine, EngineError, Inputs, Observer, Tensor, Want, outputs_of};
+use tiebreak_gpu::{Gpu, Variant};
+use tiebreak_record::commit::tensor::{Hash, tile_values};
+use tiebreak_run::run::disk::Disk;
+use tiebreak_train::{Silent, train};
 
 fn upload(engine: &mut dyn Engine, dtype: DType, shape: &[u32], words: &[u32]) -> Tensor {
     let ty = TensorType { dtype, shape: shape.to_vec() };
@@ -230,8 +230,10 @@ fn reductions_of_every_length() {
                 _ => (random(i, 22) & 0x807f_ffff) | (120 + random(i, 23) % 12) << 23,
             })
             .collect();
-        type Build =
-            fn(&mut Builder, tiebreak::program::graph::TensorId) -> tiebreak::program::graph::TensorId;
+        type Build = fn(
+            &mut Builder,
+            tiebreak_contract::program::graph::TensorId,
+        ) -> tiebreak_contract::program::graph::TensorId;
         let builds: [Build; 4] = [
             |b, x| b.sum_last(x),
             |b, x| b.sum_leading(x),
@@ -239,7 +241,7 @@ fn reductions_of_every_length() {
             |b, x| {
                 let [rows, len] = b.shape(x)[..] else { unreachable!() };
                 let input = View { tensor: x, offset: 0, dims: [1, 1, rows, len], strides: [0, 0, len, 1] };
-                let scale = tiebreak::program::graph::Primitive::Absmax { input, block: 0 };
+                let scale = tiebreak_contract::program::graph::Primitive::Absmax { input, block: 0 };
                 b.node(scale, DType::U32, &[1, rows, 1])
             },
         ];
@@ -327,7 +329,7 @@ fn rows_computed_at_once_have_the_same_bits() {
 /// Sums over the rows of one class: few positions and many, classes without any, one class with nearly all.
 #[test]
 fn sums_of_segments_have_the_same_bits() {
-    use tiebreak::program::graph::Primitive;
+    use tiebreak_contract::program::graph::Primitive;
     let mut cpu = Cpu::new(2).unwrap();
     let mut gpus = gpus();
     let mut engines = gpus.engines();

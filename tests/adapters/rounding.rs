@@ -6,18 +6,18 @@ use std::sync::MutexGuard;
 
 use crate::common::{begin_run, edit::edit, files, gpt_job, key, resnet_job, trained_on};
 use crate::gpus::{Gpus, gpus};
-use tiebreak::audit::ground::Ground;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{AuditError, Outcome, Report, Silent, audit, checks};
-use tiebreak::dispute::verdict::{Ruling, Verdict};
-use tiebreak::engine::Engine;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::engine::reference::Reference;
-use tiebreak::run::Folder;
-use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
-use tiebreak::train::{self, train};
+use tiebreak_audit::ground::Ground;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{AuditError, Outcome, Report, Silent, audit, checks};
+use tiebreak_dispute::verdict::{Ruling, Verdict};
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_engine::reference::Reference;
+use tiebreak_run::run::Folder;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_train::{self as train, train};
 
 /// The job of a small GPT in the logged profile, large enough for its kernels to disagree.
 fn logged_job(folder: &Path, extra: &str) -> std::path::PathBuf {

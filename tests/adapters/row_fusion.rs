@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use crate::common::not_tested;
 use crate::gpus::gpus;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::gpu::{Gpu, Variant};
-use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
-use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Want};
-use tiebreak::program::graph::{Graph, Node};
-use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model};
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::phase::Phase;
-use tiebreak::program::products::ProductTable;
-use tiebreak::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_contract::program::graph::{Graph, Node};
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{Gelu, Gpt, Input, Mlp, Model};
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::session::{Session, StepObserver, StepScalars, Unobserved};
+use tiebreak_engine::{Engine, EngineError, Inputs, Observer, Want};
+use tiebreak_gpu::{Gpu, Variant};
 
 /// Runs a test on the adapters that are fast.
 fn on_quick_adapters(mut test: impl FnMut(&mut Gpu)) {

@@ -6,26 +6,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::common::{begin_run, edit::edit, files, gpt_job, key, mlp_job};
 use crate::gpus::gpus;
-use tiebreak::arith::DType;
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{self, Outcome, audit, checks};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::gpu::{Gpu, Variant};
-use tiebreak::engine::session::{Session, StepScalars, Unobserved};
-use tiebreak::engine::{Engine, outputs_of};
-use tiebreak::program::builder::Builder;
-use tiebreak::program::expr::Body;
-use tiebreak::program::graph::{Graph, Primitive, TensorId, TensorType, View};
-use tiebreak::program::im2col::ConvGeometry;
-use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Model};
-use tiebreak::program::operators::{self, ConvVersion};
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
-use tiebreak::program::step::{MicroBatch, Program, StepSpec};
-use tiebreak::run::disk::Disk;
-use tiebreak::train::{Silent, train};
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{self as audit, Outcome, audit, checks};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::expr::Body;
+use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, TensorType, View};
+use tiebreak_contract::program::im2col::ConvGeometry;
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::operators::{self, ConvVersion};
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::session::{Session, StepScalars, Unobserved};
+use tiebreak_engine::{Engine, outputs_of};
+use tiebreak_gpu::{Gpu, Variant};
+use tiebreak_run::run::disk::Disk;
+use tiebreak_train::{Silent, train};
 
 /// Runs a test on every adapter, with buffers of so many bytes, each on a thread of its own. If no adapter multiplies digit
 /// planes or whole words, one more that does is opened.
@@ -148,10 +148,10 @@ fn reductions() {
             let [outer, len, inner] = shape;
             let mut made = Vec::new();
             for block in [0, 2, 64] {
-                let blocks = tiebreak::program::graph::block_count(len, block);
+                let blocks = tiebreak_contract::program::graph::block_count(len, block);
                 let sum = Primitive::TreeSum { input: x[0], outer, len, inner, block };
                 made.push(b.node(sum, DType::F32, &[outer, blocks, inner]));
-                let blocks = tiebreak::program::graph::block_count(inner, block);
+                let blocks = tiebreak_contract::program::graph::block_count(inner, block);
                 let max = Primitive::RowMax { input: x[0], block };
                 made.push(b.node(max, DType::F32, &[outer, len, blocks]));
             }

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use tiebreak::job::Job;
-use tiebreak::program::encoding::encode;
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_record::job::Job;
 
 use crate::{output, path};
 

@@ -4,9 +4,9 @@
 use std::fs;
 use std::path::Path;
 
-use tiebreak::run::architectures;
-use tiebreak::run::checkpoint;
-use tiebreak::run::disk::Disk;
+use tiebreak_run::run::architectures;
+use tiebreak_run::run::checkpoint;
+use tiebreak_run::run::disk::Disk;
 
 use crate::common::edit::{edit, edited};
 use crate::common::{begin_run, trained};
@@ -89,7 +89,7 @@ fn prefixes_of_wrapped_models_are_taken_off() {
     };
     let plain = import("plain", "").unwrap();
     let run = trained(&plain, &folder.path().join("plain/run"), None);
-    let state = |run: &tiebreak::run::dir::Run| {
+    let state = |run: &tiebreak_run::run::dir::Run| {
         checkpoint::read(&run.layout.checkpoint(0), &run.program().state()).unwrap()
     };
     for (name, prefix) in [

@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use tiebreak::job::Job;
-use tiebreak::job::parse::JobText;
-use tiebreak::job::reference::{self, Key, Presence, Type, keys, keys_of};
-use tiebreak::job::spec::{DataSpec, OptimizerSpec};
-use tiebreak::program::products::ProductClass;
+use tiebreak_contract::program::products::ProductClass;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::parse::JobText;
+use tiebreak_record::job::reference::{self, Key, Presence, Type, keys, keys_of};
+use tiebreak_record::job::spec::{DataSpec, OptimizerSpec};
 use toml::{Table, Value};
 
 fn printed(args: &[&str]) -> String {

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use tiebreak::job::Job;
-use tiebreak::job::manifest::files_root;
-use tiebreak::job::reference::{Type, keys};
-use tiebreak::run::JobFiles;
-use tiebreak::run::checked::Checked;
-use tiebreak::run::data::JobData;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::manifest::files_root;
+use tiebreak_record::job::reference::{Type, keys};
+use tiebreak_run::run::JobFiles;
+use tiebreak_run::run::checked::Checked;
+use tiebreak_run::run::data::JobData;
 
 use super::common::{edit::edit, many_files_job};
 use super::{output, path};

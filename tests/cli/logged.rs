@@ -5,10 +5,10 @@ use std::process::Command;
 
 use crate::common::edit::{edit, edited};
 use crate::common::{gpt_job, mlp_job, trained, trained_on};
-use tiebreak::audit::{checks, reference_step};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::run::checkpoint;
-use tiebreak::run::dir::Run;
+use tiebreak_audit::{checks, reference_step};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_run::run::checkpoint;
+use tiebreak_run::run::dir::Run;
 
 fn output(args: &[&str]) -> (i32, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_tiebreak")).args(args).output().unwrap();

@@ -7,6 +7,7 @@ mod common;
 mod damage;
 mod evaluations;
 mod foreign;
+mod help;
 mod hostile;
 mod job_reference;
 mod jobs;
@@ -14,6 +15,7 @@ mod logged;
 mod networks;
 mod not_finite;
 mod options;
+mod pages;
 mod ranks;
 mod released;
 mod samples;
@@ -325,7 +327,9 @@ fn a_command_line_is_meant_as_a_whole() {
         let (code, stdout, stderr) = output(&[args, &["--json"]].concat());
         let error: serde_json::Value = serde_json::from_str(&stderr).expect(&stderr);
         assert!(code == 2 && error["exit"] == 2 && stdout.is_empty(), "{error}");
-        assert!(error["error"].as_str().unwrap().contains(says), "{error}");
+        let said =
+            format!("{} {}", error["error"].as_str().unwrap(), error["help"].as_str().unwrap_or_default());
+        assert!(said.contains(says), "{error}");
     };
     // An option that would be ignored is refused.
     refused(&["train", job, "--out", &run, "--native", "gemm"], "--native is for the logged profile");

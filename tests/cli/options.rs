@@ -10,14 +10,14 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::tensor::tile_range;
-use tiebreak::dispute::evidence::binding::state_nodes;
-use tiebreak::dispute::game::terms::Terms;
-use tiebreak::dispute::verdict::{Claim, Verdict};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::party::{Party, play};
-use tiebreak::run::dir::Run;
+use tiebreak_dispute::evidence::binding::state_nodes;
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_dispute::verdict::{Claim, Verdict};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_game::party::{Party, play};
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::tensor::tile_range;
+use tiebreak_run::run::dir::Run;
 
 use crate::common::{edit::edited, gpt_job, key, npy, trained};
 use crate::tiebreak;
@@ -221,7 +221,7 @@ impl World {
     fn tile(&self) {
         let run = self.trained("rate", &[], Some("learning-rate@4"));
         let checkpoint = run.layout.checkpoint(4);
-        let state = tiebreak::run::checkpoint::read(&checkpoint, &run.program().state()).unwrap();
+        let state = tiebreak_run::run::checkpoint::read(&checkpoint, &run.program().state()).unwrap();
         fs::remove_file(checkpoint).unwrap();
         self.done("audit rate --verdict wide.json", 1);
         let verdict = Verdict::from_bytes(&fs::read(self.path("wide.json")).unwrap()).unwrap();

@@ -8,17 +8,17 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{self, begin_run, edit::edit, files, gpt_job, key, mlp_job, trained};
-use tiebreak::commit::record::StepRecord;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::session::Session;
-use tiebreak::run::disk::Disk;
-use tiebreak::run::transcript;
-use tiebreak::step::StepError;
-use tiebreak::train::ranks::collective::{Collective, MessageKind, Transport};
-use tiebreak::train::ranks::lead::Lead;
-use tiebreak::train::ranks::tcp::{Quiet, RankPlace, Tcp};
-use tiebreak::train::ranks::worker;
-use tiebreak::train::{Progress, train_over};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::session::Session;
+use tiebreak_record::commit::record::StepRecord;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::transcript;
+use tiebreak_run::step::StepError;
+use tiebreak_train::ranks::collective::{Collective, MessageKind, Transport};
+use tiebreak_train::ranks::lead::Lead;
+use tiebreak_train::ranks::tcp::{Quiet, RankPlace, Tcp};
+use tiebreak_train::ranks::worker;
+use tiebreak_train::{Progress, train_over};
 
 /// A command of the binary, in an environment without variables about ranks.
 fn tiebreak(args: &[&str]) -> Command {

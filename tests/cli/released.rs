@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tiebreak::audit::checks;
-use tiebreak::dispute::fact::{Fact, Wrong};
-use tiebreak::dispute::verdict::{Ruling, Verdict};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::run::dir::{Run, RunFile};
-use tiebreak::run::disk::Disk;
-use tiebreak::run::{checkpoint, initial};
-use tiebreak::train::{Silent, train};
+use tiebreak_audit::checks;
+use tiebreak_dispute::fact::{Fact, Wrong};
+use tiebreak_dispute::verdict::{Ruling, Verdict};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_run::run::dir::{Run, RunFile};
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{checkpoint, initial};
+use tiebreak_train::{Silent, train};
 
 use crate::common::edit::{edit, edited};
 use crate::common::{batch_norm_job, begin_run, key, trained};

@@ -11,21 +11,21 @@ use std::path::{Path, PathBuf};
 
 use edit::{edit, edited};
 
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::record::{Record, StepRecord};
-use tiebreak::engine::Engine;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::job::Job;
-use tiebreak::job::data::{Dataset, Place, Within};
-use tiebreak::program::encoding::encode;
-use tiebreak::program::step::{MicroBatch, Program};
-use tiebreak::run::Folder;
-use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
-use tiebreak::train::cheat::Cheat;
-use tiebreak::train::hostile::rewrite;
-use tiebreak::train::{Beginning, Silent, begin_with_any_thresholds, train, train_as};
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::step::{MicroBatch, Program};
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::job::Job;
+use tiebreak_record::job::data::{Dataset, Place, Within};
+use tiebreak_run::run::Folder;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_train::cheat::Cheat;
+use tiebreak_train::hostile::rewrite;
+use tiebreak_train::{Beginning, Silent, begin_with_any_thresholds, train, train_as};
 
 /// A tiny GPT with dropout and accumulation; `extra` goes to the end of the file.
 pub fn gpt_job(folder: &Path, granularity: &str, extra: &str) -> PathBuf {
@@ -276,7 +276,7 @@ pub fn key() -> PrivateKey {
 }
 
 /// Begins a run with a fixed nonce and the test key, whatever thresholds its job has.
-pub fn begin_run(disk: &Disk, job: &Path, out: &Path) -> Result<Run, tiebreak::run::RunError> {
+pub fn begin_run(disk: &Disk, job: &Path, out: &Path) -> Result<Run, tiebreak_run::run::RunError> {
     let (key, nonce) = (Some(&key()), [9; 16]);
     let out = Folder::on(disk, out);
     let beginning = Beginning { job, data_root: None, out, key, challenge: None, logged: false, nonce };
@@ -335,13 +335,11 @@ pub fn not_tested(what: &str) {
 /// here. The output names a software adapter that is missing.
 #[cfg(feature = "gpu")]
 pub fn adapter_names() -> Vec<String> {
-    let usable = tiebreak::engine::gpu::adapters().into_iter().filter(|a| a.refused.is_none());
+    let usable = tiebreak_gpu::adapters().into_iter().filter(|a| a.refused.is_none());
     let names: Vec<String> = usable.map(|a| a.name).collect();
     let mut here = names.clone();
     #[cfg(feature = "cuda")]
-    here.extend(
-        tiebreak::engine::gpu::cuda_devices().unwrap().into_iter().map(|d| format!("cuda: {}", d.name)),
-    );
+    here.extend(tiebreak_gpu::cuda_devices().unwrap().into_iter().map(|d| format!("cuda: {}", d.name)));
     let required = std::env::var("TIEBREAK_REQUIRE_ADAPTERS").unwrap_or_default();
     for wanted in required.split(',').filter(|w| !w.is_empty()) {
         assert!(here.iter().any(|n| n.contains(wanted)), "adapter {wanted} is required; here are {here:?}");
@@ -360,7 +358,7 @@ pub fn sign_again(run: &Run, edit: impl FnOnce(&mut Vec<Record>)) {
 }
 
 pub fn sign(run: &Run, size: u64, root: Digest) {
-    tiebreak::train::hostile::sign(run, &key(), size, root).unwrap();
+    tiebreak_train::hostile::sign(run, &key(), size, root).unwrap();
 }
 
 pub fn step_mut(records: &mut [Record], step: usize) -> &mut StepRecord {

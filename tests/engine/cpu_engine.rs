@@ -2,21 +2,23 @@
 
 use std::sync::Arc;
 
-use tiebreak::arith::DType;
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::reference::Reference;
-use tiebreak::engine::session::{Session, StepObserver, StepScalars};
-use tiebreak::engine::{Engine, EngineError, Inputs, Observer, outputs_of};
-use tiebreak::program::builder::Builder;
-use tiebreak::program::graph::{Graph, Node};
-use tiebreak::program::init;
-use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
-use tiebreak::program::operators::{ConvVersion, conv2d};
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::phase::Phase;
-use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
-use tiebreak::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::graph::{Graph, Node};
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{
+    Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem,
+};
+use tiebreak_contract::program::operators::{ConvVersion, conv2d};
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::reference::Reference;
+use tiebreak_engine::session::{Session, StepObserver, StepScalars};
+use tiebreak_engine::{Engine, EngineError, Inputs, Observer, outputs_of};
 
 /// Keeps every node's output.
 #[derive(Default)]

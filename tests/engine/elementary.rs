@@ -3,7 +3,7 @@
 //! share no code with ours.
 
 use serde::Deserialize;
-use tiebreak::arith::elementary;
+use tiebreak_contract::arith::elementary;
 
 #[derive(Deserialize)]
 struct Vectors {
@@ -43,8 +43,8 @@ mod every_input;
 
 #[cfg(unix)]
 mod judged {
-    use tiebreak::arith::elementary;
-    use tiebreak::arith::float::canonical;
+    use tiebreak_contract::arith::elementary;
+    use tiebreak_contract::arith::float::canonical;
 
     use super::{One, every_input, vectors};
 

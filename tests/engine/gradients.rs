@@ -6,18 +6,20 @@
 
 use std::collections::HashMap;
 
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::program::builder::Builder;
-use tiebreak::program::catalogue::{Attributes, Operator};
-use tiebreak::program::element::unravel;
-use tiebreak::program::expr::{Body, Instr};
-use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
-use tiebreak::program::im2col::ConvGeometry;
-use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
-use tiebreak::program::operators::{ConvVersion, LossRule};
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::products::ProductTable;
-use tiebreak::program::step::{Program, StepSpec, port};
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::catalogue::{Attributes, Operator};
+use tiebreak_contract::program::element::unravel;
+use tiebreak_contract::program::expr::{Body, Instr};
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, View};
+use tiebreak_contract::program::im2col::ConvGeometry;
+use tiebreak_contract::program::models::{
+    Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem,
+};
+use tiebreak_contract::program::operators::{ConvVersion, LossRule};
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::step::{Program, StepSpec, port};
 
 /// erf to full binary64 accuracy for |x| < 3: the Maclaurin series.
 fn erf(x: f64) -> f64 {
@@ -33,8 +35,8 @@ fn erf(x: f64) -> f64 {
 fn eval(body: &Body, inputs: &[f64], index: [u32; 4]) -> f64 {
     let mut r: Vec<f64> = Vec::new();
     for instr in &body.code {
-        let v = |reg: tiebreak::program::expr::Reg| r[reg.0 as usize];
-        let u = |reg: tiebreak::program::expr::Reg| r[reg.0 as usize] as u32;
+        let v = |reg: tiebreak_contract::program::expr::Reg| r[reg.0 as usize];
+        let u = |reg: tiebreak_contract::program::expr::Reg| r[reg.0 as usize] as u32;
         // A constant's users tell an integer from a float. The words 0..=3 and thresholds are integers; every word that reads as
         // a normal float is a float.
         r.push(match *instr {

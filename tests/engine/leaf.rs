@@ -5,25 +5,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::edit::edited;
-use tiebreak::arith::DType;
-use tiebreak::arith::words::bytes_from_words;
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::tensor::{SLICE_BYTES, piece_range, tile_count, tile_range};
-use tiebreak::commit::trace::positions;
-use tiebreak::dispute::evidence::leaf::{
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId};
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::BatchTensor;
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_contract::program::step::{MicroBatch, Program};
+use tiebreak_dispute::evidence::leaf::{
     LeafError, Slices, expected, recorded_from_slices, recorded_from_tensors, tile_bytes, tile_elements,
 };
-use tiebreak::dispute::evidence::origin::{Origin, origin};
-use tiebreak::engine::reference::Reference;
-use tiebreak::engine::session::{Session, StepObserver, StepScalars};
-use tiebreak::engine::{EngineError, Inputs, Observer};
-use tiebreak::job::Job;
-use tiebreak::job::identity::philox_key;
-use tiebreak::program::graph::{Graph, Node, Primitive, TensorId};
-use tiebreak::program::init;
-use tiebreak::program::models::BatchTensor;
-use tiebreak::program::phase::{Phase, graph_of};
-use tiebreak::program::step::{MicroBatch, Program};
+use tiebreak_dispute::evidence::origin::{Origin, origin};
+use tiebreak_engine::reference::Reference;
+use tiebreak_engine::session::{Session, StepObserver, StepScalars};
+use tiebreak_engine::{EngineError, Inputs, Observer};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_range, tile_count, tile_range};
+use tiebreak_record::commit::trace::positions;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::identity::philox_key;
 
 const STEP: u32 = 3;
 const SEED: Digest = Digest([7; 32]);

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use crate::edit::edited;
-use tiebreak::dispute::size::worst_leaf_bytes;
-use tiebreak::job::Job;
-use tiebreak::program::graph::{Graph, Node, TensorId};
-use tiebreak::program::phase::{Phase, graph_of};
-use tiebreak::program::step::Program;
+use tiebreak_contract::program::graph::{Graph, Node, TensorId};
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_contract::program::step::Program;
+use tiebreak_dispute::size::worst_leaf_bytes;
+use tiebreak_record::job::Job;
 
 /// The bound on a leaf's bytes.
 const BOUND: usize = 64 << 10;

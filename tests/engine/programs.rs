@@ -3,24 +3,24 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tiebreak::arith::DType;
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::session::{Session, StepScalars, Unobserved};
-use tiebreak::program::decoding::decode;
-use tiebreak::program::encoding::encode;
-use tiebreak::program::expr::{Instr, Reg};
-use tiebreak::program::graph::{Primitive, TensorId, TensorType};
-use tiebreak::program::im2col::DigitPatches;
-use tiebreak::program::init;
-use tiebreak::program::models::{
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::program::decoding::decode;
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::expr::{Instr, Reg};
+use tiebreak_contract::program::graph::{Primitive, TensorId, TensorType};
+use tiebreak_contract::program::im2col::DigitPatches;
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{
     Block, Blocks, Gelu, Gpt, Init, Input, Mlp, Model, Norm, Order, Resnet, Stem,
 };
-use tiebreak::program::operators::{ConvVersion, LossRule};
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
-use tiebreak::program::step::{MicroBatch, Program, StepSpec};
-use tiebreak::rounding::thresholds::Rounding;
+use tiebreak_contract::program::operators::{ConvVersion, LossRule};
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::session::{Session, StepScalars, Unobserved};
+use tiebreak_record::rounding::thresholds::Rounding;
 
 fn gpt(dropout: f32, tied: bool) -> Model {
     let gelu = if tied { Gelu::Tanh } else { Gelu::Erf };

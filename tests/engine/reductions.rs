@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::arith::words::words_from_bytes;
-use tiebreak::arith::{DType, digits, float, tree};
-use tiebreak::engine::Engine;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::reference::Reference;
-use tiebreak::program::builder::Builder;
-use tiebreak::program::graph::{Graph, Primitive, TensorType, View};
-use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::arith::words::words_from_bytes;
+use tiebreak_contract::arith::{DType, digits, float, tree};
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::graph::{Graph, Primitive, TensorType, View};
+use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::reference::Reference;
 
 /// Numbers of several absmaxes, some negative.
 fn words(len: usize) -> Vec<u32> {
@@ -42,8 +42,10 @@ fn partial_results_change_no_bit() {
         let max =
             |row: &[u32]| float::from_order_key(row.iter().map(|&x| float::order_key(x)).max().unwrap());
         let maxima = words.chunks(len).map(max).collect();
-        type Build =
-            fn(&mut Builder, tiebreak::program::graph::TensorId) -> tiebreak::program::graph::TensorId;
+        type Build = fn(
+            &mut Builder,
+            tiebreak_contract::program::graph::TensorId,
+        ) -> tiebreak_contract::program::graph::TensorId;
         let cases: [(Build, Vec<u32>); 3] = [
             (|b, x| b.sum_last(x), sums_of_rows),
             (|b, x| b.sum_leading(x), sums_of_columns),
@@ -85,8 +87,9 @@ fn partial_absmaxes_change_no_bit() {
             b.finish()
         };
         let scales = |graph: &Graph| {
-            let scale =
-                |node: &&tiebreak::program::graph::Node| matches!(node.primitive, Primitive::Absmax { .. });
+            let scale = |node: &&tiebreak_contract::program::graph::Node| {
+                matches!(node.primitive, Primitive::Absmax { .. })
+            };
             graph.nodes.iter().filter(scale).count()
         };
         let (split, whole) = (build(false), build(true));

@@ -12,20 +12,20 @@ use std::sync::Arc;
 use reference_step::{Float, Gelu, Gpt, State, Training};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use tiebreak::arith::words::bytes_of;
-use tiebreak::arith::{philox, tree};
-use tiebreak::engine::Engine;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::reference::Reference;
-use tiebreak::engine::session::{Session, StepScalars, Unobserved};
-use tiebreak::job::{Job, ProgramSource};
-use tiebreak::program::init;
-use tiebreak::program::models::{self, Model};
-use tiebreak::program::operators::LossRule;
-use tiebreak::program::optimizer::{Decay, Optimizer};
-use tiebreak::program::products::ProductTable;
-use tiebreak::program::schedule::{Schedule, bias_correction};
-use tiebreak::program::step::MicroBatch;
+use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::arith::{philox, tree};
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{self, Model};
+use tiebreak_contract::program::operators::LossRule;
+use tiebreak_contract::program::optimizer::{Decay, Optimizer};
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::schedule::{Schedule, bias_correction};
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::reference::Reference;
+use tiebreak_engine::session::{Session, StepScalars, Unobserved};
+use tiebreak_record::job::{Job, ProgramSource};
 
 #[derive(Deserialize)]
 struct Vectors {

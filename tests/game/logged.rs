@@ -1,16 +1,16 @@
 //! The logged profile: the terms fix the trainer's records, and so its rounding logs.
 
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::tensor::{SLICE_BYTES, piece_count};
-use tiebreak::commit::tree_head::Head;
-use tiebreak::dispute::game::message::{Answer, Asked, LogPlace, Question, SUPPLY_SLICES, Sealed};
-use tiebreak::dispute::game::referee::Referee;
-use tiebreak::dispute::game::result::{Loss, Reason};
-use tiebreak::dispute::game::rules::Rules;
-use tiebreak::dispute::game::terms::{Claim, ClaimedRun, Terms};
-use tiebreak::dispute::game::verdict::{Event, GameVerdict};
-use tiebreak::rounding::log::{misplaced, parts};
-use tiebreak::run::dir::Run;
+use tiebreak_dispute::game::message::{Answer, Asked, LogPlace, Question, SUPPLY_SLICES, Sealed};
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::result::{Loss, Reason};
+use tiebreak_dispute::game::rules::Rules;
+use tiebreak_dispute::game::terms::{Claim, ClaimedRun, Terms};
+use tiebreak_dispute::game::verdict::{Event, GameVerdict};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_count};
+use tiebreak_record::commit::tree_head::Head;
+use tiebreak_record::rounding::log::{misplaced, parts};
+use tiebreak_run::run::dir::Run;
 
 use crate::common;
 use crate::play::{Seen, Trick, Tricks, key, play, terms};
@@ -356,7 +356,7 @@ fn a_trainer_supplies_its_logs_or_loses() {
         let player = Player { run: &run, rules: &rules, world, truth: world, key: key(0) };
         player.answer(&Question::Supply { place: LogPlace { step, first } })
     };
-    let edited = |edit: fn(&mut tiebreak::dispute::game::message::Supplied)| {
+    let edited = |edit: fn(&mut tiebreak_dispute::game::message::Supplied)| {
         let Answer::Supplied(mut supplied) = of(&world, 1, 0) else { panic!("it supplies") };
         edit(&mut supplied);
         Some(Answer::Supplied(supplied))

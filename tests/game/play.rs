@@ -1,15 +1,15 @@
 //! A game between players who may be dishonest, by a seeded scheduler that delays, repeats and loses messages.
 
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::proven::Base64;
-use tiebreak::dispute::game::message::{Answer, Asked};
-use tiebreak::dispute::game::referee::Referee;
-use tiebreak::dispute::game::result::GameResult;
-use tiebreak::dispute::game::rules::Fault;
-use tiebreak::dispute::game::terms::{Claim, ClaimedRun, Clocks, Terms};
-use tiebreak::dispute::game::verdict::{Event, GameVerdict};
-use tiebreak::run::transcript;
+use tiebreak_dispute::game::message::{Answer, Asked};
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::result::GameResult;
+use tiebreak_dispute::game::rules::Fault;
+use tiebreak_dispute::game::terms::{Claim, ClaimedRun, Clocks, Terms};
+use tiebreak_dispute::game::verdict::{Event, GameVerdict};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::proven::Base64;
+use tiebreak_run::run::transcript;
 
 use crate::player::Player;
 
@@ -355,7 +355,7 @@ pub fn play(
 }
 
 /// Terms for players of a run; for a logged run, about its records.
-pub fn terms(run: &tiebreak::run::dir::Run, keys: &[PrivateKey], referee: &PrivateKey) -> Terms {
+pub fn terms(run: &tiebreak_run::run::dir::Run, keys: &[PrivateKey], referee: &PrivateKey) -> Terms {
     let public: Vec<_> = keys.iter().map(PrivateKey::public).collect();
     let clocks = Clocks { moves: 20_000, increment: 2_000, replay: 60_000 };
     let terms = Terms::new(

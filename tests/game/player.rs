@@ -2,29 +2,31 @@
 
 use std::collections::BTreeMap;
 
-use tiebreak::arith::words::bytes_of;
-use tiebreak::commit::digest::{Digest, hash};
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::proven::{Base64, Hashes, ProvenRecord};
-use tiebreak::commit::state::{self, tensor_digests};
-use tiebreak::commit::tensor::{self, Hash, SLICE_BYTES, piece_count, piece_range, piece_values};
-use tiebreak::commit::trace::{leaf_place, positions};
-use tiebreak::commit::{merkle, multiproof};
-use tiebreak::dispute::evidence::origin::{Origin, origin};
-use tiebreak::dispute::game::element::{slices_read, subtotals, total};
-use tiebreak::dispute::game::message::{
+use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::program::graph::TensorId;
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_dispute::evidence::origin::{Origin, origin};
+use tiebreak_dispute::game::element::{slices_read, subtotals, total};
+use tiebreak_dispute::game::message::{
     Answer, Answered, Asked, Field, Need, Question, SUPPLY_SLICES, Sealed, Statement, Subject, Supplied,
     Tree, commitment,
 };
-use tiebreak::dispute::game::rules::Rules;
-use tiebreak::dispute::game::search;
-use tiebreak::dispute::verdict::{DataSlices, ProvenInput, ProvenTensor};
-use tiebreak::job::data::{Place, Within};
-use tiebreak::job::identity::philox_key;
-use tiebreak::program::graph::TensorId;
-use tiebreak::program::phase::{Phase, graph_of};
-use tiebreak::rounding::log::{BlockPlace, SliceProof, elements, parts, prove, prove_slices, slice_values};
-use tiebreak::run::dir::Run;
+use tiebreak_dispute::game::rules::Rules;
+use tiebreak_dispute::game::search;
+use tiebreak_dispute::verdict::{DataSlices, ProvenInput, ProvenTensor};
+use tiebreak_record::commit::digest::{Digest, hash};
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
+use tiebreak_record::commit::state::{self, tensor_digests};
+use tiebreak_record::commit::tensor::{self, Hash, SLICE_BYTES, piece_count, piece_range, piece_values};
+use tiebreak_record::commit::trace::{leaf_place, positions};
+use tiebreak_record::commit::{merkle, multiproof};
+use tiebreak_record::job::data::{Place, Within};
+use tiebreak_record::job::identity::philox_key;
+use tiebreak_record::rounding::log::{
+    BlockPlace, SliceProof, elements, parts, prove, prove_slices, slice_values,
+};
+use tiebreak_run::run::dir::Run;
 
 use crate::world::{World, leaves_of_batch};
 
@@ -173,7 +175,7 @@ impl Player<'_> {
     fn operands(
         &self,
         subject: Subject,
-    ) -> (&tiebreak::program::graph::Graph, usize, BTreeMap<TensorId, Vec<u8>>) {
+    ) -> (&tiebreak_contract::program::graph::Graph, usize, BTreeMap<TensorId, Vec<u8>>) {
         let Subject::Node { step, phase, node } = subject else { panic!("only nodes have operands") };
         let phase = Phase::from(phase);
         let graph = graph_of(self.run.program(), phase);

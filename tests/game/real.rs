@@ -2,23 +2,23 @@
 
 use std::path::Path;
 
-use tiebreak::dispute::game::breach::{Breach, RecordFault};
-use tiebreak::dispute::game::message::{Answer, Answered, Fold, Question, Sealed, Tree};
-use tiebreak::dispute::game::referee::Referee;
-use tiebreak::dispute::game::result::{GameResult, Reason};
-use tiebreak::dispute::game::terms::Terms;
-use tiebreak::dispute::game::verdict::{Event, GameVerdict};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::party::{Party, PartyError, challenger};
-use tiebreak::run::Folder;
-use tiebreak::run::dir::Run;
+use tiebreak_dispute::game::breach::{Breach, RecordFault};
+use tiebreak_dispute::game::message::{Answer, Answered, Fold, Question, Sealed, Tree};
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::result::{GameResult, Reason};
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_dispute::game::verdict::{Event, GameVerdict};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_game::party::{Party, PartyError, challenger};
+use tiebreak_run::run::Folder;
+use tiebreak_run::run::dir::Run;
 
 use crate::common;
 use crate::play::{key, terms};
 
 /// Plays a game to its end, and checks its verdict's file.
 fn played(terms: &Terms, mut parties: Vec<Party>) -> GameVerdict {
-    let verdict = tiebreak::party::play(terms, &key(9), &mut parties, |_| {}).unwrap();
+    let verdict = tiebreak_game::party::play(terms, &key(9), &mut parties, |_| {}).unwrap();
     GameVerdict::from_bytes(&verdict.to_bytes()).unwrap().check().unwrap();
     verdict
 }

@@ -4,28 +4,28 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use tiebreak::arith::words::{bytes_from_words, bytes_of, word_from_bytes};
-use tiebreak::arith::{DType, float};
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::record::{Record, StepRecord, gradient_leaf, gradients_root};
-use tiebreak::commit::state::{StateRoots, state_digest, tensor_digests};
-use tiebreak::commit::trace::{leaf_name, positions};
-use tiebreak::commit::{merkle, table, tensor};
-use tiebreak::dispute::evidence::binding::state_nodes;
-use tiebreak::dispute::evidence::origin::{Origin, origin, scalar};
-use tiebreak::dispute::verdict::Scalar;
-use tiebreak::job::Granularity;
-use tiebreak::job::data::{batch_digest, batch_leaves};
-use tiebreak::job::identity::philox_key;
-use tiebreak::program::element::{self, Source};
-use tiebreak::program::graph::{Graph, TensorId};
-use tiebreak::program::init;
-use tiebreak::program::phase::{Phase, graph_of, phases};
-use tiebreak::program::step::MicroBatch;
-use tiebreak::rounding::Decision;
-use tiebreak::rounding::codec::{BLOCK, encode};
-use tiebreak::rounding::log::{self, Log};
-use tiebreak::run::dir::Run;
+use tiebreak_contract::arith::words::{bytes_from_words, bytes_of, word_from_bytes};
+use tiebreak_contract::arith::{DType, float};
+use tiebreak_contract::program::element::{self, Source};
+use tiebreak_contract::program::graph::{Graph, TensorId};
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::phase::{Phase, graph_of, phases};
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_dispute::evidence::binding::state_nodes;
+use tiebreak_dispute::evidence::origin::{Origin, origin, scalar};
+use tiebreak_dispute::verdict::Scalar;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::record::{Record, StepRecord, gradient_leaf, gradients_root};
+use tiebreak_record::commit::state::{StateRoots, state_digest, tensor_digests};
+use tiebreak_record::commit::trace::{leaf_name, positions};
+use tiebreak_record::commit::{merkle, table, tensor};
+use tiebreak_record::job::Granularity;
+use tiebreak_record::job::data::{batch_digest, batch_leaves};
+use tiebreak_record::job::identity::philox_key;
+use tiebreak_record::rounding::Decision;
+use tiebreak_record::rounding::codec::{BLOCK, encode};
+use tiebreak_record::rounding::log::{self, Log};
+use tiebreak_run::run::dir::Run;
 
 /// The place of a run's lie.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,24 +3,25 @@
 use std::path::Path;
 
 use crate::common::{self, edit::edit, gpt_job, key, trained};
-use tiebreak::audit::disputed_step::disclosed_tile;
-use tiebreak::audit::ground::{Differences, Ground, RecordField};
-use tiebreak::audit::localise::Difference;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Outcome, Report, Silent, audit, checks};
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::{PrivateKey, PublicKey};
-use tiebreak::dispute::evidence::binding::Binding;
-use tiebreak::dispute::fact::{Fact, OutputPart};
-use tiebreak::dispute::verdict::{Claim, Ruling, Verdict};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::reference::Reference;
-use tiebreak::engine::session::{Session, Unobserved};
-use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
-use tiebreak::program::graph::{Graph, TensorType};
-use tiebreak::program::phase::Phase;
-use tiebreak::run::dir::Run;
-use tiebreak::step::replayed_step;
+use tiebreak_audit::disputed_step::disclosed_tile;
+use tiebreak_audit::ground::{Differences, Ground, RecordField};
+use tiebreak_audit::localise::Difference;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Outcome, Report, Silent, audit, checks};
+use tiebreak_contract::program::graph::{Graph, TensorType};
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_dispute::evidence::binding::Binding;
+use tiebreak_dispute::fact::{Fact, OutputPart};
+use tiebreak_dispute::verdict::{Claim, Ruling, Verdict};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::reference::Reference;
+use tiebreak_engine::session::{Session, Unobserved};
+use tiebreak_engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::step::replayed_step;
 
 fn audited(run: &Run, engine: &mut dyn Engine, choice: &Choice) -> (Report, Option<Verdict>) {
     let checked = checks::always(run, Some(&key().public())).unwrap();
@@ -234,7 +235,7 @@ impl Observer for FlipFirst<'_> {
     fn node(
         &mut self,
         index: usize,
-        node: &tiebreak::program::graph::Node,
+        node: &tiebreak_contract::program::graph::Node,
         bytes: &[u8],
         inputs: &mut dyn Inputs,
     ) -> Result<Option<Vec<u8>>, EngineError> {
@@ -293,10 +294,10 @@ fn a_faulty_auditor_accuses_nobody() {
 fn a_trainer_whose_engine_is_faulty_can_disclose_the_tile() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "operator", "");
-    let disk = tiebreak::run::disk::Disk::default();
+    let disk = tiebreak_run::run::disk::Disk::default();
     let run = common::begin_run(&disk, &job, &folder.path().join("run")).unwrap();
     let mut faulty = Faulty(Cpu::new(1).unwrap());
-    tiebreak::train::train(&run, &mut faulty, Some(&key()), &mut tiebreak::train::Silent).unwrap();
+    tiebreak_train::train(&run, &mut faulty, Some(&key()), &mut tiebreak_train::Silent).unwrap();
     let (report, verdict) = audited(&run, &mut Cpu::new(1).unwrap(), &Choice::All);
     assert_eq!(diverges_at(&report).0, 1);
     let wide = verdict.unwrap();
@@ -341,7 +342,7 @@ fn a_binding_verdict_against_an_honest_trainer_does_not_convict() {
     let job = gpt_job(folder.path(), "operator", "");
     let run = trained(&job, &folder.path().join("run"), None);
     let checked = checks::always(&run, None).unwrap();
-    let trace = tiebreak::run::traces::read(run.program(), &run.layout.trace(2)).unwrap();
+    let trace = tiebreak_run::run::traces::read(run.program(), &run.layout.trace(2)).unwrap();
     // Nothing is frozen, so these digests are never used.
     let before = vec![Digest([0; 32]); run.program().state().len()];
     let Binding { outputs, siblings, kept } = Binding::of(run.program(), &trace, &before);
@@ -444,7 +445,8 @@ fn another_trainers_key_is_refused() {
     let run = trained(&job, &folder.path().join("run"), None);
     let other: PublicKey = PrivateKey::generate("trainer.example", [6; 32]).unwrap().public();
     let Err(error) = checks::always(&run, Some(&other)) else { panic!("a foreign key was accepted") };
-    assert!(error.to_string().contains("it is not signed by the trainer's key"), "{error}");
+    let RunError::OtherKey { named, given, .. } = error else { panic!("{error}") };
+    assert_eq!((named, given), (key().public().to_text(), other.to_text()));
     let checked = checks::always(&run, None).unwrap();
     assert_eq!(checked.signed, "consistent, signer unknown");
 }
@@ -457,12 +459,13 @@ fn one_micro_batch_can_be_replayed_alone() {
     let checked = checks::always(&run, None).unwrap();
     let mut engine = Cpu::new(1).unwrap();
     let mut session = Session::new(&mut engine, std::sync::Arc::new(run.program().clone())).unwrap();
-    let state = tiebreak::run::checkpoint::read(&run.layout.checkpoint(4), &run.program().state()).unwrap();
+    let state =
+        tiebreak_run::run::checkpoint::read(&run.layout.checkpoint(4), &run.program().state()).unwrap();
     session.load(&state).unwrap();
-    let key = tiebreak::job::identity::philox_key(&run.computation.seed);
+    let key = tiebreak_record::job::identity::philox_key(&run.computation.seed);
     let batch = run.dataset().unwrap().micro_batch(run.program(), key, 5, 2).unwrap();
-    let scalars = tiebreak::step::scalars(&run.computation, 5);
+    let scalars = tiebreak_run::step::scalars(&run.computation, 5);
     let gradients = session.micro_batch(scalars, 2, &batch, &mut Unobserved).unwrap();
-    let root = tiebreak::step::gradient_root(&mut session, &gradients).unwrap();
+    let root = tiebreak_run::step::gradient_root(&mut session, &gradients).unwrap();
     assert_eq!(root, run.gradient_roots(checked.step(5).unwrap()).unwrap()[2]);
 }

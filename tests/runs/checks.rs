@@ -7,21 +7,21 @@ use std::sync::Arc;
 
 use crate::common::edit::{edit, edited};
 use crate::common::{files, gpt_job, key, sign, sign_again, step_mut, trained};
-use tiebreak::audit::checks::{self, Checked};
-use tiebreak::audit::ground::Ground;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Outcome, Silent, audit, estimated_seconds, replay_to, step_of};
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::merkle;
-use tiebreak::commit::record::Record;
-use tiebreak::commit::tree_head::Head;
-use tiebreak::dispute::verdict::Ruling;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::session::Session;
-use tiebreak::program::encoding::encode;
-use tiebreak::program::step::Program;
-use tiebreak::run::dir::Run;
-use tiebreak::run::{RunError, initial, traces, transcript};
+use tiebreak_audit::checks::{self, Checked};
+use tiebreak_audit::ground::Ground;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Outcome, Silent, audit, estimated_seconds, replay_to, step_of};
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::step::Program;
+use tiebreak_dispute::verdict::Ruling;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::session::Session;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::merkle;
+use tiebreak_record::commit::record::Record;
+use tiebreak_record::commit::tree_head::Head;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{RunError, initial, traces, transcript};
 
 const OTHER: Digest = Digest([9; 32]);
 
@@ -223,7 +223,7 @@ fn every_published_head_must_be_over_the_same_history() {
     assert!(unsigned.damaged[0].to_string().contains("it is not signed by the trainer's key"));
 }
 
-fn audited(run: &Run) -> (tiebreak::audit::Report, bool) {
+fn audited(run: &Run) -> (tiebreak_audit::Report, bool) {
     let checked = check(run).unwrap();
     let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
     let mut engine = Cpu::new(2).unwrap();
@@ -431,7 +431,7 @@ fn damaged_files_of_an_honest_run_are_named() {
     append(&run.layout.checkpoint(4));
     let (report, _) = audited(&run);
     assert_eq!((&report.outcome, &report.replayed[..]), (&Outcome::Matches, &[(1, 2), (3, 6), (7, 8)][..]));
-    let named = |report: &tiebreak::audit::Report, file: &str| {
+    let named = |report: &tiebreak_audit::Report, file: &str| {
         report.not_checked.iter().any(|line| line.starts_with("a damaged file: ") && line.contains(file))
     };
     assert!(named(&report, "step-000000004"), "{:?}", report.not_checked);

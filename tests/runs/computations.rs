@@ -7,34 +7,34 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::common::{self, edit::edited, gpt_job, key, program_job, trained};
-use tiebreak::arith::words::bytes_of;
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::record::StepRecord;
-use tiebreak::commit::state::{state_digest, tensor_digests};
-use tiebreak::engine::Engine;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::engine::reference::Reference;
-use tiebreak::engine::session::{Session, StepScalars};
-use tiebreak::job::JOB_MAX;
-use tiebreak::job::computation::{Computation, ComputationError};
-use tiebreak::job::data::Dataset;
-use tiebreak::job::identity::{CONTRACT, ComputationSummary, philox_key, program_digest, seed};
-use tiebreak::job::manifest::{DataFile, GroupTree, files_root};
-use tiebreak::observers::replay::Replayer;
-use tiebreak::program::encoding::encode;
-use tiebreak::program::graph::Node;
-use tiebreak::program::init;
-use tiebreak::program::phase::Phase;
-use tiebreak::program::step::MicroBatch;
-use tiebreak::run::Folder;
-use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
-use tiebreak::run::transcript;
-use tiebreak::step::{CommittedStep, Roundings, RunStep, StepRequest, Watch, scalars};
-use tiebreak::train::conduct::Conduct;
-use tiebreak::train::{Beginning, Silent, TrainError, begin, train, train_as};
+use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::graph::Node;
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_engine::reference::Reference;
+use tiebreak_engine::session::{Session, StepScalars};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::record::StepRecord;
+use tiebreak_record::commit::state::{state_digest, tensor_digests};
+use tiebreak_record::job::JOB_MAX;
+use tiebreak_record::job::computation::{Computation, ComputationError};
+use tiebreak_record::job::data::Dataset;
+use tiebreak_record::job::identity::{CONTRACT, ComputationSummary, philox_key, program_digest, seed};
+use tiebreak_record::job::manifest::{DataFile, GroupTree, files_root};
+use tiebreak_run::observers::replay::Replayer;
+use tiebreak_run::run::Folder;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::transcript;
+use tiebreak_run::step::{CommittedStep, Roundings, RunStep, StepRequest, Watch, scalars};
+use tiebreak_train::conduct::Conduct;
+use tiebreak_train::{Beginning, Silent, TrainError, begin, train, train_as};
 
 /// Trains as another trainer: with a key of its own, and another nonce.
 fn trained_by(who: u8, engine: &mut dyn Engine, job: &Path, out: &Path) -> Run {
@@ -336,7 +336,7 @@ schedule = { peak = 1e-2 }
     let other = refused(FILE, Some(&file), |summary| summary.program = Digest([1; 32]));
     assert!(matches!(other, ComputationError::OtherProgram));
     let contract = refused(FILE, Some(&file), |summary| summary.contract = "another".into());
-    assert!(matches!(contract, ComputationError::Contract(why) if why.contains("\"another\"")));
+    assert!(matches!(contract, ComputationError::Contract(why) if why.to_string().contains("\"another\"")));
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! A run that is killed at any moment resumes to the same bits and the same head.
 
 use crate::common::{begin_run, edit::edit, files, gpt_job, key, trained};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
-use tiebreak::train::{Silent, train};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_train::{Silent, train};
 
 #[test]
 fn two_trainings_write_the_same_files() {

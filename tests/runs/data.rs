@@ -6,12 +6,12 @@ use std::process::Command;
 
 use crate::common::{self, begin_run, one_by_one, words};
 use half::{bf16, f16};
-use tiebreak::job::Job;
-use tiebreak::job::data::Dataset;
-use tiebreak::program::step::MicroBatch;
-use tiebreak::run::data::JobData;
-use tiebreak::run::disk::Disk;
-use tiebreak::run::{JobFiles, RunError};
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::data::Dataset;
+use tiebreak_run::run::data::JobData;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{JobFiles, RunError};
 
 const KEY: [u32; 2] = [3, 4];
 

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::{edit::edit, gpt_job, key, trained};
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Silent, audit, checks};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::run::dir::Run;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Silent, audit, checks};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_run::run::dir::Run;
 
 /// A run over one data file, longer than a group of 64 KiB; few of its samples are drawn.
 fn run_without_copy(folder: &Path) -> Run {

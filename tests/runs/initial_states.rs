@@ -4,19 +4,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::{self, begin_run, edit::edited, files, gpt_job, key, trained};
-use tiebreak::audit::checks::{self, Checked};
-use tiebreak::audit::ground::Ground;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Outcome, Report, Silent as Quiet, audit};
-use tiebreak::commit::state::{state_digest, tensor_digests};
-use tiebreak::dispute::fact::{Fact, Wrong};
-use tiebreak::dispute::verdict::{Claim, Ruling, Verdict};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::job::initial::InitialOrigin;
-use tiebreak::run::dir::{Run, RunFile};
-use tiebreak::run::disk::Disk;
-use tiebreak::run::{checkpoint, initial};
-use tiebreak::train::{Silent, train};
+use tiebreak_audit::checks::{self, Checked};
+use tiebreak_audit::ground::Ground;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Outcome, Report, Silent as Quiet, audit};
+use tiebreak_dispute::fact::{Fact, Wrong};
+use tiebreak_dispute::verdict::{Claim, Ruling, Verdict};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_record::commit::state::{state_digest, tensor_digests};
+use tiebreak_record::job::initial::InitialOrigin;
+use tiebreak_run::run::dir::{Run, RunFile};
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{checkpoint, initial};
+use tiebreak_train::{Silent, train};
 
 /// The tiny GPT's job with an `[init]` table.
 fn job_with(folder: &Path, name: &str, init: &str) -> PathBuf {
@@ -147,7 +147,7 @@ fn a_run_goes_on_from_anothers_final_state() {
     let seeded = begin_run(&Disk::default(), &other, &folder.path().join("seeded")).unwrap();
     let state = initial::state(&seeded).unwrap();
     let table = begun.program().state();
-    checkpoint::write::<tiebreak::run::RunError>(&begun.layout.checkpoint(0), &table, |show| {
+    checkpoint::write::<tiebreak_run::run::RunError>(&begun.layout.checkpoint(0), &table, |show| {
         state.iter().for_each(|tensor| show(tensor));
         Ok(())
     })
@@ -191,8 +191,8 @@ fn a_new_head_is_the_seeds_and_the_rest_the_files() {
     assert!(state[..4] == theirs[..4]);
     assert_eq!((&*table[4].name, &table[4].shape[..]), ("param/layer2.weight", &[12, 20][..]));
     for index in [4, 5] {
-        let drawn = tiebreak::program::init::state_tensor(run.program(), run.key(), index);
-        assert!(state[index] == tiebreak::arith::words::bytes_of(&drawn));
+        let drawn = tiebreak_contract::program::init::state_tensor(run.program(), run.key(), index);
+        assert!(state[index] == tiebreak_contract::arith::words::bytes_of(&drawn));
     }
     assert!(state[4].iter().any(|byte| *byte != 0) && state[6..].iter().flatten().all(|byte| *byte == 0));
 
@@ -218,7 +218,7 @@ fn lied(folder: &Path, job: &Path, name: &str, index: usize) -> Run {
     let (table, path) = (begun.program().state(), begun.layout.checkpoint(0));
     let mut state = initial::state(&begun).unwrap();
     state[index][4 * 37 + 1] ^= 1;
-    checkpoint::write::<tiebreak::run::RunError>(&path, &table, |show| {
+    checkpoint::write::<tiebreak_run::run::RunError>(&path, &table, |show| {
         state.iter().for_each(|tensor| show(tensor));
         Ok(())
     })
@@ -260,7 +260,7 @@ fn a_false_new_head_convicts_without_the_weights() {
     let Claim::Weights(mut claim) = verdict.claim else { panic!("{}", verdict.claim.kind()) };
     assert!(claim.file.is_none());
     let files = std::slice::from_ref(&weights);
-    claim.file = tiebreak::audit::weights::slices(&liar, files, &table[0], 0).unwrap();
+    claim.file = tiebreak_audit::weights::slices(&liar, files, &table[0], 0).unwrap();
     assert!(claim.file.is_some() && !convicts(&liar, Claim::Weights(claim)));
 
     // An auditor with the files sees a false body, and needs the files.

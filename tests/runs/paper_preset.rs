@@ -5,15 +5,15 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::{begin_run, edit::edit, gpt_job, key, trained_on};
-use tiebreak::audit::ground::Ground;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Outcome, Report, Silent, audit, audit_natively, checks};
-use tiebreak::dispute::verdict::Ruling;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
-use tiebreak::train::{self, train};
+use tiebreak_audit::ground::Ground;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Outcome, Report, Silent, audit, audit_natively, checks};
+use tiebreak_dispute::verdict::Ruling;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_train::{self as train, train};
 
 fn cpu(native: Native) -> Cpu {
     Cpu::new(2).unwrap().with_native(native)

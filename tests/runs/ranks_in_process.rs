@@ -6,25 +6,25 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::common::{begin_run, edit::edit, files, gpt_job, key, mlp_job, program_job, trained};
-use tiebreak::arith::philox::philox4x32_10;
-use tiebreak::audit::plan::Choice;
-use tiebreak::audit::{self, Outcome, checks};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::{Compiled, Engine, EngineError, Observer, Tensor};
-use tiebreak::job::Job;
-use tiebreak::program::decoding::decode;
-use tiebreak::program::encoding::encode;
-use tiebreak::program::graph::{Graph, TensorType};
-use tiebreak::program::step::port;
-use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
-use tiebreak::run::{read_job, transcript};
-use tiebreak::train::ranks::collective::{Collective, MessageKind};
-use tiebreak::train::ranks::lead::Lead;
-use tiebreak::train::ranks::plan::{ShardPlan, Shared};
-use tiebreak::train::ranks::share::{Contents, Share};
-use tiebreak::train::ranks::{RankError, report, worker};
-use tiebreak::train::{Silent, TrainError, train, train_over};
+use tiebreak_audit::plan::Choice;
+use tiebreak_audit::{self as audit, Outcome, checks};
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::program::decoding::decode;
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::graph::{Graph, TensorType};
+use tiebreak_contract::program::step::port;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::{Compiled, Engine, EngineError, Observer, Tensor};
+use tiebreak_record::job::Job;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{read_job, transcript};
+use tiebreak_train::ranks::collective::{Collective, MessageKind};
+use tiebreak_train::ranks::lead::Lead;
+use tiebreak_train::ranks::plan::{ShardPlan, Shared};
+use tiebreak_train::ranks::share::{Contents, Share};
+use tiebreak_train::ranks::{RankError, report, worker};
+use tiebreak_train::{Silent, TrainError, train, train_over};
 
 /// A network of channels.
 struct Channels {

@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use crate::common;
-use tiebreak::job::Job;
-use tiebreak::job::data::Place;
-use tiebreak::run::JobFiles;
-use tiebreak::run::data::JobData;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::data::Place;
+use tiebreak_run::run::JobFiles;
+use tiebreak_run::run::data::JobData;
 
 const KEY: [u32; 2] = [0x1234_5678, 0x9abc_def0];
 

@@ -6,27 +6,27 @@ use std::sync::LazyLock;
 
 use crate::common::{gpt_job, key, trained_on};
 use proptest::prelude::*;
-use tiebreak::audit::checks::{self, Checked};
-use tiebreak::audit::disputed_step::DisputedStep;
-use tiebreak::audit::ground::Ground;
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::rounding::reference_outcome;
-use tiebreak::audit::{Outcome, Report, Silent, audit};
-use tiebreak::commit::tensor;
-use tiebreak::commit::trace::leaf_place;
-use tiebreak::dispute::fact::{Fact, Wrong};
-use tiebreak::dispute::verdict::{Claim, LogSlices, Rounded, RoundingClaim, Ruling, Verdict};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::engine::session::{Session, StepObserver};
-use tiebreak::engine::{EngineError, Inputs, Observer, Want};
-use tiebreak::job::identity::philox_key;
-use tiebreak::program::graph::{Graph, Node};
-use tiebreak::program::phase::Phase;
-use tiebreak::rounding::codec::decode;
-use tiebreak::run::dir::Run;
-use tiebreak::run::traces;
-use tiebreak::step::scalars;
+use tiebreak_audit::checks::{self, Checked};
+use tiebreak_audit::disputed_step::DisputedStep;
+use tiebreak_audit::ground::Ground;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::rounding::reference_outcome;
+use tiebreak_audit::{Outcome, Report, Silent, audit};
+use tiebreak_contract::program::graph::{Graph, Node};
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_dispute::fact::{Fact, Wrong};
+use tiebreak_dispute::verdict::{Claim, LogSlices, Rounded, RoundingClaim, Ruling, Verdict};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_engine::session::{Session, StepObserver};
+use tiebreak_engine::{EngineError, Inputs, Observer, Want};
+use tiebreak_record::commit::tensor;
+use tiebreak_record::commit::trace::leaf_place;
+use tiebreak_record::job::identity::philox_key;
+use tiebreak_record::rounding::codec::decode;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::traces;
+use tiebreak_run::step::scalars;
 
 /// A run of the logged profile on the library's kernels.
 fn run_of(folder: &Path, granularity: &str, table: &str, cheat: Option<&str>) -> Run {

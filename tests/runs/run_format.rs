@@ -8,14 +8,14 @@ use std::process::{Command, Output};
 use crate::common::{
     self, batch_norm_job, edit::edited, files, gpt_job, key, mlp_job, program_job, resnet_job, trained,
 };
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::merkle;
-use tiebreak::commit::record::{Record, StepRecord};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::run::Folder;
-use tiebreak::run::dir::Run;
-use tiebreak::train::{Beginning, Silent, begin, train};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::merkle;
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_run::run::Folder;
+use tiebreak_run::run::dir::Run;
+use tiebreak_train::{Beginning, Silent, begin, train};
 
 /// True if there is a Python. Without one these tests check nothing, unless TIEBREAK_REQUIRE_PYTHON is set, which makes that a
 /// failure.

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Outcome, attachments, audit, checks};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::run::dir::Run;
-use tiebreak::run::{Contents, Folder, Held, Memory, RunError, Store};
-use tiebreak::train::{Beginning, Silent, begin_with_any_thresholds, train};
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Outcome, attachments, audit, checks};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{Contents, Folder, Held, Memory, RunError, Store};
+use tiebreak_train::{Beginning, Silent, begin_with_any_thresholds, train};
 
 use crate::common::{files, gpt_job, key, trained};
 
@@ -133,7 +133,7 @@ fn audited(run: &Run) -> Outcome {
     assert!(checked.damaged.is_empty(), "{:?}", checked.damaged);
     let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
     let (report, verdict) =
-        audit(run, &mut Cpu::new(2).unwrap(), checked, plan, None, &mut tiebreak::audit::Silent).unwrap();
+        audit(run, &mut Cpu::new(2).unwrap(), checked, plan, None, &mut tiebreak_audit::Silent).unwrap();
     assert!(
         verdict.is_none() && report.steps_replayed() == u64::from(run.job().steps),
         "{:?}",

@@ -6,25 +6,25 @@ use std::sync::LazyLock;
 
 use crate::common::{edit::edited, gpt_job, key, program_job, resnet_job, trained};
 use proptest::prelude::*;
-use tiebreak::audit::checks::{self, Checked};
-use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Silent, audit};
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::{PrivateKey, PublicKey};
-use tiebreak::commit::tree_head::{Head, Signed};
-use tiebreak::commit::{merkle, multiproof, state, table, tensor};
-use tiebreak::dispute::evidence::origin::{Origin, origin};
-use tiebreak::dispute::fact::{Fact, Wrong};
-use tiebreak::dispute::verdict::{
+use tiebreak_audit::checks::{self, Checked};
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Silent, audit};
+use tiebreak_contract::program::graph::{Primitive, TensorType};
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_dispute::evidence::origin::{Origin, origin};
+use tiebreak_dispute::fact::{Fact, Wrong};
+use tiebreak_dispute::verdict::{
     Base64, Claim, Disclosed, Hashes, PhaseName, ProvenInput, ProvenRecord, ProvenTensor, Ruling, TileClaim,
     Verdict,
 };
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::job::identity::philox_key;
-use tiebreak::program::graph::{Primitive, TensorType};
-use tiebreak::program::phase::Phase;
-use tiebreak::run::dir::Run;
-use tiebreak::run::traces;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::tree_head::{Head, Signed};
+use tiebreak_record::commit::{merkle, multiproof, state, table, tensor};
+use tiebreak_record::job::identity::philox_key;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::traces;
 
 fn public() -> PublicKey {
     key().public()
@@ -180,7 +180,7 @@ fn a_tile_verdict_is_narrowed_to_one_element() {
     let run =
         trained(&gpt_job(folder.path(), "operator", ""), &folder.path().join("run"), Some("learning-rate@4"));
     let path = run.layout.checkpoint(4);
-    let state = tiebreak::run::checkpoint::read(&path, &run.program().state()).unwrap();
+    let state = tiebreak_run::run::checkpoint::read(&path, &run.program().state()).unwrap();
     std::fs::remove_file(path).unwrap();
     let checked = checks::always(&run, Some(&public())).unwrap();
     let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
@@ -188,7 +188,7 @@ fn a_tile_verdict_is_narrowed_to_one_element() {
     let mut wide = verdict.unwrap();
     let claim = tile_claim(&mut wide).clone();
     assert_eq!(claim.disclosed, None);
-    let tensor = tiebreak::dispute::evidence::binding::state_nodes(run.program())
+    let tensor = tiebreak_dispute::evidence::binding::state_nodes(run.program())
         .iter()
         .position(|&n| n == Some(claim.node));
     let bytes = &state[tensor.unwrap()];
@@ -232,9 +232,10 @@ fn a_verdict_on_a_program_file_carries_the_program() {
     }
     // A valid program that is not the run's: its digest differs.
     let mut edited = verdict.clone();
-    let mut program = tiebreak::program::decoding::decode(&edited.program.as_ref().unwrap().0).unwrap();
+    let mut program =
+        tiebreak_contract::program::decoding::decode(&edited.program.as_ref().unwrap().0).unwrap();
     program.corrections[0] ^= 1;
-    edited.program = Some(Base64(tiebreak::program::encoding::encode(&program)));
+    edited.program = Some(Base64(tiebreak_contract::program::encoding::encode(&program)));
     let error = edited.check(Some(&public())).unwrap_err().to_string();
     assert!(error.contains("the program digest is not that of the job"), "{error}");
     // A model kind's job need not bring its program; a program that it brings has to be the kind's.
@@ -255,7 +256,7 @@ fn an_honest_run_of_a_program_file_matches() {
     assert_eq!(run.unexpected_files().unwrap(), Vec::<String>::new());
     let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
     let (report, verdict) = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
-    assert_eq!((report.outcome, verdict), (tiebreak::audit::Outcome::Matches, None));
+    assert_eq!((report.outcome, verdict), (tiebreak_audit::Outcome::Matches, None));
     std::fs::write(run.layout.program(), b"another").unwrap();
     assert!(Run::open(&run.layout.root).is_err());
 }

@@ -17,7 +17,7 @@ pub(super) fn signed_afterwards(
 ) -> Result<String, RunError> {
     let path = run.layout.head(size);
     let time = cosigned_at(note, key).map_err(|why| RunError::malformed(&path, why))?;
-    let time = time.ok_or_else(|| RunError::invalid(&path, "it is not signed by the trainer's key"))?;
+    let time = time.ok_or_else(|| RunError::Unsigned { path, given: key.identified() })?;
     Ok(format!(
         "signed by {} afterwards, at {} by its own clock: the run names no key, so nothing binds its trainer to one history",
         key.identified(),

@@ -181,7 +181,12 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
     // A run that names no key has no heads that a trainer signed. A run that was signed afterwards says so.
     let trainer = key.filter(|_| run.file.trainer_key.is_some());
     let mut damaged = Vec::new();
-    let (head, signed) = latest_head(run, &mut sizes, &mut damaged, trainer)?;
+    let latest = latest_head(run, &mut sizes, &mut damaged, trainer);
+    let (head, signed) = latest.map_err(|error| match error {
+        // No head is signed by a key that the run does not name: the key is wrong, and the heads are not.
+        RunError::Malformed { .. } => other_key(run, trainer).unwrap_or(error),
+        error => error,
+    })?;
     let size = head.size;
     let note = run.at(names::head(size)).read_text(NOTE_MAX as u64)?;
     let path = run.layout.transcript();
@@ -198,10 +203,8 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         (_, Some(key)) => (signed_afterwards(run, key, size, &note)?, true),
         _ => ("consistent, signer unknown".to_string(), false),
     };
-    if let Some(key) = trainer
-        && run.file.trainer_key.as_deref() != Some(key.to_text().as_str())
-    {
-        return Err(RunError::invalid(&run.layout.run_json(), "the run names another trainer key"));
+    if let Some(error) = other_key(run, trainer) {
+        return Err(error);
     }
     for (index, record) in transcript.records.iter().enumerate() {
         if let Some(why) = misplaced(run, index, record) {
@@ -235,6 +238,12 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         checked.damaged.extend(held.err());
     }
     Ok(checked)
+}
+
+/// The reason why a run is not of the trainer with this key: it names another one.
+fn other_key(run: &Run, key: Option<&PublicKey>) -> Option<RunError> {
+    let (named, given) = (run.file.trainer_key.clone()?, key?.to_text());
+    (named != given).then(|| RunError::OtherKey { path: run.layout.run_json(), named, given })
 }
 
 /// The latest readable head among those of these sizes. Later ones are removed from `sizes`, and their errors go to `damaged`:

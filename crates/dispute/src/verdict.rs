@@ -311,9 +311,9 @@ impl Verdict {
         }
         let verdict: Verdict = serde_json::from_slice(bytes).map_err(|error| {
             // A file of another contract has other fields: the error names the contract, rather than a missing field.
-            let other =
-                serde_json::from_slice::<Preamble>(bytes).ok().and_then(|p| other_contract(&p.run.contract));
-            wrong(other.unwrap_or_else(|| error.to_string()))
+            let other = serde_json::from_slice::<Preamble>(bytes).ok();
+            let other = other.and_then(|preamble| other_contract("verdict", &preamble.run.contract));
+            other.unwrap_or_else(|| wrong(error.to_string()))
         })?;
         if verdict.format != FORMAT {
             return Err(wrong(format!("format {} is not known here", verdict.format)));

@@ -11,6 +11,16 @@ pub enum EngineError {
         /// The missing feature, in words.
         reason: String,
     },
+    /// No GPU here has the name that was asked for, or there is none at all.
+    #[error("{api} finds no adapter {wanted}; adapters here: {here}")]
+    NoAdapter {
+        /// The way to reach GPUs: `wgpu` or `cuda`.
+        api: &'static str,
+        /// The name in quotes, or that any would do.
+        wanted: String,
+        /// The names of those that are here.
+        here: String,
+    },
     /// A tensor could not be allocated.
     #[error("{device} ran out of memory: {reason}")]
     OutOfMemory {

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use cuda_bridge::host::{Buffer, Checks, HostKernel};
 use cuda_bridge::tensor_core::Shape;
 use cuda_bridge::translate::Options;
-use tiebreak::arith::DType;
-use tiebreak::arith::words::{bytes_from_words, words_from_bytes};
-use tiebreak::engine::gpu::{Shader, Variant, shader};
-use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
-use tiebreak::program::element::{self, Source};
-use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::{bytes_from_words, words_from_bytes};
+use tiebreak_contract::program::element::{self, Source};
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
+use tiebreak_engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
+use tiebreak_gpu::{Shader, Variant, shader};
 
 /// A tensor as the kernels see it: words, quantised ones in the variant's own layout.
 struct Storage {

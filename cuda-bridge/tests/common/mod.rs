@@ -17,8 +17,8 @@ use cuda_bridge::tensor_core::{Shape, product};
 use cuda_bridge::translate::{Kernel, Options, TranslateError, native_functions, translate};
 use naga::Module;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
-use tiebreak::shaders;
-use tiebreak::shaders::product::{Choice, Variant};
+use tiebreak_shaders as shaders;
+use tiebreak_shaders::product::{Choice, Variant};
 
 /// A text that must be valid.
 pub fn valid(text: &str) -> (Module, ModuleInfo) {
@@ -169,7 +169,7 @@ pub fn run(text: &str, input: &[u32], outputs: usize, groups: [u32; 3]) -> Vec<u
 
 /// Mixed patterns: small numbers, powers of two and their neighbours, any bits.
 pub fn word(i: u32) -> u32 {
-    let r = tiebreak::arith::philox::philox4x32_10([7, 7], [i, 0, 0, 0]);
+    let r = tiebreak_contract::arith::philox::philox4x32_10([7, 7], [i, 0, 0, 0]);
     match r[1] % 6 {
         0 => r[0] % 40,
         1 => 0u32.wrapping_sub(r[0] % 40),

@@ -4,12 +4,12 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
 use crate::cli::view::report::{Exit, Failure};
-use crate::engine::Engine;
-use crate::engine::cpu::Cpu;
-use crate::engine::cpu::native::Native;
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_engine::reference::Reference;
 #[cfg(feature = "cuda")]
-use crate::engine::gpu::Cublas;
-use crate::engine::reference::Reference;
+use tiebreak_gpu::Cublas;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum EngineKind {
@@ -100,18 +100,25 @@ impl EngineArgs {
     /// If one is, with the option that is missing or wrong.
     pub fn check(&self) -> Result<(), Failure> {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let why = match self.engine {
+        let engine = self.engine.to_possible_value().map_or(String::new(), |engine| engine.get_name().into());
+        let (why, help) = match self.engine {
             EngineKind::Cpu | EngineKind::Reference if self.adapter.is_some() => {
-                "--adapter names a GPU: give --engine wgpu or --engine cuda too".to_string()
+                let named = self.adapter.as_deref().unwrap_or_default();
+                let why = format!("--adapter names a GPU ({named:?}), and the engine is {engine}");
+                (why, "give --engine wgpu or --engine cuda too; `tiebreak adapters` lists both".to_string())
             }
             EngineKind::Cpu if self.threads > cores => {
-                format!("--threads {}: this machine has {cores} cores; give no more", self.threads)
+                let why = format!("--threads {}: this machine has {cores} cores; give no more", self.threads);
+                (why, format!("give --threads {cores}, or leave it out for one a core"))
             }
             EngineKind::Cpu => return Ok(()),
-            _ if self.threads > 0 => "--threads is for the CPU engine (--engine cpu)".to_string(),
+            _ if self.threads > 0 => {
+                let why = format!("--threads is for the CPU engine, and the engine is {engine}");
+                (why, "leave --threads out, or give --engine cpu".to_string())
+            }
             _ => return Ok(()),
         };
-        Err(Failure::new(Exit::Usage, why))
+        Err(Failure::new(Exit::Usage, why).help(help))
     }
 
     /// Whether tensors lie in the memory of this process.
@@ -158,12 +165,12 @@ pub fn open(args: &EngineArgs) -> Result<Box<dyn Engine>, Failure> {
             Box::new(Cpu::new(args.threads)?.with_native(native))
         }
         #[cfg(feature = "gpu")]
-        (EngineKind::Wgpu, None) => Box::new(crate::engine::gpu::Gpu::open(args.adapter.as_deref())?),
+        (EngineKind::Wgpu, None) => Box::new(tiebreak_gpu::Gpu::open(args.adapter.as_deref())?),
         #[cfg(feature = "cuda")]
-        (EngineKind::Cuda, None) => Box::new(crate::engine::gpu::Cuda::open(args.adapter.as_deref())?),
+        (EngineKind::Cuda, None) => Box::new(tiebreak_gpu::Cuda::open(args.adapter.as_deref())?),
         #[cfg(feature = "cuda")]
         (EngineKind::Cuda, Some(Kernels::Cuda(kernels))) => {
-            Box::new(crate::engine::gpu::Cuda::open_with_cublas(args.adapter.as_deref(), kernels)?)
+            Box::new(tiebreak_gpu::Cuda::open_with_cublas(args.adapter.as_deref(), kernels)?)
         }
         (EngineKind::Reference, None) => Box::new(Reference),
         _ => return Err(elsewhere()),

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use crate::audit::checks::Checked;
 use crate::cli::view::report::{Exit, Failure};
-use crate::commit::digest::Digest;
-use crate::job::canonical::settings_that_differ;
-use crate::job::identity::program_digest;
-use crate::run::dir::Run;
-use crate::run::{JobFiles, read_job, read_program};
+use tiebreak_audit::checks::Checked;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::job::canonical::settings_that_differ;
+use tiebreak_record::job::identity::program_digest;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{JobFiles, read_job, read_program};
 
 /// What was ordered, fixed before the trainer began.
 #[derive(clap::Args)]

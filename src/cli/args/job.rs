@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::run::{JobFiles, RunError};
+use tiebreak_run::run::{JobFiles, RunError};
 
 /// A job file as a command's argument, and where what it names may lie.
 #[derive(clap::Args)]

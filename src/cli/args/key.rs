@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::view::report::{Exit, Failure, named};
-use crate::commit::keys::{PrivateKey, PublicKey};
-use crate::run::{RunError, disk};
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_run::run::{RunError, disk};
 
 /// The most bytes of a key file.
 const KEY_MAX: u64 = 4096;

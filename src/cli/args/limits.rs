@@ -8,11 +8,11 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::audit::plan::ReplayPlan;
 use crate::cli::view::report::{Exit, Failure, Printer, bytes_text};
-use crate::run::RunError;
-use crate::run::dir::Run;
-use crate::run::limits::{machine_memory, memory_in_use};
+use tiebreak_audit::plan::ReplayPlan;
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::limits::{machine_memory, memory_in_use};
 
 /// How often the memory in use is looked at.
 const LOOKED_EVERY: Duration = Duration::from_millis(5);
@@ -64,17 +64,20 @@ impl Limits {
         let exceeded = move || {
             let used = most.filter(|_| looking.load(Relaxed)).zip(memory_in_use());
             match (left(time, start), used) {
-                (Some(Duration::ZERO), _) => Some("--max-time was reached; nothing was decided".to_string()),
+                (Some(Duration::ZERO), _) => {
+                    let why = "--max-time was reached; nothing was decided";
+                    Some(Failure::new(Exit::Undecided, why).help("raise --max-time"))
+                }
                 (_, Some((most, used))) if used > most => {
                     let (used, most) = (bytes_text(used), bytes_text(most));
-                    Some(format!(
-                        "it takes {used} of memory, the limit is {most}; nothing was decided; raise --max-memory"
-                    ))
+                    let why = format!("it takes {used} of memory, the limit is {most}; nothing was decided");
+                    let help = "raise --max-memory (MiB); without it the limit is the machine's memory";
+                    Some(Failure::new(Exit::Undecided, why).help(help))
                 }
                 _ => None,
             }
         };
-        let end = move |why| process::exit(printer.end(Err(Failure::new(Exit::Undecided, why))) as i32);
+        let end = move |failure| process::exit(printer.end(Err(failure)) as i32);
         // At once, so that a limit of nothing is kept by the shortest command.
         if let Some(why) = exceeded() {
             end(why);
@@ -106,8 +109,8 @@ impl Limits {
     pub fn open_with_data(&self, path: &Path, data: Option<&PathBuf>) -> Result<Run, Failure> {
         let run = self.open(path)?;
         if let Some(folder) = data.filter(|_| run.holds_data()) {
-            let why = format!("the run holds its data files: leave --data {} out", folder.display());
-            return Err(Failure::new(Exit::Usage, why));
+            let why = format!("the run holds its data files, and --data names {} for them", folder.display());
+            return Err(Failure::new(Exit::Usage, why).help("leave --data out"));
         }
         Ok(run.with_data(data.cloned()))
     }
@@ -135,8 +138,8 @@ impl Limits {
             return Ok(());
         }
         let (needed, limit) = (bytes_text(bytes), bytes_text(limit));
-        let why = format!("{what} needs about {needed} of memory, the limit is {limit}; raise --max-memory");
-        Err(Failure::new(Exit::Undecided, why))
+        let why = format!("{what} needs about {needed} of memory, the limit is {limit}");
+        Err(Failure::new(Exit::Undecided, why).needs_memory(bytes))
     }
 
     /// Refuses a plan that needs too much memory.

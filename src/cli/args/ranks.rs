@@ -8,9 +8,9 @@ use clap::ValueEnum;
 use crate::cli::args::engine::{EngineArgs, EngineKind};
 use crate::cli::args::random::random;
 use crate::cli::view::report::{Exit, Failure};
-use crate::commit::digest::Digest;
-use crate::train::ranks::collective::Transport;
-use crate::train::ranks::tcp::RankPlace;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_train::ranks::collective::Transport;
+use tiebreak_train::ranks::tcp::RankPlace;
 
 /// The variable of the ranks' secret.
 pub const TOKEN: &str = "TIEBREAK_RANKS_TOKEN";
@@ -183,7 +183,7 @@ impl Role {
             if engine.engine != EngineKind::Cuda {
                 return Err(usage("--transport nccl needs --engine cuda: gradients go from GPU to GPU"));
             }
-            crate::train::ranks::nccl::available(self.local_ranks())?;
+            tiebreak_train::ranks::nccl::available(self.local_ranks())?;
         }
         let _ = (args, engine);
         Ok(())
@@ -201,7 +201,7 @@ impl Role {
         let mut args = args.clone();
         #[cfg(feature = "cuda")]
         if args.engine == EngineKind::Cuda && args.adapter.is_none() {
-            let devices = crate::engine::gpu::cuda_devices()?;
+            let devices = tiebreak_gpu::cuda_devices()?;
             let device = devices.get(local as usize % devices.len().max(1));
             args.adapter = device.map(|device| device.index.to_string());
         }

@@ -1,12 +1,12 @@
 //! The state that a run and `--step` name: as bytes, or as files.
 
 use crate::cli::view::report::{Exit, Failure};
-use crate::commit::record::Record;
-use crate::commit::state::{StateRoots, state_digest, tensor_digests};
-use crate::program::step::StateTensor;
-use crate::run::dir::Run;
-use crate::run::weights::WeightFiles;
-use crate::run::{RunError, checkpoint, transcript};
+use tiebreak_contract::program::step::StateTensor;
+use tiebreak_record::commit::record::Record;
+use tiebreak_record::commit::state::{StateRoots, state_digest, tensor_digests};
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::weights::WeightFiles;
+use tiebreak_run::run::{RunError, checkpoint, transcript};
 
 /// The parameters and buffers of the released model, or of the checkpoint after a step, which has to be the state of its record.
 pub fn released(run: &Run, step: Option<u32>) -> Result<Vec<Vec<u8>>, Failure> {

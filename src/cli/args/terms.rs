@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::cli::view::report::{Failure, named};
-use crate::dispute::game::terms::{TERMS_MAX, Terms};
-use crate::run::{RunError, disk};
+use tiebreak_dispute::game::terms::{TERMS_MAX, Terms};
+use tiebreak_run::run::{RunError, disk};
 
 /// Reads a file of terms.
 pub fn read_terms(path: &Path) -> Result<Terms, Failure> {

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::dispute::verdict::{VERDICT_MAX, Verdict};
-use crate::run::RunError;
-use crate::run::disk::{self, Disk};
+use tiebreak_dispute::verdict::{VERDICT_MAX, Verdict};
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::disk::{self, Disk};
 
 /// The most verdicts of one name: `verdict.json`, `verdict-2.json`, and so on.
 const NUMBER_MAX: u32 = 1000;

@@ -4,17 +4,17 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::audit::checks::{self, Checked};
-use crate::audit::step_of;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::verdict_file;
 use crate::cli::view::report::{CommandResult, Exit, Printer};
-use crate::commit::state::tensor_digests;
-use crate::commit::{Malformed, merkle};
-use crate::dispute::verdict::{Claim, Fork, Ruling, Verdict};
-use crate::job::canonical::settings_that_differ;
-use crate::run::dir::Run;
-use crate::run::{RunError, checkpoint};
+use tiebreak_audit::checks::{self, Checked};
+use tiebreak_audit::step_of;
+use tiebreak_dispute::verdict::{Claim, Fork, Ruling, Verdict};
+use tiebreak_record::commit::state::tensor_digests;
+use tiebreak_record::commit::{Malformed, merkle};
+use tiebreak_record::job::canonical::settings_that_differ;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{RunError, checkpoint};
 
 /// Find the first record, and tensor, in which two runs of one computation differ; of two computations, the settings that differ.
 #[derive(clap::Args)]

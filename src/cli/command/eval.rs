@@ -4,25 +4,25 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use crate::arith::float;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::job::JobArgs;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::state::released;
 use crate::cli::view::escape::one_line;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::commit::record::Record;
-use crate::commit::state::{StateRoots, tensor_digests};
-use crate::evaluate::{Evaluation, Evaluator, Found, Report};
-use crate::job::Job;
-use crate::job::identity::program_digest;
-use crate::job::initial::Drawn;
-use crate::program::step::Program;
-use crate::run::dir::Run;
-use crate::run::disk::{self, Disk};
-use crate::run::evaluation::{self, EvaluationData};
-use crate::run::{RunError, initial, read_job, read_program, transcript};
-use crate::step::finite::{self, NotFinite};
+use tiebreak_contract::arith::float;
+use tiebreak_contract::program::step::Program;
+use tiebreak_record::commit::record::Record;
+use tiebreak_record::commit::state::{StateRoots, tensor_digests};
+use tiebreak_record::job::Job;
+use tiebreak_record::job::identity::program_digest;
+use tiebreak_record::job::initial::Drawn;
+use tiebreak_run::evaluate::{Evaluation, Evaluator, Found, Report};
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_run::run::evaluation::{self, EvaluationData};
+use tiebreak_run::run::{RunError, initial, read_job, read_program, transcript};
+use tiebreak_run::step::finite::{self, NotFinite};
 
 /// The most bytes of a report.
 const REPORT_MAX: u64 = 1 << 16;

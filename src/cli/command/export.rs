@@ -8,10 +8,10 @@ use serde_json::json;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::state::state_files;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::job::initial::program_layout;
-use crate::run::companions::{CONFIG, Companions, GENERATION};
-use crate::run::disk::Disk;
-use crate::run::{RunError, released_config};
+use tiebreak_record::job::initial::program_layout;
+use tiebreak_run::run::companions::{CONFIG, Companions, GENERATION};
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{RunError, released_config};
 
 /// The file of a model's tensors.
 const WEIGHTS: &str = "model.safetensors";

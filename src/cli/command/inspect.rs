@@ -8,14 +8,14 @@ use crate::cli::args::limits::Limits;
 use crate::cli::view::chart::{Curve, over_steps};
 use crate::cli::view::escape::{Lines, one_line};
 use crate::cli::view::report::{CommandResult, Exit, Printer};
-use crate::commit::merkle;
-use crate::commit::record::Record;
-use crate::job::initial::InitialOrigin;
-use crate::run::RunError;
-use crate::run::dir::Run;
-use crate::run::disk::Disk;
-use crate::run::transcript::{self, Transcript};
-use crate::step::finite::{self, LossesNotFinite};
+use tiebreak_record::commit::merkle;
+use tiebreak_record::commit::record::Record;
+use tiebreak_record::job::initial::InitialOrigin;
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::transcript::{self, Transcript};
+use tiebreak_run::step::finite::{self, LossesNotFinite};
 
 /// Columns and rows of the curve on a terminal.
 const COLUMNS: usize = 72;

@@ -10,8 +10,8 @@ use serde_json::json;
 use crate::cli::args::key::public_path;
 use crate::cli::args::random::random;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::commit::keys::PrivateKey;
-use crate::run::RunError;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_run::run::RunError;
 
 /// Make keys that sign a run's heads.
 #[derive(clap::Args)]

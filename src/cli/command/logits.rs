@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::arith::DType;
-use crate::arith::words::{bytes_of, words_from_bytes};
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::job::JobArgs;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::state::state_files;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::job::{Job, ModelJob};
-use crate::program::graph::TensorType;
-use crate::program::models::{BatchTensor, Model};
-use crate::program::products::ProductTable;
-use crate::program::step::{Program, StateTensor, inference_graph, state_bytes};
-use crate::run::arrays::{self, Array, FloatType};
-use crate::run::{RunError, initial, read_job, read_program};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_contract::program::models::{BatchTensor, Model};
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::step::{Program, StateTensor, inference_graph, state_bytes};
+use tiebreak_record::job::{Job, ModelJob};
+use tiebreak_run::run::arrays::{self, Array, FloatType};
+use tiebreak_run::run::{RunError, initial, read_job, read_program};
 
 /// Write a model's outputs before softmax, in evaluation: no dropout, running averages.
 #[derive(clap::Args)]
@@ -144,7 +144,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     for (tensor, bytes) in table.iter().zip(&state) {
         fixed.push(engine.upload(&tensor.ty(), bytes)?);
     }
-    let words = |engine: &mut dyn crate::engine::Engine, ty: &TensorType, words: &[u32]| {
+    let words = |engine: &mut dyn tiebreak_engine::Engine, ty: &TensorType, words: &[u32]| {
         engine.upload(ty, &bytes_of(words))
     };
     let scalar = |dtype, len: u32| TensorType { dtype, shape: vec![len] };

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::arith::DType;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::limits::Limits;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::commit::tensor::digest;
-use crate::program::builder::Builder;
-use crate::program::catalogue::{Appended, Attributes, OPERATORS, Operator};
-use crate::program::graph::TensorType;
-use crate::program::products::{ProductClass, ProductDigits, ProductTable};
-use crate::run::RunError;
-use crate::run::arrays::{self, Array, FloatType};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::catalogue::{Appended, Attributes, OPERATORS, Operator};
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_record::commit::tensor::digest;
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::arrays::{self, Array, FloatType};
 
 /// What a list of operators has no use for: arguments, and groups of them.
 const ALL_BUT_LIST: [&str; 9] =
@@ -219,7 +219,7 @@ fn list(printer: Printer) -> CommandResult {
     let mut text = Vec::new();
     let mut rows = Vec::new();
     for operator in OPERATORS {
-        let integers = |i: &crate::program::catalogue::Input| i.dtype != DType::F32;
+        let integers = |i: &tiebreak_contract::program::catalogue::Input| i.dtype != DType::F32;
         let inputs: Vec<String> = operator
             .inputs
             .iter()
@@ -298,7 +298,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         }
     }
     for (index, bound) in operator.index_bounds(&shapes) {
-        let words = crate::arith::words::words_from_bytes(DType::U32, &inputs[index].bytes);
+        let words = tiebreak_contract::arith::words::words_from_bytes(DType::U32, &inputs[index].bytes);
         if let Some(word) = words.into_iter().find(|&word| word >= bound) {
             let name = operator.inputs[index].name;
             return Err(usage(format!("{name} holds {word}; every number must be below {bound}")));

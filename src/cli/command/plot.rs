@@ -9,10 +9,10 @@ use crate::cli::args::limits::Limits;
 use crate::cli::view::chart::{Curve, over_steps};
 use crate::cli::view::escape::one_line;
 use crate::cli::view::report::{CommandResult, Exit, Printer};
-use crate::commit::record::Record;
-use crate::run::dir::Run;
-use crate::run::disk::Disk;
-use crate::run::{RunError, metrics, transcript};
+use tiebreak_record::commit::record::Record;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{RunError, metrics, transcript};
 
 /// Draw curves of one run or several as one SVG picture, with axes.
 #[derive(clap::Args)]
@@ -61,7 +61,7 @@ impl Quantity {
 /// The curves of a run: from its records what they have, else from its metrics.
 fn curves(run: &Run, quantity: Quantity, name: &str, colour: usize) -> Result<Vec<Curve>, RunError> {
     let (transcript, _) = transcript::read(&run.layout.transcript())?;
-    let of_records = |value: fn(&crate::commit::record::StepRecord) -> u32| -> Vec<(f64, f64)> {
+    let of_records = |value: fn(&tiebreak_record::commit::record::StepRecord) -> u32| -> Vec<(f64, f64)> {
         let point = |record: &Record| match record {
             Record::Step { step, .. } => Some((f64::from(step.step), f64::from(f32::from_bits(value(step))))),
             _ => None,

@@ -13,21 +13,21 @@ use crate::cli::args::terms::{beside, read_terms};
 use crate::cli::args::{key, verdict_file};
 use crate::cli::view::parties::{Parties, result_json};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
-use crate::commit::digest::Digest;
-use crate::commit::keys::{PrivateKey, PublicKey};
-use crate::commit::tree_head::{Head, NOTE_MAX};
-use crate::dispute::game::referee::Referee;
-use crate::dispute::game::rules::{replay_clock, replay_of_steps};
-use crate::dispute::game::terms::{Claim, ClaimedRun, Clocks, INCREMENT_MIN, MOVES_MIN, Terms};
-use crate::dispute::game::verdict::{Event, GameVerdict};
-use crate::net::journal::{Entry, Journal};
-use crate::net::link::Link;
-use crate::net::referee::{Said, play};
-use crate::run::dir::{RUN_JSON_MAX, Run};
-use crate::run::disk::{self, Disk};
-use crate::run::paths::RunPaths;
-use crate::run::transcript;
-use crate::run::{JobFiles, RunError, read_job, read_program};
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::rules::{replay_clock, replay_of_steps};
+use tiebreak_dispute::game::terms::{Claim, ClaimedRun, Clocks, INCREMENT_MIN, MOVES_MIN, Terms};
+use tiebreak_dispute::game::verdict::{Event, GameVerdict};
+use tiebreak_game::net::journal::{Entry, Journal};
+use tiebreak_game::net::link::Link;
+use tiebreak_game::net::referee::{Said, play};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::tree_head::{Head, NOTE_MAX};
+use tiebreak_run::run::dir::{RUN_JSON_MAX, Run};
+use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_run::run::paths::RunPaths;
+use tiebreak_run::run::transcript;
+use tiebreak_run::run::{JobFiles, RunError, read_job, read_program};
 
 /// Question parties who disagree about a computation until it is known who is wrong, and write the verdict.
 #[derive(clap::Args)]

@@ -4,17 +4,17 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::audit::plan::{Choice, plan};
-use crate::audit::{
-    Silent, audit, checks, estimated_seconds, micro_batch, replay_begins_after, worth_estimating,
-};
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::limits::Limits;
 use crate::cli::view::outcome::{
     exit, headline, outcome_exit, outcome_json, outcome_text, report_json, seconds_text,
 };
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
-use crate::job::Granularity;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{
+    Silent, audit, checks, estimated_seconds, micro_batch, replay_begins_after, worth_estimating,
+};
+use tiebreak_record::job::Granularity;
 
 /// Replay one step, or one micro-batch of it, and compare it with what the run commits.
 #[derive(clap::Args)]

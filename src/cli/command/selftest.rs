@@ -8,19 +8,19 @@ use clap::builder::PossibleValuesParser;
 use rayon::prelude::*;
 use serde_json::json;
 
-use crate::arith::DType;
 use crate::cli::args::engine::{EngineArgs, EngineKind, open_exact};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::engine::fingerprint::fingerprint;
-use crate::engine::reference::Reference;
-use crate::engine::{Engine, EngineError};
-use crate::program::builder::Builder;
-use crate::program::expr::{Body, UNARY};
-use crate::program::graph::TensorType;
-use crate::program::products::ProductTable;
-use crate::run::RunError;
-use crate::run::disk::Disk;
-use crate::train::hostile;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::expr::{Body, UNARY};
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_engine::fingerprint::fingerprint;
+use tiebreak_engine::reference::Reference;
+use tiebreak_engine::{Engine, EngineError};
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_train::hostile;
 
 /// Check this machine: an engine against the scalar reference, and with --exhaustive every function of one number over all
 /// 2^32 inputs.

@@ -12,15 +12,15 @@ use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::terms::{beside, read_terms};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::commit::keys::PrivateKey;
-use crate::dispute::game::terms::Terms;
-use crate::net::desk::{Desk, Respond};
-use crate::net::folder::Answers;
-use crate::net::server::{Server, ServerLimits};
-use crate::net::stop::on_stop;
-use crate::party::{Gatherer, Gathering, Party, challenger};
-use crate::run::disk::Disk;
-use crate::run::{Folder, RunError};
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_game::net::desk::{Desk, Respond};
+use tiebreak_game::net::folder::Answers;
+use tiebreak_game::net::server::{Server, ServerLimits};
+use tiebreak_game::net::stop::on_stop;
+use tiebreak_game::party::{Gatherer, Gathering, Party, challenger};
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{Folder, RunError};
 
 /// Answer as a party of a dispute game, over HTTP or in a folder that the referee writes to.
 #[derive(clap::Args)]

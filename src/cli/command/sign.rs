@@ -5,14 +5,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
-use crate::audit::checks;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::commit::cosignature::{cosigned, cosigned_at, utc};
-use crate::commit::tree_head::NOTE_MAX;
-use crate::run::RunError;
-use crate::run::disk::Disk;
+use tiebreak_audit::checks;
+use tiebreak_record::commit::cosignature::{cosigned, cosigned_at, utc};
+use tiebreak_record::commit::tree_head::NOTE_MAX;
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::disk::Disk;
 
 /// Sign a finished run that was trained without --key. The signature says when it was made, and that is later than the run.
 #[derive(clap::Args)]

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::audit::attachments::{Attachments, Damaged, attachments};
-use crate::audit::checks;
-use crate::audit::ground::Ground;
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use tiebreak_audit::attachments::{Attachments, Damaged, attachments};
+use tiebreak_audit::checks;
+use tiebreak_audit::ground::Ground;
 
 /// Check a run's structure, hashes and signature, in seconds, without replaying anything.
 #[derive(clap::Args)]

@@ -3,6 +3,7 @@
 pub mod chart;
 pub mod data;
 pub mod escape;
+pub mod help;
 pub mod outcome;
 pub mod page;
 pub mod parties;

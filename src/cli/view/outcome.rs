@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::audit::{Outcome, Report};
 use crate::cli::view::report::Exit;
+use tiebreak_audit::merge::Range;
+use tiebreak_audit::{Outcome, Report};
 
 /// Seconds behind the memory that a plan needs, if they were estimated.
 pub fn seconds_text(seconds: Option<f64>) -> String {
@@ -24,6 +25,19 @@ pub fn report_json(report: &Report) -> Value {
     let mut value = json!(report);
     value["outcome"] = outcome_json(&report.outcome);
     value
+}
+
+/// The most ranges of steps that a line lists.
+const RANGES_SHOWN: usize = 16;
+
+/// Ranges in the form of --steps, with this between them.
+pub fn ranges_text(ranges: &[Range], between: &str) -> String {
+    let shown: Vec<String> = ranges.iter().take(RANGES_SHOWN).map(|(a, b)| format!("{a}..{b}")).collect();
+    let more = match ranges.len().saturating_sub(RANGES_SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more ranges"),
+    };
+    format!("{}{more}", shown.join(between))
 }
 
 /// The exit code of a report.

@@ -4,10 +4,10 @@
 use serde_json::{Value, json};
 
 use crate::cli::view::report::{Exit, Failure};
-use crate::commit::keys::PublicKey;
-use crate::dispute::game::breach::Unsettled;
-use crate::dispute::game::result::{GameResult, Loss};
-use crate::dispute::game::rules::Rules;
+use tiebreak_dispute::game::breach::Unsettled;
+use tiebreak_dispute::game::result::{GameResult, Loss};
+use tiebreak_dispute::game::rules::Rules;
+use tiebreak_record::commit::keys::PublicKey;
 
 /// The parties and the referee of a game, and which of them are known to whoever reads this.
 pub struct Parties {

@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, ProgressDrawTarget, ProgressStyle};
 
-use crate::cli::view::escape;
 use crate::cli::view::escape::Lines;
+use crate::cli::view::{escape, help};
 
-use crate::audit::AuditError;
-use crate::commit::Malformed;
-use crate::engine::EngineError;
-use crate::party::PartyError;
-use crate::run::RunError;
-use crate::step::StepError;
-use crate::train::TrainError;
-use crate::train::ranks::RankError;
+use tiebreak_audit::AuditError;
+use tiebreak_engine::EngineError;
+use tiebreak_game::party::PartyError;
+use tiebreak_record::commit::Malformed;
+use tiebreak_run::run::RunError;
+use tiebreak_run::step::StepError;
+use tiebreak_train::TrainError;
+use tiebreak_train::ranks::RankError;
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,11 +40,23 @@ pub enum Exit {
 pub struct Failure {
     pub exit: Exit,
     pub message: String,
+    /// A command or an action that helps.
+    pub help: Option<String>,
 }
 
 impl Failure {
     pub fn new(exit: Exit, message: impl ToString) -> Failure {
-        Failure { exit, message: message.to_string() }
+        Failure { exit, message: message.to_string(), help: None }
+    }
+
+    /// The same error, with the limit of memory that would do.
+    pub fn needs_memory(self, bytes: u64) -> Failure {
+        self.help(help::more_memory(bytes))
+    }
+
+    /// The same error, with a command or an action that helps.
+    pub fn help(self, help: impl ToString) -> Failure {
+        Failure { help: Some(help.to_string()), ..self }
     }
 }
 
@@ -53,23 +65,26 @@ pub type CommandResult = Result<Exit, Failure>;
 /// An error with a file that the command line names: one that is not there was mistyped.
 pub fn named(error: RunError) -> Failure {
     let absent = matches!(&error, RunError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound);
-    if absent { Failure::new(Exit::Usage, error) } else { error.into() }
+    if absent { Failure { exit: Exit::Usage, ..error.into() } } else { error.into() }
 }
 
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Failure {
         let exit = match error {
-            RunError::Malformed { .. } => Exit::Malformed,
-            RunError::Io { .. } | RunError::Limit(_) => Exit::Undecided,
+            RunError::Malformed { .. } | RunError::Unsigned { .. } | RunError::OtherKey { .. } => {
+                Exit::Malformed
+            }
+            RunError::Io { .. } | RunError::Memory { .. } => Exit::Undecided,
+            RunError::NoJob { .. } | RunError::NoRun { .. } | RunError::Locked { .. } => Exit::Usage,
             RunError::Job(_) | RunError::Refused(_) => Exit::Usage,
         };
-        Failure::new(exit, error)
+        Failure { help: help::of_run(&error), ..Failure::new(exit, error) }
     }
 }
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
-        Failure::new(Exit::Undecided, error)
+        Failure { help: help::of_engine(&error), ..Failure::new(Exit::Undecided, error) }
     }
 }
 
@@ -94,6 +109,7 @@ impl From<TrainError> for Failure {
         match error {
             TrainError::Run(error) => error.into(),
             TrainError::Rank(error) => error.into(),
+            TrainError::Engine(error) => error.into(),
             other => Failure::new(Exit::Undecided, other),
         }
     }
@@ -103,6 +119,7 @@ impl From<AuditError> for Failure {
     fn from(error: AuditError) -> Failure {
         match error {
             AuditError::Run(error) => error.into(),
+            AuditError::Engine(error) => error.into(),
             other => Failure::new(Exit::Undecided, other),
         }
     }
@@ -114,6 +131,7 @@ impl From<PartyError> for Failure {
             PartyError::Refused(why) => Failure::new(Exit::Usage, why),
             PartyError::Malformed(error) => error.into(),
             PartyError::Run(error) => error.into(),
+            PartyError::Engine(error) => error.into(),
             other => Failure::new(Exit::Undecided, other),
         }
     }
@@ -121,7 +139,7 @@ impl From<PartyError> for Failure {
 
 impl From<Malformed> for Failure {
     fn from(error: Malformed) -> Failure {
-        Failure::new(Exit::Malformed, error)
+        Failure { help: help::of_malformed(&error), ..Failure::new(Exit::Malformed, error) }
     }
 }
 
@@ -194,8 +212,14 @@ impl Printer {
             Ok(exit) => return exit,
             Err(failure) => failure,
         };
-        let json = serde_json::json!({ "error": failure.message, "exit": failure.exit as u8 });
+        let mut json = serde_json::json!({ "error": failure.message, "exit": failure.exit as u8 });
+        if let Some(help) = &failure.help {
+            json["help"] = serde_json::json!(help);
+        }
         self.error(&failure.message, &json);
+        if let (Some(help), false) = (&failure.help, self.json) {
+            let _ = writeln!(io::stderr(), "help: {}", escape::one_line(help));
+        }
         failure.exit
     }
 

@@ -4,28 +4,30 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use crate::common::{edit::edit, gpt_job, key, trained};
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::record::{Record, StepRecord};
-use tiebreak::commit::state::digest_from_proof;
-use tiebreak::commit::tensor::{Hash, SLICE_BYTES, digest_from_root, piece_count, piece_range, piece_value};
-use tiebreak::commit::trace::{batch_leaf_name, leaf_count, leaf_name, leaf_place};
-use tiebreak::commit::{merkle, multiproof, table};
-use tiebreak::dispute::evidence::leaf::Slices;
-use tiebreak::dispute::evidence::origin::{self, Origin};
-use tiebreak::dispute::game::message::{
+use tiebreak_contract::program::graph::TensorId;
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_dispute::evidence::leaf::Slices;
+use tiebreak_dispute::evidence::origin::{self, Origin};
+use tiebreak_dispute::game::message::{
     Answer, Answered, Asked, Field, Need, Question, Sealed, Statement, Subject, Tree,
 };
-use tiebreak::dispute::game::search::{Join, children, parent};
-use tiebreak::dispute::game::terms::{Claim, ClaimedRun, Clocks, INCREMENT_MIN, MOVES_MIN, Terms};
-use tiebreak::dispute::verdict::ProvenInput;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::job::computation::Computation;
-use tiebreak::party::{Party, PartyError};
-use tiebreak::program::graph::TensorId;
-use tiebreak::program::phase::{Phase, graph_of};
-use tiebreak::run::dir::Run;
-use tiebreak::run::transcript;
+use tiebreak_dispute::game::search::{Join, children, parent};
+use tiebreak_dispute::game::terms::{Claim, ClaimedRun, Clocks, INCREMENT_MIN, MOVES_MIN, Terms};
+use tiebreak_dispute::verdict::ProvenInput;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_game::party::{Party, PartyError};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::commit::state::digest_from_proof;
+use tiebreak_record::commit::tensor::{
+    Hash, SLICE_BYTES, digest_from_root, piece_count, piece_range, piece_value,
+};
+use tiebreak_record::commit::trace::{batch_leaf_name, leaf_count, leaf_name, leaf_place};
+use tiebreak_record::commit::{merkle, multiproof, table};
+use tiebreak_record::job::computation::Computation;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::transcript;
 
 pub fn referee() -> PrivateKey {
     PrivateKey::generate("referee.example", [7; 32]).unwrap()

@@ -3,17 +3,17 @@
 use super::asker::{folder, gpt_again, other, referee, terms};
 use crate::common::edit::{edit, edited};
 use crate::common::{key, mlp_job, trained, trained_on};
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::dispute::game::result::Reason;
-use tiebreak::dispute::game::rules::{Rules, replay_clock};
-use tiebreak::dispute::game::terms::{Claim, INCREMENT_MIN, MOVES_MIN, Terms};
-use tiebreak::dispute::game::verdict::GameVerdict;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::party::{Party, play};
-use tiebreak::run::dir::Run;
-use tiebreak::train::cheat::Cheat;
+use tiebreak_dispute::game::result::Reason;
+use tiebreak_dispute::game::rules::{Rules, replay_clock};
+use tiebreak_dispute::game::terms::{Claim, INCREMENT_MIN, MOVES_MIN, Terms};
+use tiebreak_dispute::game::verdict::GameVerdict;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_game::party::{Party, play};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_run::run::dir::Run;
+use tiebreak_train::cheat::Cheat;
 
 /// Terms with one changed field, and the name of the field.
 fn forged(honest: &Terms) -> Vec<(&'static str, Terms)> {

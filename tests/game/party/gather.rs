@@ -5,18 +5,18 @@ use std::path::Path;
 
 use super::asker::{folder, other, referee, terms};
 use crate::common::{key, mlp_job, sign_again, step_mut, trained_on};
-use tiebreak::dispute::game::message::{Asked, Question, Sealed, Supplied};
-use tiebreak::dispute::game::referee::Referee;
-use tiebreak::dispute::game::result::Reason;
-use tiebreak::dispute::game::terms::Terms;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::engine::reference::Reference;
-use tiebreak::party::{Gatherer, Gathering, Party, PartyError};
-use tiebreak::rounding::log::{Log, root};
-use tiebreak::run::Folder;
-use tiebreak::run::dir::Run;
-use tiebreak::run::paths::RunPaths;
+use tiebreak_dispute::game::message::{Asked, Question, Sealed, Supplied};
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::result::Reason;
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_engine::reference::Reference;
+use tiebreak_game::party::{Gatherer, Gathering, Party, PartyError};
+use tiebreak_record::rounding::log::{Log, root};
+use tiebreak_run::run::Folder;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::paths::RunPaths;
 
 /// A trainer with native products, so that its logs have decisions.
 fn trainer(folder: &Path) -> Run {

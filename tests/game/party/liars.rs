@@ -2,23 +2,23 @@
 
 use super::asker::{Asker, HONEST, folder, gpt, gpt_again, word};
 use crate::common::{mlp_job, trained_on};
-use tiebreak::commit::state::state_digest;
-use tiebreak::commit::tensor::{SLICE_BYTES, piece_count};
-use tiebreak::commit::trace::{leaf_count, positions};
-use tiebreak::dispute::evidence::binding::state_nodes;
-use tiebreak::dispute::evidence::leaf::expected;
-use tiebreak::dispute::game::message::{Answer, Field, Need, Question, Subject, Tree};
-use tiebreak::dispute::game::search::{Join, children};
-use tiebreak::dispute::verdict::PhaseName;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::cpu::native::Native;
-use tiebreak::party::{PartyError, challenger};
-use tiebreak::program::phase::{Phase, graph_of};
-use tiebreak::rounding::codec::decode;
-use tiebreak::rounding::log::{BlockPlace, Shown, SliceProof};
-use tiebreak::run::Folder;
-use tiebreak::run::dir::Run;
-use tiebreak::run::transcript;
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_dispute::evidence::binding::state_nodes;
+use tiebreak_dispute::evidence::leaf::expected;
+use tiebreak_dispute::game::message::{Answer, Field, Need, Question, Subject, Tree};
+use tiebreak_dispute::game::search::{Join, children};
+use tiebreak_dispute::verdict::PhaseName;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_game::party::{PartyError, challenger};
+use tiebreak_record::commit::state::state_digest;
+use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_count};
+use tiebreak_record::commit::trace::{leaf_count, positions};
+use tiebreak_record::rounding::codec::decode;
+use tiebreak_record::rounding::log::{BlockPlace, Shown, SliceProof};
+use tiebreak_run::run::Folder;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::transcript;
 
 /// The first leaf that two parties disagree about, by questions from their roots down, and both its values.
 fn first_difference(

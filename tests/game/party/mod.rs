@@ -8,30 +8,30 @@ mod liars;
 
 use crate::common::{self, key, mlp_job, trained};
 use asker::{Asker, HONEST, folder, gpt_again, other, referee, terms, word};
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::record::{gradient_leaf, gradients_root};
-use tiebreak::commit::state::state_digest;
-use tiebreak::commit::tensor::{SLICE_BYTES, digest_from_root, piece_count};
-use tiebreak::commit::trace::{batch_leaf_name, leaf_name, positions};
-use tiebreak::commit::{merkle, table, tensor};
-use tiebreak::dispute::evidence::binding::state_nodes;
-use tiebreak::dispute::evidence::leaf::expected;
-use tiebreak::dispute::evidence::origin::{self, Origin};
-use tiebreak::dispute::game::message::{
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_dispute::evidence::binding::state_nodes;
+use tiebreak_dispute::evidence::leaf::expected;
+use tiebreak_dispute::evidence::origin::{self, Origin};
+use tiebreak_dispute::game::message::{
     Answer, Asked, Field, Fold, Need, Question, Sealed, Subject, Tree, commitment,
 };
-use tiebreak::dispute::game::search::Join;
-use tiebreak::dispute::game::terms::Terms;
-use tiebreak::dispute::verdict::{PhaseName, Scalar};
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::job::data::{Dataset, Place, Within};
-use tiebreak::job::manifest::files_root;
-use tiebreak::party::Party;
-use tiebreak::program::phase::{Phase, graph_of};
-use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
-use tiebreak::run::transcript;
+use tiebreak_dispute::game::search::Join;
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_dispute::verdict::{PhaseName, Scalar};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_game::party::Party;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::record::{gradient_leaf, gradients_root};
+use tiebreak_record::commit::state::state_digest;
+use tiebreak_record::commit::tensor::{SLICE_BYTES, digest_from_root, piece_count};
+use tiebreak_record::commit::trace::{batch_leaf_name, leaf_name, positions};
+use tiebreak_record::commit::{merkle, table, tensor};
+use tiebreak_record::job::data::{Dataset, Place, Within};
+use tiebreak_record::job::manifest::files_root;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::transcript;
 
 #[test]
 fn records_are_opened() {

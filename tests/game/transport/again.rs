@@ -4,8 +4,8 @@ use std::process::{Child, Stdio};
 
 use super::commands::{Folder, liar, made, terminated};
 use super::*;
-use tiebreak::dispute::game::message::Tree;
-use tiebreak::dispute::game::terms::Terms;
+use tiebreak_dispute::game::message::Tree;
+use tiebreak_dispute::game::terms::Terms;
 
 const SERVE: &str = "--key alice --terms terms.json --referee-key referee.pub --listen 127.0.0.1:0";
 

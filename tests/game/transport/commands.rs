@@ -5,10 +5,10 @@ use std::process::{Child, Command, Output, Stdio};
 
 use super::*;
 use crate::common::{gpt_job, mlp_job, trained};
-use tiebreak::dispute::game::terms::Terms;
-use tiebreak::engine::cpu::Cpu;
-use tiebreak::party::Party as RunParty;
-use tiebreak::run::dir::Run;
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_game::party::Party as RunParty;
+use tiebreak_run::run::dir::Run;
 
 pub struct Folder(pub tempfile::TempDir);
 

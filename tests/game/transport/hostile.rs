@@ -4,8 +4,8 @@ use std::net::TcpListener;
 use std::sync::mpsc::channel;
 
 use super::*;
-use tiebreak::dispute::game::moves::QUESTION_MAX;
-use tiebreak::net::pass::{self, Pass};
+use tiebreak_dispute::game::moves::QUESTION_MAX;
+use tiebreak_game::net::pass::{self, Pass};
 
 #[test]
 fn hostile_clients_get_an_error_and_no_work() {

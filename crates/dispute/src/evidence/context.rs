@@ -44,6 +44,7 @@ pub(crate) struct Context {
 pub(crate) fn underivable(what: &'static str) -> impl Fn(ComputationError) -> Malformed {
     move |error| match error {
         ComputationError::TooLong => Malformed::TooLarge { what: "job", limit: JOB_MAX },
+        ComputationError::Contract(other) => other,
         other => Malformed::invalid(what, other.to_string()),
     }
 }

@@ -179,7 +179,7 @@ impl Terms {
             (Some(_), None) => return Err(wrong("a claim stands in the exact profile".into())),
         };
         claim.run.origin.check(job)?;
-        let (_, computation) = self.computation.identity(job).map_err(wrong)?;
+        let (_, computation) = self.computation.identity(job)?;
         let run = self.claimed(claim).run_id(&computation, &self.job).map_err(wrong)?;
         if let Some(note) = &claim.head {
             if note.len() > NOTE_MAX {

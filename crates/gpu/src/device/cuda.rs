@@ -226,7 +226,8 @@ impl Device for CudaDevice {
         let Some(chosen) = numbered.or_else(|| here.iter().find(named)) else {
             let names: Vec<String> = here.iter().map(|d| format!("{}: {}", d.index, d.name)).collect();
             let here = if names.is_empty() { "none".into() } else { names.join(", ") };
-            return Err(unsupported(format!("no GPU matches; GPUs here: {here}")));
+            let wanted = name.map_or("at all".into(), |name| format!("{name:?}"));
+            return Err(EngineError::NoAdapter { api: "cuda", wanted, here });
         };
         let opened = device::Device::open(chosen.index);
         let opened = opened.and_then(|d| Ok((d.driver_version()?, d.driver_major()?, d)));

@@ -146,7 +146,8 @@ impl Device for Adapter {
         let adapter = adapters.iter().find(|a| fits(a)).ok_or_else(|| {
             let names: Vec<String> = adapters.iter().map(name_of).collect();
             let here = if names.is_empty() { "none".into() } else { names.join(", ") };
-            unsupported("wgpu", format!("no adapter matches; adapters here: {here}"))
+            let wanted = name.map_or("at all".into(), |name| format!("{name:?}"));
+            EngineError::NoAdapter { api: "wgpu", wanted, here }
         })?;
         let name = name_of(adapter);
         // WebGPU's default limits are enough for all programs. With larger buffers, fewer tensors are cut in pieces; with more

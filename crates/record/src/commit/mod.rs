@@ -43,6 +43,16 @@ pub enum Malformed {
         /// The value and the rule that it breaks, in words.
         why: String,
     },
+    /// The thing follows another contract than this program checks.
+    #[error("{what}: it follows {found:?}; this program checks {expected:?} only")]
+    OtherContract {
+        /// The kind of thing that was read.
+        what: &'static str,
+        /// The contract that it names.
+        found: String,
+        /// The contract of this program.
+        expected: &'static str,
+    },
     /// A length is above its limit.
     #[error("{what} is larger than the limit of {limit}")]
     TooLarge {

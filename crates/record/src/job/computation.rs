@@ -3,6 +3,7 @@
 use super::canonical::Setting;
 use super::identity::{ComputationSummary, computation_settings, other_contract, philox_key, program_digest};
 use super::{JOB_MAX, Job, JobError};
+use crate::commit::Malformed;
 use crate::commit::digest::Digest;
 use tiebreak_contract::program::step::Program;
 
@@ -37,8 +38,8 @@ pub enum ComputationError {
     #[error("the program digest is not that of the job: the trainer ran another program or another version")]
     OtherProgram,
     /// The summary follows another contract.
-    #[error("{0}")]
-    Contract(String),
+    #[error(transparent)]
+    Contract(Malformed),
 }
 
 impl Computation {
@@ -86,8 +87,8 @@ impl Computation {
         program_file: Option<&[u8]>,
         summary: ComputationSummary,
     ) -> Result<Computation, ComputationError> {
-        if let Some(why) = other_contract(&summary.contract) {
-            return Err(ComputationError::Contract(why));
+        if let Some(other) = other_contract("computation", &summary.contract) {
+            return Err(ComputationError::Contract(other));
         }
         let (job, program) = Computation::parsed(name, job, program_file)?;
         if program_digest(&program) != summary.program {

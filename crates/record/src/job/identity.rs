@@ -19,15 +19,13 @@ use tiebreak_contract::program::step::Program;
 /// The contract that this version of the program implements. An auditor replays runs of this contract only.
 pub const CONTRACT: &str = "tiebreak-contract-2";
 
-/// The reason why a run or a verdict of another contract is refused, if it is.
-pub fn other_contract(contract: &str) -> Option<String> {
-    match contract {
-        CONTRACT => None,
-        "tiebreak-contract-1" => Some(format!(
-            "it follows tiebreak-contract-1, a draft under which nothing was published; this program checks {CONTRACT} only: train again"
-        )),
-        other => Some(format!("it follows {other:?}; this program checks {CONTRACT:?} only")),
-    }
+/// The error for a run or a verdict (`what`) of another contract.
+pub fn other_contract(what: &'static str, contract: &str) -> Option<Malformed> {
+    (contract != CONTRACT).then(|| Malformed::OtherContract {
+        what,
+        found: contract.to_string(),
+        expected: CONTRACT,
+    })
 }
 
 /// The digest of a program.
@@ -56,9 +54,9 @@ impl ComputationSummary {
     ///
     /// # Errors
     /// If the contract is another one.
-    pub fn identity(&self, job: &Job) -> Result<(Digest, Digest), String> {
-        if let Some(why) = other_contract(&self.contract) {
-            return Err(why);
+    pub fn identity(&self, job: &Job) -> Result<(Digest, Digest), Malformed> {
+        if let Some(other) = other_contract("computation", &self.contract) {
+            return Err(other);
         }
         let mut e = Encoder::default();
         e.bytes(self.contract.as_bytes()).digest(&job.digest()).digest(&self.program).digest(&self.data);

@@ -12,9 +12,10 @@ use super::limits::machine_memory;
 use super::paths::RunPaths;
 use super::store::{Held, Store};
 use super::stored::Stored;
-use super::{companions, data, gradients, names, shell};
+use super::{companions, data, gradients, names};
 use tiebreak_contract::program::encoding::PROGRAM_MAX;
 use tiebreak_contract::program::step::{MicroBatch, Program, state_bytes};
+use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::record::StepRecord;
@@ -135,11 +136,7 @@ impl Run {
         let at = |name: &str| Stored::new(&store, &layout.root, name);
         let (json, program) = (at(names::RUN_JSON), at(names::PROGRAM));
         if !json.is_here() {
-            return Err(RunError::Refused(format!(
-                "{} is not a run: it has no run.json (make one with `tiebreak train JOB --out {}`)",
-                layout.root.display(),
-                shell::path(&layout.root)
-            )));
+            return Err(RunError::NoRun { folder: layout.root.clone() });
         }
         let json = json.read_text(RUN_JSON_MAX)?;
         let job = at(names::JOB).read_text(JOB_MAX)?;
@@ -179,8 +176,9 @@ impl Run {
         let file: RunFile = serde_json::from_str(json).map_err(|error| {
             // A file of another contract has other fields. The error names the contract, rather than a field that is missing.
             let other = serde_json::from_str::<Preamble>(json).ok();
-            let other = other.and_then(|preamble| other_contract(&preamble.contract));
-            RunError::invalid(&path, other.unwrap_or_else(|| error.to_string()))
+            let other = other.and_then(|preamble| other_contract("run", &preamble.contract));
+            let other = other.unwrap_or_else(|| Malformed::invalid("file", error.to_string()));
+            RunError::malformed(&path, other)
         })?;
         if file.text() != json {
             let why = "it is not in its one encoding: keys, their order, white space and line ends are those that `tiebreak train` writes";
@@ -197,7 +195,10 @@ impl Run {
                         ComputationError::OtherProgram | ComputationError::Contract(_) => path.clone(),
                         _ => layout.job(),
                     };
-                    RunError::invalid(&at, error.to_string())
+                    match error {
+                        ComputationError::Contract(other) => RunError::malformed(&at, other),
+                        error => RunError::invalid(&at, error.to_string()),
+                    }
                 },
             )?;
         let program_file = program_file.filter(|_| computation.job.model().is_none());
@@ -220,8 +221,7 @@ impl Run {
     pub fn lock(&self) -> Result<Box<dyn Held>, RunError> {
         self.store.lock(names::LOCK).map_err(|error| match error.kind() {
             std::io::ErrorKind::WouldBlock => {
-                let root = self.layout.root.display();
-                RunError::Refused(format!("{root} is being written by {error}"))
+                RunError::Locked { folder: self.layout.root.clone(), holder: error.to_string() }
             }
             _ => RunError::io(&self.layout.lock())(error),
         })
@@ -242,10 +242,7 @@ impl Run {
         if bytes <= self.memory {
             return Ok(());
         }
-        let limit = self.memory;
-        Err(RunError::Limit(format!(
-            "{what}: {bytes} bytes of memory are needed, the limit is {limit}; raise --max-memory"
-        )))
+        Err(RunError::Memory { what: what.to_string(), needed: bytes, limit: self.memory })
     }
 
     /// Bytes that a state takes while its file is read: those of the file, and those of its tensors.

@@ -28,9 +28,54 @@ pub enum RunError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The operation would take more memory than the reader's limit.
-    #[error("{0}")]
-    Limit(String),
+    /// There is no file where a job file is named.
+    #[error("{}: there is no such job file", path.display())]
+    NoJob {
+        /// The path that was looked at.
+        path: PathBuf,
+    },
+    /// The folder that is named holds no run.
+    #[error("{} is not a run: it has no run.json", folder.display())]
+    NoRun {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// Another process writes to the run.
+    #[error("{} is being written by {holder}", folder.display())]
+    Locked {
+        /// The run's folder.
+        folder: PathBuf,
+        /// The process, in words.
+        holder: String,
+    },
+    /// A trainer's key is given for a run that names none, and that key signed nothing afterwards.
+    #[error("{}: the run is unsigned, and {given} did not sign it afterwards", path.display())]
+    Unsigned {
+        /// The head that carries no such signature.
+        path: PathBuf,
+        /// The name of the key that is given.
+        given: String,
+    },
+    /// The run names another trainer's key than the one that is given.
+    #[error("{}: the run names the trainer key {named}; the one that is given is {given}", path.display())]
+    OtherKey {
+        /// The file that names it.
+        path: PathBuf,
+        /// The key that the run names.
+        named: String,
+        /// The key that is given.
+        given: String,
+    },
+    /// Reading the run would take more memory than the reader allows.
+    #[error("{what}: {needed} bytes of memory are needed, the limit is {limit}")]
+    Memory {
+        /// The part of the run that is read.
+        what: String,
+        /// The bytes that it takes.
+        needed: u64,
+        /// The bytes that it may take.
+        limit: u64,
+    },
     /// The command cannot be done on this run as it is.
     #[error("{0}")]
     Refused(String),
@@ -56,8 +101,14 @@ impl RunError {
     /// The file or folder that the error is about, if it is about one.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            RunError::Malformed { path, .. } | RunError::Io { path, .. } => Some(path),
-            RunError::Job(_) | RunError::Limit(_) | RunError::Refused(_) => None,
+            RunError::Malformed { path, .. }
+            | RunError::Io { path, .. }
+            | RunError::NoJob { path }
+            | RunError::NoRun { folder: path }
+            | RunError::Locked { folder: path, .. }
+            | RunError::Unsigned { path, .. }
+            | RunError::OtherKey { path, .. } => Some(path),
+            RunError::Job(_) | RunError::Memory { .. } | RunError::Refused(_) => None,
         }
     }
 

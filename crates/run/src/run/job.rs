@@ -18,7 +18,7 @@ pub fn read(path: &Path) -> Result<(String, Job), RunError> {
     let text = match disk::read_text(path, JOB_MAX) {
         // A name that is typed may be mistyped.
         Err(RunError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            return Err(RunError::Job(format!("{}: there is no such job file", path.display())));
+            return Err(RunError::NoJob { path: path.to_path_buf() });
         }
         text => text?,
     };

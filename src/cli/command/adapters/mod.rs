@@ -7,12 +7,12 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::engine::cpu::Cpu;
-use crate::engine::fingerprint::{FINGERPRINT, fingerprint};
-use crate::engine::reference::Reference;
-use crate::engine::{Engine, EngineError};
-use crate::job::identity::CONTRACT;
 use speed::Speed;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::fingerprint::{FINGERPRINT, fingerprint};
+use tiebreak_engine::reference::Reference;
+use tiebreak_engine::{Engine, EngineError};
+use tiebreak_record::job::identity::CONTRACT;
 
 /// List the engines and adapters here; test and measure them on request.
 ///
@@ -94,18 +94,18 @@ fn candidates() -> Vec<Openable> {
         candidate(named("cpu", "cpu"), Box::new(|| Ok(Box::new(Cpu::new(0)?)))),
     ];
     #[cfg(feature = "gpu")]
-    all.extend(crate::engine::gpu::adapters().into_iter().map(|adapter| {
+    all.extend(tiebreak_gpu::adapters().into_iter().map(|adapter| {
         let row =
             Row { driver: Some(adapter.driver), kind: Some(adapter.kind), ..named("wgpu", &adapter.name) };
         let (name, refused) = (adapter.name, adapter.refused);
         let open: Open = Box::new(move || match &refused {
             Some(why) => Err(EngineError::Unsupported { device: name.clone(), reason: why.clone() }),
-            None => Ok(Box::new(crate::engine::gpu::Gpu::open(Some(&name))?)),
+            None => Ok(Box::new(tiebreak_gpu::Gpu::open(Some(&name))?)),
         });
         Openable { tested: true, row, open }
     }));
     #[cfg(feature = "cuda")]
-    match crate::engine::gpu::cuda_devices() {
+    match tiebreak_gpu::cuda_devices() {
         Err(error) => {
             let why = error.to_string();
             let failed = move || Err(EngineError::Unsupported { device: "cuda".into(), reason: why.clone() });
@@ -113,7 +113,7 @@ fn candidates() -> Vec<Openable> {
         }
         Ok(devices) => all.extend(devices.into_iter().map(|device| {
             let index = device.index.to_string();
-            let open: Open = Box::new(move || Ok(Box::new(crate::engine::gpu::Cuda::open(Some(&index))?)));
+            let open: Open = Box::new(move || Ok(Box::new(tiebreak_gpu::Cuda::open(Some(&index))?)));
             let row = Row { kind: Some("discrete"), ..named("cuda", &device.name) };
             Openable { tested: true, ..candidate(row, open) }
         })),
@@ -169,11 +169,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         wanted.as_ref().is_none_or(|wanted| candidate.row.name.to_lowercase().contains(wanted))
     });
     if candidates.is_empty() {
-        let why = format!(
-            "no engine or adapter here is called {}: see `tiebreak adapters`",
-            args.adapter.as_deref().unwrap_or_default()
-        );
-        return Err(Failure::new(Exit::Usage, why));
+        let why =
+            format!("no engine or adapter here is called {:?}", args.adapter.as_deref().unwrap_or_default());
+        let help = "see `tiebreak adapters` without --adapter, which lists all of them";
+        return Err(Failure::new(Exit::Usage, why).help(help));
     }
     let engines = match args.test || args.bench {
         true => candidates.into_iter().map(|candidate| probed(printer, &args, candidate)).collect(),

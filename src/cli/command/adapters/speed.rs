@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::arith::DType;
-use crate::arith::philox::philox4x32_10;
-use crate::arith::words::bytes_of;
-use crate::engine::session::{Session, StepScalars, Unobserved};
-use crate::engine::{Engine, EngineError};
-use crate::program::builder::Builder;
-use crate::program::graph::TensorType;
-use crate::program::init;
-use crate::program::models::{Gelu, Gpt, Model};
-use crate::program::optimizer::Optimizer;
-use crate::program::products::{ProductClass, ProductTable};
-use crate::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::products::{ProductClass, ProductTable};
+use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_engine::session::{Session, StepScalars, Unobserved};
+use tiebreak_engine::{Engine, EngineError};
 
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]

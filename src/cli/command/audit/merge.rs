@@ -1,18 +1,18 @@
 //! `tiebreak audit merge`.
 
-use std::path::PathBuf;
+use super::page;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::audit::merge::{Apart, Conclusion, Merged, Range, Required, merge, union};
-use crate::audit::report_file::{Account, REPORT_MAX, decode, is_signed};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::view::outcome::ranges_text;
+use crate::cli::view::page::audit::{Listed as Row, Told, merged as merged_page};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::run::{RunError, disk};
-
-/// The most ranges of steps that a line lists.
-const RANGES_SHOWN: usize = 16;
+use tiebreak_audit::merge::{Apart, Conclusion, Merged, Required, merge, union};
+use tiebreak_audit::report_file::{Account, REPORT_MAX, decode, is_signed};
+use tiebreak_run::run::{RunError, disk};
 
 /// Put the reports of several auditors of one run together.
 #[derive(clap::Args)]
@@ -33,6 +33,9 @@ pub struct Args {
     /// The part of the run's steps that has to be replayed: `all`, or a share above 0 and at most 1.
     #[arg(long, default_value = "all", value_parser = parse_required)]
     require: Required,
+    /// Write what the reports say together here, as one HTML file for people.
+    #[arg(long)]
+    page: Option<PathBuf>,
     #[command(flatten)]
     limits: Limits,
 }
@@ -51,6 +54,8 @@ struct Listed {
     /// The auditor's key, or why the report counts for nothing.
     vouches: Result<String, String>,
     account: Option<Account>,
+    /// The report for a page, if one is asked for.
+    told: Option<Told>,
 }
 
 /// Reads the reports.
@@ -63,7 +68,7 @@ fn read(args: &Args) -> Result<Vec<Listed>, Failure> {
         let bytes = disk::read(path, REPORT_MAX)?;
         if !is_signed(&bytes) && !args.unsigned {
             let why = "nobody vouches for it: it has no signature (tiebreak audit --key AUDITOR.key; --unsigned counts it)";
-            listed.push(Listed { file, vouches: Err(why.into()), account: None });
+            listed.push(Listed { file, vouches: Err(why.into()), account: None, told: None });
             continue;
         }
         let (account, auditor) = decode(&bytes).map_err(|error| RunError::malformed(path, error))?;
@@ -77,19 +82,11 @@ fn read(args: &Args) -> Result<Vec<Listed>, Failure> {
             None => Ok("nobody (no signature)".into()),
         };
         let account = vouches.is_ok().then_some(account);
-        listed.push(Listed { file, vouches, account });
+        let asked = args.page.is_some() && account.is_some();
+        let told = asked.then(|| page::told(path, &bytes)).transpose()?;
+        listed.push(Listed { file, vouches, account, told });
     }
     Ok(listed)
-}
-
-/// Ranges in the form of --steps.
-fn ranges_text(ranges: &[Range]) -> String {
-    let shown: Vec<String> = ranges.iter().take(RANGES_SHOWN).map(|(a, b)| format!("{a}..{b}")).collect();
-    let more = match ranges.len().saturating_sub(RANGES_SHOWN) {
-        0 => String::new(),
-        more => format!(" and {more} more ranges"),
-    };
-    format!("{}{more}", shown.join(" "))
 }
 
 /// The result in words.
@@ -111,7 +108,7 @@ fn told(merged: &Merged, listed: &[Listed], counted: usize) -> Vec<String> {
     lines.push(format!("  data        {}", merged.data));
     lines.extend(listed.iter().map(|report| match (&report.account, &report.vouches) {
         (Some(account), Ok(auditor)) => {
-            let steps = ranges_text(&union(account.replayed.clone()));
+            let steps = ranges_text(&union(account.replayed.clone()), " ");
             let outcome = outcome_text(account);
             format!(
                 "  {}: {outcome}, steps {}, vouched for by {auditor}",
@@ -125,7 +122,7 @@ fn told(merged: &Merged, listed: &[Listed], counted: usize) -> Vec<String> {
     }));
     lines.extend(merged.reasons.iter().map(|why| format!("  undecided: {why}")));
     if !merged.missing.is_empty() {
-        lines.push(format!("  missing: --steps {}", ranges_text(&merged.missing)));
+        lines.push(format!("  missing: --steps {}", ranges_text(&merged.missing, " ")));
     }
     lines
 }
@@ -169,15 +166,36 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
             format!("  {}: {}", report.file, report.vouches.as_ref().err().map_or("", |why| why))
         }));
         printer.result(lines, &json!({ "result": Conclusion::Undecided, "reports": reports }));
+        if args.page.is_some() {
+            printer.problem("the page is not written: no report counts");
+        }
         return Ok(Exit::Undecided);
     };
     let mut value = serde_json::to_value(&merged).map_err(|error| Failure::new(Exit::Undecided, error))?;
     value["steps_replayed"] = json!(merged.steps_covered());
     value["reports"] = json!(reports);
     printer.result(told(&merged, &listed, counted.len()), &value);
+    let written = args.page.as_deref().map_or(Ok(()), |path| write_page(path, &merged, &listed));
+    if let Err(error) = &written {
+        printer.problem(&format!("the page could not be written ({error})"));
+    }
     Ok(match merged.result {
         Conclusion::Diverges => Exit::Diverges,
+        Conclusion::Matches if written.is_err() => Exit::Undecided,
         Conclusion::Matches => Exit::Match,
         Conclusion::Undecided => Exit::Undecided,
     })
+}
+
+/// Writes what the reports say together as a page.
+fn write_page(path: &Path, merged: &Merged, listed: &[Listed]) -> Result<(), RunError> {
+    let rows: Vec<Row> = listed
+        .iter()
+        .map(|report| Row {
+            file: &report.file,
+            vouches: report.vouches.as_deref().map_err(String::as_str),
+            told: report.told.as_ref(),
+        })
+        .collect();
+    page::save(path, &merged_page(merged, &rows))
 }

@@ -1,6 +1,7 @@
 //! `tiebreak audit`.
 
 mod merge;
+mod page;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -8,30 +9,32 @@ use std::time::Instant;
 use clap::Subcommand;
 use serde_json::json;
 
-use crate::audit::attachments::{attachments, note};
-use crate::audit::plan::{Choice, ReplayPlan, plan};
-use crate::audit::{
-    Progress, Report, audit, audit_natively, checks, estimated_seconds, report_file, worth_estimating,
-};
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::limits::{Limits, left};
 use crate::cli::args::random::random;
 use crate::cli::args::{key, verdict_file};
 use crate::cli::view::escape::{Lines, one_line};
-use crate::cli::view::outcome::{exit, headline, report_json, seconds_text};
+use crate::cli::view::outcome::{exit, headline, ranges_text, report_json, seconds_text};
+use crate::cli::view::page::audit::About;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
-use crate::commit::keys::PrivateKey;
-use crate::commit::tree_head::NOTE_MAX;
-use crate::dispute::verdict::Verdict;
-use crate::engine::Engine;
-use crate::engine::reference::Reference;
-use crate::observers::choices::Choices;
-use crate::observers::tally::Tally;
-use crate::rounding::thresholds::Rounding;
-use crate::run::dir::Run;
-use crate::run::disk::{self, Disk};
-use crate::run::{RunError, shell};
+use tiebreak_audit::attachments::{attachments, note};
+use tiebreak_audit::merge::union;
+use tiebreak_audit::plan::{Choice, ReplayPlan, plan};
+use tiebreak_audit::{
+    Progress, Report, audit, audit_natively, checks, estimated_seconds, report_file, worth_estimating,
+};
+use tiebreak_dispute::verdict::Verdict;
+use tiebreak_engine::Engine;
+use tiebreak_engine::reference::Reference;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::tree_head::NOTE_MAX;
+use tiebreak_record::rounding::thresholds::Rounding;
+use tiebreak_run::observers::choices::Choices;
+use tiebreak_run::observers::tally::Tally;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_run::run::{RunError, shell};
 
 /// Replay a run, or a part of it, and stop at the first difference.
 #[derive(clap::Args)]
@@ -81,7 +84,7 @@ struct Options {
     #[arg(long, requires = "sample")]
     seed: Option<u64>,
     /// Print what would be replayed and what it costs, and stop.
-    #[arg(long, conflicts_with_all = ["report", "key", "verdict"])]
+    #[arg(long, conflicts_with_all = ["report", "key", "verdict", "page"])]
     plan: bool,
     #[command(flatten)]
     limits: Limits,
@@ -96,6 +99,9 @@ struct Options {
     /// Write the verdict here if there is one; beside it, with a number, if another file has this name.
     #[arg(long, default_value = "verdict.json")]
     verdict: PathBuf,
+    /// Write the audit here as one HTML file for people: what was replayed, what was not, who signed.
+    #[arg(long)]
+    page: Option<PathBuf>,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -209,10 +215,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     // From here on the audit itself stops, with a report.
     drop(watch);
     let limit = left(options.limits.time(), start);
+    let about = page::about(&run, &checked, &path);
     let audit = if native { audit_natively } else { audit };
     let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, limit, &mut bar)?;
     bar.0.finish_and_clear();
-    Ok(publish(printer, &report, verdict.as_ref(), &options, signer.as_ref()))
+    Ok(publish(printer, &report, verdict.as_ref(), &options, (signer.as_ref(), &about)))
 }
 
 /// Prints the result and writes report and verdict. A file that cannot be written changes neither what was found nor, of a divergence,
@@ -222,7 +229,7 @@ fn publish(
     report: &Report,
     verdict: Option<&Verdict>,
     options: &Options,
-    signer: Option<&PrivateKey>,
+    (signer, about): (Option<&PrivateKey>, &About),
 ) -> Exit {
     let written = verdict.map(|verdict| verdict_file::save_anywhere(&options.verdict, verdict));
     let mut problems: Vec<String> = written.iter().filter_map(|written| written.problem.clone()).collect();
@@ -232,6 +239,10 @@ fn publish(
             .map_err(RunError::io(path))
             .and_then(|path| Disk::default().replace(&path, &bytes));
         problems.extend(done.err().map(|error| format!("the report could not be written ({error})")));
+    }
+    if let Some(path) = &options.page {
+        let auditor = signer.map(|key| key.public().to_text());
+        problems.extend(page::write(path, report, auditor, about));
     }
     let file = written.as_ref().and_then(|written| written.file.as_deref());
     let mut json = report_json(report);
@@ -256,10 +267,10 @@ fn report_text(report: &Report, verdict: Option<(&Verdict, Option<&Path>)>) -> V
     lines.push(format!("  {}", report.signed));
     lines.push(format!("  computation {}, job {}, data {}", report.computation, report.job, report.data));
     lines.extend(report.checked.iter().map(|line| format!("  ok: {line}")));
-    let ranges: Vec<String> =
-        report.replayed.iter().filter(|(a, b)| a <= b).map(|(a, b)| format!("{a}..{b}")).collect();
+    let ranges = union(report.replayed.clone());
     if !ranges.is_empty() {
-        lines.push(format!("  ok: replayed steps {} in {:.1} s", ranges.join(", "), report.seconds));
+        let ranges = ranges_text(&ranges, ", ");
+        lines.push(format!("  ok: replayed steps {ranges} in {:.1} s", report.seconds));
     }
     lines.extend(report.rounding.iter().flat_map(rounding_lines));
     lines

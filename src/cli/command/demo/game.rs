@@ -9,15 +9,15 @@ use crate::cli::args::random::random;
 use crate::cli::view::escape::one_line;
 use crate::cli::view::parties::result_json;
 use crate::cli::view::report::{Exit, Failure, Printer, bytes_text};
-use crate::commit::digest::Digest;
-use crate::commit::keys::PrivateKey;
-use crate::dispute::game::terms::{Clocks, Terms};
-use crate::dispute::game::verdict::{GAME_VERDICT_MAX, GameVerdict};
-use crate::engine::cpu::Cpu;
-use crate::party::{Party, play};
-use crate::run::dir::Run;
-use crate::run::disk::{self, Disk};
-use crate::train::cheat::Cheat;
+use tiebreak_dispute::game::terms::{Clocks, Terms};
+use tiebreak_dispute::game::verdict::{GAME_VERDICT_MAX, GameVerdict};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_game::party::{Party, play};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_train::cheat::Cheat;
 
 /// What the dispute came to.
 pub struct GameShown {

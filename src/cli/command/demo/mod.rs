@@ -7,25 +7,25 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use crate::audit::plan::{Choice, plan};
-use crate::audit::{Outcome, Report, audit, checks};
 use crate::cli::args::engine::{EngineArgs, EngineKind, open};
 use crate::cli::args::random::random;
 use crate::cli::command::train::bar::Bar;
 use crate::cli::view::escape::{Lines, one_line};
 use crate::cli::view::outcome::outcome_json;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
-use crate::commit::keys::{PrivateKey, PublicKey};
-use crate::dispute::verdict::{Finding, Ruling, VERDICT_MAX, Verdict};
-use crate::engine::Engine;
-use crate::engine::cpu::Cpu;
-use crate::job::JOB_MAX;
-use crate::run::dir::Run;
-use crate::run::disk::Disk;
-use crate::run::{Folder, RunError};
-use crate::train::cheat::Cheat;
-use crate::train::{Beginning, begin, train, train_as};
 use game::dispute;
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Outcome, Report, audit, checks};
+use tiebreak_dispute::verdict::{Finding, Ruling, VERDICT_MAX, Verdict};
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::job::JOB_MAX;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{Folder, RunError};
+use tiebreak_train::cheat::Cheat;
+use tiebreak_train::{Beginning, begin, train, train_as};
 
 const JOB: &str = include_str!("../../../../assets/jobs/demo.toml");
 const TEXT: &[u8] = include_bytes!("../../../../assets/jobs/text/shakespeare.txt");
@@ -77,7 +77,7 @@ fn auditor(args: &Args) -> Result<Box<dyn Engine>, Failure> {
         None => {
             // A software adapter would take minutes to tell what the CPU engine tells in seconds.
             #[cfg(feature = "gpu")]
-            if crate::engine::gpu::adapters().iter().any(|a| !a.software)
+            if tiebreak_gpu::adapters().iter().any(|a| !a.software)
                 && let Ok(gpu) = open(&engine_args(EngineKind::Wgpu, 0))
             {
                 return Ok(gpu);
@@ -128,7 +128,7 @@ fn audited(
     let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
     let mut engine = auditor(args)?;
     printer.say(format!("  auditing on {}", engine.describe()));
-    let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, None, &mut crate::audit::Silent)?;
+    let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, None, &mut tiebreak_audit::Silent)?;
     let line = match &report.outcome {
         Outcome::Matches => {
             format!("  MATCHES: {} steps replayed bit for bit in {:.1} s", run.job().steps, report.seconds)
@@ -168,7 +168,7 @@ fn convicted(
     key: &PublicKey,
 ) -> Result<Option<Finding>, Failure> {
     disk.replace(file, &verdict.to_bytes())?;
-    let again = Verdict::from_bytes(&crate::run::disk::read(file, VERDICT_MAX)?)?;
+    let again = Verdict::from_bytes(&tiebreak_run::run::disk::read(file, VERDICT_MAX)?)?;
     Ok(match again.check(Some(key))? {
         Ruling::Convicts(finding) => Some(finding),
         _ => None,

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::cli::view::report::{Exit, Failure};
-use crate::program::models::{Model, Normalization, Normalize};
-use crate::run::released_config::CONFIG_MAX;
-use crate::run::{RunError, architectures, disk, mistaken};
+use tiebreak_contract::program::models::{Model, Normalization, Normalize};
+use tiebreak_run::run::released_config::CONFIG_MAX;
+use tiebreak_run::run::{RunError, architectures, disk, mistaken};
 
 /// Where transformers' image processors say how pixels are normalised.
 const PREPROCESSOR: &str = "preprocessor_config.json";

@@ -12,15 +12,15 @@ use serde_json::{Value, json};
 use crate::cli::args::limits::Limits;
 use crate::cli::view::escape::Lines;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::job::Job;
-use crate::job::initial::{Drawn, weights_layout};
-use crate::program::models::Model;
-use crate::program::models::released::Released;
-use crate::run::companions::{CONFIG, Companions};
-use crate::run::disk::{self, Disk};
-use crate::run::weights::WeightFiles;
-use crate::run::{RunError, architectures, mistaken, released_config, shell};
 use images::{Decided, ImageArgs};
+use tiebreak_contract::program::models::Model;
+use tiebreak_contract::program::models::released::Released;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::initial::{Drawn, weights_layout};
+use tiebreak_run::run::companions::{CONFIG, Companions};
+use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_run::run::weights::WeightFiles;
+use tiebreak_run::run::{RunError, architectures, mistaken, released_config, shell};
 use weights::{check_map, real, weight_files};
 
 /// Make a job that goes on from released weights: a folder with config.json and *.safetensors, as transformers' save_pretrained or `tiebreak export` write it.

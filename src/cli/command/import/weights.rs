@@ -7,8 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use serde::Deserialize;
 
 use crate::cli::view::report::{Exit, Failure};
-use crate::run::weights::WeightFiles;
-use crate::run::{RunError, disk, mistaken};
+use tiebreak_run::run::weights::WeightFiles;
+use tiebreak_run::run::{RunError, disk, mistaken};
 
 const ONE_FILE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::cli::view::report::Printer;
-use crate::job::Job;
-use crate::job::data::Dataset;
-use crate::program::step::Program;
-use crate::run::RunError;
-use crate::step::finite;
+use tiebreak_contract::program::step::Program;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::data::Dataset;
+use tiebreak_run::run::RunError;
+use tiebreak_run::step::finite;
 
 /// Inputs of the data files that are not finite, file by file: with the first sample and element.
 pub fn of_data(printer: Printer, dataset: &mut Dataset, job: &Job) -> Result<Vec<Value>, RunError> {

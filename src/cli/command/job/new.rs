@@ -1,6 +1,6 @@
 //! A job to begin with, made from the table of keys: what is required is written out with its example, all else stands beside it as comments.
 
-use crate::job::reference::{Key, Presence, Type, keys_of};
+use tiebreak_record::job::reference::{Key, Presence, Type, keys_of};
 
 /// The most characters of a line of a comment.
 const WIDTH: usize = 100;
@@ -83,9 +83,9 @@ fn comment(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Job;
-    use crate::job::reference::keys;
-    use crate::program::models::KINDS;
+    use tiebreak_contract::program::models::KINDS;
+    use tiebreak_record::job::Job;
+    use tiebreak_record::job::reference::keys;
 
     #[test]
     fn every_kind_has_a_job_that_parses_and_names_every_key() {

@@ -5,17 +5,19 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::new;
-use crate::job::reference::{self, Key, Presence, Type, keys, keys_of};
-use crate::program::models;
-use crate::program::products::ProductClass;
+use tiebreak_contract::program::models;
+use tiebreak_contract::program::products::ProductClass;
+use tiebreak_record::job::reference::{self, Key, Presence, Type, keys, keys_of};
 
 const INTRODUCTION: &str = "# The job file
 
-A job says everything that decides the bits of a run, in TOML. Keys that are not listed here are refused; `tiebreak job check FILE` names the line that is wrong. This page is
-what `tiebreak job reference` prints, and `tiebreak job reference --json-schema` prints [job.schema.json](job.schema.json) for editors.
+A job says everything that decides the bits of a run, in TOML. Keys that are not listed here are refused;
+`tiebreak job check FILE` names the line that is wrong. `tiebreak job reference` prints this page, and
+`tiebreak job reference --json-schema` prints [job.schema.json](job.schema.json) for editors.
 
-A number is rounded to binary32 before anything is computed with it (ARITHMETIC.md, section 1). A table may be written as
-`[batch]` with `micro_batch = 4` under it, or inline as `batch = { micro_batch = 4 }`. Paths are relative to the job file, and stay in its folder (`--data-root DIR` allows another one too).
+- A number is rounded to binary32 before anything is computed with it (ARITHMETIC.md, section 1).
+- A table may be written as `[batch]` with `micro_batch = 4` under it, or inline as `batch = { micro_batch = 4 }`.
+- Paths are relative to the job file, and stay in its folder. `--data-root DIR` allows another folder too.
 ";
 
 /// The tables in the order of the reference, each with its kinds; a table without kinds has `None`.
@@ -63,11 +65,12 @@ pub fn markdown() -> String {
         }
     }
     let classes: Vec<String> = ProductClass::ALL.iter().map(|class| format!("`{}`", class.name())).collect();
-    page += &format!("\n`*` is a class of products, one of {}.\n", classes.join(", "));
+    let classes: Vec<String> = classes.chunks(8).map(|some| some.join(", ")).collect();
+    page += &format!("\n`*` is one of the classes of products:\n{}.\n", classes.join(",\n"));
     page + &defaults()
 }
 
-/// Every key that may be left out, and what holds then; of a number its binary32 pattern too.
+/// Every key that may be left out, and what holds then; a number's binary32 pattern too.
 fn defaults() -> String {
     let row = |key: &Key| {
         let kind = key.kind.map_or(String::new(), |kind| format!("`{kind}`"));
@@ -84,7 +87,7 @@ fn defaults() -> String {
     };
     let rows: String = keys().filter_map(row).collect();
     format!(
-        "\n## Index of defaults\n\nEvery key that may be left out, and what holds then. Digits of products: ARITHMETIC.md, section 8.1; thresholds: ROUNDING.md, section 3.\n\n| key | kind | without it |\n|---|---|---|\n{rows}"
+        "\n## Index of defaults\n\nEvery key that may be left out, and what holds then. ARITHMETIC.md, section 8.1, has the digits of products, and\nROUNDING.md, section 3, the thresholds.\n\n| key | kind | without it |\n|---|---|---|\n{rows}"
     )
 }
 

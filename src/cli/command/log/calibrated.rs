@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::job::Job;
-use crate::program::products::ProductClass;
-use crate::rounding::thresholds::{Preset, Rounding};
+use tiebreak_contract::program::products::ProductClass;
+use tiebreak_record::job::Job;
+use tiebreak_record::rounding::thresholds::{Preset, Rounding};
 
 /// The first comment of a table that was measured.
 pub const MEASURED: &str = "# measured by `tiebreak log calibrate`:";

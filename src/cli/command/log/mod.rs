@@ -10,28 +10,28 @@ use clap::Subcommand;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::audit::{checks, replay_to};
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::job::JobArgs;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
-use crate::engine::cpu::Cpu;
-use crate::engine::cpu::native::Native;
-use crate::engine::session::{Session, StepScalars};
-use crate::job::identity::{philox_key, program_digest, seed};
-use crate::job::manifest::files_root;
-use crate::observers::calibrate::{Calibrator, Kernels};
-use crate::observers::tally::{MARGIN_BINS, Tally};
-use crate::program::graph::LoggedProduct;
-use crate::program::init;
-use crate::program::products::ProductClass;
-use crate::rounding::codec::{decode, entropy_bits};
-use crate::rounding::log::Log;
-use crate::run::data::JobData;
-use crate::run::dir::Run;
-use crate::run::disk::Disk;
-use crate::run::{RunError, read_job, read_logged_job, read_program};
-use crate::step::replayed_step;
+use tiebreak_audit::{checks, replay_to};
+use tiebreak_contract::program::graph::LoggedProduct;
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::products::ProductClass;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::native::Native;
+use tiebreak_engine::session::{Session, StepScalars};
+use tiebreak_record::job::identity::{philox_key, program_digest, seed};
+use tiebreak_record::job::manifest::files_root;
+use tiebreak_record::rounding::codec::{decode, entropy_bits};
+use tiebreak_record::rounding::log::Log;
+use tiebreak_run::observers::calibrate::{Calibrator, Kernels};
+use tiebreak_run::observers::tally::{MARGIN_BINS, Tally};
+use tiebreak_run::run::data::JobData;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{RunError, read_job, read_logged_job, read_program};
+use tiebreak_run::step::replayed_step;
 
 /// Look into rounding logs of the logged profile.
 #[derive(clap::Args)]
@@ -110,7 +110,9 @@ fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
     if run.job().rounding.is_none() {
-        return Err(Failure::new(Exit::Usage, "this run is of the exact profile: it has no rounding log"));
+        let why = format!("{} is of the exact profile: it has no rounding log", args.run.display());
+        let help = "train with `tiebreak train JOB --out RUN --profile logged` to write one";
+        return Err(Failure::new(Exit::Usage, why).help(help));
     }
     let checked = checks::always(&run, None)?;
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
@@ -165,7 +167,7 @@ fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
         let seen = replayed(&run, &checked, step, args)?;
         lines.extend(histogram(&seen));
         Disk::default().replace(
-            &std::path::absolute(path).map_err(crate::run::RunError::io(path))?,
+            &std::path::absolute(path).map_err(tiebreak_run::run::RunError::io(path))?,
             svg(&seen).as_bytes(),
         )?;
         lines.push(format!("picture: {}", path.display()));
@@ -325,14 +327,14 @@ fn kernels(printer: Printer, wide: bool) -> Result<Kernels, Failure> {
     }
     #[cfg(feature = "gpu")]
     if !wide {
-        for adapter in crate::engine::gpu::adapters().into_iter().filter(|a| a.refused.is_none()) {
-            all.push((adapter.name.clone(), Box::new(crate::engine::gpu::Gpu::open(Some(&adapter.name))?)));
+        for adapter in tiebreak_gpu::adapters().into_iter().filter(|a| a.refused.is_none()) {
+            all.push((adapter.name.clone(), Box::new(tiebreak_gpu::Gpu::open(Some(&adapter.name))?)));
         }
     }
     #[cfg(feature = "cuda")]
-    for device in crate::engine::gpu::cuda_devices()? {
-        use crate::engine::EngineError;
-        use crate::engine::gpu::{Cublas, Cuda};
+    for device in tiebreak_gpu::cuda_devices()? {
+        use tiebreak_engine::EngineError;
+        use tiebreak_gpu::{Cublas, Cuda};
         let number = device.index.to_string();
         if !wide {
             all.push((device.name.clone(), Box::new(Cuda::open(Some(&number))?)));
@@ -367,7 +369,7 @@ fn calibrate(printer: Printer, args: &Calibrate) -> CommandResult {
     let mut session = Session::native(&mut cpu, program.clone())?;
     session.load_each(|i| {
         let words = init::state_tensor(&program, key, i);
-        crate::arith::words::bytes_from_words(crate::arith::DType::F32, &words)
+        tiebreak_contract::arith::words::bytes_from_words(tiebreak_contract::arith::DType::F32, &words)
     })?;
     let bar = printer.bar(u64::from(args.steps), "steps");
     for step in 1..=args.steps.min(job.steps) {

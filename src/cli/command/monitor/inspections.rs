@@ -7,7 +7,7 @@ use tiebreak_monitor::regime::{Fleet, Regime, RegimeError};
 
 use crate::cli::args::limits::Limits;
 use crate::cli::view::report::{Exit, Failure, named};
-use crate::run::disk;
+use tiebreak_run::run::disk;
 
 /// How chips log and are inspected, and what chips they are.
 #[derive(clap::Args)]

@@ -11,8 +11,8 @@ use tiebreak_monitor::regime::{Regime, TrainingRun};
 use super::inspections::{Inspections, count, short, unknown, usage};
 use super::picture::{self, Over};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::run::RunError;
-use crate::run::disk::Disk;
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::disk::Disk;
 
 /// Say how many chips to sample so that a run is found, or what a number of samples finds.
 #[derive(clap::Args)]

@@ -10,19 +10,19 @@ use clap::Subcommand;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::arith::DType;
 use crate::cli::args::job::JobArgs;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::escape::Lines;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
-use crate::job::identity::program_digest;
-use crate::program::decoding::decode;
-use crate::program::encoding::{PROGRAM_MAX, encode};
-use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
-use crate::program::models::Init;
-use crate::program::step::Program;
-use crate::run::{RunError, disk, read_job, read_program};
 use picture::svg;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::decoding::decode;
+use tiebreak_contract::program::encoding::{PROGRAM_MAX, encode};
+use tiebreak_contract::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
+use tiebreak_contract::program::models::Init;
+use tiebreak_contract::program::step::Program;
+use tiebreak_record::job::identity::program_digest;
+use tiebreak_run::run::{RunError, disk, read_job, read_program};
 
 /// Look at programs: the graphs of a training step, as a file.
 #[derive(clap::Args)]

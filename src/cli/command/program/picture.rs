@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
-use crate::program::graph::{Graph, TensorId};
+use tiebreak_contract::program::graph::{Graph, TensorId};
 
 /// A box's size, and the space around it.
 const WIDTH: usize = 230;

@@ -5,19 +5,20 @@ use std::collections::HashSet;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::arith::rounding_grid::GridRule;
-use crate::program::expr::{Body, Instr, Reg};
-use crate::program::graph::{Graph, Node, Primitive, TensorId, View};
-use crate::program::known_bodies::{KnownBody, all, product_on_grid, small_programs};
-use crate::program::logged::round_body;
-use crate::program::products::ProductClass;
+use tiebreak_contract::arith::rounding_grid::GridRule;
+use tiebreak_contract::program::expr::{Body, Instr, Reg};
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, View};
+use tiebreak_contract::program::known_bodies::{KnownBody, all, product_on_grid, small_programs};
+use tiebreak_contract::program::logged::round_body;
+use tiebreak_contract::program::products::ProductClass;
 
 /// The most characters of a line of a listing.
 const LINE: usize = 130;
 
 const INTRODUCTION: &str = "# What programs name
 
-Whoever reads or writes the bytes of a program (ARITHMETIC.md, section 9) finds here what its numbers and names mean. `tiebreak program reference` prints this page, and a test compares the two.
+This page gives the meaning of the numbers and names in a program's bytes (ARITHMETIC.md, section 9), for tools that
+read or write them. `tiebreak program reference` prints this page, and a test compares the two.
 
 ## Classes of products
 
@@ -30,14 +31,27 @@ The class of a logged product is its number in this table. A job's `[digits]` an
 const BODIES: &str = "
 ## Bodies
 
-A body is a list of instructions; instruction i writes register i. A line of a listing is `number: instruction operands`. An operand of `Input` is the number of a view, one of `Index` the number of a
-dimension, one of `Const` a word in eight hexadecimal digits. All other operands are registers: of `Select` condition, then, else; of `Philox` the key's two, the counter's four, and the word's.
-`Const *` may be any word in a program that is read: it depends on the sizes, rates and numbers of the program, and ARITHMETIC.md, section 8, says which one a model kind has there.
+A body is a list of instructions; instruction i writes register i. A line of a listing is
+`number: instruction operands`.
+
+| instruction | operands |
+|---|---|
+| `Input` | the number of a view |
+| `Index` | the number of a dimension |
+| `Const` | a word in eight hexadecimal digits |
+| `Select` | three registers: condition, then, else |
+| `Philox` | seven registers: two of the key, four of the counter, one of the word |
+| any other | registers |
+
+`Const *` may be any word in a program that is read. The word depends on the sizes, rates and numbers of the program,
+and ARITHMETIC.md, section 8, says which word a model kind has there.
 
 A body of a program has a name of this list only if it is one of the bodies that stand under that name:
 
 1. Compare the two last instructions.
-2. Two instructions are alike if their names are, the numbers of `Input` and `Index` are, the words of `Const` are or the one of the list is `*`, and their operands are registers of instructions that are alike, in order.
+2. Two instructions are alike if four things hold. Their names are equal. The numbers of `Input` and `Index` are equal.
+   The words of `Const` are equal, or the list has `*`. Their operands are registers of instructions that are alike, in
+   order.
 3. Nothing else is compared: not the numbers of registers, and no instruction that the last one does not depend on.
 
 A body of another name is free. `round_to_grid.v1` is below, since logged products are compared whole.
@@ -49,33 +63,47 @@ const LOGGED: &str = "```
 
 ## Logged products
 
-An entry of `logged` stands for the nodes of one product: those that make its absmaxes, its *product*, its *exact* tensors and its output. Here they are for an operand a of [2, 3, 5, 11] and an operand b of [2, 3, 7, 11],
-so M = 5, N = 7, K = 11, in a class with the default digits of the logged profile, 3 and 3. A line is `tensor = primitive (fields) -> type [shape]`; `t0` and `t1` are a and b.
-A view is `tensor+offset [dims] [strides]`. Other products have the same nodes:
+An entry of `logged` stands for the nodes of one product: those that make its absmaxes, its *product*, its *exact*
+tensors and its output. The listings are for an operand a of [2, 3, 5, 11] and an operand b of [2, 3, 7, 11], so M = 5,
+N = 7, K = 11. The class has the default digits of the logged profile, 3 and 3.
 
-1. Sizes and strides follow from the operands' views in the same way. An absmax of more than the leaf's bound has a partial node before it (ARITHMETIC.md, section 8.5).
+A line is `tensor = primitive (fields) -> type [shape]`; `t0` and `t1` are a and b. A view is
+`tensor+offset [dims] [strides]`. Other products have the same nodes:
+
+1. Sizes and strides follow from the operands' views in the same way. An absmax of more than the leaf's bound has a
+   partial node before it (ARITHMETIC.md, section 8.5).
 2. With 16 bits, digits are the class's. Each operand is made by `to_bf16.v1`, a view as wide as its tensor.
-3. With more bits, the digits of high parts are the class's, at most 3; those of rests are 4. `split_high.v1` and `split_low.v1` have the constant max(24 - (8 d - 2), 2) + 1 for d digits of the high part.
+3. With more bits, the digits of high parts are the class's, at most 3; those of rests are 4. `split_high.v1` and
+   `split_low.v1` have the constant max(24 - (8 d - 2), 2) + 1 for d digits of the high part.
 4. A node that is equal to one before it is that node.
-5. The product is *product*; with 16 bits it is also the one tensor of *exact*. With more bits *exact* is the rounded product of the high parts, then that of the rests.
+5. The product is *product*; with 16 bits it is also the one tensor of *exact*. With more bits *exact* is the rounded
+   product of the high parts, then that of the rests.
 6. The output is the last node, `round_to_grid.v1`.
 
-In the bodies of `round_to_grid.v1` constants follow from bits, floor F and K, with f = floor(floor(log2 K) / 2) - F - 252: 32 - bits and 2^(31 - bits) - 1 and the mask of all bits but the last 32 - bits
-(none of these with 32 bits); and with a floor f + 1174, 1057 - bits and 1278. The listings have K = 11.
+In the bodies of `round_to_grid.v1` constants follow from bits, floor F and K, with
+f = floor(floor(log2 K) / 2) - F - 252. The listings have K = 11.
+
+- With fewer than 32 bits the constants are 32 - bits, 2^(31 - bits) - 1, and the mask of all bits but the last
+  32 - bits. With 32 bits there are none of these.
+- With a floor there are also f + 1174, 1057 - bits and 1278.
 ";
 
 const MODELS: &str = "
 ## Nodes of models
 
-The nodes of a micro-batch and of the update for a small model of each kind, in their order. A line is an operator and its primitives; \"x n\" is n in a row. More layers, blocks or stages repeat the operators with their own
-numbers. ARITHMETIC.md, sections 8.1 to 8.4, says what they compute; a run's program.bin has all of it.
+The nodes of a micro-batch of 2 samples and of the update for a small model of each kind, in their order. Each listing
+has its model and its optimizer above it. A line is an operator and its primitives; \"x n\" is n in a row. More layers,
+blocks or stages repeat the operators with their own numbers. ARITHMETIC.md, sections 8.1 to 8.4, says what they
+compute; a run's program.bin has all of it.
 ";
 
 const EXAMPLE: &str = "
 ## A program's bytes
 
-One weight w, learned by squared error: a sample is a number x and a label y, the loss (w x - y) (w x - y), and a step takes the learning rate times (w x - y) x off w. Bytes in hexadecimal, then what they are.
-A script without code of ours makes them (`assets/vectors/program_example.py`), and `cargo test --test engine vectors::` reads them.
+The program learns one weight w by squared error. A sample is a number x and a label y, and the loss is
+(w x - y) (w x - y). A step subtracts the learning rate times (w x - y) x from w. A line has bytes in hexadecimal, then
+what they are. A script without code of ours makes them (`assets/vectors/program_example.py`), and
+`cargo test --test engine vectors::` reads them.
 
 ```
 ";
@@ -164,7 +192,7 @@ fn logged(rule: GridRule) -> String {
         |ids: &[TensorId]| ids.iter().map(|TensorId(id)| format!("t{id}")).collect::<Vec<_>>().join(", ");
     let Body { name, code } = round_body(rule, 11);
     format!(
-        "\n**{bits} bits, floor {floor}.** Entry: a {}, b {}; absmaxes {}, {}; product {}; output {}; exact {}.\n\n```\n{nodes}{}```\n",
+        "\n**{bits} bits, floor {floor}.** Entry: a {}, b {};\nabsmaxes {}, {}; product {}; output {}; exact {}.\n\n```\n{nodes}{}```\n",
         view(&entry.a),
         view(&entry.b),
         ids(&[entry.absmaxes_a]),
@@ -218,7 +246,7 @@ pub fn markdown() -> String {
     page += MODELS;
     for (model, optimizer, program) in small_programs() {
         let [model, optimizer] = [json!(model), json!(optimizer)];
-        page += &format!("\n**Model** `{model}`, **optimizer** `{optimizer}`, a micro-batch of 2.\n");
+        page += &format!("\n```json\n{model}\n{optimizer}\n```\n");
         for (name, graph) in [("micro", &program.micro), ("update", &program.update)] {
             page += &format!("\n```\n# {name}\n{}```\n", operators(graph));
         }

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::view::escape::{Characters, prose};
 use crate::cli::view::report::{Exit, Failure};
-use crate::job::spec::DataFiles;
-use crate::run::companions::Companions;
-use crate::run::dir::Run;
+use tiebreak_record::job::spec::DataFiles;
+use tiebreak_run::run::companions::Companions;
+use tiebreak_run::run::dir::Run;
 
 /// What ids are.
 pub enum Alphabet {

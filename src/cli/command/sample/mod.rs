@@ -7,21 +7,21 @@ mod tokens;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::arith::DType;
-use crate::arith::philox::philox4x32_10;
-use crate::arith::words::bytes_of;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
 use crate::cli::args::state::released;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::engine::{Engine, EngineError, Tensor};
-use crate::job::ModelJob;
-use crate::program::graph::TensorType;
-use crate::program::models::{Gpt, Model};
-use crate::program::step::inference_graph;
-use crate::run::dir::Run;
 use alphabet::Alphabet;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_contract::program::models::{Gpt, Model};
+use tiebreak_contract::program::step::inference_graph;
+use tiebreak_engine::{Engine, EngineError, Tensor};
+use tiebreak_record::job::ModelJob;
+use tiebreak_run::run::dir::Run;
 
 /// Write text with a trained language model: over bytes, or over the tokens of the tokenizer that its run keeps.
 #[derive(clap::Args)]

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tiebreak_tokenizer::Loaded;
 
 use crate::cli::view::report::{Exit, Failure};
-use crate::run::companions::{CONFIG, Companions, GENERATION};
+use tiebreak_run::run::companions::{CONFIG, Companions, GENERATION};
 
 /// The token that ends texts of GPT-2 and many others, where no file says which does.
 const END: &str = "<|endoftext|>";

@@ -11,12 +11,12 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use crate::cli::view::report::{Exit, Failure, Printer};
-use crate::engine::fingerprint::FINGERPRINT;
-use crate::engine::gpu::{Command, TextLimits, Variant, adapters, recording};
-use crate::job::identity::CONTRACT;
-use crate::program::step::Program;
-use crate::run::RunError;
-use crate::run::disk::Disk;
+use tiebreak_contract::program::step::Program;
+use tiebreak_engine::fingerprint::FINGERPRINT;
+use tiebreak_gpu::{Command, TextLimits, Variant, adapters, recording};
+use tiebreak_record::job::identity::CONTRACT;
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::disk::Disk;
 
 /// The document's file, which is written last: where it is, the others are.
 const LIST: &str = "launches.json";

@@ -10,12 +10,12 @@ use serde_json::json;
 
 use crate::cli::args::job::JobArgs;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use crate::engine::gpu::{TextLimits, Variant, texts};
-use crate::program::step::Program;
-use crate::run::disk::Disk;
-use crate::run::{RunError, read_job, read_program};
-use crate::shaders::lint;
 use launches::{Launches, Recorded};
+use tiebreak_contract::program::step::Program;
+use tiebreak_gpu::{TextLimits, Variant, texts};
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{RunError, read_job, read_program};
+use tiebreak_shaders::lint;
 
 /// Write the WGSL texts that a job runs, or all that a GPU is asked for in the self-test or a job's step, for a browser or another program to do the same.
 ///

@@ -4,17 +4,17 @@ use std::time::Instant;
 
 use super::stopped::Asked;
 use crate::cli::view::report::{Printer, ProgressBar};
-use crate::commit::record::StepRecord;
-use crate::engine::session::Session;
-use crate::evaluate::Evaluator;
-use crate::job::{EvaluationSpec, ModelJob};
-use crate::run::dir::Run;
-use crate::run::evaluation::{self, EvaluationData};
-use crate::run::metrics::{EvaluationMetrics, Metrics, StepMetrics};
-use crate::run::{RunError, Stored, names};
-use crate::step::StepError;
-use crate::step::finite::{NotFinite, in_words};
-use crate::train::Progress;
+use tiebreak_engine::session::Session;
+use tiebreak_record::commit::record::StepRecord;
+use tiebreak_record::job::{EvaluationSpec, ModelJob};
+use tiebreak_run::evaluate::Evaluator;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::evaluation::{self, EvaluationData};
+use tiebreak_run::run::metrics::{EvaluationMetrics, Metrics, StepMetrics};
+use tiebreak_run::run::{RunError, Stored, names};
+use tiebreak_run::step::StepError;
+use tiebreak_run::step::finite::{NotFinite, in_words};
+use tiebreak_train::Progress;
 
 /// Shows steps as they are done.
 pub struct Bar {

@@ -11,7 +11,6 @@ use std::time::Instant;
 use clap::{ArgAction, ValueEnum};
 use serde_json::json;
 
-use crate::audit::plan;
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
@@ -19,23 +18,24 @@ use crate::cli::args::random::random;
 use crate::cli::args::ranks::{RanksArgs, Role};
 use crate::cli::view::data::{say_copied, scanning};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
-use crate::commit::digest::Digest;
-use crate::commit::keys::PrivateKey;
-use crate::engine::liveness::step_bytes;
-use crate::engine::{Engine, EngineError};
-use crate::job::Job;
-use crate::run::checked::Checked;
-use crate::run::dir::Run;
-use crate::run::job::logged;
-use crate::run::{Folder, JobFiles, read_job, read_program, shell};
-use crate::train::ranks::collective::Collective;
-use crate::train::ranks::lead::{Lead, can_cross_check};
-use crate::train::ranks::plan::{ShardPlan, divides};
-use crate::train::ranks::tcp::{RankPlace, Tcp};
-use crate::train::ranks::{report, worker};
-use crate::train::{Beginning, Prepared, TrainError, disk_needed, train, train_over};
 use bar::{Bar, Evaluating};
 use stopped::Asked;
+use tiebreak_audit::plan;
+use tiebreak_engine::liveness::step_bytes;
+use tiebreak_engine::{Engine, EngineError};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::job::Job;
+use tiebreak_run::run::checked::Checked;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::job::logged;
+use tiebreak_run::run::{Folder, JobFiles, read_job, read_program, shell};
+use tiebreak_train::ranks::collective::Collective;
+use tiebreak_train::ranks::lead::{Lead, can_cross_check};
+use tiebreak_train::ranks::plan::{ShardPlan, divides};
+use tiebreak_train::ranks::tcp::{RankPlace, Tcp};
+use tiebreak_train::ranks::{report, worker};
+use tiebreak_train::{Beginning, Prepared, TrainError, disk_needed, train, train_over};
 use workers::{Host, network};
 /// Train a job and commit to every step.
 #[derive(clap::Args)]
@@ -306,9 +306,9 @@ fn check(args: &Args, role: &Role, job: &Job, begun: Option<&Run>) -> Result<(),
     }
     args.engine.check()?;
     if args.engine.native.is_some() && job.rounding.is_none() && args.profile != Some(Profile::Logged) {
-        let why = "--native is for the logged profile, and the job is of the exact one, whose products have one result: add \
-                   --profile logged, or leave --native out";
-        return Err(Failure::new(Exit::Usage, why));
+        let why = "--native is for the logged profile, and the job is of the exact one, whose products have one result";
+        let help = "add --profile logged, or leave --native out";
+        return Err(Failure::new(Exit::Usage, why).help(help));
     }
     if args.profile == Some(Profile::Exact) && job.rounding.is_some() {
         let why = "the job has a [rounding] table: it is of the logged profile; remove the table or --profile exact";

@@ -9,10 +9,10 @@ use serde_json::json;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::escape::one_line;
 use crate::cli::view::report::{CommandResult, Exit, Printer};
-use crate::net::stop::on_stop;
-use crate::run::dir::Run;
-use crate::run::shell;
-use crate::train::TrainError;
+use tiebreak_game::net::stop::on_stop;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::shell;
+use tiebreak_train::TrainError;
 
 /// Whether somebody asked for the end: by Ctrl-C or SIGTERM (asking twice ends the process at once), or by a limit that is reached.
 pub struct Asked {

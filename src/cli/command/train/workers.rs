@@ -8,10 +8,10 @@ use crate::cli::args::engine::EngineArgs;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::ranks::{Role, TOKEN, usage, variable};
 use crate::cli::view::report::{Exit, Failure, Printer};
-use crate::train::TrainError;
-use crate::train::ranks::RankError;
-use crate::train::ranks::collective::{Collective, Transport};
-use crate::train::ranks::tcp::{RankPlace, Tcp, Waiting};
+use tiebreak_train::TrainError;
+use tiebreak_train::ranks::RankError;
+use tiebreak_train::ranks::collective::{Collective, Transport};
+use tiebreak_train::ranks::tcp::{RankPlace, Tcp, Waiting};
 
 /// How long ranks that were started here may take to end when the run is complete.
 const ENDING: Duration = Duration::from_secs(10);
@@ -23,8 +23,8 @@ const ENDING: Duration = Duration::from_secs(10);
 pub fn network(tcp: Tcp) -> Result<Box<dyn Collective>, TrainError> {
     #[cfg(feature = "cuda")]
     if tcp.place().transport == Transport::Nccl {
-        let library = crate::train::ranks::nccl::available(1)?;
-        return Ok(Box::new(crate::train::ranks::nccl::Nccl::over(tcp, library)));
+        let library = tiebreak_train::ranks::nccl::available(1)?;
+        return Ok(Box::new(tiebreak_train::ranks::nccl::Nccl::over(tcp, library)));
     }
     Ok(Box::new(tcp))
 }

@@ -3,8 +3,8 @@
 use crate::cli::args::key;
 use crate::cli::view::parties::Parties;
 use crate::cli::view::report::Failure;
-use crate::commit::keys::PublicKey;
-use crate::dispute::game::rules::Rules;
+use tiebreak_dispute::game::rules::Rules;
+use tiebreak_record::commit::keys::PublicKey;
 
 /// Whose keys a checker of a game's verdict knows.
 #[derive(clap::Args)]

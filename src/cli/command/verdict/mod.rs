@@ -8,26 +8,26 @@ use std::sync::Arc;
 use clap::Subcommand;
 use serde_json::json;
 
-use crate::audit::disputed_step::disclosed_tile;
-use crate::audit::rounding::reference_outcome;
-use crate::audit::{self, checks, plan, replay_to};
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::limits::{Limits, Watch};
 use crate::cli::args::{key, verdict_file};
 use crate::cli::view::page;
 use crate::cli::view::parties::result_json;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
-use crate::commit::record::Record;
-use crate::commit::tensor::TILE_BYTES;
-use crate::commit::tree_head::Signed;
-use crate::dispute::game::verdict::{GAME_VERDICT_MAX, GameVerdict};
-use crate::dispute::verdict::{Claim, Finding, Ruling, VERDICT_MAX, Verdict};
-use crate::engine::cpu::Cpu;
-use crate::engine::session::Session;
-use crate::run::dir::Run;
-use crate::run::disk::{self, Disk};
-use crate::run::{RunError, initial};
 use known::KnownKeys;
+use tiebreak_audit::disputed_step::disclosed_tile;
+use tiebreak_audit::rounding::reference_outcome;
+use tiebreak_audit::{self as audit, checks, plan, replay_to};
+use tiebreak_dispute::game::verdict::{GAME_VERDICT_MAX, GameVerdict};
+use tiebreak_dispute::verdict::{Claim, Finding, Ruling, VERDICT_MAX, Verdict};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::session::Session;
+use tiebreak_record::commit::record::Record;
+use tiebreak_record::commit::tensor::TILE_BYTES;
+use tiebreak_record::commit::tree_head::Signed;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_run::run::{RunError, initial};
 
 /// Check verdicts, or make them smaller.
 #[derive(clap::Args)]
@@ -403,7 +403,7 @@ fn step_verdict(
     run: &Run,
     verdict: &Verdict,
     step: u32,
-    key: Option<&crate::commit::keys::PublicKey>,
+    key: Option<&tiebreak_record::commit::keys::PublicKey>,
 ) -> Result<(bool, String), Failure> {
     let checked = checks::structure(run, key)?;
     // Two heads of one run may be over different records: the verdict is about the one that it carries.

@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use super::verdict::{element_text, index_of, type_text};
 use super::{Page, Tone};
-use crate::arith::words::word_from_bytes;
 use crate::cli::view::parties::Parties;
-use crate::commit::Malformed;
-use crate::commit::proven::Base64;
-use crate::commit::tensor::SLICE_BYTES;
-use crate::dispute::game::message::{Answer, Answered, Field, Need, Question, Sealed, Subject, Tree};
-use crate::dispute::game::referee::Referee;
-use crate::dispute::game::result::{GameResult, Loss};
-use crate::dispute::game::rules::Rules;
-use crate::dispute::game::search::{Join, children};
-use crate::dispute::game::terms::Terms;
-use crate::dispute::game::verdict::{Event, GameVerdict};
-use crate::run::shell;
+use tiebreak_contract::arith::words::word_from_bytes;
+use tiebreak_dispute::game::message::{Answer, Answered, Field, Need, Question, Sealed, Subject, Tree};
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::result::{GameResult, Loss};
+use tiebreak_dispute::game::rules::Rules;
+use tiebreak_dispute::game::search::{Join, children};
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_dispute::game::verdict::{Event, GameVerdict};
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::proven::Base64;
+use tiebreak_record::commit::tensor::SLICE_BYTES;
+use tiebreak_run::run::shell;
 
 /// A question, and what came of it by party: when, how many bytes, and the answer if it is one.
 struct Turn {
@@ -194,7 +194,9 @@ fn value_text(join: Join, value: &[u8]) -> String {
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0u128, |n, &byte| n << 8 | u128::from(byte));
     match join {
         Join::Rfc6962 | Join::Blake3 => value.iter().map(|byte| format!("{byte:02x}")).collect(),
-        Join::Terms(_) if value.len() == 4 => element_text(crate::arith::DType::F32, number(value) as u32),
+        Join::Terms(_) if value.len() == 4 => {
+            element_text(tiebreak_contract::arith::DType::F32, number(value) as u32)
+        }
         Join::Terms(_) => {
             let integers: Vec<String> =
                 value.chunks(16).map(|bytes| (number(bytes) as i128).to_string()).collect();

@@ -1,7 +1,9 @@
 //! One HTML file for people: no script, nothing from elsewhere, foreign text escaped, light and dark, readable on a phone.
 
+pub mod audit;
 pub mod game;
 pub mod path;
+mod strip;
 pub mod verdict;
 
 use crate::cli::view::escape;
@@ -17,13 +19,15 @@ pub struct Page {
 pub enum Tone {
     /// Somebody is convicted.
     Bad,
+    /// All that was looked at is as it should be.
+    Good,
     /// Nothing is shown.
     Neutral,
 }
 
 const STYLE: &str = "\
-:root{color-scheme:light dark;--ink:#1c1e21;--soft:#5d6470;--line:#d9dce1;--ground:#fff;--panel:#f5f6f8;--bad:#a61b1b;--bad-ground:#fdecec;--good:#1c5d33}\
-@media(prefers-color-scheme:dark){:root{--ink:#e6e8eb;--soft:#a0a7b3;--line:#363b43;--ground:#15171a;--panel:#1e2125;--bad:#ff9c94;--bad-ground:#3a1717;--good:#8fd6a6}}\
+:root{color-scheme:light dark;--ink:#1c1e21;--soft:#5d6470;--line:#d9dce1;--ground:#fff;--panel:#f5f6f8;--bad:#a61b1b;--bad-ground:#fdecec;--good:#1c5d33;--done:#2e8b57}\
+@media(prefers-color-scheme:dark){:root{--ink:#e6e8eb;--soft:#a0a7b3;--line:#363b43;--ground:#15171a;--panel:#1e2125;--bad:#ff9c94;--bad-ground:#3a1717;--good:#8fd6a6;--done:#3f9d68}}\
 *{box-sizing:border-box}\
 body{margin:0;overflow-wrap:anywhere;background:var(--ground);color:var(--ink);font:16px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\
 main{max-width:52rem;margin:0 auto;padding:1.25rem 1rem 3rem}\
@@ -32,7 +36,17 @@ h2{font-size:1.1rem;margin:2.2rem 0 .6rem;padding-bottom:.25rem;border-bottom:1p
 p{margin:.6rem 0;overflow-wrap:anywhere}\
 .out{border-left:.35rem solid var(--soft);background:var(--panel);padding:.8rem 1rem;border-radius:.3rem}\
 .out.bad{border-color:var(--bad);background:var(--bad-ground)}\
-.out strong{display:block;font-size:1.1rem}.out.bad strong{color:var(--bad)}\
+.out.good{border-color:var(--good)}\
+.out strong{display:block;font-size:1.1rem}.out.bad strong{color:var(--bad)}.out.good strong{color:var(--good)}\
+figure{margin:.9rem 0 .5rem}figcaption{font-size:.92rem;margin-bottom:.25rem;overflow-wrap:anywhere}\
+figure svg{display:block;width:100%;height:2.5rem}\
+.ground{fill:var(--line);background:var(--line)}.done{fill:var(--done);background:var(--done)}\
+.partly{fill:var(--done);background:var(--done);opacity:.5}.differs{fill:var(--bad);background:var(--bad)}\
+.kept{stroke:var(--soft);stroke-width:2;vector-effect:non-scaling-stroke;background:var(--soft)}\
+.ends{display:flex;justify-content:space-between;color:var(--soft);font-size:.82rem}\
+.legend{display:flex;flex-wrap:wrap;gap:.25rem 1.1rem;font-size:.86rem;color:var(--soft)}\
+.legend i{display:inline-block;width:.85rem;height:.85rem;margin-right:.4rem;border-radius:.15rem;vertical-align:-.1rem}\
+.legend i.kept{width:2px;margin-right:.6rem}\
 .soft{color:var(--soft);font-size:.92rem}\
 code,.mono{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:.86em;overflow-wrap:anywhere}\
 pre{background:var(--panel);border-radius:.3rem;padding:.7rem .9rem;margin:.6rem 0;white-space:pre-wrap;overflow-wrap:anywhere;font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:.86rem}\
@@ -76,9 +90,24 @@ impl Page {
 
     /// What came out, and why.
     pub fn outcome(&mut self, tone: Tone, what: &str, why: &str) {
-        let class = if tone == Tone::Bad { "out bad" } else { "out" };
+        let class = match tone {
+            Tone::Bad => "out bad",
+            Tone::Good => "out good",
+            Tone::Neutral => "out",
+        };
         let (what, why) = (text(what), text(why));
         self.body.push_str(&format!("<div class=\"{class}\"><strong>{what}</strong>{why}</div>\n"));
+    }
+
+    fn push(&mut self, html: &str) {
+        self.body.push_str(html);
+    }
+
+    /// Lines that stand in no order.
+    pub fn list(&mut self, lines: &[String]) {
+        self.body.push_str("<ul>\n");
+        lines.iter().for_each(|line| self.body.push_str(&format!("<li>{}</li>\n", text(line))));
+        self.body.push_str("</ul>\n");
     }
 
     /// A section's heading.
@@ -168,7 +197,7 @@ impl Page {
              <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
              <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
              <title>{title}</title>\n<style>{STYLE}</style></head>\n<body><main>\n{body}\
-             <footer>Written by tiebreak {version}. This page only tells; the verdict file is the evidence.</footer>\n</main></body></html>\n"
+             <footer>Written by tiebreak {version}. This page only tells; the evidence is in the files that it was made from.</footer>\n</main></body></html>\n"
         )
     }
 }
@@ -188,6 +217,14 @@ mod tests {
         page.facts(&[(foreign, foreign.into())]);
         page.sides(&[(foreign, foreign.into(), None)]);
         page.steps(&[foreign.into()]);
+        page.list(&[foreign.into()]);
+        page.strip(&strip::Strip {
+            name: foreign,
+            steps: 9,
+            replayed: &[(1, 2)],
+            difference: Some(3),
+            checkpoints: &[0],
+        });
         page.table(&[foreign], &[vec![foreign.into()]]);
         page.commands(&[foreign.into()]);
         page.fold(foreign);
@@ -198,7 +235,7 @@ mod tests {
             "{html}"
         );
         assert!(!html.contains('\u{202e}') && !html.contains('\u{1b}'));
-        assert_eq!(html.matches("&lt;script&gt;").count(), 17);
+        assert_eq!(html.matches("&lt;script&gt;").count(), 20);
         assert!(!html.contains("http://") && !html.contains("https://") && !html.contains("src="));
     }
 }

@@ -1,9 +1,9 @@
 //! The way from a leaf of a tree to its root, level by level, for people.
 
 use super::Page;
-use crate::commit::digest::Digest;
-use crate::commit::multiproof::{Join, rfc6962};
-use crate::commit::tensor::Hash;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::multiproof::{Join, rfc6962};
+use tiebreak_record::commit::tensor::Hash;
 
 /// A level: the hash beside, on which side it stands, and what both give.
 pub struct Level {
@@ -103,9 +103,9 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commit::merkle;
-    use crate::commit::multiproof::{blake3, prove, root};
-    use crate::commit::tensor::{SLICE_BYTES, piece_values};
+    use tiebreak_record::commit::merkle;
+    use tiebreak_record::commit::multiproof::{blake3, prove, root};
+    use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_values};
 
     #[test]
     fn levels_lead_to_the_root() {

@@ -2,23 +2,25 @@
 
 use super::path::{Leaf, inclusion, single};
 use super::{Page, Tone};
-use crate::arith::DType;
-use crate::arith::words::word_from_bytes;
-use crate::commit::digest::Digest;
-use crate::commit::keys::PublicKey;
-use crate::commit::multiproof::blake3;
-use crate::commit::record::{Record, StepRecord};
-use crate::commit::tensor::{SLICE_BYTES, TILE_BYTES, digest_from_root, tile_count, tile_range, tile_value};
-use crate::commit::trace::{leaf_count, leaf_name, leaf_place};
-use crate::commit::tree_head::{Head, Signed};
-use crate::commit::{Malformed, merkle, table};
-use crate::dispute::evidence::leaf::{self, Slices};
-use crate::dispute::evidence::origin::{Origin, origin};
-use crate::dispute::verdict::{Claim, Fork, ProvenInput, Ruling, TileClaim, Verdict};
-use crate::job::computation::Computation;
-use crate::program::graph::{TensorId, TensorType};
-use crate::program::phase::{Phase, graph_of};
-use crate::run::shell;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::word_from_bytes;
+use tiebreak_contract::program::graph::{TensorId, TensorType};
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_dispute::evidence::leaf::{self, Slices};
+use tiebreak_dispute::evidence::origin::{Origin, origin};
+use tiebreak_dispute::verdict::{Claim, Fork, ProvenInput, Ruling, TileClaim, Verdict};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::commit::multiproof::blake3;
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::commit::tensor::{
+    SLICE_BYTES, TILE_BYTES, digest_from_root, tile_count, tile_range, tile_value,
+};
+use tiebreak_record::commit::trace::{leaf_count, leaf_name, leaf_place};
+use tiebreak_record::commit::tree_head::{Head, Signed};
+use tiebreak_record::commit::{Malformed, merkle, table};
+use tiebreak_record::job::computation::Computation;
+use tiebreak_run::run::shell;
 
 /// How many elements of a tile are shown.
 const SHOWN: usize = 8;
