@@ -497,14 +497,11 @@ fn processor_time() -> u64 {
     said.unwrap_or_else(|| START.elapsed().as_nanos() as u64)
 }
 
-/// Nanoseconds, the least of three times, and bytes that were allocated.
+/// Nanoseconds that `work` takes, and bytes that it allocates.
 fn spent(work: impl Fn()) -> [f64; 2] {
-    let once = || {
-        let (time, bytes) = (processor_time(), ASKED.load(Relaxed));
-        work();
-        [(processor_time() - time) as f64, (ASKED.load(Relaxed) - bytes) as f64]
-    };
-    [once(), once(), once()].into_iter().reduce(|a, b| [a[0].min(b[0]), a[1].min(b[1])]).unwrap()
+    let (time, bytes) = (processor_time(), ASKED.load(Relaxed));
+    work();
+    [(processor_time() - time) as f64, (ASKED.load(Relaxed) - bytes) as f64]
 }
 
 /// Doubling layers, parameters or micro-batches twice takes four times the memory and the time, not sixteen times. Times may grow
@@ -520,19 +517,22 @@ fn work_is_in_proportion_to_what_it_is_about() {
         ("micro-batches", [[8, 64], [8, 256]].map(|sizes| Subject::new(sizes, "", ""))),
     ] {
         for (name, work) in WORKS {
-            let [a, b] = [&small, &large].map(|subject| spent(|| work(subject)));
-            let [time, bytes] = [b[0] / a[0], b[1] / a[1]];
-            println!(
-                "{what}: to {name} takes {:.1} ms, x {time:.1}; {} KB, x {bytes:.1}",
-                b[0] / 1e6,
-                b[1] as u64 / 1000
-            );
-            assert!(bytes < 6.0, "{what}: to {name} takes {bytes} times the bytes for 4 times as much");
-            // A very short time shows more of the clock's grain than of the work.
-            assert!(
-                time < 10.0 || b[0] < 20e6,
-                "{what}: to {name} takes {time} times the time for 4 times as much"
-            );
+            // A busy machine disturbs the clock, so a failing comparison is repeated.
+            for attempt in 0.. {
+                let [a, b] = [&small, &large].map(|subject| spent(|| work(subject)));
+                let [time, bytes] = [b[0] / a[0], b[1] / a[1]];
+                println!(
+                    "{what}: to {name} takes {:.1} ms, x {time:.1}; {} KB, x {bytes:.1}",
+                    b[0] / 1e6,
+                    b[1] as u64 / 1000
+                );
+                assert!(bytes < 6.0, "{what}: to {name} takes {bytes} times the bytes for 4 times as much");
+                // A very short time shows more of the clock's grain than of the work.
+                if time < 10.0 || b[0] < 20e6 {
+                    break;
+                }
+                assert!(attempt < 4, "{what}: to {name} takes {time} times the time for 4 times as much");
+            }
         }
     }
 }

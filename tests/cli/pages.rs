@@ -106,6 +106,8 @@ fn a_difference_and_a_trainers_freedom_are_on_the_page() {
             "class=\"differs\" x=\"500.00\"",
             "first difference in step 5",
             "Replayed steps: 1..4.",
+            "the steps from 5 on: an audit stops at the first difference",
+            &format!("tiebreak verdict check {verdict} --trainer-key {}", key().public().to_text()),
             "operator ",
         ],
     );

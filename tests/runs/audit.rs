@@ -399,7 +399,7 @@ fn every_edited_file_is_a_clear_error() {
         error(&|run| {
             edit(run.layout.run_json(), &[("tiebreak-contract-2", "tiebreak-contract-1")]);
         }),
-        "a draft under which nothing was published",
+        "it follows \"tiebreak-contract-1\"",
     );
     has(
         error(&|run| {

@@ -334,7 +334,9 @@ schedule = { peak = 1e-2 }
     let cut = refused(FILE, Some(&file[..file.len() - 1]), |_| ());
     assert!(matches!(cut, ComputationError::Program(why) if why.0.contains("bytes end")));
     let other = refused(FILE, Some(&file), |summary| summary.program = Digest([1; 32]));
-    assert!(matches!(other, ComputationError::OtherProgram));
+    assert!(
+        matches!(other, ComputationError::OtherProgram { named: Digest([1, ..]), derived } if derived == computation.summary.program)
+    );
     let contract = refused(FILE, Some(&file), |summary| summary.contract = "another".into());
     assert!(matches!(contract, ComputationError::Contract(why) if why.to_string().contains("\"another\"")));
 }

@@ -231,7 +231,7 @@ impl Reader {
 }
 
 /// The brackets of the attribute that begins at a place.
-fn attribute(tokens: &[TokenTree], i: usize) -> Option<&Group> {
+pub fn attribute(tokens: &[TokenTree], i: usize) -> Option<&Group> {
     match (tokens.get(i)?, tokens.get(i + 1)?) {
         (TokenTree::Punct(hash), TokenTree::Group(group))
             if hash.as_char() == '#' && group.delimiter() == Delimiter::Bracket =>
@@ -243,7 +243,7 @@ fn attribute(tokens: &[TokenTree], i: usize) -> Option<&Group> {
 }
 
 /// The end of the item that begins at a token: after its braces or its semicolon.
-fn item_end(tokens: &[TokenTree], i: usize) -> usize {
+pub fn item_end(tokens: &[TokenTree], i: usize) -> usize {
     let is_end = |t: &TokenTree| match t {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
         TokenTree::Punct(end) => end.as_char() == ';',
@@ -257,14 +257,14 @@ fn item_end(tokens: &[TokenTree], i: usize) -> usize {
     }
 }
 
-fn ident(tokens: &[TokenTree], i: usize) -> Option<String> {
+pub fn ident(tokens: &[TokenTree], i: usize) -> Option<String> {
     match tokens.get(i)? {
         TokenTree::Ident(word) => Some(word.to_string()),
         _ => None,
     }
 }
 
-fn double_colon(tokens: &[TokenTree], i: usize) -> bool {
+pub fn double_colon(tokens: &[TokenTree], i: usize) -> bool {
     let colon = |i| matches!(tokens.get(i), Some(TokenTree::Punct(p)) if p.as_char() == ':');
     colon(i) && i.checked_add(1).is_some_and(colon)
 }

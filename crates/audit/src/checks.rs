@@ -148,7 +148,11 @@ impl Checked {
         let (head, _) =
             Head::from_note(note, named.as_ref()).map_err(|why| RunError::malformed(path, why))?;
         if head.run != run.id || head.size == 0 {
-            return Err(RunError::invalid(path, "the other head is of another run, or over nothing"));
+            let why = format!(
+                "the other head is over {} records of run {}, and this is run {}",
+                head.size, head.run, run.id
+            );
+            return Err(RunError::invalid(path, why));
         }
         if head.size > self.head.size {
             let (signed, records, here) = (named.is_some(), head.size, self.head.size);
@@ -269,7 +273,12 @@ fn latest_head(
         sizes.pop();
     }
     match damaged.is_empty() {
-        true => Err(RunError::Refused("the run has published no head yet".into())),
+        true => {
+            let root = run.layout.root.display();
+            Err(RunError::Refused(format!(
+                "{root}: the run has published no head yet, and an audit is of what a head covers"
+            )))
+        }
         false => Err(damaged.swap_remove(0)),
     }
 }

@@ -89,9 +89,16 @@ pub fn decode(bytes: &[u8]) -> Result<(Account, Option<PublicKey>), Malformed> {
         }
     };
     let preamble: Option<Preamble> = serde_json::from_str(&text).ok();
-    if preamble.is_none_or(|preamble| preamble.format != REPORT_FORMAT) {
-        let why = format!("it is no report of format {REPORT_FORMAT}: audit the run again with this program");
-        return Err(wrong(&why));
+    match preamble {
+        Some(Preamble { format: REPORT_FORMAT }) => {}
+        Some(Preamble { format }) => {
+            return Err(wrong(&format!(
+                "it has format {format}, and this program reads format {REPORT_FORMAT}: audit the run again"
+            )));
+        }
+        None => {
+            return Err(wrong("it is no report of an audit, as `tiebreak audit --report FILE` writes one"));
+        }
     }
     let account: Account = serde_json::from_str(&text).map_err(|error| wrong(&error.to_string()))?;
     let auditor = match (&account.auditor, signature) {

@@ -151,8 +151,13 @@ impl Verdict {
         let run = self.run.run_id(&computation.id, &self.job).map_err(wrong)?;
         // The run id covers the named key. So no other key's signature counts, even if the checker does not know the key.
         let named = self.run.named_key()?;
-        if key.is_some_and(|key| named.as_ref().is_none_or(|named| named.bytes() != key.bytes())) {
-            return Err(wrong("the run names another trainer key"));
+        if let Some(key) = key
+            && named.as_ref().is_none_or(|named| named.bytes() != key.bytes())
+        {
+            let named =
+                named.map_or("no trainer key".into(), |named| format!("the trainer key {}", named.to_text()));
+            let why = format!("the run names {named}; the one that is given is {}", key.to_text());
+            return Err(wrong(why));
         }
         let (head, _) = Head::from_note(&self.head, key.or(named.as_ref()))?;
         if head.run != run {

@@ -317,7 +317,10 @@ impl Verdict {
             other.unwrap_or_else(|| wrong(error.to_string()))
         })?;
         if verdict.format != FORMAT {
-            return Err(wrong(format!("format {} is not known here", verdict.format)));
+            return Err(wrong(format!(
+                "it has format {}, and this program reads format {FORMAT}",
+                verdict.format
+            )));
         }
         if verdict.to_bytes() != bytes {
             return Err(wrong("it is not in the canonical encoding".into()));

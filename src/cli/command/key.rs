@@ -42,8 +42,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if file.parent().is_some_and(|folder| folder.join("run.json").exists()) {
         return Err(Failure::new(
             Exit::Usage,
-            "a private key does not belong in a run's folder, which is published",
-        ));
+            format!(
+                "{} is in a run's folder, which is published: a private key does not belong there",
+                file.display()
+            ),
+        )
+        .help("name a file outside of the run's folder"));
     }
     let public = key.public().to_text();
     write_new(&file, &format!("{}\n", key.to_text()), true)?;

@@ -52,11 +52,13 @@ fn replayed(printer: Printer, args: Args) -> CommandResult {
     drop(working);
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
     if args.step == 0 || args.step > last {
-        return Err(Failure::new(Exit::Usage, format!("the head covers steps 1 to {last}")));
+        let why = format!("--step {}: the head covers steps 1 to {last}", args.step);
+        return Err(Failure::new(Exit::Usage, why).help(format!("give a step from 1 to {last}")));
     }
-    if args.microbatch.is_some_and(|i| i >= run.program().micro_batches) {
-        let why = format!("a step has micro-batches 0 to {}", run.program().micro_batches - 1);
-        return Err(Failure::new(Exit::Usage, why));
+    if let Some(index) = args.microbatch.filter(|&index| index >= run.program().micro_batches) {
+        let last = run.program().micro_batches - 1;
+        let why = format!("--microbatch {index}: a step has micro-batches 0 to {last}");
+        return Err(Failure::new(Exit::Usage, why).help(format!("give a micro-batch from 0 to {last}")));
     }
     if args.microbatch.is_some() && run.job().commit.granularity == Granularity::Step {
         let why = "this run commits to whole steps only (granularity = \"step\"): leave --microbatch out";
@@ -78,8 +80,14 @@ fn replayed(printer: Printer, args: Args) -> CommandResult {
         seconds_text(seconds),
         engine.describe(),
     ));
-    if args.limits.time().zip(seconds).is_some_and(|(limit, seconds)| seconds > limit.as_secs_f64()) {
-        return Err(Failure::new(Exit::Undecided, "that is longer than --max-time allows"));
+    if let Some((limit, seconds)) =
+        args.limits.time().zip(seconds).filter(|(limit, s)| *s > limit.as_secs_f64())
+    {
+        let limit = limit.as_secs();
+        let why = format!("the replay takes about {seconds:.0} s, and --max-time allows {limit} s");
+        return Err(
+            Failure::new(Exit::Undecided, why).help(format!("raise --max-time to {:.0}", seconds.ceil()))
+        );
     }
     if let Some(index) = args.microbatch {
         let working = printer.working("replaying", seconds);

@@ -49,7 +49,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         return refused("only a finished run is signed afterwards: train it to its end first (--resume)");
     }
     if cosigned_at(&checked.note, &private.public())?.is_some() {
-        return refused("this key has signed the run already");
+        return refused(&format!("{} has signed the run already", private.public().identified()));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_err(|_| Failure::new(Exit::Undecided, "the clock is before 1970"))?.as_secs();

@@ -63,7 +63,9 @@ fn parse(what: &'static str, text: &str) -> Result<(String, [u8; 4], [u8; 32]), 
     let [ED25519, key @ ..] = &bytes[..] else {
         return Err(Malformed::invalid(what, "the algorithm is not Ed25519"));
     };
-    let key = key.try_into().map_err(|_| Malformed::invalid(what, "an Ed25519 key has 32 bytes"))?;
+    let wrong =
+        |_| Malformed::invalid(what, format!("an Ed25519 key has 32 bytes, this one has {}", key.len()));
+    let key = key.try_into().map_err(wrong)?;
     let digits = hash.len() == 8 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let number = u32::from_str_radix(hash, 16).ok().filter(|_| digits);
     let hash =

@@ -35,8 +35,16 @@ pub enum ComputationError {
     #[error(transparent)]
     Program(JobError),
     /// The job's program is not the one that the summary names.
-    #[error("the program digest is not that of the job: the trainer ran another program or another version")]
-    OtherProgram,
+    #[error(
+        "the program digest is not that of the job: it is {named}, and the job gives {derived}; the trainer ran another program or \
+         another version"
+    )]
+    OtherProgram {
+        /// The digest that the summary names.
+        named: Digest,
+        /// The digest of the program that follows from the job.
+        derived: Digest,
+    },
     /// The summary follows another contract.
     #[error(transparent)]
     Contract(Malformed),
@@ -91,8 +99,9 @@ impl Computation {
             return Err(ComputationError::Contract(other));
         }
         let (job, program) = Computation::parsed(name, job, program_file)?;
-        if program_digest(&program) != summary.program {
-            return Err(ComputationError::OtherProgram);
+        let (named, derived) = (summary.program, program_digest(&program));
+        if derived != named {
+            return Err(ComputationError::OtherProgram { named, derived });
         }
         let (seed, id) = summary.identity(&job).map_err(ComputationError::Contract)?;
         Ok(Computation { job, program, summary, seed, id })

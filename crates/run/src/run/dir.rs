@@ -195,7 +195,7 @@ impl Run {
                 |error| {
                     let at = match &error {
                         ComputationError::Program(_) if program_file.is_some() => layout.program(),
-                        ComputationError::OtherProgram | ComputationError::Contract(_) => path.clone(),
+                        ComputationError::OtherProgram { .. } | ComputationError::Contract(_) => path.clone(),
                         _ => layout.job(),
                     };
                     match error {
@@ -412,7 +412,12 @@ impl Run {
         let note = self.at(names::head(size)).read_text(NOTE_MAX as u64)?;
         let (head, signed) = Head::from_note(&note, key).map_err(|why| RunError::malformed(&path, why))?;
         if head.size != size || head.run != self.id {
-            return Err(RunError::invalid(&path, "the head is of another run or size"));
+            let (found, run) = (head.size, head.run);
+            let why = format!(
+                "the head is over {found} records of run {run}, and {size} records of run {} are due",
+                self.id
+            );
+            return Err(RunError::invalid(&path, why));
         }
         Ok((head, signed))
     }

@@ -136,7 +136,10 @@ impl Options {
                 let seed = self.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
                 Ok(Choice::Sample { fraction, seed })
             }
-            (None, Some(_)) => Err(Failure::new(Exit::Usage, "--sample takes a fraction between 0 and 1")),
+            (None, Some(found)) => {
+                let why = format!("--sample {found}: a fraction from 0 to 1 is wanted, as in --sample 0.05");
+                Err(Failure::new(Exit::Usage, why))
+            }
             (None, None) => Ok(Choice::All),
         }
     }
@@ -171,7 +174,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if let Some(Command::Merge(args)) = args.command {
         return merge::run(printer, &args);
     }
-    let Some(path) = args.run else { return Err(Failure::new(Exit::Usage, "a run's folder is needed")) };
+    let Some(path) = args.run else {
+        let help = "tiebreak audit RUN --trainer-key KEY";
+        return Err(Failure::new(Exit::Usage, "the folder of a run is missing").help(help));
+    };
     args.options.decided.applied(audited(printer, &path, &args.options))
 }
 
@@ -203,8 +209,9 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     // The seed is drawn now, after the head is fixed: the trainer cannot have known it.
     let choice = options.choice()?;
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
-    if options.steps.is_some_and(|(_, end)| end > last) {
-        return Err(Failure::new(Exit::Usage, format!("the head covers steps 1 to {last}")));
+    if let Some((first, end)) = options.steps.filter(|(_, end)| *end > last) {
+        let why = format!("--steps {first}..{end}: the head covers steps 1 to {last}");
+        return Err(Failure::new(Exit::Usage, why).help(format!("give steps up to {last}")));
     }
     let plan = plan(&run, &checked.checkpoints, last, &choice);
     let native = options.engine.native.is_some();
@@ -257,11 +264,11 @@ fn publish(
             .and_then(|path| Disk::default().replace(&path, &bytes));
         problems.extend(done.err().map(|error| format!("the report could not be written ({error})")));
     }
+    let file = written.as_ref().and_then(|written| written.file.as_deref());
     if let Some(path) = &options.page {
         let auditor = signer.map(|key| key.public().to_text());
-        problems.extend(page::write(path, report, auditor, about));
+        problems.extend(page::write(path, report, auditor, about, file));
     }
-    let file = written.as_ref().and_then(|written| written.file.as_deref());
     let mut json = report_json(report);
     json["verdict_file"] = json!(file);
     json["not_written"] = json!(problems);

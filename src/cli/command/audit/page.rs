@@ -36,11 +36,17 @@ pub fn about(run: &Run, checked: &Checked, folder: &Path) -> About {
     }
 }
 
-/// Writes the page of an audit; why it could not be written, if so.
-pub fn write(path: &Path, report: &Report, auditor: Option<String>, about: &About) -> Option<String> {
+/// Writes the page of an audit, with the file of its verdict; why it could not be written, if so.
+pub fn write(
+    path: &Path,
+    report: &Report,
+    auditor: Option<String>,
+    about: &About,
+    verdict: Option<&Path>,
+) -> Option<String> {
     let written = Told::of(report, auditor)
         .map_err(|error| error.to_string())
-        .and_then(|told| save(path, &page(&told, about)).map_err(|error| error.to_string()));
+        .and_then(|told| save(path, &page(&told, about, verdict)).map_err(|error| error.to_string()));
     written.err().map(|why| format!("the page could not be written ({why})"))
 }
 

@@ -71,7 +71,7 @@ pub fn weight_files(folder: &Path) -> Result<(Vec<PathBuf>, Option<Map>), Failur
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
         let all = shards.len();
         return Err(invalid(format!(
-            "of the {all} files that it names, these are not in the folder: {few}{more}; download them too"
+            "these of the {all} files that it names are not in the folder: {few}{more}; download them too"
         )));
     }
     let paths = shards.iter().map(|shard| real(&folder.join(shard))).collect::<Result<_, _>>()?;

@@ -112,6 +112,11 @@ struct Row {
     entropy_bytes: f64,
 }
 
+fn no_such_step(step: u32, last: u32) -> Failure {
+    let why = format!("--step {step}: the head covers steps 1 to {last}");
+    Failure::new(Exit::Usage, why).help(format!("give a step from 1 to {last}"))
+}
+
 fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
@@ -124,7 +129,7 @@ fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
     let step = args.step.unwrap_or(last);
     if step == 0 || step > last {
-        return Err(Failure::new(Exit::Usage, format!("the head covers steps 1 to {last}")));
+        return Err(no_such_step(step, last));
     }
     let log = run.rounding_log(step)?;
     let committed = checked.step(step)?.log == Some(log.root());
@@ -221,7 +226,8 @@ fn inspect_part(
         return usage(format!("the program logs no product of {operator}; it logs {}", names.join(", ")));
     }
     if micro_batch >= run.program().micro_batches {
-        return usage(format!("a step has micro-batches 0 to {}", run.program().micro_batches - 1));
+        let last = run.program().micro_batches - 1;
+        return usage(format!("--micro-batch {micro_batch}: a step has micro-batches 0 to {last}"));
     }
     let mut lines = Vec::new();
     let mut parts = Vec::new();

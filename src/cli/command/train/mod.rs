@@ -115,7 +115,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         return work(printer, place, coordinator, &role.engine(&args.engine)?, &args.limits);
     }
     let Some(out) = &args.out else {
-        return Err(Failure::new(Exit::Usage, "rank 0 needs --out"));
+        let help = "`tiebreak train JOB --out RUN` writes the run to the folder RUN";
+        return Err(Failure::new(Exit::Usage, "rank 0 needs --out, the folder of the run").help(help));
     };
     let private = args.key.as_deref().map(key::read_private).transpose()?;
     // Nothing is begun that is refused, or cannot go on here.
@@ -124,7 +125,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let job = match (&begun, &args.job) {
         (Some(run), _) => run.job().clone(),
         (None, Some(job)) => read_job(job)?.1,
-        (None, None) => return Err(Failure::new(Exit::Usage, "a job file is needed, or --resume")),
+        (None, None) => {
+            let help = "`tiebreak train JOB --out RUN` begins a run; `tiebreak train --out RUN --resume` goes on with one";
+            return Err(Failure::new(Exit::Usage, "neither a job file nor --resume is given").help(help));
+        }
     };
     check(&args, &role, &job, begun.as_ref())?;
     let mut engine = open(&role.engine(&args.engine)?)?;

@@ -21,6 +21,7 @@ use tiebreak_dispute::game::verdict::{GAME_VERDICT_MAX, GameVerdict};
 use tiebreak_dispute::verdict::{Claim, Finding, Ruling, VERDICT_MAX, Verdict};
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::session::Session;
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::tensor::TILE_BYTES;
 use tiebreak_record::commit::tree_head::Signed;
@@ -249,6 +250,13 @@ fn refuse_unused(args: &Check, outcome: &Ruling) -> Result<(), Failure> {
     Err(Failure::new(Exit::Usage, why))
 }
 
+/// A folder that holds another run than the one that a verdict is about.
+fn another_run(folder: &Path, run: &Run, wanted: Digest) -> Failure {
+    let why = format!("{} is run {}, and the verdict is about run {wanted}", folder.display(), run.id);
+    Failure::new(Exit::Usage, why)
+        .help("name the folder of that run; `tiebreak inspect RUN` prints a folder's run id")
+}
+
 /// A conviction in lines.
 fn conviction(finding: &Finding) -> Vec<String> {
     let signed = match finding.signed {
@@ -293,11 +301,12 @@ fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
                     0 => "this verdict names an initial state made from weights: give --run FOLDER and --weights FILE".into(),
                     step => format!("this verdict names step {step} as a whole: give --run FOLDER"),
                 };
-                Failure::new(Exit::Usage, why)
+                let run = "the run's folder holds what this verdict needs; its trainer has it, and whoever audited it";
+                Failure::new(Exit::Usage, why).help(run)
             })?;
             let run = args.limits.open_with_data(&path, args.data.as_ref())?;
             if run.id != id {
-                return Err(Failure::new(Exit::Usage, format!("{} is another run", path.display())));
+                return Err(another_run(&path, &run, id));
             }
             let (convicts, text) = match step {
                 0 => weights_verdict(&run, &args.weights)?,
@@ -366,7 +375,7 @@ fn disclose(printer: Printer, args: Disclose) -> CommandResult {
     };
     let run = args.limits.open(&args.run)?;
     if run.id != finding.run {
-        return Err(Failure::new(Exit::Usage, format!("{} is another run", args.run.display())));
+        return Err(another_run(&args.run, &run, finding.run));
     }
     if args.engine.native.is_some() && run.job().rounding.is_none() {
         let why = "--native is for the logged profile, and the run is of the exact one: leave it out";
@@ -375,8 +384,9 @@ fn disclose(printer: Printer, args: Disclose) -> CommandResult {
     let out = std::path::absolute(&args.out).map_err(RunError::io(&args.out))?;
     // Known now: a folder that is not there must not cost a replay.
     if !out.parent().is_some_and(Path::is_dir) {
-        let why = format!("there is no folder for {}", args.out.display());
-        return Err(Failure::new(Exit::Usage, why));
+        let folder = out.parent().unwrap_or(Path::new("."));
+        let why = format!("there is no folder {} for {}", folder.display(), args.out.display());
+        return Err(Failure::new(Exit::Usage, why).help(format!("mkdir -p {}", shell::path(folder))));
     }
     args.limits.check("a replay", plan::memory(&run))?;
     watch.planned();

@@ -1,5 +1,7 @@
 //! The audit of a run as a page: that of one auditor, or those of several put together.
 
+use std::path::Path;
+
 use serde::Deserialize;
 
 use super::strip::Strip;
@@ -143,6 +145,28 @@ impl Told {
         }
     }
 
+    /// A match in a sentence, and how it was found.
+    fn match_sentence(&self) -> (Tone, String, String) {
+        let (count, steps) = (self.count(), self.steps);
+        let (sentence, rest) = match count == u64::from(steps) {
+            true => (format!("All {steps} steps came out bit for bit as the run's records say."), ""),
+            false => (
+                format!(
+                    "{count} of {steps} steps were replayed, and each came out bit for bit as the run's records say."
+                ),
+                " Nothing is said of the other steps.",
+            ),
+        };
+        let end = if self.end_checked { "" } else { " The run's end was not checked." };
+        let how = match self.native {
+            true => " The auditor used native products: that shows replication, and judges no rounding.",
+            false => "",
+        };
+        let tone = if self.native { Tone::Neutral } else { Tone::Good };
+        let why = format!("The replay on {} took {:.1} s.{rest}{end}{how}", self.engine, self.seconds);
+        (tone, sentence, why)
+    }
+
     /// The outcome in a sentence, and the reason.
     fn sentence(&self) -> (Tone, String, String) {
         let (count, steps, planned) = (self.count(), self.steps, self.planned());
@@ -154,32 +178,7 @@ impl Told {
                 format!("The audit is not finished: {count} of {planned} planned steps match."),
                 "Nothing is said of the other steps.".into(),
             ),
-            Outcome::Matches => {
-                let (sentence, rest) = match (count == u64::from(steps), self.end_checked) {
-                    (true, true) => {
-                        (format!("All {steps} steps came out bit for bit as the run's records say."), "")
-                    }
-                    (true, false) => (
-                        format!("All {steps} steps came out bit for bit as the run's records say."),
-                        " The run's end was not checked.",
-                    ),
-                    _ => (
-                        format!(
-                            "{count} of {steps} steps were replayed, and each came out bit for bit as the run's records say."
-                        ),
-                        " Nothing is said of the other steps.",
-                    ),
-                };
-                let how = match self.native {
-                    true => {
-                        " The auditor used native products: that shows replication, and judges no rounding."
-                    }
-                    false => "",
-                };
-                let tone = if self.native { Tone::Neutral } else { Tone::Good };
-                let why = format!("The replay on {} took {:.1} s.{rest}{how}", self.engine, self.seconds);
-                (tone, sentence, why)
-            }
+            Outcome::Matches => self.match_sentence(),
             Outcome::Diverges { step, .. } => {
                 said(Tone::Bad, format!("Step {step} is not what its record says."))
             }
@@ -236,8 +235,8 @@ fn few(lines: &[String]) -> Vec<String> {
     shown
 }
 
-/// The page of one audit.
-pub fn page(told: &Told, about: &About) -> String {
+/// The page of one audit; `verdict`: the file of its verdict, if there is one.
+pub fn page(told: &Told, about: &About, verdict: Option<&Path>) -> String {
     let (tone, sentence, why) = told.sentence();
     let mut page = Page::new(&format!("Audit of the training run {}", about.name));
     page.outcome(tone, &sentence, &why);
@@ -261,9 +260,13 @@ pub fn page(told: &Told, about: &About) -> String {
         ));
     }
     page.heading("What was not checked, and why");
-    match told.not_checked.is_empty() {
+    let mut left = few(&told.not_checked);
+    if let Some(step) = difference.filter(|_| told.count() < told.planned()) {
+        left.insert(0, format!("the steps from {step} on: an audit stops at the first difference"));
+    }
+    match left.is_empty() {
         true => page.say("Every check of an audit was made."),
-        false => page.list(&few(&told.not_checked)),
+        false => page.list(&left),
     }
     freedom(&mut page, told);
     page.heading("What was checked");
@@ -287,6 +290,12 @@ pub fn page(told: &Told, about: &About) -> String {
     ]);
     identity(&mut page, told, &about.facts);
     cost(&mut page, told);
+    repeat(&mut page, told, about, verdict);
+    page.finish()
+}
+
+/// The commands that come to the same.
+fn repeat(page: &mut Page, told: &Told, about: &About, verdict: Option<&Path>) {
     page.heading("Do it again");
     page.say("Anybody who has the run's folder gets the same answer, on any engine:");
     let key =
@@ -295,11 +304,14 @@ pub fn page(told: &Told, about: &About) -> String {
         format!("tiebreak verify {}{key}", about.folder),
         format!("tiebreak audit {}{key}{}", about.folder, choice(&told.plan.choice)),
     ]);
+    if let Some(file) = verdict {
+        page.say("The verdict shows the difference from one file, without a replay of the run:");
+        page.commands(&[format!("tiebreak verdict check {}{key}", shell::path(file))]);
+    }
     page.remark(
         "Give the key that you know to be the trainer's. The audit exits with 0 if what it replays matches, with 1 if it finds a \
          difference, and with 3 if it could not decide.",
     );
-    page.finish()
 }
 
 /// The options that choose the same steps.

@@ -384,8 +384,11 @@ fn idx(file: &mut DataFile, dimensions: usize) -> Result<ArrayPlace, DataError> 
     let header = file.read(0, 4 * (dimensions + 1))?;
     let mut words = header.as_chunks().0.iter().map(|c| u64::from(u32::from_be_bytes(*c)));
     // The header has two zeros, 8 for bytes, and the number of dimensions.
-    if words.next() != Some(0x800 | dimensions as u64) {
-        let why = format!("it is no IDX file of bytes in {dimensions} dimensions");
+    let (magic, wanted) = (words.next().unwrap_or_default(), 0x800 | dimensions as u64);
+    if magic != wanted {
+        let why = format!(
+            "it is no IDX file of bytes in {dimensions} dimensions: it begins with {magic:08x}, and {wanted:08x} is expected"
+        );
         return Err(DataError::invalid(file.path(), why));
     }
     whole(file, ArrayPlace { element: Element::U8, shape: words.collect(), first: header.len() as u64 })
