@@ -33,5 +33,5 @@ pub use tiebreak_record::rounding::{BITS_MAX, Decision, legal, near_tie, thresho
 /// The log of one step.
 pub mod log {
     #[doc(inline)]
-    pub use tiebreak_record::rounding::log::{BlockPlace, Log, Shown, SliceProof, root};
+    pub use tiebreak_record::rounding::log::{BlockPlace, Log, Proven, Shown, SliceProof, root};
 }
