@@ -155,21 +155,31 @@
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
 
+pub mod arith;
+#[cfg(feature = "engine")]
+pub mod audit;
 #[cfg(feature = "cli")]
 pub mod cli;
+pub mod commit;
+pub mod dispute;
 #[cfg(feature = "engine")]
 pub mod engine;
-
 #[cfg(feature = "engine")]
-pub use tiebreak_audit as audit;
-pub use tiebreak_contract::{arith, program};
-pub use tiebreak_dispute as dispute;
+pub mod evaluate;
+pub mod job;
 #[cfg(feature = "game")]
-pub use tiebreak_game::{net, party};
-pub use tiebreak_record::{commit, job, rounding};
+pub mod net;
 #[cfg(feature = "engine")]
-pub use tiebreak_run::{evaluate, observers, run, step};
+pub mod observers;
+#[cfg(feature = "game")]
+pub mod party;
+pub mod program;
+pub mod rounding;
+#[cfg(feature = "engine")]
+pub mod run;
 #[cfg(any(feature = "gpu", feature = "cuda"))]
-pub use tiebreak_shaders as shaders;
+pub mod shaders;
 #[cfg(feature = "engine")]
-pub use tiebreak_train as train;
+pub mod step;
+#[cfg(feature = "engine")]
+pub mod train;

@@ -8,6 +8,8 @@
 //! result, not an error.
 //!
 //! Start with [`checks::always`], [`plan::plan`] and [`audit`], in this order; the package's `examples/audit.rs` shows all three.
+//!
+//! The crate is internal, without a promise of stability. The package `tiebreak` is the public interface.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

@@ -8,6 +8,8 @@
 //!
 //! Start with [`arith::digits::dot`], the exact product, and [`arith::tree::sum`], the order of sums. Then take [`program::builder::Builder`],
 //! which makes graphs and their gradients, and [`program::step::Program`], a whole step. `docs/ARITHMETIC.md` is the same in prose.
+//!
+//! The crate is internal, without a promise of stability. The package `tiebreak` is the public interface.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

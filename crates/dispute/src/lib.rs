@@ -5,6 +5,8 @@
 //!
 //! Start with [`verdict::Verdict::from_bytes`] and [`verdict::Verdict::check`]. [`evidence::leaf::expected`] is the checker of single elements;
 //! [`game`] is the dispute game as a pure state machine.
+//!
+//! The crate is internal, without a promise of stability. The package `tiebreak` is the public interface.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

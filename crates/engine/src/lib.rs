@@ -7,6 +7,8 @@
 //!
 //! Start with [`outputs_of`], which runs one graph, and [`session::Session`], which runs steps. A new engine implements
 //! [`Engine`].
+//!
+//! The crate is internal, without a promise of stability. The package `tiebreak` is the public interface.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

@@ -5,6 +5,8 @@
 //!
 //! Start with [`party`] for parties of one process, with [`net::desk`] for a party that answers over a network, with
 //! [`net::referee`] for the referee.
+//!
+//! The crate is internal, without a promise of stability. The package `tiebreak` is the public interface.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

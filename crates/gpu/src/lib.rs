@@ -7,6 +7,8 @@
 //! Start with [`GpuEngine::open`], which gives a [`tiebreak_engine::Engine`] like any other. A folder imports only folders
 //! before it in this list: the interface of devices, rows that nodes share, the text of shaders, plans, the logged profile, the
 //! engine.
+//!
+//! The crate is internal, without a promise of stability. The package `tiebreak` is the public interface.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

@@ -18,6 +18,8 @@
 //! assert!((samples.exact as f64) < samples.formula.ceil() + 1.0);
 //! # Ok::<(), tiebreak_monitor::regime::RegimeError>(())
 //! ```
+//!
+//! The crate is internal, without a promise of stability. The package `tiebreak` is the public interface.
 
 #![warn(missing_docs)]
 

@@ -8,6 +8,8 @@
 //!
 //! Start with [`job::Job::parse`] and [`job::computation::Computation::derive`]. A run's promises are [`commit::record::Record`]s under a
 //! [`commit::tree_head::Head`]; [`commit::tensor`] and [`commit::merkle`] prove parts of them.
+//!
+//! The crate is internal, without a promise of stability. The package `tiebreak` is the public interface.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

@@ -5,6 +5,8 @@
 //! crate opens no connection, draws no random number, and accuses nobody.
 //!
 //! Start with [`run::dir::Run::open`] for a folder that exists, and with [`step::StepRequest`] for a step, which needs no folder.
+//!
+//! The crate is internal, without a promise of stability. The package `tiebreak` is the public interface.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

@@ -4,6 +4,8 @@
 //! shader that is written at run time.
 //!
 //! Start with [`source`], a shader by its name, and [`lint::check`]. [`product`] completes the templates of the matrix product.
+//!
+//! The crate is internal, without a promise of stability. The package `tiebreak` is the public interface.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

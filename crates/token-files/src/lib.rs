@@ -3,6 +3,8 @@
 //!
 //! A raw file has no header, so any bytes could be ids. A format is recognised by four fixed bytes or more and by its
 //! specification's rules for the bytes after them. A file of random ids begins like that with a chance of less than 2^-32.
+//!
+//! The crate is internal, without a promise of stability. The package `tiebreak` is the public interface.
 
 mod formats;
 mod llm_c;

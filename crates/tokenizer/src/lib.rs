@@ -1,5 +1,7 @@
 //! Tokenizers in the forms that people have on disk: a tokenizer.json, the two files of GPT-2 under either names, or a folder
 //! with one of these. Also the positions where a text may be cut for them.
+//!
+//! The crate is internal, without a promise of stability. The package `tiebreak` is the public interface.
 
 use std::fs::File;
 use std::io::{self, Read};

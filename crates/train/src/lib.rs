@@ -9,6 +9,8 @@
 //!
 //! Start with [`begin()`], which makes a run's folder from a job, and [`train`], which continues from the files that are there.
 //! [`ranks`] trains with several processes.
+//!
+//! The crate is internal, without a promise of stability. The package `tiebreak` is the public interface.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tiebreak_audit::disputed_step::disclosed_tile;
 use tiebreak_audit::rounding::reference_outcome;
-use tiebreak_audit::{self, self as audit, checks, plan, replay_to};
+use tiebreak_audit::{self as audit, checks, plan, replay_to};
 use tiebreak_dispute::game::verdict::{GAME_VERDICT_MAX, GameVerdict};
 use tiebreak_dispute::verdict::{Claim, Finding, Ruling, VERDICT_MAX, Verdict};
 use tiebreak_engine::cpu::Cpu;

@@ -1,0 +1,96 @@
+//! Commitments: digests and proofs of tensors, records, signed tree heads.
+//!
+//! A tensor has a digest, and each of its tiles a value:
+//!
+//! ```
+//! use tiebreak::arith::DType;
+//! use tiebreak::commit::tensor::{digest, tile_count, tile_values};
+//! use tiebreak::program::graph::TensorType;
+//!
+//! let ty = TensorType { dtype: DType::F32, shape: vec![2, 1024] };
+//! let mut bytes = vec![0; 8192];
+//! let (before, tiles) = (digest(&ty, &bytes), tile_values(&bytes));
+//! bytes[5000] = 1;
+//! assert!(digest(&ty, &bytes) != before);
+//! assert_eq!((tile_count(8192), tile_values(&bytes)[0] == tiles[0], tile_values(&bytes)[1] == tiles[1]), (2, true, false));
+//! ```
+//!
+//! A leaf is proven against a root:
+//!
+//! ```
+//! use tiebreak::commit::merkle::{leaf, prove, root, root_from_proof};
+//!
+//! let leaves: Vec<_> = (0..5u8).map(|i| leaf(&[i])).collect();
+//! let proof = prove(&leaves, 3);
+//! assert_eq!(root_from_proof(leaves[3], 3, 5, &proof)?, root(&leaves));
+//! assert!(root_from_proof(leaves[2], 3, 5, &proof)? != root(&leaves));
+//! # Ok::<(), tiebreak::commit::Malformed>(())
+//! ```
+//!
+//! A trainer signs a head, and anybody verifies it:
+//!
+//! ```
+//! use tiebreak::commit::digest::Digest;
+//! use tiebreak::commit::keys::PrivateKey;
+//! use tiebreak::commit::tree_head::{Head, Signed};
+//!
+//! let key = PrivateKey::generate("trainer.example", [7; 32])?;
+//! let head = Head { run: Digest([1; 32]), size: 42, root: Digest([2; 32]) };
+//! let note = head.to_note(Some(&key));
+//! assert_eq!(Head::from_note(&note, Some(&key.public()))?, (head, Signed::By));
+//! assert!(Head::from_note(&note.replace("42", "43"), Some(&key.public())).is_err());
+//! # Ok::<(), tiebreak::commit::Malformed>(())
+//! ```
+//!
+//! A witness adds a signature with its time:
+//!
+//! ```
+//! use tiebreak::commit::cosignature::{cosigned, cosigned_at};
+//! use tiebreak::commit::digest::Digest;
+//! use tiebreak::commit::keys::PrivateKey;
+//! use tiebreak::commit::tree_head::Head;
+//!
+//! let [trainer, witness] = [("trainer.example", 1), ("witness.example", 2)].map(|(name, seed)| PrivateKey::generate(name, [seed; 32]).unwrap());
+//! let note = Head { run: Digest([1; 32]), size: 42, root: Digest([2; 32]) }.to_note(Some(&trainer));
+//! let note = cosigned(&note, &witness, 1_700_000_000)?;
+//! assert_eq!(cosigned_at(&note, &witness.public())?, Some(1_700_000_000));
+//! # Ok::<(), tiebreak::commit::Malformed>(())
+//! ```
+//!
+//! A key is a line of text:
+//!
+//! ```
+//! use tiebreak::commit::keys::{PrivateKey, PublicKey};
+//!
+//! let key = PrivateKey::generate("auditor.example", [3; 32])?;
+//! let public = PublicKey::from_text(&key.public().to_text())?;
+//! assert!(public.verifies(b"a message", &key.sign(b"a message")));
+//! assert!(!public.verifies(b"another", &key.sign(b"a message")));
+//! # Ok::<(), tiebreak::commit::Malformed>(())
+//! ```
+
+#[doc(inline)]
+pub use tiebreak_record::commit::{
+    Malformed, cosignature, digest, keys, merkle, proven, record, state, tree_head,
+};
+
+/// The bytes of records and traces.
+pub mod codec {
+    #[doc(inline)]
+    pub use tiebreak_record::commit::codec::{Decoder, Encoder};
+}
+
+/// The digests of tensors, and the values of their tiles.
+pub mod tensor {
+    #[doc(inline)]
+    pub use tiebreak_record::commit::tensor::{
+        Hash, SLICE_BYTES, TILE_BYTES, VectorDigest, digest, digest_from_root, root, tile_count, tile_range,
+        tile_value, tile_values,
+    };
+}
+
+/// The tensors of one step, by digests.
+pub mod trace {
+    #[doc(inline)]
+    pub use tiebreak_record::commit::trace::{Trace, TracedNode, positions};
+}
