@@ -175,9 +175,7 @@ fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
     }
     let mut tally = None;
     if let Some(path) = &args.margins {
-        let working = printer.working(&format!("replaying to step {step}"), None);
-        let seen = replayed(&run, &checked, step, args)?;
-        drop(working);
+        let seen = replayed(printer, &run, &checked, step, args)?;
         lines.extend(histogram(&seen));
         Disk::default().replace(
             &std::path::absolute(path).map_err(tiebreak_run::run::RunError::io(path))?,
@@ -273,7 +271,14 @@ fn inspect_part(
 }
 
 /// The tally of a replay of the step.
-fn replayed(run: &Run, checked: &checks::Checked, step: u32, args: &Inspect) -> Result<Tally, Failure> {
+fn replayed(
+    printer: Printer,
+    run: &Run,
+    checked: &checks::Checked,
+    step: u32,
+    args: &Inspect,
+) -> Result<Tally, Failure> {
+    let _working = printer.working(&format!("replaying to step {step}"), None);
     let mut engine = open_exact(&args.engine)?;
     let mut session = Session::new(engine.as_mut(), Arc::new(run.program().clone()))?;
     if let Some((step, what)) = replay_to(run, checked, &mut session, step)? {

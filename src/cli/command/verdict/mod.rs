@@ -275,9 +275,7 @@ fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
     let (verdict, size) = read(&args.file)?;
     // What is wrong with a verdict that has no such number is found below.
     args.limits.check("the check of this verdict", verdict.memory().unwrap_or(0))?;
-    let working = printer.working("checking the verdict", None);
-    let examination = verdict.examine(public.as_ref());
-    drop(working);
+    let examination = printer.during("checking the verdict", || verdict.examine(public.as_ref()));
     let kind = verdict.claim.kind();
     let mut lines = vec![format!("{kind} verdict, {}", bytes_text(size))];
     lines.extend(examination.steps.iter().map(|step| format!("  ok: {step}")));
