@@ -143,7 +143,7 @@ fn faults_are_told_apart() {
         assert!(printed.contains(says), "{fault:?}: {printed}");
     }
     let (code, printed) = tiebreak(shim, &[], &["selftest", "--engine", "cuda", "--adapter", "H200"]);
-    assert!(code == 3 && printed.contains("GPUs here: 0: host shim"), "{printed}");
+    assert!(code == 3 && printed.contains("adapters here: 0: host shim"), "{printed}");
     let no_vulkan = ("VK_DRIVER_FILES", "/nowhere/icd.json");
     let (_, printed) = tiebreak(shim, &[nowhere, no_vulkan], &["adapters", "--test", "--json"]);
     assert!(!printed.contains("cuda"), "where there is no driver nothing is said of it: {printed}");
