@@ -150,6 +150,8 @@ fn end(text: &Text) -> Option<(u8, &'static str)> {
 }
 
 fn cell(text: &str) -> String {
+    // An address that nobody can follow is code, or readers and checkers of links take it for one.
+    let text = text.replace("http://HOST:PORT", "`http://HOST:PORT`").replace("`/PATH", "/PATH`");
     text.replace('|', "\\|").replace('<', "&lt;").replace("{}", "{…}")
 }
 

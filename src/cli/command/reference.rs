@@ -202,7 +202,8 @@ fn value_text(value: &clap::builder::PossibleValue) -> String {
 
 /// A text in a cell of a table.
 fn cell(text: &str) -> String {
-    text.replace('|', "\\|")
+    // An address that nobody can follow is code, or checkers of links take it for one.
+    text.replace('|', "\\|").replace("http://HOST:PORT", "`http://HOST:PORT`")
 }
 
 /// Paragraphs, in lines that are not too long.
