@@ -264,8 +264,6 @@ pub fn available() -> Result<(), BlasError> {
 }
 
 /// The library on one GPU.
-///
-/// The library on one GPU.
 pub struct Blas {
     functions: Functions,
     _opened: Opened,

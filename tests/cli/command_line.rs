@@ -457,7 +457,7 @@ fn the_version_names_the_contract_and_the_formats() {
 #[test]
 fn the_doctor_says_what_is_here_and_never_fails_for_want_of_a_gpu() {
     let (code, text, stderr) = output(&["doctor"]);
-    assert!(code == 0 && text.contains("can run here: the CPU engine"), "{text}{stderr}");
+    assert!(code == 0 && text.contains("can run here on the CPU; GPUs: "), "{text}{stderr}");
     for said in ["system ", "processor ", "engine     cpu", "slow ", "next       tiebreak demo"] {
         assert!(text.contains(said), "{said}: {text}");
     }

@@ -79,8 +79,11 @@ fn an_audit_is_a_page() {
             "--steps 3..4",
             "who signed the head: no --trainer-key was given",
             "nobody signed this report",
+            " --trainer-key KEY --steps 3..4",
         ],
     );
+    // The run names whatever key its author likes; nobody may paste it as the one that is known.
+    assert!(!html.contains(&format!("--trainer-key {}", &public[..12])), "{html}");
     assert!(html.contains("x=\"250.00\" y=\"0\" width=\"250.00\""), "{html}");
     // A page that cannot be written is told, and a match is none then.
     let (code, stdout, stderr) = output(&["audit", &out, "--page", &format!("{file}/no/page")]);
@@ -107,10 +110,18 @@ fn a_difference_and_a_trainers_freedom_are_on_the_page() {
             "first difference in step 5",
             "Replayed steps: 1..4.",
             "the steps from 5 on: an audit stops at the first difference",
-            &format!("tiebreak verdict check {verdict} --trainer-key {}", key().public().to_text()),
+            &format!("tiebreak verdict check {verdict} --trainer-key KEY"),
             "operator ",
         ],
     );
+    // A verdict's own page gives a key in a command only if its reader named it.
+    let [report, public] = [path(folder.path(), "report.html"), key().public().to_text()];
+    for (given, shown) in [(None, "KEY"), (Some(&public), public.as_str())] {
+        let mut args = vec!["verdict", "report", &verdict, "--output", &report];
+        given.iter().for_each(|key| args.extend(["--trainer-key", key]));
+        assert_eq!(output(&args).0, 0);
+        says(&page(&report), &[&format!("tiebreak verdict check v.json --trainer-key {shown}</pre>")]);
+    }
 
     let trained = output(&["train", job.to_str().unwrap(), "--out", &logged, "--profile", "logged"]);
     assert_eq!(trained.0, 0, "{}", trained.2);

@@ -50,7 +50,8 @@ fn decided(choice: ColorChoice, is_terminal: bool, no_color: bool, dumb: bool) -
     }
 }
 
-/// Lines with colour: an outcome word at a line's beginning, or behind the first name in brackets, as `party 0 (alice): CONVICTED`.
+/// Lines with colour: an outcome word at a line's beginning, or behind a party's name, as in `party 0 (alice): CONVICTED`. Text of
+/// strangers stands elsewhere and gets none.
 pub fn painted(text: &str) -> String {
     let lines: Vec<String> = text.split('\n').map(line).collect();
     lines.join("\n")
@@ -58,7 +59,9 @@ pub fn painted(text: &str) -> String {
 
 fn line(text: &str) -> String {
     let begin = text.len() - text.trim_start().len();
-    let places = [Some(begin), text.find("): ").map(|at| at + 3)];
+    // Names of keys have no spaces, so a party's name cannot hold the word that is painted.
+    let party = text[begin..].starts_with("party ").then(|| text.find("): ").map(|at| at + 3)).flatten();
+    let places = [Some(begin), party];
     let found = places.into_iter().flatten().find_map(|at| {
         let word = WORDS.iter().find(|(word, _)| text[at..].starts_with(word));
         word.map(|(word, colour)| (at, at + word.len(), *colour))
@@ -104,7 +107,14 @@ mod tests {
             painted("party 0 (alice): CONVICTED, wrong value"),
             "party 0 (alice): \u{1b}[1;31mCONVICTED\u{1b}[0m, wrong value"
         );
-        for plain in ["run MATCHES", "a file called DIVERGES", "matches", ""] {
+        for plain in [
+            "run MATCHES",
+            "a file called DIVERGES",
+            "matches",
+            "",
+            "file (x): MATCHES",
+            "ok: a (b): MATCHES",
+        ] {
             assert_eq!(painted(plain), plain);
         }
     }

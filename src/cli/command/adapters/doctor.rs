@@ -8,6 +8,8 @@ use serde::Serialize;
 use super::{Row, candidates, system};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::cli::view::version;
+#[cfg(feature = "cuda")]
+use cuda_bridge::{cublas::BlasError, device::DeviceError, nccl::NcclError, nvrtc::NvrtcError};
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::cpu::product::Path as CpuPath;
 use tiebreak_run::run::limits::machine_memory;
@@ -101,17 +103,23 @@ const NVIDIA: &str = "Ubuntu: ubuntu-drivers install; Debian: apt install nvidia
 #[cfg(feature = "cuda")]
 fn nvidia() -> Vec<Library> {
     let mut all = Vec::new();
-    let mut add = |name, used_for, error: Option<String>, get: &str| {
+    // With each error: true if there is no such library, false if one is here and cannot be used.
+    let mut add = |name, used_for, error: Option<(bool, String)>, get: &str| {
+        let found = !matches!(error, Some((true, _)));
         let remedy = error.is_some().then(|| get.to_string());
-        all.push(Library { name, used_for, found: error.is_none(), why: error, remedy });
+        all.push(Library { name, used_for, found, why: error.map(|(_, why)| why), remedy });
     };
-    let driver = cuda_bridge::device::devices().err().map(|error| error.to_string());
+    let driver = cuda_bridge::device::devices().err();
+    let driver = driver.map(|error| (matches!(error, DeviceError::NoDriver(_)), error.to_string()));
     add("NVIDIA driver", "--engine cuda", driver, NVIDIA);
-    let nvrtc = cuda_bridge::nvrtc::Nvrtc::load().err().map(|error| error.to_string());
+    let nvrtc = cuda_bridge::nvrtc::Nvrtc::load().err();
+    let nvrtc = nvrtc.map(|error| (matches!(error, NvrtcError::NotFound { .. }), error.to_string()));
     add("NVRTC", "--engine cuda", nvrtc, "pip install nvidia-cuda-nvrtc-cu12, or CUDA's toolkit");
-    let cublas = cuda_bridge::cublas::available().err().map(|error| error.to_string());
+    let cublas = cuda_bridge::cublas::available().err();
+    let cublas = cublas.map(|error| (matches!(error, BlasError::NotFound { .. }), error.to_string()));
     add("cuBLAS", "--native cublas", cublas, "pip install nvidia-cublas-cu12, or CUDA's toolkit");
-    let nccl = cuda_bridge::nccl::Nccl::load().err().map(|error| error.to_string());
+    let nccl = cuda_bridge::nccl::Nccl::load().err();
+    let nccl = nccl.map(|error| (matches!(error, NcclError::NotFound { .. }), error.to_string()));
     add("NCCL", "--transport nccl", nccl, "pip install nvidia-nccl-cu12, or apt install libnccl2");
     all
 }
@@ -172,7 +180,7 @@ fn lines(health: &Health) -> Vec<String> {
         engines.iter().filter(|row| row.kind.is_some() && (row.kind == Some("software")) == software).count()
     };
     let mut lines = vec![format!(
-        "tiebreak {version} can run here: the CPU engine, {} GPUs, {} software adapters",
+        "tiebreak {version} can run here on the CPU; GPUs: {}, software adapters: {}",
         of_kind(false),
         of_kind(true)
     )];
@@ -187,11 +195,10 @@ fn lines(health: &Health) -> Vec<String> {
         format!("engine     {}: {}{kind}{driver}{error}", row.engine, row.name)
     }));
     lines.extend(health.libraries.iter().map(|library| {
-        let is_absent = library.why.as_ref().is_none_or(|why| why.contains("found ("));
-        let found = match (library.found, is_absent) {
-            (true, _) => "found".to_string(),
-            (false, true) => "missing".to_string(),
-            (false, false) => format!("cannot be used: {}", library.why.as_deref().unwrap_or_default()),
+        let found = match (library.found, &library.why) {
+            (true, None) => "found".to_string(),
+            (true, Some(why)) => format!("cannot be used: {why}"),
+            (false, _) => "missing".to_string(),
         };
         format!("library    {}: {found} (for {})", library.name, library.used_for)
     }));

@@ -239,7 +239,7 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     // From here on the audit itself stops, with a report.
     drop(watch);
     let limit = left(options.limits.time(), start);
-    let about = page::about(&run, &checked, path);
+    let about = page::about(&run, &checked, path, public.as_ref());
     let audit = if native { audit_natively } else { audit };
     let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, limit, &mut bar)?;
     drop(bar);

@@ -6,12 +6,13 @@ use crate::cli::view::page::audit::{About, Told, page};
 use crate::cli::view::report::bytes_text;
 use tiebreak_audit::Report;
 use tiebreak_audit::checks::Checked;
+use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::{RunError, shell};
 
-/// The parts of a page that come from the run itself.
-pub fn about(run: &Run, checked: &Checked, folder: &Path) -> About {
+/// The parts of a page that come from the run itself, and the key that the auditor gave.
+pub fn about(run: &Run, checked: &Checked, folder: &Path, given: Option<&PublicKey>) -> About {
     let model = run.job_text.parse::<toml::Table>().ok();
     let kind = model.as_ref().and_then(|job| job.get("model")?.get("kind")?.as_str());
     let parameters = run.program().parameter_count();
@@ -26,6 +27,7 @@ pub fn about(run: &Run, checked: &Checked, folder: &Path) -> About {
         name,
         folder: shell::path(folder),
         trainer: run.file.trainer_key.clone(),
+        given: given.map(PublicKey::to_text),
         facts: vec![
             ("model", format!("{}, {parameters} parameters", kind.unwrap_or("a program file"))),
             ("program", run.file.program.to_string()),

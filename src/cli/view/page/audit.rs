@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::strip::Strip;
-use super::{Page, Tone};
+use super::{Page, Tone, key_option};
 use crate::cli::view::outcome::ranges_text;
 use crate::cli::view::report::bytes_text;
 use tiebreak_audit::merge::{Conclusion, Merged, Range, union};
@@ -96,6 +96,8 @@ pub struct About {
     pub folder: String,
     /// The public key that the run names.
     pub trainer: Option<String>,
+    /// The public key that the auditor knows to be the trainer's.
+    pub given: Option<String>,
     /// Names and values: model, program, the origin of the initial state, data files.
     pub facts: Vec<(&'static str, String)>,
     /// The steps after which a state is kept.
@@ -284,7 +286,7 @@ pub fn page(told: &Told, about: &About, verdict: Option<&Path>) -> String {
     }
     page.heading("Who signed");
     page.facts(&[
-        ("trainer", about.trainer.clone().unwrap_or_else(|| "the run names no key".into())),
+        ("key that the run names", about.trainer.clone().unwrap_or_else(|| "the run names no key".into())),
         ("the head", format!("{}; {} records, root {}", told.signed, told.head_size, told.head_root)),
         ("auditor", told.auditor.clone().unwrap_or_else(|| "nobody signed this report".into())),
     ]);
@@ -298,8 +300,7 @@ pub fn page(told: &Told, about: &About, verdict: Option<&Path>) -> String {
 fn repeat(page: &mut Page, told: &Told, about: &About, verdict: Option<&Path>) {
     page.heading("Do it again");
     page.say("Anybody who has the run's folder gets the same answer, on any engine:");
-    let key =
-        about.trainer.as_deref().map_or(String::new(), |key| format!(" --trainer-key {}", shell::word(key)));
+    let key = key_option(about.trainer.as_deref(), about.given.as_deref());
     page.commands(&[
         format!("tiebreak verify {}{key}", about.folder),
         format!("tiebreak audit {}{key}{}", about.folder, choice(&told.plan.choice)),
@@ -309,7 +310,7 @@ fn repeat(page: &mut Page, told: &Told, about: &About, verdict: Option<&Path>) {
         page.commands(&[format!("tiebreak verdict check {}{key}", shell::path(file))]);
     }
     page.remark(
-        "Give the key that you know to be the trainer's. The audit exits with 0 if what it replays matches, with 1 if it finds a \
+        "Give, as KEY, the public key that you know to be the trainer's: a file or its text. The audit exits with 0 if what it replays matches, with 1 if it finds a \
          difference, and with 3 if it could not decide.",
     );
 }

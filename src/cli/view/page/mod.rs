@@ -7,6 +7,7 @@ mod strip;
 pub mod verdict;
 
 use crate::cli::view::escape;
+use tiebreak_run::run::shell;
 
 /// A file that is being written.
 pub struct Page {
@@ -23,6 +24,16 @@ pub enum Tone {
     Good,
     /// Nothing is shown.
     Neutral,
+}
+
+/// The option with the trainer's key in a command of a page; empty if nobody signed. A run or a verdict names whatever key its
+/// author likes, so the page gives the key that its maker knows to be the trainer's, and leaves it to the reader otherwise.
+fn key_option(named: Option<&str>, known: Option<&str>) -> String {
+    match (named, known) {
+        (_, Some(key)) => format!(" --trainer-key {}", shell::word(key)),
+        (Some(_), None) => " --trainer-key KEY".into(),
+        (None, None) => String::new(),
+    }
 }
 
 const STYLE: &str = "\

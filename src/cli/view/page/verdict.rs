@@ -1,7 +1,7 @@
 //! A verdict on a run as a page.
 
 use super::path::{Leaf, inclusion, single};
-use super::{Page, Tone};
+use super::{Page, Tone, key_option};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::word_from_bytes;
 use tiebreak_contract::program::graph::{TensorId, TensorType};
@@ -101,14 +101,10 @@ pub fn page(verdict: &Verdict, key: Option<&PublicKey>, file: &str) -> Result<St
     subject.hashes(&mut page);
     page.heading("Check it again");
     page.say("The file holds all that the check needs. It takes a second on any machine and asks nobody:");
-    let trainer = verdict
-        .run
-        .trainer_key
-        .as_deref()
-        .map_or(String::new(), |key| format!(" --trainer-key {}", shell::word(key)));
+    let trainer = key_option(verdict.run.trainer_key.as_deref(), key.map(PublicKey::to_text).as_deref());
     let run = if matches!(outcome, Ruling::NeedsReplay { .. }) { " --run FOLDER" } else { "" };
     page.commands(&[format!("tiebreak verdict check {}{trainer}{run}", shell::word(file))]);
-    page.remark("Give the key that you know to be the trainer's. The exit code is 1 if the file convicts, 0 if not, 4 if it does not hold together.");
+    page.remark("Give, as KEY, the public key that you know to be the trainer's: a file or its text. The exit code is 1 if the file convicts, 0 if not, 4 if it does not hold together.");
     Ok(page.finish())
 }
 
