@@ -379,7 +379,7 @@ pub(super) fn damaged_text(error: &RunError) -> String {
 
 /// The check that is left out for a run that begins from weights, unless its auditor has the files.
 const WEIGHTS_NOT_CHECKED: &str =
-    "whether the initial state is that of the weights' files: give them with --weights";
+    "whether the initial state is that of the weights' files: give them to `tiebreak audit --weights`";
 
 fn initial_state(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let (state, origin) = (checked.transcript.records[0].state(), &run.file.origin);

@@ -23,7 +23,7 @@ use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::job::JOB_MAX;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
-use tiebreak_run::run::{Folder, RunError};
+use tiebreak_run::run::{Folder, RunError, shell};
 use tiebreak_train::cheat::Cheat;
 use tiebreak_train::{Beginning, begin, train, train_as};
 
@@ -247,13 +247,13 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 fn hints(folder: &Path, file: &Path, game: &Path) -> String {
     // As it was called: after `cargo run` it is not on the path.
     let program = std::env::args().next().unwrap_or_else(|| "tiebreak".into());
+    let (program, key) = (shell::word(&program), shell::path(&folder.join("trainer.pub")));
     format!(
-        "Re-check it anywhere:   {program} verdict check {} --trainer-key {}\n\
+        "Re-check it anywhere:   {program} verdict check {} --trainer-key {key}\n\
          The dispute as a page:  {program} verdict report {} -o report.html\n\
-         Audit on another GPU:   {program} audit {} --engine wgpu --adapter NAME",
-        one_line(&file.display().to_string()),
-        one_line(&folder.join("trainer.pub").display().to_string()),
-        one_line(&game.display().to_string()),
-        one_line(&folder.join("cheated").display().to_string()),
+         Audit on another GPU:   {program} audit {} --trainer-key {key} --engine wgpu --adapter NAME",
+        shell::path(file),
+        shell::path(game),
+        shell::path(&folder.join("cheated")),
     )
 }
