@@ -90,6 +90,9 @@ const PLACES: &[(&str, u8)] = &[
     ("crates/dispute/", 4),
 ];
 
+/// Findings of audits and games. They are no errors: the outcome that carries them decides the exit code.
+const FINDINGS: [&str; 6] = ["Basis", "Breach", "Explicable", "Ground", "RecordFault", "Unsettled"];
+
 /// Parts of a sentence that never begin it: `... is not 1, what the operands give`.
 const PARTS: [&str; 2] = ["what the operands give", "what the rounding log says"];
 
@@ -139,8 +142,11 @@ fn helps(source: &str) -> BTreeMap<String, String> {
     helps
 }
 
-/// The exit code of an error, and what to do next.
+/// The exit code of an error, and what to do next; 0 for a finding.
 fn end(text: &Text) -> Option<(u8, &'static str)> {
+    if FINDINGS.iter().any(|name| text.kind.starts_with(&format!("{name}::")) || text.kind == *name) {
+        return Some((0, "docs/AUDIT.md and docs/DISPUTE.md say what follows from each outcome"));
+    }
     let kind =
         KINDS.iter().filter(|kind| text.kind.starts_with(kind.name)).max_by_key(|kind| kind.name.len());
     kind.map(|kind| (kind.exit, kind.next)).or_else(|| {
@@ -172,6 +178,7 @@ fn page(texts: &[Text], helps: &BTreeMap<String, String>) -> String {
         (2, "the command line, a job or the files that it names are wrong"),
         (3, "this machine could not decide, or could not write the result"),
         (4, "bytes that somebody else made are not what they should be"),
+        (0, ""),
     ];
     for (exit, meaning) in meanings {
         let rows: BTreeSet<(String, String, String, String)> = texts
@@ -191,8 +198,12 @@ fn page(texts: &[Text], helps: &BTreeMap<String, String>) -> String {
                 Some((kind, cell(&text.text), cell(&text.when.replace('`', "")), cell(next)))
             })
             .collect();
+        let title = match exit {
+            0 => "Findings of audits and games: the outcome decides the exit code".to_string(),
+            _ => format!("Exit {exit}: {meaning}"),
+        };
         page += &format!(
-            "\n## Exit {exit}: {meaning}\n\n{} texts.\n\n| kind | error | when | what to do next |\n|---|---|---|---|\n",
+            "\n## {title}\n\n{} texts.\n\n| kind | error | when | what to do next |\n|---|---|---|---|\n",
             rows.len()
         );
         for (kind, text, when, next) in rows {
@@ -286,7 +297,7 @@ fn errors_are_sentences_that_name_their_thing() {
 #[test]
 fn errors_have_no_kinds_that_nothing_makes() {
     let texts = all(&Tree::repository());
-    let kinds = KINDS.iter().map(|kind| kind.name);
+    let kinds = KINDS.iter().map(|kind| kind.name).chain(FINDINGS);
     let kinds = kinds.filter(|name| !texts.iter().any(|text| text.kind.starts_with(name)));
     let places = PLACES.iter().map(|(place, _)| *place);
     let places = places.filter(|place| !texts.iter().any(|text| text.file.starts_with(place)));
