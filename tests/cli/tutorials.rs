@@ -46,7 +46,7 @@ fn blocks(page: &str) -> Vec<Block> {
     found
 }
 
-/// Whether a page's block runs here.
+/// True if a page's block runs here.
 fn runs(block: &Block, adapters: &[String]) -> bool {
     match block.tag.as_str() {
         "sh" => true,
@@ -68,7 +68,7 @@ fn without_times(line: &str) -> String {
     plain.join(" ")
 }
 
-/// Whether a line is the shown one, in which `...` stands for anything.
+/// True if a line is the shown one, in which `...` stands for anything.
 fn line_matches(shown: &str, line: &str) -> bool {
     let (shown, line) = (without_times(shown), without_times(line));
     let mut parts = shown.split("...");
@@ -115,7 +115,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Runs a script to its end in a folder, and ends what it has left behind. Returns whether it succeeded.
+/// Runs a script to its end in a folder, and ends what it has left behind. Returns true if it succeeded.
 fn run(script: &str, folder: &Path) -> bool {
     let binary = Path::new(env!("CARGO_BIN_EXE_tiebreak")).parent().unwrap();
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
@@ -138,7 +138,7 @@ fn run(script: &str, folder: &Path) -> bool {
     status.is_some_and(|status| status.success())
 }
 
-/// What is wrong with a page: nothing, or a text for people.
+/// The fault of a page as a text for people, if it has one.
 fn try_page(text: &str, adapters: &[String]) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
