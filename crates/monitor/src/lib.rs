@@ -27,3 +27,4 @@ pub mod catalogue;
 pub mod detection;
 pub mod plan;
 pub mod regime;
+pub mod snapshot;

@@ -10,7 +10,7 @@ pub struct Encoder(pub Vec<u8>);
 
 impl Encoder {
     /// One byte.
-    pub(crate) fn u8(&mut self, x: u8) -> &mut Self {
+    pub fn u8(&mut self, x: u8) -> &mut Self {
         self.0.push(x);
         self
     }
@@ -22,7 +22,7 @@ impl Encoder {
     }
 
     /// Eight bytes, little-endian.
-    pub(crate) fn u64(&mut self, x: u64) -> &mut Self {
+    pub fn u64(&mut self, x: u64) -> &mut Self {
         self.0.extend(x.to_le_bytes());
         self
     }
@@ -49,7 +49,7 @@ impl Encoder {
     }
 
     /// A u32 count and the items.
-    pub(crate) fn list<T>(&mut self, items: &[T], mut each: impl FnMut(&mut Encoder, &T)) -> &mut Self {
+    pub fn list<T>(&mut self, items: &[T], mut each: impl FnMut(&mut Encoder, &T)) -> &mut Self {
         self.u32(items.len() as u32);
         items.iter().for_each(|item| each(self, item));
         self
@@ -86,7 +86,7 @@ impl<'a> Decoder<'a> {
     ///
     /// # Errors
     /// If too few bytes are left.
-    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
+    pub fn u8(&mut self) -> Result<u8, Malformed> {
         Ok(self.array::<1>()?[0])
     }
 
@@ -102,7 +102,7 @@ impl<'a> Decoder<'a> {
     ///
     /// # Errors
     /// If too few bytes are left.
-    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
+    pub fn u64(&mut self) -> Result<u64, Malformed> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
@@ -151,7 +151,7 @@ impl<'a> Decoder<'a> {
     ///
     /// # Errors
     /// If there are more than `max` items, fewer than the count says, or an item is malformed.
-    pub(crate) fn list<T>(
+    pub fn list<T>(
         &mut self,
         max: usize,
         mut each: impl FnMut(&mut Decoder<'a>) -> Result<T, Malformed>,
