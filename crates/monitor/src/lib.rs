@@ -28,3 +28,4 @@ pub mod detection;
 pub mod plan;
 pub mod regime;
 pub mod snapshot;
+pub mod witness;

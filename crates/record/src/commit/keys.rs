@@ -186,6 +186,13 @@ impl PublicKey {
         Ok(key)
     }
 
+    /// True if the bytes of a signature line of a signed note, which are the key's hash and a signature, are this key's signature of
+    /// the note's text.
+    pub fn verifies_note(&self, text: &str, blob: &[u8]) -> bool {
+        let signature = blob.strip_prefix(&self.hash()[..]).and_then(|rest| <&[u8; 64]>::try_from(rest).ok());
+        signature.is_some_and(|signature| self.verifies(text.as_bytes(), signature))
+    }
+
     /// True if this is the key's signature of a message; only canonical signatures by keys of full order count.
     pub fn verifies(&self, message: &[u8], signature: &[u8; 64]) -> bool {
         self.key.verify_strict(message, &ed25519_dalek::Signature::from_bytes(signature)).is_ok()

@@ -181,6 +181,95 @@ pub fn roots_from_prefix_proof(
     if hashes.next().is_some() { Err(wrong("too many hashes")) } else { Ok(roots) }
 }
 
+/// The consistency proof of RFC 9162, section 2.1.4.1: hashes that take the root over the first `old` leaves to the root over all.
+/// Empty if `old` is 0 or all.
+///
+/// # Panics
+/// If `old` is above the number of leaves.
+pub fn prove_consistency(leaves: &[Digest], old: usize) -> Vec<Digest> {
+    fn subproof(leaves: &[Digest], old: usize, is_known: bool) -> Vec<Digest> {
+        if old == leaves.len() {
+            return if is_known { Vec::new() } else { vec![root(leaves)] };
+        }
+        let (left, right) = leaves.split_at(split(leaves.len()));
+        let (mut proof, other) = match old <= left.len() {
+            true => (subproof(left, old, is_known), right),
+            false => (subproof(right, old - left.len(), false), left),
+        };
+        proof.push(root(other));
+        proof
+    }
+    assert!(old <= leaves.len(), "an older tree has no more leaves");
+    if old == 0 { Vec::new() } else { subproof(leaves, old, true) }
+}
+
+/// Checks a consistency proof between two trees, by the steps of RFC 9162, section 2.1.4.2. A tree without leaves is consistent
+/// with every other one, by an empty proof.
+///
+/// # Errors
+/// If the proof does not show that the leaves of the old tree are the first leaves of the new one.
+///
+/// ```
+/// use tiebreak_record::commit::merkle::{leaf, prove_consistency, root, verify_consistency};
+///
+/// let leaves: Vec<_> = (0..7u8).map(|record| leaf(&[record])).collect();
+/// let (old, new) = ((3, root(&leaves[..3])), (7, root(&leaves)));
+/// verify_consistency(old, new, &prove_consistency(&leaves, 3))?;
+/// let forged = (3, root(&leaves[1..4]));
+/// assert!(verify_consistency(forged, new, &prove_consistency(&leaves, 3)).is_err());
+/// # Ok::<(), tiebreak_record::commit::Malformed>(())
+/// ```
+pub fn verify_consistency(
+    (old, old_root): (u64, Digest),
+    (size, new_root): (u64, Digest),
+    proof: &[Digest],
+) -> Result<(), Malformed> {
+    let wrong = |why: String| Err(Malformed::invalid("consistency proof", why));
+    if old > size {
+        return wrong(format!("it leads from {old} leaves to {size}, and a log never shrinks"));
+    }
+    if old == 0 || old == size {
+        if !proof.is_empty() {
+            return wrong(format!("it has {} hashes; from {old} leaves to {size} it has none", proof.len()));
+        }
+        return match old == 0 || old_root == new_root {
+            true => Ok(()),
+            false => wrong(format!("two trees of {size} leaves have different roots")),
+        };
+    }
+    let mut hashes = proof.iter();
+    let mut next = || {
+        let few = || Malformed::invalid("consistency proof", format!("{} hashes are too few", proof.len()));
+        hashes.next().copied().ok_or_else(few)
+    };
+    // The old tree's last subtree of a power of two, and that subtree's place in the new tree.
+    let trailing = (old - 1).trailing_ones();
+    let (mut old_place, mut new_place) = ((old - 1) >> trailing, (size - 1) >> trailing);
+    let first = if old.is_power_of_two() { old_root } else { next()? };
+    let (mut from_old, mut from_new) = (first, first);
+    while new_place > 0 {
+        let sibling = next()?;
+        if old_place & 1 == 1 || old_place == new_place {
+            from_old = node(&sibling, &from_old);
+            from_new = node(&sibling, &from_new);
+            while old_place & 1 == 0 && old_place > 0 {
+                (old_place, new_place) = (old_place >> 1, new_place >> 1);
+            }
+        } else {
+            from_new = node(&from_new, &sibling);
+        }
+        (old_place, new_place) = (old_place >> 1, new_place >> 1);
+    }
+    if hashes.next().is_some() {
+        return wrong(format!("{} hashes are too many", proof.len()));
+    }
+    match (from_old == old_root, from_new == new_root) {
+        (true, true) => Ok(()),
+        (false, _) => wrong(format!("it does not lead to the root over the first {old} leaves")),
+        (true, false) => wrong(format!("it does not lead to the root over all {size} leaves")),
+    }
+}
+
 /// The first of `size` leaves in which two trees differ, if there is one. The search goes from the root down, left before right,
 /// and compares two hashes of each tree on a level. `left` and `right` give the root of a subtree: (first leaf, number of
 /// leaves).
@@ -253,6 +342,80 @@ impl Frontier {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The proofs of RFC 6962's definition for the trees of the Certificate Transparency reference tests.
+    #[test]
+    fn consistency_proofs_are_those_of_the_reference_tests() {
+        let inputs = ["", "00", "10", "2021", "3031", "40414243", "5051525354555657"];
+        let bytes = |hex: &str| {
+            (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect()
+        };
+        let leaves: Vec<Digest> =
+            inputs.iter().map(|hex| leaf(&Vec::<u8>::from_iter::<Vec<u8>>(bytes(hex)))).collect();
+        let expected = [
+            (
+                2,
+                5,
+                vec![
+                    "5f083f0a1a33ca076a95279832580db3e0ef4584bdff1f54c8a360f50de3031e",
+                    "bc1a0643b12e4d2d7c77918f44e0f4f79a838b6cf9ec5b5c283e1f4d88599e6b",
+                ],
+            ),
+            (
+                3,
+                7,
+                vec![
+                    "0298d122906dcfc10892cb53a73992fc5b9f493ea4c9badb27b791b4127a7fe7",
+                    "07506a85fd9dd2f120eb694f86011e5bb4662e5c415a62917033d4a9624487e7",
+                    "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125",
+                    "837dbb152e9b079010717e84e865da4ebc0fa198a806d59d31bf15accef22d0e",
+                ],
+            ),
+        ];
+        for (old, size, hashes) in expected {
+            let hashes: Vec<Digest> = hashes.iter().map(|hash| hash.parse().unwrap()).collect();
+            assert_eq!(prove_consistency(&leaves[..size], old), hashes, "{old} of {size}");
+        }
+    }
+
+    #[test]
+    fn a_consistency_proof_shows_this_prefix_and_no_other() {
+        let leaves: Vec<Digest> = (0..20u8).map(|byte| leaf(&[byte])).collect();
+        for size in 1..=leaves.len() {
+            let new = (size as u64, root(&leaves[..size]));
+            for old in 0..=size {
+                let proof = prove_consistency(&leaves[..size], old);
+                let before = (old as u64, root(&leaves[..old]));
+                verify_consistency(before, new, &proof).unwrap();
+                if old == 0 {
+                    assert!(verify_consistency(before, new, &[leaves[0]]).is_err());
+                    continue;
+                }
+                let other = (old as u64, Digest([9; 32]));
+                assert!(verify_consistency(other, new, &proof).is_err(), "another old root, {old} of {size}");
+                let longer = [&proof[..], &[leaves[0]]].concat();
+                assert!(
+                    verify_consistency(before, new, &longer).is_err(),
+                    "a hash too many, {old} of {size}"
+                );
+                for index in 0..proof.len() {
+                    let mut changed = proof.clone();
+                    changed[index].0[0] ^= 1;
+                    assert!(
+                        verify_consistency(before, new, &changed).is_err(),
+                        "hash {index}, {old} of {size}"
+                    );
+                    changed.remove(index);
+                    assert!(
+                        verify_consistency(before, new, &changed).is_err(),
+                        "without {index}, {old} of {size}"
+                    );
+                }
+            }
+        }
+        let all = (20, root(&leaves));
+        assert!(verify_consistency((21, all.1), all, &[]).is_err());
+    }
 
     /// The eight leaves and their roots of the Certificate Transparency reference tests.
     #[test]
