@@ -21,7 +21,7 @@ use command::shaders;
 use command::{
     adapters, audit, compare, completions, demo, eval, export, import, inspect, job, key, log, logits, man,
     monitor, op, plot, program, referee, reference, replay, sample, selftest, serve, sign, train, verdict,
-    verify,
+    verify, witness,
 };
 use view::escape::{Lines, one_line};
 use view::report::{CommandResult, Exit, Failure, Printer};
@@ -93,6 +93,7 @@ enum Command {
     #[cfg(feature = "gpu")]
     Shaders(shaders::Args),
     Monitor(monitor::Args),
+    Witness(witness::Args),
     Completions(completions::Args),
     Man(man::Args),
     Reference(reference::Args),
@@ -171,6 +172,7 @@ fn dispatched(printer: Printer, command: Command) -> CommandResult {
         #[cfg(feature = "gpu")]
         Command::Shaders(args) => shaders::run(printer, args),
         Command::Monitor(args) => monitor::run(printer, args),
+        Command::Witness(args) => witness::run(printer, args),
         Command::Completions(args) => completions::run(printer, &args, self::command()),
         Command::Man(args) => man::run(printer, &args, self::command()),
         Command::Reference(_) => reference::run(printer, self::command()),

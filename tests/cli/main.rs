@@ -23,6 +23,7 @@ mod samples;
 mod signals;
 #[cfg(unix)]
 mod tutorials;
+mod witness;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -38,12 +38,13 @@ const DOCUMENTS: [&str; 10] = [
     "sample",
 ];
 /// Commands that read no foreign file, though they name one: with the reason.
-const OWN_FILES: [(&str, &str); 5] = [
+const OWN_FILES: [(&str, &str); 6] = [
     ("demo", "the folder is written"),
     ("man", "the folder is written"),
     ("selftest", "the folder is written"),
     ("key new", "the files are written"),
     ("job new", "the file is written"),
+    ("witness serve", "the folder is written, and every request is bounded"),
 ];
 
 /// A command, with the words that lead to it, and its options.

@@ -31,3 +31,4 @@ pub mod sign;
 pub mod train;
 pub mod verdict;
 pub mod verify;
+pub mod witness;

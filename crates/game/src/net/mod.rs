@@ -5,6 +5,7 @@
 //! without TLS; to hide the questions, put a reverse proxy in front of a party.
 
 pub mod clock;
+mod connection;
 pub mod desk;
 pub mod folder;
 mod gate;
@@ -16,3 +17,4 @@ pub mod pass;
 pub mod referee;
 pub mod server;
 pub mod stop;
+pub mod witness;

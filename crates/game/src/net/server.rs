@@ -6,7 +6,7 @@
 //! is asked again.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -21,12 +21,12 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
+use super::connection::{bound, one_request};
 use super::desk::{Desk, Refused, Taken};
 use super::gate::{Address, Budget, Lane, Place};
 use super::pass::{self, question_name};
@@ -61,8 +61,6 @@ const WRITE: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(5);
 /// Simultaneous connections of the referee.
 const REFEREE: u32 = 16;
-/// Connections that the system queues until they are accepted. A client whose connection finds no room retries after a second.
-const BACKLOG: u32 = 1024;
 /// Requests a second for `/v1/health` and `/v1/game`: for one address, and for all.
 const INFO: (u32, u32) = (5, 50);
 /// The budget of all addresses, as a multiple of one address's.
@@ -168,22 +166,6 @@ impl Server {
     }
 }
 
-/// A listener at the first socket address that the system grants among those that `listen` resolves to.
-fn bound(listen: &str) -> io::Result<TcpListener> {
-    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "it names no address");
-    for address in listen.to_socket_addrs()? {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        // On other systems this would let another program listen at the same address.
-        #[cfg(unix)]
-        socket.set_reuseaddr(true)?;
-        match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
-            Ok(listener) => return Ok(listener),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
 fn router(shared: &Arc<Shared>) -> Router {
     Router::new()
         .route(ANSWER, post(answer))
@@ -229,18 +211,8 @@ async fn connection(stream: TcpStream, from: SocketAddr, router: Router, shared:
         service.call(request)
     });
     let ServerLimits { read, answer, .. } = shared.limits;
-    let mut http = hyper::server::conn::http1::Builder::new();
     // A connection carries one question, so that nobody holds a connection without a question.
-    http.timer(TokioTimer::new()).header_read_timeout(read).keep_alive(false).max_buf_size(16 << 10);
-    let served = timeout(read + read + answer + WRITE, http.serve_connection(TokioIo::new(stream), service));
-    tokio::select! {
-        served = served => match served {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(error = ?error.to_string(), "a connection failed"),
-            Err(_) => tracing::debug!("a connection took too long"),
-        },
-        () = end.notified() => tracing::debug!("a connection made room for another one"),
-    }
+    one_request(stream, service, read, read + read + answer + WRITE, &end).await;
 }
 
 /// Recognises the referee by its pass, limits all others by their budgets, and logs requests.

@@ -1,5 +1,6 @@
 //! `tiebreak monitor`: how a fleet of chips is inspected so that an undeclared training run is found.
 
+mod declare;
 mod inspections;
 mod picture;
 mod plan;
@@ -20,12 +21,14 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Command {
     Plan(plan::Args),
+    Declare(declare::Args),
     Table(table::Args),
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
         Command::Plan(args) => plan::run(printer, args),
+        Command::Declare(args) => declare::run(printer, args),
         Command::Table(args) => table::run(printer, args),
     }
 }
