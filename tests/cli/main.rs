@@ -17,6 +17,7 @@ mod networks;
 mod not_finite;
 mod options;
 mod pages;
+mod progress;
 mod ranks;
 mod released;
 mod samples;

@@ -5,13 +5,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
-use tiebreak_audit::checks;
+use tiebreak_audit::checks::{self, Checked};
+use tiebreak_audit::work::Work;
 
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_record::commit::cosignature::{cosigned, cosigned_at, utc};
 use tiebreak_record::commit::tree_head::NOTE_MAX;
+use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::{RunError, shell};
 
@@ -31,6 +34,12 @@ pub struct Args {
     limits: Limits,
 }
 
+/// Checks the records, and shows how far that is.
+fn looked_at(printer: Printer, run: &Run) -> Result<Checked, RunError> {
+    let counting = printer.counting("checking the run", Unit::Bytes);
+    checks::always_watched(run, None, &mut Work::of_records(&mut counting.watch()))
+}
+
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let private = key::read_private(&args.key)?;
@@ -39,9 +48,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if run.file.trainer_key.is_some() {
         return refused("the run names its trainer's key, which signed every head while it was trained");
     }
-    let working = printer.working("checking the run", None);
-    let checked = checks::always(&run, None)?;
-    drop(working);
+    let checked = looked_at(printer, &run)?;
     if let Some(found) = &checked.inconsistent {
         return Err(Failure::new(Exit::Diverges, format!("step {}: {}", found.step, found.what)));
     }

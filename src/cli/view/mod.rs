@@ -9,5 +9,6 @@ pub mod outcome;
 pub mod overview;
 pub mod page;
 pub mod parties;
+pub mod progress;
 pub mod report;
 pub mod version;

@@ -12,14 +12,16 @@ use crate::cli::args::{key, verdict_file};
 use crate::cli::view::escape::{Lines, one_line};
 use crate::cli::view::outcome::{ReplayBar, exit, headline, ranges_text, report_json, seconds_text};
 use crate::cli::view::page::audit::About;
+use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use clap::Subcommand;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use tiebreak_audit::attachments::{attachments, note};
+use tiebreak_audit::attachments::{attachments_watched, note};
 use tiebreak_audit::merge::union;
 use tiebreak_audit::plan::{Choice, ReplayPlan, plan};
+use tiebreak_audit::work::Work;
 use tiebreak_audit::{
     Report, audit, audit_natively, checks, estimated_seconds, report_file, worth_estimating,
 };
@@ -189,17 +191,19 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     options.engine.check()?;
     let run = options.limits.open_with_data(path, options.data.as_ref())?;
     let expected = options.expect.check(&run)?;
-    let working = printer.working("checking the run", None);
-    let mut checked = checks::always(&run, public.as_ref())?;
+    let counting = printer.counting("checking the run", Unit::Bytes);
+    let mut counted = counting.watch();
+    let mut work = Work::of_all_files(&mut counted);
+    let mut checked = checks::always_watched(&run, public.as_ref(), &mut work)?;
     expected.note(&mut checked);
     if checked.inconsistent.is_none() {
-        let beside = attachments(&run, &checked);
+        let beside = attachments_watched(&run, &checked, &mut work);
         note(&mut checked, beside);
     }
     if !options.weights.is_empty() {
         checks::weights(&run, &mut checked, &options.weights)?;
     }
-    drop(working);
+    drop(counting);
     for path in &options.head {
         checked.other_head(&run, path, &disk::read_text(path, NOTE_MAX as u64)?)?;
     }
