@@ -8,6 +8,7 @@ use serde_json::json;
 use tiebreak_audit::checks::{self, Checked};
 use tiebreak_audit::work::Work;
 
+use crate::cli::args::decided::Decided;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::progress::Unit;
@@ -32,6 +33,13 @@ pub struct Args {
     key: PathBuf,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    decided: Decided,
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let decided = args.decided;
+    decided.applied(signed(printer, args))
 }
 
 /// Checks the records, and shows how far that is.
@@ -40,7 +48,7 @@ fn looked_at(printer: Printer, run: &Run) -> Result<Checked, RunError> {
     checks::always_watched(run, None, &mut Work::of_records(&mut counting.watch()))
 }
 
-pub fn run(printer: Printer, args: Args) -> CommandResult {
+fn signed(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let private = key::read_private(&args.key)?;
     let run = args.limits.open(&args.run)?;
