@@ -56,7 +56,9 @@ pub struct Args {
     /// Job file; with --resume leave it out.
     job: Option<PathBuf>,
     /// Folder of the run.
-    #[arg(long, value_name = "RUN", required_unless_present = "rank")]
+    ///
+    /// Ranks other than rank 0 write no run, and need no folder.
+    #[arg(long, value_name = "RUN")]
     out: Option<PathBuf>,
     /// Trainer's private key, which signs the heads (`tiebreak key new` makes one).
     ///
@@ -114,10 +116,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         drop(watch);
         return work(printer, place, coordinator, &role.engine(&args.engine)?, &args.limits);
     }
-    let Some(out) = &args.out else {
-        let help = "`tiebreak train JOB --out RUN` writes the run to the folder RUN";
-        return Err(Failure::new(Exit::Usage, "rank 0 needs --out, the folder of the run").help(help));
-    };
+    let Some(out) = &args.out else { return Err(without_folder(&role)) };
     let private = args.key.as_deref().map(key::read_private).transpose()?;
     // Nothing is begun that is refused, or cannot go on here.
     let reopened = || args.limits.open_with_data(out, args.data.as_ref());
@@ -173,6 +172,15 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     };
     ended(printer, &run, &args, &bar, &state);
     Ok(Exit::Match)
+}
+
+/// The error of a command line that names no folder for the run.
+fn without_folder(role: &Role) -> Failure {
+    let why = match role {
+        Role::Joins { .. } => "rank 0 needs --out, the folder of the run",
+        Role::Alone | Role::Spawns { .. } => "the command needs --out, the folder of the run",
+    };
+    Failure::new(Exit::Usage, why).help("`tiebreak train JOB --out RUN` writes the run to the folder RUN")
 }
 
 /// The memory that training takes on this side of an engine: a GPU has the tensors of a step.
