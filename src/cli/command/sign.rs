@@ -11,6 +11,7 @@ use tiebreak_audit::work::Work;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::view::next::Next;
 use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_record::commit::cosignature::{cosigned, cosigned_at, utc};
@@ -77,12 +78,16 @@ fn signed(printer: Printer, args: Args) -> CommandResult {
     Disk::default().replace(&absolute, note.as_bytes())?;
     let name = private.public().name().to_string();
     let option = key::trainer_option(Some(&args.key), Some(&private.public().to_text()));
+    let next = Next::new("check it with", format!("tiebreak verify {}{option}", shell::path(&args.run)));
     printer.result(
-        vec![
-            format!("run {}: signed by {name} at {}, after it was trained", run.id, utc(now)),
-            format!("check it with: tiebreak verify {}{option}", shell::path(&args.run)),
-        ],
-        &json!({ "run": run.id, "signer": private.public().to_text(), "time": now, "head_size": checked.head.size }),
+        vec![format!("run {}: signed by {name} at {}, after it was trained", run.id, utc(now)), next.line()],
+        &json!({
+            "run": run.id,
+            "signer": private.public().to_text(),
+            "time": now,
+            "head_size": checked.head.size,
+            "next": [next],
+        }),
     );
     Ok(Exit::Match)
 }

@@ -8,6 +8,7 @@ use crate::cli::args::decided::Decided;
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::view::next::Next;
 use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_audit::attachments::{Attachments, Damaged, attachments_watched};
@@ -48,10 +49,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 }
 
 /// The command that replays the run.
-fn audit_command(args: &Args) -> String {
+fn audit_command(args: &Args) -> Next {
     let key = args.trainer_key.iter().map(|key| format!(" --trainer-key {}", shell::word(key)));
     let prefix = if args.prefix { " --prefix" } else { "" };
-    format!("audit it with: tiebreak audit {}{}{prefix}", shell::path(&args.run), key.collect::<String>())
+    let command = format!("tiebreak audit {}{}{prefix}", shell::path(&args.run), key.collect::<String>());
+    Next::new("audit it with", command)
 }
 
 /// Checks the records and the files beside them, and shows how far that is.
@@ -97,7 +99,8 @@ fn verified(printer: Printer, args: Args) -> CommandResult {
     let all: Vec<Damaged> = all.map(|error| Damaged::of(&run, error)).collect();
     let incomplete = checked.undecided();
     lines.extend(incomplete.iter().map(|why| format!("INCOMPLETE: {why}")));
-    lines.push(audit_command(&args));
+    let next = audit_command(&args);
+    lines.push(next.line());
     let kind =
         checked.inconsistent.as_ref().map(|found| &found.what).or(incomplete.as_ref()).map(Ground::kind);
     let wrong = checked.inconsistent.as_ref().map(|found| format!("step {}: {}", found.step, found.what));
@@ -115,6 +118,7 @@ fn verified(printer: Printer, args: Args) -> CommandResult {
             "incomplete": incomplete,
             "inconsistent": wrong,
             "kind": kind,
+            "next": [next],
         }),
     );
     match wrong {

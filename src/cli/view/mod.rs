@@ -5,6 +5,7 @@ pub mod color;
 pub mod data;
 pub mod escape;
 pub mod help;
+pub mod next;
 pub mod outcome;
 pub mod overview;
 pub mod page;

@@ -10,6 +10,7 @@ use crate::cli::args::limits::{Limits, left};
 use crate::cli::args::random::random;
 use crate::cli::args::{key, verdict_file};
 use crate::cli::view::escape::{Lines, one_line};
+use crate::cli::view::next::Next;
 use crate::cli::view::outcome::{ReplayBar, exit, headline, ranges_text, report_json, seconds_text};
 use crate::cli::view::page::audit::About;
 use crate::cli::view::progress::Unit;
@@ -283,7 +284,11 @@ fn publish(
         .trainer_key
         .as_deref()
         .map_or(String::new(), |key| format!(" --trainer-key {}", shell::word(key)));
-    printer.result(report_text(report, verdict.map(|verdict| (verdict, file)), &key), &json);
+    let next = file.map(|file| {
+        Next::new("anybody can check it", format!("tiebreak verdict check {}{key}", shell::path(file)))
+    });
+    json["next"] = json!(next.iter().collect::<Vec<_>>());
+    printer.result(report_text(report, verdict.zip(file).zip(next.as_ref())), &json);
     for problem in &problems {
         printer.problem(problem);
     }
@@ -293,8 +298,8 @@ fn publish(
     }
 }
 
-/// A report in words. `verdict`: with the file that it is in, if it could be written. `key`: the option that names the trainer's key.
-fn report_text(report: &Report, verdict: Option<(&Verdict, Option<&Path>)>, key: &str) -> Vec<String> {
+/// A report in words. `verdict`: with the file that it is in, and the command that checks it.
+fn report_text(report: &Report, verdict: Option<((&Verdict, &Path), &Next)>) -> Vec<String> {
     let mut lines = vec![headline(report)];
     lines.push(format!("  {}", report.signed));
     lines.push(format!("  computation {}, job {}, data {}", report.computation, report.job, report.data));
@@ -308,10 +313,10 @@ fn report_text(report: &Report, verdict: Option<(&Verdict, Option<&Path>)>, key:
     lines
         .extend(report.not_finite.iter().map(|losses| format!("  NOT FINITE, as the records say: {losses}")));
     lines.extend(report.not_checked.iter().map(|line| format!("  not checked: {line}")));
-    if let Some((verdict, Some(file))) = verdict {
+    if let Some(((verdict, file), next)) = verdict {
         let size = bytes_text(verdict.to_bytes().len() as u64);
         lines.push(format!("  verdict ({size}): {}", file.display()));
-        lines.push(format!("  anybody can check it: tiebreak verdict check {}{key}", shell::path(file)));
+        lines.push(format!("  {}", next.line()));
     }
     lines
 }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cli::args::limits::Limits;
 use crate::cli::view::escape::Lines;
+use crate::cli::view::next::Next;
 use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use images::{Decided, ImageArgs};
@@ -94,18 +95,20 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     disk.replace(&job_path, text.as_bytes())?;
     let root_option =
         root.as_ref().map_or(String::new(), |root| format!(" --data-root {}", shell::path(root)));
+    let train = format!("tiebreak train {}{root_option} --out RUN", shell::path(&job_path));
+    let next = Next::new("name your data in it, then", train);
     let said = format!(
-        "{}{} parameters in {} file(s) -> {}\nname your data in it, then: tiebreak train {}{root_option} --out RUN",
+        "{}{} parameters in {} file(s) -> {}\n{}",
         decided.said.iter().map(|line| format!("{line}\n")).collect::<String>(),
         program.parameter_count(),
         paths.len(),
         job_path.display(),
-        shell::path(&job_path)
+        next.line()
     );
     printer.result(
         Lines::split(&said),
         &json!({ "job": job_path, "parameters": program.parameter_count(), "weights": names, "data_root": root,
-            "said": decided.said, "kept": companions.names().collect::<Vec<_>>() }),
+            "said": decided.said, "kept": companions.names().collect::<Vec<_>>(), "next": [next] }),
     );
     Ok(Exit::Match)
 }

@@ -18,6 +18,7 @@ use crate::cli::args::random::random;
 use crate::cli::args::ranks::{RanksArgs, Role};
 use crate::cli::args::terms::beside;
 use crate::cli::view::data::{say_copied, scanning};
+use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use bar::{Bar, Evaluating};
 use stopped::Asked;
@@ -199,17 +200,24 @@ fn ended(printer: Printer, run: &Run, args: &Args, bar: &Bar, state: &Digest) {
     let model = shell::path(&beside(out, "-model"));
     let (id, out) = (run.id, shell::path(out));
     let format = if hf { "" } else { " --format safetensors" };
-    let data = if run.holds_data() { "" } else { " --data FOLDER (where its data files are)" };
+    let audit = format!("tiebreak audit {out}{key}");
+    let audit = match run.holds_data() {
+        true => Next::new("audit it with", audit),
+        false => {
+            Next::new("audit it with", format!("{audit} --data FOLDER")).note("where its data files are")
+        }
+    };
+    let next = [
+        Next::new("check it with", format!("tiebreak verify {out}{key}")),
+        audit,
+        Next::new("export it with", format!("tiebreak export {out} --output {model}{format}")),
+    ];
+    let mut lines =
+        vec![format!("{done} in {seconds:.1} s"), format!("run    {id}"), format!("state  {state}")];
+    lines.extend(next::lines(&next));
     printer.result(
-        vec![
-            format!("{done} in {seconds:.1} s"),
-            format!("run    {id}"),
-            format!("state  {state}"),
-            format!("check it with: tiebreak verify {out}{key}"),
-            format!("audit it with: tiebreak audit {out}{key}{data}"),
-            format!("export it with: tiebreak export {out} --output {model}{format}"),
-        ],
-        &json!({ "run": id, "state": state, "steps": run.job().steps, "seconds": seconds }),
+        lines,
+        &json!({ "run": id, "state": state, "steps": run.job().steps, "seconds": seconds, "next": next }),
     );
 }
 

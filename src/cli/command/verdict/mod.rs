@@ -6,6 +6,7 @@ use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::limits::{Limits, Watch};
 use crate::cli::args::{key, verdict_file};
+use crate::cli::view::next::{self, Next};
 use crate::cli::view::page;
 use crate::cli::view::parties::result_json;
 use crate::cli::view::progress::Unit;
@@ -207,22 +208,25 @@ fn check_game(printer: Printer, args: Check, verdict: GameVerdict, size: u64) ->
         lines.push("  a forfeit is the referee's word: nobody else can know what arrived when".into());
     }
     let exit = parties.exit(result);
-    lines.push(page_command(&args.file, &args.trainer_key, &args.known.options()));
+    let next = page_command(&args.file, &args.trainer_key, &args.known.options());
+    lines.push(next.line());
     let known = parties.json();
     let value = json!({
         "kind": "game", "bytes": size, "game": rules.game, "computation": rules.computation(), "parties": known["parties"],
         "referee": known["referee"], "namesakes": parties.namesakes(), "events": verdict.events.len(),
         "convicts": parties.convicts(result), "result": result_json(result), "exit": exit as u8,
+        "next": [next],
     });
     printer.result(lines, &value);
     Ok(exit)
 }
 
 /// The command that shows a verdict to people, with the keys that are known.
-fn page_command(file: &Path, trainer: &Option<String>, known: &[String]) -> String {
+fn page_command(file: &Path, trainer: &Option<String>, known: &[String]) -> Next {
     let key = trainer.iter().map(|key| format!("--trainer-key {}", shell::word(key)));
     let options: String = key.chain(known.iter().cloned()).map(|option| format!(" {option}")).collect();
-    format!("show it to people: tiebreak verdict report {} --output report.html{options}", shell::path(file))
+    let command = format!("tiebreak verdict report {} --output report.html{options}", shell::path(file));
+    Next::new("show it to people", command)
 }
 
 /// Refuses what only a dispute game's verdict has.
@@ -332,7 +336,9 @@ fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
         lines.clear(); // what came out is to be the first line
     }
     lines.extend(finding);
-    lines.extend(convicts.then(|| page_command(&args.file, &args.trainer_key, &[])));
+    let next = convicts.then(|| page_command(&args.file, &args.trainer_key, &[]));
+    let next: Vec<Next> = next.into_iter().collect();
+    lines.extend(next::lines(&next));
     printer.result(
         lines,
         &json!({
@@ -342,7 +348,7 @@ fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
             "trainer_key_given": public.is_some(),
             "step": step,
             "decided": decided,
-            "text": text,
+            "text": text, "next": next,
         }),
     );
     Ok(if convicts { Exit::Diverges } else { Exit::Match })
