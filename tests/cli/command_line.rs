@@ -49,7 +49,7 @@ fn examples(help: &str) -> Vec<String> {
 }
 
 /// The words of a command line, as a shell reads them.
-fn words(line: &str) -> Vec<String> {
+pub fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (i, part) in line.split('\'').enumerate() {
         match i % 2 {
@@ -486,6 +486,7 @@ fn the_doctor_says_what_is_here_and_never_fails_for_want_of_a_gpu() {
         "{json}"
     );
     assert!(["AVX-512 VNNI", "AVX-512", "AVX2", "portable"].contains(&health["cpu_path"].as_str().unwrap()));
+    assert_eq!(health["next"][0]["command"], "tiebreak demo", "{json}");
     let engines = health["engines"].as_array().unwrap();
     assert!(engines.iter().any(|engine| engine["engine"] == "cpu"), "{json}");
     for library in health["libraries"].as_array().unwrap() {
@@ -502,60 +503,4 @@ fn the_doctor_says_what_is_here_and_never_fails_for_want_of_a_gpu() {
         assert_eq!(library["found"], false, "{library}");
         assert!(bare(&["doctor"]).1.contains(&format!("to get     {name}: ")), "{name}");
     }
-}
-
-#[test]
-fn results_end_with_the_next_command_and_it_works() {
-    let folder = tempfile::tempdir().unwrap();
-    let job = crate::gpt_job(folder.path(), "operator", "");
-    let (run, key) = (path(folder.path(), "my run"), path(folder.path(), "key"));
-    let (code, public, stderr) = output(&["key", "new", &key, "--name", "trainer.example"]);
-    assert!(
-        code == 0 && public.lines().count() == 1 && stderr.contains(&format!("--key {key}")),
-        "{public}{stderr}"
-    );
-    let (code, stdout, stderr) =
-        output(&["train", job.to_str().unwrap(), "--out", &run, "--key", &key, "--engine", "cpu"]);
-    assert_eq!(code, 0, "{stderr}");
-    let next = |text: &str, begins: &str| {
-        let line = text
-            .lines()
-            .find_map(|line| line.trim().strip_prefix(begins))
-            .unwrap_or_else(|| panic!("{begins}: {text}"));
-        words(line.trim())
-    };
-    let works = |words: &[String], codes: &[i32]| {
-        let arguments: Vec<&str> = words[1..].iter().map(String::as_str).collect();
-        let (code, stdout, stderr) = output(&arguments);
-        assert!(codes.contains(&code), "{words:?}: {code} {stdout}{stderr}");
-        stdout
-    };
-    let trained = &stdout;
-    assert!(next(trained, "audit it with: ").contains(&format!("{key}.pub")), "{trained}");
-    works(&next(trained, "export it with: "), &[0]);
-    works(&next(trained, "audit it with: "), &[0]);
-    let verified = works(&next(trained, "check it with: "), &[0]);
-    assert!(verified.contains("signed by trainer.example"), "{verified}");
-    works(&next(&verified, "audit it with: "), &[0]);
-    // A run that diverges: the verdict is checked, and shown to people.
-    let cheated = path(folder.path(), "cheated");
-    crate::trained(&job, Path::new(&cheated), Some("operator@5"));
-    let trainer = crate::common::key().public().to_text();
-    let verdict = path(folder.path(), "verdict.json");
-    let (code, stdout, _) =
-        output(&["audit", &cheated, "--engine", "cpu", "--trainer-key", &trainer, "--verdict", &verdict]);
-    assert_eq!(code, 1, "{stdout}");
-    let checked = works(&next(&stdout, "anybody can check it: "), &[1]);
-    assert!(checked.contains("signed by the trainer's key"), "{checked}");
-    let mut page = next(&checked, "show it to people: ");
-    let place = page.iter().position(|word| word == "report.html").unwrap();
-    page[place] = path(folder.path(), "report.html");
-    works(&page, &[0]);
-    let (_, compared, _) =
-        output(&["compare", &run, &cheated, "--verdict", &path(folder.path(), "fork.json")]);
-    works(&next(&compared, "audit it with: "), &[0]);
-    let (_, replayed, _) = output(&["replay", &cheated, "--step", "5", "--engine", "cpu"]);
-    let mut audit = next(&replayed, "write the verdict with: ");
-    audit.extend(["--verdict".into(), path(folder.path(), "second.json")]);
-    works(&audit, &[1]);
 }

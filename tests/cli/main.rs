@@ -14,9 +14,11 @@ mod job_reference;
 mod jobs;
 mod logged;
 mod networks;
+mod next;
 mod not_finite;
 mod options;
 mod pages;
+mod progress;
 mod ranks;
 mod released;
 mod samples;
@@ -60,6 +62,9 @@ fn the_demo_convicts_and_its_verdict_is_checked_from_the_file() {
     assert_eq!(report["convicted"]["kind"], "element");
     assert!(report["convicted"]["what"].as_str().unwrap().contains("block0.gelu"));
     assert!(report["verdict_bytes"].as_u64().unwrap() < 100_000);
+    let next = report["next"].as_array().unwrap().iter().map(|next| next["command"].as_str().unwrap());
+    let begins = [" verdict check ", " verdict report ", " audit "];
+    assert!(next.zip(begins).filter(|(next, begins)| next.contains(begins)).count() == 3, "{report}");
 
     let (verdict, public) = (format!("{dir}/verdict.json"), format!("{dir}/trainer.pub"));
     let check = |file: &str| output(&["verdict", "check", file, "--trainer-key", &public]);

@@ -64,6 +64,10 @@ fn training_stops_where_the_loss_is_no_number_and_goes_on_to_the_same_bits() {
     for other in [&ranks, &reference] {
         assert!(file(&run, "transcript") == file(other, "transcript"));
     }
+    let next: Vec<&str> =
+        stopped["next"].as_array().unwrap().iter().map(|next| next["command"].as_str().unwrap()).collect();
+    assert!(next[0].starts_with("tiebreak audit ") && next[0].ends_with(" --prefix"), "{stopped}");
+    assert_eq!(next[1..], [stopped["resume"].as_str().unwrap()]);
     // The last good checkpoint stays, though one was due at the step.
     assert!(stopped["checkpoint_step"].as_u64().unwrap() < step, "{stopped}");
 

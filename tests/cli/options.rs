@@ -17,7 +17,10 @@ use tiebreak_engine::cpu::Cpu;
 use tiebreak_game::party::{Party, play};
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::tensor::tile_range;
+use tiebreak_run::run::Folder;
 use tiebreak_run::run::dir::Run;
+use tiebreak_train::cheat::Cheat;
+use tiebreak_train::{Beginning, Silent, begin_with_any_thresholds, train_as};
 
 use crate::common::{edit::edited, gpt_job, key, npy, trained};
 use crate::tiebreak;
@@ -210,7 +213,10 @@ impl World {
         let (run, cheat) = (world.trained("run", &[], None), world.trained("cheat", &[], Some("operator@5")));
         let by_step = ("\"operator\"", "\"step\"");
         world.trained("step", &[by_step], Some("weight-before@5"));
-        world.trained("logged", &[by_step, ("[checkpoint]", "[rounding]\n[checkpoint]")], None);
+        let logged = [by_step, ("[checkpoint]", "[rounding]\n[checkpoint]")];
+        world.trained("logged", &logged, None);
+        world.trained("skipped", &logged, Some("skip@5"));
+        world.forged();
         world.trained("elsewhere", &[by_step, ("\"text.txt\"", "\"text.txt\"\ncopy = false")], None);
         world.trained("beginning", &[by_step], None);
         for head in ["000000000007", "000000000010"] {
@@ -227,6 +233,23 @@ impl World {
         world.reports();
         world.game(&run, &cheat);
         world
+    }
+
+    /// An unsigned run that begins from another state than its seed gives.
+    fn forged(&self) {
+        let (job, out) = (&self.path("job.toml"), Folder::at(&self.path("forged")));
+        let beginning = Beginning {
+            job,
+            data_root: None,
+            out,
+            key: None,
+            challenge: None,
+            logged: false,
+            nonce: [9; 16],
+        };
+        let run = begin_with_any_thresholds(&beginning).unwrap();
+        let mut cheat = "init@1".parse::<Cheat>().unwrap();
+        train_as(&run, &mut Cpu::new(2).unwrap(), None, &mut cheat, &mut Silent).unwrap();
     }
 
     /// A verdict on a tile whose bytes the trainer has, and these bytes.

@@ -160,7 +160,11 @@ fn ranks_meet_at_an_address() {
     let out = runs.begun("environment");
     let at: SocketAddr = address().parse().unwrap();
     let launched = |rank: &str| {
-        let mut command = runs.trainer(&out, &[]);
+        // Ranks other than rank 0 take a job and no folder, as with --rank.
+        let mut command = match rank {
+            "0" => runs.trainer(&out, &[]),
+            _ => tiebreak(&["train", runs.job.to_str().unwrap()]),
+        };
         command.env("RANK", rank).env("WORLD_SIZE", "2").env("LOCAL_RANK", rank).env("LOCAL_WORLD_SIZE", "2");
         command.env("MASTER_ADDR", at.ip().to_string()).env("MASTER_PORT", at.port().to_string());
         command.spawn().unwrap()
@@ -199,6 +203,12 @@ fn options_that_make_no_sense_are_refused() {
     let mut half = tiebreak(&["train", "job.toml", "--out", "nowhere"]);
     let (code, printed) = ended(half.env("RANK", "0").env("WORLD_SIZE", "2").spawn().unwrap());
     assert!(code == 2 && printed.contains("set all four"), "{printed}");
+    let mut first = tiebreak(&["train", "job.toml"]);
+    first.env("RANK", "0").env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", "1");
+    let (code, printed) = ended(first.spawn().unwrap());
+    assert!(code == 2 && printed.contains("rank 0 needs --out"), "{printed}");
+    let (code, printed) = output(&["train", "job.toml"]);
+    assert!(code == 2 && printed.contains("the command needs --out"), "{printed}");
 }
 
 /// A worker of `trainer` that runs as rank `rank`.

@@ -137,12 +137,10 @@ fn released_weights_come_out_as_they_went_in() {
     };
     assert_eq!(model(path("second/job.toml")), model(job.clone()));
     assert_eq!(export("1", "safetensors", "gpt2/plain").0, 0);
-    let names = |from: &str, to: &str| {
-        let text = fs::read_to_string(&job).unwrap().replace("names = \"hf\"", "");
-        fs::write(path("gpt2/again.toml"), text.replace(from, to)).unwrap();
-        begin_run(&Disk::default(), &path("gpt2/again.toml"), &path("gpt2/again"))
-    };
-    let again = names("model.safetensors", "plain/model.safetensors").unwrap();
+    let text = fs::read_to_string(&job).unwrap();
+    let edits = [("names = \"hf\"", ""), ("model.safetensors", "plain/model.safetensors")];
+    fs::write(path("gpt2/again.toml"), edited(&text, &edits)).unwrap();
+    let again = begin_run(&Disk::default(), &path("gpt2/again.toml"), &path("gpt2/again")).unwrap();
     let last = checkpoint::read(&run.layout.checkpoint(1), &run.program().state()).unwrap();
     let begun = checkpoint::read(&again.layout.checkpoint(0), &run.program().state()).unwrap();
     let count = run.program().parameters.len();

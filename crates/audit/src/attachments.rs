@@ -6,6 +6,8 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::checks::{Checked, damaged_text};
+use super::work::{Work, length};
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::{Record, StepRecord};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{RunError, data, names, traces, transcript};
@@ -49,6 +51,8 @@ struct Attachment {
     committed: fn(&StepRecord) -> bool,
     /// True if the run has the file.
     here: fn(&Run, u32) -> bool,
+    /// The bytes that the check of a step reads.
+    bytes: fn(&Run, u32) -> u64,
     /// Reads the file and compares it with the record.
     check: fn(&Run, &StepRecord) -> Result<(), RunError>,
 }
@@ -58,12 +62,14 @@ const KINDS: [Attachment; 3] = [
         name: "gradients",
         committed: |record| record.gradients.is_some(),
         here: |run, _| run.at(names::GRADIENTS).is_here(),
+        bytes: |run, _| u64::from(run.program().micro_batches) * size_of::<Digest>() as u64,
         check: |run, record| run.gradient_roots(record).map(drop),
     },
     Attachment {
         name: "traces",
         committed: |record| record.trace.is_some(),
         here: |run, step| run.at(names::trace(step)).is_here(),
+        bytes: |run, step| length(run, &names::trace(step)),
         check: |run, record| {
             let file = run.at(names::trace(record.step));
             let root = traces::read(run.program(), file.clone())?.root(run.program());
@@ -74,6 +80,7 @@ const KINDS: [Attachment; 3] = [
         name: "rounding logs",
         committed: |record| record.log.is_some(),
         here: |run, step| run.at(names::log(step)).is_here(),
+        bytes: |run, step| length(run, &names::log(step)),
         check: |run, record| {
             let root = run.rounding_log(record.step)?.root();
             if Some(root) == record.log { Ok(()) } else { Err(other(&run.layout.log(record.step))) }
@@ -87,6 +94,11 @@ fn other(path: &Path) -> RunError {
 
 /// Reads the files beside the records, and compares each with its commitment.
 pub fn attachments(run: &Run, checked: &Checked) -> Attachments {
+    attachments_watched(run, checked, &mut Work::of_all_files(&mut |_, _| {}))
+}
+
+/// [`attachments`], with its progress.
+pub fn attachments_watched(run: &Run, checked: &Checked, work: &mut Work) -> Attachments {
     let mut found = Attachments::default();
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
     for kind in KINDS {
@@ -109,6 +121,7 @@ pub fn attachments(run: &Run, checked: &Checked) -> Attachments {
                     }
                 }
             }
+            work.done((kind.bytes)(run, record.step));
         }
         if missing > 0 {
             let what = format!(
@@ -121,7 +134,7 @@ pub fn attachments(run: &Run, checked: &Checked) -> Attachments {
             found.passed.push(format!("{} of {fine} steps are those that records commit", kind.name));
         }
     }
-    data(run, checked, &mut found);
+    data(run, checked, &mut found, work);
     if let Some(Record::Final { .. }) = checked.transcript.records.last() {
         let after = after_the_end(run, checked.head.size).err();
         found.damaged.extend(after.map(|error| ("records".to_string(), error)));
@@ -130,7 +143,7 @@ pub fn attachments(run: &Run, checked: &Checked) -> Attachments {
 }
 
 /// Reads the data files that the run holds, to their ends; steps draw only some of their samples.
-fn data(run: &Run, checked: &Checked, found: &mut Attachments) {
+fn data(run: &Run, checked: &Checked, found: &mut Attachments, work: &mut Work) {
     let mut fine = 0;
     for (number, promised) in run.file.data.iter().enumerate() {
         let file = run.at(names::data_file(number));
@@ -142,6 +155,7 @@ fn data(run: &Run, checked: &Checked, found: &mut Attachments) {
             true => Ok(()),
             false => Err(RunError::invalid(file.path(), "its bytes are not those that run.json promises")),
         });
+        work.file(run, &names::data_file(number));
         match read {
             Ok(()) => fine += 1,
             Err(error) if found.damaged.len() < DAMAGED_MAX => {

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::afterwards::signed_afterwards;
 use super::ground::Ground;
+use super::place::misplaced;
+use super::work::Work;
 use tiebreak_contract::arith::float;
 use tiebreak_dispute::verdict::{
     Base64, Claim, DataSlices, Fork, ProvenRecord, Ruling, Scalar, VERDICT_MAX, Verdict,
@@ -13,7 +15,6 @@ use tiebreak_record::commit::merkle::{self, Frontier};
 use tiebreak_record::commit::record::{Record, StepRecord};
 use tiebreak_record::commit::state::{StateRoots, state_digest, tensor_digests};
 use tiebreak_record::commit::tree_head::{Head, NOTE_MAX, Signed};
-use tiebreak_record::job::Granularity;
 use tiebreak_record::job::data::batch_digest;
 use tiebreak_record::job::identity::CONTRACT;
 use tiebreak_record::job::initial::{Expected, InitialOrigin};
@@ -320,50 +321,31 @@ fn forks(
     }
 }
 
-/// The reason why the run cannot have this record at this index, if there is one.
-fn misplaced(run: &Run, index: usize, record: &Record) -> Option<&'static str> {
-    if *record.computation() != run.computation.id {
-        return Some("it is of another computation");
-    }
-    match record {
-        Record::Initial { .. } if index == 0 => None,
-        Record::Step { step, .. } if index > 0 && step.step as usize == index => {
-            let granularity = run.job().commit.granularity;
-            if step.step > run.job().steps {
-                return Some("the job has fewer steps");
-            }
-            if step.gradients.is_some() != (granularity != Granularity::Step) {
-                return Some("it commits to gradients although the job does not, or the other way round");
-            }
-            if step.trace.is_some() != (granularity == Granularity::Operator) {
-                return Some("it commits to operators although the job does not, or the other way round");
-            }
-            if step.log.is_some() != run.job().rounding.is_some() {
-                return Some("it commits a rounding log although the job has none, or the other way round");
-            }
-            None
-        }
-        Record::Final { steps, .. } if index == *steps as usize + 1 && *steps == run.job().steps => None,
-        _ => Some("it is not in its place: steps must be contiguous"),
-    }
-}
-
 /// Makes all checks that need no replay.
 ///
 /// # Errors
 /// If a file cannot be read, is malformed, or is not signed by `key`. A contradiction to the run's own promises is in the result
 /// instead.
 pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
+    always_watched(run, key, &mut Work::of_records(&mut |_, _| {}))
+}
+
+/// [`always`], with its progress.
+///
+/// # Errors
+/// As [`always`].
+pub fn always_watched(run: &Run, key: Option<&PublicKey>, work: &mut Work) -> Result<Checked, RunError> {
     let needed = run.state_memory().saturating_add(run.batch_memory().saturating_mul(2));
     run.within_memory("the checks of states and batches", needed)?;
     let mut checked = structure(run, key)?;
+    work.begin(run, (checked.transcript.records.len() as u32 - 1).min(run.job().steps));
     for check in [initial_state, scalars, batches, checkpoints, ending] {
         if checked.inconsistent.is_some() {
             // An error about a later file must not hide a contradiction that convicts.
             checked.not_checked.push("what comes after the first contradiction".into());
             break;
         }
-        check(run, &mut checked)?;
+        check(run, &mut checked, work)?;
     }
     checked.not_checked.extend(checked.damaged.iter().map(damaged_text));
     checked.not_checked.push(match &run.file.challenge {
@@ -381,9 +363,9 @@ pub(super) fn damaged_text(error: &RunError) -> String {
 const WEIGHTS_NOT_CHECKED: &str =
     "whether the initial state is that of the weights' files: give them to `tiebreak audit --weights`";
 
-fn initial_state(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
+fn initial_state(run: &Run, checked: &mut Checked, work: &mut Work) -> Result<(), RunError> {
     let (state, origin) = (checked.transcript.records[0].state(), &run.file.origin);
-    let expected = origin.expected(run.program(), run.key());
+    let expected = origin.expected_watched(run.program(), run.key(), &mut |bytes| work.done(bytes));
     let expected = expected.map_err(|why| RunError::malformed(&run.layout.run_json(), why))?;
     let same = expected == Expected::InFiles || expected == Expected::State(state);
     if state != run.file.initial || !same {
@@ -427,7 +409,7 @@ pub fn weights(run: &Run, checked: &mut Checked, paths: &[PathBuf]) -> Result<()
     Ok(())
 }
 
-fn scalars(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
+fn scalars(run: &Run, checked: &mut Checked, _: &mut Work) -> Result<(), RunError> {
     let last = checked.transcript.records.len() as u32;
     for step in 1..last.min(run.job().steps + 1) {
         let record = checked.step(step)?.clone();
@@ -453,7 +435,7 @@ fn scalars(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
 
 /// Draws every batch again. A batch is not checked if its bytes are damaged, or missing because the run holds no copy of its
 /// data.
-fn batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
+fn batches(run: &Run, checked: &mut Checked, work: &mut Work) -> Result<(), RunError> {
     let held = run.holds_data();
     let mut dataset = match run.dataset() {
         Ok(dataset) => dataset,
@@ -466,7 +448,9 @@ fn batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let last = (checked.transcript.records.len() as u32).min(run.job().steps + 1);
     let mut missing: Option<(u32, String)> = None;
     for step in 1..last {
-        let batch = match run.batch(&mut dataset, step) {
+        let batch = run.batch(&mut dataset, step);
+        work.done(run.batch_memory());
+        let batch = match batch {
             Ok(batch) => batch,
             Err(error) => {
                 let (count, _) = missing.get_or_insert((0, format!("step {step}: {error}")));
@@ -494,7 +478,7 @@ fn batch_claim(run: &Run, step: u32) -> Result<Claim, RunError> {
     Ok(Claim::Batch { files: run.file.data.clone(), slices })
 }
 
-fn checkpoints(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
+fn checkpoints(run: &Run, checked: &mut Checked, work: &mut Work) -> Result<(), RunError> {
     let table = run.program().state();
     for step in run.checkpoint_steps()? {
         let path = run.layout.checkpoint(step);
@@ -503,8 +487,11 @@ fn checkpoints(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
         };
         let promised = record.state();
         // The states between follow from the steps, so a damaged checkpoint hides nothing.
-        match checkpoint::read(run.at(names::checkpoint(step)), &table) {
-            Ok(state) if state_digest(&table, &tensor_digests(&table, &state)) == promised => {}
+        let held = checkpoint::read(run.at(names::checkpoint(step)), &table)
+            .map(|state| state_digest(&table, &tensor_digests(&table, &state)));
+        work.file(run, &names::checkpoint(step));
+        match held {
+            Ok(state) if state == promised => {}
             Ok(_) => {
                 let why = format!("it is not the state that record {step} commits");
                 checked.damaged.push(RunError::invalid(&path, why));
@@ -552,7 +539,7 @@ pub fn state_after(run: &Run, checked: &Checked, step: u32) -> Result<Vec<Vec<u8
 }
 
 /// Checks the final record and the released model.
-fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
+fn ending(run: &Run, checked: &mut Checked, work: &mut Work) -> Result<(), RunError> {
     let path = run.layout.model();
     let Some(Record::Final { roots, .. }) = checked.transcript.records.last().cloned() else {
         let (covered, steps) = (checked.transcript.records.len() - 1, run.job().steps);
@@ -577,6 +564,7 @@ fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
         let why = "the released model is not the final state's parameters and buffers";
         if same { Ok(()) } else { Err(RunError::invalid(&path, why)) }
     });
+    work.file(run, names::MODEL);
     if let Err(error) = model {
         checked.incomplete = Some(Ground::Model(error.to_string()));
         checked.damaged.push(error);

@@ -24,12 +24,14 @@ pub mod localise;
 pub mod merge;
 mod micro_batch;
 pub mod operands;
+mod place;
 pub mod plan;
 mod replay;
 mod report;
 pub mod report_file;
 pub mod rounding;
 pub mod weights;
+pub mod work;
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +43,7 @@ use localise::Difference;
 pub use micro_batch::micro_batch;
 use plan::ReplayPlan;
 pub use replay::other_log;
-pub use replay::{reference_step, replay_begins_after, replay_to};
+pub use replay::{reference_step, replay_begins_after, replay_to, replay_to_watched};
 use replay::{same_log, session};
 use report::Found;
 pub use report::{AuditError, Outcome, REPORT_FORMAT, Report, step_of};

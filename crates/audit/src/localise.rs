@@ -14,6 +14,7 @@ use tiebreak_dispute::evidence::binding::Binding;
 use tiebreak_dispute::evidence::origin::{self, Origin};
 use tiebreak_dispute::verdict::{Claim, ProvenTensor, Ruling, Scalar, Verdict};
 use tiebreak_engine::EngineError;
+use tiebreak_engine::reference::ReferenceUntil;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::record::StepRecord;
@@ -150,10 +151,12 @@ impl Difference<'_> {
             }
             Ok(None) => {}
         }
-        let tally = match reference_step_until(run, before, checked.step(step)?, end) {
-            Err(error) if out_of_time(&error) => return Ok(self.unconfirmed_by(what)),
-            done => done?.1,
-        };
+        let tally =
+            match reference_step_until(run, before, checked.step(step)?, ReferenceUntil { end, watch: None })
+            {
+                Err(error) if out_of_time(&error) => return Ok(self.unconfirmed_by(what)),
+                done => done?.1,
+            };
         if tally.first_illegal.as_ref() != Some(found) {
             let engine = self.engine.to_string();
             return Ok(Found { outcome: Outcome::EngineFaulty { step, engine, what }, verdict: None });
@@ -168,7 +171,7 @@ impl Difference<'_> {
         let Difference { run, checked, before, mine, end, .. } = *self;
         let step = mine.record.step;
         let theirs = checked.step(step)?;
-        let reference = match reference_step_until(run, before, theirs, end) {
+        let reference = match reference_step_until(run, before, theirs, ReferenceUntil { end, watch: None }) {
             Err(error) if out_of_time(&error) => return Ok(self.unconfirmed(theirs)),
             done => done?.0,
         };

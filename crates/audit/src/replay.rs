@@ -1,21 +1,25 @@
 //! An auditor's sessions, and how they reach the state before a step.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::checks::{self, Checked};
 use super::ground::{Differences, differences};
 use super::report::AuditError;
+use tiebreak_contract::program::phase::{graph_of, phases};
 use tiebreak_engine::Engine;
-use tiebreak_engine::reference::ReferenceUntil;
+use tiebreak_engine::reference::{ReferenceUntil, operations};
 use tiebreak_engine::session::Session;
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::record::StepRecord;
 use tiebreak_record::rounding::thresholds::Rounding;
 use tiebreak_run::observers::tally::Tally;
+use tiebreak_run::run::checked::Watch;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{RunError, states};
 use tiebreak_run::step::{CommittedStep, replayed_step};
+
+/// Receives a step's progress: arithmetic operations done, and their total.
+pub type StepWatch<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
 /// An auditor's session: exact, or with native products.
 pub(super) fn session<'e>(
@@ -45,6 +49,20 @@ pub fn replay_to(
     session: &mut Session,
     step: u32,
 ) -> Result<Option<(u32, Differences)>, AuditError> {
+    replay_to_watched(run, checked, session, step, &mut |_, _| {})
+}
+
+/// [`replay_to`], with its progress: steps done, and their total.
+///
+/// # Errors
+/// As [`replay_to`].
+pub fn replay_to_watched(
+    run: &Run,
+    checked: &Checked,
+    session: &mut Session,
+    step: u32,
+    watch: Watch,
+) -> Result<Option<(u32, Differences)>, AuditError> {
     let (from, state) = nearest_state(run, checked, step)?;
     session.load(&state)?;
     drop(state);
@@ -56,6 +74,7 @@ pub fn replay_to(
         if !different.0.is_empty() {
             return Ok(Some((between, different)));
         }
+        watch(u64::from(between - from), u64::from(step - from - 1));
     }
     Ok(None)
 }
@@ -85,10 +104,31 @@ pub fn reference_step(
     before: &[Vec<u8>],
     theirs: &StepRecord,
 ) -> Result<(CommittedStep, Tally), AuditError> {
-    reference_step_until(run, before, theirs, None)
+    reference_step_until(run, before, theirs, ReferenceUntil::default())
 }
 
-/// [`reference_step`] with the time limit `end`.
+/// [`reference_step`], with its progress: arithmetic operations done, and their total.
+///
+/// # Errors
+/// As [`reference_step`].
+pub(super) fn reference_step_watched(
+    run: &Run,
+    before: &[Vec<u8>],
+    theirs: &StepRecord,
+    watch: StepWatch,
+) -> Result<(CommittedStep, Tally), AuditError> {
+    let phases = phases(run.program().micro_batches);
+    let graphs = phases.into_iter().map(|phase| operations(graph_of(run.program(), phase)));
+    let (mut done, all) = (0u64, graphs.fold(0, u64::saturating_add));
+    let mut counted = |operations: u64| {
+        done = done.saturating_add(operations).min(all);
+        watch(done, all);
+    };
+    let reference = ReferenceUntil { watch: Some(&mut counted), end: None };
+    reference_step_until(run, before, theirs, reference)
+}
+
+/// [`reference_step`] on this reference engine.
 ///
 /// # Errors
 /// As [`reference_step`]; [`tiebreak_engine::EngineError::OutOfTime`] if the time ends first.
@@ -96,9 +136,9 @@ pub(super) fn reference_step_until(
     run: &Run,
     before: &[Vec<u8>],
     theirs: &StepRecord,
-    end: Option<Instant>,
+    mut reference: ReferenceUntil,
 ) -> Result<(CommittedStep, Tally), AuditError> {
-    let mut reference = ReferenceUntil(end);
+    let end = reference.end;
     let mut session = Session::new(&mut reference, Arc::new(run.program().clone()))?;
     session.stop_at(end);
     session.load(before)?;

@@ -2,7 +2,7 @@
 //! a difference that a missing decision would explain. With operator traces, [`super::localise`] tells more.
 
 use super::ground::{Explicable, Ground, differences};
-use super::replay::{other_log, reference_step};
+use super::replay::{StepWatch, other_log, reference_step_watched};
 use super::report::{AuditError, Outcome};
 use tiebreak_record::commit::record::StepRecord;
 use tiebreak_run::observers::tally::Tally;
@@ -66,8 +66,22 @@ pub fn reference_outcome(
     before: &[Vec<u8>],
     theirs: &StepRecord,
 ) -> Result<Outcome, AuditError> {
+    reference_outcome_watched(run, step, before, theirs, &mut |_, _| {})
+}
+
+/// [`reference_outcome`], with its progress: arithmetic operations done, and their total.
+///
+/// # Errors
+/// As [`reference_outcome`].
+pub fn reference_outcome_watched(
+    run: &Run,
+    step: u32,
+    before: &[Vec<u8>],
+    theirs: &StepRecord,
+    watch: StepWatch,
+) -> Result<Outcome, AuditError> {
     check_log(run, step, theirs)?;
-    let (done, tally) = reference_step(run, before, theirs)?;
+    let (done, tally) = reference_step_watched(run, before, theirs, watch)?;
     let mine = done.record;
     Ok(match tally.first_illegal {
         Some(illegal) if mine == *theirs => Outcome::Diverges { step, what: Ground::Decision(illegal) },

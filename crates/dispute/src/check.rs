@@ -88,12 +88,22 @@ impl Verdict {
 
     /// Checks the verdict and keeps the steps of the check.
     pub fn examine(&self, key: Option<&PublicKey>) -> Examination {
+        self.examine_watched(key, &mut |_, _| {})
+    }
+
+    /// [`Verdict::examine`], with the progress of what takes long: bytes of the initial state that were made, and their total.
+    pub fn examine_watched(&self, key: Option<&PublicKey>, watch: &mut dyn FnMut(u64, u64)) -> Examination {
         let mut steps = Vec::new();
-        let outcome = self.examined(key, &mut steps);
+        let outcome = self.examined(key, &mut steps, watch);
         Examination { steps, outcome }
     }
 
-    fn examined(&self, key: Option<&PublicKey>, steps: &mut Vec<String>) -> Result<Ruling, Malformed> {
+    fn examined(
+        &self,
+        key: Option<&PublicKey>,
+        steps: &mut Vec<String>,
+        watch: &mut dyn FnMut(u64, u64),
+    ) -> Result<Ruling, Malformed> {
         let context = self.context(key)?;
         steps.push(format!(
             "the job gives program {}, computation {} and run {}",
@@ -114,7 +124,7 @@ impl Verdict {
             (None, _) => format!("the head over {} records is not signed", context.head.size),
         });
         let signed = if key.is_some() { Signed::By } else { Signed::Unknown };
-        Ok(match context.shown(self, steps)? {
+        Ok(match context.shown(self, steps, watch)? {
             Shown::Replay { step } => Ruling::NeedsReplay { step, run: context.run },
             Shown::Decided { fact, holds: true, .. } => Ruling::DoesNotConvict(Right(fact)),
             Shown::Decided { step, fact, holds: false } => {
@@ -171,7 +181,12 @@ impl Verdict {
 }
 
 impl Context {
-    fn shown(&self, verdict: &Verdict, steps: &mut Vec<String>) -> Result<Shown, Malformed> {
+    fn shown(
+        &self,
+        verdict: &Verdict,
+        steps: &mut Vec<String>,
+        watch: &mut dyn FnMut(u64, u64),
+    ) -> Result<Shown, Malformed> {
         if let Claim::Fork { other, evidence } = &verdict.claim {
             return self.fork(verdict.record.as_ref(), other, evidence, steps);
         }
@@ -183,7 +198,7 @@ impl Context {
                 if state != self.computation.summary.initial {
                     return Ok(shown(0, false, Fact::InitialRecord));
                 }
-                match self.origin.expected(&self.computation.program, self.computation.key())? {
+                match self.expected_state(watch)? {
                     Expected::State(expected) => {
                         steps.push(format!("the initial state follows from {}", self.origin.source()));
                         let source = self.origin.source();
@@ -217,6 +232,17 @@ impl Context {
             }
             _ => Err(wrong("the record is of another kind than the claim needs")),
         }
+    }
+
+    /// The initial state that the origin gives, with the progress of making it.
+    pub(super) fn expected_state(&self, watch: &mut dyn FnMut(u64, u64)) -> Result<Expected, Malformed> {
+        let program = &self.computation.program;
+        let (mut done, all) = (0, state_bytes(&program.state()));
+        let mut made = |bytes: u64| {
+            done += bytes;
+            watch(done, all);
+        };
+        self.origin.expected_watched(program, self.computation.key(), &mut made)
     }
 
     fn step_claim(

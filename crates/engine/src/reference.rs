@@ -22,8 +22,26 @@ struct Elements {
 #[derive(Default)]
 pub struct Reference;
 
-/// The reference engine with a time limit `.0`: at that time it stops, even inside of a node, with [`EngineError::OutOfTime`].
-pub struct ReferenceUntil(pub Option<Instant>);
+/// Receives the arithmetic operations that were done since its last call, as [`operations`] counts them.
+pub type Watch<'a> = &'a mut (dyn FnMut(u64) + Send);
+
+/// The reference engine for long steps.
+#[derive(Default)]
+pub struct ReferenceUntil<'a> {
+    /// The time at which it stops, even inside of a node, with [`EngineError::OutOfTime`].
+    pub end: Option<Instant>,
+    /// The observer of its progress.
+    pub watch: Option<Watch<'a>>,
+}
+
+/// The arithmetic operations of a graph, with one more for each element, by which the engine's time is foreseen.
+pub fn operations(graph: &Graph) -> u64 {
+    graph.nodes.iter().map(|node| operations_of(graph, node)).fold(0, u64::saturating_add)
+}
+
+fn operations_of(graph: &Graph, node: &Node) -> u64 {
+    graph.flops(node).saturating_add(graph.tensor(node.output).len() as u64)
+}
 
 /// Elements that are computed between two checks of the clock.
 const CHUNK: usize = 1024;
@@ -52,18 +70,26 @@ fn output(
     graph: &Graph,
     node: &Node,
     values: &mut Values,
-    end: Option<Instant>,
+    limits: &mut ReferenceUntil,
 ) -> Result<Vec<u8>, EngineError> {
     let ty = graph.tensor(node.output);
     let whole = matches!(node.primitive, Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. });
     let step = if whole { ty.len().max(1) } else { CHUNK };
     let mut bytes = Vec::with_capacity(ty.bytes());
+    let mut left = operations_of(graph, node);
+    let each = left / ty.len().max(1) as u64;
     for first in (0..ty.len()).step_by(step) {
-        if end.is_some_and(|end| Instant::now() > end) {
+        if limits.end.is_some_and(|end| Instant::now() > end) {
             return Err(EngineError::OutOfTime);
         }
         let Ok(words) = element::range(graph, node, first..ty.len().min(first + step), values);
         bytes.extend(bytes_from_words(ty.dtype, &words));
+        if let Some(watch) = &mut limits.watch {
+            // The last elements have what the division left over.
+            let done = if first + step < ty.len() { each * words.len() as u64 } else { left };
+            left -= done;
+            watch(done);
+        }
     }
     Ok(bytes)
 }
@@ -73,7 +99,7 @@ fn run(
     compiled: &Compiled,
     inputs: &[Tensor],
     mut observer: Option<&mut dyn Observer>,
-    end: Option<Instant>,
+    limits: &mut ReferenceUntil,
 ) -> Result<Vec<Tensor>, EngineError> {
     let graph: &Graph = &compiled.graph;
     let dying = compiled.of::<Vec<Vec<TensorId>>>();
@@ -82,7 +108,7 @@ fn run(
         values[port.tensor.0 as usize] = Some(tensor.storage::<Arc<Elements>>().clone());
     }
     for (index, node) in graph.nodes.iter().enumerate() {
-        let mut bytes = output(graph, node, &mut Values(&values), end)?;
+        let mut bytes = output(graph, node, &mut Values(&values), limits)?;
         if let Some(observer) = observer.as_deref_mut()
             && observer.want(index, node).is_any()
             && let Some(changed) = observer.node(index, node, &bytes, &mut Values(&values))?
@@ -127,11 +153,11 @@ impl Engine for Reference {
         inputs: &[Tensor],
         observer: Option<&mut dyn Observer>,
     ) -> Result<Vec<Tensor>, EngineError> {
-        run(compiled, inputs, observer, None)
+        run(compiled, inputs, observer, &mut ReferenceUntil::default())
     }
 }
 
-impl Engine for ReferenceUntil {
+impl Engine for ReferenceUntil<'_> {
     fn describe(&self) -> String {
         Reference.describe()
     }
@@ -154,6 +180,6 @@ impl Engine for ReferenceUntil {
         inputs: &[Tensor],
         observer: Option<&mut dyn Observer>,
     ) -> Result<Vec<Tensor>, EngineError> {
-        run(compiled, inputs, observer, self.0)
+        run(compiled, inputs, observer, self)
     }
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::cli::args::decided::Decided;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::verdict_file;
+use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Printer};
 use tiebreak_audit::checks::{self, Checked};
 use tiebreak_audit::step_of;
@@ -61,7 +62,7 @@ fn told_of(printer: Printer, args: Args) -> CommandResult {
     let comparison = compared(&runs, &checked)?;
     drop(working);
     let (mut lines, mut value, mut exit) = told(&comparison);
-    let mut problem = None;
+    let (mut problem, mut next) = (None, Vec::new());
     if let Comparison::Differs { index, .. } = &comparison
         && let Some(verdict) = fork(&runs, &checked, *index as u32)
     {
@@ -69,12 +70,9 @@ fn told_of(printer: Printer, args: Args) -> CommandResult {
         let file =
             written.file.as_ref().map_or(String::new(), |file| format!("; verdict: {}", file.display()));
         lines.push(format!("the trainer signed two histories of one run{file}"));
-        lines.extend(
-            written
-                .file
-                .as_ref()
-                .map(|file| format!("anybody can check it: tiebreak verdict check {}", shell::path(file))),
-        );
+        next.extend(written.file.as_ref().map(|file| {
+            Next::new("anybody can check it", format!("tiebreak verdict check {}", shell::path(file)))
+        }));
         value["fork"] = json!(true);
         value["verdict_file"] = json!(written.file);
         if written.file.is_none() {
@@ -83,8 +81,10 @@ fn told_of(printer: Printer, args: Args) -> CommandResult {
         problem = written.problem;
         exit = Exit::Diverges;
     } else if exit == Exit::Diverges && matches!(comparison, Comparison::Differs { .. }) {
-        lines.extend(audits(&args));
+        next.extend(audits(&args));
     }
+    lines.extend(next::lines(&next));
+    value["next"] = json!(next);
     printer.result(lines, &value);
     if let Some(problem) = problem {
         printer.problem(&problem);
@@ -187,10 +187,10 @@ fn told(comparison: &Comparison) -> (Vec<String>, Value, Exit) {
 }
 
 /// The commands that find out which of two runs is wrong.
-fn audits(args: &Args) -> Vec<String> {
-    let audit = |path: &Path| format!("audit it with: tiebreak audit {}", shell::path(path));
-    let referee = "or have a referee question both trainers: tiebreak referee new --help";
-    vec![audit(&args.first), audit(&args.second), referee.into()]
+fn audits(args: &Args) -> [Next; 3] {
+    let audit = |path: &Path| Next::new("audit it with", format!("tiebreak audit {}", shell::path(path)));
+    let referee = Next::new("or have a referee question both trainers", "tiebreak referee new --help");
+    [audit(&args.first), audit(&args.second), referee]
 }
 
 /// The verdict on two signed histories of one run.

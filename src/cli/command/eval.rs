@@ -10,6 +10,7 @@ use crate::cli::args::job::JobArgs;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::state::released;
 use crate::cli::view::escape::one_line;
+use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_contract::arith::float;
 use tiebreak_contract::program::step::Program;
@@ -280,13 +281,14 @@ fn not_finite(subject: &Subject, evaluation: &Evaluation) -> Option<NotFinite> {
 }
 
 /// The command by which somebody else compares the evaluation, if a report was written.
-fn again(args: &Args) -> Option<String> {
+fn again(args: &Args) -> Option<Next> {
     let report = shell::path(args.report.as_ref()?);
     let mut words = vec![shell::path(&args.of)];
     words.extend(args.job.iter().map(|job| format!("--job {}", shell::path(job))));
     words.extend(args.data.iter().map(|data| format!("--data {}", shell::path(data))));
     words.extend(args.step.map(|step| format!("--step {step}")));
-    Some(format!("on another machine: tiebreak eval {} --expect {report}", words.join(" ")))
+    let command = format!("tiebreak eval {} --expect {report}", words.join(" "));
+    Some(Next::new("on another machine", command))
 }
 
 /// Prints what was found, and how it compares.
@@ -296,7 +298,7 @@ fn said(
     evaluation: &Evaluation,
     report: &Report,
     expected: Option<&Report>,
-    (not_finite, next): (Option<NotFinite>, Option<String>),
+    (not_finite, next): (Option<NotFinite>, Option<Next>),
 ) -> Exit {
     let number = f32::from_bits;
     let mut lines = vec![format!(
@@ -324,8 +326,9 @@ fn said(
     if expected.is_some() && exit == Exit::Match {
         lines.push("MATCHES: every bit is the report's".into());
     }
-    lines.extend(next);
+    lines.extend(next.iter().map(Next::line));
     let mut json = json!(report);
+    json["next"] = json!(next.iter().collect::<Vec<_>>());
     json["not_finite"] = json!(not_finite);
     if expected.is_some() {
         json["result"] = json!(if exit == Exit::Match { "matches" } else { "diverges" });

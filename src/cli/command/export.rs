@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::cli::args::limits::Limits;
 use crate::cli::args::state::state_files;
+use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_record::job::initial::program_layout;
 use tiebreak_run::run::companions::{CONFIG, Companions, GENERATION};
@@ -91,12 +92,14 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         args.output.display(),
         written.join(", ")
     );
-    let mut lines = vec![text];
-    if let (Format::Hf, Some(_)) = (args.format, model) {
-        lines.push(format!("go on from it: tiebreak import {}", shell::path(&args.output)));
-    }
-    printer
-        .result(lines, &json!({ "step": step, "output": args.output, "files": written, "tensors": tensors }));
+    let is_hf = matches!((args.format, model), (Format::Hf, Some(_)));
+    let import = || Next::new("go on from it", format!("tiebreak import {}", shell::path(&args.output)));
+    let next: Vec<Next> = is_hf.then(import).into_iter().collect();
+    let lines: Vec<String> = [text].into_iter().chain(next::lines(&next)).collect();
+    printer.result(
+        lines,
+        &json!({ "step": step, "output": args.output, "files": written, "tensors": tensors, "next": next }),
+    );
     Ok(Exit::Match)
 }
 

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::cli::args::key::public_path;
 use crate::cli::args::random::random;
+use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_run::run::{RunError, shell};
@@ -52,11 +53,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let public = key.public().to_text();
     write_new(&file, &format!("{}\n", key.to_text()), true)?;
     write_new(&public_path(&file), &format!("{public}\n"), false)?;
-    printer.result(&public, &json!({ "public": public }));
-    printer.say(format!(
-        "sign a run with it: tiebreak train job.toml --out runs/mine --key {}",
-        shell::path(&file)
-    ));
+    let train = format!("tiebreak train job.toml --out runs/mine --key {}", shell::path(&file));
+    let next = Next::new("sign a run with it", train);
+    printer.result(&public, &json!({ "public": public, "next": [next] }));
+    printer.say(next.line());
     Ok(Exit::Match)
 }
 

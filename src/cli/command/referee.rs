@@ -12,6 +12,7 @@ use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
 use crate::cli::args::terms::{beside, read_terms};
 use crate::cli::args::{key, verdict_file};
+use crate::cli::view::next::Next;
 use crate::cli::view::parties::{Parties, result_json};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
 use tiebreak_dispute::game::referee::Referee;
@@ -460,12 +461,15 @@ fn referee(printer: Printer, args: Play) -> CommandResult {
         time_text(milliseconds),
         written.display()
     ));
-    lines.push(format!("anybody can check it: tiebreak verdict check {}{keys}", shell::path(&written)));
+    let check = format!("tiebreak verdict check {}{keys}", shell::path(&written));
+    let next = Next::new("anybody can check it", check);
+    lines.push(next.line());
     printer.result(
         lines,
         &json!({
             "game": game, "result": result_json(result), "messages": messages, "milliseconds": milliseconds, "bound": referee.bound(),
             "verdict_file": written, "verdict_bytes": bytes.len(), "exit": exit as u8,
+            "next": [next],
         }),
     );
     Ok(exit)

@@ -31,8 +31,6 @@ Every command may end with 0, 2, 3 or 4. The section of a command says where 1 a
 `--decided-is-success` a command ends with 0 in their place, for schedulers that start a failed command again.
 ";
 
-/// Commands that end with 1 without `--decided-is-success`: nobody runs them unattended.
-const DIVERGES_TOO: [&str; 2] = ["tiebreak sign", "tiebreak log inspect"];
 /// Commands that decide games, and so may end with 5.
 const GAMES: [&str; 2] = ["tiebreak referee", "tiebreak verdict check"];
 /// The most characters of a line of text.
@@ -133,7 +131,7 @@ fn own_arguments(command: &clap::Command) -> impl Iterator<Item = &clap::Arg> {
 
 /// The exit codes of a command beside those of all commands.
 fn exits(path: &str, own: &[&clap::Arg]) -> Option<&'static str> {
-    let decides = own.iter().any(|arg| arg.get_id() == DECIDED) || DIVERGES_TOO.contains(&path);
+    let decides = own.iter().any(|arg| arg.get_id() == DECIDED);
     match (decides, GAMES.contains(&path)) {
         (true, true) => Some("Exit codes 1 and 5 are possible too."),
         (true, false) => Some("Exit code 1 is possible too."),

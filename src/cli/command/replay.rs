@@ -7,6 +7,7 @@ use serde_json::json;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::limits::Limits;
+use crate::cli::view::next::{self, Next};
 use crate::cli::view::outcome::{
     ReplayBar, exit, headline, outcome_exit, outcome_json, outcome_text, report_json, seconds_text,
 };
@@ -42,6 +43,12 @@ pub struct Args {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let decided = args.decided;
     decided.applied(replayed(printer, args))
+}
+
+/// The command that writes the verdict on the step.
+fn audit_command(args: &Args) -> Next {
+    let (run, step) = (shell::path(&args.run), args.step);
+    Next::new("write the verdict with", format!("tiebreak audit {run} --steps {step}..{step}"))
 }
 
 fn replayed(printer: Printer, args: Args) -> CommandResult {
@@ -104,11 +111,11 @@ fn replayed(printer: Printer, args: Args) -> CommandResult {
     let mut bar = ReplayBar::new(printer, &begin);
     let (report, verdict) = audit(&run, engine.as_mut(), checked, begin, limit, &mut bar)?;
     drop(bar);
+    let next: Vec<Next> = verdict.iter().map(|_| audit_command(&args)).collect();
     let mut lines = vec![headline(&report)];
-    if verdict.is_some() {
-        let (run, step) = (shell::path(&args.run), args.step);
-        lines.push(format!("  write the verdict with: tiebreak audit {run} --steps {step}..{step}"));
-    }
-    printer.result(lines, &report_json(&report));
+    lines.extend(next::lines(&next).map(|line| format!("  {line}")));
+    let mut json = report_json(&report);
+    json["next"] = json!(next);
+    printer.result(lines, &json);
     Ok(exit(&report))
 }

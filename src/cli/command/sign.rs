@@ -5,13 +5,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
-use tiebreak_audit::checks;
+use tiebreak_audit::checks::{self, Checked};
+use tiebreak_audit::work::Work;
 
+use crate::cli::args::decided::Decided;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::view::next::Next;
+use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_record::commit::cosignature::{cosigned, cosigned_at, utc};
 use tiebreak_record::commit::tree_head::NOTE_MAX;
+use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::{RunError, shell};
 
@@ -29,9 +34,22 @@ pub struct Args {
     key: PathBuf,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    decided: Decided,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let decided = args.decided;
+    decided.applied(signed(printer, args))
+}
+
+/// Checks the records, and shows how far that is.
+fn looked_at(printer: Printer, run: &Run) -> Result<Checked, RunError> {
+    let counting = printer.counting("checking the run", Unit::Bytes);
+    checks::always_watched(run, None, &mut Work::of_records(&mut counting.watch()))
+}
+
+fn signed(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let private = key::read_private(&args.key)?;
     let run = args.limits.open(&args.run)?;
@@ -39,9 +57,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if run.file.trainer_key.is_some() {
         return refused("the run names its trainer's key, which signed every head while it was trained");
     }
-    let working = printer.working("checking the run", None);
-    let checked = checks::always(&run, None)?;
-    drop(working);
+    let checked = looked_at(printer, &run)?;
     if let Some(found) = &checked.inconsistent {
         return Err(Failure::new(Exit::Diverges, format!("step {}: {}", found.step, found.what)));
     }
@@ -62,12 +78,16 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     Disk::default().replace(&absolute, note.as_bytes())?;
     let name = private.public().name().to_string();
     let option = key::trainer_option(Some(&args.key), Some(&private.public().to_text()));
+    let next = Next::new("check it with", format!("tiebreak verify {}{option}", shell::path(&args.run)));
     printer.result(
-        vec![
-            format!("run {}: signed by {name} at {}, after it was trained", run.id, utc(now)),
-            format!("check it with: tiebreak verify {}{option}", shell::path(&args.run)),
-        ],
-        &json!({ "run": run.id, "signer": private.public().to_text(), "time": now, "head_size": checked.head.size }),
+        vec![format!("run {}: signed by {name} at {}, after it was trained", run.id, utc(now)), next.line()],
+        &json!({
+            "run": run.id,
+            "signer": private.public().to_text(),
+            "time": now,
+            "head_size": checked.head.size,
+            "next": [next],
+        }),
     );
     Ok(Exit::Match)
 }

@@ -8,11 +8,16 @@ use crate::cli::args::decided::Decided;
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::view::next::Next;
+use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use tiebreak_audit::attachments::{Attachments, Damaged, attachments};
-use tiebreak_audit::checks;
+use tiebreak_audit::attachments::{Attachments, Damaged, attachments_watched};
+use tiebreak_audit::checks::{self, Checked};
 use tiebreak_audit::ground::Ground;
-use tiebreak_run::run::shell;
+use tiebreak_audit::work::Work;
+use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{RunError, shell};
 
 /// Check a run's structure, hashes and signature in seconds, without a replay.
 #[derive(clap::Args)]
@@ -44,10 +49,28 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 }
 
 /// The command that replays the run.
-fn audit_command(args: &Args) -> String {
+fn audit_command(args: &Args) -> Next {
     let key = args.trainer_key.iter().map(|key| format!(" --trainer-key {}", shell::word(key)));
     let prefix = if args.prefix { " --prefix" } else { "" };
-    format!("audit it with: tiebreak audit {}{}{prefix}", shell::path(&args.run), key.collect::<String>())
+    let command = format!("tiebreak audit {}{}{prefix}", shell::path(&args.run), key.collect::<String>());
+    Next::new("audit it with", command)
+}
+
+/// Checks the records and the files beside them, and shows how far that is.
+fn looked_at(
+    printer: Printer,
+    run: &Run,
+    key: Option<&PublicKey>,
+) -> Result<(Checked, Attachments), RunError> {
+    let counting = printer.counting("checking the run", Unit::Bytes);
+    let mut counted = counting.watch();
+    let mut work = Work::of_all_files(&mut counted);
+    let checked = checks::always_watched(run, key, &mut work)?;
+    let beside = match checked.inconsistent {
+        None => attachments_watched(run, &checked, &mut work),
+        Some(_) => Attachments::default(), // what comes after a contradiction is not looked at
+    };
+    Ok((checked, beside))
 }
 
 fn verified(printer: Printer, args: Args) -> CommandResult {
@@ -55,14 +78,8 @@ fn verified(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
     let expected = args.expect.check(&run)?;
-    let working = printer.working("checking the run", None);
-    let mut checked = checks::always(&run, public.as_ref())?;
+    let (mut checked, beside) = looked_at(printer, &run, public.as_ref())?;
     expected.note(&mut checked);
-    let beside = match checked.inconsistent {
-        None => attachments(&run, &checked),
-        Some(_) => Attachments::default(), // what comes after a contradiction is not looked at
-    };
-    drop(working);
     checked.passed.extend(beside.passed);
     checked.not_checked.extend(beside.missing);
     if args.prefix {
@@ -82,7 +99,8 @@ fn verified(printer: Printer, args: Args) -> CommandResult {
     let all: Vec<Damaged> = all.map(|error| Damaged::of(&run, error)).collect();
     let incomplete = checked.undecided();
     lines.extend(incomplete.iter().map(|why| format!("INCOMPLETE: {why}")));
-    lines.push(audit_command(&args));
+    let next = audit_command(&args);
+    lines.push(next.line());
     let kind =
         checked.inconsistent.as_ref().map(|found| &found.what).or(incomplete.as_ref()).map(Ground::kind);
     let wrong = checked.inconsistent.as_ref().map(|found| format!("step {}: {}", found.step, found.what));
@@ -100,6 +118,7 @@ fn verified(printer: Printer, args: Args) -> CommandResult {
             "incomplete": incomplete,
             "inconsistent": wrong,
             "kind": kind,
+            "next": [next],
         }),
     );
     match wrong {

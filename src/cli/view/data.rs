@@ -1,6 +1,7 @@
 //! The look at a job's data files before a run begins: how far it is, and which of them the run copies.
 
-use crate::cli::view::report::{Printer, ProgressBar, bytes_text};
+use crate::cli::view::progress::ProgressBar;
+use crate::cli::view::report::{Printer, bytes_text};
 
 /// Shows how far a pass over ids and labels is.
 pub fn scanning(printer: Printer) -> impl FnMut(u64, u64) {

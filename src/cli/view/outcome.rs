@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::view::report::{Exit, Printer, ProgressBar};
+use crate::cli::view::progress::ProgressBar;
+use crate::cli::view::report::{Exit, Printer};
 use tiebreak_audit::merge::Range;
 use tiebreak_audit::plan::ReplayPlan;
 use tiebreak_audit::{Outcome, Progress, Report};

@@ -400,6 +400,24 @@ impl Graph {
         self.outputs.iter().find(|p| p.name == name).map(|p| p.tensor)
     }
 
+    /// The arithmetic operations of a node: two for each term of a product, one for each instruction of a body and each term of a
+    /// sum or maximum.
+    pub fn flops(&self, node: &Node) -> u64 {
+        let elements = |shape: &[u32]| shape.iter().fold(1, |n: u64, &d| n.saturating_mul(u64::from(d)));
+        let len = |id| elements(&self.tensor(id).shape);
+        match &node.primitive {
+            Primitive::Map { body, .. } => (body.code.len() as u64).saturating_mul(len(node.output)),
+            Primitive::Product { a, b, .. } => {
+                len(*a).saturating_mul(u64::from(self.tensor(*b).shape[1])).saturating_mul(2)
+            }
+            Primitive::RowMax { input, .. }
+            | Primitive::TreeSum { input, .. }
+            | Primitive::SegmentSum { input, .. } => len(*input),
+            Primitive::Absmax { input, .. } | Primitive::Quantise { input, .. } => elements(&input.dims),
+            _ => 0,
+        }
+    }
+
     /// The nodes that make the tensors, for callers with many questions: a search for one node takes as long as there are nodes.
     pub fn makers(&self) -> Makers {
         let mut of = vec![None; self.tensors.len()];

@@ -151,12 +151,21 @@ impl Rules {
     /// # Errors
     /// If the initial state is another one.
     pub fn check_initial(&self) -> Result<(), Malformed> {
+        self.check_initial_watched(&mut |_, _| {})
+    }
+
+    /// Checks that the initial state is the one that job and terms give: from a seed, or from the earlier run that a trainer
+    /// claims to continue. `watch`: bytes of the state that were made, and their total.
+    ///
+    /// # Errors
+    /// As [`Rules::check_initial`].
+    pub fn check_initial_watched(&self, watch: &mut dyn FnMut(u64, u64)) -> Result<(), Malformed> {
         let Context { computation, origin, .. } = &self.context;
-        let Computation { job, program, summary, .. } = computation;
+        let Computation { job, summary, .. } = computation;
         if self.claim.is_none() && (job.init.run.is_some() || !job.init.weights.is_empty()) {
             return Ok(());
         }
-        match origin.expected(program, computation.key())? {
+        match self.context.expected_state(watch)? {
             Expected::State(expected) if expected != summary.initial => {
                 Err(wrong(format!("the initial state is not the one that {} gives", origin.source())))
             }

@@ -144,6 +144,15 @@ impl GameVerdict {
     /// If the referee of the terms did not sign the file, the terms give another initial state, or the events give another
     /// result.
     pub fn check(&self) -> Result<Referee, Malformed> {
+        self.check_watched(&mut |_, _| {})
+    }
+
+    /// Plays all events again and compares the result; returns the referee at the game's end. `watch`: bytes of the initial state
+    /// that were made and of messages that were played, and their total.
+    ///
+    /// # Errors
+    /// As [`GameVerdict::check`].
+    pub fn check_watched(&self, watch: &mut dyn FnMut(u64, u64)) -> Result<Referee, Malformed> {
         let wrong = |why: &str| Malformed::invalid("game verdict", why);
         let mut referee = Referee::new(&self.terms)?;
         let signature =
@@ -151,9 +160,19 @@ impl GameVerdict {
         if !referee.rules().referee.verifies(&self.signed(), signature) {
             return Err(wrong("the referee of its terms did not sign it"));
         }
-        referee.rules().check_initial()?;
+        let bytes = |event: &Event| event.message.as_ref().map_or(0, |message| message.0.len() as u64);
+        let (mut done, mut all) = (0, self.events.iter().map(bytes).sum::<u64>());
+        let messages = all;
+        referee.rules().check_initial_watched(&mut |made, state| {
+            (done, all) = (made, state.saturating_add(messages));
+            watch(done, all);
+        })?;
         referee.start(0);
-        self.events.iter().for_each(|event| event.feed(&mut referee));
+        for event in &self.events {
+            event.feed(&mut referee);
+            done = done.saturating_add(bytes(event));
+            watch(done, all);
+        }
         if referee.result().map(GameResult::told).as_ref() != Some(&self.result) {
             return Err(wrong("its events give another result"));
         }

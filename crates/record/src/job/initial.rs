@@ -160,8 +160,21 @@ impl InitialOrigin {
     /// # Errors
     /// If the proof of an earlier run's record does not hold.
     pub fn expected(&self, program: &Program, key: [u32; 2]) -> Result<Expected, Malformed> {
+        self.expected_watched(program, key, &mut |_| {})
+    }
+
+    /// [`InitialOrigin::expected`], with its progress: bytes that were made from the seed since the last call.
+    ///
+    /// # Errors
+    /// As [`InitialOrigin::expected`].
+    pub fn expected_watched(
+        &self,
+        program: &Program,
+        key: [u32; 2],
+        watch: &mut dyn FnMut(u64),
+    ) -> Result<Expected, Malformed> {
         Ok(match self {
-            InitialOrigin::Seed => Expected::State(seeded_digest(program, key)),
+            InitialOrigin::Seed => Expected::State(seeded_digest_watched(program, key, watch)),
             InitialOrigin::Weights { .. } => Expected::InFiles,
             InitialOrigin::Run(earlier) => {
                 let (_, _, StateRoots([parameters, buffers, slots])) = earlier.finish()?;
@@ -224,11 +237,19 @@ pub fn weights_element(
 
 /// The state digest of init(seed), computed with one piece of a tensor in memory at a time; `key` is the seed's Philox key.
 pub fn seeded_digest(program: &Program, key: [u32; 2]) -> Digest {
+    seeded_digest_watched(program, key, &mut |_| {})
+}
+
+/// [`seeded_digest`], with its progress: bytes that were made since the last call.
+fn seeded_digest_watched(program: &Program, key: [u32; 2], watch: &mut dyn FnMut(u64)) -> Digest {
     let (table, inits): (Vec<StateTensor>, Vec<Init>) = program.state_with_init().into_iter().unzip();
     let digests: Vec<Digest> = (0..)
         .zip(table.iter().zip(inits))
         .map(|(index, (tensor, init))| {
-            tensor::digest_by(&tensor.ty(), |first, count| init::elements(key, index, [first, count], init))
+            tensor::digest_by(&tensor.ty(), |first, count| {
+                watch(4 * count as u64);
+                init::elements(key, index, [first, count], init)
+            })
         })
         .collect();
     state_digest(&table, &digests)

@@ -149,6 +149,19 @@ fn is_slot(name: &str) -> bool {
 /// # Errors
 /// If the run does not begin from weights, or the paths hold other files.
 pub fn of_weights(run: &Run, paths: &[PathBuf]) -> Result<Digest, RunError> {
+    of_weights_watched(run, paths, &mut |_, _| {})
+}
+
+/// The digest of the initial state that the weights of a run give, after checking that the paths hold the files that the run
+/// names, in order. `watch`: bytes of the files that were read, and their total; the files are read twice.
+///
+/// # Errors
+/// As [`of_weights`].
+pub fn of_weights_watched(
+    run: &Run,
+    paths: &[PathBuf],
+    watch: &mut dyn FnMut(u64, u64),
+) -> Result<Digest, RunError> {
     let InitialOrigin::Weights { files } = &run.file.origin else {
         let why = format!("{} does not begin from weights", run.layout.root.display());
         return Err(RunError::Refused(why));
@@ -157,11 +170,15 @@ pub fn of_weights(run: &Run, paths: &[PathBuf]) -> Result<Digest, RunError> {
         let why = format!("the run begins from {} files of weights, {} are given", files.len(), paths.len());
         return Err(RunError::Refused(why));
     }
+    let length = files.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
+    let (mut done, all) = (0u64, length.saturating_mul(2));
     for (manifest, path) in files.iter().zip(paths) {
         if data::manifest(path)?.0 != *manifest {
             let why = "it is not the file of weights that the run names (BLAKE3 and length are in run.json)";
             return Err(RunError::invalid(path, why));
         }
+        done = done.saturating_add(manifest.bytes);
+        watch(done, all);
     }
     let (table, drawn) = (run.program().state(), Drawn::of(run.job(), run.key()));
     let state = from_weights(paths, run.job(), run.program(), &drawn)?;

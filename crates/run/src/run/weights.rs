@@ -24,6 +24,8 @@ const LISTED: usize = 12;
 /// Prefixes that torch.compile, DataParallel, FSDP, DeepSpeed and Lightning put before the names of a model's tensors. No name of
 /// a released model begins with one.
 const WRAPPERS: [&str; 5] = ["_orig_mod.", "module.", "_fsdp_wrapped_module.", "_forward_module.", "model."];
+/// Elements that are compared between two calls of a watch.
+const WATCHED_EVERY: u64 = 1 << 20;
 /// Bytes of an I64.
 const COUNTER_BYTES: usize = 8;
 
@@ -180,24 +182,42 @@ impl WeightFiles {
     }
 
     /// Checks that copies, such as a head that is tied to a table of tokens, equal their originals bit for bit. Two tensors are
-    /// in memory at a time.
+    /// in memory at a time. `watch`: bytes of the copies that were compared, and their total.
     ///
     /// # Errors
     /// If one differs, or a file cannot be read.
-    pub fn check_copies(&mut self, layout: &[Released], drawn: &Drawn) -> Result<(), RunError> {
+    pub fn check_copies(
+        &mut self,
+        layout: &[Released],
+        drawn: &Drawn,
+        watch: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), RunError> {
+        let is_taken = |copy: &&Part| !drawn.has(&copy.tensor);
+        let is_here = |released: &&Released| matches!(self.name_of(released), Ok(Some(_)));
+        let copies = layout.iter().filter(is_here).map(|released| match &released.made {
+            Made::CopyOf(copies) => copies.iter().filter(is_taken).map(Part::len).sum(),
+            Made::Of(_) | Made::Mask | Made::Counter => 0,
+        });
+        let (mut done, all): (u64, u64) = (0, copies.sum());
         for released in layout {
             let (Made::CopyOf(copies), Some(name)) = (&released.made, self.name_of(released)?) else {
                 continue;
             };
             let words = self.words(&name, &released.shape)?;
-            for copy in copies.iter().filter(|copy| !drawn.has(&copy.tensor)) {
+            for copy in copies.iter().filter(is_taken) {
                 let is_source = |part: &&Part| part.tensor == copy.tensor;
                 let found = layout.iter().find_map(|r| Some((r, r.parts().iter().find(is_source)?)));
                 let Some((source, part)) = found else { continue };
                 let Some(source_name) = self.name_of(source)? else { continue };
                 let theirs = self.words(&source_name, &source.shape)?;
                 let mut places = copy.places().zip(part.places());
-                let differs = places.find(|&(ours, other)| words[ours as usize] != theirs[other as usize]);
+                let differs = places.find(|&(ours, other)| {
+                    done += 1;
+                    if done % WATCHED_EVERY == 0 {
+                        watch(4 * done, 4 * all);
+                    }
+                    words[ours as usize] != theirs[other as usize]
+                });
                 let Some((at, other)) = differs else { continue };
                 let values = [words[at as usize], theirs[other as usize]];
                 let why = differing([&name, &source_name], index_of(at, &released.shape), values);
@@ -223,7 +243,7 @@ impl WeightFiles {
         let begins: HashMap<&str, Option<u32>> =
             table.iter().map(|(tensor, init)| (tensor.name.as_str(), begins(&tensor.name, *init))).collect();
         self.check(layout, drawn, |tensor| begins.get(tensor).is_some_and(Option::is_some))?;
-        self.check_copies(layout, drawn)?;
+        self.check_copies(layout, drawn, &mut |_, _| {})?;
         let word = |tensor: &str| begins[tensor].unwrap_or(0).to_le_bytes();
         let begin = |(index, (tensor, init)): (usize, &(StateTensor, Init))| match drawn.has(&tensor.name) {
             true => bytes_of(&drawn.elements(index, [0, tensor.ty().len()], *init)),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::{Row, candidates, system};
+use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::cli::view::version;
 #[cfg(feature = "cuda")]
@@ -50,6 +51,7 @@ struct Health {
     libraries: Vec<Library>,
     /// Slow things, each with its reason.
     slow: Vec<String>,
+    next: [Next; 2],
 }
 
 /// The instructions of a path, in words.
@@ -171,6 +173,10 @@ fn examined() -> Health {
         slow: slow(&engines, path, threads),
         engines,
         libraries,
+        next: [
+            Next::new("train, plant a cheat and convict it", "tiebreak demo"),
+            Next::new("test each engine", "tiebreak adapters --test"),
+        ],
     }
 }
 
@@ -206,8 +212,8 @@ fn lines(health: &Health) -> Vec<String> {
     let missing =
         health.libraries.iter().filter_map(|library| Some((library.name, library.remedy.as_ref()?)));
     lines.extend(missing.map(|(name, remedy)| format!("to get     {name}: {remedy}")));
-    lines.push("next       tiebreak demo".into());
-    lines.push("           tiebreak adapters --test".into());
+    let titles = ["next", ""].into_iter().zip(&health.next);
+    lines.extend(titles.map(|(title, next)| format!("{title:<10} {}", next.command())));
     lines
 }
 

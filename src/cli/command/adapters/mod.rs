@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use speed::Speed;
 use tiebreak_engine::cpu::Cpu;
@@ -84,6 +85,7 @@ struct Report {
     /// The fingerprint that every engine of this version has.
     expected: &'static str,
     engines: Vec<Row>,
+    next: Vec<Next>,
 }
 
 fn candidate(row: Row, open: Open) -> Openable {
@@ -185,6 +187,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         true => candidates.into_iter().map(|candidate| probed(printer, &args, candidate)).collect(),
         false => candidates.into_iter().map(|candidate| candidate.row).collect(),
     };
+    let commands = [
+        ("take each one's fingerprint (software adapters: half a minute)", "tiebreak adapters --test"),
+        ("measure each one", "tiebreak adapters --bench"),
+    ];
+    let next = commands.map(|(why, command)| Next::new(why, command));
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
         contract: CONTRACT,
@@ -193,8 +200,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
         expected: FINGERPRINT,
         engines,
+        next: if args.test { Vec::new() } else { next.to_vec() },
     };
-    printer.document(lines(&report, &args), &report);
+    printer.document(lines(&report), &report);
     match report.engines.iter().find(|row| row.matches == Some(false)) {
         Some(row) => Err(Failure::new(
             Exit::Undecided,
@@ -205,8 +213,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 }
 
 /// The report as Markdown.
-fn lines(report: &Report, args: &Args) -> Vec<String> {
-    let Report { version, contract, os, arch, cores, expected, engines } = report;
+fn lines(report: &Report) -> Vec<String> {
+    let Report { version, contract, os, arch, cores, expected, engines, next } = report;
     let mut lines = vec![
         format!("tiebreak {version}, {contract}; {os}, {arch}, {cores} cores"),
         format!("expected fingerprint: {expected}"),
@@ -235,9 +243,9 @@ fn lines(report: &Report, args: &Args) -> Vec<String> {
             or(row.speed.as_ref().map(|speed| format!("{:.3} s ({})", speed.step_seconds, speed.tokens))),
         )
     }));
-    if !args.test {
+    if !next.is_empty() {
         lines.push(String::new());
-        lines.push("`tiebreak adapters --test` takes each one's fingerprint (software adapters: half a minute), `--bench` measures them.".into());
+        lines.extend(next::lines(next));
     }
     lines
 }

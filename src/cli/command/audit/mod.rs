@@ -10,16 +10,19 @@ use crate::cli::args::limits::{Limits, left};
 use crate::cli::args::random::random;
 use crate::cli::args::{key, verdict_file};
 use crate::cli::view::escape::{Lines, one_line};
+use crate::cli::view::next::Next;
 use crate::cli::view::outcome::{ReplayBar, exit, headline, ranges_text, report_json, seconds_text};
 use crate::cli::view::page::audit::About;
+use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use clap::Subcommand;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use tiebreak_audit::attachments::{attachments, note};
+use tiebreak_audit::attachments::{attachments_watched, note};
 use tiebreak_audit::merge::union;
 use tiebreak_audit::plan::{Choice, ReplayPlan, plan};
+use tiebreak_audit::work::Work;
 use tiebreak_audit::{
     Report, audit, audit_natively, checks, estimated_seconds, report_file, worth_estimating,
 };
@@ -189,17 +192,19 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     options.engine.check()?;
     let run = options.limits.open_with_data(path, options.data.as_ref())?;
     let expected = options.expect.check(&run)?;
-    let working = printer.working("checking the run", None);
-    let mut checked = checks::always(&run, public.as_ref())?;
+    let counting = printer.counting("checking the run", Unit::Bytes);
+    let mut counted = counting.watch();
+    let mut work = Work::of_all_files(&mut counted);
+    let mut checked = checks::always_watched(&run, public.as_ref(), &mut work)?;
     expected.note(&mut checked);
     if checked.inconsistent.is_none() {
-        let beside = attachments(&run, &checked);
+        let beside = attachments_watched(&run, &checked, &mut work);
         note(&mut checked, beside);
     }
     if !options.weights.is_empty() {
         checks::weights(&run, &mut checked, &options.weights)?;
     }
-    drop(working);
+    drop(counting);
     for path in &options.head {
         checked.other_head(&run, path, &disk::read_text(path, NOTE_MAX as u64)?)?;
     }
@@ -279,7 +284,11 @@ fn publish(
         .trainer_key
         .as_deref()
         .map_or(String::new(), |key| format!(" --trainer-key {}", shell::word(key)));
-    printer.result(report_text(report, verdict.map(|verdict| (verdict, file)), &key), &json);
+    let next = file.map(|file| {
+        Next::new("anybody can check it", format!("tiebreak verdict check {}{key}", shell::path(file)))
+    });
+    json["next"] = json!(next.iter().collect::<Vec<_>>());
+    printer.result(report_text(report, verdict.zip(file).zip(next.as_ref())), &json);
     for problem in &problems {
         printer.problem(problem);
     }
@@ -289,8 +298,8 @@ fn publish(
     }
 }
 
-/// A report in words. `verdict`: with the file that it is in, if it could be written. `key`: the option that names the trainer's key.
-fn report_text(report: &Report, verdict: Option<(&Verdict, Option<&Path>)>, key: &str) -> Vec<String> {
+/// A report in words. `verdict`: with the file that it is in, and the command that checks it.
+fn report_text(report: &Report, verdict: Option<((&Verdict, &Path), &Next)>) -> Vec<String> {
     let mut lines = vec![headline(report)];
     lines.push(format!("  {}", report.signed));
     lines.push(format!("  computation {}, job {}, data {}", report.computation, report.job, report.data));
@@ -304,10 +313,10 @@ fn report_text(report: &Report, verdict: Option<(&Verdict, Option<&Path>)>, key:
     lines
         .extend(report.not_finite.iter().map(|losses| format!("  NOT FINITE, as the records say: {losses}")));
     lines.extend(report.not_checked.iter().map(|line| format!("  not checked: {line}")));
-    if let Some((verdict, Some(file))) = verdict {
+    if let Some(((verdict, file), next)) = verdict {
         let size = bytes_text(verdict.to_bytes().len() as u64);
         lines.push(format!("  verdict ({size}): {}", file.display()));
-        lines.push(format!("  anybody can check it: tiebreak verdict check {}{key}", shell::path(file)));
+        lines.push(format!("  {}", next.line()));
     }
     lines
 }

@@ -11,6 +11,7 @@ use crate::cli::args::engine::{EngineArgs, EngineKind, open};
 use crate::cli::args::random::random;
 use crate::cli::command::train::bar::Bar;
 use crate::cli::view::escape::{Lines, one_line};
+use crate::cli::view::next::Next;
 use crate::cli::view::outcome::{ReplayBar, outcome_json};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use game::dispute;
@@ -214,6 +215,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         None => None,
     };
     let seconds = start.elapsed().as_secs_f64();
+    let next = finding.as_ref().map_or(Vec::new(), |_| next(folder, &file, &game.file));
     let text = match &finding {
         Some(finding) => Lines::split(&format!(
             "  CONVICTED by the scalar reference from the file alone ({}):\n  step {}: {}\n\n\
@@ -222,7 +224,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             finding.step,
             one_line(&finding.what.to_string()),
             if matched { "matches" } else { "DOES NOT MATCH" },
-            hints(folder, &file, &game.file),
+            next.iter().map(hint).collect::<Vec<_>>().join("\n"),
         )),
         None => format!("  no conviction: {:?}", report.outcome.clone().map(|what| what.to_string())).into(),
     };
@@ -238,22 +240,27 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "verdict_bytes": size,
             "dispute": game.json,
             "seconds": seconds,
+            "next": next,
         }),
     );
     Ok(if matched && finding.is_some() && game.convicted { Exit::Match } else { Exit::Undecided })
 }
 
 /// The commands that go on with the demo's files.
-fn hints(folder: &Path, file: &Path, game: &Path) -> String {
+fn next(folder: &Path, file: &Path, game: &Path) -> Vec<Next> {
     // As it was called: after `cargo run` it is not on the path.
     let program = std::env::args().next().unwrap_or_else(|| "tiebreak".into());
     let (program, key) = (shell::word(&program), shell::path(&folder.join("trainer.pub")));
-    format!(
-        "Re-check it anywhere:   {program} verdict check {} --trainer-key {key}\n\
-         The dispute as a page:  {program} verdict report {} -o report.html\n\
-         Audit on another GPU:   {program} audit {} --trainer-key {key} --engine wgpu --adapter NAME",
-        shell::path(file),
-        shell::path(game),
-        shell::path(&folder.join("cheated")),
-    )
+    let (file, game, cheated) = (shell::path(file), shell::path(game), shell::path(&folder.join("cheated")));
+    let audit = format!("{program} audit {cheated} --trainer-key {key} --engine wgpu --adapter NAME");
+    vec![
+        Next::new("Re-check it anywhere", format!("{program} verdict check {file} --trainer-key {key}")),
+        Next::new("The dispute as a page", format!("{program} verdict report {game} -o report.html")),
+        Next::new("Audit on another GPU", audit),
+    ]
+}
+
+/// The line of such a command for people, in two columns.
+fn hint(next: &Next) -> String {
+    format!("{:<23} {}", format!("{}:", next.why()), next.command())
 }

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 use crate::cli::args::limits::Limits;
 use crate::cli::view::escape::Lines;
+use crate::cli::view::next::Next;
+use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use images::{Decided, ImageArgs};
 use tiebreak_contract::program::models::Model;
@@ -48,7 +50,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let folder = folder_of(&args.folder)?;
     // A pointer or a page in place of the configuration is found before any weights are.
     let config = if args.images.architecture.is_some() { None } else { configuration(&folder)? };
-    let working = printer.working("looking at the weights", None);
+    let counting = printer.counting("looking at the weights", Unit::Bytes);
     let (paths, map) = weight_files(&folder)?;
     let mut files = WeightFiles::open(&paths)?;
     let prefix = files.prefix().to_string();
@@ -80,11 +82,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let buffers = |tensor: &str| tensor.starts_with("buffer/");
     let (layout, drawn) = (weights_layout(&job, &program), Drawn::of(&job, [0; 2]));
     files.check(&layout, &drawn, buffers)?;
-    files.check_copies(&layout, &drawn)?;
+    files.check_copies(&layout, &drawn, &mut counting.watch())?;
     if let Some((map, index)) = map {
         check_map(&files, &map, &index)?;
     }
-    drop(working);
+    drop(counting);
     let companions = Companions::released(&folder)?;
     if output != folder {
         companions.names().try_for_each(|name| free_for(&companions, &output, name))?;
@@ -93,18 +95,20 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     disk.replace(&job_path, text.as_bytes())?;
     let root_option =
         root.as_ref().map_or(String::new(), |root| format!(" --data-root {}", shell::path(root)));
+    let train = format!("tiebreak train {}{root_option} --out RUN", shell::path(&job_path));
+    let next = Next::new("name your data in it, then", train);
     let said = format!(
-        "{}{} parameters in {} file(s) -> {}\nname your data in it, then: tiebreak train {}{root_option} --out RUN",
+        "{}{} parameters in {} file(s) -> {}\n{}",
         decided.said.iter().map(|line| format!("{line}\n")).collect::<String>(),
         program.parameter_count(),
         paths.len(),
         job_path.display(),
-        shell::path(&job_path)
+        next.line()
     );
     printer.result(
         Lines::split(&said),
         &json!({ "job": job_path, "parameters": program.parameter_count(), "weights": names, "data_root": root,
-            "said": decided.said, "kept": companions.names().collect::<Vec<_>>() }),
+            "said": decided.said, "kept": companions.names().collect::<Vec<_>>(), "next": [next] }),
     );
     Ok(Exit::Match)
 }

@@ -14,6 +14,7 @@ use crate::cli::args::job::JobArgs;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::data::{say_copied, scanning};
 use crate::cli::view::escape::{Lines, one_line};
+use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use tiebreak_contract::program::models::{Input, KINDS, Model};
 use tiebreak_contract::program::step::{Program, state_bytes};
@@ -216,12 +217,11 @@ fn new(printer: Printer, model: &str, output: Option<&Path>) -> CommandResult {
     let job = Job::parse(&path.display().to_string(), &text)
         .map_err(|error| Failure::new(Exit::Undecided, error))?;
     let files = job.data.files.paths().join(", ");
+    let why = format!("put its data beside it ({files}), then");
+    let next = Next::new(why, format!("tiebreak job check {}", shell::path(path)));
     printer.result(
-        vec![
-            format!("wrote {}", path.display()),
-            format!("put its data beside it ({files}), then: tiebreak job check {}", shell::path(path)),
-        ],
-        &json!({ "model": model, "output": path, "data": job.data.files.paths() }),
+        vec![format!("wrote {}", path.display()), next.line()],
+        &json!({ "model": model, "output": path, "data": job.data.files.paths(), "next": [next] }),
     );
     Ok(Exit::Match)
 }

@@ -10,6 +10,7 @@ use clap::Subcommand;
 use serde::Serialize;
 use serde_json::json;
 
+use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::job::JobArgs;
 use crate::cli::args::limits::Limits;
@@ -72,6 +73,8 @@ struct Inspect {
     engine: EngineArgs,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    decided: Decided,
 }
 
 /// Measure thresholds for a job: every native kernel at hand against the exact product.
@@ -97,7 +100,7 @@ struct Calibrate {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
-        Command::Inspect(args) => inspect(printer, &args),
+        Command::Inspect(args) => args.decided.applied(inspect(printer, &args)),
         Command::Calibrate(args) => calibrate(printer, &args),
     }
 }

@@ -118,25 +118,6 @@ struct Product {
     grid: Option<[u8; 2]>,
 }
 
-fn elements(shape: &[u32]) -> u64 {
-    shape.iter().map(|&d| u64::from(d)).product()
-}
-
-/// The arithmetic operations of a node: two for each term of a product, one for each instruction of a body and each term of a sum or
-/// maximum.
-fn flops(graph: &Graph, node: &Node) -> u64 {
-    let len = |id| elements(&graph.tensor(id).shape);
-    match &node.primitive {
-        Primitive::Map { body, .. } => body.code.len() as u64 * len(node.output),
-        Primitive::Product { a, b, .. } => 2 * len(*a) * u64::from(graph.tensor(*b).shape[1]),
-        Primitive::RowMax { input, .. }
-        | Primitive::TreeSum { input, .. }
-        | Primitive::SegmentSum { input, .. } => len(*input),
-        Primitive::Absmax { input, .. } | Primitive::Quantise { input, .. } => elements(&input.dims),
-        _ => 0,
-    }
-}
-
 /// The operators of a graph, in the order of their first nodes.
 fn operators(graph: &Graph) -> Vec<Operator> {
     let mut places = HashMap::new();
@@ -149,7 +130,7 @@ fn operators(graph: &Graph) -> Vec<Operator> {
         }
         let of = &mut found[place];
         of.nodes += 1;
-        of.flops += flops(graph, node);
+        of.flops += graph.flops(node);
         of.shape.clone_from(&graph.tensor(node.output).shape);
     }
     found

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::stopped::Asked;
-use crate::cli::view::report::{Printer, ProgressBar};
+use crate::cli::view::progress::ProgressBar;
+use crate::cli::view::report::Printer;
 use tiebreak_engine::session::Session;
 use tiebreak_record::commit::record::StepRecord;
 use tiebreak_record::job::{EvaluationSpec, ModelJob};

@@ -18,6 +18,7 @@ use crate::cli::args::random::random;
 use crate::cli::args::ranks::{RanksArgs, Role};
 use crate::cli::args::terms::beside;
 use crate::cli::view::data::{say_copied, scanning};
+use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use bar::{Bar, Evaluating};
 use stopped::Asked;
@@ -56,7 +57,9 @@ pub struct Args {
     /// Job file; with --resume leave it out.
     job: Option<PathBuf>,
     /// Folder of the run.
-    #[arg(long, value_name = "RUN", required_unless_present = "rank")]
+    ///
+    /// Ranks other than rank 0 write no run, and need no folder.
+    #[arg(long, value_name = "RUN")]
     out: Option<PathBuf>,
     /// Trainer's private key, which signs the heads (`tiebreak key new` makes one).
     ///
@@ -114,10 +117,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         drop(watch);
         return work(printer, place, coordinator, &role.engine(&args.engine)?, &args.limits);
     }
-    let Some(out) = &args.out else {
-        let help = "`tiebreak train JOB --out RUN` writes the run to the folder RUN";
-        return Err(Failure::new(Exit::Usage, "rank 0 needs --out, the folder of the run").help(help));
-    };
+    let Some(out) = &args.out else { return Err(without_folder(&role)) };
     let private = args.key.as_deref().map(key::read_private).transpose()?;
     // Nothing is begun that is refused, or cannot go on here.
     let reopened = || args.limits.open_with_data(out, args.data.as_ref());
@@ -175,6 +175,15 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     Ok(Exit::Match)
 }
 
+/// The error of a command line that names no folder for the run.
+fn without_folder(role: &Role) -> Failure {
+    let why = match role {
+        Role::Joins { .. } => "rank 0 needs --out, the folder of the run",
+        Role::Alone | Role::Spawns { .. } => "the command needs --out, the folder of the run",
+    };
+    Failure::new(Exit::Usage, why).help("`tiebreak train JOB --out RUN` writes the run to the folder RUN")
+}
+
 /// The memory that training takes on this side of an engine: a GPU has the tensors of a step.
 fn host_memory(run: &Run, engine: &EngineArgs) -> u64 {
     let on_device = if engine.is_on_host() { 0 } else { step_bytes(run.program()) };
@@ -191,17 +200,24 @@ fn ended(printer: Printer, run: &Run, args: &Args, bar: &Bar, state: &Digest) {
     let model = shell::path(&beside(out, "-model"));
     let (id, out) = (run.id, shell::path(out));
     let format = if hf { "" } else { " --format safetensors" };
-    let data = if run.holds_data() { "" } else { " --data FOLDER (where its data files are)" };
+    let audit = format!("tiebreak audit {out}{key}");
+    let audit = match run.holds_data() {
+        true => Next::new("audit it with", audit),
+        false => {
+            Next::new("audit it with", format!("{audit} --data FOLDER")).note("where its data files are")
+        }
+    };
+    let next = [
+        Next::new("check it with", format!("tiebreak verify {out}{key}")),
+        audit,
+        Next::new("export it with", format!("tiebreak export {out} --output {model}{format}")),
+    ];
+    let mut lines =
+        vec![format!("{done} in {seconds:.1} s"), format!("run    {id}"), format!("state  {state}")];
+    lines.extend(next::lines(&next));
     printer.result(
-        vec![
-            format!("{done} in {seconds:.1} s"),
-            format!("run    {id}"),
-            format!("state  {state}"),
-            format!("check it with: tiebreak verify {out}{key}"),
-            format!("audit it with: tiebreak audit {out}{key}{data}"),
-            format!("export it with: tiebreak export {out} --output {model}{format}"),
-        ],
-        &json!({ "run": id, "state": state, "steps": run.job().steps, "seconds": seconds }),
+        lines,
+        &json!({ "run": id, "state": state, "steps": run.job().steps, "seconds": seconds, "next": next }),
     );
 }
 

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::cli::args::limits::Limits;
 use crate::cli::view::escape::one_line;
+use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Printer};
 use tiebreak_game::net::stop::on_stop;
 use tiebreak_run::run::dir::Run;
@@ -84,19 +85,22 @@ pub fn said(
         _ => (0, error.to_string(), json!(null), resume("")),
     };
     let mut lines = vec![headline.clone()];
+    let indented = |next: &Next| format!("  {}", next.line());
     let path = checkpoint.map(|step| run.layout.checkpoint(step));
     if let (Some(step), Some(path)) = (checkpoint, &path) {
         lines.push(format!("  the last checkpoint is of step {step}: {}", path.display()));
     }
-    if not_finite.is_null() {
-        lines.push(format!("  go on, to the same bits: {command}"));
-    } else {
-        let root = shell::path(out);
-        lines.push(format!("  the records up to this step are under a head: tiebreak audit {root} --prefix"));
+    let (mut next, finite) = (Vec::new(), not_finite.is_null());
+    if !finite {
+        let audit = format!("tiebreak audit {} --prefix", shell::path(out));
+        next.push(Next::new("the records up to this step are under a head", audit));
+        lines.extend(next.iter().map(indented));
         lines.push("  mostly the learning rate (schedule.peak) is too high, there is no clip_norm, or the data hold what is no number \
                     (tiebreak job check)".into());
-        lines.push(format!("  go on anyway, to the same bits: {command}"));
     }
+    let why = if finite { "go on, to the same bits" } else { "go on anyway, to the same bits" };
+    next.push(Next::new(why, &command));
+    lines.extend(next.last().map(indented));
     printer.result(
         lines,
         &json!({
@@ -113,6 +117,7 @@ pub fn said(
             "checkpoint": path,
             "checkpoint_step": checkpoint,
             "resume": command,
+            "next": next,
         }),
     );
     Ok(Exit::Undecided)

@@ -6,8 +6,10 @@ use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::limits::{Limits, Watch};
 use crate::cli::args::{key, verdict_file};
+use crate::cli::view::next::{self, Next};
 use crate::cli::view::page;
 use crate::cli::view::parties::result_json;
+use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
 use clap::Subcommand;
 use known::KnownKeys;
@@ -15,13 +17,15 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tiebreak_audit::disputed_step::disclosed_tile;
-use tiebreak_audit::rounding::reference_outcome;
-use tiebreak_audit::{self as audit, checks, plan, replay_to};
+use tiebreak_audit::rounding::reference_outcome_watched;
+use tiebreak_audit::{self as audit, checks, plan, replay_to_watched};
+use tiebreak_dispute::check::Examination;
 use tiebreak_dispute::game::verdict::{GAME_VERDICT_MAX, GameVerdict};
 use tiebreak_dispute::verdict::{Claim, Finding, Ruling, VERDICT_MAX, Verdict};
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::session::Session;
 use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::tensor::TILE_BYTES;
 use tiebreak_record::commit::tree_head::Signed;
@@ -185,9 +189,10 @@ fn check_game(printer: Printer, args: Check, verdict: GameVerdict, size: u64) ->
         ));
     }
     let trainer = args.trainer_key.as_deref().map(key::read_public).transpose()?;
-    let working = printer.working("playing the game again", None);
-    let referee = verdict.check().map_err(|error| RunError::malformed(&args.file, error))?;
-    drop(working);
+    let counting = printer.counting("playing the game again", Unit::Bytes);
+    let referee = verdict.check_watched(&mut counting.watch());
+    let referee = referee.map_err(|error| RunError::malformed(&args.file, error))?;
+    drop(counting);
     let rules = referee.rules();
     let result = referee.result().ok_or_else(|| Failure::new(Exit::Undecided, "the game has no result"))?;
     let parties = args.known.parties(rules, trainer.as_ref())?;
@@ -203,22 +208,25 @@ fn check_game(printer: Printer, args: Check, verdict: GameVerdict, size: u64) ->
         lines.push("  a forfeit is the referee's word: nobody else can know what arrived when".into());
     }
     let exit = parties.exit(result);
-    lines.push(page_command(&args.file, &args.trainer_key, &args.known.options()));
+    let next = page_command(&args.file, &args.trainer_key, &args.known.options());
+    lines.push(next.line());
     let known = parties.json();
     let value = json!({
         "kind": "game", "bytes": size, "game": rules.game, "computation": rules.computation(), "parties": known["parties"],
         "referee": known["referee"], "namesakes": parties.namesakes(), "events": verdict.events.len(),
         "convicts": parties.convicts(result), "result": result_json(result), "exit": exit as u8,
+        "next": [next],
     });
     printer.result(lines, &value);
     Ok(exit)
 }
 
 /// The command that shows a verdict to people, with the keys that are known.
-fn page_command(file: &Path, trainer: &Option<String>, known: &[String]) -> String {
+fn page_command(file: &Path, trainer: &Option<String>, known: &[String]) -> Next {
     let key = trainer.iter().map(|key| format!("--trainer-key {}", shell::word(key)));
     let options: String = key.chain(known.iter().cloned()).map(|option| format!(" {option}")).collect();
-    format!("show it to people: tiebreak verdict report {} --output report.html{options}", shell::path(file))
+    let command = format!("tiebreak verdict report {} --output report.html{options}", shell::path(file));
+    Next::new("show it to people", command)
 }
 
 /// Refuses what only a dispute game's verdict has.
@@ -269,13 +277,19 @@ fn conviction(finding: &Finding) -> Vec<String> {
     ]
 }
 
+/// Examines a verdict, and shows how far that is.
+fn examined(printer: Printer, verdict: &Verdict, key: Option<&PublicKey>) -> Examination {
+    let counting = printer.counting("checking the verdict", Unit::Bytes);
+    verdict.examine_watched(key, &mut counting.watch())
+}
+
 fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
     no_game(&args.known)?;
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
     let (verdict, size) = read(&args.file)?;
     // What is wrong with a verdict that has no such number is found below.
     args.limits.check("the check of this verdict", verdict.memory().unwrap_or(0))?;
-    let examination = printer.during("checking the verdict", || verdict.examine(public.as_ref()));
+    let examination = examined(printer, &verdict, public.as_ref());
     let kind = verdict.claim.kind();
     let mut lines = vec![format!("{kind} verdict, {}", bytes_text(size))];
     lines.extend(examination.steps.iter().map(|step| format!("  ok: {step}")));
@@ -307,7 +321,7 @@ fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
                 return Err(another_run(&path, &run, id));
             }
             let (convicts, text) = match step {
-                0 => weights_verdict(&run, &args.weights)?,
+                0 => weights_verdict(printer, &run, &args.weights)?,
                 step => {
                     args.limits.check("a replay", plan::memory(&run))?;
                     watch.planned();
@@ -322,18 +336,19 @@ fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
         lines.clear(); // what came out is to be the first line
     }
     lines.extend(finding);
-    lines.extend(convicts.then(|| page_command(&args.file, &args.trainer_key, &[])));
+    let next = convicts.then(|| page_command(&args.file, &args.trainer_key, &[]));
+    let next: Vec<Next> = next.into_iter().collect();
+    lines.extend(next::lines(&next));
     printer.result(
         lines,
         &json!({
-            "kind": kind,
-            "bytes": size,
+            "kind": kind, "bytes": size,
             "checked": examination.steps,
             "convicts": convicts,
             "trainer_key_given": public.is_some(),
             "step": step,
             "decided": decided,
-            "text": text,
+            "text": text, "next": next,
         }),
     );
     Ok(if convicts { Exit::Diverges } else { Exit::Match })
@@ -420,13 +435,14 @@ fn narrow(printer: Printer, args: Narrow) -> CommandResult {
 }
 
 /// Makes the initial state from the weights that a run names.
-fn weights_verdict(run: &Run, weights: &[PathBuf]) -> Result<(bool, String), Failure> {
+fn weights_verdict(printer: Printer, run: &Run, weights: &[PathBuf]) -> Result<(bool, String), Failure> {
     if weights.is_empty() {
         let why = "this verdict names an initial state made from weights: give --weights FILE, once for each file of the job";
         return Err(Failure::new(Exit::Usage, why));
     }
     // The run id covers both: what the computation begins from, and the files that it says this is.
-    Ok(if initial::of_weights(run, weights)? == run.file.initial {
+    let counting = printer.counting("making the initial state", Unit::Bytes);
+    Ok(if initial::of_weights_watched(run, weights, &mut counting.watch())? == run.file.initial {
         (false, "does not convict: the initial state is the one that the weights' files give".into())
     } else {
         (true, "the initial state DIFFERS from the one that the weights' files give".into())
@@ -440,7 +456,7 @@ fn step_verdict(
     run: &Run,
     verdict: &Verdict,
     step: u32,
-    key: Option<&tiebreak_record::commit::keys::PublicKey>,
+    key: Option<&PublicKey>,
 ) -> Result<(bool, String), Failure> {
     let checked = checks::structure(run, key)?;
     // Two heads of one run may be over different records: the verdict is about the one that it carries.
@@ -451,17 +467,19 @@ fn step_verdict(
     }
     let mut cpu = Cpu::new(0)?;
     let mut session = Session::new(&mut cpu, Arc::new(run.program().clone()))?;
-    let working = printer.working(&format!("replaying to step {step}"), None);
-    if let Some((before, what)) = replay_to(run, &checked, &mut session, step)? {
+    let counting = printer.counting(&format!("replaying to step {step}"), Unit::Of("steps"));
+    if let Some((before, what)) = replay_to_watched(run, &checked, &mut session, step, &mut counting.watch())?
+    {
         let why = format!("step {before} before it differs already: {what}");
         return Err(Failure::new(Exit::Undecided, why));
     }
     let state = session.download_state()?;
-    drop(working);
+    drop(counting);
     printer.say(format!("replaying step {step} with the scalar reference ..."));
-    let working = printer.working("the scalar reference computes the step", None);
-    let outcome = reference_outcome(run, step, &state, checked.step(step)?)?;
-    drop(working);
+    let counting = printer.counting("the scalar reference computes the step", Unit::Share);
+    let theirs = checked.step(step)?;
+    let outcome = reference_outcome_watched(run, step, &state, theirs, &mut counting.watch())?;
+    drop(counting);
     match outcome {
         audit::Outcome::Matches => {
             Ok((false, format!("does not convict: step {step} is what the scalar reference computes")))
