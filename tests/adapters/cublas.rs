@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::common::shim::{in_its_own_process, shim, tiebreak};
 use crate::common::{self, begin_run, edit::edit, gpt_job, key, not_tested};
+use crate::gpus::{AnyEngine, Gpus, gpus};
 use tiebreak_audit::plan::{Choice, plan};
 use tiebreak_audit::{Outcome, Report, Silent, audit, audit_natively, checks};
 use tiebreak_contract::arith::DType;
@@ -40,21 +41,19 @@ fn audited(run: &Run, engine: &mut dyn Engine, native: bool) -> Report {
     report
 }
 
-/// The exact engines that audit here. The other engines, and SwiftShader, which is slow, audit the CPU kernels' runs
-/// (`tests/adapters/rounding.rs`).
-fn auditors() -> Vec<(String, Box<dyn Engine>)> {
-    let mut all: Vec<(String, Box<dyn Engine>)> = vec![("cpu".into(), Box::new(Cpu::new(2).unwrap()))];
-    for name in common::adapter_names().into_iter().filter(|name| !name.contains("SwiftShader")) {
-        let gpu = tiebreak_gpu::Gpu::open(Some(&name)).unwrap_or_else(|error| panic!("{error}"));
-        all.push((name, Box::new(gpu)));
-    }
-    all
+/// The exact engines that audit here, with their names. The other engines, and SwiftShader, which is slow, audit the CPU
+/// kernels' runs (`tests/adapters/rounding.rs`, with the same shaders).
+fn auditors<'a>(cpu: &'a mut Cpu, gpus: &'a mut Gpus) -> Vec<(String, &'a mut AnyEngine)> {
+    let quick = gpus.adapters.iter_mut().filter(|gpu| !gpu.describe().contains("SwiftShader"));
+    let quick = quick.map(|gpu| (gpu.describe(), gpu as &mut AnyEngine));
+    std::iter::once(("cpu".into(), cpu as &mut AnyEngine)).chain(quick).collect()
 }
 
 #[test]
 fn every_auditor_replays_every_kernel() {
     let Some(shim) = shim() else { return };
-    let mut auditors = auditors();
+    let (mut cpu, mut gpus) = (Cpu::new(2).unwrap(), gpus());
+    let mut auditors = auditors(&mut cpu, &mut gpus);
     for (table, kernels) in [
         ("", &["cublas", "cublas-tf32", "cublas-binary32"][..]),
         ("bits = 32\n", &["cublas"]),
@@ -84,7 +83,7 @@ fn every_auditor_replays_every_kernel() {
                     continue;
                 }
                 let what = format!("{table} {kernel} audited by {auditor}");
-                let report = audited(&run, engine.as_mut(), false);
+                let report = audited(&run, *engine, false);
                 assert_eq!(report.outcome, Outcome::Matches, "{what}");
                 let tally = report.rounding.expect("a logged run has a tally");
                 // On the coarsest of the finer grids so short a run may have no decision.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::MutexGuard;
 
-use crate::common::{begin_run, edit::edit, files, gpt_job, key, resnet_job, trained_on};
+use crate::common::{begin_run, edit::edit, every_pair, files, gpt_job, key, resnet_job, trained_on};
 use crate::gpus::{Gpus, gpus};
 use tiebreak_audit::ground::Ground;
 use tiebreak_audit::plan::{Choice, plan};
@@ -114,12 +114,21 @@ fn replayed(folder: &Path, job: &Path, asked: impl Fn(&str, &str) -> bool) {
     assert!(!heads.is_empty(), "every trainer reached the same weights");
 }
 
+/// The CPU engine audits every trainer. The other auditors have its bits: each of them audits a CPU's trainer, and a GPU audits
+/// the GPUs' runs too. TIEBREAK_EVERY_PAIR asks for all other pairs, but for the scalar reference's, which is slow.
 #[test]
 fn every_auditor_replays_every_trainer() {
     let folder = tempfile::tempdir().unwrap();
-    // The scalar reference is slow: it gets one pair.
-    replayed(folder.path(), &logged_job(folder.path(), ""), |trainer, auditor| {
-        auditor != "reference" || trainer == "sequential"
+    let job = logged_job(folder.path(), "");
+    let native = Native::ALL.map(Native::name);
+    let all = every_pair("GPUs as auditors of all the CPU's kernels but one, and runs of eight steps");
+    if !all {
+        edit(&job, &[("steps = 8", "steps = 4")]);
+    }
+    replayed(folder.path(), &job, |trainer, auditor| match auditor {
+        "cpu" => true,
+        "reference" => trainer == "sequential",
+        _ => all || trainer == "sequential" || !native.contains(&trainer),
     });
 }
 
@@ -138,6 +147,7 @@ fn binary64_kernels_on_finer_grids_are_replayed_too() {
     let mut machine = Machine::new();
     for bits in [32, 28] {
         let job = logged_job(folder.path(), &format!("bits = {bits}\n"));
+        edit(&job, &[("steps = 8", "steps = 4")]);
         for native in [Native::Gemm, Native::Sequential { fused: false }, Native::Interleaved { fused: true }]
         {
             let out = folder.path().join(format!("{bits}-{}", native.name()));

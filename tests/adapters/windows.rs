@@ -348,9 +348,10 @@ fn logged_runs_in_small_buffers_replay() {
 /// A step of a GPT with GPT-2's embedding, of 154 MB, in buffers of WebGPU's default limits.
 #[test]
 fn an_embedding_of_gpt_2_fits_default_limits() {
+    const POSITIONS: u32 = 5;
     let gpt = Gpt {
         vocabulary: 50_257,
-        context: 16,
+        context: POSITIONS,
         layers: 1,
         heads: 12,
         width: 768,
@@ -371,7 +372,8 @@ fn an_embedding_of_gpt_2_fits_default_limits() {
     }));
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     let state: Vec<Vec<u8>> = init::state(&program, [1, 2]).iter().map(|tensor| words(tensor)).collect();
-    let tokens = |stream: u32| words(&(0..16).map(|i| random(i, stream) % 50_257).collect::<Vec<u32>>());
+    let tokens =
+        |stream: u32| words(&(0..POSITIONS).map(|i| random(i, stream) % 50_257).collect::<Vec<u32>>());
     let batch = MicroBatch { tensors: (0..program.batch.len() as u32).map(tokens).collect() };
     let after = |engine: &mut dyn Engine| {
         let mut session = Session::new(engine, program.clone()).unwrap();

@@ -362,8 +362,11 @@ fn has(line: &str, option: &str) -> bool {
     line.split_whitespace().any(|word| word == format!("--{option}") || word == short)
 }
 
+/// What command lines without their options had as outcomes, so that those of several rows run once.
+type Outcomes = BTreeMap<String, String>;
+
 /// The defect of an option's row, if it has one.
-fn wrong(world: &World, command: &str, option: &str, shown: &Shown) -> Option<String> {
+fn wrong(world: &World, known: &mut Outcomes, command: &str, option: &str, shown: &Shown) -> Option<String> {
     let (without, with, says) = match shown {
         Shown::By { without, with, says } => (without, with, says),
         Shown::Test(name) => {
@@ -374,7 +377,8 @@ fn wrong(world: &World, command: &str, option: &str, shown: &Shown) -> Option<St
     if !has(with, option) || without == with {
         return Some(format!("{command} --{option}: the row does not use it: {with}"));
     }
-    let (before, after) = (world.outcome(without).1, world.outcome(with).1);
+    let before = known.entry(without.clone()).or_insert_with(|| world.outcome(without).1).clone();
+    let after = world.outcome(with).1;
     let shows = match says.as_str() {
         "*" => after != before && world.outcome(without).1 == before,
         _ => after.contains(says) && !before.contains(says),
@@ -441,13 +445,13 @@ fn every_option_changes_something_or_is_refused() {
     let world = World::new();
     let next = AtomicUsize::new(0);
     let each = || {
-        let mut found = Vec::new();
+        let (mut found, mut outcomes) = (Vec::new(), Outcomes::new());
         while let Some((command, section)) = work.get(next.fetch_add(1, Relaxed)) {
             found.extend(wrong_of_all(&world, section, &command.path));
             for option in command.options.iter().filter(|option| !OF_ALL.contains(&option.as_str())) {
                 let common = shared(&section.base, option);
                 found.extend(match section.rows.get(option).or(common.as_ref()) {
-                    Some(shown) => wrong(&world, &command.path, option, shown),
+                    Some(shown) => wrong(&world, &mut outcomes, &command.path, option, shown),
                     None => Some(format!("{} --{option}: options.txt has no row of it", command.path)),
                 });
             }

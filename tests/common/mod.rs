@@ -331,6 +331,16 @@ pub fn not_tested(what: &str) {
     let _ = writeln!(std::io::stderr(), "NOT TESTED: {what}");
 }
 
+/// True if TIEBREAK_EVERY_PAIR asks for every pair (of a trainer and an auditor, or of an adapter and a variant of products).
+/// Otherwise the output names the pairs that are left out.
+pub fn every_pair(left_out: &str) -> bool {
+    let all = std::env::var_os("TIEBREAK_EVERY_PAIR").is_some();
+    if !all {
+        not_tested(&format!("{left_out}: TIEBREAK_EVERY_PAIR asks for these pairs, as .ci/full does"));
+    }
+    all
+}
+
 /// Every usable adapter's name, after checking that those that TIEBREAK_REQUIRE_ADAPTERS names (parts, separated by commas) are
 /// here. The output names a software adapter that is missing.
 #[cfg(feature = "gpu")]
