@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_game::net::witness::client::{Answer, ask};
 use tiebreak_monitor::witness::checkpoint::Checkpoint;
@@ -169,11 +170,17 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         lines.push(format!("the witness's clock and this one differ: here it is {}", utc(now)));
     }
     let option = key::trainer_option(None, run.file.trainer_key.as_deref());
-    lines.push(format!("check the run with: tiebreak verify {}{option}", shell::path(&args.run)));
+    let next = Next::new("check the run with", format!("tiebreak verify {}{option}", shell::path(&args.run)));
+    lines.push(next.line());
     printer.result(
         lines,
         &json!({
-            "run": run.id, "witness": witness.to_text(), "time": found.time, "head_size": head.size, "was_there": found.before
+            "run": run.id,
+            "witness": witness.to_text(),
+            "time": found.time,
+            "head_size": head.size,
+            "was_there": found.before,
+            "next": [next],
         }),
     );
     Ok(Exit::Match)

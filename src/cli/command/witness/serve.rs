@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::cli::args::key;
+use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_game::net::stop::on_stop;
 use tiebreak_game::net::witness::Keeper;
@@ -106,17 +107,19 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         std::process::exit(Exit::Match as i32);
     });
     stop.map_err(|error| Failure::new(Exit::Undecided, format!("signals cannot be waited for: {error}")))?;
+    let declare = format!(
+        "tiebreak monitor declare RUN --witness {address} --witness-key {}",
+        shell::word(&public.to_text())
+    );
+    let next = Next::new("declare a run to it with", declare).note("RUN is the run's folder");
     printer.result(
         vec![
             format!("witness {}", public.identified()),
             format!("  keys of logs {served}, logs seen so far {seen}"),
             format!("  listens at {address}"),
-            format!(
-                "declare a run to it with: tiebreak monitor declare RUN --witness {address} --witness-key {}",
-                shell::word(&public.to_text())
-            ),
+            next.line(),
         ],
-        &json!({ "witness": public.to_text(), "address": address, "logs": seen }),
+        &json!({ "witness": public.to_text(), "address": address, "logs": seen, "next": [next] }),
     );
     // The thread that stopped the server ends the process.
     loop {
