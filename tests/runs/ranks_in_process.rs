@@ -490,7 +490,7 @@ fn a_malformed_share_is_refused() {
         ("ends too early", |bytes| bytes.clear()),
         ("1 bytes too many", |bytes| bytes.push(0)),
         // The first traced node: behind the state, three words and the roots of two micro-batches.
-        ("tiles do not give its digest", |bytes| bytes[108] ^= 1),
+        ("a node's tiles give ", |bytes| bytes[108] ^= 1),
         ("a rank's share of a step", |bytes| bytes[140..144].fill(0xff)),
     ];
     for (number, (says, change)) in changes.into_iter().enumerate() {

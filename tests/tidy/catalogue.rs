@@ -142,9 +142,14 @@ fn helps(source: &str) -> BTreeMap<String, String> {
     helps
 }
 
+/// True for findings' kinds.
+pub fn is_finding(kind: &str) -> bool {
+    FINDINGS.iter().any(|name| kind == *name || kind.starts_with(&format!("{name}::")))
+}
+
 /// The exit code of an error, and what to do next; 0 for a finding.
 fn end(text: &Text) -> Option<(u8, &'static str)> {
-    if FINDINGS.iter().any(|name| text.kind.starts_with(&format!("{name}::")) || text.kind == *name) {
+    if is_finding(&text.kind) {
         return Some((0, "docs/AUDIT.md and docs/DISPUTE.md say what follows from each outcome"));
     }
     let kind =

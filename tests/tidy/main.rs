@@ -1,6 +1,7 @@
 //! Promises that a reader relies on: imports point one way, files and functions can be read in one sitting, and no file is
 //! unused. Each rule is tested on a small made-up tree beside it, and checked against the repository here.
 
+mod bare;
 mod catalogue;
 mod dead;
 mod domains;

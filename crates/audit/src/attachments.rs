@@ -73,7 +73,7 @@ const KINDS: [Attachment; 3] = [
         check: |run, record| {
             let file = run.at(names::trace(record.step));
             let root = traces::read(run.program(), file.clone())?.root(run.program());
-            if Some(root) == record.trace { Ok(()) } else { Err(other(file.path())) }
+            is_committed(file.path(), root, record.trace)
         },
     },
     Attachment {
@@ -83,13 +83,20 @@ const KINDS: [Attachment; 3] = [
         bytes: |run, step| length(run, &names::log(step)),
         check: |run, record| {
             let root = run.rounding_log(record.step)?.root();
-            if Some(root) == record.log { Ok(()) } else { Err(other(&run.layout.log(record.step))) }
+            is_committed(&run.layout.log(record.step), root, record.log)
         },
     },
 ];
 
-fn other(path: &Path) -> RunError {
-    RunError::invalid(path, "it is not the one that the record commits")
+fn is_committed(path: &Path, found: Digest, due: Option<Digest>) -> Result<(), RunError> {
+    let wrong = |why: String| Err(RunError::invalid(path, why));
+    match due {
+        Some(due) if due == found => Ok(()),
+        Some(due) => {
+            wrong(format!("it is not the one that the record commits: its root is {}", found.not(&due)))
+        }
+        None => wrong(format!("its root is {}, and the record commits none", found.short())),
+    }
 }
 
 /// Reads the files beside the records, and compares each with its commitment.
@@ -153,7 +160,12 @@ fn data(run: &Run, checked: &Checked, found: &mut Attachments, work: &mut Work) 
         }
         let read = data::kept_manifest(&file).and_then(|(manifest, _)| match manifest == *promised {
             true => Ok(()),
-            false => Err(RunError::invalid(file.path(), "its bytes are not those that run.json promises")),
+            false => {
+                let (found, due) = (manifest.bytes, promised.bytes);
+                let roots = manifest.root.not(&promised.root);
+                let why = format!("its bytes are not those that run.json promises: {found} bytes, not {due}, with root {roots}");
+                Err(RunError::invalid(file.path(), why))
+            }
         });
         work.file(run, &names::data_file(number));
         match read {
@@ -183,6 +195,12 @@ fn after_the_end(run: &Run, records: u64) -> Result<(), RunError> {
     let len = file.length()?;
     match transcript.records.len() as u64 == records && whole == len {
         true => Ok(()),
-        false => Err(RunError::invalid(file.path(), "something follows the final record")),
+        false => {
+            let (found, rest) = (transcript.records.len(), len - whole);
+            let why = format!(
+                "something follows the final record: {found} records and {rest} bytes more are there, and {records} records are due"
+            );
+            Err(RunError::invalid(file.path(), why))
+        }
     }
 }

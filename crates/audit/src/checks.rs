@@ -10,10 +10,11 @@ use tiebreak_contract::arith::float;
 use tiebreak_dispute::verdict::{
     Base64, Claim, DataSlices, Fork, ProvenRecord, Ruling, Scalar, VERDICT_MAX, Verdict,
 };
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::merkle::{self, Frontier};
 use tiebreak_record::commit::record::{Record, StepRecord};
-use tiebreak_record::commit::state::{StateRoots, state_digest, tensor_digests};
+use tiebreak_record::commit::state::{StateRoots, tensor_digests};
 use tiebreak_record::commit::tree_head::{Head, NOTE_MAX, Signed};
 use tiebreak_record::job::data::batch_digest;
 use tiebreak_record::job::identity::CONTRACT;
@@ -74,7 +75,10 @@ impl Checked {
     pub fn step(&self, step: u32) -> Result<&StepRecord, RunError> {
         match self.transcript.records.get(step as usize) {
             Some(Record::Step { step, .. }) => Ok(step),
-            _ => Err(RunError::Refused(format!("the head covers no record of step {step}"))),
+            _ => {
+                let covered = self.transcript.records.len();
+                Err(RunError::Refused(format!("the head covers {covered} records, and none of step {step}")))
+            }
         }
     }
 
@@ -160,13 +164,13 @@ impl Checked {
             self.unreached = Some(Ground::Unreached { signed, records, here });
             return Ok(());
         }
-        if merkle::root(&self.transcript.leaves[..head.size as usize]) == head.root {
+        let root = merkle::root(&self.transcript.leaves[..head.size as usize]);
+        if root == head.root {
             self.passed.push(format!("another head, over {} records, is of this history", head.size));
             return Ok(());
         }
         if named.is_none() {
-            let why = format!("the head of size {} is not over these records", head.size);
-            return Err(RunError::invalid(path, why));
+            return Err(other_root(path, &head, &root));
         }
         self.fail(run, 0, Ground::Fork { records: head.size }, |checked| {
             let proof = merkle::prove_prefix(&checked.transcript.leaves, head.size as usize);
@@ -265,7 +269,7 @@ fn latest_head(
     while let Some(&size) = sizes.last() {
         match run.head(size, key) {
             Ok(_) if size == 0 => {
-                let why = "a head covers at least the initial state";
+                let why = "a head covers at least the initial state, and this one covers nothing";
                 return Err(RunError::invalid(&run.layout.head(0), why));
             }
             Ok(head) => return Ok(head),
@@ -309,16 +313,22 @@ fn forks(
         };
         leaves.by_ref().take((older - history.size()) as usize).for_each(|leaf| history.push(*leaf));
         if history.root() != head.root {
+            if Some(&older) == sizes.last() {
+                return Err(other_root(&run.layout.head(older), &head, &history.root()));
+            }
             forks.push(Ok(older));
         }
     }
-    match (forks.last(), sizes.last()) {
-        (Some(Ok(fork)), Some(latest)) if fork == latest => {
-            let why = format!("the head of size {latest} is not over these records");
-            Err(RunError::invalid(&run.layout.head(*latest), why))
-        }
-        _ => Ok(forks),
-    }
+    Ok(forks)
+}
+
+/// The error for a head that nobody signed and that is over records with another root.
+fn other_root(path: &Path, head: &Head, root: &Digest) -> RunError {
+    let (size, roots) = (head.size, root.not(&head.root));
+    RunError::invalid(
+        path,
+        format!("the head of size {size} is not over these records, whose root is {roots}"),
+    )
 }
 
 /// Makes all checks that need no replay.
@@ -481,26 +491,16 @@ fn batch_claim(run: &Run, step: u32) -> Result<Claim, RunError> {
 fn checkpoints(run: &Run, checked: &mut Checked, work: &mut Work) -> Result<(), RunError> {
     let table = run.program().state();
     for step in run.checkpoint_steps()? {
-        let path = run.layout.checkpoint(step);
-        let Some(record) = checked.transcript.records.get(step as usize) else {
+        if step as usize >= checked.transcript.records.len() {
             continue; // newer than the head
-        };
-        let promised = record.state();
+        }
         // The states between follow from the steps, so a damaged checkpoint hides nothing.
-        let held = checkpoint::read(run.at(names::checkpoint(step)), &table)
-            .map(|state| state_digest(&table, &tensor_digests(&table, &state)));
+        let read = checkpoint::read(run.at(names::checkpoint(step)), &table);
+        let held = read.and_then(|state| states::check(run, &checked.transcript.records, step, &state));
         work.file(run, &names::checkpoint(step));
-        match held {
-            Ok(state) if state == promised => {}
-            Ok(_) => {
-                let why = format!("it is not the state that record {step} commits");
-                checked.damaged.push(RunError::invalid(&path, why));
-                continue;
-            }
-            Err(error) => {
-                checked.damaged.push(error);
-                continue;
-            }
+        if let Err(error) = held {
+            checked.damaged.push(error);
+            continue;
         }
         if step != 0 || run.file.origin != InitialOrigin::Seed {
             checked.checkpoints.push(step);
@@ -560,9 +560,8 @@ fn ending(run: &Run, checked: &mut Checked, work: &mut Work) -> Result<(), RunEr
     let table = run.program().state();
     let released = &table[..run.program().released()];
     let model = checkpoint::read(run.at(names::MODEL), released).and_then(|model| {
-        let same = StateRoots::of(released, &tensor_digests(released, &model)).0[..2] == roots.0[..2];
-        let why = "the released model is not the final state's parameters and buffers";
-        if same { Ok(()) } else { Err(RunError::invalid(&path, why)) }
+        let found = StateRoots::of(released, &tensor_digests(released, &model));
+        checkpoint::is_released(&path, &found, &roots)
     });
     work.file(run, names::MODEL);
     if let Err(error) = model {

@@ -10,6 +10,7 @@ use tiebreak_engine::Engine;
 use tiebreak_engine::reference::{ReferenceUntil, operations};
 use tiebreak_engine::session::Session;
 use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::StepRecord;
 use tiebreak_record::rounding::thresholds::Rounding;
 use tiebreak_run::observers::tally::Tally;
@@ -153,11 +154,14 @@ pub(super) fn reference_step_until(
 /// # Errors
 /// If the replay read another log.
 pub(super) fn same_log(run: &Run, mine: &StepRecord, theirs: &StepRecord) -> Result<(), AuditError> {
-    if mine.log == theirs.log { Ok(()) } else { Err(other_log(run, theirs.step)) }
+    if mine.log == theirs.log { Ok(()) } else { Err(other_log(run, theirs.step, mine.log, theirs.log)) }
 }
 
-/// The error for a log that is not the committed one.
-pub fn other_log(run: &Run, step: u32) -> AuditError {
-    let why = "it is not the rounding log that the record commits; get this file from the trainer again";
+/// The error for a log that is not the committed one, by the roots of both.
+pub fn other_log(run: &Run, step: u32, found: Option<Digest>, due: Option<Digest>) -> AuditError {
+    let [found, due] = [found, due].map(|root| root.map_or("none".into(), |root| root.short()));
+    let why = format!(
+        "it is not the rounding log that the record commits (root {found}, not {due}); get this file from the trainer again"
+    );
     RunError::malformed(&run.layout.log(step), Malformed::invalid("rounding log", why)).into()
 }

@@ -77,7 +77,8 @@ pub fn is_signed(bytes: &[u8]) -> bool {
 /// its head.
 pub fn decode(bytes: &[u8]) -> Result<(Account, Option<PublicKey>), Malformed> {
     let wrong = |why: &str| Malformed::invalid("report", why);
-    let text = std::str::from_utf8(bytes).map_err(|_| wrong("the text is not UTF-8"))?;
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| wrong(&format!("the text is not UTF-8 from byte {} on", error.valid_up_to())))?;
     let (text, signature) = match text.split_once(SIGNATURE) {
         None => (text.to_string(), None),
         Some((body, rest)) => {
@@ -106,18 +107,22 @@ pub fn decode(bytes: &[u8]) -> Result<(Account, Option<PublicKey>), Malformed> {
         (Some(key), Some(signature)) => {
             let key = PublicKey::from_text(key)?;
             if !key.verifies(&[DOMAIN, text.as_bytes()].concat(), &signature) {
-                return Err(wrong(
-                    "the auditor's signature is not over this text: it was changed after it was signed",
-                ));
+                return Err(wrong(&format!(
+                    "the signature of {} is not over this text: it was changed after it was signed",
+                    key.identified()
+                )));
             }
             Some(key)
         }
-        _ => return Err(wrong("it names an auditor and carries the signature, or neither")),
+        (Some(_), None) => return Err(wrong("it names an auditor, and carries no signature")),
+        (None, Some(_)) => return Err(wrong("it carries a signature, and names no auditor")),
     };
     let last = u64::from(account.steps).min(account.head_size.saturating_sub(1));
     let fits = |&(first, end): &(u32, u32)| first > 0 && u64::from(end) <= last && end >= first - 1;
-    if !account.replayed.iter().all(fits) {
-        return Err(wrong("steps are replayed that the run does not have under this head"));
+    if let Some((first, end)) = account.replayed.iter().find(|range| !fits(range)) {
+        return Err(wrong(&format!(
+            "it says that steps {first} to {end} are replayed; under its head the run has 1 to {last}"
+        )));
     }
     Ok((account, auditor))
 }

@@ -171,7 +171,8 @@ impl Verdict {
         }
         let (head, _) = Head::from_note(&self.head, key.or(named.as_ref()))?;
         if head.run != run {
-            return Err(wrong("the head is of another run"));
+            let [found, own] = [head.run, run].map(|run| run.short());
+            return Err(wrong(format!("the head is of run {found}, and the verdict is about run {own}")));
         }
         self.run.origin.check(&computation.job)?;
         let origin = self.run.origin.clone();
@@ -211,14 +212,17 @@ impl Context {
             (Claim::Final { last }, Record::Final { roots, steps: count, .. }) => {
                 let last_record = self.proven(last, &self.head)?;
                 let Record::Step { step, .. } = last_record else {
-                    return Err(wrong("the other record is not a step's"));
+                    return Err(not_a_step("the other record", &last_record));
                 };
                 let in_place = u64::from(count) + 1 == proven.index
                     && last.index + 1 == proven.index
                     && step.step == count
                     && count == self.computation.job.steps;
                 if !in_place {
-                    return Err(wrong("the records are not those of the run's end"));
+                    return Err(wrong(format!(
+                        "record {} is of step {} and record {} ends a run of {count}; this run ends with step {}",
+                        last.index, step.step, proven.index, self.computation.job.steps
+                    )));
                 }
                 steps.push(format!("record {} is under the head", last.index));
                 let same = roots.digest() == step.state;
@@ -226,11 +230,14 @@ impl Context {
             }
             (claim, Record::Step { step, .. }) => {
                 if u64::from(step.step) != proven.index || step.step > self.computation.job.steps {
-                    return Err(wrong("the record is not at its step's place"));
+                    return Err(wrong(format!(
+                        "record {} is of step {}; record n is of step n, and the last step is {}",
+                        proven.index, step.step, self.computation.job.steps
+                    )));
                 }
                 self.step_claim(claim, &step, steps)
             }
-            _ => Err(wrong("the record is of another kind than the claim needs")),
+            (claim, record) => Err(other_record(claim, &record)),
         }
     }
 
@@ -273,7 +280,7 @@ impl Context {
             Claim::Batch { files, slices } => self.batch(step, files, slices, steps),
             Claim::Step { .. } => Ok(Shown::Replay { step: step.step }),
             Claim::Initial | Claim::Weights(_) | Claim::Final { .. } | Claim::Fork { .. } => {
-                Err(wrong("the record is of another kind than the claim needs"))
+                Err(wrong(format!("a claim of kind {} needs another record than a step's", claim.kind())))
             }
         }
     }
@@ -291,12 +298,20 @@ impl Context {
         let state_nodes = state_nodes(program);
         let nodes: Vec<usize> = state_nodes.iter().copied().flatten().collect();
         if outputs.len() != nodes.len() || kept.len() != state_nodes.len() - nodes.len() {
-            return Err(wrong("it lists another number of tensors than the state has"));
+            return Err(wrong(format!(
+                "it lists {} outputs and {} frozen parameters; the state has {} and {}",
+                outputs.len(),
+                kept.len(),
+                nodes.len(),
+                state_nodes.len() - nodes.len()
+            )));
         }
         self.kept(step, &state_nodes, before, kept)?;
         let places = nodes.into_iter().map(|node| (Phase::Update, node));
-        if !self.traced(trace, places.zip(outputs), siblings)? {
-            return Err(wrong("the outputs are not what the run committed to"));
+        let root = self.traced(places.zip(outputs), siblings)?;
+        if root != *trace {
+            let [found, own] = [root, *trace].map(|root| root.short());
+            return Err(wrong(format!("the outputs have the root {found}; the run committed to {own}")));
         }
         steps.push(format!("{} outputs of the update are under the record's trace root", outputs.len()));
         let same = binding::state(program, outputs, kept)? == step.state;
@@ -353,6 +368,16 @@ impl Context {
         let same = batch_digest(&self.computation.program, &batch) == step.batch;
         Ok(shown(step.step, same, Fact::Batch))
     }
+}
+
+/// The error for a record that should be a step's.
+pub(super) fn not_a_step(what: &str, found: &Record) -> Malformed {
+    wrong(format!("{what} is {}, and a step's is expected", found.name()))
+}
+
+/// The error for a record that a claim cannot be about.
+fn other_record(claim: &Claim, found: &Record) -> Malformed {
+    wrong(format!("a claim of kind {} needs another record than {}", claim.kind(), found.name()))
 }
 
 /// Bytes of a step's batch.

@@ -21,7 +21,10 @@ impl Context {
         let key = self.key.as_ref().ok_or_else(|| wrong("nobody signed the heads of a run without a key"))?;
         let (other, _) = Head::from_note(other, Some(key))?;
         if other.run != self.run {
-            return Err(wrong("the other head is of another run"));
+            let [found, own] = [other.run, self.run].map(|run| run.short());
+            return Err(wrong(format!(
+                "the other head is of run {found}, and the verdict is about run {own}"
+            )));
         }
         steps.push(format!("another head of this run, over {} records, has the same signer", other.size));
         match (evidence, record) {
@@ -30,7 +33,10 @@ impl Context {
                     if self.head.size < other.size { (&self.head, &other) } else { (&other, &self.head) };
                 let (part, all) = merkle::roots_from_prefix_proof(small.size, large.size, proof)?;
                 if all != large.root {
-                    return Err(wrong("the proof is not of the larger head's history"));
+                    let [found, own] = [all, large.root].map(|root| root.short());
+                    return Err(wrong(format!(
+                        "the proof gives the root {found}; the larger head has {own}"
+                    )));
                 }
                 steps.push(format!(
                     "the first {} records of the larger head's history have a root",
@@ -42,7 +48,10 @@ impl Context {
                 self.proven(here, &self.head)?;
                 self.proven(there, &other)?;
                 if here.index != there.index {
-                    return Err(wrong("the two records are not at the same place"));
+                    return Err(wrong(format!(
+                        "the two records are at places {} and {}; a fork is at one place",
+                        here.index, there.index
+                    )));
                 }
                 steps.push(format!("each head covers a record {}", here.index));
                 let step = u32::try_from(here.index).unwrap_or(0);

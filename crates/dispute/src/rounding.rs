@@ -29,10 +29,18 @@ impl Context {
         let rounding =
             self.computation.job.rounding.as_ref().ok_or_else(|| wrong("the job's products are exact"))?;
         let graph = &self.computation.program.micro;
-        let logged =
-            graph.logged.get(claim.product).ok_or_else(|| wrong("the program has no such product"))?;
-        if claim.micro_batch >= self.computation.program.micro_batches || claim.element >= logged.elements() {
-            return Err(wrong("the step has no such micro-batch, or the product no such element"));
+        let logged = graph.logged.get(claim.product).ok_or_else(|| {
+            let count = graph.logged.len();
+            wrong(format!("it names product {}; the program logs {count}, from 0 on", claim.product))
+        })?;
+        let micro_batches = self.computation.program.micro_batches;
+        if claim.micro_batch >= micro_batches || claim.element >= logged.elements() {
+            return Err(wrong(format!(
+                "it names element {} of micro-batch {}; the product has {} elements, the step {micro_batches} micro-batches",
+                claim.element,
+                claim.micro_batch,
+                logged.elements()
+            )));
         }
         self.trace_root(step)?; // before nodes of the step are listed
         let phase = Phase::Micro(claim.micro_batch);
@@ -54,7 +62,9 @@ impl Context {
             Rounded::Logged { block, log } => {
                 let place = (claim.micro_batch, claim.product, claim.element);
                 let decision = self.logged_decision(step, place, (*block, log), steps)?;
-                let decision = decision.ok_or_else(|| wrong("the log has no decision about the element"))?;
+                let decision = decision.ok_or_else(|| {
+                    wrong(format!("block {block} of the log has no decision about element {}", claim.element))
+                })?;
                 let pattern = judged.grid.pattern(decision.index(judged.grid, judged.exact.value));
                 (pattern, decision.is_of(judged.legal), true)
             }
@@ -94,7 +104,8 @@ impl Context {
         let tile = 4 * claim.element / tensor::TILE_BYTES;
         let (range, count) = (tensor::tile_range(ty.bytes(), tile), tensor::tile_count(ty.bytes()));
         if bytes.len() != range.len() {
-            return Err(wrong("the committed tile has another length"));
+            let (found, due) = (bytes.len(), range.len());
+            return Err(wrong(format!("it carries {found} bytes of tile {tile}, which has {due}")));
         }
         let value = tensor::tile_value(bytes, tile, count);
         check_tile(ty, tile, value, siblings, output)?;

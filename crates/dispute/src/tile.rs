@@ -4,7 +4,7 @@
 //! tile needs megabytes of operands. Once the trainer discloses the tile's bytes, one wrong element is enough, with
 //! the operands of that element alone: [`Verdict::narrowed`].
 
-use super::check::{Shown, shown};
+use super::check::{Shown, not_a_step, shown};
 use super::evidence::context::Context;
 use super::evidence::leaf::{self, Slices, undecided};
 use super::evidence::proven::wrong;
@@ -13,6 +13,7 @@ use super::fact::{Fact, OutputPart};
 use super::verdict::{Base64, Claim, Disclosed, TileClaim, Verdict};
 use tiebreak_contract::program::graph::{Graph, TensorId, TensorType};
 use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::{Record, StepRecord};
 use tiebreak_record::commit::trace::leaf_name;
 use tiebreak_record::commit::{Malformed, tensor};
@@ -68,8 +69,13 @@ impl Context {
             Some(Disclosed { bytes, element }) => {
                 check_disclosed(ty, claim, &bytes.0)?;
                 steps.push("the disclosed bytes are the committed tile".into());
-                if !leaf::tile_elements(ty, claim.tile).contains(element) {
-                    return Err(wrong("the element is not in the tile"));
+                let within = leaf::tile_elements(ty, claim.tile);
+                if !within.contains(element) {
+                    let (tile, first, last) = (claim.tile, within.start, within.end - 1);
+                    let why = format!(
+                        "element {element} is outside of tile {tile}, which has elements {first} to {last}"
+                    );
+                    return Err(wrong(why));
                 }
                 let words = leaf::expected(tile.graph, claim.node, *element..element + 1, &tile.slices)
                     .map_err(undecided)?;
@@ -86,11 +92,16 @@ impl Context {
 
 /// Checks that disclosed bytes are the committed tile.
 fn check_disclosed(ty: &TensorType, claim: &TileClaim, bytes: &[u8]) -> Result<(), Malformed> {
-    let count = tensor::tile_count(ty.bytes());
-    if bytes.len() != tensor::tile_range(ty.bytes(), claim.tile).len()
-        || tensor::tile_value(bytes, claim.tile, count) != claim.value.0
-    {
-        return Err(wrong("the disclosed bytes are not the committed tile"));
+    let (found, due) = (bytes.len(), tensor::tile_range(ty.bytes(), claim.tile).len());
+    if found != due {
+        return Err(wrong(format!("{found} bytes are disclosed; the committed tile has {due}")));
+    }
+    let value = Digest(tensor::tile_value(bytes, claim.tile, tensor::tile_count(ty.bytes())));
+    if value != claim.value {
+        let [found, own] = [value, claim.value].map(|value| value.short());
+        return Err(wrong(format!(
+            "the disclosed bytes have the value {found}; the committed tile has {own}"
+        )));
     }
     Ok(())
 }
@@ -103,14 +114,18 @@ impl Verdict {
     /// If the verdict is no tile verdict or contradicts itself, or the bytes are not the committed tile.
     pub fn narrowed(&self, disclosed: &[u8]) -> Result<Option<Verdict>, Malformed> {
         let (Claim::Tile(claim), Some(record)) = (&self.claim, &self.record) else {
-            return Err(wrong("only a tile verdict can be narrowed"));
+            let kind = self.claim.kind();
+            return Err(wrong(format!(
+                "only a tile verdict can be narrowed, and this one is of kind {kind}"
+            )));
         };
         if claim.disclosed.is_some() {
             return Err(wrong("it is about one element already"));
         }
         let context = self.context(None)?;
-        let Record::Step { step, .. } = context.proven(record, &context.head)? else {
-            return Err(wrong("the record is not a step's"));
+        let record = context.proven(record, &context.head)?;
+        let Record::Step { step, .. } = record else {
+            return Err(not_a_step("its record", &record));
         };
         let tile = context.verified(&step, claim)?;
         let ty = tile.graph.tensor(tile.graph.nodes[claim.node].output);

@@ -322,8 +322,10 @@ impl Verdict {
                 verdict.format
             )));
         }
-        if verdict.to_bytes() != bytes {
-            return Err(wrong("it is not in the canonical encoding".into()));
+        let right = verdict.to_bytes();
+        if right != bytes {
+            let same = right.iter().zip(bytes).take_while(|(right, found)| right == found).count();
+            return Err(wrong(format!("it differs from its one encoding at byte {same}, counted from 0")));
         }
         Ok(verdict)
     }

@@ -26,18 +26,25 @@ impl Context {
         let (table, index) = (self.computation.program.state(), claim.state.tensor as usize);
         let of_weights = self.computation.program.released();
         let tensor = table.get(index).filter(|_| index < of_weights);
-        let tensor = tensor.ok_or_else(|| wrong("there is no such parameter or buffer"))?;
+        let tensor = tensor.ok_or_else(|| {
+            wrong(format!("it names state tensor {index}; the first {of_weights} are parameters and buffers"))
+        })?;
         self.state_commitment(state, &table, index, &claim.state.commitment)?;
         check_slices(&tensor.ty(), &claim.state)?;
         let (element, len) = (claim.element, tensor.ty().bytes());
         let first = element.checked_mul(4).filter(|first| *first < len);
-        let first = first.ok_or_else(|| wrong("the element is not in the tensor"))?;
-        if claim.state.slices != [first / SLICE_BYTES] {
-            return Err(wrong("it carries other slices of the state than that of the element"));
+        let first = first.ok_or_else(|| {
+            wrong(format!("it names element {element}; {} has {} elements", tensor.name, len / 4))
+        })?;
+        let (slices, due) = (&claim.state.slices, first / SLICE_BYTES);
+        if *slices != [due] {
+            let (count, found) = (slices.len(), slices.first());
+            let why = format!("it carries {count} slices of {}, the first {found:?}", tensor.name);
+            return Err(wrong(format!("{why}; element {element} is in slice {due}")));
         }
         let start = first - tensor::piece_range(len, SLICE_BYTES, first / SLICE_BYTES).start;
         let word = claim.state.bytes.0[start..].first_chunk::<4>().copied().map(u32::from_le_bytes);
-        let word = word.ok_or_else(|| wrong("the element is not in its slice"))?;
+        let word = word.ok_or_else(|| wrong(format!("slice {due} ends before element {element} does")))?;
         steps.push(format!("element {element} of {} is under record 0's state", tensor.name));
         let fact = |drawn, due| Fact::InitialElement {
             tensor: tensor.name.clone(),
@@ -47,7 +54,10 @@ impl Context {
         };
         let drawn = Drawn::of(&self.computation.job, self.computation.key());
         let InitialOrigin::Weights { files } = &self.origin else {
-            return Err(wrong("the run does not begin from weights"));
+            let source = self.origin.source();
+            return Err(wrong(format!(
+                "the run begins from {source}, and the claim is about files of weights"
+            )));
         };
         match (&claim.file, drawn.has(&tensor.name)) {
             (Some(file), false) => {
@@ -62,8 +72,14 @@ impl Context {
                 Ok(shown(0, word == expected, fact(true, expected)))
             }
             // A file may have the tensor too, with other numbers.
-            (Some(_), true) => Err(wrong("the job takes the tensor from no file of weights")),
-            (None, false) => Err(wrong("it carries no file of weights, and the job draws no such tensor")),
+            (Some(file), true) => Err(wrong(format!(
+                "it carries file {} of the weights, and the job draws {} from the seed",
+                file.file, tensor.name
+            ))),
+            (None, false) => Err(wrong(format!(
+                "it carries no file of weights, and the job takes {} from one",
+                tensor.name
+            ))),
         }
     }
 
@@ -76,7 +92,10 @@ impl Context {
         file: &DataSlices,
     ) -> Result<u32, Malformed> {
         manifest::check(files)?;
-        let manifest = files.get(file.file).ok_or_else(|| wrong("there is no such file of weights"))?;
+        let manifest = files.get(file.file).ok_or_else(|| {
+            let count = files.len();
+            wrong(format!("it names file {} of the weights; the run has {count}, from 0 on", file.file))
+        })?;
         let path = PathBuf::from(format!("weights-{}", file.file));
         let file = DataFile::from_slices(path, manifest.clone(), &file.parts().1);
         let layout = weights_layout(&self.computation.job, &self.computation.program);

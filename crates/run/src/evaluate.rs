@@ -203,8 +203,9 @@ impl Report {
         }
         let Found { loss, accuracy, perplexity, .. } = &report.found;
         // A value that is not finite would be written as null.
-        if [loss, accuracy, perplexity].into_iter().flatten().any(|number| !number.is_finite()) {
-            return Err(wrong("a number is too large".into()));
+        let mut numbers = [loss, accuracy, perplexity].map(|number| *number).into_iter().flatten();
+        if let Some(number) = numbers.find(|number| !number.is_finite()) {
+            return Err(wrong(format!("a number is {number}; finite ones are expected")));
         }
         Ok(report)
     }

@@ -107,10 +107,14 @@ pub enum RankError {
         source: Malformed,
     },
     /// A rank derives another run from the job.
-    #[error("rank {rank} derives another run or program from the job: it runs another version of tiebreak")]
+    #[error(
+        "rank {rank} derives another run or program from the job: {differs}; it runs another version of tiebreak"
+    )]
     OtherProgram {
         /// The rank.
         rank: u32,
+        /// The run and the program of both ranks, in words.
+        differs: String,
     },
     /// The message of a rank that stopped.
     #[error("rank {rank} reports: {why}")]

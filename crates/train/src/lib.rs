@@ -51,7 +51,7 @@ use tiebreak_record::job::initial::InitialOrigin;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::gradients::GradientsWriter;
 use tiebreak_run::run::transcript::{Transcript, TranscriptWriter};
-use tiebreak_run::run::{RunError, checkpoint, initial, names, traces};
+use tiebreak_run::run::{RunError, checkpoint, initial, names, states, traces};
 use tiebreak_run::step::finite::{self, FirstValue, NotFinite, Place};
 use tiebreak_run::step::{
     CommittedStep, Roundings, StepError, StepRequest, Watch, scalars, state_digests, state_root,
@@ -202,6 +202,19 @@ pub fn train_over(
     trained
 }
 
+/// Refuses another key than the one that the run was begun with.
+fn check_key(run: &Run, key: Option<&PrivateKey>) -> Result<(), RunError> {
+    let given = key.map(|key| key.public().to_text());
+    if given != run.file.trainer_key {
+        let [given, named] = [&given, &run.file.trainer_key].map(|key| key.as_deref().unwrap_or("no key"));
+        let why = format!(
+            "the run was begun with another key, or with none: it names {named}, not {given}; give the same --key"
+        );
+        return Err(RunError::Refused(why));
+    }
+    Ok(())
+}
+
 fn train_by(
     run: &Run,
     engine: &mut dyn Engine,
@@ -210,15 +223,13 @@ fn train_by(
     progress: &mut dyn Progress,
 ) -> Result<Digest, TrainError> {
     let _lock = run.lock()?;
-    if key.map(|key| key.public().to_text()) != run.file.trainer_key {
-        let why = "the run was begun with another key, or with none: give the same --key";
-        return Err(RunError::Refused(why.into()).into());
-    }
+    check_key(run, key)?;
     let published = run.head_sizes()?.last().copied().unwrap_or(0);
     let (writer, before) = TranscriptWriter::open(run.at(names::TRANSCRIPT), published)?;
-    if let Some(index) = before.records.iter().position(|record| *record.computation() != run.computation.id)
-    {
-        let why = format!("record {index} is of another computation");
+    let id = run.computation.id;
+    if let Some(index) = before.records.iter().position(|record| *record.computation() != id) {
+        let found = before.records[index].computation().not(&id);
+        let why = format!("record {index} is of another computation, {found}");
         return Err(RunError::invalid(&run.layout.transcript(), why).into());
     }
     let gradients = match run.job().commit.granularity {
@@ -394,8 +405,9 @@ impl Trainer<'_> {
             let path = self.run.layout.checkpoint(step);
             let tensors = checkpoint::read(self.run.at(names::checkpoint(step)), &table)?;
             let digests = tensor_digests(&table, &tensors);
-            if state_digest(&table, &digests) != record.state() {
-                return Err(RunError::invalid(&path, "the checkpoint is not the state of its record").into());
+            let found = state_digest(&table, &digests);
+            if found != record.state() {
+                return Err(states::other(&path, step, &found, &record.state()).into());
             }
             session.load(&tensors)?;
             return Ok(step);

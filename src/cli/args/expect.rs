@@ -57,8 +57,11 @@ impl Expectations {
                     );
                     return Err(Failure::new(Exit::Diverges, why));
                 }
-                if program_digest(&read_program(&JobFiles::new(path, None)?, &job)?.0) != run.file.program {
-                    let why = format!("the run is of another program than {} names", path.display());
+                let ordered = program_digest(&read_program(&JobFiles::new(path, None)?, &job)?.0);
+                if ordered != run.file.program {
+                    let programs = run.file.program.not(&ordered);
+                    let why =
+                        format!("the run is of another program than {} names: {programs}", path.display());
                     return Err(Failure::new(Exit::Diverges, why));
                 }
                 expected.passed.push("the job and its program are those of --expect-job".into());

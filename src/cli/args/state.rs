@@ -3,10 +3,10 @@
 use crate::cli::view::report::{Exit, Failure};
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_record::commit::record::Record;
-use tiebreak_record::commit::state::{StateRoots, state_digest, tensor_digests};
+use tiebreak_record::commit::state::StateRoots;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::weights::WeightFiles;
-use tiebreak_run::run::{RunError, checkpoint, transcript};
+use tiebreak_run::run::{RunError, checkpoint, states, transcript};
 
 /// The parameters and buffers of the released model, or of the checkpoint after a step, which has to be the state of its record.
 pub fn released(run: &Run, step: Option<u32>) -> Result<Vec<Vec<u8>>, Failure> {
@@ -27,10 +27,7 @@ pub fn released(run: &Run, step: Option<u32>) -> Result<Vec<Vec<u8>>, Failure> {
     let path = run.layout.checkpoint(step);
     let mut state = checkpoint::read(&path, &table)?;
     let (transcript, _) = transcript::read(&run.layout.transcript())?;
-    let committed = transcript.records.get(step as usize).map(|record| record.state());
-    if committed != Some(state_digest(&table, &tensor_digests(&table, &state))) {
-        return Err(RunError::invalid(&path, "the checkpoint is not the state of its record").into());
-    }
+    states::check(run, &transcript.records, step, &state)?;
     state.truncate(released);
     Ok(state)
 }

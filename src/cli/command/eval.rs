@@ -23,7 +23,7 @@ use tiebreak_run::evaluate::{Evaluation, Evaluator, Found, Report};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::{self, Disk};
 use tiebreak_run::run::evaluation::{self, EvaluationData};
-use tiebreak_run::run::{RunError, initial, read_job, read_program, shell, transcript};
+use tiebreak_run::run::{RunError, checkpoint, initial, read_job, read_program, shell, transcript};
 use tiebreak_run::step::finite::{self, NotFinite};
 
 /// The most bytes of a report.
@@ -148,14 +148,11 @@ fn whose(run: &Run, step: Option<u32>, model: &[Vec<u8>]) -> Result<String, Fail
     let (transcript, _) = transcript::read(&run.layout.transcript())?;
     let table = run.program().state();
     let released = &table[..run.program().released()];
-    let roots = StateRoots::of(released, &tensor_digests(released, model)).0;
     match transcript.records.last() {
-        Some(Record::Final { roots: committed, .. }) if committed.0[..2] == roots[..2] => {
+        Some(Record::Final { roots, .. }) => {
+            let found = StateRoots::of(released, &tensor_digests(released, model));
+            checkpoint::is_released(&run.layout.model(), &found, roots)?;
             Ok("the released model, which the final record commits".into())
-        }
-        Some(Record::Final { .. }) => {
-            let why = "the released model is not the final state's parameters and buffers";
-            Err(RunError::invalid(&run.layout.model(), why).into())
         }
         _ => Ok("the model that is here; no record commits it yet".into()),
     }

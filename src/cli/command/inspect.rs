@@ -118,9 +118,16 @@ fn covered(run: &Run, size: Option<u64>, transcript: &Transcript) -> Result<usiz
     let Some(size) = size else { return Ok(0) };
     let (head, _) = run.head(size, None)?;
     let leaves = usize::try_from(size).ok().and_then(|size| transcript.leaves.get(..size));
-    match leaves {
-        Some(leaves) if merkle::root(leaves) == head.root => Ok(leaves.len()),
-        _ => Err(RunError::invalid(&run.layout.head(size), "it is not over the records that are here")),
+    let wrong = |why: String| Err(RunError::invalid(&run.layout.head(size), why));
+    match leaves.map(|leaves| (leaves.len(), merkle::root(leaves))) {
+        Some((count, root)) if root == head.root => Ok(count),
+        Some((_, root)) => {
+            wrong(format!("it is not over the records that are here: their root is {}", root.not(&head.root)))
+        }
+        None => {
+            let found = transcript.leaves.len();
+            wrong(format!("it is over {size} records, and {found} are here"))
+        }
     }
 }
 

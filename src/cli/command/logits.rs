@@ -57,7 +57,10 @@ pub struct Args {
 fn state(args: &Args) -> Result<(ModelJob, Program, Vec<Vec<u8>>), Failure> {
     if args.model.is_dir() {
         if args.data_root.is_some() {
-            return Err(Failure::new(Exit::Usage, "--data-root is for jobs: a run names no files outside"));
+            return Err(Failure::new(
+                Exit::Usage,
+                "--data-root is for jobs: a run names no files beyond its folder",
+            ));
         }
         let run = args.limits.open(&args.model)?;
         let model = model_of(run.job())?.clone();

@@ -278,7 +278,8 @@ fn arranged(operator: &Operator, args: &Args) -> Result<Vec<Array>, Failure> {
     }
     let arrays: Vec<Array> = files.into_iter().flatten().collect();
     if arrays.len() != names.len() {
-        let why = format!("{} takes {} inputs: {}", operator.name, names.len(), names.join(", "));
+        let (found, due) = (arrays.len(), names.len());
+        let why = format!("{} takes {due} inputs: {}; {found} are given", operator.name, names.join(", "));
         return Err(Failure::new(Exit::Usage, why));
     }
     Ok(arrays)
@@ -298,7 +299,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     for (array, (name, dtype)) in inputs.iter().zip(wanted) {
         if array.ty.dtype != dtype {
             let kind = if dtype == DType::F32 { "floats" } else { "integers" };
-            return Err(usage(format!("{name} must hold {kind}")));
+            return Err(usage(format!("{name} must hold {kind}, and holds {:?}", array.ty.dtype)));
         }
     }
     let shapes: Vec<Vec<u32>> =

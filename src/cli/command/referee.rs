@@ -226,7 +226,10 @@ fn claim(args: &New, run: &Run, trainer: &PublicKey) -> Result<Option<Claim>, Fa
         (Some(_), None, None) => {
             let (transcript, _) = transcript::read(&run.layout.transcript())?;
             if transcript.records.len() as u64 != size {
-                let why = "has not the records of all its steps: a run is disputed when it is over";
+                let found = transcript.records.len();
+                let why = format!(
+                    "has {found} of the {size} records of all its steps: a run is disputed when it is over"
+                );
                 return Err(usage(format!("{} {why}", run.layout.root.display())));
             }
             let own = run.file.trainer_key.as_ref() == Some(&trainer.to_text());
@@ -403,7 +406,9 @@ fn prepared(args: &Play) -> Result<Prepared, Failure> {
     let rules = referee.rules();
     rules.check_initial().map_err(|error| RunError::malformed(&args.terms, error))?;
     if private.public().bytes() != rules.referee.bytes() {
-        let why = format!("--key is not the referee's key that the terms name, {}", terms.referee);
+        let (named, given) = (&terms.referee, private.public().to_text());
+        let why =
+            format!("--key is not the referee's key that the terms name: it is {given}, and {named} is due");
         return Err(Failure::new(Exit::Usage, why));
     }
     let links = links(&args.parties, &private, &rules.parties, &rules.game)?;

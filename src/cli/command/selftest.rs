@@ -137,7 +137,8 @@ struct Row {
 /// All inputs of each instruction on one word, or of one instruction from one input on: the engine's results against the scalar reference's.
 fn exhaustive(printer: Printer, args: &EngineArgs, function: Option<&str>, from: u32) -> CommandResult {
     if args.engine == EngineKind::Reference {
-        let why = "--exhaustive compares an engine with the scalar reference: choose another --engine";
+        let why =
+            "--exhaustive compares an engine with the scalar reference: give --engine cpu, wgpu or cuda";
         return Err(Failure::new(Exit::Usage, why));
     }
     let mut engine = open_exact(args)?;

@@ -201,7 +201,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let (parties, named) = terms.keys().map_err(|error| RunError::malformed(&args.terms, error))?;
     let refused = |why: String| Failure::new(Exit::Usage, format!("{}: {why}", args.terms.display()));
     if named.bytes() != referee.bytes() {
-        return Err(refused(format!("the terms name another referee, {}", named.to_text())));
+        let (named, given) = (named.to_text(), referee.to_text());
+        return Err(refused(format!("the terms name another referee, {named}; --referee-key is {given}")));
     }
     let own = key.public();
     let place = parties.iter().position(|party| party.bytes() == own.bytes());

@@ -71,7 +71,7 @@ fn signed(printer: Printer, args: Args) -> CommandResult {
     let now = now.map_err(|_| Failure::new(Exit::Undecided, "the clock is before 1970"))?.as_secs();
     let note = cosigned(&checked.note, &private, now)?;
     if note.len() > NOTE_MAX {
-        return refused("its head has no room for another signature");
+        return refused("its head has no room for one more signature");
     }
     let path = run.layout.head(checked.head.size);
     let absolute = std::path::absolute(&path).map_err(RunError::io(&path))?;

@@ -61,7 +61,8 @@ impl Parties {
     /// If the terms name another referee (exit 4).
     pub fn know_referee(&mut self, key: &PublicKey) -> Result<(), Failure> {
         if key.bytes() != self.referee.bytes() {
-            let why = format!("the terms name another referee, {}", self.referee.identified());
+            let (named, given) = (self.referee.identified(), key.identified());
+            let why = format!("the terms name another referee, {named}; the one that is given is {given}");
             return Err(Failure::new(Exit::Malformed, why));
         }
         self.referee_known = true;

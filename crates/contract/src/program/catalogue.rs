@@ -502,7 +502,8 @@ impl Operator {
     ) -> Result<Appended, String> {
         if shapes.len() != self.inputs.len() {
             let names: Vec<&str> = self.inputs.iter().map(|i| i.name).collect();
-            return Err(format!("{} takes {} inputs: {}", self.name, names.len(), names.join(", ")));
+            let (found, due) = (shapes.len(), names.len());
+            return Err(format!("{} takes {due} inputs: {}; {found} are given", self.name, names.join(", ")));
         }
         if let Some(why) = self.shape_error(shapes) {
             return Err(why);

@@ -47,8 +47,10 @@ pub(crate) fn check_tile(
 ) -> Result<(), Malformed> {
     let count = tensor::tile_count(ty.bytes());
     let root = multiproof::root(multiproof::blake3, count, &[(tile, value)], siblings)?;
-    if tensor::digest_from_root(ty, &root) != output.digest {
-        return Err(wrong("the tile's value is not what the run committed to"));
+    let digest = tensor::digest_from_root(ty, &root);
+    if digest != output.digest {
+        let [found, own] = [digest, output.digest].map(|digest| digest.short());
+        return Err(wrong(format!("the tile gives a tensor {found}; the run committed to {own}")));
     }
     Ok(())
 }

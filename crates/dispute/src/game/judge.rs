@@ -247,7 +247,7 @@ pub(super) fn implied(
     let mut opened: Vec<((Phase, usize), &Digest)> = places.into_iter().zip(&outputs).collect();
     opened.sort_unstable();
     opened.dedup();
-    if !context.traced(&trace, opened.into_iter(), &siblings.0)? {
+    if context.traced(opened.into_iter(), &siblings.0)? != trace {
         return Err(wrong("the outputs are not what it stated"));
     }
     match field {

@@ -463,18 +463,24 @@ impl Asked {
     /// If there are more than `limit` bytes, the referee did not seal the question, or its game is another. Also if it carries
     /// another part than it names.
     pub fn read(sealed: &[u8], limit: u64, referee: &PublicKey, game: &Digest) -> Result<Asked, Malformed> {
-        let wrong = |why: &str| Malformed::invalid("question", why);
+        let wrong = |why: String| Malformed::invalid("question", why);
         let asked = Sealed::<Asked>::from_bytes(sealed, limit, referee)?.body;
         if asked.game != *game {
-            return Err(wrong("it is of another game"));
+            let [found, own] = [asked.game, *game].map(|game| game.short());
+            return Err(wrong(format!("it is of another game, {found} and not {own}")));
         }
         let named = match asked.question {
             Question::Logs { supplied } => supplied,
             _ => None,
         };
         // An answer names the question without the carried part, so the question has to name the part by its digest.
-        if named != asked.carried.as_ref().map(Supplied::digest) {
-            return Err(wrong("it carries another part of a log than it names"));
+        let carried = asked.carried.as_ref().map(Supplied::digest);
+        if named != carried {
+            let [named, carried] =
+                [named, carried].map(|part| part.map_or("none".into(), |part| part.short()));
+            return Err(wrong(format!(
+                "it carries another part of a log than it names: {carried}, and not {named}"
+            )));
         }
         Ok(asked)
     }

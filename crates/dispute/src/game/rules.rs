@@ -99,8 +99,9 @@ impl Rules {
         let derived = Computation::derive("job", &terms.job, program, terms.computation.clone());
         let mut computation = derived.map_err(underivable("terms"))?;
         let (job, program) = (&computation.job, &computation.program);
-        if replay_clock(job).is_some_and(|replay| replay != terms.clocks.replay) {
-            return Err(wrong("the clock of replays is not the one that the job fixes"));
+        let (found, due) = (terms.clocks.replay, replay_clock(job));
+        if let Some(due) = due.filter(|due| *due != found) {
+            return Err(wrong(format!("the clock of replays is {found} ms; the job fixes {due} ms")));
         }
         let claim = terms.claim_about(job)?.cloned();
         let nodes =
@@ -167,7 +168,11 @@ impl Rules {
         }
         match self.context.expected_state(watch)? {
             Expected::State(expected) if expected != summary.initial => {
-                Err(wrong(format!("the initial state is not the one that {} gives", origin.source())))
+                let [found, due] = [summary.initial, expected].map(|state| state.short());
+                Err(wrong(format!(
+                    "the initial state is not the one that {} gives: it is {found}, and {due} is due",
+                    origin.source()
+                )))
             }
             Expected::State(_) | Expected::InFiles => Ok(()),
         }

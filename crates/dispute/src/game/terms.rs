@@ -143,16 +143,16 @@ impl Terms {
     /// # Errors
     /// If a key is malformed, a key occurs twice, or there are fewer than two parties or too many.
     pub fn keys(&self) -> Result<(Vec<PublicKey>, PublicKey), Malformed> {
-        let wrong = |why: &str| Malformed::invalid("terms", why);
-        if !(2..=PARTIES_MAX).contains(&self.parties.len()) {
-            return Err(wrong("a game has 2 to 64 parties"));
+        let wrong = |why: String| Malformed::invalid("terms", why);
+        let count = self.parties.len();
+        if !(2..=PARTIES_MAX).contains(&count) {
+            return Err(wrong(format!("they name {count} parties; a game has 2 to {PARTIES_MAX}")));
         }
         let parties: Vec<PublicKey> =
             self.parties.iter().map(|key| PublicKey::from_text(key)).collect::<Result<_, _>>()?;
-        let twice =
-            (1..parties.len()).any(|i| parties[..i].iter().any(|other| other.bytes() == parties[i].bytes()));
-        if twice {
-            return Err(wrong("a key stands twice among the parties"));
+        let same = |i: usize| parties[..i].iter().position(|other| other.bytes() == parties[i].bytes());
+        if let Some((first, second)) = (1..count).find_map(|i| Some((same(i)?, i))) {
+            return Err(wrong(format!("a key stands twice among the parties, at {first} and at {second}")));
         }
         Ok((parties, PublicKey::from_text(&self.referee)?))
     }
@@ -189,8 +189,10 @@ impl Terms {
             let (parties, _) = self.keys()?;
             let (head, _) = Head::from_note(note, parties.first())
                 .map_err(|why| wrong(format!("the claim's head is not the trainer's: {why}")))?;
-            if head != (Head { run, size: u64::from(job.steps) + 2, root: claim.root }) {
-                return Err(wrong("the claim's head is of another run, size or root".into()));
+            let due = Head { run, size: u64::from(job.steps) + 2, root: claim.root };
+            if head != due {
+                let [found, due] = [head, due].map(|head| head.in_short());
+                return Err(wrong(format!("the claim's head is {found}; {due} is expected")));
             }
         }
         Ok(Some(claim))

@@ -138,6 +138,21 @@ impl GameVerdict {
         Ok(verdict)
     }
 
+    /// The error for events that give another result than the file says.
+    fn other_result(&self, given: Option<&Told>) -> String {
+        let numbers = |result: &Told| (result.losses().count(), result.remaining.len());
+        let (lost, left) = numbers(&self.result);
+        match given.map(numbers) {
+            None => format!("its events do not end the game; the file says that {lost} parties lost"),
+            Some(same) if same == (lost, left) => {
+                format!("its events give other words than the file for the same {lost} losses")
+            }
+            Some((losses, remaining)) => format!(
+                "its events give {losses} losses and leave {remaining} parties; the file says {lost} and {left}"
+            ),
+        }
+    }
+
     /// Plays all events again and compares the result; returns the referee at the game's end.
     ///
     /// # Errors
@@ -153,12 +168,15 @@ impl GameVerdict {
     /// # Errors
     /// As [`GameVerdict::check`].
     pub fn check_watched(&self, watch: &mut dyn FnMut(u64, u64)) -> Result<Referee, Malformed> {
-        let wrong = |why: &str| Malformed::invalid("game verdict", why);
+        let wrong = |why: String| Malformed::invalid("game verdict", why);
         let mut referee = Referee::new(&self.terms)?;
-        let signature =
-            self.signature.0.as_slice().try_into().map_err(|_| wrong("its signature has not 64 bytes"))?;
-        if !referee.rules().referee.verifies(&self.signed(), signature) {
-            return Err(wrong("the referee of its terms did not sign it"));
+        let signature = self.signature.0.as_slice();
+        let signature = signature
+            .try_into()
+            .map_err(|_| wrong(format!("its signature has {} bytes; 64 are expected", signature.len())))?;
+        let key = &referee.rules().referee;
+        if !key.verifies(&self.signed(), signature) {
+            return Err(wrong(format!("{}, the referee of its terms, did not sign it", key.to_text())));
         }
         let bytes = |event: &Event| event.message.as_ref().map_or(0, |message| message.0.len() as u64);
         let (mut done, mut all) = (0, self.events.iter().map(bytes).sum::<u64>());
@@ -173,8 +191,9 @@ impl GameVerdict {
             done = done.saturating_add(bytes(event));
             watch(done, all);
         }
-        if referee.result().map(GameResult::told).as_ref() != Some(&self.result) {
-            return Err(wrong("its events give another result"));
+        let told = referee.result().map(GameResult::told);
+        if told.as_ref() != Some(&self.result) {
+            return Err(wrong(self.other_result(told.as_ref())));
         }
         Ok(referee)
     }

@@ -84,8 +84,10 @@ impl Journal {
             if entries.is_empty() != matches!(entry, Entry::Start { .. }) {
                 return Err(lines.wrong(line.number, "a game starts once, before all else"));
             }
-            if entries.last().is_some_and(|before| before.at() > entry.at()) {
-                return Err(lines.wrong(line.number, "time does not run backwards"));
+            let before = entries.last().map_or(0, Entry::at);
+            if before > entry.at() {
+                let why = format!("its time is {} ms, and the line before has {before} ms", entry.at());
+                return Err(lines.wrong(line.number, &why));
             }
             entries.push(entry);
         }

@@ -161,7 +161,11 @@ impl Link {
             }
             Ok((game, turn, _)) if game == self.game && turn < asking.turn => Ok(Came::Earlier(bytes)),
             Ok(_) => failed(End::OtherQuestion, "it answered another question"),
-            Err(_) if bytes.len() as u64 > asking.limit => failed(End::TooLong, "its answer is too long"),
+            Err(_) if bytes.len() as u64 > asking.limit => {
+                let why =
+                    format!("its answer has {} bytes, and at most {} are right", bytes.len(), asking.limit);
+                failed(End::TooLong, &why)
+            }
             Err(_) => failed(End::NotSigned, "what came is no answer that it signed"),
         }
     }

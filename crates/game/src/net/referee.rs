@@ -158,9 +158,14 @@ pub fn play<M: Machine>(
     for entry in &entries {
         feed(machine, entry);
     }
-    if machine.lacks_part() && !machine.carry(journal.kept_part()?) {
-        let why = "the part of a log beside it is not the one that the game goes on with";
-        return Err(RunError::invalid(journal.path(), why));
+    if machine.lacks_part() {
+        let part = journal.kept_part()?;
+        let found = part.digest().short();
+        if !machine.carry(part) {
+            let why =
+                format!("the part of a log beside it, {found}, is not the one that the game goes on with");
+            return Err(RunError::invalid(journal.path(), why));
+        }
     }
     let before = entries.last().map_or(0, Entry::at);
     let mut play = Loop {

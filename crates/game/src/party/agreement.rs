@@ -88,11 +88,14 @@ pub(super) fn check(terms: &Terms, run: &Run) -> Result<(), PartyError> {
     }
     let origin = &run.file.origin;
     let expected = origin.expected(run.program(), run.key())?;
-    if matches!(expected, Expected::State(state) if state != run.file.initial) {
+    if let Expected::State(state) = expected
+        && state != run.file.initial
+    {
         return Err(PartyError::Refused(format!(
-            "{}: its initial state is not the one that {} gives: see `tiebreak verify`",
+            "{}: its initial state is not the one that {} gives ({}): see `tiebreak verify`",
             run.layout.root.display(),
-            origin.source()
+            origin.source(),
+            run.file.initial.not(&state)
         )));
     }
     Ok(())

@@ -132,7 +132,8 @@ fn begun(trainer: &Run, out: &Arc<dyn Store>) -> Result<Run, PartyError> {
     }
     let run = Run::of(out.clone())?.with_data_of(trainer);
     if run.id != trainer.id {
-        let why = format!("{} is of another run: choose another folder", out.place());
+        let why =
+            format!("{} is of another run, {}: choose another folder", out.place(), run.id.not(&trainer.id));
         return Err(PartyError::Refused(why));
     }
     Ok(run)
@@ -141,9 +142,12 @@ fn begun(trainer: &Run, out: &Arc<dyn Store>) -> Result<Run, PartyError> {
 /// Copies a step's rounding log from the trainer, after checking that it is the one that the trainer's record commits.
 fn take_log(trainer: &Run, promised: Option<&Record>, run: &Run, step: u32) -> Result<(), PartyError> {
     let log = trainer.rounding_log(step)?;
-    match promised {
-        Some(Record::Step { step: record, .. }) if record.log == Some(log.root()) => {}
-        _ => return Err(tiebreak_audit::other_log(trainer, step).into()),
+    let due = match promised {
+        Some(Record::Step { step: record, .. }) => record.log,
+        _ => None,
+    };
+    if due != Some(log.root()) {
+        return Err(tiebreak_audit::other_log(trainer, step, Some(log.root()), due).into());
     }
     Ok(run.at(names::log(step)).replace(log.bytes())?)
 }

@@ -17,7 +17,7 @@ use tiebreak_dispute::game::message::{
 };
 use tiebreak_dispute::game::moves::CARRIED_MAX;
 use tiebreak_dispute::game::rules::Rules;
-use tiebreak_dispute::game::terms::Terms;
+use tiebreak_dispute::game::terms::{Claim, Terms};
 use tiebreak_engine::Engine;
 use tiebreak_engine::reference::Reference;
 use tiebreak_record::commit::Malformed;
@@ -128,8 +128,12 @@ impl Gatherer {
         }
         if !log.is_here() {
             let bytes = partial.read(self.rules.log_max())?;
-            if log_root(&bytes) != root {
-                let why = "the parts do not give the log that the trainer commits: remove the folder and begin again";
+            let found = log_root(&bytes);
+            if found != root {
+                let roots = found.not(&root);
+                let why = format!(
+                    "the parts do not give the log that the trainer commits, but {roots}: remove the folder and begin again"
+                );
                 return Err(RunError::invalid(partial.path(), why).into());
             }
             let program = self.rules.program();
@@ -169,7 +173,9 @@ impl Gatherer {
 fn append(file: &Stored, at: u64, bytes: &[u8]) -> Result<(), PartyError> {
     let length = file.length_or_0()?;
     if length < at {
-        let why = "the parts before are not there: remove the folder and begin again";
+        let why = format!(
+            "it has {length} bytes, and the parts before have {at}: remove the folder and begin again"
+        );
         return Err(RunError::invalid(file.path(), why).into());
     }
     if length > at {
@@ -200,7 +206,7 @@ fn begun(with: &Gathering) -> Result<Run, PartyError> {
 }
 
 fn make(with: &Gathering) -> Result<(), PartyError> {
-    let Gathering { terms, weights, .. } = with;
+    let terms = &with.terms;
     let refused = |why: String| PartyError::Refused(why);
     let bytes = terms.program.as_ref().map(|program| program.0.as_slice());
     let computation =
@@ -216,42 +222,14 @@ fn make(with: &Gathering) -> Result<(), PartyError> {
         sources.push((path, tree));
     }
     let claim = terms.claim.as_ref().ok_or_else(|| refused("the terms have no claim".into()))?;
-    if files_root(&data) != terms.computation.data {
-        return Err(refused("the data files are others than those of the disputed run".into()));
+    let root = files_root(&data);
+    if root != terms.computation.data {
+        let roots = root.not(&terms.computation.data);
+        return Err(refused(format!(
+            "the data files are others than those of the disputed run: their root is {roots}"
+        )));
     }
-    let state = match &claim.run.origin {
-        InitialOrigin::Seed => None,
-        InitialOrigin::Weights { files } => {
-            let given =
-                weights.iter().map(|path| Ok(manifest(path)?.0)).collect::<Result<Vec<_>, RunError>>()?;
-            if given != *files {
-                return Err(refused("the files of weights are others than those of the disputed run".into()));
-            }
-            let drawn = Drawn::of(job, computation.key());
-            Some(initial::from_weights(weights, job, program, &drawn)?)
-        }
-        InitialOrigin::Run(of) => {
-            let folder = with.earlier.as_ref().ok_or_else(|| {
-                let why = "the disputed run goes on from another one, whose last state the game does not supply: replay that one and name its folder with --earlier-run";
-                refused(why.into())
-            })?;
-            Some(initial::after(&Run::open(folder)?, program, of.optimizer_state)?)
-        }
-    };
-    let table = program.state();
-    if state.as_ref().is_some_and(|state| {
-        state_digest(&table, &tensor_digests(&table, state)) != terms.computation.initial
-    }) {
-        let why = match claim.run.origin {
-            InitialOrigin::Run(_) => {
-                "the earlier run's last state is another than that which the disputed run goes on from"
-            }
-            _ => {
-                "the files of weights are those of the disputed run, and give another initial state than it names: its trainer did not begin from them"
-            }
-        };
-        return Err(refused(why.into()));
-    }
+    let (table, state) = (program.state(), initial_state(with, &computation, claim)?);
     let RunSummary { contract, trainer_key, challenge, nonce, program: digest, initial, origin, .. } =
         terms.claimed(claim);
     let file = RunFile { contract, trainer_key, challenge, nonce, program: digest, initial, origin, data };
@@ -266,6 +244,56 @@ fn make(with: &Gathering) -> Result<(), PartyError> {
         companions: &Companions::default(),
     };
     Ok(create(&with.out, &new)?)
+}
+
+/// The initial state that files of weights or an earlier run give, after checking that the terms name it; `None` for the seed's.
+fn initial_state(
+    with: &Gathering,
+    computation: &Computation,
+    claim: &Claim,
+) -> Result<Option<Vec<Vec<u8>>>, PartyError> {
+    let Gathering { terms, weights, .. } = with;
+    let Computation { job, program, .. } = computation;
+    let refused = |why: String| PartyError::Refused(why);
+    let state = match &claim.run.origin {
+        InitialOrigin::Seed => None,
+        InitialOrigin::Weights { files } => {
+            let given =
+                weights.iter().map(|path| Ok(manifest(path)?.0)).collect::<Result<Vec<_>, RunError>>()?;
+            if given != *files {
+                let first = (0..).find(|&number| given.get(number) != files.get(number)).unwrap_or(0);
+                return Err(refused(format!(
+                    "the files of weights are others than those of the disputed run: {} are given, it has {}, and number {first} is another",
+                    given.len(),
+                    files.len()
+                )));
+            }
+            let drawn = Drawn::of(job, computation.key());
+            Some(initial::from_weights(weights, job, program, &drawn)?)
+        }
+        InitialOrigin::Run(of) => {
+            let folder = with.earlier.as_ref().ok_or_else(|| {
+                let why = "the disputed run goes on from an earlier one, whose last state the game does not supply: replay that one and name its folder with --earlier-run";
+                refused(why.into())
+            })?;
+            Some(initial::after(&Run::open(folder)?, program, of.optimizer_state)?)
+        }
+    };
+    let table = program.state();
+    let due = terms.computation.initial;
+    let found = state.as_ref().map(|state| state_digest(&table, &tensor_digests(&table, state)));
+    if let Some(found) = found.filter(|found| *found != due) {
+        let why = match claim.run.origin {
+            InitialOrigin::Run(_) => {
+                "the earlier run's last state is another than that which the disputed run goes on from"
+            }
+            _ => {
+                "the files of weights are those of the disputed run, and give another initial state than it names: its trainer did not begin from them"
+            }
+        };
+        return Err(refused(format!("{why} ({})", found.not(&due))));
+    }
+    Ok(state)
 }
 
 /// A data file by its name, in one of the folders.

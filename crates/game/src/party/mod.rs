@@ -118,9 +118,10 @@ impl Party {
         let complete = transcript.records.len() == run.job().steps as usize + 2;
         if !complete || transcript.records.iter().any(|record| *record.computation() != run.computation.id) {
             let why = format!(
-                "{} has not the records of all {} steps of its computation: train it to its end first",
+                "{} has not the records of all {} steps of its computation, but {} records: train it to its end first",
                 run.layout.root.display(),
-                run.job().steps
+                run.job().steps,
+                transcript.records.len()
             );
             return Err(PartyError::Refused(why));
         }

@@ -131,7 +131,11 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// As [`Decoder::bytes`], or if the bytes are not UTF-8.
     pub fn text(&mut self, max: usize) -> Result<&'a str, Malformed> {
-        std::str::from_utf8(self.bytes(max)?).map_err(|_| Malformed::invalid(self.what, "text is not UTF-8"))
+        let what = self.what;
+        std::str::from_utf8(self.bytes(max)?).map_err(|error| {
+            let valid = error.valid_up_to();
+            Malformed::invalid(what, format!("a text is not UTF-8 from byte {valid} on"))
+        })
     }
 
     /// A u8 presence flag, and the digest if it is 1.

@@ -58,8 +58,9 @@ pub fn cosigned_at(note: &str, key: &PublicKey) -> Result<Option<u64>, Malformed
     for line in signatures.lines() {
         let signed = line.strip_prefix("\u{2014} ").and_then(|rest| rest.split_once(' '));
         let Some((_, blob)) = signed.filter(|(name, _)| *name == key.name()) else { continue };
-        let wrong = |why: &str| Malformed::invalid("head", why);
-        let blob = STANDARD.decode(blob).map_err(|_| wrong("a signature is not base64"))?;
+        let wrong = |why: String| Malformed::invalid("head", why);
+        let blob =
+            STANDARD.decode(blob).map_err(|error| wrong(format!("a signature is not base64: {error}")))?;
         let Some((hash, rest)) = blob.split_first_chunk::<4>() else { continue };
         if *hash != key.hash_as(COSIGNATURE) {
             continue;
@@ -67,9 +68,11 @@ pub fn cosigned_at(note: &str, key: &PublicKey) -> Result<Option<u64>, Malformed
         let signature = rest.split_first_chunk::<8>().and_then(|(time, signature)| {
             Some((u64::from_be_bytes(*time), <&[u8; 64]>::try_from(signature).ok()?))
         });
-        let (time, signature) = signature.ok_or_else(|| wrong("a cosignature has 76 bytes"))?;
+        let (time, signature) = signature
+            .ok_or_else(|| wrong(format!("a cosignature has 76 bytes, this one has {}", rest.len() + 4)))?;
         if !key.verifies(&message(&text, time), signature) {
-            return Err(wrong("the signature that was added later does not verify"));
+            let key = key.to_text();
+            return Err(wrong(format!("the signature that was added later does not verify by {key}")));
         }
         earliest = Some(earliest.map_or(time, |earlier: u64| earlier.min(time)));
     }

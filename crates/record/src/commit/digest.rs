@@ -23,6 +23,11 @@ use super::Malformed;
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
+    /// This digest and the one that is due, for an error: `0123abcd, not 89abcdef`.
+    pub fn not(&self, due: &Digest) -> String {
+        format!("{}, not {}", self.short(), due.short())
+    }
+
     /// The first eight hexadecimal digits, for people.
     pub fn short(&self) -> String {
         self.to_string()[..8].to_string()

@@ -34,7 +34,8 @@ fn check_name(name: &str) -> Result<(), Malformed> {
         || name.len() > 128
         || name.chars().any(|c| c.is_whitespace() || c.is_control() || c == '+')
     {
-        return Err(Malformed::invalid("key name", "1 to 128 characters without spaces and '+' are wanted"));
+        let why = format!("it has {} bytes; 1 to 128 without spaces and '+' are wanted", name.len());
+        return Err(Malformed::invalid("key name", why));
     }
     Ok(())
 }
@@ -43,6 +44,11 @@ fn check_name(name: &str) -> Result<(), Malformed> {
 fn key_hash(kind: u8, name: &str, key: &[u8; 32]) -> [u8; 4] {
     let hash = Sha256::new().chain_update(name).chain_update([b'\n', kind]).chain_update(key).finalize();
     [hash[0], hash[1], hash[2], hash[3]]
+}
+
+/// The error for a key whose text has another hash than the key.
+fn other_hash(what: &'static str, found: [u8; 4], right: [u8; 4]) -> Malformed {
+    Malformed::invalid(what, format!("its hash is {}; the key gives {}", hex4(found), hex4(right)))
 }
 
 fn hex4(hash: [u8; 4]) -> String {
@@ -56,20 +62,30 @@ fn parse(what: &'static str, text: &str) -> Result<(String, [u8; 4], [u8; 32]), 
     }
     let mut parts = text.splitn(3, '+');
     let (Some(name), Some(hash), Some(data)) = (parts.next(), parts.next(), parts.next()) else {
-        return Err(Malformed::invalid(what, "the form is name+hash+base64"));
+        let found = text.split('+').count();
+        return Err(Malformed::invalid(what, format!("it has {found} of the 3 parts of name+hash+base64")));
     };
     check_name(name)?;
     let bytes = STANDARD.decode(data).map_err(|error| Malformed::invalid(what, error.to_string()))?;
+    // A malformed private key is quoted nowhere: its secret may stand in another field's place.
     let [ED25519, key @ ..] = &bytes[..] else {
-        return Err(Malformed::invalid(what, "the algorithm is not Ed25519"));
+        return Err(Malformed::invalid(
+            what,
+            format!("its algorithm is not Ed25519, whose number is {ED25519}"),
+        ));
     };
     let wrong =
         |_| Malformed::invalid(what, format!("an Ed25519 key has 32 bytes, this one has {}", key.len()));
     let key = key.try_into().map_err(wrong)?;
     let digits = hash.len() == 8 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let number = u32::from_str_radix(hash, 16).ok().filter(|_| digits);
-    let hash =
-        number.ok_or_else(|| Malformed::invalid(what, "the key hash has 8 lowercase hexadecimal digits"))?;
+    let hash = number.ok_or_else(|| {
+        let found = hash.len();
+        Malformed::invalid(
+            what,
+            format!("its hash has {found} bytes; 8 lower-case hexadecimal digits are wanted"),
+        )
+    })?;
     Ok((name.to_string(), hash.to_be_bytes(), key))
 }
 
@@ -115,8 +131,9 @@ impl PrivateKey {
             rest.ok_or_else(|| Malformed::invalid(what, "the form is PRIVATE+KEY+name+hash+base64"))?;
         let (name, hash, seed) = parse(what, rest)?;
         let key = PrivateKey { name, key: SigningKey::from_bytes(&seed) };
-        if key.public().hash() != hash {
-            return Err(Malformed::invalid(what, "the key hash does not belong to the key"));
+        let right = key.public().hash();
+        if right != hash {
+            return Err(other_hash(what, hash, right));
         }
         Ok(key)
     }
@@ -180,8 +197,9 @@ impl PublicKey {
         let key =
             VerifyingKey::from_bytes(&bytes).map_err(|error| Malformed::invalid(what, error.to_string()))?;
         let key = PublicKey { name, key };
-        if key.hash() != hash {
-            return Err(Malformed::invalid(what, "the key hash does not belong to the key"));
+        let right = key.hash();
+        if right != hash {
+            return Err(other_hash(what, hash, right));
         }
         Ok(key)
     }

@@ -172,13 +172,17 @@ pub fn roots_from_prefix_proof(
             Some((node(left, &part), node(left, &right)))
         }
     }
-    let wrong = |why: &str| Malformed::invalid("prefix proof", why);
+    let wrong = |why: String| Malformed::invalid("prefix proof", why);
     if prefix == 0 || prefix > size {
-        return Err(wrong("the prefix is empty or longer than the history"));
+        return Err(wrong(format!("the prefix has {prefix} records; 1 to {size} are expected")));
     }
-    let mut hashes = proof.iter();
-    let roots = roots(prefix, size, &mut hashes).ok_or_else(|| wrong("too few hashes"))?;
-    if hashes.next().is_some() { Err(wrong("too many hashes")) } else { Ok(roots) }
+    let (mut hashes, count) = (proof.iter(), proof.len());
+    let roots = roots(prefix, size, &mut hashes)
+        .ok_or_else(|| wrong(format!("{count} hashes are too few for {prefix} of {size} records")))?;
+    match hashes.len() {
+        0 => Ok(roots),
+        extra => Err(wrong(format!("it has {count} hashes; {} are expected", count - extra))),
+    }
 }
 
 /// The consistency proof of RFC 9162, section 2.1.4.1: hashes that take the root over the first `old` leaves to the root over all.

@@ -63,6 +63,11 @@ pub enum Malformed {
     },
 }
 
+/// The beginning of a text from a file, for an error that quotes it.
+pub(crate) fn beginning(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
 impl Malformed {
     /// A `what` that breaks a rule; `why` names the rule.
     pub fn invalid(what: &'static str, why: impl Into<String>) -> Malformed {

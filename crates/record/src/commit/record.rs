@@ -82,6 +82,15 @@ impl Record {
         }
     }
 
+    /// The kind of the record, in words.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Record::Initial { .. } => "the first record",
+            Record::Step { .. } => "a step's record",
+            Record::Final { .. } => "the final record",
+        }
+    }
+
     /// The record's canonical bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::default();

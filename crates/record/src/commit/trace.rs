@@ -47,11 +47,16 @@ impl TracedNode {
         let count = tensor::tile_count(ty.bytes());
         let tiles = d.list(count, |d| Ok(d.digest()?.0))?;
         if tiles.len() != count {
-            return Err(Malformed::invalid(what, "a node has too few tiles"));
+            let why = format!("a node has {} tiles; its tensor has {count}", tiles.len());
+            return Err(Malformed::invalid(what, why));
         }
         let node = TracedNode::new(ty, tiles);
         if node.digest != digest {
-            return Err(Malformed::invalid(what, "a node's tiles do not give its digest"));
+            let [found, own] = [node.digest, digest].map(|digest| digest.short());
+            return Err(Malformed::invalid(
+                what,
+                format!("a node's tiles give {found}; its digest is {own}"),
+            ));
         }
         Ok(node)
     }
@@ -188,13 +193,15 @@ impl Trace {
         let mut d = Decoder::new(what, bytes);
         let mut place = positions.iter();
         let nodes = d.list(positions.len(), |d| {
-            let (phase, node) = place.next().ok_or_else(|| Malformed::invalid(what, "too many nodes"))?;
+            let more = || Malformed::TooLarge { what, limit: positions.len() as u64 };
+            let (phase, node) = place.next().ok_or_else(more)?;
             let graph = graph_of(program, *phase);
             TracedNode::decode(d, graph.tensor(graph.nodes[*node].output))
         })?;
         d.finish()?;
         if nodes.len() != positions.len() {
-            return Err(Malformed::invalid(what, "too few nodes"));
+            let why = format!("it has {} nodes; a step has {}", nodes.len(), positions.len());
+            return Err(Malformed::invalid(what, why));
         }
         Ok(Trace { nodes })
     }

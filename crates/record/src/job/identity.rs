@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::Job;
 use super::canonical::Setting;
 use super::initial::InitialOrigin;
-use crate::commit::Malformed;
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
 use crate::commit::keys::PublicKey;
+use crate::commit::{Malformed, beginning};
 use tiebreak_contract::program::encoding;
 use tiebreak_contract::program::step::Program;
 
@@ -114,7 +114,10 @@ impl RunSummary {
     /// If the key or the nonce is malformed.
     pub fn run_id(&self, computation: &Digest, job: &str) -> Result<Digest, String> {
         let key = self.named_key().map_err(|error| error.to_string())?;
-        let nonce = nonce_bytes(&self.nonce).ok_or("the nonce has 32 lower-case hexadecimal digits")?;
+        let nonce = nonce_bytes(&self.nonce).ok_or_else(|| {
+            let found = beginning(&self.nonce);
+            format!("the nonce is {found:?}; 32 lower-case hexadecimal digits are wanted")
+        })?;
         let mut e = Encoder::default();
         e.digest(computation).digest(&hash("tiebreak 2 job-file", job.as_bytes()));
         e.digest(&self.origin.digest());

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Job;
 use super::data::safetensors::{Header, PREAMBLE, header_len};
+use super::element::DIMENSIONS_MAX;
 use super::manifest::{self, DataError, DataFile, FileManifest};
 use super::spec::WeightNames;
 use crate::commit::codec::Encoder;
@@ -95,8 +96,20 @@ impl EarlierRun {
         let (head, _) = Head::from_note(&self.head, None)?;
         match self.record.under(&head)? {
             Record::Final { computation, roots, .. } => Ok((head.run, computation, roots)),
-            _ => Err(Malformed::invalid("earlier run", "the record is not its final one")),
+            other => {
+                let why = format!("it names {}; the final record is expected", other.name());
+                Err(Malformed::invalid("earlier run", why))
+            }
         }
+    }
+}
+
+/// An origin in words: so many files of weights, or an earlier run, whose optimizer's state is taken or not; else the seed.
+fn in_words(files: usize, optimizer_state: Option<bool>) -> String {
+    match (files, optimizer_state) {
+        (0, None) => "the seed".into(),
+        (files, None) => format!("{files} files of weights"),
+        (_, Some(taken)) => format!("an earlier run with optimizer_state = {taken}"),
     }
 }
 
@@ -120,7 +133,17 @@ impl InitialOrigin {
         if fits {
             return Ok(());
         }
-        Err(Malformed::invalid("initial state", "it comes from somewhere else than the job's [init] says"))
+        let found = match self {
+            InitialOrigin::Seed => in_words(0, None),
+            InitialOrigin::Weights { files } => in_words(files.len(), None),
+            InitialOrigin::Run(earlier) => in_words(0, Some(earlier.optimizer_state)),
+        };
+        let due =
+            in_words(job.init.weights.len(), job.init.run.is_some().then_some(job.init.optimizer_state));
+        Err(Malformed::invalid(
+            "initial state",
+            format!("it comes from {found}; the job's [init] says {due}"),
+        ))
     }
 
     /// The origin in words.
@@ -227,7 +250,9 @@ pub fn weights_element(
     let place = place.map_err(wrong)?;
     let shape: Vec<u64> = released.shape.iter().map(|&d| u64::from(d)).collect();
     if place.element.dtype() != DType::F32 || place.shape != shape {
-        return Err(wrong(format!("{} is no tensor of floats of shape {shape:?}", released.name)));
+        let (dtype, found) = (place.element, place.shape.iter().take(DIMENSIONS_MAX + 1).collect::<Vec<_>>());
+        let why = format!("{} is {dtype:?} {found:?}; floats of shape {shape:?} are wanted", released.name);
+        return Err(wrong(why));
     }
     let size = place.element.size();
     let bytes = file.read(place.first + part.place(element) * size, size as usize)?;

@@ -162,15 +162,18 @@ impl GroupTree {
     /// # Errors
     /// If their number is wrong, or they do not give the manifest's root.
     pub fn decode(bytes: &[u8], manifest: &FileManifest) -> Result<GroupTree, Malformed> {
-        let wrong =
-            || Malformed::invalid("file tree", "it is not the tree of the file that the manifest promises");
-        let (groups, rest) = bytes.as_chunks::<32>();
+        let wrong = |why: String| Malformed::invalid("file tree", why);
+        let ((groups, rest), due) = (bytes.as_chunks::<32>(), GroupTree::bytes(manifest));
         if !rest.is_empty() || groups.len() != pieces(manifest.bytes, GROUP_BYTES) {
-            return Err(wrong());
+            return Err(wrong(format!("it has {} bytes; the manifest's file gives {due}", bytes.len())));
         }
         let every: Vec<(usize, Hash)> = groups.iter().copied().enumerate().collect();
-        let root = multiproof::root(multiproof::blake3, groups.len(), &every, &[])?;
-        if root == manifest.root.0 { Ok(GroupTree(groups.to_vec())) } else { Err(wrong()) }
+        let root = Digest(multiproof::root(multiproof::blake3, groups.len(), &every, &[])?);
+        if root == manifest.root {
+            return Ok(GroupTree(groups.to_vec()));
+        }
+        let [found, due] = [root, manifest.root].map(|root| root.short());
+        Err(wrong(format!("it has the root {found}; the manifest promises {due}")))
     }
 }
 

@@ -60,10 +60,16 @@ impl Job {
                 let treatments =
                     model.treatments().map_err(|(key, why)| JobError(format!("{key}: {why}")))?;
                 let program = Program::with_treatments(model.step_spec(), treatments);
-                match file.filter(|file| encode(&program) != *file) {
-                    Some(_) => Err(wrong("the file is not what the job's model kind gives: it was changed, or the trainer ran another version".into())),
-                    None => Ok(program),
+                let Some(file) = file else { return Ok(program) };
+                let right = encode(&program);
+                if right == file {
+                    return Ok(program);
                 }
+                let same = right.iter().zip(file).take_while(|(right, found)| right == found).count();
+                let (found, due) = (file.len(), right.len());
+                Err(wrong(format!(
+                    "the file is not what the job's model kind gives: it has {found} bytes, not {due}, and differs at byte {same}; it was changed, or the trainer ran another version"
+                )))
             }
             (ProgramSource::File(_), Some(bytes)) => {
                 let program = decode(bytes).map_err(|error| wrong(error.to_string()))?;

@@ -11,7 +11,7 @@ use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
 use tiebreak_contract::arith::{DType, float};
 use tiebreak_contract::program::graph::TensorType;
 use tiebreak_record::job::data::npy;
-use tiebreak_record::job::data::safetensors::header_len;
+use tiebreak_record::job::data::safetensors::{PREAMBLE, header_len};
 
 /// The most bytes of a file.
 const FILE_MAX: u64 = 1 << 34;
@@ -45,7 +45,10 @@ pub fn parse(extension: &str, bytes: &[u8]) -> Result<Vec<Array>, String> {
     match extension {
         "npy" => from_npy(bytes).map(|array| vec![array]),
         "safetensors" => from_safetensors(bytes),
-        _ => Err("arrays are .npy or .safetensors files".into()),
+        other => {
+            let other: String = other.chars().take(20).collect();
+            Err(format!("arrays are .npy or .safetensors files, and its name ends in {other:?}"))
+        }
     }
 }
 
@@ -74,7 +77,10 @@ pub fn write(path: &Path, arrays: &[Array], floats: FloatType) -> Result<(), Run
             return Err(RunError::Refused(why));
         }
         ("safetensors", _) => to_safetensors(arrays, floats).map_err(RunError::Refused)?,
-        _ => return Err(RunError::Refused("the output is a .npy or a .safetensors file".into())),
+        _ => {
+            let why = format!("the output is a .npy or a .safetensors file, not {}", path.display());
+            return Err(RunError::Refused(why));
+        }
     };
     let absolute: PathBuf = std::path::absolute(path).map_err(RunError::io(path))?;
     Disk::default().replace(&absolute, &bytes)
@@ -146,7 +152,12 @@ fn array(name: &str, ty: &str, shape: &[u64], data: &[u8]) -> Result<Array, Stri
 
 fn from_safetensors(bytes: &[u8]) -> Result<Vec<Array>, String> {
     // The crate would accept a header of any length, and keep all of it.
-    let preamble = bytes.first_chunk().ok_or("it is no safetensors file: it is shorter than its length")?;
+    let preamble = bytes.first_chunk().ok_or_else(|| {
+        let found = bytes.len();
+        format!(
+            "it is no safetensors file: it has {found} bytes, and the header's length alone has {PREAMBLE}"
+        )
+    })?;
     header_len(*preamble)?;
     let file = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
     let mut names = file.names();

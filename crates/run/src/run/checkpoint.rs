@@ -9,6 +9,7 @@ use safetensors::tensor::{Dtype, SafeTensors};
 use super::error::RunError;
 use super::stored::Stored;
 use tiebreak_contract::program::step::{StateTensor, state_bytes};
+use tiebreak_record::commit::state::StateRoots;
 
 /// The bytes that headers of other writers may have beyond ours, for blanks and metadata.
 const HEADER_SLACK: usize = 1 << 16;
@@ -66,6 +67,20 @@ fn header_max(state: &[StateTensor]) -> usize {
     2 * header(state).len() + HEADER_SLACK
 }
 
+/// Checks that a released model with roots `found` has the parameters and buffers of a final state with these roots.
+///
+/// # Errors
+/// If it has others.
+pub fn is_released(path: &Path, found: &StateRoots, due: &StateRoots) -> Result<(), RunError> {
+    match found.0.iter().zip(&due.0).take(2).find(|(found, due)| found != due) {
+        None => Ok(()),
+        Some((found, due)) => {
+            let why = "the released model is not the final state's parameters and buffers";
+            Err(RunError::invalid(path, format!("{why}: a root is {}", found.not(due))))
+        }
+    }
+}
+
 /// Reads exactly the tensors of `state`, each with its shape.
 ///
 /// # Errors
@@ -83,7 +98,11 @@ pub fn parse(path: &Path, bytes: &[u8], state: &[StateTensor]) -> Result<Vec<Vec
     // The crate would keep all that a header says, such as hundreds of megabytes of __metadata__.
     let (most, len) = (header_max(state), bytes.first_chunk().map(|len| u64::from_le_bytes(*len)));
     if len.is_none_or(|len| len > most as u64) {
-        return Err(RunError::invalid(path, format!("it has no header, or one of more than {most} bytes")));
+        let found = len.map_or("none".into(), |len| format!("one of {len} bytes"));
+        return Err(RunError::invalid(
+            path,
+            format!("a header of at most {most} bytes is wanted, and it has {found}"),
+        ));
     }
     let file = SafeTensors::deserialize(bytes).map_err(|error| RunError::invalid(path, error.to_string()))?;
     if file.len() != state.len() {

@@ -110,10 +110,12 @@ impl Companions {
 
     fn insert(&mut self, name: &'static str, bytes: Vec<u8>) -> Result<(), RunError> {
         self.files.insert(name, bytes);
-        if self.files.values().map(|bytes| bytes.len() as u64).sum::<u64>() > ALL_MAX {
-            let why =
-                "the files beside the weights (configuration, tokenizer) have more than 128 MiB together";
-            return Err(RunError::Refused(why.into()));
+        let all: u64 = self.files.values().map(|bytes| bytes.len() as u64).sum();
+        if all > ALL_MAX {
+            let why = format!(
+                "the files beside the weights (configuration, tokenizer) have {all} bytes together; at most {ALL_MAX} are taken"
+            );
+            return Err(RunError::Refused(why));
         }
         Ok(())
     }

@@ -183,8 +183,12 @@ impl Run {
             let other = other.unwrap_or_else(|| Malformed::invalid("file", error.to_string()));
             RunError::malformed(&path, other)
         })?;
-        if file.text() != json {
-            let why = "it is not in its one encoding: keys, their order, white space and line ends are those that `tiebreak train` writes";
+        let right = file.text();
+        if right != json {
+            let same = right.bytes().zip(json.bytes()).take_while(|(right, found)| right == found).count();
+            let why = format!(
+                "it is not in its one encoding from byte {same} on: keys, their order, white space and line ends are those that `tiebreak train` writes"
+            );
             return Err(RunError::invalid(&path, why));
         }
         manifest::check(&file.data).map_err(|why| RunError::malformed(&path, why))?;
@@ -396,7 +400,7 @@ impl Run {
         for name in self.store.list(names::HEADS).map_err(RunError::io(&folder))? {
             sizes.extend(name.parse::<u64>().ok().filter(|size| format!("{size:012}") == name));
             if sizes.len() > HEADS_MAX {
-                return Err(RunError::invalid(&folder, "too many heads"));
+                return Err(RunError::invalid(&folder, format!("it holds more than {HEADS_MAX} heads")));
             }
         }
         sizes.sort_unstable();
@@ -484,7 +488,8 @@ impl Run {
                     found.push(whole.trim_end_matches('/').to_string());
                 }
                 if found.len() > UNEXPECTED_MAX {
-                    return Err(RunError::invalid(&path, "there are too many files that are not a run's"));
+                    let why = format!("more than {UNEXPECTED_MAX} files are there that are not a run's");
+                    return Err(RunError::invalid(&path, why));
                 }
             }
         }

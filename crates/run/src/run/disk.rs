@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::string::FromUtf8Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -170,7 +171,13 @@ pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, RunError> {
 /// # Errors
 /// If the path is no plain file, is larger than `max`, is not UTF-8, or cannot be read.
 pub fn read_text(path: &Path, max: u64) -> Result<String, RunError> {
-    String::from_utf8(read(path, max)?).map_err(|_| RunError::invalid(path, "the text is not UTF-8"))
+    String::from_utf8(read(path, max)?).map_err(|error| not_text(path, &error))
+}
+
+/// The error for bytes that are no text.
+pub(crate) fn not_text(path: &Path, error: &FromUtf8Error) -> RunError {
+    let valid = error.utf8_error().valid_up_to();
+    RunError::invalid(path, format!("the text is not UTF-8 from byte {valid} on"))
 }
 
 /// Checks that a path that is about to be written is not a link, neither to an existing file nor to nothing.

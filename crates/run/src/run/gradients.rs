@@ -74,8 +74,14 @@ pub(crate) fn read(file: &Stored, record: &StepRecord, micro_batches: u32) -> Re
     let start = offset(record.step, count);
     let bytes = file.read_range(start..start + 32 * count as u64)?;
     let roots: Vec<Digest> = bytes.as_chunks::<32>().0.iter().map(|root| Digest(*root)).collect();
-    if record.gradients != Some(gradients_root(&roots)) {
-        let why = format!("the gradient roots of step {} are not those that its record commits", record.step);
+    let found = gradients_root(&roots);
+    if record.gradients != Some(found) {
+        let due = record.gradients.map_or("none".into(), |root| root.short());
+        let why = format!(
+            "the gradient roots of step {} are not those that its record commits: {}, not {due}",
+            record.step,
+            found.short()
+        );
         return Err(RunError::invalid(file.path(), why));
     }
     Ok(roots)

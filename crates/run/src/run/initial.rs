@@ -82,12 +82,25 @@ fn from_run(
     let (head, _) = run.head(size, key.as_ref())?;
     let path = run.layout.transcript();
     let (transcript, _) = transcript::read(run.at(names::TRANSCRIPT))?;
-    if transcript.leaves.len() as u64 != size || transcript.root(size as usize) != head.root {
-        return Err(RunError::invalid(&path, "the head of the run's end is not over these records"));
+    let count = transcript.leaves.len() as u64;
+    if count != size {
+        return Err(RunError::invalid(
+            &path,
+            format!("it has {count} records; the head of the run's end covers {size}"),
+        ));
+    }
+    let root = transcript.root(size as usize);
+    if root != head.root {
+        let why = format!(
+            "the head of the run's end is not over these records, whose root is {}",
+            root.not(&head.root)
+        );
+        return Err(RunError::invalid(&path, why));
     }
     let last = &transcript.records[size as usize - 1];
     let Record::Final { roots, .. } = last else {
-        return Err(RunError::invalid(&path, "the last record is not a final one"));
+        let why = format!("record {} is {}; the final record is due there", size - 1, last.name());
+        return Err(RunError::invalid(&path, why));
     };
     let record = ProvenRecord {
         index: size - 1,
@@ -97,8 +110,10 @@ fn from_run(
     let path = run.layout.checkpoint(run.job().steps);
     let theirs = run.program().state();
     let state = checkpoint::read(run.at(names::checkpoint(run.job().steps)), &theirs)?;
-    if state_digest(&theirs, &tensor_digests(&theirs, &state)) != roots.digest() {
-        return Err(RunError::invalid(&path, "it is not the state that the final record commits"));
+    let (found, due) = (state_digest(&theirs, &tensor_digests(&theirs, &state)), roots.digest());
+    if found != due {
+        let why = format!("it is not the state that the final record commits: it is {}", found.not(&due));
+        return Err(RunError::invalid(&path, why));
     }
     let state = kept_state(state, program, optimizer_state);
     let note = run.at(names::head(size)).read_text(NOTE_MAX as u64)?;
@@ -121,9 +136,16 @@ fn check_kept(run: &Run, program: &Program, optimizer_state: bool) -> Result<(),
     let kept = |table: Vec<StateTensor>| -> Vec<StateTensor> {
         table.into_iter().filter(|t| optimizer_state || !is_slot(&t.name)).collect()
     };
-    if kept(program.state()) != kept(run.program().state()) {
+    let (due, found) = (kept(program.state()), kept(run.program().state()));
+    if due != found {
         let what = if optimizer_state { "parameters and optimizer slots" } else { "parameters" };
-        let why = format!("{}: the run has other {what} than this job's program", run.layout.root.display());
+        let first = (0..).find(|&number| due.get(number) != found.get(number)).unwrap_or(0);
+        let said = |table: &[StateTensor]| match table.get(first) {
+            Some(StateTensor { name, shape }) => format!("{name} {shape:?}"),
+            None => "no more".to_string(),
+        };
+        let (place, found, due) = (run.layout.root.display(), said(&found), said(&due));
+        let why = format!("{place}: the run has other {what} than this job's program: {found}, not {due}");
         return Err(RunError::Refused(why));
     }
     Ok(())
@@ -163,7 +185,8 @@ pub fn of_weights_watched(
     watch: &mut dyn FnMut(u64, u64),
 ) -> Result<Digest, RunError> {
     let InitialOrigin::Weights { files } = &run.file.origin else {
-        let why = format!("{} does not begin from weights", run.layout.root.display());
+        let (place, source) = (run.layout.root.display(), run.file.origin.source());
+        let why = format!("{place} does not begin from weights, but from {source}");
         return Err(RunError::Refused(why));
     };
     if files.len() != paths.len() {
@@ -173,8 +196,13 @@ pub fn of_weights_watched(
     let length = files.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
     let (mut done, all) = (0u64, length.saturating_mul(2));
     for (manifest, path) in files.iter().zip(paths) {
-        if data::manifest(path)?.0 != *manifest {
-            let why = "it is not the file of weights that the run names (BLAKE3 and length are in run.json)";
+        let found = data::manifest(path)?.0;
+        if found != *manifest {
+            let roots = found.root.not(&manifest.root);
+            let why = format!(
+                "it is not the file of weights that the run names: {} bytes, not {}, with BLAKE3 {roots}",
+                found.bytes, manifest.bytes
+            );
             return Err(RunError::invalid(path, why));
         }
         done = done.saturating_add(manifest.bytes);
@@ -198,8 +226,10 @@ pub fn state(run: &Run) -> Result<Vec<Vec<u8>>, RunError> {
     }
     let (path, table) = (run.layout.checkpoint(0), run.program().state());
     let state = checkpoint::read(run.at(names::checkpoint(0)), &table)?;
-    if state_digest(&table, &tensor_digests(&table, &state)) != run.file.initial {
-        return Err(RunError::invalid(&path, "it is not the initial state that run.json names"));
+    let (found, due) = (state_digest(&table, &tensor_digests(&table, &state)), run.file.initial);
+    if found != due {
+        let why = format!("it is not the initial state that run.json names: it is {}", found.not(&due));
+        return Err(RunError::invalid(&path, why));
     }
     Ok(state)
 }

@@ -1,8 +1,11 @@
 //! Reads training states that a run's records commit.
 
+use std::path::Path;
+
 use super::dir::Run;
 use super::error::RunError;
 use super::{checkpoint, initial, names};
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::state::{state_digest, tensor_digests};
 
@@ -29,12 +32,30 @@ pub fn after(run: &Run, records: &[Record], step: u32) -> Result<State, RunError
 /// If the record commits another state, or there is no such record.
 pub fn check(run: &Run, records: &[Record], step: u32, state: &[Vec<u8>]) -> Result<(), RunError> {
     let table = run.program().state();
-    let promised = records.get(step as usize).map(Record::state);
-    if Some(state_digest(&table, &tensor_digests(&table, state))) == promised {
-        return Ok(());
+    let found = state_digest(&table, &tensor_digests(&table, state));
+    let path = run.layout.checkpoint(step);
+    match records.get(step as usize).map(Record::state) {
+        Some(promised) if promised == found => Ok(()),
+        Some(promised) => Err(other(&path, step, &found, &promised)),
+        None => {
+            let count = records.len();
+            Err(RunError::invalid(
+                &path,
+                format!(
+                    "no record commits it: {count} records are there, the last of step {}",
+                    count.saturating_sub(1)
+                ),
+            ))
+        }
     }
-    let why = format!("it is not the state that record {step} commits");
-    Err(RunError::invalid(&run.layout.checkpoint(step), why))
+}
+
+/// The error for a checkpoint that holds another state than the record of its step commits.
+pub fn other(path: &Path, step: u32, found: &Digest, due: &Digest) -> RunError {
+    RunError::invalid(
+        path,
+        format!("it is not the state that record {step} commits: it is {}", found.not(due)),
+    )
 }
 
 /// The state of the last checkpoint before a step, and that checkpoint's step. The initial state and damaged checkpoints are

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::disk::not_text;
 use super::error::RunError;
 use super::folder::Folder;
 use super::store::Store;
@@ -84,7 +85,7 @@ impl Stored {
     /// # Errors
     /// As [`Stored::read`], and if the bytes are not UTF-8.
     pub fn read_text(&self, max: u64) -> Result<String, RunError> {
-        String::from_utf8(self.read(max)?).map_err(|_| RunError::invalid(&self.path, "the text is not UTF-8"))
+        String::from_utf8(self.read(max)?).map_err(|error| not_text(&self.path, &error))
     }
 
     /// Reads a range of bytes, all of them.

@@ -114,7 +114,10 @@ fn parse_first(
             if end == len {
                 break; // the last record: a write that did not finish
             }
-            return Err(malformed(number, Malformed::invalid("record", "its checksum is wrong")));
+            let hex = |sum: &[u8]| sum.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+            let why =
+                format!("its checksum is wrong: {}, and its bytes give {}", hex(sum), hex(&checksum(record)));
+            return Err(malformed(number, Malformed::invalid("record", why)));
         }
         let leaf = merkle::leaf(record);
         transcript.push(Record::decode(record).map_err(|why| malformed(number, why))?, leaf);
@@ -143,7 +146,10 @@ impl TranscriptWriter {
         }
         let (transcript, whole) = read(file.clone())?;
         if (transcript.leaves.len() as u64) < published {
-            let why = "a published head covers records that are not there; the transcript was damaged";
+            let found = transcript.leaves.len();
+            let why = format!(
+                "a published head covers records that are not there, {published} and not {found}; the transcript was damaged"
+            );
             return Err(RunError::invalid(file.path(), why));
         }
         if len != whole {

@@ -342,12 +342,20 @@ fn header(file: &mut File, len: u64) -> io::Result<Result<Header, String>> {
     let mut preamble = [0; PREAMBLE];
     file.rewind()?;
     if len < PREAMBLE as u64 {
-        return Ok(Err("it is no safetensors file: it is shorter than its header's length".into()));
+        let why = format!(
+            "it is no safetensors file: it has {len} bytes, and its header's length alone has {PREAMBLE}"
+        );
+        return Ok(Err(why));
     }
     file.read_exact(&mut preamble)?;
     let bytes = match header_len(preamble) {
         Ok(bytes) if bytes as u64 <= len - PREAMBLE as u64 => bytes,
-        Ok(_) => return Ok(Err("its header is cut short".into())),
+        Ok(bytes) => {
+            let why = format!(
+                "its header is cut short: it has {bytes} bytes, and the file {len} with {PREAMBLE} before it"
+            );
+            return Ok(Err(why));
+        }
         Err(why) => return Ok(Err(why)),
     };
     let mut text = vec![0; bytes];

@@ -98,7 +98,9 @@ impl<'a> Lead<'a> {
             let mut digests = || Ok((d.digest()?, d.digest()?, d.digest()?));
             let (id, program, begun) = digests().map_err(|source| RankError::Malformed { rank, source })?;
             if (id, program) != (run.id, run.file.program) {
-                return Err(RankError::OtherProgram { rank }.into());
+                let differs =
+                    format!("run {} and program {}", id.not(&run.id), program.not(&run.file.program));
+                return Err(RankError::OtherProgram { rank, differs }.into());
             }
             if begun != state {
                 let step = 0;

@@ -138,8 +138,11 @@ impl Nccl {
         let number = self.exchanges.to_le_bytes();
         others.iter().try_for_each(|&rank| self.tcp.send(rank, MessageKind::Here, &number))?;
         for rank in others {
-            if self.tcp.receive(rank, MessageKind::Here, number.len() as u64)? != number {
-                let source = Malformed::invalid("message", "it is about another exchange");
+            let found = self.tcp.receive(rank, MessageKind::Here, number.len() as u64)?;
+            if found != number {
+                let found = found.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
+                let why = format!("it is about exchange {found}, and {} is due", self.exchanges);
+                let source = Malformed::invalid("message", why);
                 return Err(RankError::Malformed { rank, source }.into());
             }
         }

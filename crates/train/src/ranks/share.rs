@@ -159,11 +159,9 @@ impl Share {
         let asked = match d.u32()? {
             0 => false,
             1 => true,
-            _ => {
-                return Err(Malformed::invalid(
-                    "a rank's share of a step",
-                    "asked to stop is neither 0 nor 1",
-                ));
+            other => {
+                let why = format!("asked to stop is {other}, neither 0 nor 1");
+                return Err(Malformed::invalid("a rank's share of a step", why));
             }
         };
         d.finish()?;

@@ -385,7 +385,8 @@ impl Tcp {
         let mut links = vec![Some(first)];
         for rank in 1..place.ranks {
             let text = d.text(ADDRESS_MAX).map_err(malformed)?;
-            let address = text.parse().map_err(|_| malformed(Malformed::invalid("peers", "no address")))?;
+            let no_address = |_| malformed(Malformed::invalid("peers", format!("{text:?} is no address")));
+            let address = text.parse().map_err(no_address)?;
             if rank < place.rank {
                 links.push(Some(introduced(&[address], rank, &place, |_| Ok(0))?));
             }

@@ -76,7 +76,11 @@ pub fn work(
         }
         let check = Some(check).filter(|check| *check != NO_CHECK);
         if step > run.job().steps || check.is_some_and(|check| check >= run.program().micro_batches) {
-            let why = "the run has no such step or micro-batch";
+            let (steps, micro_batches) = (run.job().steps, run.program().micro_batches);
+            let check = check.map_or("none".into(), |check| check.to_string());
+            let why = format!(
+                "step {step} is named, and micro-batch {check} to check; the run has {steps} steps of {micro_batches}"
+            );
             return Err(malformed(Malformed::invalid("step", why)).into());
         }
         let own = plan.micro_batches(rank).len();

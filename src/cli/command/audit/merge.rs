@@ -149,7 +149,9 @@ fn merged(printer: Printer, args: &Args) -> CommandResult {
     let counted: Vec<&Listed> = listed.iter().filter(|report| report.account.is_some()).collect();
     let merged = merge(&accounts, args.require).map_err(|apart| match apart {
         Apart::OtherRun(number) => {
-            Failure::new(Exit::Usage, format!("{} is about another run than {}", counted[number].file, counted[0].file))
+            let runs = accounts[number].run.not(&accounts[0].run);
+            let why = format!("{} is about another run than {}: {runs}", counted[number].file, counted[0].file);
+            Failure::new(Exit::Usage, why)
         }
         Apart::Contradicts(number) => {
             let why = "contradicts the first report: they name different computations, jobs, data or numbers of steps for one run";

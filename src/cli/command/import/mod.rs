@@ -136,7 +136,10 @@ fn configuration(folder: &Path) -> Result<Option<String>, Failure> {
     }
     let bytes = disk::read(&real(&path)?, released_config::CONFIG_MAX)?;
     let text = String::from_utf8(bytes);
-    let text = text.map_err(|error| mistaken::config(&path, error.as_bytes(), "the text is not UTF-8"))?;
+    let text = text.map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        mistaken::config(&path, error.as_bytes(), format!("the text is not UTF-8 from byte {valid} on"))
+    })?;
     match serde_json::from_str::<Value>(&text) {
         Ok(_) => Ok(Some(text)),
         Err(error) => Err(mistaken::config(

@@ -88,8 +88,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let rest = [words(engine, &[0])?, words(engine, &[0, 0])?, words(engine, &[0])?, words(engine, &[0])?];
     let known = alphabet.known(gpt.vocabulary);
     let prompt = alphabet.ids(&args.prompt)?;
-    if prompt.is_empty() || prompt.iter().any(|&id| id as usize >= classes) {
-        let why = "the prompt must have a token or more, and all of them among those of the model";
+    let greatest = prompt.iter().max();
+    if greatest.is_none_or(|&id| id as usize >= classes) {
+        let found = greatest.map_or("it has none".into(), |id| format!("its greatest has number {id}"));
+        let why = format!("the prompt must have tokens below {classes}, those of the model; {found}");
         return Err(Failure::new(Exit::Usage, why));
     }
     // A model was trained by somebody else, so what it writes is foreign text.

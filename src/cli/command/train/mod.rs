@@ -331,7 +331,8 @@ fn check_resumed(args: &Args, run: &Run) -> Result<(), Failure> {
         }
     }
     if args.challenge.is_some() && args.challenge != run.file.challenge {
-        return refused("the run was begun with another --challenge, or with none: leave it out");
+        let named = run.file.challenge.map_or("none".into(), |challenge| challenge.to_string());
+        return refused(&format!("the run was begun with another --challenge, {named}: leave it out"));
     }
     if args.profile == Some(Profile::Logged) && run.job().rounding.is_none() {
         return refused("the run was begun in the exact profile: leave --profile logged out");

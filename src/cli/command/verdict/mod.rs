@@ -406,7 +406,8 @@ fn disclose(printer: Printer, args: Disclose) -> CommandResult {
     let mut engine = open(&args.engine)?;
     let working = printer.working("replaying to the verdict's step", None);
     let tile = disclosed_tile(&run, engine.as_mut(), finding.step, claim)?.ok_or_else(|| {
-        let why = "this engine computes another tile than the run commits: use the one that trained";
+        let (tile, node) = (claim.tile, claim.node);
+        let why = format!("this engine computes another tile {tile} of node {node} than the run commits: use the one that trained");
         Failure::new(Exit::Undecided, why)
     })?;
     drop(working);

@@ -241,7 +241,7 @@ pub fn page(verdict: &GameVerdict, parties: &Parties, file: &str) -> Result<Stri
     let game = Game::replayed(terms, events, parties)?;
     let result = game.referee.result();
     let result =
-        result.ok_or_else(|| Malformed::invalid("game verdict", "its events give another result"))?;
+        result.ok_or_else(|| Malformed::invalid("game verdict", "its events do not end the game"))?;
     let (tone, what, why) = outcome(&game, result);
     let mut page = Page::new("A dispute about a training run");
     page.outcome(tone, &what, &why);

@@ -82,13 +82,18 @@ pub fn conv2d(
     let [outputs, r, s, of_weight] = b.shape(weight)[..] else { panic!("kernels are [M, R, S, C]") };
     assert_eq!(channels, of_weight, "channels of a convolution");
     let geometry = ConvGeometry::of_image([height, width], [r, s], stride, padding)
-        .ok_or("the stride is 0, or a kernel is larger than an image with its padding")?;
+        .ok_or_else(|| {
+            format!(
+                "a kernel of {r} x {s} pixels with stride {stride} does not fit images of {height} x {width} with padding {padding}"
+            )
+        })?;
     let elements = |images: [u32; 2], channels: u32| {
         let sizes = [samples, images[0], images[1], r, s, channels];
         sizes.iter().fold(1u64, |product, &n| product.saturating_mul(u64::from(n)))
     };
-    if elements(geometry.size, channels).max(elements([height, width], outputs)) > PATCHES_MAX {
-        return Err(format!("the patches of a convolution have more than {PATCHES_MAX} elements"));
+    let most = elements(geometry.size, channels).max(elements([height, width], outputs));
+    if most > PATCHES_MAX {
+        return Err(format!("the patches of a convolution have {most} elements, more than {PATCHES_MAX}"));
     }
     let shape = [samples, geometry.size[0], geometry.size[1], outputs];
     let [count, k] = geometry.shape(samples, channels);

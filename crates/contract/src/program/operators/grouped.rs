@@ -87,13 +87,18 @@ pub fn grouped_conv2d(
         return conv2d(b, x, weight, ConvVersion::V1, stride, padding);
     }
     let geometry = ConvGeometry::of_image([height, width], [r, s], stride, padding)
-        .ok_or("the stride is 0, or a kernel is larger than an image with its padding")?;
+        .ok_or_else(|| {
+            format!(
+                "a kernel of {r} x {s} pixels with stride {stride} does not fit images of {height} x {width} with padding {padding}"
+            )
+        })?;
     let elements = |images: [u32; 2], channels: u32| {
         let sizes = [samples, images[0], images[1], r, s, channels];
         sizes.iter().fold(1u64, |product, &n| product.saturating_mul(u64::from(n)))
     };
-    if elements(geometry.size, inputs).max(elements([height, width], outputs)) > PATCHES_MAX {
-        return Err(format!("the patches of a convolution have more than {PATCHES_MAX} elements"));
+    let most = elements(geometry.size, inputs).max(elements([height, width], outputs));
+    if most > PATCHES_MAX {
+        return Err(format!("the patches of a convolution have {most} elements, more than {PATCHES_MAX}"));
     }
     let [down, across] = geometry.size;
     let (count, k, made) = (samples * down * across, r * s * channels, outputs / groups);

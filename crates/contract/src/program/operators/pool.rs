@@ -30,13 +30,18 @@ impl Window {
             ));
         }
         let geometry = ConvGeometry::of_image([height, width], [kernel; 2], stride, padding)
-            .ok_or("the stride is 0, or a window is larger than an image with its padding")?;
+            .ok_or_else(|| {
+                format!(
+                    "a window of {kernel} pixels with stride {stride} does not fit images of {height} x {width} with padding {padding}"
+                )
+            })?;
         let elements = |places: [u32; 2]| {
             let sizes = [samples, places[0], places[1], kernel, kernel, channels];
             sizes.iter().fold(1u64, |product, &n| product.saturating_mul(u64::from(n)))
         };
-        if elements(geometry.size).max(elements([height, width])) > PATCHES_MAX {
-            return Err(format!("the windows of a pool have more than {PATCHES_MAX} places"));
+        let most = elements(geometry.size).max(elements([height, width]));
+        if most > PATCHES_MAX {
+            return Err(format!("the windows of a pool have {most} places, more than {PATCHES_MAX}"));
         }
         Ok(geometry)
     }
@@ -158,12 +163,15 @@ pub fn adaptive_avg_pool(b: &mut Builder, x: TensorId, size: [u32; 2]) -> Result
     let [samples, height, width, channels] = b.shape(x)[..] else { panic!("pooling takes [B, H, W, C]") };
     let [down, across] = size;
     if [height, width, down, across].iter().any(|n| !(1..=ADAPTIVE_MAX).contains(n)) {
-        return Err(format!("images before and after an adaptive pool are 1 to {ADAPTIVE_MAX} pixels"));
+        return Err(format!(
+            "an adaptive pool makes {down} x {across} pixels of {height} x {width}; 1 to {ADAPTIVE_MAX} are possible"
+        ));
     }
     let elements = |sizes: [u32; 5]| sizes.iter().fold(1u64, |n, &by| n.saturating_mul(u64::from(by)));
     let rows = elements([samples, down, height, width, channels]);
-    if rows.max(elements([samples, down, across, width, channels])) > PATCHES_MAX {
-        return Err(format!("an adaptive pool looks at more than {PATCHES_MAX} places"));
+    let most = rows.max(elements([samples, down, across, width, channels]));
+    if most > PATCHES_MAX {
+        return Err(format!("an adaptive pool looks at {most} places, more than {PATCHES_MAX}"));
     }
     let rows =
         window_means(b, x, [samples, height, width * channels], down, &[samples, down, width, channels]);

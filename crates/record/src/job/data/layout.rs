@@ -276,21 +276,24 @@ impl Layout {
 ///
 /// # Errors
 /// If the kind does not give these tensors.
-pub(crate) fn fits(spec: &DataFiles, tensors: &[BatchTensor]) -> Result<(), &'static str> {
-    let wrong = "this kind of data does not fit the model: a gpt wants bytes or tokens, every other model idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays";
+pub(crate) fn fits(spec: &DataFiles, tensors: &[BatchTensor]) -> Result<(), String> {
     let [inputs, labels] = tensors else {
-        return Err("data files give two batch tensors, inputs and labels; the program has another number");
+        let found = tensors.len();
+        return Err(format!("data files give two batch tensors, inputs and labels; the program has {found}"));
     };
     let tokens = inputs.name == "tokens";
-    if !tokens && inputs.shape[0] != 1 {
-        return Err(
-            "a sample of the program's inputs has several rows; only those of windows, named tokens, may",
-        );
+    let rows = inputs.shape[0];
+    if !tokens && rows != 1 {
+        return Err(format!(
+            "a sample of the program's inputs has {rows} rows; only those of windows, named tokens, may have several"
+        ));
     }
-    if labels.dtype != DType::U32 || elements(labels) != if tokens { elements(inputs) } else { 1 } {
-        return Err(
-            "the program's labels are not U32, one for each sample, or of windows one for each token",
-        );
+    let (found, due) = (elements(labels), if tokens { elements(inputs) } else { 1 });
+    if labels.dtype != DType::U32 || found != due {
+        return Err(format!(
+            "the program's labels of a sample are {found} of {:?}; {due} of U32 are wanted",
+            labels.dtype
+        ));
     }
     let fine = match spec {
         DataFiles::Bytes { .. } | DataFiles::Tokens { .. } => tokens,
@@ -302,7 +305,13 @@ pub(crate) fn fits(spec: &DataFiles, tensors: &[BatchTensor]) -> Result<(), &'st
         DataFiles::Arrays(_) => !tokens,
     };
     let dtype = if spec.input() == Input::Values { DType::F32 } else { DType::U32 };
-    if fine && inputs.dtype == dtype { Ok(()) } else { Err(wrong) }
+    if fine && inputs.dtype == dtype {
+        return Ok(());
+    }
+    let (found, shape) = (inputs.dtype, &inputs.shape);
+    Err(format!(
+        "this kind of data does not fit the model, whose inputs are {found:?} {shape:?}. A gpt wants bytes or tokens, every other model idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays"
+    ))
 }
 
 /// True if samples of a shape fit a batch tensor: the same dimensions without leading dimensions of 1, or the same number of
