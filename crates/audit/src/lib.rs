@@ -29,6 +29,7 @@ mod replay;
 mod report;
 pub mod report_file;
 pub mod rounding;
+pub mod states;
 pub mod weights;
 
 use std::time::{Duration, Instant};

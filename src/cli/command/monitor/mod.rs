@@ -1,15 +1,17 @@
 //! `tiebreak monitor`: how a fleet of chips is inspected so that an undeclared training run is found.
 
 mod inspections;
+mod matching;
 mod picture;
 mod plan;
+mod shards;
 mod table;
 
 use clap::Subcommand;
 
 use crate::cli::view::report::{CommandResult, Printer};
 
-/// Plan inspections of a fleet of chips, so that an undeclared training run is found.
+/// Inspect a fleet of chips, so that an undeclared training run is found.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tiebreak monitor plan --chips 1e5 --run chinchilla-1t")]
 pub struct Args {
@@ -19,12 +21,14 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    Match(matching::Args),
     Plan(plan::Args),
     Table(table::Args),
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
+        Command::Match(args) => matching::run(printer, args),
         Command::Plan(args) => plan::run(printer, args),
         Command::Table(args) => table::run(printer, args),
     }
