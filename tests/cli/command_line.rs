@@ -219,6 +219,10 @@ fn world() -> World {
         ("one.json", "mine.json"),
         ("two.json", "theirs.json"),
         ("calibrated.toml", "logged.toml"),
+        ("chip.log", "chip-1.log"),
+        ("early.log", "chip-2.log"),
+        ("rank.map", "rank-0.map"),
+        ("alice.pub", "witness.key.pub"),
         ("exported/model.safetensors", "model.safetensors"),
     ] {
         copied(&world.path(from), &world.path(to));

@@ -13,6 +13,7 @@ mod hostile;
 mod job_reference;
 mod jobs;
 mod logged;
+mod matches;
 mod networks;
 mod next;
 mod not_finite;

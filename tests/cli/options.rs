@@ -15,6 +15,8 @@ use tiebreak_dispute::game::terms::Terms;
 use tiebreak_dispute::verdict::{Claim, Verdict};
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_game::party::{Party, play};
+use tiebreak_monitor::snapshot::shard_map::ShardMap;
+use tiebreak_record::commit::cosignature::cosigned;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::tensor::tile_range;
 use tiebreak_run::run::Folder;
@@ -23,7 +25,7 @@ use tiebreak_train::cheat::Cheat;
 use tiebreak_train::{Beginning, Silent, begin_with_any_thresholds, train_as};
 
 use crate::common::{edit::edited, gpt_job, key, npy, trained};
-use crate::tiebreak;
+use crate::{matches, tiebreak};
 
 /// The options that all commands have.
 const OF_ALL: [&str; 3] = ["json", "quiet", "color"];
@@ -231,6 +233,7 @@ impl World {
         world.tile();
         world.files();
         world.reports();
+        world.chips(&run);
         world.game(&run, &cheat);
         world
     }
@@ -321,6 +324,26 @@ impl World {
         self.done("audit cheat --report bad.json --key alice --verdict bad-verdict.json", 1);
         self.done("eval run --samples 3 --report evaluated.json", 0);
         self.done("train job.toml --out unsigned -q", 0);
+    }
+
+    /// Logs of chips, and a witness's cosignature of a run that a chip saw five seconds before.
+    fn chips(&self, run: &Run) {
+        let elsewhere = Run::open(&self.path("elsewhere")).unwrap();
+        let (whole, slices) = (ShardMap::Whole, matches::rank(&elsewhere));
+        fs::write(self.path("rank.map"), slices.to_text()).unwrap();
+        let log = |name: &str, map: &ShardMap, run: &Run, step, digest| {
+            let told = run.computation.id;
+            let events = [matches::attach(map, told), matches::snapshot(map, step, digest)];
+            matches::write_log(&self.path(name), name, &events);
+        };
+        log("chip.log", &whole, run, 3, matches::states(run)[3]);
+        log("early.log", &whole, &elsewhere, 3, matches::states(&elsewhere)[3]);
+        log("rank.log", &slices, &elsewhere, 2, matches::shard_digest(&elsewhere, 2, &slices));
+        log("wrong.log", &slices, &elsewhere, 3, run.id);
+        let (head, alice) = (elsewhere.layout.head(1), fs::read_to_string(self.path("alice")).unwrap());
+        let alice = PrivateKey::from_text(&alice).unwrap();
+        let note = fs::read_to_string(&head).unwrap();
+        fs::write(&head, cosigned(&note, &alice, matches::time(1) / 1000 + 5).unwrap()).unwrap();
     }
 
     /// Terms, the verdict of a game between an honest run and one that cheats, and the journal of a game that nobody answered.

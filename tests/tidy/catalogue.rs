@@ -90,8 +90,9 @@ const PLACES: &[(&str, u8)] = &[
     ("crates/dispute/", 4),
 ];
 
-/// Findings of audits and games. They are no errors: the outcome that carries them decides the exit code.
-const FINDINGS: [&str; 6] = ["Basis", "Breach", "Explicable", "Ground", "RecordFault", "Unsettled"];
+/// Findings of audits, games and inspections. They are no errors: the outcome that carries them decides the exit code.
+const FINDINGS: [&str; 8] =
+    ["Basis", "Breach", "Evidence", "Explicable", "Ground", "Provenance", "RecordFault", "Unsettled"];
 
 /// Parts of a sentence that never begin it: `... is not 1, what the operands give`.
 const PARTS: [&str; 2] = ["what the operands give", "what the rounding log says"];
@@ -150,7 +151,9 @@ pub fn is_finding(kind: &str) -> bool {
 /// The exit code of an error, and what to do next; 0 for a finding.
 fn end(text: &Text) -> Option<(u8, &'static str)> {
     if is_finding(&text.kind) {
-        return Some((0, "docs/AUDIT.md and docs/DISPUTE.md say what follows from each outcome"));
+        let pages =
+            "docs/AUDIT.md, docs/DISPUTE.md and docs/MONITORING.md say what follows from each outcome";
+        return Some((0, pages));
     }
     let kind =
         KINDS.iter().filter(|kind| text.kind.starts_with(kind.name)).max_by_key(|kind| kind.name.len());
@@ -204,7 +207,7 @@ fn page(texts: &[Text], helps: &BTreeMap<String, String>) -> String {
             })
             .collect();
         let title = match exit {
-            0 => "Findings of audits and games: the outcome decides the exit code".to_string(),
+            0 => "Findings of audits, games and inspections: the outcome decides the exit code".to_string(),
             _ => format!("Exit {exit}: {meaning}"),
         };
         page += &format!(

@@ -30,6 +30,7 @@ mod replay;
 mod report;
 pub mod report_file;
 pub mod rounding;
+pub mod states;
 pub mod weights;
 pub mod work;
 

@@ -81,7 +81,11 @@ pub fn replay_to_watched(
 }
 
 /// The nearest state before a step, with that state's step. Damaged checkpoints are skipped.
-fn nearest_state(run: &Run, checked: &Checked, step: u32) -> Result<(u32, Vec<Vec<u8>>), RunError> {
+pub(super) fn nearest_state(
+    run: &Run,
+    checked: &Checked,
+    step: u32,
+) -> Result<(u32, Vec<Vec<u8>>), RunError> {
     match states::nearest_checkpoint(run, &checked.transcript.records, step)? {
         Some(found) => Ok(found),
         None => Ok((0, checks::state_after(run, checked, 0)?)),

@@ -25,6 +25,7 @@
 
 pub mod catalogue;
 pub mod detection;
+pub mod matching;
 pub mod plan;
 pub mod regime;
 pub mod snapshot;

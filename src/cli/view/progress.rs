@@ -123,6 +123,11 @@ impl ProgressBar {
         self.bar.set_position(done);
     }
 
+    /// Adds one to the amount of work that is done.
+    pub fn advance(&self) {
+        self.bar.inc(1);
+    }
+
     /// Says something beside the bar, after its speed and the time that is left.
     pub fn set_message(&self, message: impl AsRef<str>) {
         let (done, len) = (self.bar.position(), self.bar.length().unwrap_or(0));

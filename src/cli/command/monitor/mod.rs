@@ -2,15 +2,17 @@
 
 mod declare;
 mod inspections;
+mod matching;
 mod picture;
 mod plan;
+mod shards;
 mod table;
 
 use clap::Subcommand;
 
 use crate::cli::view::report::{CommandResult, Printer};
 
-/// Plan inspections of a fleet of chips, so that an undeclared training run is found.
+/// Inspect a fleet of chips, so that an undeclared training run is found.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tiebreak monitor plan --chips 1e5 --run chinchilla-1t")]
 pub struct Args {
@@ -20,6 +22,7 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    Match(matching::Args),
     Plan(plan::Args),
     Declare(declare::Args),
     Table(table::Args),
@@ -27,6 +30,7 @@ enum Command {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
+        Command::Match(args) => matching::run(printer, args),
         Command::Plan(args) => plan::run(printer, args),
         Command::Declare(args) => declare::run(printer, args),
         Command::Table(args) => table::run(printer, args),

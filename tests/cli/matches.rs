@@ -1,0 +1,263 @@
+//! `tiebreak monitor match`: each way in which a chip's snapshot is of a declared run, or not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tiebreak_monitor::snapshot::record::{Event, NO_LINK, Record, Serial, Shard};
+use tiebreak_monitor::snapshot::shard_map::{ShardMap, Slice};
+use tiebreak_record::commit::cosignature::cosigned;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{checkpoint, transcript};
+
+use crate::common::edit::edit;
+use crate::common::{gpt_job, trained};
+use crate::{output, path};
+
+/// The chip's clock at a record: a second each.
+pub fn time(counter: u64) -> u64 {
+    1_700_000_000_000 + 1000 * counter
+}
+
+/// Writes the log of a chip to which this happened, after it began.
+pub fn write_log(file: &Path, serial: &str, events: &[Event]) {
+    let key = PrivateKey::generate("chip", [1; 32]).unwrap();
+    let (mut previous, mut bytes) = (NO_LINK, Vec::new());
+    for (counter, event) in (0..).zip([&[Event::Begin], events].concat()) {
+        let serial = Serial::new(serial).unwrap();
+        let signed = Record { serial, counter, time: time(counter), previous, event }.sign(&key);
+        previous = signed.link();
+        bytes.extend(signed.encode());
+    }
+    fs::write(file, bytes).unwrap();
+}
+
+fn shard(map: &ShardMap) -> Shard {
+    Shard { map: map.digest(), code: Digest([9; 32]) }
+}
+
+pub fn attach(map: &ShardMap, computation: Digest) -> Event {
+    Event::Attach { shard: shard(map), computation }
+}
+
+pub fn snapshot(map: &ShardMap, step: u32, digest: Digest) -> Event {
+    Event::Snapshot { shard: shard(map), step, digest }
+}
+
+/// The state digests of a run's records.
+pub fn states(run: &Run) -> Vec<Digest> {
+    let (transcript, _) = transcript::read(&run.layout.transcript()).unwrap();
+    transcript.records.iter().map(|record| record.state()).collect()
+}
+
+/// The digest of a shard of the state in a checkpoint.
+pub fn shard_digest(run: &Run, step: u32, map: &ShardMap) -> Digest {
+    let table = run.program().state();
+    let state = checkpoint::read(&run.layout.checkpoint(step), &table).unwrap();
+    let bytes = |slice: &Slice| {
+        let tensor = table.iter().position(|tensor| tensor.name == slice.tensor).unwrap();
+        let (first, end) = (slice.first as usize, slice.first as usize + slice.count as usize);
+        Ok::<_, ()>(state[tensor][4 * first..4 * end].to_vec())
+    };
+    map.shard_digest(bytes).unwrap().unwrap()
+}
+
+/// A rank's map of two slices that every GPT of these tests has.
+pub fn rank(run: &Run) -> ShardMap {
+    let table = run.program().state();
+    let slice = |index: usize, first, count| Slice { tensor: table[index].name.clone(), first, count };
+    ShardMap::Slices(vec![slice(0, 16, 100), slice(table.len() - 1, 0, 8)])
+}
+
+struct World {
+    folder: tempfile::TempDir,
+    run: Run,
+    other: Run,
+}
+
+impl World {
+    fn new() -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let job = gpt_job(folder.path(), "step", "");
+        let run = trained(&job, &folder.path().join("run"), None);
+        edit(&job, &[("peak = 1e-2", "peak = 2e-2")]);
+        let other = trained(&job, &folder.path().join("other"), None);
+        World { folder, run, other }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Matches one log of these events with run `run`: exit code and result.
+    fn matched(&self, events: &[Event], more: &[&str]) -> (i32, Value) {
+        let log = path(self.folder.path(), "chip.log");
+        write_log(Path::new(&log), "chip-7", events);
+        let run = path(self.folder.path(), "run");
+        let (code, stdout, stderr) =
+            output(&[&["monitor", "match", &log, "--run", &run, "--json"], more].concat());
+        let result = serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{code} {stdout} {stderr}"));
+        (code, result)
+    }
+
+    /// The kinds of all snapshots, in order, which the exit code has to follow.
+    #[track_caller]
+    fn kinds(&self, events: &[Event], more: &[&str], code: i32, kinds: &[&str]) -> Value {
+        let (found, result) = self.matched(events, more);
+        let told: Vec<&str> =
+            result["snapshots"].as_array().unwrap().iter().map(|one| one["kind"].as_str().unwrap()).collect();
+        assert_eq!((found, &told[..]), (code, kinds), "{result:#}");
+        let wanted = ["matches", "differs", "", "undecided"][code as usize];
+        assert_eq!(result["result"], wanted);
+        result
+    }
+}
+
+#[test]
+fn whole_states_are_matched_by_records_and_every_other_one_is_told() {
+    let world = World::new();
+    let whole = ShardMap::Whole;
+    let (mine, theirs) = (states(&world.run), states(&world.other));
+    let told = world.run.computation.id;
+    let of = |told: Digest, snapshots: &[(u32, Digest)]| -> Vec<Event> {
+        let snapshots = snapshots.iter().map(|(step, digest)| snapshot(&whole, *step, *digest));
+        [attach(&whole, told)].into_iter().chain(snapshots).collect()
+    };
+    let honest = of(told, &[(0, mine[0]), (3, mine[3]), (3, mine[3]), (8, mine[8])]);
+    let result = world.kinds(&honest, &[], 0, &["matched"; 4]);
+    assert_eq!(result["snapshots"][1]["by"], "record");
+    // Nothing ran, and a log that is no chip's.
+    world.kinds(&[Event::Idle], &[], 0, &[]);
+    let empty = path(world.folder.path(), "empty.log");
+    fs::write(&empty, []).unwrap();
+    world.kinds(&honest, &[&empty], 3, &["matched"; 4]);
+
+    let mut flipped = mine[3];
+    flipped.0[31] ^= 1;
+    let result = world.kinds(&of(told, &[(3, flipped)]), &[], 1, &["other_state"]);
+    let one = &result["snapshots"][0];
+    assert_eq!((&one["shown"], &one["declared"]), (&flipped.to_string().into(), &mine[3].to_string().into()));
+    world.kinds(&of(told, &[(3, mine[4])]), &[], 1, &["other_step"]);
+    world.kinds(
+        &of(told, &[(5, mine[5]), (4, mine[4]), (6, mine[6])]),
+        &[],
+        1,
+        &["matched", "out_of_order", "matched"],
+    );
+    // A training that goes on from a checkpoint attaches itself again.
+    let resumed = [of(told, &[(5, mine[5])]), of(told, &[(4, mine[4])])].concat();
+    world.kinds(&resumed, &[], 0, &["matched"; 2]);
+    // Another run's states, which nobody declared; then declared, but the chip was told something else.
+    let hidden = of(world.other.computation.id, &[(3, theirs[3])]);
+    world.kinds(&hidden, &[], 1, &["undeclared"]);
+    let other = path(world.folder.path(), "other");
+    world.kinds(&hidden, &["--run", &other], 0, &["matched"]);
+    world.kinds(&of(told, &[(3, theirs[3])]), &["--run", &other], 1, &["other_computation"]);
+    world.kinds(&[snapshot(&whole, 3, mine[3])], &[], 1, &["unattached"]);
+    // A head that does not cover the step yet.
+    fs::remove_file(world.run.layout.head(10)).unwrap();
+    fs::remove_file(world.run.layout.head(7)).unwrap();
+    world.kinds(&of(told, &[(3, mine[3]), (8, mine[8])]), &[], 3, &["matched", "uncovered"]);
+}
+
+#[test]
+fn slices_are_matched_by_checkpoints_and_replays() {
+    let world = World::new();
+    let map = rank(&world.run);
+    let (told, file) = (world.run.computation.id, path(world.folder.path(), "rank.map"));
+    fs::write(&file, map.to_text()).unwrap();
+    let digests = [2, 4].map(|step| shard_digest(&world.run, step, &map));
+    let events = |told, digests: [Digest; 2]| {
+        [attach(&map, told), snapshot(&map, 2, digests[0]), snapshot(&map, 4, digests[1])]
+    };
+    let honest = events(told, digests);
+    world.kinds(&honest, &[], 3, &["unknown_map"; 2]);
+    let given = ["--shards", &file];
+    let by = |result: &Value| [0, 1].map(|i| result["snapshots"][i]["by"].as_str().unwrap().to_string());
+    let result = world.kinds(&honest, &given, 0, &["matched"; 2]);
+    assert_eq!(by(&result), ["checkpoint", "checkpoint"]);
+    // Without its checkpoint the state of step 4 is replayed.
+    fs::remove_file(world.run.layout.checkpoint(4)).unwrap();
+    let result = world.kinds(&honest, &given, 0, &["matched"; 2]);
+    assert_eq!(by(&result), ["checkpoint", "replay"]);
+    let mut flipped = digests;
+    flipped[1].0[0] ^= 1;
+    let result = world.kinds(&events(told, flipped), &given, 1, &["matched", "other_state"]);
+    assert_eq!(result["snapshots"][1]["declared"], digests[1].to_string());
+    world.kinds(&events(Digest([3; 32]), digests), &given, 1, &["other_computation"; 2]);
+    world.kinds(&events(Digest([3; 32]), flipped), &given, 1, &["other_computation", "undeclared"]);
+    let large = ShardMap::Slices(vec![Slice { tensor: "param/none".into(), first: 0, count: 1 }]);
+    fs::write(&file, large.to_text()).unwrap();
+    let events = [attach(&large, told), snapshot(&large, 2, digests[0])];
+    world.kinds(&events, &given, 1, &["unfit_map"]);
+    let (code, stdout, _) = output(&["monitor", "match", &file, "--run", &path(world.folder.path(), "run")]);
+    assert!(code == 3 && stdout.contains("has no record"), "a map is no log: {stdout}");
+}
+
+#[test]
+fn a_run_that_deviates_or_lacks_its_data_decides_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "step", "");
+    let cheat = trained(&job, &folder.path().join("cheat"), Some("weight-before@5"));
+    edit(&job, &[("\"text.txt\"", "\"text.txt\"\ncopy = false")]);
+    let run = trained(&job, &folder.path().join("run"), None);
+    let map = rank(&run);
+    let file = path(folder.path(), "rank.map");
+    fs::write(&file, map.to_text()).unwrap();
+    let log = path(folder.path(), "chip.log");
+    let matched = |run: &Run, step: u32, more: &[&str]| {
+        let digest = shard_digest(run, step, &map);
+        let hidden = fs::read(run.layout.checkpoint(step)).unwrap();
+        write_log(
+            Path::new(&log),
+            "chip-7",
+            &[attach(&map, run.computation.id), snapshot(&map, step, digest)],
+        );
+        fs::remove_file(run.layout.checkpoint(step)).unwrap();
+        let folder = run.layout.root.to_str().unwrap();
+        let base = ["monitor", "match", &log, "--run", folder, "--shards", &file, "--json"];
+        let (code, stdout, stderr) = output(&[&base, more].concat());
+        fs::write(run.layout.checkpoint(step), hidden).unwrap();
+        let result: Value = serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stderr}"));
+        (code, result["snapshots"][0].clone())
+    };
+    let (code, one) = matched(&cheat, 6, &[]);
+    assert_eq!((code, &one["kind"], &one["step"]), (3, &"deviates".into(), &5.into()), "{one}");
+    assert!(one["what"].as_str().unwrap().contains("`tiebreak audit`"), "{one}");
+    assert_eq!(matched(&cheat, 4, &[]).1["kind"], "matched");
+    let (code, one) = matched(&run, 6, &[]);
+    assert_eq!((code, &one["kind"]), (3, &"unreached".into()), "{one}");
+    let data = folder.path().to_str().unwrap();
+    assert_eq!(matched(&run, 6, &["--data", data]).0, 0);
+}
+
+#[test]
+fn a_run_that_was_declared_after_a_chip_saw_it_is_told() {
+    let world = World::new();
+    let whole = ShardMap::Whole;
+    let events = [attach(&whole, world.run.computation.id), snapshot(&whole, 3, states(&world.run)[3])];
+    let witness = PrivateKey::generate("witness.example", [4; 32]).unwrap();
+    let (public, other) = (witness.public().to_text(), PrivateKey::generate("other", [5; 32]).unwrap());
+    let asked = ["--witness", &public];
+    let head = world.run.layout.head(1);
+    let note = fs::read_to_string(&head).unwrap();
+    world.kinds(&events, &asked, 3, &["unwitnessed"]);
+    // The chip's record 1 is the attachment.
+    let attached = time(1) / 1000;
+    fs::write(&head, cosigned(&note, &witness, attached - 5).unwrap()).unwrap();
+    let result = world.kinds(&events, &asked, 0, &["matched"]);
+    assert_eq!(result["runs"][0]["cosigned"], attached - 5);
+    world.kinds(&events, &["--witness", &other.public().to_text()], 3, &["unwitnessed"]);
+    fs::write(&head, cosigned(&note, &witness, attached + 5).unwrap()).unwrap();
+    let result = world.kinds(&events, &asked, 1, &["late"]);
+    assert!(result["snapshots"][0]["what"].as_str().unwrap().contains(" 5 s after"), "{result}");
+    world.kinds(&events, &["--witness", &public, "--clock-skew", "5"], 0, &["matched"]);
+    // A cosignature whose time somebody changed is no signature.
+    let forged =
+        cosigned(&note, &other, attached).unwrap().replace("\u{2014} other", "\u{2014} witness.example");
+    fs::write(&head, forged).unwrap();
+    world.kinds(&events, &asked, 3, &["unwitnessed"]);
+    assert!(world.at("run").is_dir());
+}
