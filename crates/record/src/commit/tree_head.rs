@@ -1,14 +1,12 @@
 //! Heads: C2SP tlog-checkpoints (origin, size, root) in C2SP signed notes, so that existing witnesses can cosign.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-
 use super::Malformed;
 use super::digest::Digest;
 use super::keys::{PrivateKey, PublicKey};
+use super::named_head::{self, NamedHead};
 
 /// The most bytes of a note.
-pub const NOTE_MAX: usize = 16 * 1024;
+pub const NOTE_MAX: usize = named_head::NOTE_MAX;
 
 /// A transcript's size and root.
 ///
@@ -47,18 +45,13 @@ pub enum Signed {
 }
 
 impl Head {
-    /// The note's text: origin line, size, base64 root.
-    fn text(&self) -> String {
-        format!("tiebreak/run/{}\n{}\n{}\n", self.run, self.size, STANDARD.encode(self.root.0))
+    fn named(&self) -> NamedHead {
+        NamedHead { origin: format!("tiebreak/run/{}", self.run), size: self.size, root: self.root }
     }
 
     /// The note, signed if there is a key.
     pub fn to_note(&self, key: Option<&PrivateKey>) -> String {
-        let text = self.text();
-        let Some(key) = key else { return format!("{text}\n") };
-        let public = key.public();
-        let blob = [&public.hash()[..], &key.sign(text.as_bytes())].concat();
-        format!("{text}\n\u{2014} {} {}\n", public.name(), STANDARD.encode(blob))
+        self.named().to_note(key)
     }
 
     /// Parses a note strictly and checks the signature if a key is given. Signatures of others (witnesses) may stand
@@ -67,57 +60,14 @@ impl Head {
     /// # Errors
     /// If the note is too long or has another form, or `key` did not sign it.
     pub fn from_note(note: &str, key: Option<&PublicKey>) -> Result<(Head, Signed), Malformed> {
-        let wrong = |why: &str| Malformed::invalid("head", why);
-        if note.len() > NOTE_MAX {
-            return Err(Malformed::TooLarge { what: "head", limit: NOTE_MAX as u64 });
-        }
-        let (text, signatures) = note.split_once("\n\n").ok_or_else(|| wrong("there is no blank line"))?;
-        let text = format!("{text}\n");
-        let [origin, size, root] = text.lines().collect::<Vec<_>>()[..] else {
-            return Err(wrong("three lines are wanted: origin, size, root"));
-        };
+        let (head, signed) = NamedHead::from_note(note, key, "trainer")?;
+        let run = head.origin.strip_prefix("tiebreak/run/");
         let run =
-            origin.strip_prefix("tiebreak/run/").ok_or_else(|| wrong("the origin is not a run of ours"))?;
-        let root: [u8; 32] = STANDARD
-            .decode(root)
-            .ok()
-            .and_then(|bytes| bytes.try_into().ok())
-            .ok_or_else(|| wrong("the root is not 32 bytes of base64"))?;
-        let size = size.parse().map_err(|_| wrong("the size is not a number"))?;
-        let head = Head { run: run.parse()?, size, root: Digest(root) };
-        if head.text() != text {
-            return Err(wrong("the text is not canonical"));
-        }
-        let mut signed = Signed::Unknown;
-        let lines = match signatures {
-            "" => Vec::new(),
-            some => some
-                .strip_suffix('\n')
-                .ok_or_else(|| wrong("the last line has no end"))?
-                .split('\n')
-                .collect(),
-        };
-        for line in lines {
-            let parts = line.strip_prefix("\u{2014} ").and_then(|rest| rest.split_once(' '));
-            let (name, blob) = parts.ok_or_else(|| wrong("a signature line is malformed"))?;
-            let blob = STANDARD.decode(blob).map_err(|_| wrong("a signature is not base64"))?;
-            let Some(key) = key else { continue };
-            let Some((hash, signature)) = blob.split_at_checked(4) else {
-                return Err(wrong("a signature is too short"));
-            };
-            if name != key.name() || hash != key.hash() {
-                continue;
-            }
-            let signature = signature.try_into().map_err(|_| wrong("an Ed25519 signature has 64 bytes"))?;
-            if !key.verifies(text.as_bytes(), signature) {
-                return Err(wrong("the trainer's signature does not verify"));
-            }
-            signed = Signed::By;
-        }
-        if key.is_some() && signed == Signed::Unknown {
-            return Err(wrong("it is not signed by the trainer's key"));
-        }
-        Ok((head, signed))
+            run.ok_or_else(|| Malformed::invalid("head", "the origin is not a run of ours"))?.parse()?;
+        Ok((
+            Head { run, size: head.size, root: head.root },
+            if signed { Signed::By } else { Signed::Unknown },
+        ))
     }
 }
 
