@@ -2,6 +2,7 @@
 
 mod audits;
 mod bounds;
+mod chips;
 mod command_line;
 #[path = "../common/mod.rs"]
 mod common;
@@ -13,6 +14,8 @@ mod hostile;
 mod job_reference;
 mod jobs;
 mod logged;
+mod monitor_draw;
+mod monitor_inspect;
 mod networks;
 mod not_finite;
 mod options;

@@ -15,12 +15,14 @@ use tiebreak_dispute::game::terms::Terms;
 use tiebreak_dispute::verdict::{Claim, Verdict};
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_game::party::{Party, play};
+use tiebreak_monitor::closed::ClosedLogs;
+use tiebreak_monitor::register::file::to_text;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::tensor::tile_range;
 use tiebreak_run::run::dir::Run;
 
 use crate::common::{edit::edited, gpt_job, key, npy, trained};
-use crate::tiebreak;
+use crate::{chips, tiebreak};
 
 /// The options that all commands have.
 const OF_ALL: [&str; 3] = ["json", "quiet", "color"];
@@ -38,11 +40,12 @@ const DOCUMENTS: [&str; 10] = [
     "sample",
 ];
 /// Commands that read no foreign file, though they name one: with the reason.
-const OWN_FILES: [(&str, &str); 5] = [
+const OWN_FILES: [(&str, &str); 6] = [
     ("demo", "the folder is written"),
     ("man", "the folder is written"),
     ("selftest", "the folder is written"),
     ("key new", "the files are written"),
+    ("monitor nonce", "the file is written"),
     ("job new", "the file is written"),
 ];
 
@@ -225,6 +228,7 @@ impl World {
         world.files();
         world.reports();
         world.game(&run, &cheat);
+        world.chips();
         world
     }
 
@@ -287,6 +291,27 @@ impl World {
         fs::write(self.path("labels.npy"), npy("<u4", "(4,)", &labels)).unwrap();
         let tokens: Vec<u8> = (0..12u32).flat_map(u32::to_le_bytes).collect();
         fs::write(self.path("tokens.npy"), npy("<u4", "(1, 12)", &tokens)).unwrap();
+    }
+
+    /// A register of chips, the log of one of them, and the draw of others.
+    fn chips(&self) {
+        let write = |name: &str, bytes: &[u8]| fs::write(self.path(name), bytes).unwrap();
+        write("chips.register", to_text(&chips::register(), &key()).as_bytes());
+        self.done("monitor register new empty.register --name empty --key trainer", 0);
+        write("more.jsonl", (chips::enter("B-1", 9, 99, None).line() + "\n").as_bytes());
+        write("none.jsonl", b"");
+        let long = chips::honest();
+        write("long.log", &chips::bytes(&long));
+        write("chip.log", &chips::bytes(&long[..12]));
+        write("heads.txt", chips::closed(&long).to_text().as_bytes());
+        write("none.txt", ClosedLogs::default().to_text().as_bytes());
+        let until = "--register chips.register --until 2025-04-01";
+        self.done(&format!("monitor inspect long.log {until} --seen-out long.seen"), 0);
+        let beacon = "--beacon 000102030405060708090a0b0c0d0e0f --round 7";
+        self.done(
+            &format!("monitor draw --register chips.register --closed heads.txt --chips 2 {beacon}"),
+            0,
+        );
     }
 
     /// Reports of audits, and of evaluations.

@@ -90,8 +90,18 @@ const PLACES: &[(&str, u8)] = &[
     ("crates/dispute/", 4),
 ];
 
-/// Findings of audits and games. They are no errors: the outcome that carries them decides the exit code.
-const FINDINGS: [&str; 6] = ["Basis", "Breach", "Explicable", "Ground", "RecordFault", "Unsettled"];
+/// Findings of audits, games and inspections. They are no errors: the outcome that carries them decides the exit code.
+const FINDINGS: [&str; 9] = [
+    "Basis",
+    "Breach",
+    "Explicable",
+    "Finding",
+    "Ground",
+    "Misdrawn",
+    "RecordFault",
+    "Rewritten",
+    "Unsettled",
+];
 
 /// Parts of a sentence that never begin it: `... is not 1, what the operands give`.
 const PARTS: [&str; 2] = ["what the operands give", "what the rounding log says"];

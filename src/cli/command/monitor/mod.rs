@@ -1,15 +1,20 @@
 //! `tiebreak monitor`: how a fleet of chips is inspected so that an undeclared training run is found.
 
+mod draw;
+mod inspect;
 mod inspections;
+mod nonce;
 mod picture;
 mod plan;
+mod register;
+mod registry;
 mod table;
 
 use clap::Subcommand;
 
 use crate::cli::view::report::{CommandResult, Printer};
 
-/// Plan inspections of a fleet of chips, so that an undeclared training run is found.
+/// Inspect a fleet of chips, so that an undeclared training run is found.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tiebreak monitor plan --chips 1e5 --run chinchilla-1t")]
 pub struct Args {
@@ -19,13 +24,21 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    Draw(draw::Args),
+    Inspect(inspect::Args),
+    Nonce(nonce::Args),
     Plan(plan::Args),
+    Register(register::Args),
     Table(table::Args),
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
+        Command::Draw(args) => draw::run(printer, &args),
+        Command::Inspect(args) => inspect::run(printer, &args),
+        Command::Nonce(args) => nonce::run(printer, &args),
         Command::Plan(args) => plan::run(printer, args),
+        Command::Register(args) => register::run(printer, args),
         Command::Table(args) => table::run(printer, args),
     }
 }
