@@ -219,7 +219,7 @@ fn world() -> World {
         ("one.json", "mine.json"),
         ("two.json", "theirs.json"),
         ("calibrated.toml", "logged.toml"),
-        ("chip.log", "chip-1.log"),
+        ("snapshots.log", "chip-1.log"),
         ("early.log", "chip-2.log"),
         ("rank.map", "rank-0.map"),
         ("alice.pub", "witness.key.pub"),

@@ -2,6 +2,7 @@
 
 mod audits;
 mod bounds;
+mod chips;
 mod command_line;
 #[path = "../common/mod.rs"]
 mod common;
@@ -14,6 +15,8 @@ mod job_reference;
 mod jobs;
 mod logged;
 mod matches;
+mod monitor_draw;
+mod monitor_inspect;
 mod networks;
 mod next;
 mod not_finite;

@@ -15,6 +15,8 @@ use tiebreak_dispute::game::terms::Terms;
 use tiebreak_dispute::verdict::{Claim, Verdict};
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_game::party::{Party, play};
+use tiebreak_monitor::closed::ClosedLogs;
+use tiebreak_monitor::register::file::to_text;
 use tiebreak_monitor::snapshot::shard_map::ShardMap;
 use tiebreak_record::commit::cosignature::cosigned;
 use tiebreak_record::commit::keys::PrivateKey;
@@ -25,7 +27,7 @@ use tiebreak_train::cheat::Cheat;
 use tiebreak_train::{Beginning, Silent, begin_with_any_thresholds, train_as};
 
 use crate::common::{edit::edited, gpt_job, key, npy, trained};
-use crate::{matches, tiebreak};
+use crate::{chips, matches, tiebreak};
 
 /// The options that all commands have.
 const OF_ALL: [&str; 3] = ["json", "quiet", "color"];
@@ -43,11 +45,12 @@ const DOCUMENTS: [&str; 10] = [
     "sample",
 ];
 /// Commands that read no foreign file, though they name one: with the reason.
-const OWN_FILES: [(&str, &str); 6] = [
+const OWN_FILES: [(&str, &str); 7] = [
     ("demo", "the folder is written"),
     ("man", "the folder is written"),
     ("selftest", "the folder is written"),
     ("key new", "the files are written"),
+    ("monitor nonce", "the file is written"),
     ("job new", "the file is written"),
     ("witness serve", "the folder is written, and every request is bounded"),
 ];
@@ -233,8 +236,9 @@ impl World {
         world.tile();
         world.files();
         world.reports();
-        world.chips(&run);
+        world.snapshots(&run);
         world.game(&run, &cheat);
+        world.chips();
         world
     }
 
@@ -316,6 +320,27 @@ impl World {
         fs::write(self.path("tokens.npy"), npy("<u4", "(1, 12)", &tokens)).unwrap();
     }
 
+    /// A register of chips, the log of one of them, and the draw of others.
+    fn chips(&self) {
+        let write = |name: &str, bytes: &[u8]| fs::write(self.path(name), bytes).unwrap();
+        write("chips.register", to_text(&chips::register(), &key()).as_bytes());
+        self.done("monitor register new empty.register --name empty --key trainer", 0);
+        write("more.jsonl", (chips::enter("B-1", 9, 99, None).line() + "\n").as_bytes());
+        write("none.jsonl", b"");
+        let long = chips::honest();
+        write("long.log", &chips::bytes(&long));
+        write("chip.log", &chips::bytes(&long[..12]));
+        write("heads.txt", chips::closed(&long).to_text().as_bytes());
+        write("none.txt", ClosedLogs::default().to_text().as_bytes());
+        let until = "--register chips.register --until 2025-04-01";
+        self.done(&format!("monitor inspect long.log {until} --seen-out long.seen"), 0);
+        let beacon = "--beacon 000102030405060708090a0b0c0d0e0f --round 7";
+        self.done(
+            &format!("monitor draw --register chips.register --closed heads.txt --chips 2 {beacon}"),
+            0,
+        );
+    }
+
     /// Reports of audits, and of evaluations.
     fn reports(&self) {
         for (report, more) in [("one.json", "--steps 1..1 --key alice"), ("two.json", "--steps 2..8")] {
@@ -327,7 +352,7 @@ impl World {
     }
 
     /// Logs of chips, and a witness's cosignature of a run that a chip saw five seconds before.
-    fn chips(&self, run: &Run) {
+    fn snapshots(&self, run: &Run) {
         let elsewhere = Run::open(&self.path("elsewhere")).unwrap();
         let (whole, slices) = (ShardMap::Whole, matches::rank(&elsewhere));
         fs::write(self.path("rank.map"), slices.to_text()).unwrap();
@@ -336,7 +361,7 @@ impl World {
             let events = [matches::attach(map, told), matches::snapshot(map, step, digest)];
             matches::write_log(&self.path(name), name, &events);
         };
-        log("chip.log", &whole, run, 3, matches::states(run)[3]);
+        log("snapshots.log", &whole, run, 3, matches::states(run)[3]);
         log("early.log", &whole, &elsewhere, 3, matches::states(&elsewhere)[3]);
         log("rank.log", &slices, &elsewhere, 2, matches::shard_digest(&elsewhere, 2, &slices));
         log("wrong.log", &slices, &elsewhere, 3, run.id);

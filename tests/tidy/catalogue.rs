@@ -91,8 +91,19 @@ const PLACES: &[(&str, u8)] = &[
 ];
 
 /// Findings of audits, games and inspections. They are no errors: the outcome that carries them decides the exit code.
-const FINDINGS: [&str; 8] =
-    ["Basis", "Breach", "Evidence", "Explicable", "Ground", "Provenance", "RecordFault", "Unsettled"];
+const FINDINGS: [&str; 11] = [
+    "Basis",
+    "Breach",
+    "Evidence",
+    "Explicable",
+    "Finding",
+    "Ground",
+    "Misdrawn",
+    "Provenance",
+    "RecordFault",
+    "Rewritten",
+    "Unsettled",
+];
 
 /// Parts of a sentence that never begin it: `... is not 1, what the operands give`.
 const PARTS: [&str; 2] = ["what the operands give", "what the rounding log says"];

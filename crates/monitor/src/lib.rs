@@ -1,4 +1,4 @@
-//! Compute monitoring: the number of chips that an inspector has to sample to find a large undeclared training run.
+//! Compute monitoring: how an inspector finds a large undeclared training run in a fleet of chips.
 //!
 //! Source: Shavit, "What does it take to catch a Chinchilla?" (arXiv 2303.11341), section 3 and appendices B and C;
 //! docs/MONITORING.md lists the formulas, their errata and the command that prints each. Planning uses ordinary floating-point
@@ -24,9 +24,14 @@
 #![warn(missing_docs)]
 
 pub mod catalogue;
+pub mod closed;
+pub mod date;
 pub mod detection;
+pub mod draw;
+pub mod inspection;
 pub mod matching;
 pub mod plan;
 pub mod regime;
+pub mod register;
 pub mod snapshot;
 pub mod witness;

@@ -10,6 +10,7 @@ pub mod digest;
 pub mod keys;
 pub mod merkle;
 pub mod multiproof;
+pub mod named_head;
 pub mod proven;
 pub mod record;
 pub mod state;

@@ -1,14 +1,12 @@
 //! Heads: C2SP tlog-checkpoints (origin, size, root) in C2SP signed notes, so that existing witnesses can cosign.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-
 use super::digest::Digest;
 use super::keys::{PrivateKey, PublicKey};
+use super::named_head::{self, NamedHead};
 use super::{Malformed, beginning};
 
 /// The most bytes of a note.
-pub const NOTE_MAX: usize = 16 * 1024;
+pub const NOTE_MAX: usize = named_head::NOTE_MAX;
 
 /// A transcript's size and root.
 ///
@@ -46,39 +44,19 @@ pub enum Signed {
     Unknown,
 }
 
-/// The name and the bytes of a signature's line.
-fn signature_line(line: &str) -> Result<(&str, Vec<u8>), Malformed> {
-    let parts = line.strip_prefix("\u{2014} ").and_then(|rest| rest.split_once(' '));
-    let (name, blob) = parts.ok_or_else(|| {
-        wrong(format!("a signature's line is {:?}; a dash, a name and base64 are wanted", beginning(line)))
-    })?;
-    let blob = STANDARD.decode(blob).map_err(|error| wrong(format!("a signature is not base64: {error}")))?;
-    Ok((name, blob))
-}
-
-/// The error for a head.
-fn wrong(why: impl Into<String>) -> Malformed {
-    Malformed::invalid("head", why)
-}
-
 impl Head {
     /// The head for people: size, run and root.
     pub fn in_short(&self) -> String {
         format!("over {} records of run {} with root {}", self.size, self.run.short(), self.root.short())
     }
 
-    /// The note's text: origin line, size, base64 root.
-    fn text(&self) -> String {
-        format!("tiebreak/run/{}\n{}\n{}\n", self.run, self.size, STANDARD.encode(self.root.0))
+    fn named(&self) -> NamedHead {
+        NamedHead { origin: format!("tiebreak/run/{}", self.run), size: self.size, root: self.root }
     }
 
     /// The note, signed if there is a key.
     pub fn to_note(&self, key: Option<&PrivateKey>) -> String {
-        let text = self.text();
-        let Some(key) = key else { return format!("{text}\n") };
-        let public = key.public();
-        let blob = [&public.hash()[..], &key.sign(text.as_bytes())].concat();
-        format!("{text}\n\u{2014} {} {}\n", public.name(), STANDARD.encode(blob))
+        self.named().to_note(key)
     }
 
     /// Parses a note strictly and checks the signature if a key is given. Signatures of others (witnesses) may stand
@@ -87,64 +65,16 @@ impl Head {
     /// # Errors
     /// If the note is too long or has another form, or `key` did not sign it.
     pub fn from_note(note: &str, key: Option<&PublicKey>) -> Result<(Head, Signed), Malformed> {
-        if note.len() > NOTE_MAX {
-            return Err(Malformed::TooLarge { what: "head", limit: NOTE_MAX as u64 });
-        }
-        let (text, signatures) = note.split_once("\n\n").ok_or_else(|| wrong("there is no blank line"))?;
-        let text = format!("{text}\n");
-        let [origin, size, root] = text.lines().collect::<Vec<_>>()[..] else {
-            let count = text.lines().count();
-            return Err(wrong(format!("it has {count} lines; three are wanted: origin, size, root")));
-        };
-        let run = origin.strip_prefix("tiebreak/run/").ok_or_else(|| {
-            wrong(format!("the origin is {:?}; tiebreak/run/ and a run id are wanted", beginning(origin)))
+        let (head, signed) = NamedHead::from_note(note, key, "trainer")?;
+        let run = head.origin.strip_prefix("tiebreak/run/").ok_or_else(|| {
+            let found = beginning(&head.origin);
+            Malformed::invalid(
+                "head",
+                format!("the origin is {found:?}; tiebreak/run/ and a run id are wanted"),
+            )
         })?;
-        let root: [u8; 32] =
-            STANDARD.decode(root).ok().and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
-                wrong(format!("the root is {:?}; 32 bytes as base64 are wanted", beginning(root)))
-            })?;
-        let size = size
-            .parse()
-            .map_err(|_| wrong(format!("the size is {:?}; a whole number is wanted", beginning(size))))?;
-        let head = Head { run: run.parse()?, size, root: Digest(root) };
-        let right = head.text();
-        if right != text {
-            let same = right.bytes().zip(text.bytes()).take_while(|(right, found)| right == found).count();
-            return Err(wrong(format!("it differs from its one encoding at byte {same}, counted from 0")));
-        }
-        let mut signed = Signed::Unknown;
-        let lines = match signatures {
-            "" => Vec::new(),
-            some => some
-                .strip_suffix('\n')
-                .ok_or_else(|| wrong("the last line has no end"))?
-                .split('\n')
-                .collect(),
-        };
-        for line in lines {
-            let (name, blob) = signature_line(line)?;
-            let Some(key) = key else { continue };
-            let Some((hash, signature)) = blob.split_at_checked(4) else {
-                return Err(wrong(format!(
-                    "a signature has {} bytes; the key's hash alone has 4",
-                    blob.len()
-                )));
-            };
-            if name != key.name() || hash != key.hash() {
-                continue;
-            }
-            let signature = signature.try_into().map_err(|_| {
-                wrong(format!("an Ed25519 signature has 64 bytes, this one has {}", signature.len()))
-            })?;
-            if !key.verifies(text.as_bytes(), signature) {
-                return Err(wrong(format!("the trainer's signature does not verify by {}", key.to_text())));
-            }
-            signed = Signed::By;
-        }
-        if let (Some(key), Signed::Unknown) = (key, signed) {
-            return Err(wrong(format!("it is not signed by the trainer's key, {}", key.to_text())));
-        }
-        Ok((head, signed))
+        let signed = if signed { Signed::By } else { Signed::Unknown };
+        Ok((Head { run: run.parse()?, size: head.size, root: head.root }, signed))
     }
 }
 

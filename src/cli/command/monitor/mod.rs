@@ -1,10 +1,15 @@
 //! `tiebreak monitor`: how a fleet of chips is inspected so that an undeclared training run is found.
 
 mod declare;
+mod draw;
+mod inspect;
 mod inspections;
 mod matching;
+mod nonce;
 mod picture;
 mod plan;
+mod register;
+mod registry;
 mod shards;
 mod table;
 
@@ -22,17 +27,25 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    Match(matching::Args),
     Plan(plan::Args),
+    Register(register::Args),
     Declare(declare::Args),
+    Nonce(nonce::Args),
+    Draw(draw::Args),
+    Inspect(inspect::Args),
+    Match(matching::Args),
     Table(table::Args),
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
-        Command::Match(args) => matching::run(printer, args),
         Command::Plan(args) => plan::run(printer, args),
+        Command::Register(args) => register::run(printer, args),
         Command::Declare(args) => declare::run(printer, args),
+        Command::Nonce(args) => nonce::run(printer, &args),
+        Command::Draw(args) => draw::run(printer, &args),
+        Command::Inspect(args) => inspect::run(printer, &args),
+        Command::Match(args) => matching::run(printer, args),
         Command::Table(args) => table::run(printer, args),
     }
 }

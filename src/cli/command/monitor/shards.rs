@@ -12,7 +12,7 @@ use tiebreak_monitor::snapshot::shard_map::Slice;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::states::State;
 
-use crate::cli::view::report::ProgressBar;
+use crate::cli::view::progress::ProgressBar;
 
 /// A declared run that was opened, with what its head covers.
 pub struct Opened {

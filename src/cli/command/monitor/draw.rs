@@ -1,0 +1,188 @@
+//! `tiebreak monitor draw`.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tiebreak_monitor::draw::{
+    BEACON_MAX, DRAW_MAX, DeclaredRun, Draw, Question, Randomness, Revealed, commitment,
+};
+
+use super::registry::{RegisterArgs, now, read_closed, seconds, unchecked, write};
+use crate::cli::args::limits::Limits;
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
+use tiebreak_audit::checks;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_run::run::{RunError, disk, shell};
+
+/// Draw the chips and the segments of runs to inspect, in a way that nobody foresees and anybody can repeat.
+///
+/// The operator publishes the heads of all chips' logs and of all runs first (--closed, --run). The randomness comes later: the value of
+/// a beacon's round that both sides named before, or two nonces to which both sides committed before (`tiebreak monitor nonce`).
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  tiebreak monitor draw --register chips.register --closed heads.txt --chips 45 --beacon HEX --round \"drand 4711\"
+  tiebreak monitor draw --register chips.register --closed heads.txt --check draw.json")]
+pub struct Args {
+    #[command(flatten)]
+    register: RegisterArgs,
+    /// Heads of the chips' logs, published before the randomness.
+    ///
+    /// `tiebreak monitor inspect` prints the line of a log.
+    #[arg(long, value_name = "FILE")]
+    closed: PathBuf,
+    /// Chips to draw; `tiebreak monitor plan` says how many are needed.
+    #[arg(long, value_name = "NUMBER", required_unless_present = "check")]
+    chips: Option<u32>,
+    /// Date at which a chip has to be monitored to be drawn; by default now.
+    #[arg(long, value_parser = seconds, value_name = "DATE")]
+    date: Option<u64>,
+    /// Folder of a declared run whose segments are drawn.
+    #[arg(long, value_name = "RUN", requires = "segments")]
+    run: Vec<PathBuf>,
+    /// Segments to draw of each run.
+    #[arg(long, value_name = "NUMBER", requires = "run")]
+    segments: Option<u32>,
+    /// Steps of a segment; by default the steps between two checkpoints of the run.
+    #[arg(long, value_name = "NUMBER", requires = "run", value_parser = clap::value_parser!(u32).range(1..))]
+    segment_steps: Option<u32>,
+    /// Value of the beacon's round, in hexadecimal digits.
+    #[arg(long, value_name = "HEX", requires = "round")]
+    beacon: Option<String>,
+    /// Beacon and round that both sides named before the round.
+    #[arg(long, value_name = "TEXT", requires = "beacon")]
+    round: Option<String>,
+    /// Commitment of the inspector, then that of the operator.
+    #[arg(long, value_name = "DIGEST", num_args = 2, value_parser = digest, requires = "reveal")]
+    committed: Vec<Digest>,
+    /// Nonce of the inspector, then that of the operator: files, or their digits.
+    #[arg(
+        long, value_name = "NONCE", num_args = 2, requires = "committed",
+        conflicts_with = "beacon", required_unless_present_any = ["beacon", "check"]
+    )]
+    reveal: Vec<String>,
+    /// File for the draw.
+    #[arg(long, short, value_name = "FILE", default_value = "draw.json")]
+    out: PathBuf,
+    /// Draw that is repeated and compared.
+    ///
+    /// The command ends with exit code 1 if the draw does not follow from register and heads.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["chips", "date", "run", "beacon", "reveal", "out"])]
+    check: Option<PathBuf>,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+fn digest(text: &str) -> Result<Digest, String> {
+    text.parse().map_err(|error: tiebreak_record::commit::Malformed| error.to_string())
+}
+
+/// A nonce: the digits themselves, or a file with them.
+fn nonce(argument: &str) -> Result<Digest, Failure> {
+    let path = Path::new(argument);
+    let text = if path.exists() { disk::read_text(path, BEACON_MAX as u64)? } else { argument.to_string() };
+    let wrong = |error| Failure::new(Exit::Usage, format!("--reveal {argument}: {error}"));
+    text.trim_end().parse().map_err(wrong)
+}
+
+fn randomness(args: &Args) -> Result<Randomness, Failure> {
+    if let (Some(value), Some(round)) = (&args.beacon, &args.round) {
+        return Ok(Randomness::Beacon { round: round.clone(), value: value.clone() });
+    }
+    let side = |index: usize| {
+        Ok::<_, Failure>(Revealed { commitment: args.committed[index], nonce: nonce(&args.reveal[index])? })
+    };
+    Ok(Randomness::Revealed { inspector: side(0)?, operator: side(1)? })
+}
+
+/// A run as it was declared: its id, and its largest head.
+fn declared(args: &Args, path: &Path) -> Result<DeclaredRun, Failure> {
+    let run = args.limits.open(path)?;
+    let checked = checks::structure(&run, None)?;
+    if let Some(found) = &checked.inconsistent {
+        let why = format!("{}: step {}: {}", path.display(), found.step, found.what);
+        return Err(Failure::new(Exit::Diverges, why));
+    }
+    // Record 0 is the initial state's; a record behind the last step's ends the run.
+    let covered = checked.head.size.saturating_sub(1).min(u64::from(run.job().steps)) as u32;
+    let segment = args.segment_steps.unwrap_or(run.job().checkpoint.every);
+    Ok(DeclaredRun { run: run.id, size: checked.head.size, root: checked.head.root, steps: covered, segment })
+}
+
+pub fn run(printer: Printer, args: &Args) -> CommandResult {
+    let _watch = args.limits.watch(printer);
+    let (register, signed) = args.register.read()?;
+    let closed = read_closed(&args.closed)?;
+    if let Some(path) = &args.check {
+        let text = disk::read_text(path, DRAW_MAX).map_err(named)?;
+        let malformed = |error| RunError::malformed(path, error);
+        let draw = Draw::from_text(&text).map_err(malformed)?;
+        let found = draw.check(&register, &closed).map_err(malformed)?;
+        let mut lines = vec![match &found {
+            None => format!("MATCHES: the draw of {} chips follows from its inputs", draw.chips.len()),
+            Some(why) => format!("DIFFERS: {why}"),
+        }];
+        lines.extend(seed_lines(&draw));
+        lines.extend(unchecked(signed));
+        let found = found.map(|why| json!({ "kind": why.kind(), "why": why.to_string() }));
+        let exit = if found.is_none() { Exit::Match } else { Exit::Diverges };
+        printer.result(lines, &json!({ "differs": found, "register_checked": signed, "draw": draw }));
+        return Ok(exit);
+    }
+    let runs = args.run.iter().map(|path| declared(args, path)).collect::<Result<Vec<_>, _>>()?;
+    let question = Question {
+        time: args.date.map_or_else(now, Ok)?,
+        chips: args.chips.unwrap_or_default(),
+        segments: args.segments.unwrap_or_default(),
+        runs,
+        randomness: randomness(args)?,
+    };
+    let draw = Draw::new(&register, &closed, question).map_err(|error| Failure::new(Exit::Usage, error))?;
+    write(&args.out, &draw.to_text())?;
+    let (lines, value) = told(args, &draw, signed);
+    printer.result(lines, &value);
+    Ok(Exit::Match)
+}
+
+/// The origin of the seed, which the reader compares with what was published.
+fn seed_lines(draw: &Draw) -> Vec<String> {
+    match &draw.question.randomness {
+        Randomness::Beacon { round, value } => {
+            vec![format!("compare with the beacon: round {round}, value {value}")]
+        }
+        Randomness::Revealed { inspector, operator } => [("inspector", inspector), ("operator", operator)]
+            .map(|(name, side)| {
+                format!("compare with the {name}'s publication: commitment {}", commitment(&side.nonce))
+            })
+            .to_vec(),
+    }
+}
+
+fn told(args: &Args, draw: &Draw, signed: bool) -> (Vec<String>, Value) {
+    let mut lines = vec![format!(
+        "drew {} of {} monitored chips ({} exempt ones are never drawn): {}",
+        draw.chips.len(),
+        draw.monitored,
+        draw.exempt,
+        args.out.display()
+    )];
+    lines.extend((draw.unclosed > 0).then(|| {
+        format!("warning: {} monitored chips have no head in the list: their logs stay open", draw.unclosed)
+    }));
+    lines.extend(seed_lines(draw));
+    lines.extend(unchecked(signed));
+    lines.extend(draw.chips.iter().map(|serial| format!("  chip {serial}")));
+    for (segments, path) in draw.segments.iter().zip(&args.run) {
+        lines.push(format!(
+            "  {} of {} segments of run {}:",
+            segments.steps.len(),
+            segments.of,
+            segments.run.short()
+        ));
+        let steps: Vec<String> =
+            segments.steps.iter().map(|(first, last)| format!("{first}..{last}")).collect();
+        lines.extend(
+            steps.iter().map(|steps| format!("    tiebreak audit {} --steps {steps}", shell::path(path))),
+        );
+    }
+    (lines, json!({ "file": args.out, "register_checked": signed, "draw": draw }))
+}
