@@ -2,6 +2,7 @@
 
 mod audits;
 mod bounds;
+mod chips;
 mod command_line;
 #[path = "../common/mod.rs"]
 mod common;
