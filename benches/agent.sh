@@ -23,7 +23,7 @@ batch = { micro_batch = 4 }
 commit = { granularity = "step" }
 checkpoint = { every = $steps }
 JOB
-"$command" key new chip.key --name chip.example >/dev/null
+"$command" key new chip.key --name chip.example --quiet >/dev/null
 "$command" monitor agent --socket chip.sock --log chip.log --key chip.key --serial bench --rate "$rate" >said.txt &
 agent=$!
 until [ -S chip.sock ]; do sleep 0.05; done

@@ -72,17 +72,21 @@ impl AgentArgs {
 #[cfg(unix)]
 use attached::{attach, listens};
 
-/// Says that this system has no agents.
+/// The error of a system that has no agents.
 #[cfg(not(unix))]
-fn listens(_: &Path) -> Result<(), Failure> {
+fn no_agents() -> Failure {
     let why = "an agent listens at a Unix socket, which this system does not have";
-    Err(Failure::new(Exit::Usage, why).help("leave --agent out, or train on Linux or macOS"))
+    Failure::new(Exit::Usage, why).help("leave --agent out, or train on Linux or macOS")
 }
 
-/// Says that this system has no agents.
 #[cfg(not(unix))]
-fn attach(_: Printer, socket: &Path, _: ShardMap, _: Digest) -> Result<Box<dyn Snapshots>, Failure> {
-    listens(socket).map(|()| unreachable!("there is no agent"))
+fn listens(_: &Path) -> Result<(), Failure> {
+    Err(no_agents())
+}
+
+#[cfg(not(unix))]
+fn attach(_: Printer, _: &Path, _: ShardMap, _: Digest) -> Result<Box<dyn Snapshots>, Failure> {
+    Err(no_agents())
 }
 
 /// A progress bar, and the chip's agent beside it if there is one.
