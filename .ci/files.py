@@ -24,7 +24,7 @@ SECTIONS = [
     ("crates/train", "The training loop, on one machine or on several ranks; trainers that cheat, for tests."),
     ("crates/audit", "Audits: checks without a replay, replays, and conclusions."),
     ("crates/game", "Parties of the dispute game, and what carries their messages."),
-    ("crates/monitor", "How many chips an inspector samples, and what their logs are compared with."),
+    ("crates/monitor", "Compute monitoring: plans, chips' logs and their agent, the register, draws, inspections, matching, witnesses."),
     ("crates/token-files", "The formats of files that people name as token ids. The command and tiebreak-import share it."),
     ("crates/tokenizer", "Tokenizers as people have them on disk. The command and tiebreak-import share it."),
     ("src", "The facade `tiebreak::...` over all crates, and the command line."),

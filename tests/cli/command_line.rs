@@ -175,7 +175,7 @@ fn the_short_help_of_every_command_fits_a_screen_with_common_options_first() {
 }
 
 /// Examples that are only parsed, by a part of theirs: with the reason.
-const ONLY_PARSED: [(&str, &str); 15] = [
+const ONLY_PARSED: [(&str, &str); 17] = [
     ("wgpu", "needs an adapter"),
     ("llvmpipe", "needs this adapter"),
     ("cuda", "needs a GPU"),
@@ -183,6 +183,8 @@ const ONLY_PARSED: [(&str, &str); 15] = [
     ("http://", "needs parties that answer"),
     ("tiebreak serve", "goes on until it is stopped; tests/game/transport runs it"),
     ("tiebreak witness serve", "goes on until it is stopped; witness.rs runs it"),
+    ("tiebreak monitor agent", "goes on until it is stopped; monitor_agent.rs runs it"),
+    ("--agent chip.sock", "needs an agent; monitor_agent.rs runs it"),
     ("tiebreak demo", "the_demo_convicts_and_its_verdict_is_checked_from_the_file runs it"),
     ("tiebreak adapters", "engines_are_listed_tested_and_measured runs it"),
     ("tiebreak selftest --hostile", "hostile_runs_end_as_their_list_says runs it"),

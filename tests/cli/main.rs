@@ -15,6 +15,7 @@ mod job_reference;
 mod jobs;
 mod logged;
 mod matches;
+mod monitor_agent;
 mod monitor_draw;
 mod monitor_inspect;
 mod networks;

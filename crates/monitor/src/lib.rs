@@ -24,6 +24,7 @@
 #![warn(missing_docs)]
 
 pub mod catalogue;
+pub mod chip;
 pub mod closed;
 pub mod date;
 pub mod detection;

@@ -62,11 +62,19 @@ pub trait Progress {
     /// Called when the state after `done` steps is loaded, from which training continues.
     fn begin(&mut self, _done: u32) {}
 
+    /// Called with that state, after [`Progress::begin`] and before the next step: for snapshots, which change nothing.
+    ///
+    /// # Errors
+    /// If the snapshot fails; then training stops.
+    fn loaded(&mut self, _done: u32, _session: &mut Session) -> Result<(), StepError> {
+        Ok(())
+    }
+
     /// Called when a step was committed, with its record, and the gradient's global norm before clipping, a binary32 pattern.
     fn step(&mut self, record: &StepRecord, norm: u32);
 
-    /// Called with the same step's state before anything of the step is written: for evaluations, which change nothing. A long
-    /// evaluation calls `waiting` now and then, to tell other ranks that this one is still alive.
+    /// Called with the same step's state before anything of the step is written: for evaluations and snapshots, which change
+    /// nothing. A long evaluation calls `waiting` now and then, to tell other ranks that this one is still alive.
     ///
     /// # Errors
     /// If the evaluation of the state fails; then training stops.
@@ -264,6 +272,7 @@ fn train_by(
         trainer.checkpoint(&mut session, 0)?;
     }
     progress.begin(first);
+    by.meanwhile(|_| progress.loaded(first, &mut session))?;
     let ended = trainer.steps(&mut session, &mut digests, first, &mut by, progress, &device);
     if let (Err(error), By::Ranks(lead)) = (&ended, &mut by)
         && error.is_an_end()

@@ -5,6 +5,7 @@
 //! writes the records; on a real chip the firmware would.
 
 use std::fmt;
+use std::str::FromStr;
 
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::codec::{Decoder, Encoder};
@@ -42,11 +43,26 @@ impl Serial {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The serial number with zeros behind it, as records have it.
+    pub(crate) fn padded(&self) -> [u8; SERIAL_MAX] {
+        let mut padded = [0; SERIAL_MAX];
+        padded[..self.0.len()].copy_from_slice(self.0.as_bytes());
+        padded
+    }
 }
 
 impl fmt::Display for Serial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Serial {
+    type Err = Malformed;
+
+    fn from_str(text: &str) -> Result<Serial, Malformed> {
+        Serial::new(text)
     }
 }
 
@@ -171,11 +187,9 @@ impl Record {
             Event::Unanswered(shard) => (shard, 0, NO_LINK),
             Event::Snapshot { shard, step, digest } => (shard, step, digest),
         };
-        let mut serial = [0; SERIAL_MAX];
-        serial[..self.serial.0.len()].copy_from_slice(self.serial.0.as_bytes());
         let mut e = Encoder::default();
         e.u8(self.event.code());
-        e.0.extend(serial);
+        e.0.extend(self.serial.padded());
         e.u64(self.counter).u64(self.time).digest(&self.previous);
         e.digest(&shard.map).digest(&shard.code).u32(step).digest(&digest);
         e.0

@@ -36,6 +36,22 @@ pub enum ShardMap {
     Slices(Vec<Slice>),
 }
 
+impl Slice {
+    /// The slice's digest within its tensor's canonical bytes: the tensor digest of its elements, as F32 of one dimension.
+    ///
+    /// # Panics
+    /// If the slice leaves the tensor, which [`ShardMap::check`] excludes.
+    pub fn digest_in(&self, tensor: &[u8]) -> Digest {
+        let first = 4 * self.first as usize;
+        self.digest_of(&tensor[first..first + 4 * self.count as usize])
+    }
+
+    /// The slice's digest from its own canonical bytes.
+    fn digest_of(&self, bytes: &[u8]) -> Digest {
+        tensor::digest(&TensorType { dtype: DType::F32, shape: vec![self.count] }, bytes)
+    }
+}
+
 fn invalid(line: usize, why: &str) -> Malformed {
     Malformed::invalid(WHAT, format!("line {line} {why}"))
 }
@@ -145,16 +161,17 @@ impl ShardMap {
         mut bytes: impl FnMut(&Slice) -> Result<Vec<u8>, E>,
     ) -> Result<Option<Digest>, E> {
         let ShardMap::Slices(slices) = self else { return Ok(None) };
-        let digests = slices.iter().map(|slice| {
-            let ty = TensorType { dtype: DType::F32, shape: vec![slice.count] };
-            Ok(tensor::digest(&ty, &bytes(slice)?))
-        });
-        let digests = digests.collect::<Result<Vec<_>, E>>()?;
+        let digests = slices.iter().map(|slice| Ok(slice.digest_of(&bytes(slice)?)));
+        Ok(Some(self.digest_of_slices(&digests.collect::<Result<Vec<_>, E>>()?)))
+    }
+
+    /// The digest of a shard from the digests of its slices, in order ([`Slice::digest_in`]).
+    pub fn digest_of_slices(&self, slices: &[Digest]) -> Digest {
         let mut encoder = Encoder::default();
-        encoder.digest(&self.digest()).list(&digests, |e, digest| {
+        encoder.digest(&self.digest()).list(slices, |e, digest| {
             e.digest(digest);
         });
-        Ok(Some(hash("tiebreak 2 shard", &encoder.0)))
+        hash("tiebreak 2 shard", &encoder.0)
     }
 }
 
@@ -217,6 +234,12 @@ mod tests {
             map(lines).unwrap().shard_digest(bytes).unwrap()
         };
         assert_eq!(digest("whole\n", 0), None);
+        // In place, and by itself.
+        let slices = map("2 3 param/a\n").unwrap();
+        let ShardMap::Slices(list) = &slices else { panic!() };
+        let tensor: Vec<u8> = (0..24).collect();
+        let own = slices.shard_digest(|_| Ok::<_, Malformed>(tensor[8..20].to_vec())).unwrap();
+        assert_eq!(own, Some(slices.digest_of_slices(&[list[0].digest_in(&tensor)])));
         let all =
             [("0 6 param/a\n", 0), ("0 6 param/a\n", 1), ("0 6 m/a\n", 0), ("0 3 param/a\n3 3 param/a\n", 0)];
         let digests: std::collections::BTreeSet<_> =

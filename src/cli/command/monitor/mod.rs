@@ -1,5 +1,6 @@
 //! `tiebreak monitor`: how a fleet of chips is inspected so that an undeclared training run is found.
 
+mod agent;
 mod declare;
 mod draw;
 mod inspect;
@@ -17,9 +18,11 @@ use clap::Subcommand;
 
 use crate::cli::view::report::{CommandResult, Printer};
 
-/// Inspect a fleet of chips, so that an undeclared training run is found.
+/// Log on chips, declare runs, and inspect a fleet, so that an undeclared training run is found.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  tiebreak monitor plan --chips 1e5 --run chinchilla-1t")]
+#[command(after_help = "Examples:
+  tiebreak monitor plan --chips 1e5 --run chinchilla-1t
+  tiebreak monitor agent --socket chip.sock --log chip.log --key chip.key --serial H100-0042")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -27,6 +30,7 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    Agent(agent::Args),
     Plan(plan::Args),
     Register(register::Args),
     Declare(declare::Args),
@@ -39,6 +43,7 @@ enum Command {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
+        Command::Agent(args) => agent::run(printer, args),
         Command::Plan(args) => plan::run(printer, args),
         Command::Register(args) => register::run(printer, args),
         Command::Declare(args) => declare::run(printer, args),

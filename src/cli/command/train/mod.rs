@@ -1,5 +1,6 @@
 //! `tiebreak train`.
 
+mod agent;
 pub mod bar;
 mod stopped;
 mod workers;
@@ -20,11 +21,13 @@ use crate::cli::args::terms::beside;
 use crate::cli::view::data::{say_copied, scanning};
 use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
+use agent::{AgentArgs, Watched};
 use bar::{Bar, Evaluating};
 use stopped::Asked;
 use tiebreak_audit::plan;
 use tiebreak_engine::liveness::step_bytes;
 use tiebreak_engine::{Engine, EngineError};
+use tiebreak_monitor::snapshot::shard_map::ShardMap;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::job::Job;
@@ -37,7 +40,7 @@ use tiebreak_train::ranks::lead::{Lead, can_cross_check};
 use tiebreak_train::ranks::plan::{ShardPlan, divides};
 use tiebreak_train::ranks::tcp::{RankPlace, Tcp};
 use tiebreak_train::ranks::{report, worker};
-use tiebreak_train::{Beginning, Prepared, TrainError, disk_needed, train, train_over};
+use tiebreak_train::{Beginning, Prepared, Progress, TrainError, disk_needed, train, train_over};
 use workers::{Host, network};
 
 /// Train a job and commit to every step.
@@ -48,6 +51,7 @@ use workers::{Host, network};
 Examples:
   tiebreak train job.toml --out runs/mine --key trainer.key
   tiebreak train --out runs/mine --key trainer.key --resume
+  tiebreak train job.toml --out runs/watched --agent chip.sock   # `tiebreak monitor agent` listens there
   tiebreak train job.toml --out runs/ranks --ranks 4
   tiebreak train job.toml --out runs/gpus --ranks 4 --engine cuda --transport nccl
   tiebreak train job.toml --out runs/two --ranks 2 --rank 0 --coordinator host0:29400
@@ -96,6 +100,8 @@ pub struct Args {
     limits: Limits,
     #[command(flatten)]
     ranks: RanksArgs,
+    #[command(flatten)]
+    agent: AgentArgs,
 }
 
 /// The products of a trainer.
@@ -111,6 +117,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let (start, watch) = (Instant::now(), args.limits.watch(printer));
     let role = args.ranks.role()?;
     role.check_transport(&args.ranks, &args.engine)?;
+    args.agent.check(&role)?;
     if let Role::Joins { place, coordinator } = &role
         && place.rank > 0
     {
@@ -122,20 +129,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     // Nothing is begun that is refused, or cannot go on here.
     let reopened = || args.limits.open_with_data(out, args.data.as_ref());
     let begun = args.resume.then(reopened).transpose()?;
-    let job = match (&begun, &args.job) {
-        (Some(run), _) => run.job().clone(),
-        (None, Some(job)) => read_job(job)?.1,
-        (None, None) => {
-            let help = "`tiebreak train JOB --out RUN` begins a run; `tiebreak train --out RUN --resume` goes on with one";
-            return Err(Failure::new(Exit::Usage, "neither a job file nor --resume is given").help(help));
-        }
-    };
-    check(&args, &role, &job, begun.as_ref())?;
+    let job = job_of(&args, begun.as_ref())?;
+    let asked = check(&args, &role, &job, begun.as_ref())?;
     let mut engine = open(&role.engine(&args.engine)?)?;
-    let run = match (begun, &args.job) {
-        (None, Some(job)) => new_run(printer, &args, job, out, private.as_ref())?,
-        (begun, _) => {
-            let run = begun.expect("there is a job, or a run");
+    let run = match begun {
+        None => new_run(printer, &args, out, private.as_ref())?,
+        Some(run) => {
             // Of a run that was begun by a version that did not, or whose data lie elsewhere now.
             Checked::of_this_user().check_run(&run, &mut scanning(printer))?;
             run
@@ -151,7 +150,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let mut bar = Bar::new(printer, &run);
     bar.evaluation = Evaluating::of(&run)?;
     bar.stops = (args.stop_on_nan, Some(Asked::listen(printer, &args.limits, start)));
-    let trained = trained(&args, &run, engine.as_mut(), private.as_ref(), &mut ranks, &mut bar);
+    let mut watched = Watched::new(printer, &mut bar, asked, &run)?;
+    let trained = trained(&args, &run, engine.as_mut(), private.as_ref(), &mut ranks, &mut watched);
+    drop(watched);
     if let (Err(_), Some(host)) = (&trained, &mut host) {
         host.workers.deaths(printer);
     }
@@ -182,6 +183,18 @@ fn without_folder(role: &Role) -> Failure {
         Role::Alone | Role::Spawns { .. } => "the command needs --out, the folder of the run",
     };
     Failure::new(Exit::Usage, why).help("`tiebreak train JOB --out RUN` writes the run to the folder RUN")
+}
+
+/// The job that is named, or that a run has which is gone on with.
+fn job_of(args: &Args, begun: Option<&Run>) -> Result<Job, Failure> {
+    match (begun, &args.job) {
+        (Some(run), _) => Ok(run.job().clone()),
+        (None, Some(job)) => Ok(read_job(job)?.1),
+        (None, None) => {
+            let help = "`tiebreak train JOB --out RUN` begins a run; `tiebreak train --out RUN --resume` goes on with one";
+            Err(Failure::new(Exit::Usage, "neither a job file nor --resume is given").help(help))
+        }
+    }
 }
 
 /// The memory that training takes on this side of an engine: a GPU has the tensors of a step.
@@ -235,9 +248,11 @@ fn done_text(steps: u64, out: &Path) -> String {
 /// The options of this command line that a resume needs too, as a shell takes them.
 fn resume_options(args: &Args) -> String {
     let mut words: Vec<String> = Vec::new();
-    for (option, path) in [("--key", &args.key), ("--data", &args.data)] {
-        words.extend(path.iter().map(|path| format!("{option} {}", shell::path(path))));
-    }
+    let files = [("--key", &args.key), ("--data", &args.data)];
+    let files = files.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)));
+    words.extend(
+        files.chain(args.agent.options()).map(|(option, path)| format!("{option} {}", shell::path(path))),
+    );
     let default = ["--engine=cpu", "--threads=0"];
     let engine = args.engine.options().into_iter().filter(|option| !default.contains(&option.as_str()));
     words.extend(engine.chain(args.ranks.options()).map(|option| shell::word(&option)));
@@ -280,23 +295,19 @@ fn trained(
     engine: &mut dyn Engine,
     key: Option<&PrivateKey>,
     ranks: &mut Option<Box<dyn Collective>>,
-    bar: &mut Bar,
+    progress: &mut dyn Progress,
 ) -> Result<Digest, TrainError> {
-    let Some(ranks) = ranks else { return train(run, engine, key, bar) };
+    let Some(ranks) = ranks else { return train(run, engine, key, progress) };
     let mut lead = Lead::new(run, ranks.as_mut())?;
     if let Some(steps) = args.ranks.cross_check {
         lead = lead.cross_checking(run, steps)?;
     }
-    train_over(run, engine, key, lead, bar)
+    train_over(run, engine, key, lead, progress)
 }
 
-fn new_run(
-    printer: Printer,
-    args: &Args,
-    job: &Path,
-    out: &Path,
-    key: Option<&PrivateKey>,
-) -> Result<Run, Failure> {
+/// Begins a run of the job that is named.
+fn new_run(printer: Printer, args: &Args, out: &Path, key: Option<&PrivateKey>) -> Result<Run, Failure> {
+    let job = args.job.as_deref().expect("there is a job, or a run");
     let (data_root, challenge) = (args.data_root.as_deref(), args.challenge);
     let logged = args.profile == Some(Profile::Logged);
     let out = Folder::at(out);
@@ -341,7 +352,14 @@ fn check_resumed(args: &Args, run: &Run) -> Result<(), Failure> {
 }
 
 /// Checks that a job can be trained in the way that is asked for, by so many ranks.
-fn check(args: &Args, role: &Role, job: &Job, begun: Option<&Run>) -> Result<(), Failure> {
+///
+/// Returns the socket of the chip's agent and the shard map, if an agent is named.
+fn check<'a>(
+    args: &'a Args,
+    role: &Role,
+    job: &Job,
+    begun: Option<&Run>,
+) -> Result<Option<(&'a Path, ShardMap)>, Failure> {
     if let Some(run) = begun {
         check_resumed(args, run)?;
     }
@@ -355,16 +373,19 @@ fn check(args: &Args, role: &Role, job: &Job, begun: Option<&Run>) -> Result<(),
         let why = "the job has a [rounding] table: it is of the logged profile; remove the table or --profile exact";
         return Err(Failure::new(Exit::Usage, why));
     }
-    match (begun, &args.job) {
-        (None, Some(path)) => {
-            let files = JobFiles::new(path, args.data_root.as_deref())?;
-            divides(&read_program(&files, job)?.0, role.ranks())?
+    let read;
+    let program = match (begun, &args.job) {
+        (Some(run), _) => run.program(),
+        (None, job_path) => {
+            let path = job_path.as_deref().expect("there is a job, or a run");
+            read = read_program(&JobFiles::new(path, args.data_root.as_deref())?, job)?.0;
+            &read
         }
-        (Some(run), _) => divides(run.program(), role.ranks())?,
-        (None, None) => {}
-    }
+    };
+    divides(program, role.ranks())?;
+    let asked = args.agent.asked(program)?;
     if args.ranks.cross_check.is_none() {
-        return Ok(());
+        return Ok(asked);
     }
     if role.ranks() == 1 {
         return Err(Failure::new(Exit::Usage, "--cross-check needs two ranks or more"));
@@ -372,7 +393,8 @@ fn check(args: &Args, role: &Role, job: &Job, begun: Option<&Run>) -> Result<(),
     if args.profile == Some(Profile::Logged) && job.rounding.is_none() {
         return Err(Failure::new(Exit::Usage, "--cross-check and --profile logged exclude each other"));
     }
-    Ok(can_cross_check(job)?)
+    can_cross_check(job)?;
+    Ok(asked)
 }
 
 /// Any rank but 0. An error that rank 0 knows of is rank 0's to print.

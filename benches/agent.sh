@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# The cost of a chip's agent: seconds of a training with snapshots (a thousand a day by default) and without, in turns.
+#
+#   benches/agent.sh [STEPS [TURNS [RATE [ENGINE]]]]      default: 400 steps, 5 turns, 1000 a day, cpu
+#
+# Needs `cargo build --release`, or TIEBREAK that names the command. Prints a line a training, then the medians.
+set -euo pipefail
+steps=${1:-400} turns=${2:-5} rate=${3:-1000} engine=${4:-cpu}
+command=$(realpath "${TIEBREAK:-target/release/tiebreak}")
+folder=$(mktemp -d)
+trap '${agent:+kill "$agent"} 2>/dev/null || true; rm -rf "$folder"' EXIT
+cd "$folder"
+
+head -c 65536 /dev/urandom | base64 -w 0 >text.txt
+cat >job.toml <<JOB
+steps = $steps
+clip_norm = 1.0
+model = { kind = "gpt", vocabulary = 128, context = 64, layers = 2, heads = 4, width = 64 }
+data = { kind = "bytes", path = "text.txt" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
+schedule = { peak = 1e-3 }
+batch = { micro_batch = 4 }
+commit = { granularity = "step" }
+checkpoint = { every = $steps }
+JOB
+"$command" key new chip.key --name chip.example --quiet >/dev/null
+"$command" monitor agent --socket chip.sock --log chip.log --key chip.key --serial bench --rate "$rate" >said.txt &
+agent=$!
+until [ -S chip.sock ]; do sleep 0.05; done
+
+train() { # NAME [OPTION...]: the seconds between the first step and the last, as the command measures them
+  local name=$1
+  shift
+  "$command" train job.toml --out "$name" --engine "$engine" --json "$@" 2>/dev/null |
+    python3 -c 'import json, sys; print(json.load(sys.stdin)["seconds"])'
+}
+
+for turn in $(seq "$turns"); do
+  without=$(train "without-$turn")
+  with=$(train "with-$turn" --agent chip.sock)
+  echo "turn $turn: without $without s, with $with s" | tee -a times.txt
+done
+kill "$agent"
+wait "$agent"
+python3 - <<'REPORT'
+import re
+from statistics import median
+
+rows = [[float(number) for number in re.findall(r"([0-9.]+) s", line)] for line in open("times.txt")]
+without, with_agent = (median(column) for column in zip(*rows))
+snapshots = sum(" snapshot: " in line for line in open("said.txt"))
+share = 100 * (with_agent / without - 1)
+print(f"median: without {without:.3f} s, with {with_agent:.3f} s ({share:+.2f} %), {snapshots} snapshots")
+REPORT
