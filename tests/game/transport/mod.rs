@@ -390,7 +390,7 @@ fn a_journal_ends_where_it_was_torn_and_is_refused_where_it_is_damaged() {
     let without_start = format!("{}\n{}\n", lines[0], lines[2]);
     let twice = format!("{text}{}\n", lines[1]);
     for (damaged, why) in [
-        (text.replacen("\"at\":9", "\"at\":1", 1), "line 4: time"),
+        (text.replacen("\"at\":9", "\"at\":1", 1), "line 4: its time is 1 ms"),
         (text.replacen("tick", "tock", 1), "line 4: unknown variant"),
         (without_start, "line 2: a game starts"),
         (twice, "line 5: a game starts"),
