@@ -20,8 +20,10 @@ mod options;
 mod pages;
 mod ranks;
 mod released;
+mod rules;
 mod samples;
 mod signals;
+mod statements;
 #[cfg(unix)]
 mod tutorials;
 

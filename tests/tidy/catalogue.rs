@@ -59,6 +59,7 @@ const KINDS: &[Kind] = &[
     kind("DataError::Job", 2, "mend the job or its data; `tiebreak job check JOB` reads both"),
     kind("RegimeError", 2, MEND_LINE),
     kind("CatalogueError", 4, ASK_MAKER),
+    kind("RulesError", 2, "mend the file of rules"),
     kind("ComputationError", 4, ASK_MAKER),
     kind("RankError::Refused", 2, MEND_LINE),
     kind("RankError", 3, RESUME),
@@ -91,8 +92,17 @@ const PLACES: &[(&str, u8)] = &[
 ];
 
 /// Findings of audits, games and inspections. They are no errors: the outcome that carries them decides the exit code.
-const FINDINGS: [&str; 8] =
-    ["Basis", "Breach", "Evidence", "Explicable", "Ground", "Provenance", "RecordFault", "Unsettled"];
+const FINDINGS: [&str; 9] = [
+    "Basis",
+    "Breach",
+    "Evidence",
+    "Explicable",
+    "Ground",
+    "Provenance",
+    "RecordFault",
+    "Unknown",
+    "Unsettled",
+];
 
 /// Parts of a sentence that never begin it: `... is not 1, what the operands give`.
 const PARTS: [&str; 2] = ["what the operands give", "what the rounding log says"];

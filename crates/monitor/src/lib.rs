@@ -28,4 +28,6 @@ pub mod detection;
 pub mod matching;
 pub mod plan;
 pub mod regime;
+pub mod rules;
 pub mod snapshot;
+pub mod statement;

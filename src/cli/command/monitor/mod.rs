@@ -4,7 +4,9 @@ mod inspections;
 mod matching;
 mod picture;
 mod plan;
+mod rules;
 mod shards;
+mod statement;
 mod table;
 
 use clap::Subcommand;
@@ -23,6 +25,8 @@ pub struct Args {
 enum Command {
     Match(matching::Args),
     Plan(plan::Args),
+    Rules(rules::Args),
+    Statement(statement::Args),
     Table(table::Args),
 }
 
@@ -30,6 +34,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
         Command::Match(args) => matching::run(printer, args),
         Command::Plan(args) => plan::run(printer, args),
+        Command::Rules(args) => rules::run(printer, args),
+        Command::Statement(args) => statement::run(printer, args),
         Command::Table(args) => table::run(printer, args),
     }
 }
