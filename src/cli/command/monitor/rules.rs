@@ -28,7 +28,7 @@ const REPORT_MAX: u64 = 1 << 16;
 /// Say whether declared runs keep to rules: limits on FLOP, settings, kinds of models, and results.
 ///
 /// The command ends with 0 if every rule holds, with 1 if one is violated, and with 3 if one cannot be decided. FLOP are counted from the
-/// program and the records. Whether the records are true is a question for `tiebreak audit`.
+/// program and the records, which `tiebreak audit` checks.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak monitor rules runs/mine rules.toml
