@@ -225,6 +225,10 @@ fn world() -> World {
         ("early.log", "chip-2.log"),
         ("rank.map", "rank-0.map"),
         ("alice.pub", "witness.key.pub"),
+        ("alice", "inspector.key"),
+        ("alice.pub", "inspector.key.pub"),
+        ("stated.json", "run.dsse.json"),
+        ("evaluated.json", "eval.json"),
         ("exported/model.safetensors", "model.safetensors"),
     ] {
         copied(&world.path(from), &world.path(to));

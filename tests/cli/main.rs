@@ -26,8 +26,10 @@ mod pages;
 mod progress;
 mod ranks;
 mod released;
+mod rules;
 mod samples;
 mod signals;
+mod statements;
 #[cfg(unix)]
 mod tutorials;
 mod witness;

@@ -367,6 +367,20 @@ impl World {
         log("wrong.log", &slices, &elsewhere, 3, run.id);
         let (head, alice) = (elsewhere.layout.head(1), fs::read_to_string(self.path("alice")).unwrap());
         let alice = PrivateKey::from_text(&alice).unwrap();
+        for (name, text) in [
+            ("rules.toml", "[steps]\nmost = 8\n".to_string()),
+            ("broken.toml", "[steps]\nmost = 7\n".to_string()),
+            ("results.toml", format!("[loss]\nmost = 9\ndata = \"{}\"\n", run.file.summary().data)),
+        ] {
+            fs::write(self.path(name), text).unwrap();
+        }
+        for (name, line) in [
+            ("rules.json", "monitor rules run rules.toml --json"),
+            ("matched.json", "monitor match chip.log --run run --json"),
+        ] {
+            fs::write(self.path(name), self.outcome(line).0.stdout).unwrap();
+        }
+        self.done("monitor statement --report one.json --key alice --out stated.json", 0);
         let note = fs::read_to_string(&head).unwrap();
         fs::write(&head, cosigned(&note, &alice, matches::time(1) / 1000 + 5).unwrap()).unwrap();
     }

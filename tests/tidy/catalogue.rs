@@ -59,6 +59,7 @@ const KINDS: &[Kind] = &[
     kind("DataError::Job", 2, "mend the job or its data; `tiebreak job check JOB` reads both"),
     kind("RegimeError", 2, MEND_LINE),
     kind("CatalogueError", 4, ASK_MAKER),
+    kind("RulesError", 2, "mend the file of rules"),
     kind("ComputationError", 4, ASK_MAKER),
     kind("RankError::Refused", 2, MEND_LINE),
     kind("RankError", 3, RESUME),
@@ -91,7 +92,7 @@ const PLACES: &[(&str, u8)] = &[
 ];
 
 /// Findings of audits, games and inspections. They are no errors: the outcome that carries them decides the exit code.
-const FINDINGS: [&str; 11] = [
+const FINDINGS: [&str; 12] = [
     "Basis",
     "Breach",
     "Evidence",
@@ -102,6 +103,7 @@ const FINDINGS: [&str; 11] = [
     "Provenance",
     "RecordFault",
     "Rewritten",
+    "Unknown",
     "Unsettled",
 ];
 

@@ -17,6 +17,7 @@
 mod afterwards;
 pub mod attachments;
 pub mod checks;
+pub mod coverage;
 mod disputed_rounding;
 pub mod disputed_step;
 pub mod ground;

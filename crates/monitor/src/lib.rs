@@ -34,5 +34,7 @@ pub mod matching;
 pub mod plan;
 pub mod regime;
 pub mod register;
+pub mod rules;
 pub mod snapshot;
+pub mod statement;
 pub mod witness;

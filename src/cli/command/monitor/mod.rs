@@ -11,7 +11,9 @@ mod picture;
 mod plan;
 mod register;
 mod registry;
+mod rules;
 mod shards;
+mod statement;
 mod table;
 
 use clap::Subcommand;
@@ -38,6 +40,8 @@ enum Command {
     Draw(draw::Args),
     Inspect(inspect::Args),
     Match(matching::Args),
+    Rules(rules::Args),
+    Statement(statement::Args),
     Table(table::Args),
 }
 
@@ -51,6 +55,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Draw(args) => draw::run(printer, &args),
         Command::Inspect(args) => inspect::run(printer, &args),
         Command::Match(args) => matching::run(printer, args),
+        Command::Rules(args) => rules::run(printer, args),
+        Command::Statement(args) => statement::run(printer, args),
         Command::Table(args) => table::run(printer, args),
     }
 }

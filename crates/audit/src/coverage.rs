@@ -1,0 +1,143 @@
+//! The checkpoint segments that several auditors replayed together, and those among them that were drawn at random.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use super::merge::{Range, union};
+use super::plan::{Choice, ReplayPlan};
+use super::report::Outcome;
+use super::report_file::Account;
+use tiebreak_record::commit::Malformed;
+
+/// The part of a report that a plan is in.
+#[derive(Deserialize)]
+struct Planned {
+    plan: ReplayPlan,
+}
+
+/// The plan in the bytes of a report, whose signature [`super::report_file::decode`] checks.
+///
+/// # Errors
+/// If there is no plan, or its segments are not apart, ascending and of the run's steps.
+pub fn plan_of(bytes: &[u8], account: &Account) -> Result<ReplayPlan, Malformed> {
+    let wrong = |why: String| Malformed::invalid("report", why);
+    let Planned { plan } = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
+    let mut next = 1;
+    for &(first, last) in &plan.segments {
+        if first < next || last < first || last > account.steps {
+            return Err(wrong(format!("its plan has a segment {first}..{last}, out of order or of the run")));
+        }
+        next = last.saturating_add(1);
+    }
+    if plan.segments.len() > plan.of || plan.of > account.steps as usize {
+        return Err(wrong(format!("its plan has {} of {} segments", plan.segments.len(), plan.of)));
+    }
+    Ok(plan)
+}
+
+/// Segments of a run, by what auditors did with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Coverage {
+    /// Segments of the run.
+    pub all: usize,
+    /// Segments whose every step was replayed, as far as reports name them.
+    pub replayed: usize,
+    /// Segments of random samples, each replayed to its end. Every set of so many segments is equally likely.
+    pub drawn: usize,
+}
+
+/// The coverage of several audits of one run; `None` if they saw different segments, since a checkpoint was not there for all.
+///
+/// A report counts for the drawn segments only if it matched and reached the end of its plan: a sample that ended early is not
+/// one of equal chances.
+pub fn coverage(reports: &[(Account, ReplayPlan)]) -> Option<Coverage> {
+    let all = reports.first()?.1.of;
+    if reports.iter().any(|(_, plan)| plan.of != all) {
+        return None;
+    }
+    let covered = union(reports.iter().flat_map(|(account, _)| account.replayed.iter().copied()).collect());
+    let is_covered = |&&(first, last): &&Range| covered.iter().any(|&(from, to)| from <= first && last <= to);
+    // A range may end within a segment, so that only the other plans say where segments end.
+    let whole = reports.iter().filter(|(_, plan)| !matches!(plan.choice, Choice::Range(..)));
+    let known: BTreeSet<Range> = whole.clone().flat_map(|(_, plan)| plan.segments.iter().copied()).collect();
+    let mut drawn: BTreeSet<Range> = BTreeSet::new();
+    for (account, plan) in whole {
+        let mine = union(account.replayed.clone());
+        let done = |&(first, last): &Range| mine.iter().any(|&(from, to)| from <= first && last <= to);
+        if account.outcome == Outcome::Matches && plan.segments.iter().all(done) {
+            drawn.extend(&plan.segments);
+        }
+    }
+    let replayed = known.iter().filter(is_covered).count();
+    let steps = |ranges: &[Range]| -> u64 {
+        ranges.iter().map(|&(first, last)| u64::from(last) + 1 - u64::from(first)).sum()
+    };
+    let known: Vec<Range> = known.into_iter().collect();
+    // Segments that overlap are those of different checkpoints.
+    (known.len() <= all && steps(&union(known.clone())) == steps(&known)).then_some(Coverage {
+        all,
+        replayed,
+        drawn: drawn.len(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiebreak_record::commit::digest::Digest;
+
+    /// A report of a run of 40 steps in ten segments.
+    fn report(choice: Choice, segments: &[Range], replayed: &[Range]) -> (Account, ReplayPlan) {
+        let one = Digest([1; 32]);
+        let account = Account {
+            run: one,
+            computation: one,
+            job: one,
+            data: one,
+            steps: 40,
+            head_size: 42,
+            head_root: one,
+            end_checked: true,
+            native: false,
+            outcome: Outcome::Matches,
+            replayed: replayed.to_vec(),
+            auditor: None,
+        };
+        let plan = ReplayPlan {
+            choice,
+            segments: segments.to_vec(),
+            of: 10,
+            unreachable: None,
+            seed: None,
+            detection: [0.0; 3],
+            bytes: 0,
+            memory: 0,
+        };
+        (account, plan)
+    }
+
+    #[test]
+    fn segments_of_several_auditors_count_once() {
+        let sample = || Choice::Sample { fraction: 0.2, seed: 7 };
+        let counts = |reports: &[_]| coverage(reports).map(|found| (found.all, found.replayed, found.drawn));
+        let one = report(sample(), &[(1, 4), (9, 12)], &[(1, 4), (9, 12)]);
+        assert_eq!(counts(std::slice::from_ref(&one)), Some((10, 2, 2)));
+        let two = report(sample(), &[(9, 12), (37, 40)], &[(9, 12), (37, 40)]);
+        assert_eq!(counts(&[one.clone(), two.clone()]), Some((10, 3, 3)));
+        // A sample that ended early is no sample; what it replayed is replayed all the same.
+        let cut = report(sample(), &[(9, 12), (37, 40)], &[(9, 12), (37, 38)]);
+        assert_eq!(counts(&[one.clone(), cut.clone()]), Some((10, 2, 2)));
+        // A range is chosen, not drawn. It completes the other's segment.
+        let range = report(Choice::Range(38, 40), &[(37, 40)], &[(37, 40)]);
+        assert_eq!(counts(&[one.clone(), cut, range]), Some((10, 3, 2)));
+        let all: Vec<Range> = (0..10).map(|i| (4 * i + 1, 4 * i + 4)).collect();
+        assert_eq!(counts(&[report(Choice::All, &all, &all), two]), Some((10, 10, 10)));
+        // Another auditor lacked a checkpoint.
+        let (account, mut plan) = report(sample(), &[(1, 8)], &[(1, 8)]);
+        assert_eq!(counts(&[one.clone(), (account.clone(), plan.clone())]), None);
+        plan.of = 9;
+        assert_eq!(counts(&[one, (account, plan)]), None);
+        assert_eq!(counts(&[]), None);
+    }
+}

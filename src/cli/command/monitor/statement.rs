@@ -1,0 +1,232 @@
+//! `tiebreak monitor statement`: what audits, matches and rules established, signed in a form that tools of others verify.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tiebreak_audit::coverage::{coverage, plan_of};
+use tiebreak_audit::merge::{Apart, Conclusion, Merged, Required, merge};
+use tiebreak_audit::plan::ReplayPlan;
+use tiebreak_audit::report_file::{Account, REPORT_MAX, decode};
+use tiebreak_monitor::statement::bound::most_deviating;
+use tiebreak_monitor::statement::dsse::ENVELOPE_MAX;
+use tiebreak_monitor::statement::in_toto::Statement;
+use tiebreak_record::commit::cosignature::utc;
+use tiebreak_record::commit::tree_head::Head;
+use tiebreak_record::job::identity::CONTRACT;
+use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_run::run::{RunError, shell};
+
+use crate::cli::args::key;
+use crate::cli::args::limits::Limits;
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
+
+/// The most bytes of a result of `monitor match` or `monitor rules`.
+const RESULT_MAX: u64 = 1 << 26;
+
+/// Write what was established about a run as a signed in-toto statement, or check one.
+///
+/// Only signed reports count; they are of one run. The envelope is DSSE, which tools for software supply chains verify.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  tiebreak monitor statement --report mine.json --key inspector.key --out run.dsse.json
+  tiebreak monitor statement --check run.dsse.json --key inspector.key.pub")]
+pub struct Args {
+    /// Signed report of `tiebreak audit`; once for each auditor.
+    #[arg(long, value_name = "REPORT", required_unless_present = "check")]
+    report: Vec<PathBuf>,
+    /// Output of `tiebreak monitor match --json`.
+    #[arg(long, value_name = "FILE", conflicts_with = "check")]
+    r#match: Option<PathBuf>,
+    /// Output of `tiebreak monitor rules --json`.
+    #[arg(long, value_name = "FILE", conflicts_with = "check")]
+    rules: Option<PathBuf>,
+    /// Confidence of the bound on segments that deviate.
+    #[arg(long, value_name = "P", default_value_t = 0.95, conflicts_with = "check")]
+    confidence: f64,
+    /// Key of the inspector: the private one signs, the public one checks.
+    #[arg(long, value_name = "KEY")]
+    key: String,
+    /// File for the statement.
+    #[arg(long, value_name = "FILE", required_unless_present = "check", conflicts_with = "check")]
+    out: Option<PathBuf>,
+    /// Check this statement instead, and print it.
+    #[arg(long, value_name = "FILE", conflicts_with = "report")]
+    check: Option<PathBuf>,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+/// A report that counts, with the digest of its file.
+struct Counted {
+    account: Account,
+    plan: ReplayPlan,
+    sha256: String,
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn read_report(path: &Path) -> Result<Counted, Failure> {
+    let bytes = disk::read(path, REPORT_MAX).map_err(named)?;
+    let malformed = |error| RunError::malformed(path, error);
+    let (account, auditor) = decode(&bytes).map_err(malformed)?;
+    if auditor.is_none() {
+        let why = format!("{}: nobody signed the report, so it vouches for nothing", path.display());
+        return Err(Failure::new(Exit::Usage, why).help("tiebreak audit RUN --report FILE --key AUDITOR.key"));
+    }
+    if account.native {
+        let why = "the report is of a native auditor, who judges no rounding: no statement rests on it";
+        return Err(Failure::new(Exit::Usage, format!("{}: {why}", path.display())));
+    }
+    let plan = plan_of(&bytes, &account).map_err(malformed)?;
+    Ok(Counted { account, plan, sha256: hex(&Sha256::digest(&bytes)) })
+}
+
+fn merged(args: &Args, counted: &[Counted]) -> Result<Merged, Failure> {
+    let accounts: Vec<Account> = counted.iter().map(|report| report.account.clone()).collect();
+    let name = |number: usize| args.report[number].display();
+    // The statement says how much was replayed; any share will do.
+    let merged = merge(&accounts, Required::Share(f64::MIN_POSITIVE)).map_err(|apart| match apart {
+        Apart::OtherRun(number) => {
+            Failure::new(Exit::Usage, format!("{} is about another run than {}", name(number), name(0)))
+        }
+        Apart::Contradicts(number) => {
+            Failure::new(Exit::Malformed, format!("{} contradicts {} about the run", name(number), name(0)))
+        }
+    })?;
+    merged.ok_or_else(|| Failure::new(Exit::Usage, "no report is given"))
+}
+
+/// The part of a predicate about audits: a sentence, and the numbers in it.
+fn audited(merged: &Merged, counted: &[Counted], confidence: f64) -> (String, Value) {
+    let reports: Vec<(Account, ReplayPlan)> =
+        counted.iter().map(|report| (report.account.clone(), report.plan.clone())).collect();
+    let found = coverage(&reports).filter(|found| found.all > 0 && merged.result == Conclusion::Matches);
+    let bound = found.map(|found| {
+        let left = (found.all - found.replayed) as u64;
+        // Steps that no segment holds are in no draw.
+        let most = most_deviating(found.all as u64, found.drawn as u64, confidence).min(left);
+        (found, most, 100.0 * most as f64 / found.all as f64)
+    });
+    let text = match (&bound, merged.result) {
+        (Some((found, _, share)), _) => format!(
+            "of {} segments {} were replayed exactly, so with confidence {confidence} at most {share:.2} % deviate",
+            found.all, found.replayed
+        ),
+        (None, Conclusion::Diverges) => "an auditor found a difference".into(),
+        (None, _) => format!("{} of {} steps were replayed exactly", merged.steps_covered(), merged.steps),
+    };
+    let unreachable: Vec<_> = counted.iter().filter_map(|report| report.plan.unreachable).collect();
+    let json = json!({
+        "text": text,
+        "result": merged.result,
+        "reasons": merged.reasons,
+        "steps": merged.steps,
+        "replayed": merged.covered,
+        "unreachable": unreachable,
+        "segments": bound.as_ref().map(|(found, most, _)| json!({
+            "all": found.all, "replayed": found.replayed, "drawn": found.drawn, "confidence": confidence,
+            "deviatingAtMost": most,
+        })),
+        "reports": counted.iter().map(|report| json!({
+            "auditor": report.account.auditor, "digest": { "sha256": report.sha256 }, "replayed": report.account.replayed,
+        })).collect::<Vec<_>>(),
+    });
+    (text, json)
+}
+
+/// The result of another command: its outcome, its counts and the digest of its file.
+fn result_of(path: &Path, run: &Merged) -> Result<Value, Failure> {
+    let bytes = disk::read(path, RESULT_MAX).map_err(named)?;
+    let malformed = |why: &str| Failure::from(RunError::invalid(path, why));
+    let value: Value = serde_json::from_slice(&bytes).map_err(|error| malformed(&error.to_string()))?;
+    let (Some(result), Some(counts), Some(runs)) =
+        (value["result"].as_str(), value["counts"].as_object(), value["runs"].as_array())
+    else {
+        return Err(malformed("it is not what the command prints with --json"));
+    };
+    let id = run.run.to_string();
+    if !runs.iter().any(|run| run["run"] == id.as_str()) {
+        let why =
+            format!("{}: the result is not about run {id}, which the reports are about", path.display());
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let of_run = |list: &str| -> Vec<Value> {
+        let all = value[list].as_array().cloned().unwrap_or_default();
+        all.into_iter().filter(|one| one["run"] == id.as_str()).collect()
+    };
+    let runs: Vec<&Value> = runs.iter().map(|run| &run["run"]).collect();
+    Ok(json!({
+        "result": result, "counts": counts, "runs": runs, "rules": of_run("rules"),
+        "digest": { "sha256": hex(&Sha256::digest(&bytes)) },
+    }))
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let _watch = args.limits.watch(printer);
+    match &args.check {
+        Some(path) => checked(printer, path, &args.key),
+        None => written(printer, &args),
+    }
+}
+
+fn written(printer: Printer, args: &Args) -> CommandResult {
+    if !(args.confidence > 0.0 && args.confidence < 1.0) {
+        let why = format!("--confidence {}: a number between 0 and 1 is wanted", args.confidence);
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let key = key::read_private(Path::new(&args.key))?;
+    let counted = args.report.iter().map(|path| read_report(path)).collect::<Result<Vec<_>, _>>()?;
+    let merged = merged(args, &counted)?;
+    let (text, audits) = audited(&merged, &counted, args.confidence);
+    let other = |path: &Option<PathBuf>| path.as_deref().map(|path| result_of(path, &merged)).transpose();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_err(|_| Failure::new(Exit::Undecided, "the clock is before 1970"))?.as_secs();
+    let predicate = json!({
+        "verifier": { "id": key.public().name(), "key": key.public().to_text() },
+        "timeCreated": utc(now).replacen(' ', "T", 1).replace(" UTC", "Z"),
+        "contract": CONTRACT,
+        "run": {
+            "id": merged.run, "computation": merged.computation, "job": merged.job, "data": merged.data,
+        },
+        "audits": audits,
+        "match": other(&args.r#match)?,
+        "rules": other(&args.rules)?,
+    });
+    let first = &counted[0].account;
+    let head = Head { run: merged.run, size: first.head_size, root: first.head_root };
+    let statement = Statement::about(&head, predicate);
+    let out = args.out.as_ref().expect("clap wants it");
+    let path = std::path::absolute(out).map_err(RunError::io(out))?;
+    Disk::default().replace(&path, statement.signed(&key).as_bytes())?;
+    printer.result(
+        vec![
+            text,
+            format!("statement: {}", path.display()),
+            format!("check it with: tiebreak monitor statement --check {} --key PUBLIC", shell::path(out)),
+        ],
+        &json!({ "statement": statement, "file": path }),
+    );
+    Ok(Exit::Match)
+}
+
+fn checked(printer: Printer, path: &Path, argument: &str) -> CommandResult {
+    let key = key::read_public(argument)?;
+    let text = disk::read_text(path, ENVELOPE_MAX as u64).map_err(named)?;
+    let statement = Statement::open(&text, &key).map_err(|error| RunError::malformed(path, error))?;
+    let said = &statement.predicate;
+    let mut lines = vec![format!("MATCHES: the statement is signed by {}", key.identified())];
+    lines.extend(statement.subject.iter().map(|subject| format!("  about {}", subject.name)));
+    for (name, part) in [
+        ("audits", &said["audits"]["text"]),
+        ("match", &said["match"]["result"]),
+        ("rules", &said["rules"]["result"]),
+    ] {
+        lines.extend(part.as_str().map(|part| format!("  {name}: {part}")));
+    }
+    printer.result(lines, &json!(statement));
+    Ok(Exit::Match)
+}
