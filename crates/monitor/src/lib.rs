@@ -32,4 +32,5 @@ pub mod inspection;
 pub mod plan;
 pub mod regime;
 pub mod register;
+pub mod simulate;
 pub mod snapshot;

@@ -8,6 +8,7 @@ mod picture;
 mod plan;
 mod register;
 mod registry;
+mod simulate;
 mod table;
 
 use clap::Subcommand;
@@ -29,6 +30,7 @@ enum Command {
     Nonce(nonce::Args),
     Plan(plan::Args),
     Register(register::Args),
+    Simulate(simulate::Args),
     Table(table::Args),
 }
 
@@ -39,6 +41,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Nonce(args) => nonce::run(printer, &args),
         Command::Plan(args) => plan::run(printer, args),
         Command::Register(args) => register::run(printer, args),
+        Command::Simulate(args) => simulate::run(printer, &args),
         Command::Table(args) => table::run(printer, args),
     }
 }
