@@ -35,6 +35,7 @@ pub mod plan;
 pub mod regime;
 pub mod register;
 pub mod rules;
+pub mod simulate;
 pub mod snapshot;
 pub mod statement;
 pub mod witness;

@@ -23,6 +23,12 @@ impl Printer {
         ProgressBar::new(bar, unit, (!silent && !is_terminal).then_some(*self))
     }
 
+    /// The result of work that says that it goes on, as [`working`](Printer::working) does.
+    pub fn during<T>(&self, what: &str, work: impl FnOnce() -> T) -> T {
+        let _working = self.working(what, None);
+        work()
+    }
+
     /// Says that work goes on whose steps nobody counts, from two seconds on and until it is dropped: the time so far, and the time left
     /// if `seconds` estimates the whole. Nothing with --json or --quiet.
     pub fn working(&self, what: &str, seconds: Option<f64>) -> Working {

@@ -116,9 +116,7 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         confidence: args.confidence,
         until: args.until.map_or_else(now, Ok)?.saturating_mul(1000),
     };
-    let working = printer.working("checking the log's records", None);
-    let examined = examine(&log, inspection);
-    drop(working);
+    let examined = printer.during("checking the log's records", || examine(&log, inspection));
     if let Some(path) = &args.seen_out {
         write(path, &Seen::of(&serial, &log).to_text())?;
     }

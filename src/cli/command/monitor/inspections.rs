@@ -70,11 +70,19 @@ pub fn usage(error: RegimeError) -> Failure {
 }
 
 /// A name that the catalogue has not.
-pub fn unknown<'a>(what: &str, name: &str, names: impl Iterator<Item = &'a str>) -> Failure {
+fn unknown<'a>(what: &str, name: &str, names: impl Iterator<Item = &'a str>) -> Failure {
     let names: Vec<&str> = names.collect();
     let why =
         format!("the catalogue has no {what} {name}; it has {}; add it with --catalogue", names.join(", "));
     Failure::new(Exit::Usage, why)
+}
+
+/// The FLOP of a run that the command line names.
+pub fn flop_of(text: &str, catalogue: &Catalogue) -> Result<f64, Failure> {
+    if let Some(run) = catalogue.run(text) {
+        return Ok(run.flop);
+    }
+    text.parse().map_err(|_| unknown("run", text, catalogue.runs().iter().map(|run| run.name.as_str())))
 }
 
 /// A count that may be written as 1e5.

@@ -13,6 +13,7 @@ mod register;
 mod registry;
 mod rules;
 mod shards;
+mod simulate;
 mod statement;
 mod table;
 
@@ -42,6 +43,7 @@ enum Command {
     Match(matching::Args),
     Rules(rules::Args),
     Statement(statement::Args),
+    Simulate(simulate::Args),
     Table(table::Args),
 }
 
@@ -57,6 +59,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Match(args) => matching::run(printer, args),
         Command::Rules(args) => rules::run(printer, args),
         Command::Statement(args) => statement::run(printer, args),
+        Command::Simulate(args) => simulate::run(printer, &args),
         Command::Table(args) => table::run(printer, args),
     }
 }

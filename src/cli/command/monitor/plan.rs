@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use tiebreak_monitor::catalogue::Catalogue;
 use tiebreak_monitor::detection::{exact, formula, stretched};
 use tiebreak_monitor::plan::{self, Samples, least_rate, of_many, samples, smallest_run};
 use tiebreak_monitor::regime::{Regime, TrainingRun};
 
-use super::inspections::{Inspections, count, short, unknown, usage};
+use super::inspections::{Inspections, count, flop_of, short, usage};
 use super::picture::{self, Over};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_run::run::RunError;
@@ -50,14 +49,6 @@ pub struct Args {
     over: Over,
     #[command(flatten)]
     inspections: Inspections,
-}
-
-/// The FLOP of a run that the command line names.
-fn flop_of(text: &str, catalogue: &Catalogue) -> Result<f64, Failure> {
-    if let Some(run) = catalogue.run(text) {
-        return Ok(run.flop);
-    }
-    text.parse().map_err(|_| unknown("run", text, catalogue.runs().iter().map(|run| run.name.as_str())))
 }
 
 /// A row of the table of evasions: the run, stretched.
