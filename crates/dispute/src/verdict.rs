@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 pub use super::evidence::proven::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor, Scalar};
 use super::fact::{Right, Wrong};
-use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 pub use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
 use tiebreak_record::commit::tree_head::Signed;
+use tiebreak_record::commit::{Malformed, other_encoding};
 use tiebreak_record::job::identity::{RunSummary, other_contract};
 use tiebreak_record::job::manifest::FileManifest;
 
@@ -324,8 +324,7 @@ impl Verdict {
         }
         let right = verdict.to_bytes();
         if right != bytes {
-            let same = right.iter().zip(bytes).take_while(|(right, found)| right == found).count();
-            return Err(wrong(format!("it differs from its one encoding at byte {same}, counted from 0")));
+            return Err(wrong(other_encoding(bytes, &right)));
         }
         Ok(verdict)
     }

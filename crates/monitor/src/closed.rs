@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::{Digest, hash};
+use tiebreak_record::commit::{Malformed, beginning};
 
 use crate::snapshot::log::{ChipLog, RECORDS_MAX};
 use crate::snapshot::record::Serial;
@@ -52,8 +52,15 @@ impl ClosedLogs {
     /// If the text has another form, or the chips do not ascend.
     pub fn from_text(text: &str) -> Result<ClosedLogs, Malformed> {
         let body = text.strip_prefix(HEADER).and_then(|rest| rest.strip_prefix('\n'));
-        let body =
-            body.ok_or_else(|| Malformed::invalid(WHAT, format!("the first line is not {HEADER:?}")))?;
+        let body = body.ok_or_else(|| {
+            Malformed::invalid(
+                WHAT,
+                format!(
+                    "the first line is {:?}; {HEADER:?} is wanted",
+                    beginning(text.lines().next().unwrap_or(""))
+                ),
+            )
+        })?;
         let mut heads = BTreeMap::new();
         for (index, line) in body.split_inclusive('\n').enumerate() {
             let wrong = || {

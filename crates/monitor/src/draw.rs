@@ -4,9 +4,9 @@
 //! else that it depends on was published before the beacon's round or the first nonce. Rule: docs/MONITORING-FORMAT.md, "Draws".
 
 use serde::{Deserialize, Serialize};
-use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::codec::Encoder;
 use tiebreak_record::commit::digest::{Digest, hash};
+use tiebreak_record::commit::{Malformed, other_encoding};
 
 use crate::closed::ClosedLogs;
 use crate::register::history::Register;
@@ -343,8 +343,9 @@ impl Draw {
         if draw.format != FORMAT {
             return Err(wrong(format!("its format is {:?}, and {FORMAT:?} is wanted", draw.format)));
         }
-        if draw.to_text() != text {
-            return Err(wrong("the text is not canonical"));
+        let right = draw.to_text();
+        if right != text {
+            return Err(wrong(other_encoding(text.as_bytes(), right.as_bytes())));
         }
         draw.question.check()?;
         Ok(draw)

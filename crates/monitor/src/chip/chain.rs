@@ -60,7 +60,10 @@ impl Chain {
             return wrong(format!("its counter is {}, and {} comes next", record.counter, self.next));
         }
         if record.previous != self.link {
-            return wrong("its link is not that of the record before".into());
+            return wrong(format!(
+                "the link of the record before is {} there",
+                record.previous.not(&self.link)
+            ));
         }
         let begins = record.event == Event::Begin;
         if self.next == 0 && !begins {
@@ -78,7 +81,14 @@ impl Chain {
         if let Event::Unanswered(shard) | Event::Snapshot { shard, .. } = record.event
             && self.shard != Some(shard)
         {
-            return wrong("its map and code are not those of the last attachment".into());
+            let due = self.shard.map_or("no attachment".into(), |due| {
+                format!("an attachment with map {} and code {}", due.map.short(), due.code.short())
+            });
+            return wrong(format!(
+                "it has map {} and code {} after {due}",
+                shard.map.short(),
+                shard.code.short()
+            ));
         }
         self.advance(signed);
         Ok(())

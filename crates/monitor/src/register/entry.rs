@@ -1,11 +1,11 @@
 //! An entry of the register of chips: one change of one chip, with its date, as a line of JSON.
 
 use serde::{Deserialize, Serialize};
-use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::cosignature::utc;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::merkle;
+use tiebreak_record::commit::{Malformed, other_encoding};
 
 use crate::snapshot::record::Serial;
 
@@ -74,7 +74,12 @@ impl Change {
         let (Change::Enter { key: text, .. } | Change::Key { key: text, .. }) = self else { return Ok(None) };
         let key = PublicKey::from_text(text)?;
         // White space behind a key is no second spelling.
-        if key.to_text() == *text { Ok(Some(key)) } else { Err(wrong("the key's text is not canonical")) }
+        let right = key.to_text();
+        if right == *text {
+            Ok(Some(key))
+        } else {
+            Err(wrong(format!("the key: {}", other_encoding(text.as_bytes(), right.as_bytes()))))
+        }
     }
 }
 
@@ -112,8 +117,9 @@ impl Entry {
             return Err(Malformed::TooLarge { what: WHAT, limit: LINE_MAX as u64 });
         }
         let entry: Entry = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
-        if entry.line() != line {
-            return Err(wrong("the line is not canonical: no blanks, and fields in their order"));
+        let right = entry.line();
+        if right != line {
+            return Err(wrong(other_encoding(line.as_bytes(), right.as_bytes())));
         }
         entry.check()?;
         Ok(entry)

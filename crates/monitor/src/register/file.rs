@@ -1,8 +1,8 @@
 //! The file of a register: its entries, a line each, and the signed head over them.
 
-use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::commit::named_head::NamedHead;
+use tiebreak_record::commit::{Malformed, beginning};
 
 use super::entry::Entry;
 use super::history::Register;
@@ -26,7 +26,15 @@ pub fn to_text(register: &Register, key: &PrivateKey) -> String {
 pub fn from_text(text: &str, key: Option<&PublicKey>) -> Result<Register, Malformed> {
     let wrong = |why: &str| Malformed::invalid(WHAT, why);
     let body = text.strip_prefix(HEADER).and_then(|rest| rest.strip_prefix('\n'));
-    let body = body.ok_or_else(|| wrong("the first line is not `tiebreak register 1`"))?;
+    let body = body.ok_or_else(|| {
+        Malformed::invalid(
+            WHAT,
+            format!(
+                "the first line is {:?}; {HEADER:?} is wanted",
+                beginning(text.lines().next().unwrap_or(""))
+            ),
+        )
+    })?;
     let (lines, note) = match body.strip_prefix('\n') {
         Some(note) => ("", note),
         None => body.split_once("\n\n").ok_or_else(|| wrong("there is no blank line before the head"))?,

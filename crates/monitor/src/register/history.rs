@@ -166,7 +166,9 @@ impl Register {
                 return Err(named("the chip is in the register already".into()));
             }
             (Change::Enter { .. }, false) | (_, true) => {}
-            (_, false) => return Err(named("the register has no such chip then".into())),
+            (_, false) => {
+                return Err(named(format!("the register does not have chip {} then", entry.serial)));
+            }
         }
         if let Some(key) = entry.change.key().map_err(|error| named(error.to_string()))? {
             if let Some(other) = self.keys.get(&key.bytes()) {

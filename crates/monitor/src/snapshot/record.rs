@@ -225,8 +225,12 @@ impl SignedRecord {
         let kind = d.u8()?;
         let serial = d.take(SERIAL_MAX)?;
         let end = serial.iter().position(|b| *b == 0).unwrap_or(SERIAL_MAX);
-        let text = std::str::from_utf8(&serial[..end])
-            .map_err(|_| Malformed::invalid(WHAT, "the serial number is not text"))?;
+        let text = std::str::from_utf8(&serial[..end]).map_err(|error| {
+            Malformed::invalid(
+                WHAT,
+                format!("the serial number is no text from byte {} on", error.valid_up_to()),
+            )
+        })?;
         let serial = Serial::new(text)?;
         let (counter, time, previous) = (d.u64()?, d.u64()?, d.digest()?);
         let shard = Shard { map: d.digest()?, code: d.digest()? };

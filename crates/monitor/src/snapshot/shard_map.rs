@@ -9,7 +9,7 @@ use tiebreak_contract::program::graph::TensorType;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_record::commit::codec::Encoder;
 use tiebreak_record::commit::digest::{Digest, hash};
-use tiebreak_record::commit::{Malformed, tensor};
+use tiebreak_record::commit::{Malformed, beginning, tensor};
 
 /// The most bytes of a shard map's text.
 pub const TEXT_MAX: usize = 1 << 24;
@@ -85,7 +85,12 @@ impl ShardMap {
             return Err(Malformed::TooLarge { what: WHAT, limit: TEXT_MAX as u64 });
         }
         let body = text.strip_prefix(HEADER).and_then(|rest| rest.strip_prefix('\n'));
-        let body = body.ok_or_else(|| invalid(1, &format!("is not {HEADER:?}")))?;
+        let body = body.ok_or_else(|| {
+            invalid(
+                1,
+                &format!("is {:?}; {HEADER:?} is wanted", beginning(text.lines().next().unwrap_or(""))),
+            )
+        })?;
         if body == "whole\n" {
             return Ok(ShardMap::Whole);
         }
@@ -96,14 +101,19 @@ impl ShardMap {
             let line = index + 2;
             let mut words = text.splitn(3, ' ');
             let (Some(first), Some(count), Some(tensor)) = (words.next(), words.next(), words.next()) else {
-                return Err(invalid(line, "has too few words: the form is `FIRST COUNT TENSOR`"));
+                return Err(invalid(
+                    line,
+                    &format!("is {:?}; the form is `FIRST COUNT TENSOR`", beginning(text)),
+                ));
             };
             if tensor.is_empty() || tensor.chars().any(char::is_control) {
                 return Err(invalid(line, "names no tensor"));
             }
             let (first, count) = (number(line, first)?, number(line, count)?);
-            let count = u32::try_from(count).ok().filter(|count| *count > 0);
-            let count = count.ok_or_else(|| invalid(line, "has a count that is not from 1 to 4294967295"))?;
+            let fits = u32::try_from(count).ok().filter(|count| *count > 0);
+            let count = fits.ok_or_else(|| {
+                invalid(line, &format!("has a count of {count}; 1 to {} are possible", u32::MAX))
+            })?;
             Ok(Slice { tensor: tensor.to_string(), first, count })
         });
         Ok(ShardMap::Slices(slices.collect::<Result<_, _>>()?))

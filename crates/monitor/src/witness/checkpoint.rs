@@ -3,10 +3,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::tree_head::NOTE_MAX;
+use tiebreak_record::commit::{Malformed, beginning};
 
 const WHAT: &str = "checkpoint";
 
@@ -59,8 +59,11 @@ impl Checkpoint {
         if origin.is_empty() || lines.any(str::is_empty) {
             return Err(wrong("its origin or an extension line is empty"));
         }
-        let size = decimal(size).ok_or_else(|| wrong("the size is not a decimal number"))?;
-        let root = hash(root).ok_or_else(|| wrong("the root is not 32 bytes of base64"))?;
+        let size = decimal(size)
+            .ok_or_else(|| wrong(format!("the size is {:?}; a decimal number is wanted", beginning(size))))?;
+        let root = hash(root).ok_or_else(|| {
+            wrong(format!("the root is {:?}; 32 bytes of base64 are wanted", beginning(root)))
+        })?;
         let checkpoint = Checkpoint { note: note.to_string(), origin: origin.to_string(), size, root };
         let lines = signatures.strip_suffix('\n').ok_or_else(|| wrong("the last line has no line end"))?;
         if let Some(line) = lines.split('\n').position(|line| signature(line).is_none()) {

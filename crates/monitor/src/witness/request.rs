@@ -3,9 +3,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::tree_head::NOTE_MAX;
+use tiebreak_record::commit::{Malformed, beginning};
 
 use super::checkpoint::{Checkpoint, decimal, hash};
 
@@ -47,7 +47,12 @@ impl AddCheckpoint {
         let (head, note) = body.split_once("\n\n").ok_or_else(|| wrong("there is no blank line".into()))?;
         let mut lines = head.split('\n');
         let old = lines.next().and_then(|line| line.strip_prefix("old ")).and_then(decimal);
-        let old = old.ok_or_else(|| wrong("its first line is not `old SIZE`".into()))?;
+        let old = old.ok_or_else(|| {
+            wrong(format!(
+                "its first line is {:?}; `old SIZE` is wanted",
+                beginning(body.lines().next().unwrap_or(""))
+            ))
+        })?;
         let proof = lines.enumerate().map(|(index, line)| {
             if index >= PROOF_MAX {
                 return Err(Malformed::TooLarge { what: "consistency proof", limit: PROOF_MAX as u64 });

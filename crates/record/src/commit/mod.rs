@@ -64,9 +64,15 @@ pub enum Malformed {
     },
 }
 
-/// The beginning of a text from a file, for an error that quotes it.
-pub(crate) fn beginning(text: &str) -> String {
+/// The beginning of a text from a file, for an error that quotes it: 40 characters at most.
+pub fn beginning(text: &str) -> String {
     text.chars().take(40).collect()
+}
+
+/// The sentence about bytes that say something in another encoding than the right one.
+pub fn other_encoding(found: &[u8], right: &[u8]) -> String {
+    let same = right.iter().zip(found).take_while(|(right, found)| right == found).count();
+    format!("it differs from its one encoding at byte {same}, counted from 0")
 }
 
 impl Malformed {

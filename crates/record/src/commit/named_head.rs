@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::digest::Digest;
 use super::keys::{PrivateKey, PublicKey};
-use super::{Malformed, beginning};
+use super::{Malformed, beginning, other_encoding};
 
 /// The most bytes of a note.
 pub const NOTE_MAX: usize = 16 * 1024;
@@ -65,8 +65,7 @@ impl NamedHead {
         let head = NamedHead { origin: origin.to_string(), size, root: Digest(root) };
         let right = head.text();
         if right != text {
-            let same = right.bytes().zip(text.bytes()).take_while(|(right, found)| right == found).count();
-            return Err(wrong(format!("it differs from its one encoding at byte {same}, counted from 0")));
+            return Err(wrong(other_encoding(text.as_bytes(), right.as_bytes())));
         }
         let signed = signed(&text, signatures, key, signer)?;
         Ok((head, signed))

@@ -123,7 +123,10 @@ fn cosign(args: &Args, run: &Run, size: u64, witness: &PublicKey) -> Result<Cosi
         let candidate = format!("{note}{line}\n");
         let Ok(Some(time)) = cosigned_at(&candidate, witness) else { continue };
         if candidate.len() > NOTE_MAX {
-            return Err(wrong("the head has no room for another signature"));
+            return Err(wrong(&format!(
+                "with another signature the head has {} bytes; {NOTE_MAX} are possible",
+                candidate.len()
+            )));
         }
         let absolute = std::path::absolute(&path).map_err(RunError::io(&path))?;
         Disk::default().replace(&absolute, candidate.as_bytes())?;

@@ -20,7 +20,7 @@ use tiebreak_run::run::{RunError, disk, shell};
 /// a beacon's round that both sides named before, or two nonces to which both sides committed before (`tiebreak monitor nonce`).
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  tiebreak monitor draw --register chips.register --closed heads.txt --chips 45 --beacon HEX --round \"drand 4711\"
+  tiebreak monitor draw --register chips.register --closed heads.txt --chips 3 --beacon 1f0e2d3c4b5a69788796a5b4c3d2e1f0 --round 'drand 4711'
   tiebreak monitor draw --register chips.register --closed heads.txt --check draw.json")]
 pub struct Args {
     #[command(flatten)]

@@ -26,7 +26,7 @@ const SHOWN: usize = 20;
 /// The command ends with exit code 1 if it finds a defect, and names the record.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  tiebreak monitor inspect chip.log --register chips.register --serial H100-42
+  tiebreak monitor inspect chip.log --register chips.register --serial A-1
   tiebreak monitor inspect chip.log --register chips.register --previous may.seen --seen-out june.seen")]
 pub struct Args {
     /// File of the chip's log.

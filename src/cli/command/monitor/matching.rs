@@ -93,8 +93,13 @@ fn declared_at(opened: &Opened, witnesses: &[PublicKey]) -> Result<Option<u64>, 
         return Ok(None);
     }
     let (head, _) = run.head(1, None)?;
-    if head.root != opened.checked.transcript.root(1) {
-        return Err(RunError::invalid(first.path(), "the head of size 1 is not over the run's first record"));
+    let root = opened.checked.transcript.root(1);
+    if head.root != root {
+        let why = format!(
+            "the head of size 1 is not over the run's first record: its root is {}",
+            head.root.not(&root)
+        );
+        return Err(RunError::invalid(first.path(), why));
     }
     let note = first.read_text(NOTE_MAX as u64)?;
     let malformed = |error: Malformed| RunError::malformed(first.path(), error);

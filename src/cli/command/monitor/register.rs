@@ -21,7 +21,7 @@ use tiebreak_run::run::{RunError, shell};
 /// Keep the register of chips: owners, places and keys, in a signed file to which entries are only added.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  tiebreak monitor register new chips.register --name treaty.example/2026 --key registrar.key")]
+  tiebreak monitor register new fresh.register --name treaty.example/2026 --key registrar.key")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -49,8 +49,6 @@ struct Target {
     /// File for the longer register; by default it replaces the one that was read.
     #[arg(long, short, value_name = "FILE")]
     out: Option<PathBuf>,
-    #[command(flatten)]
-    limits: Limits,
 }
 
 impl Target {
@@ -85,25 +83,25 @@ struct OfChip {
 /// Make a register without chips.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  tiebreak monitor register new chips.register --name treaty.example/2026 --key registrar.key")]
+  tiebreak monitor register new fresh.register --name treaty.example/2026 --key registrar.key")]
 struct New {
     /// File of the register.
     register: PathBuf,
     /// Private key of the registrar, which signs the register.
     #[arg(long, value_name = "KEY")]
     key: PathBuf,
-    #[command(flatten)]
-    limits: Limits,
     /// Name of the register, which is part of each of its heads.
     #[arg(long, value_name = "NAME")]
     name: String,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 /// Enter a chip.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  tiebreak monitor register add chips.register --key registrar.key --serial H100-42 --chip-key chip.pub \\
-    --model h100 --owner \"Example Ltd\" --site \"hall 3\"")]
+  tiebreak monitor register add chips.register --key registrar.key --serial A-9 --chip-key chip.pub --model h100 --owner Alice --site north")]
+#[command(override_usage = "tiebreak monitor register add REGISTER --key KEY --serial SERIAL [OPTIONS]")]
 struct Add {
     #[command(flatten)]
     chip: OfChip,
@@ -124,12 +122,14 @@ struct Add {
     /// An exempt chip is counted and never drawn.
     #[arg(long, value_name = "WHY")]
     exempt: Option<String>,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 /// Give a chip another owner or another place.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  tiebreak monitor register transfer chips.register --key registrar.key --serial H100-42 --owner \"Other Ltd\"")]
+  tiebreak monitor register transfer chips.register --key registrar.key --serial A-3 --owner Bob")]
 struct Transfer {
     #[command(flatten)]
     chip: OfChip,
@@ -139,13 +139,17 @@ struct Transfer {
     /// New place; by default the place stays.
     #[arg(long, value_name = "NAME")]
     site: Option<String>,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 /// Give a chip another key, for example after a repair.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  tiebreak monitor register replace-key chips.register --key registrar.key --serial H100-42 \\
-    --chip-key new.pub --why \"board replaced\"")]
+  tiebreak monitor register replace-key chips.register --key registrar.key --serial A-2 --chip-key new.pub --why repair")]
+#[command(
+    override_usage = "tiebreak monitor register replace-key REGISTER --key KEY --serial SERIAL [OPTIONS]"
+)]
 struct ReplaceKey {
     #[command(flatten)]
     chip: OfChip,
@@ -155,30 +159,37 @@ struct ReplaceKey {
     /// Reason.
     #[arg(long, value_name = "WHY")]
     why: String,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 /// Take a chip off the register, for example when it is destroyed.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  tiebreak monitor register retire chips.register --key registrar.key --serial H100-42 --why destroyed")]
+  tiebreak monitor register retire chips.register --key registrar.key --serial A-4 --why destroyed")]
+#[command(override_usage = "tiebreak monitor register retire REGISTER --key KEY --serial SERIAL [OPTIONS]")]
 struct Retire {
     #[command(flatten)]
     chip: OfChip,
     /// Reason.
     #[arg(long, value_name = "WHY")]
     why: String,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 /// Add many entries from a file that has a line of JSON for each, as the register has.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  tiebreak monitor register append chips.register --key registrar.key --entries new.jsonl")]
+  tiebreak monitor register append new.register --key registrar.key --entries more.jsonl")]
 struct Append {
     #[command(flatten)]
     target: Target,
     /// File of entries.
     #[arg(long, value_name = "FILE")]
     entries: PathBuf,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 /// Show how many chips there are, who owns them, and whether the register continues an earlier one.
@@ -213,10 +224,14 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Add(args) => add(printer, args),
         Command::Transfer(args) => transfer(printer, args),
         Command::ReplaceKey(args) => {
+            let _watch = args.limits.watch(printer);
             let key = key::read_public(&args.chip_key)?.to_text();
             added(printer, &args.chip, |_| Ok(Change::Key { key, why: args.why }))
         }
-        Command::Retire(args) => added(printer, &args.chip, |_| Ok(Change::Leave { why: args.why })),
+        Command::Retire(args) => {
+            let _watch = args.limits.watch(printer);
+            added(printer, &args.chip, |_| Ok(Change::Leave { why: args.why }))
+        }
         Command::Append(args) => append(printer, &args),
         Command::Show(args) => show(printer, &args),
     }
@@ -251,13 +266,15 @@ fn new(printer: Printer, args: &New) -> CommandResult {
 }
 
 fn add(printer: Printer, args: Add) -> CommandResult {
+    let _watch = args.limits.watch(printer);
     let key = key::read_public(&args.chip_key)?.to_text();
     let Add { chip, model, owner, site, exempt, .. } = args;
     added(printer, &chip, |_| Ok(Change::Enter { key, model, owner, site, exempt }))
 }
 
 fn transfer(printer: Printer, args: Transfer) -> CommandResult {
-    let Transfer { chip, owner, site } = args;
+    let _watch = args.limits.watch(printer);
+    let Transfer { chip, owner, site, .. } = args;
     added(printer, &chip, |before| {
         let (owner_now, site_now) = before?;
         Ok(Change::Transfer { owner: owner.unwrap_or(owner_now), site: site.unwrap_or(site_now) })
@@ -270,7 +287,6 @@ fn added(
     args: &OfChip,
     change: impl FnOnce(Result<(String, String), Failure>) -> Result<Change, Failure>,
 ) -> CommandResult {
-    let _watch = args.target.limits.watch(printer);
     let (key, mut register) = args.target.read()?;
     let time = args.date.map_or_else(now, Ok)?;
     let chip = register.chip_at(&args.serial, time).map(|chip| (chip.owner.into(), chip.site.into()));
@@ -285,7 +301,7 @@ fn added(
 }
 
 fn append(printer: Printer, args: &Append) -> CommandResult {
-    let _watch = args.target.limits.watch(printer);
+    let _watch = args.limits.watch(printer);
     let (key, mut register) = args.target.read()?;
     let most = (ENTRIES_MAX as u64).saturating_mul(LINE_MAX as u64).min(FILE_MAX);
     let text = disk::read_text(&args.entries, most).map_err(named)?;

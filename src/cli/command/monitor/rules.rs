@@ -9,6 +9,7 @@ use tiebreak_monitor::rules::decision::{Decision, Ruling, decide};
 use tiebreak_monitor::rules::facts::{Begin, Evaluated, Facts, Span, total};
 use tiebreak_monitor::rules::file::{RULES_MAX, Rules};
 use tiebreak_monitor::rules::flop;
+use tiebreak_record::commit::beginning;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::tree_head::Head;
@@ -57,9 +58,15 @@ fn read_evaluation(path: &Path) -> Result<Evaluated, Failure> {
     let text = disk::read_text(path, REPORT_MAX).map_err(named)?;
     let report = Report::parse(&text).map_err(|error| RunError::malformed(path, error))?;
     let bits = u32::from_str_radix(&report.loss, 16).ok().filter(|_| report.loss.len() == 8);
-    let bits = bits.ok_or_else(|| RunError::invalid(path, "the loss is not eight hexadecimal digits"))?;
+    let bits = bits.ok_or_else(|| {
+        RunError::invalid(
+            path,
+            format!("the loss is {:?}; eight hexadecimal digits are wanted", beginning(&report.loss)),
+        )
+    })?;
     if report.labels == 0 || report.hits > report.labels {
-        return Err(RunError::invalid(path, "the hits are not some of the labels").into());
+        let why = format!("it has {} hits, and {} labels", report.hits, report.labels);
+        return Err(RunError::invalid(path, why).into());
     }
     Ok(Evaluated {
         file: path.display().to_string(),

@@ -40,7 +40,7 @@ enum Hides {
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak monitor simulate --chips 1000 --run 1e24
-  tiebreak monitor simulate --chips 1e5 --run 1e25 --days 365 --stretch 0.5,1,2 --picture measured.svg")]
+  tiebreak monitor simulate --chips 3000 --run 1e24 --days 90 --operators 20 --stretch 1,2 --picture measured.svg")]
 pub struct Args {
     /// Chips of the fleet, such as 1e5.
     #[arg(long, value_parser = count, value_name = "NUMBER")]
@@ -70,7 +70,9 @@ pub struct Args {
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     seed: u64,
     /// Threads, which change no result; by default all cores.
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        long, value_name = "NUMBER", help_heading = "Limits", value_parser = clap::value_parser!(u16).range(1..)
+    )]
     threads: Option<u16>,
     /// Draw the measured shares and the plan's probabilities over the run's days as an SVG picture.
     #[arg(long, value_name = "FILE")]

@@ -146,7 +146,7 @@ fn result_of(path: &Path, run: &Merged) -> Result<Value, Failure> {
     let (Some(result), Some(counts), Some(runs)) =
         (value["result"].as_str(), value["counts"].as_object(), value["runs"].as_array())
     else {
-        return Err(malformed("it is not what the command prints with --json"));
+        return Err(malformed("it lacks result, counts or runs, which the command prints with --json"));
     };
     let id = run.run.to_string();
     if !runs.iter().any(|run| run["run"] == id.as_str()) {

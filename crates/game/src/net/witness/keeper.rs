@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tiebreak_monitor::witness::checkpoint::Checkpoint;
 use tiebreak_monitor::witness::policy::{Logs, NOTHING_SEEN, Refusal, Seen};
 use tiebreak_monitor::witness::request::AddCheckpoint;
+use tiebreak_record::commit::beginning;
 use tiebreak_record::commit::cosignature::cosigned;
 use tiebreak_record::commit::digest::hash;
 use tiebreak_record::commit::keys::PrivateKey;
@@ -55,11 +56,16 @@ impl Keeper {
         if length > NOTE_MAX as u64 {
             return Err(damaged(format!("it has {length} bytes; a checkpoint has at most {NOTE_MAX}")));
         }
-        let text = String::from_utf8(self.store.read(&name, 0..length)?)
-            .map_err(|_| damaged("it is not UTF-8".into()))?;
+        let text = String::from_utf8(self.store.read(&name, 0..length)?).map_err(|error| {
+            damaged(format!("it is not UTF-8 from byte {} on", error.utf8_error().valid_up_to()))
+        })?;
         let last = Checkpoint::read(&text).map_err(|error| damaged(error.to_string()))?;
         if last.origin != origin {
-            return Err(damaged("it holds a checkpoint of another log".into()));
+            return Err(damaged(format!(
+                "it holds a checkpoint of {:?}, not {:?}",
+                beginning(&last.origin),
+                beginning(origin)
+            )));
         }
         Ok(Seen { size: last.size, root: last.root })
     }

@@ -128,7 +128,8 @@ fn text(status: StatusCode, text: &str) -> Response {
 }
 
 async fn add(State(keeper): State<Arc<Keeper>>, body: Bytes) -> Response {
-    let request = std::str::from_utf8(&body).map_err(|_| "the request is not UTF-8".to_string());
+    let request = std::str::from_utf8(&body)
+        .map_err(|error| format!("the request is not UTF-8 from byte {} on", error.valid_up_to()));
     let request = match request.and_then(|body| AddCheckpoint::read(body).map_err(|error| error.to_string()))
     {
         Ok(request) => request,
