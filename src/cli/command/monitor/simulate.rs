@@ -64,10 +64,10 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Hides::Undeclared)]
     hides: Hides,
     /// Probability with which an honest chip is not said to log too rarely.
-    #[arg(long, default_value_t = 0.999, value_name = "P")]
+    #[arg(long, default_value_t = 0.999, value_name = "P", hide_short_help = true)]
     rate_confidence: f64,
     /// Seed of the simulation: the same one gives the same result.
-    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", hide_short_help = true)]
     seed: u64,
     /// Threads, which change no result; by default all cores.
     #[arg(
