@@ -89,7 +89,7 @@ pub struct Shard {
     pub code: Digest,
 }
 
-/// What a record says.
+/// The event that a record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The chip began to log: its first record, and the first one after each restart.
@@ -161,7 +161,7 @@ pub struct Record {
     pub time: u64,
     /// The link of the record before ([`SignedRecord::link`]); zeros for record 0.
     pub previous: Digest,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
