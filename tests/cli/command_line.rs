@@ -226,6 +226,7 @@ fn world() -> World {
         ("wide.json", "verdict.json"),
         ("game.json", "game-verdict.json"),
         ("one.json", "mine.json"),
+        ("one.json", "auditor.json"),
         ("two.json", "theirs.json"),
         ("calibrated.toml", "logged.toml"),
         ("snapshots.log", "chip-1.log"),

@@ -360,11 +360,11 @@ mod tests {
                 enter(70, "A", 9, None),
                 "entry 7 (entry of A at 1970-01-01 00:01:10 UTC): the chip is in the register already",
             ),
-            (transfer(70, "D"), "no such chip"),
+            (transfer(70, "D"), "does not have chip D"),
             (transfer(59, "A"), "its date is before"),
             (enter(70, "D", 1, None), "one of chip A already"),
             (replace(70, "A", 1), "one of chip A already"),
-            (leave(70, "D"), "no such chip"),
+            (leave(70, "D"), "does not have chip D"),
         ] {
             let error = register.append(entry).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

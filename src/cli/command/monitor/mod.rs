@@ -21,7 +21,7 @@ use clap::Subcommand;
 
 use crate::cli::view::report::{CommandResult, Printer};
 
-/// Log on chips, declare runs, and inspect a fleet, so that an undeclared training run is found.
+/// Log on chips, declare runs and inspect fleets, to find undeclared training runs.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak monitor plan --chips 1e5 --run chinchilla-1t

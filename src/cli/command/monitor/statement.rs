@@ -30,7 +30,7 @@ const RESULT_MAX: u64 = 1 << 26;
 /// Only signed reports count; they are of one run. The envelope is DSSE, which tools for software supply chains verify.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  tiebreak monitor statement --report mine.json --key inspector.key --out run.dsse.json
+  tiebreak monitor statement --report auditor.json --key inspector.key --out run.dsse.json
   tiebreak monitor statement --check run.dsse.json --key inspector.key.pub")]
 pub struct Args {
     /// Signed report of `tiebreak audit`; once for each auditor.
