@@ -60,10 +60,7 @@ impl Chain {
             return wrong(format!("its counter is {}, and {} comes next", record.counter, self.next));
         }
         if record.previous != self.link {
-            return wrong(format!(
-                "the link of the record before is {} there",
-                record.previous.not(&self.link)
-            ));
+            return wrong(format!("its link to the record before is {}", record.previous.not(&self.link)));
         }
         let begins = record.event == Event::Begin;
         if self.next == 0 && !begins {
