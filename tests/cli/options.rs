@@ -376,7 +376,7 @@ impl World {
         }
         for (name, line) in [
             ("rules.json", "monitor rules run rules.toml --json"),
-            ("matched.json", "monitor match chip.log --run run --json"),
+            ("matched.json", "monitor match snapshots.log --run run --json"),
         ] {
             fs::write(self.path(name), self.outcome(line).0.stdout).unwrap();
         }
