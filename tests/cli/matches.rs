@@ -156,6 +156,18 @@ fn whole_states_are_matched_by_records_and_every_other_one_is_told() {
     world.kinds(&hidden, &["--run", &other], 0, &["matched"]);
     world.kinds(&of(told, &[(3, theirs[3])]), &["--run", &other], 1, &["other_computation"]);
     world.kinds(&[snapshot(&whole, 3, mine[3])], &[], 1, &["unattached"]);
+    // A training that shows nothing: nobody declared it, or it did not answer.
+    let silent = |events: &[Event], code: i32, kind: &str| {
+        let (found, result) = world.matched(events, &[]);
+        assert_eq!((found, result["silent"][0]["kind"].as_str()), (code, Some(kind)), "{result:#}");
+        assert_eq!(result["silent"].as_array().unwrap().len(), 1);
+    };
+    let missed = Event::Unanswered(shard(&whole));
+    silent(&[attach(&whole, world.other.computation.id)], 1, "undeclared_training");
+    silent(&[attach(&whole, world.other.computation.id), missed], 1, "undeclared_training");
+    silent(&[attach(&whole, told), snapshot(&whole, 3, mine[3]), missed, missed], 3, "unanswered");
+    silent(&[missed], 3, "unanswered");
+    world.kinds(&of(told, &[]), &[], 0, &[]);
     // A head that does not cover the step yet.
     fs::remove_file(world.run.layout.head(10)).unwrap();
     fs::remove_file(world.run.layout.head(7)).unwrap();

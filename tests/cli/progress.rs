@@ -3,8 +3,8 @@
 use std::fs;
 use std::sync::Arc;
 
-use tiebreak_audit::attachments::attachments_watched;
 use tiebreak_audit::rounding::reference_outcome_watched;
+use tiebreak_audit::watched;
 use tiebreak_audit::work::Work;
 use tiebreak_audit::{Outcome, checks, replay_to_watched};
 use tiebreak_dispute::game::terms::{Clocks, Terms};
@@ -46,11 +46,11 @@ fn the_checks_of_a_run_count_to_their_end() {
         let (mut all, mut records) = (Told::default(), Told::default());
         let mut watch = all.watch();
         let mut work = Work::of_all_files(&mut watch);
-        let checked = checks::always_watched(&run, Some(&key().public()), &mut work).unwrap();
-        attachments_watched(&run, &checked, &mut work);
+        let checked = watched::always(&run, Some(&key().public()), &mut work).unwrap();
+        watched::attachments(&run, &checked, &mut work);
         drop(watch);
         all.ends("every file", 3 * run.job().steps as usize);
-        checks::always_watched(&run, None, &mut Work::of_records(&mut records.watch())).unwrap();
+        watched::always(&run, None, &mut Work::of_records(&mut records.watch())).unwrap();
         records.ends("the records", run.job().steps as usize);
         assert!(records.0.last() < all.0.last(), "the files beside the records count");
 

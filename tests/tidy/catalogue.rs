@@ -92,7 +92,7 @@ const PLACES: &[(&str, u8)] = &[
 ];
 
 /// Findings of audits, games and inspections. They are no errors: the outcome that carries them decides the exit code.
-const FINDINGS: [&str; 12] = [
+const FINDINGS: [&str; 13] = [
     "Basis",
     "Breach",
     "Evidence",
@@ -103,6 +103,7 @@ const FINDINGS: [&str; 12] = [
     "Provenance",
     "RecordFault",
     "Rewritten",
+    "Silence",
     "Unknown",
     "Unsettled",
 ];

@@ -104,8 +104,7 @@ pub fn attachments(run: &Run, checked: &Checked) -> Attachments {
     attachments_watched(run, checked, &mut Work::of_all_files(&mut |_, _| {}))
 }
 
-/// [`attachments`], with its progress.
-pub fn attachments_watched(run: &Run, checked: &Checked, work: &mut Work) -> Attachments {
+pub(crate) fn attachments_watched(run: &Run, checked: &Checked, work: &mut Work) -> Attachments {
     let mut found = Attachments::default();
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
     for kind in KINDS {

@@ -340,11 +340,11 @@ pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
     always_watched(run, key, &mut Work::of_records(&mut |_, _| {}))
 }
 
-/// [`always`], with its progress.
-///
-/// # Errors
-/// As [`always`].
-pub fn always_watched(run: &Run, key: Option<&PublicKey>, work: &mut Work) -> Result<Checked, RunError> {
+pub(crate) fn always_watched(
+    run: &Run,
+    key: Option<&PublicKey>,
+    work: &mut Work,
+) -> Result<Checked, RunError> {
     let needed = run.state_memory().saturating_add(run.batch_memory().saturating_mul(2));
     run.within_memory("the checks of states and batches", needed)?;
     let mut checked = structure(run, key)?;

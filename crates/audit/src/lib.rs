@@ -32,6 +32,7 @@ mod report;
 pub mod report_file;
 pub mod rounding;
 pub mod states;
+pub mod watched;
 pub mod weights;
 pub mod work;
 

@@ -16,12 +16,12 @@ pub struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// The work of [`super::checks::always_watched`].
+    /// The work of [`super::watched::always`].
     pub fn of_records(watch: Watch<'a>) -> Work<'a> {
         Work { watch, beside: false, done: 0, all: 0 }
     }
 
-    /// The same work, and that of [`super::attachments::attachments_watched`].
+    /// The same work, and that of [`super::watched::attachments`].
     pub fn of_all_files(watch: Watch<'a>) -> Work<'a> {
         Work { beside: true, ..Work::of_records(watch) }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tiebreak_record::commit::digest::{Digest, hash};
 use tiebreak_record::commit::{Malformed, beginning};
 
+use crate::header;
 use crate::snapshot::log::{ChipLog, RECORDS_MAX};
 use crate::snapshot::record::Serial;
 
@@ -51,21 +52,15 @@ impl ClosedLogs {
     /// # Errors
     /// If the text has another form, or the chips do not ascend.
     pub fn from_text(text: &str) -> Result<ClosedLogs, Malformed> {
-        let body = text.strip_prefix(HEADER).and_then(|rest| rest.strip_prefix('\n'));
-        let body = body.ok_or_else(|| {
-            Malformed::invalid(
-                WHAT,
-                format!(
-                    "the first line is {:?}; {HEADER:?} is wanted",
-                    beginning(text.lines().next().unwrap_or(""))
-                ),
-            )
-        })?;
+        let body = header::after(text, HEADER, WHAT)?;
         let mut heads = BTreeMap::new();
         for (index, line) in body.split_inclusive('\n').enumerate() {
             let wrong = || {
-                let why =
-                    format!("line {} is not `SERIAL RECORDS LINK` with a line end: {line:?}", index + 2);
+                let why = format!(
+                    "line {} is not `SERIAL RECORDS LINK` with a line end: {:?}",
+                    index + 2,
+                    beginning(line)
+                );
                 Malformed::invalid(WHAT, why)
             };
             let line = line.strip_suffix('\n').ok_or_else(wrong)?;

@@ -29,6 +29,7 @@ pub mod closed;
 pub mod date;
 pub mod detection;
 pub mod draw;
+mod header;
 pub mod inspection;
 pub mod matching;
 pub mod plan;

@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
-use tiebreak_audit::checks::{self, Checked};
+use tiebreak_audit::checks::Checked;
+use tiebreak_audit::watched;
 use tiebreak_audit::work::Work;
 
 use crate::cli::args::decided::Decided;
@@ -46,7 +47,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 /// Checks the records, and shows how far that is.
 fn looked_at(printer: Printer, run: &Run) -> Result<Checked, RunError> {
     let counting = printer.counting("checking the run", Unit::Bytes);
-    checks::always_watched(run, None, &mut Work::of_records(&mut counting.watch()))
+    watched::always(run, None, &mut Work::of_records(&mut counting.watch()))
 }
 
 fn signed(printer: Printer, args: Args) -> CommandResult {

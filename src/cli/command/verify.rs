@@ -11,9 +11,10 @@ use crate::cli::args::limits::Limits;
 use crate::cli::view::next::Next;
 use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use tiebreak_audit::attachments::{Attachments, Damaged, attachments_watched};
-use tiebreak_audit::checks::{self, Checked};
+use tiebreak_audit::attachments::{Attachments, Damaged};
+use tiebreak_audit::checks::Checked;
 use tiebreak_audit::ground::Ground;
+use tiebreak_audit::watched;
 use tiebreak_audit::work::Work;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_run::run::dir::Run;
@@ -65,9 +66,9 @@ fn looked_at(
     let counting = printer.counting("checking the run", Unit::Bytes);
     let mut counted = counting.watch();
     let mut work = Work::of_all_files(&mut counted);
-    let checked = checks::always_watched(run, key, &mut work)?;
+    let checked = watched::always(run, key, &mut work)?;
     let beside = match checked.inconsistent {
-        None => attachments_watched(run, &checked, &mut work),
+        None => watched::attachments(run, &checked, &mut work),
         Some(_) => Attachments::default(), // what comes after a contradiction is not looked at
     };
     Ok((checked, beside))

@@ -1,8 +1,9 @@
-//! Listening for connections, and a connection that carries one request, bounded in time.
+//! A server in a thread of its own, its connections, and a connection that carries one request, bounded in time.
 
 use std::convert::Infallible;
 use std::io;
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::extract::Request;
@@ -11,14 +12,74 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 /// Connections that the system queues until they are accepted. A client whose connection finds no room retries after a second.
 const BACKLOG: u32 = 1024;
 
+/// A server that runs in a thread of its own.
+pub struct Server {
+    address: SocketAddr,
+    stop: watch::Sender<bool>,
+    thread: JoinHandle<()>,
+}
+
+impl Server {
+    /// Listens at an address, and runs `serve` in a thread of this name until the server is stopped.
+    pub(super) fn run<F: Future<Output = ()>>(
+        name: &str,
+        listen: &str,
+        serve: impl FnOnce(TcpListener, watch::Receiver<bool>) -> F + Send + 'static,
+    ) -> io::Result<Server> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let inside = runtime.enter();
+        let listener = bound(listen)?;
+        drop(inside);
+        let address = listener.local_addr()?;
+        let (stop, stopped) = watch::channel(false);
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+            runtime.block_on(serve(listener, stopped));
+        })?;
+        Ok(Server { address, stop, thread })
+    }
+
+    /// The address that the server listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Accepts no more connections, and waits for the server's end.
+    pub fn stop(self) {
+        let _ = self.stop.send(true);
+        let _ = self.thread.join();
+    }
+}
+
+/// Gives each connection to `each`, until the server is stopped.
+pub(super) async fn accept(
+    listener: &TcpListener,
+    stopped: &mut watch::Receiver<bool>,
+    mut each: impl FnMut(TcpStream, SocketAddr),
+) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopped.changed() => return,
+        };
+        match accepted {
+            Ok((stream, from)) => each(stream, from),
+            Err(error) => {
+                // For example too many open files: others may be closed.
+                tracing::warn!(%error, "a connection was not accepted");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
 /// A listener at the first socket address that the system grants among those that `listen` resolves to.
-pub(super) fn bound(listen: &str) -> io::Result<TcpListener> {
+fn bound(listen: &str) -> io::Result<TcpListener> {
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "it names no address");
     for address in listen.to_socket_addrs()? {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };

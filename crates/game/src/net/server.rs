@@ -9,7 +9,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use axum::body::{Bytes, HttpBody};
@@ -26,7 +25,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use super::connection::{bound, one_request};
+pub use super::connection::Server;
+use super::connection::{accept, one_request};
 use super::desk::{Desk, Refused, Taken};
 use super::gate::{Address, Budget, Lane, Place};
 use super::pass::{self, question_name};
@@ -67,13 +67,6 @@ const INFO: (u32, u32) = (5, 50);
 const ALL: u32 = 10;
 /// The interval at which the log reports the number of refused requests.
 const LOG_EVERY: Duration = Duration::from_secs(10);
-
-/// A server that runs in a thread of its own.
-pub struct Server {
-    address: SocketAddr,
-    stop: watch::Sender<bool>,
-    thread: JoinHandle<()>,
-}
 
 /// The state that handlers share.
 struct Shared {
@@ -132,12 +125,6 @@ impl Server {
     /// # Errors
     /// If the system refuses.
     pub fn start(listen: &str, desk: Arc<Desk>, limits: ServerLimits) -> io::Result<Server> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let inside = runtime.enter();
-        let listener = bound(listen)?;
-        drop(inside);
-        let address = listener.local_addr()?;
-        let (stop, stopped) = watch::channel(false);
         let rate = limits.requests_per_second;
         let shared = Arc::new(Shared {
             desk,
@@ -148,21 +135,7 @@ impl Server {
             referee: Lane::new(REFEREE, REFEREE),
             away: TurnedAway { count: AtomicU64::new(0), said: Mutex::new(Instant::now()) },
         });
-        let thread = std::thread::Builder::new().name("http".into()).spawn(move || {
-            runtime.block_on(serve(listener, shared, stopped));
-        })?;
-        Ok(Server { address, stop, thread })
-    }
-
-    /// The address that the server listens on.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Accepts no more connections, and waits a few seconds for open requests.
-    pub fn stop(self) {
-        let _ = self.stop.send(true);
-        let _ = self.thread.join();
+        Server::run("http", listen, move |listener, stopped| serve(listener, shared, stopped))
     }
 }
 
@@ -178,22 +151,10 @@ fn router(shared: &Arc<Shared>) -> Router {
 
 async fn serve(listener: TcpListener, shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
     let router = router(&shared);
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stopped.changed() => break,
-        };
-        match accepted {
-            Ok((stream, from)) => {
-                drop(tokio::spawn(connection(stream, from, router.clone(), shared.clone())))
-            }
-            Err(error) => {
-                // For example too many open files: others may be closed.
-                tracing::warn!(%error, "a connection was not accepted");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
+    accept(&listener, &mut stopped, |stream, from| {
+        drop(tokio::spawn(connection(stream, from, router.clone(), shared.clone())));
+    })
+    .await;
     let begin = Instant::now();
     while !shared.referee.is_empty() && begin.elapsed() < GRACE {
         tokio::time::sleep(Duration::from_millis(10)).await;

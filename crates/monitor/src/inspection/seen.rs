@@ -1,8 +1,9 @@
 //! The part of a chip's log that an inspector saw: the link of each record, kept for the next inspection.
 
+use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::commit::{Malformed, beginning};
 
+use crate::header;
 use crate::snapshot::log::{ChipLog, RECORDS_MAX};
 use crate::snapshot::record::Serial;
 
@@ -38,16 +39,7 @@ impl Seen {
     /// If the text has another form.
     pub fn from_text(text: &str) -> Result<Seen, Malformed> {
         let wrong = |why: &str| Malformed::invalid(WHAT, why);
-        let body = text.strip_prefix(HEADER).and_then(|rest| rest.strip_prefix('\n'));
-        let body = body.ok_or_else(|| {
-            Malformed::invalid(
-                WHAT,
-                format!(
-                    "the first line is {:?}; {HEADER:?} is wanted",
-                    beginning(text.lines().next().unwrap_or(""))
-                ),
-            )
-        })?;
+        let body = header::after(text, HEADER, WHAT)?;
         let (serial, links) = body.split_once('\n').ok_or_else(|| wrong("the second line has no end"))?;
         if links.len() as u64 > SEEN_MAX {
             return Err(Malformed::TooLarge { what: WHAT, limit: SEEN_MAX });

@@ -38,10 +38,10 @@ pub type Shards = BTreeMap<Wanted, Computed>;
 /// Declared runs, shard maps, and the rule for the time of declarations.
 pub struct Matcher<'a> {
     runs: &'a [Declared],
-    /// The state tensors of each run, in its order.
-    states: Vec<Vec<StateTensor>>,
     index: Index,
     maps: BTreeMap<Digest, ShardMap>,
+    /// The maps that do not fit a run's state, with the slice and its defect: a log may name a map a million times.
+    unfit: BTreeMap<(usize, Digest), String>,
     /// Seconds that the clocks of chips and witnesses may differ by; `None` if no witness was asked for.
     witnessed: Option<u64>,
 }
@@ -51,12 +51,18 @@ impl<'a> Matcher<'a> {
     /// has to be declared before chips see it; the clocks may differ by so many seconds.
     pub fn new(
         runs: &'a [Declared],
-        states: Vec<Vec<StateTensor>>,
+        states: &[Vec<StateTensor>],
         maps: impl IntoIterator<Item = ShardMap>,
         witnessed: Option<u64>,
     ) -> Matcher<'a> {
-        let maps = maps.into_iter().chain([ShardMap::Whole]).map(|map| (map.digest(), map)).collect();
-        Matcher { runs, states, index: Index::of(runs), maps, witnessed }
+        let maps: BTreeMap<_, _> =
+            maps.into_iter().chain([ShardMap::Whole]).map(|map| (map.digest(), map)).collect();
+        let pairs =
+            states.iter().enumerate().flat_map(|(run, state)| maps.iter().map(move |map| (run, state, map)));
+        let unfit = pairs.filter_map(|(run, state, (digest, map))| {
+            map.check(state).err().map(|error| ((run, *digest), error.to_string()))
+        });
+        Matcher { runs, index: Index::of(runs), unfit: unfit.collect(), maps, witnessed }
     }
 
     /// The shard map with this digest.
@@ -76,11 +82,11 @@ impl<'a> Matcher<'a> {
     pub fn needed(&self, sightings: &[Sighting]) -> BTreeSet<Wanted> {
         let mut wanted = BTreeSet::new();
         for sighting in sightings {
-            let sliced = self.maps.get(&sighting.map).filter(|map| **map != ShardMap::Whole);
-            let (Some(attachment), Some(map)) = (&sighting.attachment, sliced) else { continue };
+            let sliced = self.maps.get(&sighting.map).is_some_and(|map| *map != ShardMap::Whole);
+            let (Some(attachment), true) = (&sighting.attachment, sliced) else { continue };
             for run in self.candidates(attachment) {
                 let covered = sighting.step <= self.runs[run].covered();
-                if covered && map.check(&self.states[run]).is_ok() {
+                if covered && !self.unfit.contains_key(&(run, sighting.map)) {
                     wanted.insert(Wanted { run, step: sighting.step, map: sighting.map });
                 }
             }
@@ -94,7 +100,7 @@ impl<'a> Matcher<'a> {
         let found = match self.maps.get(&sighting.map) {
             None => return Provenance::UnknownMap { map: sighting.map },
             Some(ShardMap::Whole) => self.by_records(sighting, attachment),
-            Some(map) => self.by_shards(sighting, attachment, map, shards),
+            Some(_) => self.by_shards(sighting, attachment, shards),
         };
         let Provenance::Matched { run, step, .. } = found else { return found };
         if let Some(before) = sighting.after {
@@ -147,22 +153,16 @@ impl<'a> Matcher<'a> {
     }
 
     /// The provenance of a snapshot of slices, whose digest follows from the state alone.
-    fn by_shards(
-        &self,
-        sighting: &Sighting,
-        attachment: &Attachment,
-        map: &ShardMap,
-        shards: &Shards,
-    ) -> Provenance {
+    fn by_shards(&self, sighting: &Sighting, attachment: &Attachment, shards: &Shards) -> Provenance {
         let (step, told) = (sighting.step, attachment.computation);
         // The most that a candidate says: a match, then something undecided, then a contradiction.
         let mut undecided = None;
         let mut against = None;
         for run in self.candidates(attachment) {
             let (id, is_told) = (self.runs[run].run, self.runs[run].computation == told);
-            if let Err(error) = map.check(&self.states[run]) {
+            if let Some(why) = self.unfit.get(&(run, sighting.map)) {
                 if is_told {
-                    against = Some(Provenance::UnfitMap { run: id, why: error.to_string() });
+                    against = Some(Provenance::UnfitMap { run: id, why: why.clone() });
                 }
                 continue;
             }
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn whole_states_are_found_by_the_records_alone() {
         let runs = [declared(1, &[10, 11, 12]), declared(2, &[20, 21])];
-        let matcher = Matcher::new(&runs, vec![state(), state()], [], None);
+        let matcher = Matcher::new(&runs, &[state(), state()], [], None);
         let judge = |told, step, shown| {
             let sighting = seen(&ShardMap::Whole, told, step, shown);
             assert!(matcher.needed(std::slice::from_ref(&sighting)).is_empty());
@@ -260,7 +260,7 @@ mod tests {
     fn a_run_is_declared_before_a_chip_sees_it() {
         let mut runs = [declared(1, &[10])];
         let kind = |runs: &[Declared], skew| {
-            let matcher = Matcher::new(runs, vec![state()], [], skew);
+            let matcher = Matcher::new(runs, &[state()], [], skew);
             matcher.judge(&seen(&ShardMap::Whole, 101, 0, 10), &Shards::new()).kind()
         };
         // The chip's clock was at 60.999 s.
@@ -281,7 +281,7 @@ mod tests {
     fn slices_are_compared_with_what_a_replay_gave() {
         let runs = [declared(1, &[10, 11]), declared(2, &[20, 21])];
         let (map, large) = (slices(3), slices(5));
-        let matcher = Matcher::new(&runs, vec![state(), state()], [map.clone(), large.clone()], None);
+        let matcher = Matcher::new(&runs, &[state(), state()], [map.clone(), large.clone()], None);
         let wanted = |run, step| Wanted { run, step, map: map.digest() };
         let sighting = |told, step| seen(&map, told, step, 77);
         assert_eq!(matcher.needed(&[sighting(101, 1), sighting(101, 2)]), [wanted(0, 1)].into());

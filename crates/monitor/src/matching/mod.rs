@@ -7,3 +7,4 @@ pub mod index;
 pub mod matcher;
 pub mod provenance;
 pub mod sighting;
+pub mod silence;

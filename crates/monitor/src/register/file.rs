@@ -1,11 +1,12 @@
 //! The file of a register: its entries, a line each, and the signed head over them.
 
+use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::commit::named_head::NamedHead;
-use tiebreak_record::commit::{Malformed, beginning};
 
 use super::entry::Entry;
 use super::history::Register;
+use crate::header;
 
 /// The most bytes of a register's file.
 pub const FILE_MAX: u64 = 1 << 31;
@@ -25,16 +26,7 @@ pub fn to_text(register: &Register, key: &PrivateKey) -> String {
 /// If the text has another form, an entry contradicts those before it, or the head is not over these entries.
 pub fn from_text(text: &str, key: Option<&PublicKey>) -> Result<Register, Malformed> {
     let wrong = |why: &str| Malformed::invalid(WHAT, why);
-    let body = text.strip_prefix(HEADER).and_then(|rest| rest.strip_prefix('\n'));
-    let body = body.ok_or_else(|| {
-        Malformed::invalid(
-            WHAT,
-            format!(
-                "the first line is {:?}; {HEADER:?} is wanted",
-                beginning(text.lines().next().unwrap_or(""))
-            ),
-        )
-    })?;
+    let body = header::after(text, HEADER, WHAT)?;
     let (lines, note) = match body.strip_prefix('\n') {
         Some(note) => ("", note),
         None => body.split_once("\n\n").ok_or_else(|| wrong("there is no blank line before the head"))?,

@@ -238,6 +238,11 @@ mod tests {
         let decided = decide(&rules("[flop]\nmost = 2000"), &runs(&alone), &[]).remove(0);
         assert!(decided.evidence.contains("the parent 0101"), "{}", decided.evidence);
         assert_eq!(ruling("[flop]\nmost = 2000", &[facts(3, Begin::Weights)]), [Undecided]);
+        // Only a model kind says that products are all the work there is.
+        let file = || [Facts { kinds: None, ..facts(1, Begin::Seed) }];
+        assert_eq!(ruling("[flop]\nmost = 2000", &file()), [Undecided]);
+        assert_eq!(ruling("[flop]\nmost = 999", &file()), [Violated]);
+        assert_eq!(ruling("[flop]\nleast = 1000", &file()), [Holds]);
         let circle = [facts(1, Begin::Run(digest(2))), child];
         assert_eq!(total(&circle[0], &runs(&circle)).unknown, Some(Unknown::Circle(digest(1))));
         // A run that is still trained: what its job allows decides, or what it has done.

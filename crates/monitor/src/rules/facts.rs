@@ -99,12 +99,15 @@ pub enum Unknown {
     /// Runs begin from each other in a circle.
     #[error("run {} begins from itself", .0.short())]
     Circle(Digest),
+    /// No model kind vouches for a program: it may multiply matrices without products.
+    #[error("the program of run {} is from a file, and its products are all that is counted", .0.short())]
+    Program(Digest),
 }
 
 /// Sums the FLOP of a run and of all runs that it began from.
 pub fn total(facts: &Facts, all: &BTreeMap<Digest, Facts>) -> Total {
     let mut total = Total { flop: 0, runs: Vec::new(), unknown: None };
-    let mut next = facts;
+    let (mut next, mut free) = (facts, None);
     loop {
         if total.runs.contains(&next.run) {
             total.unknown = Some(Unknown::Circle(next.run));
@@ -112,8 +115,12 @@ pub fn total(facts: &Facts, all: &BTreeMap<Digest, Facts>) -> Total {
         }
         total.flop = total.flop.saturating_add(next.done_flop());
         total.runs.push(next.run);
+        free = free.or(next.kinds.is_none().then_some(Unknown::Program(next.run)));
         match next.begin {
-            Begin::Seed => return total,
+            Begin::Seed => {
+                total.unknown = free;
+                return total;
+            }
             Begin::Weights => {
                 total.unknown = Some(Unknown::Weights(next.run));
                 return total;

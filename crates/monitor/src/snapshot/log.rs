@@ -4,8 +4,8 @@ use tiebreak_record::commit::Malformed;
 
 use super::record::{RECORD_BYTES, SignedRecord};
 
-/// The most records of a log that is read: a record a minute for 31 years.
-pub const RECORDS_MAX: usize = 1 << 24;
+/// The most records of a log that is read, 256 MB: a hundred a day for 28 years.
+pub const RECORDS_MAX: usize = 1 << 20;
 
 /// A chip's log as it was read. Nothing is verified but the form of each record.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,6 +11,8 @@ use tiebreak_record::commit::codec::Encoder;
 use tiebreak_record::commit::digest::{Digest, hash};
 use tiebreak_record::commit::{Malformed, beginning, tensor};
 
+use crate::header;
+
 /// The most bytes of a shard map's text.
 pub const TEXT_MAX: usize = 1 << 24;
 const HEADER: &str = "tiebreak shard map 1";
@@ -84,13 +86,7 @@ impl ShardMap {
         if text.len() > TEXT_MAX {
             return Err(Malformed::TooLarge { what: WHAT, limit: TEXT_MAX as u64 });
         }
-        let body = text.strip_prefix(HEADER).and_then(|rest| rest.strip_prefix('\n'));
-        let body = body.ok_or_else(|| {
-            invalid(
-                1,
-                &format!("is {:?}; {HEADER:?} is wanted", beginning(text.lines().next().unwrap_or(""))),
-            )
-        })?;
+        let body = header::after(text, HEADER, WHAT)?;
         if body == "whole\n" {
             return Ok(ShardMap::Whole);
         }

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::commit::named_head::signature_line;
 use tiebreak_record::commit::tree_head::NOTE_MAX;
 use tiebreak_record::commit::{Malformed, beginning};
 
@@ -88,9 +89,7 @@ impl Checkpoint {
 
 /// The name and the bytes of a signature line.
 fn signature(line: &str) -> Option<(&str, Vec<u8>)> {
-    let (name, blob) = line.strip_prefix("\u{2014} ")?.split_once(' ')?;
-    let blob = STANDARD.decode(blob).ok().filter(|blob| blob.len() > 4)?;
-    (!name.is_empty() && !name.contains('+')).then_some((name, blob))
+    signature_line(line).ok().filter(|(name, blob)| !name.is_empty() && !name.contains('+') && blob.len() > 4)
 }
 
 #[cfg(test)]

@@ -78,7 +78,10 @@ fn wrong(why: impl Into<String>) -> Malformed {
 }
 
 /// The name and the bytes of a signature's line.
-fn signature_line(line: &str) -> Result<(&str, Vec<u8>), Malformed> {
+///
+/// # Errors
+/// If the line has another form.
+pub fn signature_line(line: &str) -> Result<(&str, Vec<u8>), Malformed> {
     let parts = line.strip_prefix("\u{2014} ").and_then(|rest| rest.split_once(' '));
     let (name, blob) = parts.ok_or_else(|| {
         wrong(format!("a signature's line is {:?}; a dash, a name and base64 are wanted", beginning(line)))

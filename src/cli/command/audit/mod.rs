@@ -19,9 +19,10 @@ use clap::Subcommand;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use tiebreak_audit::attachments::{attachments_watched, note};
+use tiebreak_audit::attachments::note;
 use tiebreak_audit::merge::union;
 use tiebreak_audit::plan::{Choice, ReplayPlan, plan};
+use tiebreak_audit::watched;
 use tiebreak_audit::work::Work;
 use tiebreak_audit::{
     Report, audit, audit_natively, checks, estimated_seconds, report_file, worth_estimating,
@@ -195,10 +196,10 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     let counting = printer.counting("checking the run", Unit::Bytes);
     let mut counted = counting.watch();
     let mut work = Work::of_all_files(&mut counted);
-    let mut checked = checks::always_watched(&run, public.as_ref(), &mut work)?;
+    let mut checked = watched::always(&run, public.as_ref(), &mut work)?;
     expected.note(&mut checked);
     if checked.inconsistent.is_none() {
-        let beside = attachments_watched(&run, &checked, &mut work);
+        let beside = watched::attachments(&run, &checked, &mut work);
         note(&mut checked, beside);
     }
     if !options.weights.is_empty() {

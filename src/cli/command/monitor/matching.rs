@@ -10,21 +10,23 @@ use tiebreak_audit::plan::memory;
 use tiebreak_monitor::matching::index::Declared;
 use tiebreak_monitor::matching::matcher::Matcher;
 use tiebreak_monitor::matching::provenance::{Provenance, Weight};
-use tiebreak_monitor::matching::sighting::{Sighting, sightings};
+use tiebreak_monitor::matching::sighting::{Sighting, Training, sightings, trainings};
+use tiebreak_monitor::matching::silence::Silence;
 use tiebreak_monitor::snapshot::log::{ChipLog, RECORDS_MAX};
-use tiebreak_monitor::snapshot::record::{Event, RECORD_BYTES};
+use tiebreak_monitor::snapshot::record::{RECORD_BYTES, Serial};
 use tiebreak_monitor::snapshot::shard_map::{ShardMap, TEXT_MAX};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::cosignature::{cosigned_at, utc};
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::tree_head::NOTE_MAX;
-use tiebreak_run::run::{RunError, disk, names};
+use tiebreak_run::run::{RunError, disk, names, shell};
 
 use super::shards::{self, Opened};
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
 
 /// The most lines about snapshots that are not matched.
@@ -33,7 +35,7 @@ const LINES_MAX: usize = 100;
 /// Compare every snapshot in chips' logs with the declared runs.
 ///
 /// The command ends with 0 if every snapshot is of a declared run, with 1 if one is not, and with 3 if something is missing that would
-/// decide. A digest that a record has needs no replay. Signatures and chains of the logs are not checked here.
+/// decide, such as the answer of a training that showed no state. A digest that a record has needs no replay. Signatures and chains of the logs are not checked here.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak monitor match chip-1.log chip-2.log --run runs/mine --run runs/other
@@ -72,13 +74,21 @@ struct Log {
     file: String,
     log: ChipLog,
     sightings: Vec<Sighting>,
+    trainings: Vec<Training>,
+}
+
+impl Log {
+    /// Snapshots that were due and not answered.
+    fn unanswered(&self) -> u64 {
+        self.trainings.iter().map(|training| training.unanswered).sum()
+    }
 }
 
 fn read_log(path: &Path) -> Result<Log, Failure> {
     let bytes = disk::read(path, (RECORDS_MAX * RECORD_BYTES) as u64).map_err(named)?;
     let log = ChipLog::read(&bytes).map_err(|error| RunError::malformed(path, error))?;
-    let sightings = sightings(&log);
-    Ok(Log { file: path.display().to_string(), log, sightings })
+    let (sightings, trainings) = (sightings(&log), trainings(&log));
+    Ok(Log { file: path.display().to_string(), log, sightings, trainings })
 }
 
 fn read_map(path: &Path) -> Result<ShardMap, Failure> {
@@ -142,6 +152,23 @@ struct Judged<'a> {
     provenance: Provenance,
 }
 
+/// A training that did not show all that was due.
+struct Silent<'a> {
+    log: &'a Log,
+    training: &'a Training,
+    silence: Silence,
+}
+
+/// The comparison of logs with declared runs.
+struct Compared<'a> {
+    logs: &'a [Log],
+    declared: &'a [Declared],
+    /// The folders of the declared runs.
+    paths: &'a [PathBuf],
+    judged: Vec<Judged<'a>>,
+    silent: Vec<Silent<'a>>,
+}
+
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let decided = args.decided;
     decided.applied(matched(printer, &args))
@@ -153,9 +180,9 @@ fn matched(printer: Printer, args: &Args) -> CommandResult {
     let maps = args.shards.iter().map(|path| read_map(path)).collect::<Result<Vec<_>, _>>()?;
     let logs = args.logs.iter().map(|path| read_log(path)).collect::<Result<Vec<_>, _>>()?;
     let (runs, declared) = open_runs(args, printer)?;
-    let states = runs.iter().map(|opened| opened.run.program().state()).collect();
+    let states: Vec<_> = runs.iter().map(|opened| opened.run.program().state()).collect();
     let witnessed = (!args.witness.is_empty()).then_some(args.clock_skew);
-    let matcher = Matcher::new(&declared, states, maps, witnessed);
+    let matcher = Matcher::new(&declared, &states, maps, witnessed);
     let wanted = logs.iter().flat_map(|log| matcher.needed(&log.sightings)).collect();
     let steps = shards::steps(&runs, &wanted);
     if steps > 0 {
@@ -174,121 +201,158 @@ fn matched(printer: Printer, args: &Args) -> CommandResult {
     let judged: Vec<Judged> = all
         .map(|(log, sighting)| Judged { log, sighting, provenance: matcher.judge(sighting, &shards) })
         .collect();
-    printer
-        .result(told(&judged, &logs, &declared, &args.run), &as_json(&judged, &logs, &declared, &args.run));
-    Ok(match outcome(&judged, &logs) {
+    let trainings = logs.iter().flat_map(|log| log.trainings.iter().map(move |training| (log, training)));
+    let silent = trainings.filter_map(|(log, training)| {
+        Some(Silent { log, training, silence: Silence::of(training, &declared)? })
+    });
+    let compared =
+        Compared { logs: &logs, declared: &declared, paths: &args.run, silent: silent.collect(), judged };
+    printer.result(compared.told(), &compared.as_json());
+    Ok(match compared.outcome() {
         Weight::Matched => Exit::Match,
         Weight::Undecided => Exit::Undecided,
         Weight::Finding => Exit::Diverges,
     })
 }
 
-/// The greatest weight. A log without any record is not a chip's: nothing follows from it.
-fn outcome(judged: &[Judged], logs: &[Log]) -> Weight {
-    let empty = logs.iter().any(|log| log.log.records.is_empty()).then_some(Weight::Undecided);
-    let all = judged.iter().map(|judged| judged.provenance.weight()).chain(empty);
-    all.max().unwrap_or(Weight::Matched)
-}
-
-/// The number of snapshots of each weight: matched, undecided, findings.
-fn counts(judged: &[Judged]) -> [usize; 3] {
-    let count = |weight| judged.iter().filter(|one| one.provenance.weight() == weight).count();
-    [Weight::Matched, Weight::Undecided, Weight::Finding].map(count)
-}
-
-fn unanswered(log: &Log) -> usize {
-    log.log.records.iter().filter(|signed| matches!(signed.record.event, Event::Unanswered(_))).count()
-}
-
-/// The result in words.
-fn told(judged: &[Judged], logs: &[Log], declared: &[Declared], paths: &[PathBuf]) -> Vec<String> {
-    let [matched, undecided, findings] = counts(judged);
-    let of = format!("{} snapshots of {} logs", judged.len(), logs.len());
-    let mut lines = vec![match outcome(judged, logs) {
-        Weight::Matched => format!("MATCHES: {matched} of {of} are of declared runs"),
-        Weight::Undecided => format!("UNDECIDED: {undecided} of {of}; {matched} are of declared runs"),
-        Weight::Finding => {
-            format!("DIFFERS: {findings} of {of} are not what was declared; {matched} are of declared runs")
-        }
-    }];
-    let empty = logs.iter().filter(|log| log.log.records.is_empty());
-    lines.extend(empty.map(|log| format!("  undecided: {} has no record: it is no chip's log", log.file)));
-    let mut of_run: BTreeMap<_, (usize, u32, u32)> = BTreeMap::new();
-    for one in judged {
-        if let Provenance::Matched { run, step, .. } = one.provenance {
-            let (count, first, last) = of_run.entry(run).or_insert((0, step, step));
-            (*count, *first, *last) = (*count + 1, step.min(*first), step.max(*last));
-        }
+impl Compared<'_> {
+    /// The greatest weight. A log without any record is not a chip's: nothing follows from it.
+    fn outcome(&self) -> Weight {
+        let empty = self.logs.iter().any(|log| log.log.records.is_empty()).then_some(Weight::Undecided);
+        let judged = self.judged.iter().map(|judged| judged.provenance.weight());
+        let silent = self.silent.iter().map(|silent| silent.silence.weight());
+        judged.chain(silent).chain(empty).max().unwrap_or(Weight::Matched)
     }
-    for (run, path) in declared.iter().zip(paths) {
-        let since = run.declared.map_or(String::new(), |time| format!(", cosigned at {}", utc(time)));
-        lines.push(match of_run.get(&run.run) {
-            Some((count, first, last)) => format!(
-                "  run {} ({}): {count} snapshots of steps {first} to {last}{since}",
-                run.run.short(),
-                path.display()
-            ),
-            None => format!("  run {} ({}): no snapshot{since}", run.run.short(), path.display()),
+
+    /// The number of snapshots of each weight: matched, undecided, findings.
+    fn counts(&self) -> [usize; 3] {
+        let count = |weight| self.judged.iter().filter(|one| one.provenance.weight() == weight).count();
+        [Weight::Matched, Weight::Undecided, Weight::Finding].map(count)
+    }
+
+    /// The commands that check the logs themselves.
+    fn next(&self) -> Vec<Next> {
+        let inspect = |log: &Log| {
+            let command =
+                format!("tiebreak monitor inspect {} --register REGISTER", shell::path(Path::new(&log.file)));
+            Next::new("check who wrote the log with", command).note("REGISTER is the register of chips")
+        };
+        self.logs.iter().take(1).map(inspect).collect()
+    }
+
+    /// Everything that is not matched, the heaviest first: weight and line.
+    fn others(&self) -> Vec<(Weight, String)> {
+        let line = |weight, log: &Log, chip: &Serial, record: u64, time: u64, what: String| {
+            let word = if weight == Weight::Finding { "finding" } else { "undecided" };
+            let time = utc(time / 1000);
+            (weight, format!("  {word}: chip {chip}, record {record} at {time} ({}): {what}", log.file))
+        };
+        let judged = self.judged.iter().filter(|one| one.provenance.weight() != Weight::Matched).map(|one| {
+            let Sighting { serial, record, time, .. } = one.sighting;
+            line(one.provenance.weight(), one.log, serial, *record, *time, one.provenance.to_string())
         });
+        let silent = self.silent.iter().map(|one| {
+            let Training { serial, record, time, .. } = one.training;
+            line(one.silence.weight(), one.log, serial, *record, *time, one.silence.to_string())
+        });
+        let mut others: Vec<_> = judged.chain(silent).collect();
+        others.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
+        others
     }
-    let others = judged.iter().filter(|one| one.provenance.weight() != Weight::Matched);
-    let mut others: Vec<&Judged> = others.collect();
-    others.sort_by_key(|one| std::cmp::Reverse(one.provenance.weight()));
-    lines.extend(others.iter().take(LINES_MAX).map(|one| {
-        let word = if one.provenance.weight() == Weight::Finding { "finding" } else { "undecided" };
-        let (chip, record) = (&one.sighting.serial, one.sighting.record);
-        let time = utc(one.sighting.time / 1000);
-        format!("  {word}: chip {chip}, record {record} at {time} ({}): {}", one.log.file, one.provenance)
-    }));
-    if let Some(more) = others.len().checked_sub(LINES_MAX).filter(|more| *more > 0) {
-        lines.push(format!("  and {more} more; --json lists all"));
-    }
-    for log in logs {
-        let count = unanswered(log);
-        if count > 0 {
-            lines.push(format!("  {}: {count} snapshots were due and not answered", log.file));
-        }
-    }
-    lines
-}
 
-/// The result for programs.
-fn as_json(judged: &[Judged], logs: &[Log], declared: &[Declared], paths: &[PathBuf]) -> Value {
-    let [matched, undecided, findings] = counts(judged);
-    let result = match outcome(judged, logs) {
-        Weight::Matched => "matches",
-        Weight::Undecided => "undecided",
-        Weight::Finding => "differs",
-    };
-    let snapshots = judged.iter().map(|one| {
-        let mut value = json!(one.provenance);
-        let sighting = one.sighting;
-        value["what"] = json!(one.provenance.to_string());
-        value["weight"] = json!(one.provenance.weight());
-        value["log"] = json!(one.log.file);
-        value["chip"] = json!(sighting.serial);
-        value["record"] = json!(sighting.record);
-        value["time"] = json!(sighting.time);
-        value["logged"] = json!({ "map": sighting.map, "step": sighting.step, "digest": sighting.digest });
-        value
-    });
-    let runs = declared.iter().zip(paths).map(|(run, path)| {
+    /// The result in words.
+    fn told(&self) -> Vec<String> {
+        let [matched, undecided, findings] = self.counts();
+        let of = format!("{} snapshots of {} logs", self.judged.len(), self.logs.len());
+        let mut lines = vec![match self.outcome() {
+            Weight::Matched => format!("MATCHES: {matched} of {of} are of declared runs"),
+            Weight::Undecided => format!("UNDECIDED: {undecided} of {of}; {matched} are of declared runs"),
+            Weight::Finding => {
+                format!(
+                    "DIFFERS: {findings} of {of} are not what was declared; {matched} are of declared runs"
+                )
+            }
+        }];
+        let empty = self.logs.iter().filter(|log| log.log.records.is_empty());
+        lines
+            .extend(empty.map(|log| format!("  undecided: {} has no record: it is no chip's log", log.file)));
+        let mut of_run: BTreeMap<_, (usize, u32, u32)> = BTreeMap::new();
+        for one in &self.judged {
+            if let Provenance::Matched { run, step, .. } = one.provenance {
+                let (count, first, last) = of_run.entry(run).or_insert((0, step, step));
+                (*count, *first, *last) = (*count + 1, step.min(*first), step.max(*last));
+            }
+        }
+        lines.extend(self.declared.iter().zip(self.paths).map(|(run, path)| {
+            let since = run.declared.map_or(String::new(), |time| format!(", cosigned at {}", utc(time)));
+            let seen = of_run.get(&run.run).map_or("no snapshot".to_string(), |(count, first, last)| {
+                format!("{count} snapshots of steps {first} to {last}")
+            });
+            format!("  run {} ({}): {seen}{since}", run.run.short(), path.display())
+        }));
+        let others = self.others();
+        lines.extend(others.iter().take(LINES_MAX).map(|(_, line)| line.clone()));
+        if let Some(more) = others.len().checked_sub(LINES_MAX).filter(|more| *more > 0) {
+            lines.push(format!("  and {more} more; --json lists all"));
+        }
+        lines.extend(next::lines(&self.next()));
+        lines
+    }
+
+    /// The result for programs.
+    fn as_json(&self) -> Value {
+        let [matched, undecided, findings] = self.counts();
+        let result = match self.outcome() {
+            Weight::Matched => "matches",
+            Weight::Undecided => "undecided",
+            Weight::Finding => "differs",
+        };
+        let snapshots = self.judged.iter().map(|one| {
+            let mut value = json!(one.provenance);
+            let sighting = one.sighting;
+            value["what"] = json!(one.provenance.to_string());
+            value["weight"] = json!(one.provenance.weight());
+            value["log"] = json!(one.log.file);
+            value["chip"] = json!(sighting.serial);
+            value["record"] = json!(sighting.record);
+            value["time"] = json!(sighting.time);
+            value["logged"] =
+                json!({ "map": sighting.map, "step": sighting.step, "digest": sighting.digest });
+            value
+        });
+        let silent = self.silent.iter().map(|one| {
+            let mut value = json!(one.silence);
+            value["what"] = json!(one.silence.to_string());
+            value["weight"] = json!(one.silence.weight());
+            value["log"] = json!(one.log.file);
+            value["chip"] = json!(one.training.serial);
+            value["record"] = json!(one.training.record);
+            value["time"] = json!(one.training.time);
+            value
+        });
+        let runs = self.declared.iter().zip(self.paths).map(|(run, path)| {
+            json!({
+                "folder": path, "run": run.run, "computation": run.computation, "covered": run.covered(),
+                "cosigned": run.declared,
+            })
+        });
+        let read = self.logs.iter().map(|log| {
+            json!({
+                "file": log.file, "records": log.log.records.len(), "torn": log.log.torn,
+                "snapshots": log.sightings.len(), "unanswered": log.unanswered(),
+            })
+        });
         json!({
-            "folder": path, "run": run.run, "computation": run.computation, "covered": run.covered(),
-            "cosigned": run.declared,
+            "result": result,
+            "counts": {
+                "snapshots": self.judged.len(), "matched": matched, "undecided": undecided, "findings": findings,
+                "silent": self.silent.len(),
+            },
+            "runs": runs.collect::<Vec<_>>(),
+            "logs": read.collect::<Vec<_>>(),
+            "snapshots": snapshots.collect::<Vec<_>>(),
+            "silent": silent.collect::<Vec<_>>(),
+            "next": self.next(),
         })
-    });
-    let read = logs.iter().map(|log| {
-        json!({
-            "file": log.file, "records": log.log.records.len(), "torn": log.log.torn,
-            "snapshots": log.sightings.len(), "unanswered": unanswered(log),
-        })
-    });
-    json!({
-        "result": result,
-        "counts": { "snapshots": judged.len(), "matched": matched, "undecided": undecided, "findings": findings },
-        "runs": runs.collect::<Vec<_>>(),
-        "logs": read.collect::<Vec<_>>(),
-        "snapshots": snapshots.collect::<Vec<_>>(),
-    })
+    }
 }

@@ -99,7 +99,9 @@ fn facts(run: &Run) -> Result<Facts, RunError> {
     let checked = checks::structure(run, None)?;
     let records = &checked.transcript.records;
     let rates = records.iter().filter_map(|record| match record {
-        Record::Step { step, .. } => Some(f64::from(f32::from_bits(step.learning_rate))),
+        // A rate that is no number is within no range.
+        Record::Step { step, .. } => Some(f64::from(f32::from_bits(step.learning_rate)))
+            .map(|rate| if rate.is_nan() { f64::INFINITY } else { rate }),
         _ => None,
     });
     let span = |span: Option<Span>, rate: f64| {

@@ -20,6 +20,7 @@ use tiebreak_run::run::{RunError, shell};
 
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
 
 /// The most bytes of a result of `monitor match` or `monitor rules`.
@@ -109,7 +110,8 @@ fn audited(merged: &Merged, counted: &[Counted], confidence: f64) -> (String, Va
         let left = (found.all - found.replayed) as u64;
         // Steps that no segment holds are in no draw.
         let most = most_deviating(found.all as u64, found.drawn as u64, confidence).min(left);
-        (found, most, 100.0 * most as f64 / found.all as f64)
+        // A bound is rounded up, never down.
+        (found, most, (1e4 * most as f64 / found.all as f64).ceil() / 100.0)
     });
     let text = match (&bound, merged.result) {
         (Some((found, _, share)), _) => format!(
@@ -202,13 +204,13 @@ fn written(printer: Printer, args: &Args) -> CommandResult {
     let out = args.out.as_ref().expect("clap wants it");
     let path = std::path::absolute(out).map_err(RunError::io(out))?;
     Disk::default().replace(&path, statement.signed(&key).as_bytes())?;
+    let public = key::public_path(Path::new(&args.key));
+    let public = if public.exists() { shell::path(&public) } else { shell::word(&key.public().to_text()) };
+    let check = format!("tiebreak monitor statement --check {} --key {public}", shell::path(out));
+    let next = Next::new("check it with", check);
     printer.result(
-        vec![
-            text,
-            format!("statement: {}", path.display()),
-            format!("check it with: tiebreak monitor statement --check {} --key PUBLIC", shell::path(out)),
-        ],
-        &json!({ "statement": statement, "file": path }),
+        vec![text, format!("statement: {}", path.display()), next.line()],
+        &json!({ "statement": statement, "file": path, "next": [next] }),
     );
     Ok(Exit::Match)
 }
@@ -218,7 +220,7 @@ fn checked(printer: Printer, path: &Path, argument: &str) -> CommandResult {
     let text = disk::read_text(path, ENVELOPE_MAX as u64).map_err(named)?;
     let statement = Statement::open(&text, &key).map_err(|error| RunError::malformed(path, error))?;
     let said = &statement.predicate;
-    let mut lines = vec![format!("MATCHES: the statement is signed by {}", key.identified())];
+    let mut lines = vec![format!("the statement is signed by {}; it says:", key.identified())];
     lines.extend(statement.subject.iter().map(|subject| format!("  about {}", subject.name)));
     for (name, part) in [
         ("audits", &said["audits"]["text"]),

@@ -11,7 +11,7 @@ use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_game::net::stop::on_stop;
 use tiebreak_game::net::witness::Keeper;
-use tiebreak_game::net::witness::server::Server;
+use tiebreak_game::net::witness::server;
 use tiebreak_monitor::witness::policy::{Log, Logs};
 use tiebreak_run::run::{Folder, shell};
 
@@ -95,7 +95,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         // A second subscriber is an error, and there is one command a process.
         let _ = tracing::subscriber::set_global_default(lines.finish());
     }
-    let server = Server::start(&args.listen, Arc::new(keeper)).map_err(|error| {
+    let server = server::start(&args.listen, Arc::new(keeper)).map_err(|error| {
         Failure::new(
             Exit::Undecided,
             format!("cannot listen at {}: {error}; give another --listen", args.listen),

@@ -4,9 +4,7 @@
 //! checkpoint no known key signed reads no file.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
@@ -18,11 +16,11 @@ use axum::routing::post;
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
 
 use super::Keeper;
-use crate::net::connection::{bound, one_request};
+use crate::net::connection::{Server, accept, one_request};
 use crate::net::gate::{Address, Budget, Lane};
 use tiebreak_monitor::witness::policy::Refusal;
 use tiebreak_monitor::witness::request::{AddCheckpoint, REQUEST_MAX, SIZE_TYPE};
@@ -34,76 +32,30 @@ const REQUESTS: (u32, u32) = (20, 200);
 /// The time for a request's headers, and for a whole request.
 const TIMES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(30));
 
-/// A witness that serves in a thread of its own.
-pub struct Server {
-    address: SocketAddr,
-    stop: watch::Sender<bool>,
-    thread: JoinHandle<()>,
-}
-
 /// The limits on strangers.
 struct Gate {
     lane: Arc<Lane>,
     budget: Budget,
 }
 
-impl Server {
-    /// Listens at an address (`127.0.0.1:8701`; port 0 = any) until it is stopped.
-    ///
-    /// # Errors
-    /// If the system refuses.
-    pub fn start(listen: &str, keeper: Arc<Keeper>) -> io::Result<Server> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let inside = runtime.enter();
-        let listener = bound(listen)?;
-        drop(inside);
-        let address = listener.local_addr()?;
-        let (stop, stopped) = watch::channel(false);
-        let router = Router::new()
-            .route("/add-checkpoint", post(add))
-            .layer(DefaultBodyLimit::max(REQUEST_MAX))
-            .with_state(keeper);
-        let (all, each) = CONNECTIONS;
-        let gate = Arc::new(Gate { lane: Lane::new(all, each), budget: Budget::new(REQUESTS.0, REQUESTS.1) });
-        let thread = std::thread::Builder::new().name("witness".into()).spawn(move || {
-            runtime.block_on(serve(listener, router, gate, stopped));
-        })?;
-        Ok(Server { address, stop, thread })
-    }
-
-    /// The address that the server listens on.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Accepts no more connections. A checkpoint that is being written is whole, or as before.
-    pub fn stop(self) {
-        let _ = self.stop.send(true);
-        let _ = self.thread.join();
-    }
-}
-
-async fn serve(listener: TcpListener, router: Router, gate: Arc<Gate>, mut stopped: watch::Receiver<bool>) {
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stopped.changed() => return,
-        };
-        match accepted {
-            Ok((stream, from)) => {
-                drop(tokio::spawn(connection(
-                    stream,
-                    Address::from(from.ip()),
-                    router.clone(),
-                    gate.clone(),
-                )));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a connection was not accepted");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
+/// Serves a witness at an address (`127.0.0.1:8701`; port 0 = any) until the server is stopped. A checkpoint that is being written
+/// then is whole, or as before.
+///
+/// # Errors
+/// If the system refuses.
+pub fn start(listen: &str, keeper: Arc<Keeper>) -> io::Result<Server> {
+    let router = Router::new()
+        .route("/add-checkpoint", post(add))
+        .layer(DefaultBodyLimit::max(REQUEST_MAX))
+        .with_state(keeper);
+    let (all, each) = CONNECTIONS;
+    let gate = Arc::new(Gate { lane: Lane::new(all, each), budget: Budget::new(REQUESTS.0, REQUESTS.1) });
+    Server::run("witness", listen, async move |listener, mut stopped| {
+        accept(&listener, &mut stopped, |stream, from| {
+            drop(tokio::spawn(connection(stream, Address::from(from.ip()), router.clone(), gate.clone())));
+        })
+        .await;
+    })
 }
 
 async fn connection(stream: TcpStream, from: Address, router: Router, gate: Arc<Gate>) {
