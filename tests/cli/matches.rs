@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use tiebreak_monitor::register::file::to_text;
+use tiebreak_monitor::register::history::Register;
 use tiebreak_monitor::snapshot::record::{Event, NO_LINK, Record, Serial, Shard};
 use tiebreak_monitor::snapshot::shard_map::{ShardMap, Slice};
 use tiebreak_record::commit::cosignature::cosigned;
@@ -13,8 +15,8 @@ use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{checkpoint, transcript};
 
 use crate::common::edit::edit;
-use crate::common::{gpt_job, trained};
-use crate::{output, path};
+use crate::common::{gpt_job, key, trained};
+use crate::{chips, output, path};
 
 /// The chip's clock at a record: a second each.
 pub fn time(counter: u64) -> u64 {
@@ -272,4 +274,49 @@ fn a_run_that_was_declared_after_a_chip_saw_it_is_told() {
     fs::write(&head, forged).unwrap();
     world.kinds(&events, &asked, 3, &["unwitnessed"]);
     assert!(world.at("run").is_dir());
+}
+
+#[test]
+fn a_register_tells_who_wrote_a_log_and_a_key_who_signed_a_run() {
+    let world = World::new();
+    let whole = ShardMap::Whole;
+    let events = [attach(&whole, world.run.computation.id), snapshot(&whole, 3, states(&world.run)[3])];
+    let result = world.kinds(&events, &[], 0, &["matched"]);
+    assert_eq!(
+        (&result["logs"][0]["defects"], &result["runs"][0]["signature_checked"]),
+        (&Value::Null, &false.into())
+    );
+    // The chip of this log has the key 1; another one has it in the second register.
+    let registered = |seed: u8, name: &str| {
+        let mut register = Register::new("example").unwrap();
+        let mut entry = chips::enter("chip-7", seed, 0, None);
+        entry.time = time(0) / 1000 - 100;
+        register.append(entry).unwrap();
+        fs::write(world.at(name), to_text(&register, &key())).unwrap();
+        path(world.folder.path(), name)
+    };
+    let (right, wrong) = (registered(1, "right.register"), registered(2, "wrong.register"));
+    let registrar = key().public().to_text();
+    let result = world.kinds(&events, &["--register", &right, "--registrar", &registrar], 0, &["matched"]);
+    assert_eq!(
+        (&result["logs"][0]["defects"]["all"], &result["register_checked"]),
+        (&0.into(), &true.into())
+    );
+    let result = world.kinds(&events, &["--register", &wrong], 1, &["matched"]);
+    let defects = &result["logs"][0]["defects"];
+    assert_eq!(
+        (&defects["all"], &defects["first"][0]["kind"]),
+        (&3.into(), &"signature".into()),
+        "{result:#}"
+    );
+    assert_eq!((&result["counts"]["defects"], &result["register_checked"]), (&3.into(), &false.into()));
+
+    let result = world.kinds(&events, &["--trainer-key", &registrar], 0, &["matched"]);
+    assert_eq!(result["runs"][0]["signature_checked"], true);
+    let other = PrivateKey::generate("other", [3; 32]).unwrap().public().to_text();
+    world.kinds(&events, &["--trainer-key", &other, "--trainer-key", &registrar], 0, &["matched"]);
+    let log = path(world.folder.path(), "chip.log");
+    let run = path(world.folder.path(), "run");
+    let (code, _, said) = output(&["monitor", "match", &log, "--run", &run, "--trainer-key", &other]);
+    assert!(code == 4 && said.contains("names the trainer key"), "{code}: {said}");
 }

@@ -334,6 +334,7 @@ impl World {
         write("none.txt", ClosedLogs::default().to_text().as_bytes());
         let until = "--register chips.register --until 2025-04-01";
         self.done(&format!("monitor inspect long.log {until} --seen-out long.seen"), 0);
+        write("inspected.json", &self.outcome(&format!("monitor inspect long.log {until} --json")).0.stdout);
         let beacon = "--beacon 000102030405060708090a0b0c0d0e0f --round 7";
         self.done(
             &format!("monitor draw --register chips.register --closed heads.txt --chips 2 {beacon}"),

@@ -6,8 +6,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::{gpt_job, not_tested, trained};
-use crate::{output, path};
+use tiebreak_monitor::register::file::to_text;
+
+use crate::common::{gpt_job, key, not_tested, trained};
+use crate::{chips, output, path};
 
 /// The Python that has the libraries; without one the test says so, unless TIEBREAK_REQUIRE_DSSE makes that a failure.
 fn python() -> Option<String> {
@@ -76,6 +78,25 @@ fn a_statement_says_what_was_replayed_and_libraries_of_others_verify_it() {
         .unwrap();
     let with_rules = stated(&["whole.json"], &["--rules", &at("rules.json")]);
     assert_eq!(with_rules["predicate"]["rules"]["result"], "violated", "{with_rules:#}");
+
+    // The log of a chip, inspected and matched; the statement says who checked what.
+    fs::write(at("chips.register"), to_text(&chips::register(), &key())).unwrap();
+    fs::write(at("chip.log"), chips::bytes(&chips::honest())).unwrap();
+    let register = at("chips.register");
+    let (log, until) = (at("chip.log"), ["--register", &register, "--until", "2025-04-01", "--json"]);
+    fs::write(at("fine.json"), done(&[&["monitor", "inspect", &log][..], &until].concat(), 0)).unwrap();
+    let rare = [&["monitor", "inspect", &log, "--rate", "10"][..], &until].concat();
+    fs::write(at("rare.json"), done(&rare, 1)).unwrap();
+    fs::write(at("match.json"), done(&["monitor", "match", &log, "--run", &at("run"), "--json"], 1)).unwrap();
+    let [fine, rare, matched] = ["fine.json", "rare.json", "match.json"].map(at);
+    let said = stated(&["whole.json"], &["--inspection", &fine, "--inspection", &rare, "--match", &matched]);
+    let inspections = &said["predicate"]["inspections"];
+    assert_eq!((&inspections[0]["chip"], &inspections[0]["result"]), (&"A-1".into(), &"matches".into()));
+    assert_eq!(inspections[1]["findings"], serde_json::json!(["too_rare"]), "{inspections:#}");
+    assert_eq!(said["predicate"]["match"]["logsChecked"], false, "{said:#}");
+    let told = done(&["monitor", "statement", "--check", &at("statement.json"), "--key", &public], 0);
+    assert!(told.contains("match: nobody checked who wrote the logs"), "{told}");
+    assert!(told.contains("inspection of chip A-1: differs (too_rare)"), "{told}");
 
     let (statement, other) = (at("statement.json"), at("alice.pub"));
     done(&["monitor", "statement", "--check", &statement, "--key", &other], 4);

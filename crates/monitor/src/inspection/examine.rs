@@ -17,6 +17,8 @@ pub const FINDINGS_MAX: usize = 1000;
 pub const CLOCK_AHEAD: u64 = 600_000;
 /// Milliseconds of a day.
 pub const DAY: f64 = 86_400_000.0;
+/// Milliseconds of an hour.
+pub const HOUR: f64 = 3_600_000.0;
 
 /// The knowledge and the questions of an inspector.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +37,8 @@ pub struct Inspection<'a> {
     pub confidence: f64,
     /// The end of the inspected time, in milliseconds since 1970.
     pub until: u64,
+    /// Hours for which the chip may have been off in the inspected part of the log; `None` if any time is allowed.
+    pub off_at_most: Option<f64>,
 }
 
 /// The number of records of each kind.
@@ -112,6 +116,18 @@ pub struct Examined {
     pub rate: Rate,
 }
 
+impl Examined {
+    /// Hours in which nothing shows that the chip logged.
+    pub fn off_hours(&self) -> f64 {
+        self.off_milliseconds() as f64 / HOUR
+    }
+
+    /// Milliseconds in which nothing shows that the chip logged.
+    pub fn off_milliseconds(&self) -> u64 {
+        self.gaps.iter().fold(0, |sum, gap| sum.saturating_add(gap.milliseconds))
+    }
+}
+
 /// The walk over a log.
 struct Walk<'a> {
     inspection: Inspection<'a>,
@@ -158,6 +174,10 @@ pub fn examine(log: &ChipLog, inspection: Inspection) -> Examined {
         walk.event(number, record);
         walk.times(number, record, before.map(|(record, _)| record.record.time));
         before = Some((record, record.link()));
+    }
+    if let Some(most) = inspection.off_at_most.filter(|most| walk.found.off_hours() > *most) {
+        let hours = walk.found.off_hours();
+        walk.find(Finding::Off { hours, most });
     }
     walk.rate(before.map(|(record, _)| record.record.time));
     walk.found
@@ -396,7 +416,17 @@ mod tests {
 
     fn asked<'a>(register: &'a Register, serial: &'a Serial) -> Inspection<'a> {
         let until = (ENTERED + 90) * DAY_MS;
-        Inspection { register, serial, previous: None, closed: None, rate: 0.1, confidence: 0.99, until }
+        let off_at_most = None;
+        Inspection {
+            register,
+            serial,
+            previous: None,
+            closed: None,
+            rate: 0.1,
+            confidence: 0.99,
+            until,
+            off_at_most,
+        }
     }
 
     fn examined(log: &ChipLog, rate: f64) -> Examined {
@@ -446,6 +476,18 @@ mod tests {
         let mut foreign = whole;
         foreign.records[12].record.serial = Serial::new("A-2").unwrap();
         assert_eq!(kinds(&foreign), [("other_serial", Some(12)), ("signature", Some(12))]);
+    }
+
+    #[test]
+    fn time_without_an_agent_is_a_finding_beyond_the_allowed_hours() {
+        let (log, register, serial) = (log(&honest()), register(), serial());
+        // 12 hours before the first begin, and 48 before the restart.
+        let off = |hours: f64| {
+            let asked = Inspection { off_at_most: Some(hours), ..asked(&register, &serial) };
+            examine(&log, asked).findings
+        };
+        assert_eq!(off(60.0), []);
+        assert_eq!(off(59.0), [Finding::Off { hours: 60.0, most: 59.0 }]);
     }
 
     #[test]

@@ -120,6 +120,14 @@ pub enum Finding {
         /// Records under the published head.
         records: u64,
     },
+    /// The chip was off for longer than it may be.
+    #[error("nothing shows that the chip logged in {hours:.2} hours; at most {most:.2} are allowed")]
+    Off {
+        /// Hours before begins, in the inspected part of the log.
+        hours: f64,
+        /// The allowed hours.
+        most: f64,
+    },
     /// Too few snapshots were due.
     #[error(
         "{events} snapshots were due in {days:.1} days, {expected:.1} are expected: the chip logs too rarely (probability {probability:.1e})"
@@ -156,6 +164,7 @@ impl Finding {
             Finding::RolledBack { .. } => "rolled_back",
             Finding::Forked { .. } => "forked",
             Finding::NotClosed { .. } => "not_closed",
+            Finding::Off { .. } => "off",
             Finding::TooRare { .. } => "too_rare",
         }
     }

@@ -162,6 +162,7 @@ fn trial(
 
 fn asked<'a>(fleet: &'a Fleet, setting: &Setting, serial: &'a Serial, day: f64) -> Inspection<'a> {
     Inspection {
+        off_at_most: None,
         register: &fleet.register,
         serial,
         previous: None,

@@ -2,22 +2,21 @@
 
 use std::path::PathBuf;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tiebreak_monitor::closed::LogHead;
-use tiebreak_monitor::inspection::examine::{Examined, Inspection, examine};
+use tiebreak_monitor::inspection::examine::{Examined, HOUR, Inspection, examine};
 use tiebreak_monitor::inspection::seen::{SEEN_MAX, Seen};
 use tiebreak_monitor::regime::{RATE_MAX, check_probability};
 use tiebreak_monitor::snapshot::log::{ChipLog, RECORDS_MAX};
 use tiebreak_monitor::snapshot::record::{RECORD_BYTES, Serial};
 
 use super::inspections::{short, usage};
-use super::registry::{RegisterArgs, now, read_closed, seconds, serial, unchecked, write};
+use super::registry::{RegisterArgs, finding_json, now, read_closed, seconds, serial, unchecked, write};
 use crate::cli::args::limits::Limits;
+use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
 use tiebreak_run::run::{RunError, disk, shell};
 
-/// Milliseconds of an hour.
-const HOUR: f64 = 3_600_000.0;
 /// Findings, gaps and owners that the text lists; --json lists all.
 const SHOWN: usize = 20;
 
@@ -50,6 +49,11 @@ pub struct Args {
     /// Probability with which an honest chip is not said to log too rarely.
     #[arg(long, default_value_t = 0.999, value_name = "P")]
     confidence: f64,
+    /// Hours for which the chip may have been off; more is a defect.
+    ///
+    /// Off is the time before a begin, in which nothing shows that the chip logged. By default any time is allowed.
+    #[arg(long, value_name = "HOURS")]
+    off_at_most: Option<f64>,
     /// End of the inspected time, at which the log was read; by default now.
     #[arg(long, value_parser = seconds, value_name = "DATE")]
     until: Option<u64>,
@@ -102,6 +106,10 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         let why = format!("--rate {}: a number from 0.000001 to {RATE_MAX} is wanted", args.rate);
         return Err(Failure::new(Exit::Usage, why));
     }
+    if let Some(hours) = args.off_at_most.filter(|hours| !(*hours >= 0.0)) {
+        let why = format!("--off-at-most {hours}: a number of hours from 0 on is wanted");
+        return Err(Failure::new(Exit::Usage, why));
+    }
     let (register, signed) = args.register.read()?;
     let bytes = disk::read(&args.log, (RECORDS_MAX * RECORD_BYTES) as u64).map_err(named)?;
     let log = ChipLog::read(&bytes).map_err(|error| RunError::malformed(&args.log, error))?;
@@ -115,6 +123,7 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         rate: args.rate,
         confidence: args.confidence,
         until: args.until.map_or_else(now, Ok)?.saturating_mul(1000),
+        off_at_most: args.off_at_most,
     };
     let examined = printer.during("checking the log's records", || examine(&log, inspection));
     if let Some(path) = &args.seen_out {
@@ -125,22 +134,26 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
     lines.extend(head.iter().map(|line| format!("head       {line}")));
     lines.extend(args.seen_out.iter().map(|path| format!("seen       {}", shell::path(path))));
     lines.extend(unchecked(signed));
-    let findings = examined.findings.iter().map(
-        |finding| json!({ "kind": finding.kind(), "record": finding.record(), "what": finding.to_string() }),
-    );
+    let next = next(args);
+    lines.push(next.line());
+    let findings: Vec<Value> = examined.findings.iter().map(finding_json).collect();
     let value = json!({
+        "result": if findings.is_empty() { "matches" } else { "differs" },
         "serial": serial, "records": examined.records, "torn_bytes": examined.torn,
-        "findings": findings.collect::<Vec<_>>(), "more_findings": examined.more, "kinds": examined.kinds,
-        "rate": examined.rate, "gaps": examined.gaps, "off_milliseconds": off(&examined),
+        "findings": findings, "more_findings": examined.more, "kinds": examined.kinds,
+        "rate": examined.rate, "gaps": examined.gaps, "off_milliseconds": examined.off_milliseconds(),
         "holders": examined.holders, "head": head, "register_checked": signed, "seen": args.seen_out,
+        "next": [next],
     });
     printer.result(lines, &value);
     Ok(if examined.findings.is_empty() { Exit::Match } else { Exit::Diverges })
 }
 
-/// Milliseconds in which nothing shows that the chip logged.
-fn off(examined: &Examined) -> u64 {
-    examined.gaps.iter().fold(0, |sum, gap| sum.saturating_add(gap.milliseconds))
+/// The command that compares the log with the declared runs.
+fn next(args: &Args) -> Next {
+    let command = format!("tiebreak monitor match {} --run RUN", shell::path(&args.log));
+    Next::new("compare its snapshots with the declared runs", command)
+        .note("RUN is the folder of a declared run")
 }
 
 fn told(args: &Args, serial: &Serial, examined: &Examined) -> Vec<String> {
@@ -170,11 +183,7 @@ fn told(args: &Args, serial: &Serial, examined: &Examined) -> Vec<String> {
         "records    {} snapshots, {} unanswered, {} idle; {} attachments, {} begins, {} clocks set back",
         kinds.snapshot, kinds.unanswered, kinds.idle, kinds.attach, kinds.begin, kinds.clock
     ));
-    lines.push(format!(
-        "off        {:.2} hours before {} begins",
-        off(examined) as f64 / HOUR,
-        examined.gaps.len()
-    ));
+    lines.push(format!("off        {:.2} hours before {} begins", examined.off_hours(), examined.gaps.len()));
     let longest = examined.gaps.iter().filter(|gap| gap.milliseconds > 0).take(SHOWN);
     lines
         .extend(longest.map(|gap| {

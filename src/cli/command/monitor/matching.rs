@@ -7,11 +7,14 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tiebreak_audit::checks;
 use tiebreak_audit::plan::memory;
+use tiebreak_monitor::inspection::examine::{Inspection, examine};
+use tiebreak_monitor::inspection::finding::Finding;
 use tiebreak_monitor::matching::index::Declared;
 use tiebreak_monitor::matching::matcher::Matcher;
 use tiebreak_monitor::matching::provenance::{Provenance, Weight};
 use tiebreak_monitor::matching::sighting::{Sighting, Training, sightings, trainings};
 use tiebreak_monitor::matching::silence::Silence;
+use tiebreak_monitor::register::history::Register;
 use tiebreak_monitor::snapshot::log::{ChipLog, RECORDS_MAX};
 use tiebreak_monitor::snapshot::record::{RECORD_BYTES, Serial};
 use tiebreak_monitor::snapshot::shard_map::{ShardMap, TEXT_MAX};
@@ -19,8 +22,10 @@ use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::cosignature::{cosigned_at, utc};
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::tree_head::NOTE_MAX;
+use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{RunError, disk, names, shell};
 
+use super::registry::{self, finding_json, now, unchecked};
 use super::shards::{self, Opened};
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open_exact};
@@ -34,11 +39,13 @@ const LINES_MAX: usize = 100;
 
 /// Compare every snapshot in chips' logs with the declared runs.
 ///
-/// The command ends with 0 if every snapshot is of a declared run, with 1 if one is not, and with 3 if something is missing that would
-/// decide, such as the answer of a training that showed no state. A digest that a record has needs no replay. Signatures and chains of the logs are not checked here.
+/// The command ends with 0 if every snapshot is of a declared run, and with 1 if one is not. The exit code is 3 if something is missing
+/// that would decide, such as the answer of a training that showed no state. A digest that a record has needs no replay. With --register
+/// the command checks who wrote the logs, with --trainer-key who signed the runs. Without them it says that nobody checked.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak monitor match chip-1.log chip-2.log --run runs/mine --run runs/other
+  tiebreak monitor match chip-1.log --run runs/mine --register chips.register --trainer-key trainer.key.pub
   tiebreak monitor match chip-1.log --run runs/mine --shards rank-0.map --witness witness.key.pub")]
 pub struct Args {
     /// Logs of chips.
@@ -50,6 +57,15 @@ pub struct Args {
     /// Shard map of a chip that does not hold the whole state; once for each.
     #[arg(long, value_name = "MAP")]
     shards: Vec<PathBuf>,
+    /// Register of chips: the command checks signatures, chains and times of the logs, as `monitor inspect` does.
+    #[arg(long, value_name = "FILE")]
+    register: Option<PathBuf>,
+    /// Public key of the registrar: a file, or the key's text.
+    #[arg(long, value_name = "KEY", requires = "register")]
+    registrar: Option<String>,
+    /// Public key of a trainer, as a file or its text: one of them signed each run.
+    #[arg(long, value_name = "KEY")]
+    trainer_key: Vec<String>,
     /// Witness who vouches for when a run was declared: a public key, as a file or its text.
     ///
     /// The witness cosigned the run's head of size 1. With several witnesses the earliest time counts.
@@ -75,6 +91,36 @@ struct Log {
     log: ChipLog,
     sightings: Vec<Sighting>,
     trainings: Vec<Training>,
+    /// The defects of the log; `None` if nobody looked for them.
+    defects: Option<Defects>,
+}
+
+/// The defects of a log by the register of chips.
+struct Defects {
+    first: Vec<Finding>,
+    all: u64,
+}
+
+impl Defects {
+    /// Signatures, chain and times. The rate of snapshots is a question of its own.
+    fn of(log: &ChipLog, register: &Register) -> Result<Defects, Failure> {
+        let Some(first) = log.records.first() else { return Ok(Defects { first: Vec::new(), all: 0 }) };
+        let until = now()?.saturating_mul(1000);
+        let serial = &first.record.serial;
+        let asked = Inspection {
+            register,
+            serial,
+            previous: None,
+            closed: None,
+            rate: 0.0,
+            confidence: 0.5,
+            until,
+            off_at_most: None,
+        };
+        let examined = examine(log, asked);
+        let all = examined.findings.len() as u64 + examined.more;
+        Ok(Defects { first: examined.findings, all })
+    }
 }
 
 impl Log {
@@ -84,11 +130,12 @@ impl Log {
     }
 }
 
-fn read_log(path: &Path) -> Result<Log, Failure> {
+fn read_log(path: &Path, register: Option<&Register>) -> Result<Log, Failure> {
     let bytes = disk::read(path, (RECORDS_MAX * RECORD_BYTES) as u64).map_err(named)?;
     let log = ChipLog::read(&bytes).map_err(|error| RunError::malformed(path, error))?;
     let (sightings, trainings) = (sightings(&log), trainings(&log));
-    Ok(Log { file: path.display().to_string(), log, sightings, trainings })
+    let defects = register.map(|register| Defects::of(&log, register)).transpose()?;
+    Ok(Log { file: path.display().to_string(), log, sightings, trainings, defects })
 }
 
 fn read_map(path: &Path) -> Result<ShardMap, Failure> {
@@ -117,10 +164,20 @@ fn declared_at(opened: &Opened, witnesses: &[PublicKey]) -> Result<Option<u64>, 
     Ok(times.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().min())
 }
 
+/// The key among these that the run names. A run that names none of them is checked with the first, and refused.
+fn trainer<'a>(run: &Run, trainers: &'a [PublicKey]) -> Result<Option<&'a PublicKey>, Failure> {
+    let malformed = |error| RunError::malformed(&run.layout.run_json(), error);
+    let named = run.file.summary().named_key().map_err(malformed)?.map(|key| key.to_text());
+    let same = trainers.iter().find(|key| Some(key.to_text()) == named);
+    Ok(same.or(trainers.first()))
+}
+
 /// Opens the declared runs, and reads what their heads cover.
 fn open_runs(args: &Args, printer: Printer) -> Result<(Vec<Opened>, Vec<Declared>), Failure> {
     let witnesses =
         args.witness.iter().map(|argument| key::read_public(argument)).collect::<Result<Vec<_>, _>>()?;
+    let trainers =
+        args.trainer_key.iter().map(|argument| key::read_public(argument)).collect::<Result<Vec<_>, _>>()?;
     let _working = printer.working("reading the declared runs", None);
     let (mut all, mut declared): (Vec<Opened>, Vec<Declared>) = (Vec::new(), Vec::new());
     for path in &args.run {
@@ -129,7 +186,11 @@ fn open_runs(args: &Args, printer: Printer) -> Result<(Vec<Opened>, Vec<Declared
             let why = format!("--run {}: the run is given twice", path.display());
             return Err(Failure::new(Exit::Usage, why));
         }
-        let checked = checks::structure(&run, None)?;
+        let checked = checks::structure(&run, trainer(&run, &trainers)?)?;
+        if let Some(found) = &checked.inconsistent {
+            let why = format!("{}: step {}: {}", path.display(), found.step, found.what);
+            return Err(Failure::new(Exit::Diverges, why));
+        }
         let opened = Opened { run, checked };
         let records = &opened.checked.transcript.records;
         // The final record is of the last step's state, and no step of its own.
@@ -163,8 +224,9 @@ struct Silent<'a> {
 struct Compared<'a> {
     logs: &'a [Log],
     declared: &'a [Declared],
-    /// The folders of the declared runs.
-    paths: &'a [PathBuf],
+    args: &'a Args,
+    /// True if the registrar's signature was checked.
+    registered: bool,
     judged: Vec<Judged<'a>>,
     silent: Vec<Silent<'a>>,
 }
@@ -178,7 +240,10 @@ fn matched(printer: Printer, args: &Args) -> CommandResult {
     let (start, watch) = (Instant::now(), args.limits.watch(printer));
     let mut engine = open_exact(&args.engine)?;
     let maps = args.shards.iter().map(|path| read_map(path)).collect::<Result<Vec<_>, _>>()?;
-    let logs = args.logs.iter().map(|path| read_log(path)).collect::<Result<Vec<_>, _>>()?;
+    let registrar = args.registrar.as_deref().map(key::read_public).transpose()?;
+    let register = args.register.as_ref().map(|path| registry::read(path, registrar.as_ref())).transpose()?;
+    let logs =
+        args.logs.iter().map(|path| read_log(path, register.as_ref())).collect::<Result<Vec<_>, _>>()?;
     let (runs, declared) = open_runs(args, printer)?;
     let states: Vec<_> = runs.iter().map(|opened| opened.run.program().state()).collect();
     let witnessed = (!args.witness.is_empty()).then_some(args.clock_skew);
@@ -205,8 +270,14 @@ fn matched(printer: Printer, args: &Args) -> CommandResult {
     let silent = trainings.filter_map(|(log, training)| {
         Some(Silent { log, training, silence: Silence::of(training, &declared)? })
     });
-    let compared =
-        Compared { logs: &logs, declared: &declared, paths: &args.run, silent: silent.collect(), judged };
+    let compared = Compared {
+        logs: &logs,
+        declared: &declared,
+        args,
+        registered: args.registrar.is_some(),
+        silent: silent.collect(),
+        judged,
+    };
     printer.result(compared.told(), &compared.as_json());
     Ok(match compared.outcome() {
         Weight::Matched => Exit::Match,
@@ -221,7 +292,23 @@ impl Compared<'_> {
         let empty = self.logs.iter().any(|log| log.log.records.is_empty()).then_some(Weight::Undecided);
         let judged = self.judged.iter().map(|judged| judged.provenance.weight());
         let silent = self.silent.iter().map(|silent| silent.silence.weight());
-        judged.chain(silent).chain(empty).max().unwrap_or(Weight::Matched)
+        let defect = (self.defects() > 0).then_some(Weight::Finding);
+        judged.chain(silent).chain(empty).chain(defect).max().unwrap_or(Weight::Matched)
+    }
+
+    /// The number of defects of the logs.
+    fn defects(&self) -> u64 {
+        self.logs.iter().filter_map(|log| log.defects.as_ref()).map(|defects| defects.all).sum()
+    }
+
+    /// Lines about what nobody checked.
+    fn unchecked(&self) -> impl Iterator<Item = String> {
+        let (register, key) = (&self.args.register, self.args.trainer_key.is_empty());
+        let logs =
+            register.is_none().then(|| "nobody checked who wrote the logs: give --register".to_string());
+        let registrar = register.as_ref().and_then(|_| unchecked(self.registered));
+        let runs = key.then(|| "nobody checked who signed the runs: give --trainer-key".to_string());
+        [logs, registrar, runs].into_iter().flatten()
     }
 
     /// The number of snapshots of each weight: matched, undecided, findings.
@@ -233,9 +320,12 @@ impl Compared<'_> {
     /// The commands that check the logs themselves.
     fn next(&self) -> Vec<Next> {
         let inspect = |log: &Log| {
-            let command =
-                format!("tiebreak monitor inspect {} --register REGISTER", shell::path(Path::new(&log.file)));
-            Next::new("check who wrote the log with", command).note("REGISTER is the register of chips")
+            let register =
+                self.args.register.as_ref().map_or("REGISTER".to_string(), |path| shell::path(path));
+            let file = shell::path(Path::new(&log.file));
+            let command = format!("tiebreak monitor inspect {file} --register {register}");
+            let next = Next::new("check the log and how often the chip logged with", command);
+            if self.args.register.is_some() { next } else { next.note("REGISTER is the register of chips") }
         };
         self.logs.iter().take(1).map(inspect).collect()
     }
@@ -255,7 +345,17 @@ impl Compared<'_> {
             let Training { serial, record, time, .. } = one.training;
             line(one.silence.weight(), one.log, serial, *record, *time, one.silence.to_string())
         });
-        let mut others: Vec<_> = judged.chain(silent).collect();
+        let defects = self.logs.iter().filter_map(|log| Some((log, log.defects.as_ref()?))).flat_map(
+            |(log, defects)| {
+                let line = move |what: &dyn std::fmt::Display| {
+                    (Weight::Finding, format!("  finding: the log {}: {what}", log.file))
+                };
+                let more = defects.all - defects.first.len() as u64;
+                let rest = (more > 0).then(|| line(&format_args!("{more} more defects")));
+                defects.first.iter().map(move |finding| line(finding)).chain(rest).collect::<Vec<_>>()
+            },
+        );
+        let mut others: Vec<_> = defects.chain(judged).chain(silent).collect();
         others.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
         others
     }
@@ -268,8 +368,12 @@ impl Compared<'_> {
             Weight::Matched => format!("MATCHES: {matched} of {of} are of declared runs"),
             Weight::Undecided => format!("UNDECIDED: {undecided} of {of}; {matched} are of declared runs"),
             Weight::Finding => {
+                let defects = match self.defects() {
+                    0 => String::new(),
+                    defects => format!("; the logs have {defects} defects"),
+                };
                 format!(
-                    "DIFFERS: {findings} of {of} are not what was declared; {matched} are of declared runs"
+                    "DIFFERS: {findings} of {of} are not what was declared; {matched} are of declared runs{defects}"
                 )
             }
         }];
@@ -283,7 +387,7 @@ impl Compared<'_> {
                 (*count, *first, *last) = (*count + 1, step.min(*first), step.max(*last));
             }
         }
-        lines.extend(self.declared.iter().zip(self.paths).map(|(run, path)| {
+        lines.extend(self.declared.iter().zip(&self.args.run).map(|(run, path)| {
             let since = run.declared.map_or(String::new(), |time| format!(", cosigned at {}", utc(time)));
             let seen = of_run.get(&run.run).map_or("no snapshot".to_string(), |(count, first, last)| {
                 format!("{count} snapshots of steps {first} to {last}")
@@ -295,6 +399,7 @@ impl Compared<'_> {
         if let Some(more) = others.len().checked_sub(LINES_MAX).filter(|more| *more > 0) {
             lines.push(format!("  and {more} more; --json lists all"));
         }
+        lines.extend(self.unchecked());
         lines.extend(next::lines(&self.next()));
         lines
     }
@@ -330,28 +435,32 @@ impl Compared<'_> {
             value["time"] = json!(one.training.time);
             value
         });
-        let runs = self.declared.iter().zip(self.paths).map(|(run, path)| {
+        let runs = self.declared.iter().zip(&self.args.run).map(|(run, path)| {
             json!({
                 "folder": path, "run": run.run, "computation": run.computation, "covered": run.covered(),
-                "cosigned": run.declared,
+                "cosigned": run.declared, "signature_checked": !self.args.trainer_key.is_empty(),
             })
         });
         let read = self.logs.iter().map(|log| {
             json!({
                 "file": log.file, "records": log.log.records.len(), "torn": log.log.torn,
                 "snapshots": log.sightings.len(), "unanswered": log.unanswered(),
+                "defects": log.defects.as_ref().map(|defects| json!({
+                    "all": defects.all, "first": defects.first.iter().map(finding_json).collect::<Vec<_>>(),
+                })),
             })
         });
         json!({
             "result": result,
             "counts": {
                 "snapshots": self.judged.len(), "matched": matched, "undecided": undecided, "findings": findings,
-                "silent": self.silent.len(),
+                "silent": self.silent.len(), "defects": self.defects(),
             },
             "runs": runs.collect::<Vec<_>>(),
             "logs": read.collect::<Vec<_>>(),
             "snapshots": snapshots.collect::<Vec<_>>(),
             "silent": silent.collect::<Vec<_>>(),
+            "register_checked": self.registered,
             "next": self.next(),
         })
     }

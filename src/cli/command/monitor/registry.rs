@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::{Value, json};
 use tiebreak_monitor::closed::{CLOSED_MAX, ClosedLogs};
 use tiebreak_monitor::date;
+use tiebreak_monitor::inspection::finding::Finding;
 use tiebreak_monitor::register::file::{FILE_MAX, from_text};
 use tiebreak_monitor::register::history::Register;
 use tiebreak_monitor::snapshot::record::Serial;
@@ -34,6 +36,11 @@ impl RegisterArgs {
         let key = self.registrar.as_deref().map(key::read_public).transpose()?;
         Ok((read(&self.register, key.as_ref())?, key.is_some()))
     }
+}
+
+/// A defect of a log, for programs.
+pub fn finding_json(finding: &Finding) -> Value {
+    json!({ "kind": finding.kind(), "record": finding.record(), "what": finding.to_string() })
 }
 
 /// A line that says so if nobody checked the register's signature.

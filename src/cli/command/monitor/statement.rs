@@ -1,5 +1,6 @@
 //! `tiebreak monitor statement`: what audits, matches and rules established, signed in a form that tools of others verify.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -40,6 +41,9 @@ pub struct Args {
     /// Output of `tiebreak monitor match --json`.
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     r#match: Option<PathBuf>,
+    /// Output of `tiebreak monitor inspect --json`; once for each inspected log.
+    #[arg(long, value_name = "FILE", conflicts_with = "check")]
+    inspection: Vec<PathBuf>,
     /// Output of `tiebreak monitor rules --json`.
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     rules: Option<PathBuf>,
@@ -140,15 +144,38 @@ fn audited(merged: &Merged, counted: &[Counted], confidence: f64) -> (String, Va
     (text, json)
 }
 
+/// The output of another command, and the digest of its file.
+fn output_of(path: &Path) -> Result<(Value, String), Failure> {
+    let bytes = disk::read(path, RESULT_MAX).map_err(named)?;
+    let value = serde_json::from_slice(&bytes).map_err(|error| RunError::invalid(path, error.to_string()))?;
+    Ok((value, hex(&Sha256::digest(&bytes))))
+}
+
+/// The inspection of a chip's log: its outcome and numbers, and the digest of its file.
+fn inspection_of(path: &Path) -> Result<Value, Failure> {
+    let (value, sha256) = output_of(path)?;
+    let (Some(result), Some(chip), Some(findings)) =
+        (value["result"].as_str(), value["serial"].as_str(), value["findings"].as_array())
+    else {
+        let why = "it lacks result, serial or findings, which `tiebreak monitor inspect` prints with --json";
+        return Err(RunError::invalid(path, why).into());
+    };
+    let kinds: BTreeSet<&str> = findings.iter().filter_map(|finding| finding["kind"].as_str()).collect();
+    Ok(json!({
+        "result": result, "chip": chip, "findings": kinds, "records": value["records"], "head": value["head"],
+        "rate": value["rate"], "offMilliseconds": value["off_milliseconds"],
+        "registerChecked": value["register_checked"], "digest": { "sha256": sha256 },
+    }))
+}
+
 /// The result of another command: its outcome, its counts and the digest of its file.
 fn result_of(path: &Path, run: &Merged) -> Result<Value, Failure> {
-    let bytes = disk::read(path, RESULT_MAX).map_err(named)?;
-    let malformed = |why: &str| Failure::from(RunError::invalid(path, why));
-    let value: Value = serde_json::from_slice(&bytes).map_err(|error| malformed(&error.to_string()))?;
+    let (value, sha256) = output_of(path)?;
     let (Some(result), Some(counts), Some(runs)) =
         (value["result"].as_str(), value["counts"].as_object(), value["runs"].as_array())
     else {
-        return Err(malformed("it lacks result, counts or runs, which the command prints with --json"));
+        let why = "it lacks result, counts or runs, which the command prints with --json";
+        return Err(RunError::invalid(path, why).into());
     };
     let id = run.run.to_string();
     if !runs.iter().any(|run| run["run"] == id.as_str()) {
@@ -160,10 +187,14 @@ fn result_of(path: &Path, run: &Merged) -> Result<Value, Failure> {
         let all = value[list].as_array().cloned().unwrap_or_default();
         all.into_iter().filter(|one| one["run"] == id.as_str()).collect()
     };
+    // Whether somebody checked who wrote the logs, and who signed the runs: absent from the output of `monitor rules`.
+    let logs = value["logs"].as_array();
+    let logs_checked = logs.map(|logs| logs.iter().all(|log| !log["defects"].is_null()));
+    let runs_checked = logs.map(|_| runs.iter().all(|run| run["signature_checked"] == true));
     let runs: Vec<&Value> = runs.iter().map(|run| &run["run"]).collect();
     Ok(json!({
         "result": result, "counts": counts, "runs": runs, "rules": of_run("rules"),
-        "digest": { "sha256": hex(&Sha256::digest(&bytes)) },
+        "logsChecked": logs_checked, "signaturesOfRunsChecked": runs_checked, "digest": { "sha256": sha256 },
     }))
 }
 
@@ -187,6 +218,8 @@ fn written(printer: Printer, args: &Args) -> CommandResult {
     let other = |path: &Option<PathBuf>| path.as_deref().map(|path| result_of(path, &merged)).transpose();
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_err(|_| Failure::new(Exit::Undecided, "the clock is before 1970"))?.as_secs();
+    let inspections =
+        args.inspection.iter().map(|path| inspection_of(path)).collect::<Result<Vec<_>, _>>()?;
     let predicate = json!({
         "verifier": { "id": key.public().name(), "key": key.public().to_text() },
         "timeCreated": utc(now).replacen(' ', "T", 1).replace(" UTC", "Z"),
@@ -197,6 +230,7 @@ fn written(printer: Printer, args: &Args) -> CommandResult {
         "audits": audits,
         "match": other(&args.r#match)?,
         "rules": other(&args.rules)?,
+        "inspections": inspections,
     });
     let first = &counted[0].account;
     let head = Head { run: merged.run, size: first.head_size, root: first.head_root };
@@ -229,6 +263,21 @@ fn checked(printer: Printer, path: &Path, argument: &str) -> CommandResult {
     ] {
         lines.extend(part.as_str().map(|part| format!("  {name}: {part}")));
     }
+    let not_checked =
+        [("logsChecked", "who wrote the logs"), ("signaturesOfRunsChecked", "who signed the runs")];
+    lines.extend(
+        not_checked
+            .into_iter()
+            .filter(|(field, _)| said["match"][field] == false)
+            .map(|(_, what)| format!("  match: nobody checked {what}")),
+    );
+    lines.extend(said["inspections"].as_array().into_iter().flatten().map(|one| {
+        let text = |field: &str| one[field].as_str().unwrap_or("?").to_string();
+        let kinds: Vec<&str> =
+            one["findings"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let kinds = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
+        format!("  inspection of chip {}: {}{kinds}", text("chip"), text("result"))
+    }));
     printer.result(lines, &json!(statement));
     Ok(Exit::Match)
 }
