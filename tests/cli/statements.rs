@@ -87,7 +87,7 @@ fn a_statement_says_what_was_replayed_and_libraries_of_others_verify_it() {
     fs::write(at("fine.json"), done(&[&["monitor", "inspect", &log][..], &until].concat(), 0)).unwrap();
     let rare = [&["monitor", "inspect", &log, "--rate", "10"][..], &until].concat();
     fs::write(at("rare.json"), done(&rare, 1)).unwrap();
-    fs::write(at("match.json"), done(&["monitor", "match", &log, "--run", &at("run"), "--json"], 1)).unwrap();
+    fs::write(at("match.json"), done(&["monitor", "match", &log, "--run", &at("run"), "--json"], 3)).unwrap();
     let [fine, rare, matched] = ["fine.json", "rare.json", "match.json"].map(at);
     let said = stated(&["whole.json"], &["--inspection", &fine, "--inspection", &rare, "--match", &matched]);
     let inspections = &said["predicate"]["inspections"];
