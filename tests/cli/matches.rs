@@ -320,3 +320,54 @@ fn a_register_tells_who_wrote_a_log_and_a_key_who_signed_a_run() {
     let (code, _, said) = output(&["monitor", "match", &log, "--run", &run, "--trainer-key", &other]);
     assert!(code == 4 && said.contains("names the trainer key"), "{code}: {said}");
 }
+
+#[test]
+fn an_index_leads_to_the_runs_that_a_log_is_about() {
+    let world = World::new();
+    let whole = ShardMap::Whole;
+    let (index, log) = (path(world.folder.path(), "index"), path(world.folder.path(), "chip.log"));
+    let all = path(world.folder.path(), "");
+    let (code, stdout, stderr) = output(&["monitor", "index", &all, "--out", &index, "--json"]);
+    let made: Value = serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{code}: {stderr}"));
+    // The initial state and eight steps of each run.
+    assert_eq!((&made["runs"], &made["states"]), (&2.into(), &18.into()));
+    let matched = |told: Digest, step: u32, digest: Digest| -> (i32, Value) {
+        write_log(Path::new(&log), "chip-7", &[attach(&whole, told), snapshot(&whole, step, digest)]);
+        let (code, stdout, stderr) = output(&["monitor", "match", &log, "--index", &index, "--json"]);
+        (code, serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{code}: {stderr}")))
+    };
+    let kind = |(code, result): (i32, Value)| {
+        let kind = result["snapshots"][0]["kind"].as_str().unwrap().to_string();
+        (code, kind, result["index"]["opened"].as_u64().unwrap())
+    };
+    let (mine, theirs) = (states(&world.run), states(&world.other));
+    let [told, nobody] = [world.run.computation.id, Digest([9; 32])];
+    assert_eq!(kind(matched(told, 3, mine[3])), (0, "matched".into(), 1));
+    assert_eq!(kind(matched(told, 3, nobody)), (1, "other_state".into(), 1));
+    // The run of another computation is found by its state.
+    assert_eq!(kind(matched(nobody, 3, theirs[3])), (1, "other_computation".into(), 1));
+    assert_eq!(kind(matched(told, 3, theirs[3])), (1, "other_computation".into(), 2));
+    assert_eq!(kind(matched(nobody, 3, nobody)), (1, "undeclared".into(), 0));
+
+    let failed = |code: i32, words: &str| {
+        let (found, _, said) = output(&["monitor", "match", &log, "--index", &index]);
+        assert!(found == code && said.contains(words), "{found}: {said}");
+    };
+    write_log(Path::new(&log), "chip-7", &[attach(&whole, told), snapshot(&whole, 3, mine[3])]);
+    // Another run is in the folder since.
+    let moved = world.at("moved");
+    fs::rename(world.at("run"), &moved).unwrap();
+    fs::rename(world.at("other"), world.at("run")).unwrap();
+    failed(2, "make the index again");
+    fs::rename(world.at("run"), world.at("other")).unwrap();
+    fs::rename(&moved, world.at("run")).unwrap();
+    let mut bytes = fs::read(&index).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&index, bytes).unwrap();
+    failed(4, "block 0 was edited");
+    let none = path(world.folder.path(), "none");
+    fs::create_dir(&none).unwrap();
+    let (code, _, said) = output(&["monitor", "index", &none, "--out", &index]);
+    assert!(code == 2 && said.contains("is not a run"), "{code}: {said}");
+}

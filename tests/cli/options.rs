@@ -381,6 +381,7 @@ impl World {
         ] {
             fs::write(self.path(name), self.outcome(line).0.stdout).unwrap();
         }
+        self.done("monitor index run elsewhere --out declared.index", 0);
         self.done("monitor statement --report one.json --key alice --out stated.json", 0);
         let note = fs::read_to_string(&head).unwrap();
         fs::write(&head, cosigned(&note, &alice, matches::time(1) / 1000 + 5).unwrap()).unwrap();

@@ -6,5 +6,6 @@
 pub mod index;
 pub mod matcher;
 pub mod provenance;
+pub mod run_index;
 pub mod sighting;
 pub mod silence;

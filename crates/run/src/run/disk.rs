@@ -112,7 +112,7 @@ impl Disk {
     ///
     /// # Panics
     /// If `path` has no folder or no file name.
-    pub(crate) fn replace_by(
+    pub fn replace_by(
         &self,
         path: &Path,
         contents: impl FnOnce(&mut File) -> io::Result<()>,

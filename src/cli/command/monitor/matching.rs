@@ -25,6 +25,7 @@ use tiebreak_record::commit::tree_head::NOTE_MAX;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{RunError, disk, names, shell};
 
+use super::index::{self, Indexed};
 use super::registry::{self, finding_json, now, unchecked};
 use super::shards::{self, Opened};
 use crate::cli::args::decided::Decided;
@@ -45,6 +46,7 @@ const LINES_MAX: usize = 100;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak monitor match chip-1.log chip-2.log --run runs/mine --run runs/other
+  tiebreak monitor match chip-1.log --index declared.index
   tiebreak monitor match chip-1.log --run runs/mine --register chips.register --trainer-key trainer.key.pub
   tiebreak monitor match chip-1.log --run runs/mine --shards rank-0.map --witness witness.key.pub")]
 pub struct Args {
@@ -52,8 +54,11 @@ pub struct Args {
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
     /// Folder of a declared run; once for each.
-    #[arg(long, required = true, value_name = "RUN")]
+    #[arg(long, required_unless_present = "index", value_name = "RUN")]
     run: Vec<PathBuf>,
+    /// Index of declared runs by `monitor index`: the runs that a log is about are opened, as with --run.
+    #[arg(long, value_name = "FILE")]
+    index: Option<PathBuf>,
     /// Shard map of a chip that does not hold the whole state; once for each.
     #[arg(long, value_name = "MAP")]
     shards: Vec<PathBuf>,
@@ -173,14 +178,18 @@ fn trainer<'a>(run: &Run, trainers: &'a [PublicKey]) -> Result<Option<&'a Public
 }
 
 /// Opens the declared runs, and reads what their heads cover.
-fn open_runs(args: &Args, printer: Printer) -> Result<(Vec<Opened>, Vec<Declared>), Failure> {
+fn open_runs(
+    args: &Args,
+    paths: &[PathBuf],
+    printer: Printer,
+) -> Result<(Vec<Opened>, Vec<Declared>), Failure> {
     let witnesses =
         args.witness.iter().map(|argument| key::read_public(argument)).collect::<Result<Vec<_>, _>>()?;
     let trainers =
         args.trainer_key.iter().map(|argument| key::read_public(argument)).collect::<Result<Vec<_>, _>>()?;
     let _working = printer.working("reading the declared runs", None);
     let (mut all, mut declared): (Vec<Opened>, Vec<Declared>) = (Vec::new(), Vec::new());
-    for path in &args.run {
+    for path in paths {
         let run = args.limits.open(path)?.with_data(args.data.clone());
         if declared.iter().any(|declared| declared.run == run.id) {
             let why = format!("--run {}: the run is given twice", path.display());
@@ -224,6 +233,9 @@ struct Silent<'a> {
 struct Compared<'a> {
     logs: &'a [Log],
     declared: &'a [Declared],
+    /// The folders of the declared runs.
+    paths: &'a [PathBuf],
+    indexed: Option<&'a Indexed>,
     args: &'a Args,
     /// True if the registrar's signature was checked.
     registered: bool,
@@ -244,7 +256,13 @@ fn matched(printer: Printer, args: &Args) -> CommandResult {
     let register = args.register.as_ref().map(|path| registry::read(path, registrar.as_ref())).transpose()?;
     let logs =
         args.logs.iter().map(|path| read_log(path, register.as_ref())).collect::<Result<Vec<_>, _>>()?;
-    let (runs, declared) = open_runs(args, printer)?;
+    let told = logs.iter().flat_map(|log| &log.trainings).filter_map(|training| training.computation);
+    let seen = logs.iter().flat_map(|log| &log.sightings).map(|sighting| sighting.digest);
+    let indexed = args.index.as_deref().map(|path| index::asked(path, told, seen)).transpose()?;
+    let paths: Vec<PathBuf> =
+        args.run.iter().cloned().chain(indexed.iter().flat_map(Indexed::paths)).collect();
+    let (runs, declared) = open_runs(args, &paths, printer)?;
+    indexed.iter().try_for_each(|indexed| indexed.check(&runs[args.run.len()..]))?;
     let states: Vec<_> = runs.iter().map(|opened| opened.run.program().state()).collect();
     let witnessed = (!args.witness.is_empty()).then_some(args.clock_skew);
     let matcher = Matcher::new(&declared, &states, maps, witnessed);
@@ -387,7 +405,7 @@ impl Compared<'_> {
                 (*count, *first, *last) = (*count + 1, step.min(*first), step.max(*last));
             }
         }
-        lines.extend(self.declared.iter().zip(&self.args.run).map(|(run, path)| {
+        lines.extend(self.declared.iter().zip(self.paths).map(|(run, path)| {
             let since = run.declared.map_or(String::new(), |time| format!(", cosigned at {}", utc(time)));
             let seen = of_run.get(&run.run).map_or("no snapshot".to_string(), |(count, first, last)| {
                 format!("{count} snapshots of steps {first} to {last}")
@@ -399,6 +417,13 @@ impl Compared<'_> {
         if let Some(more) = others.len().checked_sub(LINES_MAX).filter(|more| *more > 0) {
             lines.push(format!("  and {more} more; --json lists all"));
         }
+        lines.extend(self.indexed.map(|index| {
+            let opened = index.opened.len();
+            format!(
+                "the index has {} states of {} runs; the logs are about {opened} of them",
+                index.states, index.runs
+            )
+        }));
         lines.extend(self.unchecked());
         lines.extend(next::lines(&self.next()));
         lines
@@ -435,7 +460,7 @@ impl Compared<'_> {
             value["time"] = json!(one.training.time);
             value
         });
-        let runs = self.declared.iter().zip(&self.args.run).map(|(run, path)| {
+        let runs = self.declared.iter().zip(self.paths).map(|(run, path)| {
             json!({
                 "folder": path, "run": run.run, "computation": run.computation, "covered": run.covered(),
                 "cosigned": run.declared, "signature_checked": !self.args.trainer_key.is_empty(),
@@ -461,6 +486,9 @@ impl Compared<'_> {
             "snapshots": snapshots.collect::<Vec<_>>(),
             "silent": silent.collect::<Vec<_>>(),
             "register_checked": self.registered,
+            "index": self.indexed.map(|index| json!({
+                "runs": index.runs, "states": index.states, "opened": index.opened.len(),
+            })),
             "next": self.next(),
         })
     }

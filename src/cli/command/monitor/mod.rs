@@ -3,6 +3,7 @@
 mod agent;
 mod declare;
 mod draw;
+mod index;
 mod inspect;
 mod inspections;
 mod matching;
@@ -40,6 +41,7 @@ enum Command {
     Nonce(nonce::Args),
     Draw(draw::Args),
     Inspect(inspect::Args),
+    Index(index::Args),
     Match(matching::Args),
     Rules(rules::Args),
     Statement(statement::Args),
@@ -56,6 +58,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Nonce(args) => nonce::run(printer, &args),
         Command::Draw(args) => draw::run(printer, &args),
         Command::Inspect(args) => inspect::run(printer, &args),
+        Command::Index(args) => index::run(printer, &args),
         Command::Match(args) => matching::run(printer, args),
         Command::Rules(args) => rules::run(printer, args),
         Command::Statement(args) => statement::run(printer, args),
