@@ -320,8 +320,9 @@ mod tests {
         assert_eq!([find(0), find(5)], [vec![0, 1, 2], vec![2]]);
         assert!((1..10_000).all(|number| find(number) == [number % 3]));
         assert!((10_000..10_100).all(|number| find(number).is_empty()));
-        assert_eq!([find(10_000), index.find(&Digest([0; 32])).unwrap()], [vec![], vec![]]);
-        assert_eq!(index.find(&Digest([255; 32])).unwrap(), []);
+        for digest in [Digest([0; 32]), Digest([255; 32])] {
+            assert!(index.find(&digest).unwrap().is_empty());
+        }
         assert_eq!(index.of_computation(&Digest([0; 32])), [0, 2]);
         assert!(index.of_computation(&Digest([9; 32])).is_empty());
         let empty = written(&[], &[]);

@@ -291,6 +291,8 @@ fn matched(printer: Printer, args: &Args) -> CommandResult {
     let compared = Compared {
         logs: &logs,
         declared: &declared,
+        paths: &paths,
+        indexed: indexed.as_ref(),
         args,
         registered: args.registrar.is_some(),
         silent: silent.collect(),
