@@ -310,7 +310,8 @@ pub fn page(told: &Told) -> String {
     page.remark(&format!(
         "This is a demonstration. Trainings, logs, draw and checks are real and small; the month of {:.0} days passed in seconds, by a \
          simulated clock. Keys, times and the beacon's value follow from the seed {}, so that everybody gets the same draw. A real \
-         draw takes a beacon's value that nobody knows before the logs are closed.",
+         draw takes a beacon's value that nobody knows before the logs are closed. One CPU computes what several chips would: they \
+         train together, so each of them holds the same state.",
         told.days, told.seed
     ));
     page.heading("What was sampled");
