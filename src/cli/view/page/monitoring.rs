@@ -360,7 +360,7 @@ mod tests {
             Chip { serial: "<A>-1".into(), marks: Some(vec![mark(kind), mark(Kind::Idle)]) },
             Chip { serial: "<A>-2".into(), marks: None },
         ];
-        let says = "<b>said</b>".to_string();
+        let says = "<u>said</u>".to_string();
         let runs = vec![["<run>", "<work>", "67 %", "holds"].map(String::from).to_vec()];
         let shown = Shown { name: "A", chips, says, undeclared, above, runs, right: true };
         let curves = vec![Curve { name: "<curve>".into(), points: vec![(0.0, 0.0), (2.0, 1.0)] }];
@@ -397,7 +397,7 @@ mod tests {
             assert!(html.contains(squares) && html.contains("<i class=\"ground\" title"), "{html}");
             assert!(html.contains("with probability 99.9 %"), "{html}");
             for foreign in
-                ["<A>", "<b>", "<run>", "<work>", "<curve>", "<x>", "<y>", "<beacon>", "<file>", "<audits>"]
+                ["<A>", "<u>", "<run>", "<work>", "<curve>", "<x>", "<y>", "<beacon>", "<file>", "<audits>"]
             {
                 assert!(!html.contains(foreign), "{foreign}: {html}");
             }
