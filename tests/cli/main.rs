@@ -16,6 +16,7 @@ mod jobs;
 mod logged;
 mod matches;
 mod monitor_agent;
+mod monitor_demo;
 mod monitor_draw;
 mod monitor_inspect;
 mod networks;

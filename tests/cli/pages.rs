@@ -8,7 +8,7 @@ use crate::common::{gpt_job, key, trained};
 use crate::{output, path};
 
 /// A page, after the checks that hold for every page.
-fn page(file: &str) -> String {
+pub fn page(file: &str) -> String {
     let html = fs::read_to_string(file).unwrap();
     assert!(html.starts_with("<!doctype html>") && html.ends_with("</html>\n"), "{html}");
     for never in ["<script", "javascript:", "http://", "https://", "src=", "<link", "@import", "url("] {

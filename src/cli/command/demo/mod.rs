@@ -1,6 +1,7 @@
 //! `tiebreak demo`: the main job from end to end.
 
 mod game;
+mod monitor;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -38,11 +39,13 @@ const TEXT: &[u8] = include_bytes!("../../../../assets/jobs/text/shakespeare.txt
 /// trainers stand before a referee, who asks both and computes one element. The command ends with 0 when the honest run matched and the
 /// cheat was convicted twice.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  tiebreak demo --cheat weight-before@12 --dir demo")]
+#[command(
+    after_help = "Examples:\n  tiebreak demo --cheat weight-before@12 --dir demo\n  tiebreak demo --monitor --dir month"
+)]
 pub struct Args {
-    /// Folder for runs and verdict, which is not there yet.
-    #[arg(long, value_name = "DIR", default_value = "tiebreak-demo")]
-    dir: PathBuf,
+    /// Folder for all files, which is not there yet: by default tiebreak-demo, with --monitor tiebreak-monitor-demo.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
     /// Lie of the dishonest trainer, and its step.
     #[arg(long, value_name = "NAME@STEP", default_value = "operator@17")]
     cheat: Cheat,
@@ -54,6 +57,25 @@ pub struct Args {
     /// GPU whose name contains this text; `tiebreak adapters` lists all.
     #[arg(long, value_name = "NAME", help_heading = "Engine")]
     adapter: Option<String>,
+    /// Show compute monitoring instead: two of three operators cheat, and an inspector finds both.
+    ///
+    /// Sixty chips log a simulated month of small real trainings. One operator hides a run, and another declares one above the limit as
+    /// two. The plan says how many chips to draw; draw, inspection, match, rules, audits and signed statements follow, and one HTML page
+    /// tells it all. The command ends with 0 if both cheats were found and nobody else is accused.
+    #[arg(long, conflicts_with_all = ["cheat", "engine", "adapter"], help_heading = "Monitoring")]
+    monitor: bool,
+    /// Let nobody cheat: then nobody may be accused.
+    #[arg(long, requires = "monitor", help_heading = "Monitoring")]
+    honest: bool,
+    /// Number that all keys, times and the draw follow from.
+    #[arg(
+        long,
+        requires = "monitor",
+        value_name = "NUMBER",
+        default_value_t = 0,
+        help_heading = "Monitoring"
+    )]
+    seed: u64,
 }
 
 /// Checks, before anything is trained, that the auditor's engine can be meant.
@@ -182,10 +204,15 @@ fn convicted(
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let start = Instant::now();
-    let folder = &args.dir;
+    let default = if args.monitor { "tiebreak-monitor-demo" } else { "tiebreak-demo" };
+    let folder = &args.dir.clone().unwrap_or_else(|| default.into());
     if folder.exists() {
         let why = format!("{} is there already: remove it, or give another --dir", folder.display());
         return Err(Failure::new(Exit::Usage, why));
+    }
+    if args.monitor {
+        let Args { honest, seed, .. } = args;
+        return monitor::run(printer, &monitor::Month { folder, honest, seed, text: TEXT });
     }
     check_engine(&args)?;
     let disk = Disk::default();

@@ -2,7 +2,9 @@
 
 pub mod audit;
 pub mod game;
+pub mod monitoring;
 pub mod path;
+pub mod plot;
 mod strip;
 pub mod verdict;
 
@@ -74,6 +76,12 @@ th{color:var(--soft);font-weight:600;overflow-wrap:normal}\
 @media(max-width:36rem){dl{grid-template-columns:1fr;gap:.1rem}dd{margin-bottom:.45rem}\
 table,tbody,tr,td{display:block}thead{display:none}tr{padding:.45rem 0;border-bottom:1px solid var(--line)}\
 td{border:0;padding:.1rem 0}td[data-of]::before{content:attr(data-of) ' ';color:var(--soft)}}\
+.squares{display:flex;flex-wrap:wrap;gap:.3rem}.squares i{width:1.05rem;height:1.05rem;border-radius:.2rem}\
+.drawing{max-width:36rem}.drawing svg{height:auto;font-size:11px}.drawing text{fill:var(--ink)}\
+.grid{stroke:var(--line)}.idle{fill:none;stroke:var(--soft);border:1px solid var(--soft)}\
+.curve{fill:none;stroke-width:2}.c0{stroke:var(--done);background:var(--done)}.c1{stroke:var(--soft);stroke-dasharray:5 3;background:var(--soft)}\
+.chosen{stroke:var(--bad);fill:none;background:var(--bad)}circle.chosen{fill:var(--bad)}\
+.legend i.line{height:3px;vertical-align:.25rem}.legend i.round{border-radius:50%}.legend i.turned{transform:rotate(45deg) scale(.8);border-radius:0}\
 details{margin:.6rem 0}summary{cursor:pointer;color:var(--soft)}\
 footer{margin-top:2.5rem;color:var(--soft);font-size:.86rem}";
 
