@@ -1,5 +1,6 @@
 //! The command: exit codes, and a trainer that is killed at any moment.
 
+mod attacks;
 mod audits;
 mod bounds;
 mod chips;

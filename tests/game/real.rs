@@ -87,6 +87,10 @@ fn a_gpt_that_cheats_is_convicted() {
         "weight-before@2",
         "digits@7",
         "skip@8",
+        "relabel@0",
+        "adversarial@5",
+        "reorder@3",
+        "top-q@5",
     ] {
         convicted(folder.path(), &job, cheat);
     }

@@ -122,7 +122,7 @@ fn cheats_in_the_step_are_convicted_at_their_operator() {
 #[test]
 fn a_state_changed_after_the_update_contradicts_its_own_trace() {
     let folder = tempfile::tempdir().unwrap();
-    for cheat in ["weight-after@4", "moment@3", "skip@5"] {
+    for cheat in ["weight-after@4", "moment@3", "skip@5", "glue@3", "interpolate@4", "top-q@6"] {
         let (report, verdict) = cheated(folder.path(), "operator", cheat);
         assert_eq!(format!("@{}", diverges_at(&report).0), cheat[cheat.len() - 2..]);
         assert!(matches!(verdict.as_ref().unwrap().claim, Claim::Binding { .. }));
@@ -165,9 +165,11 @@ fn without_operator_traces_the_verdict_names_the_step() {
 #[test]
 fn initial_weights_that_are_not_the_seeds_are_convicted() {
     let folder = tempfile::tempdir().unwrap();
-    let (report, verdict) = cheated(folder.path(), "microbatch", "init@0");
-    assert!(matches!(report.outcome, Outcome::Inconsistent { step: 0, .. }));
-    assert_eq!(conviction(verdict), Fact::InitialRecord);
+    for cheat in ["init@0", "relabel@0"] {
+        let (report, verdict) = cheated(folder.path(), "microbatch", cheat);
+        assert!(matches!(report.outcome, Outcome::Inconsistent { step: 0, .. }));
+        assert_eq!(conviction(verdict), Fact::InitialRecord);
+    }
 }
 
 #[test]

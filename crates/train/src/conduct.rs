@@ -15,7 +15,12 @@ pub trait Conduct {
     }
 
     /// Sees tensor `index` of the initial state, canonical bytes, before it is loaded.
-    fn initial(&mut self, _index: usize, _tensor: &mut [u8]) {}
+    ///
+    /// # Errors
+    /// If another state cannot be computed.
+    fn initial(&mut self, _run: &Run, _index: usize, _tensor: &mut Vec<u8>) -> Result<(), TrainError> {
+        Ok(())
+    }
 
     /// True if the trainer's replays use its own native kernels, because its log lacks decisions that it took.
     fn hides_decisions(&self) -> bool {

@@ -426,15 +426,15 @@ impl Trainer<'_> {
             InitialOrigin::Seed => None, // tensor by tensor, as they are loaded
             InitialOrigin::Weights { .. } | InitialOrigin::Run(_) => Some(initial::state(self.run)?),
         };
-        session.load_each(|i| {
+        session.try_load_each(|i| {
             let mut tensor = match &mut state {
                 None => bytes_from_words(DType::F32, &init::state_tensor(program, seed, i)),
                 Some(state) => std::mem::take(&mut state[i]),
             };
             if let By::Alone(conduct) = by {
-                conduct.initial(i, &mut tensor);
+                conduct.initial(self.run, i, &mut tensor)?;
             }
-            tensor
+            Ok::<_, TrainError>(tensor)
         })?;
         Ok(0)
     }

@@ -80,7 +80,7 @@ impl Replays {
             None => {
                 let mut state = initial::state(&self.run)?;
                 for (index, tensor) in state.iter_mut().enumerate() {
-                    self.conduct.initial(index, tensor);
+                    self.conduct.initial(&self.run, index, tensor)?;
                 }
                 states::check(&self.run, &self.transcript.records, 0, &state)?;
                 state

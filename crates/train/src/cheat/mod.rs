@@ -1,5 +1,7 @@
 //! Cheating trainers, for the tests and the demo. Each does one thing wrong and carries on: later steps start from the cheated
-//! state. Every record, root and signature is the one that an honest trainer would write for that state.
+//! state. docs/ATTACKS.md says which attack each is, and which command catches it. Every record, root and signature is the one that an honest trainer would write for that state.
+
+mod stolen;
 
 use std::collections::HashSet;
 use std::str::FromStr;
@@ -12,11 +14,12 @@ use tiebreak_contract::program::init;
 use tiebreak_contract::program::phase::Phase;
 use tiebreak_contract::program::products::{ProductClass, ProductTable};
 use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
-use tiebreak_engine::session::{Session, StepScalars};
+use tiebreak_engine::session::{Session, StepScalars, Unobserved};
 use tiebreak_record::job::data::{Dataset, batch_digest};
 use tiebreak_record::rounding::near_tie::{NearTie, Product, Tolerance};
 use tiebreak_run::observers::near_ties::Search as _;
 use tiebreak_run::observers::record::{Choice, Steer};
+use tiebreak_run::run::RunError;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::step::{CommittedStep, RunStep, StepRequest, Tamper, state_digests, state_root};
 
@@ -62,8 +65,26 @@ cheats! {
     Operator, "operator";
     /// The initial weights are not those of the seed (whatever the step).
     Init, "init";
+    /// The initial weights are those of a training before, and the record calls them the seed's (whatever the step).
+    Relabel, "relabel";
     /// The step begins from another run's state.
     Checkpoint, "checkpoint";
+    /// The step ends with the state that another run has after as many steps: two runs are glued together.
+    Glue, "glue";
+    /// From this step on, the weights go straight to stolen ones, which they reach at the last step.
+    Interpolate, "interpolate";
+    /// As `interpolate`, and the records of these steps have a learning rate of almost zero.
+    Infinitesimal, "infinitesimal";
+    /// From this step on, every other interval between checkpoints is honest. In the others the weights go straight towards stolen
+    /// ones, a quarter as far as honest steps.
+    TopQ, "top-q";
+    /// The step trains on samples that no data file has, the best of several tries to come near to stolen weights. The record
+    /// commits to them.
+    Adversarial, "adversarial";
+    /// The step and the next one exchange their batches. The records commit to the exchanged ones.
+    Reorder, "reorder";
+    /// Another seed draws the step's samples and its dropout.
+    Seed, "seed";
     /// Every product runs with one digit, whatever the job says.
     Digits, "digits";
     /// In the logged profile: every logged rounding goes the other way.
@@ -219,10 +240,15 @@ impl Conduct for Cheat {
         matches!(self.kind, CheatKind::DecisionsDropped | CheatKind::DecisionHidden)
     }
 
-    fn initial(&mut self, index: usize, tensor: &mut [u8]) {
-        if self.kind == CheatKind::Init && index == 0 {
-            nudge(tensor);
+    fn initial(&mut self, run: &Run, index: usize, tensor: &mut Vec<u8>) -> Result<(), TrainError> {
+        match self.kind {
+            CheatKind::Init if index == 0 => nudge(tensor),
+            CheatKind::Relabel if index < run.program().released() => {
+                tensor.clone_from(&stolen::state(run, run.job().steps)?[index]);
+            }
+            _ => {}
         }
+        Ok(())
     }
 
     fn step(
@@ -234,25 +260,13 @@ impl Conduct for Cheat {
         dataset: &mut Dataset,
         run_step: &mut RunStep,
     ) -> Result<CommittedStep, TrainError> {
-        if scalars.step != self.step {
+        if !self.acts_at(run, scalars.step) {
             return Ok(run_step(session, StepRequest::new(&run.computation, scalars, &batch))?);
         }
-        let (parameters, buffers) = (run.program().parameters.len(), run.program().buffers.len());
-        // The record has an honest step's learning rate and batch, whatever the cheat does.
+        // The record has an honest step's learning rate and batch, whatever the cheat does, unless the cheat owns up to its own.
         let promised = (scalars.learning_rate, batch_digest(run.program(), &batch));
-        match self.kind {
-            CheatKind::WeightBefore => nudge_state(session, 0)?,
-            CheatKind::Batch => batch = run.batch(dataset, scalars.step + 1)?,
-            CheatKind::LearningRate => scalars.learning_rate += 1,
-            CheatKind::Checkpoint => {
-                let foreign = init::state(run.program(), [0x0bad, 0x5eed]);
-                for (i, words) in foreign.iter().enumerate() {
-                    session.replace_state(i, &bytes_of(words))?;
-                }
-            }
-            _ => {}
-        }
-        let before = if self.kind == CheatKind::Skip { session.download_state()? } else { Vec::new() };
+        self.before(run, session, &mut scalars, &mut batch, dataset)?;
+        let before = if self.kind.goes_back() { session.download_state()? } else { Vec::new() };
         // The operator cheat changes an activation in the middle of the forward pass.
         let target = run
             .program()
@@ -276,18 +290,159 @@ impl Conduct for Cheat {
         let steer = self.kind.steer(&run.program().micro.logged);
         let request = StepRequest::new(&run.computation, scalars, &batch).tampered(tamper).steered(steer);
         let mut done = run_step(session, request)?;
-        (done.record.learning_rate, done.record.batch) = promised;
+        if !self.kind.owns_up() {
+            (done.record.learning_rate, done.record.batch) = promised;
+        }
+        if self.after(run, session, scalars.step, &before)? {
+            done.state = state_digests(session)?;
+            done.record.state = state_root(run.program(), &done.state);
+        }
+        Ok(done)
+    }
+}
+
+/// The learning rate in the records of [`CheatKind::Infinitesimal`].
+const INFINITESIMAL: f32 = 1e-12;
+
+impl CheatKind {
+    /// True if the records say which rate or which samples the cheat took.
+    fn owns_up(self) -> bool {
+        matches!(self, CheatKind::Infinitesimal | CheatKind::Adversarial | CheatKind::Reorder)
+    }
+
+    /// True if what a step ends with depends on the state that it began from.
+    fn goes_back(self) -> bool {
+        use CheatKind::{Infinitesimal, Interpolate, Skip, TopQ};
+        matches!(self, Skip | Interpolate | Infinitesimal | TopQ)
+    }
+}
+
+impl Cheat {
+    /// The batches of made-up samples, one of which [`CheatKind::Adversarial`] trains on and commits to at this step.
+    ///
+    /// # Errors
+    /// If the run's data cannot be read.
+    #[doc(hidden)]
+    pub fn made_up(run: &Run, dataset: &mut Dataset, step: u32) -> Result<Vec<Vec<MicroBatch>>, TrainError> {
+        (0..4).map(|number| stolen::made_up(run, dataset, step, number)).collect()
+    }
+
+    /// True if this step is not an honest one.
+    fn acts_at(&self, run: &Run, step: u32) -> bool {
+        let Some(after) = step.checked_sub(self.step) else { return false };
+        match self.kind {
+            CheatKind::Interpolate | CheatKind::Infinitesimal => true,
+            CheatKind::TopQ => {
+                let interval = |step: u32| step.saturating_sub(1) / run.job().checkpoint.every.max(1);
+                (interval(step) - interval(self.step)).is_multiple_of(2)
+            }
+            CheatKind::Reorder => after < 2,
+            _ => after == 0,
+        }
+    }
+
+    /// Changes what the step begins from.
+    fn before(
+        &self,
+        run: &Run,
+        session: &mut Session,
+        scalars: &mut StepScalars,
+        batch: &mut Vec<MicroBatch>,
+        dataset: &mut Dataset,
+    ) -> Result<(), TrainError> {
+        match self.kind {
+            CheatKind::WeightBefore => nudge_state(session, 0)?,
+            CheatKind::Batch => *batch = run.batch(dataset, scalars.step + 1)?,
+            CheatKind::Reorder => *batch = run.batch(dataset, 2 * self.step + 1 - scalars.step)?,
+            CheatKind::Adversarial => *batch = adversarial(run, session, *scalars, dataset)?,
+            CheatKind::Seed => {
+                scalars.seed = stolen::OTHER_SEED;
+                let drawn = dataset.batch(run.program(), scalars.seed, scalars.step);
+                *batch = drawn.map_err(RunError::from)?;
+            }
+            CheatKind::LearningRate => scalars.learning_rate += 1,
+            CheatKind::Infinitesimal => scalars.learning_rate = INFINITESIMAL.to_bits(),
+            CheatKind::Checkpoint => {
+                let foreign = init::state(run.program(), stolen::OTHER_SEED);
+                for (i, words) in foreign.iter().enumerate() {
+                    session.replace_state(i, &bytes_of(words))?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Changes the state that the step made. `before` is the state that the step began from, for cheats that go back to it.
+    /// Returns true if the state changed.
+    fn after(
+        &self,
+        run: &Run,
+        session: &mut Session,
+        step: u32,
+        before: &[Vec<u8>],
+    ) -> Result<bool, TrainError> {
+        let (parameters, buffers) = (run.program().parameters.len(), run.program().buffers.len());
         match self.kind {
             CheatKind::WeightAfter => nudge_state(session, 0)?,
             CheatKind::Moment => nudge_state(session, parameters + buffers)?,
             CheatKind::Buffer if buffers > 0 => nudge_state(session, parameters)?,
-            CheatKind::Skip => session.load(&before)?,
-            _ => return Ok(done),
+            CheatKind::Skip => session.load(before)?,
+            CheatKind::Glue => session.load(&stolen::state(run, step)?)?,
+            CheatKind::Interpolate | CheatKind::Infinitesimal | CheatKind::TopQ => {
+                self.steal(run, session, step, before)?;
+            }
+            _ => return Ok(false),
         }
-        done.state = state_digests(session)?;
-        done.record.state = state_root(run.program(), &done.state);
-        Ok(done)
+        Ok(true)
     }
+
+    /// Replaces the weights that an honest step made by ones nearer to stolen weights. `before` is the state that the step began
+    /// from.
+    fn steal(
+        &self,
+        run: &Run,
+        session: &mut Session,
+        step: u32,
+        before: &[Vec<u8>],
+    ) -> Result<(), TrainError> {
+        let (last, weights) = (run.job().steps, run.program().released());
+        let target = stolen::state(run, last)?;
+        let (from, to) = (&before[..weights], &target[..weights]);
+        let share = match self.kind {
+            CheatKind::TopQ => {
+                let honest = session.download_state()?;
+                let share = 0.25 * stolen::distance(from, &honest[..weights]) / stolen::distance(from, to);
+                if share < 1.0 { share as f32 } else { 1.0 }
+            }
+            _ => 1.0 / (last - step + 1) as f32,
+        };
+        for (index, bytes) in stolen::between(from, to, share).iter().enumerate() {
+            session.replace_state(index, bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// The batch of made-up samples after which the weights are nearest to stolen ones. The session's state stays.
+fn adversarial(
+    run: &Run,
+    session: &mut Session,
+    scalars: StepScalars,
+    dataset: &mut Dataset,
+) -> Result<Vec<MicroBatch>, TrainError> {
+    let weights = run.program().released();
+    let (target, before) = (stolen::state(run, run.job().steps)?, session.download_state()?);
+    let mut best = (f64::INFINITY, Vec::new());
+    for batch in Cheat::made_up(run, dataset, scalars.step)? {
+        session.step(scalars, &batch, &mut Unobserved, |_, _, _| Ok(()))?;
+        let distance = stolen::distance(&session.download_state()?[..weights], &target[..weights]);
+        session.load(&before)?;
+        if distance < best.0 || best.1.is_empty() {
+            best = (distance, batch);
+        }
+    }
+    Ok(best.1)
 }
 
 fn nudge_state(session: &mut Session, tensor: usize) -> Result<(), TrainError> {
