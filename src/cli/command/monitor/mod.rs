@@ -12,6 +12,7 @@ mod plan;
 mod register;
 mod registry;
 mod rules;
+mod screen;
 mod shards;
 mod simulate;
 mod statement;
@@ -41,6 +42,7 @@ enum Command {
     Draw(draw::Args),
     Inspect(inspect::Args),
     Match(matching::Args),
+    Screen(screen::Args),
     Rules(rules::Args),
     Statement(statement::Args),
     Simulate(simulate::Args),
@@ -57,6 +59,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Draw(args) => draw::run(printer, &args),
         Command::Inspect(args) => inspect::run(printer, &args),
         Command::Match(args) => matching::run(printer, args),
+        Command::Screen(args) => screen::run(printer, args),
         Command::Rules(args) => rules::run(printer, args),
         Command::Statement(args) => statement::run(printer, args),
         Command::Simulate(args) => simulate::run(printer, &args),
