@@ -30,6 +30,7 @@ mod ranks;
 mod released;
 mod rules;
 mod samples;
+mod screens;
 mod signals;
 mod statements;
 #[cfg(unix)]

@@ -20,6 +20,7 @@ pub mod checks;
 pub mod coverage;
 mod disputed_rounding;
 pub mod disputed_step;
+pub mod forward;
 pub mod ground;
 pub mod localise;
 pub mod merge;

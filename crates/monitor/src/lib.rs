@@ -36,6 +36,7 @@ pub mod plan;
 pub mod regime;
 pub mod register;
 pub mod rules;
+pub mod screen;
 pub mod simulate;
 pub mod snapshot;
 pub mod statement;

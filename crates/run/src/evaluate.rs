@@ -10,6 +10,7 @@ use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
 use tiebreak_contract::arith::{DType, elementary, float, tree};
 use tiebreak_contract::program::evaluation::evaluation_graph;
 use tiebreak_contract::program::graph::TensorType;
+use tiebreak_contract::program::models::BatchTensor;
 use tiebreak_engine::liveness::peak_bytes;
 use tiebreak_engine::{Compiled, Engine, EngineError, Tensor};
 use tiebreak_record::commit::Malformed;
@@ -102,12 +103,7 @@ impl Evaluator {
                 format!("an evaluation of {labels} labels is too large: name fewer samples than {samples}");
             return Err(RunError::Refused(why).into());
         }
-        let scalars = [vec![0], vec![0, 0], vec![0], vec![0]];
-        let scalars = scalars.iter().zip([DType::F32, DType::U32, DType::U32, DType::U32]);
-        let scalars = scalars.map(|(words, dtype)| {
-            engine.upload(&TensorType { dtype, shape: vec![words.len() as u32] }, &bytes_of(words))
-        });
-        let scalars = scalars.collect::<Result<Vec<Tensor>, EngineError>>()?;
+        let scalars = scalars(engine)?;
         let (mut sum, mut digest) = (tree::Sum::default(), VectorDigest::default());
         let (mut hits, mut done) = (0, 0);
         while done < samples {
@@ -115,20 +111,11 @@ impl Evaluator {
             // A last batch that is not full is padded with its last sample; the padding's rows are not counted.
             let places = (0..u64::from(self.batch)).map(|i| done + i.min(count - 1));
             let batch = dataset.batch_in_order(places).map_err(RunError::from)?;
-            let mut inputs = released.to_vec();
-            for (tensor, bytes) in dataset.tensors_of(self.batch).iter().zip(&batch.tensors) {
-                inputs.push(engine.upload(&tensor.ty(), bytes)?);
-            }
-            inputs.extend(scalars.iter().cloned());
-            let outputs = engine.run(&self.compiled, &inputs, None)?;
+            let [found, hit] =
+                self.forward(engine, released, &dataset.tensors_of(self.batch), &batch.tensors, &scalars)?;
             let rows = count as usize * self.labels_per_sample as usize;
             // Labels that the loss ignores are left out.
-            let counts: Vec<bool> = words_from_bytes(DType::U32, &batch.tensors[1])[..rows]
-                .iter()
-                .map(|label| Some(*label) != self.ignored)
-                .collect();
-            let [found, hit] = [&outputs[0], &outputs[1]].map(|tensor| engine.download(tensor));
-            let [found, hit] = [found?, hit?].map(|bytes| words_from_bytes(DType::F32, &bytes));
+            let counts = self.counts(&batch.tensors[1], rows);
             let counted = || counts.iter().zip(found.iter().zip(&hit)).filter(|(counts, _)| **counts);
             let losses: Vec<u32> = counted().map(|(_, (loss, _))| *loss).collect();
             losses.iter().for_each(|loss| sum.push(*loss));
@@ -141,6 +128,76 @@ impl Evaluator {
         let loss = float::div(sum.total(), float::from_u32(labels));
         Ok(Evaluation { samples, labels, hits, loss, losses: digest.finish(DType::F32) })
     }
+
+    /// The mean loss of each of these samples, in binary64 and in their order: no result that anybody commits to. A sample all of
+    /// whose labels the loss ignores has none. `sample`: the batch tensors of one sample.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn sample_losses(
+        &self,
+        engine: &mut dyn Engine,
+        released: &[Tensor],
+        sample: &[BatchTensor],
+        samples: &[&[Vec<u8>; 2]],
+    ) -> Result<Vec<Option<f64>>, EngineError> {
+        let (scalars, labels) = (scalars(engine)?, self.labels_per_sample as usize);
+        let mut tensors = sample.to_vec();
+        tensors.iter_mut().for_each(|tensor| tensor.shape[0] *= self.batch);
+        let mut means = Vec::with_capacity(samples.len());
+        for part in samples.chunks(self.batch as usize) {
+            // A last batch that is not full is padded with its last sample.
+            let padded = (0..self.batch as usize).map(|i| part[i.min(part.len() - 1)]);
+            let mut bytes = [Vec::new(), Vec::new()];
+            for sample in padded {
+                bytes.iter_mut().zip(sample).for_each(|(all, one)| all.extend_from_slice(one));
+            }
+            let [found, _] = self.forward(engine, released, &tensors, &bytes, &scalars)?;
+            let rows = part.len() * labels;
+            let counts = self.counts(&bytes[1], rows);
+            for (counts, found) in counts.chunks(labels).zip(found[..rows].chunks(labels)) {
+                let counted = counts.iter().zip(found).filter(|(counts, _)| **counts);
+                let losses: Vec<f64> = counted.map(|(_, loss)| f64::from(f32::from_bits(*loss))).collect();
+                means.push((!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64));
+            }
+        }
+        Ok(means)
+    }
+
+    /// The losses and hits of all labels of a batch.
+    fn forward(
+        &self,
+        engine: &mut dyn Engine,
+        released: &[Tensor],
+        tensors: &[BatchTensor],
+        batch: &[Vec<u8>],
+        scalars: &[Tensor],
+    ) -> Result<[Vec<u32>; 2], EngineError> {
+        let mut inputs = released.to_vec();
+        for (tensor, bytes) in tensors.iter().zip(batch) {
+            inputs.push(engine.upload(&tensor.ty(), bytes)?);
+        }
+        inputs.extend(scalars.iter().cloned());
+        let outputs = engine.run(&self.compiled, &inputs, None)?;
+        let [found, hit] = [&outputs[0], &outputs[1]].map(|tensor| engine.download(tensor));
+        Ok([found?, hit?].map(|bytes| words_from_bytes(DType::F32, &bytes)))
+    }
+
+    /// For each of the first `rows` labels whether the loss counts it.
+    fn counts(&self, labels: &[u8], rows: usize) -> Vec<bool> {
+        let labels = words_from_bytes(DType::U32, labels);
+        labels[..rows].iter().map(|label| Some(*label) != self.ignored).collect()
+    }
+}
+
+/// The scalars of a micro-batch, whose values do not matter to an evaluation.
+fn scalars(engine: &mut dyn Engine) -> Result<Vec<Tensor>, EngineError> {
+    let scalars = [vec![0], vec![0, 0], vec![0], vec![0]];
+    let scalars = scalars.iter().zip([DType::F32, DType::U32, DType::U32, DType::U32]);
+    let upload = |(words, dtype): (&Vec<u32>, DType)| {
+        engine.upload(&TensorType { dtype, shape: vec![words.len() as u32] }, &bytes_of(words))
+    };
+    scalars.map(upload).collect()
 }
 
 /// The file that names an evaluation's inputs and holds its results: docs/RUN-FORMAT.md. Every field except `found` either is an

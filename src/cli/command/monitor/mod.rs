@@ -13,6 +13,7 @@ mod plan;
 mod register;
 mod registry;
 mod rules;
+mod screen;
 mod shards;
 mod simulate;
 mod statement;
@@ -43,6 +44,7 @@ enum Command {
     Inspect(inspect::Args),
     Index(index::Args),
     Match(matching::Args),
+    Screen(screen::Args),
     Rules(rules::Args),
     Statement(statement::Args),
     Simulate(simulate::Args),
@@ -60,6 +62,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Inspect(args) => inspect::run(printer, &args),
         Command::Index(args) => index::run(printer, &args),
         Command::Match(args) => matching::run(printer, args),
+        Command::Screen(args) => screen::run(printer, args),
         Command::Rules(args) => rules::run(printer, args),
         Command::Statement(args) => statement::run(printer, args),
         Command::Simulate(args) => simulate::run(printer, &args),
