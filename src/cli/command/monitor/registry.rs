@@ -36,6 +36,14 @@ impl RegisterArgs {
     }
 }
 
+#[cfg(feature = "collector")]
+impl RegisterArgs {
+    /// The register's file and the registrar's key, for who reads the register again.
+    pub fn source(&self) -> Result<(PathBuf, Option<PublicKey>), Failure> {
+        Ok((self.register.clone(), self.registrar.as_deref().map(key::read_public).transpose()?))
+    }
+}
+
 /// A line that says so if nobody checked the register's signature.
 pub fn unchecked(checked: bool) -> Option<String> {
     (!checked).then(|| "nobody checked who signed the register: give --registrar".to_string())
