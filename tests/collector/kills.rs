@@ -82,29 +82,30 @@ impl Sender {
     }
 }
 
-/// Kills a collector several times while chips send, and looks for each record that was acknowledged.
-fn every_acknowledged_record_is_there(database: &str) {
-    const CHIPS: u8 = 12;
-    let world = World::new();
+/// So many chips, which the register of this folder has, and nobody else.
+fn registered(world: &World, chips: u8) -> Vec<Sender> {
     let registrar = PrivateKey::from_text(&fs::read_to_string(world.path("registrar.key")).unwrap()).unwrap();
-    let mut register = from_text(&fs::read_to_string(world.path("chips.register")).unwrap(), None)
-        .unwrap()
-        .first(0)
-        .unwrap()
-        .unwrap();
-    let chips: Vec<Sender> = (0..CHIPS)
-        .map(|number| Sender {
-            serial: Serial::new(&format!("sender-{number}")).unwrap(),
-            key: PrivateKey::generate("sender", [number; 32]).unwrap(),
-            acknowledged: Vec::new(),
-        })
-        .collect();
+    let register = from_text(&fs::read_to_string(world.path("chips.register")).unwrap(), None).unwrap();
+    let mut register = register.first(0).unwrap().unwrap();
+    let sender = |number: u8| Sender {
+        serial: Serial::new(&format!("sender-{number}")).unwrap(),
+        key: PrivateKey::generate("sender", [number; 32]).unwrap(),
+        acknowledged: Vec::new(),
+    };
+    let chips: Vec<Sender> = (0..chips).map(sender).collect();
     for chip in &chips {
         let [model, owner, site] = ["h100", "Alice", "north"].map(String::from);
         let change = Change::Enter { key: chip.key.public().to_text(), model, owner, site, exempt: None };
         register.append(Entry { time: 1_735_689_600, serial: chip.serial.clone(), change }).unwrap();
     }
     fs::write(world.path("chips.register"), to_text(&register, &registrar)).unwrap();
+    chips
+}
+
+/// Kills a collector several times while chips send, and looks for each record that was acknowledged.
+fn every_acknowledged_record_is_there(database: &str) {
+    let world = World::new();
+    let chips = registered(&world, 12);
     let public = PublicKey::from_text(&fs::read_to_string(world.path("collector.key.pub")).unwrap()).unwrap();
 
     let mut collector = Some(world.collector(database, &[]));

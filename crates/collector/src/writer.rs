@@ -206,12 +206,14 @@ impl Writing {
             // It came with this batch.
             Some(at) => {
                 let bytes = here.and_then(|here| here.records.get(at as usize));
-                let bytes = bytes.ok_or_else(|| damaged("it is not in its batch".into()))?;
+                let bytes = bytes.ok_or_else(|| damaged(format!("record {at} of its batch is not there")))?;
                 SignedRecord::decode(bytes).map_err(|error| damaged(error.to_string()))?
             }
             None => {
                 let records = self.store.records(serial, counter, 1)?;
-                records.into_iter().next().ok_or_else(|| damaged("it is not there".into()))?
+                records.into_iter().next().ok_or_else(|| {
+                    damaged(format!("the chip's row has {} records, without it", before.end.records))
+                })?
             }
         };
         if kept == *signed {

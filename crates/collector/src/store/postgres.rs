@@ -12,7 +12,7 @@ use postgres::{Client, Config, NoTls};
 use tiebreak_monitor::closed::ClosedLogs;
 use tiebreak_monitor::snapshot::record::{Serial, SignedRecord};
 
-use super::{Appended, Row, Store, StoreError, head, number, record, signed};
+use super::keeping::{Appended, Row, Store, StoreError, head, number, record, signed};
 use crate::admission::State;
 
 /// The version of the tables.

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, Trans
 use tiebreak_monitor::closed::ClosedLogs;
 use tiebreak_monitor::snapshot::record::{Serial, SignedRecord};
 
-use super::{Appended, Row, Store, StoreError, head, number, record, signed};
+use super::keeping::{Appended, Row, Store, StoreError, head, number, record, signed};
 use crate::admission::State;
 
 /// The number that says that a file is a collector's: `tbCo`.
