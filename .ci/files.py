@@ -25,6 +25,7 @@ SECTIONS = [
     ("crates/audit", "Audits: checks without a replay, replays, and conclusions."),
     ("crates/game", "Parties of the dispute game, and what carries their messages."),
     ("crates/monitor", "Compute monitoring: plans, chips' logs and their agent, the register, draws, inspections, matching, witnesses."),
+    ("crates/collector", "A collector of chips' records: the chip's side, the rules, and with a feature the server and its databases."),
     ("crates/token-files", "The formats of files that people name as token ids. The command and tiebreak-import share it."),
     ("crates/tokenizer", "Tokenizers as people have them on disk. The command and tiebreak-import share it."),
     ("src", "The facade `tiebreak::...` over all crates, and the command line."),

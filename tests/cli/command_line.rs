@@ -175,7 +175,7 @@ fn the_short_help_of_every_command_fits_a_screen_with_common_options_first() {
 }
 
 /// Examples that are only parsed, by a part of theirs: with the reason.
-const ONLY_PARSED: [(&str, &str); 17] = [
+const ONLY_PARSED: [(&str, &str); 18] = [
     ("wgpu", "needs an adapter"),
     ("llvmpipe", "needs this adapter"),
     ("cuda", "needs a GPU"),
@@ -183,6 +183,7 @@ const ONLY_PARSED: [(&str, &str); 17] = [
     ("http://", "needs parties that answer"),
     ("tiebreak serve", "goes on until it is stopped; tests/game/transport runs it"),
     ("tiebreak witness serve", "goes on until it is stopped; witness.rs runs it"),
+    ("tiebreak monitor collector", "needs the feature `collector`; tests/collector runs it"),
     ("tiebreak monitor agent", "goes on until it is stopped; monitor_agent.rs runs it"),
     ("--agent chip.sock", "needs an agent; monitor_agent.rs runs it"),
     ("tiebreak demo", "the_demo_convicts_and_its_verdict_is_checked_from_the_file runs it"),

@@ -379,3 +379,57 @@ fn agents_and_trainings_that_do_not_fit_are_refused() {
     assert_eq!(fs::read(folder.join("chip.log")).unwrap(), bytes);
     second("run", "chip key", "chip-1", 2, "a plain file is wanted");
 }
+
+#[test]
+#[cfg(not(feature = "collector"))]
+fn a_build_without_a_collector_says_how_to_make_one() {
+    for args in [
+        &["serve", "--database", "d", "--key", "k", "--register", "r"][..],
+        &["export", "--database", "d", "--serial", "chip-1", "-o", "l"],
+        &["heads", "--database", "d", "-o", "h"],
+    ] {
+        let (code, stdout, stderr) = output(&[&["monitor", "collector"], args].concat());
+        assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");
+        assert!(
+            stderr.contains("this build has no collector") && stderr.contains("--features collector"),
+            "{stderr}"
+        );
+    }
+}
+
+/// An agent whose collector does not answer waits before it lets a training in, and ends at its limit or at a signal.
+#[test]
+fn an_agent_without_an_answer_from_its_collector_waits_and_ends_as_it_is_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    assert_eq!(output(&["key", "new", &at("key"), "--name", "chip.example"]).0, 0);
+    let (socket, key, public) = (at("chip.sock"), at("key"), at("key.pub"));
+    let args = [
+        "monitor",
+        "agent",
+        "--socket",
+        &socket,
+        "--key",
+        &key,
+        "--serial",
+        "chip-1",
+        "--collector",
+        "http://127.0.0.1:1",
+        "--collector-key",
+        &public,
+    ];
+    let (code, stdout, stderr) = output(&[&args[..], &["--hold", "1"]].concat());
+    assert_eq!((code, stdout.as_str()), (3, ""));
+    for says in
+        ["a training has to wait: http://127.0.0.1:1: ", "the limit of 1 s is over", "start the collector"]
+    {
+        assert!(stderr.contains(says), "{stderr}");
+    }
+    assert!(!folder.path().join("chip.sock").exists());
+    let said = folder.path().join("said");
+    let waiting = tiebreak(&args).stderr(fs::File::create(&said).unwrap()).spawn().unwrap();
+    until("it does not wait", || fs::read_to_string(&said).unwrap().contains("has to wait").then_some(()));
+    signal(&waiting, "-TERM");
+    assert_eq!(ended(waiting).0, 3);
+    assert!(fs::read_to_string(&said).unwrap().contains("the agent was asked to stop"));
+}

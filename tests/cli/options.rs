@@ -45,13 +45,16 @@ const DOCUMENTS: [&str; 10] = [
     "sample",
 ];
 /// Commands that read no foreign file, though they name one: with the reason.
-const OWN_FILES: [(&str, &str); 7] = [
+const OWN_FILES: [(&str, &str); 10] = [
     ("demo", "the folder is written"),
     ("man", "the folder is written"),
     ("selftest", "the folder is written"),
     ("key new", "the files are written"),
     ("monitor nonce", "the file is written"),
     ("job new", "the file is written"),
+    ("monitor collector serve", "the database is written, and every request is bounded"),
+    ("monitor collector export", "the file is written"),
+    ("monitor collector heads", "the file is written"),
     ("witness serve", "the folder is written, and every request is bounded"),
 ];
 

@@ -85,6 +85,7 @@ const PLACES: &[(&str, u8)] = &[
     ("cuda-bridge/", 3),
     ("crates/train/", 3),
     ("crates/game/", 3),
+    ("crates/collector/", 3),
     ("crates/audit/", 4),
     ("crates/run/", 4),
     ("crates/record/", 4),

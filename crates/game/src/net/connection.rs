@@ -27,7 +27,10 @@ pub struct Server {
 
 impl Server {
     /// Listens at an address, and runs `serve` in a thread of this name until the server is stopped.
-    pub(super) fn run<F: Future<Output = ()>>(
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn run<F: Future<Output = ()>>(
         name: &str,
         listen: &str,
         serve: impl FnOnce(TcpListener, watch::Receiver<bool>) -> F + Send + 'static,
@@ -57,7 +60,7 @@ impl Server {
 }
 
 /// Gives each connection to `each`, until the server is stopped.
-pub(super) async fn accept(
+pub async fn accept(
     listener: &TcpListener,
     stopped: &mut watch::Receiver<bool>,
     mut each: impl FnMut(TcpStream, SocketAddr),
@@ -96,7 +99,7 @@ fn bound(listen: &str) -> io::Result<TcpListener> {
 
 /// Serves one request of a connection, until the connection ends, its time is up, or `end` is notified: another one takes its
 /// place. `read` is the time for the headers, `all` for everything.
-pub(super) async fn one_request<S>(stream: TcpStream, service: S, read: Duration, all: Duration, end: &Notify)
+pub async fn one_request<S>(stream: TcpStream, service: S, read: Duration, all: Duration, end: &Notify)
 where
     S: Service<Request<Incoming>, Response = Response, Error = Infallible>,
 {

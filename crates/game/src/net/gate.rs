@@ -98,7 +98,7 @@ impl Budget {
 }
 
 /// Connections at a time.
-pub(crate) struct Lane {
+pub struct Lane {
     max: usize,
     each: usize,
     state: Mutex<Inside>,

@@ -5,10 +5,10 @@
 //! without TLS; to hide the questions, put a reverse proxy in front of a party.
 
 pub mod clock;
-mod connection;
+pub mod connection;
 pub mod desk;
 pub mod folder;
-mod gate;
+pub mod gate;
 pub mod journal;
 mod kept;
 mod lines;

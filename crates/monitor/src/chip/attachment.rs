@@ -15,6 +15,9 @@ use crate::snapshot::shard_map::ShardMap;
 /// The most lines that an agent has to say at a time: it asks no second question while one waits for its answer.
 const LINES_MAX: usize = 64;
 
+/// The most lines at a time by which an agent says that its keeper holds it up.
+const WAITS_MAX: usize = 4096;
+
 /// A training that is attached to an agent.
 pub struct Attachment {
     connection: Connection,
@@ -26,6 +29,8 @@ pub struct Attachment {
     due: Option<u64>,
     /// Questions that had no answer in time.
     unanswered: u64,
+    /// The number of times that the agent said that its keeper holds it up.
+    held: u64,
 }
 
 /// The end of a snapshot.
@@ -53,14 +58,21 @@ impl Attachment {
         let attach = FromTrainer::Attach { version: VERSION, computation, map: map.to_text(), code };
         // An agent that has another training says so before it reads anything.
         let sent = connection.send(&attach, limit);
-        let answer = match (connection.line(LINE_MAX, Wait::For(limit)), sent) {
-            (Ok(Some(line)), _) => from_line(&line)?,
-            (_, Err(error)) | (Err(error), _) => return Err(error),
-            (Ok(None), Ok(())) => return Err(ChannelError::Closed),
+        let mut held = 0;
+        let answer = loop {
+            match (connection.line(LINE_MAX, Wait::For(limit)), &sent) {
+                (Ok(Some(line)), _) => match from_line(&line)? {
+                    FromAgent::Waiting => held += 1,
+                    answer => break answer,
+                },
+                (_, Err(_)) => return Err(sent.expect_err("it was not sent")),
+                (Err(error), _) => return Err(error),
+                (Ok(None), Ok(())) => return Err(ChannelError::Closed),
+            }
         };
         match answer {
             FromAgent::Attached { version: VERSION, serial, record } => {
-                Ok(Attachment { connection, serial, record, limit, due: None, unanswered: 0 })
+                Ok(Attachment { connection, serial, record, limit, due: None, unanswered: 0, held })
             }
             FromAgent::Refused { why } => Err(ChannelError::Refused(why)),
             FromAgent::Attached { version, .. } => {
@@ -86,13 +98,26 @@ impl Attachment {
     /// # Errors
     /// If the agent is gone, ends the connection, or says what has no place.
     pub fn due(&mut self) -> Result<Option<u64>, ChannelError> {
-        for _ in 0..LINES_MAX {
-            match self.connection.line(LINE_MAX, Wait::No)? {
-                Some(line) => self.asked(from_line(&line)?)?,
-                None => return Ok(self.due.take()),
+        let (mut lines, mut waits) = (0, 0);
+        while lines < LINES_MAX && waits < WAITS_MAX {
+            match self.connection.line(LINE_MAX, Wait::No)?.map(|line| from_line(&line)).transpose()? {
+                Some(FromAgent::Waiting) => waits += 1,
+                Some(message) => {
+                    self.asked(message)?;
+                    lines += 1;
+                }
+                None => {
+                    self.held += waits as u64;
+                    return Ok(self.due.take());
+                }
             }
         }
         Err(flood())
+    }
+
+    /// The number of times that the agent said that its keeper holds it up.
+    pub fn held(&self) -> u64 {
+        self.held
     }
 
     /// The number of questions that had no answer in time: the agent asks a new one only when the patience for the one before ended.
@@ -118,9 +143,13 @@ impl Attachment {
     /// As [`Attachment::due`], and if the agent does not answer in time.
     pub fn answer(&mut self, request: u64, step: u32, digest: Digest) -> Result<Taken, ChannelError> {
         self.connection.send(&FromTrainer::Snapshot { request, step, digest }, self.limit)?;
-        for _ in 0..LINES_MAX {
+        let mut lines = 0;
+        while lines < LINES_MAX {
             let line = self.connection.line(LINE_MAX, Wait::For(self.limit))?;
+            lines += 1;
             match from_line(&line.ok_or(ChannelError::Closed)?)? {
+                // However often: the training is held as long as the agent is.
+                FromAgent::Waiting => (lines, self.held) = (lines - 1, self.held + 1),
                 FromAgent::Kept { request: of, record } if of == request => return Ok(Taken::Kept(record)),
                 FromAgent::Late { request: of } if of == request => {
                     self.unanswered += 1;

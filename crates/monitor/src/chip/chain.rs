@@ -6,64 +6,38 @@ use tiebreak_record::commit::keys::PublicKey;
 
 use crate::snapshot::record::{Event, NO_LINK, Serial, Shard, SignedRecord};
 
-/// The end of a log that was checked so far, and the values that its next record has to have.
-#[derive(Clone, Debug)]
-pub struct Chain {
-    serial: Serial,
-    key: PublicKey,
-    next: u64,
-    link: Digest,
-    time: u64,
-    shard: Option<Shard>,
+/// The end of a log: the values that the next record has to continue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// The number of records, which is the next record's counter.
+    pub records: u64,
+    /// The link that the next record has.
+    pub link: Digest,
+    /// The time of the last record; 0 if there is none.
+    pub time: u64,
+    /// The part of a training that is attached.
+    pub shard: Option<Shard>,
 }
 
-impl Chain {
-    /// The chain of a log without records, of this chip and its key.
-    pub fn new(serial: Serial, key: PublicKey) -> Chain {
-        Chain { serial, key, next: 0, link: NO_LINK, time: 0, shard: None }
-    }
+/// The end of a log without records.
+pub const NOTHING: End = End { records: 0, link: NO_LINK, time: 0, shard: None };
 
-    /// The chip.
-    pub fn serial(&self) -> &Serial {
-        &self.serial
-    }
-
-    /// The number of records, which is the next record's counter.
-    pub fn next(&self) -> u64 {
-        self.next
-    }
-
-    /// The link that the next record has.
-    pub fn link(&self) -> Digest {
-        self.link
-    }
-
-    /// The time of the last record; 0 if there is none.
-    pub fn time(&self) -> u64 {
-        self.time
-    }
-
-    /// Checks the next record of the log.
+impl End {
+    /// The end behind a record, if that record continues the log. Chip and signature are not looked at.
     ///
     /// # Errors
-    /// If the record is of another chip or key, or breaks a rule of the log.
-    pub fn check(&mut self, signed: &SignedRecord) -> Result<(), Malformed> {
+    /// If the record breaks a rule of the log.
+    pub fn follow(&self, signed: &SignedRecord) -> Result<End, Malformed> {
         let wrong = |why: String| Err(Malformed::invalid("chip record", why));
         let record = &signed.record;
-        if record.serial != self.serial {
-            return wrong(format!("it is of the chip {}; this chip is {}", record.serial, self.serial));
-        }
-        if !signed.is_signed_by(&self.key) {
-            return wrong(format!("the key {} did not sign it", self.key.to_text()));
-        }
-        if record.counter != self.next {
-            return wrong(format!("its counter is {}, and {} comes next", record.counter, self.next));
+        if record.counter != self.records {
+            return wrong(format!("its counter is {}, and {} comes next", record.counter, self.records));
         }
         if record.previous != self.link {
             return wrong(format!("its link to the record before is {}", record.previous.not(&self.link)));
         }
         let begins = record.event == Event::Begin;
-        if self.next == 0 && !begins {
+        if self.records == 0 && !begins {
             return wrong(format!(
                 "a log starts with a begin record; this is a {} record",
                 record.event.name()
@@ -87,19 +61,78 @@ impl Chain {
                 shard.code.short()
             ));
         }
-        self.advance(signed);
+        Ok(self.behind(signed))
+    }
+
+    /// The end behind a record that is right.
+    fn behind(&self, signed: &SignedRecord) -> End {
+        let shard = match signed.record.event {
+            Event::Begin => None,
+            Event::Attach { shard, .. } => Some(shard),
+            Event::Clock | Event::Idle | Event::Unanswered(_) | Event::Snapshot { .. } => self.shard,
+        };
+        End { records: self.records + 1, link: signed.link(), time: signed.record.time, shard }
+    }
+}
+
+/// The end of a log that was checked so far, and the chip and key that its next record has to have.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    serial: Serial,
+    key: PublicKey,
+    end: End,
+}
+
+impl Chain {
+    /// The chain of a log without records, of this chip and its key.
+    pub fn new(serial: Serial, key: PublicKey) -> Chain {
+        Chain::behind(serial, key, NOTHING)
+    }
+
+    /// The chain of a log that somebody else has checked up to this end.
+    pub fn behind(serial: Serial, key: PublicKey, end: End) -> Chain {
+        Chain { serial, key, end }
+    }
+
+    /// The chip.
+    pub fn serial(&self) -> &Serial {
+        &self.serial
+    }
+
+    /// The number of records, which is the next record's counter.
+    pub fn next(&self) -> u64 {
+        self.end.records
+    }
+
+    /// The link that the next record has.
+    pub fn link(&self) -> Digest {
+        self.end.link
+    }
+
+    /// The time of the last record; 0 if there is none.
+    pub fn time(&self) -> u64 {
+        self.end.time
+    }
+
+    /// Checks the next record of the log.
+    ///
+    /// # Errors
+    /// If the record is of another chip or key, or breaks a rule of the log.
+    pub fn check(&mut self, signed: &SignedRecord) -> Result<(), Malformed> {
+        let wrong = |why: String| Err(Malformed::invalid("chip record", why));
+        let record = &signed.record;
+        if record.serial != self.serial {
+            return wrong(format!("it is of the chip {}; this chip is {}", record.serial, self.serial));
+        }
+        if !signed.is_signed_by(&self.key) {
+            return wrong(format!("the key {} did not sign it", self.key.to_text()));
+        }
+        self.end = self.end.follow(signed)?;
         Ok(())
     }
 
-    /// Goes on behind a record that is right, since this chip made it or [`Chain::check`] passed it.
+    /// Goes on behind a record that is right, since this chip made it.
     pub(super) fn advance(&mut self, signed: &SignedRecord) {
-        self.next += 1;
-        self.link = signed.link();
-        self.time = signed.record.time;
-        match signed.record.event {
-            Event::Begin => self.shard = None,
-            Event::Attach { shard, .. } => self.shard = Some(shard),
-            Event::Clock | Event::Idle | Event::Unanswered(_) | Event::Snapshot { .. } => {}
-        }
+        self.end = self.end.behind(signed);
     }
 }

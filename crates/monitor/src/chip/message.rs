@@ -75,6 +75,8 @@ pub enum FromAgent {
         /// The question's number.
         request: u64,
     },
+    /// The keeper of the log holds the agent up: the training waits for its answer, however long it takes.
+    Waiting,
     /// The agent ends the connection.
     Refused {
         /// The reason, in words.
@@ -127,6 +129,7 @@ mod tests {
             FromAgent::Due { request: 1 },
             FromAgent::Kept { request: 1, record: 2 },
             FromAgent::Late { request: 1 },
+            FromAgent::Waiting,
             FromAgent::refused("another training is attached to this chip"),
         ];
         let mut lines: Vec<Vec<u8>> = trainer.iter().map(|message| to_line(message).unwrap()).collect();

@@ -129,6 +129,11 @@ impl Register {
         &self.entries
     }
 
+    /// The number of chips that the register ever had.
+    pub fn chips(&self) -> usize {
+        self.chips.len()
+    }
+
     /// The origin line of this register's heads.
     pub fn origin(&self) -> String {
         format!("{ORIGIN}{}", self.name)

@@ -19,14 +19,28 @@ use crate::cli::view::report::{Exit, Failure};
 #[command(after_help = "Examples:
   tiebreak key new chip.key --name chip-42.example
   tiebreak monitor agent --socket chip.sock --log chip.log --key chip.key --serial H100-0042
-  tiebreak train job.toml --out runs/mine --agent chip.sock   # in another terminal")]
+  tiebreak train job.toml --out runs/mine --agent chip.sock   # in another terminal
+  tiebreak monitor agent --socket chip.sock --collector http://collector.example:8702 \\
+    --collector-key collector.key.pub --key chip.key --serial H100-0042")]
 pub struct Args {
     /// Unix socket where trainings attach themselves; the agent makes it.
     #[arg(long, value_name = "SOCKET")]
     socket: PathBuf,
     /// Log of the chip; a log that is there is checked, and goes on.
-    #[arg(long, value_name = "FILE")]
-    log: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "collector")]
+    log: Option<PathBuf>,
+    /// Address of a collector that keeps the records, in place of --log or beside it.
+    ///
+    /// A record counts as kept when the collector has acknowledged it. The training waits until then, also while the collector is
+    /// down.
+    #[arg(long, value_name = "URL", requires = "collector_key")]
+    collector: Option<String>,
+    /// Public key of the collector, which signs what it acknowledges: a file, or the key's text.
+    #[arg(long, value_name = "KEY", requires = "collector")]
+    collector_key: Option<String>,
+    /// Seconds that a record may wait for the collector, after which the agent ends; by default it waits on.
+    #[arg(long, value_name = "SECONDS", requires = "collector", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    hold: Option<u64>,
     /// Chip's private key, which signs the records (`tiebreak key new` makes one).
     #[arg(long, value_name = "KEY")]
     key: PathBuf,
@@ -52,8 +66,9 @@ pub struct Args {
 
 #[cfg(not(unix))]
 pub fn run(_printer: Printer, args: Args) -> CommandResult {
-    let Args { socket, log, key, serial, rate, seed, patience, limits } = args;
-    let _unused = (socket, log, key, serial, rate, seed, patience, limits);
+    let Args { socket, log, collector, collector_key, hold, key, serial, rate, seed, patience, limits } =
+        args;
+    let _unused = (socket, log, collector, collector_key, hold, key, serial, rate, seed, patience, limits);
     let why = "an agent listens at a Unix socket, which this system does not have";
     Err(Failure::new(Exit::Usage, why).help("run the agent and the training on Linux or macOS"))
 }
@@ -66,6 +81,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 #[cfg(unix)]
 mod unix {
     use std::io;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::time::Duration;
 
     use serde_json::{Value, json};
@@ -75,11 +93,13 @@ mod unix {
     use crate::cli::args::random::random;
     use crate::cli::view::escape::{self, one_line};
     use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+    use tiebreak_collector::both::Both;
+    use tiebreak_collector::client::{Remote, Settings, Word};
     use tiebreak_game::net::stop::on_stop;
-    use tiebreak_monitor::chip::agent::{Agent, AgentError, Chip};
+    use tiebreak_monitor::chip::agent::{Agent, Chip};
     use tiebreak_monitor::chip::clock::SystemClock;
-    use tiebreak_monitor::chip::keeper::LogFile;
-    use tiebreak_monitor::chip::server::{Server, Told};
+    use tiebreak_monitor::chip::keeper::{Keeper, KeeperError, LogFile};
+    use tiebreak_monitor::chip::server::{Peer, Server, Told};
     use tiebreak_monitor::chip::times::Poisson;
     use tiebreak_monitor::snapshot::record::{Event, SignedRecord};
     use tiebreak_run::run::{RunError, shell};
@@ -87,20 +107,69 @@ mod unix {
     pub fn run(printer: Printer, args: &Args) -> CommandResult {
         let watch = args.limits.watch(printer);
         let key = key::read_private(&args.key)?;
-        let public = key.public();
-        let seed = args.seed.map_or_else(random, |seed| Ok(seed.0))?;
         let server = Server::listen(&args.socket).map_err(|error| unheard(args, &error))?;
-        let keeper = LogFile::open(&args.log).map_err(|error| unopened(args, error))?;
+        let (stopper, stopped) = (server.stopper(), Arc::new(AtomicBool::new(false)));
+        let remote = remote(printer, args, server.peer(), stopped.clone())?;
+        let stop = on_stop(move || {
+            stopped.store(true, Relaxed);
+            stopper.stop();
+        });
+        stop.map_err(|error| {
+            Failure::new(Exit::Undecided, format!("signals cannot be waited for: {error}"))
+        })?;
         let chip = Chip { serial: args.serial.clone(), key, patience: Duration::from_secs(args.patience) };
+        let file = |path: &Path| LogFile::open(path).map_err(|error| unopened(path, error));
+        // From where the agent begins it takes no more memory.
+        let planned = || watch.planned();
+        match (args.log.as_deref(), remote) {
+            (Some(path), None) => serve(printer, args, server, chip, file(path)?, planned),
+            (Some(path), Some(remote)) => {
+                serve(printer, args, server, chip, Both::new(file(path)?, remote), planned)
+            }
+            (None, Some(remote)) => serve(printer, args, server, chip, remote, planned),
+            (None, None) => {
+                Err(Failure::new(Exit::Usage, "nobody keeps the records: give --log or --collector"))
+            }
+        }
+    }
+
+    /// The collector that the arguments name.
+    fn remote(
+        printer: Printer,
+        args: &Args,
+        peer: Peer,
+        stopped: Arc<AtomicBool>,
+    ) -> Result<Option<Remote>, Failure> {
+        let (Some(url), Some(key)) = (&args.collector, &args.collector_key) else { return Ok(None) };
+        let (key, hold) = (key::read_public(key)?, args.hold.map(Duration::from_secs));
+        let told = move |word: &Word| match word {
+            Word::Waits(seconds, why) => {
+                printer.problem(&format!(
+                    "no acknowledgement for {seconds} s, so a training has to wait: {why}"
+                ));
+                peer.waits();
+            }
+            Word::GoesOn(seconds) => printer.say(format!("the collector acknowledged after {seconds} s")),
+        };
+        let settings = Settings { url: url.clone(), key, hold, stopped };
+        let remote = Remote::new(settings, told);
+        remote.map(Some).map_err(|error| Failure::new(Exit::Usage, error.to_string()))
+    }
+
+    /// Runs the agent of a chip whose records this keeper has.
+    fn serve<K: Keeper>(
+        printer: Printer,
+        args: &Args,
+        server: Server,
+        chip: Chip,
+        keeper: K,
+        planned: impl FnOnce(),
+    ) -> CommandResult {
+        let (public, seed) = (chip.key.public(), args.seed.map_or_else(random, |seed| Ok(seed.0))?);
         let times = |counter| Poisson::new(args.rate, &seed, &args.serial, counter);
         let agent =
             Agent::begin(chip, SystemClock::start(), keeper, times).map_err(|error| failed(args, error))?;
-        let stopper = server.stopper();
-        on_stop(move || stopper.stop()).map_err(|error| {
-            Failure::new(Exit::Undecided, format!("signals cannot be waited for: {error}"))
-        })?;
-        // From here on the agent takes no more memory.
-        watch.planned();
+        planned();
         if agent.torn() > 0 {
             printer.say(format!("removed {} bytes of a record that a crash cut off", agent.torn()));
         }
@@ -110,13 +179,16 @@ mod unix {
             public.identified(),
             args.socket.display(),
             args.rate,
-            args.log.display(),
+            place(args),
             args.patience
         );
-        let about = json!({
+        let mut about = json!({
             "event": "listening", "serial": args.serial, "key": public.to_text(), "socket": args.socket, "log": args.log,
             "rate": args.rate.to_string(), "seed": args.seed, "patience": args.patience, "records": agent.records(),
         });
+        if args.collector.is_some() {
+            (about["collector"], about["hold"]) = (json!(args.collector), json!(args.hold));
+        }
         line(printer, &listens, &about);
         let mut told = |told: Told| match told {
             Told::Record(signed) if !printer.quiet => line(printer, &text_of(signed), &json_of(signed)),
@@ -125,6 +197,13 @@ mod unix {
         };
         server.run(agent, &mut told).map_err(|error| failed(args, error))?;
         Ok(Exit::Match)
+    }
+
+    /// The place where the records are kept, for people.
+    fn place(args: &Args) -> String {
+        let log = args.log.as_ref().map(|log| log.display().to_string());
+        let both: Vec<String> = log.into_iter().chain(args.collector.clone()).collect();
+        both.join(" and ")
     }
 
     /// Prints a line on stdout, as text or as JSON.
@@ -185,31 +264,36 @@ mod unix {
         Failure::new(exit, why).help("give another --socket: a short path in a folder that you may write to")
     }
 
-    fn unopened(args: &Args, error: io::Error) -> Failure {
+    fn unopened(log: &Path, error: io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::WouldBlock => {
-                let why = format!("{}: {error}", args.log.display());
+                let why = format!("{}: {error}", log.display());
                 Failure::new(Exit::Usage, why).help("stop that agent, or give another --log")
             }
-            io::ErrorKind::InvalidInput => {
-                Failure::new(Exit::Usage, format!("{}: {error}", args.log.display()))
-            }
-            _ => RunError::io(&args.log)(error).into(),
+            io::ErrorKind::InvalidInput => Failure::new(Exit::Usage, format!("{}: {error}", log.display())),
+            _ => RunError::io(log)(error).into(),
         }
     }
 
-    fn failed(args: &Args, error: AgentError) -> Failure {
-        let exit = if matches!(error, AgentError::Record { .. }) { Exit::Malformed } else { Exit::Undecided };
+    fn failed(args: &Args, error: KeeperError) -> Failure {
+        let exit =
+            if matches!(error, KeeperError::Record { .. }) { Exit::Malformed } else { Exit::Undecided };
         let help = match error {
-            AgentError::Record { .. } => format!(
+            KeeperError::Record { .. } => format!(
                 "give the --key and --serial that began {}, or another --log; nobody mends a log",
-                shell::path(&args.log)
+                args.log.as_deref().map_or(String::new(), shell::path)
             ),
-            AgentError::Full => "begin another log: give another --log".into(),
-            AgentError::Keeper(_) => {
+            KeeperError::Full => "begin another log: give another --log".into(),
+            KeeperError::Io(_) => {
                 "`df -h` shows how full each disk is; a second start goes on with the log".into()
             }
+            KeeperError::Refused(_) => {
+                "compare the chip's --key, --serial and clock with the collector's register, and read the collector's own log".into()
+            }
+            KeeperError::Unacknowledged(_) => {
+                "start the collector, then this agent again, and the training with --resume".into()
+            }
         };
-        Failure::new(exit, format!("{}: {error}", args.log.display())).help(help)
+        Failure::new(exit, format!("{}: {error}", place(args))).help(help)
     }
 }

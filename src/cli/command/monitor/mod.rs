@@ -1,6 +1,7 @@
 //! `tiebreak monitor`: how a fleet of chips is inspected so that an undeclared training run is found.
 
 mod agent;
+mod collector;
 mod declare;
 mod draw;
 mod index;
@@ -36,6 +37,7 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Command {
     Agent(agent::Args),
+    Collector(collector::Args),
     Plan(plan::Args),
     Register(register::Args),
     Declare(declare::Args),
@@ -54,6 +56,7 @@ enum Command {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
         Command::Agent(args) => agent::run(printer, args),
+        Command::Collector(args) => collector::run(printer, args),
         Command::Plan(args) => plan::run(printer, args),
         Command::Register(args) => register::run(printer, args),
         Command::Declare(args) => declare::run(printer, args),

@@ -38,6 +38,14 @@ impl RegisterArgs {
     }
 }
 
+#[cfg(feature = "collector")]
+impl RegisterArgs {
+    /// The register's file and the registrar's key, for who reads the register again.
+    pub fn source(&self) -> Result<(PathBuf, Option<PublicKey>), Failure> {
+        Ok((self.register.clone(), self.registrar.as_deref().map(key::read_public).transpose()?))
+    }
+}
+
 /// A defect of a log, for programs.
 pub fn finding_json(finding: &Finding) -> Value {
     json!({ "kind": finding.kind(), "record": finding.record(), "what": finding.to_string() })

@@ -4,41 +4,17 @@
 //! gives, passes on what a training says, and asks the training for a snapshot while [`Agent::asks`].
 
 use std::collections::VecDeque;
-use std::io;
 use std::time::Duration;
 
-use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 
 use super::chain::Chain;
 use super::clock::Clock;
-use super::keeper::Keeper;
+use super::keeper::{Keeper, KeeperError, Resumed};
 use super::times::Times;
 use crate::snapshot::log::RECORDS_MAX;
-use crate::snapshot::record::{Event, RECORD_BYTES, Record, Serial, Shard, SignedRecord};
-
-/// Records that are read at once when a log is checked.
-const BATCH: u64 = 4096;
-
-/// The reasons why an agent cannot begin, or cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    /// The log cannot be read or written.
-    #[error("the log cannot be kept: {0}")]
-    Keeper(#[from] io::Error),
-    /// The log that is there is not one that this chip wrote.
-    #[error("record {index} of the log: {source}")]
-    Record {
-        /// The record, from 0.
-        index: u64,
-        /// The rule that it breaks.
-        source: Malformed,
-    },
-    /// The log takes no more records.
-    #[error("the log has {RECORDS_MAX} records, which is the most that a log holds")]
-    Full,
-}
+use crate::snapshot::record::{Event, Record, Serial, Shard, SignedRecord};
 
 /// The identity of a chip, and its patience.
 pub struct Chip {
@@ -63,30 +39,12 @@ pub struct Agent<C, K, T> {
     waiting: VecDeque<u64>,
     /// When the next snapshot is due.
     due: u64,
+    /// The last time in which the keeper held everything up: from when, until when.
+    held: (u64, u64),
     /// The records that were appended and not taken yet.
     appended: Vec<SignedRecord>,
     /// The bytes of a record that a crash cut off, and that were removed at the start.
     torn: u64,
-}
-
-/// Checks the log that is there, and returns its end and the bytes of a record that a crash cut off.
-fn checked(chip: &Chip, keeper: &mut impl Keeper) -> Result<(Chain, u64), AgentError> {
-    let mut chain = Chain::new(chip.serial.clone(), chip.key.public());
-    let length = keeper.length()?;
-    let (records, torn) = (length / RECORD_BYTES as u64, length % RECORD_BYTES as u64);
-    if records > RECORDS_MAX as u64 {
-        return Err(AgentError::Full);
-    }
-    let mut bytes = Vec::new();
-    for first in (0..records).step_by(BATCH as usize) {
-        bytes.resize(BATCH.min(records - first) as usize * RECORD_BYTES, 0);
-        keeper.read(first * RECORD_BYTES as u64, &mut bytes)?;
-        for (index, record) in (first..).zip(bytes.chunks(RECORD_BYTES)) {
-            let checked = SignedRecord::decode(record).and_then(|signed| chain.check(&signed));
-            checked.map_err(|source| AgentError::Record { index, source })?;
-        }
-    }
-    Ok((chain, torn))
 }
 
 fn micros(time: Duration) -> u64 {
@@ -94,8 +52,8 @@ fn micros(time: Duration) -> u64 {
 }
 
 impl<C: Clock, K: Keeper, T: Times> Agent<C, K, T> {
-    /// Checks the whole log that is there, removes a record that a crash cut off, and appends a begin record. `times` gives the
-    /// random times after a begin record with this counter.
+    /// Goes on with the log that the keeper has, and appends a begin record. `times` gives the random times after a begin record
+    /// with this counter.
     ///
     /// # Errors
     /// If the log is not this chip's or breaks a rule (the error names the record), is full, or cannot be kept.
@@ -104,15 +62,12 @@ impl<C: Clock, K: Keeper, T: Times> Agent<C, K, T> {
         clock: C,
         mut keeper: K,
         times: impl FnOnce(u64) -> T,
-    ) -> Result<Agent<C, K, T>, AgentError> {
-        let (chain, torn) = checked(&chip, &mut keeper)?;
-        if torn > 0 {
-            keeper.cut(chain.next() * RECORD_BYTES as u64)?;
-        }
+    ) -> Result<Agent<C, K, T>, KeeperError> {
+        let Resumed { chain, torn } = keeper.resume(&chip.serial, &chip.key.public())?;
         let times = times(chain.next());
-        let (attached, waiting, appended) = (None, VecDeque::new(), Vec::new());
+        let (attached, waiting, appended, held) = (None, VecDeque::new(), Vec::new(), (0, 0));
         let mut agent =
-            Agent { chip, clock, keeper, times, chain, attached, waiting, due: 0, appended, torn };
+            Agent { chip, clock, keeper, times, chain, attached, waiting, due: 0, held, appended, torn };
         // A begin record comes first, so that it cannot say that the clock was set back meanwhile.
         let wall = agent.clock.wall();
         agent.write(Event::Begin, wall.max(agent.chain.time()))?;
@@ -163,7 +118,7 @@ impl<C: Clock, K: Keeper, T: Times> Agent<C, K, T> {
     ///
     /// # Errors
     /// If a record cannot be kept. Then the agent must not be used any more.
-    pub fn poll(&mut self) -> Result<(), AgentError> {
+    pub fn poll(&mut self) -> Result<(), KeeperError> {
         let now = self.clock.elapsed();
         loop {
             match (self.waiting.front(), self.attached) {
@@ -174,7 +129,9 @@ impl<C: Clock, K: Keeper, T: Times> Agent<C, K, T> {
                 (_, attached) if self.due <= now => {
                     match attached {
                         Some(_) => {
-                            self.waiting.push_back(self.due.saturating_add(micros(self.chip.patience)))
+                            // A training is asked only when the keeper lets the agent go on.
+                            let asked = if self.was_held() { self.held.1 } else { self.due };
+                            self.waiting.push_back(asked.saturating_add(micros(self.chip.patience)));
                         }
                         None => self.append(Event::Idle)?,
                     }
@@ -189,7 +146,7 @@ impl<C: Clock, K: Keeper, T: Times> Agent<C, K, T> {
     ///
     /// # Errors
     /// As [`Agent::poll`].
-    pub fn attach(&mut self, shard: Shard, computation: Digest) -> Result<u64, AgentError> {
+    pub fn attach(&mut self, shard: Shard, computation: Digest) -> Result<u64, KeeperError> {
         self.detach()?;
         self.append(Event::Attach { shard, computation })?;
         self.attached = Some(shard);
@@ -200,7 +157,7 @@ impl<C: Clock, K: Keeper, T: Times> Agent<C, K, T> {
     ///
     /// # Errors
     /// As [`Agent::poll`].
-    pub fn detach(&mut self) -> Result<(), AgentError> {
+    pub fn detach(&mut self) -> Result<(), KeeperError> {
         self.poll()?;
         if let Some(shard) = self.attached {
             for _ in 0..self.waiting.len() {
@@ -217,7 +174,7 @@ impl<C: Clock, K: Keeper, T: Times> Agent<C, K, T> {
     ///
     /// # Errors
     /// As [`Agent::poll`].
-    pub fn snapshot(&mut self, step: u32, digest: Digest) -> Result<Option<u64>, AgentError> {
+    pub fn snapshot(&mut self, step: u32, digest: Digest) -> Result<Option<u64>, KeeperError> {
         self.poll()?;
         let Some(shard) = self.attached.filter(|_| self.asks()) else { return Ok(None) };
         while !self.waiting.is_empty() {
@@ -228,7 +185,7 @@ impl<C: Clock, K: Keeper, T: Times> Agent<C, K, T> {
     }
 
     /// Appends a record, and before it one about the clock if that was set back.
-    fn append(&mut self, event: Event) -> Result<(), AgentError> {
+    fn append(&mut self, event: Event) -> Result<(), KeeperError> {
         let wall = self.clock.wall();
         if wall < self.chain.time() {
             self.write(Event::Clock, wall)?;
@@ -236,17 +193,35 @@ impl<C: Clock, K: Keeper, T: Times> Agent<C, K, T> {
         self.write(event, wall)
     }
 
-    fn write(&mut self, event: Event, time: u64) -> Result<(), AgentError> {
+    fn write(&mut self, event: Event, time: u64) -> Result<(), KeeperError> {
         let (counter, previous) = (self.chain.next(), self.chain.link());
         if counter >= RECORDS_MAX as u64 {
-            return Err(AgentError::Full);
+            return Err(KeeperError::Full);
         }
         let record = Record { serial: self.chip.serial.clone(), counter, time, previous, event };
         let signed = record.sign(&self.chip.key);
-        self.keeper.append(&signed.encode())?;
+        let begin = self.clock.elapsed();
+        self.keeper.append(&signed)?;
+        self.holds(begin, self.clock.elapsed());
         self.chain.advance(&signed);
         self.appended.push(signed);
         Ok(())
+    }
+
+    /// True if the next snapshot was due while the keeper held everything up.
+    fn was_held(&self) -> bool {
+        (self.held.0..=self.held.1).contains(&self.due)
+    }
+
+    /// The keeper held everything up between these times: no training's patience runs meanwhile.
+    fn holds(&mut self, begin: u64, end: u64) {
+        if begin == end {
+            return;
+        }
+        self.waiting.iter_mut().for_each(|patience| *patience = patience.saturating_add(end - begin));
+        // A snapshot that was due in an earlier such time, and nobody was asked for yet, keeps that time open.
+        let begin = if self.was_held() { self.held.0 } else { begin };
+        self.held = (begin, end);
     }
 }
 

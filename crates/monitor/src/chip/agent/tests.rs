@@ -6,15 +6,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 
-use super::{Agent, AgentError, Chip};
+use super::{Agent, Chip};
 use crate::chip::chain::Chain;
 use crate::chip::clock::Clock;
-use crate::chip::keeper::{Keeper, LogFile};
+use crate::chip::keeper::{self, Keeper, KeeperError, LogFile, Resumed};
 use crate::chip::times::Times;
 use crate::snapshot::log::ChipLog;
-use crate::snapshot::record::{Event, RECORD_BYTES, Serial, Shard};
+use crate::snapshot::record::{Event, RECORD_BYTES, Serial, Shard, SignedRecord};
 
 const SECOND: u64 = 1_000_000;
 
@@ -50,7 +50,7 @@ struct Memory {
     power: Option<usize>,
 }
 
-impl Keeper for Memory {
+impl keeper::Memory for Memory {
     fn length(&mut self) -> io::Result<u64> {
         Ok(self.bytes.borrow().len() as u64)
     }
@@ -65,7 +65,7 @@ impl Keeper for Memory {
         Ok(())
     }
 
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn extend(&mut self, bytes: &[u8]) -> io::Result<()> {
         let written = self.power.map_or(bytes.len(), |power| power.min(bytes.len()));
         self.bytes.borrow_mut().extend(&bytes[..written]);
         self.power = self.power.map(|power| power - written);
@@ -93,7 +93,7 @@ fn chip() -> Chip {
 type Tested = Agent<Hands, Memory, Every>;
 
 /// An agent with a snapshot due every ten seconds, and a patience of four.
-fn begun(hands: &Hands, log: &Memory) -> Result<Tested, AgentError> {
+fn begun(hands: &Hands, log: &Memory) -> Result<Tested, KeeperError> {
     Agent::begin(chip(), hands.clone(), log.clone(), |_| Every(10))
 }
 
@@ -175,6 +175,46 @@ fn a_stopped_agent_catches_up_in_order() {
     assert_eq!(agent.snapshot(1, Digest([9; 32])).unwrap(), Some(4));
     let unanswered = Event::Unanswered(shard(1));
     assert_eq!(events(&log), [Event::Begin, attached(1), unanswered, unanswered, snapshot(1)]);
+}
+
+/// A keeper that takes so many seconds for each record.
+struct Slow(Memory, Hands, Rc<Cell<u64>>);
+
+impl Keeper for Slow {
+    fn resume(&mut self, serial: &Serial, key: &PublicKey) -> Result<Resumed, KeeperError> {
+        self.0.resume(serial, key)
+    }
+
+    fn append(&mut self, record: &SignedRecord) -> Result<(), KeeperError> {
+        self.1.pass(self.2.get());
+        self.0.append(record)
+    }
+}
+
+#[test]
+fn no_patience_runs_while_the_keeper_holds_the_training_up() {
+    let (hands, log, seconds) = (Hands::default(), Memory::default(), Rc::new(Cell::new(0)));
+    let keeper = Slow(log.clone(), hands.clone(), seconds.clone());
+    let mut agent = Agent::begin(chip(), hands.clone(), keeper, |_| Every(10)).unwrap();
+    agent.attach(shard(1), Digest([3; 32])).unwrap();
+    hands.pass(10);
+    agent.poll().unwrap();
+    // The record of the snapshot that was due at 10 is kept at 75; snapshots were due at 20 to 70.
+    seconds.set(65);
+    assert_eq!(agent.snapshot(1, Digest([9; 32])).unwrap(), Some(2));
+    agent.poll().unwrap();
+    assert!(agent.asks());
+    assert_eq!(agent.wakes_in(), Duration::from_secs(4));
+    // The first of the six is held up again: the patience for the others does not run.
+    hands.pass(2);
+    seconds.set(3);
+    assert_eq!(agent.snapshot(2, Digest([9; 32])).unwrap(), Some(8));
+    assert_eq!(events(&log)[2..], [[snapshot(1)].as_slice(), &[snapshot(2); 6]].concat());
+    // The time after a hold counts: at 95 one was due at 80, whose patience ended at 89 (84, and 5 s more in holds), and one at 90.
+    seconds.set(0);
+    agent.poll().unwrap();
+    assert_eq!(hands.0.get().1, 95 * SECOND);
+    agent.detach().unwrap();
 }
 
 #[test]

@@ -8,13 +8,14 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::agent::{Agent, AgentError};
+use super::agent::Agent;
 use super::clock::Clock;
 use super::connection::{ChannelError, Connection, Wait, send, unexpected};
-use super::keeper::Keeper;
+use super::keeper::{Keeper, KeeperError};
 use super::message::{ATTACH_MAX, FromAgent, FromTrainer, LINE_MAX, VERSION, from_line};
 use super::times::Times;
 use crate::snapshot::record::{Shard, SignedRecord};
@@ -47,11 +48,31 @@ impl Stopper {
     }
 }
 
+/// The training that waits for the agent, for a keeper that holds both up.
+#[derive(Clone, Default)]
+pub struct Peer(Arc<Mutex<Option<UnixStream>>>);
+
+impl Peer {
+    /// Tells the training that it has to wait on. Called by a keeper, in the thread that runs the agent.
+    pub fn waits(&self) {
+        if let Some(stream) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            // A training that is gone needs not wait.
+            let _ = send(stream, &FromAgent::Waiting, MANNERS);
+        }
+    }
+
+    fn is(&self, stream: Option<&UnixStream>) {
+        let stream = stream.and_then(|stream| stream.try_clone().ok());
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = stream;
+    }
+}
+
 /// A socket that an agent listens at.
 pub struct Server {
     inputs: Receiver<Input>,
     sender: SyncSender<Input>,
     path: PathBuf,
+    peer: Peer,
 }
 
 /// Something that a server tells while it runs.
@@ -94,7 +115,12 @@ impl Server {
                 }
             }
         })?;
-        Ok(Server { inputs, sender, path: path.to_path_buf() })
+        Ok(Server { inputs, sender, path: path.to_path_buf(), peer: Peer::default() })
+    }
+
+    /// The training that waits for the agent, as long as the server runs.
+    pub fn peer(&self) -> Peer {
+        self.peer.clone()
     }
 
     /// A handle by which another thread stops the server.
@@ -110,11 +136,12 @@ impl Server {
         self,
         agent: Agent<C, K, T>,
         told: &mut dyn FnMut(Told),
-    ) -> Result<(), AgentError> {
+    ) -> Result<(), KeeperError> {
         let mut serving = Serving {
             agent,
             told,
             sender: self.sender.clone(),
+            peer: self.peer.clone(),
             streams: BTreeMap::new(),
             attached: None,
             asked: None,
@@ -159,6 +186,7 @@ struct Serving<'a, C, K, T> {
     agent: Agent<C, K, T>,
     told: &'a mut dyn FnMut(Told),
     sender: SyncSender<Input>,
+    peer: Peer,
     /// The connections by number.
     streams: BTreeMap<u64, UnixStream>,
     /// The connection whose training is attached.
@@ -170,7 +198,7 @@ struct Serving<'a, C, K, T> {
 }
 
 impl<C: Clock, K: Keeper, T: Times> Serving<'_, C, K, T> {
-    fn serve(&mut self, inputs: &Receiver<Input>) -> Result<(), AgentError> {
+    fn serve(&mut self, inputs: &Receiver<Input>) -> Result<(), KeeperError> {
         loop {
             self.agent.poll()?;
             self.ask()?;
@@ -196,7 +224,7 @@ impl<C: Clock, K: Keeper, T: Times> Serving<'_, C, K, T> {
     }
 
     /// Asks the attached training once for all snapshots that are due.
-    fn ask(&mut self) -> Result<(), AgentError> {
+    fn ask(&mut self) -> Result<(), KeeperError> {
         if !self.agent.asks() {
             self.asked = None;
         }
@@ -225,7 +253,7 @@ impl<C: Clock, K: Keeper, T: Times> Serving<'_, C, K, T> {
         }
     }
 
-    fn said(&mut self, id: u64, message: FromTrainer) -> Result<(), AgentError> {
+    fn said(&mut self, id: u64, message: FromTrainer) -> Result<(), KeeperError> {
         match message {
             FromTrainer::Attach { .. } if self.attached.is_some_and(|attached| attached != id) => {
                 self.refuse(id, "another training is attached to this chip")
@@ -239,6 +267,7 @@ impl<C: Clock, K: Keeper, T: Times> Serving<'_, C, K, T> {
                     Ok(map) => map.digest(),
                     Err(why) => return self.end(id, &why.into()),
                 };
+                self.peer.is(self.streams.get(&id));
                 let record = self.agent.attach(Shard { map, code }, computation)?;
                 self.attached = Some(id);
                 let serial = self.agent.serial().clone();
@@ -265,7 +294,7 @@ impl<C: Clock, K: Keeper, T: Times> Serving<'_, C, K, T> {
     }
 
     /// Says something to a connection, which ends if it does not take that.
-    fn answer(&mut self, id: u64, message: &FromAgent) -> Result<(), AgentError> {
+    fn answer(&mut self, id: u64, message: &FromAgent) -> Result<(), KeeperError> {
         let Some(stream) = self.streams.get(&id) else { return Ok(()) };
         match send(stream, message, MANNERS) {
             Ok(()) => Ok(()),
@@ -273,12 +302,12 @@ impl<C: Clock, K: Keeper, T: Times> Serving<'_, C, K, T> {
         }
     }
 
-    fn refuse(&mut self, id: u64, why: &str) -> Result<(), AgentError> {
+    fn refuse(&mut self, id: u64, why: &str) -> Result<(), KeeperError> {
         self.end(id, &ChannelError::Refused(why.into()))
     }
 
     /// Ends a connection, and says why if its peer is still there. Snapshots that its training did not answer are unanswered.
-    fn end(&mut self, id: u64, why: &ChannelError) -> Result<(), AgentError> {
+    fn end(&mut self, id: u64, why: &ChannelError) -> Result<(), KeeperError> {
         let Some(stream) = self.streams.remove(&id) else { return Ok(()) };
         let words = match why {
             ChannelError::Refused(why) => Some(why.clone()),
@@ -295,6 +324,7 @@ impl<C: Clock, K: Keeper, T: Times> Serving<'_, C, K, T> {
         }
         if self.attached == Some(id) {
             (self.attached, self.asked) = (None, None);
+            self.peer.is(None);
             self.agent.detach()?;
         }
         Ok(())

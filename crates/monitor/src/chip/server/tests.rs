@@ -181,7 +181,7 @@ fn hostile_trainers_get_an_end_and_the_agent_goes_on() {
         ("[".repeat(1 << 20) + "\n", "message: "),
         (snapshot.clone(), "a snapshot before the attach"),
         (attach(2, ""), "this agent speaks version 1, not 2"),
-        (attach(1, "no map"), "shard map: line 1"),
+        (attach(1, "no map"), "shard map: the first line is"),
         (whole.clone() + &whole, "a second attach"),
         (whole.clone() + &"x".repeat(100_000), "line is larger than the limit of 4096"),
         (whole.clone() + "\u{0}\u{1}\n", "message: "),

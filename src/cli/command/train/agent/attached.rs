@@ -3,7 +3,7 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tiebreak_engine::EngineError;
 use tiebreak_engine::session::Session;
@@ -75,7 +75,7 @@ fn unattached(socket: &Path, error: ChannelError) -> Failure {
 impl Snapshots for Attached {
     fn take(&mut self, step: u32, session: &mut Session) -> Result<Option<String>, StepError> {
         let mut known = None;
-        let before = self.attachment.unanswered();
+        let (before, held, begin) = (self.attachment.unanswered(), self.attachment.held(), Instant::now());
         let gone = |error: ChannelError, socket: &Path| {
             let why = format!(
                 "the chip's agent: {error}; training stops before step {step} is written. Start the agent again, and go on with --resume"
@@ -92,6 +92,12 @@ impl Snapshots for Attached {
             taken.map_err(|error| gone(error, &self.socket))?;
         }
         let late = self.attachment.unanswered() - before;
+        if late == 0 && self.attachment.held() > held && known.is_some() {
+            let waited = begin.elapsed().as_secs();
+            return Ok(Some(format!(
+                "step {step}: this training waited {waited} s until its chip's collector had the snapshot"
+            )));
+        }
         Ok((late > 0).then(|| {
             format!(
                 "warning: step {step}: {late} requests of the agent waited longer than its patience; its log says `unanswered` (raise the agent's --patience)"
