@@ -6,9 +6,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::scenario::{Operator, RATE, START, Seed};
-use tiebreak_monitor::chip::agent::{Agent, AgentError, Chip};
+use tiebreak_monitor::chip::agent::{Agent, Chip};
 use tiebreak_monitor::chip::clock::Clock;
-use tiebreak_monitor::chip::keeper::LogFile;
+use tiebreak_monitor::chip::keeper::{KeeperError, LogFile};
 use tiebreak_monitor::chip::times::{Poisson, Rate};
 use tiebreak_monitor::register::entry::{Change, Entry};
 use tiebreak_monitor::register::history::Register;
@@ -65,7 +65,7 @@ pub struct Chips {
 }
 
 /// The error of an agent whose log cannot be kept.
-fn failed(error: AgentError) -> RunError {
+fn failed(error: KeeperError) -> RunError {
     RunError::Io { path: "logs".into(), source: std::io::Error::other(error) }
 }
 
