@@ -1,8 +1,8 @@
 //! Memorisation: a model has just seen the points of a segment, and remembers them better than points that it never saw.
 //!
 //! M(d, W) is the mean loss of held-out points minus the loss of d. A segment's delta of d is M after the segment minus M before it,
-//! so large deltas are those of points that the segment trained on. FBQ(p) is the share of a segment's points whose delta is below
-//! the p-quantile of the held-out deltas. A share k of points that were not trained on has FBQ(p) of k p at least, so that FBQ(p)/p
+//! so large deltas are those of points that the segment trained on. FBQ(p) is the share of a segment's points whose delta is not
+//! above the p-quantile of the held-out deltas. A share k of points that were not trained on has FBQ(p) of k p at least, so that FBQ(p)/p
 //! bounds k from above.
 
 use serde::Serialize;
@@ -19,7 +19,7 @@ pub struct Memory {
     pub points: usize,
     /// Held-out points.
     pub held_out: usize,
-    /// Points below the quantile.
+    /// Points that are not above the quantile.
     pub below: usize,
     /// The share of held-out deltas up to the one that stands for the quantile.
     pub quantile: f64,
@@ -60,7 +60,7 @@ impl Memory {
         let (n, m) = (ours.len() as u64, theirs.len() as u64);
         let rank = ((quantile * m as f64).floor() as u64).clamp(1, m);
         let threshold = theirs[rank as usize - 1];
-        let below = ours.partition_point(|delta| *delta < threshold) as u64;
+        let below = ours.partition_point(|delta| *delta <= threshold) as u64;
         // Two one-sided bounds, each with half of the error: of the points' share below the threshold, and of the share that
         // points without training would have there.
         let half = (1.0 + confidence) / 2.0;
@@ -109,9 +109,9 @@ mod tests {
     #[test]
     fn points_like_held_out_ones_are_not_remembered() {
         let found = of(&[0.0; 20]);
-        // The fifth of twenty held-out deltas stands for the quantile, and four points are below it.
-        assert_eq!((found.points, found.held_out, found.below, found.quantile), (20, 20, 4, 0.25));
-        assert!((found.untrained - 0.8).abs() < 1e-12 && found.untrained_most == 1.0);
+        // The fifth of twenty held-out deltas stands for the quantile, and five points are not above it.
+        assert_eq!((found.points, found.held_out, found.below, found.quantile), (20, 20, 5, 0.25));
+        assert!(found.untrained == 1.0 && found.untrained_most == 1.0);
         assert!((found.remembered - 0.5).abs() < 1e-12, "{found:?}");
         // Placements are (i + 1/2)/20: their variance is 35/400, for points and held-out ones alike.
         assert!((found.error - (2.0 * 35.0 / 400.0 / 20.0f64).sqrt()).abs() < 1e-12, "{found:?}");
@@ -124,10 +124,13 @@ mod tests {
         // No one of 200 with confidence 0.975, over the lower bound of 5 of 20: both by Python's fractions.
         assert!((found.untrained_most - 0.018_275_340 / 0.086_571_469).abs() < 1e-6, "{found:?}");
         assert_eq!(found.error, 1.0 / 4000f64.sqrt());
-        // Of each twenty points that were not learnt four are below the threshold, which stands for a quarter.
+        // Of each twenty points that were not learnt five are not above the threshold, which stands for a quarter.
         let half: Vec<f64> = (0..200).map(|i| if i % 40 < 20 { 1.0 } else { 0.0 }).collect();
         let found = of(&half);
-        assert_eq!((found.below, found.untrained, found.remembered), (20, 0.4, 0.75));
+        assert_eq!((found.below, found.untrained, found.remembered), (25, 0.5, 0.75));
+        // Without any change nothing is learnt, and no share is excluded.
+        let still = [[2.0, 2.0]; 50];
+        assert_eq!(Memory::of(&still, &still, 0.25, 0.95).unwrap().untrained_most, 1.0);
         assert!(found.untrained_most > 0.5);
     }
 
