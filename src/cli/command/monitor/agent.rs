@@ -20,8 +20,7 @@ use crate::cli::view::report::{Exit, Failure};
   tiebreak key new chip.key --name chip-42.example
   tiebreak monitor agent --socket chip.sock --log chip.log --key chip.key --serial H100-0042
   tiebreak train job.toml --out runs/mine --agent chip.sock   # in another terminal
-  tiebreak monitor agent --socket chip.sock --collector http://collector.example:8702 \\
-    --collector-key collector.key.pub --key chip.key --serial H100-0042")]
+  tiebreak monitor agent --socket chip.sock --collector http://127.0.0.1:8702 --collector-key collector.key.pub --key chip.key --serial A-1")]
 pub struct Args {
     /// Unix socket where trainings attach themselves; the agent makes it.
     #[arg(long, value_name = "SOCKET")]

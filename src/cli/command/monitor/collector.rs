@@ -40,12 +40,11 @@ enum Command {
     after_long_help = "HTTP is without TLS. Records and acknowledgements are signed, so nobody can change them. Ctrl-C or SIGTERM ends the command.\n\n\
 Examples:
   tiebreak monitor collector serve --database chips.sqlite --key collector.key --register chips.register
-  tiebreak monitor collector serve --database postgres://collector@localhost/chips --key collector.key \\
-    --register chips.register --registrar registrar.key.pub --listen 0.0.0.0:8702"
+  tiebreak monitor collector serve --database postgres://localhost/chips --key collector.key --register chips.register"
 )]
 struct Serve {
     /// Database: the path of a SQLite file, which is made if it is not there, or a URL of PostgreSQL.
-    #[arg(long, value_name = "FILE|URL")]
+    #[arg(long, value_name = "DB")]
     database: String,
     /// Collector's private key, which signs acknowledgements.
     #[arg(long, value_name = "KEY")]
@@ -64,7 +63,7 @@ struct Serve {
 )]
 struct Export {
     /// Database of the collector: the path of a SQLite file, or a URL of PostgreSQL.
-    #[arg(long, value_name = "FILE|URL")]
+    #[arg(long, value_name = "DB")]
     database: String,
     /// Serial number of the chip.
     #[arg(long, value_parser = serial, value_name = "SERIAL")]
@@ -81,7 +80,7 @@ struct Export {
 )]
 struct Heads {
     /// Database of the collector: the path of a SQLite file, or a URL of PostgreSQL.
-    #[arg(long, value_name = "FILE|URL")]
+    #[arg(long, value_name = "DB")]
     database: String,
     /// File for the heads.
     #[arg(long, short, value_name = "FILE")]
@@ -97,9 +96,8 @@ pub fn run(_printer: Printer, args: Args) -> CommandResult {
         Command::Export(Export { database, serial, out }) => (database, None, Some(serial), Some(out)),
         Command::Heads(Heads { database, out }) => (database, None, None, Some(out)),
     };
-    let why = "this build has no collector, since few machines need one and its databases take long to build";
-    let help = "`cargo install --path . --locked --features collector` makes one that has";
-    Err(Failure::new(Exit::Usage, why).help(help))
+    let why = "this build has no collector: `cargo install --path . --locked --features collector` makes one that has";
+    Err(Failure::new(Exit::Usage, why))
 }
 
 #[cfg(feature = "collector")]
