@@ -106,7 +106,7 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         let why = format!("--rate {}: a number from 0.000001 to {RATE_MAX} is wanted", args.rate);
         return Err(Failure::new(Exit::Usage, why));
     }
-    if let Some(hours) = args.off_at_most.filter(|hours| !(*hours >= 0.0)) {
+    if let Some(hours) = args.off_at_most.filter(|hours| !(0.0..=f64::MAX).contains(hours)) {
         let why = format!("--off-at-most {hours}: a number of hours from 0 on is wanted");
         return Err(Failure::new(Exit::Usage, why));
     }
