@@ -1,8 +1,8 @@
 //! A collector keeps chips' records off the chip: a record counts as kept only when the collector has said so, signed.
 //!
-//! [`client`] is the chip's side, [`both`] a chip that keeps its log in a file as well. [`admission`] has the rules by which a
-//! collector takes a record, and does no I/O. With the feature `server`, [`server`] answers over HTTP, [`writer`] stores many
-//! records at once, and [`store`] is a database. Definition: docs/MONITORING-FORMAT.md, "Chip and collector".
+//! `client` is the chip's side, [`both`] a chip that keeps its log in a file as well. `admission` has the rules by which a
+//! collector takes a record, and does no I/O. With the feature `server`, `server` answers over HTTP, `writer` stores many
+//! records at once, and `store` is a database. Definition: docs/MONITORING-FORMAT.md, "Chip and collector".
 //!
 //! The crate is internal, without a promise of stability. The package `tiebreak` is the public interface.
 

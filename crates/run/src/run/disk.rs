@@ -112,6 +112,7 @@ impl Disk {
     ///
     /// # Panics
     /// If `path` has no folder or no file name.
+    #[doc(hidden)] // the command's alone
     pub fn replace_by(
         &self,
         path: &Path,
