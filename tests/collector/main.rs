@@ -57,7 +57,7 @@ fn a_collected_training_has_the_bits_of_another_and_its_log_is_the_chips() {
     assert_eq!(heads, format!("tiebreak log heads 1\n{}\n", inspected["head"].as_str().unwrap()));
     assert_eq!(exported["head"], inspected["head"]);
     let matched = world.done(&["monitor", "match", "out.log", "--run", "run", "--json"]);
-    assert_eq!(matched["result"], "match", "{matched}");
+    assert_eq!(matched["result"], "matches", "{matched}");
     let beacon = [
         "--beacon",
         "000102030405060708090a0b0c0d0e0f",
@@ -111,11 +111,7 @@ fn an_agent_without_a_log_of_its_own_goes_on_after_a_kill() {
     assert!(begins.len() == 2 && begins[0] == 0 && begins[1] >= 6, "{begins:?}");
     // The collector's address, key and register decide.
     let refused = |more: &[&str], exit: i32, says: &str| {
-        let args = [
-            &world.agent_args(&collector, &["--max-time", "60"])[..],
-            &more.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        ]
-        .concat();
+        let args = world.agent_args(&collector, &[&["--max-time", "60"], more].concat());
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let (code, said) = output(&world, &args);
         assert!(code == exit && said.contains(says), "{more:?}: {code} {said}");

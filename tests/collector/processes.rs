@@ -33,6 +33,18 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 /// A folder with a registrar, a collector's key, and the key of chip-1, which the register has.
 pub struct World(tempfile::TempDir);
 
+/// A command line with other values of options, or with options that it does not have.
+fn with(all: &[&str], more: &[&str]) -> Vec<String> {
+    let mut words: Vec<String> = all.iter().map(ToString::to_string).collect();
+    for pair in more.chunks(2) {
+        match words.iter().position(|word| word == pair[0]) {
+            Some(at) => words[at + 1] = pair[1].to_string(),
+            None => words.extend(pair.iter().map(ToString::to_string)),
+        }
+    }
+    words
+}
+
 pub fn command(world: &World, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
     command.args(args).stdin(Stdio::null()).current_dir(world.0.path());
@@ -112,8 +124,7 @@ impl World {
             "127.0.0.1:0",
             "--json",
         ];
-        // An option that is given twice is the last one's.
-        all.iter().chain(more).map(ToString::to_string).collect()
+        with(&all, more)
     }
 
     /// Starts a collector and waits until it listens.
@@ -142,7 +153,7 @@ impl World {
             "chip-1",
             "--json",
         ];
-        all.iter().chain(more).map(ToString::to_string).collect()
+        with(&all, more)
     }
 
     /// Starts an agent and waits until it listens.

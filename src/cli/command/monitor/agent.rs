@@ -11,7 +11,7 @@ use crate::cli::view::report::{CommandResult, Printer};
 #[cfg(not(unix))]
 use crate::cli::view::report::{Exit, Failure};
 
-/// Log snapshots of training states at random times: a software stand-in for a chip's firmware.
+/// A software stand-in for a chip's firmware: log snapshots of states at random times.
 ///
 /// A training that attaches itself (`tiebreak train --agent`) is asked for a snapshot whenever one is due. A second start goes on
 /// with the log. Firmware would run below the operator's reach; this process runs where its user can stop it.

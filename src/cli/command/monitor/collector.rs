@@ -10,7 +10,7 @@ use crate::cli::view::report::{CommandResult, Printer};
 #[cfg(not(feature = "collector"))]
 use crate::cli::view::report::{Exit, Failure};
 
-/// Keep chips' records on a server: a chip's training goes on when the server has acknowledged each record.
+/// Keep chips' records on a server that acknowledges each before training goes on.
 ///
 /// A build with `--features collector` has the server.
 #[derive(clap::Args)]

@@ -17,7 +17,7 @@ use crate::cli::args::limits::Limits;
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
 
-/// Index the states of declared runs, so that `monitor match` opens only the runs that a log is about.
+/// Index the states of declared runs: `monitor match` then opens only those that it needs.
 ///
 /// The index has the beginning of each state digest in the runs' records. A question takes one read of the disk, for any number of runs.
 /// The index leads to runs and decides nothing: `monitor match` opens each of them. Make the index again when runs have grown.
@@ -120,7 +120,10 @@ pub fn asked(
     };
     let file = File::open(path).map_err(RunError::io(path)).map_err(named)?;
     let mut index = RunIndex::open(BufReader::new(file)).map_err(failure)?;
-    let told = computations.flat_map(|told| index.of_computation(&told).to_vec());
+    // A log may repeat a computation or a state a million times.
+    let (computations, states): (BTreeSet<Digest>, BTreeSet<Digest>) =
+        (computations.collect(), states.collect());
+    let told = computations.iter().flat_map(|told| index.of_computation(told).to_vec());
     let mut wanted: BTreeSet<u32> = told.collect();
     for state in states {
         wanted.extend(index.find(&state).map_err(failure)?);
