@@ -45,17 +45,7 @@ fn a_training_waits_for_a_collector_that_was_killed_and_nothing_is_lost() {
     let (code, said) = ended(training);
     assert_eq!(code, 0, "{said}");
     let records = agent.stop();
-    world.done(&[
-        "monitor",
-        "collector",
-        "export",
-        "--database",
-        "chips.sqlite",
-        "--serial",
-        "chip-1",
-        "-o",
-        "out.log",
-    ]);
+    world.export();
     let log = world.checked_log("out.log");
     assert_eq!(log.len(), records);
     // Nobody is blamed for the time that the collector was gone.

@@ -31,18 +31,7 @@ fn a_collected_training_has_the_bits_of_another_and_its_log_is_the_chips() {
     world.same_bits("run");
 
     // What the collector hands out is the file that the chip wrote, byte for byte.
-    let exported = world.done(&[
-        "monitor",
-        "collector",
-        "export",
-        "--database",
-        "chips.sqlite",
-        "--serial",
-        "chip-1",
-        "-o",
-        "out.log",
-        "--json",
-    ]);
+    let exported = world.export();
     let own = fs::read(world.path("chip.log")).unwrap();
     assert_eq!(fs::read(world.path("out.log")).unwrap(), own);
     assert_eq!(exported["records"], records);
@@ -90,17 +79,7 @@ fn an_agent_without_a_log_of_its_own_goes_on_after_a_kill() {
     let second = world.agent(&collector, &["--rate", FAST]);
     second.until_said("idle", 2);
     let records = second.stop();
-    world.done(&[
-        "monitor",
-        "collector",
-        "export",
-        "--database",
-        "chips.sqlite",
-        "--serial",
-        "chip-1",
-        "-o",
-        "out.log",
-    ]);
+    world.export();
     let log = world.checked_log("out.log");
     assert_eq!(log.len(), records);
     let begins: Vec<u64> = log

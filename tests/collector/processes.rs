@@ -189,6 +189,12 @@ impl World {
     }
 
     /// A log, every rule of which is checked.
+    /// Exports the log of chip-1 to out.log, and returns what the command says.
+    pub fn export(&self) -> Value {
+        let from = ["--database", "chips.sqlite", "--serial", "chip-1", "-o", "out.log", "--json"];
+        self.done(&[&["monitor", "collector", "export"], &from[..]].concat())
+    }
+
     pub fn checked_log(&self, name: &str) -> Vec<SignedRecord> {
         let log = ChipLog::read(&fs::read(self.path(name)).unwrap()).unwrap();
         assert_eq!(log.torn, 0);

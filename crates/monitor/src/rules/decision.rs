@@ -88,6 +88,7 @@ fn flop(range: &Range, facts: &Facts, all: &BTreeMap<Digest, Facts>) -> (Ruling,
         facts.done,
         match total.runs.len() {
             1 => String::new(),
+            2 => ", with those of the run that it began from".into(),
             runs => format!(", with those of {} runs that it began from", runs - 1),
         }
     );

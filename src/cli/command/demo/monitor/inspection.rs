@@ -132,7 +132,9 @@ fn matches(
             matching.extend(inspected.drawn.iter().map(|chip| format!("drawn/{file}/{chip}.log")));
             let mut more: Vec<String> =
                 runs.iter().flat_map(|run| ["--run".to_string(), run.clone()]).collect();
-            more.extend(words("--witness keys/witness.pub"));
+            more.extend(words(&format!(
+                "--register chips.register --registrar keys/registrar.pub --trainer-key keys/{file}.pub --witness keys/witness.pub"
+            )));
             matching.extend(more.iter().cloned());
             commands.say(&format!("monitor match drawn/{file}/*.log {}", line(&more)));
             inspected.matched = Some(commands.run(&matching, Some(&format!("matches/{file}.json")))?);
@@ -172,9 +174,11 @@ fn statements(
             }
             if !shown {
                 commands.say(&line(&audit));
-                commands.say(&line(&state));
+                commands.say(&format!("{} --inspection inspections/CHIP.json ...", line(&state)));
             }
             shown = true;
+            let inspections = inspected.drawn.iter().map(|chip| format!("inspections/{chip}.json"));
+            state.extend(inspections.flat_map(|path| ["--inspection".to_string(), path]));
             inspected.audited &= commands.run(&audit, None)?["outcome"]["result"] == "matches";
             let said = &commands.run(&state, None)?["statement"]["predicate"];
             inspected.statements.push(Stated {

@@ -124,8 +124,15 @@ fn next(folder: &Path, operators: &[Operator], found: &Found) -> Vec<Next> {
         next.extend(chip.map(|chip| {
             let runs: String = runs().map(|run| format!(" --run {run}")).collect();
             let log = at(&format!("drawn/{}/{chip}.log", operator.file()));
-            let witness = at("keys/witness.pub");
-            let command = format!("{program} monitor match {log}{runs} --witness {witness}");
+            let keys: String = [
+                ("register", "chips.register".to_string()),
+                ("registrar", "keys/registrar.pub".into()),
+                ("trainer-key", format!("keys/{}.pub", operator.file())),
+                ("witness", "keys/witness.pub".into()),
+            ]
+            .map(|(option, file)| format!(" --{option} {}", at(&file)))
+            .concat();
+            let command = format!("{program} monitor match {log}{runs}{keys}");
             Next::new(format!("Compare a chip of {}", operator.name), command)
         }));
         if !inspected.violated().is_empty() {
