@@ -1,4 +1,4 @@
-//! Files and messages of compute monitoring: logs, shard maps, registers, draws, rules, statements, requests to witnesses, catalogues.
+//! Files and messages of compute monitoring: logs, shard maps, registers, draws, rules, statements, indices of runs, requests to witnesses, catalogues.
 //! The first byte chooses the kind.
 #![no_main]
 
@@ -10,6 +10,7 @@ use tiebreak_monitor::inspection::examine::{Inspection, examine};
 use tiebreak_monitor::inspection::seen::Seen;
 use tiebreak_monitor::matching::index::Declared;
 use tiebreak_monitor::matching::matcher::{Matcher, Shards};
+use tiebreak_monitor::matching::run_index::{FOUND_MAX, RunIndex};
 use tiebreak_monitor::matching::sighting::{sightings, trainings};
 use tiebreak_monitor::matching::silence::Silence;
 use tiebreak_monitor::register;
@@ -67,13 +68,20 @@ fn judged(log: &ChipLog) {
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let Some((kind, rest)) = bytes.split_first() else { return };
     let text = std::str::from_utf8(rest);
-    match (kind % 11, text) {
+    match (kind % 12, text) {
         (0, _) => {
             let Ok(log) = ChipLog::read(rest) else { return };
             let whole = log.records.iter().flat_map(|record| record.encode()).collect::<Vec<_>>();
             assert_eq!(whole, rest[..rest.len() - log.torn]);
             assert!(log.torn < RECORD_BYTES);
             judged(&log);
+        }
+        (11, _) => {
+            let Ok(mut index) = RunIndex::open(std::io::Cursor::new(rest)) else { return };
+            for byte in 0..=255 {
+                let found = index.find(&Digest([byte; 32]));
+                assert!(found.is_err() || found.is_ok_and(|runs| runs.len() <= FOUND_MAX));
+            }
         }
         (1, Ok(text)) => {
             let Ok(map) = ShardMap::from_text(text) else { return };
