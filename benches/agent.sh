@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
-# The cost of a chip's agent: seconds of a training with snapshots (a thousand a day by default) and without, in turns.
+# The cost of a chip's agent: seconds of a training with snapshots and without, in turns, and what a thousand snapshots a day cost.
 #
-#   benches/agent.sh [STEPS [TURNS [RATE [ENGINE]]]]      default: 400 steps, 5 turns, 1000 a day, cpu
+#   benches/agent.sh [STEPS [TURNS [RATE [ENGINE...]]]]      default: 60 steps, 5 turns, 200000 a day, --engine cpu
 #
-# Needs `cargo build --release`, or TIEBREAK that names the command. Prints a line a training, then the medians.
+# A thousand a day is one in 86 s, too few to be told from the noise. So the training has a snapshot at every step or two, and the
+# difference of the medians, divided by the snapshots, is the cost of one. ENGINE is a list of options, such as
+# `--engine wgpu --adapter llvmpipe`. WIDTH is the model's width (default 256: a state of 38 MB).
+# Needs `cargo build --release`, or TIEBREAK that names the command. Prints a line a turn, then the medians.
 set -euo pipefail
-steps=${1:-400} turns=${2:-5} rate=${3:-1000} engine=${4:-cpu}
+steps=${1:-60} turns=${2:-5} rate=${3:-200000} width=${WIDTH:-256}
+engine=("${@:4}")
+((${#engine[@]})) || engine=(--engine cpu)
 command=$(realpath "${TIEBREAK:-target/release/tiebreak}")
 folder=$(mktemp -d)
 trap '${agent:+kill "$agent"} 2>/dev/null || true; rm -rf "$folder"' EXIT
@@ -15,7 +20,7 @@ head -c 65536 /dev/urandom | base64 -w 0 >text.txt
 cat >job.toml <<JOB
 steps = $steps
 clip_norm = 1.0
-model = { kind = "gpt", vocabulary = 128, context = 64, layers = 2, heads = 4, width = 64 }
+model = { kind = "gpt", vocabulary = 128, context = 64, layers = 4, heads = 4, width = $width }
 data = { kind = "bytes", path = "text.txt" }
 optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
 schedule = { peak = 1e-3 }
@@ -31,7 +36,7 @@ until [ -S chip.sock ]; do sleep 0.05; done
 train() { # NAME [OPTION...]: the seconds between the first step and the last, as the command measures them
   local name=$1
   shift
-  "$command" train job.toml --out "$name" --engine "$engine" --json "$@" 2>/dev/null |
+  "$command" train job.toml --out "$name" "${engine[@]}" --json "$@" 2>/dev/null |
     python3 -c 'import json, sys; print(json.load(sys.stdin)["seconds"])'
 }
 
@@ -42,13 +47,16 @@ for turn in $(seq "$turns"); do
 done
 kill "$agent"
 wait "$agent"
-python3 - <<'REPORT'
+python3 - "$turns" "$(stat -c %s without-1/checkpoints/step-000000000.safetensors)" <<'REPORT'
 import re
+import sys
 from statistics import median
 
+turns, size = map(int, sys.argv[1:])
 rows = [[float(number) for number in re.findall(r"([0-9.]+) s", line)] for line in open("times.txt")]
 without, with_agent = (median(column) for column in zip(*rows))
-snapshots = sum(" snapshot: " in line for line in open("said.txt"))
-share = 100 * (with_agent / without - 1)
-print(f"median: without {without:.3f} s, with {with_agent:.3f} s ({share:+.2f} %), {snapshots} snapshots")
+snapshots = sum(" snapshot: " in line for line in open("said.txt")) / turns
+print(f"median: without {without:.3f} s, with {with_agent:.3f} s, {snapshots:.1f} snapshots a training, of {size / 1e6:.1f} MB")
+cost = (with_agent - without) / snapshots
+print(f"a snapshot: {1000 * cost:.1f} ms; a thousand a day: {100 * cost / 86.4:.4f} % of the time")
 REPORT

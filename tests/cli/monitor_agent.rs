@@ -224,6 +224,36 @@ fn a_watched_training_has_the_bits_of_an_unwatched_one_and_its_snapshots_are_its
 }
 
 #[test]
+fn each_rank_has_a_chip_of_its_own() {
+    let (folder, job) = prepared(60, 60);
+    let folder = folder.path();
+    let agents = [0, 1].map(|rank| {
+        let own = folder.join(format!("rank-{rank}"));
+        fs::create_dir(&own).unwrap();
+        for name in ["chip key", "chip key.pub"] {
+            fs::copy(folder.join(name), own.join(name)).unwrap();
+        }
+        (Agent::start(&own, &["--rate", FAST]), own)
+    });
+    let (run, socket) = (path(folder, "run"), path(folder, "rank-{rank}/chip.sock"));
+    let args = ["train", &job, "--out", &run, "--ranks", "2", "--agent", &socket];
+    let (code, _, said) = output(&[&args[..], &["--engine", "cpu", "--threads", "1"]].concat());
+    assert_eq!(code, 0, "{said}");
+    for (agent, own) in agents {
+        let records = agent.stop(&own);
+        let steps = snapshots_are_records(folder, &records);
+        assert!(steps.len() >= 3 && steps.first() < steps.last(), "{}: {steps:?}", own.display());
+        assert_eq!(count(&records, "attach"), 1);
+    }
+    // A rank whose agent is gone stops the training, which says so.
+    let run = path(folder, "unwatched");
+    let _first = Agent::start(&folder.join("rank-0"), &["--rate", FAST]);
+    let args = ["train", &job, "--out", &run, "--ranks", "2", "--agent", &socket];
+    let (code, _, said) = output(&[&args[..], &["--engine", "cpu", "--threads", "1"]].concat());
+    assert!(code == 3 && said.contains("rank 1 reports: no agent listens at "), "{code}: {said}");
+}
+
+#[test]
 fn a_shard_of_a_state_has_the_digest_of_its_slices_in_the_checkpoint() {
     let (folder, job) = prepared(100, 1);
     let folder = folder.path();
@@ -337,7 +367,7 @@ fn agents_and_trainings_that_do_not_fit_are_refused() {
     // An option that is given twice is the last one's.
     refused(&[], 2, "another agent listens there");
     let (code, said) = ended(training(folder, &[&job, "--ranks", "2"]));
-    assert!(code == 2 && said.contains("--agent is of one chip"), "{said}");
+    assert!(code == 2 && said.contains("is of one chip, and several ranks train"), "{said}");
     assert!(!folder.join("run").exists());
     let first = training(folder, &[&job]);
     agent.until_said("attach", 1);

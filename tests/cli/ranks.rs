@@ -425,7 +425,7 @@ fn ranks_wait_for_a_long_evaluation() {
     let short = |rank| RankPlace { timeout: Duration::from_secs(3), ..place(rank, 2, "right") };
     let other = std::thread::spawn(move || {
         let mut tcp = Tcp::join(&at, short(1)).unwrap();
-        worker::work(&mut Cpu::new(1).unwrap(), &mut tcp, &|| false)
+        worker::work(&mut Cpu::new(1).unwrap(), &mut tcp, &|| false, &mut ())
     });
     let mut tcp = Tcp::host(&listener, short(0), &mut Quiet).unwrap();
     let (disk, out) = (Disk::default(), runs.folder.path().join("slow evaluation"));

@@ -237,7 +237,7 @@ fn train_ranks(
     std::thread::scope(|scope| {
         for (mut collective, mut engine) in others {
             scope.spawn(move || {
-                if let Err(error) = worker::work(&mut engine, collective.as_mut(), &|| false) {
+                if let Err(error) = worker::work(&mut engine, collective.as_mut(), &|| false, &mut ()) {
                     report(collective.as_mut(), &error);
                 }
             });

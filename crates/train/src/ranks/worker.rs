@@ -19,20 +19,47 @@ use tiebreak_record::commit::codec::{Decoder, Encoder};
 use tiebreak_record::job::JOB_MAX;
 use tiebreak_run::run::dir::{RUN_JSON_MAX, Run};
 use tiebreak_run::run::paths::RunPaths;
-use tiebreak_run::step::{scalars, state_digests, state_root};
+use tiebreak_run::step::{StepError, scalars, state_digests, state_root};
 
 /// Bytes of [`super::protocol::step_message`].
 const STEP_BYTES: usize = 8;
+
+/// Somebody on this rank's machine who sees the states between its steps, as the agent of the rank's chip does.
+pub trait Watch {
+    /// The run is known, and no state yet.
+    ///
+    /// # Errors
+    /// If this rank cannot be watched; it stops then.
+    fn began(&mut self, run: &Run) -> Result<(), TrainError>;
+
+    /// The state after a step. Rank 0 may not have written the step's record yet.
+    ///
+    /// # Errors
+    /// If the state cannot be read, or the watcher is gone; this rank stops then.
+    fn state(&mut self, step: u32, session: &mut Session) -> Result<(), StepError>;
+}
+
+/// Nobody watches.
+impl Watch for () {
+    fn began(&mut self, _: &Run) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn state(&mut self, _: u32, _: &mut Session) -> Result<(), StepError> {
+        Ok(())
+    }
+}
 
 /// Works for rank 0 until the run is complete, or rank 0 ends it. When `asked` returns true, rank 0 is told that this rank is to
 /// stop.
 ///
 /// # Errors
-/// If the engine fails, rank 0 or another rank is lost, or this version cannot work on the run.
+/// If the engine fails, rank 0 or another rank is lost, this version cannot work on the run, or `watch` fails.
 pub fn work(
     engine: &mut dyn Engine,
     collective: &mut dyn Collective,
     asked: &dyn Fn() -> bool,
+    watch: &mut dyn Watch,
 ) -> Result<(), TrainError> {
     let malformed = |source: Malformed| RankError::Malformed { rank: 0, source };
     let welcome = collective.receive(0, MessageKind::Welcome, RUN_JSON_MAX + JOB_MAX + PROGRAM_MAX + 12)?;
@@ -50,6 +77,7 @@ pub fn work(
         job,
         Some(program_file).filter(|file| !file.is_empty()).map(<[u8]>::to_vec),
     )?;
+    watch.began(&run)?;
     let plan = ShardPlan::new(run.program(), collective.ranks())?;
     let program = Arc::new(run.program().clone());
     let mut session = match run.job().rounding {
@@ -95,6 +123,7 @@ pub fn work(
         };
         let computed = compute(&run, &mut session, collective, &plan, &adder, &work)?;
         collective.send(0, MessageKind::Share, &computed.share.encode())?;
+        watch.state(step, &mut session)?;
     }
 }
 
@@ -137,6 +166,7 @@ pub fn work_on(
     open: impl FnOnce() -> Result<Box<dyn Engine>, EngineError>,
     collective: &mut dyn Collective,
     asked: &dyn Fn() -> bool,
+    watch: &mut dyn Watch,
 ) -> Result<(), TrainError> {
-    work(open()?.as_mut(), collective, asked)
+    work(open()?.as_mut(), collective, asked, watch)
 }

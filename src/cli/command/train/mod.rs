@@ -21,7 +21,7 @@ use crate::cli::args::terms::beside;
 use crate::cli::view::data::{say_copied, scanning};
 use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
-use agent::{AgentArgs, Watched};
+use agent::{AgentArgs, Watched, WatchedRank};
 use bar::{Bar, Evaluating};
 use stopped::Asked;
 use tiebreak_audit::plan;
@@ -122,7 +122,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         && place.rank > 0
     {
         drop(watch);
-        return work(printer, place, coordinator, &role.engine(&args.engine)?, &args.limits);
+        let agent = args.agent.of_rank(place.rank);
+        return work(printer, place, coordinator, &role.engine(&args.engine)?, &args.limits, &agent);
     }
     let Some(out) = &args.out else { return Err(without_folder(&role)) };
     let private = args.key.as_deref().map(key::read_private).transpose()?;
@@ -130,7 +131,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let reopened = || args.limits.open_with_data(out, args.data.as_ref());
     let begun = args.resume.then(reopened).transpose()?;
     let job = job_of(&args, begun.as_ref())?;
-    let asked = check(&args, &role, &job, begun.as_ref())?;
+    let agent = args.agent.of_rank(0);
+    let asked = check(&args, &role, &job, begun.as_ref(), &agent)?;
     let mut engine = open(&role.engine(&args.engine)?)?;
     let run = match begun {
         None => new_run(printer, &args, out, private.as_ref())?,
@@ -143,7 +145,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     args.limits.check("training", host_memory(&run, &args.engine))?;
     // From here on training stops by itself, with a checkpoint.
     drop(watch);
-    let mut host = Host::new(&role, &args.engine, &args.limits)?;
+    let mut host = Host::new(&role, &args.engine, &args.limits, &args.agent)?;
     let joined = host.as_mut().map(|host| host.wait(printer)).transpose()?;
     let mut ranks = joined.map(network).transpose()?;
     announce(printer, &run, engine.as_ref(), ranks.as_deref())?;
@@ -355,10 +357,11 @@ fn check_resumed(args: &Args, run: &Run) -> Result<(), Failure> {
 ///
 /// Returns the socket of the chip's agent and the shard map, if an agent is named.
 fn check<'a>(
-    args: &'a Args,
+    args: &Args,
     role: &Role,
     job: &Job,
     begun: Option<&Run>,
+    agent: &'a AgentArgs,
 ) -> Result<Option<(&'a Path, ShardMap)>, Failure> {
     if let Some(run) = begun {
         check_resumed(args, run)?;
@@ -383,7 +386,7 @@ fn check<'a>(
         }
     };
     divides(program, role.ranks())?;
-    let asked = args.agent.asked(program)?;
+    let asked = agent.asked(program)?;
     if args.ranks.cross_check.is_none() {
         return Ok(asked);
     }
@@ -404,6 +407,7 @@ fn work(
     coordinator: &[SocketAddr],
     engine: &EngineArgs,
     limits: &Limits,
+    agent: &AgentArgs,
 ) -> CommandResult {
     let (rank, start) = (place.rank, Instant::now());
     let failed =
@@ -412,7 +416,8 @@ fn work(
     let mut ranks = network(tcp).map_err(|error| failed(&error))?;
     let engine = || open(engine).map_err(|failure| EngineError::Stopped(failure.message));
     let asked = Asked::listen(printer, limits, start);
-    match worker::work_on(engine, ranks.as_mut(), &|| asked.is_asked()) {
+    let mut watch = WatchedRank::new(printer, agent);
+    match worker::work_on(engine, ranks.as_mut(), &|| asked.is_asked(), &mut watch) {
         Ok(()) => Ok(Exit::Match),
         Err(error) if report(ranks.as_mut(), &error) => {
             printer.say(format!("rank {rank} stopped, and rank 0 knows why: {error}"));

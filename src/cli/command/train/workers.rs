@@ -4,6 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::agent::AgentArgs;
 use crate::cli::args::engine::EngineArgs;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::ranks::{Role, TOKEN, usage, variable};
@@ -49,6 +50,7 @@ impl Workers {
         place: &RankPlace,
         engine: &EngineArgs,
         limits: &Limits,
+        agent: &AgentArgs,
         address: SocketAddr,
     ) -> Result<Workers, Failure> {
         let failed = |error: std::io::Error| {
@@ -62,6 +64,9 @@ impl Workers {
             command.arg(format!("--rank={rank}")).arg(format!("--ranks={}", place.ranks));
             command.arg(format!("--rank-timeout={}", place.timeout.as_secs())).args(engine.options());
             command.args(limits.memory_option());
+            for (option, path) in agent.options() {
+                command.arg(option).arg(path);
+            }
             if place.transport == Transport::Nccl {
                 command.arg("--transport=nccl");
             }
@@ -124,12 +129,17 @@ pub struct Host {
 
 impl Host {
     /// Listens, and starts the other ranks if nobody else does.
-    pub fn new(role: &Role, engine: &EngineArgs, limits: &Limits) -> Result<Option<Host>, Failure> {
+    pub fn new(
+        role: &Role,
+        engine: &EngineArgs,
+        limits: &Limits,
+        agent: &AgentArgs,
+    ) -> Result<Option<Host>, Failure> {
         match role {
             Role::Spawns { place } => {
                 let listener = listen(&[SocketAddr::from(([127, 0, 0, 1], 0))])?;
                 let address = listener.local_addr().map_err(|error| Failure::new(Exit::Undecided, error))?;
-                let workers = Workers::spawn(place, engine, limits, address)?;
+                let workers = Workers::spawn(place, engine, limits, agent, address)?;
                 Ok(Some(Host { listener, place: place.clone(), workers }))
             }
             Role::Joins { place, coordinator } if place.rank == 0 => {

@@ -7,6 +7,7 @@ mod snapshots;
 use std::path::{Path, PathBuf};
 
 use tiebreak_contract::program::step::Program;
+use tiebreak_engine::EngineError;
 use tiebreak_engine::session::Session;
 use tiebreak_monitor::snapshot::shard_map::{ShardMap, TEXT_MAX};
 #[cfg(not(unix))]
@@ -16,23 +17,30 @@ use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{RunError, disk};
 use tiebreak_run::step::StepError;
 use tiebreak_run::step::finite::NotFinite;
-use tiebreak_train::Progress;
+use tiebreak_train::ranks::worker::Watch;
+use tiebreak_train::{Progress, TrainError};
 
 use super::bar::Bar;
 use crate::cli::args::ranks::Role;
 use crate::cli::view::report::{Exit, Failure, Printer, named};
 use snapshots::Snapshots;
 
+/// The number of the rank, in the name of a socket or a shard map.
+const RANK: &str = "{rank}";
+
 /// The agent of the chip that trains.
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Monitoring")]
 pub struct AgentArgs {
     /// Socket of the chip's agent (`tiebreak monitor agent`), which asks for snapshots.
     ///
-    /// Training waits until the log has each snapshot, and stops if the agent is gone. No bit of the training changes.
+    /// Training waits until the log has each snapshot, and stops if the agent is gone. No bit of the training changes. Where several
+    /// ranks train, each has a chip of its own, and `{rank}` in the name stands for the rank's number.
     #[arg(long, value_name = "SOCKET", hide_short_help = true)]
     agent: Option<PathBuf>,
     /// Shard map: the slices of the state that this chip holds; without it the whole state.
+    ///
+    /// `{rank}` in the name stands for the rank's number.
     #[arg(long, value_name = "FILE", requires = "agent", hide_short_help = true)]
     shards: Option<PathBuf>,
 }
@@ -44,13 +52,26 @@ impl AgentArgs {
         options.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)))
     }
 
-    /// Refuses an agent where several ranks train.
+    /// Refuses one agent for several ranks that this command starts: a chip's log follows one training at a time.
     pub fn check(&self, role: &Role) -> Result<(), Failure> {
-        if self.agent.is_none() || role.ranks() == 1 {
-            return Ok(());
+        let one_for_all = |socket: &Path| !socket.to_string_lossy().contains(RANK);
+        match (role, &self.agent) {
+            (Role::Spawns { .. }, Some(socket)) if one_for_all(socket) => {
+                let why = format!("--agent {} is of one chip, and several ranks train", socket.display());
+                let help = "start an agent for each rank, and write {rank} where the sockets' names have the rank's number";
+                Err(Failure::new(Exit::Usage, why).help(help))
+            }
+            _ => Ok(()),
         }
-        let why = "--agent is of one chip, and several ranks train";
-        Err(Failure::new(Exit::Usage, why).help("train with one rank, or leave --agent out"))
+    }
+
+    /// The options of one rank.
+    pub fn of_rank(&self, rank: u32) -> AgentArgs {
+        let own = |path: &Option<PathBuf>| {
+            let text = path.as_ref()?.to_str().map(|text| text.replace(RANK, &rank.to_string()));
+            text.map(PathBuf::from).or_else(|| path.clone())
+        };
+        AgentArgs { agent: own(&self.agent), shards: own(&self.shards) }
     }
 
     /// The agent's socket and the shard map, if an agent is named.
@@ -87,6 +108,39 @@ fn listens(_: &Path) -> Result<(), Failure> {
 #[cfg(not(unix))]
 fn attach(_: Printer, _: &Path, _: ShardMap, _: Digest) -> Result<Box<dyn Snapshots>, Failure> {
     Err(no_agents())
+}
+
+/// The chip's agent beside any rank but 0, if there is one.
+pub struct WatchedRank<'a> {
+    args: &'a AgentArgs,
+    chip: Option<Box<dyn Snapshots>>,
+    printer: Printer,
+}
+
+impl WatchedRank<'_> {
+    /// The agent that a rank's command line names.
+    pub fn new(printer: Printer, args: &AgentArgs) -> WatchedRank<'_> {
+        WatchedRank { args, chip: None, printer }
+    }
+}
+
+impl Watch for WatchedRank<'_> {
+    fn began(&mut self, run: &Run) -> Result<(), TrainError> {
+        let attached = self.args.asked(run.program()).and_then(|asked| {
+            asked.map(|(socket, map)| attach(self.printer, socket, map, run.computation.id)).transpose()
+        });
+        // Rank 0 says it to the user.
+        self.chip = attached.map_err(|failure| EngineError::Stopped(failure.message))?;
+        Ok(())
+    }
+
+    fn state(&mut self, step: u32, session: &mut Session) -> Result<(), StepError> {
+        let Some(chip) = &mut self.chip else { return Ok(()) };
+        if let Some(warning) = chip.take(step, session)? {
+            self.printer.say(warning);
+        }
+        Ok(())
+    }
 }
 
 /// A progress bar, and the chip's agent beside it if there is one.
