@@ -6,10 +6,10 @@ use std::thread::available_parallelism;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use tiebreak_monitor::detection::{exact, formula};
+use tiebreak_monitor::interval::wilson;
 use tiebreak_monitor::plan::{samples, stretch};
 use tiebreak_monitor::regime::{Regime, TrainingRun, check_probability};
 use tiebreak_monitor::simulate::fleet::{Evasion, Fleet};
-use tiebreak_monitor::simulate::interval::wilson;
 use tiebreak_monitor::simulate::measure::{Measured, Setting, measure};
 
 use super::inspections::{Inspections, count, flop_of, short, usage};
