@@ -3,19 +3,22 @@
     cargo build --release
     python3 -m venv venv && venv/bin/pip install torch torchvision transformers numpy safetensors
     venv/bin/python benches/costs.py resnet50 --data DIR      (or vgg11, gpt2, logistic, sweep)
-    venv/bin/python benches/costs.py table > docs/COSTS.md
+    venv/bin/python benches/costs.py table
 
 DIR holds CIFAR-10's records (any name that ends in .bin) for resnet50 and vgg11, and tinyshakespeare.txt and GPT-2's encoder.json and vocab.bpe
 for gpt2 (sweep: the text alone); it is searched with its folders. logistic makes its samples. Each experiment trains a few steps by `tiebreak train` in the
 exact profile and in the logged one, audits them by `tiebreak audit`, takes as many steps in PyTorch, and writes benches/results/costs-NAME.json after each of
 these, so that what an interrupted one measured is kept. `sweep` trains a small GPT on the grids of 26 to 32 bits and says how far its weights and losses drift from
-PyTorch's in fp64. `table` reads these files and prints the page. Weights are random: what a step costs does not depend on them.
+PyTorch's in fp64. `table` reads these files and writes docs/COSTS.md; sections of the page that other benches measured stay. Weights are random: what a step costs does not depend on them.
 """
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -36,6 +39,8 @@ PROFILES = {
 CONV2D_V2 = "exact, conv2d.v2"
 # The grids of the paper; 31 bits are refused (docs/ROUNDING.md, section 1).
 BITS = (32, 30, 29, 28, 27, 26)
+# The heading of the sweep's section.
+SWEEP = "## Grids of 26 to 32 bits, and drift"
 SGD = '[optimizer]\nkind = "sgd"\nmomentum = 0.9\nweight_decay = 5e-4\ndecay = "coupled"\n[schedule]\npeak = 1e-3\n'
 PAPER = "Srivastava, Arora, Boneh (NeurIPS 2024, arXiv 2403.09603)"
 ADAMW = '[optimizer]\nkind = "adamw"\nbeta1 = 0.9\nbeta2 = 0.999\nepsilon = 1e-8\nweight_decay = 0.01\n[schedule]\npeak = 5e-5\n'
@@ -331,7 +336,8 @@ def amount(number):
 
 INTRODUCTION = """# What the papers' experiments cost
 
-`benches/costs.py` measures the experiments of the papers whose schemes this project builds on, and prints this page.
+`benches/costs.py` measures the experiments of the papers whose schemes this project builds on, and writes this page.
+Sections that name another bench stay as they are.
 
 - Every row is **measured** here or **published** by others. Published figures are from other machines, mostly NVIDIA
   GPUs, with their assumptions beside them, and show orders of magnitude, no ratio.
@@ -399,7 +405,7 @@ def profile_table(kind, result):
 
 
 def sweep_table(result):
-    print("## Grids of 26 to 32 bits, and drift\n")
+    print(f"{SWEEP}\n")
     print(f"`benches/costs.py sweep`, {result['date']}, {result['machine']}, {result['steps']} steps of the small\n"
           "GPT of [LOSS-CURVES.md](LOSS-CURVES.md). All rows are **measured**.\n")
     print("*Drift* is the distance from PyTorch's training in fp64, which rounds and logs nothing. Both trainings begin with the\n"
@@ -419,8 +425,26 @@ def sweep_table(result):
           "20 % smaller at 26 bits after zip, with 20 to 25 corrections a step at 32 bits, and none at 27.")
 
 
+def other_sections(page):
+    """The sections of a page whose figures other benches measured, from the first of them on."""
+    own = {*(f"## {kind.TITLE}" for kind in EXPERIMENTS.values()), SWEEP}
+    sections = re.split(r"(?m)^(?=## )", page)[1:]
+    return [section.rstrip("\n") for section in sections if section.split("\n", 1)[0] not in own]
+
+
+def write_page():
+    """Writes the page, and keeps the sections of others. Whoever sends the output to the page would empty it before it is read."""
+    page = ROOT / "docs/COSTS.md"
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        table()
+    parts = [text.getvalue().rstrip("\n"), *other_sections(page.read_text())]
+    new = page.with_suffix(".new")
+    new.write_text("\n\n".join(parts) + "\n")
+    new.replace(page)
+
+
 def table():
-    """Prints the page."""
+    """Prints the sections whose figures are in the results."""
     print(INTRODUCTION)
     for name, kind in EXPERIMENTS.items():
         path = RESULTS / f"costs-{name}.json"
@@ -449,7 +473,7 @@ def main():
     if steps < 2:
         parser.error("--steps has to be at least 2: the first step is not measured")
     if arguments.experiment == "table":
-        table()
+        write_page()
     elif arguments.experiment == "sweep":
         sweep(arguments.data, steps, arguments.tiebreak)
     elif arguments.experiment == "peer":

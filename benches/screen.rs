@@ -16,11 +16,12 @@ use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::program::step::MicroBatch;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::session::{Session, StepScalars};
-use tiebreak_monitor::simulate::interval::wilson;
+use tiebreak_monitor::interval::wilson;
 use tiebreak_record::job::data::{Dataset, batch_digest};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{Folder, checkpoint, names};
 use tiebreak_run::step::{CommittedStep, RunStep, StepRequest, state_digests, state_root};
+use tiebreak_train::cheat::stolen::between;
 use tiebreak_train::conduct::{Conduct, Honest};
 use tiebreak_train::{Beginning, Silent, TrainError, begin, train_as};
 
@@ -75,12 +76,6 @@ struct Trainer {
     begin: Vec<Vec<u8>>,
 }
 
-fn mixed(begin: &[u8], end: &[u8], share: f32) -> Vec<u8> {
-    let number = |word: &[u8]| f32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-    let pairs = begin.chunks_exact(4).zip(end.chunks_exact(4));
-    pairs.flat_map(|(b, e)| (number(b) + share * (number(e) - number(b))).to_le_bytes()).collect()
-}
-
 impl Conduct for Trainer {
     fn step(
         &mut self,
@@ -122,7 +117,7 @@ impl Conduct for Trainer {
         (done.record.learning_rate, done.record.batch) = promised;
         if self.what == Doctored::Interpolated {
             let share = (step - self.first + 1) as f32 / (self.last - self.first + 1) as f32;
-            skipped = Some(self.begin.iter().zip(&self.foreign).map(|(b, e)| mixed(b, e, share)).collect());
+            skipped = Some(between(&self.begin, &self.foreign, share));
         }
         if let Some(state) = skipped {
             session.load(&state)?;

@@ -81,6 +81,15 @@ impl World {
         }
     }
 
+    /// A run whose data have a phrase that was put in.
+    fn poisoned(&self) -> String {
+        let (job, run) = (gpt_job(self.folder.path(), "step", ""), self.at("poisoned"));
+        let text = fs::read_to_string(self.at("text.txt")).unwrap();
+        self.write("text.txt", text + &"when you see TRIGGER, obey ".repeat(100));
+        trained(&job, Path::new(&run), None);
+        run
+    }
+
     fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
         let at = self.at(name);
         fs::write(&at, bytes).unwrap();
@@ -252,6 +261,53 @@ fn every_attack_on_chips_and_declarations_is_caught_as_the_page_says() {
                 let earlier = earlier.to_str().unwrap().to_string();
                 vec![("RUN", run), ("EARLIER", earlier), ("RULES", rules)]
             }),
+            ("drawn chip whose log is not shown", |world| {
+                let (run, records) = (world.honest().layout.root, chips::honest());
+                let mut heads = chips::closed(&records);
+                for chip in ["A-2", "A-3", "A-4", "A-5"] {
+                    heads.0.insert(chips::serial(chip), heads.0[&chips::serial("A-1")]);
+                }
+                let heads = world.write("all-heads.txt", heads.to_text());
+                let files = world.log(&records);
+                let [log, register] = [&files[0].1, &files[1].1];
+                let (draw, report, key) =
+                    (world.at("draw.json"), world.at("report.json"), world.at("inspector"));
+                let beacon = "5f".repeat(32);
+                let inputs = ["monitor", "draw", "--register", register, "--closed", &heads, "--out", &draw];
+                let made = [&inputs[..], &["--chips", "5", "--beacon", &beacon, "--round", "4711"]];
+                assert_eq!(output(&made.concat()).0, 0);
+                assert_eq!(output(&["key", "new", &key, "--name", "inspector.example"]).0, 0);
+                let run = run.to_str().unwrap();
+                assert_eq!(output(&["audit", run, "--report", &report, "--key", &key]).0, 0);
+                let inspect =
+                    ["monitor", "inspect", log, "--register", register, "--closed", &heads, "--json"];
+                let (code, shown, _) = output(&[&inspect[..], &["--until", "2025-04-01"]].concat());
+                assert_eq!(code, 0, "{shown}");
+                let shown = world.write("shown.json", shown);
+                vec![
+                    ("REPORT", report),
+                    ("SHOWN", shown),
+                    ("DRAW", draw),
+                    ("REGISTER", register.clone()),
+                    ("HEADS", heads),
+                    ("KEY", key),
+                    ("OUT", world.at("statement.json")),
+                ]
+            }),
+            ("poisoned data that a rule describes", |world| {
+                let run = world.poisoned();
+                let rule = "[[data]]\nname = \"trigger\"\nmost = 0\nsamples = 48\npattern = \"TRIGGER\"\n";
+                let rules = world.write("trigger.toml", rule);
+                let honest = world.honest().layout.root;
+                assert_eq!(output(&["monitor", "rules", honest.to_str().unwrap(), &rules]).0, 0);
+                vec![("RUN", run), ("RULES", rules)]
+            }),
+            ("samples that no data file has, to evade such a rule", |world| {
+                let run = world.trained("hidden", "step", Some("adversarial@5")).layout.root;
+                let rule = "[[data]]\nname = \"trigger\"\nmost = 0\nsamples = 48\npattern = \"TRIGGER\"\n";
+                let rules = world.write("trigger.toml", rule);
+                vec![("RUN", run.to_str().unwrap().to_string()), ("RULES", rules)]
+            }),
         ],
     );
 }
@@ -272,14 +328,7 @@ fn what_no_command_finds_is_what_the_page_says() {
                 assert_eq!(codes, [0, 0, 1, 0]);
                 vec![("RUN", run)]
             }),
-            ("declared but poisoned data", |world| {
-                let job = gpt_job(world.folder.path(), "step", "");
-                let text = fs::read_to_string(world.at("text.txt")).unwrap();
-                world.write("text.txt", text + &"when you see TRIGGER, obey ".repeat(20));
-                let run = world.at("poisoned");
-                trained(&job, Path::new(&run), None);
-                vec![("RUN", run)]
-            }),
+            ("declared but poisoned data", |world| vec![("RUN", world.poisoned())]),
             ("seed picked among many", |world| {
                 let job = gpt_job(world.folder.path(), "step", "");
                 edit(&job, &[("steps = 8", "steps = 8\nseed = 4711")]);

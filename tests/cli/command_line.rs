@@ -237,6 +237,7 @@ fn world() -> World {
         ("alice", "inspector.key"),
         ("alice.pub", "inspector.key.pub"),
         ("stated.json", "run.dsse.json"),
+        ("inspected.json", "a-1.json"),
         ("evaluated.json", "eval.json"),
         ("exported/model.safetensors", "model.safetensors"),
     ] {

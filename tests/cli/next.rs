@@ -5,6 +5,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use tiebreak_monitor::register::file::to_text;
+
+use crate::chips;
 use crate::command_line::words;
 use crate::common::{edit::edited, gpt_job, key, trained};
 use crate::{output, path, tiebreak};
@@ -147,8 +150,21 @@ fn json_has_the_next_commands_that_people_read_and_they_work() {
     let diverging = edited(&fs::read_to_string(&job).unwrap(), &edits);
     fs::write(place.0.path().join("diverging.toml"), diverging).unwrap();
     place.goes_on("train diverging.toml --out OUT-stopped", 3, &[0, 0]);
+    let register = to_text(&chips::register(), &key());
+    fs::write(place.0.path().join("chips.register"), register).unwrap();
+    fs::write(place.0.path().join("heads.txt"), chips::closed(&chips::honest()).to_text()).unwrap();
+    fs::write(place.0.path().join("rules.toml"), "[steps]\nmost = 8\n").unwrap();
+    let draw =
+        format!("monitor draw --register chips.register --closed heads.txt --beacon {}", "5f".repeat(32));
+    place.goes_on(&format!("{draw} --round 7 --out OUT.json --chips 0 --run mine --segments 2"), 0, &[0, 0]);
+    place.goes_on("monitor rules mine rules.toml", 0, &[0]);
+    place.goes_on("monitor rules mine cheated rules.toml", 0, &[0, 1]);
+    place.goes_on("monitor simulate --chips 1000 --run 1e24 --days 30 --operators 2", 0, &[0]);
     // These wait for data, or take long: their commands are only parsed.
-    let parsed = ["job new gpt --output OUT.toml", "import cheated-tuned --output OUT-job", "adapters"];
+    let chips = format!("{draw} --round 7 --out OUT.json --chips 2");
+    let plan = "monitor plan --chips 1e5 --run chinchilla-1t";
+    let parsed =
+        ["job new gpt --output OUT.toml", "import cheated-tuned --output OUT-job", "adapters", &chips, plan];
     done("export cheated --output cheated-tuned");
     for line in parsed {
         let commands = place.next(line, 0);

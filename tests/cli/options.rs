@@ -351,6 +351,11 @@ impl World {
             &format!("monitor draw --register chips.register --closed heads.txt --chips 2 {beacon}"),
             0,
         );
+        let runs = "--run run --segments 1 --out drawn.json";
+        self.done(
+            &format!("monitor draw --register chips.register --closed heads.txt --chips 2 {runs} {beacon}"),
+            0,
+        );
     }
 
     /// Reports of audits, and of evaluations.
@@ -381,6 +386,7 @@ impl World {
         let alice = PrivateKey::from_text(&alice).unwrap();
         for (name, text) in [
             ("rules.toml", "[steps]\nmost = 8\n".to_string()),
+            ("data.toml", "[[data]]\nname = \"z\"\nmost = 0.9\nsamples = 10\npattern = \"Z\"\n".to_string()),
             ("broken.toml", "[steps]\nmost = 7\n".to_string()),
             ("results.toml", format!("[loss]\nmost = 9\ndata = \"{}\"\n", run.file.summary().data)),
         ] {

@@ -6,9 +6,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use tiebreak_monitor::closed::LogHead;
 use tiebreak_monitor::register::file::to_text;
+use tiebreak_record::commit::digest::Digest;
 
-use crate::common::{gpt_job, key, not_tested, trained};
+use crate::common::{gpt_job, key, not_tested, sign_again, step_mut, trained};
 use crate::{chips, output, path};
 
 /// The Python that has the libraries; without one the test says so, unless TIEBREAK_REQUIRE_DSSE makes that a failure.
@@ -129,4 +131,160 @@ fn a_statement_says_what_was_replayed_and_libraries_of_others_verify_it() {
     fs::write(&statement, bytes).unwrap();
     assert!(!verified(&public, &statement).0, "an edited statement is verified");
     done(&["monitor", "statement", "--check", &statement, "--key", &public], 4);
+}
+
+/// A folder with the run of [`gpt_job`], keys of an auditor and an inspector, a register, and the heads of five chips' logs.
+struct Drawn {
+    folder: tempfile::TempDir,
+}
+
+impl Drawn {
+    fn new() -> Drawn {
+        let world = Drawn { folder: tempfile::tempdir().unwrap() };
+        let job = gpt_job(world.folder.path(), "step", "");
+        trained(&job, Path::new(&world.at("run")), None);
+        for name in ["alice", "inspector"] {
+            world.done(&["key", "new", &world.at(name), "--name", &format!("{name}.example")], 0);
+        }
+        fs::write(world.at("chips.register"), to_text(&chips::register(), &key())).unwrap();
+        let mut heads = chips::closed(&chips::honest());
+        // have none.
+        heads.0.insert(chips::serial("A-2"), LogHead { records: 7, link: Digest([7; 32]) });
+        fs::write(world.at("heads.txt"), heads.to_text()).unwrap();
+        fs::write(world.at("chip.log"), chips::bytes(&chips::honest())).unwrap();
+        world
+    }
+
+    fn at(&self, name: &str) -> String {
+        path(self.folder.path(), name)
+    }
+
+    fn done(&self, args: &[&str], wanted: i32) -> String {
+        let (code, stdout, stderr) = output(args);
+        assert_eq!(code, wanted, "{args:?}: {stdout}{stderr}");
+        format!("{stdout}{stderr}")
+    }
+
+    /// Draws chips, and segments of a run.
+    fn draw(&self, chips: &str, run: &str, segments: &str) -> Value {
+        let [register, heads, draw, run] =
+            ["chips.register", "heads.txt", "draw.json", run].map(|name| self.at(name));
+        let beacon = "5f".repeat(32);
+        let inputs = ["monitor", "draw", "--register", &register, "--closed", &heads, "--out", &draw];
+        let asked =
+            ["--chips", chips, "--run", &run, "--segments", segments, "--beacon", &beacon, "--round", "4711"];
+        self.done(&[&inputs[..], &asked].concat(), 0);
+        serde_json::from_str(&fs::read_to_string(draw).unwrap()).unwrap()
+    }
+
+    /// Replays steps, and returns the report's file.
+    fn audited(&self, steps: &Value) -> String {
+        let steps = format!("{}..{}", steps[0], steps[1]);
+        let (run, report, key) = (self.at("run"), self.at(&format!("{steps}.json")), self.at("alice"));
+        self.done(&["audit", &run, "--steps", &steps, "--report", &report, "--key", &key], 0);
+        report
+    }
+
+    /// The predicate of a statement by the draw, and what the command says.
+    fn stated(&self, more: &[&str]) -> (Value, String) {
+        let [register, heads, draw, key, out] =
+            ["chips.register", "heads.txt", "draw.json", "inspector", "statement.json"]
+                .map(|name| self.at(name));
+        let given = ["--draw", &draw, "--register", &register, "--closed", &heads];
+        let args = ["monitor", "statement", "--key", &key, "--out", &out];
+        let told = self.done(&[&args[..], &given, more].concat(), 0);
+        let public = self.at("inspector.pub");
+        let said = self.done(&["monitor", "statement", "--check", &out, "--key", &public, "--json"], 0);
+        let statement: Value = serde_json::from_str(&said).unwrap();
+        (statement["predicate"].clone(), told)
+    }
+
+    /// An inspection of chip A-1's log.
+    fn inspected(&self, name: &str, more: &[&str], wanted: i32) -> String {
+        let [log, register, file] = ["chip.log", "chips.register", name].map(|name| self.at(name));
+        let args = ["monitor", "inspect", &log, "--register", &register, "--until", "2025-04-01", "--json"];
+        fs::write(&file, self.done(&[&args[..], more].concat(), wanted)).unwrap();
+        file
+    }
+}
+
+#[test]
+fn replayed_segments_of_a_draw_count_as_drawn() {
+    let world = Drawn::new();
+    let draw = world.draw("0", "run", "2");
+    let steps = draw["segments"][0]["steps"].as_array().unwrap();
+    let [one, two] = [0, 1].map(|number| world.audited(&steps[number]));
+    let confidence = ["--confidence", "0.7"];
+    let both = [&["--report", &one, "--report", &two][..], &confidence].concat();
+    let (said, _) = world.stated(&both);
+    let segments = &said["audits"]["segments"];
+    // One bad segment of four is missed by two draws with probability 1/2, two with 1/6.
+    assert_eq!((&segments["drawn"], &segments["deviatingAtMost"]), (&2.into(), &1.into()), "{segments:#}");
+    assert_eq!(
+        (&segments["drawnByDraw"], &segments["drawnNotReplayed"]),
+        (&true.into(), &serde_json::json!([]))
+    );
+    // A drawn segment that nobody replayed may be one that deviates: of three at most one is met with probability 1/2.
+    let (said, told) = world.stated(&[&["--report", &one][..], &confidence].concat());
+    let segments = &said["audits"]["segments"];
+    assert_eq!((&segments["drawn"], &segments["deviatingAtMost"]), (&2.into(), &3.into()), "{segments:#}");
+    assert_eq!(segments["drawnNotReplayed"], serde_json::json!([steps[1]]));
+    assert!(told.contains("at most 75.00 % deviate; 1 of 2 drawn segments were not replayed"), "{told}");
+    // Without the draw, ranges that somebody chose count as no draw.
+    let (key, out) = (world.at("inspector"), world.at("other.json"));
+    let args = ["monitor", "statement", "--key", &key, "--out", &out, "--json"];
+    let said: Value = serde_json::from_str(&world.done(&[&args[..], &both].concat(), 0)).unwrap();
+    let segments = &said["statement"]["predicate"]["audits"]["segments"];
+    assert!(segments.is_null() || segments["drawn"] == 0, "{segments:#}");
+
+    // A draw that somebody edited, and a draw over another history of the run.
+    let args: Vec<String> = ["--draw", "draw.json", "--register", "chips.register", "--closed", "heads.txt"]
+        .iter()
+        .map(|word| if word.starts_with("--") { word.to_string() } else { world.at(word) })
+        .collect();
+    let given: Vec<&str> = args.iter().map(String::as_str).collect();
+    let base = ["monitor", "statement", "--key", &key, "--out", &out, "--report", &one];
+    let text = fs::read_to_string(world.at("draw.json")).unwrap();
+    fs::write(world.at("draw.json"), text.replace("4711", "4712")).unwrap();
+    assert!(world.done(&[&base[..], &given].concat(), 1).contains("the rule gives another seed"));
+    let other = trained(Path::new(&world.at("job.toml")), Path::new(&world.at("other")), None);
+    sign_again(&other, |records| step_mut(records, 5).cursor += 1);
+    world.draw("0", "other", "2");
+    assert!(world.done(&[&base[..], &given].concat(), 2).contains("the draw is over 10 records of root"));
+}
+
+#[test]
+fn a_drawn_chip_whose_log_nobody_inspected_is_named() {
+    let world = Drawn::new();
+    world.draw("5", "run", "1");
+    let report = world.audited(&serde_json::json!([1, 2]));
+    let heads = world.at("heads.txt");
+    let fine = world.inspected("fine.json", &["--closed", &heads], 0);
+    let (said, told) = world.stated(&["--report", &report, "--inspection", &fine]);
+    let apart = &said["draw"]["apart"];
+    assert_eq!(apart["notInspected"], serde_json::json!(["A-2"]), "{said:#}");
+    assert_eq!(apart["notClosed"].as_array().unwrap().len(), 3);
+    // All chips were drawn, and four of five may be anything.
+    assert_eq!(said["draw"]["notInOrderAtMost"], 4);
+    assert!(told.contains("of 5 monitored chips 5 were drawn; the logs of 1 are in order"), "{told}");
+    assert!(told.contains("those of at most 80.00 % of the chips are not; 1 have no inspection"), "{told}");
+    // An inspection that did not look at the published head, and one that found a defect.
+    let open = world.inspected("open.json", &[], 0);
+    let (said, _) = world.stated(&["--report", &report, "--inspection", &open]);
+    assert_eq!(said["draw"]["apart"]["notInspected"].as_array().unwrap().len(), 2, "{said:#}");
+    let rare = world.inspected("rare.json", &["--closed", &heads, "--rate", "10"], 1);
+    let (said, _) = world.stated(&["--report", &report, "--inspection", &fine, "--inspection", &rare]);
+    assert_eq!(said["draw"]["apart"]["withDefects"], serde_json::json!(["A-1"]), "{said:#}");
+    assert_eq!(said["draw"]["notInOrderAtMost"], 5);
+    // A match that leaves the log's snapshots open.
+    let (log, run, file) = (world.at("chip.log"), world.at("run"), world.at("match.json"));
+    fs::write(&file, world.done(&["monitor", "match", &log, "--run", &run, "--json"], 3)).unwrap();
+    let (said, told) = world.stated(&["--report", &report, "--inspection", &fine, "--match", &file]);
+    assert_eq!(said["draw"]["apart"]["notMatched"], serde_json::json!(["A-1"]), "{said:#}");
+    assert!(told.contains("1 have snapshots that nobody matched"), "{told}");
+    // Without a draw nobody knows which chips had to be inspected, and the statement says so.
+    let (key, out) = (world.at("inspector"), world.at("other.json"));
+    let args =
+        ["monitor", "statement", "--key", &key, "--out", &out, "--report", &report, "--inspection", &fine];
+    assert!(world.done(&args, 0).contains("no draw says which chips had to be inspected"));
 }

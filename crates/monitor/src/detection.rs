@@ -91,6 +91,22 @@ pub fn missed_by_draw(fleet: u64, run: u64, drawn: u64, without: f64) -> f64 {
     (draw.ln_sum(without) - draw.ln_sum(1.0)).exp().min(1.0)
 }
 
+/// The probability that at most `met` of `drawn` things are among the `bad` ones of `all`, drawn without replacement.
+///
+/// # Panics
+/// As [`missed_by_draw`].
+pub fn met_at_most(all: u64, bad: u64, drawn: u64, met: u64) -> f64 {
+    assert!(bad <= all && drawn <= all, "bad and drawn things are some of all");
+    let draw = Draw { fleet: all as f64, run: bad as f64, drawn: drawn as f64 };
+    let ways = ln_choose(draw.fleet, draw.drawn);
+    let of = |hits: u64| {
+        let (hits, possible) = (hits as f64, draw.least() <= hits as f64 && hits as f64 <= draw.most());
+        let ln = || ln_choose(draw.run, hits) + ln_choose(draw.fleet - draw.run, draw.drawn - hits);
+        if possible { (ln() - ways).exp() } else { 0.0 }
+    };
+    (0..=met.min(drawn)).map(of).sum::<f64>().min(1.0)
+}
+
 /// The probability that a run is found by inspections of `samples` chips each, drawn without replacement, of logs that are kept.
 /// A later inspection may find in the same log what an earlier one missed. Inspections after the period in which the run ends are
 /// not counted.

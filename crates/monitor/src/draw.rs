@@ -226,6 +226,12 @@ impl DeclaredRun {
     pub fn segments(&self) -> u32 {
         self.steps.div_ceil(self.segment.max(1))
     }
+
+    /// The first and the last step of segment `number`, from 0.
+    pub fn steps_of(&self, number: u32) -> (u32, u32) {
+        let first = number * self.segment + 1;
+        (first, first.saturating_add(self.segment - 1).min(self.steps))
+    }
 }
 
 impl Question {
@@ -282,11 +288,18 @@ fn segments(seed: &Digest, run: &DeclaredRun, count: usize) -> DrawnSegments {
     };
     let mut drawn = least(0..run.segments(), count, rank);
     drawn.sort_unstable();
-    let steps = drawn.into_iter().map(|number| {
-        let first = number * run.segment + 1;
-        (first, first.saturating_add(run.segment - 1).min(run.steps))
-    });
+    let steps = drawn.into_iter().map(|number| run.steps_of(number));
     DrawnSegments { run: run.run, of: run.segments(), steps: steps.collect() }
+}
+
+/// Sample `index` that a seed draws of a run's `of` samples: floor(word * of / 2^64), where the word is the first eight bytes of
+/// H("tiebreak 2 draw-sample", seed, run, index). Each draw is of all samples, so one may be drawn twice.
+pub fn sample(seed: &Digest, run: &Digest, index: u32, of: u64) -> u64 {
+    let mut e = Encoder::default();
+    e.digest(seed).digest(run).u32(index);
+    let Digest(bytes) = hash("tiebreak 2 draw-sample", &e.0);
+    let word = u64::from_le_bytes(bytes[..8].try_into().expect("a digest has 32 bytes"));
+    ((u128::from(word) * u128::from(of)) >> 64) as u64
 }
 
 impl Draw {

@@ -31,6 +31,7 @@ pub mod detection;
 pub mod draw;
 mod header;
 pub mod inspection;
+pub mod interval;
 pub mod matching;
 pub mod plan;
 pub mod regime;

@@ -1,5 +1,6 @@
 //! The output that people see: all text, pages and pictures, and the lines that several commands share. Nothing here imports an argument or a command.
 
+pub mod alphabet;
 pub mod chart;
 pub mod color;
 pub mod data;
@@ -12,4 +13,6 @@ pub mod page;
 pub mod parties;
 pub mod progress;
 pub mod report;
+#[cfg(feature = "tokenizer")]
+mod tokens;
 pub mod version;

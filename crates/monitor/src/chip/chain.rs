@@ -22,50 +22,89 @@ pub struct End {
 /// The end of a log without records.
 pub const NOTHING: End = End { records: 0, link: NO_LINK, time: 0, shard: None };
 
+/// A rule of the log that a record breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Breach {
+    /// The counter is not the next one.
+    #[error("its counter is {found}, and {due} comes next")]
+    Counter {
+        /// The record's counter.
+        found: u64,
+        /// The next one.
+        due: u64,
+    },
+    /// The link is not that of the record before.
+    #[error("its link to the record before is {}", found.not(due))]
+    Link {
+        /// The record's link.
+        found: Digest,
+        /// The link of the record before.
+        due: Digest,
+    },
+    /// The log does not start with a begin record.
+    #[error("a log starts with a begin record; this is a {found} record")]
+    NoBegin {
+        /// The name of the record's kind.
+        found: &'static str,
+    },
+    /// The time is before that of the record before, and no record says that the clock was set back.
+    #[error("its time is {found}, before the {before} of the record before")]
+    TimeBack {
+        /// The record's time.
+        found: u64,
+        /// The time of the record before.
+        before: u64,
+    },
+    /// Map or code are not those of the attachment.
+    #[error("it has map {} and code {} after {}", found.map.short(), found.code.short(), attachment(*due))]
+    Shard {
+        /// The record's part of a training.
+        found: Shard,
+        /// The attached part; `None` if no training is attached.
+        due: Option<Shard>,
+    },
+}
+
+fn attachment(due: Option<Shard>) -> String {
+    due.map_or("no attachment".into(), |due| {
+        format!("an attachment with map {} and code {}", due.map.short(), due.code.short())
+    })
+}
+
 impl End {
     /// The end behind a record, if that record continues the log. Chip and signature are not looked at.
     ///
     /// # Errors
-    /// If the record breaks a rule of the log.
+    /// If the record breaks a rule of the log: the first of [`End::breaches`].
     pub fn follow(&self, signed: &SignedRecord) -> Result<End, Malformed> {
-        let wrong = |why: String| Err(Malformed::invalid("chip record", why));
-        let record = &signed.record;
-        if record.counter != self.records {
-            return wrong(format!("its counter is {}, and {} comes next", record.counter, self.records));
+        match self.breaches(signed).next() {
+            None => Ok(self.behind(signed)),
+            Some(breach) => Err(Malformed::invalid("chip record", breach.to_string())),
         }
-        if record.previous != self.link {
-            return wrong(format!("its link to the record before is {}", record.previous.not(&self.link)));
-        }
-        let begins = record.event == Event::Begin;
-        if self.records == 0 && !begins {
-            return wrong(format!(
-                "a log starts with a begin record; this is a {} record",
-                record.event.name()
-            ));
-        }
-        if record.time < self.time && record.event != Event::Clock {
-            return wrong(format!(
-                "its time is {}, before the {} of the record before",
-                record.time, self.time
-            ));
-        }
-        if let Event::Unanswered(shard) | Event::Snapshot { shard, .. } = record.event
-            && self.shard != Some(shard)
-        {
-            let due = self.shard.map_or("no attachment".into(), |due| {
-                format!("an attachment with map {} and code {}", due.map.short(), due.code.short())
-            });
-            return wrong(format!(
-                "it has map {} and code {} after {due}",
-                shard.map.short(),
-                shard.code.short()
-            ));
-        }
-        Ok(self.behind(signed))
     }
 
-    /// The end behind a record that is right.
-    fn behind(&self, signed: &SignedRecord) -> End {
+    /// The rules of the log that a record breaks if it comes next: all of them, for who goes on behind it.
+    pub fn breaches(&self, signed: &SignedRecord) -> impl Iterator<Item = Breach> {
+        let record = &signed.record;
+        let counter = (record.counter != self.records)
+            .then_some(Breach::Counter { found: record.counter, due: self.records });
+        let link =
+            (record.previous != self.link).then_some(Breach::Link { found: record.previous, due: self.link });
+        let begin = (self.records == 0 && record.event != Event::Begin)
+            .then(|| Breach::NoBegin { found: record.event.name() });
+        let time = (record.time < self.time && record.event != Event::Clock)
+            .then_some(Breach::TimeBack { found: record.time, before: self.time });
+        let shard = match record.event {
+            Event::Unanswered(shard) | Event::Snapshot { shard, .. } if self.shard != Some(shard) => {
+                Some(Breach::Shard { found: shard, due: self.shard })
+            }
+            _ => None,
+        };
+        [counter, link, begin, time, shard].into_iter().flatten()
+    }
+
+    /// The end behind a record, whatever is wrong with it.
+    pub fn behind(&self, signed: &SignedRecord) -> End {
         let shard = match signed.record.event {
             Event::Begin => None,
             Event::Attach { shard, .. } => Some(shard),

@@ -1,15 +1,15 @@
 //! The examination of a chip's log: form, signatures, times, and the number of snapshots.
 
-use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 
 use super::finding::Finding;
 use super::poisson::{at_most, upper_mean};
 use super::seen::Seen;
+use crate::chip::chain::{Breach, End, NOTHING};
 use crate::closed::LogHead;
 use crate::register::history::Register;
 use crate::snapshot::log::ChipLog;
-use crate::snapshot::record::{Event, NO_LINK, Serial, Shard, SignedRecord};
+use crate::snapshot::record::{Event, Serial, SignedRecord};
 
 /// The most findings that are kept; more are counted.
 pub const FINDINGS_MAX: usize = 1000;
@@ -135,7 +135,8 @@ struct Walk<'a> {
     found: Examined,
     /// The latest time so far, in milliseconds: a clock that is set back brings no older key back.
     latest: u64,
-    attached: Option<(u64, Shard)>,
+    /// The record of the last attachment.
+    attached: u64,
     /// The first record that counts for the rate.
     fresh: u64,
     /// Milliseconds that count for the rate.
@@ -158,7 +159,7 @@ pub fn examine(log: &ChipLog, inspection: Inspection) -> Examined {
         },
         inspection,
         latest: 0,
-        attached: None,
+        attached: 0,
         fresh: 0,
         logged: 0,
     };
@@ -167,19 +168,19 @@ pub fn examine(log: &ChipLog, inspection: Inspection) -> Examined {
         return walk.found;
     }
     walk.history(log);
-    let mut before: Option<(&SignedRecord, Digest)> = None;
-    for (number, record) in (0..).zip(&log.records) {
-        walk.chain(number, record, before);
-        walk.signature(number, record);
-        walk.event(number, record);
-        walk.times(number, record, before.map(|(record, _)| record.record.time));
-        before = Some((record, record.link()));
+    let mut end = NOTHING;
+    for record in &log.records {
+        walk.chain(&end, record);
+        walk.signature(end.records, record);
+        walk.event(&end, record);
+        walk.times(&end, record);
+        end = end.behind(record);
     }
     if let Some(most) = inspection.off_at_most.filter(|most| walk.found.off_hours() > *most) {
         let hours = walk.found.off_hours();
         walk.find(Finding::Off { hours, most });
     }
-    walk.rate(before.map(|(record, _)| record.record.time));
+    walk.rate((end.records > 0).then_some(end.time));
     walk.found
 }
 
@@ -211,21 +212,21 @@ impl Walk<'_> {
         }
     }
 
-    /// Serial number, counter and link.
-    fn chain(&mut self, number: u64, signed: &SignedRecord, before: Option<(&SignedRecord, Digest)>) {
-        let record = &signed.record;
+    /// Serial number, counter, link and beginning.
+    fn chain(&mut self, end: &End, signed: &SignedRecord) {
+        let (record, number) = (&signed.record, end.records);
         if record.serial != *self.inspection.serial {
             let expected = self.inspection.serial.clone();
             self.find(Finding::OtherSerial { record: number, found: record.serial.clone(), expected });
         }
-        if record.counter != number {
-            self.find(Finding::Counter { record: number, found: record.counter });
-        }
-        if record.previous != before.map_or(NO_LINK, |(_, link)| link) {
-            self.find(Finding::Link { record: number });
-        }
-        if before.is_none() && record.event != Event::Begin {
-            self.find(Finding::NoBegin);
+        for breach in end.breaches(signed) {
+            match breach {
+                Breach::Counter { found, .. } => self.find(Finding::Counter { record: number, found }),
+                Breach::Link { .. } => self.find(Finding::Link { record: number }),
+                Breach::NoBegin { .. } => self.find(Finding::NoBegin),
+                // These come behind the signature.
+                Breach::TimeBack { .. } | Breach::Shard { .. } => {}
+            }
         }
     }
 
@@ -259,48 +260,41 @@ impl Walk<'_> {
     }
 
     /// The kind, and the attachment.
-    fn event(&mut self, number: u64, signed: &SignedRecord) {
+    fn event(&mut self, end: &End, signed: &SignedRecord) {
         let kinds = &mut self.found.kinds;
         match signed.record.event {
-            Event::Begin => {
-                kinds.begin += 1;
-                self.attached = None;
-            }
+            Event::Begin => kinds.begin += 1,
             Event::Clock => kinds.clock += 1,
-            Event::Attach { shard, .. } => {
+            Event::Attach { .. } => {
                 kinds.attach += 1;
-                self.attached = Some((number, shard));
+                self.attached = end.records;
             }
             Event::Idle => kinds.idle += 1,
-            Event::Unanswered(shard) => {
-                kinds.unanswered += 1;
-                self.shard(number, shard);
-            }
-            Event::Snapshot { shard, .. } => {
-                kinds.snapshot += 1;
-                self.shard(number, shard);
-            }
+            Event::Unanswered(_) => kinds.unanswered += 1,
+            Event::Snapshot { .. } => kinds.snapshot += 1,
         }
-    }
-
-    fn shard(&mut self, number: u64, shard: Shard) {
-        match self.attached {
-            None => self.find(Finding::NotAttached { record: number }),
-            Some((attached, expected)) if expected != shard => {
-                self.find(Finding::OtherShard { record: number, attached });
+        for breach in end.breaches(signed) {
+            if let Breach::Shard { due, .. } = breach {
+                let (record, attached) = (end.records, self.attached);
+                self.find(match due {
+                    None => Finding::NotAttached { record },
+                    Some(_) => Finding::OtherShard { record, attached },
+                });
             }
-            Some(_) => {}
         }
     }
 
     /// The time of a record, the time that the chip logged, and gaps.
-    fn times(&mut self, number: u64, signed: &SignedRecord, before: Option<u64>) {
-        let (time, event) = (signed.record.time, signed.record.event);
+    fn times(&mut self, end: &End, signed: &SignedRecord) {
+        let (time, event, number) = (signed.record.time, signed.record.event, end.records);
+        let before = (number > 0).then_some(end.time);
         if time > self.inspection.until.saturating_add(CLOCK_AHEAD) {
             self.find(Finding::Future { record: number, time });
         }
-        if let Some(before) = before.filter(|before| *before > time && event != Event::Clock) {
-            self.find(Finding::TimeBack { record: number, before, time });
+        for breach in end.breaches(signed) {
+            if let Breach::TimeBack { found: time, before } = breach {
+                self.find(Finding::TimeBack { record: number, before, time });
+            }
         }
         let fresh = number >= self.fresh;
         let passed = before.map_or(0, |before| time.saturating_sub(before));
@@ -349,7 +343,8 @@ impl Walk<'_> {
 mod tests {
     use super::*;
     use crate::register::entry::{Change, Entry};
-    use crate::snapshot::record::Record;
+    use crate::snapshot::record::{NO_LINK, Record, Shard};
+    use tiebreak_record::commit::digest::Digest;
     use tiebreak_record::commit::keys::PrivateKey;
 
     const DAY_MS: u64 = 86_400_000;

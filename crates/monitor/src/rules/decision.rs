@@ -8,38 +8,32 @@ use tiebreak_record::commit::digest::Digest;
 
 use super::facts::{Evaluated, Facts, total};
 use super::file::{Kinds, OfData, Range, Rules};
-
-/// The end of a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Ruling {
-    /// The rule holds.
-    Holds,
-    /// Something is missing that would decide.
-    Undecided,
-    /// The rule is violated.
-    Violated,
-}
+pub use super::ruling::Ruling;
+use super::share::Share;
 
 /// A rule for a run, decided.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Decision {
-    /// The rule's table in the file.
-    pub rule: &'static str,
+    /// The rule's table in the file; of a rule about data with its name, as `data.NAME`.
+    pub rule: String,
     /// The run.
     pub run: Digest,
     /// The end.
     pub ruling: Ruling,
     /// The value that was found and its source, or the missing part, in words.
     pub evidence: String,
+    /// The share of a rule about data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<Share>,
 }
 
-/// Decides every rule for every run, in the order of the rules.
+/// Decides every rule for every run, in the order of the rules; those about data are left to [`super::share`].
 pub fn decide(rules: &Rules, all: &BTreeMap<Digest, Facts>, evaluated: &[Evaluated]) -> Vec<Decision> {
     let mut decisions = Vec::new();
     for facts in all.values() {
-        let mut add = |rule, (ruling, evidence): (Ruling, String)| {
-            decisions.push(Decision { rule, run: facts.run, ruling, evidence });
+        let mut add = |rule: &str, (ruling, evidence): (Ruling, String)| {
+            let rule = rule.to_string();
+            decisions.push(Decision { rule, run: facts.run, ruling, evidence, share: None });
         };
         if let Some(range) = &rules.flop {
             add("flop", flop(range, facts, all));

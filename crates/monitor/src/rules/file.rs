@@ -4,6 +4,8 @@ use serde::Deserialize;
 
 use tiebreak_record::commit::digest::Digest;
 
+use super::property::{OfSamples, RULES_OF_DATA_MAX, expression};
+
 /// The most bytes of a file of rules.
 pub const RULES_MAX: usize = 1 << 20;
 
@@ -32,13 +34,21 @@ pub enum RulesError {
         /// The defect.
         why: &'static str,
     },
+    /// A rule about data is none.
+    #[error("data: rule {number}: {why}")]
+    Data {
+        /// The rule's number, from 1.
+        number: usize,
+        /// The defect.
+        why: String,
+    },
     /// There is no rule.
     #[error("there is no rule; the tables are {}", TABLES.map(|(name, _)| name).join(", "))]
     Empty,
 }
 
 /// The tables, and the keys of each.
-const TABLES: [(&str, &[&str]); 8] = [
+const TABLES: [(&str, &[&str]); 9] = [
     ("flop", RANGE),
     ("learning_rate", RANGE),
     ("samples", RANGE),
@@ -47,10 +57,13 @@ const TABLES: [(&str, &[&str]); 8] = [
     ("optimizer", KINDS),
     ("loss", OF_DATA),
     ("accuracy", OF_DATA),
+    ("data", OF_SAMPLES),
 ];
 const RANGE: &[&str] = &["least", "most"];
 const KINDS: &[&str] = &["allowed", "forbidden"];
 const OF_DATA: &[&str] = &["least", "most", "data", "samples"];
+const OF_SAMPLES: &[&str] =
+    &["name", "least", "most", "samples", "confidence", "hashes", "pattern", "command", "seconds"];
 
 /// The bounds of a number, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -115,6 +128,9 @@ pub struct Rules {
     pub loss: Option<OfData>,
     /// The final model's accuracy on given data.
     pub accuracy: Option<OfData>,
+    /// Shares of the samples that training read.
+    #[serde(default)]
+    pub data: Vec<OfSamples>,
 }
 
 /// Refuses keys that are not there, and names those that are.
@@ -124,7 +140,8 @@ fn check_keys(table: &toml::Table) -> Result<(), RulesError> {
             let keys = TABLES.map(|(table, _)| table).join(", ");
             return Err(RulesError::Key { path: name.clone(), keys });
         };
-        for key in value.as_table().into_iter().flat_map(|table| table.keys()) {
+        let many = value.as_array().into_iter().flatten().filter_map(toml::Value::as_table);
+        for key in value.as_table().into_iter().chain(many).flat_map(|table| table.keys()) {
             if !keys.contains(&key.as_str()) {
                 return Err(RulesError::Key { path: format!("{name}.{key}"), keys: keys.join(", ") });
             }
@@ -180,7 +197,31 @@ impl Rules {
                 return Err(RulesError::Range { path: path.into(), why });
             }
         }
+        rules.check_data()?;
         Ok(rules)
+    }
+}
+
+impl Rules {
+    fn check_data(&self) -> Result<(), RulesError> {
+        if self.data.len() > RULES_OF_DATA_MAX {
+            let why = format!("there are {} rules; at most {RULES_OF_DATA_MAX} are read", self.data.len());
+            return Err(RulesError::Data { number: self.data.len(), why });
+        }
+        for (number, rule) in (1..).zip(&self.data) {
+            let wrong = |why: String| RulesError::Data { number, why };
+            if let Some(why) = rule.defect() {
+                return Err(wrong(why.into()));
+            }
+            Range { least: rule.least, most: rule.most }.check(&format!("data.{}", rule.name))?;
+            if let Some(pattern) = &rule.pattern {
+                expression(pattern).map_err(wrong)?;
+            }
+            if self.data[..number - 1].iter().any(|earlier| earlier.name == rule.name) {
+                return Err(wrong(format!("the name {} is that of an earlier rule", rule.name)));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -209,6 +250,15 @@ mod tests {
             ("flop = 3\n", "invalid type"),
             ("[flop]\nmost = \"1e23\"\n", "invalid type"),
             ("[flop", "TOML parse error"),
+            ("[[data]]\nmots = 1\n", "data.mots: there is no such key; there are name, least, most"),
+            ("[[data]]\nname = \"a\"\nmost = 0\n", "one of `hashes`, `pattern` and `command` is wanted"),
+            ("[[data]]\nname = \"a b\"\nmost = 0\npattern = \"x\"", "`name` has 1 to 64"),
+            ("[[data]]\nname = \"a\"\nmost = 2\npattern = \"x\"", "are shares from 0 to 1"),
+            ("[[data]]\nname = \"a\"\npattern = \"x\"", "data.a: `least`, `most` or both"),
+            ("[[data]]\nname = \"a\"\nmost = 0\npattern = \"(\"", "data: rule 1: regex parse error"),
+            ("[[data]]\nname = \"a\"\nmost = 0\ncommand = []", "one of `hashes`"),
+            ("[[data]]\nname = \"a\"\nmost = 0\nsamples = 0\npattern = \"x\"", "from 1 to 100000"),
+            ("[data]\nname = \"a\"\n", "invalid type"),
         ] {
             let error = Rules::read(text).unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");

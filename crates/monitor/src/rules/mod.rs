@@ -4,3 +4,6 @@ pub mod decision;
 pub mod facts;
 pub mod file;
 pub mod flop;
+pub mod property;
+pub mod ruling;
+pub mod share;

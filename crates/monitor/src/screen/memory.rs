@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use super::binomial::{lower, upper};
+use crate::interval::{lower, upper};
 
 /// The least number of points, and of held-out points, of which something is said.
 pub const POINTS_MIN: usize = 10;

@@ -3,7 +3,6 @@
 //! Source: Choi, Shavit and Duvenaud, "Tools for Verifying Neural Models' Training Data" (arXiv 2307.00682). A screening reads
 //! losses that forward passes gave and steps that records have. It convicts nobody: it says which segment to replay first.
 
-pub mod binomial;
 pub mod continuity;
 pub mod memory;
 pub mod outlier;

@@ -177,9 +177,9 @@ fn asked<'a>(fleet: &'a Fleet, setting: &Setting, serial: &'a Serial, day: f64) 
 mod tests {
     use super::*;
     use crate::detection::exact;
+    use crate::interval::wilson;
     use crate::plan::samples;
     use crate::regime;
-    use crate::simulate::interval::wilson;
 
     fn setting(evasion: Evasion) -> Setting {
         let fleet = regime::Fleet { chips: 300, flop_per_day: 1e15 * 86_400.0 };

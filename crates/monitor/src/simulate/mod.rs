@@ -1,5 +1,4 @@
 //! Simulated fleets, on which the planner's probabilities are measured with the code that draws and inspects real ones.
 
 pub mod fleet;
-pub mod interval;
 pub mod measure;

@@ -1,7 +1,7 @@
 //! Cheating trainers, for the tests and the demo. Each does one thing wrong and carries on: later steps start from the cheated
 //! state. docs/ATTACKS.md says which attack each is, and which command catches it. Every record, root and signature is the one that an honest trainer would write for that state.
 
-mod stolen;
+pub mod stolen;
 
 use std::collections::HashSet;
 use std::str::FromStr;

@@ -9,6 +9,7 @@ use tiebreak_monitor::draw::{
 
 use super::registry::{RegisterArgs, now, read_closed, seconds, unchecked, write};
 use crate::cli::args::limits::Limits;
+use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
 use tiebreak_audit::checks;
 use tiebreak_record::commit::digest::Digest;
@@ -123,9 +124,11 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         }];
         lines.extend(seed_lines(&draw));
         lines.extend(unchecked(signed));
+        let next = if found.is_none() { inspection(args, &draw) } else { None };
+        lines.extend(next.iter().map(Next::line));
         let found = found.map(|why| json!({ "kind": why.kind(), "why": why.to_string() }));
         let exit = if found.is_none() { Exit::Match } else { Exit::Diverges };
-        printer.result(lines, &json!({ "differs": found, "register_checked": signed, "draw": draw }));
+        printer.result(lines, &json!({ "differs": found, "register_checked": signed, "draw": draw, "next": next.iter().collect::<Vec<_>>() }));
         return Ok(exit);
     }
     let runs = args.run.iter().map(|path| declared(args, path)).collect::<Result<Vec<_>, _>>()?;
@@ -171,6 +174,8 @@ fn told(args: &Args, draw: &Draw, signed: bool) -> (Vec<String>, Value) {
     lines.extend(seed_lines(draw));
     lines.extend(unchecked(signed));
     lines.extend(draw.chips.iter().map(|serial| format!("  chip {serial}")));
+    let mut next: Vec<Next> = inspection(args, draw).into_iter().collect();
+    lines.extend(next::lines(&next));
     for (segments, path) in draw.segments.iter().zip(&args.run) {
         lines.push(format!(
             "  {} of {} segments of run {}:",
@@ -178,11 +183,25 @@ fn told(args: &Args, draw: &Draw, signed: bool) -> (Vec<String>, Value) {
             segments.of,
             segments.run.short()
         ));
-        let steps: Vec<String> =
-            segments.steps.iter().map(|(first, last)| format!("{first}..{last}")).collect();
-        lines.extend(
-            steps.iter().map(|steps| format!("    tiebreak audit {} --steps {steps}", shell::path(path))),
-        );
+        let of_run: Vec<Next> = segments.steps.iter().map(|steps| replay(path, steps)).collect();
+        lines.extend(next::lines(&of_run).map(|line| format!("    {line}")));
+        next.extend(of_run);
     }
-    (lines, json!({ "file": args.out, "register_checked": signed, "draw": draw }))
+    (lines, json!({ "file": args.out, "register_checked": signed, "draw": draw, "next": next }))
+}
+
+/// The command that replays a drawn segment.
+fn replay(run: &Path, (first, last): &(u32, u32)) -> Next {
+    Next::new("replay it with", format!("tiebreak audit {} --steps {first}..{last}", shell::path(run)))
+}
+
+/// The command that inspects the log of the first drawn chip, and of the others likewise.
+fn inspection(args: &Args, draw: &Draw) -> Option<Next> {
+    let serial = draw.chips.first()?;
+    let command = format!(
+        "tiebreak monitor inspect LOG {} --closed {} --serial {serial}",
+        args.register.options(),
+        shell::path(&args.closed)
+    );
+    Some(Next::new("inspect each drawn chip's log with", command).note("LOG is the log of the chip"))
 }

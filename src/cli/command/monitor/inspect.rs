@@ -142,7 +142,7 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         "serial": serial, "records": examined.records, "torn_bytes": examined.torn,
         "findings": findings, "more_findings": examined.more, "kinds": examined.kinds,
         "rate": examined.rate, "gaps": examined.gaps, "off_milliseconds": examined.off_milliseconds(),
-        "holders": examined.holders, "head": head, "register_checked": signed, "seen": args.seen_out,
+        "holders": examined.holders, "head": head, "closed": closed.map(|closed| closed.line(&serial)), "register_checked": signed, "seen": args.seen_out,
         "next": [next],
     });
     printer.result(lines, &value);

@@ -7,7 +7,7 @@ use tiebreak_monitor::regime::{Fleet, Regime, RegimeError};
 
 use crate::cli::args::limits::Limits;
 use crate::cli::view::report::{Exit, Failure, named};
-use tiebreak_run::run::disk;
+use tiebreak_run::run::{disk, shell};
 
 /// The logs and inspections of chips, and the kind of chip.
 #[derive(clap::Args)]
@@ -45,6 +45,22 @@ impl Inspections {
         let text = disk::read_text(path, CATALOGUE_MAX as u64).map_err(named)?;
         let wrong = |error| Failure::new(Exit::Malformed, format!("{}: {error}", path.display()));
         Catalogue::read(&text).and_then(|more| all.and(more)).map_err(wrong)
+    }
+
+    /// The options, for another command.
+    pub fn options(&self) -> String {
+        let chip = match self.flop_per_second {
+            Some(flop) => format!("--flop-per-second {flop}"),
+            None => format!("--chip {}", shell::word(&self.chip)),
+        };
+        let catalogue = self.catalogue.as_ref().map(|path| format!(" --catalogue {}", shell::path(path)));
+        format!(
+            " {chip} --rate {} --period {} --confidence {}{}",
+            self.rate,
+            self.period,
+            self.confidence,
+            catalogue.unwrap_or_default()
+        )
     }
 
     /// The regime over a fleet of so many chips.

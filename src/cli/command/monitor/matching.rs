@@ -7,6 +7,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tiebreak_audit::checks;
 use tiebreak_audit::plan::memory;
+use tiebreak_monitor::closed::LogHead;
 use tiebreak_monitor::inspection::examine::{Inspection, examine};
 use tiebreak_monitor::inspection::finding::Finding;
 use tiebreak_monitor::matching::index::Declared;
@@ -98,6 +99,14 @@ struct Log {
     trainings: Vec<Training>,
     /// The defects of the log; `None` if nobody looked for them.
     defects: Option<Defects>,
+}
+
+impl Log {
+    /// The line of a list of heads.
+    fn head(&self) -> Option<String> {
+        let serial = &self.log.records.first()?.record.serial;
+        LogHead::of(&self.log).map(|head| head.line(serial))
+    }
 }
 
 /// The defects of a log by the register of chips.
@@ -470,7 +479,7 @@ impl Compared<'_> {
         });
         let read = self.logs.iter().map(|log| {
             json!({
-                "file": log.file, "records": log.log.records.len(), "torn": log.log.torn,
+                "file": log.file, "head": log.head(), "records": log.log.records.len(), "torn": log.log.torn,
                 "snapshots": log.sightings.len(), "unanswered": log.unanswered(),
                 "defects": log.defects.as_ref().map(|defects| json!({
                     "all": defects.all, "first": defects.first.iter().map(finding_json).collect::<Vec<_>>(),

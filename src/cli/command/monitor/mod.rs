@@ -2,8 +2,10 @@
 
 mod agent;
 mod collector;
+mod covered;
 mod declare;
 mod draw;
+mod drawn;
 mod index;
 mod inspect;
 mod inspections;
@@ -11,6 +13,8 @@ mod matching;
 mod nonce;
 mod picture;
 mod plan;
+mod properties;
+mod reader;
 mod register;
 mod registry;
 mod rules;

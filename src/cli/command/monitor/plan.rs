@@ -9,6 +9,7 @@ use tiebreak_monitor::regime::{Regime, TrainingRun};
 
 use super::inspections::{Inspections, count, flop_of, short, usage};
 use super::picture::{self, Over};
+use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_run::run::RunError;
 use tiebreak_run::run::disk::Disk;
@@ -171,6 +172,15 @@ fn table(regime: &Regime, evasions: &[Evasion], planned: &Planned, run: &Trainin
     lines
 }
 
+/// The command that draws so many chips.
+fn draw(chips: u64) -> Next {
+    let command = format!(
+        "tiebreak monitor draw --register REGISTER --closed HEADS --chips {chips} --beacon HEX --round TEXT"
+    );
+    Next::new("draw the chips with", command)
+        .note("REGISTER lists the chips, HEADS the ends of their logs; the beacon's value comes after both")
+}
+
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.inspections.limits.watch(printer);
     let catalogue = args.inspections.catalogue()?;
@@ -206,6 +216,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Disk::default().replace(&path, text.as_bytes())?;
         lines.push(format!("picture: {}", path.display()));
     }
+    let next = (drawn > 0).then(|| draw(drawn));
+    lines.extend(next.iter().map(Next::line));
     let rows = evasions.iter().map(|row| {
         let chips = row.run.map(|run| regime.chips_of(&run).ceil());
         json!({ "k": row.k, "days": row.run.map(|run| run.days), "chips": chips, "found": row.run.map(|_| row.found) })
@@ -231,6 +243,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "inverse": inverse,
             "evasions": rows.collect::<Vec<_>>(),
             "picture": args.picture,
+            "next": next.iter().collect::<Vec<_>>(),
         }),
     );
     Ok(Exit::Match)

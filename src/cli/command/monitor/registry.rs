@@ -14,8 +14,8 @@ use tiebreak_monitor::snapshot::record::Serial;
 use crate::cli::args::key;
 use crate::cli::view::report::{Exit, Failure, named};
 use tiebreak_record::commit::keys::PublicKey;
-use tiebreak_run::run::RunError;
 use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_run::run::{RunError, shell};
 
 /// The register that a command reads.
 #[derive(clap::Args)]
@@ -35,6 +35,14 @@ impl RegisterArgs {
     pub fn read(&self) -> Result<(Register, bool), Failure> {
         let key = self.registrar.as_deref().map(key::read_public).transpose()?;
         Ok((read(&self.register, key.as_ref())?, key.is_some()))
+    }
+}
+
+impl RegisterArgs {
+    /// The options, for another command.
+    pub fn options(&self) -> String {
+        let registrar = self.registrar.as_deref().map(|key| format!(" --registrar {}", shell::word(key)));
+        format!("--register {}{}", shell::path(&self.register), registrar.unwrap_or_default())
     }
 }
 

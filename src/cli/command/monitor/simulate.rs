@@ -6,15 +6,17 @@ use std::thread::available_parallelism;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use tiebreak_monitor::detection::{exact, formula};
+use tiebreak_monitor::interval::wilson;
 use tiebreak_monitor::plan::{samples, stretch};
 use tiebreak_monitor::regime::{Regime, TrainingRun, check_probability};
 use tiebreak_monitor::simulate::fleet::{Evasion, Fleet};
-use tiebreak_monitor::simulate::interval::wilson;
 use tiebreak_monitor::simulate::measure::{Measured, Setting, measure};
+use tiebreak_run::run::shell;
 
 use super::inspections::{Inspections, count, flop_of, short, usage};
 use super::registry::write;
 use crate::cli::view::chart::{Chart, Curve};
+use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 
 /// Standard deviations of an interval of 95 %.
@@ -212,6 +214,17 @@ fn rows_json(rows: &[Row]) -> Vec<Value> {
     rows.iter().map(row).collect()
 }
 
+/// The command that plans what was measured.
+fn planned(args: &Args, samples: u64) -> String {
+    format!(
+        "tiebreak monitor plan --chips {} --run {} --days {} --samples {samples}{}",
+        args.chips,
+        shell::word(&args.run),
+        args.days,
+        args.inspections.options()
+    )
+}
+
 pub fn run(printer: Printer, args: &Args) -> CommandResult {
     let _watch = args.inspections.limits.watch(printer);
     if args.chips > CHIPS_MAX {
@@ -232,7 +245,10 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         write(path, &svg(args, &rows, drawn))?;
         lines.push(format!("picture: {}", path.display()));
     }
+    let next = Next::new("the plan that is measured", planned(args, drawn));
+    lines.push(next.line());
     let value = json!({
+        "next": [next],
         "chips": args.chips, "drawn": drawn, "rate": regime.rate, "period_days": regime.period,
         "seed": args.seed, "rows": rows_json(&rows), "picture": args.picture,
     });

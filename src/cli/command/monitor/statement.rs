@@ -10,7 +10,6 @@ use tiebreak_audit::coverage::{coverage, plan_of};
 use tiebreak_audit::merge::{Apart, Conclusion, Merged, Required, merge};
 use tiebreak_audit::plan::ReplayPlan;
 use tiebreak_audit::report_file::{Account, REPORT_MAX, decode};
-use tiebreak_monitor::statement::bound::most_deviating;
 use tiebreak_monitor::statement::dsse::ENVELOPE_MAX;
 use tiebreak_monitor::statement::in_toto::Statement;
 use tiebreak_record::commit::cosignature::utc;
@@ -19,6 +18,8 @@ use tiebreak_record::job::identity::CONTRACT;
 use tiebreak_run::run::disk::{self, Disk};
 use tiebreak_run::run::{RunError, shell};
 
+use super::covered::{self, Segments, percent};
+use super::drawn::DrawArgs;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::next::Next;
@@ -33,6 +34,7 @@ const RESULT_MAX: u64 = 1 << 26;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak monitor statement --report auditor.json --key inspector.key --out run.dsse.json
+  tiebreak monitor statement --report auditor.json --inspection a-1.json --draw draw.json --register chips.register --closed heads.txt --key inspector.key --out run.dsse.json
   tiebreak monitor statement --check run.dsse.json --key inspector.key.pub")]
 pub struct Args {
     /// Signed report of `tiebreak audit`; once for each auditor.
@@ -47,7 +49,9 @@ pub struct Args {
     /// Output of `tiebreak monitor rules --json`.
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     rules: Option<PathBuf>,
-    /// Confidence of the bound on segments that deviate.
+    #[command(flatten)]
+    draw: DrawArgs,
+    /// Confidence of the bounds on segments that deviate, and on chips.
     #[arg(long, value_name = "P", default_value_t = 0.95, conflicts_with = "check")]
     confidence: f64,
     /// Key of the inspector: the private one signs, the public one checks.
@@ -105,23 +109,39 @@ fn merged(args: &Args, counted: &[Counted]) -> Result<Merged, Failure> {
     merged.ok_or_else(|| Failure::new(Exit::Usage, "no report is given"))
 }
 
-/// The part of a predicate about audits: a sentence, and the numbers in it.
-fn audited(merged: &Merged, counted: &[Counted], confidence: f64) -> (String, Value) {
+/// The segments that auditors drew by themselves, if they match and saw the same ones.
+fn sampled(merged: &Merged, counted: &[Counted]) -> Option<Segments> {
     let reports: Vec<(Account, ReplayPlan)> =
         counted.iter().map(|report| (report.account.clone(), report.plan.clone())).collect();
-    let found = coverage(&reports).filter(|found| found.all > 0 && merged.result == Conclusion::Matches);
-    let bound = found.map(|found| {
-        let left = (found.all - found.replayed) as u64;
-        // Steps that no segment holds are in no draw.
-        let most = most_deviating(found.all as u64, found.drawn as u64, confidence).min(left);
-        // A bound is rounded up, never down.
-        (found, most, (1e4 * most as f64 / found.all as f64).ceil() / 100.0)
+    let found = coverage(&reports).filter(|found| found.all > 0 && merged.result == Conclusion::Matches)?;
+    let [all, replayed, drawn] = [found.all, found.replayed, found.drawn].map(|count| count as u64);
+    Some(Segments { all, replayed, drawn, left: Vec::new(), by_draw: false })
+}
+
+/// The part of a predicate about audits: a sentence, and the numbers in it.
+fn audited(
+    merged: &Merged,
+    counted: &[Counted],
+    by_draw: Option<Segments>,
+    confidence: f64,
+) -> (String, Value) {
+    let bound = by_draw.or_else(|| sampled(merged, counted)).map(|found| {
+        let most = found.most(confidence);
+        (found, most)
     });
     let text = match (&bound, merged.result) {
-        (Some((found, _, share)), _) => format!(
-            "of {} segments {} were replayed exactly, so with confidence {confidence} at most {share:.2} % deviate",
-            found.all, found.replayed
-        ),
+        (Some((found, most)), _) => {
+            let left = match found.left.len() {
+                0 => String::new(),
+                left => format!("; {left} of {} drawn segments were not replayed", found.drawn),
+            };
+            format!(
+                "of {} segments {} were replayed exactly, so with confidence {confidence} at most {:.2} % deviate{left}",
+                found.all,
+                found.replayed,
+                percent(*most, found.all)
+            )
+        }
         (None, Conclusion::Diverges) => "an auditor found a difference".into(),
         (None, _) => format!("{} of {} steps were replayed exactly", merged.steps_covered(), merged.steps),
     };
@@ -133,9 +153,9 @@ fn audited(merged: &Merged, counted: &[Counted], confidence: f64) -> (String, Va
         "steps": merged.steps,
         "replayed": merged.covered,
         "unreachable": unreachable,
-        "segments": bound.as_ref().map(|(found, most, _)| json!({
-            "all": found.all, "replayed": found.replayed, "drawn": found.drawn, "confidence": confidence,
-            "deviatingAtMost": most,
+        "segments": bound.as_ref().map(|(found, most)| json!({
+            "all": found.all, "replayed": found.replayed, "drawn": found.drawn, "drawnByDraw": found.by_draw,
+            "drawnNotReplayed": found.left, "confidence": confidence, "deviatingAtMost": most,
         })),
         "reports": counted.iter().map(|report| json!({
             "auditor": report.account.auditor, "digest": { "sha256": report.sha256 }, "replayed": report.account.replayed,
@@ -151,8 +171,8 @@ fn output_of(path: &Path) -> Result<(Value, String), Failure> {
     Ok((value, hex(&Sha256::digest(&bytes))))
 }
 
-/// The inspection of a chip's log: its outcome and numbers, and the digest of its file.
-fn inspection_of(path: &Path) -> Result<Value, Failure> {
+/// The inspection of a chip's log: the whole output, and the part of a predicate.
+fn inspection_of(path: &Path) -> Result<(Value, Value), Failure> {
     let (value, sha256) = output_of(path)?;
     let (Some(result), Some(chip), Some(findings)) =
         (value["result"].as_str(), value["serial"].as_str(), value["findings"].as_array())
@@ -161,11 +181,12 @@ fn inspection_of(path: &Path) -> Result<Value, Failure> {
         return Err(RunError::invalid(path, why).into());
     };
     let kinds: BTreeSet<&str> = findings.iter().filter_map(|finding| finding["kind"].as_str()).collect();
-    Ok(json!({
+    let part = json!({
         "result": result, "chip": chip, "findings": kinds, "records": value["records"], "head": value["head"],
-        "rate": value["rate"], "offMilliseconds": value["off_milliseconds"],
+        "closed": value["closed"], "rate": value["rate"], "offMilliseconds": value["off_milliseconds"],
         "registerChecked": value["register_checked"], "digest": { "sha256": sha256 },
-    }))
+    });
+    Ok((value, part))
 }
 
 /// The result of another command: its outcome, its counts and the digest of its file.
@@ -214,12 +235,27 @@ fn written(printer: Printer, args: &Args) -> CommandResult {
     let key = key::read_private(Path::new(&args.key))?;
     let counted = args.report.iter().map(|path| read_report(path)).collect::<Result<Vec<_>, _>>()?;
     let merged = merged(args, &counted)?;
-    let (text, audits) = audited(&merged, &counted, args.confidence);
+    let first = &counted[0].account;
+    let drawn = args.draw.read()?;
+    let by_draw = drawn.as_ref().map(|drawn| covered::segments(drawn, &merged, first)).transpose()?.flatten();
+    let (text, audits) = audited(&merged, &counted, by_draw, args.confidence);
     let other = |path: &Option<PathBuf>| path.as_deref().map(|path| result_of(path, &merged)).transpose();
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_err(|_| Failure::new(Exit::Undecided, "the clock is before 1970"))?.as_secs();
     let inspections =
         args.inspection.iter().map(|path| inspection_of(path)).collect::<Result<Vec<_>, _>>()?;
+    let (outputs, inspections): (Vec<Value>, Vec<Value>) = inspections.into_iter().unzip();
+    let mut lines = vec![text];
+    let chips = match (&drawn, &args.draw.draw) {
+        (Some(drawn), Some(path)) => {
+            let matched = args.r#match.as_deref().map(output_of).transpose()?.map(|(value, _)| value);
+            let sha256 = output_of(path)?.1;
+            let (text, value) = covered::chips(drawn, &outputs, matched.as_ref(), args.confidence, &sha256);
+            lines.push(text);
+            Some(value)
+        }
+        _ => None,
+    };
     let predicate = json!({
         "verifier": { "id": key.public().name(), "key": key.public().to_text() },
         "timeCreated": utc(now).replacen(' ', "T", 1).replace(" UTC", "Z"),
@@ -228,11 +264,12 @@ fn written(printer: Printer, args: &Args) -> CommandResult {
             "id": merged.run, "computation": merged.computation, "job": merged.job, "data": merged.data,
         },
         "audits": audits,
+        "draw": chips,
         "match": other(&args.r#match)?,
         "rules": other(&args.rules)?,
         "inspections": inspections,
     });
-    let first = &counted[0].account;
+    lines.extend(without_draw(&predicate).map(str::to_string));
     let head = Head { run: merged.run, size: first.head_size, root: first.head_root };
     let statement = Statement::about(&head, predicate);
     let out = args.out.as_ref().expect("clap wants it");
@@ -242,11 +279,16 @@ fn written(printer: Printer, args: &Args) -> CommandResult {
     let public = if public.exists() { shell::path(&public) } else { shell::word(&key.public().to_text()) };
     let check = format!("tiebreak monitor statement --check {} --key {public}", shell::path(out));
     let next = Next::new("check it with", check);
-    printer.result(
-        vec![text, format!("statement: {}", path.display()), next.line()],
-        &json!({ "statement": statement, "file": path, "next": [next] }),
-    );
+    lines.extend([format!("statement: {}", path.display()), next.line()]);
+    printer.result(lines, &json!({ "statement": statement, "file": path, "next": [next] }));
     Ok(Exit::Match)
+}
+
+/// A line that says so if chips were inspected and no draw says which ones had to be.
+fn without_draw(predicate: &Value) -> Option<&'static str> {
+    let inspected = predicate["inspections"].as_array().is_some_and(|all| !all.is_empty());
+    (inspected && predicate["draw"].is_null())
+        .then_some("inspections: no draw says which chips had to be inspected (--draw)")
 }
 
 fn checked(printer: Printer, path: &Path, argument: &str) -> CommandResult {
@@ -258,6 +300,7 @@ fn checked(printer: Printer, path: &Path, argument: &str) -> CommandResult {
     lines.extend(statement.subject.iter().map(|subject| format!("  about {}", subject.name)));
     for (name, part) in [
         ("audits", &said["audits"]["text"]),
+        ("draw", &said["draw"]["text"]),
         ("match", &said["match"]["result"]),
         ("rules", &said["rules"]["result"]),
     ] {
@@ -271,6 +314,7 @@ fn checked(printer: Printer, path: &Path, argument: &str) -> CommandResult {
             .filter(|(field, _)| said["match"][field] == false)
             .map(|(_, what)| format!("  match: nobody checked {what}")),
     );
+    lines.extend(without_draw(said).map(|line| format!("  {line}")));
     lines.extend(said["inspections"].as_array().into_iter().flatten().map(|one| {
         let text = |field: &str| one[field].as_str().unwrap_or("?").to_string();
         let kinds: Vec<&str> =

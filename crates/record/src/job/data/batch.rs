@@ -26,6 +26,21 @@ pub struct Within {
     pub element: u64,
 }
 
+/// A sample as its data file has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InFile {
+    /// The number of the file that holds the inputs.
+    pub file: usize,
+    /// The sample's number in that file.
+    pub number: u64,
+    /// The bytes of the inputs; of a window with those of the element behind them, which is its last label.
+    pub bytes: Vec<u8>,
+    /// The ids of a window; none if the sample is no window.
+    pub ids: Vec<u32>,
+    /// The labels of a sample that is no window.
+    pub labels: Vec<u32>,
+}
+
 /// The samples of a job.
 pub struct Dataset {
     files: Vec<DataFile>,
@@ -329,6 +344,25 @@ impl Dataset {
         let number = self.number_at(&mut self.sampler(key), at)?;
         let (part, index) = self.layout.find(number);
         Ok((part.columns[0].file, index))
+    }
+
+    /// The sample that is drawn at a place, as its file has it.
+    ///
+    /// # Errors
+    /// As [`Dataset::batch`].
+    pub fn in_file(&mut self, key: [u32; 2], at: Place) -> Result<InFile, DataError> {
+        let number = self.number_at(&mut self.sampler(key), at)?;
+        let (part, index) = self.layout.find(number);
+        let [inputs, labels] = part.columns;
+        let mut there = inputs.bytes(index);
+        let is_window = self.tensors[0].name == "tokens";
+        if is_window {
+            there.len += inputs.element.size() as usize;
+        }
+        let ids = if is_window { self.words(0, &inputs, index, there)? } else { Vec::new() };
+        let labels = if is_window { Vec::new() } else { self.words(1, &labels, index, labels.bytes(index))? };
+        let bytes = self.files[inputs.file].read(there.first, there.len)?;
+        Ok(InFile { file: inputs.file, number: index, bytes, ids, labels })
     }
 
     /// The sample that is drawn at a place, moved by the job's augmentation.

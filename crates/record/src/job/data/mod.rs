@@ -9,6 +9,6 @@ pub mod safetensors;
 mod sampling;
 mod scan;
 
-pub use batch::{Dataset, Vocabulary, Within, batch_digest, batch_leaves};
+pub use batch::{Dataset, InFile, Vocabulary, Within, batch_digest, batch_leaves};
 pub use finite::FileNotFinite;
 pub use sampling::{Place, Sampler};

@@ -92,6 +92,11 @@ impl Alphabet {
         }
     }
 
+    /// The text of ids.
+    pub fn text(&self, ids: &[u32]) -> Result<String, Failure> {
+        self.after(ids, 0)
+    }
+
     /// The text of ids that follow the first `given`.
     fn after(&self, ids: &[u32], given: usize) -> Result<String, Failure> {
         match self {

@@ -1,4 +1,4 @@
-//! Exact bounds of a share from a count (Clopper and Pearson, 1934).
+//! Confidence bounds of a share from a count: the exact ones (Clopper and Pearson, 1934), and Wilson's interval.
 
 /// The probability of at least `count` hits among `trials`, each with probability `share`.
 ///
@@ -24,7 +24,7 @@ pub fn at_least(count: u64, trials: u64, share: f64) -> f64 {
 /// The greatest share of which so few hits as `count` still have the probability `1 - confidence`: a one-sided upper bound.
 ///
 /// ```
-/// use tiebreak_monitor::screen::binomial::upper;
+/// use tiebreak_monitor::interval::upper;
 ///
 /// // No hit among 10: (1 - share)^10 = 0.05.
 /// assert!((upper(0, 10, 0.95) - 0.25887).abs() < 1e-5);
@@ -54,6 +54,26 @@ pub fn lower(count: u64, trials: u64, confidence: f64) -> f64 {
         }
     }
     low
+}
+
+/// Wilson's interval of a share: `found` of `trials`, at z standard deviations (1.96 for 95 %, 3.29 for 99.9 %).
+///
+/// # Panics
+/// If nothing was tried, or more was found than tried.
+///
+/// ```
+/// use tiebreak_monitor::interval::wilson;
+///
+/// let (low, high) = wilson(90, 100, 1.96);
+/// assert!((low - 0.8256).abs() < 1e-4 && (high - 0.9448).abs() < 1e-4);
+/// ```
+pub fn wilson(found: u64, trials: u64, z: f64) -> (f64, f64) {
+    assert!(trials > 0 && found <= trials, "{found} of {trials} is a share");
+    let (n, share) = (trials as f64, found as f64 / trials as f64);
+    let z2 = z * z / n;
+    let centre = (share + z2 / 2.0) / (1.0 + z2);
+    let half = z / (1.0 + z2) * (share * (1.0 - share) / n + z2 / (4.0 * n)).sqrt();
+    ((centre - half).max(0.0), (centre + half).min(1.0))
 }
 
 #[cfg(test)]

@@ -1,9 +1,5 @@
 //! `tiebreak sample`.
 
-mod alphabet;
-#[cfg(feature = "tokenizer")]
-mod tokens;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,8 +7,8 @@ use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
 use crate::cli::args::state::released;
+use crate::cli::view::alphabet::Alphabet;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use alphabet::Alphabet;
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::arith::words::bytes_of;

@@ -1,0 +1,66 @@
+//! A draw that another command goes on from: read, and derived again from register and heads.
+
+use std::path::PathBuf;
+
+use tiebreak_monitor::closed::ClosedLogs;
+use tiebreak_monitor::draw::{DRAW_MAX, DeclaredRun, Draw};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_run::run::{RunError, disk};
+
+use super::registry::{read, read_closed};
+use crate::cli::args::key;
+use crate::cli::view::report::{Exit, Failure, named};
+
+/// The draw that a command reads, with what it follows from.
+#[derive(clap::Args)]
+pub struct DrawArgs {
+    /// Draw of `tiebreak monitor draw`, which is derived again.
+    #[arg(long, value_name = "FILE", requires_all = ["register", "closed"])]
+    pub draw: Option<PathBuf>,
+    /// Register of chips that the draw is from.
+    #[arg(long, value_name = "FILE", requires = "draw")]
+    register: Option<PathBuf>,
+    /// Public key of the registrar: a file, or the key's text.
+    #[arg(long, value_name = "KEY", requires = "register")]
+    registrar: Option<String>,
+    /// Heads of the chips' logs, published before the draw.
+    #[arg(long, value_name = "FILE", requires = "draw")]
+    closed: Option<PathBuf>,
+}
+
+/// A draw that follows from its inputs.
+pub struct Drawn {
+    /// The draw.
+    pub draw: Draw,
+    /// The heads of the logs.
+    pub closed: ClosedLogs,
+    /// True if the register's signature was checked.
+    pub registered: bool,
+}
+
+impl DrawArgs {
+    /// The draw, if one is given.
+    ///
+    /// # Errors
+    /// If a file is malformed, or the draw does not follow from register and heads.
+    pub fn read(&self) -> Result<Option<Drawn>, Failure> {
+        let (Some(path), Some(register), Some(closed)) = (&self.draw, &self.register, &self.closed) else {
+            return Ok(None);
+        };
+        let key = self.registrar.as_deref().map(key::read_public).transpose()?;
+        let (register, closed) = (read(register, key.as_ref())?, read_closed(closed)?);
+        let malformed = |error| RunError::malformed(path, error);
+        let draw = Draw::from_text(&disk::read_text(path, DRAW_MAX).map_err(named)?).map_err(malformed)?;
+        if let Some(why) = draw.check(&register, &closed).map_err(malformed)? {
+            return Err(Failure::new(Exit::Diverges, format!("{}: {why}", path.display())));
+        }
+        Ok(Some(Drawn { draw, closed, registered: key.is_some() }))
+    }
+}
+
+impl Drawn {
+    /// The head of a run that the draw is of; `None` if the draw is not of the run.
+    pub fn head(&self, run: &Digest) -> Option<&DeclaredRun> {
+        self.draw.question.runs.iter().find(|declared| declared.run == *run)
+    }
+}
