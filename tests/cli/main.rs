@@ -26,6 +26,7 @@ mod not_finite;
 mod options;
 mod pages;
 mod progress;
+mod promises;
 mod ranks;
 mod released;
 mod rules;

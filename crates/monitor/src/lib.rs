@@ -33,6 +33,7 @@ mod header;
 pub mod inspection;
 pub mod matching;
 pub mod plan;
+pub mod promise;
 pub mod regime;
 pub mod register;
 pub mod rules;

@@ -2,6 +2,7 @@
 
 mod agent;
 mod collector;
+mod cosign;
 mod declare;
 mod draw;
 mod index;
@@ -11,6 +12,7 @@ mod matching;
 mod nonce;
 mod picture;
 mod plan;
+mod promise;
 mod register;
 mod registry;
 mod rules;
@@ -40,6 +42,7 @@ enum Command {
     Collector(collector::Args),
     Plan(plan::Args),
     Register(register::Args),
+    Promise(promise::Args),
     Declare(declare::Args),
     Nonce(nonce::Args),
     Draw(draw::Args),
@@ -59,6 +62,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Collector(args) => collector::run(printer, args),
         Command::Plan(args) => plan::run(printer, args),
         Command::Register(args) => register::run(printer, args),
+        Command::Promise(args) => promise::run(printer, args),
         Command::Declare(args) => declare::run(printer, args),
         Command::Nonce(args) => nonce::run(printer, &args),
         Command::Draw(args) => draw::run(printer, &args),
