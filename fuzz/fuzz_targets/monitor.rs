@@ -1,4 +1,4 @@
-//! Files and messages of compute monitoring: logs, shard maps, registers, draws, rules, statements, indices of runs, requests to witnesses, catalogues.
+//! Files and messages of compute monitoring: logs, shard maps, registers, promises, draws, rules, statements, indices of runs, requests to witnesses, catalogues.
 //! The first byte chooses the kind.
 #![no_main]
 
@@ -13,6 +13,7 @@ use tiebreak_monitor::matching::matcher::{Matcher, Shards};
 use tiebreak_monitor::matching::run_index::{FOUND_MAX, RunIndex};
 use tiebreak_monitor::matching::sighting::{sightings, trainings};
 use tiebreak_monitor::matching::silence::Silence;
+use tiebreak_monitor::promise::log::Promises;
 use tiebreak_monitor::register;
 use tiebreak_monitor::register::entry::{Change, Entry};
 use tiebreak_monitor::register::history::Register;
@@ -68,7 +69,7 @@ fn judged(log: &ChipLog) {
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let Some((kind, rest)) = bytes.split_first() else { return };
     let text = std::str::from_utf8(rest);
-    match (kind % 12, text) {
+    match (kind % 13, text) {
         (0, _) => {
             let Ok(log) = ChipLog::read(rest) else { return };
             let whole = log.records.iter().flat_map(|record| record.encode()).collect::<Vec<_>>();
@@ -110,6 +111,10 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
             let Ok(register) = register::file::from_text(text, None) else { return };
             let again = register::file::to_text(&register, &key());
             assert_eq!(register::file::from_text(&again, Some(&key().public())), Ok(register));
+        }
+        (12, Ok(text)) => {
+            let Ok(log) = Promises::from_text(text) else { return };
+            assert_eq!(log.to_text(), text);
         }
         (7, Ok(text)) => {
             let Ok(draw) = Draw::from_text(text) else { return };

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use tiebreak_monitor::inspection::seen::Seen;
+use tiebreak_monitor::promise::log::Promises;
 use tiebreak_monitor::register::file::to_text;
 use tiebreak_monitor::snapshot::log::ChipLog;
 use tiebreak_monitor::snapshot::record::{Event, SignedRecord};
@@ -25,6 +26,14 @@ use crate::{chips, output, path, tiebreak};
 static PAGE: LazyLock<String> = LazyLock::new(|| {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/ATTACKS.md")).unwrap()
 });
+
+/// The time of the beacon's round in rows about promises, 2026-11-01, and a time before it at which the witness saw them.
+const ROUND: u64 = 1_793_491_200;
+const PROMISED: u64 = ROUND - 3600;
+
+fn witness() -> PrivateKey {
+    PrivateKey::generate("witness.example", [4; 32]).unwrap()
+}
 
 /// The rows of a table of the page, without the table's head.
 fn rows(section: &str) -> Vec<Vec<&'static str>> {
@@ -110,6 +119,54 @@ impl World {
         let log = self.at("chip-7.log");
         write_log(Path::new(&log), "chip-7", events);
         vec![("LOG", log), ("RUN", self.honest().layout.root.to_str().unwrap().to_string())]
+    }
+
+    /// Cosigns a run's first head.
+    fn cosigned_first(&self, run: &Run, time: u64) {
+        let head = run.layout.head(1);
+        let note = fs::read_to_string(&head).unwrap();
+        fs::write(&head, cosigned(&note, &witness(), time).unwrap()).unwrap();
+    }
+
+    /// Promises of jobs, each with a nonce of its number, that the witness saw at a time; and the run beside them.
+    fn promised(&self, jobs: &[(u8, &str)], run: &str, time: u64) -> Files {
+        self.honest();
+        if run != "unamended" {
+            gpt_job(self.folder.path(), "step", "");
+        }
+        let (log, private) = (self.at("promises"), self.write("trainer.key", key().to_text()));
+        let _ = fs::remove_file(&log);
+        let nonce = |number: u8| Digest([number; 32]).to_string();
+        for (number, job) in jobs {
+            let round = ["--nonce", &nonce(*number), "--round", "drand 4711", "--key", &private];
+            let args = ["monitor", "promise", "add", &log, &self.at(job)];
+            let (code, _, stderr) = output(&[&args[..], &round[..]].concat());
+            assert_eq!(code, 0, "{stderr}");
+        }
+        let mut promises = Promises::from_text(&fs::read_to_string(&log).unwrap()).unwrap();
+        let note = cosigned(promises.newest().unwrap(), &witness(), time).unwrap();
+        promises.cosign(note).unwrap();
+        fs::write(&log, promises.to_text()).unwrap();
+        vec![
+            ("PROMISES", log),
+            ("RUN", self.at(run)),
+            ("NONCE", nonce(jobs[0].0)),
+            ("BEACON", "5f".repeat(32)),
+            ("WITNESS", witness().public().to_text()),
+        ]
+    }
+
+    /// The same files, with a run whose challenge is that of the first promise.
+    fn trained_as_promised(&self, mut files: Files, name: &str) -> Files {
+        let log = Promises::from_text(&fs::read_to_string(&files[0].1).unwrap()).unwrap();
+        let challenge = log.challenge(0, &files[3].1, &files[2].1.parse().unwrap()).unwrap().to_string();
+        let (out, job, key) = (self.at(name), self.at("job.toml"), self.at("trainer.key"));
+        let args =
+            ["train", &job, "--out", &out, "--key", &key, "--challenge", &challenge, "--engine", "cpu"];
+        let (code, _, stderr) = output(&args);
+        assert_eq!(code, 0, "{stderr}");
+        files[1].1 = out;
+        files
     }
 
     /// Runs the command of a row on these files, and compares exit code and words with the row's.
@@ -235,18 +292,36 @@ fn every_attack_on_chips_and_declarations_is_caught_as_the_page_says() {
             }),
             ("late declaration", |world| {
                 let (whole, run) = (ShardMap::Whole, world.honest());
-                let witness = PrivateKey::generate("witness.example", [4; 32]).unwrap();
-                let head = run.layout.head(1);
-                let note = fs::read_to_string(&head).unwrap();
-                fs::write(&head, cosigned(&note, &witness, time(1) / 1000 + 5).unwrap()).unwrap();
+                world.cosigned_first(&run, time(1) / 1000 + 5);
                 let events = [attach(&whole, run.computation.id), snapshot(&whole, 3, states(&run)[3])];
-                [world.saw(&events), vec![("WITNESS", witness.public().to_text())]].concat()
+                [world.saw(&events), vec![("WITNESS", witness().public().to_text())]].concat()
             }),
             ("split view", |world| {
                 let [one, other] = ["one", "other"].map(|name| world.trained(name, "step", None));
                 sign_again(&other, |records| step_mut(records, 5).cursor += 1);
                 let at = |run: &Run| run.layout.root.to_str().unwrap().to_string();
                 vec![("RUN", at(&one)), ("OTHER", at(&other))]
+            }),
+            ("ground seed", |world| {
+                // The trainer promises a run, and trains another seed of the same job.
+                world.promised(&[(0, "job.toml")], "honest", PROMISED)
+            }),
+            ("late promise", |world| {
+                let files = world.promised(&[(0, "job.toml")], "", ROUND + 1);
+                world.trained_as_promised(files, "promised-late")
+            }),
+            ("many promises for one run", |world| {
+                let files =
+                    world.promised(&[(0, "job.toml"), (1, "job.toml"), (2, "job.toml")], "", PROMISED);
+                world.trained_as_promised(files, "chosen")
+            }),
+            ("late amendment", |world| {
+                world.honest();
+                let run = world.at("unamended");
+                let job = gpt_job(world.folder.path(), "step", "[init]\nrun = \"honest\"\n");
+                let run = trained(&job, Path::new(&run), None);
+                world.cosigned_first(&run, PROMISED);
+                world.promised(&[(0, "job.toml")], "unamended", PROMISED + 60)
             }),
             ("many short runs for one long", |world| {
                 let (run, earlier) = (world.at("second"), world.honest().layout.root.clone());

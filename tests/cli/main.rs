@@ -27,6 +27,7 @@ mod options;
 mod pages;
 mod progress;
 mod properties;
+mod promises;
 mod ranks;
 mod released;
 mod rules;

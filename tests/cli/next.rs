@@ -151,15 +151,48 @@ fn json_has_the_next_commands_that_people_read_and_they_work() {
     fs::write(place.0.path().join("diverging.toml"), diverging).unwrap();
     place.goes_on("train diverging.toml --out OUT-stopped", 3, &[0, 0]);
     let register = to_text(&chips::register(), &key());
-    fs::write(place.0.path().join("chips.register"), register).unwrap();
+    fs::write(place.0.path().join("fleet.register"), register).unwrap();
     fs::write(place.0.path().join("heads.txt"), chips::closed(&chips::honest()).to_text()).unwrap();
     fs::write(place.0.path().join("rules.toml"), "[steps]\nmost = 8\n").unwrap();
     let draw =
-        format!("monitor draw --register chips.register --closed heads.txt --beacon {}", "5f".repeat(32));
+        format!("monitor draw --register fleet.register --closed heads.txt --beacon {}", "5f".repeat(32));
     place.goes_on(&format!("{draw} --round 7 --out OUT.json --chips 0 --run mine --segments 2"), 0, &[0, 0]);
     place.goes_on("monitor rules mine rules.toml", 0, &[0]);
     place.goes_on("monitor rules mine cheated rules.toml", 0, &[0, 1]);
     place.goes_on("monitor simulate --chips 1000 --run 1e24 --days 30 --operators 2", 0, &[0]);
+    done("monitor register new chips.register --name example --key trainer.key");
+    place.goes_on("monitor register new OUT.register --name example --key trainer.key", 0, &[0]);
+    let chip = "--serial A-1 --chip-key trainer.key.pub --model h100 --owner Alice --site north";
+    place.goes_on(
+        &format!("monitor register add chips.register --key trainer.key {chip} --out OUT.longer"),
+        0,
+        &[0],
+    );
+    fs::rename(place.0.path().join("out-b.longer"), place.0.path().join("longer.register")).unwrap();
+    let shown = place.next("monitor register show longer.register", 0);
+    assert!(shown.len() == 1 && shown[0][..3] == ["tiebreak", "monitor", "draw"], "{shown:?}");
+    assert!(place.next("monitor register show chips.register", 0).is_empty());
+    done("monitor nonce run.nonce");
+    let promise = "job.toml --key trainer.key --nonce run.nonce --round 7";
+    done(&format!("monitor promise add promises {promise}"));
+    let declare = place.next(&format!("monitor promise add OUT.promises {promise}"), 0);
+    assert!(declare.len() == 1 && declare[0][..3] == ["tiebreak", "monitor", "declare"], "{declare:?}");
+    let beacon = "--nonce run.nonce --beacon 000102030405060708090a0b0c0d0e0f";
+    let mut train = place.next(&format!("monitor promise challenge promises {beacon}"), 0).remove(0);
+    for word in &mut train {
+        *word = match word.as_str() {
+            "JOB" => "job.toml".to_string(),
+            "RUN" => "promised".to_string(),
+            "KEY" => "trainer.key".to_string(),
+            _ => continue,
+        };
+    }
+    done(&train[1..].join(" "));
+    assert!(
+        place
+            .next(&format!("monitor promise check promises promised {beacon} --round-time 2099-01-01"), 3)
+            .is_empty()
+    );
     // These wait for data, or take long: their commands are only parsed.
     let chips = format!("{draw} --round 7 --out OUT.json --chips 2");
     let plan = "monitor plan --chips 1e5 --run chinchilla-1t";

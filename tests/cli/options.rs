@@ -16,6 +16,7 @@ use tiebreak_dispute::verdict::{Claim, Verdict};
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_game::party::{Party, play};
 use tiebreak_monitor::closed::ClosedLogs;
+use tiebreak_monitor::promise::log::Promises;
 use tiebreak_monitor::register::file::to_text;
 use tiebreak_monitor::snapshot::shard_map::ShardMap;
 use tiebreak_record::commit::cosignature::cosigned;
@@ -356,6 +357,22 @@ impl World {
             &format!("monitor draw --register chips.register --closed heads.txt --chips 2 {runs} {beacon}"),
             0,
         );
+        self.promises();
+    }
+
+    /// Two promises of the run's job, the second one cosigned.
+    fn promises(&self) {
+        for name in ["run.nonce", "again.nonce"] {
+            self.done(&format!("monitor nonce {name}"), 0);
+            let nonce = format!("--nonce {name} --round 7");
+            self.done(&format!("monitor promise add trainer.promises job.toml --key trainer {nonce}"), 0);
+        }
+        let alice = PrivateKey::from_text(&fs::read_to_string(self.path("alice")).unwrap()).unwrap();
+        let at = self.path("trainer.promises");
+        let mut log = Promises::from_text(&fs::read_to_string(&at).unwrap()).unwrap();
+        let note = cosigned(log.newest().unwrap(), &alice, 1_700_000_000).unwrap();
+        log.cosign(note).unwrap();
+        fs::write(at, log.to_text()).unwrap();
     }
 
     /// Reports of audits, and of evaluations.

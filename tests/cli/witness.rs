@@ -10,9 +10,9 @@ use crate::common::gpt_job;
 use crate::{output, path, tiebreak};
 
 /// A witness that serves at a port of its own; dropping it kills it without a word.
-struct Witness {
+pub struct Witness {
     child: Child,
-    address: String,
+    pub address: String,
 }
 
 impl Drop for Witness {
@@ -22,7 +22,7 @@ impl Drop for Witness {
     }
 }
 
-fn witness(key: &str, state: &str, more: &[&str]) -> Witness {
+pub fn witness(key: &str, state: &str, more: &[&str]) -> Witness {
     let args = ["witness", "serve", "--key", key, "--state", state, "--listen", "127.0.0.1:0", "--json"];
     let mut child =
         tiebreak(&[&args[..], more].concat()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -167,4 +167,39 @@ fn requests_of_strangers_get_the_status_of_the_specification() {
     assert!(status == 200 && text.contains("\u{2014} witness.example "), "{text}");
     let (status, text) = ask(format!("old 0\n\n{note}").as_bytes());
     assert!(status == 409 && text.contains("text/x.tlog.size") && text.ends_with("\r\n\r\n1\n"), "{text}");
+}
+
+/// A trainer with a known key cannot fill a witness's disk with runs, also not over a restart; its old logs go on.
+#[test]
+fn a_key_has_only_so_many_logs() {
+    let files = files();
+    let trainer = format!("{}.pub", files.trainer);
+    let served = ["--trainer-key", trainer.as_str(), "--logs-at-most", "2"];
+    let second = format!("{}-second", files.run);
+    let third = format!("{}-third", files.run);
+    let job = format!("{}/job.toml", Path::new(&files.run).parent().unwrap().display());
+    for run in [&second, &third] {
+        let (code, _, stderr) =
+            output(&["train", &job, "--out", run, "--key", &files.trainer, "--engine", "cpu"]);
+        assert_eq!(code, 0, "{stderr}");
+    }
+    let key = format!("{}.pub", files.witness);
+    let ask = |run: &str, address: &str, head: &str| {
+        let args = ["monitor", "declare", run, "--witness", address, "--witness-key", &key, "--head", head];
+        let (code, _, stderr) = output(&args);
+        (code, stderr)
+    };
+    {
+        let first = witness(&files.witness, &files.state, &served);
+        assert_eq!(ask(&files.run, &first.address, "first").0, 0);
+        assert_eq!(ask(&second, &first.address, "first").0, 0);
+        let (code, stderr) = ask(&third, &first.address, "first");
+        assert!(code == 3 && stderr.contains("507") && stderr.contains("keeps 2 logs of a key"), "{stderr}");
+    }
+    let again = witness(&files.witness, &files.state, &served);
+    assert_eq!(ask(&third, &again.address, "first").0, 3);
+    assert_eq!(ask(&second, &again.address, "last").0, 0);
+    let logs = std::fs::read_dir(&files.state).unwrap();
+    let logs = logs.filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().starts_with("log-"));
+    assert_eq!(logs.count(), 2);
 }

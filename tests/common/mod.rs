@@ -395,3 +395,18 @@ pub fn one_by_one(data: &mut Dataset, program: &Program, (key, step): ([u32; 2],
 pub fn words(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }
+
+/// True if there is a Python. Without one these tests check nothing, unless TIEBREAK_REQUIRE_PYTHON is set, which makes that a
+/// failure.
+pub fn has_python() -> bool {
+    let found = std::process::Command::new("python3").args(["-c", "import tomllib"]).output();
+    if found.is_ok_and(|output| output.status.success()) {
+        return true;
+    }
+    assert!(
+        std::env::var_os("TIEBREAK_REQUIRE_PYTHON").is_none(),
+        "python3 of version 3.11 or later is required"
+    );
+    not_tested("there is no python3 of version 3.11 or later, so no second implementation of the formats");
+    false
+}

@@ -17,23 +17,6 @@ use tiebreak_run::run::Folder;
 use tiebreak_run::run::dir::Run;
 use tiebreak_train::{Beginning, Silent, begin, train};
 
-/// True if there is a Python. Without one these tests check nothing, unless TIEBREAK_REQUIRE_PYTHON is set, which makes that a
-/// failure.
-fn has_python() -> bool {
-    let found = Command::new("python3").args(["-c", "import tomllib"]).output();
-    if found.is_ok_and(|output| output.status.success()) {
-        return true;
-    }
-    assert!(
-        std::env::var_os("TIEBREAK_REQUIRE_PYTHON").is_none(),
-        "python3 of version 3.11 or later is required"
-    );
-    common::not_tested(
-        "there is no python3 of version 3.11 or later, so no second implementation of the run format",
-    );
-    false
-}
-
 /// The script's output on a run.
 fn script(run: &Run, arguments: &[&str]) -> Output {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/vectors/run_format.py");
@@ -93,7 +76,7 @@ fn trained_by(
 
 #[test]
 fn runs_of_every_granularity_and_model_pass() {
-    if !has_python() {
+    if !common::has_python() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -115,7 +98,7 @@ fn runs_of_every_granularity_and_model_pass() {
 
 #[test]
 fn runs_of_every_identity_and_origin_pass() {
-    if !has_python() {
+    if !common::has_python() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -165,7 +148,7 @@ fn runs_of_every_identity_and_origin_pass() {
 
 #[test]
 fn runs_on_tokens_and_arrays_pass() {
-    if !has_python() {
+    if !common::has_python() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -194,7 +177,7 @@ fn runs_on_tokens_and_arrays_pass() {
 
 #[test]
 fn an_edited_byte_of_any_kind_of_file_is_found() {
-    if !has_python() {
+    if !common::has_python() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -101,7 +101,6 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
         "the value is secret, or would help to find a secret",
         &[
             "it has another secret",
-            "its algorithm is not Ed25519, whose number is {ED25519}",
             "its checksum is wrong: it was damaged, or its sender does not know the run's secret",
         ],
     ),

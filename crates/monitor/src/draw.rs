@@ -175,7 +175,7 @@ pub fn commitment(nonce: &Digest) -> Digest {
 }
 
 impl Randomness {
-    fn check(&self) -> Result<(), Malformed> {
+    pub(crate) fn check(&self) -> Result<(), Malformed> {
         match self {
             Randomness::Beacon { round, value } => {
                 let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
@@ -209,7 +209,7 @@ impl Randomness {
         }
     }
 
-    fn encode(&self, e: &mut Encoder) {
+    pub(crate) fn encode(&self, e: &mut Encoder) {
         match self {
             Randomness::Beacon { round, value } => {
                 e.u8(0).bytes(round.as_bytes()).bytes(value.as_bytes());

@@ -34,6 +34,7 @@ pub mod inspection;
 pub mod interval;
 pub mod matching;
 pub mod plan;
+pub mod promise;
 pub mod regime;
 pub mod register;
 pub mod rules;

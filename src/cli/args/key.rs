@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::view::report::{Exit, Failure, named};
+use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_run::run::{RunError, disk, shell};
 
@@ -40,6 +41,15 @@ fn is_private(text: &str) -> bool {
 
 /// A public key: a file, or the text itself.
 pub fn read_public(argument: &str) -> Result<PublicKey, Failure> {
+    read(argument, PublicKey::from_text)
+}
+
+/// The public key of a witness, also in the form that witnesses publish (C2SP tlog-cosignature).
+pub fn read_witness(argument: &str) -> Result<PublicKey, Failure> {
+    read(argument, PublicKey::from_witness_text)
+}
+
+fn read(argument: &str, parse: fn(&str) -> Result<PublicKey, Malformed>) -> Result<PublicKey, Failure> {
     let path = Path::new(argument);
     // A private key that is quoted in an error is one that is told to everybody who reads the error.
     let private = |named: &str, public: &str| {
@@ -54,9 +64,9 @@ pub fn read_public(argument: &str) -> Result<PublicKey, Failure> {
         if is_private(&text) {
             return private(argument, &public_path(path).display().to_string());
         }
-        return PublicKey::from_text(&text).map_err(|error| RunError::malformed(path, error).into());
+        return parse(&text).map_err(|error| RunError::malformed(path, error).into());
     }
-    PublicKey::from_text(argument).map_err(|error| {
+    parse(argument).map_err(|error| {
         Failure::new(Exit::Usage, format!("{argument:?} is no key file and no key: {error}"))
     })
 }

@@ -6,6 +6,7 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::merkle::verify_consistency;
 
+use super::checkpoint::Checkpoint;
 use super::request::AddCheckpoint;
 
 /// The logs that a witness serves, with the keys that may sign their checkpoints.
@@ -59,6 +60,8 @@ pub enum Refusal {
     OtherRoot(u64),
     /// The proof does not show that the log only grew.
     Inconsistent(String),
+    /// The key has as many logs as the witness keeps for one.
+    Full(u64),
 }
 
 impl Refusal {
@@ -70,6 +73,8 @@ impl Refusal {
             Refusal::Shrinks { .. } => 400,
             Refusal::OtherSize(_) | Refusal::OtherRoot(_) => 409,
             Refusal::Inconsistent(_) => 422,
+            // The specification has no status for this one.
+            Refusal::Full(_) => 507,
         }
     }
 }
@@ -92,6 +97,12 @@ impl fmt::Display for Refusal {
                 )
             }
             Refusal::Inconsistent(why) => write!(f, "{why}"),
+            Refusal::Full(most) => {
+                write!(
+                    f,
+                    "this witness keeps {most} logs of a key, and has as many of this one: it takes no new log of it"
+                )
+            }
         }
     }
 }
@@ -100,6 +111,19 @@ impl Logs {
     /// The logs that a witness serves.
     pub fn new(logs: Vec<Log>) -> Logs {
         Logs(logs)
+    }
+
+    fn of<'a>(&'a self, origin: &'a str) -> impl Iterator<Item = &'a Log> {
+        self.0.iter().filter(move |log| match log.origin.ends_with('/') {
+            true => origin.starts_with(&log.origin),
+            false => origin == log.origin,
+        })
+    }
+
+    /// The key of the log that signed a checkpoint; `None` if this is no checkpoint of a log that the witness serves.
+    pub fn signer<'a>(&'a self, checkpoint: &'a Checkpoint) -> Option<&'a PublicKey> {
+        let mut logs = self.of(&checkpoint.origin);
+        logs.find(|log| checkpoint.is_signed_by(&log.key)).map(|log| &log.key)
     }
 
     /// Decides about a request, in the order of C2SP tlog-witness. `seen` gives what the witness cosigned last of an origin; nobody
@@ -113,15 +137,10 @@ impl Logs {
         seen: impl FnOnce(&str) -> Result<Seen, E>,
     ) -> Result<Result<Seen, Refusal>, E> {
         let AddCheckpoint { old, proof, checkpoint } = request;
-        let serves = |log: &&Log| match log.origin.ends_with('/') {
-            true => checkpoint.origin.starts_with(&log.origin),
-            false => checkpoint.origin == log.origin,
-        };
-        let mut logs = self.0.iter().filter(serves).peekable();
-        if logs.peek().is_none() {
+        if self.of(&checkpoint.origin).next().is_none() {
             return Ok(Err(Refusal::UnknownOrigin));
         }
-        if !logs.any(|log| checkpoint.is_signed_by(&log.key)) {
+        if self.signer(checkpoint).is_none() {
             return Ok(Err(Refusal::Unsigned));
         }
         let size = checkpoint.size;
@@ -144,7 +163,6 @@ impl Logs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::witness::checkpoint::Checkpoint;
     use tiebreak_record::commit::keys::PrivateKey;
     use tiebreak_record::commit::merkle::{leaf, prove_consistency, root};
     use tiebreak_record::commit::tree_head::Head;

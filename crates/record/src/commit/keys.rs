@@ -55,8 +55,8 @@ fn hex4(hash: [u8; 4]) -> String {
     hash.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The name, the key hash and the 32 key bytes of `name+hash+base64`.
-fn parse(what: &'static str, text: &str) -> Result<(String, [u8; 4], [u8; 32]), Malformed> {
+/// The name, the key hash and the 32 key bytes of `name+hash+base64`, whose signatures are of this type.
+fn parse(what: &'static str, kind: u8, text: &str) -> Result<(String, [u8; 4], [u8; 32]), Malformed> {
     if text.len() > TEXT_MAX {
         return Err(Malformed::TooLarge { what, limit: TEXT_MAX as u64 });
     }
@@ -68,10 +68,10 @@ fn parse(what: &'static str, text: &str) -> Result<(String, [u8; 4], [u8; 32]), 
     check_name(name)?;
     let bytes = STANDARD.decode(data).map_err(|error| Malformed::invalid(what, error.to_string()))?;
     // A malformed private key is quoted nowhere: its secret may stand in another field's place.
-    let [ED25519, key @ ..] = &bytes[..] else {
+    let Some((_, key)) = bytes.split_first().filter(|(found, _)| **found == kind) else {
         return Err(Malformed::invalid(
             what,
-            format!("its algorithm is not Ed25519, whose number is {ED25519}"),
+            format!("its algorithm is not Ed25519, whose number is {kind}"),
         ));
     };
     let wrong =
@@ -129,7 +129,7 @@ impl PrivateKey {
         let rest = text.trim_end().strip_prefix("PRIVATE+KEY+");
         let rest =
             rest.ok_or_else(|| Malformed::invalid(what, "the form is PRIVATE+KEY+name+hash+base64"))?;
-        let (name, hash, seed) = parse(what, rest)?;
+        let (name, hash, seed) = parse(what, ED25519, rest)?;
         let key = PrivateKey { name, key: SigningKey::from_bytes(&seed) };
         let right = key.public().hash();
         if right != hash {
@@ -192,12 +192,42 @@ impl PublicKey {
     /// # Errors
     /// If the text has another form, the bytes are no Ed25519 public key, or the key hash does not belong to the key.
     pub fn from_text(text: &str) -> Result<PublicKey, Malformed> {
+        PublicKey::of_type(ED25519, text)
+    }
+
+    /// Parses the key of a witness: as other signers write theirs, or as C2SP tlog-cosignature has it, whose type is that of timestamped
+    /// signatures.
+    ///
+    /// # Errors
+    /// As [`PublicKey::from_text`].
+    ///
+    /// ```
+    /// use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+    ///
+    /// let key = PrivateKey::generate("witness.example", [7; 32])?.public();
+    /// assert_eq!(PublicKey::from_witness_text(&key.to_witness_text())?, key);
+    /// assert_eq!(PublicKey::from_witness_text(&key.to_text())?, key);
+    /// // The key of a trainer has one text.
+    /// assert!(PublicKey::from_text(&key.to_witness_text()).is_err());
+    /// # Ok::<(), tiebreak_record::commit::Malformed>(())
+    /// ```
+    pub fn from_witness_text(text: &str) -> Result<PublicKey, Malformed> {
+        PublicKey::of_type(COSIGNATURE, text).or_else(|_| PublicKey::from_text(text))
+    }
+
+    /// The key as C2SP tlog-cosignature has it, for logs that want a witness's key.
+    pub fn to_witness_text(&self) -> String {
+        let data = STANDARD.encode([&[COSIGNATURE], &self.bytes()[..]].concat());
+        format!("{}+{}+{data}", self.name, hex4(self.hash_as(COSIGNATURE)))
+    }
+
+    fn of_type(kind: u8, text: &str) -> Result<PublicKey, Malformed> {
         let what = "public key";
-        let (name, hash, bytes) = parse(what, text.trim_end())?;
+        let (name, hash, bytes) = parse(what, kind, text.trim_end())?;
         let key =
             VerifyingKey::from_bytes(&bytes).map_err(|error| Malformed::invalid(what, error.to_string()))?;
         let key = PublicKey { name, key };
-        let right = key.hash();
+        let right = key.hash_as(kind);
         if right != hash {
             return Err(other_hash(what, hash, right));
         }

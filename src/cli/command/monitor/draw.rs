@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use tiebreak_monitor::draw::{
-    BEACON_MAX, DRAW_MAX, DeclaredRun, Draw, Question, Randomness, Revealed, commitment,
-};
+use tiebreak_monitor::draw::{DRAW_MAX, DeclaredRun, Draw, Question, Randomness, Revealed, commitment};
 
+use super::nonce;
 use super::registry::{RegisterArgs, now, read_closed, seconds, unchecked, write};
 use crate::cli::args::limits::Limits;
 use crate::cli::view::next::{self, Next};
@@ -77,20 +76,15 @@ fn digest(text: &str) -> Result<Digest, String> {
     text.parse().map_err(|error: tiebreak_record::commit::Malformed| error.to_string())
 }
 
-/// A nonce: the digits themselves, or a file with them.
-fn nonce(argument: &str) -> Result<Digest, Failure> {
-    let path = Path::new(argument);
-    let text = if path.exists() { disk::read_text(path, BEACON_MAX as u64)? } else { argument.to_string() };
-    let wrong = |error| Failure::new(Exit::Usage, format!("--reveal {argument}: {error}"));
-    text.trim_end().parse().map_err(wrong)
-}
-
 fn randomness(args: &Args) -> Result<Randomness, Failure> {
     if let (Some(value), Some(round)) = (&args.beacon, &args.round) {
         return Ok(Randomness::Beacon { round: round.clone(), value: value.clone() });
     }
     let side = |index: usize| {
-        Ok::<_, Failure>(Revealed { commitment: args.committed[index], nonce: nonce(&args.reveal[index])? })
+        Ok::<_, Failure>(Revealed {
+            commitment: args.committed[index],
+            nonce: nonce::read("--reveal", &args.reveal[index])?,
+        })
     };
     Ok(Randomness::Revealed { inspector: side(0)?, operator: side(1)? })
 }

@@ -193,7 +193,7 @@ fn open_runs(
     printer: Printer,
 ) -> Result<(Vec<Opened>, Vec<Declared>), Failure> {
     let witnesses =
-        args.witness.iter().map(|argument| key::read_public(argument)).collect::<Result<Vec<_>, _>>()?;
+        args.witness.iter().map(|argument| key::read_witness(argument)).collect::<Result<Vec<_>, _>>()?;
     let trainers =
         args.trainer_key.iter().map(|argument| key::read_public(argument)).collect::<Result<Vec<_>, _>>()?;
     let _working = printer.working("reading the declared runs", None);

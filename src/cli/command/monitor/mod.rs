@@ -3,6 +3,7 @@
 mod agent;
 mod collector;
 mod covered;
+mod cosign;
 mod declare;
 mod draw;
 mod drawn;
@@ -15,6 +16,7 @@ mod picture;
 mod plan;
 mod properties;
 mod reader;
+mod promise;
 mod register;
 mod registry;
 mod rules;
@@ -44,6 +46,7 @@ enum Command {
     Collector(collector::Args),
     Plan(plan::Args),
     Register(register::Args),
+    Promise(promise::Args),
     Declare(declare::Args),
     Nonce(nonce::Args),
     Draw(draw::Args),
@@ -63,6 +66,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Collector(args) => collector::run(printer, args),
         Command::Plan(args) => plan::run(printer, args),
         Command::Register(args) => register::run(printer, args),
+        Command::Promise(args) => promise::run(printer, args),
         Command::Declare(args) => declare::run(printer, args),
         Command::Nonce(args) => nonce::run(printer, &args),
         Command::Draw(args) => draw::run(printer, &args),

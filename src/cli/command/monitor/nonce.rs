@@ -1,23 +1,33 @@
 //! `tiebreak monitor nonce`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use tiebreak_monitor::draw::commitment;
+use tiebreak_monitor::draw::{BEACON_MAX, commitment};
 
 use super::registry::write;
 use crate::cli::args::random::random;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_record::commit::digest::Digest;
+use tiebreak_run::run::disk;
 
-/// Make the secret nonce of one side of a draw, and print the commitment to publish.
+/// Make a secret nonce, of a draw or of a promised run, and print its commitment.
 ///
-/// Inspector and operator publish their commitments before logs and declarations are closed, and reveal their nonces after that.
+/// Inspector and operator publish their commitments before logs and declarations are closed, and reveal their nonces after that. A
+/// promise (`tiebreak monitor promise add`) has the commitment of a nonce that its trainer reveals later.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tiebreak monitor nonce inspector.nonce")]
 pub struct Args {
     /// File for the nonce, which stays secret until the draw.
     file: PathBuf,
+}
+
+/// A nonce: the digits themselves, or a file with them. `option` names the argument in errors.
+pub fn read(option: &str, argument: &str) -> Result<Digest, Failure> {
+    let path = Path::new(argument);
+    let text = if path.exists() { disk::read_text(path, BEACON_MAX as u64)? } else { argument.to_string() };
+    let wrong = |error| Failure::new(Exit::Usage, format!("{option} {argument}: {error}"));
+    text.trim_end().parse().map_err(wrong)
 }
 
 pub fn run(printer: Printer, args: &Args) -> CommandResult {

@@ -12,6 +12,7 @@ use tiebreak_monitor::snapshot::record::Serial;
 use super::registry::{now, read, seconds, serial, write};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
 use tiebreak_record::commit::cosignature::utc;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
@@ -247,9 +248,12 @@ fn written(
 ) -> CommandResult {
     write(path, &to_text(register, key))?;
     let head = register.head();
+    let show = format!("tiebreak monitor register show {}", shell::path(path));
+    let registrar = shell::word(&key.public().to_text());
+    let next = Next::new("show it with", format!("{show} --registrar {registrar}"));
     printer.result(
-        vec![said, format!("{}: {} entries, root {}", shell::path(path), head.size, head.root)],
-        &json!({ "register": register.name(), "entries": head.size, "root": head.root }),
+        vec![said, format!("{}: {} entries, root {}", shell::path(path), head.size, head.root), next.line()],
+        &json!({ "register": register.name(), "entries": head.size, "root": head.root, "next": [next] }),
     );
     Ok(Exit::Match)
 }
@@ -418,6 +422,21 @@ fn show(printer: Printer, args: &Show) -> CommandResult {
             }
         }
     }
+    let next = draw_next(args, counts.monitored).filter(|_| exit == Exit::Match);
+    lines.extend(next.iter().map(Next::line));
+    value["next"] = json!(next.as_slice());
     printer.result(lines, &value);
     Ok(exit)
+}
+
+/// The command that draws chips from a register with monitored ones.
+fn draw_next(args: &Show, monitored: u64) -> Option<Next> {
+    let registrar =
+        args.registrar.as_deref().map_or(String::new(), |key| format!(" --registrar {}", shell::word(key)));
+    let register = shell::path(&args.register);
+    let draw = format!(
+        "tiebreak monitor draw --register {register}{registrar} --closed HEADS --chips NUMBER --beacon HEX --round ROUND"
+    );
+    let note = "HEADS is the list of the logs' heads, NUMBER what `monitor plan` says, HEX the value of the beacon's ROUND";
+    (monitored > 0).then(|| Next::new("draw chips from it with", draw).note(note))
 }

@@ -12,7 +12,9 @@ use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_game::net::stop::on_stop;
 use tiebreak_game::net::witness::Keeper;
 use tiebreak_game::net::witness::server;
+use tiebreak_monitor::promise::log as promises;
 use tiebreak_monitor::witness::policy::{Log, Logs};
+use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_run::run::{Folder, shell};
 
 /// Cosign the heads of others' logs, over HTTP.
@@ -24,7 +26,7 @@ use tiebreak_run::run::{Folder, shell};
     after_help = "Example:\n  tiebreak witness serve --key witness.key --state witness --trainer-key trainer.key.pub",
     after_long_help = "The state folder is all that keeps a witness from cosigning two histories of one log. A witness that lost the folder must not \
 go on under the same key: make another key.\n\n\
-HTTP is without TLS. Requests and cosignatures are signed, so nobody can change them. Ctrl-C or SIGTERM ends the command.\n\n\
+HTTP is without TLS, for which a proxy stands before it. Requests and cosignatures are signed, so nobody can change them. Ctrl-C or SIGTERM ends the command.\n\n\
 Examples:
   tiebreak witness serve --key witness.key --state witness --trainer-key trainer.key.pub
   tiebreak witness serve --key witness.key --state witness --log example.com/log=log.pub --listen 0.0.0.0:8701"
@@ -36,7 +38,7 @@ pub struct Args {
     /// Folder of the last head of each log. It has to exist: a witness that lost its state must not go on.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
-    /// Public key of a trainer, all of whose runs are served: a file or its text.
+    /// Public key of a trainer, all of whose runs and promises are served: a file or its text.
     #[arg(long, value_name = "KEY", required_unless_present = "log")]
     trainer_key: Vec<String>,
     /// Another log: its origin line, and the public key that signs its heads.
@@ -44,6 +46,11 @@ pub struct Args {
     /// An origin that ends with a slash stands for all origins that begin with it.
     #[arg(long, value_name = "ORIGIN=KEY")]
     log: Vec<String>,
+    /// Most logs of one key that are kept; a trainer has one for each run, and one for promises.
+    ///
+    /// A file of at most 16 KiB is kept for each log. A new log of a key that has as many is refused.
+    #[arg(long, value_name = "NUMBER", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(1..))]
+    logs_at_most: u64,
     /// Address to listen at. Port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8701")]
     listen: String,
@@ -51,10 +58,13 @@ pub struct Args {
 
 /// The logs that the arguments name.
 fn logs(args: &Args) -> Result<Vec<Log>, Failure> {
-    let runs = args
-        .trainer_key
-        .iter()
-        .map(|text| Ok(Log { origin: "tiebreak/run/".into(), key: key::read_public(text)? }));
+    let trainers = args.trainer_key.iter().map(|text| key::read_public(text));
+    let trainers = trainers.collect::<Result<Vec<_>, Failure>>()?;
+    let own = |key: PublicKey| {
+        let promises = Log { origin: promises::origin(&key), key: key.clone() };
+        [Log { origin: "tiebreak/run/".into(), key }, promises]
+    };
+    let runs = trainers.into_iter().flat_map(own).map(Ok);
     let others = args.log.iter().map(|text| {
         let (origin, key) = text
             .split_once('=')
@@ -83,7 +93,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let public = private.public();
     let served = logs.len();
-    let kept = Keeper::open(private, Logs::new(logs), Folder::at(&args.state));
+    let kept = Keeper::open(private, Logs::new(logs), Folder::at(&args.state), args.logs_at_most);
     let failed = |error: io::Error| {
         let used = if error.kind() == io::ErrorKind::WouldBlock { " is used by" } else { ":" };
         Failure::new(Exit::Undecided, format!("{}{used} {error}", args.state.display()))
@@ -116,10 +126,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         vec![
             format!("witness {}", public.identified()),
             format!("  keys of logs {served}, logs seen so far {seen}"),
+            format!("  key for logs of others {}", public.to_witness_text()),
             format!("  listens at {address}"),
             next.line(),
         ],
-        &json!({ "witness": public.to_text(), "address": address, "logs": seen, "next": [next] }),
+        &json!({ "witness": public.to_text(), "cosignature_key": public.to_witness_text(), "address": address, "logs": seen, "next": [next] }),
     );
     // The thread that stopped the server ends the process.
     loop {

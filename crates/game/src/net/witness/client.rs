@@ -23,14 +23,44 @@ pub enum Answer {
     Refused(u16, String),
 }
 
-/// Sends a request to the witness at a submission prefix, such as `http://127.0.0.1:8701`.
+/// The roots of certificates that count, or those of the web's authorities.
+#[cfg(feature = "tls")]
+fn tls(roots: Option<&[u8]>) -> Result<ureq::tls::TlsConfig, String> {
+    use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+    let Some(pem) = roots else { return Ok(TlsConfig::default()) };
+    let mut certificates = Vec::new();
+    for item in parse_pem(pem) {
+        match item.map_err(|error| format!("the file of certificates: {error}"))? {
+            PemItem::Certificate(certificate) => certificates.push(certificate),
+            _ => return Err("the file of certificates holds something else, such as a private key".into()),
+        }
+    }
+    if certificates.is_empty() {
+        return Err("the file of certificates has none in PEM".into());
+    }
+    Ok(TlsConfig::builder().root_certs(RootCerts::new_with_certs(&certificates)).build())
+}
+
+/// The reason why an address cannot be asked, if there is one.
+fn unreachable(prefix: &str, roots: Option<&[u8]>) -> Option<&'static str> {
+    match (prefix.starts_with("http://"), prefix.starts_with("https://")) {
+        (true, _) if roots.is_some() => Some("certificates are for an address that begins with https://"),
+        (_, true) if !cfg!(feature = "tls") => Some(
+            "this build has no TLS: build it with --features tls, or run a proxy here that connects to the witness",
+        ),
+        (true, _) | (_, true) => None,
+        _ => Some("a witness is reached by http:// or https://"),
+    }
+}
+
+/// Sends a request to the witness at a submission prefix, such as `http://127.0.0.1:8701`. `roots` has the certificates, in PEM, of the
+/// authorities that vouch for an `https://` address; without it those of the web count.
 ///
 /// # Errors
-/// If the address is no `http://` one, or no whole answer comes.
-pub fn ask(prefix: &str, request: &AddCheckpoint) -> Result<Answer, RunError> {
+/// If the address is no `http://` or `https://` one, its certificate does not hold, or no whole answer comes.
+pub fn ask(prefix: &str, roots: Option<&[u8]>, request: &AddCheckpoint) -> Result<Answer, RunError> {
     let refused = |why: String| RunError::Refused(format!("{prefix}: {why}"));
-    if !prefix.starts_with("http://") {
-        let why = "a witness is reached by http://; its answers are signed, and for TLS run a proxy here that connects to it";
+    if let Some(why) = unreachable(prefix, roots) {
         return Err(refused(why.into()));
     }
     // A redirect, or a proxy from the environment, would lead to another witness than the command line names.
@@ -40,8 +70,10 @@ pub fn ask(prefix: &str, request: &AddCheckpoint) -> Result<Answer, RunError> {
         .proxy(None)
         .timeout_connect(Some(TIMES.1))
         .timeout_global(Some(TIMES.0))
-        .user_agent("tiebreak")
-        .build();
+        .user_agent("tiebreak");
+    #[cfg(feature = "tls")]
+    let config = config.tls_config(tls(roots).map_err(refused)?);
+    let config = config.build();
     let url = format!("{}/add-checkpoint", prefix.trim_end_matches('/'));
     let sent = config.new_agent().post(&url).send(request.to_text().as_bytes());
     let mut response = sent.map_err(|error| refused(error.to_string()))?;

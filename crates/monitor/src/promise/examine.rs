@@ -1,0 +1,336 @@
+//! The check of a run against its trainer's promise, and of the seed that follows from the beacon.
+
+use serde::Serialize;
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::cosignature::utc;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PublicKey;
+
+use super::entry::Inputs;
+use super::log::Promises;
+use crate::matching::provenance::Weight;
+
+/// A difference between a run and its promise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Finding {
+    /// The log is of another key than the run's.
+    #[error("the log is of the key {log}, and the run names {run}")]
+    OtherKey {
+        /// The log's key.
+        log: String,
+        /// The run's key, or `none`.
+        run: String,
+    },
+    /// No promise of the log has the commitment of the revealed nonce.
+    #[error("none of {promises} promises has the commitment {commitment} of the revealed nonce")]
+    Unpromised {
+        /// Promises of the log.
+        promises: usize,
+        /// The commitment of the revealed nonce.
+        commitment: Digest,
+    },
+    /// The run's job is another one.
+    #[error("job {promised} was promised, and the run has {found}")]
+    OtherJob {
+        /// The promised job.
+        promised: Digest,
+        /// The run's job.
+        found: Digest,
+    },
+    /// The run's program is another one.
+    #[error("program {promised} was promised, and the run has {found}")]
+    OtherProgram {
+        /// The promised program.
+        promised: Digest,
+        /// The run's program.
+        found: Digest,
+    },
+    /// The run's data are others.
+    #[error("data of root {promised} were promised, and the run has {found}")]
+    OtherData {
+        /// The root of the promised data.
+        promised: Digest,
+        /// The root of the run's data.
+        found: Digest,
+    },
+    /// The run begins from something else.
+    #[error(
+        "the run begins from something else than was promised: {promised} was promised, and the run has {found}"
+    )]
+    OtherBeginning {
+        /// The promised origin, in JSON.
+        promised: String,
+        /// The run's origin, in JSON.
+        found: String,
+    },
+    /// The run's challenge does not follow from promise, beacon and nonce.
+    #[error(
+        "promise, beacon and nonce give the challenge {due}, and the run has {found}: its seed was chosen otherwise"
+    )]
+    OtherChallenge {
+        /// The challenge that follows.
+        due: Digest,
+        /// The run's challenge, or `none`.
+        found: String,
+    },
+    /// The promise was witnessed when the beacon's value could be known.
+    #[error("a witness saw the promise at {}, and the beacon's round was at {}", utc(*.witnessed), utc(*.round))]
+    Late {
+        /// The earliest time of a given witness, in seconds since 1970.
+        witnessed: u64,
+        /// The time of the beacon's round.
+        round: u64,
+    },
+    /// The run was declared before its promise was witnessed.
+    #[error("a witness saw the run's first head at {}, and its promise at {}", utc(*.declared), utc(*.witnessed))]
+    Begun {
+        /// The time of the run's declaration.
+        declared: u64,
+        /// The earliest time of the promise.
+        witnessed: u64,
+    },
+    /// No witness vouches for the time of the promise.
+    #[error(
+        "no given witness cosigned a head over promise {promise}, so nobody vouches for when it was made"
+    )]
+    Unwitnessed {
+        /// The number of the promise.
+        promise: usize,
+    },
+    /// Other promises of the same program and data have no run among those given.
+    #[error("no run is given of the promises {promises:?}, which have the same program and data: the trainer could choose among {} seeds", .promises.len() + 1)]
+    Several {
+        /// The numbers of the other promises.
+        promises: Vec<usize>,
+    },
+}
+
+impl Finding {
+    /// The kind's stable name.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Finding::OtherKey { .. } => "other_key",
+            Finding::Unpromised { .. } => "unpromised",
+            Finding::OtherJob { .. } => "other_job",
+            Finding::OtherProgram { .. } => "other_program",
+            Finding::OtherData { .. } => "other_data",
+            Finding::OtherBeginning { .. } => "other_beginning",
+            Finding::OtherChallenge { .. } => "other_challenge",
+            Finding::Late { .. } => "late",
+            Finding::Begun { .. } => "begun",
+            Finding::Unwitnessed { .. } => "unwitnessed",
+            Finding::Several { .. } => "several",
+        }
+    }
+
+    /// The weight.
+    pub fn weight(&self) -> Weight {
+        match self {
+            Finding::Unwitnessed { .. } | Finding::Several { .. } => Weight::Undecided,
+            _ => Weight::Finding,
+        }
+    }
+}
+
+/// A run, as far as promises are about it.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// The trainer's key that the run names.
+    pub key: Option<PublicKey>,
+    /// The inputs of its computation.
+    pub inputs: Inputs,
+    /// The challenge that its seed depends on.
+    pub challenge: Option<Digest>,
+    /// The time at which a given witness saw the run's first head.
+    pub declared: Option<u64>,
+}
+
+/// The values that an inspector got from elsewhere.
+#[derive(Clone, Debug)]
+pub struct Given<'a> {
+    /// The value of the promised round, in hexadecimal digits.
+    pub value: &'a str,
+    /// The time of the promised round, in seconds since 1970.
+    pub round_time: u64,
+    /// The nonce that the trainer revealed.
+    pub nonce: Digest,
+    /// The witnesses whose word on times counts.
+    pub witnesses: &'a [PublicKey],
+    /// Inputs of other runs of the trainer.
+    pub others: &'a [Inputs],
+}
+
+/// The result of an examination: the number of the run's promise, its time, and the differences.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Examined {
+    /// The number of the promise.
+    pub promise: Option<usize>,
+    /// The earliest time at which a given witness saw it.
+    pub witnessed: Option<u64>,
+    /// The differences.
+    pub findings: Vec<Finding>,
+}
+
+/// Differences of inputs.
+fn inputs(promised: &Inputs, found: &Inputs) -> Vec<Finding> {
+    let json = |begin| serde_json::to_string(begin).unwrap_or_default();
+    [
+        (promised.job != found.job).then_some(Finding::OtherJob { promised: promised.job, found: found.job }),
+        (promised.program != found.program)
+            .then_some(Finding::OtherProgram { promised: promised.program, found: found.program }),
+        (promised.data != found.data)
+            .then_some(Finding::OtherData { promised: promised.data, found: found.data }),
+        (promised.begin != found.begin)
+            .then(|| Finding::OtherBeginning { promised: json(&promised.begin), found: json(&found.begin) }),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Other promises of the same program and data that no given run is of, each run standing for one promise.
+fn unused(log: &Promises, number: usize, others: &[Inputs]) -> Vec<usize> {
+    let mut left = others.to_vec();
+    let own = log.promises().nth(number).map(|promise| (promise.program, promise.data));
+    let same = log
+        .promises()
+        .enumerate()
+        .filter(|(other, promise)| *other != number && own == Some((promise.program, promise.data)));
+    let unused = same.filter(|(_, promise)| {
+        let run = left.iter().position(|inputs| *inputs == promise.inputs());
+        run.map(|run| left.swap_remove(run)).is_none()
+    });
+    unused.map(|(number, _)| number).collect()
+}
+
+/// Compares a run with the promise whose nonce was revealed.
+///
+/// # Errors
+/// If the value is none of a beacon, or a cosignature of a witness does not verify.
+pub fn examine(log: &Promises, run: &Shown, given: &Given) -> Result<Examined, Malformed> {
+    let mut findings = Vec::new();
+    if run.key.as_ref() != Some(log.key()) {
+        let named = run.key.as_ref().map_or("none".into(), PublicKey::to_text);
+        findings.push(Finding::OtherKey { log: log.key().to_text(), run: named });
+    }
+    let Some(number) = log.of_nonce(&given.nonce) else {
+        let commitment = crate::draw::commitment(&given.nonce);
+        findings.push(Finding::Unpromised { promises: log.promises().len(), commitment });
+        return Ok(Examined { promise: None, witnessed: None, findings });
+    };
+    if let Some(promise) = log.promises().nth(number) {
+        findings.extend(inputs(&promise.inputs(), &run.inputs));
+    }
+    let due = log.challenge(number, given.value, &given.nonce)?;
+    if run.challenge != Some(due) {
+        let found = run.challenge.map_or("none".into(), |challenge| challenge.to_string());
+        findings.push(Finding::OtherChallenge { due, found });
+    }
+    let times = given.witnesses.iter().map(|witness| log.witnessed(number, witness));
+    let witnessed = times.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().min();
+    match witnessed {
+        None => findings.push(Finding::Unwitnessed { promise: number }),
+        Some(witnessed) => {
+            if witnessed >= given.round_time {
+                findings.push(Finding::Late { witnessed, round: given.round_time });
+            }
+            if let Some(declared) = run.declared.filter(|declared| *declared < witnessed) {
+                findings.push(Finding::Begun { declared, witnessed });
+            }
+        }
+    }
+    let promises = unused(log, number, given.others);
+    if !promises.is_empty() {
+        findings.push(Finding::Several { promises });
+    }
+    Ok(Examined { promise: Some(number), witnessed, findings })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::promise::entry::Begin;
+    use crate::promise::log::tests::{key, log, promise};
+    use tiebreak_record::commit::cosignature::cosigned;
+    use tiebreak_record::commit::keys::PrivateKey;
+
+    const VALUE: &str = "000102030405060708090a0b0c0d0e0f";
+
+    fn witness() -> PrivateKey {
+        PrivateKey::generate("witness.example", [8; 32]).unwrap()
+    }
+
+    /// A log of one promise that the witness saw at 100, and an honest run of it.
+    fn honest() -> (Promises, Shown) {
+        let mut log = log(1);
+        log.cosign(cosigned(log.newest().unwrap(), &witness(), 100).unwrap()).unwrap();
+        let challenge = log.challenge(0, VALUE, &Digest([0; 32])).ok();
+        let run =
+            Shown { key: Some(key(1).public()), inputs: promise(0).inputs(), challenge, declared: Some(120) };
+        (log, run)
+    }
+
+    fn kinds<'a>(log: &Promises, run: &Shown, change: impl FnOnce(&mut Given<'a>)) -> Vec<&'static str> {
+        let witnesses: &'static [PublicKey] = Box::leak(Box::new([witness().public()]));
+        let nonce = Digest([0; 32]);
+        let mut given = Given { value: VALUE, round_time: 110, nonce, witnesses, others: &[] };
+        change(&mut given);
+        let found = examine(log, run, &given).unwrap().findings;
+        found
+            .iter()
+            .for_each(|one| assert_eq!(serde_json::to_value(one).unwrap()["kind"], one.kind(), "{one}"));
+        found.iter().map(Finding::kind).collect()
+    }
+
+    #[test]
+    fn an_honest_run_is_as_promised() {
+        let (log, run) = honest();
+        assert_eq!(kinds(&log, &run, |_| {}), [""; 0]);
+    }
+
+    #[test]
+    fn every_difference_has_its_kind() {
+        let (log, run) = honest();
+        let with = |change: &dyn Fn(&mut Shown)| {
+            let mut run = run.clone();
+            change(&mut run);
+            kinds(&log, &run, |_| {})
+        };
+        let other = Digest([9; 32]);
+        assert_eq!(with(&|run| run.key = Some(key(2).public())), ["other_key"]);
+        assert_eq!(with(&|run| run.key = None), ["other_key"]);
+        assert_eq!(with(&|run| run.inputs.job = other), ["other_job"]);
+        assert_eq!(with(&|run| run.inputs.program = other), ["other_program"]);
+        assert_eq!(with(&|run| run.inputs.data = other), ["other_data"]);
+        let begin = Begin::Weights { files: other };
+        assert_eq!(with(&|run| run.inputs.begin = begin), ["other_beginning"]);
+        assert_eq!(with(&|run| run.challenge = Some(other)), ["other_challenge"]);
+        assert_eq!(with(&|run| run.challenge = None), ["other_challenge"]);
+        assert_eq!(with(&|run| run.declared = Some(99)), ["begun"]);
+        assert_eq!(with(&|run| run.declared = None), [""; 0]);
+        assert_eq!(kinds(&log, &run, |given| given.round_time = 101), [""; 0]);
+        assert_eq!(kinds(&log, &run, |given| given.round_time = 100), ["late"]);
+        assert_eq!(kinds(&log, &run, |given| given.witnesses = &[]), ["unwitnessed"]);
+        assert_eq!(kinds(&log, &run, |given| given.nonce = other), ["unpromised"]);
+        let value = "ff".repeat(16);
+        assert_eq!(kinds(&log, &run, |given| given.value = &value), ["other_challenge"]);
+    }
+
+    /// A trainer who makes many promises and trains the one that is kind leaves the others.
+    #[test]
+    fn promises_without_a_run_are_told() {
+        let (mut log, run) = honest();
+        log.append(promise(1), &key(1)).unwrap();
+        assert_eq!(kinds(&log, &run, |_| {}), ["several"]);
+        let others = [run.inputs];
+        assert_eq!(kinds(&log, &run, |given| given.others = &others), [""; 0]);
+        log.append(promise(2), &key(1)).unwrap();
+        assert_eq!(kinds(&log, &run, |given| given.others = &others), ["several"]);
+        let mut fresh = honest().0;
+        fresh
+            .append(crate::promise::entry::Promise { data: Digest([7; 32]), ..promise(3) }, &key(1))
+            .unwrap();
+        assert_eq!(kinds(&fresh, &run, |_| {}), [""; 0]);
+    }
+}

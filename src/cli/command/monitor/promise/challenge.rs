@@ -1,0 +1,66 @@
+//! `tiebreak monitor promise challenge`.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::log::read_log;
+use crate::cli::args::limits::Limits;
+use crate::cli::command::monitor::nonce;
+use crate::cli::view::next::Next;
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use tiebreak_run::run::RunError;
+
+/// Print the challenge of a promised run, once the beacon's round has come.
+///
+/// `tiebreak train --challenge` makes it part of the seed, on which initial weights and order of data depend.
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  tiebreak monitor promise challenge trainer.promises --nonce run.nonce --beacon 1f0e2d3c4b5a69788796a5b4c3d2e1f0")]
+pub struct Args {
+    /// File of the trainer's promises.
+    log: PathBuf,
+    /// Nonce of the promise: a file, or its digits.
+    #[arg(long, value_name = "NONCE")]
+    nonce: String,
+    /// Value of the promised round, in hexadecimal digits.
+    #[arg(long, value_name = "HEX")]
+    beacon: String,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+pub fn run(printer: Printer, args: &Args) -> CommandResult {
+    let _watch = args.limits.watch(printer);
+    let log = read_log(&args.log)?;
+    let nonce = nonce::read("--nonce", &args.nonce)?;
+    let found = log.of_nonce(&nonce).and_then(|number| Some((number, log.promises().nth(number)?)));
+    let Some((number, promise)) = found else {
+        let commitment = tiebreak_monitor::draw::commitment(&nonce);
+        let why =
+            format!("none of its {} promises has the nonce's commitment {commitment}", log.promises().len());
+        return Err(RunError::invalid(&args.log, why).into());
+    };
+    let challenge = log
+        .challenge(number, &args.beacon, &nonce)
+        .map_err(|error| Failure::new(Exit::Usage, format!("--beacon {}: {error}", args.beacon)))?;
+    let next = Next::new(
+        "train the promised run with",
+        format!("tiebreak train JOB --out RUN --key KEY --challenge {challenge}"),
+    )
+    .note("JOB is the promised job, KEY the key of the promises");
+    let lines = vec![
+        format!("challenge {challenge}"),
+        format!(
+            "  of promise {number}; compare with the beacon: round {}, value {}",
+            promise.round, args.beacon
+        ),
+        next.line(),
+    ];
+    let round = &promise.round;
+    printer.result(
+        lines,
+        &json!({ "challenge": challenge, "number": number, "round": round, "beacon": args.beacon, "next": [next] }),
+    );
+    Ok(Exit::Match)
+}

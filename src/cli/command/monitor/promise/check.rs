@@ -1,0 +1,150 @@
+//! `tiebreak monitor promise check`.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tiebreak_monitor::matching::provenance::Weight;
+use tiebreak_monitor::promise::entry::{Begin, Inputs};
+use tiebreak_monitor::promise::examine::{Examined, Given, Shown, examine};
+use tiebreak_monitor::promise::log::Promises;
+
+use super::log::read_log;
+use crate::cli::args::decided::Decided;
+use crate::cli::args::key;
+use crate::cli::args::limits::Limits;
+use crate::cli::command::monitor::nonce;
+use crate::cli::command::monitor::registry::seconds;
+use crate::cli::view::next::Next;
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use tiebreak_record::commit::cosignature::{cosigned_at, utc};
+use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::commit::tree_head::NOTE_MAX;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{RunError, names, shell};
+
+/// Check that a run is the one that its trainer promised, with the seed that the beacon gave.
+///
+/// The command derives the challenge again, compares job, program, data and origin with the promise, and compares the witness's time with
+/// that of the round. The exit code is 1 if something differs, and 3 if something is missing that would decide.
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  tiebreak monitor promise check trainer.promises runs/mine --nonce run.nonce --beacon 1f0e2d3c4b5a69788796a5b4c3d2e1f0 --round-time 2026-11-25 --witness witness.key.pub")]
+#[command(
+    override_usage = "tiebreak monitor promise check LOG RUN --nonce NONCE --beacon HEX --round-time DATE [OPTIONS]"
+)]
+pub struct Args {
+    /// File of the trainer's promises.
+    log: PathBuf,
+    /// Folder of the run.
+    run: PathBuf,
+    /// Nonce that the trainer revealed: a file, or its digits.
+    #[arg(long, value_name = "NONCE")]
+    nonce: String,
+    /// Value of the promised round, in hexadecimal digits; ask the beacon, and not the trainer.
+    #[arg(long, value_name = "HEX")]
+    beacon: String,
+    /// Time at which the value of the round came out, by the beacon's schedule.
+    #[arg(long, value_parser = seconds, value_name = "DATE")]
+    round_time: u64,
+    /// Public key of a witness: a file or its text.
+    ///
+    /// With several witnesses the earliest time counts.
+    #[arg(long, value_name = "KEY")]
+    witness: Vec<String>,
+    /// Folder of another run of this trainer, so that its promise counts as kept.
+    #[arg(long, value_name = "RUN")]
+    other: Vec<PathBuf>,
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    decided: Decided,
+}
+
+/// The inputs of a run's computation.
+fn inputs(run: &Run) -> Result<Inputs, RunError> {
+    let malformed = |error| RunError::malformed(&run.layout.run_json(), error);
+    Inputs::of(run.job().digest(), &run.file.summary()).map_err(malformed)
+}
+
+/// The earliest time at which one of these witnesses cosigned the run's first head.
+fn declared(
+    run: &Run,
+    witnesses: &[PublicKey],
+    trainer: Option<&PublicKey>,
+) -> Result<Option<u64>, RunError> {
+    let first = run.at(names::head(1));
+    if !first.is_here() {
+        return Ok(None);
+    }
+    run.head(1, trainer)?;
+    let note = first.read_text(NOTE_MAX as u64)?;
+    let times = witnesses.iter().map(|key| cosigned_at(&note, key));
+    let times = times.collect::<Result<Vec<_>, _>>();
+    Ok(times.map_err(|error| RunError::malformed(first.path(), error))?.into_iter().flatten().min())
+}
+
+pub fn run(printer: Printer, args: &Args) -> CommandResult {
+    args.decided.applied(checked(printer, args))
+}
+
+fn checked(printer: Printer, args: &Args) -> CommandResult {
+    let _watch = args.limits.watch(printer);
+    let log = read_log(&args.log)?;
+    let nonce = nonce::read("--nonce", &args.nonce)?;
+    let witnesses = args.witness.iter().map(|text| key::read_witness(text)).collect::<Result<Vec<_>, _>>()?;
+    let run = args.limits.open(&args.run)?;
+    let malformed = |error| RunError::malformed(&run.layout.run_json(), error);
+    let trainer = run.file.summary().named_key().map_err(malformed)?;
+    let declared = declared(&run, &witnesses, trainer.as_ref())?;
+    let shown = Shown { key: trainer, inputs: inputs(&run)?, challenge: run.file.challenge, declared };
+    let others = args.other.iter().map(|path| Ok(inputs(&args.limits.open(path)?)?));
+    let others = others.collect::<Result<Vec<_>, Failure>>()?;
+    let given = Given {
+        value: &args.beacon,
+        round_time: args.round_time,
+        nonce,
+        witnesses: &witnesses,
+        others: &others,
+    };
+    let examined =
+        examine(&log, &shown, &given).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+    let worst = examined.findings.iter().map(|finding| finding.weight()).max().unwrap_or(Weight::Matched);
+    let (word, result, exit) = match worst {
+        Weight::Matched => ("MATCHES", "matches", Exit::Match),
+        Weight::Undecided => ("UNDECIDED", "undecided", Exit::Undecided),
+        Weight::Finding => ("DIFFERS", "differs", Exit::Diverges),
+    };
+    let next = Next::new("replay the run with", format!("tiebreak audit {}", shell::path(&args.run)));
+    let mut lines = vec![format!("{word}: run {}", run.id.short())];
+    lines.extend(promise_lines(args, &log, &examined));
+    lines.extend(examined.findings.iter().map(|finding| format!("  {}: {finding}", finding.kind())));
+    lines.extend((exit == Exit::Match).then(|| next.line()));
+    let promise = examined.promise.and_then(|number| log.promises().nth(number));
+    let next = if exit == Exit::Match { vec![next] } else { Vec::new() };
+    let value: Value = json!({
+        "result": result, "run": run.id, "number": examined.promise, "promise": promise,
+        "witnessed": examined.witnessed, "round_time": args.round_time, "beacon": args.beacon,
+        "declared": declared, "findings": examined.findings, "next": next,
+    });
+    printer.result(lines, &value);
+    Ok(exit)
+}
+
+/// The promise of the run, in words.
+fn promise_lines(args: &Args, log: &Promises, examined: &Examined) -> Vec<String> {
+    let number = examined.promise;
+    let Some(promise) = number.and_then(|number| log.promises().nth(number)) else { return Vec::new() };
+    let seen = examined
+        .witnessed
+        .map_or("which no given witness saw".into(), |time| format!("witnessed at {}", utc(time)));
+    let mut lines = vec![format!(
+        "  promise {} of {}, {seen}",
+        number.unwrap_or_default(),
+        Path::new(&args.log).display()
+    )];
+    lines.push(format!("  compare with the beacon: round {}, value {}", promise.round, args.beacon));
+    if let (Begin::Run { run, after, .. }, Some(amendment)) = (promise.begin, promise.amendment) {
+        lines.push(format!("  amendment {amendment} of run {}, with effect after step {after}", run.short()));
+    }
+    lines
+}

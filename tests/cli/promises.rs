@@ -1,0 +1,169 @@
+//! Promised runs: the seed comes from a beacon after a witness saw the promise, and an amendment goes on from a run with other data.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::common::{self, edit::edited, gpt_job};
+use crate::witness::witness;
+use crate::{output, path};
+
+const BEACON: &str = "1f0e2d3c4b5a69788796a5b4c3d2e1f01f0e2d3c4b5a69788796a5b4c3d2e1f0";
+
+/// A trainer and its log, with a witness.
+struct World {
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    fn at(&self, name: &str) -> String {
+        path(self.folder.path(), name)
+    }
+
+    fn json(&self, args: &[&str], code: i32) -> Value {
+        let (found, stdout, stderr) = output(&[args, &["--json"]].concat());
+        assert_eq!(found, code, "{args:?}: {stdout}{stderr}");
+        serde_json::from_str(&stdout).unwrap()
+    }
+
+    /// Promises a job, with the nonce of this name.
+    fn promise(&self, job: &str, nonce: &str) -> Value {
+        let (nonce, key) = (self.at(nonce), self.at("trainer.key"));
+        self.json(&["monitor", "nonce", &nonce], 0);
+        let (log, job) = (self.at("promises"), self.at(job));
+        let args =
+            ["monitor", "promise", "add", &log, &job, "--key", &key, "--nonce", &nonce, "--round", "drand 7"];
+        self.json(&args, 0)
+    }
+
+    /// Trains a job with the challenge of the promise of this nonce.
+    fn train(&self, job: &str, nonce: &str, out: &str) {
+        let (log, nonce) = (self.at("promises"), self.at(nonce));
+        let told =
+            self.json(&["monitor", "promise", "challenge", &log, "--nonce", &nonce, "--beacon", BEACON], 0);
+        let challenge = told["challenge"].as_str().unwrap();
+        assert!(told["next"][0]["command"].as_str().unwrap().ends_with(challenge), "{told}");
+        let (job, out, key) = (self.at(job), self.at(out), self.at("trainer.key"));
+        let args = ["train", &job, "--out", &out, "--key", &key, "--challenge", challenge, "--engine", "cpu"];
+        let (code, _, stderr) = output(&args);
+        assert_eq!(code, 0, "{stderr}");
+    }
+
+    /// Checks a run with a nonce: the kinds of the findings.
+    fn check(&self, run: &str, nonce: &str, more: &[&str], code: i32) -> (Value, Vec<String>) {
+        let (log, run, nonce) = (self.at("promises"), self.at(run), self.at(nonce));
+        let witness = self.at("witness.key.pub");
+        let args = ["monitor", "promise", "check", &log, &run, "--nonce", &nonce, "--beacon", BEACON];
+        let told = self.json(&[&args[..], &["--witness", &witness], more].concat(), code);
+        let kinds =
+            told["findings"].as_array().unwrap().iter().map(|one| one["kind"].as_str().unwrap().into());
+        let kinds = kinds.collect();
+        (told, kinds)
+    }
+}
+
+#[test]
+fn a_seed_comes_from_a_beacon_and_data_come_later() {
+    let world = World { folder: tempfile::tempdir().unwrap() };
+    let job = gpt_job(world.folder.path(), "step", "");
+    let text = fs::read_to_string(&job).unwrap();
+    for name in ["trainer", "witness"] {
+        let key = world.at(&format!("{name}.key"));
+        assert_eq!(output(&["key", "new", &key, "--name", &format!("{name}.example")]).0, 0);
+    }
+    let state = world.at("state");
+    fs::create_dir(&state).unwrap();
+    let trainer = world.at("trainer.key.pub");
+    let served = witness(&world.at("witness.key"), &state, &["--trainer-key", &trainer]);
+    let declare = |what: &str| {
+        let (what, key) = (world.at(what), world.at("witness.key.pub"));
+        world.json(&["monitor", "declare", &what, "--witness", &served.address, "--witness-key", &key], 0)
+    };
+    let never = ["--round-time", "2099-01-01"];
+
+    let promised = world.promise("job.toml", "first.nonce");
+    assert_eq!((&promised["number"], &promised["promise"]["begin"]), (&0.into(), &"seed".into()));
+    let seen = declare("promises");
+    assert_eq!((&seen["promises"], &seen["was_there"]), (&1.into(), &false.into()));
+    assert_eq!(declare("promises")["was_there"], true);
+    world.train("job.toml", "first.nonce", "first");
+    declare("first");
+    let (told, kinds) = world.check("first", "first.nonce", &never, 0);
+    assert_eq!((kinds.len(), &told["witnessed"]), (0, &seen["time"]), "{told}");
+    assert_eq!(world.check("first", "first.nonce", &["--round-time", "2020-01-01"], 1).1, ["late"]);
+
+    // Other data come later: a run that goes on from the first one.
+    fs::write(world.at("more.txt"), fs::read_to_string(world.at("text.txt")).unwrap().to_uppercase())
+        .unwrap();
+    let from = |data: &str| {
+        edited(&text, &[("\"text.txt\"", data), ("[checkpoint]", "[init]\nrun = \"first\"\n[checkpoint]")])
+    };
+    fs::write(world.at("second.toml"), from("\"more.txt\"")).unwrap();
+    fs::write(world.at("third.toml"), from("\"text.txt\"")).unwrap();
+    let amended = world.promise("second.toml", "second.nonce");
+    let first = world.json(&["verify", &world.at("first"), "--trainer-key", &trainer], 0)["run"].clone();
+    let begin = &amended["promise"]["begin"]["run"];
+    assert_eq!(
+        (&amended["promise"]["amendment"], &begin["run"], &begin["after"]),
+        (&1.into(), &first, &8.into())
+    );
+    declare("promises");
+    world.train("second.toml", "second.nonce", "second");
+    assert_eq!(world.check("second", "second.nonce", &never, 0).1, [""; 0]);
+    // The first promise now has a head over it that the same witness cosigned twice; the earlier time counts.
+    assert_eq!(world.check("first", "first.nonce", &never, 0).0["witnessed"], seen["time"]);
+
+    // A second amendment of the same run, whose data are the first run's.
+    assert_eq!(world.promise("third.toml", "third.nonce")["promise"]["amendment"], 2);
+    world.train("third.toml", "third.nonce", "third");
+    assert_eq!(world.check("third", "third.nonce", &never, 3).1, ["unwitnessed", "several"]);
+    declare("promises");
+    let other = world.at("first");
+    assert_eq!(
+        world.check("third", "third.nonce", &[&never[..], &["--other", &other]].concat(), 0).1,
+        [""; 0]
+    );
+
+    // A second implementation of the format reads the log, and finds the same challenge and time.
+    if common::has_python() {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/vectors/promises.py");
+        let read = |text: String| {
+            fs::write(world.at("read"), text).unwrap();
+            let nonce = fs::read_to_string(world.at("second.nonce")).unwrap();
+            let witness = fs::read_to_string(world.at("witness.key.pub")).unwrap();
+            let mut python = std::process::Command::new("python3");
+            python.args(["-B", script, &world.at("read"), BEACON, nonce.trim(), witness.trim()]);
+            python.output().unwrap()
+        };
+        let text = fs::read_to_string(world.at("promises")).unwrap();
+        let told = read(text.clone());
+        let told: Value = serde_json::from_slice(&told.stdout).unwrap_or_else(|_| panic!("{told:?}"));
+        let run: Value = serde_json::from_slice(&fs::read(world.at("second/run.json")).unwrap()).unwrap();
+        assert_eq!((&told["promises"], &told["number"]), (&3.into(), &1.into()));
+        assert_eq!(told["challenge"], run["challenge"]);
+        assert_eq!(told["witnessed"], world.check("second", "second.nonce", &never, 0).0["witnessed"]);
+        for (from, to) in
+            [("drand 7", "drand 8"), ("\n\u{2014} witness.example ", "\n\u{2014} witness.example A")]
+        {
+            assert!(!read(text.replacen(from, to, 1)).status.success(), "{from}");
+        }
+    }
+
+    // Nothing else is the promised run.
+    let kinds = world.check("second", "third.nonce", &never, 1).1;
+    assert_eq!(kinds, ["other_data", "other_challenge", "several"]);
+    let kinds = world.check("first", "third.nonce", &never, 1).1;
+    assert!(kinds.contains(&"other_beginning".into()), "{kinds:?}");
+    fs::write(world.at("stranger.nonce"), "ab".repeat(32)).unwrap();
+    assert_eq!(world.check("first", "stranger.nonce", &never, 1).1, ["unpromised"]);
+
+    // A witness that knows another history of the log cosigns no second one.
+    let log = world.at("promises");
+    fs::remove_file(Path::new(&log)).unwrap();
+    world.promise("job.toml", "again.nonce");
+    let (key, args) = (world.at("witness.key.pub"), ["monitor", "declare"]);
+    let more = [log.as_str(), "--witness", &served.address, "--witness-key", &key];
+    let (code, _, stderr) = output(&[&args[..], &more].concat());
+    assert!(code == 3 && stderr.contains("cosigned size 3"), "{code} {stderr}");
+}
