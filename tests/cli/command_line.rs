@@ -237,6 +237,8 @@ fn world() -> World {
         ("alice", "inspector.key"),
         ("alice.pub", "inspector.key.pub"),
         ("stated.json", "run.dsse.json"),
+        ("run.pack", "mine.pack"),
+        ("run/heads/000000000001", "declared.head"),
         ("evaluated.json", "eval.json"),
         ("exported/model.safetensors", "model.safetensors"),
     ] {

@@ -28,9 +28,11 @@ mod pages;
 mod progress;
 mod ranks;
 mod released;
+mod reveals;
 mod rules;
 mod samples;
 mod screens;
+mod sealed;
 mod signals;
 mod statements;
 #[cfg(unix)]

@@ -179,7 +179,8 @@ impl World {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let out = format!("out-{}", NUMBER.fetch_add(1, Relaxed));
         fs::create_dir(self.path(&out)).unwrap();
-        let line = line.replace("OUT", &out);
+        let id = fs::read_to_string(self.path("run.id")).unwrap_or_default();
+        let line = line.replace("OUT", &out).replace("RUNID", &id);
         let arguments: Vec<&str> = line.split_whitespace().collect();
         let output = tiebreak(&arguments).current_dir(self.0.path()).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -248,6 +249,7 @@ impl World {
         world.snapshots(&run);
         world.game(&run, &cheat);
         world.chips();
+        world.sealed(&run);
         world
     }
 
@@ -349,6 +351,17 @@ impl World {
             &format!("monitor draw --register chips.register --closed heads.txt --chips 2 {beacon}"),
             0,
         );
+    }
+
+    /// A box, and packs for it.
+    fn sealed(&self, run: &Run) {
+        fs::write(self.path("run.id"), run.id.to_string()).unwrap();
+        for identity in ["box.identity", "other.identity"] {
+            self.done(&format!("monitor box --new-identity {identity}"), 0);
+        }
+        for (pack, more) in [("run.pack", ""), ("part.pack", "--steps 1..2")] {
+            self.done(&format!("monitor pack run --to box.identity.pub --out {pack} {more}"), 0);
+        }
     }
 
     /// Reports of audits, and of evaluations.

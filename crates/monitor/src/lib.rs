@@ -32,6 +32,7 @@ pub mod draw;
 mod header;
 pub mod inspection;
 pub mod matching;
+pub mod pack;
 pub mod plan;
 pub mod regime;
 pub mod register;

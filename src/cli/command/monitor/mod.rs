@@ -8,11 +8,14 @@ mod index;
 mod inspect;
 mod inspections;
 mod matching;
+mod neutral_box;
 mod nonce;
+mod pack;
 mod picture;
 mod plan;
 mod register;
 mod registry;
+mod reveals;
 mod rules;
 mod screen;
 mod shards;
@@ -49,6 +52,9 @@ enum Command {
     Screen(screen::Args),
     Rules(rules::Args),
     Statement(statement::Args),
+    Pack(pack::Args),
+    Box(neutral_box::Args),
+    Reveals(reveals::Args),
     Simulate(simulate::Args),
     Table(table::Args),
 }
@@ -68,6 +74,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Screen(args) => screen::run(printer, args),
         Command::Rules(args) => rules::run(printer, args),
         Command::Statement(args) => statement::run(printer, args),
+        Command::Pack(args) => pack::run(printer, &args),
+        Command::Box(args) => neutral_box::run(printer, &args),
+        Command::Reveals(args) => reveals::run(printer, &args),
         Command::Simulate(args) => simulate::run(printer, &args),
         Command::Table(args) => table::run(printer, args),
     }
