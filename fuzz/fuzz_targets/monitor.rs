@@ -1,4 +1,4 @@
-//! Files and messages of compute monitoring: logs, shard maps, registers, promises, draws, rules, statements, indices of runs, requests to witnesses, catalogues.
+//! Files and messages of compute monitoring: logs, shard maps, registers, promises, draws, rules, statements, indices of runs, requests to witnesses, catalogues, packs.
 //! The first byte chooses the kind.
 #![no_main]
 
@@ -13,6 +13,9 @@ use tiebreak_monitor::matching::matcher::{Matcher, Shards};
 use tiebreak_monitor::matching::run_index::{FOUND_MAX, RunIndex};
 use tiebreak_monitor::matching::sighting::{sightings, trainings};
 use tiebreak_monitor::matching::silence::Silence;
+use tiebreak_monitor::pack::read::{Bounds, read};
+use tiebreak_monitor::pack::seal::recipients;
+use tiebreak_monitor::pack::write::Writer;
 use tiebreak_monitor::promise::log::Promises;
 use tiebreak_monitor::register;
 use tiebreak_monitor::register::entry::{Change, Entry};
@@ -83,6 +86,17 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
                 let found = index.find(&Digest([byte; 32]));
                 assert!(found.is_err() || found.is_ok_and(|runs| runs.len() <= FOUND_MAX));
             }
+        }
+        (12, _) => {
+            let mut writer = Writer::new(Vec::new()).unwrap();
+            let bounds = Bounds { memory: 1 << 20, there: rest.len() as u64 };
+            let again = |name: String, bytes: Vec<u8>| {
+                writer.add(&name, bytes.len() as u64, &mut &bytes[..]).unwrap();
+            };
+            if read(rest, bounds, again).is_ok() {
+                assert_eq!(writer.finish().unwrap(), rest);
+            }
+            let _ = recipients(rest);
         }
         (1, Ok(text)) => {
             let Ok(map) = ShardMap::from_text(text) else { return };

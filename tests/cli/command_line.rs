@@ -238,6 +238,8 @@ fn world() -> World {
         ("alice.pub", "inspector.key.pub"),
         ("stated.json", "run.dsse.json"),
         ("inspected.json", "a-1.json"),
+        ("run.pack", "mine.pack"),
+        ("run/heads/000000000001", "declared.head"),
         ("evaluated.json", "eval.json"),
         ("exported/model.safetensors", "model.safetensors"),
     ] {

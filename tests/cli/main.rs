@@ -26,13 +26,15 @@ mod not_finite;
 mod options;
 mod pages;
 mod progress;
-mod properties;
 mod promises;
+mod properties;
 mod ranks;
 mod released;
+mod reveals;
 mod rules;
 mod samples;
 mod screens;
+mod sealed;
 mod signals;
 mod statements;
 #[cfg(unix)]

@@ -180,7 +180,8 @@ impl World {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let out = format!("out-{}", NUMBER.fetch_add(1, Relaxed));
         fs::create_dir(self.path(&out)).unwrap();
-        let line = line.replace("OUT", &out);
+        let id = fs::read_to_string(self.path("run.id")).unwrap_or_default();
+        let line = line.replace("OUT", &out).replace("RUNID", &id);
         let arguments: Vec<&str> = line.split_whitespace().collect();
         // No row needs a GPU. Software adapters would compile the shaders of each calibration for half a minute.
         let mut command = tiebreak(&arguments);
@@ -251,6 +252,7 @@ impl World {
         world.snapshots(&run);
         world.game(&run, &cheat);
         world.chips();
+        world.sealed(&run);
         world
     }
 
@@ -373,6 +375,17 @@ impl World {
         let note = cosigned(log.newest().unwrap(), &alice, 1_700_000_000).unwrap();
         log.cosign(note).unwrap();
         fs::write(at, log.to_text()).unwrap();
+    }
+
+    /// A box, and packs for it.
+    fn sealed(&self, run: &Run) {
+        fs::write(self.path("run.id"), run.id.to_string()).unwrap();
+        for identity in ["box.identity", "other.identity"] {
+            self.done(&format!("monitor box --new-identity {identity}"), 0);
+        }
+        for (pack, more) in [("run.pack", ""), ("part.pack", "--steps 1..2")] {
+            self.done(&format!("monitor pack run --to box.identity.pub --out {pack} {more}"), 0);
+        }
     }
 
     /// Reports of audits, and of evaluations.

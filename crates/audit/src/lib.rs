@@ -25,6 +25,7 @@ pub mod ground;
 pub mod localise;
 pub mod merge;
 mod micro_batch;
+pub mod needed;
 pub mod opened;
 pub mod operands;
 mod place;

@@ -33,6 +33,7 @@ mod header;
 pub mod inspection;
 pub mod interval;
 pub mod matching;
+pub mod pack;
 pub mod plan;
 pub mod promise;
 pub mod regime;

@@ -1,5 +1,7 @@
 //! Keys that arguments name: a private one as a file, a public one as a file or its text.
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::cli::view::report::{Exit, Failure, named};
@@ -69,4 +71,30 @@ fn read(argument: &str, parse: fn(&str) -> Result<PublicKey, Malformed>) -> Resu
     parse(argument).map_err(|error| {
         Failure::new(Exit::Usage, format!("{argument:?} is no key file and no key: {error}"))
     })
+}
+
+/// Writes a file that is not there yet, with mode 0600 if it is private.
+pub fn write_new(path: &Path, text: &str, private: bool) -> Result<(), RunError> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    if private {
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    }
+    #[cfg(not(unix))]
+    let _ = private;
+    let written = options
+        .open(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
+    written.map_err(RunError::io(path))
+}
+
+/// Refuses a path of a private key in a run's folder, which is published.
+pub fn refuse_in_run(path: &Path) -> Result<(), Failure> {
+    if path.parent().is_some_and(|folder| folder.join("run.json").exists()) {
+        let why = "is in a run's folder, which is published: a private key does not belong there";
+        return Err(Failure::new(Exit::Usage, format!("{} {why}", path.display()))
+            .help("name a file outside of the run's folder"));
+    }
+    Ok(())
 }

@@ -7,6 +7,7 @@ pub mod expect;
 pub mod job;
 pub mod key;
 pub mod limits;
+pub mod part;
 pub mod random;
 pub mod ranks;
 pub mod state;

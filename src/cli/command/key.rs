@@ -1,18 +1,16 @@
 //! `tiebreak key`.
 
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use serde_json::json;
 
-use crate::cli::args::key::public_path;
+use crate::cli::args::key::{public_path, refuse_in_run, write_new};
 use crate::cli::args::random::random;
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_record::commit::keys::PrivateKey;
-use tiebreak_run::run::{RunError, shell};
+use tiebreak_run::run::shell;
 
 /// Make keys that sign a run's heads, an auditor's reports or a party's answers.
 #[derive(clap::Args)]
@@ -40,16 +38,7 @@ enum Command {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let Command::New { file, name } = args.command;
     let key = PrivateKey::generate(&name, random()?).map_err(|error| Failure::new(Exit::Usage, error))?;
-    if file.parent().is_some_and(|folder| folder.join("run.json").exists()) {
-        return Err(Failure::new(
-            Exit::Usage,
-            format!(
-                "{} is in a run's folder, which is published: a private key does not belong there",
-                file.display()
-            ),
-        )
-        .help("name a file outside of the run's folder"));
-    }
+    refuse_in_run(&file)?;
     let public = key.public().to_text();
     write_new(&file, &format!("{}\n", key.to_text()), true)?;
     write_new(&public_path(&file), &format!("{public}\n"), false)?;
@@ -58,20 +47,4 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     printer.result(&public, &json!({ "public": public, "next": [next] }));
     printer.say(next.line());
     Ok(Exit::Match)
-}
-
-/// Writes a file that is not there yet, with mode 0600 if it is private.
-fn write_new(path: &Path, text: &str, private: bool) -> Result<(), RunError> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    if private {
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    }
-    #[cfg(not(unix))]
-    let _ = private;
-    let written = options
-        .open(path)
-        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
-    written.map_err(RunError::io(path))
 }

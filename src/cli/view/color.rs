@@ -10,7 +10,7 @@ const YELLOW: &str = "\u{1b}[1;33m";
 const RESET: &str = "\u{1b}[0m";
 
 /// Words that say how something ended, and `error:`. Of two that begin alike the longer one stands first.
-const WORDS: [(&str, &str); 20] = [
+const WORDS: [(&str, &str); 23] = [
     ("MATCHES", GREEN),
     ("DIVERGES", RED),
     ("DIFFERS", RED),
@@ -31,6 +31,9 @@ const WORDS: [(&str, &str); 20] = [
     ("NOBODY IS ACCUSED", YELLOW),
     ("UNBOUNDED FREEDOM", YELLOW),
     ("UNUSUAL ROUNDING", YELLOW),
+    ("PASS", GREEN),
+    ("FAIL", RED),
+    ("NOT DECIDED", YELLOW),
 ];
 
 /// True if a stream gets colour.

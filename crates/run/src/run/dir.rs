@@ -277,7 +277,11 @@ impl Run {
     }
 
     /// Finds data file `number`, in the run or elsewhere.
-    fn data_file(&self, number: usize) -> Result<Stored, RunError> {
+    ///
+    /// # Errors
+    /// If the file is nowhere.
+    #[doc(hidden)] // for packs alone
+    pub fn data_file(&self, number: usize) -> Result<Stored, RunError> {
         let here = names::data_file(number);
         let paths = self.job().data.files.paths();
         let named = paths.get(number).and_then(|path| Path::new(path).file_name());

@@ -16,6 +16,12 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// A store with these files.
+    #[doc(hidden)] // for packs alone
+    pub fn holding(files: BTreeMap<String, Vec<u8>>) -> Memory {
+        Memory { files: Arc::new(Mutex::new(files)), written: Arc::default() }
+    }
+
     /// Every file with its contents, sorted by name.
     pub fn files(&self) -> Vec<(String, Vec<u8>)> {
         self.all().iter().map(|(name, bytes)| (name.clone(), bytes.clone())).collect()

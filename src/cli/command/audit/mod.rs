@@ -7,8 +7,7 @@ use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::limits::{Limits, left};
-use crate::cli::args::random::random;
-use crate::cli::args::{key, verdict_file};
+use crate::cli::args::{key, part, verdict_file};
 use crate::cli::view::escape::{Lines, one_line};
 use crate::cli::view::next::Next;
 use crate::cli::view::outcome::{ReplayBar, exit, headline, ranges_text, report_json, seconds_text};
@@ -21,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tiebreak_audit::attachments::note;
 use tiebreak_audit::merge::union;
-use tiebreak_audit::plan::{Choice, ReplayPlan, plan};
+use tiebreak_audit::plan::{ReplayPlan, plan};
 use tiebreak_audit::watched;
 use tiebreak_audit::work::Work;
 use tiebreak_audit::{
@@ -72,7 +71,7 @@ struct Options {
     /// Replay these steps alone, both ends included.
     ///
     /// The replay begins at the checkpoint before.
-    #[arg(long, value_name = "FIRST..LAST", value_parser = parse_range, conflicts_with = "sample")]
+    #[arg(long, value_name = "FIRST..LAST", value_parser = part::parse_range, conflicts_with = "sample")]
     steps: Option<(u32, u32)>,
     /// Replay a random share of the checkpoint segments, at least one.
     #[arg(long, value_name = "SHARE")]
@@ -129,31 +128,6 @@ struct Options {
     limits: Limits,
     #[command(flatten)]
     decided: Decided,
-}
-
-impl Options {
-    /// The steps to replay.
-    fn choice(&self) -> Result<Choice, Failure> {
-        match (self.steps, self.sample) {
-            (Some((first, last)), _) => Ok(Choice::Range(first, last)),
-            (None, Some(fraction)) if (0.0..=1.0).contains(&fraction) => {
-                let seed = self.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
-                Ok(Choice::Sample { fraction, seed })
-            }
-            (None, Some(found)) => {
-                let why = format!("--sample {found}: a fraction from 0 to 1 is wanted, as in --sample 0.05");
-                Err(Failure::new(Exit::Usage, why))
-            }
-            (None, None) => Ok(Choice::All),
-        }
-    }
-}
-
-fn parse_range(text: &str) -> Result<(u32, u32), String> {
-    let wrong = || "the form is FIRST..LAST with 1 <= FIRST <= LAST".to_string();
-    let (first, last) = text.split_once("..").ok_or_else(wrong)?;
-    let pair = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
-    if pair.0 == 0 || pair.0 > pair.1 { Err(wrong()) } else { Ok(pair) }
 }
 
 /// The plan in words, with the seconds that it will take on an engine if they were estimated.
@@ -213,12 +187,9 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
         checked.allow_prefix();
     }
     // The seed is drawn now, after the head is fixed: the trainer cannot have known it.
-    let choice = options.choice()?;
+    let choice = part::choice(options.steps, options.sample, options.seed)?;
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
-    if let Some((first, end)) = options.steps.filter(|(_, end)| *end > last) {
-        let why = format!("--steps {first}..{end}: the head covers steps 1 to {last}");
-        return Err(Failure::new(Exit::Usage, why).help(format!("give steps up to {last}")));
-    }
+    part::check_steps(options.steps, last)?;
     let plan = plan(&run, &checked.checkpoints, last, &choice);
     let native = options.engine.native.is_some();
     if native && !run.job().rounding.as_ref().is_some_and(Rounding::is_paper) {

@@ -2,8 +2,8 @@
 
 mod agent;
 mod collector;
-mod covered;
 mod cosign;
+mod covered;
 mod declare;
 mod draw;
 mod drawn;
@@ -11,14 +11,17 @@ mod index;
 mod inspect;
 mod inspections;
 mod matching;
+mod neutral_box;
 mod nonce;
+mod pack;
 mod picture;
 mod plan;
+mod promise;
 mod properties;
 mod reader;
-mod promise;
 mod register;
 mod registry;
+mod reveals;
 mod rules;
 mod screen;
 mod shards;
@@ -56,6 +59,9 @@ enum Command {
     Screen(screen::Args),
     Rules(rules::Args),
     Statement(statement::Args),
+    Pack(pack::Args),
+    Box(neutral_box::Args),
+    Reveals(reveals::Args),
     Simulate(simulate::Args),
     Table(table::Args),
 }
@@ -76,6 +82,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Screen(args) => screen::run(printer, args),
         Command::Rules(args) => rules::run(printer, args),
         Command::Statement(args) => statement::run(printer, args),
+        Command::Pack(args) => pack::run(printer, &args),
+        Command::Box(args) => neutral_box::run(printer, &args),
+        Command::Reveals(args) => reveals::run(printer, &args),
         Command::Simulate(args) => simulate::run(printer, &args),
         Command::Table(args) => table::run(printer, args),
     }

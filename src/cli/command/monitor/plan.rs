@@ -14,7 +14,7 @@ use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_run::run::RunError;
 use tiebreak_run::run::disk::Disk;
 
-/// Compute how many chips to sample so that a run is found, or how likely a number of samples finds it.
+/// Compute how many chips to sample to find a run, or how likely a number of them finds it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak monitor plan --chips 1e5 --run chinchilla-1t --days 30

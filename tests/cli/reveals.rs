@@ -1,0 +1,157 @@
+//! `tiebreak monitor reveals`: the list is of what is in the files, and a guess confirms what it says that a guess confirms.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::job::data::batch_digest;
+
+use crate::common::edit::edit;
+use crate::common::{gpt_job, trained};
+use crate::{chips, output, path};
+
+/// The kinds of things that each file reveals, with their visibility.
+type Told = BTreeMap<String, BTreeMap<String, String>>;
+
+#[track_caller]
+fn reveals(target: &str) -> (Told, Value) {
+    let (code, stdout, stderr) = output(&["monitor", "reveals", target, "--json"]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    let json: Value = serde_json::from_str(&stdout).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_string();
+    let told = json["files"].as_array().unwrap().iter().map(|file| {
+        let all = file["reveals"].as_array().unwrap().iter();
+        let kinds = all.map(|one| (text(&one["kind"]), text(&one["visibility"])));
+        (text(&file["file"]), kinds.collect())
+    });
+    (told.collect(), json)
+}
+
+/// A reveal of a file.
+#[track_caller]
+fn visible(told: &Told, file: &str, kind: &str) -> String {
+    told.get(file)
+        .and_then(|kinds| kinds.get(kind))
+        .unwrap_or_else(|| panic!("{file} {kind}: {told:#?}"))
+        .clone()
+}
+
+#[test]
+fn a_runs_list_is_of_what_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "operator", "");
+    edit(&job, &[("path = \"text.txt\"", "path = \"text.txt\"\ncopy = false")]);
+    let run = trained(&job, &folder.path().join("run"), None);
+    fs::write(run.layout.root.join("metrics.jsonl"), "").unwrap();
+    let (told, json) = reveals(&path(folder.path(), "run"));
+    assert_eq!(json["scheme"], 0);
+    for (file, kind, visibility) in [
+        ("run.json", "data_lengths", "clear"),
+        ("run.json", "data_digests", "by_guess"),
+        ("run.json", "initial_state", "by_guess"),
+        ("run.json", "trainer", "clear"),
+        ("job.toml", "settings", "clear"),
+        ("program.bin", "architecture", "clear"),
+        ("transcript", "curve", "clear"),
+        ("transcript", "batches", "by_guess"),
+        ("transcript", "states", "not_guessable"),
+        ("transcript", "operators", "by_guess"),
+        ("gradients", "gradients", "by_guess"),
+        ("heads/", "progress", "clear"),
+        ("heads/", "signers", "clear"),
+        ("traces/", "operators", "by_guess"),
+        ("checkpoints/", "checkpoints", "clear"),
+        ("model.safetensors", "model", "clear"),
+        ("data/data-0.tree", "data_pieces", "by_guess"),
+        ("metrics.jsonl", "metrics", "clear"),
+    ] {
+        assert_eq!(visible(&told, file, kind), visibility, "{file} {kind}");
+    }
+    assert!(!told.contains_key("data/data-0.bin") && !told.contains_key("logs/"), "{told:#?}");
+    let named = json.to_string();
+    for said in ["text.txt", "trainer.example", "8 steps", "sum of 2 updates", "4000 bytes together"] {
+        assert!(named.contains(said), "{said}: {named}");
+    }
+    // A guess of the data confirms itself, by run.json and by each record.
+    let guess = fs::read(folder.path().join("text.txt")).unwrap();
+    assert_eq!(run.file.data[0].root, Digest(*blake3::hash(&guess).as_bytes()));
+    let data = tiebreak_run::run::dir::Run::open(&run.layout.root).unwrap().with_data([folder.path().into()]);
+    let batch = data.batch(&mut data.dataset().unwrap(), 3).unwrap();
+    let transcript = tiebreak_run::run::transcript::read(&run.layout.transcript()).unwrap().0;
+    let tiebreak_record::commit::record::Record::Step { step, .. } = &transcript.records[3] else { panic!() };
+    assert_eq!(step.batch, batch_digest(data.program(), &batch));
+
+    // Another run holds its data, promises less, and has a file too many.
+    let coarse = tempfile::tempdir().unwrap();
+    let run = trained(&gpt_job(coarse.path(), "step", ""), &coarse.path().join("run"), None);
+    fs::write(run.layout.root.join("notes.txt"), "secret").unwrap();
+    let (told, _) = reveals(&path(coarse.path(), "run"));
+    assert_eq!(visible(&told, "data/data-0.bin", "data"), "clear");
+    assert_eq!(visible(&told, "notes.txt", "unknown"), "clear");
+    assert!(!told.contains_key("gradients") && !told.contains_key("traces/"), "{told:#?}");
+    assert!(!told["transcript"].contains_key("operators"), "{told:#?}");
+    // The logged profile publishes roundings.
+    let logged = tempfile::tempdir().unwrap();
+    trained(&gpt_job(logged.path(), "step", "[rounding]"), &logged.path().join("run"), None);
+    let (told, _) = reveals(&path(logged.path(), "run"));
+    assert_eq!(visible(&told, "logs/", "roundings"), "clear");
+}
+
+#[test]
+fn other_files_tell_what_they_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let done = |args: &[&str], wanted: i32| {
+        let (code, stdout, stderr) = output(args);
+        assert_eq!(code, wanted, "{args:?}: {stdout}{stderr}");
+    };
+    let run = trained(&gpt_job(folder.path(), "operator", ""), Path::new(&at("run")), Some("operator@5"));
+    done(&["key", "new", &at("key"), "--name", "box.example"], 0);
+    let (verdict, report, statement) = (at("verdict.json"), at("report.json"), at("statement.json"));
+    done(&["audit", &at("run"), "--verdict", &verdict, "--report", &report, "--key", &at("key")], 1);
+    done(&["monitor", "statement", "--report", &report, "--key", &at("key"), "--out", &statement], 0);
+    done(&["monitor", "box", "--new-identity", &at("identity")], 0);
+    let pack = at("run.pack");
+    done(&["monitor", "pack", &at("run"), "--to", &at("identity.pub"), "--out", &pack], 0);
+    let log = at("chip.log");
+    fs::write(&log, chips::bytes(&chips::honest())).unwrap();
+    for (file, kind, visibility) in [
+        (&verdict, "claim", "clear"),
+        (&verdict, "tensor_parts", "clear"),
+        (&verdict, "settings", "clear"),
+        (&report, "result", "clear"),
+        (&report, "data_digests", "by_guess"),
+        (&statement, "result", "clear"),
+        (&log, "chips", "clear"),
+        (&log, "chip_times", "clear"),
+        (&log, "snapshots", "not_guessable"),
+        (&pack, "sealed", "hidden"),
+        (&pack, "sealed_length", "clear"),
+    ] {
+        assert_eq!(visible(&reveals(file).0, file, kind), visibility, "{kind}");
+    }
+    let (_, json) = reveals(&pack);
+    let sealed = json["files"][0]["reveals"].as_array().unwrap();
+    assert!(sealed.iter().any(|one| one["recipients"] == serde_json::json!(["X25519"])), "{json}");
+    // A verdict about a batch carries samples; the text says how many bytes.
+    let other = tempfile::tempdir().unwrap();
+    trained(&gpt_job(other.path(), "step", ""), &other.path().join("run"), Some("reorder@5"));
+    let batch = at("batch.json");
+    done(&["audit", &path(other.path(), "run"), "--verdict", &batch], 1);
+    let (_, json) = reveals(&batch);
+    let claim =
+        json["files"][0]["reveals"].as_array().unwrap().iter().find(|one| one["kind"] == "claim").unwrap();
+    assert!(claim["data_bytes"].as_u64().unwrap() > 0, "{json}");
+    // No other file is taken for one of these.
+    for (name, bytes, wanted) in
+        [("text", &b"hello"[..], 2), ("empty", b"", 2), ("json", b"{\"a\": 1}", 4), ("half", b"{", 4)]
+    {
+        fs::write(at(name), bytes).unwrap();
+        done(&["monitor", "reveals", &at(name)], wanted);
+    }
+    done(&["monitor", "reveals", &at("nothing")], 2);
+    done(&["monitor", "reveals", run.layout.root.to_str().unwrap(), "-q"], 0);
+}
