@@ -150,7 +150,7 @@ fn a_witness_behind_tls_is_asked_only_by_a_certificate_that_holds() {
         // The authorities of the web do not know the test's.
         ("right", "", "certificate"),
         ("right", " --ca right.key", "something else"),
-        ("right", " --ca promises", "has none in PEM"),
+        ("right", " --ca promises", "has none in pem"),
     ] {
         let (_proxy, port) = world.proxy(name, &port);
         let (code, text) = ask(&format!("https://127.0.0.1:{port}"), more);

@@ -13,11 +13,11 @@ fn python() -> String {
         .expect("TIEBREAK_WITNESS_PYTHON names a Python with aics-witness")
 }
 
-/// A command of their witness, over the world's `theirs.json`.
+/// A command of their witness, whose key and state are in the folder `theirs`.
 fn theirs(world: &World, line: &str) -> Command {
     let mut command = Command::new(python());
     command.args(["-m", "aics_witness"]).args(line.split(' '));
-    command.args(["--config", "theirs.json"]).current_dir(world.0.path());
+    command.args(["--config", "theirs/witness.json"]).current_dir(world.0.path());
     command
 }
 
@@ -51,6 +51,7 @@ fn promise(world: &World, nonce: &str) {
 #[ignore = "needs a Python with aics-witness: .ci/full tls"]
 fn a_witness_of_others_cosigns_promises_and_runs() {
     let world = world();
+    fs::create_dir(world.at("theirs")).unwrap();
     let key = told(&world, "init --name witness.example/w1");
     let key =
         key.split_whitespace().find(|word| word.starts_with("witness.example/w1+")).unwrap().to_string();
