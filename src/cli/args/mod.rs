@@ -9,6 +9,7 @@ pub mod key;
 pub mod limits;
 pub mod random;
 pub mod ranks;
+pub mod salts;
 pub mod state;
 pub mod terms;
 pub mod verdict_file;
