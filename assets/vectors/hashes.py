@@ -9,7 +9,7 @@ import hashlib
 # --- BLAKE3 ---
 
 IV = (0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19)
-CHUNK_START, CHUNK_END, PARENT, ROOT, DERIVE_KEY_CONTEXT, DERIVE_KEY_MATERIAL = 1, 2, 4, 8, 32, 64
+CHUNK_START, CHUNK_END, PARENT, ROOT, KEYED, DERIVE_KEY_CONTEXT, DERIVE_KEY_MATERIAL = 1, 2, 4, 8, 16, 32, 64
 CHUNK = 1024
 PERMUTATION = (2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8)
 
@@ -133,6 +133,11 @@ def derive(context, material):
     if context not in _contexts:
         _contexts[context] = _words(_root(_subtree(context.encode(), 0, IV, DERIVE_KEY_CONTEXT)))
     return _root(_subtree(material, 0, _contexts[context], DERIVE_KEY_MATERIAL))
+
+
+def keyed(key, data):
+    """BLAKE3 in keyed_hash mode: 32 bytes for a key of 32 bytes."""
+    return _root(_subtree(data, 0, _words(key), KEYED))
 
 
 # --- Merkle trees of RFC 6962 ---

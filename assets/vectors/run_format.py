@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads a run's folder and checks all that docs/RUN-FORMAT.md defines, from that page alone: it shares no code with the project.
 
-    python3 assets/vectors/run_format.py RUN [--data FOLDER] [--json]
+    python3 assets/vectors/run_format.py RUN [--data FOLDER] [--salt-key FILE] [--json]
 
 Prints a line a check, and stops with exit code 1 at the first difference, which it names. What is left out is
 printed. --json prints the digests. Needs only the standard library.
@@ -23,6 +23,7 @@ from hashes import blake3, derive, ed25519_verifies, group_values, merkle_root, 
 from program_format import Malformed, Program, Reader, bytes_of
 from run_batches import KINDS, batch_tensors
 from run_job import canonical_job, data_paths, drawn
+import salts
 
 GROUP, TILE, RECORD_MAX = 65536, 4096, 256
 F32, U32, U8 = 1, 2, 3
@@ -202,8 +203,8 @@ def read_safetensors(path):
 
 
 class Run:
-    def __init__(self, root, data, report):
-        self.root, self.report, self.data = pathlib.Path(root), report, data
+    def __init__(self, root, data, report, salt_key=None):
+        self.root, self.report, self.data, self.salt_key = pathlib.Path(root), report, data, salt_key
         self.digests, self.not_checked = {}, []
         self.job_text = (self.root / "job.toml").read_bytes()
         must("job.toml: above 1 MiB", len(self.job_text) <= 1 << 20)
@@ -231,6 +232,12 @@ class Run:
         self.states()
         self.commitments()
 
+    def salted(self, kind, step, digests):
+        """The digests as they stand in leaves: salted if the run hides."""
+        if self.salt_key is None:
+            return digests
+        return [salts.salted(self.salt_key, kind, step, number, digest) for number, digest in enumerate(digests)]
+
     def passed(self, what):
         self.report(f"ok: {what}")
 
@@ -249,7 +256,9 @@ class Run:
 
     def identity(self):
         file = self.file
-        same("run.json: fields", list(file), ["contract", "trainer_key", "challenge", "nonce", "program", "initial", "origin", "data"])
+        hides, fields = self.job.get("commit", {}).get("scheme", 0) == 1, ["contract", "trainer_key", "challenge", "nonce", "program", "initial", "origin", "data"]
+        same("run.json: fields", list(file), [*fields, "salts"] if hides else fields)
+        must("a salt key is for a run that hides, and needed there", hides == (self.salt_key is not None))
         same("run.json: contract", file["contract"], "tiebreak-contract-2")
         self.key = None if file["trainer_key"] is None else Key(file["trainer_key"])
         challenge = option(None if file["challenge"] is None else unhex(file["challenge"], 32))
@@ -257,7 +266,13 @@ class Run:
         program, self.initial = unhex(file["program"], 32), unhex(file["initial"], 32)
         must("run.json: above 65536 data files", len(file["data"]) <= 65536)
         data = merkle_root([self.manifest_entry(entry) for entry in file["data"]])
-        seed = derive("tiebreak 2 seed", job + program + data + challenge)
+        sown = data
+        if hides:
+            same("run.json: salts", unhex(file["salts"], 32), salts.commitment(self.salt_key))
+            must("run.json: a data file that hides has a length", all(entry["bytes"] == 0 for entry in file["data"]))
+            data = derive("tiebreak 2 hidden-data", unhex(file["salts"], 32) + data)
+            sown = salts.salted(self.salt_key, "seed", 0, 0, data)
+        seed = derive("tiebreak 2 seed", job + program + sown + challenge)
         contract = sized(file["contract"].encode())
         self.computation = derive("tiebreak 2 computation", contract + job + program + data + self.initial + challenge)
         origin = derive("tiebreak 2 initial-origin", self.origin())
@@ -305,6 +320,9 @@ class Run:
         self.data_bytes = []
         for number, entry in enumerate(self.file["data"]):
             tree = (self.root / f"data/data-{number}.tree").read_bytes()
+            if self.salt_key is not None:
+                self.hidden_file(number, entry, tree)
+                continue
             groups = max(1, -(-entry["bytes"] // GROUP))
             same(f"data-{number}.tree: bytes", len(tree), 32 * groups)
             values = [tree[at : at + 32] for at in range(0, len(tree), 32)]
@@ -319,6 +337,23 @@ class Run:
                 same(f"data file {number}: group {group}", have, want)
             self.data_bytes.append(data)
             self.passed(f"data file {number}: {len(values)} groups, and their root")
+
+    def hidden_file(self, number, entry, tree):
+        """A data file of a run that hides: its tree begins with its length."""
+        length, values = int.from_bytes(tree[:8], "little"), [tree[at : at + 32] for at in range(8, len(tree), 32)]
+        same(f"data-{number}.tree: bytes", len(tree), 8 + 32 * max(1, -(-length // GROUP)))
+        root = salts.file_root(self.salt_key, number, length, values)
+        same(f"data file {number}: root of its tree", root, unhex(entry["root"], 32))
+        path = self.data_file(number)
+        if path is None:
+            self.not_checked.append(f"data file {number}, which the run does not hold; say where it is with --data")
+            return
+        data = path.read_bytes()
+        same(f"data file {number}: bytes", len(data), length)
+        for group, (have, want) in enumerate(zip(salts.group_roots(self.salt_key, number, data), values, strict=True)):
+            same(f"data file {number}: group {group}", have, want)
+        self.data_bytes.append(data)
+        self.passed(f"data file {number}: {len(values)} salted groups, and their root")
 
     def data_file(self, number):
         copied = self.job["data"].get("copy", True)
@@ -346,6 +381,11 @@ class Run:
             roots = [self.final[name] for name in ("parameters", "buffers", "slots")]
             same("final record: state", state_digest(*roots), self.records[-2]["state"])
         self.digests["transcript"] = merkle_root(self.leaves)
+        steps = [record for record in self.records if record["kind"] == "step"]
+        if self.salt_key is not None:
+            for field in ("loss", "clip"):
+                words = [salts.masked(self.salt_key, field, record["step"], record[field]) for record in steps]
+                self.digests[field] = struct.pack(f"<{len(words)}I", *words)
         self.passed(f"transcript: {len(self.records)} records" + (f", and a torn tail of {self.torn} bytes" if self.torn else ""))
 
     def step_record(self, number, record):
@@ -380,12 +420,12 @@ class Run:
                 continue
             step = int(path.name[5:14])
             must(f"{path.name}: the transcript has no record of step {step}", step < len(self.records) - (self.final is not None))
-            same(f"{path.name}: state", state_digest(*self.state_roots(path)), self.records[step]["state"])
+            same(f"{path.name}: state", state_digest(*self.state_roots(path, step)), self.records[step]["state"])
             self.passed(f"{path.name}: state {self.records[step]['state'].hex()}")
         if self.file["origin"]["kind"] != "seed":
             self.initial_state()
         if self.final:
-            parameters, buffers, _ = self.state_roots(self.root / "model.safetensors", whole=False)
+            parameters, buffers, _ = self.state_roots(self.root / "model.safetensors", self.job["steps"], whole=False)
             same("model.safetensors: root of the parameters", parameters, self.final["parameters"])
             same("model.safetensors: root of the buffers", buffers, self.final["buffers"])
             self.passed(f"model.safetensors: parameters {parameters.hex()}")
@@ -393,7 +433,7 @@ class Run:
     def initial_state(self):
         """What checkpoint 0 must be if the state comes from weights or an earlier run."""
         path = self.root / "checkpoints/step-000000000.safetensors"
-        parameters, buffers, slots = self.state_roots(path)
+        parameters, buffers, slots = self.state_roots(path, 0)
         if self.earlier:
             same("checkpoint 0: parameters of the earlier run", parameters, self.earlier["parameters"])
             same("checkpoint 0: buffers of the earlier run", buffers, self.earlier["buffers"])
@@ -404,17 +444,18 @@ class Run:
             must("checkpoint 0: the slots are not zeros", not any(map(any, slots)))
         self.passed("checkpoint 0 is what the origin says")
 
-    def state_roots(self, path, whole=True):
+    def state_roots(self, path, step, whole=True):
         """The Merkle roots of parameters, buffers and slots of a file, whose tensors lie in the program's order."""
         tensors = read_safetensors(path)
         state = self.program.state()
         state = state if whole else state[: len(self.program.parameters) + len(self.program.buffers)]
         same(f"{path.name}: tensors", [(name, shape) for name, shape, _ in tensors], state)
         parts = ([], [], [])
-        for name, shape, data in tensors:
+        digests = self.salted("state", step, [tensor_digest(F32, shape, blake3(data)) for _, shape, data in tensors])
+        for (name, _, _), digest in zip(tensors, digests, strict=True):
             part = 0 if name.startswith("param/") else 1 if name.startswith("buffer/") else 2
             must(f"{path.name}: {name} stands behind a later part", not any(parts[part + 1 :]))
-            parts[part].append((name, tensor_digest(F32, shape, blake3(data))))
+            parts[part].append((name, digest))
         return [table_root(part) for part in parts]
 
     def commitments(self):
@@ -439,6 +480,8 @@ class Run:
         for record in steps:
             tensors = batch_tensors(self.program, self.job, self.data_bytes, self.digests["seed"], record["step"])
             leaves = [(f"micro{i}/{name}", tensor_digest(U32, shape, blake3(data))) for i, name, shape, data in tensors]
+            digests = self.salted("batch", record["step"], [digest for _, digest in leaves])
+            leaves = [(name, digest) for (name, _), digest in zip(leaves, digests, strict=True)]
             same(f"batch of step {record['step']}", table_root(leaves), record["batch"])
         self.passed(f"batches of {len(steps)} steps")
 
@@ -513,10 +556,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("run", help="the run's folder")
     parser.add_argument("--data", help="where data files are that the run does not hold")
+    parser.add_argument("--salt-key", help="the file of the salt key of a run that hides")
     parser.add_argument("--json", action="store_true", help="print the digests")
     arguments = parser.parse_args()
     try:
-        run = Run(arguments.run, arguments.data, (lambda line: None) if arguments.json else print)
+        key = salts.key_of(pathlib.Path(arguments.salt_key).read_text()) if arguments.salt_key else None
+        run = Run(arguments.run, arguments.data, (lambda line: None) if arguments.json else print, key)
         run.check()
     except (Differs, Malformed) as difference:
         sys.exit(f"DIFFERS: {difference}")

@@ -68,7 +68,7 @@ def canonical_job(job, program):
     schedule = job["schedule"]
     settings = data_settings(job["data"]) | {
         "commit.granularity": job.get("commit", {}).get("granularity", "microbatch"),
-        "commit.scheme": 0,
+        "commit.scheme": job.get("commit", {}).get("scheme", 0),
         "schedule.peak": f"{pattern(schedule['peak']):08x}",
         "schedule.warmup": schedule.get("warmup", 0),
         "seed": job.get("seed", 0),

@@ -34,6 +34,7 @@ static PLACE: LazyLock<(Contents, ShardPlan)> = LazyLock::new(|| {
         initial: Digest([0; 32]),
         origin: InitialOrigin::Seed,
         data: Vec::new(),
+        salts: None,
     };
     let run = Run::from_texts(RunPaths { root: PathBuf::new() }, &file.text(), JOB, None).unwrap();
     (Contents::of(&run), ShardPlan::new(run.program(), 2).unwrap())

@@ -20,8 +20,8 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, Valu
 use command::shaders;
 use command::{
     adapters, audit, compare, completions, demo, eval, export, import, inspect, job, key, log, logits, man,
-    monitor, op, plot, program, referee, reference, replay, sample, selftest, serve, sign, train, verdict,
-    verify, witness,
+    monitor, op, plot, program, referee, reference, replay, reveal, sample, selftest, serve, sign, train,
+    verdict, verify, witness,
 };
 use view::escape::{Lines, one_line};
 use view::report::{CommandResult, Exit, Failure, Printer};
@@ -74,6 +74,7 @@ enum Command {
     Verify(verify::Args),
     Audit(Box<audit::Args>),
     Replay(replay::Args),
+    Reveal(reveal::Args),
     Compare(compare::Args),
     Verdict(verdict::Args),
     Referee(Box<referee::Args>),
@@ -153,6 +154,7 @@ fn dispatched(printer: Printer, command: Command) -> CommandResult {
         Command::Verify(args) => verify::run(printer, args),
         Command::Audit(args) => audit::run(printer, *args),
         Command::Replay(args) => replay::run(printer, args),
+        Command::Reveal(args) => reveal::run(printer, args),
         Command::Compare(args) => compare::run(printer, args),
         Command::Verdict(args) => verdict::run(printer, args),
         Command::Referee(args) => referee::run(printer, *args),

@@ -33,6 +33,8 @@ use tiebreak_engine::session::Session;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::record::Record;
+use tiebreak_record::commit::salted_file::FileSalts;
+use tiebreak_record::commit::salts::SaltKey;
 use tiebreak_record::commit::state::{digest_from_proof, prove_each, state_digest};
 use tiebreak_record::commit::tensor::tile_count;
 use tiebreak_record::commit::trace::{Trace, TracedNode, positions};
@@ -41,6 +43,7 @@ use tiebreak_record::job::Job;
 use tiebreak_record::job::identity::{CONTRACT, RunSummary, program_digest};
 use tiebreak_record::job::initial::InitialOrigin;
 use tiebreak_record::job::manifest::{FileManifest, GroupTree};
+use tiebreak_record::job::opening::Opening;
 use tiebreak_record::rounding::{codec, log::Log};
 use tiebreak_run::run::data::JobData;
 use tiebreak_run::run::dir::{Run, RunFile};
@@ -196,6 +199,7 @@ fn huge_run(root: &Path) -> Run {
         initial: Digest([1; 32]),
         origin: InitialOrigin::Seed,
         data: Vec::new(),
+        salts: None,
     };
     fs::create_dir_all(root.join("heads")).unwrap();
     fs::write(root.join("job.toml"), HUGE).unwrap();
@@ -331,7 +335,11 @@ fn hostile_files() -> Vec<Parser> {
             let _ = (Log::open(bytes.to_vec(), 1 << 20).is_ok(), codec::decode(bytes, 1 << 40).is_ok());
         }),
         ("a tree", [0; 4096].to_vec(), |bytes| {
-            let _ = GroupTree::decode(bytes, &FileManifest { bytes: 1 << 40, root: Digest([0; 32]) });
+            let manifest = FileManifest { bytes: 1 << 40, root: Digest([0; 32]) };
+            let _ = GroupTree::decode(bytes, &manifest);
+            let salts = FileSalts::new(&SaltKey::new([1; 32]), 0);
+            let _ = GroupTree::decode_hidden(bytes, &manifest, &salts);
+            let _ = Opening::from_text(&String::from_utf8_lossy(bytes));
         }),
     ];
     files.extend(hostile_encodings());

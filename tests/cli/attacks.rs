@@ -14,11 +14,14 @@ use tiebreak_monitor::snapshot::shard_map::{ShardMap, Slice};
 use tiebreak_record::commit::cosignature::cosigned;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::salts::SaltKey;
+use tiebreak_record::job::opening::Opening;
 use tiebreak_run::run::dir::Run;
 use tiebreak_train::cheat::Cheat;
 
 use crate::common::edit::edit;
 use crate::common::{batch_norm_job, gpt_job, key, sign_again, step_mut, trained};
+use crate::hidden::Hiding;
 use crate::matches::{attach, rank, shard_digest, snapshot, states, time, write_log};
 use crate::{chips, output, path, tiebreak};
 
@@ -449,6 +452,40 @@ fn what_no_command_finds_is_what_the_page_says() {
                 events.remove(1);
                 events.retain(|(_, event)| !matches!(event, Event::Unanswered(_)));
                 world.log(&chips::records(&events))
+            }),
+        ],
+    );
+}
+
+#[test]
+fn attacks_on_what_a_run_hides_fail_as_the_page_says() {
+    /// The published files of a run that hides, a guess of its data that is right, and the folder of the data.
+    fn hidden() -> (Hiding, Files) {
+        let hiding = Hiding::new();
+        let run = hiding.train("run");
+        let public = hiding.publish(&run, "public");
+        let files = vec![("PUBLIC", public), ("GUESS", hiding.guess()), ("FOLDER", hiding.at("private"))];
+        (hiding, files)
+    }
+    static HIDDEN: LazyLock<(Hiding, Files)> = LazyLock::new(hidden);
+    played(
+        "Attacks that fail",
+        &[
+            ("dictionary test on hidden data", |_| HIDDEN.1.clone()),
+            ("a salt key of one's own", |world| {
+                let own = world.write("own", SaltKey::new([1; 32]).to_text());
+                [HIDDEN.1.clone(), vec![("OWN", own)]].concat()
+            }),
+            ("replay of a guess", |_| HIDDEN.1.clone()),
+            ("bytes that the data do not have", |world| {
+                let (run, data) = (HIDDEN.0.at("run"), HIDDEN.0.at("private"));
+                let opening = world.at("opening.json");
+                let args = ["reveal", &run, "--data", &data, "--sample", "3", "--output", &opening];
+                assert_eq!(output(&args).0, 0);
+                let mut opened = Opening::from_text(&fs::read_to_string(&opening).unwrap()).unwrap();
+                opened.parts[0].bytes.0[3] ^= 1;
+                let forged = world.write("forged.json", opened.to_text());
+                [HIDDEN.1.clone(), vec![("FORGED", forged)]].concat()
             }),
         ],
     );

@@ -11,6 +11,7 @@ mod damage;
 mod evaluations;
 mod foreign;
 mod help;
+mod hidden;
 mod hostile;
 mod job_reference;
 mod jobs;

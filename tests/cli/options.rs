@@ -236,6 +236,7 @@ impl World {
         world.trained("skipped", &logged, Some("skip@5"));
         world.forged();
         world.trained("elsewhere", &[by_step, ("\"text.txt\"", "\"text.txt\"\ncopy = false")], None);
+        world.hiding();
         world.trained("beginning", &[by_step], None);
         for head in ["000000000007", "000000000010"] {
             fs::remove_file(at("beginning/heads").join(head)).unwrap();
@@ -254,6 +255,18 @@ impl World {
         world.chips();
         world.sealed(&run);
         world
+    }
+
+    /// Two runs that hide, with their salt keys, and an opening of one.
+    fn hiding(&self) {
+        let job = fs::read_to_string(self.path("job.toml")).unwrap();
+        let hides =
+            [("\"operator\"", "\"step\"\nscheme = 1"), ("\"text.txt\"", "\"text.txt\"\ncopy = false")];
+        fs::write(self.path("hiding.toml"), edited(&job, &hides)).unwrap();
+        for name in ["hiding", "hiding-too"] {
+            self.done(&format!("train hiding.toml --out {name} --key trainer --salt-key {name}.salts"), 0);
+        }
+        self.done("reveal hiding --salt-key hiding.salts --data . --sample 3 --output opening.json", 0);
     }
 
     /// An unsigned run that begins from another state than its seed gives.

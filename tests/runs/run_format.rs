@@ -13,9 +13,10 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::commit::salts::SaltKey;
 use tiebreak_run::run::Folder;
 use tiebreak_run::run::dir::Run;
-use tiebreak_train::{Beginning, Silent, begin, train};
+use tiebreak_train::{Beginning, Prepared, Silent, begin, train};
 
 /// The script's output on a run.
 fn script(run: &Run, arguments: &[&str]) -> Output {
@@ -94,6 +95,64 @@ fn runs_of_every_granularity_and_model_pass() {
     passes(&trained(&job, &at("seven"), None), &[], &[]);
     passes(&trained(&program_job(folder.path(), "operator", ""), &at("program"), None), &[], &[]);
     passes(&trained(&batch_norm_job(folder.path(), "operator", 3), &at("buffers"), None), &[], &[]);
+}
+
+#[test]
+fn runs_that_hide_pass_with_their_salt_key() {
+    if !has_python() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let key = SaltKey::new([5; 32]);
+    let file = folder.path().join("salts");
+    fs::write(&file, key.to_text()).unwrap();
+    let (file, data) = (file.to_str().unwrap(), folder.path().to_str().unwrap());
+    let hides = "head_every = 3\nscheme = 1";
+    for granularity in ["step", "microbatch"] {
+        let job = with(&gpt_job(folder.path(), granularity, ""), granularity, "head_every = 3", hides);
+        let job = with(&job, granularity, "path = \"text.txt\"", "path = \"text.txt\"\ncopy = false");
+        let run = trained_hiding(&key, &job, &folder.path().join(format!("{granularity}-run")));
+        let arguments = ["--salt-key", file, "--data", data];
+        passes(&run, &arguments, &[]);
+        // The scalars are what the run's metrics would say.
+        let found: serde_json::Value =
+            serde_json::from_slice(&script(&run, &[&arguments[..], &["--json"]].concat()).stdout).unwrap();
+        let (transcript, _) = tiebreak_run::run::transcript::read(&run.layout.transcript()).unwrap();
+        let shown = run.shown(&transcript.records);
+        let losses = shown.iter().map(|record| match record {
+            Record::Step { step, .. } => step.loss.to_le_bytes(),
+            other => panic!("{other:?}"),
+        });
+        let losses: Vec<u8> = losses.flatten().collect();
+        assert_eq!(losses.len(), 16);
+        assert_eq!(found["loss"], losses.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        // Another key is another run's.
+        let other = folder.path().join("other");
+        fs::write(&other, SaltKey::new([6; 32]).to_text()).unwrap();
+        let output = script(&run, &["--salt-key", other.to_str().unwrap(), "--data", data]);
+        assert!(String::from_utf8_lossy(&output.stderr).starts_with("DIFFERS: run.json: salts"));
+    }
+    // From files of weights, over images of two files.
+    let job = batch_norm_job(folder.path(), "microbatch", 2);
+    let weights = trained(&job, &folder.path().join("before"), None).layout.model();
+    fs::copy(weights, folder.path().join("before.safetensors")).unwrap();
+    let text = fs::read_to_string(&job).unwrap();
+    let text = text.replace("labels = \"labels\"", "labels = \"labels\", copy = false");
+    let text = text.replace("granularity = \"microbatch\"", "granularity = \"microbatch\", scheme = 1");
+    fs::write(&job, text + "init = { weights = [\"before.safetensors\"] }\n").unwrap();
+    let run = trained_hiding(&key, &job, &folder.path().join("tuned"));
+    passes(&run, &["--salt-key", file, "--data", data], &["the files of weights"]);
+}
+
+/// Trains a run whose commitments hide.
+fn trained_hiding(salts: &SaltKey, job: &Path, out: &Path) -> Run {
+    let (out, key) = (Folder::at(out), key());
+    let key = Some(&key);
+    let beginning =
+        Beginning { job, data_root: None, out, key, challenge: None, logged: false, nonce: [3; 16] };
+    let run = Prepared::hidden(&beginning, salts, &mut |_, _| {}).unwrap().create().unwrap();
+    train(&run, &mut Cpu::new(2).unwrap(), key, &mut Silent).unwrap();
+    run
 }
 
 #[test]

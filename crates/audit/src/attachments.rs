@@ -150,6 +150,9 @@ pub(crate) fn attachments_watched(run: &Run, checked: &Checked, work: &mut Work)
 
 /// Reads the data files that the run holds, to their ends; steps draw only some of their samples.
 fn data(run: &Run, checked: &Checked, found: &mut Attachments, work: &mut Work) {
+    if run.job().hides() {
+        return; // the files are no part of such a run, and a batch checks what it reads of them
+    }
     let mut fine = 0;
     for (number, promised) in run.file.data.iter().enumerate() {
         let file = run.at(names::data_file(number));

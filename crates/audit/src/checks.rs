@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::afterwards::signed_afterwards;
 use super::ground::Ground;
+use super::hidden::{self, Closed};
 use super::place::misplaced;
 use super::work::Work;
 use tiebreak_contract::arith::float;
@@ -14,11 +15,10 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::merkle::{self, Frontier};
 use tiebreak_record::commit::record::{Record, StepRecord};
-use tiebreak_record::commit::state::{StateRoots, tensor_digests};
+use tiebreak_record::commit::state::tensor_digests;
 use tiebreak_record::commit::tree_head::{Head, NOTE_MAX, Signed};
-use tiebreak_record::job::data::batch_digest;
 use tiebreak_record::job::identity::CONTRACT;
-use tiebreak_record::job::initial::{Expected, InitialOrigin};
+use tiebreak_record::job::initial::{Expected, InitialOrigin, seeded_digests};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::transcript::{self, Transcript};
 use tiebreak_run::run::{RunError, checkpoint, initial, names, states};
@@ -55,6 +55,8 @@ pub struct Checked {
     pub unreached: Option<Ground>,
     /// The first contradiction.
     pub inconsistent: Option<Inconsistent>,
+    /// The losses of the records that are not finite.
+    not_finite: Option<LossesNotFinite>,
 }
 
 /// A contradiction that needs no replay.
@@ -105,7 +107,7 @@ impl Checked {
 
     /// The losses of the records that are not finite. The bits of such a run can be right, but its training failed.
     pub fn not_finite(&self) -> Option<LossesNotFinite> {
-        finite::of_records(&self.transcript.records)
+        self.not_finite.clone()
     }
 
     /// Accepts a head that does not cover the run's end, for an auditor who asks for no more: the end counts as not checked.
@@ -127,6 +129,11 @@ impl Checked {
         evidence: impl FnOnce(&Checked) -> Result<(Option<u32>, Claim), RunError>,
     ) -> Result<(), RunError> {
         if self.inconsistent.is_some() {
+            return Ok(());
+        }
+        if run.job().hides() {
+            // Evidence would carry what the salts hide, and no verdict of such a run can be checked.
+            self.inconsistent = Some(Inconsistent { step, what, verdict: None });
             return Ok(());
         }
         let (index, claim) = evidence(self)?;
@@ -224,6 +231,7 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         format!("contract {CONTRACT}, {}", run.program_source()),
         format!("{} records of one run, contiguous, under {} heads", head.size, sizes.len()),
     ];
+    let not_finite = finite::of_records(&run.shown(&transcript.records));
     let mut checked = Checked {
         head,
         note,
@@ -238,6 +246,7 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         end_checked: false,
         unreached: None,
         inconsistent: None,
+        not_finite,
     };
     for older in forks {
         // Only the trainer's signature tells a second history from a damaged file.
@@ -331,6 +340,9 @@ fn other_root(path: &Path, head: &Head, root: &Digest) -> RunError {
     )
 }
 
+/// A check of what needs no replay.
+type Check = fn(&Run, &mut Checked, &mut Work) -> Result<(), RunError>;
+
 /// Makes all checks that need no replay.
 ///
 /// # Errors
@@ -349,7 +361,15 @@ pub(crate) fn always_watched(
     run.within_memory("the checks of states and batches", needed)?;
     let mut checked = structure(run, key)?;
     work.begin(run, (checked.transcript.records.len() as u32 - 1).min(run.job().steps));
-    for check in [initial_state, scalars, batches, checkpoints, ending] {
+    let closed = run.computation.is_closed();
+    if closed {
+        let Closed { passed, not_checked, incomplete } = hidden::closed(run, &checked.transcript.records)?;
+        checked.passed.extend(passed);
+        checked.not_checked.extend(not_checked);
+        checked.incomplete = incomplete;
+    }
+    let all: [Check; 5] = [initial_state, scalars, batches, checkpoints, ending];
+    for check in all.iter().filter(|_| !closed) {
         if checked.inconsistent.is_some() {
             // An error about a later file must not hide a contradiction that convicts.
             checked.not_checked.push("what comes after the first contradiction".into());
@@ -376,7 +396,11 @@ const WEIGHTS_NOT_CHECKED: &str =
 fn initial_state(run: &Run, checked: &mut Checked, work: &mut Work) -> Result<(), RunError> {
     let (state, origin) = (checked.transcript.records[0].state(), &run.file.origin);
     let expected = origin.expected_watched(run.program(), run.key(), &mut |bytes| work.done(bytes));
-    let expected = expected.map_err(|why| RunError::malformed(&run.layout.run_json(), why))?;
+    let mut expected = expected.map_err(|why| RunError::malformed(&run.layout.run_json(), why))?;
+    if let (true, Expected::State(plain)) = (run.job().hides(), &mut expected) {
+        let digests = seeded_digests(run.program(), run.key(), &mut |_| {});
+        *plain = run.computation.state_digest(0, &run.program().state(), &digests);
+    }
     let same = expected == Expected::InFiles || expected == Expected::State(state);
     if state != run.file.initial || !same {
         let what = Ground::InitialState { origin: origin.source() };
@@ -422,7 +446,7 @@ pub fn weights(run: &Run, checked: &mut Checked, paths: &[PathBuf]) -> Result<()
 fn scalars(run: &Run, checked: &mut Checked, _: &mut Work) -> Result<(), RunError> {
     let last = checked.transcript.records.len() as u32;
     for step in 1..last.min(run.job().steps + 1) {
-        let record = checked.step(step)?.clone();
+        let record = run.computation.masked(checked.step(step)?.clone());
         let mut fail =
             |what: Ground, claim: Claim| checked.fail(run, step, what, |_| Ok((Some(step), claim)));
         if record.learning_rate != run.job().schedule.learning_rate(step, run.job().steps) {
@@ -469,7 +493,7 @@ fn batches(run: &Run, checked: &mut Checked, work: &mut Work) -> Result<(), RunE
                 continue;
             }
         };
-        if checked.step(step)?.batch != batch_digest(run.program(), &batch) {
+        if checked.step(step)?.batch != run.computation.batch_digest(step, &batch) {
             return checked.fail(run, step, Ground::Batch, |_| Ok((Some(step), batch_claim(run, step)?)));
         }
     }
@@ -560,7 +584,7 @@ fn ending(run: &Run, checked: &mut Checked, work: &mut Work) -> Result<(), RunEr
     let table = run.program().state();
     let released = &table[..run.program().released()];
     let model = checkpoint::read(run.at(names::MODEL), released).and_then(|model| {
-        let found = StateRoots::of(released, &tensor_digests(released, &model));
+        let found = run.computation.state_roots(run.job().steps, released, &tensor_digests(released, &model));
         checkpoint::is_released(&path, &found, &roots)
     });
     work.file(run, names::MODEL);

@@ -22,6 +22,7 @@ mod disputed_rounding;
 pub mod disputed_step;
 pub mod forward;
 pub mod ground;
+mod hidden;
 pub mod localise;
 pub mod merge;
 mod micro_batch;

@@ -191,8 +191,9 @@ impl Difference<'_> {
         let tensors = state_differences(run, step, &mine.state);
         let fields = differences(&reference.record, theirs);
         let what = Ground::Step { fields, micro_batches: micro_batches.clone(), tensors: tensors.clone() };
-        let verdict = checked.verdict(run, step, Claim::Step { micro_batches, tensors });
-        Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) })
+        let verdict = || checked.verdict(run, step, Claim::Step { micro_batches, tensors });
+        let verdict = (!run.job().hides()).then(verdict);
+        Ok(Found { outcome: Outcome::Diverges { step, what }, verdict })
     }
 
     /// The outcome when the auditor's time ended before the scalar reference had judged a record.

@@ -73,5 +73,6 @@ fn gradients(
     batch: &MicroBatch,
 ) -> Result<(Digest, Option<Illegal>), AuditError> {
     let (gradients, tally) = replayed_micro_batch(run, session, step, index, batch)?;
-    Ok((gradient_root(session, &gradients)?, tally.first_illegal))
+    let plain = gradient_root(session, &gradients)?;
+    Ok((run.computation.gradient_root(step, index, plain), tally.first_illegal))
 }

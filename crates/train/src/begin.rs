@@ -7,11 +7,13 @@ use tiebreak_contract::program::encoding::encode;
 use tiebreak_contract::program::step::Program;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::salts::{Kind, SaltKey};
 use tiebreak_record::commit::state::{state_digest, tensor_digests};
 use tiebreak_record::job::Job;
+use tiebreak_record::job::computation::hidden_seed;
 use tiebreak_record::job::data::Vocabulary;
-use tiebreak_record::job::identity::{CONTRACT, philox_key, program_digest, seed};
-use tiebreak_record::job::initial::{InitialOrigin, seeded_digest};
+use tiebreak_record::job::identity::{CONTRACT, hidden_data, philox_key, program_digest, seed};
+use tiebreak_record::job::initial::{InitialOrigin, seeded_digests};
 use tiebreak_record::job::manifest::files_root;
 use tiebreak_record::job::spec::DataFiles;
 use tiebreak_run::run::checked::{Checked, Watch};
@@ -20,6 +22,7 @@ use tiebreak_run::run::create::{NewRun, check_unused, create};
 use tiebreak_run::run::data::{JobData, contents};
 use tiebreak_run::run::dir::{Run, RunFile};
 use tiebreak_run::run::job_files::refuse_private_key;
+use tiebreak_run::run::reader::Salts;
 use tiebreak_run::run::{
     JobFiles, RunError, Store, Stored, check_thresholds, evaluation, initial, names, read_job,
     read_logged_job, read_program,
@@ -58,6 +61,10 @@ pub struct Prepared {
     evaluation: Vec<PathBuf>,
     /// The companion files of the model.
     companions: Companions,
+    /// The bytes of the trees of the data files.
+    trees: Vec<Vec<u8>>,
+    /// The key of the salts, of a run that hides.
+    salts: Option<SaltKey>,
 }
 
 impl Prepared {
@@ -75,11 +82,20 @@ impl Prepared {
     /// # Errors
     /// As [`Prepared::new`].
     pub fn watched(beginning: &Beginning, watch: Watch) -> Result<Prepared, RunError> {
-        Prepared::of(beginning, check_thresholds, watch)
+        Prepared::of(beginning, None, check_thresholds, watch)
+    }
+
+    /// [`Prepared::watched`] for a job whose commitments hide, with the run's own salt key, which no other run has.
+    ///
+    /// # Errors
+    /// As [`Prepared::new`]; also if the commitments of the job do not hide.
+    pub fn hidden(beginning: &Beginning, salts: &SaltKey, watch: Watch) -> Result<Prepared, RunError> {
+        Prepared::of(beginning, Some(salts), check_thresholds, watch)
     }
 
     fn of(
         beginning: &Beginning,
+        salts: Option<&SaltKey>,
         check: impl FnOnce(&Path, &Job, &Program) -> Result<(), RunError>,
         watch: Watch,
     ) -> Result<Prepared, RunError> {
@@ -90,6 +106,7 @@ impl Prepared {
         }
         check_unused(&**out)?;
         let (job_text, job) = if *logged { read_logged_job(job_path) } else { read_job(job_path) }?;
+        check_salts(job_path, &job, salts)?;
         let files = JobFiles::new(job_path, *data_root)?;
         let (program, _) = read_program(&files, &job)?;
         check(job_path, &job, &program)?;
@@ -99,28 +116,48 @@ impl Prepared {
         let checked = Checked::of_this_user();
         checked.check(&mut data.dataset, &files_root(&data.manifest), None, watch)?;
         let digest = program_digest(&program);
-        let seed = seed(&job, &digest, &files_root(&data.manifest), challenge.as_ref());
-        data.sample(&job, &program, philox_key(&seed))?;
-        let table = program.state();
-        let (initial, origin, state) = match initial::of_job(&job, &program, &files, philox_key(&seed))? {
-            None => (seeded_digest(&program, philox_key(&seed)), InitialOrigin::Seed, None),
-            Some((state, origin)) => {
-                (state_digest(&table, &tensor_digests(&table, &state)), origin, Some(state))
+        let (manifest, trees) = data.committed(salts)?;
+        let files_root = files_root(&manifest);
+        let seed = match salts {
+            None => seed(&job, &digest, &files_root, challenge.as_ref()),
+            Some(salts) => {
+                let data = hidden_data(&salts.commitment(), &files_root);
+                hidden_seed(salts, &job, &digest, &data, challenge.as_ref())
             }
         };
+        data.sample(&job, &program, philox_key(&seed))?;
+        let table = program.state();
+        let (digests, origin, state) = match initial::of_job(&job, &program, &files, philox_key(&seed))? {
+            None => (seeded_digests(&program, philox_key(&seed), &mut |_| {}), InitialOrigin::Seed, None),
+            Some((state, origin)) => (tensor_digests(&table, &state), origin, Some(state)),
+        };
+        let digests = salts.map_or(digests.clone(), |salts| salts.each(Kind::State, 0, &digests));
         let file = RunFile {
             contract: CONTRACT.into(),
             trainer_key: key.map(|key| key.public().to_text()),
             challenge: *challenge,
             nonce: nonce.iter().map(|b| format!("{b:02x}")).collect(),
             program: digest,
-            initial,
+            initial: state_digest(&table, &digests),
             origin,
-            data: data.manifest.clone(),
+            data: manifest,
+            salts: salts.map(SaltKey::commitment),
         };
         let evaluation = evaluation_files(&files, &job, &program, &companions, watch)?;
-        let store = out.clone();
-        Ok(Prepared { store, file, job, job_text, program, data, state, evaluation, companions })
+        let (store, salts) = (out.clone(), salts.cloned());
+        Ok(Prepared {
+            store,
+            file,
+            job,
+            job_text,
+            program,
+            data,
+            state,
+            evaluation,
+            companions,
+            trees,
+            salts,
+        })
     }
 
     /// The files that the run will copy, with the number of bytes of each.
@@ -142,7 +179,7 @@ impl Prepared {
             job_text: &self.job_text,
             program: &encode(&self.program),
             logged: self.job.rounding.is_some(),
-            trees: self.data.sources.iter().map(|(_, tree)| tree).collect(),
+            trees: &self.trees,
             copied: self.data.copied(&self.job).into_iter().map(|(path, _)| path).collect(),
             initial: self.state.as_ref().map(|state| (&table[..], &state[..])),
             companions: &self.companions,
@@ -150,8 +187,23 @@ impl Prepared {
         create(&self.store, &new)?;
         let paths = self.data.sources.iter().map(|(path, _)| path).chain(&self.evaluation);
         let folders = paths.filter_map(|path| Some(path.parent()?.to_path_buf())).collect::<Vec<_>>();
-        Ok(Run::of(self.store.clone())?.with_data(folders))
+        let salts = self.salts.clone().map_or(Salts::Refused, Salts::Key);
+        Ok(Run::of_by(self.store.clone(), salts)?.with_data(folders))
     }
+}
+
+/// Checks that there is a salt key if the commitments of a job hide, and none otherwise.
+fn check_salts(path: &Path, job: &Job, salts: Option<&SaltKey>) -> Result<(), RunError> {
+    let why = match (job.hides(), salts) {
+        (true, None) => {
+            "commit.scheme is 1, and no salt key is given; `tiebreak train` makes one for each run"
+        }
+        (false, Some(_)) => {
+            "commit.scheme is 0, which has no salt key: leave the key out, or set the scheme to 1"
+        }
+        _ => return Ok(()),
+    };
+    Err(RunError::Refused(format!("{}: {why}", path.display())))
 }
 
 /// The tokenizer that a job's token ids have to fit.
@@ -199,5 +251,5 @@ pub fn begin(beginning: &Beginning) -> Result<Run, RunError> {
 /// As [`begin`].
 #[cfg(feature = "testing")]
 pub fn begin_with_any_thresholds(beginning: &Beginning) -> Result<Run, RunError> {
-    Prepared::of(beginning, |_, _, _| Ok(()), &mut |_, _| {})?.create()
+    Prepared::of(beginning, None, |_, _, _| Ok(()), &mut |_, _| {})?.create()
 }

@@ -43,7 +43,7 @@ use tiebreak_engine::session::Session;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::record::{Record, StepRecord};
-use tiebreak_record::commit::state::{StateRoots, state_digest, tensor_digests};
+use tiebreak_record::commit::state::tensor_digests;
 use tiebreak_record::commit::tree_head::Head;
 use tiebreak_record::job::Granularity;
 use tiebreak_record::job::data::{self, Dataset};
@@ -53,9 +53,7 @@ use tiebreak_run::run::gradients::GradientsWriter;
 use tiebreak_run::run::transcript::{Transcript, TranscriptWriter};
 use tiebreak_run::run::{RunError, checkpoint, initial, names, states, traces};
 use tiebreak_run::step::finite::{self, FirstValue, NotFinite, Place};
-use tiebreak_run::step::{
-    CommittedStep, Roundings, StepError, StepRequest, Watch, scalars, state_digests, state_root,
-};
+use tiebreak_run::step::{CommittedStep, Roundings, StepError, StepRequest, Watch, scalars, state_digests};
 
 /// Receives a trainer's progress.
 pub trait Progress {
@@ -261,7 +259,7 @@ fn train_by(
     };
     let first = trainer.load_state(&mut session, &mut by)?;
     let mut digests = state_digests(&mut session)?;
-    let state = state_root(run.program(), &digests);
+    let state = run.computation.state_digest(first, &run.program().state(), &digests);
     if let By::Ranks(lead) = &mut by {
         lead.begin(run, &mut session, state)?;
     }
@@ -282,7 +280,7 @@ fn train_by(
     ended?;
     trainer.prune()?; // a crash may have come between the last checkpoint and this
     trainer.model(&mut session)?;
-    let roots = StateRoots::of(&run.program().state(), &digests);
+    let roots = run.computation.state_roots(run.job().steps, &run.program().state(), &digests);
     let last = Record::Final { computation: run.computation.id, steps: run.job().steps, roots };
     trainer.append(last, run.job().steps + 1, &device)?;
     trainer.publish_head(u64::from(run.job().steps) + 2)?;
@@ -330,7 +328,7 @@ impl Trainer<'_> {
             let mut done = self.step(session, &mut dataset, step, by)?;
             digests.clone_from(&done.state);
             let found = self.not_finite(&mut dataset, &mut done)?;
-            progress.step(&done.record, done.norm);
+            progress.step(&run.computation.masked(done.record.clone()), done.norm);
             if let Some(found) = &found {
                 progress.not_finite(step, found);
             }
@@ -373,7 +371,7 @@ impl Trainer<'_> {
         if self.is_complete() {
             return Ok(());
         }
-        match finite::of_records(&self.before.records) {
+        match finite::of_records(&self.run.shown(&self.before.records)) {
             None => Ok(()),
             Some(losses) => {
                 let found = Box::new(NotFinite::recorded(losses.loss));
@@ -388,16 +386,16 @@ impl Trainer<'_> {
         dataset: &mut Dataset,
         done: &mut CommittedStep,
     ) -> Result<Option<NotFinite>, TrainError> {
-        if self.told || float::is_finite(done.record.loss) {
+        let run = self.run;
+        let StepRecord { step, loss, .. } = run.computation.masked(done.record.clone());
+        if self.told || float::is_finite(loss) {
             return Ok(None);
         }
         self.told = true;
-        let run = self.run;
         // The sum can be finite where the mean is not.
-        let mut found =
-            done.not_finite.take().unwrap_or_else(|| NotFinite::recorded(finite::in_words(done.record.loss)));
+        let mut found = done.not_finite.take().unwrap_or_else(|| NotFinite::recorded(finite::in_words(loss)));
         if let Some(FirstValue { place: Place::Batch { place, drawn_from, .. }, .. }) = &mut found.first {
-            let (step, batch) = (done.record.step, run.program().samples());
+            let batch = run.program().samples();
             let at = data::Place { step, batch, place: *place };
             let (file, sample) = dataset.drawn_from(run.key(), at).map_err(RunError::from)?;
             let names = run.job().data.files.paths();
@@ -414,7 +412,7 @@ impl Trainer<'_> {
             let path = self.run.layout.checkpoint(step);
             let tensors = checkpoint::read(self.run.at(names::checkpoint(step)), &table)?;
             let digests = tensor_digests(&table, &tensors);
-            let found = state_digest(&table, &digests);
+            let found = self.run.computation.state_digest(step, &table, &digests);
             if found != record.state() {
                 return Err(states::other(&path, step, &found, &record.state()).into());
             }

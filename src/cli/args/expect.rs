@@ -21,7 +21,7 @@ pub struct Expectations {
     expect_job: Option<PathBuf>,
     /// Digest of the data that were ordered.
     ///
-    /// `tiebreak job check` and `tiebreak inspect` print the digest.
+    /// `tiebreak job check` and `tiebreak inspect` print the digest. A run that hides is compared by its salt key and the files.
     #[arg(long, value_name = "DIGEST", hide_short_help = true)]
     expect_data: Option<Digest>,
 }
@@ -67,7 +67,17 @@ impl Expectations {
                 expected.passed.push("the job and its program are those of --expect-job".into());
             }
         }
-        let data = run.file.summary().data;
+        let data = match (self.expect_data, run.job().hides()) {
+            (Some(_), true) => match run.opened().and_then(|()| run.plain_data()) {
+                Ok(data) => data,
+                Err(why) => {
+                    let what = "whether the data are those of --expect-data";
+                    expected.not_checked.push(format!("{what}: the run hides them, and {why}"));
+                    return Ok(expected);
+                }
+            },
+            _ => run.file.data_root(),
+        };
         match self.expect_data {
             None => expected
                 .not_checked

@@ -112,7 +112,14 @@ impl Limits {
     /// # Errors
     /// If the run cannot be read, or holds its data files already.
     pub fn open_with_data(&self, path: &Path, data: Option<&PathBuf>) -> Result<Run, Failure> {
-        let run = self.open(path)?;
+        Limits::with_data(self.open(path)?, data)
+    }
+
+    /// A run whose data files may be in a folder.
+    ///
+    /// # Errors
+    /// If the run holds its data files already.
+    pub fn with_data(run: Run, data: Option<&PathBuf>) -> Result<Run, Failure> {
         if let Some(folder) = data.filter(|_| run.holds_data()) {
             let why = format!("the run holds its data files, and --data names {} for them", folder.display());
             return Err(Failure::new(Exit::Usage, why).help("leave --data out"));

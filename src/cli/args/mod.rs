@@ -10,6 +10,7 @@ pub mod limits;
 pub mod part;
 pub mod random;
 pub mod ranks;
+pub mod salts;
 pub mod state;
 pub mod terms;
 pub mod verdict_file;

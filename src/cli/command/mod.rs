@@ -22,6 +22,7 @@ pub mod program;
 pub mod referee;
 pub mod reference;
 pub mod replay;
+pub mod reveal;
 pub mod sample;
 pub mod selftest;
 pub mod serve;

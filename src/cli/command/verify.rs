@@ -8,6 +8,7 @@ use crate::cli::args::decided::Decided;
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::args::salts::SaltArgs;
 use crate::cli::view::next::Next;
 use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
@@ -39,6 +40,8 @@ pub struct Args {
     #[command(flatten)]
     expect: Expectations,
     #[command(flatten)]
+    salts: SaltArgs,
+    #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
     decided: Decided,
@@ -50,11 +53,30 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 }
 
 /// The command that replays the run.
-fn audit_command(args: &Args) -> Next {
+fn audit_command(args: &Args, run: &Run) -> Next {
     let key = args.trainer_key.iter().map(|key| format!(" --trainer-key {}", shell::word(key)));
     let prefix = if args.prefix { " --prefix" } else { "" };
-    let command = format!("tiebreak audit {}{}{prefix}", shell::path(&args.run), key.collect::<String>());
-    Next::new("audit it with", command)
+    let command = format!(
+        "tiebreak audit {}{}{prefix}{}",
+        shell::path(&args.run),
+        key.collect::<String>(),
+        args.salts.option()
+    );
+    let next = Next::new("audit it with", command);
+    match run.computation.is_closed() {
+        true => next.note("by who has the salt key, the whole run and its data"),
+        false => next,
+    }
+}
+
+/// The files of a run that hides which show what is hidden, with a line about them.
+fn revealing(run: &Run, lines: &mut Vec<String>) -> Result<Vec<String>, RunError> {
+    let found = if run.job().hides() { run.revealing()? } else { Vec::new() };
+    if !found.is_empty() {
+        let all = found.join(", ");
+        lines.push(format!("  shows what the commitments hide, and is not for everybody: {all}"));
+    }
+    Ok(found)
 }
 
 /// Checks the records and the files beside them, and shows how far that is.
@@ -77,7 +99,7 @@ fn looked_at(
 fn verified(printer: Printer, args: Args) -> CommandResult {
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
     let _watch = args.limits.watch(printer);
-    let run = args.limits.open(&args.run)?;
+    let run = args.salts.open(&args.limits, &args.run)?;
     let expected = args.expect.check(&run)?;
     let (mut checked, beside) = looked_at(printer, &run, public.as_ref())?;
     expected.note(&mut checked);
@@ -89,6 +111,7 @@ fn verified(printer: Printer, args: Args) -> CommandResult {
     let mut lines = vec![format!("run {}: {}", run.id, checked.signed)];
     lines.extend(checked.passed.iter().map(|line| format!("  ok: {line}")));
     lines.extend(checked.not_checked.iter().map(|line| format!("  not checked: {line}")));
+    let revealing = revealing(&run, &mut lines)?;
     let unexpected = run.unexpected_files()?;
     lines.extend(unexpected.iter().map(|name| format!("  not of the run: {name}")));
     lines.push("  not checked: that any step computes what it says (tiebreak audit replays steps)".into());
@@ -100,7 +123,7 @@ fn verified(printer: Printer, args: Args) -> CommandResult {
     let all: Vec<Damaged> = all.map(|error| Damaged::of(&run, error)).collect();
     let incomplete = checked.undecided();
     lines.extend(incomplete.iter().map(|why| format!("INCOMPLETE: {why}")));
-    let next = audit_command(&args);
+    let next = audit_command(&args, &run);
     lines.push(next.line());
     let kind =
         checked.inconsistent.as_ref().map(|found| &found.what).or(incomplete.as_ref()).map(Ground::kind);
@@ -119,6 +142,8 @@ fn verified(printer: Printer, args: Args) -> CommandResult {
             "incomplete": incomplete,
             "inconsistent": wrong,
             "kind": kind,
+            "hides": run.job().hides(),
+            "revealing": revealing,
             "next": [next],
         }),
     );

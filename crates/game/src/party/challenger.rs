@@ -12,6 +12,7 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::state::{StateRoots, state_digest, tensor_digests};
 use tiebreak_record::job::initial::InitialOrigin;
+use tiebreak_record::job::manifest::GroupTree;
 use tiebreak_run::run::companions::Companions;
 use tiebreak_run::run::create::{NewRun, check_unused, create};
 use tiebreak_run::run::dir::Run;
@@ -110,7 +111,7 @@ fn logged(trainer: &Run) -> Result<(), PartyError> {
 
 /// The challenger's run: new, or as an interruption left it. The data stay in the trainer's folder.
 fn begun(trainer: &Run, out: &Arc<dyn Store>) -> Result<Run, PartyError> {
-    let trees = trainer.data_trees()?;
+    let trees: Vec<Vec<u8>> = trainer.data_trees()?.iter().map(GroupTree::encode).collect();
     if !Stored::new(out, Path::new(&out.place()), names::RUN_JSON).is_here() {
         check_unused(&**out)?;
         let state = match trainer.file.origin {
@@ -123,7 +124,7 @@ fn begun(trainer: &Run, out: &Arc<dyn Store>) -> Result<Run, PartyError> {
             job_text: &trainer.job_text,
             program: &encode(trainer.program()),
             logged: true,
-            trees: trees.iter().collect(),
+            trees: &trees,
             copied: Vec::new(),
             initial: state.as_ref().map(|state| (&table[..], &state[..])),
             companions: &Companions::default(),

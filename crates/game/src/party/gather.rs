@@ -232,13 +232,24 @@ fn make(with: &Gathering) -> Result<(), PartyError> {
     let (table, state) = (program.state(), initial_state(with, &computation, claim)?);
     let RunSummary { contract, trainer_key, challenge, nonce, program: digest, initial, origin, .. } =
         terms.claimed(claim);
-    let file = RunFile { contract, trainer_key, challenge, nonce, program: digest, initial, origin, data };
+    let file = RunFile {
+        contract,
+        trainer_key,
+        challenge,
+        nonce,
+        program: digest,
+        initial,
+        origin,
+        data,
+        salts: None,
+    };
+    let trees: Vec<Vec<u8>> = sources.iter().map(|(_, tree)| tree.encode()).collect();
     let new = NewRun {
         file: &file,
         job_text: &terms.job,
         program: &encode(program),
         logged: true,
-        trees: sources.iter().map(|(_, tree)| tree).collect(),
+        trees: &trees,
         copied: sources.iter().map(|(path, _)| path.as_path()).filter(|_| job.data.copy).collect(),
         initial: state.as_ref().map(|state| (&table[..], &state[..])),
         companions: &Companions::default(),

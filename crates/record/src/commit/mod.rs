@@ -13,6 +13,8 @@ pub mod multiproof;
 pub mod named_head;
 pub mod proven;
 pub mod record;
+pub mod salted_file;
+pub mod salts;
 pub mod state;
 pub mod table;
 pub mod tensor;

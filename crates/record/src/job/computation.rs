@@ -1,11 +1,18 @@
 //! A computation: derived from a job, its program and a summary of the remaining inputs, from any source and by anybody.
 
 use super::canonical::Setting;
-use super::identity::{ComputationSummary, computation_settings, other_contract, philox_key, program_digest};
+use super::data::{batch_leaves, rooted};
+use super::hiding::HIDING;
+use super::identity::{
+    ComputationSummary, computation_settings, other_contract, philox_key, program_digest, seed,
+};
 use super::{JOB_MAX, Job, JobError};
 use crate::commit::Malformed;
 use crate::commit::digest::Digest;
-use tiebreak_contract::program::step::Program;
+use crate::commit::record::StepRecord;
+use crate::commit::salts::{Kind, SaltKey};
+use crate::commit::state::StateRoots;
+use tiebreak_contract::program::step::{MicroBatch, Program, StateTensor};
 
 /// A computation, derived: no field rests on anybody's word.
 #[derive(Clone, Debug)]
@@ -20,6 +27,20 @@ pub struct Computation {
     pub seed: Digest,
     /// The computation's name: H(contract, canonical job, program, data, initial state, challenge).
     pub id: Digest,
+    /// The key of the salts, if commitments hide and the key is at hand. Without it the seed is none, and no commitment can be
+    /// computed.
+    pub salts: Option<SaltKey>,
+}
+
+/// The seed of a computation whose commitments hide: only who has the key knows it.
+pub fn hidden_seed(
+    salts: &SaltKey,
+    job: &Job,
+    program: &Digest,
+    data: &Digest,
+    challenge: Option<&Digest>,
+) -> Digest {
+    seed(job, program, &salts.salted(Kind::Seed, 0, 0, data), challenge)
 }
 
 /// The reasons why a computation cannot be derived.
@@ -48,6 +69,12 @@ pub enum ComputationError {
     /// The summary follows another contract.
     #[error(transparent)]
     Contract(Malformed),
+    /// The commitments hide, and the reader has no key of the salts.
+    #[error(
+        "commit.scheme is {HIDING}: the run's commitments hide, and only `tiebreak verify`, `audit`, `reveal` and `train --resume` \
+         read such a run; there are no disputes and no verdicts about it"
+    )]
+    Hidden,
 }
 
 impl Computation {
@@ -103,8 +130,42 @@ impl Computation {
         if derived != named {
             return Err(ComputationError::OtherProgram { named, derived });
         }
+        if job.hides() {
+            return Err(ComputationError::Hidden);
+        }
         let (seed, id) = summary.identity(&job).map_err(ComputationError::Contract)?;
-        Ok(Computation { job, program, summary, seed, id })
+        Ok(Computation { job, program, summary, seed, id, salts: None })
+    }
+
+    /// [`Computation::derive`] for a job whose commitments hide. Without the key only its name and its program are known.
+    ///
+    /// # Errors
+    /// As [`Computation::derive`]; also if the commitments of the job do not hide.
+    pub fn hidden(
+        name: &str,
+        job: &str,
+        program_file: Option<&[u8]>,
+        summary: ComputationSummary,
+        salts: Option<SaltKey>,
+    ) -> Result<Computation, ComputationError> {
+        if let Some(other) = other_contract("computation", &summary.contract) {
+            return Err(ComputationError::Contract(other));
+        }
+        let (job, program) = Computation::parsed(name, job, program_file)?;
+        if !job.hides() {
+            let scheme = job.commit.scheme;
+            let why = format!("{name}: commit.scheme is {scheme}; {HIDING} is wanted where a salt key is");
+            return Err(ComputationError::Job(JobError(why)));
+        }
+        let (named, derived) = (summary.program, program_digest(&program));
+        if derived != named {
+            return Err(ComputationError::OtherProgram { named, derived });
+        }
+        let (public, id) = summary.identity(&job).map_err(ComputationError::Contract)?;
+        let seed = salts.as_ref().map_or(public, |salts| {
+            hidden_seed(salts, &job, &summary.program, &summary.data, summary.challenge.as_ref())
+        });
+        Ok(Computation { job, program, summary, seed, id, salts })
     }
 
     /// A job and its program alone, without a summary.
@@ -131,6 +192,53 @@ impl Computation {
     /// The Philox key of the seed.
     pub fn key(&self) -> [u32; 2] {
         philox_key(&self.seed)
+    }
+
+    /// The roots of a state, whole or its first tensors, after a step. `digests` are those of its tensors.
+    pub fn state_roots(&self, step: u32, table: &[StateTensor], digests: &[Digest]) -> StateRoots {
+        match &self.salts {
+            None => StateRoots::of(table, digests),
+            Some(salts) => StateRoots::of(table, &salts.each(Kind::State, step.into(), digests)),
+        }
+    }
+
+    /// The digest of the state after a step. `digests` are those of its tensors, in the table's order.
+    pub fn state_digest(&self, step: u32, table: &[StateTensor], digests: &[Digest]) -> Digest {
+        self.state_roots(step, table, digests).digest()
+    }
+
+    /// The digest of a step's batch.
+    pub fn batch_digest(&self, step: u32, batch: &[MicroBatch]) -> Digest {
+        let (names, digests): (Vec<_>, Vec<_>) = batch_leaves(&self.program, batch).into_iter().unzip();
+        match &self.salts {
+            None => rooted(&names, &digests),
+            Some(salts) => rooted(&names, &salts.each(Kind::Batch, step.into(), &digests)),
+        }
+    }
+
+    /// The committed root of a micro-batch's gradients, from their plain root.
+    pub fn gradient_root(&self, step: u32, micro: u32, plain: Digest) -> Digest {
+        match &self.salts {
+            None => plain,
+            Some(salts) => salts.salted(Kind::Gradients, step.into(), micro.into(), &plain),
+        }
+    }
+
+    /// The record as a transcript has it, from the one that was computed; and the other way round.
+    pub fn masked(&self, record: StepRecord) -> StepRecord {
+        let Some(salts) = &self.salts else { return record };
+        let masked = |kind, word| salts.masked(kind, record.step, word);
+        StepRecord { loss: masked(Kind::Loss, record.loss), clip: masked(Kind::Clip, record.clip), ..record }
+    }
+
+    /// A record of the transcript with its scalars as they were computed; `None` if they are hidden from this reader.
+    pub fn shown(&self, record: &StepRecord) -> Option<StepRecord> {
+        (!self.is_closed()).then(|| self.masked(record.clone()))
+    }
+
+    /// True if the commitments hide, and the key is not at hand.
+    pub fn is_closed(&self) -> bool {
+        self.job.hides() && self.salts.is_none()
     }
 
     /// The settings that the computation is made of, in words.

@@ -158,6 +158,11 @@ pub fn seed(job: &Job, program: &Digest, data: &Digest, challenge: Option<&Diges
     hash("tiebreak 2 seed", &e.0)
 }
 
+/// The root of the data of a run whose commitments hide: over its files, and over the commitment to its salt key.
+pub fn hidden_data(salts: &Digest, files: &Digest) -> Digest {
+    hash("tiebreak 2 hidden-data", &[salts.0, files.0].concat())
+}
+
 /// The Philox key of a seed.
 pub fn philox_key(seed: &Digest) -> [u32; 2] {
     [0, 4].map(|i| u32::from_le_bytes(seed.0[i..i + 4].try_into().expect("a digest has 32 bytes")))

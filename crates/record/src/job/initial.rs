@@ -260,15 +260,16 @@ pub fn weights_element(
     words.first().copied().ok_or_else(|| wrong("it is no float".into()))
 }
 
-/// The state digest of init(seed), computed with one piece of a tensor in memory at a time; `key` is the seed's Philox key.
-pub fn seeded_digest(program: &Program, key: [u32; 2]) -> Digest {
-    seeded_digest_watched(program, key, &mut |_| {})
+/// The state digest of init(seed), with its progress: bytes that were made since the last call.
+fn seeded_digest_watched(program: &Program, key: [u32; 2], watch: &mut dyn FnMut(u64)) -> Digest {
+    state_digest(&program.state(), &seeded_digests(program, key, watch))
 }
 
-/// [`seeded_digest`], with its progress: bytes that were made since the last call.
-fn seeded_digest_watched(program: &Program, key: [u32; 2], watch: &mut dyn FnMut(u64)) -> Digest {
+/// The tensor digests of init(seed), in the table's order, computed with one piece of a tensor in memory at a time. `key` is the
+/// seed's Philox key; `watch` sees bytes that were made since its last call.
+pub fn seeded_digests(program: &Program, key: [u32; 2], watch: &mut dyn FnMut(u64)) -> Vec<Digest> {
     let (table, inits): (Vec<StateTensor>, Vec<Init>) = program.state_with_init().into_iter().unzip();
-    let digests: Vec<Digest> = (0..)
+    (0..)
         .zip(table.iter().zip(inits))
         .map(|(index, (tensor, init))| {
             tensor::digest_by(&tensor.ty(), |first, count| {
@@ -276,8 +277,7 @@ fn seeded_digest_watched(program: &Program, key: [u32; 2], watch: &mut dyn FnMut
                 init::elements(key, index, [first, count], init)
             })
         })
-        .collect();
-    state_digest(&table, &digests)
+        .collect()
 }
 
 /// The root of an optimizer's slots before the first step.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::commit::codec::Encoder;
 use crate::commit::digest::Digest;
+use crate::commit::salted_file::FileSalts;
 use crate::commit::tensor::{Hash, SLICE_BYTES, piece_value, piece_values};
 use crate::commit::{Malformed, merkle, multiproof};
 
@@ -22,7 +23,7 @@ pub const FILES_MAX: usize = 1 << 16;
 /// Bytes of a group, which is read and checked at once: a subtree of BLAKE3's tree.
 pub(crate) const GROUP_BYTES: usize = 64 * 1024;
 /// Slices of a group.
-const GROUP_SLICES: usize = GROUP_BYTES / SLICE_BYTES;
+pub(super) const GROUP_SLICES: usize = GROUP_BYTES / SLICE_BYTES;
 /// Groups kept in memory for all files that are read together: 256 MiB.
 const CACHED_GROUPS: usize = 4096;
 
@@ -102,13 +103,13 @@ pub fn check(files: &[FileManifest]) -> Result<(), Malformed> {
 }
 
 /// The number of pieces of `size` bytes in a file; at least one.
-fn pieces(bytes: u64, size: usize) -> usize {
+pub(super) fn pieces(bytes: u64, size: usize) -> usize {
     bytes.div_ceil(size as u64).max(1) as usize
 }
 
 /// The values of a file's groups in BLAKE3's tree, which check a group without the rest of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupTree(Vec<Hash>);
+pub struct GroupTree(pub(super) Vec<Hash>);
 
 impl GroupTree {
     /// The manifest of a file's contents, and the values of its groups.
@@ -185,7 +186,13 @@ impl<T: Read + Seek + Send> Source for T {}
 /// Checked bytes of a file.
 enum Contents {
     /// Bytes that are read and checked group by group.
-    Source { source: Box<dyn Source>, tree: GroupTree, checked: HashMap<usize, Arc<Vec<u8>>>, most: usize },
+    Source {
+        source: Box<dyn Source>,
+        tree: GroupTree,
+        salts: Option<FileSalts>,
+        checked: HashMap<usize, Arc<Vec<u8>>>,
+        most: usize,
+    },
     /// The slices that a verdict carries.
     Slices(BTreeMap<usize, Vec<u8>>),
 }
@@ -214,7 +221,18 @@ pub struct DataFile {
 impl DataFile {
     /// A file of this manifest whose bytes come from `source`. `path` names it in errors.
     pub fn new(path: PathBuf, manifest: FileManifest, tree: GroupTree, source: Box<dyn Source>) -> DataFile {
-        let contents = Contents::Source { source, tree, checked: HashMap::new(), most: CACHED_GROUPS };
+        DataFile::salted(path, manifest, tree, None, source)
+    }
+
+    /// [`DataFile::new`] for a file that hides, whose manifest has its length.
+    pub fn salted(
+        path: PathBuf,
+        manifest: FileManifest,
+        tree: GroupTree,
+        salts: Option<FileSalts>,
+        source: Box<dyn Source>,
+    ) -> DataFile {
+        let contents = Contents::Source { source, tree, salts, checked: HashMap::new(), most: CACHED_GROUPS };
         DataFile { path, manifest, contents, touched: Vec::new() }
     }
 
@@ -335,7 +353,7 @@ impl DataFile {
 
     /// The bytes of a group, checked.
     fn group(&mut self, number: usize) -> Result<Arc<Vec<u8>>, DataError> {
-        let Contents::Source { source, tree, checked, most } = &mut self.contents else {
+        let Contents::Source { source, tree, salts, checked, most } = &mut self.contents else {
             return Err(DataError::invalid(&self.path, "only slices of the file are at hand"));
         };
         if let Some(group) = checked.get(&number) {
@@ -351,7 +369,13 @@ impl DataFile {
             }
             _ => DataError::Io { path: self.path.clone(), source: error },
         })?;
-        if piece_value(&bytes, GROUP_BYTES, number, tree.0.len()) != tree.0[number] {
+        let value = match salts {
+            None => piece_value(&bytes, GROUP_BYTES, number, tree.0.len()),
+            Some(salts) => {
+                multiproof::subtree(multiproof::rfc6962, &salts.values(number * GROUP_SLICES, &bytes))
+            }
+        };
+        if value != tree.0[number] {
             let why = format!("bytes {first} to {end} are not what the manifest promises");
             return Err(DataError::invalid(&self.path, why));
         }
@@ -361,6 +385,14 @@ impl DataFile {
         let group = Arc::new(bytes);
         checked.insert(number, group.clone());
         Ok(group)
+    }
+
+    /// The salts of a file that hides.
+    pub fn salts(&self) -> Option<FileSalts> {
+        match &self.contents {
+            Contents::Source { salts, .. } => salts.clone(),
+            Contents::Slices(_) => None,
+        }
     }
 
     /// The slices that were read so far, with their proof; `None` if there are none.
@@ -373,21 +405,32 @@ impl DataFile {
             (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| 64 * word + bit)
         };
         let slices: Vec<usize> = self.touched.iter().enumerate().flat_map(bits).collect();
-        if slices.is_empty() {
-            return Ok(None);
-        }
+        if slices.is_empty() { Ok(None) } else { self.proven(slices).map(Some) }
+    }
+
+    /// These slices with their proof; their numbers ascend.
+    ///
+    /// # Errors
+    /// If their groups cannot be read.
+    pub(super) fn proven(&mut self, slices: Vec<usize>) -> Result<FileSlices, DataError> {
         let mut bytes = Vec::new();
         for &slice in &slices {
             self.with_slice(slice, |slice| bytes.extend(slice))?;
         }
         // Groups that hold a slice give the values of all their slices; other groups give their own value.
         let mut groups: HashMap<usize, Vec<Hash>> = HashMap::new();
+        let salts = self.salts();
+        let (salts, join) = match &salts {
+            None => (None, multiproof::blake3 as multiproof::Join),
+            Some(salts) => (Some(salts), multiproof::rfc6962 as multiproof::Join),
+        };
         let count = pieces(self.manifest.bytes, SLICE_BYTES);
         for group in slices.iter().map(|slice| slice / GROUP_SLICES).collect::<BTreeSet<usize>>() {
             let bytes = self.group(group)?;
-            let values = match pieces(self.manifest.bytes, GROUP_BYTES) {
-                1 => piece_values(&bytes, SLICE_BYTES),
-                _ => (0..)
+            let values = match (salts, pieces(self.manifest.bytes, GROUP_BYTES)) {
+                (Some(salts), _) => salts.values(group * GROUP_SLICES, &bytes),
+                (None, 1) => piece_values(&bytes, SLICE_BYTES),
+                (None, _) => (0..)
                     .zip(bytes.chunks(SLICE_BYTES))
                     .map(|(i, slice): (usize, _)| {
                         piece_value(slice, SLICE_BYTES, group * GROUP_SLICES + i, count)
@@ -404,15 +447,15 @@ impl DataFile {
             match groups.get(&group) {
                 Some(values) if len < GROUP_SLICES || count <= GROUP_SLICES => {
                     let start = first % GROUP_SLICES;
-                    multiproof::subtree(multiproof::blake3, &values[start..start + len])
+                    multiproof::subtree(join, &values[start..start + len])
                 }
                 _ => {
                     let end = (first + len).div_ceil(GROUP_SLICES);
-                    multiproof::subtree(multiproof::blake3, &tree.0[group..end])
+                    multiproof::subtree(join, &tree.0[group..end])
                 }
             }
         });
-        Ok(Some(FileSlices { slices, bytes, siblings }))
+        Ok(FileSlices { slices, bytes, siblings })
     }
 }
 

@@ -8,7 +8,8 @@
 //! - `canonical` keeps the settings that decide the records.
 //! - [`identity`] derives the names of computation and run.
 //! - [`initial`] gives the origin of the first state.
-//! - [`manifest`] describes the files that a job reads, and [`data`] draws its batches.
+//! - [`manifest`] describes the files that a job reads, `hidden_tree` those that hide ([`hiding`]), and [`data`] draws its batches.
+//! - [`opening`] shows single slices of files that hide.
 //!
 //! Nothing here opens a file.
 
@@ -18,9 +19,12 @@ pub mod computation;
 pub mod data;
 pub mod element;
 mod groups;
+mod hidden_tree;
+pub mod hiding;
 pub mod identity;
 pub mod initial;
 pub mod manifest;
+pub mod opening;
 pub mod parse;
 mod program;
 pub mod reference;

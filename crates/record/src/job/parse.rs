@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use super::check::{Wrong, check};
 use super::data::layout;
+use super::hiding::{self, HIDING};
 use super::sizes;
 use super::spec::{
     BATCH_MAX, BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, DisputeSpec,
@@ -170,9 +171,8 @@ fn error(job: &Job) -> Found {
     if let Some((key, why)) = job.schedule.error() {
         return found(&format!("schedule.{key}"), why);
     }
-    if job.commit.scheme != 0 {
-        let why = "is reserved for salted leaves, which are not defined yet: 0 (plain) is the only scheme";
-        return found("commit.scheme", format!("{} {why}", job.commit.scheme));
+    if let Some(why) = hiding::error(job) {
+        return found("commit.scheme", format!("{HIDING} hides what commitments are of, and {why}"));
     }
     if let Some((key, why)) = job.init.error() {
         return found(&format!("init.{key}"), why);

@@ -290,12 +290,12 @@ const RECORDS: &[Key] = &[
         .unit("steps"),
     key(
         "commit.scheme",
-        integer(0, U32_MAX),
+        integer(0, 1),
         Optional("0"),
         "0",
-        "How leaves are hashed: 0 is plain, as they are.",
+        "How leaves are hashed: 0 is plain, as they are; 1 is salted, so that nobody without the run's salt key can test a guess of the data.",
     )
-    .rule("0: other numbers are reserved for salted leaves, which hide small tensors"),
+    .rule("1 only with `data.copy = false`, and without `operator`, `[rounding]` and `init.run`"),
     key(
         "checkpoint.every",
         integer(1, U32_MAX),

@@ -484,7 +484,7 @@ pub struct CommitSpec {
     /// Steps between signed heads.
     #[serde(default = "ten")]
     pub head_every: u32,
-    /// The hashing of leaves: 0 = plain leaves. Other numbers are reserved for salted leaves, which hide small tensors.
+    /// The hashing of leaves: 0 = plain; 1 = salted, so that nobody without the salt key can test a guess.
     #[serde(default)]
     pub scheme: u32,
 }

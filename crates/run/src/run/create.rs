@@ -11,7 +11,6 @@ use super::store::Store;
 use super::stored::Stored;
 use super::{checkpoint, data, names};
 use tiebreak_contract::program::step::StateTensor;
-use tiebreak_record::job::manifest::GroupTree;
 
 /// Bytes of data that are copied at once.
 const COPY_BYTES: u64 = 1 << 23;
@@ -79,8 +78,8 @@ pub struct NewRun<'a> {
     pub program: &'a [u8],
     /// True if the run is of the logged profile.
     pub logged: bool,
-    /// The trees of the data files, in the manifest's order.
-    pub trees: Vec<&'a GroupTree>,
+    /// The bytes of the trees of the data files, in the manifest's order.
+    pub trees: &'a [Vec<u8>],
     /// The paths that the data files are copied from, in the same order; empty if the files stay in place.
     pub copied: Vec<&'a Path>,
     /// The initial state, with its table, if it does not follow from the seed.
@@ -105,7 +104,7 @@ fn write(store: &Arc<dyn Store>, place: &Path, new: &NewRun) -> Result<(), RunEr
         })?;
     }
     for (number, tree) in trees.iter().enumerate() {
-        at(&names::data_tree(number)).replace(&tree.encode())?;
+        at(&names::data_tree(number)).replace(tree)?;
     }
     for (number, (manifest, source)) in file.data.iter().zip(copied).enumerate() {
         let mut from = data::contents(source)?;

@@ -12,6 +12,8 @@ use super::stored::Stored;
 use super::{disk, foreign};
 use tiebreak_contract::program::models::BatchTensor;
 use tiebreak_contract::program::step::Program;
+use tiebreak_record::commit::salted_file::FileSalts;
+use tiebreak_record::commit::salts::SaltKey;
 use tiebreak_record::job::Job;
 use tiebreak_record::job::data::Dataset;
 use tiebreak_record::job::manifest::{DataFile, FileManifest, GroupTree, Source};
@@ -169,6 +171,26 @@ pub(crate) fn checked_file(
     Ok(DataFile::new(file.path().to_path_buf(), manifest.clone(), groups, source))
 }
 
+/// [`checked_file`] for a file that hides, with the length that its tree tells.
+pub(crate) fn hidden_file(
+    file: &Stored,
+    tree: &Stored,
+    manifest: &FileManifest,
+    salts: FileSalts,
+) -> Result<DataFile, RunError> {
+    let source = Box::new(file.open()?);
+    let malformed = |why| RunError::malformed(tree.path(), why);
+    let length = tree.read_range(0..8)?.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
+    let bytes = tree.read(GroupTree::hidden_bytes(length).map_err(malformed)?)?;
+    let (manifest, groups) = GroupTree::decode_hidden(&bytes, manifest, &salts).map_err(malformed)?;
+    Ok(DataFile::salted(file.path().to_path_buf(), manifest, groups, Some(salts), source))
+}
+
+/// The manifest of a file as a run that hides has it.
+pub(super) fn hidden_manifest(file: &Stored, salts: &FileSalts) -> Result<FileManifest, RunError> {
+    Ok(GroupTree::hidden(&mut file.open()?, salts).map_err(RunError::io(file.path()))?.0)
+}
+
 /// The tree of a file that checks ranges of the file against its manifest.
 ///
 /// # Errors
@@ -216,6 +238,32 @@ impl JobData {
         }
         let dataset = Dataset::of(files, reach.folder(), &job.data, &sample)?;
         Ok(JobData { sources, manifest: manifests, dataset })
+    }
+
+    /// The manifest of each file, and the bytes of its tree, as a run has them; salted if the run hides.
+    ///
+    /// # Errors
+    /// If a file cannot be read again, or changed meanwhile.
+    pub fn committed(&self, salts: Option<&SaltKey>) -> Result<(Vec<FileManifest>, Vec<Vec<u8>>), RunError> {
+        let Some(key) = salts else {
+            let trees = self.sources.iter().map(|(_, tree)| tree.encode()).collect();
+            return Ok((self.manifest.clone(), trees));
+        };
+        let (mut manifests, mut trees) = (Vec::new(), Vec::new());
+        for (number, (path, _)) in self.sources.iter().enumerate() {
+            let read = GroupTree::hidden(&mut contents(path)?, &FileSalts::new(key, number));
+            let (manifest, length, tree) = read.map_err(unreadable(path))?;
+            if length != self.manifest[number].bytes {
+                let due = self.manifest[number].bytes;
+                return Err(RunError::invalid(
+                    path,
+                    format!("it has {length} bytes now, and had {due} before"),
+                ));
+            }
+            manifests.push(manifest);
+            trees.push(tree.encode_hidden(length));
+        }
+        Ok((manifests, trees))
     }
 
     /// The files that a run copies, with the number of bytes of each copy; empty if the job leaves the data in place.

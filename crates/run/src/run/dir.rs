@@ -4,12 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::error::RunError;
 use super::folder::{self, Folder};
 use super::limits::machine_memory;
 use super::paths::RunPaths;
+use super::reader::{self, Salts};
+pub use super::run_file::RunFile;
 use super::store::{Held, Store};
 use super::stored::Stored;
 use super::{companions, data, gradients, names};
@@ -22,9 +24,8 @@ use tiebreak_record::commit::record::StepRecord;
 use tiebreak_record::commit::tree_head::{Head, NOTE_MAX, Signed};
 use tiebreak_record::job::computation::{Computation, ComputationError};
 use tiebreak_record::job::data::Dataset;
-use tiebreak_record::job::identity::{RunSummary, other_contract};
-use tiebreak_record::job::initial::InitialOrigin;
-use tiebreak_record::job::manifest::{self, FileManifest, GroupTree, files_root};
+use tiebreak_record::job::identity::other_contract;
+use tiebreak_record::job::manifest::{self, FileManifest, GroupTree};
 use tiebreak_record::job::{JOB_MAX, Job};
 use tiebreak_record::rounding::log::{Log, bytes_max, parts};
 
@@ -37,49 +38,6 @@ pub const RUN_JSON_MAX: u64 = 1 << 28;
 const UNEXPECTED_MAX: usize = 1000;
 /// The most heads of a run.
 const HEADS_MAX: usize = 1 << 20;
-
-/// `run.json`: the contents that identify a run. The run id is derived from them, never read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RunFile {
-    /// The contract's name.
-    pub contract: String,
-    /// The trainer's public key (C2SP note form), if the run is signed.
-    pub trainer_key: Option<String>,
-    /// A digest that a client or a beacon gave after the job was fixed; without it the trainer chose the seed.
-    pub challenge: Option<Digest>,
-    /// 32 hexadecimal digits from the system's randomness, so that no two runs share an id.
-    pub nonce: String,
-    /// The program digest that the trainer derived.
-    pub program: Digest,
-    /// The digest of the initial state.
-    pub initial: Digest,
-    /// The origin of the initial state.
-    pub origin: InitialOrigin,
-    /// A manifest for each data file, in order.
-    pub data: Vec<FileManifest>,
-}
-
-impl RunFile {
-    /// The only encoding: JSON with an indentation of two blanks, without a line end at the end.
-    pub fn text(&self) -> String {
-        serde_json::to_string_pretty(self).expect("a run file has no maps with keys that are no text")
-    }
-
-    /// The same contents with the root of the data's manifest in place of the files.
-    pub fn summary(&self) -> RunSummary {
-        RunSummary {
-            contract: self.contract.clone(),
-            trainer_key: self.trainer_key.clone(),
-            challenge: self.challenge,
-            nonce: self.nonce.clone(),
-            program: self.program,
-            data: files_root(&self.data),
-            initial: self.initial,
-            origin: self.origin.clone(),
-        }
-    }
-}
 
 /// The fields that a `run.json` of any contract has.
 #[derive(Deserialize)]
@@ -116,6 +74,14 @@ impl Run {
     /// # Errors
     /// If there is no run, a file cannot be read, or `run.json` and the job contradict each other.
     pub fn open(root: &Path) -> Result<Run, RunError> {
+        Run::open_by(root, Salts::Refused)
+    }
+
+    /// [`Run::open`] for a reader who knows of runs that hide.
+    ///
+    /// # Errors
+    /// As [`Run::open`]; also if the salt key is not the run's, or the run hides nothing.
+    pub fn open_by(root: &Path, salts: Salts) -> Result<Run, RunError> {
         let layout = RunPaths { root: root.to_path_buf() };
         if root.is_dir() {
             for name in [names::DATA, names::HEADS, names::CHECKPOINTS, names::TRACES, names::LOGS] {
@@ -123,7 +89,7 @@ impl Run {
                 folder::check(&folder).map_err(RunError::io(&folder))?;
             }
         }
-        Run::read(Folder::at(root), layout)
+        Run::read(Folder::at(root), layout, salts)
     }
 
     /// [`Run::open`] for a run in any store.
@@ -131,11 +97,19 @@ impl Run {
     /// # Errors
     /// As [`Run::open`].
     pub fn of(store: Arc<dyn Store>) -> Result<Run, RunError> {
-        let layout = RunPaths { root: store.place().into() };
-        Run::read(store, layout)
+        Run::of_by(store, Salts::Refused)
     }
 
-    fn read(store: Arc<dyn Store>, layout: RunPaths) -> Result<Run, RunError> {
+    /// [`Run::of`] for a reader who knows of runs that hide.
+    ///
+    /// # Errors
+    /// As [`Run::open_by`].
+    pub fn of_by(store: Arc<dyn Store>, salts: Salts) -> Result<Run, RunError> {
+        let layout = RunPaths { root: store.place().into() };
+        Run::read(store, layout, salts)
+    }
+
+    fn read(store: Arc<dyn Store>, layout: RunPaths, salts: Salts) -> Result<Run, RunError> {
         let at = |name: &str| Stored::new(&store, &layout.root, name);
         let (json, program) = (at(names::RUN_JSON), at(names::PROGRAM));
         if !json.is_here() {
@@ -151,7 +125,7 @@ impl Run {
             return Err(RunError::invalid(program.path(), why));
         }
         let program = program.read(PROGRAM_MAX)?;
-        Run::derive(store.clone(), layout, &json, &job, Some(program))
+        Run::derive(store.clone(), layout, &json, &job, Some(program), salts)
     }
 
     /// Derives a run from the texts of its `run.json` and job, wherever they come from, and the bytes of its program file. A job
@@ -165,7 +139,7 @@ impl Run {
         job_text: &str,
         program_file: Option<Vec<u8>>,
     ) -> Result<Run, RunError> {
-        Run::derive(Folder::at(&layout.root), layout, json, job_text, program_file)
+        Run::derive(Folder::at(&layout.root), layout, json, job_text, program_file, Salts::Refused)
     }
 
     fn derive(
@@ -174,6 +148,7 @@ impl Run {
         json: &str,
         job_text: &str,
         program_file: Option<Vec<u8>>,
+        salts: Salts,
     ) -> Result<Run, RunError> {
         let path = layout.run_json();
         let file: RunFile = serde_json::from_str(json).map_err(|error| {
@@ -194,20 +169,27 @@ impl Run {
         manifest::check(&file.data).map_err(|why| RunError::malformed(&path, why))?;
         let name = layout.job().display().to_string();
         let summary = file.summary();
-        let computation =
-            Computation::derive(&name, job_text, program_file.as_deref(), summary.computation()).map_err(
-                |error| {
-                    let at = match &error {
-                        ComputationError::Program(_) if program_file.is_some() => layout.program(),
-                        ComputationError::OtherProgram { .. } | ComputationError::Contract(_) => path.clone(),
-                        _ => layout.job(),
-                    };
-                    match error {
-                        ComputationError::Contract(other) => RunError::malformed(&at, other),
-                        error => RunError::invalid(&at, error.to_string()),
-                    }
-                },
-            )?;
+        let (named, place) = (file.salts.as_ref(), layout.root.display().to_string());
+        let (texts, program) = ((name.as_str(), job_text), program_file.as_deref());
+        let derived = reader::computation(salts, named, &place, texts, program, summary.computation())?;
+        let computation = derived.map_err(|error| {
+            let at = match &error {
+                ComputationError::Program(_) if program_file.is_some() => layout.program(),
+                ComputationError::OtherProgram { .. } | ComputationError::Contract(_) => path.clone(),
+                _ => layout.job(),
+            };
+            match error {
+                ComputationError::Contract(other) => RunError::malformed(&at, other),
+                ComputationError::Hidden => {
+                    RunError::invalid(&path, "it names no salt key, and the job's commit.scheme is 1")
+                }
+                error => RunError::invalid(&at, error.to_string()),
+            }
+        })?;
+        if let Some(told) = file.data.iter().find(|file| named.is_some() && file.bytes != 0) {
+            let why = format!("a data file has {} bytes; a run that hides tells 0 of each", told.bytes);
+            return Err(RunError::invalid(&path, why));
+        }
         let program_file = program_file.filter(|_| computation.job.model().is_none());
         file.origin.check(&computation.job).map_err(|why| RunError::malformed(&path, why))?;
         let id = summary.run_id(&computation.id, job_text).map_err(|why| RunError::invalid(&path, why))?;
@@ -333,10 +315,14 @@ impl Run {
     /// # Errors
     /// If a file cannot be opened, or does not fit the job's model.
     pub fn dataset(&self) -> Result<Dataset, RunError> {
+        self.opened()?;
         let mut files = Vec::new();
         for (number, manifest) in self.file.data.iter().enumerate() {
-            let tree = self.at(names::data_tree(number));
-            files.push(data::checked_file(&self.data_file(number)?, &tree, manifest)?);
+            let (file, tree) = (self.data_file(number)?, self.at(names::data_tree(number)));
+            files.push(match self.file_salts(number) {
+                None => data::checked_file(&file, &tree, manifest)?,
+                Some(salts) => data::hidden_file(&file, &tree, manifest, salts)?,
+            });
         }
         Ok(Dataset::of(files, &self.layout.data(), &self.job().data, &self.program().sample())?)
     }

@@ -184,6 +184,7 @@ pub fn of_weights_watched(
     paths: &[PathBuf],
     watch: &mut dyn FnMut(u64, u64),
 ) -> Result<Digest, RunError> {
+    run.opened()?;
     let InitialOrigin::Weights { files } = &run.file.origin else {
         let (place, source) = (run.layout.root.display(), run.file.origin.source());
         let why = format!("{place} does not begin from weights, but from {source}");
@@ -210,7 +211,7 @@ pub fn of_weights_watched(
     }
     let (table, drawn) = (run.program().state(), Drawn::of(run.job(), run.key()));
     let state = from_weights(paths, run.job(), run.program(), &drawn)?;
-    Ok(state_digest(&table, &tensor_digests(&table, &state)))
+    Ok(run.computation.state_digest(0, &table, &tensor_digests(&table, &state)))
 }
 
 /// The initial state of a run, from the seed or from its first checkpoint, after checking that it is the state that the run
@@ -219,6 +220,7 @@ pub fn of_weights_watched(
 /// # Errors
 /// If the checkpoint is needed and cannot be read, or holds another state.
 pub fn state(run: &Run) -> Result<Vec<Vec<u8>>, RunError> {
+    run.opened()?;
     run.within_memory("the initial state", run.state_memory())?;
     if run.file.origin == InitialOrigin::Seed {
         let tensor = |index| bytes_of(&init::state_tensor(run.program(), run.key(), index));
@@ -226,7 +228,8 @@ pub fn state(run: &Run) -> Result<Vec<Vec<u8>>, RunError> {
     }
     let (path, table) = (run.layout.checkpoint(0), run.program().state());
     let state = checkpoint::read(run.at(names::checkpoint(0)), &table)?;
-    let (found, due) = (state_digest(&table, &tensor_digests(&table, &state)), run.file.initial);
+    let digests = tensor_digests(&table, &state);
+    let (found, due) = (run.computation.state_digest(0, &table, &digests), run.file.initial);
     if found != due {
         let why = format!("it is not the initial state that run.json names: it is {}", found.not(&due));
         return Err(RunError::invalid(&path, why));

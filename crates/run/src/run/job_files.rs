@@ -112,7 +112,7 @@ pub fn refuse_private_key(path: &Path, contents: impl Read) -> Result<(), RunErr
 
 fn begins_private_key(line: &[u8]) -> bool {
     let pem = line.starts_with(b"-----BEGIN ") && line.windows(11).any(|part| part == b"PRIVATE KEY");
-    let marks: [&[u8]; 3] = [b"PRIVATE+KEY+", b"PuTTY-User-Key-File-", b"AGE-SECRET-KEY-1"];
+    let marks: [&[u8]; 4] = [b"PRIVATE+KEY+", b"SALT+KEY+", b"PuTTY-User-Key-File-", b"AGE-SECRET-KEY-1"];
     pem || marks.iter().any(|mark| line.starts_with(mark))
 }
 
@@ -125,6 +125,7 @@ mod tests {
         let refused = |text: &str| refuse_private_key(Path::new("file"), text.as_bytes()).is_err();
         for key in [
             "PRIVATE+KEY+trainer+01020304+AQID\n",
+            "SALT+KEY+0123\n",
             "\n  -----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n",
             "Bag Attributes\r\n-----BEGIN ENCRYPTED PRIVATE KEY-----\r\n",
             "-----BEGIN PGP PRIVATE KEY BLOCK-----",

@@ -7,7 +7,7 @@ use super::error::RunError;
 use super::{checkpoint, initial, names};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::Record;
-use tiebreak_record::commit::state::{state_digest, tensor_digests};
+use tiebreak_record::commit::state::tensor_digests;
 
 /// A state: canonical bytes in the table's order.
 pub type State = Vec<Vec<u8>>;
@@ -17,6 +17,7 @@ pub type State = Vec<Vec<u8>>;
 /// # Errors
 /// If the checkpoint cannot be read, is malformed, or is not the state that the step's record commits.
 pub fn after(run: &Run, records: &[Record], step: u32) -> Result<State, RunError> {
+    run.opened()?;
     run.within_memory("a state", run.state_memory())?;
     let state = match step {
         0 => initial::state(run)?,
@@ -32,7 +33,7 @@ pub fn after(run: &Run, records: &[Record], step: u32) -> Result<State, RunError
 /// If the record commits another state, or there is no such record.
 pub fn check(run: &Run, records: &[Record], step: u32, state: &[Vec<u8>]) -> Result<(), RunError> {
     let table = run.program().state();
-    let found = state_digest(&table, &tensor_digests(&table, state));
+    let found = run.computation.state_digest(step, &table, &tensor_digests(&table, state));
     let path = run.layout.checkpoint(step);
     match records.get(step as usize).map(Record::state) {
         Some(promised) if promised == found => Ok(()),

@@ -19,7 +19,6 @@ use tiebreak_record::commit::trace::Trace;
 use tiebreak_record::commit::{table, tensor};
 use tiebreak_record::job::Granularity;
 use tiebreak_record::job::computation::Computation;
-use tiebreak_record::job::data::batch_digest;
 use tiebreak_record::rounding::log::Log;
 pub use tracer::Tracer;
 pub use tracer::{Outputs, Tamper, Watch};
@@ -43,7 +42,7 @@ pub struct CommittedStep {
     pub norm: u32,
     /// The state's tensor digests, in the table's order.
     pub state: Vec<Digest>,
-    /// The gradient root of each micro-batch; empty for jobs that commit states only.
+    /// The committed gradient root of each micro-batch; empty for jobs that commit states only.
     pub gradients: Vec<Digest>,
     /// The trace, for jobs that commit operators, and for a [`Watch`] that asks for it.
     pub trace: Option<Trace>,
@@ -277,19 +276,25 @@ impl Parts {
     ) -> CommittedStep {
         let Parts { outcome, state, micro_batches, trace, log } = self;
         let Computation { job, program, .. } = computation;
+        let step = scalars.step;
+        let micro_batches: Vec<Digest> = (0..)
+            .zip(micro_batches)
+            .map(|(micro, plain)| computation.gradient_root(step, micro, plain))
+            .collect();
         let operators = job.commit.granularity == Granularity::Operator;
         let record = StepRecord {
-            step: scalars.step,
-            state: state_root(program, &state),
-            batch: batch_digest(program, batch),
+            step,
+            state: computation.state_digest(step, &program.state(), &state),
+            batch: computation.batch_digest(step, batch),
             gradients: (!micro_batches.is_empty()).then(|| gradients_root(&micro_batches)),
             trace: trace.as_ref().filter(|_| operators).map(|trace| trace.root(program)),
             log: log.as_ref().map(|(log, _)| log.root()),
             learning_rate: scalars.learning_rate,
             clip: outcome.clip,
             loss: outcome.loss,
-            cursor: u64::from(scalars.step) * u64::from(program.samples()),
+            cursor: u64::from(step) * u64::from(program.samples()),
         };
+        let record = computation.masked(record);
         let (norm, gradients, outputs) = (outcome.norm, micro_batches, Outputs::new());
         CommittedStep { record, norm, state, gradients, trace, log, outputs, not_finite: None }
     }

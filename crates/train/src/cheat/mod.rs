@@ -15,13 +15,13 @@ use tiebreak_contract::program::phase::Phase;
 use tiebreak_contract::program::products::{ProductClass, ProductTable};
 use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
 use tiebreak_engine::session::{Session, StepScalars, Unobserved};
-use tiebreak_record::job::data::{Dataset, batch_digest};
+use tiebreak_record::job::data::Dataset;
 use tiebreak_record::rounding::near_tie::{NearTie, Product, Tolerance};
 use tiebreak_run::observers::near_ties::Search as _;
 use tiebreak_run::observers::record::{Choice, Steer};
 use tiebreak_run::run::RunError;
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::step::{CommittedStep, RunStep, StepRequest, Tamper, state_digests, state_root};
+use tiebreak_run::step::{CommittedStep, RunStep, StepRequest, Tamper, state_digests};
 
 /// The cheats as a table: the doc comment of each, and its name on the command line.
 macro_rules! cheats {
@@ -264,7 +264,7 @@ impl Conduct for Cheat {
             return Ok(run_step(session, StepRequest::new(&run.computation, scalars, &batch))?);
         }
         // The record has an honest step's learning rate and batch, whatever the cheat does, unless the cheat owns up to its own.
-        let promised = (scalars.learning_rate, batch_digest(run.program(), &batch));
+        let promised = (scalars.learning_rate, run.computation.batch_digest(scalars.step, &batch));
         self.before(run, session, &mut scalars, &mut batch, dataset)?;
         let before = if self.kind.goes_back() { session.download_state()? } else { Vec::new() };
         // The operator cheat changes an activation in the middle of the forward pass.
@@ -295,7 +295,8 @@ impl Conduct for Cheat {
         }
         if self.after(run, session, scalars.step, &before)? {
             done.state = state_digests(session)?;
-            done.record.state = state_root(run.program(), &done.state);
+            let table = run.program().state();
+            done.record.state = run.computation.state_digest(scalars.step, &table, &done.state);
         }
         Ok(done)
     }

@@ -7,6 +7,8 @@ use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::limits::{Limits, left};
+use crate::cli::args::random::random;
+use crate::cli::args::salts::SaltArgs;
 use crate::cli::args::{key, part, verdict_file};
 use crate::cli::view::escape::{Lines, one_line};
 use crate::cli::view::next::Next;
@@ -123,6 +125,8 @@ struct Options {
     #[command(flatten)]
     expect: Expectations,
     #[command(flatten)]
+    salts: SaltArgs,
+    #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
     limits: Limits,
@@ -165,7 +169,8 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     // Read now: a key that cannot be read must not cost a replay.
     let signer = options.key.as_deref().map(key::read_private).transpose()?;
     options.engine.check()?;
-    let run = options.limits.open_with_data(path, options.data.as_ref())?;
+    let run = Limits::with_data(options.salts.open(&options.limits, path)?, options.data.as_ref())?;
+    run.opened()?; // an audit without the salt key would compare nothing
     let expected = options.expect.check(&run)?;
     let counting = printer.counting("checking the run", Unit::Bytes);
     let mut counted = counting.watch();
@@ -220,7 +225,19 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     let audit = if native { audit_natively } else { audit };
     let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, limit, &mut bar)?;
     drop(bar);
+    say_no_verdict(printer, &run, &report);
     Ok(publish(printer, &report, verdict.as_ref(), options, (signer.as_ref(), &about)))
+}
+
+/// Says why there is no verdict about a run that hides, if the audit found a cheat.
+fn say_no_verdict(printer: Printer, run: &Run, report: &Report) {
+    if run.job().hides() && exit(report) == Exit::Diverges {
+        let why = "evidence would show what the run's commitments hide (commit.scheme 1), and nobody could check it without the \
+                   salt key";
+        printer.say(format!(
+            "no verdict is written: {why}; the report, signed with --key, is what this audit gives"
+        ));
+    }
 }
 
 /// Prints the result and writes report and verdict. A file that cannot be written changes neither what was found nor, of a divergence,

@@ -7,6 +7,7 @@ use crate::cli::view::report::bytes_text;
 use tiebreak_audit::Report;
 use tiebreak_audit::checks::Checked;
 use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::job::manifest::FileManifest;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::{RunError, shell};
@@ -17,7 +18,7 @@ pub fn about(run: &Run, checked: &Checked, folder: &Path, given: Option<&PublicK
     let kind = model.as_ref().and_then(|job| job.get("model")?.get("kind")?.as_str());
     let parameters = run.program().parameter_count();
     let files: Vec<String> =
-        run.file.data.iter().map(|file| format!("{} ({})", file.root, bytes_text(file.bytes))).collect();
+        run.file.data.iter().map(|file| format!("{} ({})", file.root, size(run, file))).collect();
     let name = run
         .layout
         .root
@@ -36,6 +37,11 @@ pub fn about(run: &Run, checked: &Checked, folder: &Path, given: Option<&PublicK
         ],
         checkpoints: checked.checkpoints.clone(),
     }
+}
+
+/// A data file's size in words; a run that hides tells none.
+fn size(run: &Run, file: &FileManifest) -> String {
+    if run.job().hides() { "length hidden".into() } else { bytes_text(file.bytes) }
 }
 
 /// Writes the page of an audit, with the file of its verdict; why it could not be written, if so.

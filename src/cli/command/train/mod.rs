@@ -5,6 +5,7 @@ pub mod bar;
 mod stopped;
 mod workers;
 
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -17,6 +18,7 @@ use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
 use crate::cli::args::ranks::{RanksArgs, Role};
+use crate::cli::args::salts::SaltArgs;
 use crate::cli::args::terms::beside;
 use crate::cli::view::data::{say_copied, scanning};
 use crate::cli::view::next::{self, Next};
@@ -95,6 +97,8 @@ pub struct Args {
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, hide_short_help = true)]
     stop_on_nan: bool,
     #[command(flatten)]
+    salts: SaltArgs,
+    #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
     limits: Limits,
@@ -128,7 +132,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let Some(out) = &args.out else { return Err(without_folder(&role)) };
     let private = args.key.as_deref().map(key::read_private).transpose()?;
     // Nothing is begun that is refused, or cannot go on here.
-    let reopened = || args.limits.open_with_data(out, args.data.as_ref());
+    let reopened = || {
+        let run = Limits::with_data(args.salts.open(&args.limits, out)?, args.data.as_ref())?;
+        run.opened()?;
+        Ok::<_, Failure>(run)
+    };
     let begun = args.resume.then(reopened).transpose()?;
     let job = job_of(&args, begun.as_ref())?;
     let agent = args.agent.of_rank(0);
@@ -215,18 +223,18 @@ fn ended(printer: Printer, run: &Run, args: &Args, bar: &Bar, state: &Digest) {
     let model = shell::path(&beside(out, "-model"));
     let (id, out) = (run.id, shell::path(out));
     let format = if hf { "" } else { " --format safetensors" };
-    let audit = format!("tiebreak audit {out}{key}");
+    let audit = format!("tiebreak audit {out}{key}{}", args.salts.option());
     let audit = match run.holds_data() {
         true => Next::new("audit it with", audit),
         false => {
             Next::new("audit it with", format!("{audit} --data FOLDER")).note("where its data files are")
         }
     };
-    let next = [
-        Next::new("check it with", format!("tiebreak verify {out}{key}")),
-        audit,
-        Next::new("export it with", format!("tiebreak export {out} --output {model}{format}")),
-    ];
+    let salts = args.salts.option();
+    let mut next = vec![Next::new("check it with", format!("tiebreak verify {out}{key}{salts}")), audit];
+    if !run.job().hides() {
+        next.push(Next::new("export it with", format!("tiebreak export {out} --output {model}{format}")));
+    }
     let mut lines =
         vec![format!("{done} in {seconds:.1} s"), format!("run    {id}"), format!("state  {state}")];
     lines.extend(next::lines(&next));
@@ -250,7 +258,7 @@ fn done_text(steps: u64, out: &Path) -> String {
 /// The options of this command line that a resume needs too, as a shell takes them.
 fn resume_options(args: &Args) -> String {
     let mut words: Vec<String> = Vec::new();
-    let files = [("--key", &args.key), ("--data", &args.data)];
+    let files = [("--key", &args.key), ("--data", &args.data), ("--salt-key", &args.salts.salt_key)];
     let files = files.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)));
     words.extend(
         files.chain(args.agent.options()).map(|(option, path)| format!("{option} {}", shell::path(path))),
@@ -312,9 +320,23 @@ fn new_run(printer: Printer, args: &Args, out: &Path, key: Option<&PrivateKey>) 
     let job = args.job.as_deref().expect("there is a job, or a run");
     let (data_root, challenge) = (args.data_root.as_deref(), args.challenge);
     let logged = args.profile == Some(Profile::Logged);
-    let out = Folder::at(out);
+    let (folder, out) = (out.to_path_buf(), Folder::at(out));
     let beginning = Beginning { job, data_root, out, key, challenge, logged, nonce: random()? };
-    let run = Prepared::watched(&beginning, &mut scanning(printer))?;
+    let salts = args.salts.begun(read_job(job)?.1.hides(), &folder)?;
+    let run = match &salts {
+        None => Prepared::watched(&beginning, &mut scanning(printer)),
+        Some((key, _)) => Prepared::hidden(&beginning, key, &mut scanning(printer)),
+    };
+    let run = run.inspect_err(|_| {
+        // Nothing was begun, so nothing is of this key.
+        salts.iter().for_each(|(_, path)| drop(fs::remove_file(path)));
+    })?;
+    if let Some((_, path)) = &salts {
+        let path = path.display();
+        printer.say(format!(
+            "the run's salt key is {path}: whoever has it can test guesses of the data; keep it"
+        ));
+    }
     let copied: Vec<(String, u64)> =
         run.copied().into_iter().map(|(path, bytes)| (path.display().to_string(), bytes)).collect();
     say_copied(printer, copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
@@ -353,6 +375,24 @@ fn check_resumed(args: &Args, run: &Run) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Refuses ways to train that would show what a job's commitments hide.
+fn check_hiding(args: &Args, role: &Role, job: &Job) -> Result<(), Failure> {
+    let refused = [
+        (role.ranks() > 1, "ranks compare plain digests: train with one rank"),
+        (
+            args.agent.options().next().is_some(),
+            "a chip's log has plain digests of the state: leave --agent out",
+        ),
+        (
+            args.profile == Some(Profile::Logged),
+            "a rounding log shows decisions about the data: leave --profile out",
+        ),
+    ];
+    let refused = refused.into_iter().find(|(is_asked, _)| job.hides() && *is_asked);
+    let Some((_, why)) = refused else { return Ok(()) };
+    Err(Failure::new(Exit::Usage, format!("the job's commitments hide (commit.scheme 1), and {why}")))
+}
+
 /// Checks that a job can be trained in the way that is asked for, by so many ranks.
 ///
 /// Returns the socket of the chip's agent and the shard map, if an agent is named.
@@ -367,6 +407,7 @@ fn check<'a>(
         check_resumed(args, run)?;
     }
     args.engine.check()?;
+    check_hiding(args, role, job)?;
     if args.engine.native.is_some() && job.rounding.is_none() && args.profile != Some(Profile::Logged) {
         let why = "--native is for the logged profile, and the job is of the exact one, whose products have one result";
         let help = "add --profile logged, or leave --native out";

@@ -1,6 +1,6 @@
 //! The batch of a step: samples are drawn, read and checked.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::augment::Move;
@@ -11,6 +11,7 @@ use crate::commit::trace::batch_leaf_name;
 use crate::commit::{table, tensor};
 use crate::job::manifest::DataError;
 use crate::job::manifest::{DataFile, FileManifest, FileSlices};
+use crate::job::opening::Part;
 use crate::job::spec::{Augment, DataSpec, Sampling};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::{bytes_of, with_words};
@@ -220,6 +221,42 @@ impl Dataset {
             return Err(DataError::invalid(file.path(), why));
         }
         Ok(words.unwrap_or_default())
+    }
+
+    /// The bytes of the files that hold a sample: (file, first byte, number of bytes), one range a file.
+    ///
+    /// # Errors
+    /// If there is no sample of this number.
+    pub fn places(&self, sample: u64) -> Result<Vec<(usize, u64, u64)>, DataError> {
+        let count = self.layout.samples;
+        if sample >= count {
+            return Err(DataError::Job(format!(
+                "there is no sample {sample}: the data have {count}, from 0"
+            )));
+        }
+        let (part, index) = self.layout.find(sample);
+        let mut places: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
+        for column in &part.columns {
+            let Span { first, len } = column.bytes(index);
+            let end = first + len as u64;
+            let place = places.entry(column.file).or_insert((first, end));
+            *place = (place.0.min(first), place.1.max(end));
+        }
+        Ok(places.into_iter().map(|(file, (first, end))| (file, first, end - first)).collect())
+    }
+
+    /// Bytes of a file, opened ([`Part::of`]).
+    ///
+    /// # Errors
+    /// If there is no such file, or as [`Part::of`].
+    pub fn opened(&mut self, file: usize, first: u64, count: u64) -> Result<Part, DataError> {
+        let files = self.files.len();
+        let number = file;
+        let file = self.files.get_mut(file);
+        let file = file.ok_or_else(|| {
+            DataError::Job(format!("there is no data file {number}: the run has {files}, from 0"))
+        })?;
+        Part::of(file, number, first, count)
     }
 
     /// The inputs of a sample by its number: their words, the number of their file, and the sample's number in that file.
@@ -456,6 +493,11 @@ pub fn batch_leaves(program: &Program, batch: &[MicroBatch]) -> Vec<(String, Dig
 
 /// The batch digest of a step's record.
 pub fn batch_digest(program: &Program, batch: &[MicroBatch]) -> Digest {
-    let leaves = batch_leaves(program, batch);
-    table::root(leaves.iter().map(|(name, digest)| (name.as_str(), digest)))
+    let (names, digests): (Vec<_>, Vec<_>) = batch_leaves(program, batch).into_iter().unzip();
+    rooted(&names, &digests)
+}
+
+/// The root over leaves of a batch, by their names and digests.
+pub(crate) fn rooted(names: &[String], digests: &[Digest]) -> Digest {
+    table::root(names.iter().map(String::as_str).zip(digests))
 }

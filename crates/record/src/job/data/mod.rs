@@ -9,6 +9,7 @@ pub mod safetensors;
 mod sampling;
 mod scan;
 
+pub(crate) use batch::rooted;
 pub use batch::{Dataset, InFile, Vocabulary, Within, batch_digest, batch_leaves};
 pub use finite::FileNotFinite;
 pub use sampling::{Place, Sampler};

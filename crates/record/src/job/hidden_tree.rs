@@ -1,0 +1,79 @@
+//! Trees of the data files of a run whose commitments hide: salted values of groups, beside the length that `run.json` does not tell.
+
+use std::io::{self, Read};
+
+use super::manifest::{FILE_MAX, FileManifest, GROUP_BYTES, GROUP_SLICES, GroupTree, pieces};
+use crate::commit::digest::Digest;
+use crate::commit::salted_file::FileSalts;
+use crate::commit::{Malformed, multiproof};
+
+impl GroupTree {
+    /// The manifest of a file's contents whose commitment hides, the length of the file, and the values of its groups.
+    ///
+    /// # Errors
+    /// As [`GroupTree::of`].
+    pub fn hidden(contents: &mut impl Read, salts: &FileSalts) -> io::Result<(FileManifest, u64, GroupTree)> {
+        let (mut bytes, mut groups) = (0u64, Vec::new());
+        loop {
+            let mut group = Vec::with_capacity(GROUP_BYTES);
+            contents.by_ref().take(GROUP_BYTES as u64).read_to_end(&mut group)?;
+            if group.is_empty() && bytes > 0 {
+                break;
+            }
+            bytes += group.len() as u64;
+            if bytes > FILE_MAX {
+                return Err(io::Error::other(format!("the file has more than {FILE_MAX} bytes")));
+            }
+            groups.push(multiproof::subtree(
+                multiproof::rfc6962,
+                &salts.values(groups.len() * GROUP_SLICES, &group),
+            ));
+            if group.len() < GROUP_BYTES {
+                break;
+            }
+        }
+        let tree = Digest(multiproof::subtree(multiproof::rfc6962, &groups));
+        Ok((FileManifest { bytes: 0, root: salts.root(bytes, &tree) }, bytes, GroupTree(groups)))
+    }
+
+    /// The bytes of the file of a hidden file's values: its length, and the values one after another.
+    pub fn encode_hidden(&self, length: u64) -> Vec<u8> {
+        [&length.to_le_bytes()[..], &self.encode()].concat()
+    }
+
+    /// The most bytes of [`GroupTree::encode_hidden`] for a file of this length.
+    ///
+    /// # Errors
+    /// If no file has the length.
+    pub fn hidden_bytes(length: u64) -> Result<u64, Malformed> {
+        if length > FILE_MAX {
+            return Err(Malformed::TooLarge { what: "data file", limit: FILE_MAX });
+        }
+        Ok(8 + 32 * pieces(length, GROUP_BYTES) as u64)
+    }
+
+    /// Reads the bytes of [`GroupTree::encode_hidden`]: the file's manifest with its length, and the values.
+    ///
+    /// # Errors
+    /// If their number is wrong, or they do not give the root.
+    pub fn decode_hidden(
+        bytes: &[u8],
+        manifest: &FileManifest,
+        salts: &FileSalts,
+    ) -> Result<(FileManifest, GroupTree), Malformed> {
+        let what = "file tree";
+        let (length, rest) = bytes.split_first_chunk::<8>().ok_or(Malformed::Truncated { what })?;
+        let (length, (groups, over)) = (u64::from_le_bytes(*length), rest.as_chunks::<32>());
+        let due = GroupTree::hidden_bytes(length)?;
+        if !over.is_empty() || bytes.len() as u64 != due {
+            let why = format!("it has {} bytes; a file of {length} bytes gives {due}", bytes.len());
+            return Err(Malformed::invalid(what, why));
+        }
+        let root = salts.root(length, &Digest(multiproof::subtree(multiproof::rfc6962, groups)));
+        if root != manifest.root {
+            let why = format!("it has the root {}, which run.json names", root.not(&manifest.root));
+            return Err(Malformed::invalid(what, why));
+        }
+        Ok((FileManifest { bytes: length, root }, GroupTree(groups.to_vec())))
+    }
+}

@@ -1,0 +1,166 @@
+//! `tiebreak reveal`.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::cli::args::decided::Decided;
+use crate::cli::args::key;
+use crate::cli::args::limits::Limits;
+use crate::cli::args::salts::SaltArgs;
+use crate::cli::view::next::Next;
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
+use tiebreak_audit::checks::{self, Checked};
+use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::job::opening::{OPENING_MAX, Opening, Part};
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_run::run::{RunError, shell};
+
+/// Show a sample of a run whose data hide, and nothing else; or check what somebody shows.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example: tiebreak reveal runs/mine --sample 3 --output opening.json",
+    after_long_help = "An opening shows whole slices of 1024 bytes, with a salt each, and tells nothing about other slices.\n\n\
+Examples:
+  tiebreak reveal runs/mine --sample 3 --output opening.json
+  tiebreak reveal runs/mine --file 0 --bytes 0..100 --data private --output opening.json
+  tiebreak reveal runs/mine --check opening.json --trainer-key trainer.key.pub"
+)]
+pub struct Args {
+    /// Folder of the run.
+    run: PathBuf,
+    /// Number of the sample to show, in file order from 0.
+    #[arg(long, value_name = "N", conflicts_with_all = ["bytes", "check"])]
+    sample: Option<u64>,
+    /// Bytes to show of a data file: the first one, and the one behind the last.
+    #[arg(long, value_name = "FIRST..END", value_parser = parse_range, conflicts_with = "check")]
+    bytes: Option<(u64, u64)>,
+    /// Number of the data file, in the order of run.json from 0.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "bytes")]
+    file: usize,
+    /// File for the opening; with --check, for the bytes that it shows.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Opening to check against the run; no salt key and no data are needed.
+    #[arg(long, value_name = "FILE")]
+    check: Option<PathBuf>,
+    /// With --check: trainer's public key, a file or its text.
+    #[arg(long, value_name = "KEY", requires = "check")]
+    trainer_key: Option<String>,
+    /// Folder of the data files, which a run that hides does not hold.
+    #[arg(long, value_name = "DIR", conflicts_with = "check")]
+    data: Option<PathBuf>,
+    #[command(flatten)]
+    salts: SaltArgs,
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    decided: Decided,
+}
+
+fn parse_range(text: &str) -> Result<(u64, u64), String> {
+    let wrong = || "the form is FIRST..END with FIRST < END".to_string();
+    let (first, end) = text.split_once("..").ok_or_else(wrong)?;
+    let pair = (first.parse().map_err(|_| wrong())?, end.parse().map_err(|_| wrong())?);
+    if pair.0 < pair.1 { Ok(pair) } else { Err(wrong()) }
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let decided = args.decided;
+    decided.applied(revealed(printer, &args))
+}
+
+fn revealed(printer: Printer, args: &Args) -> CommandResult {
+    let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
+    let _watch = args.limits.watch(printer);
+    let run = args.salts.open(&args.limits, &args.run)?;
+    if !run.job().hides() {
+        let why =
+            format!("{}: the run's commitments do not hide, so nothing is to be opened", args.run.display());
+        return Err(
+            Failure::new(Exit::Usage, why).help("openings are of runs whose job has commit.scheme = 1")
+        );
+    }
+    match &args.check {
+        Some(file) => checked(printer, args, &run, public.as_ref(), file),
+        None => written(printer, args, run),
+    }
+}
+
+/// Writes an opening.
+fn written(printer: Printer, args: &Args, run: Run) -> CommandResult {
+    let Some(output) = &args.output else {
+        let help = "tiebreak reveal RUN --sample 3 --output opening.json";
+        return Err(Failure::new(Exit::Usage, "--output is missing, the file for the opening").help(help));
+    };
+    let run = Limits::with_data(run, args.data.as_ref())?;
+    let mut dataset = run.dataset()?;
+    let places = match (args.sample, args.bytes) {
+        (Some(sample), _) => dataset.places(sample).map_err(RunError::from)?,
+        (None, Some((first, end))) => vec![(args.file, first, end - first)],
+        (None, None) => {
+            let help = "name a sample by --sample N, or bytes by --file N --bytes FIRST..END";
+            return Err(Failure::new(Exit::Usage, "nothing is named that is to be shown").help(help));
+        }
+    };
+    let parts = places.into_iter().map(|(file, first, count)| dataset.opened(file, first, count));
+    let parts = parts.collect::<Result<Vec<Part>, _>>().map_err(RunError::from)?;
+    let (meant, shown) = parts
+        .iter()
+        .fold((0, 0), |(meant, shown), part| (meant + part.count, shown + part.bytes.0.len() as u64));
+    let path = std::path::absolute(output).map_err(RunError::io(output))?;
+    Disk::default().replace(&path, Opening::new(run.id, parts).to_text().as_bytes())?;
+    let command = format!("tiebreak reveal {} --check {}", shell::path(&args.run), shell::path(output));
+    let next = Next::new("anybody can check it", command);
+    let text = format!(
+        "{}: {} of data, in slices that show {}",
+        output.display(),
+        bytes_text(meant),
+        bytes_text(shown)
+    );
+    let json = json!({ "run": run.id, "output": output, "bytes": meant, "shown": shown, "next": [next] });
+    printer.result(vec![text, next.line()], &json);
+    Ok(Exit::Match)
+}
+
+/// Checks an opening against the published part of a run.
+fn checked(printer: Printer, args: &Args, run: &Run, key: Option<&PublicKey>, file: &Path) -> CommandResult {
+    let text = disk::read_text(file, OPENING_MAX).map_err(named)?;
+    let malformed = |why| RunError::malformed(file, why);
+    let opening = Opening::from_text(&text).map_err(malformed)?;
+    // The heads say whose run this is, and that nobody changed run.json since.
+    let Checked { signed, .. } = checks::structure(run, key)?;
+    if opening.run != run.id {
+        let why = format!("the opening is of another run: {}", opening.run.not(&run.id));
+        return Err(Failure::new(Exit::Diverges, why));
+    }
+    let (mut bytes, mut lines, mut parts) =
+        (Vec::new(), vec![format!("run {}: {signed}", run.id)], Vec::new());
+    for part in &opening.parts {
+        let manifest = run.file.data.get(part.file).ok_or_else(|| {
+            let why = format!("it opens data file {}; the run has {}", part.file, run.file.data.len());
+            RunError::invalid(file, why)
+        })?;
+        bytes.extend(part.shown(&manifest.root).map_err(malformed)?);
+        let (number, first, end) = (part.file, part.first, part.first + part.count);
+        lines.push(format!(
+            "  ok: bytes {first}..{end} of data file {number}, which has {} bytes",
+            part.length
+        ));
+        parts.push(json!({ "file": number, "first": first, "end": end, "length": part.length }));
+    }
+    if opening.parts.is_empty() {
+        return Err(RunError::invalid(file, "it has 0 parts, and shows nothing").into());
+    }
+    if let Some(output) = &args.output {
+        let path = std::path::absolute(output).map_err(RunError::io(output))?;
+        Disk::default().replace(&path, &bytes)?;
+        lines.push(format!("  the bytes: {}", output.display()));
+    }
+    lines.push("OPENS: the run's data have these bytes".into());
+    let json =
+        json!({ "run": run.id, "signed": signed, "opens": true, "parts": parts, "output": args.output });
+    printer.result(lines, &json);
+    Ok(Exit::Match)
+}
