@@ -101,6 +101,51 @@ fn a_runs_list_is_of_what_is_there() {
 }
 
 #[test]
+fn a_run_that_hides_tells_no_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "");
+    edit(
+        &job,
+        &[
+            ("path = \"text.txt\"", "path = \"text.txt\"\ncopy = false"),
+            ("head_every = 3", "head_every = 3\nscheme = 1"),
+        ],
+    );
+    let run = path(folder.path(), "run");
+    let (code, stdout, stderr) = output(&["train", job.to_str().unwrap(), "--out", &run, "--engine", "cpu"]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    let (told, json) = reveals(&run);
+    assert_eq!(json["scheme"], 1);
+    for (file, kind, visibility) in [
+        ("run.json", "data_digests", "hidden"),
+        ("run.json", "initial_state", "hidden"),
+        ("job.toml", "settings", "clear"),
+        ("transcript", "curve", "hidden"),
+        ("transcript", "batches", "hidden"),
+        ("transcript", "states", "hidden"),
+        ("gradients", "gradients", "hidden"),
+        ("data/data-0.tree", "data_pieces", "hidden"),
+        ("data/data-0.tree", "hidden_length", "clear"),
+        ("checkpoints/", "checkpoints", "clear"),
+        ("metrics.jsonl", "metrics", "clear"),
+    ] {
+        assert_eq!(visible(&told, file, kind), visibility, "{file} {kind}");
+    }
+    assert!(!told["run.json"].contains_key("data_lengths"));
+    // What the list says of the length.
+    let published: Value =
+        serde_json::from_slice(&fs::read(Path::new(&run).join("run.json")).unwrap()).unwrap();
+    assert_eq!(published["data"][0]["bytes"], 0);
+    // Packs and boxes have no salt key, and say so.
+    let pack = path(folder.path(), "pack");
+    let identity = path(folder.path(), "identity");
+    assert_eq!(output(&["monitor", "box", "--new-identity", &identity]).0, 0);
+    let to = format!("{identity}.pub");
+    let (code, _, stderr) = output(&["monitor", "pack", &run, "--to", &to, "--out", &pack]);
+    assert!(code == 2 && stderr.contains("salt key"), "{code}: {stderr}");
+}
+
+#[test]
 fn other_files_tell_what_they_hold() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| path(folder.path(), name);

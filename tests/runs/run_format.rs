@@ -99,7 +99,7 @@ fn runs_of_every_granularity_and_model_pass() {
 
 #[test]
 fn runs_that_hide_pass_with_their_salt_key() {
-    if !has_python() {
+    if !common::has_python() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -7,7 +7,6 @@ use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::limits::{Limits, left};
-use crate::cli::args::random::random;
 use crate::cli::args::salts::SaltArgs;
 use crate::cli::args::{key, part, verdict_file};
 use crate::cli::view::escape::{Lines, one_line};

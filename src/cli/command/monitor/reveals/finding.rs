@@ -49,6 +49,8 @@ pub enum Reveal {
     Architecture { parameters: Option<u64> },
     /// Lengths of data files.
     DataLengths { files: usize, bytes: u64 },
+    /// The length of a data file that other files of the run hide.
+    HiddenLength,
     /// Digests of data files.
     DataDigests { files: usize },
     /// Digests of pieces of a data file.
@@ -128,6 +130,7 @@ impl Reveal {
             Reveal::DataDigests { files } => {
                 format!("which data were used: a digest of each of {files} files")
             }
+            Reveal::HiddenLength => "the length of a data file: publish this file to nobody".into(),
             Reveal::DataPieces => "each piece of 64 KiB of the data, by its digest".into(),
             Reveal::Data { bytes } => format!("the data: {bytes} bytes"),
             Reveal::Evaluation { bytes } => format!("the data for evaluations: {bytes} bytes"),
@@ -143,9 +146,12 @@ impl Display for Reveal {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
         use Reveal::*;
         match self {
-            Settings { .. } | Architecture { .. } | DataLengths { .. } | DataDigests { .. } | DataPieces => {
-                f.write_str(&self.of_the_job())
-            }
+            Settings { .. }
+            | Architecture { .. }
+            | DataLengths { .. }
+            | DataDigests { .. }
+            | DataPieces
+            | HiddenLength => f.write_str(&self.of_the_job()),
             Data { .. } | Evaluation { .. } | Companions { .. } | Trainer { .. } | InitialState { .. } => {
                 f.write_str(&self.of_the_job())
             }

@@ -6,7 +6,7 @@ use tiebreak_record::job::initial::InitialOrigin;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{RunError, names, transcript};
 
-use super::finding::Visibility::{ByGuess, Clear, NotGuessable};
+use super::finding::Visibility::{ByGuess, Clear, Hidden, NotGuessable};
 use super::finding::{Reveal, Told, Visibility};
 
 /// The most names of signers that are collected.
@@ -67,15 +67,20 @@ pub fn settings(run: &Run) -> Reveal {
 fn identity(run: &Run, leaves: Visibility) -> Told {
     let (files, bytes) = (run.file.data.len(), run.file.data.iter().map(|file| file.bytes).sum());
     let from = match run.file.origin {
+        InitialOrigin::Seed if run.job().hides() => "a secret seed",
         InitialOrigin::Seed => "a seed that job.toml gives",
         InitialOrigin::Weights { .. } => "released weights",
         InitialOrigin::Run(_) => "an earlier run, which is named",
     };
-    let mut reveals = vec![
-        (Clear, Reveal::DataLengths { files, bytes }),
-        (leaves, Reveal::DataDigests { files }),
-        (ByGuess, Reveal::InitialState { from }),
-    ];
+    // A run that hides has no length in run.json. Its seed is secret; released weights and an earlier run are named as ever.
+    let initial = match run.file.origin {
+        InitialOrigin::Seed => leaves,
+        InitialOrigin::Weights { .. } | InitialOrigin::Run(_) => ByGuess,
+    };
+    let mut reveals = vec![(leaves, Reveal::DataDigests { files }), (initial, Reveal::InitialState { from })];
+    if !run.job().hides() {
+        reveals.insert(0, (Clear, Reveal::DataLengths { files, bytes }));
+    }
     let name = run.file.trainer_key.as_deref().map(|key| key.split('+').next().unwrap_or_default());
     reveals.extend(name.map(|name| (Clear, Reveal::Trainer { name: name.to_string() })));
     Told::new(names::RUN_JSON, reveals)
@@ -88,10 +93,12 @@ fn records(run: &Run, leaves: Visibility) -> Result<Option<Told>, RunError> {
     let (transcript, _) = transcript::read(run.at(names::TRANSCRIPT))?;
     let steps =
         transcript.records.iter().filter(|record| matches!(record, Record::Step { .. })).count() as u32;
+    // A run that hides masks losses, and salts states.
+    let (curve, states) = if run.job().hides() { (Hidden, Hidden) } else { (Clear, NotGuessable) };
     let mut reveals = vec![
-        (Clear, Reveal::Curve { steps }),
+        (curve, Reveal::Curve { steps }),
         (leaves, Reveal::Batches { steps }),
-        (NotGuessable, Reveal::States { steps }),
+        (states, Reveal::States { steps }),
     ];
     let committed = |has: fn(&Record) -> bool| transcript.records.iter().filter(|record| has(record)).count();
     if committed(|record| matches!(record, Record::Step { step, .. } if step.gradients.is_some())) > 0 {
@@ -131,7 +138,11 @@ fn data(run: &Run, leaves: Visibility) -> Vec<Told> {
             all.push(Told::new(file, vec![(Clear, Reveal::Data { bytes: manifest.bytes })]));
         }
         if run.at(tree.clone()).is_here() {
-            all.push(Told::new(tree, vec![(leaves, Reveal::DataPieces)]));
+            let mut reveals = vec![(leaves, Reveal::DataPieces)];
+            if run.job().hides() {
+                reveals.push((Clear, Reveal::HiddenLength));
+            }
+            all.push(Told::new(tree, reveals));
         }
     }
     all
