@@ -202,13 +202,18 @@ const ONLY_PARSED: [(&str, &str); 18] = [
 /// A folder with what the examples name.
 fn world() -> World {
     let world = World::new();
-    fs::create_dir(world.path("runs")).unwrap();
+    for folder in ["runs", "private"] {
+        fs::create_dir(world.path(folder)).unwrap();
+    }
     for (from, to) in [
         ("run", "runs/mine"),
         ("elsewhere", "runs/other"),
         ("rate", "runs/cheated"),
         ("unsigned", "runs/unsigned"),
         ("logged", "runs/logged"),
+        ("hiding", "runs/hidden"),
+        ("hiding.salts", "runs/hidden.salt-key"),
+        ("text.txt", "private/text.txt"),
         ("trainer", "trainer.key"),
         ("trainer", "registrar.key"),
         ("trainer.pub", "registrar.key.pub"),

@@ -139,7 +139,7 @@ fn runs_that_hide_pass_with_their_salt_key() {
     let text = fs::read_to_string(&job).unwrap();
     let text = text.replace("labels = \"labels\"", "labels = \"labels\", copy = false");
     let text = text.replace("granularity = \"microbatch\"", "granularity = \"microbatch\", scheme = 1");
-    fs::write(&job, text + "init = { weights = [\"before.safetensors\"] }\n").unwrap();
+    fs::write(&job, text + "\ninit = { weights = [\"before.safetensors\"] }\n").unwrap();
     let run = trained_hiding(&key, &job, &folder.path().join("tuned"));
     passes(&run, &["--salt-key", file, "--data", data], &["the files of weights"]);
 }

@@ -17,15 +17,15 @@ use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::{self, Disk};
 use tiebreak_run::run::{RunError, shell};
 
-/// Show a sample of a run whose data hide, and nothing else; or check what somebody shows.
+/// Open a sample of a run whose commitments hide, or check an opening.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example: tiebreak reveal runs/mine --sample 3 --output opening.json",
+    after_help = "Example: tiebreak reveal runs/hidden --sample 3 --data private --output opening.json",
     after_long_help = "An opening shows whole slices of 1024 bytes, with a salt each, and tells nothing about other slices.\n\n\
 Examples:
-  tiebreak reveal runs/mine --sample 3 --output opening.json
-  tiebreak reveal runs/mine --file 0 --bytes 0..100 --data private --output opening.json
-  tiebreak reveal runs/mine --check opening.json --trainer-key trainer.key.pub"
+  tiebreak reveal runs/hidden --sample 3 --data private --output opening.json
+  tiebreak reveal runs/hidden --file 0 --bytes 0..100 --data private --output opening.json
+  tiebreak reveal runs/hidden --check opening.json --trainer-key trainer.key.pub"
 )]
 pub struct Args {
     /// Folder of the run.
