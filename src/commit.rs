@@ -74,6 +74,12 @@ pub use tiebreak_record::commit::{
     Malformed, cosignature, digest, keys, merkle, proven, record, state, tree_head,
 };
 
+/// The salt key of a run whose commitments hide.
+pub mod salts {
+    #[doc(inline)]
+    pub use tiebreak_record::commit::salts::SaltKey;
+}
+
 /// The bytes of records and traces.
 pub mod codec {
     #[doc(inline)]

@@ -115,6 +115,12 @@ pub mod disk {
     pub use tiebreak_run::run::disk::Disk;
 }
 
+/// The salt key that a reader brings.
+pub mod reader {
+    #[doc(inline)]
+    pub use tiebreak_run::run::reader::Salts;
+}
+
 /// The places of a run's files in a folder.
 pub mod paths {
     #[doc(inline)]

@@ -362,16 +362,10 @@ impl World {
         let until = "--register chips.register --until 2025-04-01";
         self.done(&format!("monitor inspect long.log {until} --seen-out long.seen"), 0);
         write("inspected.json", &self.outcome(&format!("monitor inspect long.log {until} --json")).0.stdout);
-        let beacon = "--beacon 000102030405060708090a0b0c0d0e0f --round 7";
-        self.done(
-            &format!("monitor draw --register chips.register --closed heads.txt --chips 2 {beacon}"),
-            0,
-        );
-        let runs = "--run run --segments 1 --out drawn.json";
-        self.done(
-            &format!("monitor draw --register chips.register --closed heads.txt --chips 2 {runs} {beacon}"),
-            0,
-        );
+        let draw = "monitor draw --register chips.register --closed heads.txt --chips 2 --round 7";
+        let beacon = "--beacon 000102030405060708090a0b0c0d0e0f";
+        self.done(&format!("{draw} {beacon}"), 0);
+        self.done(&format!("{draw} {beacon} --run run --segments 1 --out drawn.json"), 0);
         self.promises();
     }
 

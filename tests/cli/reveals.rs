@@ -136,13 +136,13 @@ fn a_run_that_hides_tells_no_data() {
     let published: Value =
         serde_json::from_slice(&fs::read(Path::new(&run).join("run.json")).unwrap()).unwrap();
     assert_eq!(published["data"][0]["bytes"], 0);
-    // Packs and boxes have no salt key, and say so.
+    // A pack has no salt key, and `pack` says so.
     let pack = path(folder.path(), "pack");
     let identity = path(folder.path(), "identity");
     assert_eq!(output(&["monitor", "box", "--new-identity", &identity]).0, 0);
     let to = format!("{identity}.pub");
     let (code, _, stderr) = output(&["monitor", "pack", &run, "--to", &to, "--out", &pack]);
-    assert!(code == 2 && stderr.contains("salt key"), "{code}: {stderr}");
+    assert!(code == 2 && stderr.contains("the run's commitments hide"), "{code}: {stderr}");
 }
 
 #[test]

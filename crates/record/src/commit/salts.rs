@@ -111,11 +111,13 @@ impl SaltKey {
     }
 
     /// The digest of the key, which a run publishes: an auditor who gets the key knows by it that the key is the run's.
+    #[doc(hidden)] // for the layers above
     pub fn commitment(&self) -> Digest {
         hash("tiebreak 2 salt-key", &self.0)
     }
 
     /// The salt of a place.
+    #[doc(hidden)] // for the layers above
     pub fn salt(&self, kind: Kind, first: u64, second: u64) -> Hash {
         let mut e = Encoder::default();
         e.bytes(kind.name().as_bytes()).u64(first).u64(second);
@@ -123,16 +125,19 @@ impl SaltKey {
     }
 
     /// The salted form of a digest at a place.
+    #[doc(hidden)] // for the layers above
     pub fn salted(&self, kind: Kind, first: u64, second: u64, plain: &Digest) -> Digest {
         salted(&self.salt(kind, first, second), plain)
     }
 
     /// The salted forms of digests at the places (`first`, 0), (`first`, 1), and so on.
+    #[doc(hidden)] // for the layers above
     pub fn each(&self, kind: Kind, first: u64, plain: &[Digest]) -> Vec<Digest> {
         (0..).zip(plain).map(|(second, plain)| self.salted(kind, first, second, plain)).collect()
     }
 
     /// A scalar of a step, hidden; and a hidden one as it was.
+    #[doc(hidden)] // for the layers above
     pub fn masked(&self, kind: Kind, step: u32, word: u32) -> u32 {
         let [a, b, c, d, ..] = self.salt(kind, u64::from(step), 0);
         word ^ u32::from_le_bytes([a, b, c, d])

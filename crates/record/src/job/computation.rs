@@ -33,6 +33,7 @@ pub struct Computation {
 }
 
 /// The seed of a computation whose commitments hide: only who has the key knows it.
+#[doc(hidden)] // for the layers above
 pub fn hidden_seed(
     salts: &SaltKey,
     job: &Job,
@@ -71,8 +72,8 @@ pub enum ComputationError {
     Contract(Malformed),
     /// The commitments hide, and the reader has no key of the salts.
     #[error(
-        "commit.scheme is {HIDING}: the run's commitments hide, and only `tiebreak verify`, `audit`, `reveal` and `train --resume` \
-         read such a run; there are no disputes and no verdicts about it"
+        "commit.scheme is {HIDING}: the run's commitments hide, and only `tiebreak verify`, `audit`, `reveal`, `monitor reveals` and \
+         `train --resume` read such a run; there are no disputes and no verdicts about it"
     )]
     Hidden,
 }
@@ -141,6 +142,7 @@ impl Computation {
     ///
     /// # Errors
     /// As [`Computation::derive`]; also if the commitments of the job do not hide.
+    #[doc(hidden)] // for the layers above
     pub fn hidden(
         name: &str,
         job: &str,
@@ -195,6 +197,7 @@ impl Computation {
     }
 
     /// The roots of a state, whole or its first tensors, after a step. `digests` are those of its tensors.
+    #[doc(hidden)] // for the layers above
     pub fn state_roots(&self, step: u32, table: &[StateTensor], digests: &[Digest]) -> StateRoots {
         match &self.salts {
             None => StateRoots::of(table, digests),
@@ -203,11 +206,13 @@ impl Computation {
     }
 
     /// The digest of the state after a step. `digests` are those of its tensors, in the table's order.
+    #[doc(hidden)] // for the layers above
     pub fn state_digest(&self, step: u32, table: &[StateTensor], digests: &[Digest]) -> Digest {
         self.state_roots(step, table, digests).digest()
     }
 
     /// The digest of a step's batch.
+    #[doc(hidden)] // for the layers above
     pub fn batch_digest(&self, step: u32, batch: &[MicroBatch]) -> Digest {
         let (names, digests): (Vec<_>, Vec<_>) = batch_leaves(&self.program, batch).into_iter().unzip();
         match &self.salts {
@@ -217,6 +222,7 @@ impl Computation {
     }
 
     /// The committed root of a micro-batch's gradients, from their plain root.
+    #[doc(hidden)] // for the layers above
     pub fn gradient_root(&self, step: u32, micro: u32, plain: Digest) -> Digest {
         match &self.salts {
             None => plain,
@@ -225,6 +231,7 @@ impl Computation {
     }
 
     /// The record as a transcript has it, from the one that was computed; and the other way round.
+    #[doc(hidden)] // for the layers above
     pub fn masked(&self, record: StepRecord) -> StepRecord {
         let Some(salts) = &self.salts else { return record };
         let masked = |kind, word| salts.masked(kind, record.step, word);
@@ -232,6 +239,7 @@ impl Computation {
     }
 
     /// A record of the transcript with its scalars as they were computed; `None` if they are hidden from this reader.
+    #[doc(hidden)] // for the layers above
     pub fn shown(&self, record: &StepRecord) -> Option<StepRecord> {
         (!self.is_closed()).then(|| self.masked(record.clone()))
     }

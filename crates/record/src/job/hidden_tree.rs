@@ -12,6 +12,7 @@ impl GroupTree {
     ///
     /// # Errors
     /// As [`GroupTree::of`].
+    #[doc(hidden)] // for the layers above
     pub fn hidden(contents: &mut impl Read, salts: &FileSalts) -> io::Result<(FileManifest, u64, GroupTree)> {
         let (mut bytes, mut groups) = (0u64, Vec::new());
         loop {
@@ -37,6 +38,7 @@ impl GroupTree {
     }
 
     /// The bytes of the file of a hidden file's values: its length, and the values one after another.
+    #[doc(hidden)] // for the layers above
     pub fn encode_hidden(&self, length: u64) -> Vec<u8> {
         [&length.to_le_bytes()[..], &self.encode()].concat()
     }
@@ -45,6 +47,7 @@ impl GroupTree {
     ///
     /// # Errors
     /// If no file has the length.
+    #[doc(hidden)] // for the layers above
     pub fn hidden_bytes(length: u64) -> Result<u64, Malformed> {
         if length > FILE_MAX {
             return Err(Malformed::TooLarge { what: "data file", limit: FILE_MAX });
@@ -56,6 +59,7 @@ impl GroupTree {
     ///
     /// # Errors
     /// If their number is wrong, or they do not give the root.
+    #[doc(hidden)] // for the layers above
     pub fn decode_hidden(
         bytes: &[u8],
         manifest: &FileManifest,

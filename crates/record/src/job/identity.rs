@@ -159,6 +159,7 @@ pub fn seed(job: &Job, program: &Digest, data: &Digest, challenge: Option<&Diges
 }
 
 /// The root of the data of a run whose commitments hide: over its files, and over the commitment to its salt key.
+#[doc(hidden)] // for the layers above
 pub fn hidden_data(salts: &Digest, files: &Digest) -> Digest {
     hash("tiebreak 2 hidden-data", &[salts.0, files.0].concat())
 }

@@ -267,6 +267,7 @@ fn seeded_digest_watched(program: &Program, key: [u32; 2], watch: &mut dyn FnMut
 
 /// The tensor digests of init(seed), in the table's order, computed with one piece of a tensor in memory at a time. `key` is the
 /// seed's Philox key; `watch` sees bytes that were made since its last call.
+#[doc(hidden)] // for the layers above
 pub fn seeded_digests(program: &Program, key: [u32; 2], watch: &mut dyn FnMut(u64)) -> Vec<Digest> {
     let (table, inits): (Vec<StateTensor>, Vec<Init>) = program.state_with_init().into_iter().unzip();
     (0..)

@@ -225,6 +225,7 @@ impl DataFile {
     }
 
     /// [`DataFile::new`] for a file that hides, whose manifest has its length.
+    #[doc(hidden)] // for the layers above
     pub fn salted(
         path: PathBuf,
         manifest: FileManifest,
@@ -388,6 +389,7 @@ impl DataFile {
     }
 
     /// The salts of a file that hides.
+    #[doc(hidden)] // for the layers above
     pub fn salts(&self) -> Option<FileSalts> {
         match &self.contents {
             Contents::Source { salts, .. } => salts.clone(),

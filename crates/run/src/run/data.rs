@@ -244,6 +244,7 @@ impl JobData {
     ///
     /// # Errors
     /// If a file cannot be read again, or changed meanwhile.
+    #[doc(hidden)] // for the layers above
     pub fn committed(&self, salts: Option<&SaltKey>) -> Result<(Vec<FileManifest>, Vec<Vec<u8>>), RunError> {
         let Some(key) = salts else {
             let trees = self.sources.iter().map(|(_, tree)| tree.encode()).collect();

@@ -22,6 +22,7 @@ impl Run {
     ///
     /// # Errors
     /// If the run hides, and the key is not at hand.
+    #[doc(hidden)] // for the layers above
     pub fn opened(&self) -> Result<(), RunError> {
         if !self.computation.is_closed() {
             return Ok(());
@@ -34,6 +35,7 @@ impl Run {
     }
 
     /// The step records among these, with their scalars as they were computed; none if they are hidden from this reader.
+    #[doc(hidden)] // for the layers above
     pub fn shown(&self, records: &[Record]) -> Vec<Record> {
         let shown = |record: &Record| match record {
             Record::Step { computation, step } => {
@@ -49,6 +51,7 @@ impl Run {
     ///
     /// # Errors
     /// If a file is not there, or is another one, or the salt key is not at hand.
+    #[doc(hidden)] // for the layers above
     pub fn plain_data(&self) -> Result<Digest, RunError> {
         self.opened()?;
         let mut plain = Vec::new();
@@ -71,6 +74,7 @@ impl Run {
     ///
     /// # Errors
     /// If the folder cannot be read.
+    #[doc(hidden)] // for the layers above
     pub fn revealing(&self) -> Result<Vec<String>, RunError> {
         let all = self.store.list("").map_err(RunError::io(&self.layout.root))?;
         let shows = |name: &String| {

@@ -71,12 +71,8 @@ pub fn work(
     let (json, job, program_file) = texts().map_err(malformed)?;
     // The folder only names the texts in errors: nothing is opened there.
     let layout = RunPaths { root: PathBuf::from("run of rank 0") };
-    let run = Run::from_texts(
-        layout,
-        json,
-        job,
-        Some(program_file).filter(|file| !file.is_empty()).map(<[u8]>::to_vec),
-    )?;
+    let program_file = (!program_file.is_empty()).then(|| program_file.to_vec());
+    let run = Run::from_texts(layout, json, job, program_file)?;
     watch.began(&run)?;
     let plan = ShardPlan::new(run.program(), collective.ranks())?;
     let program = Arc::new(run.program().clone());

@@ -31,7 +31,7 @@ use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
 /// The most bytes of a report of an evaluation.
 const REPORT_MAX: u64 = 1 << 16;
 
-/// Hold declared runs to rules: limits on FLOP, settings, kinds of models, results, and properties of data.
+/// Hold declared runs to rules on FLOP, settings, kinds of models, results and data.
 ///
 /// The command ends with 0 if every rule holds, with 1 if one is violated, and with 3 if one cannot be decided. FLOP are counted from the
 /// program and the records, which `tiebreak audit` checks. Rules about data open samples that a seed draws from those that training read.

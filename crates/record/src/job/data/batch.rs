@@ -227,6 +227,7 @@ impl Dataset {
     ///
     /// # Errors
     /// If there is no sample of this number.
+    #[doc(hidden)] // for the layers above
     pub fn places(&self, sample: u64) -> Result<Vec<(usize, u64, u64)>, DataError> {
         let count = self.layout.samples;
         if sample >= count {
@@ -249,6 +250,7 @@ impl Dataset {
     ///
     /// # Errors
     /// If there is no such file, or as [`Part::of`].
+    #[doc(hidden)] // for the layers above
     pub fn opened(&mut self, file: usize, first: u64, count: u64) -> Result<Part, DataError> {
         let files = self.files.len();
         let number = file;
@@ -387,6 +389,7 @@ impl Dataset {
     ///
     /// # Errors
     /// As [`Dataset::batch`].
+    #[doc(hidden)] // for the layers above
     pub fn in_file(&mut self, key: [u32; 2], at: Place) -> Result<InFile, DataError> {
         let number = self.number_at(&mut self.sampler(key), at)?;
         let (part, index) = self.layout.find(number);
