@@ -5,7 +5,7 @@ use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::program::models::BatchTensor;
 use tiebreak_engine::{Engine, Tensor};
 use tiebreak_record::commit::record::Record;
-use tiebreak_record::job::data::{Dataset, batch_digest};
+use tiebreak_record::job::data::Dataset;
 use tiebreak_run::evaluate::Evaluator;
 use tiebreak_run::run::RunError;
 use tiebreak_run::run::dir::Run;
@@ -293,7 +293,7 @@ impl Walk<'_> {
         others: &mut Vec<u32>,
     ) -> Result<Vec<Sample>, RunError> {
         let (batch, program) = (self.run.batch(dataset, step)?, self.run.program());
-        if batch_digest(program, &batch) != self.checked.step(step)?.batch {
+        if self.run.computation.batch_digest(step, &batch) != self.checked.step(step)?.batch {
             others.push(step);
         }
         let rows = program.micro_batch as usize;

@@ -1,6 +1,6 @@
 //! Samples that training read, opened one by one: each is checked against the run's data and its step's batch before it counts.
 
-use tiebreak_record::job::data::{Dataset, InFile, Place, batch_digest};
+use tiebreak_record::job::data::{Dataset, InFile, Place};
 use tiebreak_run::run::RunError;
 use tiebreak_run::run::dir::Run;
 
@@ -62,7 +62,7 @@ fn samples(
     let step = places[0].0;
     let batch = run.batch(dataset, step).map_err(Unopened::Data)?;
     let committed = checked.step(step).map_err(Unopened::Data)?.batch;
-    if batch_digest(run.program(), &batch) != committed {
+    if run.computation.batch_digest(step, &batch) != committed {
         return Err(Unopened::OtherBatch { step });
     }
     drop(batch);

@@ -12,19 +12,37 @@ pub fn parse_range(text: &str) -> Result<(u32, u32), String> {
     if pair.0 == 0 || pair.0 > pair.1 { Err(wrong()) } else { Ok(pair) }
 }
 
-/// The steps to replay, by `--steps`, `--sample` and `--seed`. A seed that nobody gives is drawn now.
-pub fn choice(steps: Option<(u32, u32)>, sample: Option<f64>, seed: Option<u64>) -> Result<Choice, Failure> {
-    match (steps, sample) {
-        (Some((first, last)), _) => Ok(Choice::Range(first, last)),
-        (None, Some(fraction)) if (0.0..=1.0).contains(&fraction) => {
-            let seed = seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
-            Ok(Choice::Sample { fraction, seed })
+/// The part that a command replays.
+#[derive(clap::Args)]
+pub struct PartArgs {
+    /// Replay these steps alone, both ends included.
+    ///
+    /// The replay begins at the checkpoint before.
+    #[arg(long, value_name = "FIRST..LAST", value_parser = parse_range, conflicts_with = "sample")]
+    pub steps: Option<(u32, u32)>,
+    /// Replay a random share of the checkpoint segments, at least one.
+    #[arg(long, value_name = "SHARE")]
+    pub sample: Option<f64>,
+    /// Seed of the sample, to repeat that of an earlier report.
+    #[arg(long, requires = "sample", hide_short_help = true)]
+    pub seed: Option<u64>,
+}
+
+impl PartArgs {
+    /// The steps to replay. A seed that nobody gives is drawn now.
+    pub fn choice(&self) -> Result<Choice, Failure> {
+        match (self.steps, self.sample) {
+            (Some((first, last)), _) => Ok(Choice::Range(first, last)),
+            (None, Some(fraction)) if (0.0..=1.0).contains(&fraction) => {
+                let seed = self.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
+                Ok(Choice::Sample { fraction, seed })
+            }
+            (None, Some(found)) => {
+                let why = format!("--sample {found}: a fraction from 0 to 1 is wanted, as in --sample 0.05");
+                Err(Failure::new(Exit::Usage, why))
+            }
+            (None, None) => Ok(Choice::All),
         }
-        (None, Some(found)) => {
-            let why = format!("--sample {found}: a fraction from 0 to 1 is wanted, as in --sample 0.05");
-            Err(Failure::new(Exit::Usage, why))
-        }
-        (None, None) => Ok(Choice::All),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::manifest::{FILE_MAX, FileManifest, GROUP_BYTES, GROUP_SLICES, GroupTree, pieces};
+use super::manifest::{FILE_MAX, FileManifest, GROUP_BYTES, GROUP_SLICES, GroupTree, each_group, pieces};
 use crate::commit::digest::Digest;
 use crate::commit::salted_file::FileSalts;
 use crate::commit::{Malformed, multiproof};
@@ -14,25 +14,11 @@ impl GroupTree {
     /// As [`GroupTree::of`].
     #[doc(hidden)] // for the layers above
     pub fn hidden(contents: &mut impl Read, salts: &FileSalts) -> io::Result<(FileManifest, u64, GroupTree)> {
-        let (mut bytes, mut groups) = (0u64, Vec::new());
-        loop {
-            let mut group = Vec::with_capacity(GROUP_BYTES);
-            contents.by_ref().take(GROUP_BYTES as u64).read_to_end(&mut group)?;
-            if group.is_empty() && bytes > 0 {
-                break;
-            }
-            bytes += group.len() as u64;
-            if bytes > FILE_MAX {
-                return Err(io::Error::other(format!("the file has more than {FILE_MAX} bytes")));
-            }
-            groups.push(multiproof::subtree(
-                multiproof::rfc6962,
-                &salts.values(groups.len() * GROUP_SLICES, &group),
-            ));
-            if group.len() < GROUP_BYTES {
-                break;
-            }
-        }
+        let mut groups = Vec::new();
+        let bytes = each_group(contents, |group| {
+            let values = salts.values(groups.len() * GROUP_SLICES, group);
+            groups.push(multiproof::subtree(multiproof::rfc6962, &values));
+        })?;
         let tree = Digest(multiproof::subtree(multiproof::rfc6962, &groups));
         Ok((FileManifest { bytes: 0, root: salts.root(bytes, &tree) }, bytes, GroupTree(groups)))
     }

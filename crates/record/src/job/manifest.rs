@@ -107,6 +107,29 @@ pub(super) fn pieces(bytes: u64, size: usize) -> usize {
     bytes.div_ceil(size as u64).max(1) as usize
 }
 
+/// Passes the groups of a file's contents on, one by one: an empty file has one group, which is empty. Returns the file's bytes.
+///
+/// # Errors
+/// If the reader fails, or there are more than [`FILE_MAX`] bytes.
+pub(super) fn each_group(contents: &mut impl Read, mut each: impl FnMut(&[u8])) -> io::Result<u64> {
+    let mut bytes = 0u64;
+    loop {
+        let mut group = Vec::with_capacity(GROUP_BYTES);
+        contents.by_ref().take(GROUP_BYTES as u64).read_to_end(&mut group)?;
+        if group.is_empty() && bytes > 0 {
+            return Ok(bytes);
+        }
+        bytes += group.len() as u64;
+        if bytes > FILE_MAX {
+            return Err(io::Error::other(format!("the file has more than {FILE_MAX} bytes")));
+        }
+        each(&group);
+        if group.len() < GROUP_BYTES {
+            return Ok(bytes);
+        }
+    }
+}
+
 /// The values of a file's groups in BLAKE3's tree, which check a group without the rest of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupTree(pub(super) Vec<Hash>);
@@ -118,29 +141,16 @@ impl GroupTree {
     /// If the reader fails, or there are more than [`FILE_MAX`] bytes.
     pub fn of(contents: &mut impl Read) -> io::Result<(FileManifest, GroupTree)> {
         let mut hasher = blake3::Hasher::new();
-        let mut bytes = 0u64;
         let mut groups = Vec::new();
-        loop {
-            let mut group = Vec::with_capacity(GROUP_BYTES);
-            contents.by_ref().take(GROUP_BYTES as u64).read_to_end(&mut group)?;
-            if group.is_empty() && bytes > 0 {
-                break;
-            }
-            bytes += group.len() as u64;
-            if bytes > FILE_MAX {
-                return Err(io::Error::other(format!("the file has more than {FILE_MAX} bytes")));
-            }
-            hasher.update(&group);
+        let bytes = each_group(contents, |group| {
+            hasher.update(group);
             // A count of two stands for any count above one. The only group of a file is its root, which is set below; an empty
             // group is no subtree.
             groups.push(match group.is_empty() {
                 true => [0; 32],
-                false => piece_value(&group, GROUP_BYTES, groups.len(), 2),
+                false => piece_value(group, GROUP_BYTES, groups.len(), 2),
             });
-            if group.len() < GROUP_BYTES {
-                break;
-            }
-        }
+        })?;
         let root = *hasher.finalize().as_bytes();
         if let [only] = &mut groups[..] {
             *only = root;

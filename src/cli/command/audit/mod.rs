@@ -7,8 +7,9 @@ use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::limits::{Limits, left};
+use crate::cli::args::part::{self, PartArgs};
 use crate::cli::args::salts::SaltArgs;
-use crate::cli::args::{key, part, verdict_file};
+use crate::cli::args::{key, verdict_file};
 use crate::cli::view::escape::{Lines, one_line};
 use crate::cli::view::next::Next;
 use crate::cli::view::outcome::{ReplayBar, exit, headline, ranges_text, report_json, seconds_text};
@@ -69,14 +70,8 @@ struct Options {
     /// Trainer's public key: a file or its text.
     #[arg(long, value_name = "KEY")]
     trainer_key: Option<String>,
-    /// Replay these steps alone, both ends included.
-    ///
-    /// The replay begins at the checkpoint before.
-    #[arg(long, value_name = "FIRST..LAST", value_parser = part::parse_range, conflicts_with = "sample")]
-    steps: Option<(u32, u32)>,
-    /// Replay a random share of the checkpoint segments, at least one.
-    #[arg(long, value_name = "SHARE")]
-    sample: Option<f64>,
+    #[command(flatten)]
+    part: PartArgs,
     /// Print which steps would be replayed and at which cost, and stop.
     #[arg(long, conflicts_with_all = ["report", "key", "verdict", "page"])]
     plan: bool,
@@ -108,9 +103,6 @@ struct Options {
     /// The option is for a run that is still trained, or whose released model you do not have.
     #[arg(long)]
     prefix: bool,
-    /// Seed of the sample, to repeat that of an earlier report.
-    #[arg(long, requires = "sample", hide_short_help = true)]
-    seed: Option<u64>,
     /// Head of this run that somebody else has, such as a witness.
     ///
     /// A head of another history convicts the trainer of two histories. Give the option once for each head.
@@ -191,9 +183,9 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
         checked.allow_prefix();
     }
     // The seed is drawn now, after the head is fixed: the trainer cannot have known it.
-    let choice = part::choice(options.steps, options.sample, options.seed)?;
+    let choice = options.part.choice()?;
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
-    part::check_steps(options.steps, last)?;
+    part::check_steps(options.part.steps, last)?;
     let plan = plan(&run, &checked.checkpoints, last, &choice);
     let native = options.engine.native.is_some();
     if native && !run.job().rounding.as_ref().is_some_and(Rounding::is_paper) {

@@ -25,8 +25,9 @@ use tiebreak_run::run::{Memory, RunError, shell};
 
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::expect::Expectations;
+use crate::cli::args::key;
 use crate::cli::args::limits::{Limits, Watch, left};
-use crate::cli::args::{key, part};
+use crate::cli::args::part::{self, PartArgs};
 use crate::cli::view::next::Next;
 use crate::cli::view::outcome::{ReplayBar, exit};
 use crate::cli::view::progress::Unit;
@@ -65,18 +66,11 @@ pub struct Args {
     /// File for the report, which must not be there yet.
     #[arg(long, value_name = "FILE", required_unless_present = "new_identity")]
     report: Option<PathBuf>,
-    /// Replay these steps alone, both ends included.
-    #[arg(long, value_name = "FIRST..LAST", value_parser = part::parse_range, conflicts_with = "sample")]
-    steps: Option<(u32, u32)>,
-    /// Replay a random share of the checkpoint segments, at least one.
-    #[arg(long, value_name = "SHARE")]
-    sample: Option<f64>,
+    #[command(flatten)]
+    part: PartArgs,
     /// Audit the records that the head covers, and nothing more.
     #[arg(long)]
     prefix: bool,
-    /// Seed of the sample, to repeat that of an earlier report.
-    #[arg(long, requires = "sample", hide_short_help = true)]
-    seed: Option<u64>,
     /// Head of this run that the inspector has, such as a declared one.
     ///
     /// Give the option once for each head.
@@ -139,7 +133,7 @@ impl Args {
             trainer: self.trainer_key.as_deref().map(key::read_public).transpose()?,
             run: run_id(self.run_id.as_deref().ok_or_else(missing)?)?,
             // The pack is here already, so nobody chose its contents by the seed.
-            choice: part::choice(self.steps, self.sample, self.seed)?,
+            choice: self.part.choice()?,
             heads,
         })
     }
@@ -265,7 +259,7 @@ fn audited(
         checked.allow_prefix();
     }
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
-    part::check_steps(args.steps, last)?;
+    part::check_steps(args.part.steps, last)?;
     let plan = plan(run, &checked.checkpoints, last, &given.choice);
     if checked.inconsistent.is_none() {
         args.limits.check("a replay beside the pack", plan.memory.saturating_add(held))?;
@@ -306,7 +300,7 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
     }
     let (memory, held) = unpacked(printer, &args.limits, &given)?;
     let run = opened(memory, &args.limits, &given.run)?;
-    part::check_steps(args.steps, run.job().steps)?;
+    part::check_steps(args.part.steps, run.job().steps)?;
     let since = Since { held, start, watch };
     let report = audited(printer, args, &given, &run, engine.as_mut(), since).map_err(withheld)?;
     let path = std::path::absolute(given.report).map_err(RunError::io(given.report))?;
