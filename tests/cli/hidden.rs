@@ -468,6 +468,11 @@ fn what_is_not_for_runs_that_hide_is_refused() {
     train(&["--ranks", "3"], "train with one rank");
     train(&["--profile", "logged"], "a rounding log shows decisions");
     train(&["--agent", &hiding.at("chip.sock")], "a chip's log has plain digests");
+    // A promise is published, and would have what a guess can be tested against.
+    let (promises, key) = (hiding.at("promises"), hiding.at("trainer"));
+    let promise = ["monitor", "promise", "add", &promises, &job, "--key", &key, "--nonce", &"1".repeat(64)];
+    ends(&[&promise[..], &["--round", "7"]].concat(), 2, &["a promise has the plain digest of the data"]);
+    assert!(!Path::new(&promises).exists());
     let text = fs::read_to_string(&job).unwrap();
     for (from, to, says) in [
         ("copy = false\n", "", "add copy = false to [data]"),

@@ -69,6 +69,14 @@ fn begin(args: &Args, job: &Job, files: &JobFiles) -> Result<Begin, Failure> {
 /// The inputs of a job's computation.
 fn inputs(args: &Args) -> Result<Inputs, Failure> {
     let (_, job) = read_job(&args.job)?;
+    if job.hides() {
+        let why = format!(
+            "{}: a promise has the plain digest of the data, and the job's commitments hide (commit.scheme 1)",
+            args.job.display()
+        );
+        let help = "set commit.scheme = 0, or train with a challenge that somebody else chose (--challenge)";
+        return Err(Failure::new(Exit::Usage, why).help(help));
+    }
     let files = JobFiles::new(&args.job, args.data_root.as_deref())?;
     let (program, _) = read_program(&files, &job)?;
     let data = JobData::open(&files, &job, &program)?;
