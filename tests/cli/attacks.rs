@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex};
 
 use tiebreak_monitor::inspection::seen::Seen;
 use tiebreak_monitor::promise::log::Promises;
@@ -23,7 +23,8 @@ use crate::common::edit::edit;
 use crate::common::{batch_norm_job, gpt_job, key, sign_again, step_mut, trained};
 use crate::hidden::Hiding;
 use crate::matches::{attach, rank, shard_digest, snapshot, states, time, write_log};
-use crate::{chips, output, path, tiebreak};
+use crate::witness::Witness;
+use crate::{chips, output, path, tiebreak, witness as server};
 
 /// The page.
 static PAGE: LazyLock<String> = LazyLock::new(|| {
@@ -62,11 +63,13 @@ type Files = Vec<(&'static str, String)>;
 /// A folder in which attacks are made.
 struct World {
     folder: tempfile::TempDir,
+    /// Witnesses that serve until the folder is gone.
+    served: Mutex<Vec<Witness>>,
 }
 
 impl World {
     fn new() -> World {
-        World { folder: tempfile::tempdir().unwrap() }
+        World { folder: tempfile::tempdir().unwrap(), served: Mutex::default() }
     }
 
     fn at(&self, name: &str) -> String {
@@ -157,6 +160,27 @@ impl World {
             ("BEACON", "5f".repeat(32)),
             ("WITNESS", witness().public().to_text()),
         ]
+    }
+
+    /// The address of a witness that has cosigned this log of promises.
+    fn asked(&self, log: &str) -> String {
+        let (private, trainer) = (
+            self.write("witness.key", witness().to_text()),
+            self.write("trainer.key.pub", key().public().to_text()),
+        );
+        fs::create_dir(self.at("state")).unwrap();
+        let served = server::witness(&private, &self.at("state"), &["--trainer-key", &trainer]);
+        let mut promises = Promises::from_text(&fs::read_to_string(log).unwrap()).unwrap();
+        let (text, _) = promises.newest().unwrap().split_once("\n\u{2014} witness.example ").unwrap();
+        promises.cosign(format!("{text}\n")).unwrap();
+        let bare = self.write("bare", promises.to_text());
+        let key = witness().public().to_text();
+        let args = ["monitor", "declare", &bare, "--witness", &served.address, "--witness-key", &key];
+        let (code, stdout, stderr) = output(&args);
+        assert_eq!(code, 0, "{stdout}{stderr}");
+        let url = served.address.clone();
+        self.served.lock().unwrap().push(served);
+        url
     }
 
     /// The same files, with a run whose challenge is that of the first promise.
@@ -317,6 +341,13 @@ fn every_attack_on_chips_and_declarations_is_caught_as_the_page_says() {
                 let files =
                     world.promised(&[(0, "job.toml"), (1, "job.toml"), (2, "job.toml")], "", PROMISED);
                 world.trained_as_promised(files, "chosen")
+            }),
+            ("log of promises that ends with the kindest one", |world| {
+                let files =
+                    world.promised(&[(0, "job.toml"), (1, "job.toml"), (2, "job.toml")], "", PROMISED);
+                let url = world.asked(&files[0].1);
+                let first = world.promised(&[(0, "job.toml")], "", PROMISED);
+                [world.trained_as_promised(first, "kindest"), vec![("URL", url)]].concat()
             }),
             ("late amendment", |world| {
                 world.honest();

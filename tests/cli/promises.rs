@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
@@ -14,6 +15,8 @@ const BEACON: &str = "1f0e2d3c4b5a69788796a5b4c3d2e1f01f0e2d3c4b5a69788796a5b4c3
 /// A trainer and its log, with a witness.
 struct World {
     folder: tempfile::TempDir,
+    /// The witness's address.
+    asked: OnceLock<String>,
 }
 
 impl World {
@@ -55,7 +58,8 @@ impl World {
         let (log, run, nonce) = (self.at("promises"), self.at(run), self.at(nonce));
         let witness = self.at("witness.key.pub");
         let args = ["monitor", "promise", "check", &log, &run, "--nonce", &nonce, "--beacon", BEACON];
-        let told = self.json(&[&args[..], &["--witness", &witness], more].concat(), code);
+        let asked = self.asked.get().map_or(vec![], |address| vec!["--ask", address]);
+        let told = self.json(&[&args[..], &["--witness", &witness], &asked, more].concat(), code);
         let kinds =
             told["findings"].as_array().unwrap().iter().map(|one| one["kind"].as_str().unwrap().into());
         let kinds = kinds.collect();
@@ -65,7 +69,7 @@ impl World {
 
 #[test]
 fn a_seed_comes_from_a_beacon_and_data_come_later() {
-    let world = World { folder: tempfile::tempdir().unwrap() };
+    let world = World { folder: tempfile::tempdir().unwrap(), asked: OnceLock::new() };
     let job = gpt_job(world.folder.path(), "step", "");
     let text = fs::read_to_string(&job).unwrap();
     for name in ["trainer", "witness"] {
@@ -89,6 +93,10 @@ fn a_seed_comes_from_a_beacon_and_data_come_later() {
     assert_eq!(declare("promises")["was_there"], true);
     world.train("job.toml", "first.nonce", "first");
     declare("first");
+    // Nobody was asked whether later promises are withheld.
+    assert_eq!(world.check("first", "first.nonce", &never, 3).1, ["end_unknown"]);
+    world.asked.set(served.address.clone()).unwrap();
+    let short = fs::read(world.at("promises")).unwrap();
     let (told, kinds) = world.check("first", "first.nonce", &never, 0);
     assert_eq!((kinds.len(), &told["witnessed"]), (0, &seen["time"]), "{told}");
     assert_eq!(world.check("first", "first.nonce", &["--round-time", "2020-01-01"], 1).1, ["late"]);
@@ -117,8 +125,18 @@ fn a_seed_comes_from_a_beacon_and_data_come_later() {
     // A second amendment of the same run, whose data are the first run's.
     assert_eq!(world.promise("third.toml", "third.nonce")["promise"]["amendment"], 2);
     world.train("third.toml", "third.nonce", "third");
-    assert_eq!(world.check("third", "third.nonce", &never, 3).1, ["unwitnessed", "several"]);
+    assert_eq!(world.check("third", "third.nonce", &never, 3).1, ["unwitnessed", "several", "end_unknown"]);
     declare("promises");
+    // A log that ends with the first promise, where the witness knows two more.
+    let whole = fs::read(world.at("promises")).unwrap();
+    fs::write(world.at("promises"), short).unwrap();
+    let (told, kinds) = world.check("first", "first.nonce", &never, 3);
+    assert_eq!(
+        (&kinds[..], &told["findings"][0]["known"]),
+        (&["withheld".to_string()][..], &3.into()),
+        "{told}"
+    );
+    fs::write(world.at("promises"), whole).unwrap();
     let other = world.at("first");
     assert_eq!(
         world.check("third", "third.nonce", &[&never[..], &["--other", &other]].concat(), 0).1,

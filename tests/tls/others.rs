@@ -90,8 +90,10 @@ fn a_witness_of_others_cosigns_promises_and_runs() {
     // Their word counts, also by the key as they publish it.
     let check =
         "monitor promise check promises run --nonce first.nonce --beacon 000102030405060708090a0b0c0d0e0f";
-    let (code, text) = world.output(&format!("{check} --round-time 2099-01-01 --witness {key}"));
+    let asked = format!("--witness {key} --ask http://127.0.0.1:{port}");
+    let (code, text) = world.output(&format!("{check} --round-time 2099-01-01 {asked}"));
     assert!(code == 1 && text.contains("witnessed at") && text.contains("other_challenge"), "{code} {text}");
+    assert!(!text.contains("withheld") && !text.contains("end_unknown"), "{text}");
     // A second history has no cosignature of theirs.
     fs::remove_file(world.at("promises")).unwrap();
     for nonce in ["a", "b", "c", "d"] {

@@ -104,6 +104,22 @@ pub enum Finding {
         /// The numbers of the other promises.
         promises: Vec<usize>,
     },
+    /// A witness knows more promises of the log. Its answer is not signed, so nobody is accused by it.
+    #[error(
+        "a witness knows {known} promises of this log, and {shown} are shown: ask the trainer for the others"
+    )]
+    Withheld {
+        /// Promises that the witness knows.
+        known: u64,
+        /// Promises of the log.
+        shown: u64,
+    },
+    /// Nobody says that the log has no later promises.
+    #[error("no witness says that this log of {shown} promises is the newest: ask one with --ask URL")]
+    EndUnknown {
+        /// Promises of the log.
+        shown: u64,
+    },
 }
 
 impl Finding {
@@ -121,6 +137,8 @@ impl Finding {
             Finding::Begun { .. } => "begun",
             Finding::Unwitnessed { .. } => "unwitnessed",
             Finding::Several { .. } => "several",
+            Finding::Withheld { .. } => "withheld",
+            Finding::EndUnknown { .. } => "end_unknown",
         }
     }
 
@@ -128,6 +146,7 @@ impl Finding {
     pub fn weight(&self) -> Weight {
         match self {
             Finding::Unwitnessed { .. } | Finding::Several { .. } => Weight::Undecided,
+            Finding::Withheld { .. } | Finding::EndUnknown { .. } => Weight::Undecided,
             _ => Weight::Finding,
         }
     }
@@ -159,6 +178,8 @@ pub struct Given<'a> {
     pub witnesses: &'a [PublicKey],
     /// Inputs of other runs of the trainer.
     pub others: &'a [Inputs],
+    /// The most promises of the log that a witness knows, of those that were asked.
+    pub known: Option<u64>,
 }
 
 /// The result of an examination: the number of the run's promise, its time, and the differences.
@@ -244,6 +265,13 @@ pub fn examine(log: &Promises, run: &Shown, given: &Given) -> Result<Examined, M
     if !promises.is_empty() {
         findings.push(Finding::Several { promises });
     }
+    // The trainer may show a log that ends with the kindest promise.
+    let shown = log.promises().len() as u64;
+    match given.known {
+        Some(known) if known == shown => {}
+        Some(known) if known > shown => findings.push(Finding::Withheld { known, shown }),
+        _ => findings.push(Finding::EndUnknown { shown }),
+    }
     Ok(Examined { promise: Some(number), witnessed, findings })
 }
 
@@ -274,7 +302,8 @@ mod tests {
     fn kinds<'a>(log: &Promises, run: &Shown, change: impl FnOnce(&mut Given<'a>)) -> Vec<&'static str> {
         let witnesses: &'static [PublicKey] = Box::leak(Box::new([witness().public()]));
         let nonce = Digest([0; 32]);
-        let mut given = Given { value: VALUE, round_time: 110, nonce, witnesses, others: &[] };
+        let mut given = Given { value: VALUE, round_time: 110, nonce, witnesses, others: &[], known: None };
+        given.known = Some(log.promises().len() as u64);
         change(&mut given);
         let found = examine(log, run, &given).unwrap().findings;
         found

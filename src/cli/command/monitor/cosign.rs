@@ -1,6 +1,6 @@
 //! Asking a witness for its cosignature of a note, from whatever size the witness knows.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cli::args::key;
@@ -38,6 +38,51 @@ pub struct WitnessArgs {
     ca: Option<PathBuf>,
 }
 
+/// The size of a log that a witness knows, by asking it to cosign this note once more. Its yes has to be signed now by one of these
+/// keys. A smaller or larger size is its word alone.
+///
+/// # Errors
+/// If the note is malformed, or the witness cannot be asked, refuses, or does not sign.
+pub fn known_size(
+    witness: &str,
+    ca: Option<&Path>,
+    note: &str,
+    keys: &[PublicKey],
+    malformed: impl Fn(Malformed) -> Failure,
+) -> Result<u64, Failure> {
+    let roots = ca.map(|path| disk::read(path, ROOTS_MAX)).transpose()?;
+    let checkpoint = Checkpoint::read(note).map_err(malformed)?;
+    let size = checkpoint.size;
+    let wrong = |why: String| Failure::new(Exit::Undecided, format!("{witness}: {why}"));
+    let lines =
+        match ask(witness, roots.as_deref(), &AddCheckpoint { old: size, proof: Vec::new(), checkpoint })? {
+            Answer::Lines(lines) => lines,
+            Answer::KnowsSize(known) if known != size => return Ok(known),
+            Answer::KnowsSize(known) => {
+                return Err(wrong(format!("it knows size {known}, and cosigns no head of it")));
+            }
+            Answer::Refused(status, why) => {
+                return Err(wrong(format!("it does not answer: status {status}: {why:?}")));
+            }
+        };
+    // Without the lines that the note has: an old cosignature says nothing of today.
+    let text = note.find("\n\n").map_or(note, |end| &note[..end + 2]);
+    let now = now();
+    let signed = |line: &str, key: &PublicKey| {
+        cosigned_at(&format!("{text}{line}\n"), key)
+            .is_ok_and(|time| time.is_some_and(|time| now.abs_diff(time) <= CLOCKS_MAY_DIFFER))
+    };
+    match lines.lines().any(|line| keys.iter().any(|key| signed(line, key))) {
+        true => Ok(size),
+        false => Err(wrong("its answer has no cosignature of now by a key of --witness".into())),
+    }
+}
+
+/// The time by this machine's clock, in seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+}
+
 /// A cosignature on a head.
 pub struct Cosigned {
     /// The time that the witness gives, in seconds since 1970.
@@ -49,7 +94,7 @@ pub struct Cosigned {
 impl Cosigned {
     /// A warning if the witness's clock and this machine's differ.
     pub fn warning(&self) -> Option<String> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        let now = now();
         let differ = self.note.is_some() && now.abs_diff(self.time) > CLOCKS_MAY_DIFFER;
         differ.then(|| format!("the witness's clock and this one differ: here it is {}", utc(now)))
     }

@@ -12,6 +12,7 @@ use super::log::read_log;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::command::monitor::cosign::known_size;
 use crate::cli::command::monitor::nonce;
 use crate::cli::command::monitor::registry::seconds;
 use crate::cli::view::next::Next;
@@ -51,6 +52,15 @@ pub struct Args {
     /// With several witnesses the earliest time counts.
     #[arg(long, value_name = "KEY")]
     witness: Vec<String>,
+    /// Address of a witness, to learn whether the log has later promises; its key has to be given with --witness.
+    ///
+    /// Without an answer the result is undecided: a trainer can show a log that ends with the kindest promise. Give the option once
+    /// for each witness that the trainer uses.
+    #[arg(long, value_name = "URL", requires = "witness")]
+    ask: Vec<String>,
+    /// Certificates, in PEM, of the authorities that vouch for an https:// address; by default those of the web count.
+    #[arg(long, value_name = "FILE", requires = "ask", hide_short_help = true)]
+    ca: Option<PathBuf>,
     /// Folder of another run of this trainer, so that its promise counts as kept.
     #[arg(long, value_name = "RUN")]
     other: Vec<PathBuf>,
@@ -83,6 +93,14 @@ fn declared(
     Ok(times.map_err(|error| RunError::malformed(first.path(), error))?.into_iter().flatten().min())
 }
 
+/// The most promises of the log that a witness knows; `None` if none is asked.
+fn known(args: &Args, log: &Promises, witnesses: &[PublicKey]) -> Result<Option<u64>, Failure> {
+    let Some(note) = log.newest() else { return Ok(None) };
+    let malformed = |error| RunError::malformed(&args.log, error).into();
+    let known = args.ask.iter().map(|url| known_size(url, args.ca.as_deref(), note, witnesses, malformed));
+    Ok(known.collect::<Result<Vec<_>, _>>()?.into_iter().max())
+}
+
 pub fn run(printer: Printer, args: &Args) -> CommandResult {
     args.decided.applied(checked(printer, args))
 }
@@ -99,7 +117,9 @@ fn checked(printer: Printer, args: &Args) -> CommandResult {
     let shown = Shown { key: trainer, inputs: inputs(&run)?, challenge: run.file.challenge, declared };
     let others = args.other.iter().map(|path| Ok(inputs(&args.limits.open(path)?)?));
     let others = others.collect::<Result<Vec<_>, Failure>>()?;
+    let known = known(args, &log, &witnesses)?;
     let given = Given {
+        known,
         value: &args.beacon,
         round_time: args.round_time,
         nonce,
@@ -124,7 +144,7 @@ fn checked(printer: Printer, args: &Args) -> CommandResult {
     let value: Value = json!({
         "result": result, "run": run.id, "number": examined.promise, "promise": promise,
         "witnessed": examined.witnessed, "round_time": args.round_time, "beacon": args.beacon,
-        "declared": declared, "findings": examined.findings, "next": next,
+        "declared": declared, "known": known, "findings": examined.findings, "next": next,
     });
     printer.result(lines, &value);
     Ok(exit)
