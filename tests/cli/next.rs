@@ -154,8 +154,10 @@ fn json_has_the_next_commands_that_people_read_and_they_work() {
     fs::write(place.0.path().join("fleet.register"), register).unwrap();
     fs::write(place.0.path().join("heads.txt"), chips::closed(&chips::honest()).to_text()).unwrap();
     fs::write(place.0.path().join("rules.toml"), "[steps]\nmost = 8\n").unwrap();
-    let draw =
-        format!("monitor draw --register fleet.register --closed heads.txt --beacon {}", "5f".repeat(32));
+    let draw = format!(
+        "monitor draw --register fleet.register --closed heads.txt --date 2026-11-01 --beacon {}",
+        "5f".repeat(32)
+    );
     place.goes_on(&format!("{draw} --round 7 --out OUT.json --chips 0 --run mine --segments 2"), 0, &[0, 0]);
     place.goes_on("monitor rules mine rules.toml", 0, &[0]);
     place.goes_on("monitor rules mine cheated rules.toml", 0, &[0, 1]);
