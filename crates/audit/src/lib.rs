@@ -50,17 +50,18 @@ use localise::Difference;
 pub use micro_batch::micro_batch;
 use plan::ReplayPlan;
 pub use replay::other_log;
+use replay::{fast_session, same_log, session};
 pub use replay::{reference_step, replay_begins_after, replay_to, replay_to_watched};
-use replay::{same_log, session};
 use report::Found;
 pub use report::{AuditError, Outcome, REPORT_FORMAT, Report, step_of};
 use tiebreak_contract::program::step::MicroBatch;
 use tiebreak_dispute::verdict::Verdict;
 use tiebreak_engine::session::Session;
 use tiebreak_engine::{Engine, EngineError};
+use tiebreak_record::commit::record::StepRecord;
 use tiebreak_run::observers::tally::Tally;
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::step::{CommittedStep, gradient_root, replayed_micro_batch, replayed_step};
+use tiebreak_run::step::{CommittedStep, StepError, gradient_root, replayed_micro_batch, replayed_step};
 
 /// Receives an audit's progress.
 pub trait Progress {
@@ -89,7 +90,7 @@ pub fn audit(
     max_time: Option<Duration>,
     progress: &mut dyn Progress,
 ) -> Result<(Report, Option<Verdict>), AuditError> {
-    audit_in(run, session(run, engine, false)?, false, checked, plan, max_time, progress)
+    audit_in(run, fast_session(run, engine)?, false, checked, plan, max_time, progress)
 }
 
 /// Audits a run in the paper's preset by an engine whose native kernels compute the products again. A match shows only that the
@@ -263,7 +264,7 @@ impl Replay<'_, '_> {
         let (run, theirs) = (self.run, self.checked.step(step)?);
         let before = self.session.download_state()?;
         rounding::check_log(run, step, theirs)?;
-        let (mine, tally) = replayed_step(run, &mut self.session, step, batch, !self.native)?;
+        let (mine, tally) = self.replayed(step, batch, &before, theirs)?;
         same_log(run, &mine.record, theirs)?;
         if let (Some(all), Some(rounding)) = (&mut self.report.rounding, &run.job().rounding) {
             all.add(step, &tally, rounding.accumulation());
@@ -288,6 +289,29 @@ impl Replay<'_, '_> {
             return Ok(None);
         }
         self.difference(&before, batch, &mine).localise().map(Some)
+    }
+
+    /// A step's replay. Native products decide nothing but a match: any other outcome is that of exact products.
+    fn replayed(
+        &mut self,
+        step: u32,
+        batch: &[MicroBatch],
+        before: &[Vec<u8>],
+        theirs: &StepRecord,
+    ) -> Result<(CommittedStep, Tally), AuditError> {
+        if self.session.is_native() && !self.native {
+            match replayed_step(self.run, &mut self.session, step, batch, true) {
+                Ok((mine, tally)) if mine.record == *theirs && tally.illegal == 0 => {
+                    return Ok((mine, tally));
+                }
+                Err(StepError::Engine(error @ EngineError::OutOfTime)) => return Err(error.into()),
+                _ => {
+                    self.session.compute_exactly()?;
+                    self.session.load(before)?;
+                }
+            }
+        }
+        Ok(replayed_step(self.run, &mut self.session, step, batch, !self.native)?)
     }
 
     /// The data needed to localise a difference. The engine frees idle memory first.
@@ -321,13 +345,20 @@ pub fn estimated_seconds(
     plan: &ReplayPlan,
 ) -> Result<f64, AuditError> {
     let Some(&(first, _)) = plan.segments.first() else { return Ok(0.0) };
-    let mut session = session(run, engine, native)?;
+    let mut session = if native { session(run, engine, true)? } else { fast_session(run, engine)? };
     session.load(&checks::state_after(run, checked, first - 1)?)?;
     let batch = run.micro_batch(&mut run.dataset()?, first, 0)?;
     let mut start = Instant::now();
     for _ in 0..2 {
         start = Instant::now();
-        let (gradients, _) = replayed_micro_batch(run, &mut session, first, 0, &batch)?;
+        let replayed = match replayed_micro_batch(run, &mut session, first, 0, &batch) {
+            Err(StepError::Engine(EngineError::Stopped(_))) if session.is_native() && !native => {
+                session.compute_exactly()?;
+                replayed_micro_batch(run, &mut session, first, 0, &batch)
+            }
+            replayed => replayed,
+        };
+        let (gradients, _) = replayed?;
         gradient_root(&mut session, &gradients)?; // waits for the engine
     }
     let micro_batches = plan.steps() * u64::from(run.program().micro_batches);

@@ -26,7 +26,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 pub use error::EngineError;
-pub use observer::{Inputs, Observer, Summary, Value, Want};
+pub use observer::{Inputs, Observer, QuantisedTensor, Summary, Value, Want};
 use tiebreak_contract::program::graph::{Graph, TensorType};
 
 /// A tensor in an engine's memory. Clones share the memory; the last clone frees it.
@@ -151,6 +151,12 @@ pub trait Engine: Send {
         self.run(compiled, &inputs, observer)
     }
 
+    /// The most roundings that a term of a native binary64 product of K terms passes: one of the term, then those of sums. Each is
+    /// to nearest. `None` if no such number is known.
+    fn binary64_roundings(&self, _k: usize) -> Option<usize> {
+        None
+    }
+
     /// Waits for all work that was begun, so that callers can measure time.
     ///
     /// # Errors
@@ -213,6 +219,9 @@ macro_rules! passed_on {
                 observer: Option<&mut dyn Observer>,
             ) -> Result<Vec<Tensor>, EngineError> {
                 (**self).run_owning(compiled, inputs, observer)
+            }
+            fn binary64_roundings(&self, k: usize) -> Option<usize> {
+                (**self).binary64_roundings(k)
             }
             fn finish(&mut self) -> Result<(), EngineError> {
                 (**self).finish()

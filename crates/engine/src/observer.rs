@@ -3,7 +3,11 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use rayon::prelude::*;
+
 use super::error::EngineError;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::words_from_bytes;
 use tiebreak_contract::program::graph::{Node, TensorId};
 
 /// The information that an observer wants about a node's output. An output that nobody wants stays on the device, and may be
@@ -69,6 +73,37 @@ pub trait Inputs {
     /// # Errors
     /// If the engine fails.
     fn visit(&mut self, tensor: TensorId, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError>;
+
+    /// Passes rows of a quantised tensor that the node reads to `visit`, each with its index, in any order and from any thread.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    fn visit_rows(
+        &mut self,
+        tensor: QuantisedTensor,
+        rows: &[usize],
+        visit: &(dyn Fn(usize, &[i32]) + Sync),
+    ) -> Result<(), EngineError> {
+        let (dtype, len) = (DType::Q(tensor.digits), tensor.k * usize::from(tensor.digits));
+        self.visit(tensor.id, &mut |bytes| {
+            rows.par_iter().for_each(|&row| {
+                let words = words_from_bytes(dtype, &bytes[row * len..][..len]);
+                let integers: Vec<i32> = words.into_iter().map(|word| word as i32).collect();
+                visit(row, &integers);
+            });
+        })
+    }
+}
+
+/// A quantised tensor [batch, rows, K], whose rows are counted over all batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuantisedTensor {
+    /// The tensor.
+    pub id: TensorId,
+    /// Base-256 digits of its integers.
+    pub digits: u8,
+    /// Integers of a row.
+    pub k: usize,
 }
 
 /// Sees nodes' outputs in execution order, in the canonical layout. An error of any method ends the run.

@@ -113,6 +113,8 @@ impl StepObserver for Unobserved {
 pub struct Session<'e> {
     engine: Box<dyn Engine + 'e>,
     program: Arc<Program>,
+    /// True if logged products are native.
+    native: bool,
     micro: Compiled,
     accumulate: Compiled,
     update: Compiled,
@@ -129,7 +131,7 @@ impl<'e> Session<'e> {
     /// If the engine cannot compile one of the program's graphs.
     pub fn new(engine: impl Engine + 'e, program: Arc<Program>) -> Result<Session<'e>, EngineError> {
         let micro = program.micro.clone();
-        Session::with_micro(engine, program, micro)
+        Session::with_micro(engine, program, micro, false)
     }
 
     /// A session whose logged products, if any, are computed by the engine's native kernels. A trainer of the logged profile runs
@@ -139,19 +141,39 @@ impl<'e> Session<'e> {
     /// If the engine cannot compile one of the program's graphs.
     pub fn native(engine: impl Engine + 'e, program: Arc<Program>) -> Result<Session<'e>, EngineError> {
         let micro = native_graph(&program.micro);
-        Session::with_micro(engine, program, micro)
+        Session::with_micro(engine, program, micro, true)
     }
 
     fn with_micro(
         engine: impl Engine + 'e,
         program: Arc<Program>,
         micro: Graph,
+        native: bool,
     ) -> Result<Session<'e>, EngineError> {
         let mut engine: Box<dyn Engine + 'e> = Box::new(engine);
         let micro = engine.compile(Arc::new(micro))?;
         let accumulate = engine.compile(Arc::new(program.accumulate.clone()))?;
         let update = engine.compile(Arc::new(program.update.clone()))?;
-        Ok(Session { engine, program, micro, accumulate, update, state: Vec::new(), end: None })
+        let state = Vec::new();
+        Ok(Session { engine, program, native, micro, accumulate, update, state, end: None })
+    }
+
+    /// True if logged products are computed by the engine's native kernels.
+    pub fn is_native(&self) -> bool {
+        self.native
+    }
+
+    /// Computes logged products exactly from now on.
+    ///
+    /// # Errors
+    /// If the engine cannot compile the program's graph.
+    pub fn compute_exactly(&mut self) -> Result<(), EngineError> {
+        if self.native {
+            self.engine.release();
+            self.micro = self.engine.compile(Arc::new(self.program.micro.clone()))?;
+            self.native = false;
+        }
+        Ok(())
     }
 
     /// Runs no further graph after `end`: a method that would run one fails with [`EngineError::OutOfTime`].

@@ -188,9 +188,9 @@ fn exact_product(
 
 /// Digits of the rest of an operand after its high part: the greatest number, so that the auditor errs less than binary64 kernels
 /// do.
-const LOW_DIGITS: u8 = 4;
+pub(super) const LOW_DIGITS: u8 = 4;
 /// The most digits of a high part: three hold every high part that [`split`] makes.
-const HIGH_DIGITS_MAX: u8 = 3;
+pub(super) const HIGH_DIGITS_MAX: u8 = 3;
 
 /// The product to about 48 bits, [2, batch0 * batch1, M, N]. Each operand is split in a high part, which its digits hold exactly,
 /// and the rest. The larger three of the four exact products are taken in two parts each. The additions keep the rounding errors
@@ -218,8 +218,19 @@ fn two_part_product(
     let [rounded, left, right] = larger.map(|parts| product(parts, ProductPart::Rounded));
     let rests = larger.map(|parts| product(parts, ProductPart::RoundingError));
     let least = product([1, 1], ProductPart::Rounded);
+    let (batch, all) = (b0 * b1, b0 * b1 * m * n);
+    let dims = [2, batch, m, n];
+    let view = |tensor| View { tensor, offset: 0, dims, strides: [0, m * n, n, 1] };
+    debug_assert_eq!(dims.iter().product::<u32>(), 2 * all);
+    let [rest, rest_left, rest_right] = rests;
+    let parts = [rounded, left, right, least, rest, rest_left, rest_right].map(view).to_vec();
+    (b.map_views(two_parts_body(), dims, parts, DType::F32, &dims), vec![rounded, least])
+}
+
+/// `two_parts.v1`: the sum of the four products and of three rounding errors, as the nearest binary32 and the rest.
+pub(super) fn two_parts_body() -> Body {
     // Sums of large terms keep their rounding errors; only the small terms are added plainly.
-    let body = Body::new("two_parts.v1", |w| {
+    Body::new("two_parts.v1", |w| {
         let [rounded, left, right, least, rest, rest_left, rest_right] =
             [0, 1, 2, 3, 4, 5, 6].map(|i| w.input(i));
         let (cross, cross_rest) = two_sum(w, left, right);
@@ -233,14 +244,7 @@ fn two_part_product(
         let low = w.add(without, small);
         let second = w.index(0);
         w.select(second, low, high)
-    });
-    let (batch, all) = (b0 * b1, b0 * b1 * m * n);
-    let dims = [2, batch, m, n];
-    let view = |tensor| View { tensor, offset: 0, dims, strides: [0, m * n, n, 1] };
-    debug_assert_eq!(dims.iter().product::<u32>(), 2 * all);
-    let [rest, rest_left, rest_right] = rests;
-    let parts = [rounded, left, right, least, rest, rest_left, rest_right].map(view).to_vec();
-    (b.map_views(body, dims, parts, DType::F32, &dims), vec![rounded, least])
+    })
 }
 
 /// x + y and its rounding error (Knuth's TwoSum: exact without a condition on their order).
@@ -258,9 +262,7 @@ fn split(b: &mut Builder, view: &View, absmaxes: TensorId, digits: u8) -> [View;
     let rows_of_row = View { tensor: absmaxes, offset: 0, dims: view.dims, strides: [b1 * rows, rows, 1, 0] };
     let contiguous =
         |tensor| View { tensor, offset: 0, dims: view.dims, strides: [b1 * rows * k, rows * k, k, 1] };
-    // 1.5 * 2^(e + 24 - m): adding it to |x| < 2^e and subtracting it again leaves multiples of 2^(e + 1 - m). The constant
-    // must exceed |x|.
-    let above = (24 - magnitude_bits(u32::from(digits)) as i32).max(2);
+    let above = split_above(digits);
     let [high, low] = [("split_high.v1", false), ("split_low.v1", true)].map(|(name, rest)| {
         let body = Body::new(name, |w| {
             let (x, absmax) = (w.input(0), w.input(1));
@@ -286,6 +288,12 @@ fn split(b: &mut Builder, view: &View, absmaxes: TensorId, digits: u8) -> [View;
         contiguous(b.map_views(body, view.dims, views, DType::F32, &[b0, b1, rows, k]))
     });
     [high, low]
+}
+
+/// The exponent above the row's of the constant of a split, 1.5 * 2^(e + 24 - m). Adding the constant to |x| < 2^e and subtracting
+/// it again leaves multiples of 2^(e + 1 - m). The constant must exceed |x|.
+pub(super) fn split_above(digits: u8) -> i32 {
+    (24 - magnitude_bits(u32::from(digits)) as i32).max(2)
 }
 
 /// |x|'s bits with everything below the first `bits` bits rounded away, to nearest, ties to even. A carry goes into the

@@ -13,6 +13,7 @@ pub mod init;
 pub mod keys;
 pub mod known_bodies;
 pub mod logged;
+pub mod logged_element;
 pub mod models;
 pub mod operators;
 pub mod optimizer;

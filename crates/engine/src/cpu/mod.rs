@@ -13,7 +13,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::liveness::last_uses_with_inputs;
-use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
+use super::{Compiled, Engine, EngineError, Inputs, Observer, QuantisedTensor, Tensor};
 use native::Native;
 use product::{Axis, Operand, StridedView};
 use reduce::Blocks;
@@ -269,6 +269,20 @@ impl Inputs for Values<'_> {
         show(self.0[tensor.0 as usize].as_ref().expect("nodes run in order").storage(), visit);
         Ok(())
     }
+
+    fn visit_rows(
+        &mut self,
+        tensor: QuantisedTensor,
+        rows: &[usize],
+        visit: &(dyn Fn(usize, &[i32]) + Sync),
+    ) -> Result<(), EngineError> {
+        let value = self.0[tensor.id.0 as usize].as_ref().expect("nodes run in order");
+        match value.storage::<Storage>() {
+            Storage::Quantised(quantised) => quantised.operand.visit_rows(rows, visit),
+            _ => unreachable!("the graph says this tensor is quantised"),
+        }
+        Ok(())
+    }
 }
 
 impl Source for Values<'_> {
@@ -305,6 +319,10 @@ impl Engine for Cpu {
     fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
         show(tensor.storage(), visit);
         Ok(())
+    }
+
+    fn binary64_roundings(&self, k: usize) -> Option<usize> {
+        Some(self.native.binary64_roundings(k))
     }
 
     fn release(&mut self) {

@@ -46,6 +46,16 @@ impl Native {
             Native::Interleaved { fused: true } => "interleaved-fma",
         }
     }
+
+    /// The most roundings that a term of a binary64 product of K terms passes: one of the term, then those of sums. Each is to
+    /// nearest.
+    pub fn binary64_roundings(self, k: usize) -> usize {
+        match self {
+            // A slice's terms in any order, then the slices one after another.
+            Native::Gemm => k.min(SLICE) + k.div_ceil(SLICE),
+            Native::Sequential { .. } | Native::Interleaved { .. } => k,
+        }
+    }
 }
 
 /// Rows of a task. The number is fixed, so that the calls of a library do not depend on the number of threads.
@@ -54,6 +64,8 @@ const BAND: usize = 64;
 const GEMM_BAND: usize = 512;
 /// Partial sums of [`Native::Interleaved`].
 const LANES: usize = 16;
+/// Terms that the library adds at once in binary64. The bound shortens the longest chain of additions.
+const SLICE: usize = 256;
 
 /// The format of the accumulation.
 trait Real: Number {
@@ -178,7 +190,7 @@ fn compute<T: Real>(
         let b = &packed[sample * n * k..][..n * k];
         let mut sums = vec![T::default(); rows * n];
         match native {
-            Native::Gemm => gemm_rows(&a, b, [rows, n, k], &mut sums),
+            Native::Gemm => sliced_gemm(&a, b, [rows, n, k], &mut sums),
             Native::Sequential { fused: true } | Native::Interleaved { fused: true } => {
                 fused(native, &a, b, [n, k], &mut sums);
             }
@@ -225,13 +237,21 @@ fn pack<T: Real>(
     out
 }
 
-/// The product of a [rows, K] and b [K, N] by the library.
-fn gemm_rows<T: Real>(a: &[T], b: &[T], [rows, n, k]: [usize; 3], sums: &mut [T]) {
+/// The product of a [rows, K] and b [K, N]: the library's sums of [`SLICE`] terms, added one after another.
+fn sliced_gemm<T: Real>(a: &[T], b: &[T], [rows, n, k]: [usize; 3], sums: &mut [T]) {
     assert!(a.len() == rows * k && b.len() == k * n && sums.len() == rows * n, "gemm shapes");
-    let a = Factor { first: a.as_ptr(), row: k, along: 1 };
-    let b = Factor { first: b.as_ptr(), row: 1, along: n };
-    // SAFETY: the lengths are asserted, and the result is borrowed mutably, so it overlaps neither factor.
-    unsafe { T::product([rows, n, k], a, b, sums.as_mut_ptr(), false) };
+    let mut slice = if k > SLICE { vec![T::default(); sums.len()] } else { Vec::new() };
+    for first in (0..k).step_by(SLICE) {
+        let to = if first == 0 { &mut *sums } else { &mut slice[..] };
+        let shape = [rows, n, SLICE.min(k - first)];
+        let a = Factor { first: a[first..].as_ptr(), row: k, along: 1 };
+        let b = Factor { first: b[first * n..].as_ptr(), row: 1, along: n };
+        // SAFETY: the lengths are asserted, and the result is borrowed mutably, so it overlaps neither factor.
+        unsafe { T::product(shape, a, b, to.as_mut_ptr(), false) };
+        if first > 0 {
+            sums.iter_mut().zip(&slice).for_each(|(sum, &part)| *sum = sum.plus(part));
+        }
+    }
 }
 
 /// A product with fused multiply-add, compiled to the instruction where the machine has it. Elsewhere `mul_add` is exact but

@@ -46,14 +46,20 @@ impl Accumulation {
     /// these digits, or a high part and a rest. The bound is looser than [`Exact::bound`], and serves statistics over all
     /// elements.
     pub fn bound_by_norms(self, k: usize, parts: &[[u32; 2]]) -> f64 {
-        let [a, b] = [0, 1].map(|side| {
-            let bits = parts.iter().map(|digits| magnitude_bits(digits[side]) as i32).sum::<i32>();
-            // The rest after a high part begins one bit above its half unit.
-            2f64.powi(if parts.len() == 1 { -bits } else { 1 - bits })
-        });
-        let k_float = k as f64;
-        (self.gamma(k) + k_float.sqrt() * (a + b) + k_float * a * b) * 1.000_001
+        (self.gamma(k) + digitisation_by_norms(k, parts)) * 1.000_001
     }
+}
+
+/// A bound on |exact product of the operands - product of the quantised operands| in units of the product of the 2-norms of the row
+/// and the column. `parts` are as for [`Accumulation::bound_by_norms`].
+pub fn digitisation_by_norms(k: usize, parts: &[[u32; 2]]) -> f64 {
+    let [a, b] = [0, 1].map(|side| {
+        let bits = parts.iter().map(|digits| magnitude_bits(digits[side]) as i32).sum::<i32>();
+        // The rest after a high part begins one bit above its half unit.
+        2f64.powi(if parts.len() == 1 { -bits } else { 1 - bits })
+    });
+    let k = k as f64;
+    k.sqrt() * (a + b) + k * a * b
 }
 
 /// A row of an operand as integers, each part in units of a power of two. The sum of the parts is the row, up to half a unit of

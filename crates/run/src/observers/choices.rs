@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use rayon::prelude::*;
 use serde::Serialize;
 
 use tiebreak_contract::program::graph::{Graph, LoggedProduct};
@@ -107,6 +108,16 @@ impl Choices {
         taken.sort_unstable();
         taken.dedup();
         taken.iter().for_each(|&(_, away)| self.taken[usize::from(away)] += 1);
+    }
+
+    /// Adds the absolute values of elements, binary32 patterns.
+    pub(super) fn add_size(&mut self, elements: &[u32]) {
+        let values = elements.par_chunks(1 << 15);
+        let sizes: Vec<f64> =
+            values.map(|part| part.iter().map(|&x| f64::from(f32::from_bits(x)).abs()).sum()).collect();
+        let size: f64 = sizes.iter().sum();
+        // A value that is not finite adds nothing.
+        self.size += if size.is_finite() { size } else { 0.0 };
     }
 
     /// Counts elements that the trainer could have chosen, by the exponent of the largest shift.

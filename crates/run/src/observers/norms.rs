@@ -4,6 +4,7 @@
 
 use rayon::prelude::*;
 
+use tiebreak_contract::arith::digits::{exponent, magnitude_bits};
 use tiebreak_contract::program::graph::View;
 use tiebreak_engine::cpu::product::simd::{Path, vectorised};
 
@@ -77,6 +78,26 @@ vectorised! {
     }
 }
 
+vectorised! {
+    fn squares_of_integers(row: &[i32]) -> f64 {
+        let mut lanes = [0f64; LANES];
+        let mut chunks = row.chunks_exact(LANES);
+        let square = |q: i32| f64::from(q) * f64::from(q);
+        for chunk in &mut chunks {
+            for (lane, &q) in lanes.iter_mut().zip(chunk) {
+                *lane += square(q);
+            }
+        }
+        lanes.iter().sum::<f64>() + chunks.remainder().iter().map(|&q| square(q)).sum::<f64>()
+    }
+}
+
+/// The norm of a row of integers of `digits` digits, slightly increased. The row's absmax gives their unit.
+pub(super) fn norm_of_integers(integers: &[i32], absmax: u32, digits: u32) -> f32 {
+    let unit = 2f64.powi(exponent(absmax) - magnitude_bits(digits) as i32);
+    (squares_of_integers(Path::fastest(), integers).sqrt() * unit * 1.000_001) as f32
+}
+
 /// The square root, slightly increased so that a norm is 0 only if its row is.
 fn root(sum: f64) -> f32 {
     (sum.sqrt() * 1.000_001) as f32
@@ -110,6 +131,19 @@ mod tests {
         for (column, norm) in columns.iter().enumerate() {
             let exact = expected(&mut (0..6).map(|i| i * 100 + column));
             assert!((f64::from(*norm) / exact - 1.0).abs() < 1e-5);
+        }
+    }
+
+    #[test]
+    fn integers_have_the_norm_of_their_row() {
+        use tiebreak_contract::arith::digits::{group_absmax, quantise};
+        let row: Vec<u32> = (0..100).map(|i| (i as f32 * 1.7 - 60.0).to_bits()).collect();
+        let expected = row.iter().map(|&x| f64::from(f32::from_bits(x)).powi(2)).sum::<f64>().sqrt();
+        let absmax = group_absmax(row.iter().copied());
+        for digits in [3, 4] {
+            let integers: Vec<i32> = row.iter().map(|&x| quantise(x, absmax, digits)).collect();
+            let norm = f64::from(norm_of_integers(&integers, absmax, digits));
+            assert!((norm / expected - 1.0).abs() < 2e-6, "{norm} for {expected}");
         }
     }
 }

@@ -1,30 +1,30 @@
 //! The auditor's side of a step. The replayer takes the logged decisions in place of its own roundings, and checks each that
 //! matters against the proved bound. It also counts the freedom that the trainer had and used.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-
-use rayon::prelude::*;
+use std::collections::{HashMap, HashSet};
 
 use super::choices::Choices;
-use super::near_ties::Search as _;
+use super::filter::{ExactElements, Filter, Query};
 use super::record::Rounder;
+use super::seen::{Operands, Rows, Seen, words_of};
 use super::tally::{MOVED_MAX, Tally};
 use tiebreak_contract::arith::DType;
-use tiebreak_contract::arith::digits::{exponent, is_marked, magnitude_bits};
-use tiebreak_contract::arith::words::{replace_words, with_words, word_from_bytes, words_from_bytes};
+use tiebreak_contract::arith::digits::is_marked;
+use tiebreak_contract::arith::words::{replace_words, with_words};
 use tiebreak_contract::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
 use tiebreak_contract::program::phase::Phase;
-use tiebreak_engine::{EngineError, Inputs, Observer, Want};
+use tiebreak_engine::{EngineError, Inputs, Observer, QuantisedTensor, Want};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::rounding::Decision;
 use tiebreak_record::rounding::codec::decode;
-use tiebreak_record::rounding::legal::{Accumulation, Exact, ExactRow, Illegal};
+use tiebreak_record::rounding::legal::Illegal;
 use tiebreak_record::rounding::log::Log;
 use tiebreak_record::rounding::near_tie::{NearTie, Product, Side, Tolerance};
 use tiebreak_record::rounding::thresholds::Rounding;
 
 /// Replays a step's log, on a program's graph or a native one ([`tiebreak_contract::program::logged::native_graph`]). On a native
-/// graph no rounding can be judged, and `beyond` and `needless` refer to the auditor's own products.
+/// graph no rounding can be judged, and `beyond` and `needless` refer to the auditor's own products; with a filter
+/// ([`Replayer::filtering`]) the judgement is that of the program's graph.
 pub struct Replayer {
     log: Log,
     rounding: Rounding,
@@ -34,11 +34,13 @@ pub struct Replayer {
     /// The nodes of the program's graph that matter, each with its product's number and the data that the replayer reads there:
     /// the operands' integers, the results, or both.
     sites: HashMap<usize, Site>,
-    /// Roundings for which the log has decisions.
+    /// Roundings that may change: the log has decisions for them, or a filter looks at them.
     roundings: HashSet<TensorId>,
     micro: u32,
     /// The operands of the product whose results come next.
     operands: Vec<[Rows; 2]>,
+    /// On a native graph: finds the elements whose exact results decide anything.
+    filter: Option<Filter>,
     /// Elements of the next rounding that the log changes.
     pending: HashMap<TensorId, Vec<(usize, u32)>>,
     /// The values that a product's decisions are about; then the values that are not rounded to the nearest, with true if the
@@ -51,58 +53,15 @@ pub struct Replayer {
     void: Option<Malformed>,
 }
 
+/// The reason why a filter stops a step.
+const TOO_MANY: &str = "too many results are near a boundary for native products";
+
 /// The role of a node for a logged product.
 #[derive(Clone, Copy)]
 struct Site {
     number: usize,
     operands: bool,
     results: bool,
-}
-
-/// A quantised operand: its rows' integers, absmaxes and norms.
-struct Rows {
-    digits: u8,
-    k: usize,
-    bytes: Vec<u8>,
-    side: Side,
-}
-
-impl Rows {
-    fn read(
-        inputs: &mut dyn Inputs,
-        dtype: DType,
-        [quantised, absmaxes]: [TensorId; 2],
-        k: usize,
-    ) -> Result<Rows, EngineError> {
-        let DType::Q(digits) = dtype else { unreachable!("products take quantised operands") };
-        let side = Side { absmaxes: Vec::new(), norms: Vec::new() };
-        let mut rows = Rows { digits, k, bytes: Vec::new(), side };
-        inputs.visit(quantised, &mut |bytes| rows.bytes = bytes.to_vec())?;
-        inputs.visit(absmaxes, &mut |bytes| rows.side.absmaxes = with_words(bytes, <[u32]>::to_vec))?;
-        let (row_bytes, digits) = (k * usize::from(digits), usize::from(digits));
-        rows.side.norms = (0..rows.side.absmaxes.len())
-            .into_par_iter()
-            .map(|row| {
-                let absmax = rows.side.absmaxes[row];
-                let squares: f64 = rows.bytes[row * row_bytes..(row + 1) * row_bytes]
-                    .chunks_exact(digits.max(1))
-                    .map(|q| f64::from(word_from_bytes(dtype, q) as i32).powi(2))
-                    .sum();
-                let scale = 2f64.powi(exponent(absmax) - magnitude_bits(digits as u32) as i32);
-                (squares.sqrt() * scale * 1.000_001) as f32
-            })
-            .collect();
-        Ok(rows)
-    }
-
-    /// Appends a row's digits to `to` as one more part.
-    fn row(&self, to: ExactRow, row: usize) -> ExactRow {
-        let bytes = self.k * usize::from(self.digits);
-        let row_bytes = &self.bytes[row * bytes..(row + 1) * bytes];
-        let integers =
-            words_from_bytes(DType::Q(self.digits), row_bytes).into_iter().map(|q| q as i32).collect();
-        to.with(integers, self.side.absmaxes[row], u32::from(self.digits))
-    }
 }
 
 impl Replayer {
@@ -118,6 +77,7 @@ impl Replayer {
             roundings: HashSet::new(),
             micro: 0,
             operands: Vec::new(),
+            filter: None,
             pending: HashMap::new(),
             decided: Vec::new(),
             taken: Vec::new(),
@@ -131,6 +91,14 @@ impl Replayer {
     /// product.
     pub(crate) fn count_choices(&mut self, graph: &Graph) {
         self.tally.products = self.products.iter().map(|logged| Choices::of(graph, logged)).collect();
+    }
+
+    /// Makes the replayer judge products of a native graph: elements that matter are computed exactly, so results and counts are
+    /// those of the program's graph. A term of a native product of K terms passes at most `roundings(K)` roundings. False if the
+    /// products have no such bound.
+    pub(crate) fn filtering(&mut self, graph: &Graph, roundings: &dyn Fn(usize) -> Option<usize>) -> bool {
+        self.filter = Filter::of(graph, roundings);
+        self.filter.is_some()
     }
 
     /// The log's root, for the record.
@@ -159,7 +127,7 @@ impl Replayer {
 
     /// True if the replayer needs anything of a product.
     fn looks_at(&self, number: usize) -> bool {
-        self.counts_choices() || !self.part(number).is_empty()
+        self.filter.is_some() || self.counts_choices() || !self.part(number).is_empty()
     }
 
     /// The log of a product in this micro-batch.
@@ -167,22 +135,74 @@ impl Replayer {
         self.log.part(self.micro as usize * self.products.len() + number)
     }
 
-    /// Reads the operands of a digitised product.
-    fn read_operands(&mut self, site: Site, node: &Node, inputs: &mut dyn Inputs) -> Result<(), EngineError> {
+    /// The operands of a digitised product, with their absmaxes.
+    fn quantised(&self, number: usize, node: &Node) -> [(QuantisedTensor, TensorId); 2] {
         let Primitive::Product { a, absmaxes_a, b, absmaxes_b, .. } = &node.primitive else {
             unreachable!("operands are read where they are multiplied");
         };
-        let k = self.products[site.number].dims()[3];
-        let read = |tensor: &TensorId, absmaxes: &TensorId, inputs: &mut dyn Inputs| {
-            Rows::read(inputs, self.types[tensor.0 as usize], [*tensor, *absmaxes], k)
-        };
-        let rows = [read(a, absmaxes_a, inputs)?, read(b, absmaxes_b, inputs)?];
+        let k = self.products[number].dims()[3];
+        [(a, absmaxes_a), (b, absmaxes_b)].map(|(&id, &absmaxes)| {
+            let DType::Q(digits) = self.types[id.0 as usize] else {
+                unreachable!("products take quantised operands")
+            };
+            (QuantisedTensor { id, digits, k }, absmaxes)
+        })
+    }
+
+    /// Reads the operands of a digitised product whose results come later.
+    fn read_operands(
+        &mut self,
+        number: usize,
+        node: &Node,
+        inputs: &mut dyn Inputs,
+    ) -> Result<(), EngineError> {
+        let [a, b] = self.quantised(number, node);
+        let rows = [Rows::all(inputs, a.0, a.1)?, Rows::all(inputs, b.0, b.1)?];
         self.operands.push(rows);
         Ok(())
     }
 
+    /// Reads the operands of a product whose results are these, with the rows of the decisions that change one.
+    fn operands_of(
+        &self,
+        number: usize,
+        node: &Node,
+        results: &[u32],
+        decisions: &[Decision],
+        inputs: &mut dyn Inputs,
+    ) -> Result<[Rows; 2], EngineError> {
+        let (operands, logged) = (self.quantised(number, node), &self.products[number]);
+        let mut side = |operand: usize| {
+            words_of(inputs, operands[operand].1).map(|absmaxes| Side { absmaxes, norms: Vec::new() })
+        };
+        let (a, b) = (side(0)?, side(1)?);
+        let tolerance = Tolerance::default();
+        let product = Product { dims: logged.dims(), rule: logged.rule, a: &a, b: &b, tolerance };
+        let mut kept = [HashSet::new(), HashSet::new()];
+        for decision in decisions {
+            let place = decision.place as usize;
+            let (x, sides) = (f64::from(f32::from_bits(results[place])), product.sides(place));
+            let marked = is_marked(a.absmaxes[sides[0]]) || is_marked(b.absmaxes[sides[1]]);
+            let grid = product.grid(place);
+            if x.is_finite()
+                && !marked
+                && decision.index(grid, x) != product.rule.rounded(grid, results[place], x)
+            {
+                kept.iter_mut().zip(sides).for_each(|(kept, row)| kept.extend([row]));
+            }
+        }
+        let mut read = |i: usize| Rows::read(inputs, operands[i].0, operands[i].1, &kept[i]);
+        Ok([read(0)?, read(1)?])
+    }
+
     /// Applies the decisions of a product, whose results are the auditor's own.
-    fn product(&mut self, number: usize, node: &Node, results: &[u32]) -> Result<(), EngineError> {
+    fn product(
+        &mut self,
+        Site { number, operands, .. }: Site,
+        node: &Node,
+        results: &[u32],
+        inputs: &mut dyn Inputs,
+    ) -> Result<(), EngineError> {
         let logged = self.products[number].clone();
         let decisions = decode(self.part(number), logged.elements() as u64).map_err(|error| {
             let why = format!("{}, micro-batch {}: {error}", node.operator, self.micro);
@@ -191,30 +211,43 @@ impl Replayer {
         })?;
         self.tally.elements += logged.elements() as u64;
         self.tally.decisions += decisions.len() as u64;
-        let operands = std::mem::take(&mut self.operands);
+        let mut read = std::mem::take(&mut self.operands);
+        if operands && self.looks_at(number) {
+            read.push(self.operands_of(number, node, results, &decisions, inputs)?);
+        }
+        let operands = read;
         let mut changes = Vec::new();
         if self.looks_at(number) {
             let [batch, m, n, k] = logged.dims();
+            let tolerance = self.rounding.tolerance(logged.class, k);
+            let places: Vec<usize> = decisions.iter().map(|decision| decision.place as usize).collect();
+            let query = Query { number, logged: &logged, results, places: &places, tolerance };
+            let chosen =
+                self.filter.as_ref().map(|filter| filter.exact_elements(&query, inputs)).transpose()?;
+            let chosen: Option<ExactElements> = match chosen {
+                Some(None) => return Err(EngineError::Stopped(format!("{}: {TOO_MANY}", node.operator))),
+                found => found.flatten(),
+            };
             // Without the integers nothing is proved, and only grids without a floor are known. This is the case for an auditor
             // that rounds native products of its own, as in the paper's preset.
             let blank =
                 [batch * m, batch * n].map(|rows| Side { absmaxes: vec![0; rows], norms: vec![0.0; rows] });
-            let [a, b] = operands.first().map_or(blank.each_ref(), |[a, b]| [&a.side, &b.side]);
-            let tolerance = self.rounding.tolerance(logged.class, k);
+            let ([a, b], known) = match (&chosen, operands.first()) {
+                (Some(chosen), _) => (chosen.sides.each_ref(), Operands::Chosen(chosen)),
+                (None, Some([a, b])) => ([&a.side, &b.side], Operands::Rows(&operands)),
+                (None, None) => (blank.each_ref(), Operands::Unknown),
+            };
             let product = Product { dims: logged.dims(), rule: logged.rule, a, b, tolerance };
             let accumulation = self.rounding.accumulation();
-            let seen = Seen {
-                number,
-                operator: &node.operator,
-                product,
-                results,
-                operands: &operands,
-                accumulation,
-            };
+            let operator = &node.operator;
+            let seen = Seen { number, operator, product, results, operands: known, accumulation };
+            if let Some(chosen) = &chosen {
+                changes.extend(chosen.rounded(&product));
+            }
             for decision in &decisions {
                 self.decision(&seen, decision, &mut changes)?;
             }
-            if let Some(choices) = self.tally.products.get_mut(number).filter(|_| !operands.is_empty()) {
+            if let Some(choices) = self.tally.products.get_mut(number).filter(|_| seen.judges()) {
                 choices.elements += logged.elements() as u64;
                 choices.count(&mut self.decided, &mut self.taken);
                 seen.count_free(choices);
@@ -258,7 +291,7 @@ impl Replayer {
             return Ok(());
         }
         let grid = product.grid(place);
-        let mine = product.rule.rounded(grid, seen.results[place], x);
+        let mine = product.rule.rounded(grid, seen.high(place), x);
         let theirs = decision.index(grid, x);
         // A native result that is a near tie is within one tolerance of the boundary, and this value is within one tolerance of
         // that result.
@@ -306,71 +339,6 @@ impl Replayer {
     }
 }
 
-/// A logged product as an auditor sees it: its own results, and its operands' integers if it digitised them.
-struct Seen<'a> {
-    number: usize,
-    operator: &'a str,
-    product: Product<'a>,
-    /// The results, [batch, M, N] in one part or two.
-    results: &'a [u32],
-    operands: &'a [[Rows; 2]],
-    accumulation: Accumulation,
-}
-
-impl Seen<'_> {
-    /// The auditor's result of an element.
-    fn value(&self, place: usize) -> f64 {
-        let part = |place: usize| f64::from(f32::from_bits(self.results[place]));
-        let rest = self.product.rule.is_wide().then(|| part(self.product.elements() + place));
-        part(place) + rest.unwrap_or(0.0)
-    }
-
-    /// The exact product of a row and a column, if their integers are known.
-    fn exact(&self, sides: [usize; 2]) -> Option<Exact> {
-        let joined = |side: usize| {
-            self.operands.iter().fold(ExactRow::default(), |all, parts| parts[side].row(all, sides[side]))
-        };
-        (!self.operands.is_empty()).then(|| Exact::of(&joined(0), &joined(1)))
-    }
-
-    /// Counts the elements that the trainer could have chosen: elements within the tolerance of a boundary, with two legal
-    /// values.
-    fn count_free(&self, choices: &mut Choices) {
-        let digits = |part: &[Rows; 2]| [0, 1].map(|side| u32::from(part[side].digits));
-        let digits: Vec<[u32; 2]> = self.operands.iter().map(digits).collect();
-        let [.., k] = self.product.dims;
-        let elements = self.product.elements();
-        let bound = self.accumulation.bound_by_norms(k, &digits) as f32;
-        let given = self.product.tolerance;
-        let values = self.results[..elements].par_chunks(1 << 15);
-        let sizes: Vec<f64> =
-            values.map(|part| part.iter().map(|&x| f64::from(f32::from_bits(x)).abs()).sum()).collect();
-        let size: f64 = sizes.iter().sum();
-        // A value that is not finite adds nothing.
-        choices.size += if size.is_finite() { size } else { 0.0 };
-        let legal = Tolerance { norms: bound, ..Tolerance::default() };
-        let by_steps = given.steps > 0.0;
-        let nearer = if by_steps || bound <= given.norms { legal } else { given };
-        // For a threshold in steps and a bound by the norms, the element decides which of the two is smaller.
-        let logged = |tie: &NearTie| {
-            let tolerance = self.product.tolerance(tie.place, tie.value);
-            let [low, high] = NearTie { tolerance, ..*tie }.range();
-            !by_steps || low != high
-        };
-        let parts = Product { tolerance: nearer, ..self.product }.fold(
-            self.results,
-            BTreeMap::new,
-            |shifts: &mut BTreeMap<i32, u64>, tie, [low, high]| {
-                if logged(&tie) {
-                    let shift = tie.grid.value(high) - tie.grid.value(low);
-                    *shifts.entry(shift.log2().ceil().clamp(-1000.0, 1000.0) as i32).or_default() += 1;
-                }
-            },
-        );
-        parts.unwrap_or_default().iter().for_each(|shifts| choices.add_free(shifts));
-    }
-}
-
 impl Rounder for Replayer {
     fn begin(&mut self, phase: Phase, graph: &Graph) {
         self.operands.clear();
@@ -391,7 +359,9 @@ impl Rounder for Replayer {
             }
             self.sites.entry(places[&logged.product]).or_insert(none).results = true;
         }
-        let decided = self.products.iter().enumerate().filter(|(number, _)| !self.part(*number).is_empty());
+        // A filter may change any product's rounding.
+        let changing = |number: usize| self.filter.is_some() || !self.part(number).is_empty();
+        let decided = self.products.iter().enumerate().filter(|(number, _)| changing(*number));
         self.roundings = decided.map(|(_, logged)| logged.output).collect();
     }
 }
@@ -418,11 +388,10 @@ impl Observer for Replayer {
             return Ok(Some(bytes));
         }
         if let Some(&site) = self.sites.get(&index) {
-            if site.operands && self.looks_at(site.number) {
-                self.read_operands(site, node, inputs)?;
-            }
             if site.results {
-                with_words(bytes, |words| self.product(site.number, node, words))?;
+                with_words(bytes, |words| self.product(site, node, words, inputs))?;
+            } else if self.looks_at(site.number) {
+                self.read_operands(site.number, node, inputs)?;
             }
         }
         Ok(None)

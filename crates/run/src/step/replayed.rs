@@ -7,6 +7,7 @@ use crate::observers::tally::Tally;
 use crate::run::RunError;
 use crate::run::dir::Run;
 use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_engine::EngineError;
 use tiebreak_engine::session::{Gradients, Session};
 use tiebreak_record::commit::Malformed;
 
@@ -24,8 +25,26 @@ pub fn replayer(run: &Run, step: u32) -> Result<Option<Replayer>, RunError> {
     Ok(Some(Replayer::new(rounding, &run.program().micro, log)))
 }
 
+/// The replayer of a step's log for an auditor's session. A native session's products are judged through a filter, but for those
+/// of the paper's preset, which nobody judges there.
+fn replayer_for(run: &Run, session: &Session, step: u32) -> Result<Option<Replayer>, StepError> {
+    let mut replayer = replayer(run, step)?;
+    if let (Some(replayer), Some(rounding)) = (&mut replayer, &run.job().rounding)
+        && session.is_native()
+        && !rounding.is_paper()
+    {
+        let roundings = |k| session.engine().binary64_roundings(k);
+        if !replayer.filtering(&run.program().micro, &roundings) {
+            let why = "this engine's native products have no known bound";
+            return Err(EngineError::Stopped(why.into()).into());
+        }
+    }
+    Ok(replayer)
+}
+
 /// Runs step `step` on the session's state and commits to it, as an auditor: rounding decisions, if there are any, come from the
-/// run's log. With `choices`, the replay also counts how each product's decisions were chosen, and what could have been chosen.
+/// run's log. A native session gives the same, or fails where its products decide too little: then
+/// [`Session::compute_exactly`] helps. With `choices`, the replay also counts how each product's decisions were chosen, and what could have been chosen.
 ///
 /// # Errors
 /// If the engine fails, or the run's log cannot be read or is malformed.
@@ -37,7 +56,7 @@ pub fn replayed_step(
     choices: bool,
 ) -> Result<(CommittedStep, Tally), StepError> {
     let (request, watch) = (request(run, step, batch), Watch::default());
-    let Some(mut replayer) = replayer(run, step)? else {
+    let Some(mut replayer) = replayer_for(run, session, step)? else {
         return Ok((request.run(session, Roundings::Logged, &watch)?, Tally::default()));
     };
     if choices {
@@ -97,7 +116,7 @@ pub fn replayed_micro_batch(
     index: u32,
     batch: &MicroBatch,
 ) -> Result<(Gradients, Tally), StepError> {
-    let mut replayer = replayer(run, step)?;
+    let mut replayer = replayer_for(run, session, step)?;
     let rounder = replayer.as_mut().map(|replayer| replayer as &mut dyn Rounder);
     let mut tracer = Tracer::new(false, None, rounder);
     let gradients = session.micro_batch(scalars(&run.computation, step), index, batch, &mut tracer);

@@ -150,6 +150,13 @@ impl Operand {
         Cow::Owned(all)
     }
 
+    /// Passes rows, counted over all batches, to `visit`.
+    pub(crate) fn visit_rows(&self, rows: &[usize], visit: &(dyn Fn(usize, &[i32]) + Sync)) {
+        rows.par_iter().for_each_init(Vec::new, |scratch, &row| {
+            visit(row, self.row(row / self.rows, row % self.rows, 0..self.k, scratch));
+        });
+    }
+
     /// Takes the memory of the integers, for another operand, if nothing else is gathered from it. This operand keeps none.
     pub fn take_memory(&mut self) -> Option<Vec<i32>> {
         (self.batch, self.rows) = (0, 0);
