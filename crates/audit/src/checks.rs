@@ -15,7 +15,6 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::merkle::{self, Frontier};
 use tiebreak_record::commit::record::{Record, StepRecord};
-use tiebreak_record::commit::state::tensor_digests;
 use tiebreak_record::commit::tree_head::{Head, NOTE_MAX, Signed};
 use tiebreak_record::job::identity::CONTRACT;
 use tiebreak_record::job::initial::{Expected, InitialOrigin, seeded_digests};
@@ -513,14 +512,12 @@ fn batch_claim(run: &Run, step: u32) -> Result<Claim, RunError> {
 }
 
 fn checkpoints(run: &Run, checked: &mut Checked, work: &mut Work) -> Result<(), RunError> {
-    let table = run.program().state();
     for step in run.checkpoint_steps()? {
         if step as usize >= checked.transcript.records.len() {
             continue; // newer than the head
         }
         // The states between follow from the steps, so a damaged checkpoint hides nothing.
-        let read = checkpoint::read(run.at(names::checkpoint(step)), &table);
-        let held = read.and_then(|state| states::check(run, &checked.transcript.records, step, &state));
+        let held = states::check_checkpoint(run, &checked.transcript.records, step);
         work.file(run, &names::checkpoint(step));
         if let Err(error) = held {
             checked.damaged.push(error);
@@ -583,8 +580,8 @@ fn ending(run: &Run, checked: &mut Checked, work: &mut Work) -> Result<(), RunEr
     }
     let table = run.program().state();
     let released = &table[..run.program().released()];
-    let model = checkpoint::read(run.at(names::MODEL), released).and_then(|model| {
-        let found = run.computation.state_roots(run.job().steps, released, &tensor_digests(released, &model));
+    let model = checkpoint::digests(run.at(names::MODEL), released).and_then(|digests| {
+        let found = run.computation.state_roots(run.job().steps, released, &digests);
         checkpoint::is_released(&path, &found, &roots)
     });
     work.file(run, names::MODEL);

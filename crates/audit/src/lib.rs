@@ -56,7 +56,7 @@ use report::Found;
 pub use report::{AuditError, Outcome, REPORT_FORMAT, Report, step_of};
 use tiebreak_contract::program::step::MicroBatch;
 use tiebreak_dispute::verdict::Verdict;
-use tiebreak_engine::session::Session;
+use tiebreak_engine::session::{KeptState, Session};
 use tiebreak_engine::{Engine, EngineError};
 use tiebreak_record::commit::record::StepRecord;
 use tiebreak_run::observers::tally::Tally;
@@ -262,7 +262,7 @@ impl Replay<'_, '_> {
     /// Replays one step. Returns the findings about a difference, if there is one.
     fn step(&mut self, step: u32, batch: &[MicroBatch]) -> Result<Option<Found>, AuditError> {
         let (run, theirs) = (self.run, self.checked.step(step)?);
-        let before = self.session.download_state()?;
+        let before = self.session.keep_state()?;
         rounding::check_log(run, step, theirs)?;
         let (mine, tally) = self.replayed(step, batch, &before, theirs)?;
         same_log(run, &mine.record, theirs)?;
@@ -277,6 +277,7 @@ impl Replay<'_, '_> {
         // A decision may be about other operands than these if the records differ: one decision that an honest trainer's log
         // lacks would make later ones look wrong. If the records agree, all operands of the decisions agree.
         if let Some(illegal) = tally.first_illegal.as_ref().filter(|_| same) {
+            let before = self.session.kept_bytes(&before)?;
             return self.difference(&before, batch, &mine).illegal(illegal).map(Some);
         }
         if mine.trace.is_none()
@@ -288,6 +289,7 @@ impl Replay<'_, '_> {
         if same {
             return Ok(None);
         }
+        let before = self.session.kept_bytes(&before)?;
         self.difference(&before, batch, &mine).localise().map(Some)
     }
 
@@ -296,7 +298,7 @@ impl Replay<'_, '_> {
         &mut self,
         step: u32,
         batch: &[MicroBatch],
-        before: &[Vec<u8>],
+        before: &KeptState,
         theirs: &StepRecord,
     ) -> Result<(CommittedStep, Tally), AuditError> {
         if self.session.is_native() && !self.native {
@@ -307,7 +309,8 @@ impl Replay<'_, '_> {
                 Err(StepError::Engine(error @ EngineError::OutOfTime)) => return Err(error.into()),
                 _ => {
                     self.session.compute_exactly()?;
-                    self.session.load(before)?;
+                    let before = self.session.kept_bytes(before)?;
+                    self.session.load(&before)?;
                 }
             }
         }

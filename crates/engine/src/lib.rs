@@ -157,6 +157,11 @@ pub trait Engine: Send {
         None
     }
 
+    /// True if tensors are in the host's memory, so that keeping one costs no device anything.
+    fn is_on_host(&self) -> bool {
+        false
+    }
+
     /// Waits for all work that was begun, so that callers can measure time.
     ///
     /// # Errors
@@ -222,6 +227,9 @@ macro_rules! passed_on {
             }
             fn binary64_roundings(&self, k: usize) -> Option<usize> {
                 (**self).binary64_roundings(k)
+            }
+            fn is_on_host(&self) -> bool {
+                (**self).is_on_host()
             }
             fn finish(&mut self) -> Result<(), EngineError> {
                 (**self).finish()

@@ -39,6 +39,14 @@ impl Gradients {
     }
 }
 
+/// A state that a session keeps while it goes on ([`Session::keep_state`]).
+pub struct KeptState(Kept);
+
+enum Kept {
+    Tensors(Vec<Tensor>),
+    Bytes(Vec<Vec<u8>>),
+}
+
 /// The scalars a step yields, as binary32 patterns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepOutcome {
@@ -295,6 +303,28 @@ impl<'e> Session<'e> {
         let mut state = Vec::with_capacity(self.state.len());
         self.visit_state(|_, bytes| state.push(bytes.to_vec()))?;
         Ok(state)
+    }
+
+    /// Keeps the present state, for [`Session::kept_bytes`]: the engine's own tensors if they are in the host's memory, else a copy.
+    ///
+    /// # Errors
+    /// If the engine cannot read a tensor.
+    pub fn keep_state(&mut self) -> Result<KeptState, EngineError> {
+        Ok(KeptState(match self.engine.is_on_host() {
+            true => Kept::Tensors(self.state.clone()),
+            false => Kept::Bytes(self.download_state()?),
+        }))
+    }
+
+    /// The canonical bytes of a state that this session kept, in order.
+    ///
+    /// # Errors
+    /// If the engine cannot read a tensor.
+    pub fn kept_bytes(&mut self, kept: &KeptState) -> Result<Vec<Vec<u8>>, EngineError> {
+        match &kept.0 {
+            Kept::Tensors(tensors) => tensors.iter().map(|tensor| self.engine.download(tensor)).collect(),
+            Kept::Bytes(bytes) => Ok(bytes.clone()),
+        }
     }
 
     /// Passes every gradient's canonical bytes to `visit`, in the table's order, then the loss's bytes.

@@ -325,6 +325,10 @@ impl Engine for Cpu {
         Some(self.native.binary64_roundings(k))
     }
 
+    fn is_on_host(&self) -> bool {
+        true
+    }
+
     fn release(&mut self) {
         self.pool.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }

@@ -2,14 +2,19 @@
 //!
 //! The file is a container for people's tools. Records promise the digest of the tensors, never of the file.
 
+use std::ops::Range;
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, SafeTensors};
+use safetensors::SafeTensorError;
+use safetensors::tensor::{Dtype, Metadata};
 
 use super::error::RunError;
 use super::stored::Stored;
+use tiebreak_contract::parallel;
 use tiebreak_contract::program::step::{StateTensor, state_bytes};
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::state::StateRoots;
+use tiebreak_record::commit::{Malformed, tensor};
 
 /// The bytes that headers of other writers may have beyond ours, for blanks and metadata.
 const HEADER_SLACK: usize = 1 << 16;
@@ -87,7 +92,37 @@ pub fn is_released(path: &Path, found: &StateRoots, due: &StateRoots) -> Result<
 /// If the file cannot be read, or holds other tensors.
 pub fn read(file: impl Into<Stored>, state: &[StateTensor]) -> Result<Vec<Vec<u8>>, RunError> {
     let file = file.into();
-    parse(file.path(), &file.read(state_bytes(state) + header_max(state) as u64)?, state)
+    let layout = layout_of(&file, state)?;
+    layout.into_iter().map(|range| file.read_range(range)).collect()
+}
+
+/// The digests of exactly the tensors of `state`, without a copy of the state in memory.
+///
+/// # Errors
+/// As [`read`].
+pub fn digests(file: impl Into<Stored>, state: &[StateTensor]) -> Result<Vec<Digest>, RunError> {
+    let file = file.into();
+    let layout = layout_of(&file, state)?;
+    let digest = |i: usize| {
+        let Range { start, end } = layout[i];
+        let mut hasher = blake3::Hasher::new();
+        for first in (start..end).step_by(CHUNK) {
+            hasher.update(&file.read_range(first..end.min(first + CHUNK as u64))?);
+        }
+        Ok(tensor::digest_from_root(&state[i].ty(), hasher.finalize().as_bytes()))
+    };
+    parallel::map(state.len(), digest).into_iter().collect()
+}
+
+/// The places of exactly the tensors of `state` in a file.
+fn layout_of(file: &Stored, state: &[StateTensor]) -> Result<Vec<Range<u64>>, RunError> {
+    let (length, max) = (file.length()?, state_bytes(state) + header_max(state) as u64);
+    if length > max {
+        return Err(RunError::malformed(file.path(), Malformed::TooLarge { what: "file", limit: max }));
+    }
+    let head = file.read_range(0..length.min(8))?;
+    let header = header_end(file.path(), &head, state)?.min(length);
+    layout(file.path(), &file.read_range(0..header)?, length, state)
 }
 
 /// [`read`] from a file's contents; `path` names them in errors.
@@ -95,32 +130,56 @@ pub fn read(file: impl Into<Stored>, state: &[StateTensor]) -> Result<Vec<Vec<u8
 /// # Errors
 /// If the file is malformed, or holds other tensors.
 pub fn parse(path: &Path, bytes: &[u8], state: &[StateTensor]) -> Result<Vec<Vec<u8>>, RunError> {
+    let header = header_end(path, bytes, state)?.min(bytes.len() as u64) as usize;
+    let layout = layout(path, &bytes[..header], bytes.len() as u64, state)?;
+    Ok(layout.into_iter().map(|range| bytes[range.start as usize..range.end as usize].to_vec()).collect())
+}
+
+/// The end of the header of a file that begins with `bytes`.
+fn header_end(path: &Path, bytes: &[u8], state: &[StateTensor]) -> Result<u64, RunError> {
     // The crate would keep all that a header says, such as hundreds of megabytes of __metadata__.
-    let (most, len) = (header_max(state), bytes.first_chunk().map(|len| u64::from_le_bytes(*len)));
-    if len.is_none_or(|len| len > most as u64) {
+    let (most, len) = (header_max(state) as u64, bytes.first_chunk().map(|len| u64::from_le_bytes(*len)));
+    len.filter(|&len| len <= most).map(|len| len + 8).ok_or_else(|| {
         let found = len.map_or("none".into(), |len| format!("one of {len} bytes"));
+        RunError::invalid(path, format!("a header of at most {most} bytes is wanted, and it has {found}"))
+    })
+}
+
+/// The places of exactly the tensors of `state` in a file of `length` bytes that begins with `header`.
+fn layout(
+    path: &Path,
+    header: &[u8],
+    length: u64,
+    state: &[StateTensor],
+) -> Result<Vec<Range<u64>>, RunError> {
+    let refuse = |error: SafeTensorError| RunError::invalid(path, error.to_string());
+    let (start, json) = (header.len() as u64, header.get(8..).unwrap_or_default());
+    // The crate checks that tensors follow one another and have the sizes of their shapes.
+    let found: Metadata = serde_json::from_slice(json)
+        .map_err(|error| refuse(SafeTensorError::InvalidHeaderDeserialization(error)))?;
+    if (found.data_len() as u64).checked_add(start) != Some(length) {
+        return Err(refuse(SafeTensorError::MetadataIncompleteBuffer));
+    }
+    let tensors = found.tensors();
+    if tensors.len() != state.len() {
         return Err(RunError::invalid(
             path,
-            format!("a header of at most {most} bytes is wanted, and it has {found}"),
+            format!("{} tensors, the program has {}", tensors.len(), state.len()),
         ));
     }
-    let file = SafeTensors::deserialize(bytes).map_err(|error| RunError::invalid(path, error.to_string()))?;
-    if file.len() != state.len() {
-        return Err(RunError::invalid(
-            path,
-            format!("{} tensors, the program has {}", file.len(), state.len()),
-        ));
-    }
-    let mut tensors = Vec::new();
+    let mut layout = Vec::new();
     for t in state {
-        let view = file.tensor(&t.name).map_err(|error| RunError::invalid(path, error.to_string()))?;
+        let Some(info) = tensors.get(&t.name) else {
+            return Err(refuse(SafeTensorError::TensorNotFound(t.name.clone())));
+        };
         let shape: Vec<usize> = t.shape.iter().map(|&d| d as usize).collect();
-        if view.dtype() != Dtype::F32 || view.shape() != shape {
+        if info.dtype != Dtype::F32 || info.shape != shape {
             let why =
-                format!("{} is {:?} {:?}, the program has F32 {shape:?}", t.name, view.dtype(), view.shape());
+                format!("{} is {:?} {:?}, the program has F32 {shape:?}", t.name, info.dtype, info.shape);
             return Err(RunError::invalid(path, why));
         }
-        tensors.push(view.data().to_vec());
+        let (first, end) = info.data_offsets;
+        layout.push(start + first as u64..start + end as u64);
     }
-    Ok(tensors)
+    Ok(layout)
 }

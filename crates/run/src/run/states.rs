@@ -32,8 +32,20 @@ pub fn after(run: &Run, records: &[Record], step: u32) -> Result<State, RunError
 /// # Errors
 /// If the record commits another state, or there is no such record.
 pub fn check(run: &Run, records: &[Record], step: u32, state: &[Vec<u8>]) -> Result<(), RunError> {
-    let table = run.program().state();
-    let found = run.computation.state_digest(step, &table, &tensor_digests(&table, state));
+    check_digests(run, records, step, &tensor_digests(&run.program().state(), state))
+}
+
+/// Checks that the record of a step commits the state of its checkpoint, without a copy of the state in memory.
+///
+/// # Errors
+/// If the checkpoint cannot be read, is malformed, or is not the state that the step's record commits.
+pub fn check_checkpoint(run: &Run, records: &[Record], step: u32) -> Result<(), RunError> {
+    let digests = checkpoint::digests(run.at(names::checkpoint(step)), &run.program().state())?;
+    check_digests(run, records, step, &digests)
+}
+
+fn check_digests(run: &Run, records: &[Record], step: u32, digests: &[Digest]) -> Result<(), RunError> {
+    let found = run.computation.state_digest(step, &run.program().state(), digests);
     let path = run.layout.checkpoint(step);
     match records.get(step as usize).map(Record::state) {
         Some(promised) if promised == found => Ok(()),
