@@ -40,7 +40,15 @@ pub fn bytes_from_words(dtype: DType, words: &[u32]) -> Vec<u8> {
 
 /// The canonical bytes of binary32 patterns, or of other elements of four bytes.
 pub fn bytes_of(words: &[u32]) -> Vec<u8> {
+    if cfg!(target_endian = "little") {
+        return bytemuck::cast_slice(words).to_vec();
+    }
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Passes elements of four bytes to `f` as canonical bytes, without a copy where the byte order allows it.
+pub fn with_bytes<R>(words: &[u32], f: impl FnOnce(&[u8]) -> R) -> R {
+    if cfg!(target_endian = "little") { f(bytemuck::cast_slice(words)) } else { f(&bytes_of(words)) }
 }
 
 /// Passes canonical bytes of four-byte elements to `f` as words, without a copy where alignment and byte

@@ -17,16 +17,22 @@ pub fn element(seed: [u32; 2], parameter: u32, i: u64, init: Init) -> u32 {
     match init {
         Init::Zeros => 0,
         Init::Ones => float::ONE,
-        Init::Normal { std } => {
-            let c =
-                float::div(float::mul(std.to_bits(), float::sqrt(1.5f32.to_bits())), 131_072f32.to_bits());
-            let words = philox::philox4x32_10(seed, [i as u32, (i >> 32) as u32, parameter, DOMAIN]);
-            let sum: u32 = words.iter().map(|w| (w & 0xffff) + (w >> 16)).sum();
-            // |n| <= 524280 is exact in binary32.
-            let n = 2 * sum as i32 - 8 * 65535;
-            float::mul((n as f32).to_bits(), c)
-        }
+        Init::Normal { std } => normal(seed, parameter, i, factor(std)),
     }
+}
+
+/// The factor c of normally distributed weights.
+fn factor(std: f32) -> u32 {
+    float::div(float::mul(std.to_bits(), float::sqrt(1.5f32.to_bits())), 131_072f32.to_bits())
+}
+
+/// Element `i` of a parameter's normally distributed weights, for their factor c.
+fn normal(seed: [u32; 2], parameter: u32, i: u64, c: u32) -> u32 {
+    let words = philox::philox4x32_10(seed, [i as u32, (i >> 32) as u32, parameter, DOMAIN]);
+    let sum: u32 = words.iter().map(|w| (w & 0xffff) + (w >> 16)).sum();
+    // |n| <= 524280 is exact in binary32.
+    let n = 2 * sum as i32 - 8 * 65535;
+    float::mul((n as f32).to_bits(), c)
 }
 
 /// Tensor `index` of the initial state, in the order of [`Program::state`]: binary32 patterns, row-major.
@@ -37,7 +43,14 @@ pub fn state_tensor(program: &Program, seed: [u32; 2], index: usize) -> Vec<u32>
 
 /// The elements of the `parameter`-th entry of a table from `first` on, `count` of them.
 pub fn elements(seed: [u32; 2], parameter: u32, [first, count]: [usize; 2], init: Init) -> Vec<u32> {
-    parallel::map(count, |i| element(seed, parameter, (first + i) as u64, init))
+    match init {
+        Init::Zeros => vec![0; count],
+        Init::Ones => vec![float::ONE; count],
+        Init::Normal { std } => {
+            let c = factor(std);
+            parallel::map(count, |i| normal(seed, parameter, (first + i) as u64, c))
+        }
+    }
 }
 
 /// The initial training state.

@@ -12,7 +12,7 @@ use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_ro
 use super::codec::Encoder;
 use super::digest::{Digest, hash};
 use tiebreak_contract::arith::DType;
-use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::arith::words::with_bytes;
 use tiebreak_contract::parallel;
 use tiebreak_contract::program::graph::TensorType;
 
@@ -61,7 +61,10 @@ const PIECE: usize = 1 << 20;
 pub(crate) fn digest_by(ty: &TensorType, mut words: impl FnMut(usize, usize) -> Vec<u32>) -> Digest {
     let mut hasher = blake3::Hasher::new();
     for first in (0..ty.len()).step_by(PIECE) {
-        hasher.update(&bytes_of(&words(first, PIECE.min(ty.len() - first))));
+        let piece = words(first, PIECE.min(ty.len() - first));
+        with_bytes(&piece, |bytes| {
+            hasher.update(bytes);
+        });
     }
     digest_from_root(ty, hasher.finalize().as_bytes())
 }
@@ -79,7 +82,9 @@ impl VectorDigest {
     /// # Panics
     /// If there are more than 2^32 - 1 elements in all.
     pub fn extend(&mut self, words: &[u32]) {
-        self.hasher.update(&bytes_of(words));
+        with_bytes(words, |bytes| {
+            self.hasher.update(bytes);
+        });
         let len = u32::try_from(words.len()).ok().and_then(|len| self.len.checked_add(len));
         self.len = len.expect("a vector has fewer than 2^32 elements");
     }
