@@ -4,7 +4,7 @@
 //! the unquantised operands. So its gradients are the derivation's own, without rounding to binary32, and central differences of
 //! its loss check them to many digits.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::program::builder::Builder;
@@ -31,9 +31,9 @@ fn erf(x: f64) -> f64 {
     sum * 2.0 / std::f64::consts::PI.sqrt()
 }
 
-/// A body over reals. Integer registers hold integers exactly.
-fn eval(body: &Body, inputs: &[f64], index: [u32; 4]) -> f64 {
-    let mut r: Vec<f64> = Vec::new();
+/// A body over reals. Integer registers hold integers exactly; `integers` has the constants among them.
+fn eval(body: &Body, integers: &[bool], inputs: &[f64], index: [u32; 4]) -> f64 {
+    let mut r: Vec<f64> = Vec::with_capacity(body.code.len());
     for instr in &body.code {
         let v = |reg: tiebreak_contract::program::expr::Reg| r[reg.0 as usize];
         let u = |reg: tiebreak_contract::program::expr::Reg| r[reg.0 as usize] as u32;
@@ -41,7 +41,7 @@ fn eval(body: &Body, inputs: &[f64], index: [u32; 4]) -> f64 {
         // a normal float is a float.
         r.push(match *instr {
             Instr::Input(k) => inputs[k as usize],
-            Instr::Const(word) => match integer_use(body, r.len()) {
+            Instr::Const(word) => match integers[r.len()] {
                 true => f64::from(word),
                 false => f64::from(f32::from_bits(word)),
             },
@@ -100,7 +100,8 @@ type Values = HashMap<TensorId, Vec<f64>>;
 
 fn gathered(values: &Values, view: &View) -> Vec<f64> {
     let len = view.dims.iter().product::<u32>() as usize;
-    (0..len).map(|i| values[&view.tensor][view.at(unravel(i, view.dims))]).collect()
+    let values = &values[&view.tensor];
+    (0..len).map(|i| values[view.at(unravel(i, view.dims))]).collect()
 }
 
 fn run_node(graph: &Graph, node: &Node, values: &Values) -> Vec<f64> {
@@ -110,17 +111,18 @@ fn run_node(graph: &Graph, node: &Node, values: &Values) -> Vec<f64> {
         Primitive::Native { .. } => unreachable!("programs have no native products"),
         Primitive::Map { body, dims, inputs } => {
             let inputs: Vec<Vec<f64>> = inputs.iter().map(|v| gathered(values, v)).collect();
-            (0..out_len)
-                .map(|i| eval(body, &inputs.iter().map(|x| x[i]).collect::<Vec<_>>(), unravel(i, *dims)))
-                .collect()
+            let integers: Vec<bool> = (0..body.code.len()).map(|r| integer_use(body, r)).collect();
+            let of = |i: usize| inputs.iter().map(|x| x[i]).collect::<Vec<_>>();
+            (0..out_len).map(|i| eval(body, &integers, &of(i), unravel(i, *dims))).collect()
         }
         Primitive::Gather { table, indices, stride_index, stride_row, stride_column, .. } => {
             let columns = *shape(node.output).last().unwrap();
+            let (indices, table) = (&values[indices], &values[table]);
             (0..out_len)
                 .map(|i| {
                     let (row, column) = (i / columns, i % columns);
-                    let choice = values[indices][row] as usize;
-                    values[table][choice * *stride_index as usize
+                    let choice = indices[row] as usize;
+                    table[choice * *stride_index as usize
                         + row * *stride_row as usize
                         + column * *stride_column as usize]
                 })
@@ -135,11 +137,9 @@ fn run_node(graph: &Graph, node: &Node, values: &Values) -> Vec<f64> {
                 .collect()
         }
         Primitive::TreeSum { input, len, inner, .. } => {
-            let (len, inner) = (*len as usize, *inner as usize);
+            let (len, inner, input) = (*len as usize, *inner as usize, &values[input]);
             (0..out_len)
-                .map(|i| {
-                    (0..len).map(|j| values[input][i / inner * len * inner + j * inner + i % inner]).sum()
-                })
+                .map(|i| (0..len).map(|j| input[i / inner * len * inner + j * inner + i % inner]).sum())
                 .collect()
         }
         Primitive::SegmentSum { input, order, offsets } => {
@@ -156,7 +156,8 @@ fn run_node(graph: &Graph, node: &Node, values: &Values) -> Vec<f64> {
         Primitive::Im2col { input, geometry } => im2col(&shape(*input), &values[input], geometry, out_len),
         Primitive::DigitPatches { input, patches } => {
             let images = patches.images(shape(*input)[1] as u32, shape(*input)[2] as u32).unwrap();
-            (0..out_len).map(|i| patches.source(images, i).map_or(0.0, |at| values[input][at])).collect()
+            let input = &values[input];
+            (0..out_len).map(|i| patches.source(images, i).map_or(0.0, |at| input[at])).collect()
         }
         Primitive::GroupOrder { classes, .. } => {
             let mut order: Vec<usize> = (0..out_len).collect();
@@ -207,13 +208,25 @@ fn im2col(shape: &[usize], images: &[f64], geometry: &ConvGeometry, out_len: usi
         .collect()
 }
 
-fn run(graph: &Graph, inputs: &HashMap<String, Vec<f64>>) -> HashMap<String, Vec<f64>> {
+/// The outputs that `wanted` accepts, by the nodes that they depend on.
+fn run(
+    graph: &Graph,
+    inputs: &HashMap<String, Vec<f64>>,
+    wanted: impl Fn(&str) -> bool,
+) -> HashMap<String, Vec<f64>> {
+    let outputs = || graph.outputs.iter().filter(|port| wanted(&port.name));
+    let mut needed: HashSet<TensorId> = outputs().map(|port| port.tensor).collect();
+    for node in graph.nodes.iter().rev() {
+        if needed.contains(&node.output) {
+            needed.extend(node.primitive.inputs());
+        }
+    }
     let mut values: Values = graph.inputs.iter().map(|p| (p.tensor, inputs[&p.name].clone())).collect();
-    for node in &graph.nodes {
+    for node in graph.nodes.iter().filter(|node| needed.contains(&node.output)) {
         let output = run_node(graph, node, &values);
         values.insert(node.output, output);
     }
-    graph.outputs.iter().map(|p| (p.name.clone(), values[&p.tensor].clone())).collect()
+    outputs().map(|port| (port.name.clone(), values[&port.tensor].clone())).collect()
 }
 
 /// Small pseudo-random reals.
@@ -254,7 +267,7 @@ fn check_with(model: Model, loss: LossRule) {
         };
         inputs.insert(port.name.clone(), values);
     }
-    let gradients = run(graph, &inputs);
+    let gradients = run(graph, &inputs, |_| true);
     for parameter in &program.parameters {
         let name = port::parameter(&parameter.name);
         let analytic = &gradients[&port::gradient(&parameter.name)];
@@ -264,7 +277,7 @@ fn check_with(model: Model, loss: LossRule) {
             let mut loss_at = |delta: f64| {
                 let kept = inputs[&name][i];
                 inputs.get_mut(&name).unwrap()[i] = kept + delta;
-                let loss = run(graph, &inputs)[port::LOSS][0];
+                let loss = run(graph, &inputs, |name| name == port::LOSS)[port::LOSS][0];
                 inputs.get_mut(&name).unwrap()[i] = kept;
                 loss
             };
@@ -447,13 +460,13 @@ fn check_operator(name: &str, attributes: Attributes, shapes: &[&[u32]]) {
             (port.name.clone(), (0..len).map(|i| noise(number as u32, i)).collect())
         })
         .collect();
-    let gradients = run(&backward, &inputs);
+    let gradients = run(&backward, &inputs, |_| true);
     for port in &forward.inputs {
         for i in 0..inputs[&port.name].len() {
             let mut value_at = |delta: f64| {
                 let kept = inputs[&port.name][i];
                 inputs.get_mut(&port.name).unwrap()[i] = kept + delta;
-                let out = run(&forward, &inputs)["out"].clone();
+                let out = run(&forward, &inputs, |_| true)["out"].clone();
                 inputs.get_mut(&port.name).unwrap()[i] = kept;
                 out.iter().zip(&inputs["dy"]).map(|(y, dy)| y * dy).sum::<f64>()
             };
