@@ -36,6 +36,7 @@ mod rules;
 mod samples;
 mod screens;
 mod sealed;
+mod shard_openings;
 mod signals;
 mod statements;
 #[cfg(unix)]
