@@ -12,6 +12,7 @@ mod evaluations;
 mod foreign;
 mod help;
 mod hidden;
+mod hidden_verdicts;
 mod hostile;
 mod job_reference;
 mod jobs;
