@@ -1,10 +1,12 @@
-//! Checkpoints and traces of a small program; the first byte chooses which.
+//! Checkpoints, traces and openings of shards of a small program; the first byte chooses which.
 #![no_main]
 
 use std::path::Path;
 use std::sync::LazyLock;
 
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::trace::Trace;
+use tiebreak_record::job::shard_opening::ShardOpening;
 use tiebreak_contract::program::models::{Input, Mlp, Model};
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::products::ProductTable;
@@ -34,9 +36,21 @@ static PROGRAM: LazyLock<Program> = LazyLock::new(|| {
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let Some((first, rest)) = bytes.split_first() else { return };
-    if first & 1 == 0 {
-        let _ = checkpoint::parse(Path::new("checkpoint"), rest, &PROGRAM.state());
-    } else if let Ok(trace) = Trace::decode(&PROGRAM, rest) {
-        assert_eq!(trace.encode(), rest);
+    match first % 3 {
+        0 => {
+            let _ = checkpoint::parse(Path::new("checkpoint"), rest, &PROGRAM.state());
+        }
+        1 => {
+            let Ok(trace) = Trace::decode(&PROGRAM, rest) else { return };
+            assert_eq!(trace.encode(), rest);
+        }
+        _ => {
+            let Ok(text) = std::str::from_utf8(rest) else { return };
+            let Ok(opening) = ShardOpening::from_text(text) else { return };
+            assert_eq!(ShardOpening::from_text(&opening.to_text()).as_ref(), Ok(&opening));
+            for hides in [false, true] {
+                assert!(opening.shown(&PROGRAM.state(), hides, &Digest([0; 32])).is_err());
+            }
+        }
     }
 });

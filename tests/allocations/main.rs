@@ -44,6 +44,7 @@ use tiebreak_record::job::identity::{CONTRACT, RunSummary, program_digest};
 use tiebreak_record::job::initial::InitialOrigin;
 use tiebreak_record::job::manifest::{FileManifest, GroupTree};
 use tiebreak_record::job::opening::Opening;
+use tiebreak_record::job::shard_opening::ShardOpening;
 use tiebreak_record::rounding::{codec, log::Log};
 use tiebreak_run::run::data::JobData;
 use tiebreak_run::run::dir::{Run, RunFile};
@@ -341,9 +342,24 @@ fn hostile_files() -> Vec<Parser> {
             let _ = GroupTree::decode_hidden(bytes, &manifest, &salts);
             let _ = Opening::from_text(&String::from_utf8_lossy(bytes));
         }),
+        ("an opening of a shard", hostile_shard().into_bytes(), |bytes| {
+            let opening = ShardOpening::from_text(&String::from_utf8_lossy(bytes)).unwrap();
+            let state = Job::parse("job", HUGE).unwrap().program(None).unwrap().state();
+            assert!(opening.shown(&state, true, &Digest([0; 32])).is_err());
+        }),
     ];
     files.extend(hostile_encodings());
     files
+}
+
+/// An opening that says that it shows a tensor of a million elements, and has none of them.
+fn hostile_shard() -> String {
+    let digest = Digest([7; 32]);
+    let range = format!(
+        r#"{{"tensor":"param/token_embedding","first":0,"count":{},"bytes":"","siblings":[],"salt":"{digest}","proof":[]}}"#,
+        256 * 4096
+    );
+    format!(r#"{{"format":"tiebreak shard opening 1","run":"{digest}","step":1,"ranges":[{range}]}}"#)
 }
 
 /// Programs, records and traces of the contract's own encoding.

@@ -16,6 +16,7 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::salts::SaltKey;
 use tiebreak_record::job::opening::Opening;
+use tiebreak_record::job::shard_opening::ShardOpening;
 use tiebreak_run::run::dir::Run;
 use tiebreak_train::cheat::Cheat;
 
@@ -516,6 +517,17 @@ fn attacks_on_what_a_run_hides_fail_as_the_page_says() {
                 let mut opened = Opening::from_text(&fs::read_to_string(&opening).unwrap()).unwrap();
                 opened.parts[0].bytes.0[3] ^= 1;
                 let forged = world.write("forged.json", opened.to_text());
+                [HIDDEN.1.clone(), vec![("FORGED", forged)]].concat()
+            }),
+            ("elements that the state does not have", |world| {
+                let (run, opening) = (HIDDEN.0.at("run"), world.at("shard.json"));
+                let map = "tiebreak shard map 1\n0 300 param/token_embedding\n".to_string();
+                let map = world.write("chip.map", map);
+                let args = ["reveal", &run, "--step", "2", "--shards", &map, "--output", &opening];
+                assert_eq!(output(&args).0, 0);
+                let mut opened = ShardOpening::from_text(&fs::read_to_string(&opening).unwrap()).unwrap();
+                opened.ranges[0].bytes.0[3] ^= 1;
+                let forged = world.write("forged-shard.json", opened.to_text());
                 [HIDDEN.1.clone(), vec![("FORGED", forged)]].concat()
             }),
         ],

@@ -83,7 +83,7 @@ impl Hiding {
     }
 
     /// The run by its salt key, which lies beside it.
-    fn opened(&self, run: &str) -> Run {
+    pub fn opened(&self, run: &str) -> Run {
         let text = fs::read_to_string(format!("{run}.salt-key")).unwrap();
         let key = SaltKey::from_text(&text).unwrap();
         Run::open_by(Path::new(run), Salts::Key(key)).unwrap().with_data([self.folder().join("private")])
@@ -106,8 +106,9 @@ fn steps(run: &Run) -> Vec<StepRecord> {
     records.into_iter().filter_map(step).collect()
 }
 
+/// Runs the command: its exit code, and texts that it says.
 #[track_caller]
-fn ends(args: &[&str], code: i32, says: &[&str]) -> String {
+pub fn ends(args: &[&str], code: i32, says: &[&str]) -> String {
     let (found, stdout, stderr) = output(args);
     let text = stdout + &stderr;
     assert_eq!(found, code, "{args:?}: {text}");

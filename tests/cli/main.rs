@@ -12,6 +12,7 @@ mod evaluations;
 mod foreign;
 mod help;
 mod hidden;
+mod hidden_verdicts;
 mod hostile;
 mod job_reference;
 mod jobs;
@@ -36,6 +37,7 @@ mod rules;
 mod samples;
 mod screens;
 mod sealed;
+mod shard_openings;
 mod signals;
 mod statements;
 #[cfg(unix)]

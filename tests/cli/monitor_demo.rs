@@ -98,6 +98,7 @@ fn a_hidden_run_and_a_split_run_are_found_and_nobody_else_is_accused() {
     }
     assert_eq!(next.len(), 4, "{next:?}");
     on_the_page(&dir, &result);
+    by_the_draw(&dir, &result);
     // A draw over other heads is not the one that was made.
     let heads = fs::read_to_string(format!("{dir}/heads.txt")).unwrap();
     let shorter: String = heads.split_inclusive('\n').filter(|line| !line.starts_with("BIRCH-20 ")).collect();
@@ -106,6 +107,44 @@ fn a_hidden_run_and_a_split_run_are_found_and_nobody_else_is_accused() {
     assert!(in_folder(&dir, check, 1).contains("DIFFERS"));
     let (code, _, stderr) = output(&["demo", "--monitor", "--dir", &dir]);
     assert!(code == 2 && stderr.contains("is there already"), "{stderr}");
+}
+
+/// Each statement is by the draw, about the chips of its operator alone: those that were drawn of twenty, and what follows.
+fn by_the_draw(dir: &str, result: &Value) {
+    for (operator, run) in [(0, "alder"), (1, "birch"), (2, "cedar-1"), (2, "cedar-2")] {
+        let (operator, file) = (&result["operators"][operator], format!("{dir}/statements/{run}.dsse.json"));
+        let key = format!("{dir}/keys/inspector.pub");
+        let (code, stdout, stderr) =
+            output(&["monitor", "statement", "--check", &file, "--key", &key, "--json"]);
+        assert_eq!(code, 0, "{stderr}");
+        let said: Value = serde_json::from_str(&stdout).unwrap();
+        let draw = &said["predicate"]["draw"];
+        let mut drawn = texts(&draw["drawn"]);
+        drawn.sort_unstable();
+        assert_eq!((&draw["owner"], &draw["monitored"]), (&operator["operator"], &20.into()), "{draw:#}");
+        assert_eq!(drawn, texts(&operator["drawn"]));
+        let accused = texts(&draw["apart"]["notMatched"]).len();
+        assert_eq!(accused > 0, run == "birch", "{draw:#}");
+        let most = draw["notInOrderAtMost"].as_u64().unwrap();
+        assert!(most >= accused as u64 && most < 20, "{draw:#}");
+        let text = draw["text"].as_str().unwrap();
+        let begins = format!(
+            "of 20 monitored chips of {} {} were drawn",
+            operator["operator"].as_str().unwrap(),
+            drawn.len()
+        );
+        assert!(text.starts_with(&begins), "{text}");
+    }
+    let (file, key) = (format!("{dir}/audits/alder.json"), format!("{dir}/keys/inspector"));
+    let mut args: Vec<String> = vec!["monitor".into(), "statement".into(), "--report".into(), file];
+    for (option, file) in [("draw", "draw.json"), ("register", "chips.register"), ("closed", "heads.txt")] {
+        args.extend([format!("--{option}"), format!("{dir}/{file}")]);
+    }
+    let out = format!("{dir}/nobody.json");
+    args.extend(["--key", &key, "--out", &out, "--owner", "Dogwood"].map(String::from));
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let (code, _, stderr) = output(&args);
+    assert!(code == 2 && stderr.contains("the owners are Alder, Birch, Cedar"), "{stderr}");
 }
 
 /// The seed of the draw.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -10,7 +11,8 @@ use tiebreak_monitor::register::file::to_text;
 
 use crate::common::edit::edit;
 use crate::common::{gpt_job, key, resnet_job, sign_again, step_mut, trained};
-use crate::{chips, output, path};
+use crate::samples::tokenizer;
+use crate::{chips, output, path, tiebreak};
 
 /// Samples of the run of [`gpt_job`]: eight steps of three micro-batches of two.
 const SAMPLES: u64 = 48;
@@ -161,6 +163,99 @@ fn a_command_that_hangs_is_killed_with_all_that_it_started() {
     // One that closes its output and goes on is killed as well.
     let rule = "most = 0.5\nseconds = 1\ncommand = ['sh', '-c', 'exec >&-; sleep 600']";
     undecided(world.ruled("run", rule, &[]), "did not end within 1 s");
+}
+
+/// Ctrl-C, or whatever ends the command, ends the inspector's program too.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_command_does_not_outlive_the_one_that_started_it() {
+    let world = World::new();
+    world.trained("run", &[], None);
+    let rules = world.at("rules.toml");
+    let rule = "[[data]]\nname = \"it\"\nmost = 0.5\nseconds = 600\n\
+                command = ['sh', '-c', 'sleep 600 & echo $$ $! > pids; wait']\n";
+    fs::write(&rules, rule).unwrap();
+    for signal in ["-INT", "-TERM", "-KILL"] {
+        let pids = world.at("pids");
+        let _ = fs::remove_file(&pids);
+        let mut child = tiebreak(&["monitor", "rules", &world.at("run"), &rules])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let begun = || fs::read_to_string(&pids).is_ok_and(|text| text.ends_with('\n'));
+        assert!(within(begun), "the command does not begin");
+        let text = fs::read_to_string(&pids).unwrap();
+        let started: Vec<&str> = text.split_whitespace().collect();
+        assert!(started.len() == 2 && started.iter().all(|pid| runs(pid)), "{text}");
+        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+        assert!(!child.wait().unwrap().success());
+        assert!(within(|| !started.iter().any(|pid| runs(pid))), "{signal}: processes {text} go on");
+    }
+}
+
+/// Waits until something is true, for half a minute at most.
+#[cfg(target_os = "linux")]
+fn within(is: impl Fn() -> bool) -> bool {
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(30) {
+        if is() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    false
+}
+
+/// A job over tokens of two bytes each: the model of [`gpt_job`], and ids that alternate between two.
+fn over_tokens(world: &World, ids: [u16; 2]) {
+    let job = gpt_job(world.0.path(), "step", "");
+    let file: Vec<u8> = (0..2000).flat_map(|i| ids[i % 2].to_le_bytes()).collect();
+    fs::write(world.at("ids.u16"), file).unwrap();
+    let tokens = "kind = \"tokens\"\npath = \"ids.u16\"\ndtype = \"u16\"";
+    edit(
+        &job,
+        &[("kind = \"bytes\"\npath = \"text.txt\"", tokens), ("vocabulary = 128", "vocabulary = 300")],
+    );
+    trained(&job, Path::new(&world.at("run")), None);
+}
+
+/// The inspector says what tokens mean: the run's own word for it is the operator's.
+#[test]
+fn samples_of_tokens_are_text_by_the_tokenizer_that_the_inspector_names() {
+    let world = World::new();
+    // 256 is "he" by the tokenizer's merge, and 64 is "a".
+    over_tokens(&world, [256, 64]);
+    tokenizer(Path::new(&world.at("gpt2")));
+    let rule = "samples = 48\nmost = 0\npattern = \"heahea\"";
+    undecided(
+        world.ruled("run", rule, &[]),
+        "samples are tokens, and no tokenizer is named: give --tokenizer",
+    );
+    let named = ["--tokenizer", &world.at("gpt2")];
+    #[cfg(not(feature = "tokenizer"))]
+    {
+        fs::write(world.at("rules.toml"), format!("[[data]]\nname = \"it\"\n{rule}\n")).unwrap();
+        let (run, rules) = (world.at("run"), world.at("rules.toml"));
+        let (code, _, stderr) = output(&[&["monitor", "rules", &run, &rules][..], &named].concat());
+        assert!(code == 2 && stderr.contains("--features tokenizer"), "{code} {stderr}");
+    }
+    #[cfg(feature = "tokenizer")]
+    {
+        let (code, found) = world.ruled("run", rule, &named);
+        assert_eq!((code, share(&found)), (1, [1.0, 1.0]), "{found:#}");
+        let (code, found) = world.ruled("run", "samples = 48\nmost = 0\npattern = \"aa|hehe\"", &named);
+        assert_eq!((code, share(&found)), (0, [0.0, 0.0]), "{found:#}");
+        // A command reads the same text.
+        let rule = "samples = 48\nleast = 1\ncommand = ['sed', '-e', '/\"text\":\"[^\"]*heahea/!s/.*/no/', '-e', 's/^{.*/yes/']";
+        assert_eq!(world.ruled("run", rule, &named).0, 0);
+        // A tokenizer that lacks the ids leaves the rule undecided; one that is none is an error.
+        fs::write(world.at("few.json"), "{}").unwrap();
+        let few = ["--tokenizer", &world.at("few.json")];
+        let rules = world.at("rules.toml");
+        let (code, _, stderr) = output(&[&["monitor", "rules", &world.at("run"), &rules][..], &few].concat());
+        assert!(code == 4 && stderr.contains("few.json"), "{code} {stderr}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{output, path};
 
 /// The files of GPT-2's tokenizer, with the bytes as tokens, one merge ("he", 256) and an end of text (257).
-fn tokenizer(folder: &Path) {
+pub fn tokenizer(folder: &Path) {
     fs::create_dir(folder).unwrap();
     // Source: bytes_to_unicode in encoder.py of openai/gpt-2.
     let shown = |byte: &u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);

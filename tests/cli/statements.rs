@@ -9,8 +9,11 @@ use serde_json::Value;
 use tiebreak_monitor::closed::LogHead;
 use tiebreak_monitor::register::file::to_text;
 use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::merkle::verify_consistency;
+use tiebreak_run::run::dir::Run;
 
-use crate::common::{gpt_job, key, not_tested, sign_again, step_mut, trained};
+use crate::common::edit::edit;
+use crate::common::{files, gpt_job, key, not_tested, sign_again, step_mut, trained};
 use crate::{chips, output, path};
 
 /// The Python that has the libraries; without one the test says so, unless TIEBREAK_REQUIRE_DSSE makes that a failure.
@@ -251,6 +254,79 @@ fn replayed_segments_of_a_draw_count_as_drawn() {
     sign_again(&other, |records| step_mut(records, 5).cursor += 1);
     world.draw("0", "other", "2");
     assert!(world.done(&[&base[..], &given].concat(), 2).contains("the draw is over 10 records of root"));
+}
+
+#[test]
+fn a_draw_of_an_earlier_head_is_joined_to_the_reports_by_the_runs_records() {
+    let world = Drawn::new();
+    // The run as it was when its head covered six steps.
+    let [run, earlier] = ["run", "earlier"].map(|name| world.at(name));
+    for (name, bytes) in files(Path::new(&run)) {
+        let file = Path::new(&earlier).join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, bytes).unwrap();
+    }
+    fs::remove_file(format!("{earlier}/heads/000000000010")).unwrap();
+    let draw = world.draw("0", "earlier", "2");
+    assert_eq!(draw["question"]["runs"][0]["size"], 7, "{draw:#}");
+    let steps = draw["segments"][0]["steps"].as_array().unwrap();
+    let [one, two] = [0, 1].map(|number| world.audited(&steps[number]));
+    let (key, out) = (world.at("inspector"), world.at("statement.json"));
+    let [file, register, heads] = ["draw.json", "chips.register", "heads.txt"].map(|name| world.at(name));
+    let given = ["--draw", &file, "--register", &register, "--closed", &heads];
+    let base = ["monitor", "statement", "--key", &key, "--out", &out, "--report", &one, "--report", &two];
+    let stated = |more: &[&str], wanted: i32| world.done(&[&base[..], &given, more].concat(), wanted);
+    let said = stated(&[], 2);
+    assert!(said.contains("the draw is over 7 records of root") && said.contains("(--run RUN)"), "{said}");
+    let joined = ["--run", &run, "--confidence", "0.7", "--json"];
+    let said: Value = serde_json::from_str(&stated(&joined, 0)).unwrap();
+    let segments = &said["statement"]["predicate"]["audits"]["segments"];
+    let counted =
+        ["all", "drawn", "replayed", "deviatingAtMost"].map(|name| segments[name].as_u64().unwrap());
+    // Two bad ones of three are always met by two draws, one with probability 2/3: so one may be bad.
+    assert_eq!(counted, [3, 2, 2, 1], "{segments:#}");
+    // Anybody checks that one head continues the other.
+    let size = |side: &str| -> (u64, Digest) {
+        let head = &segments["heads"][side];
+        (head["records"].as_u64().unwrap(), head["root"].as_str().unwrap().parse().unwrap())
+    };
+    let proof = segments["heads"]["consistency"].as_array().unwrap();
+    let proof: Vec<Digest> = proof.iter().map(|hash| hash.as_str().unwrap().parse().unwrap()).collect();
+    let ((old, _), (new, _)) = (size("old"), size("new"));
+    assert_eq!((old, new), (7, 10));
+    verify_consistency(size("old"), size("new"), &proof).unwrap();
+    // Another run, one with fewer records, and another history of the run.
+    let job = world.at("job.toml");
+    edit(Path::new(&job), &[("steps = 8", "steps = 9")]);
+    let other = world.at("other");
+    trained(Path::new(&job), Path::new(&other), None);
+    assert!(stated(&["--run", &other], 2).contains("name the run that the reports are about"));
+    let transcript = format!("{earlier}/transcript");
+    let bytes = fs::read(&transcript).unwrap();
+    fs::write(&transcript, &bytes[..bytes.len() - 300]).unwrap();
+    assert!(stated(&["--run", &earlier], 2).contains("records, and a head covers 10"));
+    let changed = Run::open(Path::new(&run)).unwrap();
+    sign_again(&changed, |records| step_mut(records, 8).cursor += 1);
+    let said = stated(&["--run", &run], 1);
+    assert!(said.contains("do not join the heads over 7 and 10 records"), "{said}");
+}
+
+#[test]
+fn a_statement_is_about_the_chips_of_one_owner() {
+    let world = Drawn::new();
+    world.draw("5", "run", "1");
+    let report = world.audited(&serde_json::json!([1, 2]));
+    let heads = world.at("heads.txt");
+    let fine = world.inspected("fine.json", &["--closed", &heads], 0);
+    let (all, _) = world.stated(&["--report", &report, "--inspection", &fine]);
+    assert!(all["draw"]["owner"].is_null());
+    let register = chips::register();
+    let owner = |chip: &str| register.chip_at(&chips::serial(chip), u64::MAX).unwrap().owner.to_string();
+    let own = owner("A-1");
+    let count = (1..=5).filter(|number| owner(&format!("A-{number}")) == own).count();
+    let (said, told) = world.stated(&["--report", &report, "--inspection", &fine, "--owner", &own]);
+    assert_eq!((&said["draw"]["owner"], &said["draw"]["monitored"]), (&own.clone().into(), &count.into()));
+    assert!(told.contains(&format!("of {count} monitored chips of {own} {count} were drawn")), "{told}");
 }
 
 #[test]

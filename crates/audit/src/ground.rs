@@ -309,6 +309,11 @@ impl Ground {
         if grounds.len() > 1 { Some(Ground::Several(grounds)) } else { grounds.pop() }
     }
 
+    /// True if records and job alone show the ground, so that a verdict on it tells no salt of a run that hides.
+    pub(super) fn is_in_records(&self) -> bool {
+        matches!(self, Ground::LearningRate | Ground::Cursor | Ground::FinalState | Ground::Fork { .. })
+    }
+
     /// A stable name of the ground's kind.
     pub fn kind(&self) -> &'static str {
         match self {

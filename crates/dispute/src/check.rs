@@ -22,7 +22,7 @@ use tiebreak_record::commit::tensor::Hash;
 use tiebreak_record::commit::trace::leaf_name;
 use tiebreak_record::commit::tree_head::{Head, Signed};
 use tiebreak_record::commit::{Malformed, tensor};
-use tiebreak_record::job::computation::Computation;
+use tiebreak_record::job::computation::{Computation, ComputationError};
 use tiebreak_record::job::data::batch_digest;
 use tiebreak_record::job::initial::Expected;
 use tiebreak_record::job::manifest::{DataError, FileManifest};
@@ -146,14 +146,20 @@ impl Verdict {
         })
     }
 
-    /// The computation that the verdict is about.
+    /// The computation that the verdict is about. One whose commitments hide has no seed here, and only some claims about it.
     ///
     /// # Errors
-    /// If job, program and summary contradict each other.
+    /// If job, program and summary contradict each other, or the claim is about what commitments hide.
     pub fn computation(&self) -> Result<Computation, Malformed> {
         let program = self.program.as_ref().map(|program| program.0.as_slice());
         let summary = self.run.computation();
-        Computation::derive("job", &self.job, program, summary).map_err(underivable("verdict"))
+        let computation = match Computation::derive("job", &self.job, program, summary.clone()) {
+            Err(ComputationError::Hidden) if self.claim.is_open() => {
+                Computation::hidden("job", &self.job, program, summary, None)
+            }
+            derived => derived,
+        };
+        computation.map_err(underivable("verdict"))
     }
 
     pub(super) fn context(&self, key: Option<&PublicKey>) -> Result<Context, Malformed> {

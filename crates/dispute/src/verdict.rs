@@ -192,6 +192,11 @@ pub enum Claim {
 }
 
 impl Claim {
+    /// True if records and job alone decide the claim, so that also a run whose commitments hide is convicted without its salts.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self, Claim::LearningRate | Claim::Cursor | Claim::Final { .. } | Claim::Fork { .. })
+    }
+
     /// The kind, as files write it.
     pub fn kind(&self) -> &'static str {
         match self {

@@ -73,7 +73,7 @@ pub enum ComputationError {
     /// The commitments hide, and the reader has no key of the salts.
     #[error(
         "commit.scheme is {HIDING}: the run's commitments hide, and only `tiebreak verify`, `audit`, `reveal`, `monitor reveals` and \
-         `train --resume` read such a run; there are no disputes and no verdicts about it"
+         `train --resume` read such a run; there are no disputes about it, and verdicts on records alone"
     )]
     Hidden,
 }

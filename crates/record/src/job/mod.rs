@@ -9,7 +9,7 @@
 //! - [`identity`] derives the names of computation and run.
 //! - [`initial`] gives the origin of the first state.
 //! - [`manifest`] describes the files that a job reads, `hidden_tree` those that hide ([`hiding`]), and [`data`] draws its batches.
-//! - [`opening`] shows single slices of files that hide.
+//! - [`opening`] shows single slices of files that hide, [`shard_opening`] shards of a state.
 //!
 //! Nothing here opens a file.
 
@@ -28,6 +28,7 @@ pub mod opening;
 pub mod parse;
 mod program;
 pub mod reference;
+pub mod shard_opening;
 mod sizes;
 pub mod spec;
 mod suggest;

@@ -216,7 +216,9 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     let audit = if native { audit_natively } else { audit };
     let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, limit, &mut bar)?;
     drop(bar);
-    say_no_verdict(printer, &run, &report);
+    if verdict.is_none() {
+        say_no_verdict(printer, &run, &report);
+    }
     Ok(publish(printer, &report, verdict.as_ref(), options, (signer.as_ref(), &about)))
 }
 

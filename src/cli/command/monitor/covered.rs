@@ -1,14 +1,20 @@
 //! A draw beside what was done: which drawn segments were replayed, and which drawn chips' logs are in order.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use tiebreak_audit::merge::{Conclusion, Merged, Range};
 use tiebreak_audit::report_file::Account;
 use tiebreak_monitor::snapshot::record::Serial;
 use tiebreak_monitor::statement::bound::most_deviating;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::merkle::{prove_consistency, verify_consistency};
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::reader::Salts;
+use tiebreak_run::run::{names, transcript};
 
-use super::drawn::Drawn;
+use super::drawn::{Chips, Drawn};
 use crate::cli::view::report::{Exit, Failure};
 
 /// The segments of a run, by a draw or by the auditors' own samples.
@@ -23,6 +29,53 @@ pub struct Segments {
     pub left: Vec<Range>,
     /// True if a draw chose them; false if the auditors' samples did.
     pub by_draw: bool,
+    /// The proof that the heads of draw and reports are of one log, if they differ.
+    pub bridge: Option<Bridge>,
+}
+
+/// A number of records, and their root.
+type Size = (u64, Digest);
+
+/// The consistency proof (RFC 9162) between the heads of draw and reports.
+pub struct Bridge {
+    /// The shorter head.
+    pub old: Size,
+    /// The longer head.
+    pub new: Size,
+    /// The hashes.
+    pub proof: Vec<Digest>,
+}
+
+impl Bridge {
+    /// The proof from the records of a run that is at hand.
+    ///
+    /// # Errors
+    /// If it is another run, has fewer records, or has another history than one of the heads.
+    fn of(folder: &Path, run: &Digest, one: Size, other: Size) -> Result<Bridge, Failure> {
+        let log = Run::open_by(folder, Salts::Closed)?;
+        let place = folder.display();
+        if log.id != *run {
+            let why = format!("--run {place}: it is run {}", log.id.not(run));
+            return Err(Failure::new(Exit::Usage, why).help("name the run that the reports are about"));
+        }
+        let (old, new) = if one.0 <= other.0 { (one, other) } else { (other, one) };
+        let leaves = transcript::read_first(&log.at(names::TRANSCRIPT), new.0)?.leaves;
+        if (leaves.len() as u64) < new.0 {
+            let why = format!("--run {place}: it has {} records, and a head covers {}", leaves.len(), new.0);
+            return Err(Failure::new(Exit::Usage, why).help("name a copy of the run that has them"));
+        }
+        let proof = prove_consistency(&leaves, old.0 as usize);
+        match verify_consistency(old, new, &proof) {
+            Ok(()) => Ok(Bridge { old, new, proof }),
+            Err(error) => {
+                let (old, new) = (old.0, new.0);
+                let why = format!(
+                    "--run {place}: its records do not join the heads over {old} and {new} records: {error}"
+                );
+                Err(Failure::new(Exit::Diverges, why))
+            }
+        }
+    }
 }
 
 impl Segments {
@@ -48,20 +101,32 @@ fn is_replayed(covered: &[Range], (first, last): Range) -> bool {
 /// do not match.
 ///
 /// # Errors
-/// If the draw is over another head than the reports.
-pub fn segments(drawn: &Drawn, merged: &Merged, first: &Account) -> Result<Option<Segments>, Failure> {
+/// If the draw is over another head than the reports, and no records at hand show that one head continues the other.
+pub fn segments(
+    drawn: &Drawn,
+    merged: &Merged,
+    first: &Account,
+    log: Option<&Path>,
+) -> Result<Option<Segments>, Failure> {
     let places = drawn.draw.question.runs.iter().zip(&drawn.draw.segments);
     let Some((declared, chosen)) = places.into_iter().find(|(declared, _)| declared.run == merged.run) else {
         return Ok(None);
     };
     let steps = declared.size.saturating_sub(1).min(u64::from(merged.steps)) as u32;
-    if (declared.size, declared.root, declared.steps) != (first.head_size, first.head_root, steps) {
-        let why = format!(
-            "the draw is over {} records of root {} and {} steps; the reports are of {} records of root {} and {steps} steps",
-            declared.size, declared.root, declared.steps, first.head_size, first.head_root
-        );
-        return Err(Failure::new(Exit::Usage, why).help("audit the run under the head that was drawn from"));
-    }
+    let (of_draw, of_reports) = ((declared.size, declared.root), (first.head_size, first.head_root));
+    let bridge = match log {
+        _ if declared.steps == steps && of_draw == of_reports => None,
+        Some(log) if declared.steps == steps => Some(Bridge::of(log, &merged.run, of_draw, of_reports)?),
+        _ => {
+            let why = format!(
+                "the draw is over {} records of root {} and {} steps; the reports are of {} records of root {} and {steps} steps",
+                declared.size, declared.root, declared.steps, first.head_size, first.head_root
+            );
+            let help = "give the run's records (--run RUN), which show that one head continues the other, or audit the run under \
+                        the head that was drawn from";
+            return Err(Failure::new(Exit::Usage, why).help(help));
+        }
+    };
     if chosen.steps.is_empty() || merged.result != Conclusion::Matches {
         return Ok(None);
     }
@@ -74,6 +139,7 @@ pub fn segments(drawn: &Drawn, merged: &Merged, first: &Account) -> Result<Optio
         drawn: chosen.steps.len() as u64,
         left: left.collect(),
         by_draw: true,
+        bridge,
     }))
 }
 
@@ -81,6 +147,7 @@ pub fn segments(drawn: &Drawn, merged: &Merged, first: &Account) -> Result<Optio
 /// published log found no defect and, where a match is given, each of the log's snapshots is of a declared run.
 pub fn chips(
     drawn: &Drawn,
+    of: &Chips,
     inspections: &[Value],
     matched: Option<&Value>,
     confidence: f64,
@@ -91,7 +158,7 @@ pub fn chips(
         .into_iter()
         .map(|kind| (kind, vec![]))
         .collect();
-    for chip in &draw.chips {
+    for &chip in &of.drawn {
         let why = match drawn.closed.0.get(chip) {
             None => Some("notClosed"),
             Some(head) => apart_by(chip, &head.line(chip), inspections, matched),
@@ -102,17 +169,18 @@ pub fn chips(
     }
     let apart_of = |kind: &str| apart.get(kind).map_or(0, Vec::len);
     let bad = apart.values().map(Vec::len).sum::<usize>() as u64;
-    let all = draw.chips.len() as u64;
-    let most = (all > 0).then(|| most_deviating(draw.monitored, all, bad, confidence));
+    let all = of.drawn.len() as u64;
+    let most = (all > 0).then(|| most_deviating(of.monitored, all, bad, confidence));
+    let owner = of.owner.map_or(String::new(), |owner| format!(" of {owner}"));
     let mut text = format!(
-        "of {} monitored chips {all} were drawn; the logs of {} are in order",
-        draw.monitored,
+        "of {} monitored chips{owner} {all} were drawn; the logs of {} are in order",
+        of.monitored,
         all - bad
     );
     if let Some(most) = most {
         text += &format!(
             ", so with confidence {confidence} those of at most {:.2} % of the chips are not",
-            percent(most, draw.monitored)
+            percent(most, of.monitored)
         );
     }
     for (kind, words) in [
@@ -131,8 +199,9 @@ pub fn chips(
         "seed": draw.seed,
         "randomness": draw.question.randomness,
         "registerChecked": drawn.registered,
-        "monitored": draw.monitored,
-        "drawn": draw.chips,
+        "owner": of.owner,
+        "monitored": of.monitored,
+        "drawn": of.drawn,
         "apart": apart,
         "matched": matched.is_some(),
         "confidence": confidence,

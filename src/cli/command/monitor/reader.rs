@@ -1,4 +1,4 @@
-//! An inspector's command that reads samples: started without a shell, answered line by line, and killed when its time is up.
+//! An inspector's command that reads samples: started without a shell, answered line by line, and killed when its time is up or this process ends.
 
 use std::io::{Read, Write};
 use std::path::{Path, absolute};
@@ -23,9 +23,18 @@ pub fn answers(
 ) -> Result<Vec<bool>, String> {
     let start = Instant::now();
     let mut child = spawn(command, folder)?;
-    let done = talk(&mut child, input, samples, start, time);
+    let killer = Killer::of(&child);
+    let done = match &killer {
+        Ok(_) => talk(&mut child, input, samples, start, time),
+        Err(why) => Err(why.clone()),
+    };
+    if let Ok(killer) = killer {
+        killer.end(done.is_err());
+    }
     if done.is_err() {
-        kill(&mut child);
+        // One that has ended cannot be killed, and needs not.
+        let _ = child.kill();
+        let _ = child.wait();
     }
     done
 }
@@ -95,19 +104,50 @@ fn parse(answers: &[u8], samples: usize) -> Result<Vec<bool>, String> {
     Ok(answers)
 }
 
-/// Kills the command and what it started.
-fn kill(child: &mut Child) {
-    // The system's shell reaches the whole group; nothing else here does without unsafe code.
+/// A process that kills the command and what it started, unless it is told before that all is done. The pipe between closes
+/// whenever this process ends, so a signal that ends it ends the command too.
+struct Killer {
     #[cfg(unix)]
-    {
-        let script = "kill -s KILL -- -\"$0\"";
-        let mut killer = Command::new("sh");
-        killer.args(["-c", script, &child.id().to_string()]);
-        let _ = killer.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    waits: Child,
+}
+
+impl Killer {
+    /// Begins to wait for the end of this process. The system's shell reaches the whole group; nothing else here does without
+    /// unsafe code.
+    #[cfg(unix)]
+    fn of(child: &Child) -> Result<Killer, String> {
+        let script = "read -r done || kill -s KILL -- -\"$0\"";
+        let mut started = Command::new("sh");
+        started.args(["-c", script, &child.id().to_string()]);
+        started.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        // A signal to this process's group has to leave it, or nobody kills the command.
+        std::os::unix::process::CommandExt::process_group(&mut started, 0);
+        let waits = started
+            .spawn()
+            .map_err(|error| format!("the shell that ends commands does not start: {error}"))?;
+        Ok(Killer { waits })
     }
-    // One that has ended cannot be killed, and needs not.
-    let _ = child.kill();
-    let _ = child.wait();
+
+    #[cfg(not(unix))]
+    fn of(_: &Child) -> Result<Killer, String> {
+        Ok(Killer {})
+    }
+
+    /// Lets the command's group be, or kills it.
+    fn end(self, kill: bool) {
+        #[cfg(unix)]
+        {
+            let mut waits = self.waits;
+            let pipe = waits.stdin.take();
+            if let (false, Some(mut pipe)) = (kill, pipe) {
+                // If the shell is gone, nothing is left to be told.
+                let _ = pipe.write_all(b"done\n");
+            }
+            let _ = waits.wait();
+        }
+        #[cfg(not(unix))]
+        let _ = kill;
+    }
 }
 
 #[cfg(test)]

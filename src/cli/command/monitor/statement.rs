@@ -51,6 +51,12 @@ pub struct Args {
     rules: Option<PathBuf>,
     #[command(flatten)]
     draw: DrawArgs,
+    /// Owner whose chips the statement is about, if the draw is over the chips of several.
+    #[arg(long, value_name = "NAME", requires = "draw")]
+    owner: Option<String>,
+    /// The run, whose records join the heads of draw and reports if these differ.
+    #[arg(long, value_name = "DIR", requires = "draw")]
+    run: Option<PathBuf>,
     /// Confidence of the bounds on segments that deviate, and on chips.
     #[arg(long, value_name = "P", default_value_t = 0.95, conflicts_with = "check")]
     confidence: f64,
@@ -115,7 +121,7 @@ fn sampled(merged: &Merged, counted: &[Counted]) -> Option<Segments> {
         counted.iter().map(|report| (report.account.clone(), report.plan.clone())).collect();
     let found = coverage(&reports).filter(|found| found.all > 0 && merged.result == Conclusion::Matches)?;
     let [all, replayed, drawn] = [found.all, found.replayed, found.drawn].map(|count| count as u64);
-    Some(Segments { all, replayed, drawn, left: Vec::new(), by_draw: false })
+    Some(Segments { all, replayed, drawn, left: Vec::new(), by_draw: false, bridge: None })
 }
 
 /// The part of a predicate about audits: a sentence, and the numbers in it.
@@ -156,6 +162,11 @@ fn audited(
         "segments": bound.as_ref().map(|(found, most)| json!({
             "all": found.all, "replayed": found.replayed, "drawn": found.drawn, "drawnByDraw": found.by_draw,
             "drawnNotReplayed": found.left, "confidence": confidence, "deviatingAtMost": most,
+            "heads": found.bridge.as_ref().map(|bridge| json!({
+                "old": { "records": bridge.old.0, "root": bridge.old.1 },
+                "new": { "records": bridge.new.0, "root": bridge.new.1 },
+                "consistency": bridge.proof,
+            })),
         })),
         "reports": counted.iter().map(|report| json!({
             "auditor": report.account.auditor, "digest": { "sha256": report.sha256 }, "replayed": report.account.replayed,
@@ -237,7 +248,8 @@ fn written(printer: Printer, args: &Args) -> CommandResult {
     let merged = merged(args, &counted)?;
     let first = &counted[0].account;
     let drawn = args.draw.read()?;
-    let by_draw = drawn.as_ref().map(|drawn| covered::segments(drawn, &merged, first)).transpose()?.flatten();
+    let segments = |drawn| covered::segments(drawn, &merged, first, args.run.as_deref());
+    let by_draw = drawn.as_ref().map(segments).transpose()?.flatten();
     let (text, audits) = audited(&merged, &counted, by_draw, args.confidence);
     let other = |path: &Option<PathBuf>| path.as_deref().map(|path| result_of(path, &merged)).transpose();
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -250,7 +262,9 @@ fn written(printer: Printer, args: &Args) -> CommandResult {
         (Some(drawn), Some(path)) => {
             let matched = args.r#match.as_deref().map(output_of).transpose()?.map(|(value, _)| value);
             let sha256 = output_of(path)?.1;
-            let (text, value) = covered::chips(drawn, &outputs, matched.as_ref(), args.confidence, &sha256);
+            let of = drawn.chips(args.owner.as_deref())?;
+            let (text, value) =
+                covered::chips(drawn, &of, &outputs, matched.as_ref(), args.confidence, &sha256);
             lines.push(text);
             Some(value)
         }

@@ -297,7 +297,13 @@ fn findings(page: &mut Page, told: &Told) {
          every step of every declared run, and signed a statement about each:",
     );
     page.table(
-        &["statement", "audits", "match of the drawn logs", "rules, over the operator's runs"],
+        &[
+            "statement",
+            "audits",
+            "drawn chips of the operator",
+            "match of the drawn logs",
+            "rules, over the operator's runs",
+        ],
         &told.statements,
     );
 }
@@ -378,7 +384,9 @@ mod tests {
             plot: Plot { x, y, most: 2.0, curves, mark: (1.0, 0.5) },
             sizes: vec![Size { times: 0.5, chips: 6.0, found: 0.8 }],
             large: ("100,000", 20),
-            statements: vec![["<file>", "<audits>", "matches", "holds"].map(String::from).to_vec()],
+            statements: vec![
+                ["<file>", "<audits>", "<chips>", "matches", "holds"].map(String::from).to_vec(),
+            ],
             seed: 0,
         }
     }

@@ -46,6 +46,8 @@ pub struct Stated {
     pub file: String,
     /// The result of the audits in a sentence.
     pub audits: String,
+    /// The drawn chips of the operator in a sentence: how many are in order, and what follows for the others.
+    pub chips: String,
     /// The result of the match; empty if no chip was drawn.
     pub matched: String,
     /// The result of the rules, over all runs of the operator.

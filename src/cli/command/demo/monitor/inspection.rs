@@ -172,6 +172,10 @@ fn statements(
             if inspected.matched.is_some() {
                 state.extend(words(&format!("--match matches/{file}.json")));
             }
+            state.extend(words(
+                "--draw draw.json --register chips.register --registrar keys/registrar.pub --closed heads.txt --owner",
+            ));
+            state.push(operator.name.into());
             if !shown {
                 commands.say(&line(&audit));
                 commands.say(&format!("{} --inspection inspections/CHIP.json ...", line(&state)));
@@ -183,11 +187,16 @@ fn statements(
             let said = &commands.run(&state, None)?["statement"]["predicate"];
             inspected.statements.push(Stated {
                 file: format!("statements/{name}.dsse.json"),
+                chips: text(&said["draw"]["text"]),
                 audits: text(&said["audits"]["text"]),
                 matched: text(&said["match"]["result"]),
                 rules: text(&said["rules"]["result"]),
             });
         }
+    }
+    for (operator, inspected) in operators.iter().zip(&found.operators) {
+        let said = inspected.statements.first().map_or("", |stated| &stated.chips);
+        printer.say(format!("  {}: {said}", operator.name));
     }
     let count: usize = found.operators.iter().map(|operator| operator.statements.len()).sum();
     let audited = found.operators.iter().all(|operator| operator.audited);

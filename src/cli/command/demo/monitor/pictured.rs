@@ -97,7 +97,9 @@ pub fn told(month: &Month, operators: &[Operator], found: &Found, limit: Limit) 
         found: exact(&here, &run(limit, times), found.samples),
     });
     let stated = found.operators.iter().flat_map(|inspected| &inspected.statements).map(|stated| {
-        [&stated.file, &stated.audits, &stated.matched, &stated.rules].map(String::clone).to_vec()
+        [&stated.file, &stated.audits, &stated.chips, &stated.matched, &stated.rules]
+            .map(String::clone)
+            .to_vec()
     });
     let times = f64::from(LARGE.0) / f64::from(limit.fleet);
     let large = samples(&regime(limit, LARGE.0), &run(limit, times), CONFIDENCE).map_err(refused)?;

@@ -1,5 +1,7 @@
 //! `tiebreak reveal`.
 
+mod shard;
+
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
@@ -13,17 +15,20 @@ use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text
 use tiebreak_audit::checks::{self, Checked};
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::job::opening::{OPENING_MAX, Opening, Part};
+use tiebreak_record::job::shard_opening::SHARD_OPENING_MAX;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::{self, Disk};
 use tiebreak_run::run::{RunError, shell};
 
-/// Open a sample of a run whose commitments hide, or check an opening.
+/// Open a sample of a run that hides or a shard of a state, or check an opening.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: tiebreak reveal runs/hidden --sample 3 --data private --output opening.json",
-    after_long_help = "An opening shows whole slices of 1024 bytes, with a salt each, and tells nothing about other slices.\n\n\
+    after_long_help = "An opening of data shows whole slices of 1024 bytes, with a salt each, and tells nothing about other slices.\n\
+An opening of a shard shows such slices of tensors, and hashes of the rest of these tensors; a guess confirms those.\n\n\
 Examples:
   tiebreak reveal runs/hidden --sample 3 --data private --output opening.json
+  tiebreak reveal runs/hidden --step 2 --shards rank-0.map --output opening.json
   tiebreak reveal runs/hidden --file 0 --bytes 0..100 --data private --output opening.json
   tiebreak reveal runs/hidden --check opening.json --trainer-key trainer.key.pub"
 )]
@@ -39,6 +44,14 @@ pub struct Args {
     /// Number of the data file, in the order of run.json from 0.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "bytes")]
     file: usize,
+    /// Step after which a shard of the state is to be shown; 0 for the initial state.
+    ///
+    /// A step without a checkpoint is replayed on the CPU from the nearest one before.
+    #[arg(long, value_name = "N", requires = "shards", conflicts_with_all = ["sample", "bytes", "check"])]
+    step: Option<u32>,
+    /// With --step: shard map that says which elements of which tensors are shown.
+    #[arg(long, value_name = "MAP", requires = "step")]
+    shards: Option<PathBuf>,
     /// File for the opening; with --check, for the bytes that it shows.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -75,17 +88,27 @@ fn revealed(printer: Printer, args: &Args) -> CommandResult {
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
     let _watch = args.limits.watch(printer);
     let run = args.salts.open(&args.limits, &args.run)?;
-    if !run.job().hides() {
-        let why =
-            format!("{}: the run's commitments do not hide, so nothing is to be opened", args.run.display());
-        return Err(
-            Failure::new(Exit::Usage, why).help("openings are of runs whose job has commit.scheme = 1")
-        );
-    }
     match &args.check {
-        Some(file) => checked(printer, args, &run, public.as_ref(), file),
+        Some(file) => {
+            let text = disk::read_text(file, OPENING_MAX.max(SHARD_OPENING_MAX)).map_err(named)?;
+            let (key, opening) = (public.as_ref(), (file.as_path(), text.as_str()));
+            match shard::is_of_shard(&text) {
+                true => shard::checked(printer, &run, key, opening, args.output.as_deref()),
+                false => checked(printer, args, &run, key, opening),
+            }
+        }
         None => written(printer, args, run),
     }
+}
+
+/// Refuses openings of data whose bytes anybody hashes.
+fn hidden_data(args: &Args, run: &Run) -> Result<(), Failure> {
+    if run.job().hides() {
+        return Ok(());
+    }
+    let why =
+        format!("{}: the run's commitments do not hide, so nothing is to be opened", args.run.display());
+    Err(Failure::new(Exit::Usage, why).help("openings of data are of runs whose job has commit.scheme = 1"))
 }
 
 /// Writes an opening.
@@ -95,12 +118,16 @@ fn written(printer: Printer, args: &Args, run: Run) -> CommandResult {
         return Err(Failure::new(Exit::Usage, "--output is missing, the file for the opening").help(help));
     };
     let run = Limits::with_data(run, args.data.as_ref())?;
+    if let (Some(step), Some(shards)) = (args.step, &args.shards) {
+        return shard::written(printer, &run, &shard::Asked { folder: &args.run, step, shards, output });
+    }
+    hidden_data(args, &run)?;
     let mut dataset = run.dataset()?;
     let places = match (args.sample, args.bytes) {
         (Some(sample), _) => dataset.places(sample).map_err(RunError::from)?,
         (None, Some((first, end))) => vec![(args.file, first, end - first)],
         (None, None) => {
-            let help = "name a sample by --sample N, or bytes by --file N --bytes FIRST..END";
+            let help = "name a sample by --sample N, bytes by --file N --bytes FIRST..END, or a shard by --step N --shards MAP";
             return Err(Failure::new(Exit::Usage, "nothing is named that is to be shown").help(help));
         }
     };
@@ -125,10 +152,16 @@ fn written(printer: Printer, args: &Args, run: Run) -> CommandResult {
 }
 
 /// Checks an opening against the published part of a run.
-fn checked(printer: Printer, args: &Args, run: &Run, key: Option<&PublicKey>, file: &Path) -> CommandResult {
-    let text = disk::read_text(file, OPENING_MAX).map_err(named)?;
+fn checked(
+    printer: Printer,
+    args: &Args,
+    run: &Run,
+    key: Option<&PublicKey>,
+    (file, text): (&Path, &str),
+) -> CommandResult {
+    hidden_data(args, run)?;
     let malformed = |why| RunError::malformed(file, why);
-    let opening = Opening::from_text(&text).map_err(malformed)?;
+    let opening = Opening::from_text(text).map_err(malformed)?;
     // The heads say whose run this is, and that nobody changed run.json since.
     let Checked { signed, .. } = checks::structure(run, key)?;
     if opening.run != run.id {
