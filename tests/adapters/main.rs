@@ -11,6 +11,7 @@ mod common;
 mod cublas;
 mod cuda;
 mod cuda_attention;
+mod device_check;
 mod evaluation;
 mod gpus;
 mod launches;

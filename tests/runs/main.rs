@@ -10,6 +10,7 @@ mod computations;
 mod crash;
 mod data;
 mod data_elsewhere;
+mod device_check;
 mod fast_audits;
 mod initial_states;
 mod paper_preset;

@@ -47,6 +47,26 @@ pub enum EngineError {
         /// The fingerprint that it computed, if the test got as far.
         fingerprint: Option<String>,
     },
+    /// The device computed a result wrongly, which a check of its results found ([`crate::device_check`]).
+    #[error(
+        "{device} is wrong: {operator}, {part}, element {element} (tile {tile}) is {found:08x}, and {expected:08x} is right"
+    )]
+    WrongResult {
+        /// The device's name.
+        device: String,
+        /// The operator of the node.
+        operator: String,
+        /// The part of the node's result.
+        part: WrongPart,
+        /// The element of the tensor.
+        element: usize,
+        /// The tile of 4096 bytes that holds the element.
+        tile: usize,
+        /// The word that the device gave.
+        found: u32,
+        /// The right word.
+        expected: u32,
+    },
     /// A fault of this crate's code.
     #[error("a fault of tiebreak itself on {device}: {reason}; please report it")]
     Fault {
@@ -61,4 +81,40 @@ pub enum EngineError {
     /// An observer stopped the run.
     #[error("{0}")]
     Stopped(String),
+}
+
+/// The part of a node's result that a device computed wrongly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WrongPart {
+    /// A product, which Freivalds' test refused.
+    Product,
+    /// An exact sum that the device handed out beside a right product.
+    Sum,
+    /// An element of another tensor, by the scalar reference.
+    Element,
+    /// The BLAKE3 root of a tensor.
+    Root,
+}
+
+impl WrongPart {
+    /// The name for programs, which no version changes.
+    pub fn kind(self) -> &'static str {
+        match self {
+            WrongPart::Product => "product",
+            WrongPart::Sum => "sum",
+            WrongPart::Element => "element",
+            WrongPart::Root => "root",
+        }
+    }
+}
+
+impl std::fmt::Display for WrongPart {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(match self {
+            WrongPart::Product => "a product",
+            WrongPart::Sum => "an exact sum of a product",
+            WrongPart::Element => "its output",
+            WrongPart::Root => "its first word",
+        })
+    }
 }

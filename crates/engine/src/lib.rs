@@ -14,6 +14,7 @@
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
 
 pub mod cpu;
+pub mod device_check;
 mod error;
 pub mod fingerprint;
 

@@ -156,6 +156,24 @@ impl Choice {
     }
 }
 
+/// The call that makes an output of a sum, in both templates.
+const FINISH: &str = "= finish(";
+
+/// A completed shader that gives a word of each exact sum in place of the rounded value. The word's number takes the place of the
+/// flag for the rest, above the absmax bits. The sum is the one that is rounded: nothing else of the text changes.
+///
+/// # Panics
+/// If the text is no completed template.
+pub fn giving_sums(completed: &str) -> String {
+    assert_eq!(completed.matches(FINISH).count(), 1, "a template finishes each output at one place");
+    let mut text = completed.replace(FINISH, "= sum_word(");
+    emit(&mut text, "\nfn sum_word(total: vec4<u32>, ma: u32, mb: u32, bits: u32) -> u32 {".into());
+    emit(&mut text, "    let word = bits >> 16u;".into());
+    emit(&mut text, "    let above = select(total.z, total.y, word == 1u);".into());
+    emit(&mut text, "    return select(above, total.x, word == 0u);\n}".into());
+    text
+}
+
 fn emit(out: &mut String, text: String) {
     // Writing to a string cannot fail.
     let _ = writeln!(out, "{text}");

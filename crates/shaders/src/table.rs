@@ -48,6 +48,7 @@ pub fn build() {
         // The product's shaders are templates; the lint checks every completion.
         let mut texts: Vec<String> =
             product::Choice::all().filter(|c| c.variant.file() == name).map(|c| c.complete(&text)).collect();
+        texts.extend(texts.iter().map(|text| product::giving_sums(text)).collect::<Vec<_>>());
         if texts.is_empty() {
             texts.push(text.clone());
         }

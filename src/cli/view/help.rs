@@ -81,6 +81,9 @@ pub fn of_engine(error: &EngineError) -> Option<String> {
             "`--engine cpu` computes the same bits in main memory; `tiebreak adapters` lists every engine here"
                 .into()
         }
+        EngineError::WrongResult { .. } => {
+            "give another --adapter, or `--engine cpu`; `tiebreak adapters --test` tests every engine here".into()
+        }
         EngineError::SelfTest { .. } => "`tiebreak adapters --test` shows which engines here are right".into(),
         EngineError::OutOfTime => "raise --max-time, or ask for fewer steps".into(),
         EngineError::DeviceLost { .. } | EngineError::Fault { .. } | EngineError::Stopped(_) => return None,

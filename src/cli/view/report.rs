@@ -40,11 +40,13 @@ pub struct Failure {
     pub message: String,
     /// A command or an action that helps.
     pub help: Option<String>,
+    /// The error's fields, for programs.
+    pub fields: Option<serde_json::Value>,
 }
 
 impl Failure {
     pub fn new(exit: Exit, message: impl ToString) -> Failure {
-        Failure { exit, message: message.to_string(), help: None }
+        Failure { exit, message: message.to_string(), help: None, fields: None }
     }
 
     /// The same error, with the limit of memory that would do.
@@ -82,8 +84,26 @@ impl From<RunError> for Failure {
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
-        Failure { help: help::of_engine(&error), ..Failure::new(Exit::Undecided, error) }
+        let (help, fields) = (help::of_engine(&error), wrong_device(&error));
+        Failure { help, fields, ..Failure::new(Exit::Undecided, error) }
     }
+}
+
+/// The place where a device is wrong, for programs.
+fn wrong_device(error: &EngineError) -> Option<serde_json::Value> {
+    let EngineError::WrongResult { device, operator, part, element, tile, found, expected } = error else {
+        return None;
+    };
+    let [found, expected] = [found, expected].map(|word| format!("{word:08x}"));
+    Some(serde_json::json!({
+        "kind": part.kind(),
+        "device": device,
+        "operator": operator,
+        "element": element,
+        "tile": tile,
+        "found": found,
+        "expected": expected,
+    }))
 }
 
 impl From<StepError> for Failure {
@@ -218,6 +238,9 @@ impl Printer {
         let mut json = serde_json::json!({ "error": failure.message, "exit": failure.exit as u8 });
         if let Some(help) = &failure.help {
             json["help"] = serde_json::json!(help);
+        }
+        if let Some(fields) = &failure.fields {
+            json["wrong_device"] = fields.clone();
         }
         self.error(&failure.message, &json);
         if let (Some(help), false) = (&failure.help, self.json) {

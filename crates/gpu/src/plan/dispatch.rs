@@ -11,7 +11,7 @@ use crate::wgsl::map;
 use tiebreak_contract::arith::{DType, digits};
 use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View, block_count};
 use tiebreak_contract::program::im2col::{ConvGeometry, DigitPatches};
-use tiebreak_shaders::product::{Choice, Variant};
+use tiebreak_shaders::product::{self, Choice, Variant};
 
 /// A node's shader; `None` for groupings, which run on the host. The function is public for the CUDA translation's tests, which
 /// run the same dispatches.
@@ -28,6 +28,14 @@ pub(crate) fn shader_kernel(part: &NodePart, variant: Variant) -> Option<Kernel>
         Some(size) => Kernel::Product { shader, size },
         None => Kernel::Wgsl(shader),
     })
+}
+
+/// The kernel that computes a word of a product's exact sums in place of their rounded values; `None` if the node is no product.
+pub(crate) fn sums_kernel(part: &NodePart, variant: Variant, word: u8) -> Option<Kernel> {
+    product_size(part.graph, part.node)?;
+    let Shader { text, mut uniform, groups } = shader_from(part.graph, part.node, variant, part.origin)?;
+    uniform[PRODUCT_BITS] = uniform[PRODUCT_BITS] & 0xffff | u32::from(word) << 16;
+    Some(Kernel::Wgsl(Shader { text: product::giving_sums(&text).into(), uniform, groups }))
 }
 
 /// The own kernel that a device may have in place of a node's shader.
@@ -272,6 +280,9 @@ fn quantise(ty: &TensorType, input: &View, digits: u32, block: u32, variant: Var
     uniform.extend([input.offset, blocks, step, digits::magnitude_bits(digits)]);
     of_file("quantise", uniform, linear_groups(plane))
 }
+
+/// The uniform word of a product with the absmax bits of both operands.
+const PRODUCT_BITS: usize = 6;
 
 fn product([a, b]: [&TensorType; 2], block: u32, part: digits::ProductPart, choice: Choice) -> Shader {
     let [batch, m, k] = [a.shape[0], a.shape[1], a.shape[2]];

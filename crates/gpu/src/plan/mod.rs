@@ -95,6 +95,20 @@ fn of_node(graph: &Graph, target: &Target, index: usize) -> Vec<Candidate> {
     [own, shaders].into_iter().flatten().map(candidate).collect()
 }
 
+/// The launches that compute a word of a product's exact sums, in the layout of the product; `None` if shaders do not compute
+/// the product. The product's own memory takes the word.
+pub(crate) fn sums(graph: &Graph, target: &Target, index: usize, word: u8) -> Option<Candidate> {
+    let node = &graph.nodes[index];
+    let windows = windows_of(graph, target, node).ok()?;
+    let parts = NodePart::of(graph, node, &windows);
+    if refused(&parts, target).is_some() {
+        return None;
+    }
+    let kernels = parts.iter().map(|part| dispatch::sums_kernel(part, target.variant, word));
+    let kernels = kernels.collect::<Option<Vec<_>>>()?;
+    Some(Candidate::node(graph, index, copies::launches(graph, target, node, &parts, kernels)))
+}
+
 /// The windows that a node runs as; none if it runs as a whole.
 fn windows_of(graph: &Graph, target: &Target, node: &Node) -> Result<Vec<Window>, String> {
     let uncountable = layout::uncountable(&node.operator, graph.tensor(node.output), target.variant);

@@ -17,7 +17,8 @@ use crate::plan::unit::{Candidate, Slot};
 use tiebreak_contract::arith::words::bytes_from_words;
 use tiebreak_contract::program::element::{self, Source};
 use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, TensorType};
-use tiebreak_engine::{Compiled, Engine, EngineError, Observer, Tensor, Want};
+use tiebreak_engine::device_check::{ExactSums, Sums};
+use tiebreak_engine::{Compiled, Engine, EngineError, Observer, Tensor, Value, Want};
 
 /// Dispatches of one submission.
 const BATCH: usize = 128;
@@ -169,7 +170,7 @@ impl<D: Device> GpuEngine<D> {
     }
 
     /// A candidate with its kernels made; `None` if the device lacks one of them.
-    fn unit(
+    pub(super) fn unit(
         &mut self,
         candidate: &Candidate,
         data: &mut Vec<u8>,
@@ -270,7 +271,14 @@ impl<D: Device> GpuEngine<D> {
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError> {
         let (graph, node) = (run.graph, &run.graph.nodes[index]);
-        match observer.want(index, node) {
+        let want = observer.want(index, node);
+        if let Want::Summary(summary) = &want
+            && let Some(ExactSums { words }) = summary.of()
+            && let Some(sums) = self.sums_of(graph, index, *words, &run.values)?
+        {
+            observer.summary(index, node, Value::new(Sums(sums)))?;
+        }
+        match want {
             Want::Summary(summary) if self.summarises => {
                 // Nodes that are computed with others are not taken from them.
                 let whole = |node: usize| self.cut(graph.tensor(graph.nodes[node].output)).is_whole();

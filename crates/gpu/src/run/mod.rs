@@ -13,3 +13,4 @@ mod open;
 mod pool;
 #[cfg(feature = "wgpu")]
 pub mod recording;
+mod sums;

@@ -4,6 +4,7 @@ mod merge;
 mod page;
 
 use crate::cli::args::decided::Decided;
+use crate::cli::args::device_check::{self, Check, CheckArgs};
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::limits::{Limits, left};
@@ -120,6 +121,8 @@ struct Options {
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
+    check: CheckArgs,
+    #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
     decided: Decided,
@@ -160,6 +163,7 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     // Read now: a key that cannot be read must not cost a replay.
     let signer = options.key.as_deref().map(key::read_private).transpose()?;
     options.engine.check()?;
+    options.check.check(&options.engine)?;
     let run = Limits::with_data(options.salts.open(&options.limits, path)?, options.data.as_ref())?;
     run.opened()?; // an audit without the salt key would compare nothing
     let expected = options.expect.check(&run)?;
@@ -193,8 +197,10 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
         return Err(Failure::new(Exit::Usage, why));
     }
     // What is wrong already needs no replay, and so neither the engine nor the memory.
-    let mut engine: Box<dyn Engine> =
-        if checked.inconsistent.is_some() { Box::new(Reference) } else { open(&options.engine)? };
+    let (mut engine, check): (Box<dyn Engine>, _) = match checked.inconsistent {
+        Some(_) => (Box::new(Reference), None),
+        None => options.check.around(open(&options.engine)?, device_check::OF_AUDITS),
+    };
     if checked.inconsistent.is_none() {
         options.limits.check_plan(&plan)?;
         // A short plan's seconds are seen soon, on the progress bar.
@@ -219,7 +225,7 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     if verdict.is_none() {
         say_no_verdict(printer, &run, &report);
     }
-    Ok(publish(printer, &report, verdict.as_ref(), options, (signer.as_ref(), &about)))
+    Ok(publish(printer, &report, verdict.as_ref(), options, (signer.as_ref(), &about), check.as_ref()))
 }
 
 /// Says why there is no verdict about a run that hides, if the audit found a cheat.
@@ -241,6 +247,7 @@ fn publish(
     verdict: Option<&Verdict>,
     options: &Options,
     (signer, about): (Option<&PrivateKey>, &About),
+    check: Option<&Check>,
 ) -> Exit {
     let written = verdict.map(|verdict| verdict_file::save_anywhere(&options.verdict, verdict));
     let mut problems: Vec<String> = written.iter().filter_map(|written| written.problem.clone()).collect();
@@ -259,6 +266,9 @@ fn publish(
     let mut json = report_json(report);
     json["verdict_file"] = json!(file);
     json["not_written"] = json!(problems);
+    if let Some(check) = check {
+        json["device_check"] = check.json();
+    }
     if let (Some(verdict), None) = (verdict, file) {
         json["verdict"] = json!(verdict_file::text(verdict));
     }
@@ -270,7 +280,9 @@ fn publish(
         Next::new("anybody can check it", format!("tiebreak verdict check {}{key}", shell::path(file)))
     });
     json["next"] = json!(next.iter().collect::<Vec<_>>());
-    printer.result(report_text(report, verdict.zip(file).zip(next.as_ref())), &json);
+    let mut text = report_text(report, verdict.zip(file).zip(next.as_ref()));
+    text.extend(check.map(|check| format!("  ok: {}", check.line())));
+    printer.result(text, &json);
     for problem in &problems {
         printer.problem(problem);
     }

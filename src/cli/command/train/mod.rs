@@ -13,6 +13,7 @@ use std::time::Instant;
 use clap::{ArgAction, ValueEnum};
 use serde_json::json;
 
+use crate::cli::args::device_check::{self, CheckArgs};
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
@@ -101,6 +102,8 @@ pub struct Args {
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
+    check: CheckArgs,
+    #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
     ranks: RanksArgs,
@@ -127,7 +130,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     {
         drop(watch);
         let agent = args.agent.of_rank(place.rank);
-        return work(printer, place, coordinator, &role.engine(&args.engine)?, &args.limits, &agent);
+        let engine = (&role.engine(&args.engine)?, &args.check);
+        return work(printer, place, coordinator, engine, &args.limits, &agent);
     }
     let Some(out) = &args.out else { return Err(without_folder(&role)) };
     let private = args.key.as_deref().map(key::read_private).transpose()?;
@@ -141,7 +145,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let job = job_of(&args, begun.as_ref())?;
     let agent = args.agent.of_rank(0);
     let asked = check(&args, &role, &job, begun.as_ref(), &agent)?;
-    let mut engine = open(&role.engine(&args.engine)?)?;
+    let engine = open(&role.engine(&args.engine)?)?;
+    let (mut engine, checking) = args.check.around(engine, device_check::OF_TRAINING);
     let run = match begun {
         None => new_run(printer, &args, out, private.as_ref())?,
         Some(run) => {
@@ -153,7 +158,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     args.limits.check("training", host_memory(&run, &args.engine))?;
     // From here on training stops by itself, with a checkpoint.
     drop(watch);
-    let mut host = Host::new(&role, &args.engine, &args.limits, &args.agent)?;
+    let mut host = Host::new(&role, (&args.engine, &args.check), &args.limits, &args.agent)?;
     let joined = host.as_mut().map(|host| host.wait(printer)).transpose()?;
     let mut ranks = joined.map(network).transpose()?;
     announce(printer, &run, engine.as_ref(), ranks.as_deref())?;
@@ -168,7 +173,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     bar.bar.finish_and_clear();
     let state = match trained {
-        Err(error) if !error.is_an_end() => return Err(error.into()),
+        Err(error) if !error.is_an_end() => return Err(stopped::failed(&run, error, &resume_options(&args))),
         trained => trained,
     };
     // First, since the others' networks may end when this one does.
@@ -182,7 +187,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             return stopped::said(printer, &run, &error, bar.stops.1.as_ref(), &resume_options(&args));
         }
     };
-    ended(printer, &run, &args, &bar, &state);
+    ended(printer, &run, &args, &bar, (&state, checking.as_ref()));
     Ok(Exit::Match)
 }
 
@@ -214,7 +219,13 @@ fn host_memory(run: &Run, engine: &EngineArgs) -> u64 {
 }
 
 /// Says that a run is at its end.
-fn ended(printer: Printer, run: &Run, args: &Args, bar: &Bar, state: &Digest) {
+fn ended(
+    printer: Printer,
+    run: &Run,
+    args: &Args,
+    bar: &Bar,
+    (state, check): (&Digest, Option<&device_check::Check>),
+) {
     let out = args.out.as_deref().unwrap_or(&run.layout.root);
     let seconds = bar.start.elapsed().as_secs_f64();
     let done = done_text(bar.done, out);
@@ -237,11 +248,14 @@ fn ended(printer: Printer, run: &Run, args: &Args, bar: &Bar, state: &Digest) {
     }
     let mut lines =
         vec![format!("{done} in {seconds:.1} s"), format!("run    {id}"), format!("state  {state}")];
+    lines.extend(check.map(|check| check.line()));
     lines.extend(next::lines(&next));
-    printer.result(
-        lines,
-        &json!({ "run": id, "state": state, "steps": run.job().steps, "seconds": seconds, "next": next }),
-    );
+    let mut json =
+        json!({ "run": id, "state": state, "steps": run.job().steps, "seconds": seconds, "next": next });
+    if let Some(check) = check {
+        json["device_check"] = check.json();
+    }
+    printer.result(lines, &json);
 }
 
 /// The work that was done, in words.
@@ -265,6 +279,7 @@ fn resume_options(args: &Args) -> String {
     );
     let default = ["--engine=cpu", "--threads=0"];
     let engine = args.engine.options().into_iter().filter(|option| !default.contains(&option.as_str()));
+    let engine = engine.chain(args.check.options());
     words.extend(engine.chain(args.ranks.options()).map(|option| shell::word(&option)));
     words.iter().map(|word| format!(" {word}")).collect()
 }
@@ -407,6 +422,7 @@ fn check<'a>(
         check_resumed(args, run)?;
     }
     args.engine.check()?;
+    args.check.check(&args.engine)?;
     check_hiding(args, role, job)?;
     if args.engine.native.is_some() && job.rounding.is_none() && args.profile != Some(Profile::Logged) {
         let why = "--native is for the logged profile, and the job is of the exact one, whose products have one result";
@@ -446,7 +462,7 @@ fn work(
     printer: Printer,
     place: &RankPlace,
     coordinator: &[SocketAddr],
-    engine: &EngineArgs,
+    (engine, check): (&EngineArgs, &CheckArgs),
     limits: &Limits,
     agent: &AgentArgs,
 ) -> CommandResult {
@@ -455,7 +471,10 @@ fn work(
         |error: &dyn std::fmt::Display| Failure::new(Exit::Undecided, format!("rank {rank}: {error}"));
     let tcp = Tcp::join(coordinator, place.clone()).map_err(|error| failed(&error))?;
     let mut ranks = network(tcp).map_err(|error| failed(&error))?;
-    let engine = || open(engine).map_err(|failure| EngineError::Stopped(failure.message));
+    let engine = || match open(engine) {
+        Ok(engine) => Ok(check.around(engine, device_check::OF_TRAINING).0),
+        Err(failure) => Err(EngineError::Stopped(failure.message)),
+    };
     let asked = Asked::listen(printer, limits, start);
     let mut watch = WatchedRank::new(printer, agent);
     match worker::work_on(engine, ranks.as_mut(), &|| asked.is_asked(), &mut watch) {

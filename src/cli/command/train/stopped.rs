@@ -9,7 +9,8 @@ use serde_json::json;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::escape::one_line;
 use crate::cli::view::next::Next;
-use crate::cli::view::report::{CommandResult, Exit, Printer};
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use tiebreak_engine::EngineError;
 use tiebreak_game::net::stop::on_stop;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::shell;
@@ -50,6 +51,20 @@ impl Asked {
     fn why(&self) -> &str {
         self.reached.get().map_or("as was asked", String::as_str)
     }
+}
+
+/// The error of training that failed. A device that computes wrongly has published no record of the step in which it was found.
+pub fn failed(run: &Run, error: TrainError, options: &str) -> Failure {
+    let wrong = matches!(error, TrainError::Engine(EngineError::WrongResult { .. }));
+    let failure = Failure::from(error);
+    if !wrong {
+        return failure;
+    }
+    let out = shell::path(&run.layout.root);
+    failure.help(format!(
+        "nothing of this step is recorded; earlier steps may be wrong too: audit them with `tiebreak audit {out} --prefix --engine cpu`, \
+         and go on with `tiebreak train --out {out} --resume{options}` and another --adapter, or --engine cpu"
+    ))
 }
 
 /// Says where a run stands that ended early, and how to go on. `options`: those of the command line that a resume needs too.
