@@ -58,8 +58,8 @@
 
 #[doc(inline)]
 pub use tiebreak_engine::{
-    Compiled, Engine, EngineError, Inputs, Observer, Summary, Tensor, Value, Want, fingerprint, outputs_of,
-    reference, session,
+    Compiled, Engine, EngineError, Inputs, Observer, QuantisedTensor, Summary, Tensor, Value, Want,
+    WrongPart, fingerprint, outputs_of, reference, session,
 };
 
 /// The engine of all cores.

@@ -26,7 +26,7 @@ pub mod session;
 use std::any::Any;
 use std::sync::Arc;
 
-pub use error::EngineError;
+pub use error::{EngineError, WrongPart};
 pub use observer::{Inputs, Observer, QuantisedTensor, Summary, Value, Want};
 use tiebreak_contract::program::graph::{Graph, TensorType};
 

@@ -24,7 +24,7 @@ use tiebreak_record::rounding::thresholds::Rounding;
 
 /// Replays a step's log, on a program's graph or a native one ([`tiebreak_contract::program::logged::native_graph`]). On a native
 /// graph no rounding can be judged, and `beyond` and `needless` refer to the auditor's own products; with a filter
-/// ([`Replayer::filtering`]) the judgement is that of the program's graph.
+/// (`Replayer::filtering`) the judgement is that of the program's graph.
 pub struct Replayer {
     log: Log,
     rounding: Rounding,
