@@ -178,7 +178,8 @@ fn a_command_does_not_outlive_the_one_that_started_it() {
     for signal in ["-INT", "-TERM", "-KILL"] {
         let pids = world.at("pids");
         let _ = fs::remove_file(&pids);
-        let mut child = tiebreak(&["monitor", "rules", &world.at("run"), &rules])
+        // Whoever runs the tests in the background has them ignore SIGINT, and children inherit that.
+        let mut child = with_default_int(&tiebreak(&["monitor", "rules", &world.at("run"), &rules]))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -192,6 +193,20 @@ fn a_command_does_not_outlive_the_one_that_started_it() {
         assert!(!child.wait().unwrap().success());
         assert!(within(|| !started.iter().any(|pid| runs(pid))), "{signal}: processes {text} go on");
     }
+}
+
+/// A command that SIGINT ends, whatever this process does with it.
+#[cfg(target_os = "linux")]
+fn with_default_int(command: &Command) -> Command {
+    let mut with = Command::new("env");
+    with.arg("--default-signal=INT").arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => with.env(name, value),
+            None => with.env_remove(name),
+        };
+    }
+    with
 }
 
 /// Waits until something is true, for half a minute at most.
