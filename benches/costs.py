@@ -353,8 +353,9 @@ Sections that name another bench stay as they are.
 - A load average above the number of cores says that other work ran beside it. The seconds are then too long, unless
   this work had real-time priority.
 - Digits are the defaults of each profile.
-- In the logged profile the trainer's products are the CPU engine's native binary64 kernels. An auditor replays them by
-  exact products; in the paper's preset, by native kernels of another order of summation.
+- In the logged profile the trainer's products are the CPU engine's native binary64 kernels. The audits of these rows
+  formed the exact product of every element. Audits on fine grids do so no more: see the section *Audits beside the
+  training that they replay*. In the paper's preset native kernels of another order of summation audit.
 
 *Proof-of-Learning* (Jia et al. 2021, arXiv 2103.05633) keeps a checkpoint after every k-th step, and which samples
 each step took. Nobody can replay without both. This page assumes:
