@@ -14,7 +14,7 @@ use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::digits::{group_absmax, quantise};
 use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::program::builder::Builder;
-use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorType, View};
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, View};
 use tiebreak_contract::program::products::ProductTable;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::cpu::native::Native;
@@ -365,21 +365,7 @@ impl Observer for Counter<'_> {
 }
 
 impl Engine for Counted {
-    fn describe(&self) -> String {
-        self.engine.describe()
-    }
-
-    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
-        self.engine.upload(ty, bytes)
-    }
-
-    fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
-        self.engine.read(tensor, visit)
-    }
-
-    fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
-        self.engine.compile(graph)
-    }
+    tiebreak_engine::forward!(self => self.engine; describe, upload, read, compile);
 
     fn run(
         &mut self,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::words_from_bytes;
-use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId};
 use tiebreak_engine::device_check::{ExactSums, Sums};
 use tiebreak_engine::{Compiled, Engine, EngineError, Inputs, Observer, Summary, Tensor, Value, Want};
 
@@ -189,16 +189,10 @@ impl<E: Engine> Planted<E> {
 }
 
 impl<E: Engine> Engine for Planted<E> {
+    tiebreak_engine::forward!(self => self.engine; upload, read, compile, finish);
+
     fn describe(&self) -> String {
         format!("planted: {}", self.engine.describe())
-    }
-
-    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
-        self.engine.upload(ty, bytes)
-    }
-
-    fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
-        self.engine.read(tensor, visit)
     }
 
     fn roots(&mut self, tensors: &[Tensor]) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
@@ -213,10 +207,6 @@ impl<E: Engine> Engine for Planted<E> {
         Ok(Some(roots))
     }
 
-    fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
-        self.engine.compile(graph)
-    }
-
     fn run(
         &mut self,
         compiled: &Compiled,
@@ -224,9 +214,5 @@ impl<E: Engine> Engine for Planted<E> {
         observer: Option<&mut dyn Observer>,
     ) -> Result<Vec<Tensor>, EngineError> {
         self.observed(compiled, observer, |engine, observer| engine.run(compiled, inputs, Some(observer)))
-    }
-
-    fn finish(&mut self) -> Result<(), EngineError> {
-        self.engine.finish()
     }
 }

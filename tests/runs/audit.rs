@@ -8,7 +8,6 @@ use tiebreak_audit::ground::{Differences, Ground, RecordField};
 use tiebreak_audit::localise::Difference;
 use tiebreak_audit::plan::{Choice, plan};
 use tiebreak_audit::{Outcome, Report, Silent, audit, checks};
-use tiebreak_contract::program::graph::{Graph, TensorType};
 use tiebreak_contract::program::phase::Phase;
 use tiebreak_dispute::evidence::binding::Binding;
 use tiebreak_dispute::fact::{Fact, OutputPart};
@@ -254,17 +253,10 @@ impl Observer for FlipFirst<'_> {
 }
 
 impl Engine for Faulty {
+    tiebreak_engine::forward!(self => self.0; upload, read, compile);
+
     fn describe(&self) -> String {
         "faulty adapter".into()
-    }
-    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
-        self.0.upload(ty, bytes)
-    }
-    fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
-        self.0.read(tensor, visit)
-    }
-    fn compile(&mut self, graph: std::sync::Arc<Graph>) -> Result<Compiled, EngineError> {
-        self.0.compile(graph)
     }
     fn run(
         &mut self,

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use crate::common::{gpt_job, key, trained_on};
 use tiebreak_audit::plan::{Choice, plan};
 use tiebreak_audit::{Outcome, Silent, audit, checks};
-use tiebreak_contract::program::graph::{Graph, Primitive, TensorType};
+use tiebreak_contract::program::graph::{Graph, Primitive};
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::cpu::native::Native;
-use tiebreak_engine::{Compiled, Engine, EngineError, Observer, Tensor};
+use tiebreak_engine::{Compiled, Engine, EngineError};
 use tiebreak_run::run::dir::Run;
 
 /// A CPU that may or may not say how much its native products err, and counts the graphs that it compiles.
@@ -21,31 +21,12 @@ struct Counted {
 }
 
 impl Engine for Counted {
-    fn describe(&self) -> String {
-        self.cpu.describe()
-    }
-
-    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
-        self.cpu.upload(ty, bytes)
-    }
-
-    fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
-        self.cpu.read(tensor, visit)
-    }
+    tiebreak_engine::forward!(self => self.cpu; describe, upload, read, run);
 
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
         let native = graph.nodes.iter().any(|node| matches!(node.primitive, Primitive::Native { .. }));
         self.compiled[usize::from(!native)] += 1;
         self.cpu.compile(graph)
-    }
-
-    fn run(
-        &mut self,
-        compiled: &Compiled,
-        inputs: &[Tensor],
-        observer: Option<&mut dyn Observer>,
-    ) -> Result<Vec<Tensor>, EngineError> {
-        self.cpu.run(compiled, inputs, observer)
     }
 
     fn binary64_roundings(&self, k: usize) -> Option<usize> {

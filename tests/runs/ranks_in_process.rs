@@ -2,7 +2,6 @@
 //! rank that computes or sends something wrong is named.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::common::{begin_run, edit::edit, files, gpt_job, key, mlp_job, program_job, trained};
@@ -11,7 +10,6 @@ use tiebreak_audit::{self as audit, Outcome, checks};
 use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::program::decoding::decode;
 use tiebreak_contract::program::encoding::encode;
-use tiebreak_contract::program::graph::{Graph, TensorType};
 use tiebreak_contract::program::step::port;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::{Compiled, Engine, EngineError, Observer, Tensor};
@@ -170,21 +168,7 @@ struct WrongCpu {
 }
 
 impl Engine for WrongCpu {
-    fn describe(&self) -> String {
-        self.cpu.describe()
-    }
-
-    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
-        self.cpu.upload(ty, bytes)
-    }
-
-    fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
-        self.cpu.read(tensor, visit)
-    }
-
-    fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
-        self.cpu.compile(graph)
-    }
+    tiebreak_engine::forward!(self => self.cpu; describe, upload, read, compile);
 
     fn run(
         &mut self,

@@ -191,59 +191,114 @@ pub trait Engine: Send {
     }
 }
 
+/// Writes the named methods of an [`Engine`] that is made of another one: `forward!(self => self.cpu; describe, upload)`. Methods
+/// with defaults that are not named keep their defaults.
+#[macro_export]
+#[doc(hidden)] // for engines around engines, in the layers above
+macro_rules! forward {
+    ($this:ident => $inner:expr; $($method:ident),+ $(,)?) => {
+        $($crate::forward!(@ $method $this $inner);)+
+    };
+    (@ describe $this:ident $inner:expr) => {
+        fn describe(&$this) -> String {
+            $inner.describe()
+        }
+    };
+    (@ upload $this:ident $inner:expr) => {
+        fn upload(
+            &mut $this,
+            ty: &tiebreak_contract::program::graph::TensorType,
+            bytes: &[u8],
+        ) -> Result<$crate::Tensor, $crate::EngineError> {
+            $inner.upload(ty, bytes)
+        }
+    };
+    (@ read $this:ident $inner:expr) => {
+        fn read(
+            &mut $this,
+            tensor: &$crate::Tensor,
+            visit: &mut dyn FnMut(&[u8]),
+        ) -> Result<(), $crate::EngineError> {
+            $inner.read(tensor, visit)
+        }
+    };
+    (@ roots $this:ident $inner:expr) => {
+        fn roots(
+            &mut $this,
+            tensors: &[$crate::Tensor],
+        ) -> Result<Option<Vec<[u8; 32]>>, $crate::EngineError> {
+            $inner.roots(tensors)
+        }
+    };
+    (@ compile $this:ident $inner:expr) => {
+        fn compile(
+            &mut $this,
+            graph: std::sync::Arc<tiebreak_contract::program::graph::Graph>,
+        ) -> Result<$crate::Compiled, $crate::EngineError> {
+            $inner.compile(graph)
+        }
+    };
+    (@ run $this:ident $inner:expr) => {
+        fn run(
+            &mut $this,
+            compiled: &$crate::Compiled,
+            inputs: &[$crate::Tensor],
+            observer: Option<&mut dyn $crate::Observer>,
+        ) -> Result<Vec<$crate::Tensor>, $crate::EngineError> {
+            $inner.run(compiled, inputs, observer)
+        }
+    };
+    (@ run_owning $this:ident $inner:expr) => {
+        fn run_owning(
+            &mut $this,
+            compiled: &$crate::Compiled,
+            inputs: Vec<$crate::Tensor>,
+            observer: Option<&mut dyn $crate::Observer>,
+        ) -> Result<Vec<$crate::Tensor>, $crate::EngineError> {
+            $inner.run_owning(compiled, inputs, observer)
+        }
+    };
+    (@ binary64_roundings $this:ident $inner:expr) => {
+        fn binary64_roundings(&$this, k: usize) -> Option<usize> {
+            $inner.binary64_roundings(k)
+        }
+    };
+    (@ is_on_host $this:ident $inner:expr) => {
+        fn is_on_host(&$this) -> bool {
+            $inner.is_on_host()
+        }
+    };
+    (@ finish $this:ident $inner:expr) => {
+        fn finish(&mut $this) -> Result<(), $crate::EngineError> {
+            $inner.finish()
+        }
+    };
+    (@ release $this:ident $inner:expr) => {
+        fn release(&mut $this) {
+            $inner.release()
+        }
+    };
+    (@ as_any $this:ident $inner:expr) => {
+        fn as_any(&mut $this) -> Option<&mut dyn std::any::Any> {
+            $inner.as_any()
+        }
+    };
+    (@ download $this:ident $inner:expr) => {
+        fn download(&mut $this, tensor: &$crate::Tensor) -> Result<Vec<u8>, $crate::EngineError> {
+            $inner.download(tensor)
+        }
+    };
+}
+
 /// A pointer to an engine is an engine: every method is forwarded, including those with defaults.
 macro_rules! passed_on {
     ($($pointer:ty),*) => {$(
         impl<E: Engine + ?Sized> Engine for $pointer {
-            fn describe(&self) -> String {
-                (**self).describe()
-            }
-            fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
-                (**self).upload(ty, bytes)
-            }
-            fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
-                (**self).read(tensor, visit)
-            }
-            fn roots(&mut self, tensors: &[Tensor]) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
-                (**self).roots(tensors)
-            }
-            fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
-                (**self).compile(graph)
-            }
-            fn run(
-                &mut self,
-                compiled: &Compiled,
-                inputs: &[Tensor],
-                observer: Option<&mut dyn Observer>,
-            ) -> Result<Vec<Tensor>, EngineError> {
-                (**self).run(compiled, inputs, observer)
-            }
-            fn run_owning(
-                &mut self,
-                compiled: &Compiled,
-                inputs: Vec<Tensor>,
-                observer: Option<&mut dyn Observer>,
-            ) -> Result<Vec<Tensor>, EngineError> {
-                (**self).run_owning(compiled, inputs, observer)
-            }
-            fn binary64_roundings(&self, k: usize) -> Option<usize> {
-                (**self).binary64_roundings(k)
-            }
-            fn is_on_host(&self) -> bool {
-                (**self).is_on_host()
-            }
-            fn finish(&mut self) -> Result<(), EngineError> {
-                (**self).finish()
-            }
-            fn release(&mut self) {
-                (**self).release()
-            }
-            fn as_any(&mut self) -> Option<&mut dyn Any> {
-                (**self).as_any()
-            }
-            fn download(&mut self, tensor: &Tensor) -> Result<Vec<u8>, EngineError> {
-                (**self).download(tensor)
-            }
+            forward!(
+                self => (**self);
+                describe, upload, read, roots, compile, run, run_owning, binary64_roundings, is_on_host, finish, release,
+                as_any, download,
+            );
         }
     )*};
 }

@@ -1,6 +1,7 @@
 //! A program on an engine: the session runs micro-batches, adds their gradients by the fixed tree, and updates the state.
 //! Contract: `docs/ARITHMETIC.md`, section 7.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -320,10 +321,10 @@ impl<'e> Session<'e> {
     ///
     /// # Errors
     /// If the engine cannot read a tensor.
-    pub fn kept_bytes(&mut self, kept: &KeptState) -> Result<Vec<Vec<u8>>, EngineError> {
+    pub fn kept_bytes<'k>(&mut self, kept: &'k KeptState) -> Result<Cow<'k, [Vec<u8>]>, EngineError> {
         match &kept.0 {
             Kept::Tensors(tensors) => tensors.iter().map(|tensor| self.engine.download(tensor)).collect(),
-            Kept::Bytes(bytes) => Ok(bytes.clone()),
+            Kept::Bytes(bytes) => Ok(Cow::Borrowed(bytes)),
         }
     }
 

@@ -188,7 +188,7 @@ fn exact_product(
 
 /// Digits of the rest of an operand after its high part: the greatest number, so that the auditor errs less than binary64 kernels
 /// do.
-pub(super) const LOW_DIGITS: u8 = 4;
+pub const LOW_DIGITS: u8 = 4;
 /// The most digits of a high part: three hold every high part that [`split`] makes.
 pub(super) const HIGH_DIGITS_MAX: u8 = 3;
 

@@ -22,13 +22,9 @@ mod observer;
 mod product;
 mod settings;
 
-use std::any::Any;
-use std::sync::Arc;
-
 use super::{Compiled, Engine, EngineError, Observer, Tensor};
 use observer::{Checking, Draws};
 pub use settings::{ExactSums, Random, Shares, Sums, Tallied, Tally};
-use tiebreak_contract::program::graph::TensorType;
 
 pub use super::error::WrongPart;
 
@@ -79,17 +75,7 @@ impl<E: Engine> Checked<E> {
 }
 
 impl<E: Engine> Engine for Checked<E> {
-    fn describe(&self) -> String {
-        self.engine.describe()
-    }
-
-    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
-        self.engine.upload(ty, bytes)
-    }
-
-    fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
-        self.engine.read(tensor, visit)
-    }
+    crate::forward!(self => self.engine; describe, upload, read, compile, finish, release, as_any, is_on_host);
 
     fn roots(&mut self, tensors: &[Tensor]) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
         let Some(roots) = self.engine.roots(tensors)? else { return Ok(None) };
@@ -100,13 +86,6 @@ impl<E: Engine> Engine for Checked<E> {
             }
         }
         Ok(Some(roots))
-    }
-
-    fn compile(
-        &mut self,
-        graph: Arc<tiebreak_contract::program::graph::Graph>,
-    ) -> Result<Compiled, EngineError> {
-        self.engine.compile(graph)
     }
 
     fn run(
@@ -127,17 +106,5 @@ impl<E: Engine> Engine for Checked<E> {
         self.observed(compiled, observer, |engine, observer| {
             engine.run_owning(compiled, inputs, Some(observer))
         })
-    }
-
-    fn finish(&mut self) -> Result<(), EngineError> {
-        self.engine.finish()
-    }
-
-    fn release(&mut self) {
-        self.engine.release();
-    }
-
-    fn as_any(&mut self) -> Option<&mut dyn Any> {
-        self.engine.as_any()
     }
 }

@@ -15,6 +15,7 @@ use tiebreak_contract::arith::digits::magnitude_bits;
 use tiebreak_contract::arith::rounding_grid::GridRule;
 use tiebreak_contract::arith::words::with_words;
 use tiebreak_contract::program::graph::{Graph, LoggedProduct, Primitive, View};
+use tiebreak_contract::program::logged::LOW_DIGITS;
 use tiebreak_contract::program::logged_element::{TwoPartProduct, TwoPartRow};
 use tiebreak_engine::{EngineError, Inputs};
 use tiebreak_record::rounding::legal::{ExactRow, digitisation_by_norms};
@@ -60,7 +61,7 @@ impl Bound {
         };
         let digits = [digits_a, digits_b];
         let high = digits.map(u32::from);
-        let parts = [high, [4, 4]];
+        let parts = [high, [u32::from(LOW_DIGITS); 2]];
         let k = logged.dims()[3];
         // Half a unit of a high part is at most 2^(1 - m) of its row's norm.
         let [unit_a, unit_b] = high.map(|digits| 2f64.powi(1 - magnitude_bits(digits) as i32));
