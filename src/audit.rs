@@ -79,6 +79,6 @@
 
 #[doc(inline)]
 pub use tiebreak_audit::{
-    AuditError, Outcome, Progress, REPORT_FORMAT, Report, Silent, attachments, audit, audit_natively, checks,
-    ground, merge, plan, replay_to, report_file,
+    AuditError, Outcome, Progress, REPORT_FORMAT, Report, Silent, attachments, audit, audit_in_jobs,
+    audit_natively, checks, ground, merge, plan, replay_to, report_file,
 };

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Output;
 
 use crate::common::edit::{edit, edited};
-use crate::common::{gpt_job, trained};
+use crate::common::{gpt_job, mlp_job, trained};
 use crate::{output, path, tiebreak};
 
 /// Trains a run of eight steps and makes the keys of two auditors; returns the paths of job, run and keys.
@@ -172,4 +172,40 @@ fn a_run_is_held_to_what_was_ordered_and_its_files_to_its_records() {
     assert!(!stdout.contains("complete"), "{stdout}");
     told(&["audit", &run, "--engine", "cpu"], 3, &["INCOMPLETE: the head covers 0 of 8 steps"]);
     told(&["verify", &run], 3, &["INCOMPLETE: the head covers 0 of 8 steps"]);
+}
+
+/// Several jobs share the cores, and are held to the limit of memory together. Their number changes nothing that is found.
+#[test]
+fn jobs_replay_segments_at_once_within_the_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = mlp_job(folder.path(), "step", 4, 1);
+    edit(&job, &[("hidden = [33, 20]", "hidden = [3000, 1000]"), ("\nevery = 2", "\nevery = 1")]);
+    let run = path(folder.path(), "run");
+    trained(&job, Path::new(&run), None);
+    let audit = |args: &[&str]| output(&[&["audit", &run, "--engine", "cpu", "--json"], args].concat());
+    let json = |args: &[&str]| -> serde_json::Value {
+        let (code, stdout, stderr) = audit(args);
+        assert_eq!(code, 0, "{stdout}{stderr}");
+        serde_json::from_str(&stdout).unwrap()
+    };
+    let planned = json(&["--plan"]);
+    let memory = planned["plan"]["memory"].as_u64().unwrap();
+    assert_eq!((&planned["jobs"], planned["plan"]["segments"].as_array().unwrap().len()), (&1.into(), 4));
+    // Three replays fit, and not four.
+    let limit = (memory * 7 / 2 / (1 << 20)).to_string();
+    let (code, stdout, stderr) = audit(&["--jobs", "4", "--max-memory", &limit]);
+    let said = format!("{stdout}{stderr}");
+    assert!(code == 3 && said.contains("4 replays at once need about"), "{code} {said}");
+    assert!(said.contains("--jobs 3, or --jobs 0"), "{said}");
+    let (one, three) = (json(&[]), json(&["--jobs", "3", "--max-memory", &limit]));
+    assert!(three["engine"].as_str().unwrap().starts_with("3 x cpu ("), "{three}");
+    for field in ["outcome", "replayed", "checked", "not_checked", "plan"] {
+        assert_eq!(one[field], three[field], "{field}");
+    }
+    // As many as there are cores, segments and memory.
+    let all = json(&["--jobs", "0", "--plan", "--max-memory", &limit]);
+    let cores = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(all["jobs"], cores.min(3));
+    let all = json(&["--jobs", "100", "--threads", "1", "--plan"]);
+    assert_eq!(all["jobs"], 4, "as many as there are segments");
 }

@@ -31,10 +31,12 @@ pub mod opened;
 pub mod operands;
 mod place;
 pub mod plan;
+mod progress;
 mod replay;
 mod report;
 pub mod report_file;
 pub mod rounding;
+mod segments;
 pub mod states;
 pub mod watched;
 pub mod weights;
@@ -46,35 +48,19 @@ use attachments::Damaged;
 use checks::Checked;
 use ground::Ground;
 pub use ground::differences;
-use localise::Difference;
 pub use micro_batch::micro_batch;
 use plan::ReplayPlan;
+pub use progress::{Progress, Silent};
 pub use replay::other_log;
-use replay::{fast_session, same_log, session};
+use replay::{fast_session, session};
 pub use replay::{reference_step, replay_begins_after, replay_to, replay_to_watched};
 use report::Found;
 pub use report::{AuditError, Outcome, REPORT_FORMAT, Report, step_of};
-use tiebreak_contract::program::step::MicroBatch;
 use tiebreak_dispute::verdict::Verdict;
-use tiebreak_engine::session::{KeptState, Session};
 use tiebreak_engine::{Engine, EngineError};
-use tiebreak_record::commit::record::StepRecord;
 use tiebreak_run::observers::tally::Tally;
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::step::{CommittedStep, StepError, gradient_root, replayed_micro_batch, replayed_step};
-
-/// Receives an audit's progress.
-pub trait Progress {
-    /// Called after a step was replayed: `done` of `planned` steps are.
-    fn step(&mut self, step: u32, done: u64, planned: u64);
-}
-
-/// Reports no progress.
-pub struct Silent;
-
-impl Progress for Silent {
-    fn step(&mut self, _: u32, _: u64, _: u64) {}
-}
+use tiebreak_run::step::{StepError, gradient_root, replayed_micro_batch};
 
 /// Replays the segments of `plan` on `engine` after the checks that made `checked`. A divergence comes with its
 /// verdict.
@@ -90,7 +76,7 @@ pub fn audit(
     max_time: Option<Duration>,
     progress: &mut dyn Progress,
 ) -> Result<(Report, Option<Verdict>), AuditError> {
-    audit_in(run, fast_session(run, engine)?, false, checked, plan, max_time, progress)
+    audit_in_jobs(run, &mut [engine], false, checked, plan, max_time, progress)
 }
 
 /// Audits a run in the paper's preset by an engine whose native kernels compute the products again. A match shows only that the
@@ -106,12 +92,17 @@ pub fn audit_natively(
     max_time: Option<Duration>,
     progress: &mut dyn Progress,
 ) -> Result<(Report, Option<Verdict>), AuditError> {
-    audit_in(run, session(run, engine, true)?, true, checked, plan, max_time, progress)
+    audit_in_jobs(run, &mut [engine], true, checked, plan, max_time, progress)
 }
 
-fn audit_in(
+/// [`audit`], or with `native` [`audit_natively`], on several engines, each of which replays a segment of its own at a time. The
+/// outcome, its verdict and the counts are those of one engine: what jobs replay behind the first difference counts for nothing.
+///
+/// # Errors
+/// As [`audit_natively`]; also if there is no engine.
+pub fn audit_in_jobs(
     run: &Run,
-    session: Session,
+    engines: &mut [&mut dyn Engine],
     native: bool,
     checked: Checked,
     plan: ReplayPlan,
@@ -119,7 +110,12 @@ fn audit_in(
     progress: &mut dyn Progress,
 ) -> Result<(Report, Option<Verdict>), AuditError> {
     let start = Instant::now();
-    let report = Report {
+    let sessions = engines.iter_mut().map(|engine| match native {
+        true => session(run, *engine, true),
+        false => fast_session(run, *engine),
+    });
+    let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
+    let mut report = Report {
         format: REPORT_FORMAT,
         run: run.id,
         computation: run.computation.id,
@@ -130,7 +126,7 @@ fn audit_in(
         head_size: checked.head.size,
         head_root: checked.head.root,
         end_checked: checked.end_checked,
-        engine: session.engine().describe(),
+        engine: segments::described(&sessions)?,
         native,
         outcome: Outcome::Matches,
         checked: checked.passed.clone(),
@@ -143,17 +139,17 @@ fn audit_in(
         seconds: 0.0,
         auditor: None,
     };
-    let mut replay = Replay { run, session, native, checked: &checked, end: None, report };
-    replay.end = max_time.and_then(|limit| start.checked_add(limit));
-    replay.session.stop_at(replay.end);
     let found = match &checked.inconsistent {
         Some(found) => {
             let outcome = Outcome::Inconsistent { step: found.step, what: found.what.clone() };
             Some(Found { outcome, verdict: found.verdict.clone() })
         }
-        None => replay.segments(&plan, progress)?,
+        None => {
+            let end = max_time.and_then(|limit| start.checked_add(limit));
+            let replay = segments::Replay { run, native, checked: &checked, end };
+            replay.segments(sessions, &plan, &mut report, progress)?
+        }
     };
-    let mut report = replay.report;
     let verdict = found.and_then(|found| {
         report.outcome = found.outcome;
         found.verdict
@@ -204,129 +200,6 @@ fn conclude(report: &mut Report, checked: &Checked, steps: u32) {
     if checked.end_checked && report.replayed.iter().any(|&(_, last)| last == steps) {
         let what = "the state computed for the last step is the final record's, and the released model's";
         report.checked.push(what.into());
-    }
-}
-
-/// An audit under way: steps are replayed until one differs.
-struct Replay<'a, 'e> {
-    run: &'a Run,
-    session: Session<'e>,
-    native: bool,
-    checked: &'a Checked,
-    /// The time to stop at, if the auditor set a limit.
-    end: Option<Instant>,
-    report: Report,
-}
-
-impl Replay<'_, '_> {
-    /// Replays the segments of a plan. Returns the findings about the first difference, if there is one.
-    fn segments(
-        &mut self,
-        plan: &ReplayPlan,
-        progress: &mut dyn Progress,
-    ) -> Result<Option<Found>, AuditError> {
-        let (run, planned) = (self.run, plan.steps());
-        let mut dataset = run.dataset()?;
-        let mut done = 0;
-        for &(first, last) in &plan.segments {
-            self.session.load(&checks::state_after(run, self.checked, first - 1)?)?;
-            self.report.replayed.push((first, first - 1));
-            for step in first..=last {
-                if self.end.is_some_and(|end| Instant::now() > end) {
-                    return Ok(self.out_of_time(step));
-                }
-                let batch = run.batch(&mut dataset, step)?;
-                let found = match self.step(step, &batch) {
-                    Err(AuditError::Engine(EngineError::OutOfTime)) => return Ok(self.out_of_time(step)),
-                    found => found?,
-                };
-                done += 1;
-                progress.step(step, done, planned);
-                if found.is_some() {
-                    return Ok(found);
-                }
-                if let Some(replayed) = self.report.replayed.last_mut() {
-                    replayed.1 = step;
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    /// Notes that the time ended before `step` was replayed.
-    fn out_of_time(&mut self, step: u32) -> Option<Found> {
-        self.report.not_checked.push(format!("steps from {step} of the plan: --max-time was reached"));
-        None
-    }
-
-    /// Replays one step. Returns the findings about a difference, if there is one.
-    fn step(&mut self, step: u32, batch: &[MicroBatch]) -> Result<Option<Found>, AuditError> {
-        let (run, theirs) = (self.run, self.checked.step(step)?);
-        let before = self.session.keep_state()?;
-        rounding::check_log(run, step, theirs)?;
-        let (mine, tally) = self.replayed(step, batch, &before, theirs)?;
-        same_log(run, &mine.record, theirs)?;
-        if let (Some(all), Some(rounding)) = (&mut self.report.rounding, &run.job().rounding) {
-            all.add(step, &tally, rounding.accumulation());
-        }
-        let without_verdict = |outcome| Ok(Some(Found { outcome, verdict: None }));
-        let same = mine.record == *theirs;
-        if self.native && !same {
-            return without_verdict(rounding::not_replicated(step, &mine.record, theirs));
-        }
-        // A decision may be about other operands than these if the records differ: one decision that an honest trainer's log
-        // lacks would make later ones look wrong. If the records agree, all operands of the decisions agree.
-        if let Some(illegal) = tally.first_illegal.as_ref().filter(|_| same) {
-            let before = self.session.kept_bytes(&before)?;
-            return self.difference(&before, batch, &mine).illegal(illegal).map(Some);
-        }
-        if mine.trace.is_none()
-            && run.job().rounding.is_some()
-            && rounding::may_lack_a_decision(&mine.record, theirs)
-        {
-            return without_verdict(rounding::missing(step, &mine.record, theirs));
-        }
-        if same {
-            return Ok(None);
-        }
-        let before = self.session.kept_bytes(&before)?;
-        self.difference(&before, batch, &mine).localise().map(Some)
-    }
-
-    /// A step's replay. Native products decide nothing but a match: any other outcome is that of exact products.
-    fn replayed(
-        &mut self,
-        step: u32,
-        batch: &[MicroBatch],
-        before: &KeptState,
-        theirs: &StepRecord,
-    ) -> Result<(CommittedStep, Tally), AuditError> {
-        if self.session.is_native() && !self.native {
-            match replayed_step(self.run, &mut self.session, step, batch, true) {
-                Ok((mine, tally)) if mine.record == *theirs && tally.illegal == 0 => {
-                    return Ok((mine, tally));
-                }
-                Err(StepError::Engine(error @ EngineError::OutOfTime)) => return Err(error.into()),
-                _ => {
-                    self.session.compute_exactly()?;
-                    let before = self.session.kept_bytes(before)?;
-                    self.session.load(&before)?;
-                }
-            }
-        }
-        Ok(replayed_step(self.run, &mut self.session, step, batch, !self.native)?)
-    }
-
-    /// The data needed to localise a difference. The engine frees idle memory first.
-    fn difference<'a>(
-        &'a mut self,
-        before: &'a [Vec<u8>],
-        batch: &'a [MicroBatch],
-        mine: &'a CommittedStep,
-    ) -> Difference<'a> {
-        self.session.engine_mut().release();
-        let Replay { run, checked, end, report, .. } = self;
-        Difference { run, checked, before, batch, mine, engine: &report.engine, end: *end }
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::cli::args::engine::{EngineArgs, EngineKind};
 use crate::cli::view::report::{Exit, Failure};
 use tiebreak_engine::Engine;
-use tiebreak_engine::device_check::{Checked, Random, Shares, Tally};
+use tiebreak_engine::device_check::{Checked, Random, Shares, Tallied, Tally};
 
 /// The shares of an audit that says none: the engine's products are all that an auditor would have to trust.
 pub const OF_AUDITS: Shares = Shares { products: 1.0, elements: 1e-3 };
@@ -39,7 +39,8 @@ pub struct CheckArgs {
 /// A check in progress.
 pub struct Check {
     shares: Shares,
-    tally: Tally,
+    /// One for each engine.
+    tallies: Vec<Tally>,
 }
 
 /// Randomness of the system.
@@ -61,13 +62,25 @@ impl CheckArgs {
         Err(Failure::new(Exit::Usage, why).help("leave --check-device out, or give another --engine"))
     }
 
-    /// The engine with its check, if one is asked for; `default` has the shares that are not given.
+    /// [`around_all`](CheckArgs::around_all) of one engine.
     pub fn around(&self, engine: Box<dyn Engine>, default: Shares) -> (Box<dyn Engine>, Option<Check>) {
-        let Some(products) = self.check_device else { return (engine, None) };
+        let (mut engines, check) = self.around_all(vec![engine], default);
+        (engines.remove(0), check)
+    }
+
+    /// The engines with their check, if one is asked for; `default` has the shares that are not given.
+    pub fn around_all(
+        &self,
+        engines: Vec<Box<dyn Engine>>,
+        default: Shares,
+    ) -> (Vec<Box<dyn Engine>>, Option<Check>) {
+        let Some(products) = self.check_device else { return (engines, None) };
         let products = products.unwrap_or(default.products);
         let shares = Shares { products, elements: self.check_elements.unwrap_or(default.elements) };
-        let (engine, tally) = Checked::new(engine, shares, system());
-        (Box::new(engine), Some(Check { shares, tally }))
+        let checked = engines.into_iter().map(|engine| Checked::new(engine, shares, system()));
+        let (engines, tallies): (Vec<_>, _) = checked.unzip();
+        let engines = engines.into_iter().map(|engine| Box::new(engine) as Box<dyn Engine>);
+        (engines.collect(), Some(Check { shares, tallies }))
     }
 
     /// The options that say the same to another process.
@@ -82,16 +95,20 @@ impl CheckArgs {
 }
 
 impl Check {
+    fn now(&self) -> Tallied {
+        self.tallies.iter().map(Tally::now).fold(Tallied::default(), |all, one| all + one)
+    }
+
     /// The probabilities that the check finds a single wrong product, and a single wrong element.
     fn probabilities(&self) -> [f64; 2] {
         let Shares { products, elements } = self.shares;
-        let by_elements = self.tally.now().by_elements > 0;
+        let by_elements = self.now().by_elements > 0;
         [if by_elements { products.min(elements) } else { products }, elements]
     }
 
     /// The check for people.
     pub fn line(&self) -> String {
-        let (done, [product, element]) = (self.tally.now(), self.probabilities());
+        let (done, [product, element]) = (self.now(), self.probabilities());
         format!(
             "device checked: {} of {} products tested, {} of {} elements of other results compared; a single wrong product is found with \
              probability {product}, a single wrong element with {element}",
@@ -101,7 +118,7 @@ impl Check {
 
     /// The check for programs.
     pub fn json(&self) -> Value {
-        let (done, [product, element]) = (self.tally.now(), self.probabilities());
+        let (done, [product, element]) = (self.now(), self.probabilities());
         json!({
             "products": done.products,
             "products_tested": done.tested,

@@ -103,7 +103,7 @@ impl EngineArgs {
     /// # Errors
     /// If one is, with the option that is missing or wrong.
     pub fn check(&self) -> Result<(), Failure> {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let cores = cores();
         let engine = self.engine.to_possible_value().map_or(String::new(), |engine| engine.get_name().into());
         let (why, help) = match self.engine {
             EngineKind::Cpu | EngineKind::Reference if self.adapter.is_some() => {
@@ -140,6 +140,11 @@ impl EngineArgs {
         options.push(format!("--threads={}", self.threads));
         options
     }
+}
+
+/// The cores that the system gives this process.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get())
 }
 
 /// Opens the engine that the arguments name, for what calls no native products.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::cli::args::engine::{EngineArgs, EngineKind};
+use crate::cli::args::engine::{EngineArgs, EngineKind, cores};
 use crate::cli::args::random::random;
 use crate::cli::view::report::{Exit, Failure};
 use tiebreak_record::commit::digest::Digest;
@@ -223,7 +223,7 @@ impl Role {
         #[cfg(not(feature = "cuda"))]
         let _ = local;
         if args.engine == EngineKind::Cpu && args.threads == 0 {
-            let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+            let cores = cores();
             args.threads = (cores / here as usize).max(1);
         }
         Ok(args)

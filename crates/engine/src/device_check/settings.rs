@@ -1,5 +1,6 @@
 //! The shares of results that are checked, the randomness that draws them, and the tally of a check.
 
+use std::ops::Add;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Fills bytes with randomness, or says why there is none.
@@ -46,6 +47,25 @@ pub struct Tallied {
     pub roots: u64,
     /// Seconds that the host took for the checks, without the work of the device.
     pub seconds: f64,
+}
+
+impl Add for Tallied {
+    type Output = Tallied;
+
+    /// The counts of two checks.
+    fn add(self, other: Tallied) -> Tallied {
+        Tallied {
+            products: self.products + other.products,
+            tested: self.tested + other.tested,
+            by_elements: self.by_elements + other.by_elements,
+            of_products: self.of_products + other.of_products,
+            multiply_adds: self.multiply_adds + other.multiply_adds,
+            elements: self.elements + other.elements,
+            compared: self.compared + other.compared,
+            roots: self.roots + other.roots,
+            seconds: self.seconds + other.seconds,
+        }
+    }
 }
 
 /// The tally of a check, which goes on while the check does. Clones are the same tally.

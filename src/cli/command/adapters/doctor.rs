@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::{Row, candidates, system};
+use crate::cli::args::engine::cores;
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::cli::view::version;
@@ -153,7 +154,7 @@ fn is_gpu(row: &Row) -> bool {
 
 fn examined() -> Health {
     let engines: Vec<Row> = candidates().into_iter().map(|candidate| candidate.row).collect();
-    let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let threads = cores();
     let path = CpuPath::fastest();
     #[allow(unused_mut, reason = "a build without GPUs has none to add")]
     let mut libraries: Vec<Library> = Vec::new();

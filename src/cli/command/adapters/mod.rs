@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+use crate::cli::args::engine::cores;
 use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use speed::Speed;
@@ -197,7 +198,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         contract: CONTRACT,
         os: system(),
         arch: std::env::consts::ARCH,
-        cores: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
+        cores: cores(),
         expected: FINGERPRINT,
         engines,
         next: if args.test { Vec::new() } else { next.to_vec() },

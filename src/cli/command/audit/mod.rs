@@ -1,12 +1,13 @@
 //! `tiebreak audit`.
 
+mod jobs;
 mod merge;
 mod page;
 
 use crate::cli::args::decided::Decided;
 use crate::cli::args::device_check::{self, Check, CheckArgs};
-use crate::cli::args::engine::{EngineArgs, open};
-use crate::cli::args::expect::Expectations;
+use crate::cli::args::engine::EngineArgs;
+use crate::cli::args::expect::{Expectations, Expected};
 use crate::cli::args::limits::{Limits, left};
 use crate::cli::args::part::{self, PartArgs};
 use crate::cli::args::salts::SaltArgs;
@@ -22,17 +23,16 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tiebreak_audit::attachments::note;
+use tiebreak_audit::checks::Checked;
 use tiebreak_audit::merge::union;
 use tiebreak_audit::plan::{ReplayPlan, plan};
 use tiebreak_audit::watched;
 use tiebreak_audit::work::Work;
-use tiebreak_audit::{
-    Report, audit, audit_natively, checks, estimated_seconds, report_file, worth_estimating,
-};
+use tiebreak_audit::{Report, audit_in_jobs, checks, estimated_seconds, report_file, worth_estimating};
 use tiebreak_dispute::verdict::Verdict;
 use tiebreak_engine::Engine;
 use tiebreak_engine::reference::Reference;
-use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::commit::tree_head::NOTE_MAX;
 use tiebreak_record::rounding::thresholds::Rounding;
 use tiebreak_run::observers::choices::Choices;
@@ -49,6 +49,7 @@ use tiebreak_run::run::{RunError, shell};
     after_long_help = "Examples:
   tiebreak audit runs/mine --trainer-key trainer.key.pub
   tiebreak audit runs/mine --sample 0.05 --engine wgpu
+  tiebreak audit runs/mine --jobs 0 --max-memory 8000
   tiebreak audit runs/mine --steps 1..2 --plan
   tiebreak audit runs/mine --report mine.json --key auditor.key"
 )]
@@ -114,6 +115,12 @@ struct Options {
     /// The audit then checks that the initial state is theirs.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     weights: Vec<PathBuf>,
+    /// Segments that are replayed at once, each on an engine of its own.
+    ///
+    /// The engines share the cores, or the --threads of one. Each takes the memory of a replay. 0 is as many as the cores and the
+    /// memory allow. The number changes nothing that is found.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    jobs: usize,
     #[command(flatten)]
     expect: Expectations,
     #[command(flatten)]
@@ -128,20 +135,21 @@ struct Options {
     decided: Decided,
 }
 
-/// The plan in words, with the seconds that it will take on an engine if they were estimated.
-fn plan_text(plan: &ReplayPlan, run: &Run, seconds: Option<f64>, engine: &str) -> Lines {
+/// The plan in words, with the seconds that it will take in so many jobs if they were estimated.
+fn plan_text(plan: &ReplayPlan, run: &Run, jobs: usize, seconds: Option<f64>, engine: &str) -> Lines {
     let [one, ten, hundred] = plan.detection.map(|p| 100.0 * p);
     let seconds = seconds_text(seconds);
+    let jobs_text = if jobs == 1 { String::new() } else { format!("{jobs} x ") };
     let seed = plan.seed.map_or(String::new(), |seed| format!(", sampling seed {seed}"));
     Lines::split(&format!(
-        "{} of {} segments, {} of {} steps{seed}: reads {}, needs about {} of memory{seconds} on {}\n\
+        "{} of {} segments, {} of {} steps{seed}: reads {}, needs about {} of memory{seconds} on {jobs_text}{}\n\
          probability to replay at least one of 1, 10, 100 bad steps: {one:.1} %, {ten:.1} %, {hundred:.1} %",
         plan.segments.len(),
         plan.of,
         plan.steps(),
         run.job().steps,
         bytes_text(plan.bytes),
-        bytes_text(plan.memory),
+        bytes_text(jobs::memory(jobs, plan)),
         one_line(engine),
     ))
 }
@@ -167,25 +175,7 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     let run = Limits::with_data(options.salts.open(&options.limits, path)?, options.data.as_ref())?;
     run.opened()?; // an audit without the salt key would compare nothing
     let expected = options.expect.check(&run)?;
-    let counting = printer.counting("checking the run", Unit::Bytes);
-    let mut counted = counting.watch();
-    let mut work = Work::of_all_files(&mut counted);
-    let mut checked = watched::always(&run, public.as_ref(), &mut work)?;
-    expected.note(&mut checked);
-    if checked.inconsistent.is_none() {
-        let beside = watched::attachments(&run, &checked, &mut work);
-        note(&mut checked, beside);
-    }
-    if !options.weights.is_empty() {
-        checks::weights(&run, &mut checked, &options.weights)?;
-    }
-    drop(counting);
-    for path in &options.head {
-        checked.other_head(&run, path, &disk::read_text(path, NOTE_MAX as u64)?)?;
-    }
-    if options.prefix {
-        checked.allow_prefix();
-    }
+    let checked = checked(printer, &run, public.as_ref(), options, expected)?;
     // The seed is drawn now, after the head is fixed: the trainer cannot have known it.
     let choice = options.part.choice()?;
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
@@ -196,20 +186,22 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
         let why = "--native is for runs whose job has rounding.preset = \"paper\"; every other run is audited exactly";
         return Err(Failure::new(Exit::Usage, why));
     }
-    // What is wrong already needs no replay, and so neither the engine nor the memory.
-    let (mut engine, check): (Box<dyn Engine>, _) = match checked.inconsistent {
-        Some(_) => (Box::new(Reference), None),
-        None => options.check.around(open(&options.engine)?, device_check::OF_AUDITS),
+    // What is wrong already needs no replay, and so neither the engines nor the memory.
+    let wrong = checked.inconsistent.is_some();
+    let jobs = if wrong { 1 } else { jobs::number(options.jobs, &plan, &options.limits, &options.engine)? };
+    let (mut engines, check) = match wrong {
+        true => (vec![Box::new(Reference) as Box<dyn Engine>], None),
+        false => options.check.around_all(jobs::engines(jobs, &options.engine)?, device_check::OF_AUDITS),
     };
-    if checked.inconsistent.is_none() {
-        options.limits.check_plan(&plan)?;
+    if !wrong {
         // A short plan's seconds are seen soon, on the progress bar.
         let seconds = (options.plan || worth_estimating(&run, &plan))
-            .then(|| estimated_seconds(&run, engine.as_mut(), native, &checked, &plan))
+            .then(|| estimated_seconds(&run, engines[0].as_mut(), native, &checked, &plan))
             .transpose()?;
-        let text = plan_text(&plan, &run, seconds, &engine.describe());
+        let seconds = seconds.map(|seconds| seconds / jobs as f64);
+        let text = plan_text(&plan, &run, jobs, seconds, &engines[0].describe());
         if options.plan {
-            printer.result(text, &json!({ "plan": plan, "seconds": seconds }));
+            printer.result(text, &json!({ "plan": plan, "jobs": jobs, "seconds": seconds }));
             return Ok(Exit::Match);
         }
         printer.say(text);
@@ -219,13 +211,43 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     drop(watch);
     let limit = left(options.limits.time(), start);
     let about = page::about(&run, &checked, path, public.as_ref());
-    let audit = if native { audit_natively } else { audit };
-    let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, limit, &mut bar)?;
+    let mut engines: Vec<&mut dyn Engine> = engines.iter_mut().map(|engine| engine.as_mut() as _).collect();
+    let (report, verdict) = audit_in_jobs(&run, &mut engines, native, checked, plan, limit, &mut bar)?;
     drop(bar);
     if verdict.is_none() {
         say_no_verdict(printer, &run, &report);
     }
     Ok(publish(printer, &report, verdict.as_ref(), options, (signer.as_ref(), &about), check.as_ref()))
+}
+
+/// The checks of a run that need no replay.
+fn checked(
+    printer: Printer,
+    run: &Run,
+    public: Option<&PublicKey>,
+    options: &Options,
+    expected: Expected,
+) -> Result<Checked, Failure> {
+    let counting = printer.counting("checking the run", Unit::Bytes);
+    let mut counted = counting.watch();
+    let mut work = Work::of_all_files(&mut counted);
+    let mut checked = watched::always(run, public, &mut work)?;
+    expected.note(&mut checked);
+    if checked.inconsistent.is_none() {
+        let beside = watched::attachments(run, &checked, &mut work);
+        note(&mut checked, beside);
+    }
+    if !options.weights.is_empty() {
+        checks::weights(run, &mut checked, &options.weights)?;
+    }
+    drop(counting);
+    for path in &options.head {
+        checked.other_head(run, path, &disk::read_text(path, NOTE_MAX as u64)?)?;
+    }
+    if options.prefix {
+        checked.allow_prefix();
+    }
+    Ok(checked)
 }
 
 /// Says why there is no verdict about a run that hides, if the audit found a cheat.

@@ -1,7 +1,6 @@
 //! `tiebreak monitor simulate`.
 
 use std::path::PathBuf;
-use std::thread::available_parallelism;
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -15,6 +14,7 @@ use tiebreak_run::run::shell;
 
 use super::inspections::{Inspections, count, flop_of, short, usage};
 use super::registry::write;
+use crate::cli::args::engine::cores;
 use crate::cli::view::chart::{Chart, Curve};
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
@@ -113,7 +113,7 @@ fn row(
     printer: Printer,
 ) -> Result<Row, Failure> {
     let run = stretch(regime, run, k).map_err(usage)?;
-    let cores = available_parallelism().map_or(1, usize::from);
+    let cores = cores();
     let evasion = match args.hides {
         Hides::Undeclared => Evasion::Undeclared,
         Hides::Silent => Evasion::Silent,
