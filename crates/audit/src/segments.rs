@@ -241,7 +241,7 @@ impl Job<'_, '_> {
             return Ok(End::Needless);
         }
         let mut dataset = run.dataset()?;
-        self.session.load(&checks::state_after(run, checked, first - 1)?)?;
+        self.session.load_visited(|load| checks::visit_state_after(run, checked, first - 1, load))?;
         tell(News::Begun(first));
         for step in first..=last {
             if needless(self) {

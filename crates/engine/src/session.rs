@@ -256,6 +256,30 @@ impl<'e> Session<'e> {
         Ok(())
     }
 
+    /// Loads a state whose tensors `state` passes on one after another: each with its index, in the table's order.
+    ///
+    /// # Errors
+    /// If `state` fails, or the engine cannot hold the state. Then no state is loaded.
+    ///
+    /// # Panics
+    /// If a tensor is left out.
+    pub fn load_visited<E: From<EngineError>>(
+        &mut self,
+        state: impl FnOnce(&mut dyn FnMut(usize, &[u8]) -> Result<(), E>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.state.clear();
+        let table = self.program.state();
+        let (engine, mut loaded) = (&mut self.engine, Vec::with_capacity(table.len()));
+        state(&mut |index, bytes| {
+            assert_eq!(index, loaded.len(), "tensors come in the table's order");
+            loaded.push(engine.upload(&table[index].ty(), bytes)?);
+            Ok(())
+        })?;
+        assert_eq!(loaded.len(), table.len(), "a state has every tensor of its table");
+        self.state = loaded;
+        Ok(())
+    }
+
     /// Passes every state tensor's canonical bytes to `visit`, in order.
     ///
     /// # Errors

@@ -14,21 +14,27 @@ const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 /// // The generator has no state: whoever knows key and counter has the words.
 /// assert_ne!(philox4x32_10([0, 0], [1, 0, 0, 0]), philox4x32_10([0, 0], [2, 0, 0, 0]));
 /// ```
-pub fn philox4x32_10(mut key: [u32; 2], mut counter: [u32; 4]) -> [u32; 4] {
+pub fn philox4x32_10(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
+    blocks(key, counter.map(|word| [word])).map(|[word]| word)
+}
+
+/// [`philox4x32_10`] of N counters at once, so that a compiler computes several in one vector: word `w` of counter `i` is
+/// `counters[w][i]`, and so is that of the result.
+#[inline]
+pub fn blocks<const N: usize>(mut key: [u32; 2], mut counters: [[u32; N]; 4]) -> [[u32; N]; 4] {
     for round in 0..10 {
         if round > 0 {
             key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
         }
-        let p0 = u64::from(MULTIPLIER[0]) * u64::from(counter[0]);
-        let p1 = u64::from(MULTIPLIER[1]) * u64::from(counter[2]);
-        counter = [
-            (p1 >> 32) as u32 ^ counter[1] ^ key[0],
-            p1 as u32,
-            (p0 >> 32) as u32 ^ counter[3] ^ key[1],
-            p0 as u32,
-        ];
+        let [c0, c1, c2, c3] = &mut counters;
+        for i in 0..N {
+            let p0 = u64::from(MULTIPLIER[0]) * u64::from(c0[i]);
+            let p1 = u64::from(MULTIPLIER[1]) * u64::from(c2[i]);
+            (c0[i], c1[i]) = ((p1 >> 32) as u32 ^ c1[i] ^ key[0], p1 as u32);
+            (c2[i], c3[i]) = ((p0 >> 32) as u32 ^ c3[i] ^ key[1], p0 as u32);
+        }
     }
-    counter
+    counters
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Initial state: parameters from Philox (`init.v1`), optimizer slots at +0. Contract: section 6.
 
+use std::array::from_fn;
+
 use super::models::Init;
 use super::step::Program;
 use crate::arith::{float, philox};
@@ -17,7 +19,7 @@ pub fn element(seed: [u32; 2], parameter: u32, i: u64, init: Init) -> u32 {
     match init {
         Init::Zeros => 0,
         Init::Ones => float::ONE,
-        Init::Normal { std } => normal(seed, parameter, i, factor(std)),
+        Init::Normal { std } => normals::<1>(seed, parameter, i, factor(std))[0],
     }
 }
 
@@ -26,14 +28,22 @@ fn factor(std: f32) -> u32 {
     float::div(float::mul(std.to_bits(), float::sqrt(1.5f32.to_bits())), 131_072f32.to_bits())
 }
 
-/// Element `i` of a parameter's normally distributed weights, for their factor c.
-fn normal(seed: [u32; 2], parameter: u32, i: u64, c: u32) -> u32 {
-    let words = philox::philox4x32_10(seed, [i as u32, (i >> 32) as u32, parameter, DOMAIN]);
-    let sum: u32 = words.iter().map(|w| (w & 0xffff) + (w >> 16)).sum();
-    // |n| <= 524280 is exact in binary32.
-    let n = 2 * sum as i32 - 8 * 65535;
-    float::mul((n as f32).to_bits(), c)
+/// Elements of a parameter's normally distributed weights from `first` on, for their factor c.
+fn normals<const N: usize>(seed: [u32; 2], parameter: u32, first: u64, c: u32) -> [u32; N] {
+    let index = |i: usize| first + i as u64;
+    let counters =
+        [from_fn(|i| index(i) as u32), from_fn(|i| (index(i) >> 32) as u32), [parameter; N], [DOMAIN; N]];
+    let words = philox::blocks(seed, counters);
+    from_fn(|i| {
+        let sum: u32 = words.iter().map(|w| (w[i] & 0xffff) + (w[i] >> 16)).sum();
+        // |n| <= 524280 is exact in binary32.
+        let n = 2 * sum as i32 - 8 * 65535;
+        float::mul((n as f32).to_bits(), c)
+    })
 }
+
+/// Weights that are drawn at once.
+const AT_ONCE: usize = 16;
 
 /// Tensor `index` of the initial state, in the order of [`Program::state`]: binary32 patterns, row-major.
 pub fn state_tensor(program: &Program, seed: [u32; 2], index: usize) -> Vec<u32> {
@@ -48,7 +58,12 @@ pub fn elements(seed: [u32; 2], parameter: u32, [first, count]: [usize; 2], init
         Init::Ones => vec![float::ONE; count],
         Init::Normal { std } => {
             let c = factor(std);
-            parallel::map(count, |i| normal(seed, parameter, (first + i) as u64, c))
+            let drawn = parallel::map(count.div_ceil(AT_ONCE), |i| {
+                normals::<AT_ONCE>(seed, parameter, (first + i * AT_ONCE) as u64, c)
+            });
+            let mut drawn = drawn.into_flattened();
+            drawn.truncate(count);
+            drawn
         }
     }
 }

@@ -16,6 +16,7 @@ use super::liveness::last_uses_with_inputs;
 use super::{Compiled, Engine, EngineError, Inputs, Observer, QuantisedTensor, Tensor};
 use native::Native;
 use product::{Axis, Operand, StridedView};
+use rayon::prelude::*;
 use reduce::Blocks;
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::bytes_of;
@@ -26,6 +27,9 @@ use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, Tensor
 /// to half its own, so the graphs of a step share memory and little of it is idle.
 #[derive(Default)]
 struct Pool(Mutex<BTreeMap<usize, Vec<Vec<u32>>>>);
+
+/// Words that a thread copies at a time.
+const COPIED: usize = 1 << 16;
 
 impl Pool {
     /// At least `len` words with any contents.
@@ -234,9 +238,15 @@ impl Cpu {
         match ty.dtype {
             DType::F32 | DType::U32 => {
                 let mut words = self.pool.take(ty.len());
-                for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(4)) {
-                    *word = u32::from_le_bytes(chunk.try_into().expect("chunks of four"));
-                }
+                let copy = |(words, bytes): (&mut [u32], &[u8])| {
+                    for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+                        *word = u32::from_le_bytes(chunk.try_into().expect("chunks of four"));
+                    }
+                };
+                // The system gives new memory to the thread that first writes to it, which takes longer than the copy.
+                self.threads.install(|| {
+                    words.par_chunks_mut(COPIED).zip(bytes.par_chunks(4 * COPIED)).for_each(copy);
+                });
                 Storage::Words(words)
             }
             DType::Q(_) | DType::U8 | DType::Bf16 => Storage::Bytes(bytes.to_vec()),

@@ -115,7 +115,7 @@ pub fn digests(file: impl Into<Stored>, state: &[StateTensor]) -> Result<Vec<Dig
 }
 
 /// The places of exactly the tensors of `state` in a file.
-fn layout_of(file: &Stored, state: &[StateTensor]) -> Result<Vec<Range<u64>>, RunError> {
+pub(super) fn layout_of(file: &Stored, state: &[StateTensor]) -> Result<Vec<Range<u64>>, RunError> {
     let (length, max) = (file.length()?, state_bytes(state) + header_max(state) as u64);
     if length > max {
         return Err(RunError::malformed(file.path(), Malformed::TooLarge { what: "file", limit: max }));

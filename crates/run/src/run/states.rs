@@ -5,9 +5,13 @@ use std::path::Path;
 use super::dir::Run;
 use super::error::RunError;
 use super::{checkpoint, initial, names};
+use tiebreak_contract::arith::words::with_bytes;
+use tiebreak_contract::program::init;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::state::tensor_digests;
+use tiebreak_record::commit::tensor;
+use tiebreak_record::job::initial::InitialOrigin;
 
 /// A state: canonical bytes in the table's order.
 pub type State = Vec<Vec<u8>>;
@@ -25,6 +29,37 @@ pub fn after(run: &Run, records: &[Record], step: u32) -> Result<State, RunError
     };
     check(run, records, step, &state)?;
     Ok(state)
+}
+
+/// Passes the tensors of the state after a step to `each`, with their indices, in order and one at a time: a large state need not be
+/// in memory as a whole. Nobody vouches for what `each` saw until the function returns.
+///
+/// # Errors
+/// As [`after`]; also if `each` fails.
+pub fn visit<E: From<RunError>>(
+    run: &Run,
+    records: &[Record],
+    step: u32,
+    mut each: impl FnMut(usize, &[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    run.opened()?;
+    let table = run.program().state();
+    let mut digests = Vec::with_capacity(table.len());
+    let mut pass = |index: usize, bytes: &[u8]| {
+        digests.push(tensor::digest(&table[index].ty(), bytes));
+        each(index, bytes)
+    };
+    if step == 0 && run.file.origin == InitialOrigin::Seed {
+        for index in 0..table.len() {
+            with_bytes(&init::state_tensor(run.program(), run.key(), index), |bytes| pass(index, bytes))?;
+        }
+    } else {
+        let file = run.at(names::checkpoint(step));
+        for (index, range) in checkpoint::layout_of(&file, &table)?.into_iter().enumerate() {
+            pass(index, &file.read_range(range)?)?;
+        }
+    }
+    Ok(check_digests(run, records, step, &digests)?)
 }
 
 /// Checks that the record of a step commits this state.
