@@ -174,6 +174,82 @@ fn a_run_is_held_to_what_was_ordered_and_its_files_to_its_records() {
     told(&["verify", &run], 3, &["INCOMPLETE: the head covers 0 of 8 steps"]);
 }
 
+/// Tasks of an array divide an audit without knowing of each other. A task that runs again does nothing, and the merge names those
+/// that have to.
+#[test]
+fn shards_of_an_audit_are_tasks_of_an_array() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, run, [alice, bob]) = audited_by_two(folder.path(), "step", None);
+    let report = |shard: &str| path(folder.path(), &format!("{shard}.json"));
+    let audit = |variable: Option<(&str, &str)>, args: &[&str], wanted: i32, said: &[&str]| {
+        let mut command = tiebreak(&[&["audit", &run, "--engine", "cpu"], args].concat());
+        for name in ["SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX"] {
+            command.env_remove(name);
+        }
+        let done = command.envs(variable).output().unwrap();
+        let text = [done.stdout, done.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+        assert_eq!(done.status.code(), Some(wanted), "{args:?}: {text}");
+        said.iter().for_each(|said| assert!(text.contains(said), "{said}: {text}"));
+    };
+    let (first, second, third) = (report("first"), report("second"), report("third"));
+    audit(None, &["--shard", "1/3", "--report", &first, "--key", &alice], 0, &["4 of 8 steps"]);
+    let slurm = Some(("SLURM_ARRAY_TASK_ID", "2"));
+    audit(slurm, &["--shard", "auto/3", "--report", &third, "--key", &alice], 0, &["2 of 8 steps"]);
+    // What is done is not done again: not by this auditor, under this head, for this shard.
+    let before = std::fs::read(&first).unwrap();
+    audit(None, &["--shard", "1/3", "--report", &first, "--key", &alice], 0, &["ALREADY DONE: shard 1/3"]);
+    assert_eq!(std::fs::read(&first).unwrap(), before);
+    let merge = |wanted: i32, reports: &[&String], said: &str| {
+        let reports: Vec<&str> = reports.iter().map(|report| report.as_str()).collect();
+        let (code, stdout, stderr) = output(&[&["audit", "merge"], &reports[..]].concat());
+        assert!(code == wanted && stdout.contains(said), "{said}: {code} {stdout}{stderr}");
+    };
+    merge(3, &[&first, &third], "missing: shards 2 of 3, in an array of Slurm --array=1");
+    audit(
+        Some(("JOB_COMPLETION_INDEX", "1")),
+        &["--shard", "auto/3", "--report", &second, "--key", &bob],
+        0,
+        &["2 of 8 steps"],
+    );
+    merge(0, &[&first, &second, &third], "MATCHES: 8 of 8 steps");
+    // Another auditor's report, another shard's and a damaged one are no reason to do nothing.
+    for (shard, key) in [("1/3", &bob), ("2/3", &alice), ("1/2", &alice)] {
+        let copy = report("copy");
+        std::fs::copy(&first, &copy).unwrap();
+        audit(None, &["--shard", shard, "--report", &copy, "--key", key], 0, &["MATCHES"]);
+    }
+    std::fs::write(&third, "{}").unwrap();
+    audit(slurm, &["--shard", "auto/3", "--report", &third, "--key", &alice], 0, &["MATCHES"]);
+    // Refusals.
+    audit(None, &["--shard", "auto/3"], 2, &["none of SLURM_ARRAY_TASK_ID", "as in --shard 1/3"]);
+    audit(
+        Some(("AWS_BATCH_JOB_ARRAY_INDEX", "3")),
+        &["--shard", "auto/3"],
+        2,
+        &["is \"3\", and the last index is 2"],
+    );
+    audit(
+        None,
+        &["--shard", "5/5"],
+        2,
+        &["has nothing to replay: the plan has 4 segments", "divide by 4 at most"],
+    );
+    audit(None, &["--shard", "1/2", "--sample", "0.5"], 2, &["needs --seed"]);
+    audit(None, &["--shard", "4/3"], 2, &["the form is K/N with 1 <= K <= N, or auto/N"]);
+    // Shards of one draw have its segments, each once.
+    let planned = |args: &[&str]| -> Vec<serde_json::Value> {
+        let common = ["audit", &run, "--sample", "0.75", "--seed", "5", "--plan", "--json"];
+        let (_, stdout, _) = output(&[&common, args].concat());
+        let plan: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        plan["plan"]["segments"].as_array().unwrap().clone()
+    };
+    let shards = [planned(&["--shard", "1/2"]), planned(&["--shard", "2/2"])];
+    assert_eq!(shards.each_ref().map(Vec::len), [2, 1]);
+    let mut both = shards.concat();
+    both.sort_by_key(|segment| segment[0].as_u64());
+    assert_eq!(both, planned(&[]));
+}
+
 /// Several jobs share the cores, and are held to the limit of memory together. Their number changes nothing that is found.
 #[test]
 fn jobs_replay_segments_at_once_within_the_memory() {

@@ -6,7 +6,6 @@ use super::afterwards::signed_afterwards;
 use super::ground::Ground;
 use super::hidden::{self, Closed};
 use super::place::misplaced;
-use super::report::AuditError;
 use super::work::Work;
 use tiebreak_contract::arith::float;
 use tiebreak_dispute::verdict::{
@@ -558,20 +557,6 @@ fn promised_checkpoints(run: &Run, last: u32) -> Vec<u32> {
 /// If the checkpoint cannot be read, is malformed, or does not hold the state that its record commits.
 pub fn state_after(run: &Run, checked: &Checked, step: u32) -> Result<Vec<Vec<u8>>, RunError> {
     states::after(run, &checked.transcript.records, step)
-}
-
-/// [`state_after`], one tensor at a time: `each` has the tensors' indices and bytes. Nobody vouches for them until the function
-/// returns.
-///
-/// # Errors
-/// As [`state_after`]; also if `each` fails.
-pub(super) fn visit_state_after(
-    run: &Run,
-    checked: &Checked,
-    step: u32,
-    each: &mut dyn FnMut(usize, &[u8]) -> Result<(), AuditError>,
-) -> Result<(), AuditError> {
-    states::visit(run, &checked.transcript.records, step, each)
 }
 
 /// Checks the final record and the released model.

@@ -8,6 +8,7 @@ use super::merge::{Range, union};
 use super::plan::{Choice, ReplayPlan};
 use super::report::Outcome;
 use super::report_file::Account;
+use super::shard::{Shard, missing};
 use tiebreak_record::commit::Malformed;
 
 /// The part of a report that a plan is in.
@@ -50,7 +51,7 @@ pub struct Coverage {
 /// The coverage of several audits of one run; `None` if they saw different segments, since a checkpoint was not there for all.
 ///
 /// A report counts for the drawn segments only if it matched and reached the end of its plan: a sample that ended early is not
-/// one of equal chances.
+/// one of equal chances. Shards of a sample count for them only if all are there.
 pub fn coverage(reports: &[(Account, ReplayPlan)]) -> Option<Coverage> {
     let all = reports.first()?.1.of;
     if reports.iter().any(|(_, plan)| plan.of != all) {
@@ -61,14 +62,25 @@ pub fn coverage(reports: &[(Account, ReplayPlan)]) -> Option<Coverage> {
     // A range may end within a segment, so that only the other plans say where segments end.
     let whole = reports.iter().filter(|(_, plan)| !matches!(plan.choice, Choice::Range(..)));
     let known: BTreeSet<Range> = whole.clone().flat_map(|(_, plan)| plan.segments.iter().copied()).collect();
-    let mut drawn: BTreeSet<Range> = BTreeSet::new();
-    for (account, plan) in whole {
+    let finished = |&(account, plan): &(&Account, &ReplayPlan)| {
         let mine = union(account.replayed.clone());
         let done = |&(first, last): &Range| mine.iter().any(|&(from, to)| from <= first && last <= to);
-        if account.outcome == Outcome::Matches && plan.segments.iter().all(done) {
-            drawn.extend(&plan.segments);
-        }
-    }
+        account.outcome == Outcome::Matches && plan.segments.iter().all(done)
+    };
+    let finished: Vec<&ReplayPlan> =
+        whole.map(|(account, plan)| (account, plan)).filter(finished).map(|(_, plan)| plan).collect();
+    let has_its_shards = |plan: &ReplayPlan| {
+        let same = finished.iter().filter(|other| (&other.choice, other.seed) == (&plan.choice, plan.seed));
+        let of = plan.shard.map(|shard| shard.of);
+        let shards: Vec<Shard> = same.filter_map(|other| other.shard).filter(|s| Some(s.of) == of).collect();
+        of.is_none() || missing(&shards).is_some_and(|missing| missing.is_empty())
+    };
+    let drawn: BTreeSet<Range> = finished
+        .iter()
+        .filter(|plan| has_its_shards(plan))
+        .flat_map(|plan| &plan.segments)
+        .copied()
+        .collect();
     let replayed = known.iter().filter(is_covered).count();
     let steps = |ranges: &[Range]| -> u64 {
         ranges.iter().map(|&(first, last)| u64::from(last) + 1 - u64::from(first)).sum()
@@ -108,6 +120,7 @@ mod tests {
             choice,
             segments: segments.to_vec(),
             of: 10,
+            shard: None,
             unreachable: None,
             seed: None,
             detection: [0.0; 3],
@@ -133,6 +146,14 @@ mod tests {
         assert_eq!(counts(&[one.clone(), cut, range]), Some((10, 3, 2)));
         let all: Vec<Range> = (0..10).map(|i| (4 * i + 1, 4 * i + 4)).collect();
         assert_eq!(counts(&[report(Choice::All, &all, &all), two]), Some((10, 10, 10)));
+        // A shard of a sample is no sample; all of them are.
+        let shards = [(1, (1, 4)), (2, (9, 12))].map(|(number, segment)| {
+            let (account, mut plan) = report(sample(), &[segment], &[segment]);
+            plan.shard = Shard::new(number, 2);
+            (account, plan)
+        });
+        assert_eq!(counts(&shards[..1]), Some((10, 1, 0)));
+        assert_eq!(counts(&shards), Some((10, 2, 2)));
         // Another auditor lacked a checkpoint.
         let (account, mut plan) = report(sample(), &[(1, 8)], &[(1, 8)]);
         assert_eq!(counts(&[one.clone(), (account.clone(), plan.clone())]), None);

@@ -37,6 +37,7 @@ mod report;
 pub mod report_file;
 pub mod rounding;
 mod segments;
+pub mod shard;
 pub mod states;
 pub mod watched;
 pub mod weights;

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use super::shard::Shard;
 use tiebreak_contract::arith::philox;
 use tiebreak_contract::program::graph::{Graph, Node};
 use tiebreak_contract::program::step::state_bytes;
@@ -41,12 +42,16 @@ pub struct ReplayPlan {
     pub segments: Vec<(u32, u32)>,
     /// The number of segments of the run.
     pub of: usize,
+    /// The shard whose segments these are, if the audit is divided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<Shard>,
     /// Steps first..=last that the choice includes or may draw, but that no available state leads to.
     pub unreachable: Option<(u32, u32)>,
     /// The sampling seed, drawn after the head was fixed.
     pub seed: Option<u64>,
     /// The probability that at least one of 1, 10 and 100 bad steps is replayed. For a sample: a lower bound before the draw,
-    /// wherever the trainer put the bad steps. For a range, which is no secret: for bad steps at random positions.
+    /// wherever the trainer put the bad steps. For a range, which is no secret: for bad steps at random positions. Of a shard, that
+    /// of all shards together.
     pub detection: [f64; 3],
     /// Bytes of checkpoints and rounding logs to read.
     pub bytes: u64,
@@ -84,20 +89,25 @@ pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Repla
     });
     let (first, end) = if let Choice::Range(first, end) = choice { (*first, *end) } else { (1, last) };
     let before = end.min(checkpoints.first().copied().unwrap_or(last));
-    let state = state_bytes(&run.program().state());
-    let log = |step| run.at(names::log(step)).length().unwrap_or(0);
-    let replayed = segments.iter().flat_map(|&(first, last)| first..=last);
-    let logs: u64 = if run.job().rounding.is_some() { replayed.map(log).sum() } else { 0 };
     ReplayPlan {
         choice: choice.clone(),
-        bytes: state * segments.len() as u64 + logs,
+        bytes: bytes(run, &segments),
         memory: memory(run),
         of: all.len(),
+        shard: None,
         unreachable: (first <= before).then_some((first, before)),
         segments,
         seed: seed_used,
         detection,
     }
+}
+
+/// Bytes of checkpoints and rounding logs that a replay of these segments reads.
+fn bytes(run: &Run, segments: &[(u32, u32)]) -> u64 {
+    let log = |step| run.at(names::log(step)).length().unwrap_or(0);
+    let replayed = segments.iter().flat_map(|&(first, last)| first..=last);
+    let logs: u64 = if run.job().rounding.is_some() { replayed.map(log).sum() } else { 0 };
+    state_bytes(&run.program().state()) * segments.len() as u64 + logs
 }
 
 /// Bytes that a replay of the run's steps needs: a step on the auditor's engine, or on the scalar reference when the engine's own
@@ -177,6 +187,16 @@ fn guaranteed(all: &[(u32, u32)], chosen: usize, steps: u32, bad: u32) -> f64 {
 }
 
 impl ReplayPlan {
+    /// The part of the plan that is one shard's. The other shards have the other segments.
+    pub fn sharded(mut self, run: &Run, shard: Shard) -> ReplayPlan {
+        let segments = self.segments.iter().enumerate();
+        self.segments =
+            segments.filter(|&(index, _)| shard.has(index)).map(|(_, segment)| *segment).collect();
+        self.bytes = bytes(run, &self.segments);
+        self.shard = Some(shard);
+        self
+    }
+
     /// The number of steps to replay.
     pub fn steps(&self) -> u64 {
         self.segments.iter().map(|(a, b)| u64::from(b - a + 1)).sum()

@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use super::checks::{self, Checked};
+use super::checks::Checked;
 use super::localise::Difference;
 use super::plan::ReplayPlan;
 use super::progress::Progress;
@@ -22,6 +22,7 @@ use tiebreak_record::commit::record::StepRecord;
 use tiebreak_run::observers::choices::Choices;
 use tiebreak_run::observers::tally::Tally;
 use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::states;
 use tiebreak_run::step::{CommittedStep, StepError, replayed_step};
 
 /// The most bytes of counts that wait for segments before theirs. A trainer chooses how many decisions are counted.
@@ -241,7 +242,10 @@ impl Job<'_, '_> {
             return Ok(End::Needless);
         }
         let mut dataset = run.dataset()?;
-        self.session.load_visited(|load| checks::visit_state_after(run, checked, first - 1, load))?;
+        let records = &checked.transcript.records;
+        self.session.load_visited(|load| -> Result<(), AuditError> {
+            states::visit(run, records, first - 1, load)
+        })?;
         tell(News::Begun(first));
         for step in first..=last {
             if needless(self) {

@@ -12,6 +12,7 @@ pub mod part;
 pub mod random;
 pub mod ranks;
 pub mod salts;
+pub mod shard;
 pub mod state;
 pub mod terms;
 pub mod verdict_file;

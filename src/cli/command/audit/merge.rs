@@ -9,8 +9,11 @@ use crate::cli::view::page::audit::{Listed as Row, Told, merged as merged_page};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use tiebreak_audit::Outcome;
+use tiebreak_audit::coverage::plan_of;
 use tiebreak_audit::merge::{Apart, Conclusion, Merged, Required, merge, union};
 use tiebreak_audit::report_file::{Account, REPORT_MAX, decode, is_signed};
+use tiebreak_audit::shard::{Shard, missing};
 use tiebreak_run::run::{RunError, disk};
 
 /// Put the reports of several auditors of one run together.
@@ -59,6 +62,8 @@ struct Listed {
     /// The auditor's key, or why the report counts for nothing.
     vouches: Result<String, String>,
     account: Option<Account>,
+    /// The shard that the report finished, if its audit was divided.
+    shard: Option<Shard>,
     /// The report for a page, if one is asked for.
     told: Option<Told>,
 }
@@ -73,7 +78,7 @@ fn read(args: &Args) -> Result<Vec<Listed>, Failure> {
         let bytes = disk::read(path, REPORT_MAX)?;
         if !is_signed(&bytes) && !args.unsigned {
             let why = "nobody vouches for it: it has no signature (tiebreak audit --key AUDITOR.key; --unsigned counts it)";
-            listed.push(Listed { file, vouches: Err(why.into()), account: None, told: None });
+            listed.push(Listed { file, vouches: Err(why.into()), account: None, shard: None, told: None });
             continue;
         }
         let (account, auditor) = decode(&bytes).map_err(|error| RunError::malformed(path, error))?;
@@ -87,11 +92,19 @@ fn read(args: &Args) -> Result<Vec<Listed>, Failure> {
             None => Ok("nobody (no signature)".into()),
         };
         let account = vouches.is_ok().then_some(account);
+        let finished = account.as_ref().filter(|account| account.outcome == Outcome::Matches);
+        let shard = finished.and_then(|account| plan_of(&bytes, account).ok()?.shard);
         let asked = args.page.is_some() && account.is_some();
         let told = asked.then(|| page::told(path, &bytes)).transpose()?;
-        listed.push(Listed { file, vouches, account, told });
+        listed.push(Listed { file, vouches, account, shard, told });
     }
     Ok(listed)
+}
+
+/// The shards that no counted report finished, if the audit was divided once.
+fn missing_shards(listed: &[Listed]) -> Vec<Shard> {
+    let there: Vec<Shard> = listed.iter().filter_map(|report| report.shard).collect();
+    missing(&there).unwrap_or_default()
 }
 
 /// The result in words.
@@ -126,7 +139,16 @@ fn told(merged: &Merged, listed: &[Listed], counted: usize) -> Vec<String> {
         }
     }));
     lines.extend(merged.reasons.iter().map(|why| format!("  undecided: {why}")));
-    if !merged.missing.is_empty() {
+    let shards = missing_shards(listed);
+    if let Some(first) = shards.first() {
+        let numbers: Vec<String> = shards.iter().map(|shard| shard.number.to_string()).collect();
+        let indices: Vec<String> = shards.iter().map(|shard| (shard.number - 1).to_string()).collect();
+        let (numbers, indices) = (numbers.join(","), indices.join(","));
+        lines.push(format!(
+            "  missing: shards {numbers} of {}, in an array of Slurm --array={indices}",
+            first.of
+        ));
+    } else if !merged.missing.is_empty() {
         lines.push(format!("  missing: --steps {}", ranges_text(&merged.missing, " ")));
     }
     lines
@@ -184,6 +206,7 @@ fn merged(printer: Printer, args: &Args) -> CommandResult {
     };
     let mut value = serde_json::to_value(&merged).map_err(|error| Failure::new(Exit::Undecided, error))?;
     value["steps_replayed"] = json!(merged.steps_covered());
+    value["missing_shards"] = json!(missing_shards(&listed));
     value["reports"] = json!(reports);
     printer.result(told(&merged, &listed, counted.len()), &value);
     let written = args.page.as_deref().map_or(Ok(()), |path| write_page(path, &merged, &listed));

@@ -3,6 +3,7 @@
 mod jobs;
 mod merge;
 mod page;
+mod shards;
 
 use crate::cli::args::decided::Decided;
 use crate::cli::args::device_check::{self, Check, CheckArgs};
@@ -11,6 +12,7 @@ use crate::cli::args::expect::{Expectations, Expected};
 use crate::cli::args::limits::{Limits, left};
 use crate::cli::args::part::{self, PartArgs};
 use crate::cli::args::salts::SaltArgs;
+use crate::cli::args::shard::ShardArg;
 use crate::cli::args::{key, verdict_file};
 use crate::cli::view::escape::{Lines, one_line};
 use crate::cli::view::next::Next;
@@ -74,6 +76,12 @@ struct Options {
     trainer_key: Option<String>,
     #[command(flatten)]
     part: PartArgs,
+    /// Replay one shard of the chosen segments: number K of N shards, from 1.
+    ///
+    /// `auto/N` is the shard of this task in an array of Slurm, Kubernetes or AWS Batch, whose indices begin with 0. Shards of a sample
+    /// need one --seed. A shard whose finished --report is there is not replayed again.
+    #[arg(long, value_name = "K/N", hide_short_help = true)]
+    shard: Option<ShardArg>,
     /// Print which steps would be replayed and at which cost, and stop.
     #[arg(long, conflicts_with_all = ["report", "key", "verdict", "page"])]
     plan: bool,
@@ -180,7 +188,14 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     let choice = options.part.choice()?;
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
     part::check_steps(options.part.steps, last)?;
-    let plan = plan(&run, &checked.checkpoints, last, &choice);
+    let mut plan = plan(&run, &checked.checkpoints, last, &choice);
+    if let Some(shard) = options.shard {
+        plan = shards::shard_of(&run, plan, shard.shard()?, &options.part)?;
+        let report = options.report.as_deref().filter(|_| !options.plan);
+        if let Some(done) = report.and_then(|path| shards::done(path, &checked, &plan, signer.as_ref())) {
+            return Ok(done.told(printer));
+        }
+    }
     let native = options.engine.native.is_some();
     if native && !run.job().rounding.as_ref().is_some_and(Rounding::is_paper) {
         let why = "--native is for runs whose job has rounding.preset = \"paper\"; every other run is audited exactly";

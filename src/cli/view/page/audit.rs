@@ -301,9 +301,10 @@ fn repeat(page: &mut Page, told: &Told, about: &About, verdict: Option<&Path>) {
     page.heading("Do it again");
     page.say("Anybody who has the run's folder gets the same answer, on any engine:");
     let key = key_option(about.trainer.as_deref(), about.given.as_deref());
+    let shard = told.plan.shard.map_or(String::new(), |shard| format!(" --shard {shard}"));
     page.commands(&[
         format!("tiebreak verify {}{key}", about.folder),
-        format!("tiebreak audit {}{key}{}", about.folder, choice(&told.plan.choice)),
+        format!("tiebreak audit {}{key}{}{shard}", about.folder, choice(&told.plan.choice)),
     ]);
     if let Some(file) = verdict {
         page.say("The verdict shows the difference from one file, without a replay of the run:");

@@ -1,0 +1,63 @@
+//! Shards of an audit: the segments of one plan, divided among tasks that do not know of each other.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One shard of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Shard {
+    /// The shard's number, from 1.
+    pub number: u32,
+    /// The number of shards.
+    pub of: u32,
+}
+
+impl Shard {
+    /// Shard `number` of `of`; `None` if there is no such shard.
+    pub fn new(number: u32, of: u32) -> Option<Shard> {
+        (1..=of).contains(&number).then_some(Shard { number, of })
+    }
+
+    /// True if the shard has the segment with this index in the plan: segments are dealt in turn.
+    pub fn has(self, segment: usize) -> bool {
+        segment as u64 % u64::from(self.of) == u64::from(self.number) - 1
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}/{}", self.number, self.of)
+    }
+}
+
+/// The shards that are missing beside these; `None` if these are not all of one division.
+pub fn missing(shards: &[Shard]) -> Option<Vec<Shard>> {
+    let of = shards.first()?.of;
+    if shards.iter().any(|shard| shard.of != of) {
+        return None;
+    }
+    let there: BTreeSet<u32> = shards.iter().map(|shard| shard.number).collect();
+    Some((1..=of).filter(|number| !there.contains(number)).map(|number| Shard { number, of }).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_segment_is_in_one_shard() {
+        let shards: Vec<Shard> = (0..=4).filter_map(|number| Shard::new(number, 3)).collect();
+        assert_eq!(shards.len(), 3);
+        assert_eq!(Shard::new(1, 0), None);
+        for segment in 0..20 {
+            assert_eq!(shards.iter().filter(|shard| shard.has(segment)).count(), 1);
+        }
+        let missing =
+            |shards: &[Shard]| missing(shards).map(|all| all.iter().map(Shard::to_string).collect());
+        assert_eq!(missing(&shards[..1]), Some(vec!["2/3".to_string(), "3/3".into()]));
+        assert_eq!(missing(&shards), Some(Vec::<String>::new()));
+        assert_eq!(missing(&[shards[0], Shard { number: 1, of: 2 }]), None);
+    }
+}
