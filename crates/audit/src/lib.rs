@@ -17,9 +17,11 @@
 mod afterwards;
 pub mod attachments;
 pub mod checks;
+pub mod corrections;
 pub mod coverage;
 mod disputed_rounding;
 pub mod disputed_step;
+pub mod drawn;
 pub mod forward;
 pub mod ground;
 mod hidden;
@@ -136,6 +138,7 @@ fn audit_in(
         checked: checked.passed.clone(),
         not_checked: Vec::new(),
         damaged: checked.damaged.iter().map(|error| Damaged::of(run, error)).collect(),
+        corrections: checked.corrections.listed(),
         not_finite: checked.not_finite(),
         replayed: Vec::new(),
         plan: plan.clone(),
@@ -151,7 +154,7 @@ fn audit_in(
             let outcome = Outcome::Inconsistent { step: found.step, what: found.what.clone() };
             Some(Found { outcome, verdict: found.verdict.clone() })
         }
-        None => replay.segments(&plan, progress)?,
+        None => replay.plan(&plan, progress)?,
     };
     let mut report = replay.report;
     let verdict = found.and_then(|found| {
@@ -194,12 +197,16 @@ fn conclude(report: &mut Report, checked: &Checked, steps: u32) {
         return; // nothing after a contradiction was checked
     }
     let gap = report.plan.unreachable.map(|(first, last)| Ground::Unreachable { first, last });
-    let none = (report.plan.steps() == 0).then_some(Ground::NoSteps);
+    let correction = checked.corrections.first();
+    let whole = correction.is_some_and(|correction| correction.step == 1);
+    let none = (report.plan.steps() == 0 && !whole).then_some(Ground::NoSteps);
     let reasons: Vec<Ground> = [checked.undecided(), gap.or(none)].into_iter().flatten().collect();
     if !report.is_complete() {
         report.not_checked.extend(reasons.iter().map(Ground::to_string));
     } else if let Some(what) = Ground::all(reasons) {
         report.outcome = Outcome::Incomplete { what };
+    } else if let (Some(correction), Some(what)) = (correction, checked.corrections.ground()) {
+        report.outcome = Outcome::Corrected { step: correction.step, what };
     }
     if checked.end_checked && report.replayed.iter().any(|&(_, last)| last == steps) {
         let what = "the state computed for the last step is the final record's, and the released model's";
@@ -219,6 +226,15 @@ struct Replay<'a, 'e> {
 }
 
 impl Replay<'_, '_> {
+    /// Replays a plan, and the first step that a correction takes back if nothing differs before.
+    fn plan(&mut self, plan: &ReplayPlan, progress: &mut dyn Progress) -> Result<Option<Found>, AuditError> {
+        let found = self.segments(plan, progress)?;
+        if found.is_none() {
+            self.taken_back()?;
+        }
+        Ok(found)
+    }
+
     /// Replays the segments of a plan. Returns the findings about the first difference, if there is one.
     fn segments(
         &mut self,
@@ -315,6 +331,49 @@ impl Replay<'_, '_> {
             }
         }
         Ok(replayed_step(self.run, &mut self.session, step, batch, !self.native)?)
+    }
+
+    /// Replays the first step that a correction takes back, if the state before it is at hand, and says which of its two records comes
+    /// out. Nobody is accused: the corrected run has an audit of its own.
+    fn taken_back(&mut self) -> Result<(), AuditError> {
+        let (run, checked) = (self.run, self.checked);
+        let Some(correction) = checked.corrections.first() else { return Ok(()) };
+        let step = correction.step;
+        let seeded = step == 1 && checked.checkpoints.contains(&0);
+        let reached = self.report.replayed.last().map_or(seeded, |&(_, last)| last + 1 == step);
+        if !reached || run.job().rounding.is_some() {
+            let why = format!(
+                "which record of step {step} is right: no state before it was at hand, or roundings are logged"
+            );
+            self.report.not_checked.push(why);
+            return Ok(());
+        }
+        if self.report.replayed.is_empty() {
+            self.session.load(&checks::state_after(run, checked, 0)?)?;
+        }
+        let batch = run.batch(&mut run.dataset()?, step)?;
+        let before = self.session.keep_state()?;
+        let mine = match self.replayed(step, &batch, &before, &correction.old.record) {
+            Err(AuditError::Engine(EngineError::OutOfTime)) => {
+                self.out_of_time(step);
+                return Ok(());
+            }
+            replayed => replayed?.0.record,
+        };
+        let report = &mut self.report;
+        if mine == correction.new.record {
+            report
+                .checked
+                .push(format!("step {step} comes out as the corrected run's record says, not as the other"));
+        } else if mine == correction.old.record {
+            report.not_checked.push(format!(
+                "why step {step} was corrected: it comes out as the record that was taken back"
+            ));
+        } else {
+            let why = "the corrected run's record of step";
+            report.not_checked.push(format!("{why} {step}: here the step comes out as neither record says"));
+        }
+        Ok(())
     }
 
     /// The data needed to localise a difference. The engine frees idle memory first.
