@@ -20,8 +20,12 @@ pub struct Place(tempfile::TempDir);
 
 impl Place {
     pub fn new() -> Place {
+        Place::of("step", "")
+    }
+
+    fn of(granularity: &str, extra: &str) -> Place {
         let place = Place(tempfile::tempdir().unwrap());
-        let job = gpt_job(place.0.path(), "step", "");
+        let job = gpt_job(place.0.path(), granularity, extra);
         faulty_at(&job, Path::new(&place.at("run")), [8; 16], 5);
         fs::write(place.at("key"), key().to_text()).unwrap();
         fs::write(place.at("key.pub"), key().public().to_text()).unwrap();
@@ -202,4 +206,15 @@ fn a_resume_that_meets_a_wrong_record_names_the_ways_back() {
     let said = place.ends("train --out ./late --resume --key ./key --engine cpu", 3);
     assert!(said.contains("step 5 came out differently than before"), "{said}");
     assert!(said.contains("correct withdraw") && said.contains("--step 5"), "{said}");
+}
+
+/// In the logged profile the new run has the old one's logs, and neither record is chosen by a replay.
+#[test]
+fn a_logged_run_is_corrected_too() {
+    let place = Place::of("operator", "\n[rounding]\n");
+    assert!(place.ends("audit ./run --verdict ./verdict", 1).contains("DIVERGES at step 5"));
+    place.correct();
+    let told = place.ends("audit ./run", 3);
+    assert!(told.contains("CORRECTED") && told.contains("or roundings are logged"), "{told}");
+    assert!(place.ends("audit ./new --trainer-key ./key.pub", 0).contains("MATCHES"));
 }
