@@ -22,6 +22,7 @@ import tomllib
 from hashes import blake3, derive, ed25519_verifies, group_values, merkle_root, merkle_root_from_proof, root_of_groups
 from program_format import Malformed, Program, Reader, bytes_of
 from run_batches import KINDS, batch_tensors
+from run_corrections import read_correction
 from run_job import canonical_job, data_paths, drawn
 import salts
 
@@ -229,6 +230,7 @@ class Run:
         self.data_files()
         self.transcript()
         self.heads()
+        self.corrections()
         self.states()
         self.commitments()
 
@@ -245,6 +247,7 @@ class Run:
         known = "run.json|job.toml|program.bin|data/data-[0-9]+.(bin|tree)|transcript|gradients|heads/[0-9]{12}"
         known += "|evaluation/data-[0-9]+.bin|metrics.jsonl|events.out.tfevents.tiebreak|companions/(" + "|".join(map(re.escape, COMPANIONS)) + ")"
         known += "|checkpoints/step-[0-9]{9}.safetensors|(traces|logs)/step-[0-9]{9}|model.safetensors|lock"
+        known += "|corrections/(step-[0-9]{9}|corrects)|withdrawn/[0-9]{3}-.+"
         for folder, folders, files in os.walk(self.root):
             for name in folders + files:
                 path = pathlib.Path(folder, name)
@@ -413,6 +416,24 @@ class Run:
         must("heads: none over the initial record", 1 in sizes)
         if self.final:
             must("heads: none over the whole transcript", len(self.leaves) in sizes)
+
+    def corrections(self):
+        folder = self.root / "corrections"
+        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+            if path.name.startswith("."):
+                continue
+            what = f"corrections/{path.name}"
+            must(f"{what}: the run names no key", self.key)
+            correction = read_correction(path.read_bytes(), self.key.public, read_note, decode_record)
+            for side in (correction["old"], correction["new"]):
+                check_signatures(f"{what}: head", side["text"], side["lines"], self.key)
+            step, mine = correction["step"], correction["new" if path.name == "corrects" else "old"]
+            same(f"{what}: run", mine["origin"], f"tiebreak/run/{self.id.hex()}")
+            must(f"{what}: the transcript has {len(self.leaves)} records", mine["size"] <= len(self.leaves))
+            same(f"{what}: root", mine["root"], merkle_root(self.leaves[: mine["size"]]))
+            must(f"{what}: it is of step {step}", path.name in ("corrects", f"step-{step:09}"))
+            self.digests["correction"] = correction["digest"]
+            self.passed(f"{what}: {correction['digest'].hex()}")
 
     def states(self):
         for path in sorted((self.root / "checkpoints").iterdir()):

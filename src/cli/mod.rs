@@ -19,9 +19,9 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, Valu
 #[cfg(feature = "gpu")]
 use command::shaders;
 use command::{
-    adapters, audit, compare, completions, demo, eval, export, import, inspect, job, key, log, logits, man,
-    monitor, op, plot, program, referee, reference, replay, reveal, sample, selftest, serve, sign, train,
-    verdict, verify, witness,
+    adapters, audit, compare, completions, correct, demo, eval, export, import, inspect, job, key, log,
+    logits, man, monitor, op, plot, program, referee, reference, replay, reveal, sample, selftest, serve,
+    sign, train, verdict, verify, witness,
 };
 use view::escape::{Lines, one_line};
 use view::report::{CommandResult, Exit, Failure, Printer};
@@ -71,6 +71,7 @@ enum Command {
     Job(job::Args),
     Train(train::Args),
     Sign(sign::Args),
+    Correct(correct::Args),
     Verify(verify::Args),
     Audit(Box<audit::Args>),
     Replay(replay::Args),
@@ -151,6 +152,7 @@ fn dispatched(printer: Printer, command: Command) -> CommandResult {
         Command::Job(args) => job::run(printer, args),
         Command::Train(args) => train::run(printer, args),
         Command::Sign(args) => sign::run(printer, args),
+        Command::Correct(args) => correct::run(printer, args),
         Command::Verify(args) => verify::run(printer, args),
         Command::Audit(args) => audit::run(printer, *args),
         Command::Replay(args) => replay::run(printer, args),

@@ -5,12 +5,15 @@ use std::fs;
 use std::path::Path;
 use std::sync::{LazyLock, Mutex};
 
+use tiebreak_engine::Engine;
+use tiebreak_engine::cpu::Cpu;
 use tiebreak_monitor::inspection::seen::Seen;
 use tiebreak_monitor::promise::log::Promises;
 use tiebreak_monitor::register::file::to_text;
 use tiebreak_monitor::snapshot::log::ChipLog;
 use tiebreak_monitor::snapshot::record::{Event, SignedRecord};
 use tiebreak_monitor::snapshot::shard_map::{ShardMap, Slice};
+use tiebreak_record::commit::correction::Correction;
 use tiebreak_record::commit::cosignature::cosigned;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
@@ -21,7 +24,9 @@ use tiebreak_run::run::dir::Run;
 use tiebreak_train::cheat::Cheat;
 
 use crate::common::edit::edit;
+use crate::common::faulty::faulty;
 use crate::common::{batch_norm_job, gpt_job, key, sign_again, step_mut, trained};
+use crate::corrections::corrected_by;
 use crate::hidden::Hiding;
 use crate::matches::{attach, rank, shard_digest, snapshot, states, time, write_log};
 use crate::witness::Witness;
@@ -195,6 +200,23 @@ impl World {
         assert_eq!(code, 0, "{stderr}");
         files[1].1 = out;
         files
+    }
+
+    /// A run with a cheat, which `before` audits and its trainer then corrects from a step on. A device computes that step again.
+    fn corrected(
+        &self,
+        name: &str,
+        (cheat, step): (&str, u32),
+        device: &mut dyn Engine,
+        before: &[&str],
+    ) -> Files {
+        let run = self.trained(name, "operator", Some(cheat)).layout.root.to_str().unwrap().to_string();
+        if !before.is_empty() {
+            output(&[&["audit", &run][..], before].concat());
+        }
+        let (new, private) = (self.at(&format!("{name}-new")), self.write("trainer.key", key().to_text()));
+        corrected_by(&run, &new, step, device, &private);
+        vec![("RUN", run), ("NEW", new)]
     }
 
     /// Runs the command of a row on these files, and compares exit code and words with the row's.
@@ -422,6 +444,44 @@ fn every_attack_on_chips_and_declarations_is_caught_as_the_page_says() {
     );
 }
 
+#[test]
+fn every_attack_with_corrections_is_caught_as_the_page_says() {
+    played(
+        "Attacks with corrections",
+        &[
+            ("correction after the draw", |world| {
+                let draw = world.at("draw");
+                let noted = ["--sample", "1", "--seed", "7", "--plan", "--draw-out", &draw];
+                let files = world.corrected("late", ("operator@5", 5), &mut Cpu::new(2).unwrap(), &noted);
+                [files, vec![("DRAW", draw)]].concat()
+            }),
+            ("correction after the verdict", |world| {
+                let verdict = world.at("verdict.json");
+                let found = ["--verdict", &verdict];
+                world.corrected("convicted", ("operator@5", 5), &mut Cpu::new(2).unwrap(), &found);
+                vec![("VERDICT", verdict)]
+            }),
+            ("correction of a later step", |world| {
+                world.corrected("hiding", ("weight-after@3", 5), &mut faulty(), &[])
+            }),
+            ("corrected run that is wrong too", |world| {
+                let mut files = world.corrected("twice", ("weight-after@5", 5), &mut faulty(), &[]);
+                files.remove(0);
+                files
+            }),
+            ("correction by another key", |world| {
+                let files = world.corrected("forged", ("operator@5", 5), &mut Cpu::new(2).unwrap(), &[]);
+                let file = format!("{}/corrections/step-000000005", files[0].1);
+                let bytes = fs::read(&file).unwrap();
+                fs::remove_file(&file).unwrap();
+                let made = Correction::from_bytes(&bytes, &key().public()).unwrap();
+                let forged = world.write("other.correction", made.to_bytes(&witness()));
+                [files, vec![("FORGED", forged)]].concat()
+            }),
+        ],
+    );
+}
+
 /// The limits: each attack succeeds, and the page says so.
 #[test]
 fn what_no_command_finds_is_what_the_page_says() {
@@ -484,6 +544,9 @@ fn what_no_command_finds_is_what_the_page_says() {
                 events.remove(1);
                 events.retain(|(_, event)| !matches!(event, Event::Unanswered(_)));
                 world.log(&chips::records(&events))
+            }),
+            ("cheat that is corrected before the draw", |world| {
+                world.corrected("corrected", ("operator@5", 5), &mut Cpu::new(2).unwrap(), &[])
             }),
         ],
     );

@@ -175,7 +175,7 @@ fn the_short_help_of_every_command_fits_a_screen_with_common_options_first() {
 }
 
 /// Examples that are only parsed, by a part of theirs: with the reason.
-const ONLY_PARSED: [(&str, &str); 18] = [
+const ONLY_PARSED: [(&str, &str); 19] = [
     ("wgpu", "needs an adapter"),
     ("llvmpipe", "needs this adapter"),
     ("cuda", "needs a GPU"),
@@ -197,6 +197,7 @@ const ONLY_PARSED: [(&str, &str); 18] = [
     ("--run-json", "the_commands_end_with_the_code_of_what_came_out covers terms without a run"),
     ("tiebreak import", "released.rs imports what was exported"),
     ("--ranks 4", "ranks.rs runs ranks"),
+    ("tiebreak correct", "corrections.rs runs each"),
 ];
 
 /// A folder with what the examples name.

@@ -7,6 +7,7 @@ mod chips;
 mod command_line;
 #[path = "../common/mod.rs"]
 mod common;
+mod corrections;
 mod damage;
 mod evaluations;
 mod foreign;

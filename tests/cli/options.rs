@@ -241,6 +241,8 @@ impl World {
         for head in ["000000000007", "000000000010"] {
             fs::remove_file(at("beginning/heads").join(head)).unwrap();
         }
+        world.trained("unheaded", &[by_step, ("head_every = 3", "head_every = 9")], None);
+        fs::remove_file(at("unheaded/heads/000000000010")).unwrap();
         world.done("export run --format safetensors --output exported", 0);
         world.done("export run --output released", 0);
         let weights = "[init]\nweights = [\"exported/model.safetensors\"]\n[checkpoint]";

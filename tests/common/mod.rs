@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod edit;
+pub mod faulty;
 pub mod planted;
 #[cfg(feature = "cuda")]
 pub mod shim;

@@ -22,3 +22,4 @@ mod rounding_verdicts;
 mod run_format;
 mod stores;
 mod verdicts;
+mod withdraw;

@@ -5,18 +5,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::common::faulty::faulty_at;
 use crate::common::{
     self, batch_norm_job, edit::edited, files, gpt_job, key, mlp_job, program_job, resnet_job, trained,
 };
 use tiebreak_engine::cpu::Cpu;
+use tiebreak_record::commit::correction::{Correction, History, Reason};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::record::{Record, StepRecord};
 use tiebreak_record::commit::salts::SaltKey;
-use tiebreak_run::run::Folder;
 use tiebreak_run::run::dir::Run;
-use tiebreak_train::{Beginning, Prepared, Silent, begin, train};
+use tiebreak_run::run::{Folder, names, transcript};
+use tiebreak_train::{Again, Beginning, Prepared, Silent, again, begin, train};
 
 /// The script's output on a run.
 fn script(run: &Run, arguments: &[&str]) -> Output {
@@ -298,4 +300,53 @@ fn the_pages_example_is_what_the_code_writes() {
     for text in [hex(&records[0]), hex(&records[1])].iter().chain(&digests) {
         assert!(example.contains(text), "the page has no {text}");
     }
+}
+
+/// A run whose step 5 a faulty device computed, and the corrected run; the correction lies in both.
+fn corrected(folder: &Path) -> ([Run; 2], Correction) {
+    let (job, key) = (gpt_job(folder, "step", ""), key());
+    let old = faulty_at(&job, &folder.join("old"), [8; 16], 5);
+    let out = Folder::at(&folder.join("new"));
+    let new = again(&Again { run: &old, step: 5, out, key: Some(&key), nonce: [9; 16] }).unwrap();
+    train(&new, &mut Cpu::new(2).unwrap(), Some(&key), &mut Silent).unwrap();
+    let read = |run: &Run| transcript::read(run.at(names::TRANSCRIPT)).unwrap().0;
+    let side = |run: &Run| {
+        let (records, note) = (read(run), fs::read_to_string(run.layout.head(10)).unwrap());
+        History::new(&note, &key.public(), &records.leaves, (5, &records.records[5])).unwrap()
+    };
+    let shared = read(&old);
+    let last = (&shared.records[4], &shared.leaves[..5]);
+    let made = Correction::new([side(&old), side(&new)], last, (Reason::Software, "größe")).unwrap();
+    let bytes = made.to_bytes(&key);
+    old.at(names::correction(5)).replace(&bytes).unwrap();
+    new.at(names::CORRECTS).replace(&bytes).unwrap();
+    ([old, new], made)
+}
+
+#[test]
+fn corrections_pass_on_both_sides_and_an_edited_byte_is_found() {
+    if !common::has_python() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let ([old, new], made) = corrected(folder.path());
+    for run in [&old, &new] {
+        passes(run, &[], &[]);
+        let found: serde_json::Value = serde_json::from_slice(&script(run, &["--json"]).stdout).unwrap();
+        assert_eq!(found["correction"], made.digest().to_string());
+    }
+    let file = old.layout.root.join(names::correction(5));
+    let bytes = fs::read(&file).unwrap();
+    for place in [0, 22, 40, bytes.len() / 3, bytes.len() / 2, bytes.len() - 70, bytes.len() - 1] {
+        let mut edited = bytes.clone();
+        edited[place] ^= 1;
+        fs::write(&file, edited).unwrap();
+        differs(&old);
+    }
+    fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
+    differs(&old);
+    // Another key signs the same.
+    let other = PrivateKey::generate("trainer.example", [6; 32]).unwrap();
+    fs::write(&file, made.to_bytes(&other)).unwrap();
+    assert!(differs(&old).contains("the signature does not verify"));
 }

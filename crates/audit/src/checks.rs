@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::afterwards::signed_afterwards;
+use super::corrections::Corrections;
 use super::ground::Ground;
 use super::hidden::{self, Closed};
 use super::place::misplaced;
@@ -54,6 +55,8 @@ pub struct Checked {
     pub unreached: Option<Ground>,
     /// The first contradiction.
     pub inconsistent: Option<Inconsistent>,
+    /// The corrections of the run. Records that an accepted one takes back are not judged.
+    pub corrections: Corrections,
     /// The losses of the records that are not finite.
     not_finite: Option<LossesNotFinite>,
 }
@@ -245,6 +248,7 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         end_checked: false,
         unreached: None,
         inconsistent: None,
+        corrections: Corrections::default(),
         not_finite,
     };
     for older in forks {
@@ -348,17 +352,20 @@ type Check = fn(&Run, &mut Checked, &mut Work) -> Result<(), RunError>;
 /// If a file cannot be read, is malformed, or is not signed by `key`. A contradiction to the run's own promises is in the result
 /// instead.
 pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
-    always_watched(run, key, &mut Work::of_records(&mut |_, _| {}))
+    always_watched(run, key, &Corrections::default(), &mut Work::of_records(&mut |_, _| {}))
 }
 
 pub(crate) fn always_watched(
     run: &Run,
     key: Option<&PublicKey>,
+    corrections: &Corrections,
     work: &mut Work,
 ) -> Result<Checked, RunError> {
     let needed = run.state_memory().saturating_add(run.batch_memory().saturating_mul(2));
     run.within_memory("the checks of states and batches", needed)?;
     let mut checked = structure(run, key)?;
+    corrections.take_back(run, &mut checked.transcript)?;
+    checked.corrections = corrections.clone();
     work.begin(run, (checked.transcript.records.len() as u32 - 1).min(run.job().steps));
     let closed = run.computation.is_closed();
     if closed {
@@ -376,6 +383,7 @@ pub(crate) fn always_watched(
         }
         check(run, &mut checked, work)?;
     }
+    corrections.settle(&mut checked.incomplete, &mut checked.not_checked);
     checked.not_checked.extend(checked.damaged.iter().map(damaged_text));
     checked.not_checked.push(match &run.file.challenge {
         None => "where the seed comes from: it was chosen by the trainer".to_string(),
@@ -529,7 +537,7 @@ fn checkpoints(run: &Run, checked: &mut Checked, work: &mut Work) -> Result<(), 
     }
     checked.passed.push(format!("{} checkpoints are the states of their records", checked.checkpoints.len()));
     let last = checked.transcript.records.len() as u32 - 1;
-    let missing = promised_checkpoints(run, last.min(run.job().steps))
+    let missing = states::promised(run, last.min(run.job().steps))
         .into_iter()
         .filter(|step| checked.checkpoints.binary_search(step).is_err());
     let missing: Vec<u32> = missing.collect();
@@ -540,14 +548,6 @@ fn checkpoints(run: &Run, checked: &mut Checked, work: &mut Work) -> Result<(), 
             .push(format!("{count} checkpoints that the job promises, the first of step {first}"));
     }
     Ok(())
-}
-
-/// The steps up to `last` whose checkpoints the job keeps once step `last` is done.
-fn promised_checkpoints(run: &Run, last: u32) -> Vec<u32> {
-    let made: Vec<u32> = (1..=last).filter(|&step| run.job().is_checkpoint(step)).collect();
-    let keep = run.job().checkpoint.keep.map_or(made.len(), |keep| keep.max(1) as usize);
-    let kept = made.iter().skip(made.len().saturating_sub(keep));
-    [0].iter().chain(kept).copied().collect()
 }
 
 /// The state after a step whose checkpoint was checked, read and checked again: nobody may be accused because a file changed

@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 use tiebreak_contract::program::phase::Phase;
 use tiebreak_dispute::fact::Wrong;
 use tiebreak_dispute::verdict::Scalar;
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::StepRecord;
 use tiebreak_record::commit::trace::leaf_name;
 use tiebreak_record::rounding::legal::Illegal;
@@ -241,6 +242,18 @@ pub enum Ground {
     /// The plan has no step.
     #[error("there is no step to replay")]
     NoSteps,
+    /// The trainer took records back, and another run has the right ones.
+    #[error(
+        "the trainer took back the records from step {step} on ({reason}); run {by} takes their place, and needs an audit of its own"
+    )]
+    Corrected {
+        /// The first step that is taken back.
+        step: u32,
+        /// The corrected run.
+        by: Digest,
+        /// The name of the reason.
+        reason: &'static str,
+    },
     /// Several grounds.
     #[error("{}", .0.iter().map(Ground::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<Ground>),
@@ -347,6 +360,7 @@ impl Ground {
             Ground::Model(_) => "model",
             Ground::Unreachable { .. } => "unreachable",
             Ground::NoSteps => "no_steps",
+            Ground::Corrected { .. } => "corrected",
             Ground::Several(_) => "several",
             Ground::Freedom { .. } => "freedom",
             Ground::Decisions(_) => "decisions",

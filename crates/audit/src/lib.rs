@@ -17,9 +17,11 @@
 mod afterwards;
 pub mod attachments;
 pub mod checks;
+pub mod corrections;
 pub mod coverage;
 mod disputed_rounding;
 pub mod disputed_step;
+pub mod drawn;
 pub mod forward;
 pub mod ground;
 mod hidden;
@@ -133,6 +135,7 @@ pub fn audit_in_jobs(
         checked: checked.passed.clone(),
         not_checked: Vec::new(),
         damaged: checked.damaged.iter().map(|error| Damaged::of(run, error)).collect(),
+        corrections: checked.corrections.listed(),
         not_finite: checked.not_finite(),
         replayed: Vec::new(),
         plan: plan.clone(),
@@ -191,12 +194,16 @@ fn conclude(report: &mut Report, checked: &Checked, steps: u32) {
         return; // nothing after a contradiction was checked
     }
     let gap = report.plan.unreachable.map(|(first, last)| Ground::Unreachable { first, last });
-    let none = (report.plan.steps() == 0).then_some(Ground::NoSteps);
+    let correction = checked.corrections.first();
+    let whole = correction.is_some_and(|correction| correction.step == 1);
+    let none = (report.plan.steps() == 0 && !whole).then_some(Ground::NoSteps);
     let reasons: Vec<Ground> = [checked.undecided(), gap.or(none)].into_iter().flatten().collect();
     if !report.is_complete() {
         report.not_checked.extend(reasons.iter().map(Ground::to_string));
     } else if let Some(what) = Ground::all(reasons) {
         report.outcome = Outcome::Incomplete { what };
+    } else if let (Some(correction), Some(what)) = (correction, checked.corrections.ground()) {
+        report.outcome = Outcome::Corrected { step: correction.step, what };
     }
     if checked.end_checked && report.replayed.iter().any(|&(_, last)| last == steps) {
         let what = "the state computed for the last step is the final record's, and the released model's";

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::attachments::Damaged;
+use super::corrections::Listed;
 use super::ground::Ground;
 use super::plan::ReplayPlan;
 use tiebreak_dispute::verdict::Verdict;
@@ -65,6 +66,13 @@ pub enum Outcome<W = Ground> {
         /// The difference.
         what: W,
     },
+    /// The trainer took back the records from this step on, and nothing differs before it.
+    Corrected {
+        /// The first step that is taken back.
+        step: u32,
+        /// The correction.
+        what: W,
+    },
     /// Every replayed step gave the committed result, but the run's end is not available, or too little of the run was checked to
     /// say that it matches.
     Incomplete {
@@ -109,6 +117,7 @@ impl<W> Outcome<W> {
         match self {
             Matches => None,
             Inconsistent { what, .. } | Diverges { what, .. } | MissingDecision { what, .. } => Some(what),
+            Corrected { what, .. } => Some(what),
             Incomplete { what } | UnboundedFreedom { what } | UnexplainedDecisions { what } => Some(what),
             Unconfirmed { what, .. } | EngineFaulty { what, .. } => Some(what),
         }
@@ -122,6 +131,7 @@ impl<W> Outcome<W> {
             Inconsistent { step, what } => Inconsistent { step, what: ground(what) },
             Diverges { step, what } => Diverges { step, what: ground(what) },
             MissingDecision { step, what } => MissingDecision { step, what: ground(what) },
+            Corrected { step, what } => Corrected { step, what: ground(what) },
             Incomplete { what } => Incomplete { what: ground(what) },
             UnboundedFreedom { what } => UnboundedFreedom { what: ground(what) },
             UnexplainedDecisions { what } => UnexplainedDecisions { what: ground(what) },
@@ -173,6 +183,9 @@ pub struct Report {
     pub not_checked: Vec<String>,
     /// Files that are damaged or cannot be read, none of which the audit needed.
     pub damaged: Vec<Damaged>,
+    /// The corrections of the run, and the one by which it takes another run's place, if there are any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub corrections: Vec<Listed>,
     /// The losses of the records that are not finite, if there are any.
     pub not_finite: Option<LossesNotFinite>,
     /// True if the auditor rounded native products of its own: then the audit is about replication only.

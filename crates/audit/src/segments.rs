@@ -44,6 +44,8 @@ enum News {
     Begun(u32),
     /// A step was replayed; its record may differ.
     Step { step: u32, tally: Box<Tally>, same: bool },
+    /// The first step that a correction takes back was replayed: what is checked thereby, or what is not.
+    TakenBack(Result<String, String>),
     /// The segment has ended.
     End(Result<End, AuditError>),
 }
@@ -110,7 +112,7 @@ impl Replay<'_> {
         progress: &mut dyn Progress,
     ) -> Result<Option<Found>, AuditError> {
         let mut waiting: BTreeMap<usize, VecDeque<News>> = BTreeMap::new();
-        let (mut done, mut segment) = (0, 0);
+        let (mut done, mut segment, mut taken_back) = (0, 0, false);
         for (number, news) in news {
             if let News::Step { step, .. } = news {
                 done += 1;
@@ -120,6 +122,7 @@ impl Replay<'_> {
             while let Some(news) = waiting.get_mut(&segment).and_then(VecDeque::pop_front) {
                 match &news {
                     News::Begun(_) => {}
+                    News::TakenBack(_) => taken_back = true,
                     News::Step { tally, .. } => queue.leave(bytes_of(tally)),
                     News::End(_) => {
                         segment += 1;
@@ -131,7 +134,20 @@ impl Replay<'_> {
                 }
             }
         }
+        if let Some(correction) = self.checked.corrections.first().filter(|_| !taken_back) {
+            let step = correction.step;
+            report.not_checked.push(format!(
+                "which record of step {step} is right: no state before it was at hand, or roundings are logged"
+            ));
+        }
         Ok(None)
+    }
+
+    /// The first step that a correction takes back, if it can be replayed. The statistics of a logged step need its log, and a correction
+    /// has none.
+    fn taken_back(self) -> Option<u32> {
+        let first = self.checked.corrections.first()?;
+        self.run.job().rounding.is_none().then_some(first.step)
     }
 
     /// Notes a job's news in the report. Returns the findings about a difference, if there is one.
@@ -146,6 +162,8 @@ impl Replay<'_> {
                     replayed.1 = step;
                 }
             }
+            News::TakenBack(Ok(line)) => report.checked.push(line),
+            News::TakenBack(Err(line)) => report.not_checked.push(line),
             News::End(end) => match end? {
                 End::Whole | End::Needless => {}
                 End::OutOfTime(step) => {
@@ -212,6 +230,13 @@ struct Job<'a, 'e> {
 impl Job<'_, '_> {
     /// Replays segments until none is left, or one does not end well.
     fn work(mut self, plan: &ReplayPlan, next: &AtomicUsize, news: &Sender<(usize, News)>) {
+        // A plan without steps: the correction takes back the first one.
+        let first = self.replay.taken_back() == Some(1) && self.replay.checked.checkpoints.contains(&0);
+        if plan.segments.is_empty() && first && next.fetch_add(1, SeqCst) == 0 {
+            let end = self.segment((1, 0), &mut |told| drop(news.send((0, told))));
+            drop(news.send((0, News::End(end))));
+            return;
+        }
         loop {
             self.number = next.fetch_add(1, SeqCst);
             let Some(&segment) = plan.segments.get(self.number) else { return };
@@ -246,7 +271,9 @@ impl Job<'_, '_> {
         self.session.load_visited(|load| -> Result<(), AuditError> {
             states::visit(run, records, first - 1, load)
         })?;
-        tell(News::Begun(first));
+        if first <= last {
+            tell(News::Begun(first));
+        }
         for step in first..=last {
             if needless(self) {
                 return Ok(End::Needless);
@@ -265,7 +292,31 @@ impl Job<'_, '_> {
                 return Ok(End::Found(Box::new(found)));
             }
         }
+        if self.replay.taken_back() == Some(last + 1) {
+            match self.step_taken_back(last + 1) {
+                Err(AuditError::Engine(EngineError::OutOfTime)) => return Ok(End::OutOfTime(last + 1)),
+                told => tell(News::TakenBack(told?)),
+            }
+        }
         Ok(End::Whole)
+    }
+
+    /// Replays the first step that a correction takes back, from the state before it, and says which of its two records comes out. Nobody
+    /// is accused: the corrected run has an audit of its own.
+    fn step_taken_back(&mut self, step: u32) -> Result<Result<String, String>, AuditError> {
+        let Replay { run, checked, .. } = self.replay;
+        let correction = checked.corrections.first().expect("a correction takes the step back");
+        let batch = run.batch(&mut run.dataset()?, step)?;
+        let before = self.session.keep_state()?;
+        let mine = self.replayed(step, &batch, &before, &correction.old.record)?.0.record;
+        Ok(if mine == correction.new.record {
+            Ok(format!("step {step} comes out as the corrected run's record says, not as the other"))
+        } else if mine == correction.old.record {
+            Err(format!("why step {step} was corrected: it comes out as the record that was taken back"))
+        } else {
+            let why = "the corrected run's record of step";
+            Err(format!("{why} {step}: here the step comes out as neither record says"))
+        })
     }
 
     /// Replays one step. Returns the counts of its roundings, and the findings about a difference, if there is one.

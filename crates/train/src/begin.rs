@@ -192,6 +192,19 @@ impl Prepared {
     }
 }
 
+/// Refuses another key than the one that the run was begun with.
+pub(crate) fn check_key(run: &Run, key: Option<&PrivateKey>) -> Result<(), RunError> {
+    let given = key.map(|key| key.public().to_text());
+    if given != run.file.trainer_key {
+        let [given, named] = [&given, &run.file.trainer_key].map(|key| key.as_deref().unwrap_or("no key"));
+        let why = format!(
+            "the run was begun with another key, or with none: it names {named}, not {given}; give the same --key"
+        );
+        return Err(RunError::Refused(why));
+    }
+    Ok(())
+}
+
 /// Checks that there is a salt key if the commitments of a job hide, and none otherwise.
 fn check_salts(path: &Path, job: &Job, salts: Option<&SaltKey>) -> Result<(), RunError> {
     let why = match (job.hides(), salts) {

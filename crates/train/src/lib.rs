@@ -15,6 +15,7 @@
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
 
+mod again;
 mod begin;
 #[cfg(feature = "testing")]
 pub mod cheat;
@@ -26,8 +27,10 @@ pub mod ranks;
 
 use std::sync::Arc;
 
+pub use again::{Again, again};
 #[cfg(feature = "testing")]
 pub use begin::begin_with_any_thresholds;
+use begin::check_key;
 pub use begin::{Beginning, Prepared, begin, evaluation_files, tokenizer};
 use conduct::{Conduct, Honest};
 pub use error::TrainError;
@@ -206,19 +209,6 @@ pub fn train_over(
         report(lead.collective, error);
     }
     trained
-}
-
-/// Refuses another key than the one that the run was begun with.
-fn check_key(run: &Run, key: Option<&PrivateKey>) -> Result<(), RunError> {
-    let given = key.map(|key| key.public().to_text());
-    if given != run.file.trainer_key {
-        let [given, named] = [&given, &run.file.trainer_key].map(|key| key.as_deref().unwrap_or("no key"));
-        let why = format!(
-            "the run was begun with another key, or with none: it names {named}, not {given}; give the same --key"
-        );
-        return Err(RunError::Refused(why));
-    }
-    Ok(())
 }
 
 fn train_by(

@@ -5,6 +5,7 @@ pub mod adapters;
 pub mod audit;
 pub mod compare;
 pub mod completions;
+pub mod correct;
 pub mod demo;
 pub mod eval;
 pub mod export;

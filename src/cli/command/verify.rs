@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use crate::cli::args::corrections;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::key;
@@ -14,6 +15,7 @@ use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_audit::attachments::{Attachments, Damaged};
 use tiebreak_audit::checks::Checked;
+use tiebreak_audit::corrections::Corrections;
 use tiebreak_audit::ground::Ground;
 use tiebreak_audit::watched;
 use tiebreak_audit::work::Work;
@@ -88,12 +90,19 @@ fn looked_at(
     let counting = printer.counting("checking the run", Unit::Bytes);
     let mut counted = counting.watch();
     let mut work = Work::of_all_files(&mut counted);
-    let checked = watched::always(run, key, &mut work)?;
+    let corrections = Corrections::read(run, &[])?;
+    let checked = watched::corrected(run, key, &corrections, &mut work)?;
     let beside = match checked.inconsistent {
         None => watched::attachments(run, &checked, &mut work),
         Some(_) => Attachments::default(), // what comes after a contradiction is not looked at
     };
     Ok((checked, beside))
+}
+
+/// The stable name of what was found, if something was.
+fn kind(checked: &Checked, incomplete: Option<&Ground>) -> Option<&'static str> {
+    let found = checked.inconsistent.as_ref().map(|found| &found.what).or(incomplete);
+    found.map(Ground::kind).or(checked.corrections.first().map(|_| "corrected"))
 }
 
 fn verified(printer: Printer, args: Args) -> CommandResult {
@@ -121,32 +130,36 @@ fn verified(printer: Printer, args: Args) -> CommandResult {
     lines.extend(not_finite.iter().map(|losses| format!("  NOT FINITE, as the records say: {losses}")));
     let all = checked.damaged.iter().chain(beside.damaged.iter().map(|(_, error)| error));
     let all: Vec<Damaged> = all.map(|error| Damaged::of(&run, error)).collect();
+    let listed = checked.corrections.listed();
+    lines.extend(corrections::lines(&listed));
+    let taken_back = checked.corrections.first().map(|correction| correction.step);
     let incomplete = checked.undecided();
     lines.extend(incomplete.iter().map(|why| format!("INCOMPLETE: {why}")));
+    lines.extend(taken_back.map(|step| format!("CORRECTED: the records from step {step} on are taken back")));
     let next = audit_command(&args, &run);
     lines.push(next.line());
-    let kind =
-        checked.inconsistent.as_ref().map(|found| &found.what).or(incomplete.as_ref()).map(Ground::kind);
+    let kind = kind(&checked, incomplete.as_ref());
     let wrong = checked.inconsistent.as_ref().map(|found| format!("step {}: {}", found.step, found.what));
-    printer.result(
-        lines,
-        &json!({
-            "run": run.id,
-            "signed": checked.signed,
-            "head_size": checked.head.size,
-            "passed": checked.passed,
-            "not_checked": checked.not_checked,
-            "unexpected": unexpected,
-            "damaged": all,
-            "not_finite": not_finite,
-            "incomplete": incomplete,
-            "inconsistent": wrong,
-            "kind": kind,
-            "hides": run.job().hides(),
-            "revealing": revealing,
-            "next": [next],
-        }),
-    );
+    let mut json = json!({
+        "run": run.id,
+        "signed": checked.signed,
+        "head_size": checked.head.size,
+        "passed": checked.passed,
+        "not_checked": checked.not_checked,
+        "unexpected": unexpected,
+        "damaged": all,
+        "not_finite": not_finite,
+        "incomplete": incomplete,
+        "inconsistent": wrong,
+        "kind": kind,
+        "hides": run.job().hides(),
+        "revealing": revealing,
+        "next": [next],
+    });
+    if !listed.is_empty() {
+        json["corrections"] = json!(listed);
+    }
+    printer.result(lines, &json);
     match wrong {
         None if !beside.damaged.is_empty() => {
             let why = format!("{} files are not what the records commit", beside.damaged.len());
@@ -154,7 +167,7 @@ fn verified(printer: Printer, args: Args) -> CommandResult {
         }
         None => match checked.damaged.into_iter().next() {
             Some(error) => Err(error.into()),
-            None if incomplete.is_some() => Ok(Exit::Undecided),
+            None if incomplete.is_some() || taken_back.is_some() => Ok(Exit::Undecided),
             None => Ok(Exit::Match),
         },
         Some(what) => {

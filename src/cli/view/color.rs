@@ -10,7 +10,7 @@ const YELLOW: &str = "\u{1b}[1;33m";
 const RESET: &str = "\u{1b}[0m";
 
 /// Words that say how something ended, and `error:`. Of two that begin alike the longer one stands first.
-const WORDS: [(&str, &str); 23] = [
+const WORDS: [(&str, &str); 24] = [
     ("MATCHES", GREEN),
     ("DIVERGES", RED),
     ("DIFFERS", RED),
@@ -24,6 +24,7 @@ const WORDS: [(&str, &str); 23] = [
     ("UNDECIDED", YELLOW),
     ("COULD NOT DECIDE", YELLOW),
     ("INCOMPLETE", YELLOW),
+    ("CORRECTED", YELLOW),
     ("NOT FINISHED", YELLOW),
     ("NOT CONFIRMED", YELLOW),
     ("NOT FINITE", YELLOW),

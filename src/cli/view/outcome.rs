@@ -114,6 +114,7 @@ pub fn outcome_text(outcome: &Outcome) -> String {
         Outcome::Diverges { step, what } => format!("DIVERGES at step {step}: {what}"),
         Outcome::Inconsistent { step, what } => format!("DIVERGES at step {step}, without a replay: {what}"),
         Outcome::MissingDecision { step, what } => format!("COULD NOT DECIDE at step {step}: {what}"),
+        Outcome::Corrected { what, .. } => format!("CORRECTED: {what}"),
         Outcome::Incomplete { what } => format!("INCOMPLETE: {what}"),
         Outcome::UnboundedFreedom { what } => format!("UNBOUNDED FREEDOM: {what}"),
         Outcome::UnexplainedDecisions { what } => format!("COULD NOT DECIDE: {what}"),

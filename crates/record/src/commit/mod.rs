@@ -5,6 +5,7 @@
 //! with SHA-256. Layouts: `docs/RUN-FORMAT.md`.
 
 pub mod codec;
+pub mod correction;
 pub mod cosignature;
 pub mod digest;
 pub mod keys;

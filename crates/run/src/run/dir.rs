@@ -36,6 +36,17 @@ pub const RUN_FORMAT: u32 = 2;
 pub const RUN_JSON_MAX: u64 = 1 << 28;
 /// The most unexpected files that a listing names.
 const UNEXPECTED_MAX: usize = 1000;
+/// The folders that runs of every profile may have.
+const FOLDERS: [&str; 8] = [
+    names::DATA,
+    names::EVALUATION,
+    names::COMPANIONS,
+    names::HEADS,
+    names::CHECKPOINTS,
+    names::TRACES,
+    names::CORRECTIONS,
+    names::WITHDRAWN,
+];
 /// The most heads of a run.
 const HEADS_MAX: usize = 1 << 20;
 
@@ -84,7 +95,9 @@ impl Run {
     pub fn open_by(root: &Path, salts: Salts) -> Result<Run, RunError> {
         let layout = RunPaths { root: root.to_path_buf() };
         if root.is_dir() {
-            for name in [names::DATA, names::HEADS, names::CHECKPOINTS, names::TRACES, names::LOGS] {
+            for name in
+                [names::DATA, names::HEADS, names::CHECKPOINTS, names::TRACES, names::LOGS, names::WITHDRAWN]
+            {
                 let folder = root.join(name);
                 folder::check(&folder).map_err(RunError::io(&folder))?;
             }
@@ -450,16 +463,13 @@ impl Run {
             names::COMPANIONS => companions::is_name(name),
             names::HEADS => numbered(name, "", 12, ""),
             names::CHECKPOINTS => numbered(name, "step-", 9, ".safetensors"),
+            names::CORRECTIONS => {
+                numbered(name, "step-", 9, "") || names::CORRECTS.ends_with(&format!("/{name}"))
+            }
+            names::WITHDRAWN => name.split_once('-').is_some_and(|(number, _)| numbered(number, "", 3, "")),
             _ => numbered(name, "step-", 9, ""),
         };
-        let mut folders = vec![
-            names::DATA,
-            names::EVALUATION,
-            names::COMPANIONS,
-            names::HEADS,
-            names::CHECKPOINTS,
-            names::TRACES,
-        ];
+        let mut folders = FOLDERS.to_vec();
         // The folder of logs belongs only to runs of the logged profile. In the exact profile it is listed as a whole.
         folders.extend(self.job().rounding.as_ref().map(|_| names::LOGS));
         let mut found = Vec::new();

@@ -9,8 +9,8 @@ use tiebreak_record::commit::record::{StepRecord, gradients_root};
 /// The number of bytes of a gap that are filled at once.
 const GAP_BYTES: u64 = 1 << 20;
 
-/// The offset of the roots of a step of `micro_batches`.
-fn offset(step: u32, micro_batches: usize) -> u64 {
+/// The offset of the roots of a step, with so many micro-batches in each.
+pub fn offset(step: u32, micro_batches: usize) -> u64 {
     32 * (u64::from(step) - 1) * micro_batches as u64
 }
 

@@ -37,6 +37,7 @@ mod tokenizer_ids;
 pub mod traces;
 pub mod transcript;
 pub mod weights;
+pub mod withdraw;
 
 pub use error::RunError;
 pub use folder::Folder;

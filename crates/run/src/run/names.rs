@@ -24,6 +24,12 @@ pub const CHECKPOINTS: &str = "checkpoints";
 pub const TRACES: &str = "traces";
 /// The folder of rounding logs.
 pub const LOGS: &str = "logs";
+/// The folder of corrections: of this run, and of the run that this one corrects.
+pub const CORRECTIONS: &str = "corrections";
+/// The correction by which this run takes the place of another one.
+pub const CORRECTS: &str = "corrections/corrects";
+/// The folder of records that were withdrawn before a head covered them.
+pub const WITHDRAWN: &str = "withdrawn";
 /// The released model.
 pub const MODEL: &str = "model.safetensors";
 /// The metrics of the training, a line of JSON a step.
@@ -71,6 +77,16 @@ pub fn trace(step: u32) -> String {
 /// The rounding log of a step.
 pub fn log(step: u32) -> String {
     format!("{LOGS}/step-{step:09}")
+}
+
+/// The correction that takes back the records from a step on.
+pub fn correction(step: u32) -> String {
+    format!("{CORRECTIONS}/step-{step:09}")
+}
+
+/// A file of withdrawal `number`, from 1.
+pub fn withdrawn(number: u32, name: &str) -> String {
+    format!("{WITHDRAWN}/{number:03}-{name}")
 }
 
 /// The name under which a file is written until it is whole.

@@ -119,3 +119,11 @@ pub fn nearest_checkpoint(
     let steps = run.checkpoint_steps()?.into_iter().rev().filter(|&at| 0 < at && at < step);
     Ok(steps.into_iter().find_map(|at| Some((at, after(run, records, at).ok()?))))
 }
+
+/// The steps up to `last` whose checkpoints the job keeps once step `last` is done.
+pub fn promised(run: &Run, last: u32) -> Vec<u32> {
+    let made: Vec<u32> = (1..=last).filter(|&step| run.job().is_checkpoint(step)).collect();
+    let keep = run.job().checkpoint.keep.map_or(made.len(), |keep| keep.max(1) as usize);
+    let kept = made.iter().skip(made.len().saturating_sub(keep));
+    [0].iter().chain(kept).copied().collect()
+}

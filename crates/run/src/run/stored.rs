@@ -144,6 +144,18 @@ impl Stored {
         self.store.replace(&self.name, &mut once).map_err(RunError::io(&self.path))
     }
 
+    /// Copies the file, if it is there.
+    ///
+    /// # Errors
+    /// If the name is no plain file, or a store refuses.
+    pub fn copy_to(&self, to: &Stored) -> Result<(), RunError> {
+        if !self.is_here() {
+            return Ok(());
+        }
+        let mut reading = self.open()?;
+        to.replace_by(|file| io::copy(&mut reading, file).map(drop))
+    }
+
     /// Appends to the file, or makes it.
     ///
     /// # Errors

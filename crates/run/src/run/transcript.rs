@@ -39,6 +39,14 @@ impl Transcript {
     }
 }
 
+/// The bytes of a frame beside its record.
+const FRAME: u64 = 4 + 8;
+
+/// The bytes that these records take in a transcript.
+pub fn length(records: &[Record]) -> u64 {
+    records.iter().map(|record| record.encode().len() as u64 + FRAME).sum()
+}
+
 /// The Merkle leaf of an encoded record.
 pub fn leaf(record: &Record) -> Digest {
     merkle::leaf(&record.encode())

@@ -5,12 +5,13 @@ mod merge;
 mod page;
 mod shards;
 
+use crate::cli::args::corrections::{self, CorrectionArgs};
 use crate::cli::args::decided::Decided;
 use crate::cli::args::device_check::{self, Check, CheckArgs};
 use crate::cli::args::engine::EngineArgs;
 use crate::cli::args::expect::{Expectations, Expected};
 use crate::cli::args::limits::{Limits, left};
-use crate::cli::args::part::{self, PartArgs};
+use crate::cli::args::part::PartArgs;
 use crate::cli::args::salts::SaltArgs;
 use crate::cli::args::shard::ShardArg;
 use crate::cli::args::{key, verdict_file};
@@ -26,11 +27,15 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tiebreak_audit::attachments::note;
 use tiebreak_audit::checks::Checked;
+use tiebreak_audit::corrections::Corrections;
+use tiebreak_audit::ground::Ground;
 use tiebreak_audit::merge::union;
 use tiebreak_audit::plan::{ReplayPlan, plan};
 use tiebreak_audit::watched;
 use tiebreak_audit::work::Work;
-use tiebreak_audit::{Report, audit_in_jobs, checks, estimated_seconds, report_file, worth_estimating};
+use tiebreak_audit::{
+    Outcome, Report, audit_in_jobs, checks, estimated_seconds, report_file, worth_estimating,
+};
 use tiebreak_dispute::verdict::Verdict;
 use tiebreak_engine::Engine;
 use tiebreak_engine::reference::Reference;
@@ -130,6 +135,8 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 1)]
     jobs: usize,
     #[command(flatten)]
+    corrected: CorrectionArgs,
+    #[command(flatten)]
     expect: Expectations,
     #[command(flatten)]
     salts: SaltArgs,
@@ -183,11 +190,10 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     let run = Limits::with_data(options.salts.open(&options.limits, path)?, options.data.as_ref())?;
     run.opened()?; // an audit without the salt key would compare nothing
     let expected = options.expect.check(&run)?;
-    let checked = checked(printer, &run, public.as_ref(), options, expected)?;
+    let (drawn, corrections) = options.corrected.read(&run)?;
+    let checked = checked(printer, &run, public.as_ref(), options, expected, &corrections)?;
     // The seed is drawn now, after the head is fixed: the trainer cannot have known it.
-    let choice = options.part.choice()?;
-    let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
-    part::check_steps(options.part.steps, last)?;
+    let (choice, last) = options.corrected.part(drawn.as_ref(), &run, &checked, &options.part)?;
     let mut plan = plan(&run, &checked.checkpoints, last, &choice);
     if let Some(shard) = options.shard {
         plan = shards::shard_of(&run, plan, shard.shard()?, &options.part)?;
@@ -242,11 +248,12 @@ fn checked(
     public: Option<&PublicKey>,
     options: &Options,
     expected: Expected,
+    corrections: &Corrections,
 ) -> Result<Checked, Failure> {
     let counting = printer.counting("checking the run", Unit::Bytes);
     let mut counted = counting.watch();
     let mut work = Work::of_all_files(&mut counted);
-    let mut checked = watched::always(run, public, &mut work)?;
+    let mut checked = watched::corrected(run, public, corrections, &mut work)?;
     expected.note(&mut checked);
     if checked.inconsistent.is_none() {
         let beside = watched::attachments(run, &checked, &mut work);
@@ -313,11 +320,12 @@ fn publish(
         .trainer_key
         .as_deref()
         .map_or(String::new(), |key| format!(" --trainer-key {}", shell::word(key)));
-    let next = file.map(|file| {
+    let checking = |file: &Path| {
         Next::new("anybody can check it", format!("tiebreak verdict check {}{key}", shell::path(file)))
-    });
+    };
+    let next = file.map(checking).or_else(|| corrected_next(report, &key));
     json["next"] = json!(next.iter().collect::<Vec<_>>());
-    let mut text = report_text(report, verdict.zip(file).zip(next.as_ref()));
+    let mut text = report_text(report, verdict.zip(file), next.as_ref());
     text.extend(check.map(|check| format!("  ok: {}", check.line())));
     printer.result(text, &json);
     for problem in &problems {
@@ -329,8 +337,15 @@ fn publish(
     }
 }
 
-/// A report in words. `verdict`: with the file that it is in, and the command that checks it.
-fn report_text(report: &Report, verdict: Option<((&Verdict, &Path), &Next)>) -> Vec<String> {
+/// The command that audits the run in which a corrected one goes on.
+fn corrected_next(report: &Report, key: &str) -> Option<Next> {
+    let Outcome::Corrected { what: Ground::Corrected { by, .. }, .. } = &report.outcome else { return None };
+    let next = Next::new("audit the corrected run with", format!("tiebreak audit NEW{key}"));
+    Some(next.note(format!("NEW is the folder of run {by}")))
+}
+
+/// A report in words. `verdict`: with the file that it is in. `next`: the command that goes on.
+fn report_text(report: &Report, verdict: Option<(&Verdict, &Path)>, next: Option<&Next>) -> Vec<String> {
     let mut lines = vec![headline(report)];
     lines.push(format!("  {}", report.signed));
     lines.push(format!("  computation {}, job {}, data {}", report.computation, report.job, report.data));
@@ -344,11 +359,12 @@ fn report_text(report: &Report, verdict: Option<((&Verdict, &Path), &Next)>) -> 
     lines
         .extend(report.not_finite.iter().map(|losses| format!("  NOT FINITE, as the records say: {losses}")));
     lines.extend(report.not_checked.iter().map(|line| format!("  not checked: {line}")));
-    if let Some(((verdict, file), next)) = verdict {
+    lines.extend(corrections::lines(&report.corrections));
+    if let Some((verdict, file)) = verdict {
         let size = bytes_text(verdict.to_bytes().len() as u64);
         lines.push(format!("  verdict ({size}): {}", file.display()));
-        lines.push(format!("  {}", next.line()));
     }
+    lines.extend(next.map(|next| format!("  {}", next.line())));
     lines
 }
 

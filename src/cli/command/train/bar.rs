@@ -24,6 +24,8 @@ pub struct Bar {
     /// Tokens, or samples, of a step.
     pub per_step: u64,
     pub done: u64,
+    /// The last step that is done; none before training has begun.
+    pub at: Option<u32>,
     /// The name of those.
     unit: &'static str,
     samples: u32,
@@ -93,6 +95,7 @@ impl Evaluating {
 impl Progress for Bar {
     fn begin(&mut self, done: u32) {
         self.bar.begin_at(u64::from(done));
+        self.at = Some(done);
         (self.start, self.last) = (Instant::now(), Instant::now());
         let [lines, events] = self.files.clone();
         let opened = Metrics::open(lines, events, done);
@@ -101,6 +104,7 @@ impl Progress for Bar {
 
     fn step(&mut self, record: &StepRecord, norm: u32) {
         self.done += 1;
+        self.at = Some(record.step);
         self.bar.set_position(u64::from(record.step));
         let rate = (self.done * self.per_step) as f64 / self.start.elapsed().as_secs_f64();
         let loss = f32::from_bits(record.loss);
@@ -172,6 +176,7 @@ impl Bar {
             start: Instant::now(),
             per_step: per_sample * u64::from(run.program().samples()),
             done: 0,
+            at: None,
             unit: if per_sample > 1 { "tokens" } else { "samples" },
             samples: run.program().samples(),
             last: Instant::now(),

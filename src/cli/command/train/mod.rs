@@ -173,7 +173,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     bar.bar.finish_and_clear();
     let state = match trained {
-        Err(error) if !error.is_an_end() => return Err(stopped::failed(&run, error, &resume_options(&args))),
+        Err(error) if !error.is_an_end() => return Err(failed(&run, &bar, error, &args)),
         trained => trained,
     };
     // First, since the others' networks may end when this one does.
@@ -189,6 +189,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     };
     ended(printer, &run, &args, &bar, (&state, checking.as_ref()));
     Ok(Exit::Match)
+}
+
+/// The error of training that failed in the step after the last one that is done.
+fn failed(run: &Run, bar: &Bar, error: TrainError, args: &Args) -> Failure {
+    stopped::failed(run, bar.at.map(|at| at + 1), error, &cpu_options(args))
 }
 
 /// The error of a command line that names no folder for the run.
@@ -271,15 +276,24 @@ fn done_text(steps: u64, out: &Path) -> String {
 
 /// The options of this command line that a resume needs too, as a shell takes them.
 fn resume_options(args: &Args) -> String {
+    let default = ["--engine=cpu", "--threads=0"];
+    let engine = args.engine.options().into_iter().filter(|option| !default.contains(&option.as_str()));
+    options_with(args, engine.chain(args.check.options()))
+}
+
+/// The options of a resume on the CPU.
+fn cpu_options(args: &Args) -> String {
+    options_with(args, ["--engine=cpu".to_string()].into_iter())
+}
+
+/// The options of this command line that do not say how it computes, and then these.
+fn options_with(args: &Args, engine: impl Iterator<Item = String>) -> String {
     let mut words: Vec<String> = Vec::new();
     let files = [("--key", &args.key), ("--data", &args.data), ("--salt-key", &args.salts.salt_key)];
     let files = files.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)));
     words.extend(
         files.chain(args.agent.options()).map(|(option, path)| format!("{option} {}", shell::path(path))),
     );
-    let default = ["--engine=cpu", "--threads=0"];
-    let engine = args.engine.options().into_iter().filter(|option| !default.contains(&option.as_str()));
-    let engine = engine.chain(args.check.options());
     words.extend(engine.chain(args.ranks.options()).map(|option| shell::word(&option)));
     words.iter().map(|word| format!(" {word}")).collect()
 }

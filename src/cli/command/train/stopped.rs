@@ -53,17 +53,31 @@ impl Asked {
     }
 }
 
-/// The error of training that failed. A device that computes wrongly has published no record of the step in which it was found.
-pub fn failed(run: &Run, error: TrainError, options: &str) -> Failure {
+/// The error of training that failed at a step, if it is known. A device that computes wrongly has published no record of the step in
+/// which it was found. `options`: those by which a resume computes on a processor.
+pub fn failed(run: &Run, step: Option<u32>, error: TrainError, options: &str) -> Failure {
+    let out = shell::path(&run.layout.root);
+    if let TrainError::NotReproduced { step, .. } = &error {
+        let help = format!(
+            "if the record is wrong: `tiebreak correct withdraw {out} --step {step}` where no head covers it, else `tiebreak correct begin \
+             {out} --step {step} --out NEW`. `tiebreak audit {out} --prefix --engine cpu` says which records under a head are wrong"
+        );
+        return Failure::from(error).help(help);
+    }
     let wrong = matches!(error, TrainError::Engine(EngineError::WrongResult { .. }));
-    let failure = Failure::from(error);
+    let mut failure = Failure::from(error);
     if !wrong {
         return failure;
     }
-    let out = shell::path(&run.layout.root);
+    let at = step.map_or("the step".into(), |step| format!("step {step}"));
+    if let (Some(step), Some(fields)) = (step, &mut failure.fields) {
+        fields["step"] = json!(step);
+        failure.message = format!("step {step}: {}", failure.message);
+    }
     failure.help(format!(
-        "nothing of this step is recorded; earlier steps may be wrong too: audit them with `tiebreak audit {out} --prefix --engine cpu`, \
-         and go on with `tiebreak train --out {out} --resume{options}` and another --adapter, or --engine cpu"
+        "nothing of {at} is recorded. Go on from the last good record: `tiebreak train --out {out} --resume{options}`, or with another \
+         --adapter. Earlier steps may be wrong too: `tiebreak audit {out} --prefix --engine cpu` checks those under a head, and `tiebreak \
+         correct withdraw {out} --step N` takes back later ones"
     ))
 }
 
@@ -136,4 +150,57 @@ pub fn said(
         }),
     );
     Ok(Exit::Undecided)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiebreak_engine::device_check::WrongPart;
+    use tiebreak_run::run::Folder;
+    use tiebreak_train::{Beginning, begin};
+
+    #[test]
+    fn a_wrong_device_is_told_with_its_step_and_the_command_that_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = folder.path().join("job.toml");
+        std::fs::write(folder.path().join("text.txt"), "abcdefghij".repeat(40)).unwrap();
+        let text = r#"steps = 8
+model = { kind = "gpt", vocabulary = 128, context = 4, layers = 1, heads = 1, width = 4 }
+data = { kind = "bytes", path = "text.txt" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+schedule = { peak = 0.1 }
+batch = { micro_batch = 1 }
+"#;
+        std::fs::write(&job, text).unwrap();
+        let out = Folder::at(&folder.path().join("run"));
+        let beginning = Beginning {
+            job: &job,
+            data_root: None,
+            out,
+            key: None,
+            challenge: None,
+            logged: false,
+            nonce: [1; 16],
+        };
+        let run = begin(&beginning).unwrap();
+        let error = EngineError::WrongResult {
+            device: "gpu".into(),
+            operator: "block0.gelu".into(),
+            part: WrongPart::Element,
+            element: 7,
+            tile: 0,
+            found: 1,
+            expected: 2,
+        };
+        let failure = failed(&run, Some(6), TrainError::Engine(error), " --key trainer.key --engine=cpu");
+        assert!(failure.message.starts_with("step 6: "), "{}", failure.message);
+        let (help, fields) = (failure.help.unwrap(), failure.fields.unwrap());
+        let out = shell::path(&run.layout.root);
+        let command = format!("`tiebreak train --out {out} --resume --key trainer.key --engine=cpu`");
+        assert!(help.contains(&command) && help.contains("nothing of step 6 is recorded"), "{help}");
+        assert_eq!((&fields["step"], &fields["operator"]), (&json!(6), &json!("block0.gelu")));
+        let error = TrainError::NotReproduced { step: 5, device: "gpu".into() };
+        let help = failed(&run, Some(4), error, "").help.unwrap();
+        assert!(help.contains(&format!("`tiebreak correct withdraw {out} --step 5`")), "{help}");
+    }
 }

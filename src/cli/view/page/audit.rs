@@ -204,6 +204,10 @@ impl Told {
             Outcome::MissingDecision { step, .. } => {
                 said(Tone::Neutral, format!("The audit could not decide step {step}."))
             }
+            Outcome::Corrected { step, .. } => said(
+                Tone::Neutral,
+                format!("The trainer took back the steps from {step} on; no step before differs."),
+            ),
             Outcome::Incomplete { .. } => {
                 said(Tone::Neutral, format!("{count} of {steps} steps match, and the audit is incomplete."))
             }
