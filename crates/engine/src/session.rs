@@ -59,6 +59,23 @@ pub struct StepOutcome {
     pub norm: u32,
 }
 
+impl StepOutcome {
+    /// The scalars in the order of [`UnreadOutcome::tensors`].
+    pub fn of([loss, clip, norm]: [u32; 3]) -> StepOutcome {
+        StepOutcome { loss, clip, norm }
+    }
+}
+
+/// The scalars of a step on its engine.
+pub struct UnreadOutcome(Vec<Tensor>);
+
+impl UnreadOutcome {
+    /// The scalars: loss, clip factor, and norm.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.0
+    }
+}
+
 /// Observes a whole step: it gives an observer for every graph that runs.
 pub trait StepObserver {
     /// Called before a graph of the step runs. Without an observer, the graph runs unobserved.
@@ -514,6 +531,22 @@ impl<'e> Session<'e> {
         total: &Gradients,
         observer: &mut dyn StepObserver,
     ) -> Result<StepOutcome, EngineError> {
+        let outcome = self.update_unread(scalars, total, observer)?;
+        let mut words = [0; 3];
+        self.engine.read_each(&outcome.0, &mut |i, bytes| words[i] = word(bytes))?;
+        Ok(StepOutcome::of(words))
+    }
+
+    /// [`Session::update`], whose scalars nobody has read: a caller reads them with other tensors of the engine.
+    ///
+    /// # Errors
+    /// As [`Session::update`].
+    pub fn update_unread(
+        &mut self,
+        scalars: StepScalars,
+        total: &Gradients,
+        observer: &mut dyn StepObserver,
+    ) -> Result<UnreadOutcome, EngineError> {
         self.in_time()?;
         let (gradients, loss) = total.0.split_at(self.program.updated_from());
         let corrections = self.program.bias_corrections(scalars.step);
@@ -528,24 +561,23 @@ impl<'e> Session<'e> {
         let mut outputs = self.engine.run_owning(&self.update, inputs, observer)?;
         let scalars = outputs.split_off(outputs.len() - if loss.is_empty() { 3 } else { 2 });
         // The loss is the one in the sum, or the first scalar that the update makes.
-        let scalars: Vec<&Tensor> = loss.iter().chain(&scalars).collect();
+        let scalars: Vec<Tensor> = loss.iter().cloned().chain(scalars).take(3).collect();
         let mut made = outputs.into_iter();
         let new = |kept: Option<Tensor>| {
             kept.or_else(|| made.next()).expect("the update makes every state tensor that it does not keep")
         };
         self.state = kept.into_iter().map(new).collect();
-        Ok(StepOutcome {
-            loss: self.scalar(scalars[0])?,
-            clip: self.scalar(scalars[1])?,
-            norm: self.scalar(scalars[2])?,
-        })
+        Ok(UnreadOutcome(scalars))
     }
 
     fn scalar(&mut self, tensor: &Tensor) -> Result<u32, EngineError> {
         let mut value = 0;
-        self.engine.read(tensor, &mut |bytes| {
-            value = u32::from_le_bytes(bytes.try_into().expect("a scalar has four bytes"));
-        })?;
+        self.engine.read(tensor, &mut |bytes| value = word(bytes))?;
         Ok(value)
     }
+}
+
+/// A scalar's pattern.
+fn word(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(bytes.try_into().expect("a scalar has four bytes"))
 }

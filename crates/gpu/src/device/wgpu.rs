@@ -293,24 +293,44 @@ impl Device for Adapter {
         bytes: u64,
         visit: &mut dyn FnMut(&[u8]),
     ) -> Result<(), EngineError> {
-        if bytes == 0 {
-            visit(&[]);
+        self.read_each(&[(buffer, bytes)], &mut |_, bytes| visit(bytes))
+    }
+
+    /// All buffers are copied to one buffer of the host, for which the host waits once.
+    fn read_each(
+        &self,
+        from: &[(&wgpu::Buffer, u64)],
+        visit: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), EngineError> {
+        let mut end = 0;
+        let add = |(_, bytes): &(&wgpu::Buffer, u64)| {
+            end += bytes.next_multiple_of(4);
+            end
+        };
+        let ends: Vec<u64> = from.iter().map(add).collect();
+        let all = ends.last().copied().unwrap_or(0);
+        if all == 0 {
+            (0..from.len()).for_each(|i| visit(i, &[]));
             return Ok(());
         }
-        let size = bytes.next_multiple_of(4);
         let staging = self.device.create_buffer(&wgpu::BufferDescriptor {
             label: None,
-            size,
+            size: all,
             usage: BufferUsages::MAP_READ | BufferUsages::COPY_DST,
             mapped_at_creation: false,
         });
+        let begins = || std::iter::once(0).chain(ends.iter().copied());
         let mut encoder = self.device.create_command_encoder(&Default::default());
-        encoder.copy_buffer_to_buffer(buffer, 0, &staging, 0, size);
+        for ((buffer, bytes), begin) in from.iter().zip(begins()).filter(|((_, bytes), _)| *bytes > 0) {
+            encoder.copy_buffer_to_buffer(buffer, 0, &staging, begin, bytes.next_multiple_of(4));
+        }
         self.queue.submit([encoder.finish()]);
         staging.map_async(wgpu::MapMode::Read, .., |_| {});
         self.finish()?;
         let view = staging.get_mapped_range(..).map_err(|error| self.lost(error))?;
-        visit(&view[..bytes as usize]);
+        for (i, ((_, bytes), begin)) in from.iter().zip(begins()).enumerate() {
+            visit(i, &view[begin as usize..(begin + bytes) as usize]);
+        }
         Ok(())
     }
 
