@@ -1,12 +1,13 @@
 //! The requests of a training step to a GPU, counted without one. The bars hold what start-up and steps cost: fewer is progress,
 //! and a change that needs more has to raise a number here.
 
+use std::process::Command as Process;
 use std::sync::Arc;
 
-use crate::common::gpt2_job;
+use crate::common::{adapter_names, gpt2_job, mlp_job, not_tested};
 use tiebreak_contract::program::step::MicroBatch;
 use tiebreak_engine::session::Session;
-use tiebreak_gpu::{Planned, Requests, TextLimits, Variant};
+use tiebreak_gpu::{DeviceMemory, Planned, Requests, TextLimits, Variant};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::job::computation::Computation;
 use tiebreak_record::job::identity::{CONTRACT, ComputationSummary, program_digest};
@@ -130,4 +131,57 @@ fn a_step_of_a_residual_network_asks_for_no_more() {
     };
     let job = include_str!("../../assets/jobs/cifar-resnet.toml");
     hold("residual network", requests(job, TextLimits::All), bars);
+}
+
+/// The memory plan of docs/PORTABILITY.md: GPT-2 124M with micro-batches of 1, 2, 4 and 8 windows of 1024 tokens, 8 in a step.
+#[test]
+fn the_memory_of_gpt2_is_planned() {
+    let planned = [1, 2, 4, 8].map(|micro_batch| {
+        let batch = format!("micro_batch = {micro_batch}, micro_batches = {}", 8 / micro_batch);
+        let job = gpt2_job().replace("micro_batch = 1, micro_batches = 8", &batch);
+        let (_, program) = Computation::parsed("job", &job, None).unwrap();
+        let memory = DeviceMemory::of(&program).unwrap();
+        println!("micro-batch {micro_batch}: {memory:?}, {} bytes in all", memory.total());
+        memory.total()
+    });
+    assert!(
+        planned[0] < 8 << 30 && planned[1] > 8 << 30,
+        "a micro-batch of one window fits 8 GiB: {planned:?}"
+    );
+    let growth = planned.windows(2).all(|two| two[0] < two[1]);
+    assert!(growth, "{planned:?}");
+}
+
+/// Training that does not fit the GPU is refused, and the job that the error names fits.
+#[test]
+fn training_that_does_not_fit_is_refused() {
+    let names = adapter_names();
+    let Some(adapter) = names.iter().find(|name| name.contains("llvmpipe")).or(names.first()) else {
+        return not_tested("no adapter is here");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let job = mlp_job(folder.path(), "step", 1, 2);
+    let edit = |from: &str, to: &str| {
+        let text = std::fs::read_to_string(&job).unwrap();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(&job, text.replace(from, to)).unwrap();
+    };
+    edit("hidden = [33, 20]", "hidden = [16384]");
+    edit("micro_batch = 2", "micro_batch = 256");
+    let train = |memory: &str, out: &str| {
+        let mut command = Process::new(env!("CARGO_BIN_EXE_tiebreak"));
+        command.arg("train").arg(&job).arg("--out").arg(folder.path().join(out));
+        command.args(["--engine", "wgpu", "--adapter", adapter]).env("TIEBREAK_GPU_MEMORY", memory);
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, text) = train("many", "wrong");
+    assert!(code == Some(2) && text.contains("a number of MiB"), "{code:?}: {text}");
+    let (code, text) = train("140", "large");
+    assert!(code == Some(3) && text.contains("of the GPU's memory"), "{code:?}: {text}");
+    let fits = text.split("micro_batch = ").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let fits: u32 = fits.and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("{text}"));
+    edit("micro_batch = 256", &format!("micro_batch = {fits}"));
+    let (code, text) = train("140", "less");
+    assert_eq!(code, Some(0), "{text}");
 }

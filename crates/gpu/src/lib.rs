@@ -41,7 +41,7 @@ pub use run::engine::Cuda;
 #[cfg(feature = "wgpu")]
 pub use run::engine::Gpu;
 pub use run::engine::GpuEngine;
-pub use run::planned::Planned;
+pub use run::planned::{DeviceMemory, Planned};
 #[cfg(feature = "wgpu")]
 pub use run::recording;
 

@@ -22,6 +22,9 @@ use self::kernel::{Kernel, Limits, Prepared};
 use tiebreak_engine::EngineError;
 use tiebreak_shaders::product::Variant;
 
+/// The most bytes that the host writes before the device has them.
+pub(crate) const STAGING: u64 = 64 << 20;
+
 /// A GPU through wgpu or through NVIDIA's driver.
 pub trait Device: Sized + Send + 'static {
     /// Memory that shaders access, freed when it is dropped.
