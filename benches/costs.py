@@ -1,7 +1,7 @@
 """What the papers' experiments cost here, beside PyTorch in fp32 on the same cores in the same run.
 
     cargo build --release
-    python3 -m venv venv && venv/bin/pip install torch torchvision transformers numpy safetensors
+    python3 -m venv venv && venv/bin/pip install torch numpy safetensors
     venv/bin/python benches/costs.py resnet50 --data DIR      (or vgg11, gpt2, logistic, sweep)
     venv/bin/python benches/costs.py table
 
@@ -46,6 +46,12 @@ PAPER = "Srivastava, Arora, Boneh (NeurIPS 2024, arXiv 2403.09603)"
 ADAMW = '[optimizer]\nkind = "adamw"\nbeta1 = 0.9\nbeta2 = 0.999\nepsilon = 1e-8\nweight_decay = 0.01\n[schedule]\npeak = 5e-5\n'
 
 
+def networks():
+    """The networks in PyTorch, which `table` does without."""
+    import networks as module
+    return module
+
+
 def found(folder, fits):
     """The first file of a folder or a folder in it whose name fits."""
     files = sorted(path for path in Path(folder).rglob("*") if path.is_file() and fits(path.name))
@@ -68,15 +74,10 @@ class Pictures:
     def peer(self):
         import torch
         network = self.network()
-        optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4)
+        weights, leaves = networks().trained_weights(network)
         images, labels = torch.rand(self.SAMPLES, 3, 32, 32), torch.randint(10, (self.SAMPLES,))
-
-        def step():
-            optimizer.zero_grad(set_to_none=True)
-            torch.nn.functional.cross_entropy(network(images), labels).backward()
-            optimizer.step()
-
-        return network, step
+        loss = lambda: torch.nn.functional.cross_entropy(network.forward(weights, images), labels)
+        return loss, leaves, torch.optim.SGD(leaves, lr=1e-3, momentum=0.9, weight_decay=5e-4)
 
 
 class Resnet50(Pictures):
@@ -88,13 +89,7 @@ class Resnet50(Pictures):
     ]
 
     def network(self):
-        import torch
-        import torchvision
-        network = torchvision.models.resnet50(num_classes=10)
-        # The stem of a network for small pictures: one convolution of 3 x 3, no pooling.
-        network.conv1 = torch.nn.Conv2d(3, 64, 3, 1, 1, bias=False)
-        network.maxpool = torch.nn.Identity()
-        return network
+        return networks().Resnet50()
 
 
 class Vgg11(Pictures):
@@ -107,12 +102,12 @@ class Vgg11(Pictures):
     ]
 
     def network(self):
-        import torchvision
-        return torchvision.models.vgg11(num_classes=10)
+        return networks().Vgg11(4096, False)
 
 
 class Gpt2:
     TITLE, SAMPLES, CONTEXT = "Fine-tuning GPT-2 124M on tiny Shakespeare", 8, 64
+    VOCABULARY, SIZES = 50257, (12, 12, 768)  # layers, heads, width
     PUBLISHED = [
         (f"{PAPER}, appendix J: training, audit of a step", "11 s, 13.5 s; a log of 18 MB", "8 x 64 tokens, binary64 kernels on NVIDIA GPUs; the log after zip"),
         ("SIGMA, as the same estimate it for a step of training", "983 s, 189 GB", "appendix J; the formula that they print gives twice the bytes"),
@@ -124,22 +119,21 @@ class Gpt2:
         subprocess.run([tiebreak.with_name("tiebreak-import"), "text", "--tokenizer", bpe, "--output", folder / "tokens.npy", text], check=True, stdout=subprocess.DEVNULL)
 
     def job(self, profile):
-        model = f'[model]\nkind = "gpt"\nvocabulary = 50257\ncontext = {self.CONTEXT}\nlayers = 12\nheads = 12\nwidth = 768\n'
+        layers, heads, width = self.SIZES
+        model = f'[model]\nkind = "gpt"\nvocabulary = {self.VOCABULARY}\ncontext = {self.CONTEXT}\nlayers = {layers}\nheads = {heads}\nwidth = {width}\n'
         return f'{model}[data]\nkind = "tokens"\ndtype = "u16"\npath = "tokens.npy"\n{ADAMW}[batch]\nmicro_batch = {self.SAMPLES}\n'
 
     def peer(self):
         import torch
-        from transformers import GPT2Config, GPT2LMHeadModel
-        network = GPT2LMHeadModel(GPT2Config(n_positions=self.CONTEXT, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
-        optimizer = torch.optim.AdamW(network.parameters(), lr=5e-5, weight_decay=0.01)
-        tokens = torch.randint(50257, (self.SAMPLES, self.CONTEXT))
-
-        def step():
-            optimizer.zero_grad(set_to_none=True)
-            network(tokens, labels=tokens).loss.backward()
-            optimizer.step()
-
-        return network, step
+        import loss_curve
+        network = loss_curve.Gpt()
+        network.SAMPLES, network.CONTEXT, network.VOCABULARY = self.SAMPLES, self.CONTEXT, self.VOCABULARY
+        network.LAYERS, network.HEADS, network.WIDTH = self.SIZES
+        weights, leaves = networks().trained_weights(network)
+        tokens = torch.randint(self.VOCABULARY, (self.SAMPLES, self.CONTEXT + 1))
+        labels = tokens[:, 1:].flatten()
+        loss = lambda: torch.nn.functional.cross_entropy(network.forward(weights, tokens[:, :-1]), labels)
+        return loss, leaves, torch.optim.AdamW(leaves, lr=5e-5, weight_decay=0.01)
 
 
 class Logistic:
@@ -167,16 +161,11 @@ class Logistic:
 
     def peer(self):
         import torch
-        network = torch.nn.Linear(self.COLUMNS, 2)
-        optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4)
+        network = networks().Mlp([], self.COLUMNS, 2)
+        weights, leaves = networks().trained_weights(network)
         inputs, labels = torch.randn(self.SAMPLES, self.COLUMNS), torch.randint(2, (self.SAMPLES,))
-
-        def step():
-            optimizer.zero_grad(set_to_none=True)
-            torch.nn.functional.cross_entropy(network(inputs), labels).backward()
-            optimizer.step()
-
-        return network, step
+        loss = lambda: torch.nn.functional.cross_entropy(network.forward(weights, inputs), labels)
+        return loss, leaves, torch.optim.SGD(leaves, lr=1e-3, momentum=0.9, weight_decay=5e-4)
 
 
 EXPERIMENTS = {"resnet50": Resnet50, "vgg11": Vgg11, "gpt2": Gpt2, "logistic": Logistic}
@@ -200,16 +189,27 @@ def measured(command, fine=(0,)):
     return text, usage.ru_maxrss / 1024
 
 
-def run_peer(name, steps):
-    """The output of `--peer`: seconds of PyTorch's steps, and how many parameters it trains."""
-    network, step = EXPERIMENTS[name]().peer()
+def run_peer(it, steps, precision="fp32"):
+    """The output of `--peer`: seconds of PyTorch's steps, and how many parameters it trains. In bf16 as users have it, by autocast."""
+    import torch
+    loss, leaves, optimizer = it.peer()
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            value = loss()
+        value.backward()
+        if hasattr(it, "CLIP"):
+            torch.nn.utils.clip_grad_norm_(leaves, it.CLIP)
+        optimizer.step()
+
     step()
     seconds = []
     for _ in range(steps):
         begin = time.perf_counter()
         step()
         seconds.append(time.perf_counter() - begin)
-    print(json.dumps({"seconds": seconds, "parameters": sum(p.numel() for p in network.parameters())}))
+    print(json.dumps({"seconds": seconds, "parameters": sum(leaf.numel() for leaf in leaves), "torch": torch.__version__}))
 
 
 def size(path):
@@ -478,7 +478,7 @@ def main():
     elif arguments.experiment == "sweep":
         sweep(arguments.data, steps, arguments.tiebreak)
     elif arguments.experiment == "peer":
-        run_peer(arguments.peer, steps)
+        run_peer(EXPERIMENTS[arguments.peer](), steps)
     else:
         experiment(arguments.experiment, arguments.data, steps, arguments.tiebreak)
 

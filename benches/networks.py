@@ -1,13 +1,27 @@
 """Networks over images in PyTorch, on weights under this project's names and in its layouts: what `gradient_error.py` compares gradients with.
 
-Each has SAMPLES, the bytes of a record of its data, a table of parameters (name, shape, standard deviation or, of vectors, the value) as
+`trained_weights` gives random weights for steps whose time is measured (`costs.py`, `speed.py`). Each has SAMPLES, the bytes of a record of its data, a table of parameters (name, shape, standard deviation or, of vectors, the value) as
 docs/ARITHMETIC.md, section 8.3, lists them, and a forward pass.
 """
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 
 EPSILON, RECORD, PIXELS, CLASSES = 1e-5, 3073, 3 * 32 * 32, 10
+
+
+def trained_weights(network):
+    """Random weights by name, and the leaves that an optimizer updates. A kernel's leaf lies in memory as PyTorch's own layers have it."""
+    weights, leaves = {}, []
+    for name, shape, value in network.table():
+        if len(shape) == 1:
+            leaf = torch.full(shape, float(value))
+        else:
+            leaf = torch.randn(shape if len(shape) == 2 else [shape[i] for i in (0, 3, 1, 2)]) * float(value)
+        leaves.append(leaf.requires_grad_())
+        weights[name] = leaf if len(shape) < 4 else leaf.permute(0, 2, 3, 1)
+    return weights, leaves
 
 
 def root(square):
@@ -37,8 +51,8 @@ def batch_norm(w, x, name):
 class Mlp:
     SAMPLES, RECORD = 64, RECORD
 
-    def __init__(self, hidden, inputs=PIXELS):
-        self.widths = [inputs, *hidden, CLASSES]
+    def __init__(self, hidden, inputs=PIXELS, classes=CLASSES):
+        self.widths = [inputs, *hidden, classes]
 
     def table(self):
         pairs = enumerate(zip(self.widths, self.widths[1:]))

@@ -19,6 +19,7 @@ mod lint;
 mod nccl;
 mod operators;
 mod primitives;
+mod requests;
 mod rounding;
 mod row_fusion;
 mod windows;

@@ -120,6 +120,28 @@ pub trait Engine: Send {
         Ok(None)
     }
 
+    /// The roots that [`Engine::roots`] gives, as a tensor of the engine [tensors, 8] of words, for [`Engine::read_each`] to read
+    /// later: nobody waits for the device before. `None` if the engine has no such way for these tensors.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn roots_later(&mut self, _tensors: &[Tensor]) -> Result<Option<Tensor>, EngineError> {
+        Ok(None)
+    }
+
+    /// [`Engine::read`] for small tensors, which are passed to `visit` in order with their places in the list. An engine on a
+    /// device waits for it once.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn read_each(
+        &mut self,
+        tensors: &[Tensor],
+        visit: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), EngineError> {
+        tensors.iter().enumerate().try_for_each(|(i, tensor)| self.read(tensor, &mut |bytes| visit(i, bytes)))
+    }
+
     /// Prepares a graph: checks that the device can run it, and makes its kernels.
     ///
     /// # Errors
@@ -230,6 +252,23 @@ macro_rules! forward {
             $inner.roots(tensors)
         }
     };
+    (@ roots_later $this:ident $inner:expr) => {
+        fn roots_later(
+            &mut $this,
+            tensors: &[$crate::Tensor],
+        ) -> Result<Option<$crate::Tensor>, $crate::EngineError> {
+            $inner.roots_later(tensors)
+        }
+    };
+    (@ read_each $this:ident $inner:expr) => {
+        fn read_each(
+            &mut $this,
+            tensors: &[$crate::Tensor],
+            visit: &mut dyn FnMut(usize, &[u8]),
+        ) -> Result<(), $crate::EngineError> {
+            $inner.read_each(tensors, visit)
+        }
+    };
     (@ compile $this:ident $inner:expr) => {
         fn compile(
             &mut $this,
@@ -296,8 +335,8 @@ macro_rules! passed_on {
         impl<E: Engine + ?Sized> Engine for $pointer {
             forward!(
                 self => (**self);
-                describe, upload, read, roots, compile, run, run_owning, binary64_roundings, is_on_host, finish, release,
-                as_any, download,
+                describe, upload, read, roots, roots_later, read_each, compile, run, run_owning, binary64_roundings,
+                is_on_host, finish, release, as_any, download,
             );
         }
     )*};

@@ -59,6 +59,23 @@ pub struct StepOutcome {
     pub norm: u32,
 }
 
+impl StepOutcome {
+    /// The scalars in the order of [`UnreadOutcome::tensors`].
+    pub fn of([loss, clip, norm]: [u32; 3]) -> StepOutcome {
+        StepOutcome { loss, clip, norm }
+    }
+}
+
+/// The scalars of a step on its engine.
+pub struct UnreadOutcome(Vec<Tensor>);
+
+impl UnreadOutcome {
+    /// The scalars: loss, clip factor, and norm.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.0
+    }
+}
+
 /// Observes a whole step: it gives an observer for every graph that runs.
 pub trait StepObserver {
     /// Called before a graph of the step runs. Without an observer, the graph runs unobserved.
@@ -225,8 +242,7 @@ impl<'e> Session<'e> {
     /// # Panics
     /// If `state` has not as many tensors as the program's.
     pub fn load(&mut self, state: &[Vec<u8>]) -> Result<(), EngineError> {
-        assert_eq!(self.program.state().len(), state.len(), "a state has every tensor of its table");
-        self.load_each(|i| &state[i])
+        self.load_visited(|load| state.iter().enumerate().try_for_each(|(i, bytes)| load(i, bytes)))
     }
 
     /// [`Session::load`], one tensor at a time, so that a large state need not be in host memory as a whole.
@@ -248,12 +264,8 @@ impl<'e> Session<'e> {
         &mut self,
         mut tensor: impl FnMut(usize) -> Result<B, E>,
     ) -> Result<(), E> {
-        self.state.clear();
-        for (i, entry) in self.program.state().into_iter().enumerate() {
-            let ty = TensorType { dtype: DType::F32, shape: entry.shape };
-            self.state.push(self.engine.upload(&ty, tensor(i)?.as_ref())?);
-        }
-        Ok(())
+        let count = self.program.state().len();
+        self.load_visited(|load| (0..count).try_for_each(|i| load(i, tensor(i)?.as_ref())))
     }
 
     /// Loads a state whose tensors `state` passes on one after another: each with its index, in the table's order.
@@ -262,7 +274,7 @@ impl<'e> Session<'e> {
     /// If `state` fails, or the engine cannot hold the state. Then no state is loaded.
     ///
     /// # Panics
-    /// If a tensor is left out.
+    /// If it passes other tensors than those of the table.
     pub fn load_visited<E: From<EngineError>>(
         &mut self,
         state: impl FnOnce(&mut dyn FnMut(usize, &[u8]) -> Result<(), E>) -> Result<(), E>,
@@ -272,12 +284,10 @@ impl<'e> Session<'e> {
         let (engine, mut loaded) = (&mut self.engine, Vec::with_capacity(table.len()));
         state(&mut |index, bytes| {
             assert_eq!(index, loaded.len(), "tensors come in the table's order");
-            loaded.push(engine.upload(&table[index].ty(), bytes)?);
-            Ok(())
+            Ok(loaded.push(engine.upload(&table[index].ty(), bytes)?))
         })?;
         assert_eq!(loaded.len(), table.len(), "a state has every tensor of its table");
-        self.state = loaded;
-        Ok(())
+        Ok(self.state = loaded)
     }
 
     /// Passes every state tensor's canonical bytes to `visit`, in order.
@@ -377,7 +387,7 @@ impl<'e> Session<'e> {
     pub fn upload_gradients(&mut self, mut bytes: &[u8]) -> Result<Gradients, EngineError> {
         let mut tensors = Vec::new();
         for entry in self.program.gradients() {
-            let ty = TensorType { dtype: DType::F32, shape: entry.shape };
+            let ty = entry.ty();
             let (own, rest) = bytes.split_at(ty.bytes());
             tensors.push(self.engine.upload(&ty, own)?);
             bytes = rest;
@@ -538,6 +548,22 @@ impl<'e> Session<'e> {
         total: &Gradients,
         observer: &mut dyn StepObserver,
     ) -> Result<StepOutcome, EngineError> {
+        let outcome = self.update_unread(scalars, total, observer)?;
+        let mut words = [0; 3];
+        self.engine.read_each(&outcome.0, &mut |i, bytes| words[i] = word(bytes))?;
+        Ok(StepOutcome::of(words))
+    }
+
+    /// [`Session::update`], whose scalars nobody has read: a caller reads them with other tensors of the engine.
+    ///
+    /// # Errors
+    /// As [`Session::update`].
+    pub fn update_unread(
+        &mut self,
+        scalars: StepScalars,
+        total: &Gradients,
+        observer: &mut dyn StepObserver,
+    ) -> Result<UnreadOutcome, EngineError> {
         self.in_time()?;
         let (gradients, loss) = total.0.split_at(self.program.updated_from());
         let corrections = self.program.bias_corrections(scalars.step);
@@ -552,24 +578,23 @@ impl<'e> Session<'e> {
         let mut outputs = self.engine.run_owning(&self.update, inputs, observer)?;
         let scalars = outputs.split_off(outputs.len() - if loss.is_empty() { 3 } else { 2 });
         // The loss is the one in the sum, or the first scalar that the update makes.
-        let scalars: Vec<&Tensor> = loss.iter().chain(&scalars).collect();
+        let scalars: Vec<Tensor> = loss.iter().cloned().chain(scalars).take(3).collect();
         let mut made = outputs.into_iter();
         let new = |kept: Option<Tensor>| {
             kept.or_else(|| made.next()).expect("the update makes every state tensor that it does not keep")
         };
         self.state = kept.into_iter().map(new).collect();
-        Ok(StepOutcome {
-            loss: self.scalar(scalars[0])?,
-            clip: self.scalar(scalars[1])?,
-            norm: self.scalar(scalars[2])?,
-        })
+        Ok(UnreadOutcome(scalars))
     }
 
     fn scalar(&mut self, tensor: &Tensor) -> Result<u32, EngineError> {
         let mut value = 0;
-        self.engine.read(tensor, &mut |bytes| {
-            value = u32::from_le_bytes(bytes.try_into().expect("a scalar has four bytes"));
-        })?;
+        self.engine.read(tensor, &mut |bytes| value = word(bytes))?;
         Ok(value)
     }
+}
+
+/// A scalar's pattern.
+fn word(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(bytes.try_into().expect("a scalar has four bytes"))
 }

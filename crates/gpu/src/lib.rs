@@ -28,6 +28,7 @@ pub use device::cuda::devices as cuda_devices;
 #[cfg(feature = "cuda")]
 pub use device::error::engine_error;
 pub use device::kernel::Shader;
+pub use device::paper::{Counter, Requests};
 #[cfg(feature = "wgpu")]
 pub use device::recorder::{Command, Launches};
 #[cfg(feature = "wgpu")]
@@ -40,6 +41,7 @@ pub use run::engine::Cuda;
 #[cfg(feature = "wgpu")]
 pub use run::engine::Gpu;
 pub use run::engine::GpuEngine;
+pub use run::planned::{DeviceMemory, Planned};
 #[cfg(feature = "wgpu")]
 pub use run::recording;
 

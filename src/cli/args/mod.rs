@@ -4,6 +4,8 @@
 pub mod corrections;
 pub mod decided;
 pub mod device_check;
+#[cfg(feature = "gpu")]
+pub mod device_memory;
 pub mod engine;
 pub mod expect;
 pub mod job;

@@ -12,6 +12,7 @@ pub(crate) mod kernel;
 pub(crate) mod layout;
 #[cfg(feature = "cuda")]
 mod modules;
+pub mod paper;
 #[cfg(feature = "wgpu")]
 pub mod recorder;
 #[cfg(feature = "wgpu")]
@@ -20,6 +21,9 @@ pub mod wgpu;
 use self::kernel::{Kernel, Limits, Prepared};
 use tiebreak_engine::EngineError;
 use tiebreak_shaders::product::Variant;
+
+/// The most bytes that the host writes before the device has them.
+pub(crate) const STAGING: u64 = 64 << 20;
 
 /// A GPU through wgpu or through NVIDIA's driver.
 pub trait Device: Sized + Send + 'static {
@@ -83,6 +87,17 @@ pub trait Device: Sized + Send + 'static {
         bytes: u64,
         visit: &mut dyn FnMut(&[u8]),
     ) -> Result<(), EngineError>;
+
+    /// [`Device::read`] of several memories, which are passed to `visit` in order with their places in the list. A device that can
+    /// waits once.
+    fn read_each(
+        &self,
+        from: &[(&Self::Memory, u64)],
+        visit: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), EngineError> {
+        let mut each = from.iter().enumerate();
+        each.try_for_each(|(i, (memory, bytes))| self.read(memory, *bytes, &mut |bytes| visit(i, bytes)))
+    }
 
     /// Begins to copy the first bytes of memories to the host, after everything that was submitted before and beside everything
     /// that is submitted later. `None` where the device cannot. Nothing may write these memories until the copy is dropped.

@@ -1,13 +1,14 @@
 //! One adapter through wgpu: pipelines, buffers, dispatches, read-back.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rayon::prelude::*;
 use wgpu::{Backends, BufferUsages};
 
 use super::kernel::{BUFFERS_MAX, Kernel, Limits, Prepared, Shader};
-use super::{Device, Dispatch, linted};
+use super::{Device, Dispatch, STAGING, linted};
 use tiebreak_engine::EngineError;
 use tiebreak_shaders::product::Variant;
 
@@ -85,6 +86,8 @@ pub struct Adapter {
     queue: wgpu::Queue,
     pipelines: Pipelines,
     fault: Fault,
+    /// Bytes that were written and not submitted.
+    written: Arc<AtomicU64>,
 }
 
 impl Adapter {
@@ -183,8 +186,8 @@ impl Device for Adapter {
                 seen.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             }
         });
-        let software = adapter.get_info().device_type == Cpu;
-        Ok(Adapter { name, software, device, queue, pipelines: Pipelines::default(), fault })
+        let (software, written) = (adapter.get_info().device_type == Cpu, Arc::default());
+        Ok(Adapter { name, software, device, queue, pipelines: Pipelines::default(), fault, written })
     }
 
     fn name(&self) -> &str {
@@ -234,8 +237,16 @@ impl Device for Adapter {
         Ok(buffer)
     }
 
+    /// wgpu copies bytes to memory of its own, which it keeps until they are submitted and the device has them. A state would
+    /// be there twice.
     fn write(&self, buffer: &wgpu::Buffer, bytes: &[u8]) -> Result<(), EngineError> {
         self.queue.write_buffer(buffer, 0, bytes);
+        let bytes = bytes.len() as u64;
+        if self.written.fetch_add(bytes, Ordering::Relaxed) + bytes >= STAGING {
+            self.written.store(0, Ordering::Relaxed);
+            self.queue.submit([]);
+            return self.finish();
+        }
         self.check()
     }
 
@@ -284,6 +295,7 @@ impl Device for Adapter {
         }
         drop(pass);
         self.queue.submit([encoder.finish()]);
+        self.written.store(0, Ordering::Relaxed);
         self.check()
     }
 
@@ -293,24 +305,44 @@ impl Device for Adapter {
         bytes: u64,
         visit: &mut dyn FnMut(&[u8]),
     ) -> Result<(), EngineError> {
-        if bytes == 0 {
-            visit(&[]);
+        self.read_each(&[(buffer, bytes)], &mut |_, bytes| visit(bytes))
+    }
+
+    /// All buffers are copied to one buffer of the host, for which the host waits once.
+    fn read_each(
+        &self,
+        from: &[(&wgpu::Buffer, u64)],
+        visit: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), EngineError> {
+        let mut end = 0;
+        let add = |(_, bytes): &(&wgpu::Buffer, u64)| {
+            end += bytes.next_multiple_of(4);
+            end
+        };
+        let ends: Vec<u64> = from.iter().map(add).collect();
+        let all = ends.last().copied().unwrap_or(0);
+        if all == 0 {
+            (0..from.len()).for_each(|i| visit(i, &[]));
             return Ok(());
         }
-        let size = bytes.next_multiple_of(4);
         let staging = self.device.create_buffer(&wgpu::BufferDescriptor {
             label: None,
-            size,
+            size: all,
             usage: BufferUsages::MAP_READ | BufferUsages::COPY_DST,
             mapped_at_creation: false,
         });
+        let begins = || std::iter::once(0).chain(ends.iter().copied());
         let mut encoder = self.device.create_command_encoder(&Default::default());
-        encoder.copy_buffer_to_buffer(buffer, 0, &staging, 0, size);
+        for ((buffer, bytes), begin) in from.iter().zip(begins()).filter(|((_, bytes), _)| *bytes > 0) {
+            encoder.copy_buffer_to_buffer(buffer, 0, &staging, begin, bytes.next_multiple_of(4));
+        }
         self.queue.submit([encoder.finish()]);
         staging.map_async(wgpu::MapMode::Read, .., |_| {});
         self.finish()?;
         let view = staging.get_mapped_range(..).map_err(|error| self.lost(error))?;
-        visit(&view[..bytes as usize]);
+        for (i, ((_, bytes), begin)) in from.iter().zip(begins()).enumerate() {
+            visit(i, &view[begin as usize..(begin + bytes) as usize]);
+        }
         Ok(())
     }
 

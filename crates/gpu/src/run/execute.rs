@@ -64,8 +64,20 @@ impl<D: Device> Engine for GpuEngine<D> {
         if self.hashes { self.roots_of(tensors) } else { Ok(None) }
     }
 
+    fn roots_later(&mut self, tensors: &[Tensor]) -> Result<Option<Tensor>, EngineError> {
+        if self.hashes { self.roots_unread(tensors) } else { Ok(None) }
+    }
+
     fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
         self.show(tensor.storage(), visit)
+    }
+
+    fn read_each(
+        &mut self,
+        tensors: &[Tensor],
+        visit: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), EngineError> {
+        self.show_each(tensors, visit)
     }
 
     fn finish(&mut self) -> Result<(), EngineError> {

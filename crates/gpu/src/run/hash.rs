@@ -114,6 +114,23 @@ impl<D: Device> GpuEngine<D> {
 
     /// The roots of tensors of four-byte elements, each in one piece; `None` if a tensor has other elements.
     fn roots_there(&mut self, tensors: &[Tensor]) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
+        let Some(roots) = self.roots_begun(tensors)? else { return Ok(None) };
+        self.values(roots.memory(), tensors.len() as u64).map(Some)
+    }
+
+    /// The roots that [`GpuEngine::roots_there`] reads, as a tensor of words; `None` also if a tensor is not in one piece.
+    pub(super) fn roots_unread(&mut self, tensors: &[Tensor]) -> Result<Option<Tensor>, EngineError> {
+        let is_whole = |tensor: &Tensor| tensor.storage::<Storage<D::Memory>>().pieces.len() == 1;
+        if !tensors.iter().all(is_whole) {
+            return Ok(None);
+        }
+        let Some(roots) = self.roots_begun(tensors)? else { return Ok(None) };
+        let ty = TensorType { dtype: DType::U32, shape: vec![tensors.len() as u32, VALUE as u32 / 4] };
+        Ok(Some(Tensor::new(Storage { pieces: vec![roots], ty, host: None })))
+    }
+
+    /// Memory for the roots of tensors that are in one piece; the work is submitted.
+    fn roots_begun(&mut self, tensors: &[Tensor]) -> Result<Option<Buffer<D::Memory>>, EngineError> {
         let of = |tensor: &Tensor| tensor.storage::<Storage<D::Memory>>().ty.clone();
         let types: Vec<_> = tensors.iter().map(of).collect();
         if !types.iter().all(|ty| matches!(ty.dtype, DType::F32 | DType::U32)) {
@@ -121,7 +138,8 @@ impl<D: Device> GpuEngine<D> {
         }
         let [chunks, parents] = [self.pipeline("blake3_chunks")?, self.pipeline("blake3_parents")?];
         let count = tensors.len() as u64;
-        let digests = self.take(count * VALUE)?;
+        // Somebody may read it after later graphs have run, whose own memory stays the same.
+        let digests = self.pool.take(count * VALUE, true, |bytes| self.device.allocate(bytes))?;
         let (mut data, mut scratch) = (Vec::new(), Vec::new());
         let stages = stages(&types, &mut data, &mut scratch);
         let scratch = scratch.into_iter().map(|bytes| self.take(bytes)).collect::<Result<Vec<_>, _>>()?;
@@ -146,7 +164,7 @@ impl<D: Device> GpuEngine<D> {
         };
         let dispatches: Vec<Dispatch<D>> = stages.iter().map(dispatch).collect();
         self.device.submit(&dispatches)?;
-        self.values(digests.memory(), count).map(Some)
+        Ok(Some(digests))
     }
 
     /// The value of every tile of a tensor's canonical bytes in BLAKE3's tree (the root, if there is one tile). `None` if the

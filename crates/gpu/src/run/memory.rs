@@ -140,4 +140,22 @@ impl<D: Device> GpuEngine<D> {
         visit(&stored);
         Ok(())
     }
+    /// Passes tensors of words to `visit` at once; tensors in pieces and quantised ones one by one.
+    pub(super) fn show_each(
+        &self,
+        tensors: &[Tensor],
+        visit: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), EngineError> {
+        let storages: Vec<&Storage<D::Memory>> = tensors.iter().map(Tensor::storage).collect();
+        let is_plain = |storage: &&Storage<D::Memory>| {
+            storage.pieces.len() == 1 && matches!(storage.ty.dtype, DType::F32 | DType::U32)
+        };
+        if !storages.iter().all(is_plain) {
+            let mut each = storages.into_iter().enumerate();
+            return each.try_for_each(|(i, storage)| self.show(storage, &mut |bytes| visit(i, bytes)));
+        }
+        let parts: Vec<(&D::Memory, u64)> =
+            storages.iter().map(|storage| (storage.whole(), storage.ty.bytes() as u64)).collect();
+        self.device.read_each(&parts, visit)
+    }
 }

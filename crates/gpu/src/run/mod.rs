@@ -10,6 +10,7 @@ mod execute;
 mod hash;
 mod memory;
 mod open;
+pub(crate) mod planned;
 mod pool;
 #[cfg(feature = "wgpu")]
 pub mod recording;

@@ -79,6 +79,15 @@ impl<M> Pool<M> {
         Ok(Buffer { memory: Some(memory), kind, number, pool: Arc::downgrade(&self.0) })
     }
 
+    /// Bytes of free pieces: of those for a graph's own tensors, and of those that outlive graphs.
+    pub(crate) fn free_bytes(&self) -> [u64; 2] {
+        let pool = lock(&self.0);
+        [false, true].map(|lasts| {
+            let kinds = pool.by_kind.iter().filter(|(kind, _)| kind.lasts == lasts);
+            kinds.map(|(kind, pieces)| kind.size * pieces.len() as u64).sum()
+        })
+    }
+
     /// Frees pieces that nothing has used for a while.
     pub(crate) fn trim(&self) {
         let mut pool = lock(&self.0);

@@ -1,27 +1,30 @@
 //! One step with everything that its record promises. Trainer and auditor both run this code.
 
+mod digests;
 pub mod finite;
 mod replayed;
 mod tracer;
+mod unread;
 
 use crate::observers::record::{Logged, Recorder, Rounder, Steer};
 use crate::observers::replay::Replayer;
 use crate::run::RunError;
+pub use digests::{gradient_root, state_digests};
 use finite::NotFinite;
 pub use replayed::{disputed_step, readable_log, replayed_micro_batch, replayed_step, replayer};
 use tiebreak_contract::program::step::{MicroBatch, Program};
 use tiebreak_engine::EngineError;
-use tiebreak_engine::session::{Gradients, Session, StepOutcome, StepScalars};
+use tiebreak_engine::session::{Session, StepOutcome, StepScalars};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::{StepRecord, gradients_root};
 use tiebreak_record::commit::state::state_digest;
 use tiebreak_record::commit::trace::Trace;
-use tiebreak_record::commit::{table, tensor};
 use tiebreak_record::job::Granularity;
 use tiebreak_record::job::computation::Computation;
 use tiebreak_record::rounding::log::Log;
 pub use tracer::Tracer;
 pub use tracer::{Outputs, Tamper, Watch};
+use unread::{Read, Unread};
 
 /// The reasons why a step could not run, by blame.
 #[derive(Debug, thiserror::Error)]
@@ -62,39 +65,6 @@ pub fn scalars(computation: &Computation, step: u32) -> StepScalars {
     let job = &computation.job;
     let learning_rate = job.schedule.learning_rate(step, job.steps);
     StepScalars { step, seed: computation.key(), learning_rate }
-}
-
-/// The root over a micro-batch's gradients and loss.
-///
-/// # Errors
-/// If the engine cannot read the gradients.
-pub fn gradient_root(session: &mut Session, gradients: &Gradients) -> Result<Digest, EngineError> {
-    let table = session.program().gradients();
-    let mut digests = Vec::with_capacity(table.len());
-    match session.gradient_roots(gradients)? {
-        Some(roots) => {
-            digests.extend(table.iter().zip(&roots).map(|(t, root)| tensor::digest_from_root(&t.ty(), root)))
-        }
-        None => session.visit_gradients(gradients, |i, bytes| {
-            digests.push(tensor::digest(&table[i].ty(), bytes));
-        })?,
-    }
-    Ok(table::root(table.iter().map(|t| t.name.as_str()).zip(&digests)))
-}
-
-/// The digests of a session's state tensors.
-///
-/// # Errors
-/// If the engine cannot read the state.
-pub fn state_digests(session: &mut Session) -> Result<Vec<Digest>, EngineError> {
-    let state = session.program().state();
-    if let Some(roots) = session.state_roots()? {
-        let digests = state.iter().zip(&roots).map(|(t, root)| tensor::digest_from_root(&t.ty(), root));
-        return Ok(digests.collect());
-    }
-    let mut digests = Vec::with_capacity(state.len());
-    session.visit_state(|i, bytes| digests.push(tensor::digest(&state[i].ty(), bytes)))?;
-    Ok(digests)
 }
 
 /// The state digest of a program's tensor digests.
@@ -231,22 +201,26 @@ impl<'a> StepRequest<'a> {
         let granularity = computation.job.commit.granularity;
         let hashing = watch.trace || granularity == Granularity::Operator;
         let mut tracer = Tracer::new(hashing, self.tamper.take(), rounder).keeping(watch.outputs.clone());
-        let mut micro_batches = Vec::new();
-        let total = session.whole_gradient(scalars, batch, &mut tracer, |session, _, gradients| {
-            if granularity != Granularity::Step {
-                micro_batches.push(gradient_root(session, gradients)?);
-            }
-            Ok(())
-        })?;
+        let mut unread = Unread::default();
+        let total =
+            session.whole_gradient(
+                scalars,
+                batch,
+                &mut tracer,
+                |session, _, gradients| match granularity {
+                    Granularity::Step => Ok(()),
+                    _ => unread.push(session, gradients),
+                },
+            )?;
         let not_finite = match watch.finite {
             true => finite::of_step(session, scalars, batch, &total, &mut || {})?,
             false => None,
         };
-        let outcome = session.update(scalars, &total, &mut tracer)?;
+        let outcome = session.update_unread(scalars, &total, &mut tracer)?;
         drop(total);
         let (nodes, outputs) = (tracer.nodes, tracer.kept);
         let trace = hashing.then_some(Trace { nodes });
-        let state = state_digests(session)?;
+        let Read { outcome, state, micro_batches } = unread.read(session, &outcome)?;
         let parts = Parts { outcome, state, micro_batches, trace, log: None };
         Ok(CommittedStep { outputs, not_finite, ..parts.commit(computation, scalars, batch) })
     }

@@ -14,6 +14,8 @@ use clap::{ArgAction, ValueEnum};
 use serde_json::json;
 
 use crate::cli::args::device_check::{self, CheckArgs};
+#[cfg(feature = "gpu")]
+use crate::cli::args::device_memory;
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
@@ -155,7 +157,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             run
         }
     };
-    args.limits.check("training", host_memory(&run, &args.engine))?;
+    check_memory(&run, &args)?;
     // From here on training stops by itself, with a checkpoint.
     drop(watch);
     let mut host = Host::new(&role, (&args.engine, &args.check), &args.limits, &args.agent)?;
@@ -215,6 +217,14 @@ fn job_of(args: &Args, begun: Option<&Run>) -> Result<Job, Failure> {
             Err(Failure::new(Exit::Usage, "neither a job file nor --resume is given").help(help))
         }
     }
+}
+
+/// Refuses training that needs more memory than there is, here or on the GPU.
+fn check_memory(run: &Run, args: &Args) -> Result<(), Failure> {
+    args.limits.check("training", host_memory(run, &args.engine))?;
+    #[cfg(feature = "gpu")]
+    device_memory::check(run.job(), run.program(), &args.engine)?;
+    Ok(())
 }
 
 /// The memory that training takes on this side of an engine: a GPU has the tensors of a step.
