@@ -13,6 +13,7 @@ mod pairs;
 #[cfg(target_arch = "x86_64")]
 mod patch_strips;
 mod patches;
+mod path;
 #[cfg(target_arch = "x86_64")]
 mod planes;
 mod scale_back;
@@ -29,7 +30,7 @@ use tiebreak_contract::arith::digits::ProductPart;
 
 pub(crate) use operand::to_canonical;
 pub use operand::{Operand, absmaxes, memory_of, quantise_into};
-pub use simd::Path;
+pub use path::Path;
 pub use view::{Axis, StridedView};
 
 /// The block products of two operands. `out[block][batch][m][n]` is the exact dot product, over the block's K, of
@@ -69,7 +70,7 @@ fn compute(path: Path, part: ProductPart, a: &Operand, b: &Operand, out: &mut [u
     }
     let path = path.supported();
     #[cfg(target_arch = "x86_64")]
-    if path == Path::Vnni && vnni::computes(a, b) {
+    if path == Path::Avx512Vnni && vnni::computes(a, b) {
         return vnni::product(path, part, a, b, batch, out);
     }
     #[cfg(target_arch = "x86_64")]
