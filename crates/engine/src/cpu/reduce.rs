@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+#[cfg(target_arch = "x86_64")]
 use super::product::Path;
 use tiebreak_contract::arith::float;
 

@@ -61,7 +61,10 @@ fn path_text(path: CpuPath) -> &'static str {
     match path {
         CpuPath::Avx512Vnni => "AVX-512 VNNI",
         CpuPath::Avx512 => "AVX-512",
+        CpuPath::AvxVnni => "AVX-VNNI",
         CpuPath::Avx2 => "AVX2",
+        CpuPath::NeonI8mm => "NEON i8mm",
+        CpuPath::NeonDotprod => "NEON dotprod",
         CpuPath::Portable => "portable",
     }
 }

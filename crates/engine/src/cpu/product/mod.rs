@@ -5,6 +5,8 @@
 //! among them is a question of speed alone. Work is spread over rayon's current pool.
 
 mod bands;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod dots;
 mod float_gemm;
 mod gather;
 mod operand;
@@ -23,8 +25,6 @@ mod strips;
 #[cfg(test)]
 mod tests;
 mod view;
-#[cfg(target_arch = "x86_64")]
-mod vnni;
 
 use tiebreak_contract::arith::digits::ProductPart;
 
@@ -69,9 +69,9 @@ fn compute(path: Path, part: ProductPart, a: &Operand, b: &Operand, out: &mut [u
         return;
     }
     let path = path.supported();
-    #[cfg(target_arch = "x86_64")]
-    if path == Path::Avx512Vnni && vnni::computes(a, b) {
-        return vnni::product(path, part, a, b, batch, out);
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    if dots::computes(path, a, b) {
+        return dots::product(path, part, a, b, batch, out);
     }
     #[cfg(target_arch = "x86_64")]
     if path >= Path::Avx2 && pairs::computes(a, b) {

@@ -11,18 +11,27 @@ const VARIABLE: &str = "TIEBREAK_CPU_PATH";
 pub enum Path {
     /// Loops compiled for the target's baseline. (The `gemm` crate detects its own instructions.)
     Portable,
+    /// The same loops, and products of 64-bit Arm's dot products of bytes.
+    NeonDotprod,
+    /// As above, and products of Arm's products of matrices of bytes.
+    NeonI8mm,
     /// Loops compiled for AVX2, and products by 16-bit dot products (AVX2 and FMA).
     Avx2,
-    /// As above, the loops compiled for AVX-512 (F, BW, DQ, VL).
+    /// As above, and products by AVX-VNNI.
+    AvxVnni,
+    /// As [`Path::Avx2`], the loops compiled for AVX-512 (F, BW, DQ, VL).
     Avx512,
-    /// As above, and products by int8 dot products (AVX-512 VNNI).
+    /// As above, and products by AVX-512 VNNI.
     Avx512Vnni,
 }
 
 /// Every path, narrowest first, with its name.
-const PATHS: [(Path, &str); 4] = [
+const PATHS: [(Path, &str); 7] = [
     (Path::Portable, "portable"),
+    (Path::NeonDotprod, "neon-dotprod"),
+    (Path::NeonI8mm, "neon-i8mm"),
     (Path::Avx2, "avx2"),
+    (Path::AvxVnni, "avx-vnni"),
     (Path::Avx512, "avx512"),
     (Path::Avx512Vnni, "avx512-vnni"),
 ];
@@ -71,13 +80,26 @@ impl Path {
             && is_x86_feature_detected!("avx512vl");
         match self {
             Path::Portable => true,
+            Path::NeonDotprod | Path::NeonI8mm => false,
             Path::Avx2 => avx2,
+            Path::AvxVnni => avx2 && is_x86_feature_detected!("avxvnni"),
             Path::Avx512 => avx512,
             Path::Avx512Vnni => avx512 && is_x86_feature_detected!("avx512vnni"),
         }
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    fn detected(self) -> bool {
+        let dotprod = std::arch::is_aarch64_feature_detected!("dotprod");
+        match self {
+            Path::Portable => true,
+            Path::NeonDotprod => dotprod,
+            Path::NeonI8mm => dotprod && std::arch::is_aarch64_feature_detected!("i8mm"),
+            _ => false,
+        }
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn detected(self) -> bool {
         self == Path::Portable
     }

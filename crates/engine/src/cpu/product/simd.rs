@@ -27,9 +27,9 @@ macro_rules! vectorised {
                 fn avx512($($arg: $type),*) $(-> $ret)? { body($($arg),*) }
                 match path.supported() {
                     // SAFETY: `supported` returns only paths whose instructions were detected.
-                    Path::Avx2 => return unsafe { avx2($($arg),*) },
-                    // SAFETY: as above; every path above Avx2 has these AVX-512 features.
-                    path if path > Path::Avx2 => return unsafe { avx512($($arg),*) },
+                    Path::Avx2 | Path::AvxVnni => return unsafe { avx2($($arg),*) },
+                    // SAFETY: as above; these paths have these AVX-512 features.
+                    Path::Avx512 | Path::Avx512Vnni => return unsafe { avx512($($arg),*) },
                     _ => {}
                 }
             }
