@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 use tiebreak_contract::arith::digits;
-use tiebreak_engine::cpu::product::{StridedView, absmaxes, memory_of, product, quantise_into};
+use tiebreak_engine::cpu::product::{Path, StridedView, absmaxes, memory_of, product, quantise_into};
 
 const RUNS: usize = 11;
 
@@ -110,8 +110,9 @@ fn timed(work: impl FnOnce()) -> Duration {
 
 fn main() {
     println!(
-        "{} threads; GMAC/s best (median); ratio = our best time / best time of gemm f32",
-        rayon::current_num_threads()
+        "{} threads, {}; GMAC/s best (median); ratio = our best time / best time of gemm f32",
+        rayon::current_num_threads(),
+        Path::fastest().name()
     );
     for (what, batch, m, n, k) in SHAPES {
         let shape = (m, n, k);

@@ -16,6 +16,7 @@ use tiebreak_contract::program::phase::Phase;
 use tiebreak_contract::program::products::ProductTable;
 use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
 use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::cpu::product::Path;
 use tiebreak_engine::session::{Session, StepObserver, StepScalars, Unobserved};
 use tiebreak_engine::{Engine, EngineError, Inputs, Observer};
 use tiebreak_run::step::state_digests;
@@ -126,7 +127,7 @@ fn bench(name: &str, model: Model, products: ProductTable, engine: &mut dyn Engi
         products,
     };
     let program = Arc::new(Program::new(spec));
-    let device = engine.describe();
+    let device = format!("{}, {}", engine.describe(), Path::fastest().name());
     let state: Vec<Vec<u8>> = init::state(&program, [1, 2])
         .iter()
         .map(|t| t.iter().flat_map(|w| w.to_le_bytes()).collect())

@@ -513,7 +513,18 @@ fn the_doctor_says_what_is_here_and_never_fails_for_want_of_a_gpu() {
         health["threads"].as_u64().unwrap() > 0 && health["memory_bytes"].as_u64().unwrap() > 0,
         "{json}"
     );
-    assert!(["AVX-512 VNNI", "AVX-512", "AVX2", "portable"].contains(&health["cpu_path"].as_str().unwrap()));
+    let paths = ["AVX-512 VNNI", "AVX-512", "AVX-VNNI", "AVX2", "NEON i8mm", "NEON dotprod", "portable"];
+    assert!(paths.contains(&health["cpu_path"].as_str().unwrap()));
+    for path in health["cpu_paths"].as_array().unwrap() {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
+        let done =
+            command.args(["doctor", "--json"]).env("TIEBREAK_CPU_PATH", path.as_str().unwrap()).output();
+        assert!(done.unwrap().status.success(), "{path}");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
+    let done = command.arg("doctor").env("TIEBREAK_CPU_PATH", "sse9").output().unwrap();
+    let error = String::from_utf8(done.stderr).unwrap();
+    assert!(!done.status.success() && error.contains("is sse9, and this machine has portable"), "{error}");
     assert_eq!(health["next"][0]["command"], "tiebreak demo", "{json}");
     let engines = health["engines"].as_array().unwrap();
     assert!(engines.iter().any(|engine| engine["engine"] == "cpu"), "{json}");

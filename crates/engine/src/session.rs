@@ -284,10 +284,11 @@ impl<'e> Session<'e> {
         let (engine, mut loaded) = (&mut self.engine, Vec::with_capacity(table.len()));
         state(&mut |index, bytes| {
             assert_eq!(index, loaded.len(), "tensors come in the table's order");
-            Ok(loaded.push(engine.upload(&table[index].ty(), bytes)?))
+            engine.upload(&table[index].ty(), bytes).map(|tensor| loaded.push(tensor)).map_err(E::from)
         })?;
         assert_eq!(loaded.len(), table.len(), "a state has every tensor of its table");
-        Ok(self.state = loaded)
+        self.state = loaded;
+        Ok(())
     }
 
     /// Passes every state tensor's canonical bytes to `visit`, in order.
@@ -387,9 +388,8 @@ impl<'e> Session<'e> {
     pub fn upload_gradients(&mut self, mut bytes: &[u8]) -> Result<Gradients, EngineError> {
         let mut tensors = Vec::new();
         for entry in self.program.gradients() {
-            let ty = entry.ty();
-            let (own, rest) = bytes.split_at(ty.bytes());
-            tensors.push(self.engine.upload(&ty, own)?);
+            let (own, rest) = bytes.split_at(entry.ty().bytes());
+            tensors.push(self.engine.upload(&entry.ty(), own)?);
             bytes = rest;
         }
         Ok(Gradients(tensors))

@@ -131,9 +131,11 @@ impl Cpu {
     /// An engine with `threads` threads (0 = one for each core).
     ///
     /// # Errors
-    /// If the threads cannot be started, or a thread does not round to nearest or flushes subnormals.
+    /// If the environment names a path that this machine lacks, the threads cannot be started, or a thread does not round to
+    /// nearest or flushes subnormals.
     pub fn new(threads: usize) -> Result<Cpu, EngineError> {
         let unsupported = |reason: String| EngineError::Unsupported { device: "cpu".into(), reason };
+        product::Path::chosen().map_err(unsupported)?;
         let threads = rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .build()

@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+#[cfg(target_arch = "x86_64")]
+use super::product::Path;
 use tiebreak_contract::arith::float;
 
 /// Columns that one task sums at a time. The partial sums of a tree's path stay in the second-level cache.
@@ -23,17 +25,17 @@ fn canonical_copy(row: &[u32], out: &mut [u32]) {
     }
 }
 
-/// Runs `f` compiled for AVX2 where the machine has it.
+/// Runs `f` compiled for AVX2 where that is chosen.
 #[inline(always)]
 fn wide<R>(f: impl FnOnce() -> R) -> R {
-    #[cfg(all(target_arch = "x86_64", not(feature = "no-avx2")))]
+    #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx2")]
         fn with_avx2<R>(f: impl FnOnce() -> R) -> R {
             f()
         }
-        if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: the feature was just detected.
+        if Path::fastest() >= Path::Avx2 {
+            // SAFETY: AVX2 was detected.
             return unsafe { with_avx2(f) };
         }
     }

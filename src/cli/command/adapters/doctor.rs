@@ -47,6 +47,8 @@ struct Health {
     threads: usize,
     /// The instructions that the CPU engine's products use.
     cpu_path: &'static str,
+    /// The names that `TIEBREAK_CPU_PATH` takes on this machine.
+    cpu_paths: Vec<&'static str>,
     memory_bytes: u64,
     engines: Vec<Row>,
     libraries: Vec<Library>,
@@ -58,9 +60,12 @@ struct Health {
 /// The instructions of a path, in words.
 fn path_text(path: CpuPath) -> &'static str {
     match path {
-        CpuPath::Vnni => "AVX-512 VNNI",
+        CpuPath::Avx512Vnni => "AVX-512 VNNI",
         CpuPath::Avx512 => "AVX-512",
+        CpuPath::AvxVnni => "AVX-VNNI",
         CpuPath::Avx2 => "AVX2",
+        CpuPath::NeonI8mm => "NEON i8mm",
+        CpuPath::NeonDotprod => "NEON dotprod",
         CpuPath::Portable => "portable",
     }
 }
@@ -130,8 +135,14 @@ fn nvidia() -> Vec<Library> {
 /// The engines of a report that are slow, each with its reason.
 fn slow(engines: &[Row], path: CpuPath, threads: usize) -> Vec<String> {
     let mut all = vec!["reference: one element after another, for checks alone".to_string()];
-    if path < CpuPath::Avx2 {
-        all.push("cpu: the processor has no AVX2, so products use no dot products of vectors".into());
+    let best = CpuPath::of_machine().last().unwrap_or(path);
+    if path < best {
+        all.push(format!("cpu: TIEBREAK_CPU_PATH is {}, and this machine has {}", path.name(), best.name()));
+    } else if path == CpuPath::Portable {
+        all.push(
+            "cpu: products use no dot products of vectors, since the processor has none that are known here"
+                .into(),
+        );
     }
     if threads < 4 {
         all.push(format!("cpu: {threads} threads alone; products take all threads that there are"));
@@ -170,6 +181,7 @@ fn examined() -> Health {
         arch: std::env::consts::ARCH,
         threads,
         cpu_path: path_text(path),
+        cpu_paths: CpuPath::of_machine().map(CpuPath::name).collect(),
         memory_bytes: machine_memory(),
         slow: slow(&engines, path, threads),
         engines,

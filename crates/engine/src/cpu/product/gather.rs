@@ -49,7 +49,7 @@ impl Gather {
     }
 
     /// The number of samples of the images.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) fn samples(&self) -> usize {
         self.len / (self.image[0] * self.image[1] * self.channels).max(1)
     }
@@ -75,7 +75,7 @@ impl Gather {
     /// a multiple of eight of them, and the first entry of each tap across, patch after patch. A stride puts pixels of one
     /// remainder side by side; transposed patches have zeros between pixels. `None` if the line would be much longer than the
     /// images' lines.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) fn arranged_line(&self) -> Option<(Vec<usize>, Vec<usize>)> {
         let (across, taps) = (self.geometry.size[1] as usize, self.geometry.kernel[1] as usize);
         let stride = (self.geometry.stride as usize).max(1);

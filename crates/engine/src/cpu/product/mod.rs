@@ -5,6 +5,8 @@
 //! among them is a question of speed alone. Work is spread over rayon's current pool.
 
 mod bands;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod dots;
 mod float_gemm;
 mod gather;
 mod operand;
@@ -13,6 +15,7 @@ mod pairs;
 #[cfg(target_arch = "x86_64")]
 mod patch_strips;
 mod patches;
+mod path;
 #[cfg(target_arch = "x86_64")]
 mod planes;
 mod scale_back;
@@ -22,14 +25,12 @@ mod strips;
 #[cfg(test)]
 mod tests;
 mod view;
-#[cfg(target_arch = "x86_64")]
-mod vnni;
 
 use tiebreak_contract::arith::digits::ProductPart;
 
 pub(crate) use operand::to_canonical;
 pub use operand::{Operand, absmaxes, memory_of, quantise_into};
-pub use simd::Path;
+pub use path::Path;
 pub use view::{Axis, StridedView};
 
 /// The block products of two operands. `out[block][batch][m][n]` is the exact dot product, over the block's K, of
@@ -68,9 +69,9 @@ fn compute(path: Path, part: ProductPart, a: &Operand, b: &Operand, out: &mut [u
         return;
     }
     let path = path.supported();
-    #[cfg(target_arch = "x86_64")]
-    if path == Path::Vnni && vnni::computes(a, b) {
-        return vnni::product(path, part, a, b, batch, out);
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    if dots::computes(path, a, b) {
+        return dots::product(path, part, a, b, batch, out);
     }
     #[cfg(target_arch = "x86_64")]
     if path >= Path::Avx2 && pairs::computes(a, b) {

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 #[cfg(target_arch = "x86_64")]
 use super::bands::Piece;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::gather::Gather;
 use super::patches::Patches;
 use super::simd::{Path, vectorised};
@@ -216,7 +216,7 @@ impl Operand {
     }
 
     /// The images that rows are gathered from and all their integers, if the integers are contiguous.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) fn images(&self) -> Option<(&Gather, &[i32])> {
         let Integers::Patches(patches) = &self.integers else { return None };
         patches.images()

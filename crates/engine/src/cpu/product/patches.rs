@@ -57,10 +57,13 @@ impl Patches {
     }
 
     /// The images, if their integers are contiguous.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) fn images(&self) -> Option<(&Gather, &[i32])> {
-        let Images::Rows(q) = &self.images else { return None };
-        Some((&self.gather, q))
+        match &self.images {
+            Images::Rows(q) => Some((&self.gather, q)),
+            #[cfg(target_arch = "x86_64")]
+            _ => None,
+        }
     }
 
     /// The integers of row `row` from index `first` on, as many as `to` holds.

@@ -64,6 +64,32 @@ impl<'o> Scale<'o> {
     }
 }
 
+/// The sums of a few columns in all rows of a band, `[row][width]`.
+pub(super) struct Panel<'s> {
+    pub sums: &'s [i64],
+    pub width: usize,
+    /// The first column and the number of columns.
+    pub column: usize,
+    pub columns: usize,
+}
+
+impl Scale<'_> {
+    /// Rounds the sums of a panel into the columns of `out`, `[rows][N]`; `factors` are [`Scale::row`] of these rows, which begin
+    /// with `row`.
+    pub(crate) fn panel(&self, panel: &Panel<'_>, row: usize, factors: &[f64], out: &mut [u32]) {
+        let (column, n) = (panel.column, out.len() / factors.len());
+        if self.rounds() {
+            let columns = &self.columns[column..][..panel.columns];
+            return round_panel(self.path, panel, factors, columns, n, out);
+        }
+        for (i, (sums, out)) in panel.sums.chunks_exact(panel.width).zip(out.chunks_exact_mut(n)).enumerate()
+        {
+            let out = &mut out[column..][..panel.columns];
+            i64::scale_back(self, row + i, column, &sums[..panel.columns], out);
+        }
+    }
+}
+
 /// 2^(e + shift), or NaN if the absmax marks its group.
 fn factor(absmax: u32, shift: i32) -> f64 {
     if digits::is_marked(absmax) { f64::NAN } else { power_of_two(digits::exponent(absmax) + shift) }
@@ -101,14 +127,38 @@ impl Sum for i128 {
     }
 }
 
+#[inline(always)]
+fn round(sums: &[i64], row: f64, columns: &[f64], out: &mut [u32]) {
+    for ((&sum, &column), out) in sums.iter().zip(columns).zip(out) {
+        let x = (to_odd(sum) as f64 * row * column) as f32;
+        *out = if x.is_nan() { float::NAN } else { x.to_bits() };
+    }
+}
+
+vectorised! {
+    /// [`round_row`] for each row of a panel: short rows would take longer to call than to round.
+    fn round_panel(panel: &Panel<'_>, rows: &[f64], columns: &[f64], n: usize, out: &mut [u32]) {
+        const SIXTEEN: usize = 16;
+        let of_rows = panel.sums.chunks_exact(panel.width).zip(out.chunks_exact_mut(n)).zip(rows);
+        for ((sums, out), &row) in of_rows {
+            let out = &mut out[panel.column..][..columns.len()];
+            let sums = &sums[..columns.len()];
+            let ((sixteen, rest), (columns, columns_rest)) =
+                (sums.as_chunks::<SIXTEEN>(), columns.as_chunks::<SIXTEEN>());
+            let (out, out_rest) = out.as_chunks_mut::<SIXTEEN>();
+            for ((sums, columns), out) in sixteen.iter().zip(columns).zip(out) {
+                round(sums, row, columns, out);
+            }
+            round(rest, row, columns_rest, out_rest);
+        }
+    }
+}
+
 vectorised! {
     /// Rounds `sums[n] * row * columns[n]`. The factors are powers of two from 2^-356 to 2^128, so their product with a 53-bit
     /// sum is a normal double and exact. Only the conversion to binary32 rounds.
     fn round_row(sums: &[i64], row: f64, columns: &[f64], out: &mut [u32]) {
-        for ((&sum, &column), out) in sums.iter().zip(columns).zip(out) {
-            let x = (to_odd(sum) as f64 * row * column) as f32;
-            *out = if x.is_nan() { float::NAN } else { x.to_bits() };
-        }
+        round(sums, row, columns, out);
     }
 }
 
@@ -154,7 +204,7 @@ mod tests {
                 sums.extend([top + below, -top - below, top - below, below - top]);
             }
         }
-        for path in Path::ALL {
+        for path in Path::of_machine() {
             for (e_a, e_b, bits) in
                 [(0, 0, 44), (128, 128, 12), (-148, -148, 60), (-70, -70, 28), (-100, -62, 28), (128, 40, 60)]
             {

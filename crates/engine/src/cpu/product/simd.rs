@@ -1,63 +1,12 @@
-//! The instructions that this machine has, and loops compiled once for each vector width.
+//! Loops compiled once for each vector width.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
     __m256i, _mm256_loadu_si256, _mm256_permute2x128_si256, _mm256_storeu_si256, _mm256_unpackhi_epi32,
     _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
 };
-use std::sync::LazyLock;
 
-/// The instructions that digitising and rounding back may use, narrowest first. The choice never changes a bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Path {
-    /// Loops compiled for the target's baseline. (The `gemm` crate detects its own instructions.)
-    Portable,
-    /// As above, the loops compiled for AVX2, and products by 16-bit dot products (AVX2 and FMA).
-    Avx2,
-    /// As above, the loops compiled for AVX-512 (F, BW, DQ, VL).
-    Avx512,
-    /// As above, and products by int8 dot products (AVX-512 VNNI).
-    Vnni,
-}
-
-impl Path {
-    /// All paths, narrowest first.
-    #[cfg(test)]
-    pub(crate) const ALL: [Path; 4] = [Path::Portable, Path::Avx2, Path::Avx512, Path::Vnni];
-
-    /// The fastest path of this machine and build.
-    pub fn fastest() -> Path {
-        static FASTEST: LazyLock<Path> = LazyLock::new(detect);
-        *FASTEST
-    }
-
-    /// This path, or the best path below it that the machine has.
-    pub fn supported(self) -> Path {
-        self.min(Path::fastest())
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn detect() -> Path {
-    let avx2 =
-        cfg!(not(feature = "no-avx2")) && is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-    let avx512 = cfg!(not(feature = "no-avx512"))
-        && is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl");
-    match (avx2, avx512) {
-        (true, true) if is_x86_feature_detected!("avx512vnni") => Path::Vnni,
-        (true, true) => Path::Avx512,
-        (true, false) => Path::Avx2,
-        _ => Path::Portable,
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn detect() -> Path {
-    Path::Portable
-}
+pub use super::path::Path;
 
 /// Defines `fn name(path, args..)`, whose body is compiled once for each vector width and chosen by `path`. The body may call
 /// only `#[inline(always)]` functions: other functions would keep the narrowest width.
@@ -78,9 +27,9 @@ macro_rules! vectorised {
                 fn avx512($($arg: $type),*) $(-> $ret)? { body($($arg),*) }
                 match path.supported() {
                     // SAFETY: `supported` returns only paths whose instructions were detected.
-                    Path::Avx2 => return unsafe { avx2($($arg),*) },
-                    // SAFETY: as above; every path above Avx2 has these AVX-512 features.
-                    path if path > Path::Avx2 => return unsafe { avx512($($arg),*) },
+                    Path::Avx2 | Path::AvxVnni => return unsafe { avx2($($arg),*) },
+                    // SAFETY: as above; these paths have these AVX-512 features.
+                    Path::Avx512 | Path::Avx512Vnni => return unsafe { avx512($($arg),*) },
                     _ => {}
                 }
             }

@@ -31,7 +31,12 @@ const TOGETHER: usize = 4;
 /// True if operands of this number of digits are digitised into strips on this machine: products run on `vpmaddwd`, and the
 /// integers have 16 bits.
 pub(super) fn serve(digits: u32) -> bool {
-    digits <= 2 && matches!(Path::fastest(), Path::Avx2 | Path::Avx512)
+    match Path::fastest() {
+        Path::Avx2 | Path::Avx512 => digits <= 2,
+        // Products of one digit have dot products of bytes there.
+        Path::AvxVnni => digits == 2,
+        _ => false,
+    }
 }
 
 /// Pairs of a strip whose rows have length `k`.

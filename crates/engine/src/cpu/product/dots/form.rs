@@ -1,16 +1,15 @@
-//! The definition of a form: a way to multiply integers by AVX-512 VNNI.
+//! The definition of a form: a way to multiply integers by dot products in the lanes of vectors.
 
-use std::arch::x86_64::{__m512i, _mm512_storeu_si512};
-
+use super::isa::{Isa, LANES};
 use super::runs::{Runs, Words};
 
-/// Columns of a vector.
-pub(super) const LANES: usize = 16;
 /// The most planes of a form.
 pub(super) const PLANES_MAX: usize = 3;
 
 /// The order of both operands' integers in words, and the multiplication of words.
 pub(super) trait Form: Sync {
+    /// The instructions that multiply.
+    type Isa: Isa;
     /// The numbers of words of a and of b that hold the same indices of K.
     const PLANES: [usize; 2];
     /// Rows of a register tile: a divisor of sixteen.
@@ -35,16 +34,6 @@ pub(super) trait Form: Sync {
     /// to `sums`, `[row][column]`. Sums past the first `columns` may be left out.
     ///
     /// # Safety
-    /// The machine has AVX-512 VNNI.
+    /// The machine has the instructions of the form.
     unsafe fn add(a: &Words<'_>, runs: &Runs, b: &[u32], columns: usize, sums: &mut [i64]);
-}
-
-/// The lanes of a vector.
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(super) fn lanes(vector: __m512i) -> [i32; LANES] {
-    let mut lanes = [0; LANES];
-    // SAFETY: the array holds one vector.
-    unsafe { _mm512_storeu_si512(lanes.as_mut_ptr().cast(), vector) };
-    lanes
 }

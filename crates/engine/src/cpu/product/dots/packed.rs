@@ -1,15 +1,12 @@
 //! Operands packed in the words that a [`Form`] cuts, in the order in which register tiles read them.
 
-use std::arch::x86_64::{
-    __m512i, _mm512_maskz_loadu_epi32, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512,
-    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
-};
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::form::{Form, LANES, PLANES_MAX};
+use super::form::{Form, PLANES_MAX};
+use super::isa::{Isa, LANES};
 use super::runs::{Runs, WORD, Words};
 use crate::cpu::product::operand::Operand;
 
@@ -138,11 +135,16 @@ fn for_each_word<F: Form, const SIDE: usize>(
     for ((row, of_row), scratch) in rows.zip(&mut of_rows).zip(scratch) {
         *of_row = operand.row(batch, row, k.clone(), scratch);
     }
-    // SAFETY: products run here on the VNNI path only, which was detected.
-    unsafe { turn_and_cut::<F, SIDE>(&of_rows, k.len(), put) };
+    // SAFETY: products run here where the form's instructions were detected.
+    unsafe {
+        F::Isa::run(
+            #[inline(always)]
+            || turn_and_cut::<F, SIDE>(&of_rows, k.len(), put),
+        );
+    }
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+#[inline(always)]
 fn turn_and_cut<F: Form, const SIDE: usize>(
     rows: &[&[i32]; LANES],
     len: usize,
@@ -150,14 +152,12 @@ fn turn_and_cut<F: Form, const SIDE: usize>(
 ) {
     for first in (0..len).step_by(LANES) {
         let count = LANES.min(len - first);
-        let mut places = [_mm512_setzero_si512(); LANES];
-        // `map` would not be inlined into a function that has wider vectors than itself, so this is a loop.
+        let mut places: [&[i32]; LANES] = [&[]; LANES];
         for (places, row) in places.iter_mut().zip(rows) {
-            if !row.is_empty() {
-                *places = load(&row[first..first + count]);
-            }
+            *places = row.get(first..first + count).unwrap_or_default();
         }
-        let turned = turned(&places);
+        // SAFETY: products run here where the form's instructions were detected.
+        let turned = unsafe { F::Isa::turned(&places) };
         for (word, places) in turned[..count.next_multiple_of(F::PLACES)].chunks_exact(F::PLACES).enumerate()
         {
             let mut planes = [[0; LANES]; PLANES_MAX];
@@ -167,46 +167,4 @@ fn turn_and_cut<F: Form, const SIDE: usize>(
             }
         }
     }
-}
-
-/// The transpose of a 16 x 16 matrix of words.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn turned(rows: &[__m512i; LANES]) -> [[i32; LANES]; LANES] {
-    let mut turned = [[0; LANES]; LANES];
-    let words = |a, b| [_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)];
-    let pairs = |a, b| [_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b)];
-    // Four rows are joined: index 4 q + i is in quarter q of vector i.
-    let four = |r: usize| {
-        let [[ab, ab_high], [cd, cd_high]] = [words(rows[r], rows[r + 1]), words(rows[r + 2], rows[r + 3])];
-        let [[a, b], [c, d]] = [pairs(ab, cd), pairs(ab_high, cd_high)];
-        [a, b, c, d]
-    };
-    let of_rows = [four(0), four(4), four(8), four(12)];
-    for i in 0..4 {
-        let [a, b, c, d] = [of_rows[0][i], of_rows[1][i], of_rows[2][i], of_rows[3][i]];
-        // The first shuffle takes quarters 0 and 2 of both vectors, the second takes quarters 1 and 3.
-        let [ab, ab_odd] = [_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b)];
-        let [cd, cd_odd] = [_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d)];
-        let quarters = [
-            _mm512_shuffle_i32x4::<0x88>(ab, cd),
-            _mm512_shuffle_i32x4::<0x88>(ab_odd, cd_odd),
-            _mm512_shuffle_i32x4::<0xdd>(ab, cd),
-            _mm512_shuffle_i32x4::<0xdd>(ab_odd, cd_odd),
-        ];
-        for (q, places) in quarters.into_iter().enumerate() {
-            // SAFETY: the array holds one vector.
-            unsafe { _mm512_storeu_si512(turned[4 * q + i].as_mut_ptr().cast(), places) };
-        }
-    }
-    turned
-}
-
-/// Loads up to sixteen integers, with zeros behind them.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn load(places: &[i32]) -> __m512i {
-    assert!(places.len() <= LANES);
-    // SAFETY: the mask has as many lanes as there are places.
-    unsafe { _mm512_maskz_loadu_epi32(((1u32 << places.len()) - 1) as u16, places.as_ptr()) }
 }

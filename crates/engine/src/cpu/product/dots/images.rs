@@ -10,7 +10,8 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::form::{Form, LANES, PLANES_MAX};
+use super::form::{Form, PLANES_MAX};
+use super::isa::{Isa, LANES};
 use super::runs::{Runs, WORD, Words};
 use crate::cpu::product::gather::{Gather, OUTSIDE};
 
@@ -49,11 +50,8 @@ impl<'g, F: Form> Images<'g, F> {
         let mut bytes = vec![0; gather.samples() * F::PLANES[0] * plane];
         bytes.par_chunks_exact_mut(F::PLANES[0] * plane).zip(q.par_chunks_exact(of_sample)).for_each(
             |(to, q)| {
-                // SAFETY: products run here on the VNNI path only, which was detected.
-                unsafe {
-                    cut::<F>(q, to, plane);
-                    cut::<F>(&vec![0; gather.channels], &mut to[of_sample_bytes..], plane);
-                }
+                cut::<F>(q, to, plane);
+                cut::<F>(&vec![0; gather.channels], &mut to[of_sample_bytes..], plane);
             },
         );
         Some(Images { gather, bytes, plane, zeros, taps: Vec::new(), form: PhantomData })
@@ -78,11 +76,9 @@ impl<'g, F: Form> Images<'g, F> {
                 for (to, &column) in line.iter_mut().zip(&columns) {
                     *to = pixels.get(column).copied().unwrap_or_default();
                 }
-                // SAFETY: as above.
-                unsafe { cut::<F>(&line, &mut to[i * zeros..], plane) };
+                cut::<F>(&line, &mut to[i * zeros..], plane);
             }
-            // SAFETY: as above.
-            unsafe { cut::<F>(&vec![0; columns.len()], &mut to[lines * zeros..], plane) };
+            cut::<F>(&vec![0; columns.len()], &mut to[lines * zeros..], plane);
         });
         Some(Images { gather, bytes, plane, zeros, taps, form: PhantomData })
     }
@@ -180,24 +176,32 @@ fn push_parts<F: Form, R: Copy>(
 }
 
 /// Cuts integers, in whole words, into planes of bytes; each plane is `plane` bytes behind the one before.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn cut<F: Form>(q: &[i32], to: &mut [u8], plane: usize) {
     const { assert!(F::PLACES * LANES <= CHUNK) };
-    for (i, q) in q.chunks(F::PLACES * LANES).enumerate() {
-        let mut all = [0; CHUNK];
-        all[..q.len()].copy_from_slice(q);
-        let mut places = [[0; LANES]; CHUNK / LANES];
-        for word in 0..LANES {
-            for place in 0..F::PLACES {
-                places[place][word] = all[word * F::PLACES + place];
-            }
-        }
-        let mut planes = [[0; LANES]; PLANES_MAX];
-        F::cut::<0>(&places[..F::PLACES], &mut planes[..F::PLANES[0]]);
-        let at = i * LANES * WORD;
-        let words = q.len() / F::PLACES;
-        for (p, of_plane) in planes[..F::PLANES[0]].iter().enumerate() {
-            to[p * plane + at..][..words * WORD].copy_from_slice(bytemuck::cast_slice(&of_plane[..words]));
-        }
+    // SAFETY: products run here where the form's instructions were detected.
+    unsafe {
+        F::Isa::run(
+            #[inline(always)]
+            || {
+                for (i, q) in q.chunks(F::PLACES * LANES).enumerate() {
+                    let mut all = [0; CHUNK];
+                    all[..q.len()].copy_from_slice(q);
+                    let mut places = [[0; LANES]; CHUNK / LANES];
+                    for word in 0..LANES {
+                        for place in 0..F::PLACES {
+                            places[place][word] = all[word * F::PLACES + place];
+                        }
+                    }
+                    let mut planes = [[0; LANES]; PLANES_MAX];
+                    F::cut::<0>(&places[..F::PLACES], &mut planes[..F::PLANES[0]]);
+                    let at = i * LANES * WORD;
+                    let words = q.len() / F::PLACES;
+                    for (p, of_plane) in planes[..F::PLANES[0]].iter().enumerate() {
+                        to[p * plane + at..][..words * WORD]
+                            .copy_from_slice(bytemuck::cast_slice(&of_plane[..words]));
+                    }
+                }
+            },
+        );
     }
 }

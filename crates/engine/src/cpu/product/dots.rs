@@ -1,14 +1,22 @@
-//! Integer products by AVX-512 VNNI, whose instructions multiply short integers and add the products to lanes of 32 bits.
+//! Integer products by instructions that multiply short integers and add neighbouring products in lanes of 32 bits.
 //!
-//! A [`Form`] defines the cut of integers in words: digits as [`bytes`], or [`halves`] of integers of three digits. The words of
+//! An [`isa`] is the instructions of a processor, and a [`Form`] is a way to use them. The form defines the cut of integers in words: digits as [`bytes`], or [`halves`] of integers of three digits. The words of
 //! b are [`packed`]. The words of a are packed too, except for patches, which are read in place from their [`images`].
 
+#[cfg(target_arch = "aarch64")]
+mod arm;
 mod bytes;
 mod form;
+#[cfg(target_arch = "x86_64")]
 mod halves;
 mod images;
+mod isa;
 mod packed;
 mod runs;
+#[cfg(target_arch = "aarch64")]
+mod squares;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use std::ops::Range;
 
@@ -16,32 +24,83 @@ use rayon::prelude::*;
 
 use super::bands::{Band, band_height, bands};
 use super::operand::Operand;
-use super::scale_back::{Scale, Sum, fits_i64, product_bits};
+use super::scale_back::{Panel, Scale, fits_i64, product_bits};
 use super::simd::Path;
+#[cfg(target_arch = "aarch64")]
+use arm::NeonDotprod;
 use bytes::Bytes;
-use form::{Form, LANES};
+use form::Form;
+#[cfg(target_arch = "x86_64")]
 use halves::Halves;
 use images::Images;
+use isa::LANES;
 use packed::{Panels, Rows};
 use runs::{Runs, Words};
+#[cfg(target_arch = "aarch64")]
+use squares::Squares;
 use tiebreak_contract::arith::digits::ProductPart;
+#[cfg(target_arch = "x86_64")]
+use x86::{Avx512, Avx512Vnni, AvxVnni};
 
 /// Rows of a band: their packed words stay in the second-level cache while panels of b pass.
 const BAND_ROWS: usize = 64;
 /// Columns that a band of rows adds up together. Their sums stay in the second-level cache while words of K pass.
 const GROUP_COLUMNS: usize = 512;
+/// The K below which AVX-VNNI takes as long for products of three digits as binary64, or longer: packing has its share.
+const SHORT: usize = 256;
 /// Rows of an output that are transposed together: a cache line of it.
 const TURNED: usize = 16;
 
-/// True if this kernel computes products of these digits and this length.
-pub(super) fn computes(a: &Operand, b: &Operand) -> bool {
-    // Unsigned digits make partial sums up to four times as large.
-    let more = match (a.digits(), b.digits()) {
-        (1, 1) | (2, 2) | (3, 2) | (2, 3) => 3,
-        (3, 3) => 0,
-        _ => return false,
-    };
-    a.k() > 0 && fits_i64(product_bits(a, b) + more, a.block_range(0).1)
+/// The product of one block of one sample of the batch: [`matrix_product`] by a form.
+type Compute = fn(Path, ProductPart, [&Operand; 2], [usize; 2], &mut [u32]);
+
+/// The product of these digits by a path, with this number of columns.
+#[cfg(target_arch = "x86_64")]
+fn by_form(path: Path, digits: [u32; 2], n: usize) -> Option<Compute> {
+    let few = n <= LANES;
+    Some(match (path, digits) {
+        (Path::Avx512Vnni, [1, 1]) => matrix_product::<Bytes<Avx512Vnni, 1, 1, 1, 4, 4>>,
+        (Path::Avx512Vnni, [2, 2]) => matrix_product::<Bytes<Avx512Vnni, 2, 2, 3, 4, 2>>,
+        (Path::Avx512Vnni, [3, 2]) => matrix_product::<Bytes<Avx512Vnni, 3, 2, 4, 4, 1>>,
+        (Path::Avx512Vnni, [2, 3]) => matrix_product::<Bytes<Avx512Vnni, 2, 3, 4, 4, 1>>,
+        (Path::Avx512Vnni, [3, 3]) if few => matrix_product::<Halves<Avx512Vnni, 8, 1>>,
+        (Path::Avx512Vnni, [3, 3]) => matrix_product::<Halves<Avx512Vnni, 4, 2>>,
+        (Path::Avx512, [3, 3]) if few => matrix_product::<Halves<Avx512, 8, 1>>,
+        (Path::Avx512, [3, 3]) => matrix_product::<Halves<Avx512, 4, 2>>,
+        (Path::AvxVnni, [1, 1]) => matrix_product::<Bytes<AvxVnni, 1, 1, 1, 4, 1>>,
+        (Path::AvxVnni, [3, 3]) => matrix_product::<Halves<AvxVnni, 2, 1>>,
+        _ => return None,
+    })
+}
+
+#[cfg(target_arch = "aarch64")]
+fn by_form(path: Path, digits: [u32; 2], _: usize) -> Option<Compute> {
+    Some(match (path, digits) {
+        (Path::NeonDotprod, [1, 1]) => matrix_product::<Bytes<NeonDotprod, 1, 1, 1, 4, 1>>,
+        (Path::NeonDotprod, [2, 2]) => matrix_product::<Bytes<NeonDotprod, 2, 2, 3, 2, 1>>,
+        (Path::NeonDotprod, [3, 2]) => matrix_product::<Bytes<NeonDotprod, 3, 2, 4, 1, 1>>,
+        (Path::NeonDotprod, [2, 3]) => matrix_product::<Bytes<NeonDotprod, 2, 3, 4, 1, 1>>,
+        (Path::NeonDotprod, [3, 3]) => matrix_product::<Bytes<NeonDotprod, 3, 3, 5, 1, 1>>,
+        (Path::NeonI8mm, [1, 1]) => matrix_product::<Squares<1, 1, 1>>,
+        (Path::NeonI8mm, [2, 2]) => matrix_product::<Squares<2, 2, 3>>,
+        (Path::NeonI8mm, [3, 2]) => matrix_product::<Squares<3, 2, 4>>,
+        (Path::NeonI8mm, [2, 3]) => matrix_product::<Squares<2, 3, 4>>,
+        (Path::NeonI8mm, [3, 3]) => matrix_product::<Squares<3, 3, 5>>,
+        _ => return None,
+    })
+}
+
+/// True if these kernels compute products of these digits and this length.
+pub(super) fn computes(path: Path, a: &Operand, b: &Operand) -> bool {
+    // Partial sums of digits are larger than those of integers: with signs up to twice, without signs up to four times on each side.
+    let of_halves = cfg!(target_arch = "x86_64") && a.digits() == 3 && b.digits() == 3;
+    let more = if of_halves { 0 } else { 3 };
+    let len = a.block_range(0).1;
+    let short = path == Path::AvxVnni && of_halves && len < SHORT;
+    !short
+        && a.k() > 0
+        && fits_i64(product_bits(a, b) + more, len)
+        && by_form(path, [a.digits(), b.digits()], b.rows()).is_some()
 }
 
 /// `out[block, batch, m, n]`, not empty, for operands that [`computes`] accepts.
@@ -63,16 +122,9 @@ pub(super) fn product(
             .zip(turned.chunks_exact(m * n))
             .for_each(|(out, q)| turn(q, n, out));
     }
+    let compute = by_form(path, [a.digits(), b.digits()], n).expect("it computes these digits");
     out.par_chunks_mut(m * n).enumerate().for_each(|(matrix, out)| {
-        let at = [matrix / batch, matrix % batch];
-        match (a.digits(), b.digits()) {
-            (1, 1) => matrix_product::<Bytes<1, 1, 1, 4>>(path, part, [a, b], at, out),
-            (2, 2) => matrix_product::<Bytes<2, 2, 3, 2>>(path, part, [a, b], at, out),
-            (3, 2) => matrix_product::<Bytes<3, 2, 4, 1>>(path, part, [a, b], at, out),
-            (2, 3) => matrix_product::<Bytes<2, 3, 4, 1>>(path, part, [a, b], at, out),
-            _ if n <= LANES => matrix_product::<Halves<8, 1>>(path, part, [a, b], at, out),
-            _ => matrix_product::<Halves<4, 2>>(path, part, [a, b], at, out),
-        }
+        compute(path, part, [a, b], [matrix / batch, matrix % batch], out);
     });
 }
 
@@ -129,6 +181,8 @@ struct Memory {
     sums: Vec<i64>,
     /// The runs of each tile.
     runs: Vec<Runs>,
+    /// The scale of each row.
+    factors: Vec<f64>,
 }
 
 /// One block of one sample of the batch.
@@ -149,9 +203,11 @@ fn matrix_product<F: Form>(
     let multiple = if images.is_some() { F::ROWS } else { LANES };
     let height = band_height(4, 1, m, multiple, BAND_ROWS);
     bands(out, 1, m, n, height).into_par_iter().for_each_init(Memory::default, |memory, band| {
-        let Memory { packed, sums, runs } = memory;
+        let Memory { packed, sums, runs, factors } = memory;
         let Band { row, out, .. } = band;
         let rows = row..row + out.len() / n;
+        factors.clear();
+        factors.extend(rows.clone().map(|row| scale.row(row)));
         let tiles = match &images {
             Some(images) => Tiles::Images(images, rows, first),
             None => {
@@ -168,9 +224,8 @@ fn matrix_product<F: Form>(
             let of_panels = sums.chunks_exact(tiles.count() * F::ROWS * F::WIDTH);
             for (column, sums) in group.map(|panel| panel * F::WIDTH).zip(of_panels) {
                 let columns = panels.columns(column / F::WIDTH);
-                for (i, (sums, out)) in sums.chunks_exact(F::WIDTH).zip(out.chunks_exact_mut(n)).enumerate() {
-                    i64::scale_back(&scale, row + i, column, &sums[..columns], &mut out[column..][..columns]);
-                }
+                let panel = Panel { sums, width: F::WIDTH, column, columns };
+                scale.panel(&panel, row, factors, out);
             }
         }
     });
@@ -201,7 +256,7 @@ fn add_up<F: Form>(
         for (panel, sums) in group.clone().zip(sums.chunks_exact_mut(tiles.count() * F::ROWS * F::WIDTH)) {
             let b = panels.words(panel, words.clone());
             for (runs, sums) in runs.iter().zip(sums.chunks_exact_mut(F::ROWS * F::WIDTH)) {
-                // SAFETY: `product` runs on the VNNI path only, which was detected.
+                // SAFETY: `compute` runs on a path whose instructions were detected.
                 unsafe { F::add(&tiles.words(), runs, b, panels.columns(panel), sums) };
             }
         }
