@@ -80,5 +80,5 @@
 #[doc(inline)]
 pub use tiebreak_audit::{
     AuditError, Outcome, Progress, REPORT_FORMAT, Report, Silent, attachments, audit, audit_in_jobs,
-    audit_natively, checks, ground, merge, plan, replay_to, report_file,
+    audit_natively, checks, corrections, ground, merge, plan, replay_to, report_file, shard,
 };

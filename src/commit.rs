@@ -71,7 +71,7 @@
 
 #[doc(inline)]
 pub use tiebreak_record::commit::{
-    Malformed, cosignature, digest, keys, merkle, proven, record, state, tree_head,
+    Malformed, correction, cosignature, digest, keys, merkle, proven, record, state, tree_head,
 };
 
 /// The salt key of a run whose commitments hide.

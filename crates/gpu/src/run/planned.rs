@@ -17,6 +17,7 @@ pub type Planned = GpuEngine<Paper>;
 impl Planned {
     /// The engine with the settings of a GPU with these limits, and the counts of its device. With `TextLimits::All` the limits
     /// are those of usual GPUs.
+    #[doc(hidden)] // for plans and tests, not for engines that compute
     pub fn within(limits: TextLimits, variant: Variant) -> (Planned, Counter) {
         let device = Paper::within(limits == TextLimits::Webgpu);
         let counter = device.counter.clone();
