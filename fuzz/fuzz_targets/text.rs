@@ -1,12 +1,13 @@
-//! Texts: head notes, keys, jobs, auditors' reports, reports of evaluations, configurations of released models. A text that
-//! parses is in the canonical form.
+//! Texts: head notes, keys, jobs, auditors' reports and notes of draws, reports of evaluations, configurations of released
+//! models. A text that parses is in the canonical form.
 #![no_main]
 
+use tiebreak_audit::drawn::Drawn;
 use tiebreak_audit::report_file::decode;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::commit::tree_head::Head;
-use tiebreak_run::evaluate::Report;
 use tiebreak_record::job::Job;
+use tiebreak_run::evaluate::Report;
 use tiebreak_run::run::released_config;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
@@ -21,6 +22,9 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     }
     let _ = Job::parse("job.toml", text);
     let _ = decode(text.as_bytes());
+    if let Ok(drawn) = Drawn::from_text(text) {
+        assert_eq!(Drawn::from_text(&drawn.to_text()), Ok(drawn));
+    }
     if let Ok(report) = Report::parse(text) {
         let again = Report::parse(&report.text()).unwrap();
         assert_eq!(Report { found: report.found.clone(), ..again }, report);
