@@ -4,8 +4,11 @@ use std::path::Path;
 use std::process::Output;
 
 use crate::common::edit::{edit, edited};
-use crate::common::{gpt_job, mlp_job, trained};
+use crate::common::{gpt_job, key, mlp_job, trained};
 use crate::{output, path, tiebreak};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::tree_head::Head;
+use tiebreak_run::run::dir::Run;
 
 /// Trains a run of eight steps and makes the keys of two auditors; returns the paths of job, run and keys.
 fn audited_by_two(folder: &Path, granularity: &str, cheat: Option<&str>) -> (String, String, [String; 2]) {
@@ -204,6 +207,7 @@ fn shards_of_an_audit_are_tasks_of_an_array() {
         let (code, stdout, stderr) = output(&[&["audit", "merge"], &reports[..]].concat());
         assert!(code == wanted && stdout.contains(said), "{said}: {code} {stdout}{stderr}");
     };
+    merge(3, &[&first], "missing: shards 2-3 of 3, in an array of Slurm --array=1-2");
     merge(3, &[&first, &third], "missing: shards 2 of 3, in an array of Slurm --array=1");
     audit(
         Some(("JOB_COMPLETION_INDEX", "1")),
@@ -218,8 +222,34 @@ fn shards_of_an_audit_are_tasks_of_an_array() {
         std::fs::copy(&first, &copy).unwrap();
         audit(None, &["--shard", shard, "--report", &copy, "--key", key], 0, &["MATCHES"]);
     }
+    // Nor is one that nobody signed, or an audit that also checks its device.
+    let open = report("open");
+    for _ in 0..2 {
+        audit(None, &["--shard", "1/3", "--report", &open], 0, &["MATCHES"]);
+    }
+    audit(
+        None,
+        &["--shard", "1/3", "--report", &first, "--key", &alice, "--check-device"],
+        0,
+        &["device checked"],
+    );
     std::fs::write(&third, "{}").unwrap();
     audit(slurm, &["--shard", "auto/3", "--report", &third, "--key", &alice], 0, &["MATCHES"]);
+    // What the first audit could not know is found although the report is there: a head of another history.
+    let of_run = Run::open(Path::new(&run)).unwrap().id;
+    let note = Head { run: of_run, size: 5, root: Digest([7; 32]) }.to_note(Some(&key()));
+    let fork = report("fork");
+    std::fs::write(&fork, note).unwrap();
+    let done = ["--shard", "1/3", "--report", &first, "--key", &alice, "--verdict", &report("v")];
+    audit(None, &done, 0, &["ALREADY DONE"]);
+    audit(None, &[&done[..], &["--head", &fork]].concat(), 1, &["DIVERGES", "without a replay"]);
+    // A contradiction that needs no replay is found by every shard, however many there are.
+    let cheat = path(folder.path(), "cheat");
+    trained(&folder.path().join("job.toml"), Path::new(&cheat), Some("init@0"));
+    for shard in ["1/3", "7/9"] {
+        let (code, stdout, stderr) = output(&["audit", &cheat, "--shard", shard, "--verdict", &report("v")]);
+        assert!(code == 1 && stdout.contains("without a replay"), "{shard}: {code} {stdout}{stderr}");
+    }
     // Refusals.
     audit(None, &["--shard", "auto/3"], 2, &["none of SLURM_ARRAY_TASK_ID", "as in --shard 1/3"]);
     audit(
@@ -235,7 +265,7 @@ fn shards_of_an_audit_are_tasks_of_an_array() {
         &["has nothing to replay: the plan has 4 segments", "divide by 4 at most"],
     );
     audit(None, &["--shard", "1/2", "--sample", "0.5"], 2, &["needs --seed"]);
-    audit(None, &["--shard", "4/3"], 2, &["the form is K/N with 1 <= K <= N, or auto/N"]);
+    audit(None, &["--shard", "4/3"], 2, &["the form is K/N with 1 <= K <= N <= 65536, or auto/N"]);
     // Shards of one draw have its segments, each once.
     let planned = |args: &[&str]| -> Vec<serde_json::Value> {
         let common = ["audit", &run, "--sample", "0.75", "--seed", "5", "--plan", "--json"];

@@ -214,6 +214,17 @@ impl Queue {
     }
 }
 
+/// Lets nobody wait for a job that panics.
+struct Unblock<'a>(&'a Queue);
+
+impl Drop for Unblock<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.front(usize::MAX);
+        }
+    }
+}
+
 /// One engine, which replays segment after segment.
 struct Job<'a, 'e> {
     replay: Replay<'a>,
@@ -230,6 +241,7 @@ struct Job<'a, 'e> {
 impl Job<'_, '_> {
     /// Replays segments until none is left, or one does not end well.
     fn work(mut self, plan: &ReplayPlan, next: &AtomicUsize, news: &Sender<(usize, News)>) {
+        let _unblock = Unblock(self.queue);
         // A plan without steps: the correction takes back the first one.
         let first = self.replay.taken_back() == Some(1) && self.replay.checked.checkpoints.contains(&0);
         if plan.segments.is_empty() && first && next.fetch_add(1, SeqCst) == 0 {

@@ -5,8 +5,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// The most shards of an audit. Reports of others say how many there are, and those that lack are listed.
+pub const SHARDS_MAX: u32 = 1 << 16;
+
 /// One shard of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "Named")]
 pub struct Shard {
     /// The shard's number, from 1.
     pub number: u32,
@@ -15,14 +19,30 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Shard `number` of `of`; `None` if there is no such shard.
+    /// Shard `number` of `of`, which are [`SHARDS_MAX`] at most; `None` if there is no such shard.
     pub fn new(number: u32, of: u32) -> Option<Shard> {
-        (1..=of).contains(&number).then_some(Shard { number, of })
+        (of <= SHARDS_MAX && (1..=of).contains(&number)).then_some(Shard { number, of })
     }
 
     /// True if the shard has the segment with this index in the plan: segments are dealt in turn.
     pub fn has(self, segment: usize) -> bool {
         segment as u64 % u64::from(self.of) == u64::from(self.number) - 1
+    }
+}
+
+/// A shard as a file names it, which may be none.
+#[derive(Deserialize)]
+struct Named {
+    number: u32,
+    of: u32,
+}
+
+impl TryFrom<Named> for Shard {
+    type Error = String;
+
+    fn try_from(Named { number, of }: Named) -> Result<Shard, String> {
+        Shard::new(number, of)
+            .ok_or_else(|| format!("there is no shard {number} of {of}, of {SHARDS_MAX} at most"))
     }
 }
 
@@ -50,7 +70,12 @@ mod tests {
     fn every_segment_is_in_one_shard() {
         let shards: Vec<Shard> = (0..=4).filter_map(|number| Shard::new(number, 3)).collect();
         assert_eq!(shards.len(), 3);
-        assert_eq!(Shard::new(1, 0), None);
+        assert_eq!((Shard::new(1, 0), Shard::new(1, SHARDS_MAX + 1)), (None, None));
+        let read = |text: &str| serde_json::from_str::<Shard>(text).map_err(|error| error.to_string());
+        assert_eq!(read(r#"{"number":2,"of":3}"#), Ok(shards[1]));
+        for none in [r#"{"number":0,"of":3}"#, r#"{"number":4,"of":3}"#, r#"{"number":1,"of":4000000000}"#] {
+            assert!(read(none).unwrap_err().starts_with("there is no shard"), "{none}");
+        }
         for segment in 0..20 {
             assert_eq!(shards.iter().filter(|shard| shard.has(segment)).count(), 1);
         }

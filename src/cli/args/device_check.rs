@@ -62,6 +62,11 @@ impl CheckArgs {
         Err(Failure::new(Exit::Usage, why).help("leave --check-device out, or give another --engine"))
     }
 
+    /// True if the engine is to be checked.
+    pub fn is_asked(&self) -> bool {
+        self.check_device.is_some()
+    }
+
     /// [`around_all`](CheckArgs::around_all) of one engine.
     pub fn around(&self, engine: Box<dyn Engine>, default: Shares) -> (Box<dyn Engine>, Option<Check>) {
         let (mut engines, check) = self.around_all(vec![engine], default);

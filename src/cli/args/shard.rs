@@ -4,7 +4,7 @@ use std::env;
 use std::str::FromStr;
 
 use crate::cli::view::report::{Exit, Failure};
-use tiebreak_audit::shard::Shard;
+use tiebreak_audit::shard::{SHARDS_MAX, Shard};
 
 /// A shard that is named, or the task's own of so many.
 #[derive(Clone, Copy, Debug)]
@@ -17,11 +17,11 @@ impl FromStr for ShardArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<ShardArg, String> {
-        let wrong = || "the form is K/N with 1 <= K <= N, or auto/N".to_string();
+        let wrong = || format!("the form is K/N with 1 <= K <= N <= {SHARDS_MAX}, or auto/N");
         let (number, of) = text.split_once('/').ok_or_else(wrong)?;
         let of: u32 = of.parse().map_err(|_| wrong())?;
         if number == "auto" {
-            return if of > 0 { Ok(ShardArg::Own(of)) } else { Err(wrong()) };
+            return Shard::new(of, of).map(|_| ShardArg::Own(of)).ok_or_else(wrong);
         }
         let number = number.parse().map_err(|_| wrong())?;
         Shard::new(number, of).map(ShardArg::Named).ok_or_else(wrong)

@@ -73,7 +73,7 @@ pub fn exit(report: &Report) -> Exit {
 }
 
 /// The exit code of an outcome.
-pub fn outcome_exit<W>(outcome: &Outcome<W>) -> Exit {
+pub fn outcome_exit(outcome: &Outcome) -> Exit {
     match outcome {
         Outcome::Matches => Exit::Match,
         Outcome::Diverges { .. } | Outcome::Inconsistent { .. } => Exit::Diverges,

@@ -107,6 +107,14 @@ fn missing_shards(listed: &[Listed]) -> Vec<Shard> {
     missing(&there).unwrap_or_default()
 }
 
+/// Ascending numbers as a scheduler takes them: `0-2,5`.
+fn array(numbers: impl IntoIterator<Item = u32>) -> String {
+    let ranges = union(numbers.into_iter().map(|number| (number, number)).collect());
+    let text =
+        |(first, last): (u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    ranges.into_iter().map(text).collect::<Vec<_>>().join(",")
+}
+
 /// The result in words.
 fn told(merged: &Merged, listed: &[Listed], counted: usize) -> Vec<String> {
     let word = match merged.result {
@@ -141,9 +149,8 @@ fn told(merged: &Merged, listed: &[Listed], counted: usize) -> Vec<String> {
     lines.extend(merged.reasons.iter().map(|why| format!("  undecided: {why}")));
     let shards = missing_shards(listed);
     if let Some(first) = shards.first() {
-        let numbers: Vec<String> = shards.iter().map(|shard| shard.number.to_string()).collect();
-        let indices: Vec<String> = shards.iter().map(|shard| (shard.number - 1).to_string()).collect();
-        let (numbers, indices) = (numbers.join(","), indices.join(","));
+        let numbers = array(shards.iter().map(|shard| shard.number));
+        let indices = array(shards.iter().map(|shard| shard.number - 1));
         lines.push(format!(
             "  missing: shards {numbers} of {}, in an array of Slurm --array={indices}",
             first.of

@@ -84,7 +84,7 @@ struct Options {
     /// Replay one shard of the chosen segments: number K of N shards, from 1.
     ///
     /// `auto/N` is the shard of this task in an array of Slurm, Kubernetes or AWS Batch, whose indices begin with 0. Shards of a sample
-    /// need one --seed. A shard whose finished --report is there is not replayed again.
+    /// need one --seed. A shard is not replayed again if its --report is there, finished and signed by --key.
     #[arg(long, value_name = "K/N", hide_short_help = true)]
     shard: Option<ShardArg>,
     /// Print which steps would be replayed and at which cost, and stop.
@@ -195,17 +195,20 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     // The seed is drawn now, after the head is fixed: the trainer cannot have known it.
     let (choice, last) = options.corrected.part(drawn.as_ref(), &run, &checked, &options.part)?;
     let mut plan = plan(&run, &checked.checkpoints, last, &choice);
-    if let Some(shard) = options.shard {
-        plan = shards::shard_of(&run, plan, shard.shard()?, &options.part)?;
-        let report = options.report.as_deref().filter(|_| !options.plan);
-        if let Some(done) = report.and_then(|path| shards::done(path, &checked, &plan, signer.as_ref())) {
-            return Ok(done.told(printer));
-        }
-    }
     let native = options.engine.native.is_some();
     if native && !run.job().rounding.as_ref().is_some_and(Rounding::is_paper) {
         let why = "--native is for runs whose job has rounding.preset = \"paper\"; every other run is audited exactly";
         return Err(Failure::new(Exit::Usage, why));
+    }
+    // A contradiction that needs no replay is every shard's to report.
+    if let Some(shard) = options.shard.filter(|_| checked.inconsistent.is_none()) {
+        plan = shards::shard_of(&run, plan, shard.shard()?, &options.part)?;
+        // A report does not say whether the device was checked.
+        let report = options.report.as_deref().filter(|_| !options.plan && !options.check.is_asked());
+        let done = |path| shards::done(path, &checked, &plan, native, signer.as_ref());
+        if let Some(done) = report.and_then(done) {
+            return Ok(done.told(printer));
+        }
     }
     // What is wrong already needs no replay, and so neither the engines nor the memory.
     let wrong = checked.inconsistent.is_some();

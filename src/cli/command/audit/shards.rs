@@ -3,15 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::args::part::PartArgs;
-use crate::cli::view::outcome::outcome_exit;
 use crate::cli::view::report::{Exit, Failure, Printer};
 use serde_json::json;
+use tiebreak_audit::Outcome;
 use tiebreak_audit::checks::Checked;
 use tiebreak_audit::coverage::plan_of;
 use tiebreak_audit::plan::ReplayPlan;
 use tiebreak_audit::report_file::{Account, REPORT_MAX, decode};
 use tiebreak_audit::shard::Shard;
 use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::tree_head::Head;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk;
 
@@ -29,44 +30,52 @@ pub fn shard_of(run: &Run, plan: ReplayPlan, shard: Shard, part: &PartArgs) -> R
     }
     let segments = plan.segments.len();
     let plan = plan.sharded(run, shard);
-    if plan.segments.is_empty() {
+    if plan.segments.is_empty() && segments > 0 {
         let why = format!("--shard {shard} has nothing to replay: the plan has {segments} segments");
-        return Err(Failure::new(Exit::Usage, why).help(format!("divide by {} at most", segments.max(1))));
+        return Err(Failure::new(Exit::Usage, why).help(format!("divide by {segments} at most")));
     }
     Ok(plan)
 }
 
-/// A shard that was replayed before.
+/// A shard that this auditor replayed before, and found to match.
 pub struct Done {
     report: PathBuf,
-    shard: Option<Shard>,
-    account: Account,
+    shard: Shard,
 }
 
-/// The shard's report, if the file is one of this plan, under this head, by this auditor, and decided.
-pub fn done(path: &Path, checked: &Checked, plan: &ReplayPlan, signer: Option<&PrivateKey>) -> Option<Done> {
+/// The shard's report, if the file is one that says all that this audit would say: of this plan, under this head, a match to the end
+/// of the plan, and signed by this auditor. Anybody can have written a report that nobody signed.
+pub fn done(
+    path: &Path,
+    checked: &Checked,
+    plan: &ReplayPlan,
+    native: bool,
+    signer: Option<&PrivateKey>,
+) -> Option<Done> {
+    let (shard, signer) = (plan.shard?, signer?);
     let bytes = disk::read(path, REPORT_MAX).ok()?;
     let (account, auditor) = decode(&bytes).ok()?;
     let planned = plan_of(&bytes, &account).ok()?;
-    let head = (account.run, account.head_size, account.head_root);
-    let same = head == (checked.head.run, checked.head.size, checked.head.root)
-        && auditor == signer.map(|key| key.public().clone())
+    let promised =
+        |account: &Account| (account.run, account.head_size, account.head_root, account.end_checked);
+    let Head { run, size, root } = checked.head;
+    let same = promised(&account) == (run, size, root, checked.end_checked)
+        && auditor == Some(signer.public())
+        && account.native == native
         && (&planned.choice, &planned.segments, planned.shard) == (&plan.choice, &plan.segments, plan.shard);
     let replayed: u64 = account.replayed.iter().map(|&(first, last)| u64::from(last + 1 - first)).sum();
-    let decided = match outcome_exit(&account.outcome) {
-        Exit::Match => replayed == plan.steps(),
-        exit => exit == Exit::Diverges,
-    };
-    (same && decided).then(|| Done { report: path.to_owned(), shard: plan.shard, account })
+    let matches = account.outcome == Outcome::Matches && replayed == plan.steps();
+    // Another option of this audit may find what the earlier one could not.
+    let now = checked.inconsistent.is_none() && checked.undecided().is_none();
+    (same && matches && now).then(|| Done { report: path.to_owned(), shard })
 }
 
 impl Done {
-    /// Says so, and ends as the report did.
+    /// Says so. The report has the details.
     pub fn told(&self, printer: Printer) -> Exit {
-        let shard = self.shard.map(|shard| shard.to_string()).unwrap_or_default();
-        let text = format!("ALREADY DONE: shard {shard} is in {}, which stays", self.report.display());
-        let value = json!({ "already_done": shard, "report": self.report, "outcome": self.account.outcome });
-        printer.result(vec![text], &value);
-        outcome_exit(&self.account.outcome)
+        let Done { report, shard } = self;
+        let text = format!("ALREADY DONE: shard {shard} matches, as {} says, which stays", report.display());
+        printer.result(vec![text], &json!({ "already_done": shard, "report": report }));
+        Exit::Match
     }
 }
