@@ -106,7 +106,9 @@ fn attention(mut engine: Cuda, [samples, heads, positions, channels]: [u32; 4]) 
     let mut seconds = Vec::new();
     for at_once in [true, false] {
         engine = engine.fusing_rows(at_once);
+        let begin = Instant::now();
         let compiled = engine.compile(graph.clone())?;
+        eprintln!("attention, rows at once: {at_once}: compiled in {:.1} s", begin.elapsed().as_secs_f64());
         let mut inputs = Vec::new();
         for (seed, port) in (1..).zip(&graph.inputs) {
             let bytes: Vec<u8> = (0..shape[0] * shape[1]).flat_map(|i| number(i, seed)).collect();
@@ -198,16 +200,19 @@ fn step(
     let mut session = Session::new(engine, program.clone())?;
     session.load(state)?;
     let (mut times, mut committing) = (Vec::new(), Vec::new());
+    // Commitments read the device, which waits for all that was asked of it before. So what comes before each is ended first, and
+    // counts as the step's.
     for number in 1..=STEPS {
         let begin = Instant::now();
         let mut roots = 0.0;
-        // The loss is read at the end, which waits for everything.
         session.step(scalars(number), &batch, &mut Unobserved, |session, _, gradients| {
+            session.engine_mut().finish()?;
             let begin = Instant::now();
             gradient_root(session, gradients)?;
             roots += begin.elapsed().as_secs_f64();
             Ok(())
         })?;
+        session.engine_mut().finish()?;
         times.push(begin.elapsed().as_secs_f64() - roots);
         let begin = Instant::now();
         state_digests(&mut session)?;
@@ -245,6 +250,7 @@ fn logged_step(
         let begin = Instant::now();
         session.step(scalars(number), &batch, &mut Unobserved, |_, _, _| Ok(()))?;
         native.push(begin.elapsed().as_secs_f64());
+        eprintln!("step {number} of the kernels alone: {:.3} s", begin.elapsed().as_secs_f64());
     }
     drop(session);
     let (mut logged, mut written) = (Vec::new(), None);
@@ -256,6 +262,7 @@ fn logged_step(
         session.step(scalars(number), &batch, &mut Observed(&mut recorder), |_, _, _| Ok(()))?;
         written = Some(recorder.finish());
         logged.push(begin.elapsed().as_secs_f64());
+        eprintln!("logged step {number}: {:.3} s", begin.elapsed().as_secs_f64());
     }
     drop(session);
     let (log, counts) = written.expect("steps were logged");

@@ -30,14 +30,14 @@ build() {
   done
   executables=$(cargo test --no-run --locked --test adapters --message-format=json &&
     cargo test --no-run --locked -p cuda-bridge "${bridge[@]}" --message-format=json &&
-    cargo bench --no-run --locked --bench cuda --message-format=json) 2> gpu-check/build.log || {
+    cargo bench --no-run --locked --bench cuda --bench step --message-format=json) 2> gpu-check/build.log || {
     cat gpu-check/build.log >&2
     exit 1
   }
   rm gpu-check/build.log
   # A benchmark's build makes the command too, in release: once, where a build of its own would have other features and all dependencies twice.
   cp "${CARGO_TARGET_DIR:-target}/release/tiebreak" gpu-check/
-  for name in $programs cuda; do
+  for name in $programs cuda step; do
     path=$(printf '%s\n' "$executables" | grep -o "\"executable\":\"[^\"]*/$name-[0-9a-f]*\"" | tail -1 | cut -d'"' -f4)
     [ -n "$path" ] || { echo "cargo built no $name" >&2; exit 1; }
     cp "$path" "gpu-check/$name"

@@ -8,3 +8,12 @@ measure 60 "launch by launch (\`--nodes\`)" "$bench" ${small:+--small} --nodes
 measure 60 "products, attention" "$bench" ${small:+--small} products attention
 measure 90 "steps with other digits" "$bench" ${small:+--small} steps
 measure 90 "the logged step" "$bench" ${small:+--small} logged
+
+through="steps through Vulkan, rows at once and node by node (\`step\`)"
+if "$tiebreak" adapters 2> /dev/null | grep -q 'NVIDIA.*Vulkan'; then
+  if check 90 "$through" "$here/step" d=2,3 --adapter=NVIDIA; then
+    note "$(grep -E 'rows |per step' "$(log_of "$through")" | sed 's/^ */    /')"
+  fi
+else
+  not_checked "$through" "no NVIDIA adapter: a loader, libvulkan1, may be missing"
+fi

@@ -92,12 +92,6 @@ struct RowSum {
 };
 static_assert(BLOCKS <= 32, "a lane for each block");
 
-// The greatest of all lanes' numbers.
-TB_FN u32 greatest_of_lanes(u32 most) {
-    _Pragma("unroll") for (u32 distance = 16; distance > 0; distance /= 2) most = tb::max(most, TB_SHUFFLE_XOR(most, distance));
-    return most;
-}
-
 struct Tensors {
     TENSORS
 };
@@ -184,7 +178,7 @@ KERNEL(PARAMETERS) {
             _Pragma("unroll") for (u32 i = 0; i < 4; i++) {
                 const u32 own = column + 2u * t + i % 2u, row = g + i / 2u * 8u;
                 const u32 absmax_b = absmaxes_b1[sample * LEN + tb::min(own, LEN - 1u)];
-                const u32 result = rounded(sums, i, i < 2u ? absmax_low : absmax_high, absmax_b, BITS1);
+                const u32 result = rounded(total_of(sums, i), i < 2u ? absmax_low : absmax_high, absmax_b, BITS1);
                 if (own < LEN) x[row * STRIDE + place_of(own / 4u) + own % 4u] = result;
             }
         }
@@ -240,7 +234,7 @@ KERNEL(PARAMETERS) {
             const u32 absmax_b = absmaxes_b2[sample * COLUMNS2 + own];
             const size_t at = ((size_t)sample * SAMPLE_ROWS + first + row) * COLUMNS2 + own;
             TB_EXPECT(at < output_n);
-            output[at] = rounded(sums, i, shared.absmaxes[row], absmax_b, BITS2);
+            output[at] = rounded(total_of(sums, i), shared.absmaxes[row], absmax_b, BITS2);
         }
     }
     (void)b2_n, (void)absmaxes_b2_n, (void)output_n;

@@ -3,6 +3,12 @@
 // fragments. Exact sums have no order, so that is the same product, without shared memory and ldmatrix. Before this text stand
 // translate/prelude.cuh, warp.cuh and scale_back.cuh.
 
+// The greatest of all lanes' numbers.
+TB_FN u32 greatest_of_lanes(u32 most) {
+    _Pragma("unroll") for (u32 distance = 16; distance > 0; distance /= 2) most = tb::max(most, TB_SHUFFLE_XOR(most, distance));
+    return most;
+}
+
 struct Four {
     u32 v[4];
 };
@@ -41,11 +47,15 @@ TB_NOINLINE u32 finish_rare(Total total, u32 absmax_a, u32 absmax_b, u32 bits) {
     return finish(total, absmax_a, absmax_b, bits);
 }
 
-template <u32 SUMS> TB_FN u32 rounded(const i32 (&sums)[SUMS][4], u32 i, u32 absmax_a, u32 absmax_b, i32 bits) {
-    unsigned long long total = 0;
-    _Pragma("unroll") for (u32 s = 0; s < SUMS; s++) total += (unsigned long long)(long long)sums[s][i] << (8u * s);
+TB_FN u32 rounded(Total total, u32 absmax_a, u32 absmax_b, i32 bits) {
     u32 result;
     const i32 scale = scale_of(absmax_a) + scale_of(absmax_b) - bits;
-    return ordinary((Total)total, scale, result) ? result : finish_rare((Total)total, absmax_a, absmax_b, (u32)bits);
+    return ordinary(total, scale, result) ? result : finish_rare(total, absmax_a, absmax_b, (u32)bits);
 }
 
+// An output's exact sum.
+template <u32 SUMS> TB_FN Total total_of(const i32 (&sums)[SUMS][4], u32 i) {
+    unsigned long long total = 0;
+    _Pragma("unroll") for (u32 s = 0; s < SUMS; s++) total += (unsigned long long)(long long)sums[s][i] << (8u * s);
+    return (Total)total;
+}

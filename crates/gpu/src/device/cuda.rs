@@ -187,11 +187,12 @@ impl CudaDevice {
     }
 
     fn columns(&mut self, columns: Columns) -> Result<Option<Prepared<Pipeline>>, EngineError> {
-        if self.device.description.capability < TENSOR_CORES {
+        let Description { capability, shared, .. } = self.device.description;
+        if capability < TENSOR_CORES {
             return Ok(None);
         }
         let (module, info) = self.modules.parse(&scale_back())?;
-        let launch = columns.launch(&module, &info, OPTIONS).map_err(|e| self.fault(e))?;
+        let launch = columns.launch(&module, &info, OPTIONS, shared).map_err(|e| self.fault(e))?;
         self.launch(launch)
     }
 
