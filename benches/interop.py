@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import torchvision
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 MOST = 1e-4
 
@@ -69,10 +69,22 @@ def edit(job, *changes):
 
 def gpt2(checks, name, seed, **keys):
     """A GPT-2 of transformers."""
-    torch.manual_seed(seed)
     # Larger weights than training begins with, so that attention is not uniform and logits are not near zero.
     config = GPT2Config(vocab_size=261, n_positions=48, n_embd=64, n_layer=3, n_head=4, initializer_range=0.1, **keys)
-    model = GPT2LMHeadModel(config).eval()
+    decoder(checks, name, seed, GPT2LMHeadModel, config)
+
+
+def llama(checks, name, seed, **keys):
+    """A Llama of transformers; with `sliding_window` a Mistral."""
+    config, model = (MistralConfig, MistralForCausalLM) if "sliding_window" in keys else (LlamaConfig, LlamaForCausalLM)
+    sizes = {"hidden_size": 64, "intermediate_size": 88, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
+    decoder(checks, name, seed, model, config(vocab_size=261, max_position_embeddings=48, initializer_range=0.1, **{**sizes, **keys}))
+
+
+def decoder(checks, name, seed, kind, config):
+    """A decoder of this class and configuration."""
+    torch.manual_seed(seed)
+    model = kind(config).eval()
     for parameter in model.parameters():
         if parameter.dim() == 1:
             parameter.data += 0.1 * torch.randn_like(parameter)
@@ -98,7 +110,7 @@ def gpt2(checks, name, seed, **keys):
     written, read = (path / "model.safetensors" for path in (folder, folder / "first"))
     checks.same(f"{name}: the file, imported and exported", written.read_bytes() == read.read_bytes())
     checks.run("export", run, "--output", folder / "trained")
-    trained = GPT2LMHeadModel.from_pretrained(folder / "trained").eval()
+    trained = kind.from_pretrained(folder / "trained").eval()
     checks.row(name, "trained, exported", run, inputs, logits(trained))
     moved = max((x - y).abs().max().item() for x, y in zip(model.parameters(), trained.parameters()))
     print(f"{name}: the largest change of a weight by training is {moved:.1e}")
@@ -238,6 +250,7 @@ def main():
     """Runs all checks and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiebreak", default="target/release/tiebreak", help="the command")
+    parser.add_argument("--decoders", action="store_true", help="only models of text")
     arguments = parser.parse_args()
     tiebreak = str(pathlib.Path(arguments.tiebreak).resolve())
     with tempfile.TemporaryDirectory() as folder:
@@ -245,8 +258,12 @@ def main():
         gpt2(checks, "gpt2", 1)
         erf = {"activation_function": "gelu", "layer_norm_epsilon": 1e-3, "tie_word_embeddings": False}
         gpt2(checks, "gpt2-untied-erf", 2, **erf)
-        classifiers(checks)
-        pixels(checks)
+        llama(checks, "llama", 3, rope_parameters={"rope_theta": 500000.0, "rope_type": "default"})
+        llama(checks, "llama-tied", 4, num_key_value_heads=4, tie_word_embeddings=True, rms_norm_eps=1e-3)
+        llama(checks, "mistral", 5, num_key_value_heads=1, sliding_window=None)
+        if not arguments.decoders:
+            classifiers(checks)
+            pixels(checks)
     print("\n| model | weights | four digits | the job's digits |\n|---|---|---|---|")
     print("\n".join(checks.rows))
     sys.exit(1 if checks.failed else 0)

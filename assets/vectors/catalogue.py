@@ -10,7 +10,8 @@ import math
 import pathlib
 import random
 
-from operators import INF, Tape, Tensor, f32, pattern
+import decoders
+from operators import DIGITS, INF, Tape, Tensor, f32, pattern
 
 
 def tensor(rng, shape, special, part):
@@ -61,6 +62,19 @@ def cases(rng):
     yield case(rng, "flatten", [image(2, 3, 2, 5)], {}, lambda tape, x: tape.flatten(x[0], 6))
     for epsilon in (1e-5, 0.25):
         yield evaluation(rng, epsilon)
+    extreme = (-0.0, 0.0, -INF, math.nan, INF, 87.5, -88.0, -104.0, 1e-40)
+    for special in ((), extreme):
+        yield case(rng, "silu", [[3, 11]], {}, lambda tape, x: decoders.silu(tape, *x), special, 0.4)
+        yield case(rng, "swiglu", [[3, 11]] * 2, {}, lambda tape, x: decoders.swiglu(tape, *x), special, 0.2)
+    for epsilon in (1e-5, 0.25):
+        yield case(rng, "rms_norm", [[5, 7], [7]], {"epsilon": epsilon}, lambda tape, x: decoders.rms_norm(tape, *x, f32(epsilon)), (0.0, 1e-30))
+    for samples, heads, theta, shape in [(2, 2, 10000.0, [10, 12]), (1, 1, 500000.0, [7, 70]), (3, 4, 1.0, [6, 8])]:
+        attributes = {"samples": samples, "heads": heads, "theta": theta}
+        yield case(rng, "rotary", [shape], attributes, lambda tape, x: decoders.rotary(tape, x[0], samples, heads, theta))
+    for samples, heads, kv_heads, d in [(2, 4, 2, 3), (1, 6, 2, 2), (1, 3, 1, 4), (2, 2, 2, 2)]:
+        run = lambda tape, x: decoders.grouped_attention(tape, *x, samples, heads)
+        shapes = [[4 * samples, heads * d]] + [[4 * samples, kv_heads * d]] * 2
+        yield case(rng, "grouped_attention", shapes, {"samples": samples, "heads": heads}, run)
 
 
 def evaluation(rng, epsilon):
@@ -71,13 +85,28 @@ def evaluation(rng, epsilon):
     return case(rng, "batch_norm_eval", [[2, 3, 2, 4]] + [[4]] * 4, {"epsilon": epsilon}, run)
 
 
+def tables(rng):
+    """Of each table: theta, channels of a head, the frequencies f_i, and some entries as position, i, cosine and sine."""
+    for theta, channels in [(1.0, 2), (f32(1.7), 10), (f32(1e4), 64), (f32(1e4), 128), (f32(5e5), 128), (f32(1e6), 256), (f32(3.4028234e38), 6)]:
+        frequencies = [decoders.frequency(theta, channels, i) for i in range(channels // 2)]
+        entries = []
+        for t in [0, 1, 2, 3, 1023, 65535] + [rng.randrange(65536) for _ in range(30)]:
+            i = rng.randrange(channels // 2)
+            entry = decoders.rotary_entry(theta, channels, t, i)
+            for have, true in zip(entry, decoders.true_waves(theta, channels, t, i)):
+                assert abs(DIGITS(have) - true) < 3 * DIGITS(2) ** -24, (theta, channels, t, i)
+            entries.append([t, i, *map(pattern, entry)])
+        yield {"theta": pattern(theta), "channels": channels, "frequencies": [f"{f:016x}" for f in frequencies], "entries": entries}
+
+
 def main():
     rng = random.Random(20261122)
     comment = ("Made by catalogue.py. Of each case: the operator and its attributes, its inputs as shape and binary32 patterns, row-major, its output, "
-               "and for operators with a gradient that of the output and those of the inputs.")
-    rows = ",\n".join("    " + json.dumps(row, separators=(",", ":")) for row in cases(rng))
+               "and for operators with a gradient that of the output and those of the inputs. " + tables.__doc__)
+    lines = lambda rows: ",\n".join("    " + json.dumps(row, separators=(",", ":")) for row in rows)
     path = pathlib.Path(__file__).with_name("catalogue.json")
-    path.write_text(f'{{\n  "_comment": {json.dumps(comment)},\n  "cases": [\n{rows}\n  ]\n}}\n')
+    path.write_text(f'{{\n  "_comment": {json.dumps(comment)},\n  "cases": [\n{lines(cases(rng))}\n  ],\n'
+                    f'  "rotary_tables": [\n{lines(tables(rng))}\n  ]\n}}\n')
 
 
 if __name__ == "__main__":

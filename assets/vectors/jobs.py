@@ -155,4 +155,20 @@ optimizer = { kind = "sgd", momentum = 0.0, weight_decay = 0.0 }
 schedule = { peak = 0.1 }
 batch = { micro_batch = 3 }
 """,
+    "llama, two heads of queries for a head of keys, tied, two micro-batches, AdamW": """steps = 3
+clip_norm = 0.3
+model = { kind = "llama", vocabulary = 11, context = 5, layers = 2, heads = 4, kv_heads = 2, width = 8, hidden = 7, tied = true }
+data = { kind = "bytes", path = "none" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
+schedule = { peak = 1e-2, warmup = 2, floor = 1e-3 }
+batch = { micro_batch = 2, micro_batches = 2 }
+""",
+    "llama, a head of keys for every head of queries, not tied, other frequencies, two digits": """steps = 3
+model = { kind = "llama", vocabulary = 7, context = 6, layers = 1, heads = 1, kv_heads = 1, width = 36, hidden = 5, rope_theta = 500000.0, norm_epsilon = 1e-3, init_std = 0.3 }
+data = { kind = "bytes", path = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+schedule = { peak = 0.03 }
+batch = { micro_batch = 1, micro_batches = 3 }
+digits = { all = 2 }
+""",
 }

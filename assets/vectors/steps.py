@@ -16,27 +16,12 @@ import random
 import tomllib
 
 from contract import philox
+from decoders import Llama
 from jobs import JOBS
 from operators import Tape, Tensor, add, div, f32, map_rows, mul, pattern, sqrt, sub, tree
+from parameters import Parameter, linear, norm, weight
 
 STEPS = 3
-
-
-class Parameter:
-    def __init__(self, name, shape, init, decay):
-        self.name, self.shape, self.init, self.decay = name, shape, init, decay
-
-
-def weight(name, shape, std):
-    return Parameter(name, shape, std, True)
-
-
-def norm(name, channels):
-    return [Parameter(name + ".gain", [channels], "ones", False), Parameter(name + ".bias", [channels], "zeros", False)]
-
-
-def linear(name, outputs, inputs, std):
-    return [weight(name + ".weight", [outputs, inputs], std), Parameter(name + ".bias", [outputs], "zeros", False)]
 
 
 # Section 6.
@@ -360,7 +345,7 @@ class Vgg11(Convolutions):
         return tape.loss(tape.linear(x, next(p), next(p), "head"), batch[1], factor)
 
 
-MODELS = {"gpt": Gpt, "mlp": Mlp, "resnet": Resnet, "vgg11": Vgg11}
+MODELS = {"gpt": Gpt, "llama": Llama, "mlp": Mlp, "resnet": Resnet, "vgg11": Vgg11}
 
 
 def digits_of(job):

@@ -155,7 +155,7 @@ fn reductions_of_every_length() {
 
 fn operator_outputs(engine: &mut dyn Engine, operator: &Operator, kind: u32, gradient: bool) -> Vec<Vec<u8>> {
     let images = [("B", 2), ("H", 7), ("W", 5), ("R", 3), ("S", 2)];
-    let sizes = HashMap::from([("N", 6), ("M", 10), ("K", 70), ("C", 8), ("D", 4), ("V", 37)]);
+    let sizes = HashMap::from([("N", 6), ("M", 10), ("K", 70), ("C", 8), ("D", 4), ("X", 4), ("V", 37)]);
     let sizes: HashMap<&str, u32> = sizes.into_iter().chain(images).collect();
     let size = |word: &str| sizes.get(word).copied().unwrap_or_else(|| word.parse().unwrap());
     let shape =
@@ -174,6 +174,7 @@ fn operator_outputs(engine: &mut dyn Engine, operator: &Operator, kind: u32, gra
         p: 0.25,
         number: 3,
         epsilon: 1e-5,
+        theta: 10_000.0,
         beta1: 0.9,
         beta2: 0.95,
         weight_decay: 0.1,

@@ -22,7 +22,7 @@ const ALL: [&str; 8] =
 const DOT: [&str; 5] = ["vega20", "navi21", "navi24", "gfx1100", "gfx1103_r1"];
 
 /// Models that no job in assets/ has, each to replace another job's: (name, job, its new `[model]` table).
-const MODELS: [(&str, &str, &str); 3] = [
+const MODELS: [(&str, &str, &str); 4] = [
     (
         "vgg11",
         "cifar-resnet",
@@ -33,6 +33,11 @@ const MODELS: [(&str, &str, &str); 3] = [
         "cifar-resnet",
         "kind = 'resnet'\nheight = 32\nwidth = 32\nplanes = 3\nstages = [4, 8]\nblocks = [1, 1]\nclasses = 10\nnorm = 'batch'\n\
          block = 'bottleneck'\norder = 'post'\nstem = 'imagenet'",
+    ),
+    (
+        "llama",
+        "demo",
+        "kind = 'llama'\nvocabulary = 128\ncontext = 16\nlayers = 1\nheads = 2\nkv_heads = 1\nwidth = 68\nhidden = 24",
     ),
     ("logistic", "cifar-mlp", "kind = 'mlp'\ninputs = 3072\nhidden = []\nclasses = 10"),
 ];

@@ -154,7 +154,7 @@ fn floats_are_exact_integers_or_rejected() {
 #[test]
 fn every_shader_of_every_program_passes() {
     use tiebreak_contract::program::models::{
-        Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem,
+        Block, Blocks, Gelu, Gpt, Input, Llama, Mlp, Model, Norm, Order, Resnet, Stem,
     };
     use tiebreak_contract::program::operators::ConvVersion;
     use tiebreak_contract::program::optimizer::Optimizer;
@@ -177,6 +177,19 @@ fn every_shader_of_every_program_passes() {
             norm_epsilon: 1e-5,
         })
     };
+    let llama = Model::Llama(Llama {
+        vocabulary: 300,
+        context: 300,
+        layers: 1,
+        heads: 2,
+        kv_heads: 1,
+        width: 68,
+        hidden: 9,
+        rope_theta: 10_000.0,
+        norm_epsilon: 1e-5,
+        tied: false,
+        init_std: 0.02,
+    });
     let mlp = Model::Mlp(Mlp {
         inputs: 300,
         hidden: vec![8],
@@ -215,6 +228,7 @@ fn every_shader_of_every_program_passes() {
     for (model, optimizer) in [
         (gpt(Gelu::Tanh), adamw.clone()),
         (gpt(Gelu::Erf), sgd.clone()),
+        (llama, adamw.clone()),
         (mlp, adamw),
         (layer, sgd.clone()),
         (batch, sgd),

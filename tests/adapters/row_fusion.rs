@@ -7,7 +7,7 @@ use crate::common::not_tested;
 use crate::gpus::gpus;
 use tiebreak_contract::program::graph::{Graph, Node};
 use tiebreak_contract::program::init;
-use tiebreak_contract::program::models::{Gelu, Gpt, Input, Mlp, Model};
+use tiebreak_contract::program::models::{Gelu, Gpt, Input, Llama, Mlp, Model};
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::phase::Phase;
 use tiebreak_contract::program::products::ProductTable;
@@ -29,7 +29,7 @@ fn on_quick_adapters(mut test: impl FnMut(&mut Gpu)) {
     }
 }
 
-/// A GPT and a perceptron with dropout and accumulation, whose rows are just long enough, a little longer, and long.
+/// A GPT, a Llama and a perceptron with accumulation, two of them with dropout, whose rows are just long enough, a little longer, and long.
 fn programs() -> Vec<Arc<Program>> {
     let adamw = Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
     let gpt = Gpt {
@@ -43,6 +43,19 @@ fn programs() -> Vec<Arc<Program>> {
         tied: true,
         init_std: 0.1,
         norm_epsilon: 1e-5,
+    };
+    let llama = Llama {
+        vocabulary: 131,
+        context: 65,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        width: 72,
+        hidden: 70,
+        rope_theta: 10_000.0,
+        norm_epsilon: 1e-5,
+        tied: false,
+        init_std: 0.1,
     };
     let mlp = Mlp {
         inputs: 70,
@@ -64,7 +77,11 @@ fn programs() -> Vec<Arc<Program>> {
         products: ProductTable::two_and_three(),
     };
     let sgd = Optimizer::Sgd { momentum: 0.9, weight_decay: 0.01 };
-    let specs = [spec(Model::Gpt(gpt), adamw, Some(0.5)), spec(Model::Mlp(mlp), sgd, None)];
+    let specs = [
+        spec(Model::Gpt(gpt), adamw, Some(0.5)),
+        spec(Model::Mlp(mlp), sgd.clone(), None),
+        spec(Model::Llama(llama), sgd, Some(0.5)),
+    ];
     specs.into_iter().map(|spec| Arc::new(Program::new(spec))).collect()
 }
 

@@ -112,7 +112,7 @@ fn job_with(table: &str, kind: Option<&str>) -> Table {
     };
     let data = match (table, kind, model) {
         ("data", Some(kind), _) => kind,
-        (_, _, "gpt") => "bytes",
+        (_, _, "gpt" | "llama") => "bytes",
         (_, _, "mlp") => "idx",
         _ => "cifar10",
     };

@@ -33,6 +33,7 @@ mod promises;
 mod properties;
 mod ranks;
 mod released;
+mod released_decoders;
 mod reveals;
 mod rules;
 mod samples;

@@ -8,7 +8,7 @@ use tiebreak_contract::program::builder::Builder;
 use tiebreak_contract::program::graph::{Graph, Node};
 use tiebreak_contract::program::init;
 use tiebreak_contract::program::models::{
-    Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem,
+    Block, Blocks, Gelu, Gpt, Input, Llama, Mlp, Model, Norm, Order, Resnet, Stem,
 };
 use tiebreak_contract::program::operators::{ConvVersion, conv2d};
 use tiebreak_contract::program::optimizer::Optimizer;
@@ -125,6 +125,26 @@ fn gpt(gelu: Gelu, tied: bool) -> Model {
         init_std: 0.05,
         norm_epsilon: 1e-5,
     })
+}
+
+#[test]
+fn llama_steps_match_the_reference() {
+    for (kv_heads, digits) in [(2, ProductTable::two_and_three()), (4, ProductTable::uniform(3))] {
+        let llama = Llama {
+            vocabulary: 61,
+            context: 9,
+            layers: 2,
+            heads: 4,
+            kv_heads,
+            width: 24,
+            hidden: 17,
+            rope_theta: 10_000.0,
+            norm_epsilon: 1e-5,
+            tied: kv_heads == 2,
+            init_std: 0.05,
+        };
+        compare(spec(Model::Llama(llama), digits), |_, _| {});
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::program::builder::Builder;
 use tiebreak_contract::program::catalogue::{Attributes, Operator};
@@ -14,7 +15,7 @@ use tiebreak_contract::program::expr::{Body, Instr};
 use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, View};
 use tiebreak_contract::program::im2col::ConvGeometry;
 use tiebreak_contract::program::models::{
-    Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem,
+    Block, Blocks, Gelu, Gpt, Input, Llama, Mlp, Model, Norm, Order, Resnet, Stem,
 };
 use tiebreak_contract::program::operators::{ConvVersion, LossRule};
 use tiebreak_contract::program::optimizer::Optimizer;
@@ -96,6 +97,12 @@ fn integer_use(body: &Body, register: usize) -> bool {
     })
 }
 
+/// For each register, true if it is a constant that is an integer: all those of a body whose value is an integer, also those that
+/// it only selects.
+fn integers(body: &Body, dtype: DType) -> Vec<bool> {
+    (0..body.code.len()).map(|r| dtype == DType::U32 || integer_use(body, r)).collect()
+}
+
 type Values = HashMap<TensorId, Vec<f64>>;
 
 fn gathered(values: &Values, view: &View) -> Vec<f64> {
@@ -111,7 +118,7 @@ fn run_node(graph: &Graph, node: &Node, values: &Values) -> Vec<f64> {
         Primitive::Native { .. } => unreachable!("programs have no native products"),
         Primitive::Map { body, dims, inputs } => {
             let inputs: Vec<Vec<f64>> = inputs.iter().map(|v| gathered(values, v)).collect();
-            let integers: Vec<bool> = (0..body.code.len()).map(|r| integer_use(body, r)).collect();
+            let integers = integers(body, graph.tensor(node.output).dtype);
             let of = |i: usize| inputs.iter().map(|x| x[i]).collect::<Vec<_>>();
             (0..out_len).map(|i| eval(body, &integers, &of(i), unravel(i, *dims))).collect()
         }
@@ -321,6 +328,25 @@ fn gpt_with_erf_gelu_and_own_head() {
 }
 
 #[test]
+fn llama_with_heads_in_groups_and_without() {
+    for (kv_heads, tied) in [(2, true), (1, false), (4, false)] {
+        check(Model::Llama(Llama {
+            vocabulary: 7,
+            context: 4,
+            layers: 2,
+            heads: 4,
+            kv_heads,
+            width: 16,
+            hidden: 5,
+            rope_theta: 100.0,
+            norm_epsilon: 1e-5,
+            tied,
+            init_std: 0.02,
+        }));
+    }
+}
+
+#[test]
 fn mlp_with_relu() {
     check(Model::Mlp(Mlp {
         inputs: 10,
@@ -493,4 +519,21 @@ fn operators_over_images() {
     }
     check_operator("grouped_conv2d", attributes.clone(), &[&[2, 5, 4, 4], &[6, 3, 3, 2]]);
     check_operator("bias", attributes, &[&[2, 3, 2, 4], &[4]]);
+}
+
+/// The operators of decoders after GPT-2.
+#[test]
+fn operators_over_positions() {
+    let attributes = Attributes { samples: 2, heads: 4, theta: 50.0, ..Attributes::default() };
+    check_operator("silu", attributes.clone(), &[&[3, 5]]);
+    check_operator("swiglu", attributes.clone(), &[&[3, 5], &[3, 5]]);
+    check_operator("rms_norm", attributes.clone(), &[&[4, 6], &[6]]);
+    check_operator("rotary", attributes.clone(), &[&[10, 24]]);
+    for kv_heads in [1, 2, 4] {
+        check_operator(
+            "grouped_attention",
+            attributes.clone(),
+            &[&[6, 12], &[6, 3 * kv_heads], &[6, 3 * kv_heads]],
+        );
+    }
 }

@@ -36,6 +36,14 @@ optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_
 schedule = { peak = 1e-3, warmup = 4, floor = 1e-4 }
 batch = { micro_batch = 4, micro_batches = 3 }
 "#;
+const LLAMA: &str = r#"
+steps = 9
+model = { kind = "llama", vocabulary = 70, context = 12, layers = 1, heads = 2, kv_heads = 1, width = 68, hidden = 20 }
+data = { kind = "bytes", path = "text.txt" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
+schedule = { peak = 1e-3 }
+batch = { micro_batch = 2, micro_batches = 2 }
+"#;
 const RESNET: &str = r#"
 steps = 9
 model = { kind = "resnet", height = 7, width = 9, planes = 1, stages = [5, 6], blocks = 1, classes = 4 }
@@ -127,6 +135,11 @@ impl Step {
 #[test]
 fn every_tile_of_a_step_of_a_gpt_follows_from_the_recorded_slices() {
     every_tile_follows(GPT);
+}
+
+#[test]
+fn every_tile_of_a_step_of_a_llama_follows_from_the_recorded_slices() {
+    every_tile_follows(LLAMA);
 }
 
 #[test]

@@ -102,6 +102,23 @@ fn leaves_of_gpt2_are_kilobytes() {
     are_kilobytes(&program(""), &GPT2);
 }
 
+/// A decoder of the sizes of SmolLM 135M. Its products over the vocabulary and its sums over one token are GPT-2's.
+#[test]
+fn leaves_of_a_llama_are_kilobytes() {
+    let model = r#"kind = "llama", vocabulary = 49152, context = 2048, layers = 2, heads = 9, kv_heads = 3, width = 576, hidden = 1536, tied = true"#;
+    let text = format!(
+        r#"steps = 10
+clip_norm = 1.0
+model = {{ {model} }}
+data = {{ kind = "bytes", path = "text.txt" }}
+optimizer = {{ kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }}
+schedule = {{ peak = 6e-4 }}
+batch = {{ micro_batch = 2, micro_batches = 64 }}
+"#
+    );
+    are_kilobytes(&Job::parse("job", &text).unwrap().program(None).unwrap(), &GPT2);
+}
+
 /// K of a kernel's gradient is every pixel of a micro-batch, which the job can cut into scale groups too.
 #[test]
 fn leaves_of_a_residual_network_are_kilobytes() {

@@ -84,6 +84,7 @@ fn model(table: &str) -> Model {
 const BOTTLENECKS: &str =
     "kind = 'resnet'\nheight = 9\nwidth = 7\nplanes = 1\nstages = [2, 3]\nblocks = [1, 2]\nclasses = 3
 norm = 'batch'\nblock = 'bottleneck'\norder = 'post'\nstem = 'imagenet'";
+const LLAMA: &str = "kind = 'llama'\nvocabulary = 19\ncontext = 5\nlayers = 1\nheads = 4\nkv_heads = 2\nwidth = 136\nhidden = 6";
 const VGG: &str = "kind = 'vgg11'\nheight = 32\nwidth = 33\nplanes = 1\nchannels = [1, 1, 2, 1, 2, 1, 2, 2]\nclassifier = 3\nclasses = 3";
 
 fn adamw(weight_decay: f32) -> Optimizer {
@@ -133,6 +134,8 @@ fn programs() -> Vec<Program> {
             ..spec(model(BOTTLENECKS), sgd(0.1), ProductTable::two_and_three())
         },
         spec(model(VGG), sgd(0.1), ProductTable::two_and_three()),
+        // Heads of 34 channels: their words take two bodies.
+        spec(model(LLAMA), adamw(0.1), logged(16)),
     ];
     let frozen =
         Program::with_frozen(spec(gpt(0.1, false), adamw(0.1), ProductTable::two_and_three()), |name| {

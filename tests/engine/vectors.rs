@@ -275,6 +275,9 @@ struct CaseAttributes {
     groups: u32,
     windows: [u32; 2],
     epsilon: f32,
+    samples: u32,
+    heads: u32,
+    theta: f32,
 }
 
 /// Single operators and their gradients, by `assets/vectors/catalogue.py`.
@@ -288,9 +291,10 @@ fn operators() {
     let mut cpu = Cpu::new(1).unwrap();
     for (number, case) in cases.iter().enumerate() {
         let operator = Operator::by_name(&case.operator).unwrap();
-        let CaseAttributes { kernel, stride, padding, groups, windows, epsilon } = case.attributes;
-        let attributes =
-            Attributes { kernel, stride, padding, groups, windows, epsilon, ..Attributes::default() };
+        let CaseAttributes { kernel, stride, padding, groups, windows, epsilon, samples, heads, theta } =
+            case.attributes;
+        let others = Attributes { samples, heads, theta, ..Attributes::default() };
+        let attributes = Attributes { kernel, stride, padding, groups, windows, epsilon, ..others };
         let shapes: Vec<Vec<u32>> = case.inputs.iter().map(|(shape, _)| shape.clone()).collect();
         let mut check = |dy: Option<&Vec<u32>>, expected: &[Vec<u32>]| {
             let mut b = Builder::new(ProductTable::uniform(2));

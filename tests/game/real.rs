@@ -1,4 +1,4 @@
-//! Games between parties that have run directories and replay the disputed step: a GPT, a residual network, a logged run.
+//! Games between parties that have run directories and replay the disputed step: a GPT, a Llama, a residual network, a logged run.
 
 use std::path::Path;
 
@@ -111,6 +111,17 @@ fn another_state_than_that_of_the_weights_is_convicted_by_its_record() {
     let loss = again.result().unwrap().losses().next().unwrap();
     assert_eq!(loss.what, Breach::Record { index: 0, fault: RecordFault::InitialState });
     convicted(folder.path(), &job, "operator@2");
+}
+
+#[test]
+fn a_llama_that_cheats_is_convicted() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = common::gpt_job(folder.path(), "step", "");
+    let llama = "kind = \"llama\"\nkv_heads = 1\nhidden = 20\n";
+    common::edit::edit(&job, &[("kind = \"gpt\"\n", llama), ("dropout = 0.1\n", "")]);
+    for cheat in ["operator@5", "moment@3", "init@0"] {
+        convicted(folder.path(), &job, cheat);
+    }
 }
 
 #[test]

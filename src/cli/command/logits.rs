@@ -107,7 +107,7 @@ struct Samples {
 /// Cuts the inputs into samples, after checking that the model takes them.
 fn samples(model: &Model, wanted: &BatchTensor, array: &Array) -> Result<Samples, String> {
     let (ty, TensorType { dtype, shape }) = (wanted.ty(), &array.ty);
-    let is_text = matches!(model, Model::Gpt(_));
+    let is_text = matches!(model, Model::Gpt(_) | Model::Llama(_));
     let rows = if is_text { shape.last().copied().unwrap_or(0) } else { 1 };
     let fits = match is_text {
         true => shape.len() <= 2 && (1..=wanted.shape[0]).contains(&rows),
@@ -174,7 +174,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     bar.finish_and_clear();
     let mut shape = array.ty.shape.clone();
-    shape.truncate(if matches!(job.model, Model::Gpt(_)) { 2 } else { 1 });
+    shape.truncate(if matches!(job.model, Model::Gpt(_) | Model::Llama(_)) { 2 } else { 1 });
     let rows: usize = shape.iter().map(|&d| d as usize).product();
     shape.push((logits.len() / 4 / rows.max(1)) as u32);
     let array = Array { name: "logits".into(), ty: TensorType { dtype: DType::F32, shape }, bytes: logits };

@@ -93,10 +93,10 @@ impl From<FloatOutput> for FloatType {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Attributes of operators")]
 struct Flags {
-    /// Samples in the rows of `attention` and `dropout`.
+    /// Samples in the rows of attentions, `rotary` and `dropout`.
     #[arg(long, value_name = "N", default_value_t = 1)]
     samples: u32,
-    /// Heads of `attention`.
+    /// Heads of attentions and `rotary`.
     #[arg(long, value_name = "N", default_value_t = 1)]
     heads: u32,
     /// Pixels between patches of a convolution, or windows of a pool.
@@ -126,11 +126,14 @@ struct Flags {
     /// Number of a `dropout` in its model.
     #[arg(long, value_name = "N", default_value_t = 0, hide_short_help = true)]
     number: u32,
-    /// Epsilon of `layer_norm`, `batch_norm` and `adamw`.
+    /// Epsilon of norms and `adamw`.
     ///
     /// Norms of models have 1e-5; `adamw` usually has 1e-8.
     #[arg(long, value_name = "X", default_value_t = 1e-5)]
     epsilon: f32,
+    /// Base of the frequencies of `rotary`.
+    #[arg(long, value_name = "X", default_value_t = 10_000.0, hide_short_help = true)]
+    theta: f32,
     /// Decay of the first moment of `adamw`.
     #[arg(long, value_name = "X", default_value_t = 0.9, hide_short_help = true)]
     beta1: f32,
@@ -163,6 +166,7 @@ impl From<Flags> for Attributes {
             p: flags.p,
             number: flags.number,
             epsilon: flags.epsilon,
+            theta: flags.theta,
             beta1: flags.beta1,
             beta2: flags.beta2,
             weight_decay: flags.weight_decay,
@@ -184,7 +188,7 @@ fn given(attributes: &Attributes) -> Vec<(&'static str, Attributes)> {
         )*};
     }
     each!(samples heads stride padding kernel windows groups smoothing ignore p number);
-    each!(epsilon beta1 beta2 weight_decay momentum max_norm);
+    each!(epsilon theta beta1 beta2 weight_decay momentum max_norm);
     given
 }
 

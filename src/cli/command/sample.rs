@@ -13,7 +13,7 @@ use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::graph::TensorType;
-use tiebreak_contract::program::models::{Gpt, Model};
+use tiebreak_contract::program::models::Model;
 use tiebreak_contract::program::step::inference_graph;
 use tiebreak_engine::{Engine, EngineError, Tensor};
 use tiebreak_record::job::ModelJob;
@@ -61,12 +61,12 @@ pub struct Args {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
-    let (job, gpt) = writer(&run)?;
+    let (job, [vocabulary, context]) = writer(&run)?;
     let seed = args.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
     let table = run.program().state();
     let parameters = &table[..run.program().released()];
     run.within_memory("the model", run.state_memory())?;
-    let alphabet = Alphabet::of(&run, gpt.vocabulary, args.tokenizer.as_deref())?;
+    let alphabet = Alphabet::of(&run, vocabulary, args.tokenizer.as_deref())?;
     let state = released(&run, args.step)?;
     if args.seed.is_none() {
         printer.say(format!("seed {seed} (--seed {seed} writes this text again)"));
@@ -78,11 +78,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     for (t, bytes) in parameters.iter().zip(&state) {
         fixed.push(engine.upload(&t.ty(), bytes)?);
     }
-    let context = gpt.context as usize;
-    let classes = gpt.vocabulary as usize;
+    let context = context as usize;
+    let classes = vocabulary as usize;
     let zeros = words(engine, &vec![0; context])?;
     let rest = [words(engine, &[0])?, words(engine, &[0, 0])?, words(engine, &[0])?, words(engine, &[0])?];
-    let known = alphabet.known(gpt.vocabulary);
+    let known = alphabet.known(vocabulary);
     let prompt = alphabet.ids(&args.prompt)?;
     let greatest = prompt.iter().max();
     if greatest.is_none_or(|&id| id as usize >= classes) {
@@ -133,8 +133,8 @@ fn known_logits(row: &[u8], known: &[bool]) -> Vec<f64> {
     row.zip(known).map(|(logit, known)| if *known { logit } else { f64::NEG_INFINITY }).collect()
 }
 
-/// The job of a run whose model writes text, and that model.
-fn writer(run: &Run) -> Result<(&ModelJob, &Gpt), Failure> {
+/// The job of a run whose model writes text, and that model's numbers of classes and of positions.
+fn writer(run: &Run) -> Result<(&ModelJob, [u32; 2]), Failure> {
     let refused = |why: &str| Err(Failure::new(Exit::Usage, why));
     let Some(job) = run.job().model() else {
         return refused(
@@ -142,7 +142,8 @@ fn writer(run: &Run) -> Result<(&ModelJob, &Gpt), Failure> {
         );
     };
     match &job.model {
-        Model::Gpt(gpt) => Ok((job, gpt)),
+        Model::Gpt(gpt) => Ok((job, [gpt.vocabulary, gpt.context])),
+        Model::Llama(llama) => Ok((job, [llama.vocabulary, llama.context])),
         _ => refused("only language models write text"),
     }
 }

@@ -9,6 +9,7 @@ pub mod float;
 pub mod philox;
 pub mod rounding_grid;
 pub mod tree;
+pub(crate) mod turns;
 pub mod words;
 
 /// The type of a tensor's elements. The discriminants are part of every tensor's commitment.

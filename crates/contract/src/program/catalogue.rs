@@ -23,9 +23,9 @@ pub struct Input {
 /// The numbers that an operator may need besides its inputs. Each operator reads its own.
 #[derive(Clone, Debug)]
 pub struct Attributes {
-    /// Samples that the rows of `attention` and `dropout` hold.
+    /// Samples that the rows of `attention`, `grouped_attention`, `rotary` and `dropout` hold.
     pub samples: u32,
-    /// Heads of `attention`.
+    /// Heads of `attention`, `grouped_attention` and `rotary`.
     pub heads: u32,
     /// Pixels from one patch of a convolution, or window of a pool, to the next.
     pub stride: u32,
@@ -45,8 +45,10 @@ pub struct Attributes {
     pub p: f32,
     /// The dropout's number in the model, one of the Philox counter's words.
     pub number: u32,
-    /// The addend of the denominator, of `layer_norm`, `batch_norm` and `adamw`.
+    /// The addend of the denominator, of `layer_norm`, `rms_norm`, `batch_norm` and `adamw`.
     pub epsilon: f32,
+    /// The base of the frequencies of `rotary`.
+    pub theta: f32,
     /// The decay of AdamW's first moment.
     pub beta1: f32,
     /// The decay of AdamW's second moment.
@@ -75,6 +77,7 @@ impl Default for Attributes {
             p: 0.1,
             number: 0,
             epsilon: 1e-5,
+            theta: 10_000.0,
             beta1: 0.9,
             beta2: 0.95,
             weight_decay: 0.1,
@@ -170,6 +173,10 @@ pub const OPERATORS: &[Operator] = &[
     operator!("relu", "max(x, 0)", ONE, gradient, |b, i, _| out(operators::relu(b, i[0]))),
     operator!("gelu", "GELU in its tanh form", ONE, gradient, |b, i, _| out(operators::gelu_tanh(b, i[0]))),
     operator!("gelu_erf", "GELU", ONE, gradient, |b, i, _| out(operators::gelu_erf(b, i[0]))),
+    operator!("silu", "x / (1 + e^-x)", ONE, gradient, |b, i, _| out(operators::silu(b, i[0]))),
+    operator!("swiglu", "silu(gate) * up", &[input("gate", "*"), input("up", "*")], gradient, |b, i, _| {
+        out(operators::swiglu(b, i[0], i[1]))
+    }),
     operator!("residual", "x + y", &[input("x", "*"), input("y", "*")], gradient, |b, i, _| {
         out(operators::residual(b, i[0], i[1]))
     }),
@@ -250,6 +257,13 @@ pub const OPERATORS: &[Operator] = &[
         |b, i, a| out(operators::layer_norm(b, i[0], i[1], i[2], a.epsilon))
     ),
     operator!(
+        "rms_norm",
+        "normalisation by the root of the mean square (--epsilon)",
+        &[input("x", "N C"), input("gain", "C")],
+        gradient,
+        |b, i, a| out(operators::rms_norm(b, i[0], i[1], a.epsilon))
+    ),
+    operator!(
         "batch_norm",
         "batch normalisation (--epsilon), and the columns' moments",
         &[input("x", "B H W C"), input("gain", "C"), input("bias", "C")],
@@ -310,13 +324,23 @@ pub const OPERATORS: &[Operator] = &[
         &[input("q", "N C"), input("k", "N C"), input("v", "N C")],
         gradient,
         |b, i, a| {
-            let shape = b.shape(i[0]);
-            let divides = |n: u32, by: u32| by > 0 && n.is_multiple_of(by);
-            if !divides(shape[0], a.samples) || !divides(shape[1], a.heads) {
-                return Err(format!("--samples must divide N = {} and --heads C = {}", shape[0], shape[1]));
-            }
+            cut_into_heads(b, i[0], a)?;
             out(operators::causal_attention(b, [i[0], i[1], i[2]], a.samples, a.heads, None))
         }
+    ),
+    operator!(
+        "grouped_attention",
+        "attention whose heads of keys and values serve several heads of queries (--samples, --heads)",
+        &[input("q", "N C"), input("k", "N X"), input("v", "N X")],
+        gradient,
+        grouped_attention
+    ),
+    operator!(
+        "rotary",
+        "pairs of channels turned by their position (--samples, --heads, --theta)",
+        &[input("x", "N C")],
+        gradient,
+        rotary
     ),
     operator!(
         "embedding",
@@ -413,6 +437,38 @@ pub const OPERATORS: &[Operator] = &[
         Ok(vec![("out", b.node(Primitive::Absmax { input, block: 0 }, DType::U32, &[1, rows, 1]))])
     }),
 ];
+
+/// The positions of a sample and the channels of a head of an [N, C] tensor.
+fn cut_into_heads(b: &Builder, x: TensorId, a: &Attributes) -> Result<[u32; 2], String> {
+    let shape = b.shape(x);
+    if !shape[0].is_multiple_of(a.samples) || !shape[1].is_multiple_of(a.heads) {
+        return Err(format!("--samples must divide N = {} and --heads C = {}", shape[0], shape[1]));
+    }
+    Ok([shape[0] / a.samples, shape[1] / a.heads])
+}
+
+fn grouped_attention(b: &mut Builder, i: &[TensorId], a: &Attributes) -> Result<Outputs, String> {
+    let [_, channels] = cut_into_heads(b, i[0], a)?;
+    let c = b.shape(i[1])[1];
+    let heads = c / channels;
+    if !c.is_multiple_of(channels) || !a.heads.is_multiple_of(heads) {
+        return Err(format!(
+            "C / --heads = {channels} must cut X = {c} into heads whose number divides --heads"
+        ));
+    }
+    let [k, v] = [i[1], i[2]].map(|x| operators::repeat_heads(b, x, heads, a.heads / heads));
+    out(operators::causal_attention(b, [i[0], k, v], a.samples, a.heads, None))
+}
+
+fn rotary(b: &mut Builder, i: &[TensorId], a: &Attributes) -> Result<Outputs, String> {
+    let [positions, channels] = cut_into_heads(b, i[0], a)?;
+    operators::rotary_error(positions, channels).map_or(Ok(()), Err)?;
+    if !(1.0..f32::INFINITY).contains(&a.theta) {
+        return Err("--theta must be at least 1".into());
+    }
+    let tables = operators::rotary_tables(b, [a.samples, positions, channels / 2], a.theta);
+    out(operators::rotary(b, tables, i[0]))
+}
 
 /// The inputs of an update by AdamW or Adam.
 const ADAMW: &[Input] = &[

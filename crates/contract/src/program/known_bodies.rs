@@ -12,6 +12,7 @@ use super::expr::{Body, Instr, Reg};
 use super::graph::{Graph, Primitive, View};
 use super::logged::ROUND_TO_GRID;
 use super::models::{Model, normalize, small};
+use super::operators::rotary::{WORDS, words_body};
 use super::operators::{cross_entropy_of_part, means_of_counted};
 use super::optimizer::{Optimizer, own_rate};
 use super::products::{ProductClass, ProductTable};
@@ -167,6 +168,7 @@ fn table() -> Table {
     }
     add(&mut table, &rate(0), &rate(1));
     add(&mut table, &counted(0), &counted(1));
+    add(&mut table, &words(0), &words(1));
     for planes in 1..=normalize::PLANES_MAX {
         add(&mut table, &normalised(planes, 0), &normalised(planes, 1));
     }
@@ -196,6 +198,7 @@ fn operator(number: usize, second: u32, gradient: bool) -> Option<Graph> {
         p: 0.21 + tenth,
         number: 7 + second,
         epsilon: 1e-5 + tenth,
+        theta: 1.7 + tenth,
         beta1: 0.81 + tenth,
         beta2: 0.83 + tenth,
         weight_decay: 0.11 + tenth,
@@ -253,6 +256,17 @@ fn counted(second: u32) -> Graph {
     builder.into_graph()
 }
 
+/// A list of words that takes two bodies. `second` selects other words.
+fn words(second: u32) -> Graph {
+    const LAST: [u32; 4] = [1, 1, 1, 300];
+    let mut builder = Builder::new(ProductTable::two_and_three());
+    let list = |first: u32| (0..WORDS).map(|i| first + 2 * i + second).collect::<Vec<u32>>();
+    let first = builder.map_views(words_body(false, 0, &list(100)), LAST, vec![], DType::U32, &[LAST[3]]);
+    let views = vec![builder.whole(first)];
+    builder.map_views(words_body(true, 70 + second, &list(200)), LAST, views, DType::U32, &[LAST[3]]);
+    builder.into_graph()
+}
+
 /// Pixels normalised by constants of each plane. `second` selects other numbers.
 fn normalised(planes: usize, second: u32) -> Graph {
     let mut builder = Builder::new(ProductTable::two_and_three());
@@ -299,6 +313,7 @@ mod tests {
             "window_place.v1",
             "weighted_cross_entropy.v1",
             "counted_share.v1",
+            "rotary_next_words.v1",
         ] {
             assert!(table.contains_key(name), "{name}");
         }

@@ -525,7 +525,7 @@ batch = { micro_batch = 2 }
             (
                 "kind = \"gpt\"\n",
                 "",
-                "3: model.kind: the key is missing; it is one of \"gpt\", \"mlp\", \"resnet\", \"vgg11\"",
+                "3: model.kind: the key is missing; it is one of \"gpt\", \"llama\", \"mlp\", \"resnet\", \"vgg11\"",
             ),
             (
                 "[batch]\nmicro_batch = 2\n",
@@ -535,7 +535,7 @@ batch = { micro_batch = 2 }
             (
                 "\"gpt\"",
                 "\"gtp\"",
-                "4: model.kind: must be one of \"gpt\", \"mlp\", \"resnet\", \"vgg11\", is \"gtp\"; did you mean \"gpt\"?",
+                "4: model.kind: must be one of \"gpt\", \"llama\", \"mlp\", \"resnet\", \"vgg11\", is \"gtp\"; did you mean \"gpt\"?",
             ),
             ("layers = 1", "layers = \"1\"", "6: model.layers: must be an integer, 1 to 1024, is a text"),
             ("layers = 1", "layers = 1.0", "6: model.layers: must be an integer, 1 to 1024, is a number"),

@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod companions;
 pub mod create;
 pub mod data;
+mod decoder_config;
 pub mod dir;
 pub mod disk;
 mod error;

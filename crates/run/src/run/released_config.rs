@@ -1,5 +1,5 @@
-//! The `config.json` of a folder of released weights, which describes the model: in transformers' keys for GPT-2, in timm's for
-//! residual networks, else in this program's own.
+//! The `config.json` of a folder of released weights, which describes the model: in transformers' keys for GPT-2 and decoders of
+//! Llama's kind, in timm's for residual networks, else in this program's own.
 //!
 //! Source: `GPT2Config` of transformers. Keys that do not change the computation here are not read; keys that would make another
 //! model are refused.
@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::architectures;
+use super::decoder_config::{self, shortest};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::models::{Gelu, Gpt, Model, Normalize};
 
@@ -71,11 +72,14 @@ pub fn parse(text: &str) -> Result<Model, String> {
     };
     match model_type.as_str() {
         "gpt2" => gpt2(&serde_json::from_str(text).map_err(wrong)?).map(Model::Gpt),
+        kind if decoder_config::KINDS.iter().any(|(known, _)| *known == kind) => {
+            decoder_config::parse(kind, text).map(Model::Llama)
+        }
         OURS => serde_json::from_str(text).map(|Own { model }| model).map_err(wrong),
         other => {
             let other: String = other.chars().take(40).collect();
             Err(format!(
-                "model_type is {other:?}; \"gpt2\" can be imported, what `tiebreak export` wrote (\"{OURS}\"), and timm's residual networks"
+                "model_type is {other:?}; \"gpt2\", \"llama\" and \"mistral\" can be imported, what `tiebreak export` wrote (\"{OURS}\"), and timm's residual networks"
             ))
         }
     }
@@ -137,6 +141,7 @@ pub(crate) fn is_of(config: &[u8], model: &Model) -> bool {
 pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> String {
     let mut ours = match model {
         Model::Gpt(gpt) => gpt2_config(gpt),
+        Model::Llama(llama) => decoder_config::config(llama, config),
         other => json!({ "model_type": OURS, "model": shortest(&with_pixels(other)) }),
     };
     let object = |text: &str| serde_json::from_str::<Map<String, Value>>(text).ok();
@@ -197,12 +202,6 @@ fn with_pixels(model: &Model) -> Model {
         model.normalize(Some(Normalize::None), Default::default());
     }
     model
-}
-
-/// JSON in which binary32 numbers are the shortest decimals that name them: 1e-5, not 9.999999747378752e-6.
-fn shortest(value: &impl serde::Serialize) -> Value {
-    let text = serde_json::to_string(value).expect("a model's numbers are JSON");
-    serde_json::from_str(&text).expect("it was just written")
 }
 
 fn gpt2_config(gpt: &Gpt) -> Value {

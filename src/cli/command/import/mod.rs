@@ -15,8 +15,8 @@ use crate::cli::view::next::Next;
 use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use images::{Decided, ImageArgs};
-use tiebreak_contract::program::models::Model;
 use tiebreak_contract::program::models::released::Released;
+use tiebreak_contract::program::models::{Gpt, Llama, Model};
 use tiebreak_record::job::Job;
 use tiebreak_record::job::initial::{Drawn, weights_layout};
 use tiebreak_run::run::companions::{CONFIG, Companions};
@@ -53,12 +53,15 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let counting = printer.counting("looking at the weights", Unit::Bytes);
     let (paths, map) = weight_files(&folder)?;
     let mut files = WeightFiles::open(&paths)?;
-    let prefix = files.prefix().to_string();
-    let (mut model, said) = described(&args, &folder, config, &files, &prefix)?;
+    let (mut model, said) = described(&args, &folder, config, &files)?;
     let mut decided = args.images.decide(&mut model, &folder)?;
     decided.said.splice(0..0, said);
     if let Some((key, why)) = model.error() {
         return Err(RunError::invalid(&folder.join(CONFIG), format!("the model's {key}: {why}")).into());
+    }
+    let prefix = added_prefix(&files, &model).to_string();
+    if !prefix.is_empty() {
+        decided.said.insert(0, format!("every tensor's name begins with {prefix}, as of a model that was compiled or wrapped: the job says init.prefix"));
     }
     let output = args.output.as_ref().unwrap_or(&args.folder);
     let disk = Disk::default();
@@ -151,18 +154,26 @@ fn configuration(folder: &Path) -> Result<Option<String>, Failure> {
     }
 }
 
+/// The prefix of every name in the files, without what the model's own names begin with: Llama's begin with `model.`.
+fn added_prefix<'a>(files: &'a WeightFiles, model: &Model) -> &'a str {
+    let whole = files.prefix();
+    let has = |prefix: &&str| {
+        let layout = model.released().unwrap_or_default();
+        layout.iter().any(|released| files.shape(&format!("{prefix}{}", released.name)).is_some())
+    };
+    let shorter = whole.char_indices().rev().map(|(at, _)| &whole[..at]);
+    let shorter = shorter.filter(|prefix| prefix.is_empty() || prefix.ends_with('.'));
+    if has(&whole) { whole } else { { shorter }.find(has).unwrap_or(whole) }
+}
+
 /// The model that the weights are of, and what the user has to know of how that was found.
 fn described(
     args: &Args,
     folder: &Path,
     config: Option<String>,
     files: &WeightFiles,
-    prefix: &str,
 ) -> Result<(Model, Vec<String>), Failure> {
-    let mut said = Vec::new();
-    if !prefix.is_empty() {
-        said.push(format!("every tensor's name begins with {prefix}, as of a model that was compiled or wrapped: the job says init.prefix"));
-    }
+    let (mut said, prefix) = (Vec::new(), files.prefix());
     let shape = |name: &str| files.shape(&format!("{prefix}{name}"));
     if let Some(name) = &args.images.architecture {
         let model =
@@ -234,8 +245,8 @@ fn job_text(
     decided: &Decided,
 ) -> String {
     let (data, rate) = match model {
-        Model::Gpt(gpt) => {
-            let dtype = if gpt.vocabulary > 1 << 16 { "u32" } else { "u16" };
+        Model::Gpt(Gpt { vocabulary, .. }) | Model::Llama(Llama { vocabulary, .. }) => {
+            let dtype = if *vocabulary > 1 << 16 { "u32" } else { "u16" };
             let data = format!(
                 "# Token ids of the model's own tokenizer.\nkind = \"tokens\"\npath = \"tokens.npy\"\ndtype = \"{dtype}\"\n"
             );

@@ -73,6 +73,7 @@ macro_rules! models {
 
 models! {
     mod gpt; Gpt, Gelu: "a decoder over tokens";
+    mod llama; Llama: "a decoder over tokens with rotary positions, as Llama's";
     mod mlp; Mlp: "a multi-layer perceptron; without hidden layers, logistic regression";
     mod resnet; Resnet, Block, Blocks, Norm, Order, Stem: "a residual network of convolutions over images";
     mod vgg11; Vgg11, VggNorm: "a network of eight convolutions and three linear layers over images";

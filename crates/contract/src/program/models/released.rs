@@ -236,6 +236,17 @@ mod tests {
     }
 
     #[test]
+    fn a_llama_has_the_names_and_shapes_of_transformers() {
+        let keys = r#""kind":"llama","vocabulary":49152,"context":2048,"layers":30,"heads":9,"kv_heads":3,"width":576,"hidden":1536"#;
+        let theirs: BTreeMap<String, Vec<u32>> =
+            serde_json::from_str(include_str!("../../../../../assets/llama_table.json")).unwrap();
+        let layout = read(keys).released().unwrap().into_iter().filter(Released::is_written);
+        assert_eq!(layout.map(|r| (r.name, r.shape)).collect::<BTreeMap<_, _>>(), theirs);
+        // Tied, it is the model that is named after its 135 million parameters.
+        assert_eq!(read(&format!(r#"{keys},"tied":true"#)).parameter_count(), 134_515_008);
+    }
+
+    #[test]
     fn networks_have_the_names_and_shapes_of_torchvision() {
         let theirs = include_str!("../../../../../assets/torchvision_tables.json");
         // Pairs in a list, in the table's order.

@@ -1,4 +1,4 @@
-//! gelu_tanh.v1, gelu_erf.v1 and relu.v1, elementwise on any shape.
+//! gelu_tanh.v1, gelu_erf.v1, relu.v1, silu.v1 and swiglu.v1, elementwise on any shape.
 
 use crate::program::builder::Builder;
 use crate::program::expr::{Body, BodyWriter, Reg};
@@ -103,6 +103,46 @@ pub fn relu(b: &mut Builder, x: TensorId) -> TensorId {
             w.select(positive, dy, zero)
         });
         vec![(x, dx)]
+    });
+    y
+}
+
+/// y = x s with s = 1 / (1 + exp(-x)), s kept as an output of its own.
+pub fn silu(b: &mut Builder, x: TensorId) -> TensorId {
+    let shape = b.shape(x);
+    let sigmoid = Body::new("sigmoid.v1", |w| {
+        let (x, one) = (w.input(0), w.f(1.0));
+        let less = w.neg(x);
+        let e = w.exp(less);
+        let sum = w.add(one, e);
+        w.div(one, sum)
+    });
+    let s = b.map(sigmoid, &[x], &shape);
+    let y = b.zip("mul.v1", x, s, BodyWriter::mul);
+    b.differentiable(y, move |b, dy| {
+        // dy * (s * (1 + x * (1 - s)))
+        let body = Body::new("silu_backward.v1", |w| {
+            let (x, s, dy, one) = (w.input(0), w.input(1), w.input(2), w.f(1.0));
+            let rest = w.sub(one, s);
+            let slope = w.mul(x, rest);
+            let slope = w.add(one, slope);
+            let slope = w.mul(s, slope);
+            w.mul(dy, slope)
+        });
+        let shape = b.shape(x);
+        vec![(x, b.map(body, &[x, s, dy], &shape))]
+    });
+    y
+}
+
+/// silu(gate) * up (Shazeer, 2020), one shape.
+pub fn swiglu(b: &mut Builder, gate: TensorId, up: TensorId) -> TensorId {
+    let h = b.scoped("silu", |b| silu(b, gate));
+    let y = b.zip("mul.v1", h, up, BodyWriter::mul);
+    b.differentiable(y, move |b, dy| {
+        let dh = b.zip("mul.v1", dy, up, BodyWriter::mul);
+        let dup = b.zip("mul.v1", dy, h, BodyWriter::mul);
+        vec![(h, dh), (up, dup)]
     });
     y
 }

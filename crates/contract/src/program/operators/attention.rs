@@ -1,4 +1,5 @@
-//! causal_attention.v1: softmax(q k^T / sqrt(D) masked to earlier positions) v, per head.
+//! causal_attention.v1: softmax(q k^T / sqrt(D) masked to earlier positions) v, per head. And repeat_heads.v1, for queries in
+//! groups that share a head of keys and values (Ainslie et al., 2023).
 //!
 //! Every sum runs over all T positions, with +0 at masked ones, so its tree depends on T alone.
 
@@ -153,4 +154,18 @@ fn causal_softmax(b: &mut Builder, s: Heads, scores: TensorId) -> TensorId {
         vec![(scores, b.map_views(body, dims, views, DType::F32, &shape))]
     });
     p
+}
+
+/// x [N, K D] -> [N, K G D]: every one of K heads G times, one behind the other. The gradient of a head is the tree over its
+/// group. Where G is 1 there is nothing to repeat, and x is the result.
+pub fn repeat_heads(b: &mut Builder, x: TensorId, heads: u32, group: u32) -> TensorId {
+    if group == 1 {
+        return x;
+    }
+    let [n, c] = b.shape(x)[..] else { panic!("heads lie in a matrix") };
+    let d = c / heads;
+    let view = View { tensor: x, offset: 0, dims: [n, heads, group, d], strides: [c, d, 0, 1] };
+    let output = b.copy(view, &[n, group * c]);
+    b.differentiable(output, move |b, dy| vec![(x, b.tree_sum(dy, [n * heads, group, d], &[n, c]))]);
+    output
 }

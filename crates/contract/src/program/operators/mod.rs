@@ -17,9 +17,10 @@ mod norm;
 mod operand;
 mod pool;
 mod product;
+pub(super) mod rotary;
 
-pub use activation::{gelu_erf, gelu_tanh, relu};
-pub use attention::causal_attention;
+pub use activation::{gelu_erf, gelu_tanh, relu, silu, swiglu};
+pub use attention::{causal_attention, repeat_heads};
 pub use convolution::{ConvVersion, conv2d, mean_pool};
 pub use dropout::{Dropout, dropout};
 pub use embedding::{position_embedding, token_embedding};
@@ -28,8 +29,10 @@ pub use grouped::{add_bias, flatten, grouped_conv2d};
 pub use linear::{LinearClasses, linear};
 pub use loss::{LossRule, cross_entropy, cross_entropy_by, cross_entropy_of_part, means_of_counted};
 pub use moments::{Moments, pool, running};
-pub use norm::{batch_norm, batch_norm_eval, layer_norm};
+pub use norm::{batch_norm, batch_norm_eval, layer_norm, rms_norm};
 pub use pool::{Window, adaptive_avg_pool, avg_pool, max_pool};
+pub(super) use rotary::rotary_error;
+pub use rotary::{Rotary, rotary, rotary_tables};
 
 use super::builder::Builder;
 use super::graph::TensorId;

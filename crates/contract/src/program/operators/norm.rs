@@ -1,7 +1,7 @@
-//! layer_norm.v1 over the last dimension (Ba, Kiros and Hinton, 2016) and batch_norm.v1 over all others (Ioffe and Szegedy,
-//! 2015).
+//! layer_norm.v1 (Ba, Kiros and Hinton, 2016) and rms_norm.v1 (Zhang and Sennrich, 2019) over the last dimension, and
+//! batch_norm.v1 over all others (Ioffe and Szegedy, 2015).
 //!
-//! Each takes two passes: the mean first, then the squares of the distances from it.
+//! The first and the last take two passes: the mean first, then the squares of the distances from it.
 
 use super::moments::Moments;
 
@@ -80,6 +80,36 @@ pub fn layer_norm(b: &mut Builder, x: TensorId, gain: TensorId, bias: TensorId, 
         });
         let dx = b.map(body, &[dxhat, xhat, s1, s2, rstd], &shape);
         vec![(x, dx), (gain, dgain), (bias, dbias)]
+    });
+    y
+}
+
+/// x [.., C], gain [C] -> [.., C]: xhat * gain with xhat = x * rstd and rstd = 1 / sqrt(sum(x x)/C + epsilon).
+pub fn rms_norm(b: &mut Builder, x: TensorId, gain: TensorId, epsilon: f32) -> TensorId {
+    let shape = b.shape(x);
+    let mut column = shape.clone();
+    let c = std::mem::replace(column.last_mut().expect("tensors have rank 1 or more"), 1);
+    let xx = b.map(square(), &[x], &shape);
+    let sum_xx = b.sum_last(xx);
+    let rstd = b.map(reciprocal_deviation("rms_norm_rstd.v1", c as f32, epsilon), &[sum_xx], &column);
+    let xhat = b.map(binary("mul.v1", BodyWriter::mul), &[x, rstd], &shape);
+    let y = b.map(binary("mul.v1", BodyWriter::mul), &[xhat, gain], &shape);
+    b.differentiable(y, move |b, dy| {
+        let weighted = b.map(binary("mul.v1", BodyWriter::mul), &[dy, xhat], &shape);
+        let dgain = b.sum_leading(weighted);
+        let dxhat = b.map(binary("mul.v1", BodyWriter::mul), &[dy, gain], &shape);
+        let along = b.map(binary("mul.v1", BodyWriter::mul), &[dxhat, xhat], &shape);
+        let sum = b.sum_last(along);
+        // dx = rstd * (dxhat - xhat * (sum/C))
+        let body = Body::new("rms_norm_backward.v1", |w| {
+            let (dxhat, xhat, sum, rstd, c) = (w.input(0), w.input(1), w.input(2), w.input(3), w.f(c as f32));
+            let mean = w.div(sum, c);
+            let projected = w.mul(xhat, mean);
+            let rest = w.sub(dxhat, projected);
+            w.mul(rstd, rest)
+        });
+        let dx = b.map(body, &[dxhat, xhat, sum, rstd], &shape);
+        vec![(x, dx), (gain, dgain)]
     });
     y
 }

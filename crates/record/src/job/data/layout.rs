@@ -310,7 +310,7 @@ pub(crate) fn fits(spec: &DataFiles, tensors: &[BatchTensor]) -> Result<(), Stri
     }
     let (found, shape) = (inputs.dtype, &inputs.shape);
     Err(format!(
-        "this kind of data does not fit the model, whose inputs are {found:?} {shape:?}. A gpt wants bytes or tokens, every other model idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays"
+        "this kind of data does not fit the model, whose inputs are {found:?} {shape:?}. A gpt or a llama wants bytes or tokens, every other model idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays"
     ))
 }
 
