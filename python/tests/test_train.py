@@ -69,16 +69,29 @@ def test_an_exception_of_the_callers_stops_training_which_goes_on_later(folder):
     assert 3 <= done < 400 and tiebreak.Run("run").checkpoints[-1] == done
 
 
+def test_ctrl_c_waits_for_the_step_at_hand(folder):
+    def interrupt(progress):
+        if progress.unit == "steps" and progress.done:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        tiebreak.train(gpt(steps=40), out="run", device="reference", progress=interrupt)
+    stopped = tiebreak.Run("run")
+    done = len(stopped.records) - 1
+    assert 1 <= done < 40 and stopped.checkpoints[-1] == done
+    assert tiebreak.train(gpt(steps=40), out="run").state_dict()
+
+
 PROGRAM = """
 import sys, tiebreak
 from conftest import gpt
 print("begun", flush=True)
-tiebreak.train(gpt(steps=60), out="run", progress=lambda p: print(p.done, flush=True))
+tiebreak.train(gpt(steps=40), out="run", progress=lambda p: print(p.done, flush=True))
 """
 
 
 def test_ctrl_c_is_a_keyboard_interrupt_and_the_run_goes_on_to_the_same_bits(folder):
-    whole = tiebreak.train(gpt(steps=60), out="whole")
+    whole = tiebreak.train(gpt(steps=40), out="whole")
     tests = str(Path(__file__).parent)
     program = subprocess.Popen([sys.executable, "-c", f"import sys; sys.path.insert(0, {tests!r}){PROGRAM}"],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -90,8 +103,8 @@ def test_ctrl_c_is_a_keyboard_interrupt_and_the_run_goes_on_to_the_same_bits(fol
     assert program.returncode in (-signal.SIGINT, 130) and errors.strip().endswith("KeyboardInterrupt"), errors
     stopped = tiebreak.Run("run")
     done = len(stopped.records) - 1
-    assert 1 <= done < 60 and stopped.checkpoints[-1] == done, "the step at hand was finished, with a checkpoint"
-    again = tiebreak.train(gpt(steps=60), out="run")
+    assert 1 <= done < 40 and stopped.checkpoints[-1] == done, "the step at hand was finished, with a checkpoint"
+    again = tiebreak.train(gpt(steps=40), out="run")
     assert again.records == whole.records and tiebreak.compare("run", "whole").same
 
 
