@@ -21,7 +21,7 @@ ODD = st.one_of(
     st.dictionaries(st.text(), st.text(), max_size=2), st.just(object()), st.just(np.float32("nan")), st.just(np.zeros((0, 3))),
     st.sampled_from(["--help", "-", "", "\0", "\ud800", "\udcff", "/", "..", "a" * 5000, "nowhere", -1, 2**64, 1e308, math.nan]),
 )  # fmt: skip
-RELAXED = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def raises_or_works(call, *given, **named):
@@ -79,7 +79,7 @@ def test_a_job_says_what_its_dict_says(text, number, integer):
 
 @given(st.sampled_from(["run.json", "job.toml", "transcript", "model.safetensors", "checkpoints", "heads", "metrics.jsonl"]),
        st.integers(0, 1 << 16), st.binary(max_size=8), st.booleans())  # fmt: skip
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_damage_of_a_run_crashes(cases, name, at, new, cut):
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")

@@ -26,6 +26,8 @@ use command::{
 };
 use tiebreak_run::run::RunError;
 use view::escape::{Lines, one_line};
+// The door of the Python package, which is released with this crate: no interface for others, so no page of the documentation has it.
+#[doc(hidden)]
 pub use view::heard::{Amount, Heard};
 use view::report::{CommandResult, Exit, Failure, Printer};
 use view::{help, overview, version};
@@ -213,6 +215,7 @@ fn not_parsed(line: &[OsString], color: ColorChoice, error: &clap::Error) -> Exi
 }
 
 /// The end of a command that a program called.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Ended {
     /// The exit code that the command line would have had.
@@ -225,6 +228,7 @@ pub struct Ended {
 
 /// Runs a command as a function: its words without the program's name. Nothing is printed, and no signal is waited for; `heard` gets the
 /// progress.
+#[doc(hidden)]
 pub fn call(words: &[OsString], heard: &Arc<Heard>) -> Ended {
     let line = ["tiebreak", "--json"].into_iter().map(OsString::from).chain(words.iter().cloned());
     let ended = match parsed(line, ColorChoice::Never) {
@@ -242,6 +246,7 @@ pub fn call(words: &[OsString], heard: &Arc<Heard>) -> Ended {
 }
 
 /// The exit code, the text and the help that commands have for an error of a run's files.
+#[doc(hidden)]
 pub fn explained(error: RunError) -> (u8, String, Option<String>) {
     let failure = Failure::from(error);
     (failure.exit as u8, failure.message, failure.help)
