@@ -34,6 +34,7 @@ SECTIONS = [
     ("machine-code", "The shaders as GPUs' own compilers see them (docs/PORTABILITY.md)."),
     ("proofs", "Proofs about the shaders' text (docs/PROOFS.md). The theorems are the files of `proofs/theorems`."),
     ("tiebreak-import", "Texts, token ids and pictures as the files that jobs take (docs/DATA.md)."),
+    ("python", "The Python package: its native module, its sources, and tests by pytest (docs/how-to/python.md)."),
     ("examples", "Programs that use the library. Begin with `examples/reference_step.rs`."),
     ("tests", "Tests of the whole, a program a folder."),
     ("fuzz", "A fuzz target for each parser of foreign bytes."),

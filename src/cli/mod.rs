@@ -13,6 +13,7 @@ mod view;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
@@ -23,7 +24,11 @@ use command::{
     logits, man, monitor, op, plot, program, referee, reference, replay, reveal, sample, selftest, serve,
     sign, train, verdict, verify, witness,
 };
+use tiebreak_run::run::RunError;
 use view::escape::{Lines, one_line};
+// The door of the Python package, which is released with this crate: no interface for others, so no page of the documentation has it.
+#[doc(hidden)]
+pub use view::heard::{Amount, Heard};
 use view::report::{CommandResult, Exit, Failure, Printer};
 use view::{help, overview, version};
 
@@ -207,4 +212,65 @@ fn not_parsed(line: &[OsString], color: ColorChoice, error: &clap::Error) -> Exi
         printer.say(format!("help: {help}"));
     }
     Exit::Usage
+}
+
+/// The end of a command that a program called.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// The exit code that the command line would have had.
+    pub exit: u8,
+    /// The result, which `--json` prints.
+    pub result: Option<String>,
+    /// The error and its help, if the command failed.
+    pub error: Option<(String, Option<String>)>,
+}
+
+/// Runs a command as a function: its words without the program's name. Nothing is printed, and no signal is waited for; `heard` gets the
+/// progress.
+#[doc(hidden)]
+pub fn call(words: &[OsString], heard: &Arc<Heard>) -> Ended {
+    let line = ["tiebreak", "--json"].into_iter().map(OsString::from).chain(words.iter().cloned());
+    let ended = match parsed(line, ColorChoice::Never) {
+        Ok(args) => {
+            let printer = Printer { json: true, quiet: false, color: ColorChoice::Never };
+            heard.during(|| dispatched(printer, args.command))
+        }
+        Err(error) => Err(Failure::new(Exit::Usage, one_line(error.to_string().trim()))),
+    };
+    let (exit, error) = match ended {
+        Ok(exit) => (exit, None),
+        Err(failure) => (failure.exit, Some((failure.message, failure.help))),
+    };
+    Ended { exit: exit as u8, result: heard.result(), error }
+}
+
+/// The exit code, the text and the help that commands have for an error of a run's files.
+#[doc(hidden)]
+pub fn explained(error: RunError) -> (u8, String, Option<String>) {
+    let failure = Failure::from(error);
+    (failure.exit as u8, failure.message, failure.help)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn called(words: &[&str]) -> Ended {
+        call(&words.iter().map(OsString::from).collect::<Vec<_>>(), &Arc::default())
+    }
+
+    #[test]
+    fn a_called_command_gives_its_result_or_its_error() {
+        let wrong = called(&["verify", "no such run"]);
+        let (message, help) = wrong.error.unwrap();
+        assert!(wrong.exit == 2 && wrong.result.is_none() && help.is_some(), "{message}");
+        let unknown = called(&["audit", "--no-such-option"]);
+        assert_eq!(unknown.exit, 2);
+        assert!(!unknown.error.unwrap().0.contains('\n'));
+        let asked = called(&["verify", "--help"]);
+        assert_eq!((asked.exit, asked.result), (2, None));
+        let listed = called(&["job", "reference"]);
+        assert!(listed.exit == 0 && listed.result.is_some());
+    }
 }

@@ -99,6 +99,38 @@ fn the_number_of_jobs_changes_no_report() {
     assert!(disordered > 5, "later segments were replayed first: {disordered}");
 }
 
+/// Somebody who asks for the end after two steps.
+struct Enough(u64);
+
+impl Progress for Enough {
+    fn step(&mut self, _: u32, done: u64, _: u64) {
+        self.0 = done;
+    }
+
+    fn is_asked_to_stop(&mut self) -> bool {
+        self.0 >= 2
+    }
+}
+
+#[test]
+fn an_audit_ends_where_somebody_asks() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_of(folder.path(), "", None);
+    for jobs in [1, 2] {
+        let checked = checks::always(&run, Some(&key().public())).unwrap();
+        let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
+        let mut engines: Vec<Slow> = (0..jobs).map(|_| Slow(Cpu::new(1).unwrap())).collect();
+        let mut engines: Vec<&mut dyn Engine> = engines.iter_mut().map(|engine| engine as _).collect();
+        let (report, _) =
+            audit_in_jobs(&run, &mut engines, false, checked, plan, None, &mut Enough(0)).unwrap();
+        let replayed = report.steps_replayed();
+        assert!((1..u64::from(run.job().steps)).contains(&replayed), "{replayed} steps");
+        assert!(report.outcome == Outcome::Matches && !report.is_complete());
+        let said = |line: &String| line.ends_with("the audit was asked to stop");
+        assert!(report.not_checked.iter().any(said), "{:?}", report.not_checked);
+    }
+}
+
 /// When the time is over, what any job had replayed counts.
 #[test]
 fn a_limit_of_time_ends_all_jobs() {

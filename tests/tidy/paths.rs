@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::tree::{Finding, Tree, folder};
 
 /// The folders at the top, by which a path is told from other words.
-const TOPS: [&str; 15] = [
+const TOPS: [&str; 16] = [
     ".ci",
     "assets",
     "benches",
@@ -17,6 +17,7 @@ const TOPS: [&str; 15] = [
     "machine-code",
     "proofs",
     "proptest-regressions",
+    "python",
     "shaders",
     "src",
     "tests",

@@ -16,7 +16,7 @@ pub struct Finding {
 }
 
 /// Folders and files that people wrote; a build adds none of its own.
-const PLACES: [&str; 22] = [
+const PLACES: [&str; 23] = [
     ".ci",
     "assets",
     "benches",
@@ -27,6 +27,7 @@ const PLACES: [&str; 22] = [
     "fuzz/fuzz_targets",
     "machine-code",
     "proofs",
+    "python",
     "shaders",
     "src",
     "tests",

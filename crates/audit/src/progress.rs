@@ -4,6 +4,12 @@
 pub trait Progress {
     /// Called after a step was replayed: `done` of `planned` steps are.
     fn step(&mut self, step: u32, done: u64, planned: u64);
+
+    /// True if somebody asks the audit to stop: it ends before the next step, and its report lists the steps that were not replayed. The
+    /// audit asks after each step.
+    fn is_asked_to_stop(&mut self) -> bool {
+        false
+    }
 }
 
 /// Reports no progress.

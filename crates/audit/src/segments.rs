@@ -2,7 +2,7 @@
 //! engines changes no report.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -56,6 +56,8 @@ enum End {
     Whole,
     /// The auditor's time ended before this step was replayed.
     OutOfTime(u32),
+    /// Somebody asked for the end before this step was replayed.
+    Asked(u32),
     /// A segment before this one differs.
     Needless,
     Found(Box<Found>),
@@ -85,38 +87,41 @@ impl Replay<'_> {
     ) -> Result<Option<Found>, AuditError> {
         // The next segment that nobody replays yet, and the first that differs.
         let (next, differs) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
-        let queue = Queue::default();
+        let (queue, asked) = (Queue::default(), AtomicBool::new(false));
         thread::scope(|scope| {
             let (sender, news) = channel();
             for mut session in sessions {
                 session.stop_at(self.end);
                 let (engine, sender) = (session.engine().describe(), sender.clone());
-                let job = Job { replay: self, session, engine, number: 0, differs: &differs, queue: &queue };
-                let next = &next;
+                let (next, differs, queue, asked) = (&next, &differs, &queue, &asked);
+                let job = Job { replay: self, session, engine, number: 0, differs, queue, asked };
                 scope.spawn(move || job.work(plan, next, &sender));
             }
             drop(sender);
-            let found = self.in_order(&news, &queue, plan.steps(), report, progress);
+            let watch = &mut |step, done| {
+                progress.step(step, done, plan.steps());
+                asked.fetch_or(progress.is_asked_to_stop(), SeqCst);
+            };
+            let found = self.in_order(&news, &queue, report, watch);
             queue.front(usize::MAX);
             found
         })
     }
 
-    /// Takes the news of each segment after those of all segments before.
+    /// Takes the news of each segment after those of all segments before. `watch`: a step that was replayed, and how many were.
     fn in_order(
         self,
         news: &Receiver<(usize, News)>,
         queue: &Queue,
-        planned: u64,
         report: &mut Report,
-        progress: &mut dyn Progress,
+        watch: &mut dyn FnMut(u32, u64),
     ) -> Result<Option<Found>, AuditError> {
         let mut waiting: BTreeMap<usize, VecDeque<News>> = BTreeMap::new();
         let (mut done, mut segment, mut taken_back) = (0, 0, false);
         for (number, news) in news {
             if let News::Step { step, .. } = news {
                 done += 1;
-                progress.step(step, done, planned);
+                watch(step, done);
             }
             waiting.entry(number).or_default().push_back(news);
             while let Some(news) = waiting.get_mut(&segment).and_then(VecDeque::pop_front) {
@@ -169,6 +174,11 @@ impl Replay<'_> {
                 End::OutOfTime(step) => {
                     let why = format!("steps from {step} of the plan: --max-time was reached");
                     report.not_checked.push(why);
+                }
+                End::Asked(step) => {
+                    report
+                        .not_checked
+                        .push(format!("steps from {step} of the plan: the audit was asked to stop"));
                 }
                 End::Found(found) => return Ok(Some(*found)),
             },
@@ -236,6 +246,8 @@ struct Job<'a, 'e> {
     /// The first segment that differs, as far as all jobs know.
     differs: &'a AtomicUsize,
     queue: &'a Queue,
+    /// True once somebody asks for the end.
+    asked: &'a AtomicBool,
 }
 
 impl Job<'_, '_> {
@@ -292,6 +304,9 @@ impl Job<'_, '_> {
             }
             if end.is_some_and(|end| Instant::now() > end) {
                 return Ok(End::OutOfTime(step));
+            }
+            if self.asked.load(SeqCst) {
+                return Ok(End::Asked(step));
             }
             let batch = run.batch(&mut dataset, step)?;
             let (tally, found) = match self.step(step, &batch) {

@@ -6,13 +6,12 @@ use clap::ValueEnum;
 use serde_json::json;
 
 use crate::cli::args::limits::Limits;
-use crate::cli::args::state::state_files;
 use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_record::job::initial::program_layout;
 use tiebreak_run::run::companions::{CONFIG, Companions, GENERATION};
 use tiebreak_run::run::disk::Disk;
-use tiebreak_run::run::{RunError, released_config, shell};
+use tiebreak_run::run::{RunError, released_config, shell, state_files};
 
 /// The file of a model's tensors.
 const WEIGHTS: &str = "model.safetensors";
@@ -62,7 +61,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         })?,
     };
     let working = printer.working("checking the state", None);
-    let (step, mut files, table) = state_files(&run, args.step)?;
+    let (step, mut files, table) = state_files::open(&run, args.step)?;
     drop(working);
     let output = std::path::absolute(&args.output).map_err(RunError::io(&args.output))?;
     let companions = match args.format {

@@ -8,7 +8,6 @@ use serde_json::json;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::job::JobArgs;
 use crate::cli::args::limits::Limits;
-use crate::cli::args::state::state_files;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
@@ -18,7 +17,7 @@ use tiebreak_contract::program::products::ProductTable;
 use tiebreak_contract::program::step::{Program, StateTensor, inference_graph, state_bytes};
 use tiebreak_record::job::{Job, ModelJob};
 use tiebreak_run::run::arrays::{self, Array, FloatType};
-use tiebreak_run::run::{RunError, initial, read_job, read_program};
+use tiebreak_run::run::{RunError, initial, read_job, read_program, state_files};
 
 /// Write a model's outputs before softmax, in evaluation: no dropout, running averages.
 #[derive(clap::Args)]
@@ -64,7 +63,7 @@ fn state(args: &Args) -> Result<(ModelJob, Program, Vec<Vec<u8>>), Failure> {
         }
         let run = args.limits.open(&args.model)?;
         let model = model_of(run.job())?.clone();
-        let (_, mut files, table) = state_files(&run, args.step)?;
+        let (_, mut files, table) = state_files::open(&run, args.step)?;
         run.within_memory("the model", run.state_memory())?;
         let released = &table[..run.program().released()];
         let state = released.iter().map(|tensor| files.tensor(tensor)).collect::<Result<_, _>>()?;

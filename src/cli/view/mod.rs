@@ -5,6 +5,7 @@ pub mod chart;
 pub mod color;
 pub mod data;
 pub mod escape;
+pub mod heard;
 pub mod help;
 pub mod next;
 pub mod outcome;

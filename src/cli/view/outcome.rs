@@ -1,7 +1,10 @@
 //! The costs of a replay and its end, in words and as an exit code, whichever command asks for it.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
+use crate::cli::view::heard::{self, Heard};
 use crate::cli::view::progress::ProgressBar;
 use crate::cli::view::report::{Exit, Printer};
 use tiebreak_audit::merge::Range;
@@ -9,25 +12,32 @@ use tiebreak_audit::plan::ReplayPlan;
 use tiebreak_audit::{Outcome, Progress, Report};
 
 /// A progress bar of a replay, which goes away when it is dropped.
-pub struct ReplayBar(ProgressBar);
+pub struct ReplayBar {
+    bar: ProgressBar,
+    caller: Option<Arc<Heard>>,
+}
 
 impl ReplayBar {
     /// A bar over the steps of a plan.
     pub fn new(printer: Printer, plan: &ReplayPlan) -> ReplayBar {
-        ReplayBar(printer.bar(plan.steps(), "steps"))
+        ReplayBar { bar: printer.bar(plan.steps(), "steps"), caller: heard::caller() }
     }
 }
 
 impl Progress for ReplayBar {
     fn step(&mut self, step: u32, done: u64, _: u64) {
-        self.0.set_position(done);
-        self.0.set_message(format!("step {step}"));
+        self.bar.set_position(done);
+        self.bar.set_message(format!("step {step}"));
+    }
+
+    fn is_asked_to_stop(&mut self) -> bool {
+        self.caller.as_ref().is_some_and(|caller| caller.is_asked_to_stop())
     }
 }
 
 impl Drop for ReplayBar {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }
 

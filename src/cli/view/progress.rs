@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use indicatif::{HumanDuration, ProgressDrawTarget, ProgressStyle};
 
 use crate::cli::view::escape::{self, Lines};
+use crate::cli::view::heard::{self, Heard};
 use crate::cli::view::report::{Printer, bytes_text};
 
 impl Printer {
@@ -39,6 +40,7 @@ impl Printer {
     /// Says how far work is that is counted, from two seconds on and until it is dropped: the amount done, the whole, the time so far and
     /// the time left. Nothing with --json or --quiet.
     pub fn counting(&self, what: &str, unit: Unit) -> Counting {
+        let caller = heard::caller().map(|caller| (caller, what.to_string()));
         let (what, amount) = (what.to_string(), Arc::new(Amount::default()));
         let seen = amount.clone();
         let text = move |bar: &indicatif::ProgressBar, elapsed| {
@@ -47,7 +49,7 @@ impl Printer {
             bar.set_position(done);
             counted_text(&what, unit, [done, all], elapsed)
         };
-        Counting { amount, _working: self.goes_on("{bar:10} {wide_msg}", text) }
+        Counting { amount, caller, _working: self.goes_on("{bar:10} {wide_msg}", text) }
     }
 
     /// Says a text from two seconds on: all the time on a terminal, else every few seconds.
@@ -98,6 +100,7 @@ pub struct ProgressBar {
     last_line: Cell<Instant>,
     /// The work before the bar began, which says nothing about its speed.
     before: Cell<u64>,
+    caller: Option<Arc<Heard>>,
 }
 
 impl ProgressBar {
@@ -108,7 +111,8 @@ impl ProgressBar {
             bar.set_style(style);
         }
         let now = || Cell::new(Instant::now());
-        ProgressBar { bar, unit, begin: now(), lines, last_line: now(), before: Cell::new(0) }
+        let caller = heard::caller();
+        ProgressBar { bar, unit, begin: now(), lines, last_line: now(), before: Cell::new(0), caller }
     }
 
     /// Begins behind work that was done before: the bar shows it at once, and counts its speed from there and from now.
@@ -116,7 +120,7 @@ impl ProgressBar {
         self.before.set(before);
         self.begin.set(Instant::now());
         self.bar.reset_eta();
-        self.bar.set_position(before);
+        self.set_position(before);
     }
 
     /// Sets the amount of work, where that is known only later.
@@ -127,15 +131,27 @@ impl ProgressBar {
     /// Sets the amount of work that is done.
     pub fn set_position(&self, done: u64) {
         self.bar.set_position(done);
+        self.tell();
     }
 
     /// Adds one to the amount of work that is done.
     pub fn advance(&self) {
         self.bar.inc(1);
+        self.tell();
+    }
+
+    /// Tells the caller how far the work is, if a program called the command.
+    fn tell(&self) {
+        if let Some(caller) = &self.caller {
+            caller.note(self.bar.position(), self.bar.length().unwrap_or(0), self.unit);
+        }
     }
 
     /// Says something beside the bar, after its speed and the time that is left.
     pub fn set_message(&self, message: impl AsRef<str>) {
+        if let Some(caller) = &self.caller {
+            caller.note_message(&escape::one_line(message.as_ref()));
+        }
         let (done, len) = (self.bar.position(), self.bar.length().unwrap_or(0));
         let elapsed = self.begin.get().elapsed();
         let speed = speed(done.saturating_sub(self.before.get()), len.saturating_sub(done), elapsed);
@@ -239,14 +255,19 @@ impl Unit {
 /// Work that is counted, and says how far it is until this is dropped.
 pub struct Counting {
     amount: Arc<Amount>,
+    /// The caller and the name of the work, if a program called the command.
+    caller: Option<(Arc<Heard>, String)>,
     _working: Working,
 }
 
 impl Counting {
     /// The observer of the work, which takes the amount done and the whole.
     pub fn watch(&self) -> impl FnMut(u64, u64) + Send + use<> {
-        let amount = self.amount.clone();
+        let (amount, caller) = (self.amount.clone(), self.caller.clone());
         move |done, all| {
+            if let Some((caller, what)) = &caller {
+                caller.note(done, all, what);
+            }
             amount.done.store(done, Relaxed);
             amount.all.store(all, Relaxed);
         }

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
 use crate::cli::view::escape::Lines;
-use crate::cli::view::{color, escape, help};
+use crate::cli::view::{color, escape, heard, help};
 use clap::ColorChoice;
 
 use tiebreak_audit::AuditError;
@@ -185,8 +185,12 @@ pub struct Printer {
 }
 
 impl Printer {
-    /// Lines for people, on stderr; silent with --json or --quiet.
+    /// Lines for people, on stderr or for the caller ([`heard`]); silent with --json or --quiet.
     pub fn say(&self, lines: impl Into<Lines>) {
+        if let Some(caller) = heard::caller() {
+            caller.say(lines.into().text());
+            return;
+        }
         if !self.json && !self.quiet {
             let _ = writeln!(io::stderr(), "{}", self.on_stderr(lines.into().text()));
         }
@@ -210,6 +214,13 @@ impl Printer {
             false => Ok(text),
             true => serde_json::to_string_pretty(json).map(|json| escape::json(&json).into_owned()),
         };
+        if let Some(caller) = heard::caller() {
+            match text {
+                Ok(json) => caller.take_result(json),
+                Err(error) => caller.say(format!("warning: the result is no JSON: {error}")),
+            }
+            return;
+        }
         let mut out = io::stdout().lock();
         note(
             text.map_err(io::Error::from).and_then(|text| writeln!(out, "{text}")).and_then(|()| out.flush()),
@@ -260,6 +271,10 @@ impl Printer {
     }
 
     fn error(&self, message: &str, json: &serde_json::Value) {
+        if let Some(caller) = heard::caller() {
+            caller.say(format!("warning: {}", escape::one_line(message)));
+            return;
+        }
         let text = match self.json {
             false => self.on_stderr(format!("error: {}", escape::one_line(message))),
             true => escape::json(&json.to_string()).into_owned(),

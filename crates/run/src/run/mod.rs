@@ -31,6 +31,7 @@ pub mod reader;
 pub mod released_config;
 mod run_file;
 pub mod shell;
+pub mod state_files;
 pub mod states;
 mod store;
 mod stored;

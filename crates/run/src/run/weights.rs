@@ -16,7 +16,7 @@ use tiebreak_contract::program::step::{Program, StateTensor};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::tensor;
 use tiebreak_record::job::data::safetensors::{Header, PREAMBLE, header_len};
-use tiebreak_record::job::element::ArrayPlace;
+use tiebreak_record::job::element::{ArrayPlace, Element};
 use tiebreak_record::job::initial::Drawn;
 
 /// The most names that an error lists.
@@ -33,6 +33,15 @@ struct WeightFile {
     path: PathBuf,
     file: File,
     header: Header,
+}
+
+/// The elements of a state tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Elements {
+    /// A file has them as little-endian binary32, from this byte on.
+    InFile(PathBuf, u64),
+    /// The file has another type of element: these are the canonical bytes.
+    Here(Vec<u8>),
 }
 
 /// Files of weights whose headers were read and checked.
@@ -282,6 +291,18 @@ impl WeightFiles {
     /// If the tensor is missing, has another shape, or cannot be read.
     pub fn tensor(&mut self, tensor: &StateTensor) -> Result<Vec<u8>, RunError> {
         Ok(bytes_of(&self.words(&tensor.name, &tensor.shape)?))
+    }
+
+    /// The elements of a state tensor that the files hold under its name in the state: in place if the file has them as binary32.
+    ///
+    /// # Errors
+    /// If the tensor is missing, has another shape, or cannot be read.
+    pub fn elements(&mut self, tensor: &StateTensor) -> Result<Elements, RunError> {
+        let (number, place) = self.place(&tensor.name, &tensor.shape)?;
+        Ok(match place.element {
+            Element::F32 => Elements::InFile(self.files[number].path.clone(), place.first),
+            _ => Elements::Here(self.tensor(tensor)?),
+        })
     }
 
     /// Writes a safetensors file in the released layout, from state tensors that these files hold under their names in the state.

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::cli::args::limits::Limits;
 use crate::cli::view::escape::one_line;
+use crate::cli::view::heard;
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_engine::EngineError;
@@ -26,8 +27,12 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Listens from now on. The limits are those of a command that began at `start`.
+    /// Listens from now on: to signals, or to the program that called the command. The limits are those of a command that began at `start`.
     pub fn listen(printer: Printer, limits: &Limits, start: Instant) -> Asked {
+        let reached = OnceLock::new();
+        if let Some(caller) = heard::caller() {
+            return Asked { signalled: caller.stop_flag(), limits: limits.clone(), start, reached };
+        }
         let asked = Arc::new(AtomicBool::new(false));
         let flag = asked.clone();
         let listening = on_stop(move || {
@@ -37,7 +42,7 @@ impl Asked {
         if let Err(error) = listening {
             printer.problem(&format!("signals cannot be waited for, so that Ctrl-C ends at once: {error}"));
         }
-        Asked { signalled: asked, limits: limits.clone(), start, reached: OnceLock::new() }
+        Asked { signalled: asked, limits: limits.clone(), start, reached }
     }
 
     pub fn is_asked(&self) -> bool {

@@ -1,0 +1,55 @@
+"""Train neural networks so that anybody can replay each step bit for bit, and audit such runs.
+
+Every function does what the command `tiebreak` does, with the same bits, files and texts:
+
+- `train` trains a job and gives a `Run`;
+- `audit` replays a run and gives a `Report`, with a verdict if something differs;
+- `verify` checks a run without a replay, `compare` finds the first difference of two runs;
+- `check_verdict` derives from a verdict alone whether it convicts;
+- `Run` reads records, losses, metrics and states of a run;
+- `new_key` makes a pair of keys.
+
+Errors are subclasses of `Error`, and their text says what helps. Ctrl-C stops training with a checkpoint; the same call goes on later, to
+the same bits.
+"""
+
+from ._audit import (
+    Comparison,
+    Difference,
+    Report,
+    Ruling,
+    Verification,
+    audit,
+    check_verdict,
+    compare,
+    verify,
+)
+from ._errors import BugError, Error, MalformedError, RunWarning, UndecidedError, UsageError
+from ._native import __version__
+from ._progress import Progress
+from ._run import Record, Run
+from ._train import new_key, train
+
+__all__ = [
+    "BugError",
+    "Comparison",
+    "Difference",
+    "Error",
+    "MalformedError",
+    "Progress",
+    "Record",
+    "Report",
+    "Ruling",
+    "Run",
+    "RunWarning",
+    "UndecidedError",
+    "UsageError",
+    "Verification",
+    "__version__",
+    "audit",
+    "check_verdict",
+    "compare",
+    "new_key",
+    "train",
+    "verify",
+]

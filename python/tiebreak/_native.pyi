@@ -1,0 +1,25 @@
+"""The native module, which the other files of the package call."""
+
+from typing import Callable, List, Optional, Tuple
+
+__version__: str
+
+class Failed(Exception):
+    """(exit code, message, help)"""
+
+class Panic(Exception):
+    """The native module has a bug."""
+
+_Progress = Tuple[int, int, str, str]
+_Place = Tuple[str, int]
+_Piece = Tuple[List[int], List[int], int, Optional[_Place], Optional[bytes]]
+_Record = Tuple[str, int, str, str, List[Optional[str]], Optional[Tuple[float, float, float, int]]]
+
+def call(
+    words: List[str], heard: Callable[[Optional[_Progress], List[str]], object], waits: bool
+) -> Tuple[int, Optional[str], Optional[Tuple[str, Optional[str]]]]: ...
+def panics(text: str) -> None: ...
+def read(path: str) -> Tuple[str, int, str, List[int], Optional[str]]: ...
+def records(path: str, first: int, most: int) -> List[_Record]: ...
+def losses(path: str) -> bytes: ...
+def tensors(path: str, step: Optional[int], own: bool) -> Tuple[int, List[Tuple[str, List[int], List[_Piece]]]]: ...

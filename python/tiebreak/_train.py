@@ -1,0 +1,109 @@
+"""Training: `train` and `new_key`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Mapping, Optional, Union
+
+from ._call import StrPath, called, count, engine, flag, options, path, result_of, text
+from ._errors import BugError, UndecidedError, UsageError, of_exit
+from ._job import job_file
+from ._progress import Wanted
+from ._run import Run
+
+
+def train(
+    job: Union[StrPath, Mapping[str, Any], None],
+    *,
+    out: StrPath,
+    key: Optional[StrPath] = None,
+    data_root: Optional[StrPath] = None,
+    steps: Optional[int] = None,
+    device: str = "cpu",
+    adapter: Optional[str] = None,
+    threads: int = 0,
+    resume: bool = True,
+    profile: Optional[str] = None,
+    stop_on_nan: bool = True,
+    progress: Wanted = None,
+) -> Run:
+    """Train a job, commit to every step, and return the run.
+
+    job: the path of a job file, or a dict with the same keys. Paths in a dict are relative to `data_root`, else to the current folder.
+        None goes on with the run in `out`, whatever its job is.
+    out: the folder of the run. If a run of this job is there, training goes on where it stopped, to the same bits.
+    key: the trainer's private key, a file that `new_key` makes. Without a key the heads are not signed.
+    data_root: a second folder whose files a job file may name.
+    steps: the number of training steps, in place of a dict's `steps`.
+    device: "cpu", "gpu" (Vulkan, Metal or DX12), "cuda", or "reference". Each gives the same bits.
+    adapter: the GPU whose name contains this text.
+    threads: threads of the CPU engine; 0 is one for each core.
+    resume: False refuses a folder that has a run.
+    profile: "logged" lets native kernels compute the products, with a rounding log.
+    stop_on_nan: stop when a loss, or the model in the end, is not finite.
+    progress: True draws a bar, None draws one on a terminal, False none. A function is called with a `Progress`.
+
+    Ctrl-C raises KeyboardInterrupt after the step at hand, with a checkpoint. The same call goes on later.
+
+    Raises UsageError for a wrong job or argument, UndecidedError if this machine fails or a loss is not finite, MalformedError for a
+    damaged run or data file.
+
+    >>> run = tiebreak.train("job.toml", out="runs/first", key="me.key")
+    """
+    out = path("out", out)
+    begun = os.path.exists(os.path.join(out, "run.json"))
+    if begun and not flag("resume", resume):
+        raise UsageError(f"{out} has a run already", "name another folder, or leave resume=False out")
+    if profile not in (None, "exact", "logged"):
+        raise UsageError(f"profile is {profile!r:.60}", 'give profile as "exact" or "logged"')
+    words = options(
+        out=out,
+        key=None if key is None else path("key", key),
+        resume=begun,
+        profile=profile,
+        stop_on_nan=None if flag("stop_on_nan", stop_on_nan) else "false",
+    )
+    words += engine(device, adapter, threads)
+    root = None if data_root is None else path("data_root", data_root)
+    if isinstance(job, Mapping):
+        if steps is not None:
+            job = {**job, "steps": count("steps", steps, 1)}
+        with job_file(job, root or os.getcwd()) as file:
+            _trained([*words, "--", file], out, progress)
+        return Run(out)
+    if steps is not None:
+        raise UsageError("steps is given beside a job file", "change `steps` in the job file, or give the job as a dict")
+    if job is None:
+        if not begun:
+            raise UsageError(f"{out} has no run to go on with", "give a job")
+        _trained(words, out, progress)
+        return Run(out)
+    words += options(data_root=None if begun else root)
+    _trained([*words, "--", path("job", job)], out, progress)
+    return Run(out)
+
+
+def _trained(words: list, out: str, progress: Wanted) -> None:
+    exit_code, result, error = called(["train", *words], progress, waits=True)
+    if error is not None:
+        raise of_exit(exit_code, *error)
+    if result is None:
+        raise BugError(f"train ended with {exit_code} and said nothing")
+    if exit_code != 0:
+        help = "lower schedule.peak or set clip_norm in a new job; train(..., stop_on_nan=False) goes on to the same bits"
+        raise UndecidedError(str(result.get("why", "training stopped")), help if result.get("not_finite") else None)
+
+
+
+
+def new_key(file: StrPath, name: str) -> str:
+    """Make a pair of keys: the private one in `file`, which nobody else may read, and the public one in `file`.pub.
+
+    name: what the key is called, such as a domain of yours. Returns the public key's text.
+
+    >>> tiebreak.new_key("me.key", "me.example.org")
+    """
+    file = path("file", file)
+    result_of(["key", "new", *options(name=text("name", name)), "--", file])
+    with open(f"{file}.pub", encoding="utf-8") as public:
+        return public.read().strip()
