@@ -77,9 +77,12 @@ impl Columns {
             [rows, offset, strides[0], strides[1], strides[3]].iter().all(|words| words.is_multiple_of(4));
         let form = Form { digits: [a, b], tiles, sharing, stages: 3, aligned };
         let forms = [form, Form { stages: 2, ..form }];
-        let Some(form) = forms.into_iter().find(|form| form.shared_bytes() <= shared) else { return Ok(None) };
+        let Some(form) = forms.into_iter().find(|form| form.shared_bytes() <= shared) else {
+            return Ok(None);
+        };
         let kernel = form.kernel(module, info, options)?;
-        let words = vec![rows, k, columns, k.div_ceil(16) * 4, strides[3], second, strides[0], strides[1], offset];
+        let words =
+            vec![rows, k, columns, k.div_ceil(16) * 4, strides[3], second, strides[0], strides[1], offset];
         Ok(Some(Launch { kernel, words, groups: [rows.div_ceil(WIDTH), samples, 1] }))
     }
 }
@@ -107,12 +110,7 @@ impl Form {
         self.stages * stage + absmaxes + 2 * 4 * self.threads() / 32
     }
 
-    fn kernel(
-        &self,
-        module: &Module,
-        info: &ModuleInfo,
-        options: Options,
-    ) -> Result<Kernel, TranslateError> {
+    fn kernel(&self, module: &Module, info: &ModuleInfo, options: Options) -> Result<Kernel, TranslateError> {
         let Functions { mut source, names } = functions(module, info, &CALLED, options)?;
         // Writing to a string cannot fail.
         for (function, given) in CALLED.iter().zip(names) {

@@ -94,7 +94,8 @@ fn products_of_columns_compile_to_machine_code() {
             offset: 0,
             block: 0,
         };
-        let launch = Columns { operand, columns, digits }.launch(&module, &info, Options { native: true }, 227 << 10);
+        let launch =
+            Columns { operand, columns, digits }.launch(&module, &info, Options { native: true }, 227 << 10);
         launch.unwrap().map(|launch| launch.kernel)
     };
     for digits in (1..=4).flat_map(|a| (1..=4).map(move |b| [a, b])) {

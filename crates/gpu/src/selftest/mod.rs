@@ -30,7 +30,8 @@ pub(crate) fn product() -> (Graph, Vec<u8>) {
     let (view_a, view_b) = (builder.whole(a), builder.whole(b));
     let output = builder.product(ProductClass::Linear, view_a, view_b, &[SIDE, SIDE]);
     builder.output("product", output);
-    let words: Vec<u32> = (0..u64::from(SIDE * SIDE)).map(|i| ((i * i % 1009) as f32 - 504.0).to_bits()).collect();
+    let words: Vec<u32> =
+        (0..u64::from(SIDE * SIDE)).map(|i| ((i * i % 1009) as f32 - 504.0).to_bits()).collect();
     (builder.finish(), bytes_from_words(DType::F32, &words))
 }
 
