@@ -6,7 +6,8 @@
 //! - `attention` with its gradients, by one kernel and by a kernel for each node
 //! - `steps` of GPT-2 124M with other digits
 //! - `logged`: its logged step on cuBLAS beside the same step without roundings and log
-//! - `--nodes`: every launch of a micro-batch and its update by an event before and one behind it, summed by operator
+//! - `--nodes`: every launch of a micro-batch and its update by an event before and one behind it, summed by operator; and those of the
+//!   state's digests
 //! - `profile`: a step of one layer, the only one that a profiler records
 //! - `variants`: the target's step without graphs, without regions, without copies beside kernels
 //!
@@ -160,13 +161,15 @@ fn scalars(step: u32) -> StepScalars {
 /// The median of the times after the first few. The first step allocates. Only after some steps does every second step use the
 /// same memory, so that its launches repeat as graphs.
 fn middle(mut times: Vec<f64>) -> f64 {
-    times.drain(..FIRST);
+    times.drain(..FIRST.min(times.len() - 1));
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
 }
 
 const STEPS: u32 = 9;
-/// The number of steps that are not counted.
+/// Seconds after which no other logged step begins.
+const LOGGED_SECONDS: u64 = 60;
+/// The number of steps that are not counted, where there are more.
 const FIRST: usize = 6;
 
 /// A GPT with its state before the first step, which no choice of digits changes.
@@ -256,7 +259,11 @@ fn logged_step(
     let (mut logged, mut written) = (Vec::new(), None);
     let mut session = Session::native(&mut *engine, program.clone())?;
     session.load(state)?;
+    let all = Instant::now();
     for number in 1..=STEPS {
+        if number > 1 && all.elapsed().as_secs() >= LOGGED_SECONDS {
+            break;
+        }
         let begin = Instant::now();
         let mut recorder = Recorder::new(&rounding, &program.micro, size[1], None);
         session.step(scalars(number), &batch, &mut Observed(&mut recorder), |_, _, _| Ok(()))?;
@@ -265,7 +272,7 @@ fn logged_step(
         eprintln!("logged step {number}: {:.3} s", begin.elapsed().as_secs_f64());
     }
     drop(session);
-    let (log, counts) = written.expect("steps were logged");
+    let (steps, (log, counts)) = (logged.len(), written.expect("steps were logged"));
     let [micro_batch, micro_batches] = size;
     println!(
         "{}",
@@ -273,33 +280,40 @@ fn logged_step(
             "kind": "logged", "engine": engine.describe(), "parameters": program.parameter_count(),
             "tokens": micro_batch * micro_batches * gpt.context, "micro_batch": micro_batch,
             "native_seconds": middle(native), "seconds": middle(logged), "values": counts.elements,
-            "decisions": counts.decisions, "log_bytes": log.bytes().len(),
+            "decisions": counts.decisions, "log_bytes": log.bytes().len(), "steps": steps,
         })
     );
     Ok(())
 }
 
-/// Steps without commitments.
+/// Steps without commitments, and the seconds that the state's digests take behind them, if somebody `commits`.
 fn plain_steps(
     engine: &mut Cuda,
     Trained { gpt, state }: &Trained,
     size: [u32; 2],
     steps: u32,
-) -> Result<(), EngineError> {
+    commits: bool,
+) -> Result<f64, EngineError> {
     let program = Arc::new(program(gpt, ProductTable::uniform(2), size));
     let batch = batch(gpt, size);
     let mut session = Session::new(engine, program)?;
     session.load(state)?;
     (1..=steps).try_for_each(|number| {
         session.step(scalars(number), &batch, &mut Unobserved, |_, _, _| Ok(())).map(drop)
-    })
+    })?;
+    session.engine_mut().finish()?;
+    let begin = Instant::now();
+    if commits {
+        state_digests(&mut session)?;
+    }
+    Ok(begin.elapsed().as_secs_f64())
 }
 
 /// The last of a few steps, launch by launch. Blocks of the model count as one.
 fn nodes(mut engine: Cuda, trained: &Trained, micro_batch: u32) -> Result<Cuda, EngineError> {
     const STEPS: usize = 3;
     engine.time_launches()?;
-    plain_steps(&mut engine, trained, [micro_batch, 1], STEPS as u32)?;
+    plain_steps(&mut engine, trained, [micro_batch, 1], STEPS as u32, false)?;
     let launches = engine.timed_launches()?;
     let mut sums: BTreeMap<(String, String), (usize, f64)> = BTreeMap::new();
     let last = &launches[launches.len() / STEPS * (STEPS - 1)..];
@@ -325,6 +339,15 @@ fn nodes(mut engine: Cuda, trained: &Trained, micro_batch: u32) -> Result<Cuda, 
             json!({ "kind": "node", "operator": operator, "kernel": kernel, "launches": launches, "seconds": seconds })
         );
     }
+    // What one step more launches behind its own launches is for the digests.
+    let wall = plain_steps(&mut engine, trained, [micro_batch, 1], 1, true)?;
+    let hashing = engine.timed_launches()?.split_off(last.len());
+    let largest = hashing.iter().map(|launch| launch.seconds).fold(0.0, f64::max);
+    let seconds: f64 = hashing.iter().map(|launch| launch.seconds).sum();
+    println!(
+        "{}",
+        json!({ "kind": "digests", "launches": hashing.len(), "seconds": seconds, "largest": largest, "wall_seconds": wall })
+    );
     Ok(engine)
 }
 
@@ -383,9 +406,9 @@ fn bench(small: bool, parts: &[String]) -> Result<(), EngineError> {
     if wants("profile") {
         let one = Trained::new(1, small);
         engine = engine.graphs(false);
-        plain_steps(&mut engine, &one, [size[0], 1], 1)?;
+        plain_steps(&mut engine, &one, [size[0], 1], 1, false)?;
         engine.profile(true)?;
-        plain_steps(&mut engine, &one, [size[0], 1], 1)?;
+        plain_steps(&mut engine, &one, [size[0], 1], 1, false)?;
         engine.profile(false)?;
     }
     drop(engine);

@@ -103,6 +103,13 @@ def nodes(of):
     return "A micro-batch and its update, launch by launch, two digits", lines
 
 
+def digests(of):
+    lines = [["launches", "ms", "the longest, ms", "with the host, ms"]]
+    for row in of("digests"):
+        lines.append([str(row["launches"]), *(f"{row[name] * 1e3:.3f}" for name in ("seconds", "largest", "wall_seconds"))])
+    return "The digests of the state, launch by launch", lines
+
+
 def logged(of):
     peers = peer_steps(of)
     lines = [["kernels", "tokens a step", "native step, s", "logged, s", "logged / native", "/ bf16 autocast", "decisions", "log, MB"]]
@@ -132,7 +139,7 @@ def main():
         print(f"\nEngine: {row['engine']}")
     for row in of("peers")[:1]:
         print(f"\nPeers: {row.get('library') or 'NOT CHECKED, ' + row['reason']}")
-    for section in (micro, steps, products, peer_products, attention, nodes, logged):
+    for section in (micro, steps, products, peer_products, attention, nodes, digests, logged):
         title, lines = section(of)
         if len(lines) > 1:
             print(f"\n## {title}\n\n{rows(lines)}")

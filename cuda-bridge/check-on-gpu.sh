@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything that needs a real NVIDIA GPU, in three calls for a machine that is lent for minutes at a time:
 #
-#   cuda-bridge/check-on-gpu.sh 1 [FOLDER]     speed, at most 6 minutes: the GPU's own ceilings, a step of GPT-2, PyTorch beside it, launch by launch
-#   cuda-bridge/check-on-gpu.sh 2 [FOLDER]     bits, at most 8 minutes: every kernel and operator, whole trainings on CPU, CUDA and Vulkan, logged, by NCCL
+#   cuda-bridge/check-on-gpu.sh 1 [FOLDER]     speed, at most 8 minutes: the GPU's own ceilings, a step of GPT-2, PyTorch beside it, launch by launch
+#   cuda-bridge/check-on-gpu.sh 2 [FOLDER]     bits, at most 6 minutes: every kernel and operator, whole trainings on CPU, CUDA and Vulkan, logged, by NCCL
 #   cuda-bridge/check-on-gpu.sh 3 [FOLDER]     tools, at most 6 minutes: compute-sanitizer, Nsight Compute on the largest kernels, variants
 #   cuda-bridge/check-on-gpu.sh --pack         where there is cargo: leaves the programs in gpu-check.tar.xz, for a machine without
 #   cuda-bridge/check-on-gpu.sh rehearse       tries all of this without a GPU, with failures; `rehearse whole` also runs the real programs over
@@ -66,8 +66,8 @@ part=$1
 results=${2:-${OUT:-benches/results}}
 . cuda-bridge/check/frame.sh
 case $part in
-  1) seconds=345 ;;
-  2) seconds=465 ;;
+  1) seconds=465 ;;
+  2) seconds=345 ;;
   3) seconds=345 ;;
 esac
 begin "${TIEBREAK_CHECK_SECONDS:-$seconds}"
