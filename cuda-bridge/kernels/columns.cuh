@@ -10,8 +10,8 @@
 //   ALIGNED              whether every four columns of x are whole 16 bytes
 //   TB_DYNAMIC_BYTES     of shared memory
 //
-// What bounds it is memory: on an H100 a step of a block takes 16 KB, some 1300 clocks of an SM's part of the bandwidth, while the tensor
-// cores need 400 and the digits 600. So enough has to be under way. A block takes 64 columns of x, 256 bytes of each row. First
+// What bounds it is memory. By count, a step of a block takes 16 KB, some 1300 clocks of an SM's part of an H100's bandwidth, while the
+// tensor cores need 400 and the digits 600. So enough has to be under way. (Measured: an H200 takes 0.24 ms for GPT-2's 402 MB of p.) A block takes 64 columns of x, 256 bytes of each row. First
 // it looks for their absmaxes, with 16 loads of 16 bytes under way for each thread. Then steps of 64 places come to shared memory
 // by cp.async, two ahead of the one that is multiplied, and with them the digits of b. A lane reads its 16 places of two columns of x from
 // there, digitises them in registers, and has fragments of A.

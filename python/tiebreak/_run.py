@@ -122,7 +122,8 @@ class Run:
             "program" gives the program's own names.
 
         Digests are compared with the step's record first. Arrays are views of the file, so nothing is copied where the layouts agree; a
-        change of an array does not change the file. For PyTorch:
+        change of an array does not change the file. While the arrays are in use nobody may write the file: copy them first if somebody
+        else can. For PyTorch:
 
         >>> model.load_state_dict({name: torch.from_numpy(a) for name, a in run.state_dict().items()})
         """

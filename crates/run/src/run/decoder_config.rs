@@ -61,9 +61,10 @@ impl Keys<'_> {
     }
 
     fn refused<T>(&self, key: &str, why: &str) -> Result<T, String> {
-        let value: String = self.keys.get(key).map(Value::to_string).unwrap_or_default();
-        let shown: String = value.chars().take(40).collect();
-        Err(format!("{}{key} is {shown}; {why}", self.prefix))
+        // The file is anybody's, and so is the length of its keys.
+        let short = |text: &str| text.chars().take(40).collect::<String>();
+        let value = self.keys.get(key).map(Value::to_string).unwrap_or_default();
+        Err(format!("{}{} is {}; {why}", self.prefix, short(key), short(&value)))
     }
 
     fn size(&self, key: &str) -> Result<Option<u32>, String> {
@@ -141,10 +142,7 @@ pub(super) fn parse(kind: &str, text: &str) -> Result<Llama, String> {
             || PASSED_OVER.contains(&key)
     };
     if let Some(key) = keys.keys().find(|key| !is_known(key) && config.get(key).is_some()) {
-        let name: String = key.chars().take(40).collect();
-        return config
-            .refused(key, "this version does not know that key")
-            .map_err(|why| why.replace(key, &name));
+        return config.refused(key, "this version does not know that key");
     }
     let (width, heads) = (config.needed("hidden_size")?, config.needed("num_attention_heads")?);
     let context = config.needed("max_position_embeddings")?;
@@ -246,6 +244,20 @@ pub(super) fn config(llama: &Llama, before: Option<&str>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_is_short_whatever_the_file_names() {
+        let long = "k".repeat(1 << 20);
+        for text in [
+            format!(r#"{{"{long}": 1}}"#),
+            format!(r#"{{"hidden_act": "{long}"}}"#),
+            format!(r#"{{"rope_scaling": {{"{long}": 1}}}}"#),
+            format!(r#"{{"rope_parameters": {{"rope_type": "{long}"}}}}"#),
+        ] {
+            let why = parse("llama", &text).unwrap_err();
+            assert!(why.len() < 200, "{} bytes", why.len());
+        }
+    }
 
     #[test]
     fn a_window_that_no_sample_reaches_is_none() {

@@ -15,7 +15,6 @@ use crate::program::operators::{
     LinearClasses, causal_attention, dropout, gelu_erf, gelu_tanh, layer_norm, linear, position_embedding,
     residual, token_embedding,
 };
-use crate::program::products::ProductClass;
 
 /// The form of GELU (Hendrycks and Gimpel, 2016) that the feed-forward layers use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,26 +116,17 @@ impl Network for Gpt {
     }
 
     fn sizes(&self, samples: u64) -> Sizes {
-        use ProductClass::{Scores, ScoresDk, ScoresDq, Values, ValuesDp, ValuesDv};
         let [v, t, c, h] = [self.vocabulary, self.context, self.width, self.heads].map(u64::from);
         let rows = times(&[samples, t]);
-        let (scores, hidden) = (times(&[rows, h, t]), times(&[rows, c]));
         let layers = [
             ProductSize::linear(rows, c, 4 * c),
             ProductSize::linear(rows, 4 * c, c),
             ProductSize::head(rows, c, v),
         ];
-        let attention = [
-            (Scores, scores, c / h),
-            (ScoresDq, hidden, t),
-            (ScoresDk, hidden, t),
-            (Values, hidden, t),
-            (ValuesDp, scores, c / h),
-            (ValuesDv, hidden, t),
-        ];
-        let attention = attention.map(|(class, outputs, k)| ProductSize { class, outputs, k });
+        let attention = ProductSize::attention(rows, t, c, h);
         let products = layers.into_iter().flatten().chain(attention).collect();
-        Sizes { largest: times(&[rows, v.max(4 * c)]).max(scores), normalised_rows: 0, products }
+        let largest = times(&[rows, v.max(4 * c)]).max(times(&[rows, h, t]));
+        Sizes { largest, normalised_rows: 0, products }
     }
 
     fn parameters(&self) -> Vec<ModelParameter> {
@@ -233,11 +223,7 @@ impl Network for Gpt {
     }
 
     fn batch(&self, samples: u32) -> Vec<BatchTensor> {
-        let shape = vec![samples * self.context];
-        vec![
-            BatchTensor::u32("tokens", shape.clone(), self.vocabulary),
-            BatchTensor::u32("labels", shape, self.vocabulary),
-        ]
+        BatchTensor::tokens_and_labels(samples * self.context, self.vocabulary)
     }
 
     fn labels_per_sample(&self) -> u32 {

@@ -15,7 +15,6 @@ use crate::program::operators::{
     LinearClasses, Rotary, causal_attention, linear, repeat_heads, residual, rms_norm, rotary, rotary_error,
     rotary_tables, swiglu, token_embedding,
 };
-use crate::program::products::ProductClass;
 
 fn default_vocabulary() -> u32 {
     256
@@ -164,26 +163,16 @@ impl Network for Llama {
     }
 
     fn sizes(&self, samples: u64) -> Sizes {
-        use ProductClass::{Scores, ScoresDk, ScoresDq, Values, ValuesDp, ValuesDv};
         let [v, t, c, h, f] =
             [self.vocabulary, self.context, self.width, self.heads, self.hidden].map(u64::from);
         let rows = times(&[samples, t]);
-        let (scores, hidden) = (times(&[rows, h, t]), times(&[rows, c]));
         let layers = self
             .matrices()
             .map(|(_, [outputs, inputs], _)| ProductSize::linear(rows, inputs.into(), outputs.into()));
-        let attention = [
-            (Scores, scores, c / h),
-            (ScoresDq, hidden, t),
-            (ScoresDk, hidden, t),
-            (Values, hidden, t),
-            (ValuesDp, scores, c / h),
-            (ValuesDv, hidden, t),
-        ];
-        let attention = attention.map(|(class, outputs, k)| ProductSize { class, outputs, k });
-        let head = ProductSize::head(rows, c, v);
+        let (head, attention) = (ProductSize::head(rows, c, v), ProductSize::attention(rows, t, c, h));
         let products = layers.into_iter().flatten().chain(head).chain(attention).collect();
-        Sizes { largest: times(&[rows, v.max(c).max(f)]).max(scores), normalised_rows: 0, products }
+        let largest = times(&[rows, v.max(c).max(f)]).max(times(&[rows, h, t]));
+        Sizes { largest, normalised_rows: 0, products }
     }
 
     fn parameters(&self) -> Vec<ModelParameter> {
@@ -252,11 +241,7 @@ impl Network for Llama {
     }
 
     fn batch(&self, samples: u32) -> Vec<BatchTensor> {
-        let shape = vec![samples * self.context];
-        vec![
-            BatchTensor::u32("tokens", shape.clone(), self.vocabulary),
-            BatchTensor::u32("labels", shape, self.vocabulary),
-        ]
+        BatchTensor::tokens_and_labels(samples * self.context, self.vocabulary)
     }
 
     fn labels_per_sample(&self) -> u32 {

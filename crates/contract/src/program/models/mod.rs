@@ -163,6 +163,11 @@ impl BatchTensor {
     fn u32(name: &str, shape: Vec<u32>, below: u32) -> BatchTensor {
         BatchTensor { name: name.into(), dtype: DType::U32, shape, below }
     }
+
+    /// The batch of a decoder: `count` tokens below `vocabulary`, each with the one that follows.
+    fn tokens_and_labels(count: u32, vocabulary: u32) -> Vec<BatchTensor> {
+        ["tokens", "labels"].map(|name| BatchTensor::u32(name, vec![count], vocabulary)).into()
+    }
 }
 
 /// The kind of a classifier's inputs. A job's data decide it.

@@ -37,6 +37,23 @@ impl ProductSize {
         use ProductClass::{Head, HeadDw, HeadDx};
         three([Head, HeadDx, HeadDw], rows, inputs, outputs)
     }
+
+    /// The products of causal attention, forward and backward, over `positions` of every sample: `rows` in all, of `width`
+    /// channels in `heads`.
+    pub(super) fn attention(rows: u64, positions: u64, width: u64, heads: u64) -> [ProductSize; 6] {
+        use ProductClass::{Scores, ScoresDk, ScoresDq, Values, ValuesDp, ValuesDv};
+        let (scores, hidden) = (times(&[rows, heads, positions]), times(&[rows, width]));
+        let channels = width / heads;
+        [
+            (Scores, scores, channels),
+            (ScoresDq, hidden, positions),
+            (ScoresDk, hidden, positions),
+            (Values, hidden, positions),
+            (ValuesDp, scores, channels),
+            (ValuesDv, hidden, positions),
+        ]
+        .map(|(class, outputs, k)| ProductSize { class, outputs, k })
+    }
 }
 
 fn three(classes: [ProductClass; 3], rows: u64, inputs: u64, outputs: u64) -> [ProductSize; 3] {
