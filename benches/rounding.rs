@@ -4,7 +4,7 @@
 //! the exact engine. On the bfloat16 grid the first also runs without the casts to its kernels' input format, as a step in
 //! binary32 throughout. The log's bytes are compared with the entropy of its decisions. Results are medians of several steps, in
 //! one run. `paper`: the paper's preset, replayed by the other native kernels instead. `default`: default thresholds instead of
-//! calibrated ones.
+//! calibrated ones. `decisions`: the host's work on the candidates that a GPU finds, for each decision of a log.
 
 #[path = "common/logged.rs"]
 mod logged;
@@ -13,19 +13,24 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use logged::{Observed, plain_graph};
+use tiebreak_contract::arith::rounding_grid::GridRule;
 use tiebreak_contract::program::init;
 use tiebreak_contract::program::models::{Gelu, Gpt, Model};
 use tiebreak_contract::program::optimizer::Optimizer;
-use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::products::{ProductClass, ProductTable};
 use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::cpu::native::Native;
 use tiebreak_engine::session::{Session, StepObserver, StepScalars, Unobserved};
 use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::rounding::codec::encode;
 use tiebreak_record::rounding::log::Log;
+use tiebreak_record::rounding::near_tie::{Product, Side};
+use tiebreak_record::rounding::search::NearTieCandidate;
 use tiebreak_record::rounding::thresholds::{Preset, Rounding};
 use tiebreak_run::observers::calibrate::Calibrator;
+use tiebreak_run::observers::near_ties::Search as _;
 use tiebreak_run::observers::record::{Logged, Recorder};
 use tiebreak_run::observers::replay::Replayer;
 use tiebreak_run::step::state_digests;
@@ -246,12 +251,58 @@ fn bench_paper(sizes: [u32; 3]) {
     }
 }
 
+/// Nanoseconds for each decision of a product of attention's scores whose candidates come from a GPU: to judge them, and to encode
+/// the decisions. `RAYON_NUM_THREADS` says on how many threads.
+fn bench_decisions() {
+    let rounding = Rounding::default();
+    let dims = [12, 1024, 1024, 64];
+    let [batch, m, n, k] = dims;
+    let uniform = |i: usize| (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    // Sums of 64 products of numbers about 1: the size of the norms, and of either sign.
+    let result = |i: usize| (4.0 * (uniform(i) as f32 / (1 << 23) as f32 - 1.0)).to_bits();
+    let results: Vec<u32> = (0..batch * m * n).map(result).collect();
+    let side = |rows: usize| Side { absmaxes: vec![0x4000_0000; rows], norms: vec![8.0; rows] };
+    let (a, b) = (side(batch * m), side(batch * n));
+    let tolerance = rounding.tolerance(ProductClass::Scores, k);
+    let product = Product { dims, rule: GridRule { bits: 16, floor: 0 }, a: &a, b: &b, tolerance };
+    let ties = product.near_ties(&results).expect("results are finite");
+    let mut found: Vec<NearTieCandidate> = ties
+        .iter()
+        .map(|tie| NearTieCandidate { place: tie.place as u32, high: results[tie.place], rounding_error: 0 })
+        .collect();
+    // Blocks of 256 results report in any order.
+    found.sort_by_key(|candidate| (uniform(candidate.place as usize / 256), candidate.place));
+    let (mut judge, mut code) = (Vec::new(), Vec::new());
+    for _ in 0..7 {
+        let found = found.clone();
+        let start = Instant::now();
+        let decisions = product.decisions_among(found).expect("results are finite").expect("few bits");
+        judge.push(start.elapsed().as_secs_f64());
+        let start = Instant::now();
+        let bytes = encode(&decisions, (batch * m * n) as u64);
+        code.push(start.elapsed().as_secs_f64());
+        assert!(decisions.len() == ties.len() && !bytes.is_empty());
+    }
+    let each = |times: &mut [f64]| median(times) * 1e9 / ties.len() as f64;
+    println!(
+        "{} decisions of {} values on {} threads: {:.1} ns each to judge, {:.1} ns each to encode on one thread",
+        ties.len(),
+        results.len(),
+        rayon::current_num_threads(),
+        each(&mut judge),
+        each(&mut code)
+    );
+}
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let has = |word: &str| words.iter().any(|w| w == word);
     let (size, repeats) = if has("gpt-2") { ([50_257, 12, 768], 2) } else { ([256, 4, 192], 7) };
     let bf16 = Rounding::default();
     let fp32 = Rounding { bits: Some(32), ..Rounding::default() };
+    if has("decisions") {
+        return bench_decisions();
+    }
     if has("paper") {
         return bench_paper(size);
     }

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 from pathlib import Path
 
@@ -47,6 +48,12 @@ def residual(**more):
         "batch": {"micro_batch": 2},
         **more,
     }
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interruptible():
+    """A shell starts what runs in its background with Ctrl-C ignored, and Python keeps that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -39,12 +39,12 @@ pub trait Search {
         visit: impl Fn(&mut T, NearTie, [i64; 2]) + Sync,
     ) -> Result<Vec<T>, usize>;
 
-    /// The near ties among the candidates of an engine: every result that the fast test marks, in any order. Gives the same as
-    /// [`Search::near_ties`] on the whole results.
+    /// [`Search::decisions`] on the whole results, out of the candidates of an engine: every result that the fast test marks, in
+    /// any order.
     ///
     /// # Errors
     /// As [`Search::near_ties`].
-    fn near_ties_among(&self, found: Vec<NearTieCandidate>) -> Result<Vec<NearTie>, usize>;
+    fn decisions_among(&self, found: Vec<NearTieCandidate>) -> Result<Option<Vec<Decision>>, usize>;
 }
 
 impl Search for Product<'_> {
@@ -55,14 +55,7 @@ impl Search for Product<'_> {
 
     fn decisions(&self, results: &[u32]) -> Result<Option<Vec<Decision>>, usize> {
         let new = || Some(Vec::new());
-        let parts = self.fold(results, new, |all: &mut Option<Vec<Decision>>, tie, _| {
-            match (all.as_mut(), tie.decision(tie.rounded)) {
-                (Some(decisions), Some(decision)) => decisions.push(decision),
-                _ => *all = None,
-            }
-        })?;
-        let Some(parts) = parts.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
-        Ok(Some(parts.concat()))
+        Ok(all_of(self.fold(results, new, |all, tie, _| decide(all, &tie))?))
     }
 
     fn fold<T: Send>(
@@ -98,21 +91,36 @@ impl Search for Product<'_> {
             .collect()
     }
 
-    fn near_ties_among(&self, mut found: Vec<NearTieCandidate>) -> Result<Vec<NearTie>, usize> {
-        found.sort_unstable_by_key(|candidate| candidate.place);
-        let parts: Result<Vec<Vec<NearTie>>, usize> = found
+    fn decisions_among(&self, mut found: Vec<NearTieCandidate>) -> Result<Option<Vec<Decision>>, usize> {
+        found.par_sort_unstable_by_key(|candidate| candidate.place);
+        let parts: Result<Vec<Option<Vec<Decision>>>, usize> = found
             .par_chunks(1 << 12)
             .map(|candidates| {
-                let mut ties = Vec::new();
+                let mut decisions = Some(Vec::new());
                 for &NearTieCandidate { place, high, rounding_error } in candidates {
                     let error = self.rule.is_wide().then_some(rounding_error);
-                    ties.extend(self.near_tie(place as usize, high, error)?.map(|(tie, _)| tie));
+                    if let Some((tie, _)) = self.near_tie(place as usize, high, error)? {
+                        decide(&mut decisions, &tie);
+                    }
                 }
-                Ok(ties)
+                Ok(decisions)
             })
             .collect();
-        Ok(parts?.into_iter().flatten().collect())
+        Ok(all_of(parts?))
     }
+}
+
+/// Appends the honest decision about a near tie. Decisions are `None` from the first one on that needs too many bits.
+fn decide(all: &mut Option<Vec<Decision>>, tie: &NearTie) {
+    match (all.as_mut(), tie.decision(tie.rounded)) {
+        (Some(decisions), Some(decision)) => decisions.push(decision),
+        _ => *all = None,
+    }
+}
+
+/// The decisions of all tasks, in order.
+fn all_of(parts: Vec<Option<Vec<Decision>>>) -> Option<Vec<Decision>> {
+    Some(parts.into_iter().collect::<Option<Vec<_>>>()?.concat())
 }
 
 /// Passes to `marked` every result of a row that the fast test marks.

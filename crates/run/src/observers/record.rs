@@ -1,9 +1,12 @@
-//! The trainer's side of a step: finds the near ties of every native product and logs the decisions. A separate thread encodes
-//! them while the step runs.
+//! The trainer's side of a step: finds the near ties of every native product and logs the decisions. Other threads encode them
+//! while the step runs.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::mpsc::{Sender, channel};
+use std::iter;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+
+use rayon::prelude::*;
 
 use super::near_ties::Search as _;
 use super::norms::row_norms;
@@ -73,17 +76,7 @@ impl Recorder {
         let products = graph.logged.clone();
         let (parts, received) = channel::<(usize, u64, Vec<Decision>)>();
         let count = products.len() * micro_batches as usize;
-        let encoder = std::thread::spawn(move || {
-            let mut encoded = vec![Vec::new(); count];
-            let mut logged = Logged::default();
-            for (part, elements, decisions) in received {
-                logged.elements += elements;
-                logged.decisions += decisions.len() as u64;
-                logged.entropy_bits += entropy_bits(&decisions, elements);
-                encoded[part] = encode(&decisions, elements);
-            }
-            (encoded, logged)
-        });
+        let encoder = std::thread::spawn(move || encode_each(&received, count));
         let honest = steer.is_none();
         let search = |logged| search(rounding, logged).filter(|_| honest).map(Summary::new);
         Recorder {
@@ -138,6 +131,27 @@ impl Recorder {
         drop(self.parts);
         self.encoder.join().expect("the encoder does not panic")
     }
+}
+
+/// Encodes the decisions that arrive, those of several products at once.
+fn encode_each(received: &Receiver<(usize, u64, Vec<Decision>)>, parts: usize) -> (Vec<Vec<u8>>, Logged) {
+    let mut encoded = vec![Vec::new(); parts];
+    let mut logged = Logged::default();
+    while let Ok(first) = received.recv() {
+        let arrived: Vec<_> = iter::once(first).chain(received.try_iter()).collect();
+        let done = arrived.par_iter().map(|(part, elements, decisions)| {
+            (*part, entropy_bits(decisions, *elements), encode(decisions, *elements))
+        });
+        for (part, entropy_bits, bytes) in done.collect::<Vec<_>>() {
+            logged.entropy_bits += entropy_bits;
+            encoded[part] = bytes;
+        }
+        for (_, elements, decisions) in &arrived {
+            logged.elements += elements;
+            logged.decisions += decisions.len() as u64;
+        }
+    }
+    (encoded, logged)
 }
 
 /// The search that replaces a product's results, if near ties are few. A trainer that does not steer needs only the near ties.
@@ -236,9 +250,9 @@ impl Observer for Recorder {
         let [absmaxes_a, absmaxes_b] = absmaxes.unwrap_or_else(none);
         let a = Side { absmaxes: absmaxes_a, norms: norms_a };
         let b = Side { absmaxes: absmaxes_b, norms: norms_b };
-        let ties = self.product(number, &a, &b).near_ties_among(candidates);
-        let ties = ties.map_err(|place| infinite(node, place))?;
-        self.log(number, node, ties.iter().map(|tie| tie.decision(tie.rounded)).collect())
+        let decisions = self.product(number, &a, &b).decisions_among(candidates);
+        let decisions = decisions.map_err(|place| infinite(node, place))?;
+        self.log(number, node, decisions)
     }
 }
 
