@@ -21,7 +21,18 @@ import numpy as np
 import torch
 import torchvision
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 MOST = 1e-4
 
@@ -74,9 +85,17 @@ def gpt2(checks, name, seed, **keys):
     decoder(checks, name, seed, GPT2LMHeadModel, config)
 
 
-def llama(checks, name, seed, **keys):
-    """A Llama of transformers; with `sliding_window` a Mistral."""
-    config, model = (MistralConfig, MistralForCausalLM) if "sliding_window" in keys else (LlamaConfig, LlamaForCausalLM)
+FAMILIES = {
+    "Llama": (LlamaConfig, LlamaForCausalLM),
+    "Mistral": (MistralConfig, MistralForCausalLM),
+    "Qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "Qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+
+
+def llama(checks, name, seed, family="Llama", **keys):
+    """A decoder of transformers that is a model of kind `llama`."""
+    config, model = FAMILIES[family]
     sizes = {"hidden_size": 64, "intermediate_size": 88, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
     decoder(checks, name, seed, model, config(vocab_size=261, max_position_embeddings=48, initializer_range=0.1, **{**sizes, **keys}))
 
@@ -120,6 +139,25 @@ def decoder(checks, name, seed, kind, config):
             config.pop(key, None)
     sizes = {key: theirs.get(key) for key in mine if not key.endswith("_token_id") and key != "tie_word_embeddings"}
     checks.same(f"{name}: config.json's keys that we write", all(mine[key] == sizes[key] for key in sizes))
+
+
+def sharded(checks):
+    """A Qwen2 that `save_pretrained` writes in several files of bfloat16."""
+    torch.manual_seed(12)
+    sizes = {"hidden_size": 64, "intermediate_size": 88, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=261, max_position_embeddings=4096, initializer_range=0.1, **sizes)).to(torch.bfloat16).eval()
+    folder = checks.folder / "sharded"
+    model.save_pretrained(folder, max_shard_size="100KB")
+    files = sorted(path.name for path in folder.glob("*.safetensors"))
+    checks.same(f"qwen2, {len(files)} files of bfloat16: there are several", len(files) > 2)
+    tokens = np.random.default_rng(12).integers(0, 261, (4, 40)).astype(np.int64)
+    np.save(checks.folder / "inputs.npy", tokens)
+    # Read anew: a cast of the model would round the frequencies as well.
+    model = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        theirs = model(torch.from_numpy(tokens)).logits.numpy()
+    checks.run("import", folder, "--context", 48)
+    checks.row(f"qwen2, {len(files)} files of bfloat16", "imported", folder / "job.toml", checks.folder / "inputs.npy", theirs)
 
 
 def classifier(checks, name, model, keys, shape):
@@ -260,7 +298,17 @@ def main():
         gpt2(checks, "gpt2-untied-erf", 2, **erf)
         llama(checks, "llama", 3, rope_parameters={"rope_theta": 500000.0, "rope_type": "default"})
         llama(checks, "llama-tied", 4, num_key_value_heads=4, tie_word_embeddings=True, rms_norm_eps=1e-3)
-        llama(checks, "mistral", 5, num_key_value_heads=1, sliding_window=None)
+        llama(checks, "mistral", 5, "Mistral", num_key_value_heads=1, sliding_window=None)
+        # The 48 positions are 3 times those of 16, so that pairs of all three bands are there.
+        bands = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+        llama(checks, "llama-3", 6, rope_parameters={"rope_theta": 50.0, "rope_type": "llama3", **bands}, tie_word_embeddings=True)
+        llama(checks, "llama-linear-biases", 7, rope_parameters={"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0}, attention_bias=True,
+              mlp_bias=True, head_dim=24)
+        llama(checks, "mistral-wide", 8, "Mistral", head_dim=20, sliding_window=64)
+        llama(checks, "qwen2", 9, "Qwen2", tie_word_embeddings=True)
+        llama(checks, "qwen3", 10, "Qwen3", head_dim=32)
+        llama(checks, "qwen3-biases", 11, "Qwen3", head_dim=8, attention_bias=True)
+        sharded(checks)
         if not arguments.decoders:
             classifiers(checks)
             pixels(checks)

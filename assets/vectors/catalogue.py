@@ -77,6 +77,13 @@ def cases(rng):
         yield case(rng, "grouped_attention", shapes, {"samples": samples, "heads": heads}, run)
 
 
+def later_cases(rng):
+    """Cases with a generator of their own, so that the tables stay as they are."""
+    for heads, channels in [(2, 3), (5, 4)]:
+        run = lambda tape, x: decoders.rms_norm(tape, *x, f32(1e-5), heads)
+        yield case(rng, "rms_norm", [[3, heads * channels], [channels]], {"epsilon": 1e-5, "heads": heads}, run, (0.0, 1e-30))
+
+
 def evaluation(rng, epsilon):
     def run(tape, x):
         x[2].rows = [[abs(v) for v in row] for row in x[2].rows]
@@ -85,28 +92,42 @@ def evaluation(rng, epsilon):
     return case(rng, "batch_norm_eval", [[2, 3, 2, 4]] + [[4]] * 4, {"epsilon": epsilon}, run)
 
 
-def tables(rng):
-    """Of each table: theta, channels of a head, the frequencies f_i, and some entries as position, i, cosine and sine."""
-    for theta, channels in [(1.0, 2), (f32(1.7), 10), (f32(1e4), 64), (f32(1e4), 128), (f32(5e5), 128), (f32(1e6), 256), (f32(3.4028234e38), 6)]:
-        frequencies = [decoders.frequency(theta, channels, i) for i in range(channels // 2)]
+def tables(rng, kinds):
+    """Of each table: theta, channels of a head, null or a factor with null or bands (low and high, original context), the frequencies, and some
+    entries as position, i, cosine and sine."""
+    for theta, channels, scaling in kinds:
+        frequencies = [decoders.frequency_of(theta, channels, i, scaling) for i in range(channels // 2)]
         entries = []
         for t in [0, 1, 2, 3, 1023, 65535] + [rng.randrange(65536) for _ in range(30)]:
             i = rng.randrange(channels // 2)
-            entry = decoders.rotary_entry(theta, channels, t, i)
-            for have, true in zip(entry, decoders.true_waves(theta, channels, t, i)):
+            entry = decoders.rotary_entry(theta, channels, t, i, scaling)
+            for have, true in zip(entry, decoders.true_waves(theta, channels, t, i, scaling)):
                 assert abs(DIGITS(have) - true) < 3 * DIGITS(2) ** -24, (theta, channels, t, i)
             entries.append([t, i, *map(pattern, entry)])
-        yield {"theta": pattern(theta), "channels": channels, "frequencies": [f"{f:016x}" for f in frequencies], "entries": entries}
+        bands = scaling and scaling[1] and [[pattern(x) for x in scaling[1][:2]], scaling[1][2]]
+        yield {"theta": pattern(theta), "channels": channels, "scaling": scaling and [pattern(scaling[0]), bands],
+               "frequencies": [f"{f:016x}" for f in frequencies], "entries": entries}
+
+
+PLAIN = [(1.0, 2, None), (f32(1.7), 10, None), (f32(1e4), 64, None), (f32(1e4), 128, None), (f32(5e5), 128, None), (f32(1e6), 256, None),
+         (f32(3.4028234e38), 6, None)]
+# Llama 3.1's and 3.2's, and the ends of what a job may say.
+SCALED = [(f32(1e4), 64, (2.0, None)), (f32(5e5), 128, (f32(3.3), None)), (f32(5e5), 128, (8.0, (1.0, 4.0, 8192))), (f32(5e5), 64, (32.0, (1.0, 4.0, 8192))),
+          (f32(1.7), 32, (f32(65535.996), (f32(65000.5), f32(65001.5), 2**20))), (1.0, 2, (f32(1.1), (1.0, 2.0, 9))), (f32(1e4), 256, (f32(7.7), (f32(1.3), f32(300.7), 2**20)))]
 
 
 def main():
     rng = random.Random(20261122)
     comment = ("Made by catalogue.py. Of each case: the operator and its attributes, its inputs as shape and binary32 patterns, row-major, its output, "
-               "and for operators with a gradient that of the output and those of the inputs. " + tables.__doc__)
+               "and for operators with a gradient that of the output and those of the inputs. " + " ".join(tables.__doc__.split()))
+    all_cases, all_tables = list(cases(rng)), list(tables(rng, PLAIN))
+    later = random.Random(20261127)
+    all_cases += later_cases(later)
+    all_tables += tables(later, SCALED)
     lines = lambda rows: ",\n".join("    " + json.dumps(row, separators=(",", ":")) for row in rows)
     path = pathlib.Path(__file__).with_name("catalogue.json")
-    path.write_text(f'{{\n  "_comment": {json.dumps(comment)},\n  "cases": [\n{lines(cases(rng))}\n  ],\n'
-                    f'  "rotary_tables": [\n{lines(tables(rng))}\n  ]\n}}\n')
+    path.write_text(f'{{\n  "_comment": {json.dumps(comment)},\n  "cases": [\n{lines(all_cases)}\n  ],\n'
+                    f'  "rotary_tables": [\n{lines(all_tables)}\n  ]\n}}\n')
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ alone, on the tapes of `operators.py`.
 import decimal
 import functools
 import math
+from fractions import Fraction
 
 from operators import DIGITS, add, div, exp, f32, map_rows, mul, over_rows, pi, sqrt, sub, tree
 from parameters import Parameter, weight
@@ -19,14 +20,39 @@ def frequency(theta, channels, i):
     return int((turns * 2**64).to_integral_value(decimal.ROUND_HALF_EVEN))
 
 
+def scaled(f, factor, bands):
+    """f_i with the wavelengths of a factor, and bands (low, high, original context) or None."""
+    u = 0
+    if bands:
+        low, high, original = Fraction(bands[0]), Fraction(bands[1]), bands[2]
+        s = math.floor((original * f - 2**64 * low) / (high - low))
+        u = f * min(max(s, 0), 2**64) >> 64
+    return u + math.floor((f - u) / Fraction(factor))
+
+
+def frequency_of(theta, channels, i, scaling):
+    f = frequency(theta, channels, i)
+    return scaled(f, *scaling) if scaling else f
+
+
+def true_frequency(theta, channels, i, scaling):
+    """Turns of a position, without a rounding."""
+    r = DIGITS(theta) ** (DIGITS(-2 * i) / channels) / (2 * PI)
+    if not scaling:
+        return r
+    factor, bands = scaling
+    share = min(max((bands[2] * r - DIGITS(bands[0])) / (DIGITS(bands[1]) - DIGITS(bands[0])), DIGITS(0)), DIGITS(1)) if bands else 0
+    return r * ((1 - share) / DIGITS(factor) + share)
+
+
 def inverse_factorial(n):
     return f32(1 / math.factorial(n))
 
 
 @functools.cache
-def rotary_entry(theta, channels, t, i):
+def rotary_entry(theta, channels, t, i, scaling=None):
     """(cos_ti, sin_ti)."""
-    w = (t * frequency(theta, channels, i) >> 32) % 2**32
+    w = (t * frequency_of(theta, channels, i, scaling) >> 32) % 2**32
     q, d = (w + 2**29) // 2**30 % 4, (w + 2**29) % 2**30 - 2**29
     x = mul(f32(float(abs(d))), f32(float.fromhex("0x1.921fb6p-30")))
     s = mul(x, x)
@@ -43,9 +69,9 @@ def rotary_entry(theta, channels, t, i):
     return [(c, e), (-e, c), (-c, -e), (e, -c)][q]
 
 
-def true_waves(theta, channels, t, i):
+def true_waves(theta, channels, t, i, scaling=None):
     """The true cosine and sine, to 100 digits or more."""
-    angle = t * DIGITS(theta) ** (DIGITS(-2 * i) / channels) % (2 * PI)
+    angle = t * true_frequency(theta, channels, i, scaling) * 2 * PI % (2 * PI)
     total, term = [DIGITS(0), DIGITS(0)], DIGITS(1)
     for n in range(200):
         total[n % 2] += term if n % 4 < 2 else -term
@@ -64,23 +90,28 @@ def swiglu(tape, gate, up):
     return tape.record(map_rows(mul, h.rows, up.rows), lambda dy: [(h, map_rows(mul, dy, up.rows)), (up, map_rows(mul, dy, h.rows))])
 
 
-def rms_norm(tape, x, gain, epsilon):
-    c = float(len(x.rows[0]))
-    rstds = [div(1.0, sqrt(add(div(tree(mul(v, v) for v in row), c), epsilon))) for row in x.rows]
-    xhat = [[mul(v, rstd) for v in row] for row, rstd in zip(x.rows, rstds)]
+def rms_norm(tape, x, gain, epsilon, heads=1):
+    """A row for every head, one behind the other."""
+    size = len(x.rows[0]) // heads
+    c = float(size)
+    cut = lambda rows: [row[h * size:h * size + size] for row in rows for h in range(heads)]
+    joined = lambda parts: [sum(parts[i:i + heads], []) for i in range(0, len(parts), heads)]
+    rows = cut(x.rows)
+    rstds = [div(1.0, sqrt(add(div(tree(mul(v, v) for v in row), c), epsilon))) for row in rows]
+    xhat = [[mul(v, rstd) for v in row] for row, rstd in zip(rows, rstds)]
 
     def gradient(dy):
-        dx = []
+        dx, dy = [], cut(dy)
         for row, hats, rstd in zip(dy, xhat, rstds):
             g = [mul(d, w) for d, w in zip(row, gain.rows[0])]
             mean = div(tree(map(mul, g, hats)), c)
             dx.append([mul(rstd, sub(v, mul(h, mean))) for v, h in zip(g, hats)])
-        return [(x, dx), (gain, [over_rows(map_rows(mul, dy, xhat))])]
+        return [(x, joined(dx)), (gain, [over_rows(map_rows(mul, dy, xhat))])]
 
-    return tape.record([[mul(h, g) for h, g in zip(row, gain.rows[0])] for row in xhat], gradient)
+    return tape.record(joined([[mul(h, g) for h, g in zip(row, gain.rows[0])] for row in xhat]), gradient)
 
 
-def rotary(tape, x, samples, heads, theta):
+def rotary(tape, x, samples, heads, theta, scaling=None):
     channels, positions = len(x.rows[0]) // heads, len(x.rows) // samples
     half = channels // 2
 
@@ -91,7 +122,7 @@ def rotary(tape, x, samples, heads, theta):
             for head in range(heads):
                 for i in range(half):
                     first, second = head * channels + i, head * channels + i + half
-                    cos, sin = rotary_entry(theta, channels, n % positions, i)
+                    cos, sin = rotary_entry(theta, channels, n % positions, i, scaling)
                     a, z = row[first], row[second]
                     plus, minus = (sub, add) if back else (add, sub)
                     out[first] = minus(mul(a, cos), mul(z, sin))
@@ -125,19 +156,28 @@ class Llama:
         self.vocabulary, self.context, self.layers = m.get("vocabulary", 256), m["context"], m["layers"]
         self.heads, self.kv_heads, self.width, self.hidden = m["heads"], m["kv_heads"], m["width"], m["hidden"]
         self.theta, self.epsilon = f32(m.get("rope_theta", 10000.0)), f32(m.get("norm_epsilon", 1e-5))
+        self.channels = m.get("head_width", self.width // self.heads)
+        bands = [m[key] for key in ("rope_low_freq_factor", "rope_high_freq_factor", "rope_original_context") if key in m]
+        self.scaling = (f32(m["rope_factor"]), (f32(bands[0]), f32(bands[1]), bands[2]) if bands else None) if "rope_factor" in m else None
+        self.qkv_bias, self.out_bias, self.mlp_bias, self.qk_norm = (m.get(key, False) for key in ("qkv_bias", "out_bias", "mlp_bias", "qk_norm"))
         self.tied, self.std, self.labels = m.get("tied", False), f32(m.get("init_std", 0.02)), self.context
 
     def parameters(self):
         c, e, std = self.width, self.hidden, self.std
-        kv, projection = c // self.heads * self.kv_heads, div(std, sqrt(float(2 * self.layers)))
-        gain = lambda name: Parameter(name + ".gain", [c], "ones", False)
+        q, kv, projection = self.channels * self.heads, self.channels * self.kv_heads, div(std, sqrt(float(2 * self.layers)))
+        gain = lambda name, channels=c: Parameter(name + ".gain", [channels], "ones", False)
+        dense = lambda name, outputs, inputs, std, bias: [weight(name + ".weight", [outputs, inputs], std)] + (
+            [Parameter(name + ".bias", [outputs], "zeros", False)] if bias else [])
         table = [weight("token_embedding", [self.vocabulary, c], std)]
         for layer in range(self.layers):
             name = f"block{layer}."
-            table += [gain(name + "norm1"), weight(name + "query.weight", [c, c], std), weight(name + "key.weight", [kv, c], std),
-                      weight(name + "value.weight", [kv, c], std), weight(name + "attention_out.weight", [c, c], projection),
-                      gain(name + "norm2"), weight(name + "gate.weight", [e, c], std), weight(name + "up.weight", [e, c], std),
-                      weight(name + "down.weight", [c, e], projection)]
+            table.append(gain(name + "norm1"))
+            for part, outputs in [("query", q), ("key", kv), ("value", kv)]:
+                table += dense(name + part, outputs, c, std, self.qkv_bias)
+            table += [gain(name + part, self.channels) for part in ("query_norm", "key_norm") if self.qk_norm]
+            table += dense(name + "attention_out", c, q, projection, self.out_bias) + [gain(name + "norm2")]
+            for part, outputs, inputs, deviation in [("gate", e, c, std), ("up", e, c, std), ("down", c, e, projection)]:
+                table += dense(name + part, outputs, inputs, deviation, self.mlp_bias)
         return table + [gain("final_norm")] + ([] if self.tied else [weight("head", [self.vocabulary, c], std)])
 
     def draw(self, rng, samples):
@@ -148,14 +188,17 @@ class Llama:
         p = iter(parameters)
         tokens = next(p)
         x = tape.embedding(tokens, batch[0])
+        linear = lambda x, bias: tape.linear(x, next(p), next(p) if bias else None)
         for _ in range(self.layers):
             u = rms_norm(tape, x, next(p), self.epsilon)
-            q, k, v = (tape.linear(u, next(p), None) for _ in range(3))
-            q, k = rotary(tape, q, samples, self.heads, self.theta), rotary(tape, k, samples, self.kv_heads, self.theta)
+            q, k, v = (linear(u, self.qkv_bias) for _ in range(3))
+            if self.qk_norm:
+                q, k = rms_norm(tape, q, next(p), self.epsilon, self.heads), rms_norm(tape, k, next(p), self.epsilon, self.kv_heads)
+            q, k = (rotary(tape, x, samples, heads, self.theta, self.scaling) for x, heads in ((q, self.heads), (k, self.kv_heads)))
             a = grouped_attention(tape, q, k, v, samples, self.heads)
-            x = tape.residual(x, tape.linear(a, next(p), None))
+            x = tape.residual(x, linear(a, self.out_bias))
             u = rms_norm(tape, x, next(p), self.epsilon)
-            g, z = (tape.linear(u, next(p), None) for _ in range(2))
-            x = tape.residual(x, tape.linear(swiglu(tape, g, z), next(p), None))
+            g, z = (linear(u, self.mlp_bias) for _ in range(2))
+            x = tape.residual(x, linear(swiglu(tape, g, z), self.mlp_bias))
         x = rms_norm(tape, x, next(p), self.epsilon)
         return tape.loss(tape.linear(x, tokens if self.tied else next(p), None, "head"), batch[1], factor)

@@ -171,4 +171,19 @@ schedule = { peak = 0.03 }
 batch = { micro_batch = 1, micro_batches = 3 }
 digits = { all = 2 }
 """,
+    "llama, heads of their own width, biases of queries, keys and values, as Qwen2, wavelengths of a factor": """steps = 3
+clip_norm = 1.0
+model = { kind = "llama", vocabulary = 9, context = 4, layers = 2, heads = 2, kv_heads = 1, width = 6, head_width = 4, hidden = 5, qkv_bias = true, init_std = 0.1, rope_factor = 2.0 }
+data = { kind = "bytes", path = "none" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
+schedule = { peak = 1e-2 }
+batch = { micro_batch = 2 }
+""",
+    "llama, all biases, queries and keys normalised, as Qwen3, wavelengths as Llama 3's": """steps = 3
+model = { kind = "llama", vocabulary = 8, context = 3, layers = 1, heads = 4, kv_heads = 2, width = 8, head_width = 6, hidden = 6, qkv_bias = true, out_bias = true, mlp_bias = true, qk_norm = true, tied = true, norm_epsilon = 1e-6, init_std = 0.2, rope_theta = 7.0, rope_factor = 3.5, rope_low_freq_factor = 1.0, rope_high_freq_factor = 4.5, rope_original_context = 20 }
+data = { kind = "bytes", path = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.1 }
+schedule = { peak = 0.03 }
+batch = { micro_batch = 2, micro_batches = 2 }
+""",
 }

@@ -29,9 +29,10 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
         let again = Report::parse(&report.text()).unwrap();
         assert_eq!(Report { found: report.found.clone(), ..again }, report);
     }
-    if let Ok(model) = released_config::parse(text)
+    let _ = released_config::parse(text, Some(64));
+    if let Ok(model) = released_config::parse(text, None)
         && model.error().is_none()
     {
-        assert!(released_config::parse(&released_config::text(&model, None, None)).is_ok());
+        assert!(released_config::parse(&released_config::text(&model, None, None), None).is_ok());
     }
 });

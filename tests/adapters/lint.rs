@@ -188,7 +188,12 @@ fn every_shader_of_every_program_passes() {
         rope_theta: 10_000.0,
         norm_epsilon: 1e-5,
         tied: false,
-        init_std: 0.02,
+        head_width: Some(34),
+        qkv_bias: true,
+        out_bias: true,
+        mlp_bias: true,
+        qk_norm: true,
+        ..Llama::default()
     });
     let mlp = Model::Mlp(Mlp {
         inputs: 300,

@@ -56,6 +56,12 @@ fn programs() -> Vec<Arc<Program>> {
         norm_epsilon: 1e-5,
         tied: false,
         init_std: 0.1,
+        head_width: Some(66),
+        qkv_bias: true,
+        out_bias: true,
+        mlp_bias: true,
+        qk_norm: true,
+        ..Llama::default()
     };
     let mlp = Mlp {
         inputs: 70,

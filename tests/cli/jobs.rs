@@ -44,6 +44,23 @@ fn a_new_job_of_every_kind_passes_its_check() {
 }
 
 /// An element of a batch from 19 .npy files is shown in 64 KiB; for more files the check prints the size.
+/// The jobs that come with the repository, some of whose data do not.
+#[test]
+fn the_jobs_of_the_repository_are_jobs() {
+    let mut kinds = Vec::new();
+    for entry in fs::read_dir("assets/jobs").unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|ending| ending == "toml") {
+            let job = Job::parse("job", &fs::read_to_string(&path).unwrap()).unwrap();
+            kinds.push(serde_json::to_value(&job.model().unwrap().model).unwrap()["kind"].to_string());
+            assert!(job.program(None).is_ok(), "{}", path.display());
+        }
+    }
+    kinds.sort_unstable();
+    kinds.dedup();
+    assert_eq!(kinds, ["\"gpt\"", "\"llama\"", "\"mlp\"", "\"resnet\""]);
+}
+
 #[test]
 fn a_job_with_many_data_files_is_told_what_a_dispute_takes() {
     for (files, warned) in [(19, false), (20, true), (200, true)] {

@@ -206,7 +206,7 @@ fn weights_in_several_files_and_other_layouts_are_read() {
         let name = |at: usize| if at < 7 { "a.safetensors" } else { second };
         let map: serde_json::Map<String, serde_json::Value> =
             tensors.iter().enumerate().map(|(at, tensor)| (tensor.0.clone(), name(at).into())).collect();
-        serde_json::json!({ "metadata": { "total_size": 1 }, "weight_map": map }).to_string()
+        serde_json::json!({ "metadata": { "total_size": 30016 }, "weight_map": map }).to_string()
     };
     let (first, second) = (stored(first), stored(second));
     let try_index = |name: &str, index: &str| {

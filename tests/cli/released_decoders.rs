@@ -4,6 +4,7 @@ use std::fs;
 
 use tiebreak_run::run::checkpoint;
 
+use crate::common::edit::{edit, edited};
 use crate::common::trained;
 use crate::released::{Stored, command, imported, stored};
 
@@ -15,23 +16,48 @@ const CONFIG: &str = r#"{
 }
 "#;
 
-/// A decoder of two blocks as `LlamaForCausalLM` stores it. Every element is another number.
-fn tensors(tied: bool) -> Vec<Stored> {
+/// The tensors that a decoder of two blocks has beside Llama's own, and the channels of a head.
+#[derive(Clone, Copy)]
+struct Form {
+    tied: bool,
+    channels: usize,
+    /// Layers with biases.
+    biases: &'static [&'static str],
+    has_head_norms: bool,
+}
+
+const LLAMA: Form = Form { tied: false, channels: 4, biases: &[], has_head_norms: false };
+const TIED: Form = Form { tied: true, ..LLAMA };
+const QKV: &[&str] = &["q_proj", "k_proj", "v_proj"];
+const ALL: &[&str] = &["q_proj", "k_proj", "v_proj", "o_proj"];
+
+/// A decoder of two blocks as its class of transformers stores it. Every element is another number.
+fn tensors(form: Form) -> Vec<Stored> {
+    let Form { tied, channels, biases, has_head_norms } = form;
     let block = [
-        ("input_layernorm", vec![16]),
-        ("self_attn.q_proj", vec![16, 16]),
-        ("self_attn.k_proj", vec![8, 16]),
-        ("self_attn.v_proj", vec![8, 16]),
-        ("self_attn.o_proj", vec![16, 16]),
-        ("post_attention_layernorm", vec![16]),
-        ("mlp.gate_proj", vec![10, 16]),
-        ("mlp.up_proj", vec![10, 16]),
-        ("mlp.down_proj", vec![16, 10]),
+        ("self_attn", "q_proj", vec![4 * channels, 16]),
+        ("self_attn", "k_proj", vec![2 * channels, 16]),
+        ("self_attn", "v_proj", vec![2 * channels, 16]),
+        ("self_attn", "o_proj", vec![16, 4 * channels]),
+        ("mlp", "gate_proj", vec![10, 16]),
+        ("mlp", "up_proj", vec![10, 16]),
+        ("mlp", "down_proj", vec![16, 10]),
     ];
     let mut shapes = vec![("model.embed_tokens.weight".to_string(), vec![128, 16])];
     for layer in 0..2 {
-        let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
-        shapes.extend(block.iter().map(|(part, shape)| (name(part), shape.clone())));
+        let name = |part: &str| format!("model.layers.{layer}.{part}");
+        for norm in ["input_layernorm", "post_attention_layernorm"] {
+            shapes.push((name(&format!("{norm}.weight")), vec![16]));
+        }
+        for norm in ["q_norm", "k_norm"].iter().filter(|_| has_head_norms) {
+            shapes.push((name(&format!("self_attn.{norm}.weight")), vec![channels]));
+        }
+        for (module, part, shape) in &block {
+            shapes.push((name(&format!("{module}.{part}.weight")), shape.clone()));
+            if biases.contains(part) {
+                shapes.push((name(&format!("{module}.{part}.bias")), shape[..1].to_vec()));
+            }
+        }
     }
     shapes.push(("model.norm.weight".into(), vec![16]));
     if !tied {
@@ -46,37 +72,75 @@ fn tensors(tied: bool) -> Vec<Stored> {
     shapes.into_iter().map(&mut stored).collect()
 }
 
+/// The configuration with parts of it replaced.
+fn config(changes: &[(&str, &str)]) -> String {
+    edited(CONFIG, changes)
+}
+
 #[test]
 fn decoders_come_out_as_they_went_in() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, config, tied) in [
-        ("llama", CONFIG.to_string(), false),
-        ("tied", CONFIG.replace("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true"), true),
+    let tie = ("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+    let qwen2 = [("\"llama\"", "\"qwen2\""), ("LlamaF", "Qwen2F"), ("\"attention_bias\": false, ", "")];
+    let qwen2 = [
+        &qwen2[..],
+        &[(
+            "\"mlp_bias\": false",
+            "\"use_sliding_window\": false, \"sliding_window\": 4, \"max_window_layers\": 1",
+        )],
+    ];
+    let qwen3 = [
+        ("\"llama\"", "\"qwen3\""),
+        ("LlamaF", "Qwen3F"),
+        ("\"head_dim\": 4", "\"head_dim\": 6"),
+        ("\"mlp_bias\": false", "\"layer_types\": [\"full_attention\", \"full_attention\"]"),
+    ];
+    let scaled = "\"rope_scaling\": {\"factor\": 8.0, \"high_freq_factor\": 4.0, \"low_freq_factor\": 1.0, \"original_max_position_embeddings\": 6, \"rope_type\": \"llama3\"}";
+    let scaling = ("\"rope_scaling\": null", scaled);
+    let wide = ("\"head_dim\": 4", "\"head_dim\": 10");
+    let biased = ("\"attention_bias\": false", "\"attention_bias\": true");
+    let mistral = [
+        ("\"llama\"", "\"mistral\""),
+        ("LlamaF", "MistralF"),
+        ("\"mlp_bias\": false", "\"sliding_window\": null"),
+    ];
+    let version_5 = [(
+        "\"rope_scaling\": null, \"rope_theta\": 500000.0",
+        "\"rope_parameters\": {\"factor\": 2.5, \"rope_theta\": 500000.0, \"rope_type\": \"linear\"}",
+    )];
+    let head_norms = Form { channels: 6, has_head_norms: true, ..LLAMA };
+    for (name, config, form, lines) in [
+        ("llama", config(&[]), LLAMA, ""),
+        ("tied", config(&[tie]), TIED, "tied = true"),
+        ("llama-3", config(&[scaling, tie]), TIED, "rope_original_context = 6"),
+        ("mistral", config(&mistral), LLAMA, ""),
         (
-            "mistral",
-            CONFIG
-                .replace("llama", "mistral")
-                .replace("LlamaF", "MistralF")
-                .replace("\"mlp_bias\": false", "\"sliding_window\": null"),
-            false,
+            "mistral-wide",
+            config(&[&mistral[..], &[wide]].concat()),
+            Form { channels: 10, ..LLAMA },
+            "head_width = 10",
         ),
+        ("version-5", config(&version_5), LLAMA, "rope_factor = 2.5"),
+        ("biased", config(&[biased]), Form { biases: ALL, ..LLAMA }, "out_bias = true"),
+        ("qwen2", config(&qwen2.concat()), Form { biases: QKV, ..LLAMA }, "qkv_bias = true"),
+        ("qwen3", config(&qwen3), head_norms, "qk_norm = true"),
         (
-            "version-5",
-            CONFIG.replace(
-                "\"rope_theta\": 500000.0",
-                "\"rope_parameters\": {\"rope_theta\": 500000.0, \"rope_type\": \"default\"}",
-            ),
-            false,
+            "qwen3-biased",
+            config(&[&qwen3[..], &[biased]].concat()),
+            Form { biases: ALL, ..head_norms },
+            "out_bias = true",
         ),
     ] {
         let path = |part: &str| folder.path().join(name).join(part);
         let text = |part: &str| path(part).to_str().unwrap().to_string();
-        let tensors = tensors(tied);
+        let tensors = tensors(form);
         let file = stored(&tensors);
         let files = [("config.json", config.as_bytes()), ("model.safetensors", &file[..])];
         let job = imported(&path(""), &files).unwrap();
         let said = fs::read_to_string(&job).unwrap();
-        for line in ["kind = \"llama\"", "rope_theta = 500000.0", "norm_epsilon = 1e-6", "kv_heads = 2"] {
+        for line in
+            ["kind = \"llama\"", "rope_theta = 500000.0", "norm_epsilon = 1e-6", "kv_heads = 2", lines]
+        {
             assert!(said.contains(line), "{line}: {said}");
         }
         assert!(!said.contains("prefix"), "{said}");
@@ -108,7 +172,7 @@ fn other_names_are_read_and_copies_compared() {
         let files = [("config.json", tied.as_bytes()), ("model.safetensors", &stored(tensors)[..])];
         imported(&folder.path().join(name), &files)
     };
-    let mut bare = tensors(true);
+    let mut bare = tensors(TIED);
     bare.iter_mut().for_each(|tensor| tensor.0 = tensor.0.replace("model.", ""));
     bare.push((
         "layers.1.self_attn.rotary_emb.inv_freq".into(),
@@ -117,11 +181,11 @@ fn other_names_are_read_and_copies_compared() {
         vec![0; 8],
     ));
     import("bare", &bare).unwrap();
-    let mut wrapped = tensors(true);
+    let mut wrapped = tensors(TIED);
     wrapped.iter_mut().for_each(|tensor| tensor.0 = format!("_orig_mod.{}", tensor.0));
     let job = import("wrapped", &wrapped).unwrap();
     assert!(fs::read_to_string(job).unwrap().contains("prefix = \"_orig_mod.\""));
-    let mut copied = tensors(true);
+    let mut copied = tensors(TIED);
     let table = copied[0].clone();
     copied.push(("lm_head.weight".into(), table.1, table.2, table.3));
     import("copied", &copied).unwrap();
@@ -133,7 +197,7 @@ fn other_names_are_read_and_copies_compared() {
 #[test]
 fn what_is_not_computed_is_refused_by_key_and_value() {
     let folder = tempfile::tempdir().unwrap();
-    let file = stored(&tensors(false));
+    let file = stored(&tensors(LLAMA));
     let mut number = 0;
     let mut refused = |change: (&str, &str), wanted: &str| {
         assert!(CONFIG.contains(change.0), "{}", change.0);
@@ -143,13 +207,29 @@ fn what_is_not_computed_is_refused_by_key_and_value() {
         let said = imported(&folder.path().join(number.to_string()), &files).unwrap_err();
         assert!(said.contains(wanted), "{wanted}: {said}");
     };
-    let llama3 = "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0}";
+    let scaling = |keys: &'static str| ("\"rope_scaling\": null", keys);
     for (change, wanted) in [
         (("silu", "gelu"), r#"hidden_act is \"gelu\"; this version computes \"silu\" only"#),
-        (("\"attention_bias\": false", "\"attention_bias\": true"), "attention_bias is true"),
-        (("\"mlp_bias\": false", "\"mlp_bias\": true"), "mlp_bias is true"),
+        // The files have no such tensors.
+        (("\"attention_bias\": false", "\"attention_bias\": true"), "q_proj.bias"),
+        (("\"mlp_bias\": false", "\"mlp_bias\": true"), "gate_proj.bias"),
         (("\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1"), "attention_dropout is 0.1"),
-        (("\"rope_scaling\": null", llama3), r#"rope_scaling.rope_type is \"llama3\"; this version"#),
+        (
+            scaling(r#""rope_scaling": {"rope_type": "yarn", "factor": 8.0}"#),
+            r#"rope_scaling.rope_type is \"yarn\"; this version computes \"default\", \"linear\" and"#,
+        ),
+        (
+            scaling(r#""rope_scaling": {"rope_type": "llama3", "factor": 8.0}"#),
+            "rope_scaling.low_freq_factor is missing",
+        ),
+        (scaling(r#""rope_scaling": {"type": "linear"}"#), "rope_scaling.factor is missing"),
+        (scaling(r#""rope_scaling": {"type": "linear", "factor": 0.5}"#), "the model's rope_factor: must be"),
+        (
+            scaling(
+                r#""rope_scaling": {"type": "llama3", "factor": 2, "low_freq_factor": 3, "high_freq_factor": 3.5, "original_max_position_embeddings": 9}"#,
+            ),
+            "the model's rope_high_freq_factor: must be at least 1 more",
+        ),
         (
             ("\"rope_scaling\": null", "\"rope_scaling\": {\"factor\": 2}"),
             "rope_scaling.factor is 2; this version does not know",
@@ -159,9 +239,11 @@ fn what_is_not_computed_is_refused_by_key_and_value() {
             ("\"rope_scaling\": null", "\"quantization_config\": {}"),
             "quantization_config is {}; this version does not know",
         ),
-        (("\"head_dim\": 4", "\"head_dim\": 8"), "head_dim is 8"),
-        (("\"head_dim\": 4", "\"sliding_window\": 11"), "sliding_window is 11"),
-        (("llama\"", "qwen2\""), r#"model_type is \"qwen2\""#),
+        (("\"head_dim\": 4", "\"head_dim\": 8"), "q_proj.weight is F32"),
+        (("\"head_dim\": 4", "\"head_dim\": 5"), "the model's head_width: gives each head 5 channels"),
+        (("\"head_dim\": 4", "\"sliding_window\": 11"), "at most 11 positions has no window: give --context"),
+        (("llama\"", "gemma3\""), r#"model_type is \"gemma3\""#),
+        (("llama\"", "qwen2\""), "q_proj.bias"),
         (("\"hidden_size\": 16", "\"hidden_size\": -16"), "hidden_size is -16; a number is wanted"),
         (("\"hidden_size\": 16, ", ""), "hidden_size is missing"),
         (("\"head_dim\": 4", "\"head_dim\": \"4\""), "head_dim is"),
@@ -171,9 +253,132 @@ fn what_is_not_computed_is_refused_by_key_and_value() {
         ),
         (("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4"), "k_proj"),
         (("\"rope_theta\": 500000.0", "\"rope_theta\": 0.5"), "the model's rope_theta"),
-        (("\"max_position_embeddings\": 12", "\"max_position_embeddings\": 131072"), "the model's context"),
+        (
+            ("\"max_position_embeddings\": 12", "\"max_position_embeddings\": 131072"),
+            "give fewer positions by --context N",
+        ),
         (("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": 1"), "tie_word_embeddings is 1"),
     ] {
         refused(change, wanted);
+    }
+}
+
+/// A folder whose weights lie in two files with an index, in 16 bits: what `save_pretrained` makes of a larger model.
+#[test]
+fn shards_are_read_by_their_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let (upper, bits) = (|x: f32| (x.to_bits() >> 16) as u16, |x: f32| half::f16::from_f32(x).to_bits());
+    let (mut first, mut second) = (tensors(TIED), Vec::new());
+    for (number, (_, dtype, _, bytes)) in first.iter_mut().enumerate() {
+        let numbers = bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x));
+        let is_bf16 = number % 2 == 0;
+        *dtype = if is_bf16 { safetensors::Dtype::BF16 } else { safetensors::Dtype::F16 };
+        *bytes = numbers.flat_map(|x| if is_bf16 { upper(x) } else { bits(x) }.to_le_bytes()).collect();
+    }
+    while second.len() < 9 {
+        second.push(first.pop().unwrap());
+    }
+    let name = |number: usize| format!("model-0000{number}-of-00002.safetensors");
+    let index = |change: &dyn Fn(&mut serde_json::Value)| {
+        let all = first.iter().map(|tensor| (tensor, 1)).chain(second.iter().map(|tensor| (tensor, 2)));
+        let map: serde_json::Map<_, _> =
+            all.clone().map(|(tensor, number)| (tensor.0.clone(), name(number).into())).collect();
+        let total: usize = all.map(|(tensor, _)| tensor.3.len()).sum();
+        let mut index = serde_json::json!({ "metadata": { "total_size": total }, "weight_map": map });
+        change(&mut index);
+        index.to_string()
+    };
+    let config = config(&[("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true")]);
+    let import = |place: &str, index: &str| {
+        let path = folder.path().join(place);
+        let files = [
+            ("config.json", config.as_bytes()),
+            (&name(1), &stored(&first)),
+            (&name(2), &stored(&second)),
+            ("model.safetensors.index.json", index.as_bytes()),
+        ];
+        imported(&path, &files)
+    };
+    let job = import("right", &index(&|_| ())).unwrap();
+    assert!(fs::read_to_string(&job).unwrap().contains(&format!(
+        "weights = [\"{}\",\"{}\"]",
+        name(1),
+        name(2)
+    )));
+    let run = trained(&job, &folder.path().join("run"), None);
+    let state = checkpoint::read(&run.layout.checkpoint(0), &run.program().state()).unwrap();
+    let at = |name: &str| run.program().state().iter().position(|tensor| tensor.name == name).unwrap();
+    let [embedding, norm] = ["param/token_embedding", "param/final_norm.gain"].map(|name| &state[at(name)]);
+    let widened: Vec<u8> = first[0].3.as_chunks::<2>().0.iter().flat_map(|x| [0, 0, x[0], x[1]]).collect();
+    assert!(*embedding == widened);
+    let (_, dtype, _, bytes) = &second[0];
+    assert_eq!(*dtype, safetensors::Dtype::F16);
+    let widen = |x: &[u8; 2]| half::f16::from_le_bytes(*x).to_f32().to_le_bytes();
+    assert!(*norm == bytes.as_chunks::<2>().0.iter().flat_map(widen).collect::<Vec<u8>>());
+    // An export is one file of F32, which is imported as the same weights.
+    let [from, to] = ["run", "out"].map(|name| folder.path().join(name).to_str().unwrap().to_string());
+    assert_eq!(command(&["export", &from, "--step", "0", "--output", &to]).0, 0);
+    let one = fs::read(folder.path().join("out/model.safetensors")).unwrap();
+    let one = safetensors::SafeTensors::deserialize(&one).unwrap();
+    assert!(one.tensor("model.embed_tokens.weight").unwrap().data() == widened);
+    assert!(!folder.path().join("out/model.safetensors.index.json").exists());
+
+    let tensor = first[3].0.as_str();
+    let refused = |place: &str, wanted: &str, change: &dyn Fn(&mut serde_json::Value)| {
+        let said = import(place, &index(change)).unwrap_err();
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    };
+    let set = |index: &mut serde_json::Value, name: &str, file: &str| index["weight_map"][name] = file.into();
+    refused("elsewhere", &format!("it does not say that {tensor} is in"), &|index| {
+        set(index, tensor, &name(2))
+    });
+    refused("missing", &format!("it does not say that {tensor} is in"), &|index| {
+        index["weight_map"].as_object_mut().unwrap().remove(tensor);
+    });
+    refused("more", "it lists 21 tensors, the files hold 20", &|index| set(index, "more", &name(1)));
+    refused("outside", "is no name of a .safetensors file in the same folder", &|index| {
+        set(index, tensor, "../model.safetensors");
+    });
+    refused("absent", "these of the 3 files that it names are not in the folder: x.safetensors", &|index| {
+        set(index, tensor, "x.safetensors");
+    });
+    refused("total", "metadata.total_size is 7, the tensors have", &|index| {
+        index["metadata"]["total_size"] = 7.into();
+    });
+    refused("list", "it is no index of weights", &|index| *index = serde_json::json!({ "weight_map": [] }));
+    refused("none", "it names 0 files", &|index| index["weight_map"] = serde_json::json!({}));
+    let twice = stored(&[&first[..], &second[..1]].concat());
+    fs::write(folder.path().join("total").join(name(1)), twice).unwrap();
+    let (code, said) = command(&["import", folder.path().join("total").to_str().unwrap()]);
+    assert!(code != 0 && said.contains("is there twice"), "{said}");
+}
+
+/// Rotary positions have no table, so a job may have fewer of them than the model was made for; an export says the model's own.
+#[test]
+fn a_job_may_have_fewer_positions() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let long = config(&[
+        ("\"max_position_embeddings\": 12", "\"max_position_embeddings\": 131072"),
+        ("\"mlp_bias\": false", "\"sliding_window\": 9"),
+        ("\"llama\"", "\"mistral\""),
+        ("LlamaF", "MistralF"),
+    ]);
+    fs::write(folder.path().join("config.json"), &long).unwrap();
+    fs::write(folder.path().join("model.safetensors"), stored(&tensors(LLAMA))).unwrap();
+    fs::write(folder.path().join("text.txt"), "a text of tokens. ".repeat(20)).unwrap();
+    let import = |context: &str| command(&["import", &path(""), "--context", context]);
+    assert!(import("10").1.contains("at most 9 positions has no window"));
+    assert_eq!(import("8").0, 0);
+    let job = folder.path().join("job.toml");
+    let tokens = "kind = \"tokens\"\npath = \"tokens.npy\"\ndtype = \"u16\"";
+    let bytes = "kind = \"bytes\"\npath = \"text.txt\"";
+    edit(&job, &[("steps = 100", "steps = 1"), ("micro_batches = 8", "micro_batches = 1"), (tokens, bytes)]);
+    assert!(fs::read_to_string(&job).unwrap().contains("context = 8\n"));
+    trained(&job, &folder.path().join("run"), None);
+    assert_eq!(command(&["export", &path("run"), "--step", "0", "--output", &path("out")]).0, 0);
+    let own = |name: &str| fs::read(folder.path().join(name)).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        assert!(own(&format!("out/{name}")) == own(name), "{name}");
     }
 }

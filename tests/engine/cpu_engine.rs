@@ -129,7 +129,10 @@ fn gpt(gelu: Gelu, tied: bool) -> Model {
 
 #[test]
 fn llama_steps_match_the_reference() {
-    for (kv_heads, digits) in [(2, ProductTable::two_and_three()), (4, ProductTable::uniform(3))] {
+    for (kv_heads, digits) in
+        [(2, ProductTable::two_and_three()), (4, ProductTable::uniform(3)), (1, ProductTable::uniform(2))]
+    {
+        let more = kv_heads == 1;
         let llama = Llama {
             vocabulary: 61,
             context: 9,
@@ -142,6 +145,12 @@ fn llama_steps_match_the_reference() {
             norm_epsilon: 1e-5,
             tied: kv_heads == 2,
             init_std: 0.05,
+            head_width: more.then_some(10),
+            qkv_bias: more,
+            out_bias: more,
+            mlp_bias: more,
+            qk_norm: more,
+            ..Llama::default()
         };
         compare(spec(Model::Llama(llama), digits), |_, _| {});
     }

@@ -329,7 +329,7 @@ fn gpt_with_erf_gelu_and_own_head() {
 
 #[test]
 fn llama_with_heads_in_groups_and_without() {
-    for (kv_heads, tied) in [(2, true), (1, false), (4, false)] {
+    for (kv_heads, tied, more) in [(2, true, false), (1, false, false), (4, false, false), (2, false, true)] {
         check(Model::Llama(Llama {
             vocabulary: 7,
             context: 4,
@@ -341,7 +341,12 @@ fn llama_with_heads_in_groups_and_without() {
             rope_theta: 100.0,
             norm_epsilon: 1e-5,
             tied,
-            init_std: 0.02,
+            head_width: more.then_some(6),
+            qkv_bias: more,
+            out_bias: more,
+            mlp_bias: more,
+            qk_norm: more,
+            ..Llama::default()
         }));
     }
 }
@@ -527,7 +532,8 @@ fn operators_over_positions() {
     let attributes = Attributes { samples: 2, heads: 4, theta: 50.0, ..Attributes::default() };
     check_operator("silu", attributes.clone(), &[&[3, 5]]);
     check_operator("swiglu", attributes.clone(), &[&[3, 5], &[3, 5]]);
-    check_operator("rms_norm", attributes.clone(), &[&[4, 6], &[6]]);
+    check_operator("rms_norm", attributes.clone(), &[&[3, 24], &[6]]);
+    check_operator("rms_norm", Attributes { heads: 1, ..attributes.clone() }, &[&[4, 6], &[6]]);
     check_operator("rotary", attributes.clone(), &[&[10, 24]]);
     for kv_heads in [1, 2, 4] {
         check_operator(

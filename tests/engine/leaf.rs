@@ -38,7 +38,7 @@ batch = { micro_batch = 4, micro_batches = 3 }
 "#;
 const LLAMA: &str = r#"
 steps = 9
-model = { kind = "llama", vocabulary = 70, context = 12, layers = 1, heads = 2, kv_heads = 1, width = 68, hidden = 20 }
+model = { kind = "llama", vocabulary = 70, context = 12, layers = 1, heads = 2, kv_heads = 1, width = 68, head_width = 36, hidden = 20, qkv_bias = true, out_bias = true, qk_norm = true }
 data = { kind = "bytes", path = "text.txt" }
 optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
 schedule = { peak = 1e-3 }

@@ -84,7 +84,7 @@ fn model(table: &str) -> Model {
 const BOTTLENECKS: &str =
     "kind = 'resnet'\nheight = 9\nwidth = 7\nplanes = 1\nstages = [2, 3]\nblocks = [1, 2]\nclasses = 3
 norm = 'batch'\nblock = 'bottleneck'\norder = 'post'\nstem = 'imagenet'";
-const LLAMA: &str = "kind = 'llama'\nvocabulary = 19\ncontext = 5\nlayers = 1\nheads = 4\nkv_heads = 2\nwidth = 136\nhidden = 6";
+const LLAMA: &str = "kind = 'llama'\nvocabulary = 19\ncontext = 5\nlayers = 1\nheads = 4\nkv_heads = 2\nwidth = 136\nhidden = 6\nhead_width = 36\nqkv_bias = true\nmlp_bias = true\nqk_norm = true";
 const VGG: &str = "kind = 'vgg11'\nheight = 32\nwidth = 33\nplanes = 1\nchannels = [1, 1, 2, 1, 2, 1, 2, 2]\nclassifier = 3\nclasses = 3";
 
 fn adamw(weight_decay: f32) -> Optimizer {

@@ -96,7 +96,7 @@ struct Flags {
     /// Samples in the rows of attentions, `rotary` and `dropout`.
     #[arg(long, value_name = "N", default_value_t = 1)]
     samples: u32,
-    /// Heads of attentions and `rotary`.
+    /// Heads of attentions, `rotary` and `rms_norm`.
     #[arg(long, value_name = "N", default_value_t = 1)]
     heads: u32,
     /// Pixels between patches of a convolution, or windows of a pool.

@@ -151,3 +151,31 @@ pub(crate) fn turns(theta: f32, pairs: u32) -> impl Iterator<Item = u64> {
         exact.0[2] + (exact.0[1] >> 63)
     })
 }
+
+/// Bits behind the point of a binary32 number of at least 1.
+const FRACTION: u32 = 23;
+
+/// The frequency of a pair of channels, of `turn`, with wavelengths `factor` times longer. With bands, these are (low, high) and
+/// the positions that the model was made for: a pair that turns more than `high` times over them keeps its frequency, one that
+/// turns less than `low` times gets the longer wavelength, and between both a part of each. All three numbers are at least 1 and
+/// below 2^16, `high` is more than `low`, and the positions are at most 2^20.
+pub(crate) fn scaled(turn: u64, factor: f32, bands: Option<([f32; 2], u32)>) -> u64 {
+    let fixed = |x: f32| {
+        let (bits, one) = (x.to_bits(), 1u32 << FRACTION);
+        u128::from(bits & (one - 1) | one) << (bits >> FRACTION).saturating_sub(127)
+    };
+    let turn = u128::from(turn);
+    let kept = bands.map_or(0, |(bands, positions)| {
+        let [low, high] = bands.map(fixed);
+        let turns = (u128::from(positions) * turn) << FRACTION;
+        let share = if turns <= low << 64 {
+            0
+        } else if turns >= high << 64 {
+            1 << 64
+        } else {
+            (turns - (low << 64)) / (high - low)
+        };
+        (turn * share) >> 64
+    });
+    (kept + ((turn - kept) << FRACTION) / fixed(factor)) as u64
+}

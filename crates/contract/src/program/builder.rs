@@ -170,6 +170,17 @@ impl Builder {
         View { tensor, offset: 0, dims, strides }
     }
 
+    /// The elements of a whole tensor, in its order, as a tensor of `shape`, which has as many of them.
+    pub(super) fn reshaped(&self, tensor: TensorId, shape: &[u32]) -> View {
+        let dims = pad_shape(shape);
+        let (mut strides, mut stride) = ([0; 4], 1);
+        for d in (0..4).rev().filter(|&d| dims[d] != 1) {
+            strides[d] = stride;
+            stride *= dims[d];
+        }
+        View { tensor, offset: 0, dims, strides }
+    }
+
     /// An elementwise binary32 operator over tensors that broadcast to `shape`.
     pub fn map(&mut self, body: Body, inputs: &[TensorId], shape: &[u32]) -> TensorId {
         let views = inputs.iter().map(|&t| self.broadcast(t, shape)).collect();

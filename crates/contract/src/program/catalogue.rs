@@ -7,6 +7,7 @@ use super::graph::{Primitive, TensorId};
 use super::operators::{self, ConvVersion, Dropout, LinearClasses, LossRule, Moments, Window};
 use super::optimizer::{self, Decay, Optimizer, Rates, Trained, Treatment};
 use crate::arith::DType;
+use crate::arith::turns::turns;
 
 /// An input of an operator.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +26,7 @@ pub struct Input {
 pub struct Attributes {
     /// Samples that the rows of `attention`, `grouped_attention`, `rotary` and `dropout` hold.
     pub samples: u32,
-    /// Heads of `attention`, `grouped_attention` and `rotary`.
+    /// Heads of `attention`, `grouped_attention`, `rotary` and `rms_norm`.
     pub heads: u32,
     /// Pixels from one patch of a convolution, or window of a pool, to the next.
     pub stride: u32,
@@ -258,10 +259,10 @@ pub const OPERATORS: &[Operator] = &[
     ),
     operator!(
         "rms_norm",
-        "normalisation by the root of the mean square (--epsilon)",
-        &[input("x", "N C"), input("gain", "C")],
+        "normalisation of each head by the root of its mean square (--heads, --epsilon)",
+        &[input("x", "N C"), input("gain", "X")],
         gradient,
-        |b, i, a| out(operators::rms_norm(b, i[0], i[1], a.epsilon))
+        rms_norm
     ),
     operator!(
         "batch_norm",
@@ -324,7 +325,7 @@ pub const OPERATORS: &[Operator] = &[
         &[input("q", "N C"), input("k", "N C"), input("v", "N C")],
         gradient,
         |b, i, a| {
-            cut_into_heads(b, i[0], a)?;
+            operators::cut_into_heads(b, i[0], [a.samples, a.heads])?;
             out(operators::causal_attention(b, [i[0], i[1], i[2]], a.samples, a.heads, None))
         }
     ),
@@ -333,7 +334,7 @@ pub const OPERATORS: &[Operator] = &[
         "attention whose heads of keys and values serve several heads of queries (--samples, --heads)",
         &[input("q", "N C"), input("k", "N X"), input("v", "N X")],
         gradient,
-        grouped_attention
+        |b, i, a| out(operators::grouped_attention(b, [i[0], i[1], i[2]], [a.samples, a.heads])?)
     ),
     operator!(
         "rotary",
@@ -438,35 +439,22 @@ pub const OPERATORS: &[Operator] = &[
     }),
 ];
 
-/// The positions of a sample and the channels of a head of an [N, C] tensor.
-fn cut_into_heads(b: &Builder, x: TensorId, a: &Attributes) -> Result<[u32; 2], String> {
-    let shape = b.shape(x);
-    if !shape[0].is_multiple_of(a.samples) || !shape[1].is_multiple_of(a.heads) {
-        return Err(format!("--samples must divide N = {} and --heads C = {}", shape[0], shape[1]));
+fn rms_norm(b: &mut Builder, i: &[TensorId], a: &Attributes) -> Result<Outputs, String> {
+    let (c, channels) = (b.shape(i[0])[1], b.shape(i[1])[0]);
+    if channels.checked_mul(a.heads) != Some(c) {
+        return Err(format!("gain has X = {channels} channels, but --heads times X must be C = {c}"));
     }
-    Ok([shape[0] / a.samples, shape[1] / a.heads])
-}
-
-fn grouped_attention(b: &mut Builder, i: &[TensorId], a: &Attributes) -> Result<Outputs, String> {
-    let [_, channels] = cut_into_heads(b, i[0], a)?;
-    let c = b.shape(i[1])[1];
-    let heads = c / channels;
-    if !c.is_multiple_of(channels) || !a.heads.is_multiple_of(heads) {
-        return Err(format!(
-            "C / --heads = {channels} must cut X = {c} into heads whose number divides --heads"
-        ));
-    }
-    let [k, v] = [i[1], i[2]].map(|x| operators::repeat_heads(b, x, heads, a.heads / heads));
-    out(operators::causal_attention(b, [i[0], k, v], a.samples, a.heads, None))
+    out(operators::rms_norm(b, i[0], i[1], a.heads, a.epsilon))
 }
 
 fn rotary(b: &mut Builder, i: &[TensorId], a: &Attributes) -> Result<Outputs, String> {
-    let [positions, channels] = cut_into_heads(b, i[0], a)?;
+    let [positions, channels] = operators::cut_into_heads(b, i[0], [a.samples, a.heads])?;
     operators::rotary_error(positions, channels).map_or(Ok(()), Err)?;
     if !(1.0..f32::INFINITY).contains(&a.theta) {
         return Err("--theta must be at least 1".into());
     }
-    let tables = operators::rotary_tables(b, [a.samples, positions, channels / 2], a.theta);
+    let tables =
+        operators::rotary_tables(b, [a.samples, positions, channels / 2], turns(a.theta, channels / 2));
     out(operators::rotary(b, tables, i[0]))
 }
 

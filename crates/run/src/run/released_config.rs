@@ -56,11 +56,12 @@ struct Own {
 }
 
 /// The model that a `config.json` describes. The numbers are not checked against each other here, but in a job with this model
-/// they are.
+/// they are. `context` is another number of positions than the file's, for models whose weights do not depend on it.
 ///
 /// # Errors
-/// If the text is no JSON object of that kind, or describes something that this version does not compute.
-pub fn parse(text: &str) -> Result<Model, String> {
+/// If the text is no JSON object of that kind, or describes something that this version does not compute, or the model has no such
+/// context.
+pub fn parse(text: &str, context: Option<u32>) -> Result<Model, String> {
     let wrong = |error: serde_json::Error| format!("it is no configuration of a model: {error}");
     let Preamble { model_type, architecture } = serde_json::from_str(text).map_err(wrong)?;
     let Some(model_type) = model_type else {
@@ -70,16 +71,18 @@ pub fn parse(text: &str) -> Result<Model, String> {
         );
         return architecture.map_or(Err(why), |_| architectures::timm(text));
     };
+    let is_decoder = decoder_config::KINDS.iter().any(|(known, _)| *known == model_type);
+    if context.is_some() && !is_decoder {
+        return Err(format!("{model_type:?} has no other context than its weights have"));
+    }
     match model_type.as_str() {
         "gpt2" => gpt2(&serde_json::from_str(text).map_err(wrong)?).map(Model::Gpt),
-        kind if decoder_config::KINDS.iter().any(|(known, _)| *known == kind) => {
-            decoder_config::parse(kind, text).map(Model::Llama)
-        }
+        kind if is_decoder => decoder_config::parse(kind, text, context).map(Model::Llama),
         OURS => serde_json::from_str(text).map(|Own { model }| model).map_err(wrong),
         other => {
             let other: String = other.chars().take(40).collect();
             Err(format!(
-                "model_type is {other:?}; \"gpt2\", \"llama\" and \"mistral\" can be imported, what `tiebreak export` wrote (\"{OURS}\"), and timm's residual networks"
+                "model_type is {other:?}; \"gpt2\", \"llama\", \"qwen2\", \"qwen3\" and \"mistral\" can be imported, what `tiebreak export` wrote (\"{OURS}\"), and timm's residual networks"
             ))
         }
     }
@@ -131,19 +134,26 @@ fn gpt2(config: &Gpt2) -> Result<Gpt, String> {
 
 /// True if a `config.json` describes a model of the same kind as this one, whatever the sizes.
 pub(crate) fn is_of(config: &[u8], model: &Model) -> bool {
-    let parsed = std::str::from_utf8(config).ok().and_then(|text| parse(text).ok());
+    let parsed = std::str::from_utf8(config).ok().and_then(|text| parse(text, context(model)).ok());
     parsed.is_some_and(|parsed| std::mem::discriminant(&parsed) == std::mem::discriminant(model))
+}
+
+/// The positions of a model whose weights do not depend on them.
+fn context(model: &Model) -> Option<u32> {
+    if let Model::Llama(llama) = model { Some(llama.context) } else { None }
 }
 
 /// The `config.json` of a model, which [`parse`] reads back and, for GPT-2, transformers too. `config` is the run's copy from its
 /// initial weights: its other keys stay, and its text stays as a whole if it describes the exported model. `generation` is the
 /// `generation_config.json` beside it, which names the tokens that begin and end texts if no `config` does.
 pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> String {
-    let mut ours = match model {
-        Model::Gpt(gpt) => gpt2_config(gpt),
+    let theirs = match model {
+        Model::Gpt(gpt) => Some(gpt2_config(gpt)),
         Model::Llama(llama) => decoder_config::config(llama, config),
-        other => json!({ "model_type": OURS, "model": shortest(&with_pixels(other)) }),
+        _ => None,
     };
+    let own = || json!({ "model_type": OURS, "model": shortest(&with_pixels(model)) });
+    let mut ours = theirs.unwrap_or_else(own);
     let object = |text: &str| serde_json::from_str::<Map<String, Value>>(text).ok();
     let Some((text, mut kept)) = config.and_then(|text| Some((text, object(text)?))) else {
         let said = generation.and_then(object).unwrap_or_default();
@@ -153,7 +163,8 @@ pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> St
     };
     let before = kept.clone();
     let Value::Object(ours) = ours else { return text.into() };
-    let same = parse(text).as_ref() == Ok(model);
+    // A run with fewer positions than the weights were made for leaves them what they are.
+    let same = parse(text, context(model)).as_ref() == Ok(model);
     // Another architecture's files would have other names, and exported tensors are F32.
     let always = ["architectures", "dtype", "torch_dtype"];
     for (key, value) in ours {

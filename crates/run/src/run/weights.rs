@@ -79,6 +79,12 @@ impl WeightFiles {
         self.names.iter().map(|(name, &number)| (name.as_str(), self.files[number].path.as_path()))
     }
 
+    /// The bytes of all tensors together.
+    pub fn tensor_bytes(&self) -> u64 {
+        let bytes = |(name, &number): (&String, &usize)| self.files[number].header.place(name).ok()?.bytes();
+        self.names.iter().filter_map(bytes).fold(0, u64::saturating_add)
+    }
+
     /// The prefix that compiling or wrapping put before the name of every tensor; empty if there is none.
     pub fn prefix(&self) -> &str {
         let first = self.names.keys().next().map_or("", String::as_str);

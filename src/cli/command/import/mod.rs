@@ -25,6 +25,9 @@ use tiebreak_run::run::weights::WeightFiles;
 use tiebreak_run::run::{RunError, architectures, mistaken, released_config, shell};
 use weights::{check_map, real, weight_files};
 
+/// Advice for a context that is too large.
+const FEWER: &str = "; give fewer positions by --context N";
+
 /// Make a job that goes on from released weights.
 ///
 /// The folder has config.json and *.safetensors, as transformers' save_pretrained or `tiebreak export` write them. Afterwards name your data
@@ -39,6 +42,11 @@ pub struct Args {
     /// The weights stay where they are.
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Positions of a sample, if fewer than config.json says.
+    ///
+    /// The weights of models with rotary positions do not depend on the number. Attention takes memory with its square.
+    #[arg(long, value_name = "N", conflicts_with = "architecture", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    context: Option<u32>,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -51,14 +59,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     // A pointer or a page in place of the configuration is found before any weights are.
     let config = if args.images.architecture.is_some() { None } else { configuration(&folder)? };
     let counting = printer.counting("looking at the weights", Unit::Bytes);
-    let (paths, map) = weight_files(&folder)?;
+    let (paths, index) = weight_files(&folder)?;
     let mut files = WeightFiles::open(&paths)?;
     let (mut model, said) = described(&args, &folder, config, &files)?;
     let mut decided = args.images.decide(&mut model, &folder)?;
     decided.said.splice(0..0, said);
-    if let Some((key, why)) = model.error() {
-        return Err(RunError::invalid(&folder.join(CONFIG), format!("the model's {key}: {why}")).into());
-    }
+    without_error(&model, &folder)?;
     let prefix = added_prefix(&files, &model).to_string();
     if !prefix.is_empty() {
         decided.said.insert(0, format!("every tensor's name begins with {prefix}, as of a model that was compiled or wrapped: the job says init.prefix"));
@@ -79,15 +85,16 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let root = outside.then(|| common(&paths));
     let text = job_text(&model, &names, &prefix, root.as_deref(), &decided);
     let job = Job::parse(&job_path.display().to_string(), &text).map_err(|error| {
-        Failure::new(Exit::Malformed, format!("the model's sizes do not make a job: {error}"))
+        let hint = if matches!(model, Model::Llama(_)) { FEWER } else { "" };
+        Failure::new(Exit::Malformed, format!("the model's sizes do not make a job: {error}{hint}"))
     })?;
     let program = job.program(None).map_err(|error| Failure::new(Exit::Malformed, error))?;
     let buffers = |tensor: &str| tensor.starts_with("buffer/");
     let (layout, drawn) = (weights_layout(&job, &program), Drawn::of(&job, [0; 2]));
     files.check(&layout, &drawn, buffers)?;
     files.check_copies(&layout, &drawn, &mut counting.watch())?;
-    if let Some((map, index)) = map {
-        check_map(&files, &map, &index)?;
+    if let Some(index) = index {
+        check_map(&files, &index)?;
     }
     drop(counting);
     let companions = Companions::released(&folder)?;
@@ -114,6 +121,13 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "said": decided.said, "kept": companions.names().collect::<Vec<_>>(), "next": [next] }),
     );
     Ok(Exit::Match)
+}
+
+/// Refuses a model whose numbers do not fit each other.
+fn without_error(model: &Model, folder: &Path) -> Result<(), RunError> {
+    let Some((key, why)) = model.error() else { return Ok(()) };
+    let hint = if key == "context" { FEWER } else { "" };
+    Err(RunError::invalid(&folder.join(CONFIG), format!("the model's {key}: {why}{hint}")))
 }
 
 /// The folder that was named.
@@ -183,7 +197,8 @@ fn described(
     }
     let path = folder.join(CONFIG);
     if let Some(text) = config {
-        let model = released_config::parse(&text).map_err(|why| RunError::invalid(&path, why))?;
+        let model =
+            released_config::parse(&text, args.context).map_err(|why| RunError::invalid(&path, why))?;
         return Ok((model, said));
     }
     let holds = |name: &&&str| {

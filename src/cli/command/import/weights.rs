@@ -23,8 +23,18 @@ const OTHERS: [&str; 8] = ["bin", "pt", "pth", "ckpt", "gguf", "h5", "msgpack", 
 
 /// The content of an index of several files.
 #[derive(Deserialize)]
-struct Index {
+pub struct Index {
+    metadata: Option<Metadata>,
     weight_map: BTreeMap<String, String>,
+    #[serde(skip)]
+    path: PathBuf,
+}
+
+/// The sums in an index; other keys say nothing of the files.
+#[derive(Deserialize)]
+struct Metadata {
+    /// Bytes of all tensors. Some writers made it a number with a point.
+    total_size: Option<f64>,
 }
 
 /// A file of the model's folder, behind links: caches of downloads are made of them, and the user named the folder.
@@ -35,14 +45,11 @@ pub fn real(path: &Path) -> Result<PathBuf, Failure> {
     path.canonicalize().map_err(|error| crate::cli::view::report::named(RunError::io(path)(error)))
 }
 
-/// The content of an index, with its path.
-pub type Map = (BTreeMap<String, String>, PathBuf);
-
 /// The files of the weights, and the index that names them if there is one.
 ///
 /// # Errors
 /// If there are none, one is not there, or the index is none.
-pub fn weight_files(folder: &Path) -> Result<(Vec<PathBuf>, Option<Map>), Failure> {
+pub fn weight_files(folder: &Path) -> Result<(Vec<PathBuf>, Option<Index>), Failure> {
     let (one, index) = (folder.join(ONE_FILE), folder.join(INDEX));
     if one.symlink_metadata().is_ok() {
         return Ok((vec![real(&one)?], None));
@@ -52,8 +59,9 @@ pub fn weight_files(folder: &Path) -> Result<(Vec<PathBuf>, Option<Map>), Failur
     }
     let bytes = disk::read(&real(&index)?, INDEX_MAX)?;
     let wrong = |why: String| mistaken::config(&index, &bytes, format!("it is no index of weights: {why}"));
-    let Index { weight_map } = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
-    let mut shards: Vec<&String> = weight_map.values().collect();
+    let content: Index = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+    let content = Index { path: index.clone(), ..content };
+    let mut shards: Vec<&String> = content.weight_map.values().collect();
     shards.sort_unstable();
     shards.dedup();
     let invalid = |why: String| Failure::from(RunError::invalid(&index, why));
@@ -75,7 +83,7 @@ pub fn weight_files(folder: &Path) -> Result<(Vec<PathBuf>, Option<Map>), Failur
         )));
     }
     let paths = shards.iter().map(|shard| real(&folder.join(shard))).collect::<Result<_, _>>()?;
-    Ok((paths, Some((weight_map, index))))
+    Ok((paths, Some(content)))
 }
 
 /// The only .safetensors file of a folder, whatever its name is.
@@ -112,11 +120,13 @@ fn is_plain(name: &str) -> bool {
     one && !name.contains(['/', '\\']) && name.ends_with(".safetensors")
 }
 
-/// Checks that every tensor is in the file that the index says, as readers that trust it would look there.
+/// Checks that every tensor is in the file that the index says, as readers that trust it would look there, and the sum of their
+/// bytes.
 ///
 /// # Errors
-/// If it is not.
-pub fn check_map(files: &WeightFiles, map: &BTreeMap<String, String>, index: &Path) -> Result<(), RunError> {
+/// If a tensor is elsewhere, or the sum is another one.
+pub fn check_map(files: &WeightFiles, index: &Index) -> Result<(), RunError> {
+    let Index { metadata, weight_map: map, path: index } = index;
     let folder = index.parent().unwrap_or(Path::new("."));
     let mut listed = 0;
     for (name, path) in files.names() {
@@ -135,7 +145,18 @@ pub fn check_map(files: &WeightFiles, map: &BTreeMap<String, String>, index: &Pa
             format!("it lists {} tensors, the files hold {listed}", map.len()),
         ));
     }
-    Ok(())
+    let total = metadata.as_ref().and_then(|metadata| metadata.total_size);
+    // Sums below 2^53 are exact, and no folder has more bytes.
+    match total.filter(|&total| total != files.tensor_bytes() as f64) {
+        Some(total) => Err(RunError::invalid(
+            index,
+            format!(
+                "metadata.total_size is {total}, the tensors have {} bytes: download index and files anew, or remove the key",
+                files.tensor_bytes()
+            ),
+        )),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

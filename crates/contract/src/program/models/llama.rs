@@ -1,14 +1,16 @@
-//! A Llama decoder (Touvron et al., 2023): rotary positions, RMS normalisation before each branch, SwiGLU, no biases, and heads
-//! of keys and values that several heads of queries may share.
+//! A Llama decoder (Touvron et al., 2023): rotary positions, RMS normalisation before each branch, SwiGLU, and heads of keys and
+//! values that several heads of queries may share. Keys that a job may leave out add what Qwen's decoders have: biases, heads of
+//! another width, and a normalisation of queries and keys.
 
 use serde::{Deserialize, Serialize};
 
 use super::released::{Made, Part, Released};
 use super::sizes::times;
 use super::{BatchTensor, Cursor, Init, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes};
+use crate::arith::turns::{scaled, turns};
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
-use crate::program::keys::Presence::{Optional, Required};
+use crate::program::keys::Presence::{Absent, Optional, Required};
 use crate::program::keys::Type::Boolean;
 use crate::program::keys::{Key, NOT_NEGATIVE, Type, integer, key};
 use crate::program::operators::{
@@ -32,6 +34,10 @@ fn default_std() -> f32 {
     0.02
 }
 
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
 /// The sizes of a decoder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,16 +53,43 @@ pub struct Llama {
     pub heads: u32,
     /// Heads of keys and values; a divisor of `heads`.
     pub kv_heads: u32,
-    /// Channels (C); a multiple of `heads`.
+    /// Channels (C); a multiple of `heads`, unless `head_width` is there.
     pub width: u32,
+    /// Channels of a head (D); `width` / `heads` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_width: Option<u32>,
     /// Channels within a feed-forward layer.
     pub hidden: u32,
     /// The base of the frequencies of rotary positions.
     #[serde(default = "default_theta")]
     pub rope_theta: f32,
+    /// The factor by which the wavelengths of rotary positions are longer: all of them, or with the next three keys some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rope_factor: Option<f32>,
+    /// Wavelengths that fit fewer times into the original context are longer by the whole factor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rope_low_freq_factor: Option<f32>,
+    /// Wavelengths that fit more times into the original context stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rope_high_freq_factor: Option<f32>,
+    /// The context for which the unscaled frequencies were made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rope_original_context: Option<u32>,
     /// The number that a normalisation adds to the mean square.
     #[serde(default = "default_epsilon")]
     pub norm_epsilon: f32,
+    /// True if the layers of queries, keys and values have biases.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub qkv_bias: bool,
+    /// True if the layer behind the attention has a bias.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub out_bias: bool,
+    /// True if feed-forward layers have biases.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub mlp_bias: bool,
+    /// True if every head of queries and keys is normalised before its rotation.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub qk_norm: bool,
     /// True if the output projection is the token table.
     #[serde(default)]
     pub tied: bool,
@@ -65,6 +98,12 @@ pub struct Llama {
     pub init_std: f32,
 }
 
+/// A factor of wavelengths.
+const FACTOR: Type = Type::Number { least: 1.0, above: false, below: Some(65536.0) };
+const BESIDE_LOW: &str = "rope_factor = 8.0\nrope_high_freq_factor = 4.0\nrope_original_context = 8192";
+const BESIDE_HIGH: &str = "rope_factor = 8.0\nrope_low_freq_factor = 1.0\nrope_original_context = 8192";
+const BESIDE_ORIGINAL: &str = "rope_factor = 8.0\nrope_low_freq_factor = 1.0\nrope_high_freq_factor = 4.0";
+
 #[rustfmt::skip]
 const KEYS: &[Key] = &[
     key("model.vocabulary", integer(1, 1 << 20), Optional("256"), "128", "Tokens are numbers below this; 256 for bytes.").kind("llama").unit("tokens"),
@@ -72,10 +111,19 @@ const KEYS: &[Key] = &[
     key("model.layers", integer(1, 1 << 10), Required, "2", "Decoder blocks.").kind("llama").unit("blocks"),
     key("model.heads", integer(1, 1 << 10), Required, "4", "Attention heads of a block.").kind("llama").unit("heads"),
     key("model.kv_heads", integer(1, 1 << 10), Required, "2", "Heads of keys and values of a block, each for `heads` / `kv_heads` heads of queries.").kind("llama").unit("heads").rule("a divisor of `heads`"),
-    key("model.width", integer(1, 1 << 16), Required, "64", "Channels of a position. A head has `width` / `heads` of them: an even number, at most 256.").kind("llama").unit("channels").rule("a multiple of `heads`"),
+    key("model.width", integer(1, 1 << 16), Required, "64", "Channels of a position. Without `head_width` a head has `width` / `heads` of them: an even number, at most 256.").kind("llama").unit("channels").rule("a multiple of `heads`, or any number with `head_width`"),
+    key("model.head_width", integer(2, 256), Absent("`width` / `heads`"), "32", "Channels of a head: an even number.").kind("llama").unit("channels"),
     key("model.hidden", integer(1, 1 << 18), Required, "176", "Channels within a feed-forward layer.").kind("llama").unit("channels"),
     key("model.rope_theta", Type::Number { least: 1.0, above: false, below: None }, Optional("10000.0"), "500000.0", "The base of the frequencies by which rotary positions turn.").kind("llama"),
+    key("model.rope_factor", FACTOR, Absent("no scaling"), "8.0", "How many times longer the wavelengths of rotary positions are. With the three keys that follow it, only long wavelengths are longer, as Llama 3.1's.").kind("llama"),
+    key("model.rope_low_freq_factor", FACTOR, Absent("all wavelengths are longer"), "1.0", "Wavelengths that fit fewer times into `rope_original_context` are longer by the whole factor.").kind("llama").rule("only with the other three keys of scaling").beside(BESIDE_LOW),
+    key("model.rope_high_freq_factor", FACTOR, Absent("all wavelengths are longer"), "4.0", "Wavelengths that fit more times into `rope_original_context` stay as they are.").kind("llama").rule("at least 1 more than `rope_low_freq_factor`").beside(BESIDE_HIGH),
+    key("model.rope_original_context", integer(1, 1 << 20), Absent("all wavelengths are longer"), "8192", "The context for which the frequencies were made.").kind("llama").unit("tokens").rule("only with the other three keys of scaling").beside(BESIDE_ORIGINAL),
     key("model.norm_epsilon", Type::Number { least: 0.0, above: true, below: None }, Optional("1e-5"), "1e-6", "What a normalisation adds to the mean square.").kind("llama"),
+    key("model.qkv_bias", Boolean, Optional("false"), "true", "Whether the layers of queries, keys and values have biases, as Qwen2's do.").kind("llama"),
+    key("model.out_bias", Boolean, Optional("false"), "true", "Whether the layer behind the attention has a bias.").kind("llama"),
+    key("model.mlp_bias", Boolean, Optional("false"), "true", "Whether feed-forward layers have biases.").kind("llama"),
+    key("model.qk_norm", Boolean, Optional("false"), "true", "Whether every head of queries and keys is normalised before its rotation, as Qwen3's are.").kind("llama"),
     key("model.tied", Boolean, Optional("false"), "true", "Whether the output projection is the token table.").kind("llama"),
     key("model.init_std", NOT_NEGATIVE, Optional("0.02"), "0.01", "Standard deviation of initial weights; projections back to the residual stream get init_std / sqrt(2 layers).").kind("llama"),
 ];
@@ -83,22 +131,59 @@ const KEYS: &[Key] = &[
 impl Llama {
     /// Channels of a head.
     fn channels(&self) -> u32 {
-        self.width / self.heads
+        self.head_width.unwrap_or(self.width / self.heads)
     }
 
-    /// The matrices of a block: name, outputs, inputs, and true for a projection back to the residual stream. Those up to
-    /// `attention_out` come before the second normalisation.
-    fn matrices(&self) -> [(&'static str, [u32; 2], bool); 7] {
-        let (c, f, kv) = (self.width, self.hidden, self.kv_heads * self.channels());
+    /// Channels of all heads of queries.
+    fn attended(&self) -> u32 {
+        self.heads * self.channels()
+    }
+
+    /// The linear layers of a block: name, outputs and inputs, and whether there is a bias. Those up to `attention_out` come
+    /// before the second normalisation.
+    fn layers_of_block(&self) -> [(&'static str, [u32; 2], bool); 7] {
+        let (c, f, q, kv) = (self.width, self.hidden, self.attended(), self.kv_heads * self.channels());
         [
-            ("query", [c, c], false),
-            ("key", [kv, c], false),
-            ("value", [kv, c], false),
-            ("attention_out", [c, c], true),
-            ("gate", [f, c], false),
-            ("up", [f, c], false),
-            ("down", [c, f], true),
+            ("query", [q, c], self.qkv_bias),
+            ("key", [kv, c], self.qkv_bias),
+            ("value", [kv, c], self.qkv_bias),
+            ("attention_out", [c, q], self.out_bias),
+            ("gate", [f, c], self.mlp_bias),
+            ("up", [f, c], self.mlp_bias),
+            ("down", [c, f], self.mlp_bias),
         ]
+    }
+
+    /// The turns of every pair of a head's channels from one position to the next.
+    fn turns(&self) -> impl Iterator<Item = u64> {
+        let bands = self.rope_low_freq_factor.zip(self.rope_high_freq_factor);
+        let bands = bands.map(<[f32; 2]>::from).zip(self.rope_original_context);
+        let factor = self.rope_factor;
+        let scaling = move |turn| factor.map_or(turn, |factor| scaled(turn, factor, bands));
+        turns(self.rope_theta, self.channels() / 2).map(scaling)
+    }
+
+    /// The error in the keys of scaling, if there is one.
+    fn scaling_error(&self) -> Option<(&'static str, String)> {
+        let keys = [
+            ("rope_factor", self.rope_factor.is_some()),
+            ("rope_low_freq_factor", self.rope_low_freq_factor.is_some()),
+            ("rope_high_freq_factor", self.rope_high_freq_factor.is_some()),
+            ("rope_original_context", self.rope_original_context.is_some()),
+        ];
+        let has_bands = keys[1..].iter().any(|(_, is_there)| *is_there);
+        if let Some((missing, _)) = keys.into_iter().find(|(_, is_there)| has_bands && !is_there) {
+            let why = "is missing: rope_low_freq_factor, rope_high_freq_factor and rope_original_context need each other and rope_factor";
+            return Some((missing, why.into()));
+        }
+        let (low, high) = self.rope_low_freq_factor.zip(self.rope_high_freq_factor)?;
+        let why = format!("must be at least 1 more than rope_low_freq_factor ({low})");
+        (f64::from(high) - f64::from(low) < 1.0).then_some(("rope_high_freq_factor", why))
+    }
+
+    /// The normalisations of queries and keys, if there are any.
+    fn head_norms(&self) -> &'static [&'static str] {
+        if self.qk_norm { &["query_norm", "key_norm"] } else { &[] }
     }
 
     /// The attention of a block, on a normalised input.
@@ -110,21 +195,56 @@ impl Llama {
         tables: Rotary,
         x: TensorId,
     ) -> TensorId {
-        let [q, k, v] = ["query", "key", "value"].map(|name| matrix(b, p, name, x));
+        let [mut q, mut k, v] =
+            ["query", "key", "value"].map(|name| linear_layer(b, p, name, x, self.qkv_bias));
+        let normed = [(&mut q, self.heads), (&mut k, self.kv_heads)];
+        for (name, (x, heads)) in self.head_norms().iter().zip(normed) {
+            let gain = p.next();
+            *x = b.scoped(name, |b| rms_norm(b, *x, gain, heads, self.norm_epsilon));
+        }
         let q = b.scoped("query_rotary", |b| rotary(b, tables, q));
         let k = b.scoped("key_rotary", |b| rotary(b, tables, k));
         let group = self.heads / self.kv_heads;
         let [k, v] = [("key_heads", k), ("value_heads", v)]
             .map(|(name, x)| b.scoped(name, |b| repeat_heads(b, x, self.kv_heads, group)));
         let attended = b.scoped("attention", |b| causal_attention(b, [q, k, v], samples, self.heads, None));
-        matrix(b, p, "attention_out", attended)
+        linear_layer(b, p, "attention_out", attended, self.out_bias)
     }
 }
 
-/// A linear layer without a bias, by the next parameter.
-fn matrix(b: &mut Builder, p: &mut Cursor, name: &str, x: TensorId) -> TensorId {
+impl Default for Llama {
+    /// A model of one channel pair, with the keys that a job may leave out as they are then.
+    fn default() -> Llama {
+        Llama {
+            vocabulary: default_vocabulary(),
+            context: 1,
+            layers: 1,
+            heads: 1,
+            kv_heads: 1,
+            width: 2,
+            head_width: None,
+            hidden: 1,
+            rope_theta: default_theta(),
+            rope_factor: None,
+            rope_low_freq_factor: None,
+            rope_high_freq_factor: None,
+            rope_original_context: None,
+            norm_epsilon: default_epsilon(),
+            qkv_bias: false,
+            out_bias: false,
+            mlp_bias: false,
+            qk_norm: false,
+            tied: false,
+            init_std: default_std(),
+        }
+    }
+}
+
+/// A linear layer by the next parameters.
+fn linear_layer(b: &mut Builder, p: &mut Cursor, name: &str, x: TensorId, has_bias: bool) -> TensorId {
     let weight = p.next();
-    b.scoped(name, |b| linear(b, LinearClasses::HIDDEN, x, weight, None))
+    let bias = has_bias.then(|| p.next());
+    b.scoped(name, |b| linear(b, LinearClasses::HIDDEN, x, weight, bias))
 }
 
 impl Network for Llama {
@@ -145,33 +265,40 @@ impl Network for Llama {
             rope_theta: 1.7 + second as f32 / 16.0,
             norm_epsilon: 1e-5 + second as f32 / 16.0,
             tied,
-            init_std: 0.02,
+            ..Llama::default()
         };
-        vec![llama(1, true), llama(2, false)]
+        let qwen =
+            Llama { head_width: Some(6 + 4 * second), qkv_bias: true, qk_norm: true, ..llama(2, false) };
+        vec![llama(1, true), qwen]
     }
 
     fn contradiction(&self) -> Option<(&'static str, String)> {
-        if !self.width.is_multiple_of(self.heads) {
-            return Some(("width", format!("must be a multiple of heads ({})", self.heads)));
+        if self.head_width.is_none() && !self.width.is_multiple_of(self.heads) {
+            let why = format!("must be a multiple of heads ({}), or head_width is there too", self.heads);
+            return Some(("width", why));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             return Some(("kv_heads", format!("must divide heads ({})", self.heads)));
         }
+        if let Some(error) = self.scaling_error() {
+            return Some(error);
+        }
         let channels = self.channels();
         let why = rotary_error(self.context, channels)?;
-        Some(("width", format!("gives each head {channels} channels, but {why}")))
+        let key = if self.head_width.is_some() { "head_width" } else { "width" };
+        Some((key, format!("gives each head {channels} channels, but {why}")))
     }
 
     fn sizes(&self, samples: u64) -> Sizes {
         let [v, t, c, h, f] =
             [self.vocabulary, self.context, self.width, self.heads, self.hidden].map(u64::from);
-        let rows = times(&[samples, t]);
+        let (rows, q) = (times(&[samples, t]), u64::from(self.attended()));
         let layers = self
-            .matrices()
+            .layers_of_block()
             .map(|(_, [outputs, inputs], _)| ProductSize::linear(rows, inputs.into(), outputs.into()));
-        let (head, attention) = (ProductSize::head(rows, c, v), ProductSize::attention(rows, t, c, h));
+        let (head, attention) = (ProductSize::head(rows, c, v), ProductSize::attention(rows, t, q, h));
         let products = layers.into_iter().flatten().chain(head).chain(attention).collect();
-        let largest = times(&[rows, v.max(c).max(f)]).max(times(&[rows, h, t]));
+        let largest = times(&[rows, v.max(c).max(f).max(q)]).max(times(&[rows, h, t]));
         Sizes { largest, normalised_rows: 0, products }
     }
 
@@ -181,17 +308,26 @@ impl Network for Llama {
         let projection = Init::Normal { std: self.init_std / (2.0 * self.layers as f32).sqrt() };
         let matrix =
             |name, shape: [u32; 2], init| ModelParameter { name, shape: shape.to_vec(), init, decayed: true };
-        let gain = |name| ModelParameter { name, shape: vec![c], init: Init::Ones, decayed: false };
+        let vector = |name, len, init| ModelParameter { name, shape: vec![len], init, decayed: false };
+        let gain = |name| vector(name, c, Init::Ones);
         let mut table = vec![matrix("token_embedding".into(), [v, c], normal)];
         for layer in 0..self.layers {
             let name = |rest: &str| format!("block{layer}.{rest}");
             table.push(gain(name("norm1.gain")));
-            for (part, shape, is_projection) in self.matrices() {
+            for (part, shape, has_bias) in self.layers_of_block() {
+                if part == "attention_out" {
+                    let norms = self.head_norms().iter();
+                    table.extend(
+                        norms.map(|norm| vector(name(&format!("{norm}.gain")), self.channels(), Init::Ones)),
+                    );
+                }
                 if part == "gate" {
                     table.push(gain(name("norm2.gain")));
                 }
-                let init = if is_projection { projection } else { normal };
+                let back = ["attention_out", "down"].contains(&part);
+                let init = if back { projection } else { normal };
                 table.push(matrix(name(&format!("{part}.weight")), shape, init));
+                table.extend(has_bias.then(|| vector(name(&format!("{part}.bias")), shape[0], Init::Zeros)));
             }
         }
         table.push(gain("final_norm.gain".into()));
@@ -201,7 +337,7 @@ impl Network for Llama {
         table
     }
 
-    /// The tensors that `LlamaForCausalLM` stores, all in PyTorch's layout of linear layers, which is ours. Names in files of
+    /// The tensors that `LlamaForCausalLM` and the classes after it store, all in PyTorch's layout of linear layers, which is ours. Names in files of
     /// `LlamaModel` lack the prefix `model.`, and old files hold frequencies.
     fn released(&self) -> Option<Vec<Released>> {
         let (c, v) = (self.width, self.vocabulary);
@@ -217,7 +353,12 @@ impl Network for Llama {
                 let gain = ours(&format!("{norm}.gain"));
                 push(&format!("{theirs}.weight"), Released::same("", gain, &[c]));
             }
-            for (part, shape, _) in self.matrices() {
+            for norm in self.head_norms() {
+                let theirs = if *norm == "query_norm" { "q_norm" } else { "k_norm" };
+                let gain = Released::same("", ours(&format!("{norm}.gain")), &[self.channels()]);
+                push(&format!("self_attn.{theirs}.weight"), gain);
+            }
+            for (part, shape, has_bias) in self.layers_of_block() {
                 let theirs = match part {
                     "query" => "self_attn.q_proj",
                     "key" => "self_attn.k_proj",
@@ -229,6 +370,10 @@ impl Network for Llama {
                 };
                 let weight = ours(&format!("{part}.weight"));
                 push(&format!("{theirs}.weight"), Released::same("", weight, &shape));
+                if has_bias {
+                    let bias = Released::same("", ours(&format!("{part}.bias")), &shape[..1]);
+                    push(&format!("{theirs}.bias"), bias);
+                }
             }
             let frequencies = Released { made: Made::Mask, ..Released::same("", "", &[]) };
             push("self_attn.rotary_emb.inv_freq", frequencies);
@@ -255,23 +400,23 @@ impl Network for Llama {
         let token_table = p.next();
         let mut x = b.scoped("embedding", |b| token_embedding(b, token_table, tokens));
         let sizes = [samples, self.context, self.channels() / 2];
-        let tables = b.scoped("rotary", |b| rotary_tables(b, sizes, self.rope_theta));
+        let tables = b.scoped("rotary", |b| rotary_tables(b, sizes, self.turns()));
         for layer in 0..self.layers {
             x = b.scoped(&format!("block{layer}"), |b| {
                 let gain = p.next();
-                let normed = b.scoped("norm1", |b| rms_norm(b, x, gain, self.norm_epsilon));
+                let normed = b.scoped("norm1", |b| rms_norm(b, x, gain, 1, self.norm_epsilon));
                 let branch = self.attention(b, p, samples, tables, normed);
                 let x = b.scoped("residual1", |b| residual(b, x, branch));
                 let gain = p.next();
-                let normed = b.scoped("norm2", |b| rms_norm(b, x, gain, self.norm_epsilon));
-                let [gate, up] = ["gate", "up"].map(|name| matrix(b, p, name, normed));
+                let normed = b.scoped("norm2", |b| rms_norm(b, x, gain, 1, self.norm_epsilon));
+                let [gate, up] = ["gate", "up"].map(|name| linear_layer(b, p, name, normed, self.mlp_bias));
                 let hidden = b.scoped("swiglu", |b| swiglu(b, gate, up));
-                let branch = matrix(b, p, "down", hidden);
+                let branch = linear_layer(b, p, "down", hidden, self.mlp_bias);
                 b.scoped("residual2", |b| residual(b, x, branch))
             });
         }
         let gain = p.next();
-        let normed = b.scoped("final_norm", |b| rms_norm(b, x, gain, self.norm_epsilon));
+        let normed = b.scoped("final_norm", |b| rms_norm(b, x, gain, 1, self.norm_epsilon));
         let head = if self.tied { token_table } else { p.next() };
         let logits = b.scoped("head", |b| linear(b, LinearClasses::HEAD, normed, head, None));
         inputs.loss(b, logits, labels, Vec::new())

@@ -169,3 +169,34 @@ pub fn repeat_heads(b: &mut Builder, x: TensorId, heads: u32, group: u32) -> Ten
     b.differentiable(output, move |b, dy| vec![(x, b.tree_sum(dy, [n * heads, group, d], &[n, c]))]);
     output
 }
+
+/// The positions of a sample and the channels of a head of an [N, C] tensor.
+pub(crate) fn cut_into_heads(
+    b: &Builder,
+    x: TensorId,
+    [samples, heads]: [u32; 2],
+) -> Result<[u32; 2], String> {
+    let shape = b.shape(x);
+    if !shape[0].is_multiple_of(samples) || !shape[1].is_multiple_of(heads) {
+        return Err(format!("--samples must divide N = {} and --heads C = {}", shape[0], shape[1]));
+    }
+    Ok([shape[0] / samples, shape[1] / heads])
+}
+
+/// Causal attention of q [N, C] and of k and v [N, X], whose heads serve several heads of queries.
+pub(crate) fn grouped_attention(
+    b: &mut Builder,
+    [q, k, v]: [TensorId; 3],
+    [samples, heads]: [u32; 2],
+) -> Result<TensorId, String> {
+    let [_, channels] = cut_into_heads(b, q, [samples, heads])?;
+    let c = b.shape(k)[1];
+    let own = c / channels;
+    if !c.is_multiple_of(channels) || !heads.is_multiple_of(own) {
+        return Err(format!(
+            "C / --heads = {channels} must cut X = {c} into heads whose number divides --heads"
+        ));
+    }
+    let [k, v] = [k, v].map(|x| repeat_heads(b, x, own, heads / own));
+    Ok(causal_attention(b, [q, k, v], samples, heads, None))
+}

@@ -21,6 +21,7 @@ pub(super) mod rotary;
 
 pub use activation::{gelu_erf, gelu_tanh, relu, silu, swiglu};
 pub use attention::{causal_attention, repeat_heads};
+pub(crate) use attention::{cut_into_heads, grouped_attention};
 pub use convolution::{ConvVersion, conv2d, mean_pool};
 pub use dropout::{Dropout, dropout};
 pub use embedding::{position_embedding, token_embedding};

@@ -5,6 +5,7 @@
 
 use super::moments::Moments;
 
+use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::expr::{Body, BodyWriter, Reg};
 use crate::program::graph::TensorId;
@@ -84,20 +85,34 @@ pub fn layer_norm(b: &mut Builder, x: TensorId, gain: TensorId, bias: TensorId, 
     y
 }
 
-/// x [.., C], gain [C] -> [.., C]: xhat * gain with xhat = x * rstd and rstd = 1 / sqrt(sum(x x)/C + epsilon).
-pub fn rms_norm(b: &mut Builder, x: TensorId, gain: TensorId, epsilon: f32) -> TensorId {
-    let shape = b.shape(x);
+/// x [.., C], gain [D] -> [.., C]: each of the `heads` parts of a row, which have D channels, becomes xhat * gain with xhat = part *
+/// rstd and rstd = 1 / sqrt(sum(part part)/D + epsilon). One head is the whole row.
+pub fn rms_norm(b: &mut Builder, x: TensorId, gain: TensorId, heads: u32, epsilon: f32) -> TensorId {
+    let whole = b.shape(x);
+    let mut shape = whole.clone();
+    if heads > 1 {
+        let channels = whole.last().expect("tensors have rank 1 or more") / heads;
+        shape = vec![whole.iter().product::<u32>() / channels, channels];
+    }
     let mut column = shape.clone();
     let c = std::mem::replace(column.last_mut().expect("tensors have rank 1 or more"), 1);
-    let xx = b.map(square(), &[x], &shape);
+    let rows = b.reshaped(x, &shape);
+    let dims = rows.dims;
+    let xx = b.map_views(square(), dims, vec![rows.clone()], DType::F32, &shape);
     let sum_xx = b.sum_last(xx);
     let rstd = b.map(reciprocal_deviation("rms_norm_rstd.v1", c as f32, epsilon), &[sum_xx], &column);
-    let xhat = b.map(binary("mul.v1", BodyWriter::mul), &[x, rstd], &shape);
-    let y = b.map(binary("mul.v1", BodyWriter::mul), &[xhat, gain], &shape);
+    let product = || binary("mul.v1", BodyWriter::mul);
+    let views = vec![rows, b.broadcast(rstd, &shape)];
+    let xhat = b.map_views(product(), dims, views, DType::F32, &shape);
+    let views = vec![b.whole(xhat), b.broadcast(gain, &shape)];
+    let y = b.map_views(product(), dims, views, DType::F32, &whole);
     b.differentiable(y, move |b, dy| {
-        let weighted = b.map(binary("mul.v1", BodyWriter::mul), &[dy, xhat], &shape);
+        let dy = b.reshaped(dy, &shape);
+        let views = vec![dy.clone(), b.whole(xhat)];
+        let weighted = b.map_views(product(), dims, views, DType::F32, &shape);
         let dgain = b.sum_leading(weighted);
-        let dxhat = b.map(binary("mul.v1", BodyWriter::mul), &[dy, gain], &shape);
+        let views = vec![dy, b.broadcast(gain, &shape)];
+        let dxhat = b.map_views(product(), dims, views, DType::F32, &shape);
         let along = b.map(binary("mul.v1", BodyWriter::mul), &[dxhat, xhat], &shape);
         let sum = b.sum_last(along);
         // dx = rstd * (dxhat - xhat * (sum/C))
@@ -108,8 +123,8 @@ pub fn rms_norm(b: &mut Builder, x: TensorId, gain: TensorId, epsilon: f32) -> T
             let rest = w.sub(dxhat, projected);
             w.mul(rstd, rest)
         });
-        let dx = b.map(body, &[dxhat, xhat, sum, rstd], &shape);
-        vec![(x, dx), (gain, dgain)]
+        let views = [dxhat, xhat, sum, rstd].map(|tensor| b.broadcast(tensor, &shape)).into();
+        vec![(x, b.map_views(body, dims, views, DType::F32, &whole)), (gain, dgain)]
     });
     y
 }

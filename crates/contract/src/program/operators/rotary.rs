@@ -5,7 +5,6 @@
 //! cosine decides a bit, and no state, checkpoint or verdict knows of tables.
 
 use crate::arith::DType;
-use crate::arith::turns::turns;
 use crate::program::builder::Builder;
 use crate::program::expr::{Body, BodyWriter, Reg};
 use crate::program::graph::{TensorId, View};
@@ -33,10 +32,15 @@ pub(crate) fn rotary_error(positions: u32, channels: u32) -> Option<String> {
     wrong.then(|| format!("a head has an even number of channels, at most {CHANNELS_MAX}"))
 }
 
-/// The tables of `samples` of `positions`, for heads of 2 `pairs` channels: position t turns pair i by t * theta^(-i/pairs).
-pub fn rotary_tables(b: &mut Builder, [samples, positions, pairs]: [u32; 3], theta: f32) -> Rotary {
+/// The tables of `samples` of `positions`, for heads of 2 `pairs` channels: `turns` has the turns of each pair from one position
+/// to the next, in parts of 2^-64, and goes on without an end: the last body of words is full.
+pub fn rotary_tables(
+    b: &mut Builder,
+    [samples, positions, pairs]: [u32; 3],
+    turns: impl Iterator<Item = u64>,
+) -> Rotary {
     assert_eq!(rotary_error(positions, 2 * pairs), None);
-    let mut turns = turns(theta, pairs).flat_map(|turn| [(turn >> 32) as u32, turn as u32]);
+    let mut turns = turns.flat_map(|turn| [(turn >> 32) as u32, turn as u32]);
     let count = 2 * pairs;
     let mut words = None;
     for first in (0..count).step_by(WORDS as usize) {
@@ -191,6 +195,7 @@ mod tests {
     use serde::Deserialize;
 
     use super::*;
+    use crate::arith::turns::{scaled, turns};
 
     #[derive(Deserialize)]
     struct Vectors {
@@ -203,6 +208,7 @@ mod tests {
     struct Table {
         theta: u32,
         channels: u32,
+        scaling: Option<(u32, Option<([u32; 2], u32)>)>,
         frequencies: Vec<String>,
         entries: Vec<[u32; 4]>,
     }
@@ -212,9 +218,17 @@ mod tests {
         let text = include_str!("../../../../../assets/vectors/catalogue.json");
         let Vectors { rotary_tables } = serde_json::from_str(text).unwrap();
         assert!(rotary_tables.len() > 5);
-        for Table { theta, channels, frequencies, entries } in rotary_tables {
-            let turns: Vec<u64> =
-                turns(f32::from_bits(theta), channels / 2).take(channels as usize / 2).collect();
+        assert!(rotary_tables.iter().filter(|table| table.scaling.is_some()).count() > 3);
+        for Table { theta, channels, scaling, frequencies, entries } in rotary_tables {
+            let of_scaling = |turn| match scaling {
+                Some((factor, bands)) => {
+                    let bands = bands.map(|(bands, positions)| (bands.map(f32::from_bits), positions));
+                    scaled(turn, f32::from_bits(factor), bands)
+                }
+                None => turn,
+            };
+            let turns = turns(f32::from_bits(theta), channels / 2).take(channels as usize / 2);
+            let turns: Vec<u64> = turns.map(of_scaling).collect();
             let text: Vec<String> = turns.iter().map(|turn| format!("{turn:016x}")).collect();
             assert_eq!(text, frequencies, "{theta:x}, {channels}");
             for [t, i, cos, sin] in entries {
