@@ -25,6 +25,8 @@ use crate::arith::DType;
 pub const NETWORK_MAX: u64 = 1 << 24;
 /// The first key of every network file.
 pub const FORMAT: &str = "tiebreak network 1";
+/// The name by which nodes read the inputs of the batch.
+pub const INPUTS: &str = "inputs";
 /// The most nodes, and the most parameters.
 pub const NODES_MAX: usize = 1 << 13;
 /// The most bytes of a name: the program's names have it with something before and behind.
@@ -347,7 +349,7 @@ impl File {
         if !(1..=NODES_MAX).contains(&self.nodes.len()) {
             return wrong(format!("nodes: a network has 1 to {NODES_MAX}"));
         }
-        let mut known: HashMap<&str, Source> = HashMap::from([(&*self.inputs.name, Source::Inputs)]);
+        let mut known: HashMap<&str, Source> = HashMap::from([(INPUTS, Source::Inputs)]);
         for (number, parameter) in self.parameters.iter().enumerate() {
             if known.insert(&parameter.name, Source::Parameter(number)).is_some() {
                 return wrong(format!("parameter {}: two tensors have this name", parameter.name));
@@ -460,3 +462,6 @@ fn set(attributes: &mut Attributes, name: &str, ty: Type, value: &Value) -> std:
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
