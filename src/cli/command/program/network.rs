@@ -66,10 +66,10 @@ Rules:
 2. The last node makes the logits [N, V]. The labels are [N], and their `below` is at most V.
 3. The last node depends on all other nodes, on all parameters and on the inputs.
 4. A node gives each attribute of its operator, and no other.
-5. A `linear` or `matmul` that makes the logits has the product class `head`; others have `linear`. Each product has three
-   digits, one scale group for all of K, and no rounding log.
-6. Dropouts with `p` above 0 are numbered from 0 in the order of the nodes, those of attentions among them. A `p` of 0 is
-   no operator.
+5. A `linear` or `matmul` that makes the logits has the product class `head`; others have `linear`. Each product has
+   three digits, one scale group for all of K, and no rounding log.
+6. Dropouts with `p` above 0 are numbered from 0 in the order of the nodes, those of attentions among them. A `p` of 0
+   is no operator.
 7. A `batch_norm` has the buffers `NODE.running_mean` and `NODE.running_var`.
 8. A node's name is the name of its operators in traces and verdicts.
 9. The parameters have the order of the file, in the program and in its state.
