@@ -106,6 +106,7 @@ def capture(
     micro_batches: int = 1,
     clip_norm: Optional[float] = None,
     convolution: int = 1,
+    digits: int = 3,
 ) -> Captured:
     """Turn a PyTorch model into a program, and write the program, the model's weights and the network file to a folder.
 
@@ -117,6 +118,7 @@ def capture(
     micro_batches: micro-batches of a step, whose gradients are added.
     clip_norm: the greatest norm of a step's gradient.
     convolution: the version of convolutions, as a job's `convolution`.
+    digits: digits of each product, 1 to 4. Fewer are faster and less exact (docs/ARITHMETIC.md, section 4).
 
     The run starts from the model's present weights; the model is not changed. Products have the contract's arithmetic, so numbers are not
     PyTorch's to the bit. Dropout draws from the run's seed.
@@ -130,6 +132,8 @@ def capture(
     micro_batches = count("micro_batches", micro_batches, 1)
     if convolution not in (1, 2):
         raise UsageError(f"convolution is {convolution!r:.60}", "give convolution as 1 or 2")
+    if count("digits", digits, 1) > 4:
+        raise UsageError(f"digits is {digits}", "give digits as 1, 2, 3 or 4")
     if not isinstance(model, torch.nn.Module) or not callable(loss_fn):
         raise UsageError("model is no nn.Module, or loss_fn cannot be called", "give capture(model, loss_fn, optimizer, (inputs, labels))")
     inputs, labels = _batch(torch, example_batch)
@@ -148,7 +152,10 @@ def capture(
     unused = [name for name in shapes if name not in {part.source for part in matcher.parts.values()}]
     if unused:
         raise CaptureError([f"parameter {name}: the loss does not depend on it; take it out of the model" for name in unused])
-    network = _network(matcher, inputs, labels, treatments, rules, micro_batches, clip_norm)
+    network = _network(matcher, inputs, labels, treatments)
+    network.update(micro_batches=micro_batches, optimizer=rules, digits=digits)
+    if clip_norm is not None:
+        network["clip_norm"] = float(clip_norm)
     tensors = {name: to_role(_array(named[part.source]), part) for name, part in matcher.parts.items()}
     own = dict(model.named_buffers())
     buffers = {theirs: ours for theirs, ours in matcher.norms.items()}
@@ -367,9 +374,8 @@ def _order(matcher: Matcher) -> List[str]:
     return sorted(matcher.parts, key=place)
 
 
-def _network(
-    matcher: Matcher, inputs: Any, labels: Any, treatments: Dict[str, dict], rules: dict, micro_batches: int, clip_norm: Optional[float]
-) -> Dict[str, Any]:
+def _network(matcher: Matcher, inputs: Any, labels: Any, treatments: Dict[str, dict]) -> Dict[str, Any]:
+    """The network file's keys that follow from the model."""
     parameters = []
     for name in _order(matcher):
         part = matcher.parts[name]
@@ -381,19 +387,15 @@ def _network(
     network: Dict[str, Any] = {
         "format": "tiebreak network 1",
         "micro_batch": inputs.shape[0],
-        "micro_batches": micro_batches,
         "inputs": batch,
         "labels": {"shape": [labels.numel()], "below": matcher.classes},
         "parameters": parameters,
         "nodes": matcher.nodes,
-        "optimizer": rules,
     }
     if matcher.loss:
         network["loss"] = matcher.loss
     if matcher.momentum is not None:
         network["norm_momentum"] = matcher.momentum
-    if clip_norm is not None:
-        network["clip_norm"] = float(clip_norm)
     return network
 
 

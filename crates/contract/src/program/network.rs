@@ -16,7 +16,7 @@ use super::models::nodes::{NODE_KINDS, NodeKind, NodeOf, Nodes, Source};
 use super::models::{BatchTensor, Init, ModelParameter, Network};
 use super::operators::LossRule;
 use super::optimizer::{Decay, Optimizer, Treatment};
-use super::products::ProductTable;
+use super::products::{ProductDigits, ProductTable};
 use super::step::{Program, StepSpec};
 use super::validate;
 use crate::arith::DType;
@@ -24,11 +24,11 @@ use crate::arith::DType;
 /// The most bytes of a network file.
 pub const NETWORK_MAX: u64 = 1 << 24;
 /// The first key of every network file.
-pub const FORMAT: &str = "tiebreak network 1";
+const FORMAT: &str = "tiebreak network 1";
 /// The name by which nodes read the inputs of the batch.
-pub const INPUTS: &str = "inputs";
+const INPUTS: &str = "inputs";
 /// The most nodes, and the most parameters.
-pub const NODES_MAX: usize = 1 << 13;
+const NODES_MAX: usize = 1 << 13;
 /// The most bytes of a name: the program's names have it with something before and behind.
 const NAME_MAX: usize = 128;
 
@@ -76,6 +76,8 @@ struct File {
     norm_momentum: Option<f32>,
     optimizer: OptimizerText,
     clip_norm: Option<f32>,
+    #[serde(default = "three")]
+    digits: u8,
 }
 
 #[derive(Deserialize)]
@@ -151,6 +153,11 @@ enum OptimizerText {
 
 fn one() -> u32 {
     1
+}
+
+/// The digits of [`ProductTable::preset`].
+fn three() -> u8 {
+    3
 }
 
 fn factor_one() -> f32 {
@@ -232,7 +239,7 @@ pub fn compile(text: &str) -> Result<Program> {
     }
     let model: Box<dyn Network> = Box::new(network);
     let (optimizer, _) = file.optimizer.parts();
-    let products = ProductTable::preset();
+    let products = ProductTable::uniform(file.digits);
     let spec = StepSpec { model, optimizer, clip_norm, loss, micro_batch, micro_batches, products };
     let program = Program::with_treatments(spec, treatments);
     validate::program(&program).map_err(NetworkError)?;
@@ -277,6 +284,9 @@ impl File {
         }
         if self.labels.shape.len() != 1 || samples * u64::from(self.labels.shape[0]) > u64::from(u32::MAX) {
             return wrong("labels: the shape has one dimension, and a step has at most 2^32 - 1 labels");
+        }
+        if let Some(why) = ProductDigits::uniform(self.digits).error() {
+            return wrong(format!("digits: {why}, is {}", self.digits));
         }
         bounded("loss.smoothing", BELOW_ONE, self.loss.smoothing)?;
         if self.loss.ignore.is_some_and(|label| label >= self.labels.below) {

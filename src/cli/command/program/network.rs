@@ -59,6 +59,7 @@ The file is JSON of at most 2^24 bytes:
 | `norm_momentum` | the part by which a step moves running averages; a network with a `batch_norm` needs it, and no other may have it | |
 | `optimizer` | `kind` `adamw` with `beta1`, `beta2` and `epsilon`, or `sgd` with `momentum`; `decay`: `decoupled` or `coupled` (`decoupled`) | required |
 | `clip_norm` | the greatest norm of a step's gradient | no clipping |
+| `digits` | digits of both operands of each product, 1 to 4 | 3 |
 
 Rules:
 
@@ -66,8 +67,7 @@ Rules:
 2. The last node makes the logits [N, V]. The labels are [N], and their `below` is at most V.
 3. The last node depends on all other nodes, on all parameters and on the inputs.
 4. A node gives each attribute of its operator, and no other.
-5. A `linear` or `matmul` that makes the logits has the product class `head`; others have `linear`. Each product has
-   three digits, one scale group for all of K, and no rounding log.
+5. Each product has the same digits, one scale group for all of K, and no rounding log.
 6. Dropouts with `p` above 0 are numbered from 0 in the order of the nodes, those of attentions among them. A `p` of 0
    is no operator.
 7. A `batch_norm` has the buffers `NODE.running_mean` and `NODE.running_var`.

@@ -4,24 +4,26 @@ use super::*;
 use crate::program::decoding::decode;
 use crate::program::encoding::encode;
 use crate::program::graph::Graph;
-use crate::program::models::Model;
 
 const MLP: &str = include_str!("../../../../../assets/networks/mlp.json");
 const RESNET: &str = include_str!("../../../../../assets/networks/resnet.json");
 const GPT: &str = include_str!("../../../../../assets/networks/gpt.json");
 
 /// The program of a model with the numbers that the network files have.
-fn built_in(table: &str) -> Program {
-    let model: Model = toml::from_str(table).unwrap();
-    Program::new(StepSpec {
-        model,
+fn built_in_spec(table: &str) -> StepSpec {
+    StepSpec {
+        model: toml::from_str(table).unwrap(),
         optimizer: Optimizer::Adamw { beta1: 0.5, beta2: 0.95, epsilon: 1.0, weight_decay: 0.1 },
         clip_norm: Some(1.0),
         loss: LossRule::default(),
         micro_batch: 2,
         micro_batches: 3,
         products: ProductTable::preset(),
-    })
+    }
+}
+
+fn built_in(table: &str) -> Program {
+    Program::new(built_in_spec(table))
 }
 
 /// A graph without its names of operators, which decide no bit.
@@ -42,6 +44,9 @@ norm = 'batch'\norder = 'post'\nconvolution = 2";
         assert!(encode(&program) == encode(&built_in(table)), "{table}");
         assert_eq!(decode(&encode(&program)).unwrap(), program);
     }
+    let two = format!("{{\"digits\": 2, {}", MLP.trim_start_matches('{'));
+    let due = Program::new(StepSpec { products: ProductTable::uniform(2), ..built_in_spec(mlp) });
+    assert!(compile(&two).unwrap() == due);
     // The two tables of a GPT are read by one operator there, and by two nodes here.
     let table = "kind = 'gpt'\nvocabulary = 19\ncontext = 5\nlayers = 2\nheads = 2\nwidth = 8\ndropout = 0.1";
     let (program, due) = (compile(GPT).unwrap(), built_in(table));
@@ -71,6 +76,7 @@ fn wrong_networks_are_refused_by_name() {
         (&mlp, "\"micro_batch\":2", "\"micro_batch\":0", "micro_batch: a step has 1 to 2^24 samples"),
         (&mlp, "\"micro_batches\":3", "\"micro_batches\":65537", "micro_batch: a step has"),
         (&mlp, "\"micro_batch\":2", "\"micro_batch\":3", "inputs: the first dimension must be a multiple"),
+        (&mlp, "\"micro_batch\":2", "\"digits\":5,\"micro_batch\":2", "digits: digits must be 1 to 4, is 5"),
         (&mlp, "\"below\":256", "\"below\":0", "below: must be above 0"),
         (&mlp, "\"clip_norm\":1.0", "\"clip_norm\":0", "clip_norm: must be a finite number above 0, is 0"),
         (

@@ -22,8 +22,6 @@ pub(super) struct Pass<'a> {
     pub inputs: &'a Inputs,
     /// Samples of a micro-batch, and micro-batches of a step.
     pub samples: [u32; 2],
-    /// True if the node makes the logits.
-    pub is_head: bool,
     /// The moments of the batch normalisations so far.
     pub moments: Vec<Moments>,
     /// The number of the next dropout.
@@ -97,7 +95,7 @@ pub const NODE_KINDS: &[NodeKind] = &[
 
 impl NodeKind {
     /// The operator of this name.
-    pub fn by_name(name: &str) -> Option<&'static NodeKind> {
+    pub(crate) fn by_name(name: &str) -> Option<&'static NodeKind> {
         NODE_KINDS.iter().find(|kind| kind.name == name)
     }
 }
@@ -125,10 +123,10 @@ fn channels_last(b: &mut Builder, p: &mut Pass, x: TensorId, body: Body) -> Resu
     Ok(b.map_views(body, dims, vec![view], DType::F32, &dims))
 }
 
-fn linear(b: &mut Builder, p: &mut Pass, i: &[TensorId], _: &Attributes) -> Result<TensorId, String> {
+fn linear(b: &mut Builder, _: &mut Pass, i: &[TensorId], _: &Attributes) -> Result<TensorId, String> {
     fits(&[b.shape(i[0])[0], b.shape(i[1])[0]])?;
-    let classes = if p.is_head { LinearClasses::HEAD } else { LinearClasses::HIDDEN };
-    Ok(operators::linear(b, classes, i[0], i[1], i.get(2).copied()))
+    // Classes decide digits, and here all products have the same.
+    Ok(operators::linear(b, LinearClasses::HIDDEN, i[0], i[1], i.get(2).copied()))
 }
 
 /// Checks a convolution's output before it is appended; its patches are checked by the operator.

@@ -63,10 +63,8 @@ impl Nodes {
 
     fn append(&self, b: &mut Builder, parameters: &[TensorId], inputs: &Inputs) -> Result<Loss, String> {
         let mut made: Vec<TensorId> = Vec::new();
-        let mut pass =
-            Pass { inputs, samples: self.samples, is_head: false, moments: Vec::new(), next_drop: 0 };
-        for (number, node) in self.nodes.iter().enumerate() {
-            pass.is_head = number + 1 == self.nodes.len();
+        let mut pass = Pass { inputs, samples: self.samples, moments: Vec::new(), next_drop: 0 };
+        for node in &self.nodes {
             let tensor = |source: &Source| match *source {
                 Source::Inputs => inputs.batch[0],
                 Source::Parameter(number) => parameters[number],
