@@ -235,6 +235,27 @@ def test_a_captured_model_trains_to_the_bits_of_the_built_in_one_and_near_pytorc
     assert tiebreak.audit(run, sample=1.0).matches
 
 
+if torch is not None:
+
+    class Normed(nn.Module):
+        """A normalisation over what only looks like the channels."""
+
+        def __init__(self):
+            super().__init__()
+            self.table, self.norm, self.head = nn.Embedding(7, 4), nn.BatchNorm1d(4), nn.Linear(4, 7)
+
+        def forward(self, tokens):
+            return self.head(self.norm(self.table(tokens)))
+
+    class Repeated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.layer(x).view(2, 1, 4).expand(2, 3, 4).mean(1)
+
+
 def captured_error(model, loss_fn=mean_loss, optimizer=None, batch=None):
     """The refusals of a model over rows of 4, or over a given batch."""
     batch = batch or (torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64))
@@ -262,11 +283,18 @@ def over_images(*layers):
         (lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)).eval(), "training is False, and only True is there; call model.train()"),
         (lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=0.2)), "momentum is 0.2, and a network has one"),
         (lambda: nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)), "no weight, bias or running averages"),
+        # BatchNorm1d of three dimensions normalises the second one.
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (1, 4)), nn.BatchNorm1d(1)), "aten."),
+        (lambda: Normed(), "it normalises [2, 4, 4] (rows)"),
+        (lambda: Repeated(), "aten.expand.default in the model at "),
         (lambda: nn.Linear(4, 3).double(), "parameter weight is torch.float64: use model.float()"),
     ],
 )
 def test_what_has_no_counterpart_is_refused_with_its_place(folder, make, why):
-    assert why in "\n".join(captured_error(make())), why
+    model = make()
+    tokens = torch.zeros(2, 4, dtype=torch.int64)
+    batch = (tokens, tokens) if isinstance(model, Normed) else None
+    assert why in "\n".join(captured_error(model, batch=batch)), why
 
 
 @needs_torch

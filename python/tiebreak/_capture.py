@@ -157,20 +157,25 @@ def capture(
     if clip_norm is not None:
         network["clip_norm"] = float(clip_norm)
     tensors = {name: to_role(_array(named[part.source]), part) for name, part in matcher.parts.items()}
-    own = dict(model.named_buffers())
-    buffers = {theirs: ours for theirs, ours in matcher.norms.items()}
+    own, buffers = dict(model.named_buffers()), dict(matcher.norms)
     tensors.update({f"buffer/{ours}": _array(own[theirs]) for theirs, ours in buffers.items()})
-    captured = Captured(out, matcher.parts, {name: source for name, source in canonical.items() if name != source}, buffers, rate)
+    ties = {name: source for name, source in canonical.items() if name != source}
+    captured = Captured(out, matcher.parts, ties, buffers, rate)
+    _write(captured, network, tensors)
+    return captured
+
+
+def _write(captured: Captured, network: Dict[str, Any], tensors: Dict[str, np.ndarray]) -> None:
+    """Writes the captured files: network, weights and program."""
     try:
-        os.makedirs(out, exist_ok=True)
+        os.makedirs(captured.folder, exist_ok=True)
         with open(captured.network, "w", encoding="ascii") as file:
             json.dump(network, file, indent=1)
             file.write("\n")
         _write_safetensors(captured.weights, tensors)
     except OSError as error:
-        raise UndecidedError(f"{out} cannot be written: {error}", "name another folder") from None
+        raise UndecidedError(f"{captured.folder} cannot be written: {error}", "name another folder") from None
     result_of(["program", "compile", f"--out={captured.program}", "--", captured.network])
-    return captured
 
 
 def _torch() -> Any:
@@ -336,8 +341,9 @@ def _optimizer(torch: Any, optimizer: Any, named: Dict[str, Any]) -> Tuple[Dict[
     for key in numbers:
         if any(group[key] != first[key] for group in others):
             refused.append(f"parameter groups have several {key}: a program has one; use groups that differ in lr and weight_decay alone")
-    if group_decoupled := [g for g in optimizer.param_groups if g.get("decoupled_weight_decay", decay == "decoupled") != (decay == "decoupled")]:
-        refused.append(f"decoupled_weight_decay is {group_decoupled[0]['decoupled_weight_decay']}: use AdamW or Adam as they come")
+    decoupled = decay == "decoupled"
+    if any(group.get("decoupled_weight_decay", decoupled) != decoupled for group in optimizer.param_groups):
+        refused.append(f"decoupled_weight_decay is {not decoupled}: use AdamW or Adam as they come")
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     rate = next((value for value in rates if value > 0), 0.0)
     if rate == 0 or not all(math.isfinite(value) and value >= 0 for value in rates):

@@ -132,7 +132,8 @@ class Matcher:
             self.take_inputs(value.shape)
             return INPUTS
         if not isinstance(value, Value) or value.layout != "rows":
-            raise Refused("it takes a tensor whose last dimension is not that of rows", "flatten images before linear layers, and name activations by their modules")
+            why = "it takes a tensor whose last dimension is not that of rows"
+            raise Refused(why, "flatten images before linear layers, and use modules for activations")
         return value.name
 
     def any(self, value: Value) -> Tuple[str, str]:
@@ -234,8 +235,8 @@ def _batch_norm(m: Matcher, a: Given, out: Any) -> Value:
         raise Refused(f"momentum is {momentum!r:.60}, and a network has one number for all", "use one momentum")
     m.momentum = momentum
     x, layout = m.any(a["input"])
-    if layout not in ("rows", "image"):
-        raise Refused(f"it normalises {layout}", "normalise images, or rows [N, C]")
+    if (layout, len(a["input"].shape)) not in (("rows", 2), ("image", 4)):
+        raise Refused(f"it normalises {list(a['input'].shape)} ({layout})", "normalise images, or rows [N, C]")
     names = [m.parameter(a[key]) for key in ("weight", "bias")]
     name = m.node("batch_norm", x, *names, epsilon=a["eps"])
     for key, buffer in zip(("running_mean", "running_var"), out.args[3:5]):
@@ -319,6 +320,8 @@ def _mean(m: Matcher, a: Given, out: Any) -> Value:
 
 def _view(m: Matcher, a: Given, out: Any) -> Value:
     value, shape = a["self"], tuple(out.meta["val"].shape)
+    if math.prod(shape) != math.prod(value.shape):
+        raise Refused(f"it repeats {list(value.shape)} to {list(shape)}", "keep tensors as they are")
     if value.shape == shape or value.layout == "labels":
         return value._replace(shape=shape)
     old = value.shape
@@ -374,7 +377,8 @@ def _attention(m: Matcher, a: Given, out: Any) -> Value:
         same("attn_mask", a["attn_mask"], None, "use is_causal=True and no mask")
     if any(value.layout != "heads" for value in values):
         raise Refused("it takes tensors that are not [B, H, T, D] of [B, T, H D]", "view and transpose q, k and v")
-    (_, heads, positions, channels), key = values[0].shape, values[1].shape
+    (samples, heads, positions, channels), key = values[0].shape, values[1].shape
+    same("the first dimension", samples, m.batch, "attend over the positions of each sample")
     if key[2] != positions or key != values[2].shape or key[3] != channels or (key[1] != heads and not a["enable_gqa"]):
         raise Refused("q, k and v have other positions or heads", "use self-attention, with enable_gqa=True for groups of heads")
     if a["scale"] is not None and not math.isclose(a["scale"], channels**-0.5, rel_tol=1e-12):
