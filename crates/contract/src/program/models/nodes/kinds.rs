@@ -170,8 +170,11 @@ fn window(a: &Attributes) -> Result<Window, String> {
 fn norm_of_batch(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
     let shape = b.shape(i[0]);
     let rows = shape[..shape.len() - 1].iter().fold(1u64, |n, &d| n * u64::from(d));
-    if rows * u64::from(p.samples[1]) > ROWS_MAX {
-        return Err(format!("a step has more than {ROWS_MAX} rows, which binary32 cannot count exactly"));
+    let all = rows * u64::from(p.samples[1]);
+    if all > ROWS_MAX {
+        return Err(format!(
+            "a step has {all} rows, more than {ROWS_MAX}, which binary32 cannot count exactly"
+        ));
     }
     let (y, moments) = batch_norm(b, i[0], i[1], i[2], a.epsilon);
     p.moments.push(moments);
