@@ -138,5 +138,9 @@ pub mod catalogue {
 /// The built-in models, and the interface of a model.
 pub mod models {
     #[doc(inline)]
-    pub use tiebreak_contract::program::models::*;
+    pub use tiebreak_contract::program::models::{
+        BatchTensor, Block, Blocks, Gelu, Gpt, Init, Input, Inputs, KINDS, KINDS_ARE, Llama, Loss, Mlp, Mode,
+        Model, ModelParameter, Network, Norm, Normalization, Normalize, Order, ProductSize, Resnet, Sizes,
+        Statistic, Stem, Vgg11, VggNorm, keys, normalize, released,
+    };
 }

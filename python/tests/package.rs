@@ -48,7 +48,7 @@ fn pytest_passes() {
     let native = if cfg!(windows) { "_native.pyd" } else { "_native.abi3.so" };
     fs::copy(built.join("deps").join(library), package.join(native)).unwrap();
     let status = Command::new(&python)
-        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5"])
+        .args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--durations=5"])
         .arg(here.join("tests"))
         .current_dir(folder.path())
         .env("PYTHONPATH", folder.path())

@@ -2,6 +2,7 @@
 
 Every function does what the command `tiebreak` does, with the same bits, files and texts:
 
+- `capture` turns a PyTorch model into a program, which `train` trains;
 - `train` trains a job and gives a `Run`;
 - `audit` replays a run and gives a `Report`, with a verdict if something differs;
 - `verify` checks a run without a replay, `compare` finds the first difference of two runs;
@@ -24,6 +25,7 @@ from ._audit import (
     compare,
     verify,
 )
+from ._capture import Captured, CaptureError, capture
 from ._errors import BugError, Error, MalformedError, RunWarning, UndecidedError, UsageError
 from ._native import __version__
 from ._progress import Progress
@@ -32,6 +34,8 @@ from ._train import new_key, train
 
 __all__ = [
     "BugError",
+    "CaptureError",
+    "Captured",
     "Comparison",
     "Difference",
     "Error",
@@ -47,6 +51,7 @@ __all__ = [
     "Verification",
     "__version__",
     "audit",
+    "capture",
     "check_verdict",
     "compare",
     "new_key",

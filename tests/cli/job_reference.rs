@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
+use tiebreak_contract::program::network::compile;
 use tiebreak_contract::program::products::ProductClass;
 use tiebreak_record::job::Job;
 use tiebreak_record::job::parse::JobText;
@@ -27,6 +28,18 @@ fn the_page_of_programs_is_what_is_printed() {
         page == include_str!("../../docs/PROGRAMS.md"),
         "run `tiebreak program reference > docs/PROGRAMS.md`"
     );
+}
+
+#[test]
+fn the_page_of_networks_is_what_is_printed_and_its_example_compiles() {
+    let output = Command::new(env!("CARGO_BIN_EXE_tiebreak")).args(["program", "networks"]).output().unwrap();
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        page == include_str!("../../docs/NETWORKS.md"),
+        "run `tiebreak program networks > docs/NETWORKS.md`"
+    );
+    let example = page.split("```").nth(1).and_then(|block| block.strip_prefix("json")).unwrap();
+    assert_eq!(compile(example).unwrap().parameter_count(), 5 * 7 + 5 + 3 * 5 + 3);
 }
 
 #[test]

@@ -33,13 +33,14 @@ use crate::{chips, matches, tiebreak};
 /// The options that all commands have.
 const OF_ALL: [&str; 3] = ["json", "quiet", "color"];
 /// Commands whose output is a text, which `--quiet` leaves whole.
-const DOCUMENTS: [&str; 10] = [
+const DOCUMENTS: [&str; 11] = [
     "adapters",
     "completions",
     "job reference",
     "log calibrate",
     "man",
     "op",
+    "program networks",
     "program reference",
     "program show",
     "reference",
@@ -316,6 +317,7 @@ impl World {
         fs::copy(self.path("text.txt"), self.path("deep/text.txt")).unwrap();
         changed("deep/inner/job.toml", "\"text.txt\"", "\"../text.txt\"");
         fs::create_dir(self.path("tiebreak-demo")).unwrap();
+        fs::write(self.path("network.json"), include_str!("../../assets/networks/mlp.json")).unwrap();
         fs::write(self.path("catalogue.toml"), "[[run]]\nname = \"mine\"\nflop = 2e25\n").unwrap();
         let floats = |count: u32| -> Vec<u8> {
             (0..count).flat_map(|i| (i as f32 * 0.37).sin().to_le_bytes()).collect()

@@ -4,22 +4,12 @@
 use super::builder::Builder;
 use super::expr::{Body, BodyWriter, Reg};
 use super::graph::{Primitive, TensorId};
+pub use super::inputs::Input;
+use super::inputs::{input, integers, shape_error};
 use super::operators::{self, ConvVersion, Dropout, LinearClasses, LossRule, Moments, Window};
 use super::optimizer::{self, Decay, Optimizer, Rates, Trained, Treatment};
 use crate::arith::DType;
 use crate::arith::turns::turns;
-
-/// An input of an operator.
-#[derive(Clone, Copy, Debug)]
-pub struct Input {
-    /// The name on the command line.
-    pub name: &'static str,
-    /// Letters stand for dimensions, and equal letters for equal dimensions; `*` is any shape, the same for all
-    /// inputs that have it.
-    pub shape: &'static str,
-    /// The elements' type.
-    pub dtype: DType,
-}
 
 /// The numbers that an operator may need besides its inputs. Each operator reads its own.
 #[derive(Clone, Debug)]
@@ -110,14 +100,6 @@ pub struct Operator {
     /// True if [`append`] can add the operator's gradient.
     pub differentiable: bool,
     append: fn(&mut Builder, &[TensorId], &Attributes) -> Result<Outputs, String>,
-}
-
-const fn input(name: &'static str, shape: &'static str) -> Input {
-    Input { name, shape, dtype: DType::F32 }
-}
-
-const fn integers(name: &'static str, shape: &'static str) -> Input {
-    Input { name, shape, dtype: DType::U32 }
 }
 
 const PAIR: &[Input] = &[input("a", "*"), input("b", "*")];
@@ -505,33 +487,6 @@ impl Operator {
         OPERATORS.iter().find(|operator| operator.name == name)
     }
 
-    /// The error in inputs of these shapes, if there is one. Dimensions are at least 1.
-    pub(crate) fn shape_error(&self, shapes: &[Vec<u32>]) -> Option<String> {
-        let mut known: Vec<(&str, &[u32])> = Vec::new();
-        for (input, shape) in self.inputs.iter().zip(shapes) {
-            let wants = |why: &str| Some(format!("{} has shape {shape:?}, but {why}", input.name));
-            let elements: u64 = shape.iter().map(|&d| u64::from(d)).product();
-            if elements == 0 || elements >= 1 << 31 || shape.len() > 4 {
-                return wants("arrays have 1 to 4 dimensions and 1 to 2^31 - 1 elements");
-            }
-            let words: Vec<&str> = input.shape.split(' ').collect();
-            let parts: Vec<(&str, &[u32])> = match words[..] {
-                ["*"] => vec![("*", &shape[..])],
-                _ if words.len() == shape.len() => words.iter().copied().zip(shape.chunks(1)).collect(),
-                _ => return wants(&format!("[{}] is wanted", words.join(", "))),
-            };
-            for (word, dims) in parts {
-                let first = known.iter().find(|(w, _)| *w == word).map(|(_, d)| *d);
-                let fixed: Option<u32> = word.parse().ok();
-                if first.is_some_and(|d| d != dims) || fixed.is_some_and(|d| dims != [d]) {
-                    return wants(&format!("[{}] is wanted, as the inputs before it are", words.join(", ")));
-                }
-                known.push((word, dims));
-            }
-        }
-        None
-    }
-
     /// Appends the operator. With `gradient`, also appends an input `dy` of the output's shape, and the gradients of
     /// the binary32 inputs that have one, each named `d` and the input's name.
     ///
@@ -549,7 +504,7 @@ impl Operator {
             let (found, due) = (shapes.len(), names.len());
             return Err(format!("{} takes {due} inputs: {}; {found} are given", self.name, names.join(", ")));
         }
-        if let Some(why) = self.shape_error(shapes) {
+        if let Some(why) = shape_error(self.inputs, shapes) {
             return Err(why);
         }
         let declare = |(input, shape): (&Input, &Vec<u32>)| b.input(input.name, input.dtype, shape);

@@ -5,10 +5,11 @@
 //! pooled where gradients are added. Contract: section 7.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Deref;
 
 use super::builder::Builder;
 use super::graph::{Graph, Port, TensorId, TensorType};
-use super::models::{BatchTensor, Init, Inputs, Loss, Mode, Model, ModelParameter, Statistic};
+use super::models::{BatchTensor, Init, Inputs, Loss, Mode, Model, ModelParameter, Network, Statistic};
 use super::operators::{LossRule, Moments, means_of_counted, pool, running};
 use super::optimizer::{Optimizer, Rates, Trained, Treatment, clip_factor, own_rate, update};
 use super::products::ProductTable;
@@ -73,9 +74,9 @@ pub mod port {
 
 /// Everything that decides the bits of a training step, apart from its data.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepSpec {
-    /// The model.
-    pub model: Model,
+pub struct StepSpec<M = Model> {
+    /// The model: one that a job names, or a pointer to any network.
+    pub model: M,
     /// The optimizer.
     pub optimizer: Optimizer,
     /// The greatest gradient norm; `None` = no clipping (the factor is 1).
@@ -89,6 +90,9 @@ pub struct StepSpec {
     /// Digits and grids of the products, by class.
     pub products: ProductTable,
 }
+
+/// [`StepSpec`] of whatever network.
+type Step<'a> = StepSpec<&'a dyn Network>;
 
 /// A binary32 tensor: of the training state, in the order of state digests and checkpoints, or of the gradients.
 #[derive(Clone, Debug, PartialEq)]
@@ -212,7 +216,13 @@ impl Program {
     }
 
     /// [`Program::new`], with a given treatment of each parameter, in the order of the model's table.
-    pub fn with_treatments(spec: StepSpec, treatments: Vec<Treatment>) -> Program {
+    pub fn with_treatments<M>(spec: StepSpec<M>, treatments: Vec<Treatment>) -> Program
+    where
+        M: Deref<Target = dyn Network>,
+    {
+        let StepSpec { model, optimizer, clip_norm, loss, micro_batch, micro_batches, products } = spec;
+        let model = &*model;
+        let spec = Step { model, optimizer, clip_norm, loss, micro_batch, micro_batches, products };
         let rows = spec.model.parameters();
         let parameters: Vec<Parameter> = rows
             .iter()
@@ -352,7 +362,7 @@ fn running_buffers(statistic: &Statistic) -> [Buffer; 2] {
 }
 
 /// The inputs of the running averages of each of a model's batch normalisations.
-fn buffer_inputs(b: &mut Builder, model: &Model) -> Vec<[TensorId; 2]> {
+fn buffer_inputs(b: &mut Builder, model: &dyn Network) -> Vec<[TensorId; 2]> {
     let input = |b: &mut Builder, t: Buffer| b.input(port::buffer(&t.name), DType::F32, &t.shape);
     model.statistics().iter().map(|statistic| running_buffers(statistic).map(|t| input(b, t))).collect()
 }
@@ -371,7 +381,7 @@ pub(super) struct Pass {
 /// A model's forward pass over `samples` of a micro-batch, and the number of micro-batches of a step.
 pub(super) fn forward(
     mode: Mode,
-    model: &Model,
+    model: &dyn Network,
     loss: LossRule,
     products: &ProductTable,
     [samples, micro_batches]: [u32; 2],
@@ -398,10 +408,10 @@ pub(super) fn forward(
     Pass { builder: b, parameters: ids, batch, loss }
 }
 
-fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
+fn micro_graph(spec: &Step, parameters: &[Parameter]) -> Graph {
     let Pass { builder: mut b, parameters: ids, loss, .. } = forward(
         Mode::Training,
-        &spec.model,
+        spec.model,
         spec.loss,
         &spec.products,
         [spec.micro_batch, spec.micro_batches],
@@ -448,7 +458,7 @@ fn scalar_table(counts_labels: bool) -> impl Iterator<Item = StateTensor> {
 }
 
 /// [`Program::counts_labels`] of a program that is not built yet.
-fn counts_labels(spec: &StepSpec) -> bool {
+fn counts_labels(spec: &Step) -> bool {
     spec.loss.ignore.is_some() && spec.micro_batches > 1
 }
 
@@ -487,10 +497,10 @@ fn accumulate_graph(parameters: &[Parameter], statistics: &[Statistic], counts_l
     b.finish()
 }
 
-fn update_graph(spec: &StepSpec, treatments: &[Treatment], parameters: &[Parameter]) -> Graph {
+fn update_graph(spec: &Step, treatments: &[Treatment], parameters: &[Parameter]) -> Graph {
     let mut b = Builder::new(ProductTable::two_and_three());
     let ids: Vec<TensorId> = parameters.iter().map(|p| parameter_input(&mut b, &p.name, &p.shape)).collect();
-    let averages = buffer_inputs(&mut b, &spec.model);
+    let averages = buffer_inputs(&mut b, spec.model);
     let all = parameters.iter().zip(&ids).zip(treatments);
     let trained: Vec<(&Parameter, TensorId, Treatment)> =
         all.filter(|((p, _), _)| !p.frozen).map(|((p, &id), treatment)| (p, id, *treatment)).collect();
@@ -531,7 +541,7 @@ fn update_graph(spec: &StepSpec, treatments: &[Treatment], parameters: &[Paramet
             all.push(one);
         }
     }
-    output_running(&mut b, &spec.model, &averages, &moments);
+    output_running(&mut b, spec.model, &averages, &moments);
     for (slot, tensors) in spec.optimizer.slots().iter().zip(new_slots) {
         for ((p, ..), tensor) in trained.iter().zip(tensors) {
             b.output(port::slot(slot, &p.name), tensor);
@@ -548,7 +558,7 @@ fn update_graph(spec: &StepSpec, treatments: &[Treatment], parameters: &[Paramet
 /// Turns the sums of gradients into means over the labels that count. Returns the mean loss, made in the same way.
 fn step_means(
     b: &mut Builder,
-    spec: &StepSpec,
+    spec: &Step,
     [count, loss]: [TensorId; 2],
     gradients: &mut Vec<TensorId>,
 ) -> TensorId {
@@ -564,7 +574,7 @@ fn moment_inputs(b: &mut Builder, statistic: &Statistic) -> Moments {
 }
 
 /// Appends the running averages after a step with these moments.
-fn output_running(b: &mut Builder, model: &Model, averages: &[[TensorId; 2]], moments: &[Moments]) {
+fn output_running(b: &mut Builder, model: &dyn Network, averages: &[[TensorId; 2]], moments: &[Moments]) {
     for ((statistic, averages), moments) in model.statistics().iter().zip(averages).zip(moments) {
         let new = b.scoped("update", |b| {
             b.scoped(&statistic.name, |b| running(b, *averages, *moments, model.norm_momentum()))
@@ -579,7 +589,7 @@ fn output_running(b: &mut Builder, model: &Model, averages: &[[TensorId; 2]], mo
 /// the output is `logits`.
 pub fn inference_graph(model: &Model, products: &ProductTable, samples: u32) -> Graph {
     let Pass { builder: mut b, loss, .. } =
-        forward(Mode::Evaluation, model, LossRule::default(), products, [samples, 1]);
+        forward(Mode::Evaluation, &**model, LossRule::default(), products, [samples, 1]);
     b.output("logits", loss.logits);
     b.finish()
 }

@@ -1,5 +1,6 @@
 //! `tiebreak program`.
 
+mod network;
 mod picture;
 mod reference;
 
@@ -34,6 +35,17 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Derive the program of a network file (docs/NETWORKS.md), which a job can name: `program = "FILE"`.
+    #[command(after_help = "Example:\n  tiebreak program compile network.json --out net.program")]
+    Compile {
+        /// Network file: nodes, parameters and an optimizer, as JSON.
+        network: PathBuf,
+        /// File for the program.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+        #[command(flatten)]
+        limits: Limits,
+    },
     /// Write the program of a job to a file, which another job can name: `program = "FILE"`.
     #[command(after_help = "Example:\n  tiebreak program export job.toml --out demo.program")]
     Export {
@@ -45,6 +57,9 @@ enum Command {
         #[command(flatten)]
         limits: Limits,
     },
+    /// Print the format of network files, with the operators of nodes (docs/NETWORKS.md).
+    #[command(after_help = "Example:\n  tiebreak program networks")]
+    Networks,
     /// Print the names in a program's bytes: classes of products, bodies, nodes of models (docs/PROGRAMS.md).
     #[command(after_help = "Example:\n  tiebreak program reference")]
     Reference,
@@ -63,6 +78,15 @@ enum Command {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
+        Command::Compile { network, out, limits } => {
+            let _watch = limits.watch(printer);
+            network::compiled(printer, &network, &out)
+        }
+        Command::Networks => {
+            let page = network::markdown();
+            printer.document(Lines::split(page.trim_end()), &network::operators());
+            Ok(Exit::Match)
+        }
         Command::Export { job, out, limits } => {
             let _watch = limits.watch(printer);
             export(printer, &job, &out)

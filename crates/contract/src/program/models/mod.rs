@@ -2,6 +2,7 @@
 //! implements [`Network`], and a line in the list below, which also declares the file.
 
 mod images;
+pub mod nodes;
 pub mod normalize;
 pub mod released;
 mod sizes;

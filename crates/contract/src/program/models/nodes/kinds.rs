@@ -1,0 +1,252 @@
+//! The operators of a network's nodes, as one table: inputs, attributes, and how each is appended to a graph.
+
+use crate::arith::DType;
+use crate::program::builder::Builder;
+use crate::program::catalogue::{Attributes, Input};
+use crate::program::expr::Body;
+use crate::program::graph::{TensorId, View};
+use crate::program::im2col::ConvGeometry;
+use crate::program::inputs::{input, integers};
+use crate::program::models::{Inputs, pixel_body};
+use crate::program::operators::{
+    self, ConvVersion, Dropout, LinearClasses, Moments, Window, batch_norm, dropout,
+};
+
+/// The most elements of a tensor.
+const TENSOR_MAX: u64 = 1 << 31;
+/// The most rows of a step that a batch normalisation counts exactly in binary32.
+const ROWS_MAX: u64 = 1 << 24;
+
+/// A forward pass over nodes, at one of them.
+pub(super) struct Pass<'a> {
+    pub inputs: &'a Inputs,
+    /// Samples of a micro-batch, and micro-batches of a step.
+    pub samples: [u32; 2],
+    /// The moments of the batch normalisations so far.
+    pub moments: Vec<Moments>,
+    /// The number of the next dropout.
+    pub next_drop: u32,
+}
+
+type Append = fn(&mut Builder, &mut Pass, &[TensorId], &Attributes) -> Result<TensorId, String>;
+
+/// An operator that a node may have.
+pub struct NodeKind {
+    /// The name in network files.
+    pub name: &'static str,
+    /// The operator in a few words.
+    pub about: &'static str,
+    /// The inputs, in order.
+    pub inputs: &'static [Input],
+    /// The names of the attributes, each of which a node must give.
+    pub attributes: &'static [&'static str],
+    pub(super) append: Append,
+}
+
+const X: &[Input] = &[input("x", "*")];
+const XY: &[Input] = &[input("x", "*"), input("y", "*")];
+const IMAGE: &[Input] = &[input("x", "B H W C")];
+const CONV: &[Input] = &[input("x", "B H W C"), input("weight", "M R S C")];
+const NORM: &[Input] = &[input("x", ".. C"), input("gain", "C"), input("bias", "C")];
+
+const fn kind(
+    name: &'static str,
+    about: &'static str,
+    inputs: &'static [Input],
+    attributes: &'static [&'static str],
+    append: Append,
+) -> NodeKind {
+    NodeKind { name, about, inputs, attributes, append }
+}
+
+/// Every operator of nodes.
+#[rustfmt::skip]
+pub const NODE_KINDS: &[NodeKind] = &[
+    kind("pixels", "bytes as numbers from 0 to 1: x / 255", &[integers("x", "*")], &[], pixels),
+    kind("image", "images [B, C, H, W] with the channels last: [B, H, W, C]", &[input("x", "B C H W")], &[], |b, p, i, _| channels_last(b, p, i[0], Body::new("value.v1", |w| w.input(0)))),
+    kind("pixel_image", "bytes of images [B, C, H, W] as numbers from 0 to 1, channels last: [B, H, W, C]", &[integers("x", "B C H W")], &[], |b, p, i, _| channels_last(b, p, i[0], pixel_body())),
+    kind("linear", "x weight^T + bias: [N, M]", &[input("x", "N K"), input("weight", "M K"), input("bias", "M")], &[], linear),
+    kind("matmul", "x weight^T: [N, M]", &[input("x", "N K"), input("weight", "M K")], &[], linear),
+    kind("conv2d", "a convolution, a scale group for each patch: [B, P, Q, M]", CONV, &["stride", "padding"], |b, p, i, a| conv(b, p, i, a, ConvVersion::V1)),
+    kind("conv2d_v2", "a convolution, a scale group for each sample: [B, P, Q, M]", CONV, &["stride", "padding"], |b, p, i, a| conv(b, p, i, a, ConvVersion::V2)),
+    kind("grouped_conv2d", "a convolution of groups of channels, D = C / groups: [B, P, Q, M]", &[input("x", "B H W C"), input("weight", "M R S D")], &["groups", "stride", "padding"], grouped_conv),
+    kind("bias", "x + bias", &[input("x", ".. C"), input("bias", "C")], &[], |b, _, i, _| Ok(operators::add_bias(b, i[0], i[1]))),
+    kind("relu", "max(x, 0)", X, &[], |b, _, i, _| Ok(operators::relu(b, i[0]))),
+    kind("gelu", "GELU in its tanh form", X, &[], |b, _, i, _| Ok(operators::gelu_tanh(b, i[0]))),
+    kind("gelu_erf", "GELU", X, &[], |b, _, i, _| Ok(operators::gelu_erf(b, i[0]))),
+    kind("silu", "x / (1 + e^-x)", X, &[], |b, _, i, _| Ok(operators::silu(b, i[0]))),
+    kind("swiglu", "silu(x) y", XY, &[], |b, _, i, _| Ok(operators::swiglu(b, i[0], i[1]))),
+    kind("residual", "x + y", XY, &[], |b, _, i, _| Ok(operators::residual(b, i[0], i[1]))),
+    kind("layer_norm", "layer normalisation over the last dimension", NORM, &["epsilon"], |b, _, i, a| Ok(operators::layer_norm(b, i[0], i[1], i[2], a.epsilon))),
+    kind("rms_norm", "normalisation by the root of the mean square of the last dimension", &[input("x", ".. C"), input("gain", "C")], &["epsilon"], |b, _, i, a| Ok(operators::rms_norm(b, i[0], i[1], a.epsilon))),
+    kind("batch_norm", "normalisation over all dimensions but the last, with running averages as buffers", NORM, &["epsilon"], norm_of_batch),
+    kind("dropout", "dropout, with masks from Philox", X, &["p"], drop_some),
+    kind("max_pool", "the greatest pixel of windows: [B, P, Q, C]", IMAGE, &["kernel", "stride", "padding"], |b, _, i, a| operators::max_pool(b, i[0], window(a)?)),
+    kind("avg_pool", "the mean of windows, padding counted as zeros: [B, P, Q, C]", IMAGE, &["kernel", "stride", "padding"], |b, _, i, a| operators::avg_pool(b, i[0], window(a)?)),
+    kind("adaptive_avg_pool", "the means of so many windows down and across: [B, P, Q, C]", IMAGE, &["windows"], |b, _, i, a| operators::adaptive_avg_pool(b, i[0], a.windows)),
+    kind("mean_pool", "the mean over the pixels: [B, C]", IMAGE, &[], |b, _, i, _| Ok(operators::mean_pool(b, i[0]))),
+    kind("flatten", "a sample's numbers in a row, a channel's pixels together: [B, C H W]", IMAGE, &[], |b, _, i, _| Ok(operators::flatten(b, i[0]))),
+    kind("embedding", "rows of a table by number: [N, C]", &[input("table", "V C"), integers("tokens", "N")], &[], embedding),
+    kind("position_embedding", "x plus a row of the table for each of a sample's T positions", &[input("x", "N C"), input("table", "T C")], &[], position_embedding),
+    kind("attention", "causal attention of heads, with dropout of its probabilities", &[input("q", "N C"), input("k", "N C"), input("v", "N C")], &["heads", "p"], attention),
+    kind("grouped_attention", "causal attention, where heads of k and v serve several heads of q", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "p"], attention),
+    kind("rotary", "pairs of channels of each head turned by their position", &[input("x", "N C")], &["heads", "theta"], rotary),
+];
+
+impl NodeKind {
+    /// The operator of this name.
+    pub(crate) fn by_name(name: &str) -> Option<&'static NodeKind> {
+        NODE_KINDS.iter().find(|kind| kind.name == name)
+    }
+}
+
+/// An error if these sizes multiply to more elements than a tensor has.
+fn fits(sizes: &[u32]) -> Result<(), String> {
+    let elements = sizes.iter().fold(1u64, |n, &d| n.saturating_mul(d.into()));
+    let why = || format!("a tensor has more than {TENSOR_MAX} elements: {sizes:?}");
+    if elements < TENSOR_MAX { Ok(()) } else { Err(why()) }
+}
+
+fn pixels(b: &mut Builder, _: &mut Pass, i: &[TensorId], _: &Attributes) -> Result<TensorId, String> {
+    let shape = b.shape(i[0]);
+    Ok(b.map(pixel_body(), i, &shape))
+}
+
+/// The batch's inputs [B, C, H, W] as [B, H, W, C]. Data need no gradient, so nothing else is turned.
+fn channels_last(b: &mut Builder, p: &mut Pass, x: TensorId, body: Body) -> Result<TensorId, String> {
+    if x != p.inputs.batch[0] {
+        return Err("x must be the inputs of the batch".into());
+    }
+    let [samples, channels, height, width] = b.shape(x)[..] else { panic!("shapes are checked") };
+    let (dims, plane) = ([samples, height, width, channels], height * width);
+    let view = View { tensor: x, offset: 0, dims, strides: [channels * plane, width, 1, plane] };
+    Ok(b.map_views(body, dims, vec![view], DType::F32, &dims))
+}
+
+fn linear(b: &mut Builder, _: &mut Pass, i: &[TensorId], _: &Attributes) -> Result<TensorId, String> {
+    fits(&[b.shape(i[0])[0], b.shape(i[1])[0]])?;
+    // Classes decide digits, and here all products have the same.
+    Ok(operators::linear(b, LinearClasses::HIDDEN, i[0], i[1], i.get(2).copied()))
+}
+
+/// Checks a convolution's output before it is appended; its patches are checked by the operator.
+fn conv_fits(b: &Builder, i: &[TensorId], a: &Attributes) -> Result<(), String> {
+    let (image, weight) = (b.shape(i[0]), b.shape(i[1]));
+    if a.padding >= weight[1].min(weight[2]) {
+        return Err(format!(
+            "padding ({}) must be below the kernel's {} x {}",
+            a.padding, weight[1], weight[2]
+        ));
+    }
+    let kernel = [weight[1], weight[2]];
+    match ConvGeometry::of_image([image[1], image[2]], kernel, a.stride, a.padding) {
+        Some(geometry) => fits(&[image[0], geometry.size[0], geometry.size[1], weight[0]]),
+        None => Ok(()),
+    }
+}
+
+fn conv(
+    b: &mut Builder,
+    _: &mut Pass,
+    i: &[TensorId],
+    a: &Attributes,
+    version: ConvVersion,
+) -> Result<TensorId, String> {
+    conv_fits(b, i, a)?;
+    operators::conv2d(b, i[0], i[1], version, a.stride, a.padding)
+}
+
+fn grouped_conv(b: &mut Builder, _: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
+    conv_fits(b, i, a)?;
+    operators::grouped_conv2d(b, i[0], i[1], a.groups, a.stride, a.padding)
+}
+
+fn window(a: &Attributes) -> Result<Window, String> {
+    let Attributes { kernel, stride, padding, .. } = *a;
+    let wrong = || format!("padding ({padding}) must be at most half of kernel ({kernel})");
+    if padding > kernel / 2 { Err(wrong()) } else { Ok(Window { kernel, stride, padding }) }
+}
+
+fn norm_of_batch(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
+    let shape = b.shape(i[0]);
+    let rows = shape[..shape.len() - 1].iter().fold(1u64, |n, &d| n * u64::from(d));
+    let all = rows * u64::from(p.samples[1]);
+    if all > ROWS_MAX {
+        return Err(format!(
+            "a step has {all} rows, more than {ROWS_MAX}, which binary32 cannot count exactly"
+        ));
+    }
+    let (y, moments) = batch_norm(b, i[0], i[1], i[2], a.epsilon);
+    p.moments.push(moments);
+    Ok(y)
+}
+
+/// The next dropout with this probability and its number; none for a probability of 0.
+fn next_drop(p: &mut Pass, probability: f32) -> Option<(Dropout, u32)> {
+    let drop = p.inputs.dropout(probability)?;
+    p.next_drop += 1;
+    Some((drop, p.next_drop - 1))
+}
+
+fn drop_some(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
+    let (rows, [samples, _]) = (b.shape(i[0])[0], p.samples);
+    if !rows.is_multiple_of(samples) {
+        return Err(format!("its rows ({rows}) are not as many for each of {samples} samples"));
+    }
+    Ok(match next_drop(p, a.p) {
+        Some((drop, number)) => dropout(b, drop, samples, number, i[0]),
+        None => i[0],
+    })
+}
+
+fn embedding(b: &mut Builder, _: &mut Pass, i: &[TensorId], _: &Attributes) -> Result<TensorId, String> {
+    fits(&[b.shape(i[0])[1], b.shape(i[1])[0]])?;
+    Ok(operators::token_embedding(b, i[0], i[1]))
+}
+
+fn position_embedding(
+    b: &mut Builder,
+    p: &mut Pass,
+    i: &[TensorId],
+    _: &Attributes,
+) -> Result<TensorId, String> {
+    let (rows, positions) = (b.shape(i[0])[0], b.shape(i[1])[0]);
+    if positions.checked_mul(p.samples[0]) != Some(rows) {
+        let samples = p.samples[0];
+        return Err(format!("{samples} samples of T = {positions} positions are not N = {rows} rows"));
+    }
+    Ok(operators::position_embedding(b, i[0], i[1]))
+}
+
+/// The positions of a sample and the channels of a head of an [N, C] tensor.
+fn cut_into_heads(b: &Builder, p: &Pass, x: TensorId, heads: u32) -> Result<[u32; 2], String> {
+    let (shape, samples) = (b.shape(x), p.samples[0]);
+    if !shape[0].is_multiple_of(samples) || !shape[1].is_multiple_of(heads) {
+        let [n, c] = [shape[0], shape[1]];
+        return Err(format!("the samples ({samples}) must divide N = {n}, and heads ({heads}) C = {c}"));
+    }
+    Ok([shape[0] / samples, shape[1] / heads])
+}
+
+fn attention(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
+    let [positions, channels] = cut_into_heads(b, p, i[0], a.heads)?;
+    let (rows, width) = (b.shape(i[0])[0], b.shape(i[1])[1]);
+    fits(&[rows, a.heads, positions])?;
+    let heads = width / channels;
+    if !width.is_multiple_of(channels) || !a.heads.is_multiple_of(heads) {
+        return Err(format!(
+            "heads of {channels} channels must cut X = {width} into a divisor of {}",
+            a.heads
+        ));
+    }
+    let [k, v] = [i[1], i[2]].map(|x| operators::repeat_heads(b, x, heads, a.heads / heads));
+    let drop = next_drop(p, a.p);
+    Ok(operators::causal_attention(b, [i[0], k, v], p.samples[0], a.heads, drop))
+}
+
+fn rotary(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
+    let [positions, channels] = cut_into_heads(b, p, i[0], a.heads)?;
+    operators::rotary_error(positions, channels).map_or(Ok(()), Err)?;
+    let tables = operators::rotary_tables(b, [p.samples[0], positions, channels / 2], a.theta);
+    Ok(operators::rotary(b, tables, i[0]))
+}

@@ -1,0 +1,282 @@
+//! Network files: those of the built-in models give the built-in programs, and hostile ones are refused by name.
+
+use super::*;
+use crate::program::decoding::decode;
+use crate::program::encoding::encode;
+use crate::program::graph::Graph;
+
+const MLP: &str = include_str!("../../../../../assets/networks/mlp.json");
+const RESNET: &str = include_str!("../../../../../assets/networks/resnet.json");
+const GPT: &str = include_str!("../../../../../assets/networks/gpt.json");
+
+/// The program of a model with the numbers that the network files have.
+fn built_in_spec(table: &str) -> StepSpec {
+    StepSpec {
+        model: toml::from_str(table).unwrap(),
+        optimizer: Optimizer::Adamw { beta1: 0.5, beta2: 0.95, epsilon: 1.0, weight_decay: 0.1 },
+        clip_norm: Some(1.0),
+        loss: LossRule::default(),
+        micro_batch: 2,
+        micro_batches: 3,
+        products: ProductTable::preset(),
+    }
+}
+
+fn built_in(table: &str) -> Program {
+    Program::new(built_in_spec(table))
+}
+
+/// A graph without its names of operators, which decide no bit.
+fn unnamed(graph: &Graph) -> Graph {
+    let mut graph = graph.clone();
+    graph.nodes.iter_mut().for_each(|node| node.operator.clear());
+    graph
+}
+
+#[test]
+fn networks_of_built_in_models_give_their_programs() {
+    let mlp = "kind = 'mlp'\ninputs = 7\nhidden = [5]\nclasses = 3\ndropout = 0.25";
+    let resnet =
+        "kind = 'resnet'\nheight = 6\nwidth = 6\nplanes = 2\nstages = [3, 5]\nblocks = 1\nclasses = 4
+norm = 'batch'\norder = 'post'\nconvolution = 2";
+    for (text, table) in [(MLP, mlp), (RESNET, resnet)] {
+        let program = compile(text).unwrap();
+        assert!(encode(&program) == encode(&built_in(table)), "{table}");
+        assert_eq!(decode(&encode(&program)).unwrap(), program);
+    }
+    let two = format!("{{\"digits\": 2, {}", MLP.trim_start_matches('{'));
+    let due = Program::new(StepSpec { products: ProductTable::uniform(2), ..built_in_spec(mlp) });
+    assert!(compile(&two).unwrap() == due);
+    // The two tables of a GPT are read by one operator there, and by two nodes here.
+    let table = "kind = 'gpt'\nvocabulary = 19\ncontext = 5\nlayers = 2\nheads = 2\nwidth = 8\ndropout = 0.1";
+    let (program, due) = (compile(GPT).unwrap(), built_in(table));
+    assert!(unnamed(&program.micro) == unnamed(&due.micro));
+    let same = Program { micro: due.micro.clone(), ..program };
+    assert!(same == due);
+}
+
+/// The error of a file with the first `from` made `to`.
+fn refused(text: &str, from: &str, to: &str) -> String {
+    let changed = text.replacen(from, to, 1);
+    assert!(changed != text, "{from}");
+    compile(&changed).err().map_or("none".into(), |error| error.0)
+}
+
+/// The file in one line, as changes are written.
+fn line(text: &str) -> String {
+    serde_json::from_str::<Value>(text).unwrap().to_string()
+}
+
+#[test]
+fn wrong_networks_are_refused_by_name() {
+    let (mlp, resnet, gpt) = (line(MLP), line(RESNET), line(GPT));
+    let mut others = Vec::new();
+    for (text, from, to, why) in [
+        (&mlp, "network 1", "network 2", "format: must be \"tiebreak network 1\", is \"tiebreak network 2\""),
+        (&mlp, "\"micro_batch\":2", "\"micro_batch\":0", "micro_batch: a step has 1 to 2^24 samples"),
+        (&mlp, "\"micro_batches\":3", "\"micro_batches\":65537", "micro_batch: a step has"),
+        (&mlp, "\"micro_batch\":2", "\"micro_batch\":3", "inputs: the first dimension must be a multiple"),
+        (&mlp, "\"micro_batch\":2", "\"digits\":5,\"micro_batch\":2", "digits: digits must be 1 to 4, is 5"),
+        (&mlp, "\"below\":256", "\"below\":0", "below: must be above 0"),
+        (&mlp, "\"clip_norm\":1.0", "\"clip_norm\":0", "clip_norm: must be a finite number above 0, is 0"),
+        (
+            &mlp,
+            "\"beta1\":0.5",
+            "\"beta1\":1",
+            "optimizer.beta1: must be a finite number at least 0 and below 1",
+        ),
+        (&mlp, "\"epsilon\":1.0", "\"epsilon\":1.0,\"rho\":1", "unknown field `rho`"),
+        (&mlp, "\"nodes\":[", "\"norm_momentum\":0.1,\"nodes\":[", "norm_momentum: a network has it if"),
+        (&resnet, "\"norm_momentum\":0.1,", "", "norm_momentum: a network has it if"),
+        (&mlp, "\"shape\":[5,7]", "\"shape\":[5,8]", "node layer0 (linear): weight has shape [5, 8]"),
+        (&mlp, "\"shape\":[5,7]", "\"shape\":[5,0]", "parameter layer0.weight: the shape is not of"),
+        (&mlp, "\"shape\":[5,7]", "\"shape\":[65536,65536]", "parameter layer0.weight: the shape is not of"),
+        (&mlp, "\"shape\":[5,7]", "\"shape\":[1,1,1,1,1]", "parameter layer0.weight: the shape is not of"),
+        (
+            &mlp,
+            "\"weight_decay\":0.1",
+            "\"weight_decay\":-1",
+            "parameter layer0.weight: weight_decay: must be",
+        ),
+        (
+            &mlp,
+            "\"weight_decay\":0.1",
+            "\"weight_decay\":1e39",
+            "parameter layer0.weight: weight_decay: must be",
+        ),
+        (
+            &mlp,
+            "\"name\":\"layer0.bias\"",
+            "\"name\":\"layer0 bias\"",
+            "parameter layer0 bias: a name has 1 to 128",
+        ),
+        (
+            &mlp,
+            "\"name\":\"layer0.bias\"",
+            "\"name\":\"layer0.weight\"",
+            "parameter layer0.weight: two tensors",
+        ),
+        (&mlp, "\"name\":\"layer0.relu\"", "\"name\":\"layer0\"", "node layer0: two tensors have this name"),
+        (
+            &mlp,
+            "\"operator\":\"relu\"",
+            "\"operator\":\"elu\"",
+            "node layer0.relu: there is no operator \"elu\"; here",
+        ),
+        (
+            &mlp,
+            "\"inputs\":[\"layer0\"]",
+            "\"inputs\":[]",
+            "node layer0.relu: relu takes 1 inputs: x; it has 0",
+        ),
+        // A node cannot read itself or one behind it, so there are no cycles.
+        (
+            &mlp,
+            "\"inputs\":[\"layer0\"]",
+            "\"inputs\":[\"layer1\"]",
+            "node layer0.relu: it reads \"layer1\", which is",
+        ),
+        (
+            &mlp,
+            "\"inputs\":[\"layer0\"]",
+            "\"inputs\":[\"layer0.relu\"]",
+            "node layer0.relu: it reads \"layer0.relu\"",
+        ),
+        (
+            &mlp,
+            "\"operator\":\"pixels\"",
+            "\"operator\":\"relu\"",
+            "node pixels (relu): x holds U32, and F32",
+        ),
+        (
+            &mlp,
+            "\"inputs\":[\"layer0.relu\"]",
+            "\"inputs\":[\"layer0\"]",
+            "node layer0.relu: the last node does not",
+        ),
+        (
+            &mlp,
+            "{\"p\":0.25}",
+            "{\"p\":1.0}",
+            "node layer0.dropout: p: must be a number, at least 0 and below 1",
+        ),
+        (&mlp, "{\"p\":0.25}", "{\"p\":\"half\"}", "node layer0.dropout: p: must be a number"),
+        (&mlp, "{\"p\":0.25}", "{}", "node layer0.dropout: the attribute p is missing"),
+        (&mlp, "{\"p\":0.25}", "{\"p\":0.25,\"p\":0.5}", "node layer0.dropout: the attribute p stands twice"),
+        (&mlp, "{\"p\":0.25}", "{\"p\":0.25,\"q\":1}", "node layer0.dropout: dropout has no attribute \"q\""),
+        (
+            &mlp,
+            "\"below\":3",
+            "\"below\":4",
+            "node layer1, the last, makes the logits [2, 3], which must be [N, V]",
+        ),
+        (&resnet, "\"stride\":1", "\"stride\":0", "node stem: stride: must be an integer, 1 to 32767"),
+        (
+            &resnet,
+            "\"padding\":1",
+            "\"padding\":3",
+            "node stem (conv2d_v2): padding (3) must be below the kernel's",
+        ),
+        (&resnet, "\"padding\":1", "\"padding\":-1", "node stem: padding: must be an integer, 0 to 32767"),
+        (
+            &gpt,
+            "\"heads\":2",
+            "\"heads\":3",
+            "node block0.attention (attention): the samples (2) must divide N = 10",
+        ),
+        (
+            &gpt,
+            "\"shape\":[5,8]",
+            "\"shape\":[4,8]",
+            "node embedding (position_embedding): 2 samples of T = 4",
+        ),
+        (&gpt, "\"below\":19", "\"below\":20", "micro graph: "),
+    ] {
+        if why == "unreachable" {
+            continue;
+        }
+        let error = refused(text, from, to);
+        if !error.starts_with(why) {
+            others.push(format!("{from} as {to}: {error}, not {why}"));
+        }
+    }
+    assert!(others.is_empty(), "{others:#?}");
+}
+
+#[test]
+fn huge_sizes_are_refused_before_anything_is_made_of_them() {
+    let file = |inputs: &str, parameter: &str, node: &str, labels: u32| {
+        format!(
+            r#"{{"format": "{FORMAT}", "micro_batch": 1, "inputs": {{"name": "values", "shape": {inputs}}},
+"labels": {{"shape": [{labels}], "below": 2}}, "parameters": [{{"name": "w", "shape": {parameter}}}],
+"nodes": [{node}], "optimizer": {{"kind": "sgd", "momentum": 0}}}}"#
+        )
+    };
+    let linear = r#"{"name": "out", "operator": "matmul", "inputs": ["inputs", "w"]}"#;
+    assert!(compile(&file("[3, 4]", "[2, 4]", linear, 3)).is_ok());
+    let big = compile(&file("[1000000, 4]", "[100000, 4]", linear, 1_000_000)).unwrap_err().0;
+    assert_eq!(big, "node out (matmul): a tensor has more than 2147483648 elements: [1000000, 100000]");
+    let conv = r#"{"name": "c", "operator": "conv2d", "inputs": ["i", "w"], "attributes": {"stride": 1, "padding": 100}}"#;
+    let image = r#"{"name": "i", "operator": "image", "inputs": ["inputs"]}, "#;
+    let big = compile(&file("[2, 1, 9, 9]", "[100000, 101, 101, 1]", &format!("{image}{conv}"), 1));
+    assert_eq!(
+        big.unwrap_err().0,
+        "node c (conv2d): a tensor has more than 2147483648 elements: [2, 109, 109, 100000]"
+    );
+    let many = vec![linear; NODES_MAX + 1].join(",");
+    let many = compile(&file("[3, 4]", "[2, 4]", &many, 3)).unwrap_err().0;
+    assert_eq!(many, format!("nodes: a network has 1 to {NODES_MAX}"));
+    let deep = format!("{{\"nodes\": [{{\"attributes\": {{\"p\": {}", "[".repeat(100_000));
+    assert!(compile(&deep).unwrap_err().0.contains("recursion limit"));
+    assert!(
+        compile(&" ".repeat(NETWORK_MAX as usize + 1))
+            .unwrap_err()
+            .0
+            .starts_with("a network file has at most")
+    );
+}
+
+/// Changes leaf `at` of a value, counted in the order of the file.
+fn change(value: &mut Value, at: &mut usize, to: &Value) {
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(|inner| change(inner, at, to)),
+        Value::Object(all) => all.values_mut().for_each(|inner| change(inner, at, to)),
+        leaf => {
+            if *at == 0 {
+                *leaf = to.clone();
+            }
+            *at = at.wrapping_sub(1);
+        }
+    }
+}
+
+#[test]
+fn changed_files_are_refused_or_give_programs_that_read_back() {
+    let numbers = [0u32, 1, 2, 3, 4, 6, 8, 64, 32_767, 65_536, 1 << 24, (1 << 31) - 1, u32::MAX];
+    let operators = NODE_KINDS.iter().map(|kind| Value::from(kind.name));
+    let texts = ["inputs", "head", "layer0", "stem", "block0.query.bias", "zeros", "tiebreak network 1"];
+    let others = texts.map(Value::from).into_iter().chain(operators).chain(numbers.map(Value::from));
+    let others: Vec<Value> = others.chain([Value::from(0.5), Value::from(-1), Value::Null]).collect();
+    let (mut word, mut compiled) = (1u32, 0);
+    let mut draw = |below: usize| {
+        // xorshift32 (Marsaglia, 2003).
+        word ^= word << 13;
+        word ^= word >> 17;
+        word ^= word << 5;
+        word as usize % below
+    };
+    for text in [MLP, RESNET, GPT] {
+        let whole: Value = serde_json::from_str(text).unwrap();
+        for _ in 0..120 {
+            let mut changed = whole.clone();
+            for _ in 0..1 + draw(3) {
+                change(&mut changed, &mut draw(900), &others[draw(others.len())]);
+            }
+            if let Ok(program) = compile(&changed.to_string()) {
+                assert_eq!(decode(&encode(&program)).unwrap(), program);
+                compiled += 1;
+            }
+        }
+    }
+    assert!(compiled > 20, "{compiled}");
+}

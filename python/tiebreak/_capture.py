@@ -1,0 +1,425 @@
+"""Capture: `capture` turns a PyTorch model, its loss and its optimizer into a program that needs no PyTorch."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import os
+import re
+import struct
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ._call import StrPath, count, path, result_of
+from ._errors import UndecidedError, UsageError
+from ._graph import HANDLERS, Matcher, Part, Refused, Value, arguments, from_role, module_of, mutates_something_read_later, to_role
+from ._run import Run
+
+REFUSED_MAX = 20
+CONSTANT_MAX = 2**24
+DOCS = "docs/how-to/capture.md lists what can be captured"
+
+
+class CaptureError(UsageError):
+    """A model, a loss or an optimizer has a part that the contract has no counterpart of. `refused` lists all of them."""
+
+    def __init__(self, refused: Sequence[str]) -> None:
+        self.refused = list(dict.fromkeys(refused))
+        more = len(self.refused) - REFUSED_MAX
+        lines = self.refused[:REFUSED_MAX] + ([f"and {more} more"] if more > 0 else [])
+        super().__init__("the model cannot be captured:\n" + "\n".join(f"- {line}" for line in lines), DOCS)
+
+
+class Captured:
+    """A captured model: the files of a program, and the way back to the model's tensors."""
+
+    def __init__(self, folder: str, parts: Dict[str, Part], ties: Dict[str, str], buffers: Dict[str, str], rate: float) -> None:
+        self.folder = folder
+        self.learning_rate = rate
+        self._parts, self._ties, self._buffers = parts, ties, buffers
+
+    @property
+    def network(self) -> str:
+        """The network file (docs/NETWORKS.md)."""
+        return os.path.join(self.folder, "network.json")
+
+    @property
+    def program(self) -> str:
+        """The program file, which a job can name."""
+        return os.path.join(self.folder, "program.bin")
+
+    @property
+    def weights(self) -> str:
+        """The model's tensors at capture, as the initial values of a run."""
+        return os.path.join(self.folder, "weights.safetensors")
+
+    def job(self, data: Mapping[str, Any], steps: int, **more: Any) -> Dict[str, Any]:
+        """A job for `tiebreak.train`: the program from the captured weights, on these data. Paths are relative to the current folder.
+
+        data: the `[data]` table of a job.
+        steps: the number of training steps.
+        more: other keys of a job. Without `schedule` each step has the optimizer's learning rate.
+
+        >>> run = tiebreak.train(captured.job({"kind": "arrays", ...}, steps=100), out="runs/first", key="me.key")
+        """
+        job: Dict[str, Any] = {
+            "steps": count("steps", steps, 1),
+            "program": os.path.relpath(self.program),
+            "init": {"weights": [os.path.relpath(self.weights)]},
+            "schedule": {"peak": self.learning_rate},
+            "data": dict(data),
+        }
+        return {**job, **more}
+
+    def state_dict(self, run: Run, step: Optional[int] = None) -> Dict[str, Any]:
+        """The model after a step of a run, by default the last one that the run holds, for `model.load_state_dict`.
+
+        Digests are compared with the step's record first.
+        """
+        import torch
+
+        arrays = run.state_dict(step, names="program")
+        found: Dict[str, Any] = {}
+        for source in dict.fromkeys(part.source for part in self._parts.values()):
+            own = {name: part for name, part in self._parts.items() if part.source == source}
+            names = sorted(own, key=lambda name: own[name].number)
+            whole = from_role([arrays[name] for name in names], own[names[0]].role)
+            found[source] = torch.from_numpy(np.array(whole, order="C"))
+        for theirs, ours in self._buffers.items():
+            found[theirs] = torch.from_numpy(np.array(arrays[f"buffer/{ours}"]))
+        found.update({name: found[source] for name, source in self._ties.items()})
+        return found
+
+    def __repr__(self) -> str:
+        return f"tiebreak.Captured({self.folder!r})"
+
+
+def capture(
+    model: Any,
+    loss_fn: Any,
+    optimizer: Any,
+    example_batch: Tuple[Any, Any],
+    *,
+    out: StrPath,
+    micro_batches: int = 1,
+    clip_norm: Optional[float] = None,
+    convolution: int = 1,
+    digits: int = 3,
+) -> Captured:
+    """Turn a PyTorch model into a program, and write the program, the model's weights and the network file to a folder.
+
+    model: an nn.Module of binary32 parameters, in training mode.
+    loss_fn: called as loss_fn(model(inputs), labels); its end is a cross entropy.
+    optimizer: a torch.optim.AdamW, Adam or SGD of the model's parameters. Parameters that it does not have are frozen.
+    example_batch: (inputs, labels) of one micro-batch. Its values do not matter, and its sizes are the program's.
+    out: the folder, which is made.
+    micro_batches: micro-batches of a step, whose gradients are added.
+    clip_norm: the greatest norm of a step's gradient.
+    convolution: the version of convolutions, as a job's `convolution`.
+    digits: digits of each product, 1 to 4. Fewer are faster and less exact (docs/ARITHMETIC.md, section 4).
+
+    The run starts from the model's present weights; the model is not changed. Products have the contract's arithmetic, so numbers are not
+    PyTorch's to the bit. Dropout draws from the run's seed.
+
+    Raises CaptureError with every operator that has no counterpart: its module, its line, and what to do instead.
+
+    >>> captured = tiebreak.capture(model, torch.nn.CrossEntropyLoss(), optimizer, (inputs, labels), out="captured")
+    """
+    torch = _torch()
+    out = path("out", out)
+    micro_batches = count("micro_batches", micro_batches, 1)
+    if convolution not in (1, 2):
+        raise UsageError(f"convolution is {convolution!r:.60}", "give convolution as 1 or 2")
+    if count("digits", digits, 1) > 4:
+        raise UsageError(f"digits is {digits}", "give digits as 1, 2, 3 or 4")
+    if not isinstance(model, torch.nn.Module) or not callable(loss_fn):
+        raise UsageError("model is no nn.Module, or loss_fn cannot be called", "give capture(model, loss_fn, optimizer, (inputs, labels))")
+    inputs, labels = _batch(torch, example_batch)
+    named = {name: tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
+    first: Dict[int, str] = {}
+    canonical = {name: first.setdefault(id(tensor), name) for name, tensor in named.items()}
+    wrong = [f"parameter {name} is {tensor.dtype}: use model.float()" for name, tensor in named.items() if tensor.dtype != torch.float32]
+    treatments, rules, rate, refused = _optimizer(torch, optimizer, {name: named[name] for name in first.values()})
+    if wrong or refused:
+        raise CaptureError([*wrong, *refused])
+    program = _exported(torch, model, loss_fn, inputs, labels)
+    shapes = {name: tuple(named[name].shape) for name in first.values()}
+    matcher = Matcher(shapes, canonical, convolution)
+    matcher.batch = inputs.shape[0]
+    _match(matcher, program, inputs)
+    unused = [name for name in shapes if name not in {part.source for part in matcher.parts.values()}]
+    if unused:
+        raise CaptureError([f"parameter {name}: the loss does not depend on it; take it out of the model" for name in unused])
+    network = _network(matcher, inputs, labels, treatments)
+    network.update(micro_batches=micro_batches, optimizer=rules, digits=digits)
+    if clip_norm is not None:
+        network["clip_norm"] = float(clip_norm)
+    tensors = {name: to_role(_array(named[part.source]), part) for name, part in matcher.parts.items()}
+    own, buffers = dict(model.named_buffers()), dict(matcher.norms)
+    tensors.update({f"buffer/{ours}": _array(own[theirs]) for theirs, ours in buffers.items()})
+    ties = {name: source for name, source in canonical.items() if name != source}
+    captured = Captured(out, matcher.parts, ties, buffers, rate)
+    _write(captured, network, tensors)
+    return captured
+
+
+def _write(captured: Captured, network: Dict[str, Any], tensors: Dict[str, np.ndarray]) -> None:
+    """Writes the captured files: network, weights and program."""
+    try:
+        os.makedirs(captured.folder, exist_ok=True)
+        with open(captured.network, "w", encoding="ascii") as file:
+            json.dump(network, file, indent=1)
+            file.write("\n")
+        _write_safetensors(captured.weights, tensors)
+    except OSError as error:
+        raise UndecidedError(f"{captured.folder} cannot be written: {error}", "name another folder") from None
+    result_of(["program", "compile", f"--out={captured.program}", "--", captured.network])
+
+
+def _torch() -> Any:
+    try:
+        import torch
+        import torch.export
+    except ImportError as error:
+        raise UsageError(f"capture needs PyTorch: {error}", "pip install torch, or give tiebreak.train a job") from None
+    return torch
+
+
+def _batch(torch: Any, example_batch: Any) -> Tuple[Any, Any]:
+    fine = isinstance(example_batch, (tuple, list)) and len(example_batch) == 2
+    if not fine or not all(isinstance(tensor, torch.Tensor) and tensor.dim() > 0 and tensor.numel() > 0 for tensor in example_batch):
+        raise UsageError("example_batch is not (inputs, labels)", "give two tensors, as a DataLoader gives them")
+    inputs, labels = example_batch
+    if inputs.dtype not in (torch.float32, torch.int64, torch.int32) or labels.dtype != torch.int64:
+        raise UsageError(
+            f"the example batch holds {inputs.dtype} and {labels.dtype}",
+            "give float32 inputs, or int64 token ids; and int64 labels",
+        )
+    if inputs.dtype != torch.float32 and inputs.dim() != 2:
+        raise UsageError(f"token ids have the shape {list(inputs.shape)}", "give token ids as [samples, positions]")
+    if inputs.shape[0] != labels.shape[0]:
+        raise UsageError(f"inputs have {inputs.shape[0]} samples, labels {labels.shape[0]}", "give as many of each")
+    return inputs, labels
+
+
+def _exported(torch: Any, model: Any, loss_fn: Any, inputs: Any, labels: Any) -> Any:
+    """The graph of forward pass and loss, before any decomposition."""
+
+    class Step(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.loss_fn = loss_fn
+
+        def forward(self, inputs: Any, labels: Any) -> Any:
+            return self.loss_fn(self.model(inputs), labels)
+
+    step = Step()
+    labels = labels.clone() if labels is inputs else labels
+    # The mode of each part of the model stays as it is.
+    step.training = model.training
+    try:
+        return torch.export.export(step, (inputs, labels), strict=False)
+    except Exception as error:  # noqa: BLE001 - the model is foreign code
+        raise CaptureError([f"torch.export could not trace it: {type(error).__name__}: {str(error)[:600]}"]) from error
+
+
+def _line(node: Any) -> str:
+    """The line of the model's source that calls an operator: the innermost one outside of PyTorch."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    here = os.path.dirname(__file__)
+    frames = [frame for frame in frames if not frame[0].startswith(here)]
+    own = [frame for frame in frames if f"{os.sep}torch{os.sep}" not in frame[0]]
+    found = (own or frames or [("", "")])[-1]
+    return f"{found[0]}:{found[1]}" if found[0] else "an unknown line"
+
+
+def _match(matcher: Matcher, program: Any, inputs: Any) -> None:
+    """Matches every operator, and raises one error that lists all that have no counterpart."""
+    signature = program.graph_signature
+    inputs_of, labels_of = signature.user_inputs
+    matcher.buffers = {name: full[len("model.") :] for name, full in signature.inputs_to_buffers.items()}
+    values: Dict[Any, Any] = {}
+    refused: List[str] = []
+    broken = object()
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = _placeholder(matcher, program, node, inputs_of, labels_of, inputs)
+            continue
+        if node.op == "output":
+            last = values.get(node.args[0][0]) if len(node.args[0]) == 1 else None
+            if last is not broken and not (isinstance(last, Value) and last.layout == "loss"):
+                refused.append("the loss: loss_fn must return one cross entropy alone; use torch.nn.CrossEntropyLoss()")
+            continue
+        where, kind = module_of(node)
+        target = str(node.target)
+        if any(values.get(argument) is broken for argument in node.all_input_nodes):
+            values[node] = broken
+            continue
+        try:
+            values[node] = _one(matcher, node, values, where, kind, target)
+        except Refused as error:
+            refused.append(f"{target} in {where or 'the model'} at {_line(node)}: {error.why}; {error.instead}")
+            values[node] = broken
+    if refused:
+        raise CaptureError(refused)
+
+
+def _placeholder(matcher: Matcher, program: Any, node: Any, inputs_of: str, labels_of: str, inputs: Any) -> Any:
+    signature = program.graph_signature
+    shape = tuple(getattr(node.meta.get("val"), "shape", ()))
+    if node.name == inputs_of:
+        return Value(None, "raw" if inputs.is_floating_point() else "tokens", shape)
+    if node.name == labels_of:
+        return Value(None, "labels", shape)
+    name = signature.inputs_to_parameters.get(node.name)
+    if name is not None and name.startswith("model."):
+        return Value(matcher.canonical[name[len("model.") :]], "parameter", shape)
+    name = signature.inputs_to_buffers.get(node.name) or signature.inputs_to_lifted_tensor_constants.get(node.name)
+    tensor = program.state_dict.get(name, program.constants.get(name))
+    if tensor is None:
+        return Value(name, "unknown", shape)
+    return Value(tensor.detach().cpu(), "constant", shape)
+
+
+def _one(matcher: Matcher, node: Any, values: Dict[Any, Any], where: str, kind: str, target: str) -> Any:
+    """The value of one operator."""
+    if node.target is operator.getitem:
+        whole = values[node.args[0]]
+        if not isinstance(whole, Value) or whole.layout != "pieces":
+            raise Refused("it takes a piece of something", "cut the output of a linear layer alone")
+        return whole.name[node.args[1]]
+    if target == "aten._assert_tensor_metadata.default":
+        return None
+    if (constant := _folded(node, values)) is not None:
+        return constant
+    handler = HANDLERS.get(target)
+    if handler is None or not hasattr(node.target, "_schema"):
+        raise Refused("the contract has no such operator", "use one that docs/how-to/capture.md names")
+    if mutates_something_read_later(node):
+        raise Refused("it changes a tensor in place that something else reads", "use the operator without the underscore, or inplace=False")
+    own_module = kind.startswith("torch.nn.modules.") or kind.rpartition(".")[2] == "Conv1D"
+    matcher.where = where if own_module else ".".join(part for part in (where, target.split(".")[1].rstrip("_")) if part)
+    return handler(matcher, arguments(node, values), node)
+
+
+def _folded(node: Any, values: Dict[Any, Any]) -> Optional[Value]:
+    """The value of an operator whose inputs are constants: a mask, positions, the counter of a normalisation's batches."""
+    import torch
+
+    made, schema = node.meta.get("val"), getattr(node.target, "_schema", None)
+    inputs = [values[argument] for argument in node.all_input_nodes]
+    fixed = all(isinstance(value, Value) and value.layout == "constant" for value in inputs)
+    if not fixed or schema is None or not isinstance(made, torch.Tensor) or made.numel() > CONSTANT_MAX:
+        return None
+    if torch.Tag.nondeterministic_seeded in node.target.tags:
+        return None
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda argument: values[argument].name.clone())
+    with torch.no_grad():
+        tensor = node.target(*args, **{**kwargs, **({"device": "cpu"} if "device" in kwargs else {})})
+    return Value(tensor, "constant", tuple(tensor.shape))
+
+
+def _optimizer(torch: Any, optimizer: Any, named: Dict[str, Any]) -> Tuple[Dict[str, dict], dict, float, List[str]]:
+    """How each parameter is trained, the network's `optimizer`, the learning rate, and what is refused."""
+    kinds = {torch.optim.AdamW: ("adamw", "decoupled"), torch.optim.Adam: ("adamw", "coupled"), torch.optim.SGD: ("sgd", "coupled")}
+    if type(optimizer) not in kinds:
+        known = ", ".join(kind.__name__ for kind in kinds)
+        return {}, {}, 0.0, [f"the optimizer is a {type(optimizer).__name__}: use torch.optim's {known}"]
+    kind, decay = kinds[type(optimizer)]
+    refused: List[str] = []
+    if any(optimizer.state.values()):
+        refused.append("the optimizer has taken steps: a run begins with fresh moments; make a new optimizer")
+    due = {"maximize": False, "amsgrad": False, "nesterov": False, "dampening": 0, "differentiable": False}
+    for number, group in enumerate(optimizer.param_groups):
+        wrong = [key for key, value in due.items() if group.get(key, value) != value]
+        refused += [f"parameter group {number}: {key} is {group[key]!r:.40}, and only {due[key]!r} is there" for key in wrong]
+    numbers = ("betas", "eps") if kind == "adamw" else ("momentum",)
+    first, others = optimizer.param_groups[0], optimizer.param_groups[1:]
+    for key in numbers:
+        if any(group[key] != first[key] for group in others):
+            refused.append(f"parameter groups have several {key}: a program has one; use groups that differ in lr and weight_decay alone")
+    decoupled = decay == "decoupled"
+    if any(group.get("decoupled_weight_decay", decoupled) != decoupled for group in optimizer.param_groups):
+        refused.append(f"decoupled_weight_decay is {not decoupled}: use AdamW or Adam as they come")
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    rate = next((value for value in rates if value > 0), 0.0)
+    if rate == 0 or not all(math.isfinite(value) and value >= 0 for value in rates):
+        refused.append(f"the learning rates are {rates}: give one above 0")
+    names = {id(tensor): name for name, tensor in named.items()}
+    treatments: Dict[str, dict] = {name: {"frozen": True} for name in named}
+    for group, value in zip(optimizer.param_groups, rates):
+        for tensor in group["params"]:
+            name = names.get(id(tensor))
+            if name is None:
+                refused.append("the optimizer has a tensor that is no parameter of the model: give it model.parameters()")
+            elif tensor.requires_grad:
+                treatments[name] = {"weight_decay": float(group["weight_decay"]), "rate_factor": value / rate if rate else 1.0}
+    if kind == "adamw":
+        beta1, beta2 = (float(beta) for beta in first["betas"])
+        rules = {"kind": kind, "beta1": beta1, "beta2": beta2, "epsilon": float(first["eps"]), "decay": decay}
+    else:
+        rules = {"kind": kind, "momentum": float(first["momentum"]), "decay": decay}
+    return treatments, rules, rate, refused
+
+
+def _order(matcher: Matcher) -> List[str]:
+    """The network's parameters in the model's order. Parts of a layer follow each other, each weight with its bias."""
+    sources = list(matcher.shapes)
+    first: Dict[str, int] = {}
+    for number, source in enumerate(sources):
+        first.setdefault(source.rpartition(".")[0], number)
+
+    def place(name: str) -> Tuple[int, int, int]:
+        part = matcher.parts[name]
+        number = sources.index(part.source)
+        return (number, 0, 0) if part.count == 1 else (first[part.source.rpartition(".")[0]], part.number, number)
+
+    return sorted(matcher.parts, key=place)
+
+
+def _network(matcher: Matcher, inputs: Any, labels: Any, treatments: Dict[str, dict]) -> Dict[str, Any]:
+    """The network file's keys that follow from the model."""
+    parameters = []
+    for name in _order(matcher):
+        part = matcher.parts[name]
+        shape = list(to_role(np.broadcast_to(np.float32(0), matcher.shapes[part.source]), part).shape)
+        parameters.append({"name": name, "shape": shape, **treatments[part.source]})
+    batch: Dict[str, Any] = {"name": "values", "shape": matcher.input_shape}
+    if not inputs.is_floating_point():
+        batch = {"name": "tokens", "shape": matcher.input_shape, "below": matcher.input_below}
+    network: Dict[str, Any] = {
+        "format": "tiebreak network 1",
+        "micro_batch": inputs.shape[0],
+        "inputs": batch,
+        "labels": {"shape": [labels.numel()], "below": matcher.classes},
+        "parameters": parameters,
+        "nodes": matcher.nodes,
+    }
+    if matcher.loss:
+        network["loss"] = matcher.loss
+    if matcher.momentum is not None:
+        network["norm_momentum"] = matcher.momentum
+    return network
+
+
+def _array(tensor: Any) -> np.ndarray:
+    return tensor.detach().cpu().numpy()
+
+
+def _write_safetensors(file: str, tensors: Dict[str, np.ndarray]) -> None:
+    """Writes tensors of binary32 in the format of safetensors, one at a time."""
+    header: Dict[str, Any] = {}
+    place = 0
+    for name, array in tensors.items():
+        end = place + 4 * array.size
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [place, end]}
+        place = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(file, "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        for array in tensors.values():
+            out.write(np.ascontiguousarray(array, dtype="<f4").tobytes())

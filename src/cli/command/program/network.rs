@@ -1,0 +1,142 @@
+//! `tiebreak program compile`: a network file as a program; and the page about such files (`docs/NETWORKS.md`).
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::catalogue::Input;
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::models::nodes::NODE_KINDS;
+use tiebreak_contract::program::network::{ATTRIBUTES, NETWORK_MAX, compile};
+use tiebreak_record::job::identity::program_digest;
+use tiebreak_run::run::{RunError, disk};
+
+const INTRODUCTION: &str = r#"# Network files
+
+A network file describes a training step by operators of the contract ([ARITHMETIC.md](ARITHMETIC.md), section 8).
+`tiebreak program compile` derives a program from the file, with the contract's own gradients. Jobs name this program:
+`program = "FILE"`. An audit of such a run needs neither the network file nor the tool that wrote it.
+`tiebreak program networks` prints this page, and a test compares the two.
+
+The file is JSON of at most 2^24 bytes:
+
+```json
+{
+ "format": "tiebreak network 1",
+ "micro_batch": 2,
+ "micro_batches": 3,
+ "inputs": {"name": "values", "shape": [2, 7]},
+ "labels": {"shape": [2], "below": 3},
+ "parameters": [
+  {"name": "first.weight", "shape": [5, 7], "init": {"normal": 0.5}, "weight_decay": 0.1},
+  {"name": "first.bias", "shape": [5]},
+  {"name": "last.weight", "shape": [3, 5], "init": {"normal": 0.5}, "weight_decay": 0.1},
+  {"name": "last.bias", "shape": [3]}
+ ],
+ "nodes": [
+  {"name": "first", "operator": "linear", "inputs": ["inputs", "first.weight", "first.bias"]},
+  {"name": "relu", "operator": "relu", "inputs": ["first"]},
+  {"name": "drop", "operator": "dropout", "inputs": ["relu"], "attributes": {"p": 0.25}},
+  {"name": "last", "operator": "linear", "inputs": ["drop", "last.weight", "last.bias"]}
+ ],
+ "optimizer": {"kind": "adamw", "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8},
+ "clip_norm": 1.0
+}
+```
+
+| key | meaning | without it |
+|---|---|---|
+| `format` | `tiebreak network 1` | required |
+| `micro_batch` | samples of a micro-batch | required |
+| `micro_batches` | micro-batches of a step | 1 |
+| `inputs` | the inputs of a micro-batch: `name` (`tokens` for windows of a text, see [DATA.md](DATA.md)), `shape`, and for integers `below`, the bound of each number; without `below` they are binary32 | required |
+| `labels` | the labels of a micro-batch, integers: `shape` of one dimension, and `below` | required |
+| `parameters` | `name` and `shape`; `init` (`"zeros"`, `"ones"`, or `{"normal": STD}`; zeros without it); `weight_decay` (0); `rate_factor`, times the job's learning rate (1); `frozen` (false) | required |
+| `nodes` | `name`; `operator`; `inputs`, which are names of parameters, of nodes before it, or `inputs`; `attributes` | required |
+| `loss` | `smoothing` and `ignore`, as in a job's `[loss]` | the mean cross entropy of all labels |
+| `norm_momentum` | the part by which a step moves running averages; a network with a `batch_norm` needs it, and no other may have it | |
+| `optimizer` | `kind` `adamw` with `beta1`, `beta2` and `epsilon`, or `sgd` with `momentum`; `decay`: `decoupled` or `coupled` (`decoupled`) | required |
+| `clip_norm` | the greatest norm of a step's gradient | no clipping |
+| `digits` | digits of both operands of each product, 1 to 4 | 3 |
+
+Rules:
+
+1. A name has 1 to 128 printing characters of ASCII, without a space. Parameters and nodes have different names.
+2. The last node makes the logits [N, V]. The labels are [N], and their `below` is at most V.
+3. The last node depends on all other nodes, on all parameters and on the inputs.
+4. A node gives each attribute of its operator, and no other.
+5. Each product has the same digits, one scale group for all of K, and no rounding log.
+6. Dropouts with `p` above 0 are numbered from 0 in the order of the nodes, those of attentions among them. A `p` of 0
+   is no operator.
+7. A `batch_norm` has the buffers `NODE.running_mean` and `NODE.running_var`.
+8. A node's name is the name of its operators in traces and verdicts.
+9. The parameters have the order of the file, in the program and in its state.
+
+## Operators
+
+Letters stand for dimensions, and equal letters for equal dimensions. `*` is any shape, `..` any dimensions. Images have
+their channels last, so kernels are [M, R, S, C]; PyTorch's are [M, C, R, S].
+
+| operator | inputs | attributes | meaning |
+|---|---|---|---|
+"#;
+
+const ATTRIBUTES_HEAD: &str = "
+## Attributes
+
+| attribute | value | meaning |
+|---|---|---|
+";
+
+fn text(input: &Input) -> String {
+    let integers = if input.dtype == DType::U32 { ", integers" } else { "" };
+    format!("{} [{}]{integers}", input.name, input.shape.replace(' ', ", "))
+}
+
+/// The page about network files.
+pub fn markdown() -> String {
+    let mut page = INTRODUCTION.to_string();
+    for kind in NODE_KINDS {
+        let inputs: Vec<String> = kind.inputs.iter().map(text).collect();
+        let attributes: Vec<String> = kind.attributes.iter().map(|name| format!("`{name}`")).collect();
+        page += &format!(
+            "| `{}` | {} | {} | {} |\n",
+            kind.name,
+            inputs.join("; "),
+            attributes.join(", "),
+            kind.about
+        );
+    }
+    page += ATTRIBUTES_HEAD;
+    for (name, ty, meaning) in ATTRIBUTES {
+        page += &format!("| `{name}` | {ty} | {meaning} |\n");
+    }
+    page
+}
+
+/// The operators of nodes as JSON.
+pub fn operators() -> Value {
+    let operator = |kind: &tiebreak_contract::program::models::nodes::NodeKind| {
+        let inputs: Vec<&str> = kind.inputs.iter().map(|input| input.name).collect();
+        json!({ "name": kind.name, "inputs": inputs, "attributes": kind.attributes, "about": kind.about })
+    };
+    json!(NODE_KINDS.iter().map(operator).collect::<Vec<_>>())
+}
+
+/// Writes the program of a network file.
+pub fn compiled(printer: Printer, path: &Path, out: &Path) -> CommandResult {
+    let bytes = disk::read(path, NETWORK_MAX).map_err(named)?;
+    let refused = |why: String| Failure::new(Exit::Malformed, format!("{}: {why}", path.display()));
+    let text = String::from_utf8(bytes).map_err(|_| refused("a network file is UTF-8".into()))?;
+    let program = compile(&text).map_err(|error| refused(error.to_string()))?;
+    let bytes = encode(&program);
+    std::fs::write(out, &bytes).map_err(RunError::io(out))?;
+    let digest = program_digest(&program);
+    printer.result(
+        vec![format!("{}: {} bytes", out.display(), bytes.len()), format!("program {digest}")],
+        &json!({ "program": digest, "bytes": bytes.len() }),
+    );
+    Ok(Exit::Match)
+}
