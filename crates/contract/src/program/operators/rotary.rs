@@ -202,13 +202,16 @@ mod tests {
         rotary_tables: Vec<Table>,
     }
 
+    /// The patterns of the low and the high factor, and the original context.
+    type Bands = ([u32; 2], u32);
+
     /// Tables that a script made from the text (`assets/vectors/decoders.py`), which holds each entry against the true cosine and
     /// sine.
     #[derive(Deserialize)]
     struct Table {
         theta: u32,
         channels: u32,
-        scaling: Option<(u32, Option<([u32; 2], u32)>)>,
+        scaling: Option<(u32, Option<Bands>)>,
         frequencies: Vec<String>,
         entries: Vec<[u32; 4]>,
     }

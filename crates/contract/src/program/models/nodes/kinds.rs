@@ -1,6 +1,7 @@
 //! The operators of a network's nodes, as one table: inputs, attributes, and how each is appended to a graph.
 
 use crate::arith::DType;
+use crate::arith::turns::turns;
 use crate::program::builder::Builder;
 use crate::program::catalogue::{Attributes, Input};
 use crate::program::expr::Body;
@@ -78,7 +79,7 @@ pub const NODE_KINDS: &[NodeKind] = &[
     kind("swiglu", "silu(x) y", XY, &[], |b, _, i, _| Ok(operators::swiglu(b, i[0], i[1]))),
     kind("residual", "x + y", XY, &[], |b, _, i, _| Ok(operators::residual(b, i[0], i[1]))),
     kind("layer_norm", "layer normalisation over the last dimension", NORM, &["epsilon"], |b, _, i, a| Ok(operators::layer_norm(b, i[0], i[1], i[2], a.epsilon))),
-    kind("rms_norm", "normalisation by the root of the mean square of the last dimension", &[input("x", ".. C"), input("gain", "C")], &["epsilon"], |b, _, i, a| Ok(operators::rms_norm(b, i[0], i[1], a.epsilon))),
+    kind("rms_norm", "normalisation by the root of the mean square of the last dimension", &[input("x", ".. C"), input("gain", "C")], &["epsilon"], |b, _, i, a| Ok(operators::rms_norm(b, i[0], i[1], 1, a.epsilon))),
     kind("batch_norm", "normalisation over all dimensions but the last, with running averages as buffers", NORM, &["epsilon"], norm_of_batch),
     kind("dropout", "dropout, with masks from Philox", X, &["p"], drop_some),
     kind("max_pool", "the greatest pixel of windows: [B, P, Q, C]", IMAGE, &["kernel", "stride", "padding"], |b, _, i, a| operators::max_pool(b, i[0], window(a)?)),
@@ -247,6 +248,6 @@ fn attention(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> R
 fn rotary(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
     let [positions, channels] = cut_into_heads(b, p, i[0], a.heads)?;
     operators::rotary_error(positions, channels).map_or(Ok(()), Err)?;
-    let tables = operators::rotary_tables(b, [p.samples[0], positions, channels / 2], a.theta);
+    let tables = operators::rotary_tables(b, [p.samples[0], positions, channels / 2], turns(a.theta, channels / 2));
     Ok(operators::rotary(b, tables, i[0]))
 }
