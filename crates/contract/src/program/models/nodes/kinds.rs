@@ -248,6 +248,7 @@ fn attention(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> R
 fn rotary(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
     let [positions, channels] = cut_into_heads(b, p, i[0], a.heads)?;
     operators::rotary_error(positions, channels).map_or(Ok(()), Err)?;
-    let tables = operators::rotary_tables(b, [p.samples[0], positions, channels / 2], turns(a.theta, channels / 2));
+    let tables =
+        operators::rotary_tables(b, [p.samples[0], positions, channels / 2], turns(a.theta, channels / 2));
     Ok(operators::rotary(b, tables, i[0]))
 }
