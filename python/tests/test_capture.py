@@ -270,6 +270,10 @@ def images():
     return torch.zeros(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
 
 
+def twice(norm):
+    return nn.Sequential(norm, nn.Linear(4, 4), norm, nn.Linear(4, 3))
+
+
 def over_images(*layers):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LazyLinear(4))
 
@@ -283,6 +287,7 @@ def over_images(*layers):
         (lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)).eval(), "training is False, and only True is there; call model.train()"),
         (lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=0.2)), "momentum is 0.2, and a network has one"),
         (lambda: nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)), "no weight, bias or running averages"),
+        (lambda: twice(nn.BatchNorm1d(4)), "its running averages would be those of two normalisations"),
         # BatchNorm1d of three dimensions normalises the second one.
         (lambda: nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (1, 4)), nn.BatchNorm1d(1)), "aten."),
         (lambda: Normed(), "it normalises [2, 4, 4] (rows)"),

@@ -237,10 +237,12 @@ def _batch_norm(m: Matcher, a: Given, out: Any) -> Value:
     x, layout = m.any(a["input"])
     if (layout, len(a["input"].shape)) not in (("rows", 2), ("image", 4)):
         raise Refused(f"it normalises {list(a['input'].shape)} ({layout})", "normalise images, or rows [N, C]")
+    buffers = [m.buffers[buffer.name] for buffer in out.args[3:5]]
+    if any(buffer in m.norms for buffer in buffers):
+        raise Refused("its running averages would be those of two normalisations", "give each use a module of its own")
     names = [m.parameter(a[key]) for key in ("weight", "bias")]
     name = m.node("batch_norm", x, *names, epsilon=a["eps"])
-    for key, buffer in zip(("running_mean", "running_var"), out.args[3:5]):
-        m.norms[m.buffers[buffer.name]] = f"{name}.{key}"
+    m.norms.update({buffer: f"{name}.{key}" for buffer, key in zip(buffers, ("running_mean", "running_var"))})
     return Value(name, layout, tuple(out.meta["val"].shape))
 
 
