@@ -9,7 +9,8 @@ use cuda_bridge::near::{ELEMENTS, ROWS, near_ties, round_near_ties, row_norms};
 use tiebreak_contract::arith::rounding_grid::GridRule;
 use tiebreak_contract::program::graph::{TensorId, View};
 use tiebreak_contract::program::logged::round_body;
-use tiebreak_record::rounding::near_tie::{Product, Side, Tolerance};
+use tiebreak_record::rounding::Decision;
+use tiebreak_record::rounding::near_tie::{NearTie, Product, Side, Tolerance};
 use tiebreak_record::rounding::search::NearTieCandidate;
 use tiebreak_run::observers::near_ties::Search as _;
 use tiebreak_run::observers::norms;
@@ -130,6 +131,14 @@ fn rounded(product: &Product, results: &[u32]) -> Vec<u32> {
     (0..batch * m * n).map(value).collect()
 }
 
+fn facts(ties: &[NearTie]) -> Vec<(usize, u64, i64, u64, Option<Decision>)> {
+    let fact = |tie: &NearTie| {
+        let decision = tie.decision(tie.rounded);
+        (tie.place, tie.value.to_bits(), tie.rounded, tie.tolerance.to_bits(), decision)
+    };
+    ties.iter().map(fact).collect()
+}
+
 #[test]
 fn decisions_are_the_hosts() {
     let dims = [3usize, 41, 67, 96];
@@ -181,9 +190,11 @@ fn decisions_are_the_hosts() {
             let (count, found) = search(&product, &words, elements as u32);
             assert_eq!(count as usize, found.len());
             assert!(count as usize >= expected.len());
+            let have = product.fold_among(found.clone(), Vec::new, |all, tie, _| all.push(tie)).unwrap();
+            assert_eq!(facts(&have.concat()), facts(&expected), "{rule:?} {tolerance:?}");
             let decisions = product.decisions_among(found).unwrap();
             assert_eq!(decisions, product.decisions(&words).unwrap(), "{rule:?} {tolerance:?}");
-            seen += decisions.map_or(0, |decisions| decisions.len());
+            seen += expected.len();
 
             // Without room for all findings the count still tells their number, and nothing is written behind the room.
             let (short, found) = search(&product, &words, 5);
@@ -199,7 +210,7 @@ fn decisions_are_the_hosts() {
             assert_eq!(refused, product.near_ties(&words).err());
         }
     }
-    assert!(seen > 50_000, "{seen} decisions were seen");
+    assert!(seen > 50_000, "{seen} near ties were seen");
 }
 
 #[test]

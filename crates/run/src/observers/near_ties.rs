@@ -45,6 +45,17 @@ pub trait Search {
     /// # Errors
     /// As [`Search::near_ties`].
     fn decisions_among(&self, found: Vec<NearTieCandidate>) -> Result<Option<Vec<Decision>>, usize>;
+
+    /// [`Search::fold`] on the whole results, out of such candidates.
+    ///
+    /// # Errors
+    /// As [`Search::near_ties`].
+    fn fold_among<T: Send>(
+        &self,
+        found: Vec<NearTieCandidate>,
+        new: impl Fn() -> T + Sync,
+        visit: impl Fn(&mut T, NearTie, [i64; 2]) + Sync,
+    ) -> Result<Vec<T>, usize>;
 }
 
 impl Search for Product<'_> {
@@ -54,8 +65,7 @@ impl Search for Product<'_> {
     }
 
     fn decisions(&self, results: &[u32]) -> Result<Option<Vec<Decision>>, usize> {
-        let new = || Some(Vec::new());
-        Ok(all_of(self.fold(results, new, |all, tie, _| decide(all, &tie))?))
+        Ok(all_of(self.fold(results, || Some(Vec::new()), |all, tie, _| decide(all, &tie))?))
     }
 
     fn fold<T: Send>(
@@ -91,22 +101,28 @@ impl Search for Product<'_> {
             .collect()
     }
 
-    fn decisions_among(&self, mut found: Vec<NearTieCandidate>) -> Result<Option<Vec<Decision>>, usize> {
+    fn decisions_among(&self, found: Vec<NearTieCandidate>) -> Result<Option<Vec<Decision>>, usize> {
+        Ok(all_of(self.fold_among(found, || Some(Vec::new()), |all, tie, _| decide(all, &tie))?))
+    }
+
+    fn fold_among<T: Send>(
+        &self,
+        mut found: Vec<NearTieCandidate>,
+        new: impl Fn() -> T + Sync,
+        visit: impl Fn(&mut T, NearTie, [i64; 2]) + Sync,
+    ) -> Result<Vec<T>, usize> {
         found.par_sort_unstable_by_key(|candidate| candidate.place);
-        let parts: Result<Vec<Option<Vec<Decision>>>, usize> = found
-            .par_chunks(1 << 12)
-            .map(|candidates| {
-                let mut decisions = Some(Vec::new());
-                for &NearTieCandidate { place, high, rounding_error } in candidates {
-                    let error = self.rule.is_wide().then_some(rounding_error);
-                    if let Some((tie, _)) = self.near_tie(place as usize, high, error)? {
-                        decide(&mut decisions, &tie);
-                    }
+        let tasks = found.par_chunks(1 << 12).map(|candidates| {
+            let mut all = new();
+            for &NearTieCandidate { place, high, rounding_error } in candidates {
+                let error = self.rule.is_wide().then_some(rounding_error);
+                if let Some((tie, range)) = self.near_tie(place as usize, high, error)? {
+                    visit(&mut all, tie, range);
                 }
-                Ok(decisions)
-            })
-            .collect();
-        Ok(all_of(parts?))
+            }
+            Ok(all)
+        });
+        tasks.collect()
     }
 }
 
