@@ -135,7 +135,7 @@ fn leaves_of_a_residual_network_are_kilobytes() {
             ("product.v1", "stage1.shortcut.backward", OF_A_QUARTER),
         ]
     };
-    let text = std::fs::read_to_string("assets/jobs/cifar-resnet.toml").unwrap();
+    let text = include_str!("../../assets/jobs/cifar-resnet.toml").to_string();
     let program = |text: &str| Job::parse("job", text).unwrap().program(None).unwrap();
     are_kilobytes(&program(&text), &UNCUT);
     are_kilobytes(&program(&edited(&text, &[("classes = 10", "classes = 10\nconvolution = 2")])), &UNCUT);

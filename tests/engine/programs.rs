@@ -454,7 +454,7 @@ fn what_is_cut_off_or_follows_is_refused() {
 
 /// The cells of the tables of `docs/ARITHMETIC.md`, section 9.
 fn documented() -> Vec<Vec<String>> {
-    let page = std::fs::read_to_string("docs/ARITHMETIC.md").unwrap();
+    let page = include_str!("../../docs/ARITHMETIC.md").to_string();
     let section = page.split("## 9. ").nth(1).unwrap().split("## 10. ").next().unwrap();
     let rows = section.lines().filter(|line| line.starts_with("| "));
     rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().to_string()).collect()).collect()
