@@ -23,7 +23,8 @@ use tiebreak_contract::program::graph::{Graph, LoggedProduct, Node, Primitive, T
 use tiebreak_contract::program::models::Init;
 use tiebreak_contract::program::step::Program;
 use tiebreak_record::job::identity::program_digest;
-use tiebreak_run::run::{RunError, disk, read_job, read_program};
+use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_run::run::{RunError, read_job, read_program};
 
 /// Write, show and explain programs: the graphs of a training step, as a file.
 #[derive(clap::Args)]
@@ -80,7 +81,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
         Command::Compile { network, out, limits } => {
             let _watch = limits.watch(printer);
-            network::compiled(printer, &network, &out)
+            written(printer, &network::program(&network)?, &out)
         }
         Command::Networks => {
             let page = network::markdown();
@@ -106,14 +107,24 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 fn export(printer: Printer, args: &JobArgs, out: &Path) -> CommandResult {
     let (_, job) = read_job(&args.job)?;
     let (program, _) = read_program(&args.files()?, &job)?;
-    let bytes = encode(&program);
-    std::fs::write(out, &bytes).map_err(RunError::io(out))?;
-    let digest = program_digest(&program);
+    written(printer, &program, out)
+}
+
+/// Writes a program to a file, and says its digest.
+fn written(printer: Printer, program: &Program, out: &Path) -> CommandResult {
+    let bytes = encode(program);
+    replace(out, &bytes)?;
+    let digest = program_digest(program);
     printer.result(
         vec![format!("{}: {} bytes", out.display(), bytes.len()), format!("program {digest}")],
         &json!({ "program": digest, "bytes": bytes.len() }),
     );
     Ok(Exit::Match)
+}
+
+/// Writes a file whole or not at all.
+fn replace(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
+    Disk::default().replace(&std::path::absolute(path).map_err(RunError::io(path))?, bytes)
 }
 
 /// Nodes of one operator.
@@ -252,7 +263,7 @@ fn show(printer: Printer, path: &Path, picture: Option<&Path>) -> CommandResult 
     let refused = |why| Failure::new(Exit::Malformed, format!("{}: {why}", path.display()));
     let program = decode(&bytes).map_err(refused)?;
     if let Some(out) = picture {
-        std::fs::write(out, svg(&program.micro)).map_err(RunError::io(out))?;
+        replace(out, svg(&program.micro).as_bytes())?;
     }
     let (operators, products) = (operators(&program.micro), products(&program.micro));
     let digest = program_digest(&program);

@@ -4,14 +4,13 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
+use crate::cli::view::report::{Exit, Failure, named};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::catalogue::Input;
-use tiebreak_contract::program::encoding::encode;
 use tiebreak_contract::program::models::nodes::NODE_KINDS;
 use tiebreak_contract::program::network::{ATTRIBUTES, NETWORK_MAX, compile};
-use tiebreak_record::job::identity::program_digest;
-use tiebreak_run::run::{RunError, disk};
+use tiebreak_contract::program::step::Program;
+use tiebreak_run::run::disk;
 
 const INTRODUCTION: &str = r#"# Network files
 
@@ -125,18 +124,10 @@ pub fn operators() -> Value {
     json!(NODE_KINDS.iter().map(operator).collect::<Vec<_>>())
 }
 
-/// Writes the program of a network file.
-pub fn compiled(printer: Printer, path: &Path, out: &Path) -> CommandResult {
+/// The program of a network file.
+pub fn program(path: &Path) -> Result<Program, Failure> {
     let bytes = disk::read(path, NETWORK_MAX).map_err(named)?;
     let refused = |why: String| Failure::new(Exit::Malformed, format!("{}: {why}", path.display()));
     let text = String::from_utf8(bytes).map_err(|_| refused("a network file is UTF-8".into()))?;
-    let program = compile(&text).map_err(|error| refused(error.to_string()))?;
-    let bytes = encode(&program);
-    std::fs::write(out, &bytes).map_err(RunError::io(out))?;
-    let digest = program_digest(&program);
-    printer.result(
-        vec![format!("{}: {} bytes", out.display(), bytes.len()), format!("program {digest}")],
-        &json!({ "program": digest, "bytes": bytes.len() }),
-    );
-    Ok(Exit::Match)
+    compile(&text).map_err(|error| refused(error.to_string()))
 }
