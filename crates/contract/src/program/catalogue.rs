@@ -316,7 +316,7 @@ pub const OPERATORS: &[Operator] = &[
         "attention whose heads of keys and values serve several heads of queries (--samples, --heads)",
         &[input("q", "N C"), input("k", "N X"), input("v", "N X")],
         gradient,
-        |b, i, a| out(operators::grouped_attention(b, [i[0], i[1], i[2]], [a.samples, a.heads])?)
+        |b, i, a| out(operators::grouped_attention(b, [i[0], i[1], i[2]], [a.samples, a.heads], None)?)
     ),
     operator!(
         "rotary",

@@ -178,7 +178,8 @@ pub(crate) fn cut_into_heads(
 ) -> Result<[u32; 2], String> {
     let shape = b.shape(x);
     if !shape[0].is_multiple_of(samples) || !shape[1].is_multiple_of(heads) {
-        return Err(format!("--samples must divide N = {} and --heads C = {}", shape[0], shape[1]));
+        let [n, c] = [shape[0], shape[1]];
+        return Err(format!("the samples ({samples}) must divide N = {n}, and the heads ({heads}) C = {c}"));
     }
     Ok([shape[0] / samples, shape[1] / heads])
 }
@@ -188,15 +189,16 @@ pub(crate) fn grouped_attention(
     b: &mut Builder,
     [q, k, v]: [TensorId; 3],
     [samples, heads]: [u32; 2],
+    drop: Option<(Dropout, u32)>,
 ) -> Result<TensorId, String> {
     let [_, channels] = cut_into_heads(b, q, [samples, heads])?;
     let c = b.shape(k)[1];
     let own = c / channels;
     if !c.is_multiple_of(channels) || !heads.is_multiple_of(own) {
         return Err(format!(
-            "C / --heads = {channels} must cut X = {c} into heads whose number divides --heads"
+            "heads of {channels} channels must cut X = {c} into a number that divides the heads ({heads})"
         ));
     }
     let [k, v] = [k, v].map(|x| repeat_heads(b, x, own, heads / own));
-    Ok(causal_attention(b, [q, k, v], samples, heads, None))
+    Ok(causal_attention(b, [q, k, v], samples, heads, drop))
 }

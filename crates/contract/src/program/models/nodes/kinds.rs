@@ -219,34 +219,15 @@ fn position_embedding(
     Ok(operators::position_embedding(b, i[0], i[1]))
 }
 
-/// The positions of a sample and the channels of a head of an [N, C] tensor.
-fn cut_into_heads(b: &Builder, p: &Pass, x: TensorId, heads: u32) -> Result<[u32; 2], String> {
-    let (shape, samples) = (b.shape(x), p.samples[0]);
-    if !shape[0].is_multiple_of(samples) || !shape[1].is_multiple_of(heads) {
-        let [n, c] = [shape[0], shape[1]];
-        return Err(format!("the samples ({samples}) must divide N = {n}, and heads ({heads}) C = {c}"));
-    }
-    Ok([shape[0] / samples, shape[1] / heads])
-}
-
 fn attention(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
-    let [positions, channels] = cut_into_heads(b, p, i[0], a.heads)?;
-    let (rows, width) = (b.shape(i[0])[0], b.shape(i[1])[1]);
-    fits(&[rows, a.heads, positions])?;
-    let heads = width / channels;
-    if !width.is_multiple_of(channels) || !a.heads.is_multiple_of(heads) {
-        return Err(format!(
-            "heads of {channels} channels must cut X = {width} into a divisor of {}",
-            a.heads
-        ));
-    }
-    let [k, v] = [i[1], i[2]].map(|x| operators::repeat_heads(b, x, heads, a.heads / heads));
-    let drop = next_drop(p, a.p);
-    Ok(operators::causal_attention(b, [i[0], k, v], p.samples[0], a.heads, drop))
+    let cut = [p.samples[0], a.heads];
+    let [positions, _] = operators::cut_into_heads(b, i[0], cut)?;
+    fits(&[b.shape(i[0])[0], a.heads, positions])?;
+    operators::grouped_attention(b, [i[0], i[1], i[2]], cut, next_drop(p, a.p))
 }
 
 fn rotary(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
-    let [positions, channels] = cut_into_heads(b, p, i[0], a.heads)?;
+    let [positions, channels] = operators::cut_into_heads(b, i[0], [p.samples[0], a.heads])?;
     operators::rotary_error(positions, channels).map_or(Ok(()), Err)?;
     let tables =
         operators::rotary_tables(b, [p.samples[0], positions, channels / 2], turns(a.theta, channels / 2));
