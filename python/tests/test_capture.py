@@ -394,11 +394,51 @@ def test_groups_frozen_parameters_and_grouped_convolutions_are_captured(folder):
     }
     assert network["optimizer"] == {"kind": "adamw", "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "decay": "decoupled"}
     assert [node["operator"] for node in network["nodes"]] == ["image", "grouped_conv2d", "bias", "dropout", "silu", "mean_pool", "linear"]
-    draw = np.random.default_rng(1)
-    np.save("inputs.npy", draw.standard_normal((6, 3, 8, 8), dtype=np.float32))
-    np.save("labels.npy", draw.integers(0, 4, 6))
-    data = {"kind": "arrays", "inputs": "inputs.npy", "labels": "labels.npy", "dtype": "f32"}
+    data = tiebreak.dataset(torch.utils.data.TensorDataset(torch.randn(6, 3, 8, 8), torch.arange(6) % 4), "data")
     run = tiebreak.train(captured.job(data, 2), out="run")
     after = captured.state_dict(run)
     assert torch.equal(after["0.bias"], model[0].bias) and not torch.equal(after["0.weight"], model[0].weight)
     assert tiebreak.audit(run, sample=1.0).matches
+
+
+@needs_torch
+def test_a_job_says_what_differs_between_data_and_example_batch(folder):
+    rows = nn.Linear(4, 3)
+    captured = tiebreak.capture(rows, mean_loss, torch.optim.SGD(rows.parameters(), lr=0.5), (torch.zeros(2, 4), torch.zeros(2).long()), out="rows")
+    model = over_images(nn.Conv2d(3, 4, 3))
+    model(images()[0])
+    seeing = tiebreak.capture(model, mean_loss, torch.optim.SGD(model.parameters(), lr=0.5), images(), out="images")
+    text = decoder()
+    batch = torch.zeros(2, 5).long(), torch.zeros(2, 5).long()
+    reading = tiebreak.capture(text, mean_loss, torch.optim.SGD(text.parameters(), lr=0.5), batch, out="texts")
+
+    def written(shape, dtype=torch.float32):
+        name = f"{dtype}-{shape}"
+        return tiebreak.dataset([(torch.ones(shape).to(dtype), 0)] * 3, name)
+
+    tokens = tiebreak.dataset([[1, 2, 3, 4, 5, 6]], "tokens")
+    for captured_model, data in [
+        (captured, written((4,))), (captured, written((2, 2), torch.float16)), (captured, written((4,), torch.bfloat16)),
+        (seeing, written((3, 8, 8))), (reading, tokens), (reading, {"kind": "bytes", "path": "text.txt"}),
+        (captured, {"kind": "arrays", "inputs": "elsewhere.npy", "labels": "elsewhere.npy", "dtype": "f32"}),
+    ]:
+        assert captured_model.job(data, 1)["data"] == data
+    # What a job takes, training takes too.
+    assert len(tiebreak.train(captured.job(written((2, 2), torch.float16), 1), out="run").losses) == 1
+    for captured_model, data, why in [
+        (captured, written((5,)), "has the shape \\[5\\], and one of the example batch \\[4\\]"),
+        (captured, written((5,), torch.bfloat16), "has the shape \\[5\\]"),
+        (seeing, written((8, 8, 3)), "has the shape \\[8, 8, 3\\], and one of the example batch \\[3, 8, 8\\]"),
+        (captured, written((4,), torch.uint8), "uint8 pixels, and the example batch has float32 inputs.*\n.*/ 255"),
+        (captured, {**written((4,)), "dtype": "f16"}, "holds f32, and the data's dtype is 'f16'"),
+        (captured, tokens, "the data are tokens, and the example batch has float32 inputs"),
+        (reading, written((4,)), "the data are arrays, and the example batch has token ids"),
+        (captured, {"kind": "idx"}, "pixels \\(idx\\)"),
+        (captured, "data", "data is a str"),
+    ]:
+        with pytest.raises(tiebreak.UsageError, match=why) as error:
+            captured_model.job(data, 1)
+        assert error.value.help
+    Path("odd.npy").write_bytes(b"no header")
+    with pytest.raises(tiebreak.MalformedError, match="odd.npy has no header"):
+        captured.job({"kind": "arrays", "inputs": "odd.npy", "labels": "odd.npy", "dtype": "f32"}, 1)

@@ -3,6 +3,7 @@
 Every function does what the command `tiebreak` does, with the same bits, files and texts:
 
 - `capture` turns a PyTorch model into a program, which `train` trains;
+- `dataset` writes a PyTorch dataset to the data files of a job;
 - `train` trains a job and gives a `Run`;
 - `audit` replays a run and gives a `Report`, with a verdict if something differs;
 - `verify` checks a run without a replay, `compare` finds the first difference of two runs;
@@ -26,6 +27,7 @@ from ._audit import (
     verify,
 )
 from ._capture import Captured, CaptureError, capture
+from ._dataset import dataset
 from ._errors import BugError, Error, MalformedError, RunWarning, UndecidedError, UsageError
 from ._native import __version__
 from ._progress import Progress
@@ -54,6 +56,7 @@ __all__ = [
     "capture",
     "check_verdict",
     "compare",
+    "dataset",
     "new_key",
     "train",
     "verify",

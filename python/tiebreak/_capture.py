@@ -14,6 +14,7 @@ import numpy as np
 
 from ._call import StrPath, count, path, result_of
 from ._errors import UndecidedError, UsageError
+from ._fit import check_data
 from ._graph import HANDLERS, Matcher, Part, Refused, Value, arguments, from_role, module_of, mutates_something_read_later, to_role
 from ._run import Run
 
@@ -35,9 +36,12 @@ class CaptureError(UsageError):
 class Captured:
     """A captured model: the files of a program, and the way back to the model's tensors."""
 
-    def __init__(self, folder: str, parts: Dict[str, Part], ties: Dict[str, str], buffers: Dict[str, str], rate: float) -> None:
+    def __init__(
+        self, folder: str, parts: Dict[str, Part], ties: Dict[str, str], buffers: Dict[str, str], rate: float, inputs: Dict[str, Any]
+    ) -> None:
         self.folder = folder
         self.learning_rate = rate
+        self._inputs = inputs
         self._parts, self._ties, self._buffers = parts, ties, buffers
 
     @property
@@ -58,12 +62,18 @@ class Captured:
     def job(self, data: Mapping[str, Any], steps: int, **more: Any) -> Dict[str, Any]:
         """A job for `tiebreak.train`: the program from the captured weights, on these data. Paths are relative to the current folder.
 
-        data: the `[data]` table of a job.
+        data: the `[data]` table of a job, as `tiebreak.dataset` returns it.
         steps: the number of training steps.
         more: other keys of a job. Without `schedule` each step has the optimizer's learning rate.
 
-        >>> run = tiebreak.train(captured.job({"kind": "arrays", ...}, steps=100), out="runs/first", key="me.key")
+        Raises UsageError if the files' headers say another type or shape than the example batch had.
+
+        >>> data = tiebreak.dataset(torch_dataset, "data/")
+        >>> run = tiebreak.train(captured.job(data, steps=100), out="runs/first", key="me.key")
         """
+        if not isinstance(data, Mapping):
+            raise UsageError(f"data is a {type(data).__name__}", "give the table that tiebreak.dataset returns, or a dict of `[data]`")
+        check_data(data, self._inputs)
         job: Dict[str, Any] = {
             "steps": count("steps", steps, 1),
             "program": os.path.relpath(self.program),
@@ -160,7 +170,7 @@ def capture(
     own, buffers = dict(model.named_buffers()), dict(matcher.norms)
     tensors.update({f"buffer/{ours}": _array(own[theirs]) for theirs, ours in buffers.items()})
     ties = {name: source for name, source in canonical.items() if name != source}
-    captured = Captured(out, matcher.parts, ties, buffers, rate)
+    captured = Captured(out, matcher.parts, ties, buffers, rate, network["inputs"])
     _write(captured, network, tensors)
     return captured
 

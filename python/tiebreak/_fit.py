@@ -1,0 +1,90 @@
+"""Whether data files fit the inputs of a captured model, as far as their headers say."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ._errors import MalformedError, UsageError
+from ._items import ELEMENTS
+
+HEADER_MAX = 1 << 14
+TYPES = {"BF16": "bf16", "F16": "f16", "F32": "f32", "U8": "u8"}
+KINDS = "docs/DATA.md says which files feed which model"
+
+
+def check_data(data: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
+    """Raises if a job's `[data]` cannot feed a program's inputs, the network file's `inputs`. `train` checks the numbers in the files.
+
+    Files that are not there are left to `train`, which may have another folder for them.
+    """
+    kind, tokens = data.get("kind"), inputs["name"] == "tokens"
+    if tokens and kind in ("arrays", "idx", "cifar10", "cifar100"):
+        raise UsageError(f"the data are {kind}, and the example batch has token ids", f"give data of kind tokens or bytes; {KINDS}")
+    if not tokens and kind in ("tokens", "bytes"):
+        raise UsageError(f"the data are {kind}, and the example batch has float32 inputs", f"give data of kind arrays; {KINDS}")
+    if not tokens and (kind in ("idx", "cifar10", "cifar100") or data.get("dtype") == "u8"):
+        what = "uint8 pixels" if kind == "arrays" else f"pixels ({kind})"
+        help = "give items of float32, such as image.float() / 255, and write them by tiebreak.dataset"
+        raise UsageError(f"the data are {what}, and the example batch has float32 inputs", help)
+    if kind != "arrays" or tokens:
+        return
+    found = _header(data.get("inputs"), data.get("inputs_tensor"))
+    if found is None:
+        return
+    dtype, shape = found
+    if dtype != data.get("dtype"):
+        raise UsageError(f"{data['inputs']} holds {dtype}, and the data's dtype is {data.get('dtype')!r:.40}", f'give "dtype": "{dtype}"')
+    wanted = list(inputs["shape"][1:])
+    if not _fits(wanted, shape[1:]):
+        why = f"a sample of {data['inputs']} has the shape {shape[1:]}, and one of the example batch {wanted}"
+        raise UsageError(why, "capture with an example batch of the data's shape, or reshape the items")
+
+
+def _fits(wanted: List[int], found: List[int]) -> bool:
+    """Rule 6 of docs/DATA.md: equal but for ones in front, or a row of as many numbers."""
+    if len(wanted) == 1:
+        return math.prod(found) == wanted[0]
+    return _without_ones(wanted) == _without_ones(found)
+
+
+def _without_ones(shape: Sequence[int]) -> List[int]:
+    first = next((place for place, size in enumerate(shape) if size != 1), len(shape))
+    return list(shape[first:])
+
+
+def _header(file: Any, tensor: Any) -> Optional[Tuple[str, List[int]]]:
+    """The type and the shape that a file's header says; None if the file is not there or of a kind without a plain header."""
+    if not isinstance(file, (str, os.PathLike)) or not os.path.isfile(file):
+        return None
+    name = os.fspath(file)
+    try:
+        if name.endswith(".npy"):
+            with open(name, "rb") as opened:
+                return _npy(opened)
+        if name.endswith(".safetensors") and isinstance(tensor, str):
+            with open(name, "rb") as opened:
+                return _safetensors(opened, tensor)
+    except (OSError, ValueError, KeyError, TypeError, struct.error, RecursionError) as error:
+        raise MalformedError(f"{name} has no header that can be read: {error}", "write the file anew") from None
+    return None
+
+
+def _npy(opened: Any) -> Tuple[str, List[int]]:
+    version = np.lib.format.read_magic(opened)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(opened)
+    return ELEMENTS.get((dtype.kind, dtype.itemsize), str(dtype)), list(shape)
+
+
+def _safetensors(opened: Any, tensor: str) -> Tuple[str, List[int]]:
+    (length,) = struct.unpack("<Q", opened.read(8))
+    if length > HEADER_MAX:
+        raise ValueError(f"it has {length} bytes")
+    entry: Dict[str, Any] = json.loads(opened.read(length))[tensor]
+    return TYPES.get(entry["dtype"], str(entry["dtype"])), [int(size) for size in entry["shape"]]
