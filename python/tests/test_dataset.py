@@ -124,6 +124,14 @@ def test_an_interrupted_call_goes_on_at_the_next_item(stop, place):
     assert files("data") == files("whole")
 
 
+def test_what_a_kill_before_the_first_journal_left_is_written_over():
+    tiebreak.dataset(Pairs(5), "whole")
+    os.mkdir("data")
+    Path("data/inputs.npy.part").write_bytes(b"x" * 5000)
+    tiebreak.dataset(Pairs(5), "data")
+    assert files("data") == files("whole")
+
+
 PROGRAM = """
 import sys, time
 sys.path.insert(0, {tests!r})
