@@ -401,6 +401,109 @@ def test_groups_frozen_parameters_and_grouped_convolutions_are_captured(folder):
     assert tiebreak.audit(run, sample=1.0).matches
 
 
+def schedulers():
+    """Schedulers that a schedule has exactly in a run of 50 steps."""
+    from torch.optim import lr_scheduler as all_of
+
+    return {
+        "constant": lambda o: all_of.ConstantLR(o, factor=1.0),
+        "none": lambda o: all_of.LinearLR(o, 1.0, 1.0),
+        "warm-up": lambda o: all_of.LinearLR(o, 1 / 8, total_iters=7),
+        "line": lambda o: all_of.LinearLR(o, 1.0, 0.25, total_iters=49),
+        "polynomial": lambda o: all_of.PolynomialLR(o, total_iters=49),
+        "cosine": lambda o: all_of.CosineAnnealingLR(o, 49),
+        "cosine to a floor": lambda o: all_of.CosineAnnealingLR(o, 49, eta_min=0.003),
+        "steps": lambda o: all_of.StepLR(o, 7, 0.3),
+        "milestones": lambda o: all_of.MultiStepLR(o, [30, 4, 49, 90], 0.1),
+        "exponential": lambda o: all_of.ExponentialLR(o, 0.875),
+        "warm-up, then cosine": lambda o: all_of.SequentialLR(
+            o, [all_of.LinearLR(o, 1 / 6, total_iters=5), all_of.CosineAnnealingLR(o, 44, eta_min=0.003)], [5]
+        ),
+        "warm-up, then line": lambda o: all_of.SequentialLR(o, [all_of.LinearLR(o, 1 / 11, total_iters=10), all_of.PolynomialLR(o, 39)], [10]),
+        "warm-up, then line to a share": lambda o: all_of.SequentialLR(
+            o, [all_of.LinearLR(o, 1 / 11, total_iters=10), all_of.LinearLR(o, 1, 0.5, total_iters=39)], [10]
+        ),
+    }
+
+
+def scheduled(make, **more):
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, **more)
+    return model, optimizer, make(optimizer)
+
+
+@needs_torch
+def test_a_run_has_the_rates_of_the_scheduler(folder):
+    data = tiebreak.dataset((np.ones((4, 4), np.float32), np.arange(4) % 3), "data")
+    for name, make in schedulers().items():
+        model, optimizer, scheduler = scheduled(make)
+        batch = torch.zeros(2, 4), torch.zeros(2).long()
+        captured = tiebreak.capture(model, mean_loss, optimizer, batch, out=f"captured-{name}", scheduler=scheduler)
+        run = tiebreak.train(captured.job(data, 50), out=f"run-{name}")
+        theirs = []
+        for _ in range(50):
+            theirs.append(scheduler.get_last_lr()[0])
+            optimizer.step()
+            scheduler.step()
+        ours = [record.learning_rate for record in run.records if record.kind == "step"]
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-15, err_msg=name)
+        assert name in ("constant", "none") or len(set(ours)) > 1, name
+
+
+@needs_torch
+def test_schedulers_without_a_counterpart_are_refused(folder):
+    from torch.optim import lr_scheduler as all_of
+
+    batch = torch.zeros(2, 4), torch.zeros(2).long()
+    warm = lambda o, n: all_of.LinearLR(o, 1 / (n + 1), total_iters=n)  # noqa: E731
+    for make, why in [
+        (lambda o: all_of.LambdaLR(o, lambda step: 1.0), "the scheduler is a LambdaLR: use one of ConstantLR"),
+        (lambda o: all_of.OneCycleLR(o, 0.1, 50), "the scheduler is a OneCycleLR"),
+        (lambda o: all_of.CosineAnnealingWarmRestarts(o, 10), "CosineAnnealingWarmRestarts"),
+        (lambda o: type("Own", (all_of.StepLR,), {})(o, 3), "the scheduler is a Own"),
+        (lambda o: all_of.ConstantLR(o), "ConstantLR has factor 0.333"),
+        (lambda o: all_of.LinearLR(o), "start_factor=1 / \\(total_iters \\+ 1\\) = 1 / 6"),
+        (lambda o: all_of.LinearLR(o, 0.5, 0.25), "start_factor 0.5 and end_factor 0.25"),
+        (lambda o: all_of.PolynomialLR(o, 49, power=2.0), "power 2.0"),
+        (lambda o: all_of.CosineAnnealingLR(o, 49, eta_min=0.1), "above the learning rate"),
+        (lambda o: all_of.StepLR(o, 3, 1.5), "gamma 1.5"),
+        (lambda o: all_of.MultiStepLR(o, [3, 3]), "the milestone 3 several times"),
+        (lambda o: all_of.MultiStepLR(o, [0, 3]), "a milestone is 0"),
+        (lambda o: all_of.SequentialLR(o, [warm(o, 5), all_of.CosineAnnealingLR(o, 44)], [6]), "milestones \\[6\\]"),
+        (lambda o: all_of.SequentialLR(o, [warm(o, 5), all_of.StepLR(o, 4)], [5]), "LinearLR, then StepLR"),
+        (lambda o: None, "a scheduler changes the optimizer's learning rate"),
+        (lambda o: all_of.StepLR(torch.optim.SGD(nn.Linear(1, 1).parameters()), 3), "another optimizer"),
+    ]:
+        model, optimizer, scheduler = scheduled(make)
+        if scheduler is None:
+            all_of.StepLR(optimizer, 3)
+        with pytest.raises(tiebreak.CaptureError, match=why):
+            tiebreak.capture(model, mean_loss, optimizer, batch, out="captured", scheduler=scheduler)
+    model, optimizer, scheduler = scheduled(lambda o: all_of.StepLR(o, 3))
+    optimizer.step()
+    scheduler.step()
+    with pytest.raises(tiebreak.CaptureError, match="the scheduler has taken steps"):
+        tiebreak.capture(model, mean_loss, optimizer, batch, out="captured", scheduler=scheduler)
+    model, optimizer, scheduler = scheduled(lambda o: all_of.StepLR(o, 3))
+    optimizer.param_groups[0]["lr"] = 0.01
+    with pytest.raises(tiebreak.CaptureError, match="learning rates changed after"):
+        tiebreak.capture(model, mean_loss, optimizer, batch, out="captured", scheduler=scheduler)
+    groups = torch.optim.SGD([{"params": [model.weight], "lr": 0.1}, {"params": [model.bias]}], lr=0.05)
+    with pytest.raises(tiebreak.CaptureError, match="several learning rates"):
+        tiebreak.capture(model, mean_loss, groups, batch, out="captured", scheduler=all_of.CosineAnnealingLR(groups, 49, eta_min=0.01))
+    for make, why in [
+        (lambda o: all_of.CosineAnnealingLR(o, 50), "T_max=50, and a run of 50 steps has 49 after.*\n.*steps=51, or T_max=49"),
+        (lambda o: all_of.LinearLR(o, 1.0, 0.5, total_iters=20), "total_iters=20.*\n.*steps=21"),
+        (lambda o: all_of.ExponentialLR(o, 0.9), "after 49 falls.*\n.*give gamma=0.89999997"),
+    ]:
+        model, optimizer, scheduler = scheduled(make)
+        captured = tiebreak.capture(model, mean_loss, optimizer, batch, out="captured", scheduler=scheduler)
+        with pytest.raises(tiebreak.UsageError, match=why):
+            captured.job({"kind": "arrays"}, 50)
+    with pytest.raises(tiebreak.UsageError, match="give one of them"):
+        captured.job({"kind": "arrays"}, 50, schedule={"peak": 0.1})
+
+
 @needs_torch
 def test_a_job_says_what_differs_between_data_and_example_batch(folder):
     rows = nn.Linear(4, 3)

@@ -278,6 +278,7 @@ FINE = (np.zeros(3, np.float32), 1)
         ([(np.zeros(3, np.float32), True)], "the label is a bool"),
         ([(np.zeros(3, np.float32), np.float32(1))], "the label is a float32"),
         ([(np.zeros(3, np.float32), np.array([1]))], "one number is wanted.*\n.*one-hot"),
+        ([(1e39, 1)], "which float32 does not reach"),
         ([([0.5, 1.0], 1)], "whose input is a list"),
         ([(*FINE, 3)], "a tuple of 3 parts"),
         ([{"input": 1}], "item 0: it is a dict"),

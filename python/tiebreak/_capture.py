@@ -17,6 +17,7 @@ from ._errors import UndecidedError, UsageError
 from ._fit import check_data
 from ._graph import HANDLERS, Matcher, Part, Refused, Value, arguments, from_role, module_of, mutates_something_read_later, to_role
 from ._run import Run
+from ._schedule import Fall, read, schedule_of
 
 REFUSED_MAX = 20
 CONSTANT_MAX = 2**24
@@ -37,11 +38,18 @@ class Captured:
     """A captured model: the files of a program, and the way back to the model's tensors."""
 
     def __init__(
-        self, folder: str, parts: Dict[str, Part], ties: Dict[str, str], buffers: Dict[str, str], rate: float, inputs: Dict[str, Any]
+        self,
+        folder: str,
+        parts: Dict[str, Part],
+        ties: Dict[str, str],
+        buffers: Dict[str, str],
+        rate: float,
+        inputs: Dict[str, Any],
+        fall: Optional[Fall] = None,
     ) -> None:
         self.folder = folder
         self.learning_rate = rate
-        self._inputs = inputs
+        self._inputs, self._fall = inputs, fall
         self._parts, self._ties, self._buffers = parts, ties, buffers
 
     @property
@@ -64,9 +72,10 @@ class Captured:
 
         data: the `[data]` table of a job, as `tiebreak.dataset` returns it.
         steps: the number of training steps.
-        more: other keys of a job. Without `schedule` each step has the optimizer's learning rate.
+        more: other keys of a job. Without `schedule` each step has the rate of the captured scheduler, or else of the optimizer.
 
-        Raises UsageError if the files' headers say another type or shape than the example batch had.
+        Raises UsageError if the files' headers say another type or shape than the example batch had, or if the scheduler's line or cosine
+        does not end at the last step.
 
         >>> data = tiebreak.dataset(torch_dataset, "data/")
         >>> run = tiebreak.train(captured.job(data, steps=100), out="runs/first", key="me.key")
@@ -74,11 +83,14 @@ class Captured:
         if not isinstance(data, Mapping):
             raise UsageError(f"data is a {type(data).__name__}", "give the table that tiebreak.dataset returns, or a dict of `[data]`")
         check_data(data, self._inputs)
+        if self._fall is not None and "schedule" in more:
+            raise UsageError("a scheduler was captured, and a schedule is given", "give one of them")
+        steps = count("steps", steps, 1)
         job: Dict[str, Any] = {
-            "steps": count("steps", steps, 1),
+            "steps": steps,
             "program": os.path.relpath(self.program),
             "init": {"weights": [os.path.relpath(self.weights)]},
-            "schedule": {"peak": self.learning_rate},
+            "schedule": {"peak": self.learning_rate} if self._fall is None else schedule_of(self._fall, self.learning_rate, steps),
             "data": dict(data),
         }
         return {**job, **more}
@@ -113,6 +125,7 @@ def capture(
     example_batch: Tuple[Any, Any],
     *,
     out: StrPath,
+    scheduler: Any = None,
     micro_batches: int = 1,
     clip_norm: Optional[float] = None,
     convolution: int = 1,
@@ -125,6 +138,8 @@ def capture(
     optimizer: a torch.optim.AdamW, Adam or SGD of the model's parameters. Parameters that it does not have are frozen.
     example_batch: (inputs, labels) of one micro-batch. Its values do not matter, and its sizes are the program's.
     out: the folder, which is made.
+    scheduler: a fresh scheduler of the optimizer, of torch.optim.lr_scheduler, that steps once after each step of the optimizer.
+        docs/how-to/capture.md lists those that a job's schedule has exactly.
     micro_batches: micro-batches of a step, whose gradients are added.
     clip_norm: the greatest norm of a step's gradient.
     convolution: the version of convolutions, as a job's `convolution`.
@@ -152,6 +167,12 @@ def capture(
     canonical = {name: first.setdefault(id(tensor), name) for name, tensor in named.items()}
     wrong = [f"parameter {name} is {tensor.dtype}: use model.float()" for name, tensor in named.items() if tensor.dtype != torch.float32]
     treatments, rules, rate, refused = _optimizer(torch, optimizer, {name: named[name] for name in first.values()})
+    fall = None
+    if scheduler is not None:
+        fall, more = read(scheduler, optimizer)
+        refused += more
+    elif any("initial_lr" in group for group in getattr(optimizer, "param_groups", ())):
+        refused.append("a scheduler changes the optimizer's learning rate: give it as scheduler=, or make a new optimizer")
     if wrong or refused:
         raise CaptureError([*wrong, *refused])
     program = _exported(torch, model, loss_fn, inputs, labels)
@@ -170,7 +191,7 @@ def capture(
     own, buffers = dict(model.named_buffers()), dict(matcher.norms)
     tensors.update({f"buffer/{ours}": _array(own[theirs]) for theirs, ours in buffers.items()})
     ties = {name: source for name, source in canonical.items() if name != source}
-    captured = Captured(out, matcher.parts, ties, buffers, rate, network["inputs"])
+    captured = Captured(out, matcher.parts, ties, buffers, rate, network["inputs"], fall)
     _write(captured, network, tensors)
     return captured
 
@@ -354,7 +375,7 @@ def _optimizer(torch: Any, optimizer: Any, named: Dict[str, Any]) -> Tuple[Dict[
     decoupled = decay == "decoupled"
     if any(group.get("decoupled_weight_decay", decoupled) != decoupled for group in optimizer.param_groups):
         refused.append(f"decoupled_weight_decay is {not decoupled}: use AdamW or Adam as they come")
-    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    rates = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
     rate = next((value for value in rates if value > 0), 0.0)
     if rate == 0 or not all(math.isfinite(value) and value >= 0 for value in rates):
         refused.append(f"the learning rates are {rates}: give one above 0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 from typing import Any, List, NamedTuple, Optional, Tuple
@@ -102,8 +103,14 @@ def _array(value: Any, place: int) -> Tuple[np.ndarray, Optional[str]]:
 
 def _pair(item: Any, place: int) -> Encoded:
     value, label = item
-    # A float of Python has no width of its own.
-    array, dtype = _array(np.float32(value) if type(value) is float else value, place)
+    if type(value) is float:
+        # A float of Python has no width of its own.
+        with np.errstate(over="ignore"):
+            narrow = np.float32(value)
+        if math.isfinite(value) and not np.isfinite(narrow):
+            raise wrong(place, f"the input is {value}, which float32 does not reach", "scale the inputs")
+        value = narrow
+    array, dtype = _array(value, place)
     dtype = dtype or ELEMENTS.get((array.dtype.kind, array.dtype.itemsize))
     if dtype is None:
         instead = NUMBERS
