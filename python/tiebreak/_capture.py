@@ -167,14 +167,9 @@ def capture(
     canonical = {name: first.setdefault(id(tensor), name) for name, tensor in named.items()}
     wrong = [f"parameter {name} is {tensor.dtype}: use model.float()" for name, tensor in named.items() if tensor.dtype != torch.float32]
     treatments, rules, rate, refused = _optimizer(torch, optimizer, {name: named[name] for name in first.values()})
-    fall = None
-    if scheduler is not None:
-        fall, more = read(scheduler, optimizer)
-        refused += more
-    elif any("initial_lr" in group for group in getattr(optimizer, "param_groups", ())):
-        refused.append("a scheduler changes the optimizer's learning rate: give it as scheduler=, or make a new optimizer")
-    if wrong or refused:
-        raise CaptureError([*wrong, *refused])
+    fall, more = _scheduler(scheduler, optimizer)
+    if wrong or refused or more:
+        raise CaptureError([*wrong, *refused, *more])
     program = _exported(torch, model, loss_fn, inputs, labels)
     shapes = {name: tuple(named[name].shape) for name in first.values()}
     matcher = Matcher(shapes, canonical, convolution)
@@ -394,6 +389,15 @@ def _optimizer(torch: Any, optimizer: Any, named: Dict[str, Any]) -> Tuple[Dict[
     else:
         rules = {"kind": kind, "momentum": float(first["momentum"]), "decay": decay}
     return treatments, rules, rate, refused
+
+
+def _scheduler(scheduler: Any, optimizer: Any) -> Tuple[Optional[Fall], List[str]]:
+    """What a scheduler does, if there is one, and what is refused."""
+    if scheduler is not None:
+        return read(scheduler, optimizer)
+    if any("initial_lr" in group for group in getattr(optimizer, "param_groups", ())):
+        return None, ["a scheduler changes the optimizer's learning rate: give it as scheduler=, or make a new optimizer"]
+    return None, []
 
 
 def _order(matcher: Matcher) -> List[str]:

@@ -93,7 +93,7 @@ def dataset(items: Any, out: StrPath, *, count: Optional[int] = None, progress: 
     An item may also be the token ids of a text, as a list or an array of integers. The texts are then written one after another, as
     kind `tokens`. A sample is any window of this row, so it may begin in one text and end in the next; a model's labels are the next ids.
 
-    Each item is read once, and few are in memory at a time. Nothing is whole until the end, when files get their names and
+    Each item is written once, and few are in memory at a time. Nothing is whole until the end, when files get their names and
     `dataset.json` beside them says shapes, types and count. After Ctrl-C or an exception the same call goes on at the next item, to the
     same bytes. After a kill it may read items of the last second again. With a whole dataset in the folder the call writes nothing. The
     first and the last written item are compared with those given, so an item must be the same each time: random crops and flips are
