@@ -1,12 +1,12 @@
 //! Checks a verdict from the file alone, with the referee core: no engine, no threads, no network.
 //!
-//!     cargo run --no-default-features --example check_verdict -- assets/verdicts/operator.json
+//!     cargo run --package tiebreak-dispute --example check_verdict -- assets/verdicts/operator.json
 //!
 //! The exit status is 1 if the verdict convicts, 0 if not, 3 if only a replay can tell, 4 if the file does not hold together.
 
 use std::process::exit;
 
-use tiebreak::dispute::verdict::{Ruling, Verdict};
+use tiebreak_dispute::verdict::{Ruling, Verdict};
 
 fn main() {
     let path = std::env::args().nth(1).expect("give the verdict's file");

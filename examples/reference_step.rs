@@ -4,14 +4,14 @@
 //! that page alone: numbers, the product, each layer with its gradient beside it, the model, the step. Comments name the section
 //! (§) of the page. No graph, no derived gradient and no engine is used. `tests/engine/steps.rs` compares the engines with it.
 //!
-//!     cargo run --no-default-features --example reference_step
+//!     cargo run --package tiebreak-dispute --example reference_step
 //!
 //! Products have the default of three digits and a scale group a row; the optimizer is AdamW with decoupled decay; the loss
 //! counts every label. A run adds the key of its seed, the order of its samples, and its learning rates (§6).
 
 use std::ops::{Add, Div, Index, Mul, Sub};
 
-use tiebreak::arith::{digits, elementary, float, philox};
+use tiebreak_contract::arith::{digits, elementary, float, philox};
 
 // ---- Numbers (§1 to §3) and their sums (§5) ----
 

@@ -1,10 +1,13 @@
-//! The referee core alone: these tests are also run with `--no-default-features`.
+//! The referee core alone: `cargo test --package tiebreak-dispute --test referee` builds no other layer.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use tiebreak::dispute::fact::{Fact, Wrong};
-use tiebreak::dispute::verdict::{Ruling, Verdict};
+use tiebreak_dispute::fact::{Fact, Wrong};
+use tiebreak_dispute::verdict::{Ruling, Verdict};
+
+/// The repository's root: the tests belong to crates/dispute.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// An auditor's verdict on a trainer that changed one element of a GELU (`assets/verdicts/README.md`).
 const OPERATOR: &[u8] = include_bytes!("../assets/verdicts/operator.json");
@@ -41,7 +44,7 @@ fn a_changed_verdict_does_not_convict() {
 /// The crates below the referee are those of docs/REFEREE.md, so that a review of them is still a review of the running code.
 #[test]
 fn the_crates_below_are_those_of_the_page() {
-    let manifest = env!("CARGO_MANIFEST_DIR");
+    let manifest = ROOT;
     let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
     let tree = Command::new(cargo)
         .args(["tree", "--package", "tiebreak", "--no-default-features", "--edges", "normal,build"])
@@ -80,7 +83,7 @@ fn the_command_has_no_referee_that_leaves_checks_out() {
         let tree = Command::new(cargo)
             .args(["tree", "--package", "tiebreak", "--edges", edges, "--invert", "tiebreak-dispute"])
             .args(["--locked", "--offline"])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .current_dir(ROOT)
             .output()
             .unwrap();
         assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));

@@ -1,9 +1,6 @@
 //! Contract, programs and the engines without a GPU: golden vectors, gradients, leaves, and hostile programs and jobs. These
 //! tests belong to crates/engine, so that other processors build nothing above it (`.ci/cross`).
 
-// By this name the example of a reference step, which is compiled here too, knows the contract.
-extern crate tiebreak_contract as tiebreak;
-
 mod cpu_engine;
 #[allow(dead_code, reason = "no test here edits a file")]
 #[path = "../common/edit.rs"]
