@@ -4,6 +4,9 @@
 // By this name the example of a reference step, which is compiled here too, knows the contract.
 extern crate tiebreak_contract as tiebreak;
 
+mod cached;
+#[path = "../common/cached.rs"]
+mod cached_decoders;
 mod cpu_engine;
 #[allow(dead_code, reason = "no test here edits a file")]
 #[path = "../common/edit.rs"]
