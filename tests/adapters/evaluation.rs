@@ -1,4 +1,5 @@
-//! Evaluations on every engine and adapter: the same loss, hits and losses, in batches of any size.
+//! Evaluations and inference on every engine and adapter: the same loss, hits and losses, in batches of any size; the same
+//! logits over caches, in chunks and batches of any size.
 
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
@@ -7,6 +8,7 @@ use tiebreak_run::evaluate::{Evaluation, Evaluator};
 use tiebreak_run::run::checkpoint;
 use tiebreak_run::run::dir::Run;
 
+use crate::cached_decoders::decoders;
 use crate::common::{batch_norm_job, gpt_job, trained};
 use crate::gpus::{AnyEngine, at_once, gpus};
 
@@ -39,5 +41,15 @@ fn evaluations_have_the_same_bits_on_every_engine() {
                 assert_eq!(have, expected, "{} on {}", job.display(), engine.describe());
             }
         });
+    }
+}
+
+#[test]
+fn inference_over_caches_has_the_same_bits_on_every_engine() {
+    let mut gpus = gpus();
+    let mut engines = gpus.engines();
+    for decoder in decoders() {
+        let expected = decoder.expected(&mut Reference);
+        at_once(&mut engines, |engine| decoder.check(engine, &expected, &[2]));
     }
 }

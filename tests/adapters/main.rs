@@ -6,6 +6,9 @@
 //! missing one is a failure; CI runs that way.
 
 mod browser;
+#[allow(dead_code, reason = "no test here needs the ordinary forward pass")]
+#[path = "../common/cached.rs"]
+mod cached_decoders;
 #[path = "../common/mod.rs"]
 mod common;
 mod cublas;

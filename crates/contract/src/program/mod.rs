@@ -9,6 +9,7 @@ pub mod evaluation;
 pub mod expr;
 pub mod graph;
 pub mod im2col;
+pub mod inference;
 pub mod init;
 mod inputs;
 pub mod keys;

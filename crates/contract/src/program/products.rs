@@ -153,6 +153,15 @@ impl ProductTable {
         table
     }
 
+    /// The table that inference has: attention values with one scale group along K, and without a grid. Groups of positions, and
+    /// parts that are cut by an absmax, would make a row depend on later positions.
+    pub(crate) fn of_inference(&self) -> ProductTable {
+        let mut table = self.clone();
+        table.digits[ProductClass::Values as usize].block = 0;
+        table.logged[ProductClass::Values as usize] = None;
+        table
+    }
+
     /// The digits of a class.
     pub fn get(&self, class: ProductClass) -> ProductDigits {
         self.digits[class as usize]

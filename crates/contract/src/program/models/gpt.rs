@@ -5,15 +5,14 @@ use serde::{Deserialize, Serialize};
 
 use super::released::{Made, Part, Released};
 use super::sizes::times;
-use super::{BatchTensor, Cursor, Init, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes};
+use super::{BatchTensor, Cursor, Init, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes, Text};
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
 use crate::program::keys::Presence::{Optional, Required};
 use crate::program::keys::Type::{Boolean, Choice};
 use crate::program::keys::{BELOW_ONE, Key, NOT_NEGATIVE, Type, integer, key};
 use crate::program::operators::{
-    LinearClasses, causal_attention, dropout, gelu_erf, gelu_tanh, layer_norm, linear, position_embedding,
-    residual, token_embedding,
+    Dropout, LinearClasses, dropout, gelu_erf, gelu_tanh, layer_norm, linear, residual, token_embedding,
 };
 
 /// The form of GELU (Hendrycks and Gimpel, 2016) that the feed-forward layers use.
@@ -231,9 +230,24 @@ impl Network for Gpt {
     }
 
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
+        let (mut text, drop) = (Text::Whole { samples }, inputs.dropout(self.dropout));
+        let logits = self.logits(b, &mut text, parameters, inputs.batch[0], drop);
+        inputs.loss(b, logits, inputs.batch[1], Vec::new())
+    }
+}
+
+impl Gpt {
+    /// Appends the forward pass over a text up to the logits.
+    pub(in crate::program) fn logits(
+        &self,
+        b: &mut Builder,
+        text: &mut Text,
+        parameters: &[TensorId],
+        tokens: TensorId,
+        drop: Option<Dropout>,
+    ) -> TensorId {
         let mut p = Cursor(parameters.iter());
-        let (tokens, labels) = (inputs.batch[0], inputs.batch[1]);
-        let drop = inputs.dropout(self.dropout);
+        let samples = text.samples();
         let mut drops = 0..;
         // Dropouts are numbered in the order of the forward pass.
         let mut next_drop = move || drops.next().unwrap_or(0);
@@ -244,7 +258,7 @@ impl Network for Gpt {
         let (token_table, position_table) = (p.next(), p.next());
         let mut x = b.scoped("embedding", |b| {
             let x = token_embedding(b, token_table, tokens);
-            let x = position_embedding(b, x, position_table);
+            let x = text.add_positions(b, x, position_table);
             dropped(b, next_drop(), x)
         });
         for layer in 0..self.layers {
@@ -256,9 +270,7 @@ impl Network for Gpt {
                     b.scoped(name, |b| linear(b, LinearClasses::HIDDEN, normed, weight, Some(bias)))
                 });
                 let drop_probabilities = drop.map(|d| (d, next_drop()));
-                let attended = b.scoped("attention", |b| {
-                    causal_attention(b, qkv, samples, self.heads, drop_probabilities)
-                });
+                let attended = text.attention(b, qkv, [self.heads; 2], drop_probabilities);
                 let (weight, bias) = (p.next(), p.next());
                 let branch = b.scoped("attention_out", |b| {
                     let y = linear(b, LinearClasses::HIDDEN, attended, weight, Some(bias));
@@ -285,7 +297,6 @@ impl Network for Gpt {
         let (gain, bias) = (p.next(), p.next());
         let normed = b.scoped("final_norm", |b| layer_norm(b, x, gain, bias, self.norm_epsilon));
         let head = if self.tied { token_table } else { p.next() };
-        let logits = b.scoped("head", |b| linear(b, LinearClasses::HEAD, normed, head, None));
-        inputs.loss(b, logits, labels, Vec::new())
+        b.scoped("head", |b| linear(b, LinearClasses::HEAD, normed, head, None))
     }
 }

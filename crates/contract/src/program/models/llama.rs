@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::released::{Made, Part, Released};
 use super::sizes::times;
-use super::{BatchTensor, Cursor, Init, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes};
+use super::{BatchTensor, Cursor, Init, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes, Text};
 use crate::arith::turns::{scaled, turns};
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
@@ -14,8 +14,7 @@ use crate::program::keys::Presence::{Absent, Optional, Required};
 use crate::program::keys::Type::Boolean;
 use crate::program::keys::{Key, NOT_NEGATIVE, Type, integer, key};
 use crate::program::operators::{
-    LinearClasses, Rotary, causal_attention, linear, repeat_heads, residual, rms_norm, rotary, rotary_error,
-    rotary_tables, swiglu, token_embedding,
+    LinearClasses, Rotary, linear, residual, rms_norm, rotary, rotary_error, swiglu, token_embedding,
 };
 
 fn default_vocabulary() -> u32 {
@@ -191,7 +190,7 @@ impl Llama {
         &self,
         b: &mut Builder,
         p: &mut Cursor,
-        samples: u32,
+        text: &mut Text,
         tables: Rotary,
         x: TensorId,
     ) -> TensorId {
@@ -204,11 +203,47 @@ impl Llama {
         }
         let q = b.scoped("query_rotary", |b| rotary(b, tables, q));
         let k = b.scoped("key_rotary", |b| rotary(b, tables, k));
-        let group = self.heads / self.kv_heads;
-        let [k, v] = [("key_heads", k), ("value_heads", v)]
-            .map(|(name, x)| b.scoped(name, |b| repeat_heads(b, x, self.kv_heads, group)));
-        let attended = b.scoped("attention", |b| causal_attention(b, [q, k, v], samples, self.heads, None));
+        let attended = text.attention(b, [q, k, v], [self.heads, self.kv_heads], None);
         linear_layer(b, p, "attention_out", attended, self.out_bias)
+    }
+
+    /// Channels of a position's keys, and the number of their heads.
+    pub(in crate::program) fn cached(&self) -> [u32; 2] {
+        [self.kv_heads * self.channels(), self.kv_heads]
+    }
+
+    /// Appends the forward pass over a text up to the logits.
+    pub(in crate::program) fn logits(
+        &self,
+        b: &mut Builder,
+        text: &mut Text,
+        parameters: &[TensorId],
+        tokens: TensorId,
+    ) -> TensorId {
+        let mut cursor = Cursor(parameters.iter());
+        let p = &mut cursor;
+        let token_table = p.next();
+        let mut x = b.scoped("embedding", |b| token_embedding(b, token_table, tokens));
+        let sizes = [self.context, self.channels() / 2];
+        let tables = b.scoped("rotary", |b| text.rotary(b, sizes, self.turns()));
+        for layer in 0..self.layers {
+            x = b.scoped(&format!("block{layer}"), |b| {
+                let gain = p.next();
+                let normed = b.scoped("norm1", |b| rms_norm(b, x, gain, 1, self.norm_epsilon));
+                let branch = self.attention(b, p, text, tables, normed);
+                let x = b.scoped("residual1", |b| residual(b, x, branch));
+                let gain = p.next();
+                let normed = b.scoped("norm2", |b| rms_norm(b, x, gain, 1, self.norm_epsilon));
+                let [gate, up] = ["gate", "up"].map(|name| linear_layer(b, p, name, normed, self.mlp_bias));
+                let hidden = b.scoped("swiglu", |b| swiglu(b, gate, up));
+                let branch = linear_layer(b, p, "down", hidden, self.mlp_bias);
+                b.scoped("residual2", |b| residual(b, x, branch))
+            });
+        }
+        let gain = p.next();
+        let normed = b.scoped("final_norm", |b| rms_norm(b, x, gain, 1, self.norm_epsilon));
+        let head = if self.tied { token_table } else { p.next() };
+        b.scoped("head", |b| linear(b, LinearClasses::HEAD, normed, head, None))
     }
 }
 
@@ -394,31 +429,8 @@ impl Network for Llama {
     }
 
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
-        let mut cursor = Cursor(parameters.iter());
-        let p = &mut cursor;
-        let (tokens, labels) = (inputs.batch[0], inputs.batch[1]);
-        let token_table = p.next();
-        let mut x = b.scoped("embedding", |b| token_embedding(b, token_table, tokens));
-        let sizes = [samples, self.context, self.channels() / 2];
-        let tables = b.scoped("rotary", |b| rotary_tables(b, sizes, self.turns()));
-        for layer in 0..self.layers {
-            x = b.scoped(&format!("block{layer}"), |b| {
-                let gain = p.next();
-                let normed = b.scoped("norm1", |b| rms_norm(b, x, gain, 1, self.norm_epsilon));
-                let branch = self.attention(b, p, samples, tables, normed);
-                let x = b.scoped("residual1", |b| residual(b, x, branch));
-                let gain = p.next();
-                let normed = b.scoped("norm2", |b| rms_norm(b, x, gain, 1, self.norm_epsilon));
-                let [gate, up] = ["gate", "up"].map(|name| linear_layer(b, p, name, normed, self.mlp_bias));
-                let hidden = b.scoped("swiglu", |b| swiglu(b, gate, up));
-                let branch = linear_layer(b, p, "down", hidden, self.mlp_bias);
-                b.scoped("residual2", |b| residual(b, x, branch))
-            });
-        }
-        let gain = p.next();
-        let normed = b.scoped("final_norm", |b| rms_norm(b, x, gain, 1, self.norm_epsilon));
-        let head = if self.tied { token_table } else { p.next() };
-        let logits = b.scoped("head", |b| linear(b, LinearClasses::HEAD, normed, head, None));
-        inputs.loss(b, logits, labels, Vec::new())
+        let mut text = Text::Whole { samples };
+        let logits = self.logits(b, &mut text, parameters, inputs.batch[0]);
+        inputs.loss(b, logits, inputs.batch[1], Vec::new())
     }
 }

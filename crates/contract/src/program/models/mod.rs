@@ -6,9 +6,11 @@ pub mod nodes;
 pub mod normalize;
 pub mod released;
 mod sizes;
+mod text;
 
 pub use normalize::{Normalization, Normalize};
 pub use sizes::{ProductSize, Sizes};
+pub(super) use text::Text;
 
 use std::ops::{Deref, DerefMut};
 

@@ -6,7 +6,7 @@
 use super::dropout::{Dropout, dropout};
 use crate::arith::DType;
 use crate::program::builder::Builder;
-use crate::program::expr::{Body, BodyWriter};
+use crate::program::expr::{Body, BodyWriter, Reg};
 use crate::program::graph::{TensorId, View};
 use crate::program::products::ProductClass::{Scores, ScoresDk, ScoresDq, Values, ValuesDp, ValuesDv};
 
@@ -60,10 +60,16 @@ impl Heads {
 
     /// A [B, H, T, D] tensor copied to [B*T, H*D].
     fn merge(self, b: &mut Builder, tensor: TensorId) -> TensorId {
-        let Heads { b: batch, t, h, d } = self;
-        let view = View { tensor, offset: 0, dims: [batch, t, h, d], strides: [h * t * d, d, t * d, 1] };
-        b.copy(view, &[batch * t, h * d])
+        debug_assert_eq!(b.shape(tensor), [self.b, self.h, self.t, self.d]);
+        merge_heads(b, tensor)
     }
+}
+
+/// A [B, H, T, D] tensor copied to [B*T, H*D].
+pub(super) fn merge_heads(b: &mut Builder, tensor: TensorId) -> TensorId {
+    let [batch, h, t, d] = b.shape(tensor)[..] else { panic!("heads have four dimensions") };
+    let view = View { tensor, offset: 0, dims: [batch, t, h, d], strides: [h * t * d, d, t * d, 1] };
+    b.copy(view, &[batch * t, h * d])
 }
 
 /// q, k, v [B*T, H*D] -> [B*T, H*D]. `drop` applies to the probabilities.
@@ -110,19 +116,29 @@ fn values(b: &mut Builder, s: Heads, p: TensorId, v: TensorId) -> TensorId {
     output
 }
 
-/// softmax(scores / sqrt(D)) over the positions j <= i of row i; +0 elsewhere.
-fn causal_softmax(b: &mut Builder, s: Heads, scores: TensorId) -> TensorId {
-    let shape = s.scores();
-    // 1/sqrt(D) by two contract operations.
-    let scale = 1.0 / (s.d as f32).sqrt();
-    let mask = Body::new("causal_scale_mask.v1", |w| {
-        let (x, scale, minus_infinity) = (w.input(0), w.f(scale), w.f(f32::NEG_INFINITY));
-        let (i, j) = (w.index(2), w.index(3));
+/// 1/sqrt(D) by two contract operations.
+fn head_scale(channels: u32) -> f32 {
+    1.0 / (channels as f32).sqrt()
+}
+
+/// A score, input 0, by 1/sqrt(D); -inf at places, the last index, that come after the row's `position`.
+pub(super) fn causal_scale_mask(
+    name: &'static str,
+    channels: u32,
+    position: fn(&mut BodyWriter) -> Reg,
+) -> Body {
+    Body::new(name, |w| {
+        let (x, scale, minus_infinity) = (w.input(0), w.f(head_scale(channels)), w.f(f32::NEG_INFINITY));
+        let (i, j) = (position(w), w.index(3));
         let later = w.ult(i, j);
         let scaled = w.mul(x, scale);
         w.select(later, minus_infinity, scaled)
-    });
-    let masked = b.map(mask, &[scores], &shape);
+    })
+}
+
+/// exp(x - max) / sum(exp(x - max)) along the last dimension.
+pub(super) fn softmax_of_masked(b: &mut Builder, masked: TensorId) -> TensorId {
+    let shape = b.shape(masked);
     let max = b.max_last(masked);
     let exponential = Body::new("exp_sub.v1", |w| {
         let (x, max) = (w.input(0), w.input(1));
@@ -135,7 +151,15 @@ fn causal_softmax(b: &mut Builder, s: Heads, scores: TensorId) -> TensorId {
         let (x, y) = (w.input(0), w.input(1));
         w.div(x, y)
     });
-    let p = b.map(quotient, &[e, sum], &shape);
+    b.map(quotient, &[e, sum], &shape)
+}
+
+/// softmax(scores / sqrt(D)) over the positions j <= i of row i; +0 elsewhere.
+fn causal_softmax(b: &mut Builder, s: Heads, scores: TensorId) -> TensorId {
+    let shape = s.scores();
+    let scale = head_scale(s.d);
+    let masked = b.map(causal_scale_mask("causal_scale_mask.v1", s.d, |w| w.index(2)), &[scores], &shape);
+    let p = softmax_of_masked(b, masked);
     b.differentiable(p, move |b, dp| {
         let weighted = b.zip("mul.v1", p, dp, BodyWriter::mul);
         let sum = b.sum_last(weighted);

@@ -5,6 +5,7 @@
 
 mod activation;
 mod attention;
+mod cached;
 mod convolution;
 mod dropout;
 mod embedding;
@@ -22,6 +23,7 @@ pub(super) mod rotary;
 pub use activation::{gelu_erf, gelu_tanh, relu, silu, swiglu};
 pub use attention::{causal_attention, repeat_heads};
 pub(crate) use attention::{cut_into_heads, grouped_attention};
+pub(super) use cached::{Cache, Places, cached_attention};
 pub use convolution::{ConvVersion, conv2d, mean_pool};
 pub use dropout::{Dropout, dropout};
 pub use embedding::{position_embedding, token_embedding};
@@ -32,8 +34,8 @@ pub use loss::{LossRule, cross_entropy, cross_entropy_by, cross_entropy_of_part,
 pub use moments::{Moments, pool, running};
 pub use norm::{batch_norm, batch_norm_eval, layer_norm, rms_norm};
 pub use pool::{Window, adaptive_avg_pool, avg_pool, max_pool};
-pub(super) use rotary::rotary_error;
 pub use rotary::{Rotary, rotary, rotary_tables};
+pub(super) use rotary::{rotary_error, rotary_tables_at};
 
 use super::builder::Builder;
 use super::graph::TensorId;

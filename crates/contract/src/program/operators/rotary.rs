@@ -4,6 +4,7 @@
 //! The tables of cosines and sines are nodes of the program, which read nothing but the index of their elements. So no library's
 //! cosine decides a bit, and no state, checkpoint or verdict knows of tables.
 
+use super::embedding::token_embedding;
 use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::expr::{Body, BodyWriter, Reg};
@@ -39,6 +40,30 @@ pub fn rotary_tables(
     [samples, positions, pairs]: [u32; 3],
     turns: impl Iterator<Item = u64>,
 ) -> Rotary {
+    tables(b, [positions, pairs], turns, |b, of_position| {
+        let dims = [1, samples, positions, pairs];
+        let of_row = View { tensor: of_position, offset: 0, dims, strides: [0, 0, pairs, 1] };
+        b.copy(of_row, &[samples * positions, pairs])
+    })
+}
+
+/// The tables of rows at positions u32 [N], each below `context`.
+pub(in crate::program) fn rotary_tables_at(
+    b: &mut Builder,
+    positions: TensorId,
+    [context, pairs]: [u32; 2],
+    turns: impl Iterator<Item = u64>,
+) -> Rotary {
+    tables(b, [context, pairs], turns, |b, of_position| token_embedding(b, of_position, positions))
+}
+
+/// Tables whose rows `of_rows` makes from those of the positions.
+fn tables(
+    b: &mut Builder,
+    [positions, pairs]: [u32; 2],
+    turns: impl Iterator<Item = u64>,
+    of_rows: impl Fn(&mut Builder, TensorId) -> TensorId,
+) -> Rotary {
     assert_eq!(rotary_error(positions, 2 * pairs), None);
     let mut turns = turns.flat_map(|turn| [(turn >> 32) as u32, turn as u32]);
     let count = 2 * pairs;
@@ -56,9 +81,7 @@ pub fn rotary_tables(
     let phases = b.map_views(phase_body(), dims, vec![half(0), half(1)], DType::U32, &[positions, pairs]);
     let mut table = |name, first_quadrant| {
         let of_position = b.map(wave_body(name, first_quadrant), &[phases], &[positions, pairs]);
-        let dims = [1, samples, positions, pairs];
-        let of_row = View { tensor: of_position, offset: 0, dims, strides: [0, 0, pairs, 1] };
-        b.copy(of_row, &[samples * positions, pairs])
+        of_rows(b, of_position)
     };
     Rotary { cos: table("rotary_cos.v1", 0), sin: table("rotary_sin.v1", 3) }
 }

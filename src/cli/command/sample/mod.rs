@@ -1,7 +1,10 @@
 //! `tiebreak sample`.
 
+mod decoder;
+
 use std::path::PathBuf;
-use std::sync::Arc;
+
+use self::decoder::Decoder;
 
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::limits::Limits;
@@ -9,17 +12,14 @@ use crate::cli::args::random::random;
 use crate::cli::args::state::released;
 use crate::cli::view::alphabet::Alphabet;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::philox::philox4x32_10;
-use tiebreak_contract::arith::words::bytes_of;
-use tiebreak_contract::program::graph::TensorType;
 use tiebreak_contract::program::models::Model;
-use tiebreak_contract::program::step::inference_graph;
-use tiebreak_engine::{Engine, EngineError, Tensor};
 use tiebreak_record::job::ModelJob;
 use tiebreak_run::run::dir::Run;
 
 /// Write text with a trained language model, over bytes or a tokenizer's tokens.
+///
+/// A text longer than the model's context goes on from its last half context.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak sample runs/mine --prompt 'First Citizen:' --length 400
@@ -61,11 +61,11 @@ pub struct Args {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
-    let (job, [vocabulary, context]) = writer(&run)?;
+    let (job, vocabulary) = writer(&run)?;
     let seed = args.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
     let table = run.program().state();
     let parameters = &table[..run.program().released()];
-    run.within_memory("the model", run.state_memory())?;
+    run.within_memory("the model", run.state_memory().saturating_add(Decoder::memory(job)))?;
     let alphabet = Alphabet::of(&run, vocabulary, args.tokenizer.as_deref())?;
     let state = released(&run, args.step)?;
     if args.seed.is_none() {
@@ -73,15 +73,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let mut engine = open_exact(&args.engine)?;
     let engine = engine.as_mut();
-    let graph = engine.compile(Arc::new(inference_graph(&job.model, &job.products, 1)))?;
     let mut fixed = Vec::new();
     for (t, bytes) in parameters.iter().zip(&state) {
         fixed.push(engine.upload(&t.ty(), bytes)?);
     }
-    let context = context as usize;
+    let mut decoder = Decoder::new(engine, job, fixed)?.ok_or_else(no_language_model)?;
     let classes = vocabulary as usize;
-    let zeros = words(engine, &vec![0; context])?;
-    let rest = [words(engine, &[0])?, words(engine, &[0, 0])?, words(engine, &[0])?, words(engine, &[0])?];
     let known = alphabet.known(vocabulary);
     let prompt = alphabet.ids(&args.prompt)?;
     let greatest = prompt.iter().max();
@@ -96,16 +93,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let mut open = goes_on(&written.begin());
     let (mut number, mut ended) = (0, false);
     while open && !ended && number < args.length {
-        let window = &written.ids[written.ids.len().saturating_sub(context)..];
-        let last = window.len();
-        let mut tokens = window.to_vec();
-        tokens.resize(context, 0);
-        let mut inputs = fixed.clone();
-        inputs.extend([words(engine, &tokens)?, zeros.clone()]);
-        inputs.extend(rest.iter().cloned());
-        let outputs = engine.run(&graph, &inputs, None)?;
-        let logits = engine.download(&outputs[0])?;
-        let row = known_logits(&logits[(last - 1) * classes * 4..last * classes * 4], &known);
+        let row = known_logits(&decoder.logits(&written.ids)?, &known);
         let word = philox4x32_10([seed as u32, (seed >> 32) as u32], [number as u32, 0, 0, 0])[0];
         let id = choose(&row, args.temperature, f64::from(word) / 4_294_967_296.0);
         ended = alphabet.ends().contains(&id);
@@ -133,24 +121,21 @@ fn known_logits(row: &[u8], known: &[bool]) -> Vec<f64> {
     row.zip(known).map(|(logit, known)| if *known { logit } else { f64::NEG_INFINITY }).collect()
 }
 
-/// The job of a run whose model writes text, and that model's numbers of classes and of positions.
-fn writer(run: &Run) -> Result<(&ModelJob, [u32; 2]), Failure> {
-    let refused = |why: &str| Err(Failure::new(Exit::Usage, why));
+/// The job of a run whose model writes text, and that model's number of classes.
+fn writer(run: &Run) -> Result<(&ModelJob, u32), Failure> {
     let Some(job) = run.job().model() else {
-        return refused(
-            "the run's program is a file, which says nothing of how a model writes; only runs of a model kind can be sampled",
-        );
+        let why = "the run's program is a file, which says nothing of how a model writes; only runs of a model kind can be sampled";
+        return Err(Failure::new(Exit::Usage, why));
     };
     match &job.model {
-        Model::Gpt(gpt) => Ok((job, [gpt.vocabulary, gpt.context])),
-        Model::Llama(llama) => Ok((job, [llama.vocabulary, llama.context])),
-        _ => refused("only language models write text"),
+        Model::Gpt(gpt) => Ok((job, gpt.vocabulary)),
+        Model::Llama(llama) => Ok((job, llama.vocabulary)),
+        _ => Err(no_language_model()),
     }
 }
 
-fn words(engine: &mut dyn Engine, words: &[u32]) -> Result<Tensor, EngineError> {
-    let ty = TensorType { dtype: DType::U32, shape: vec![words.len() as u32] };
-    engine.upload(&ty, &bytes_of(words))
+fn no_language_model() -> Failure {
+    Failure::new(Exit::Usage, "only language models write text")
 }
 
 /// A class of softmax(logits / temperature) by a uniform number. Nothing is committed here, so plain floats serve.

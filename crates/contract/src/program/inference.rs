@@ -1,0 +1,74 @@
+//! The graph of a step of inference: new tokens of several sequences, over caches of keys and values. The logits of a position
+//! have the same bits whatever the size of a chunk and of a batch. Contract: `docs/INFERENCE.md`.
+
+use super::builder::Builder;
+use super::graph::{Graph, TensorType};
+use super::models::{Model, Text};
+use super::operators::Places;
+use super::products::ProductTable;
+use super::step::port;
+use crate::arith::DType;
+
+/// The caches of a decoder's sequences, in the order of the graph's ports; `None` if the model is no decoder.
+///
+/// Layer by layer these are the keys, the values and the values' units. An empty cache is +0.
+pub fn caches(model: &Model, sequences: u32) -> Option<Vec<(String, TensorType)>> {
+    let (layers, [channels, heads], context) = match model {
+        Model::Gpt(gpt) => (gpt.layers, [gpt.width, gpt.heads], gpt.context),
+        Model::Llama(llama) => (llama.layers, llama.cached(), llama.context),
+        _ => return None,
+    };
+    let places = sequences * (context + 1);
+    let of_layer = |layer| {
+        [("key", channels), ("value", channels), ("unit", heads)].map(|(part, columns)| {
+            let ty = TensorType { dtype: DType::F32, shape: vec![places, columns] };
+            (format!("cache/block{layer}.{part}"), ty)
+        })
+    };
+    Some((0..layers).flat_map(of_layer).collect())
+}
+
+/// The values of `batch/positions` and `batch/rows` for `new` tokens of each sequence, from the position of `starts` on; `None`
+/// if a sequence would go past the context.
+pub fn places(starts: &[u32], new: u32, context: u32) -> Option<[Vec<u32>; 2]> {
+    if new == 0 || starts.iter().any(|start| start.checked_add(new).is_none_or(|end| end > context)) {
+        return None;
+    }
+    let positions = starts.iter().flat_map(|start| (0..new).map(move |i| start + i)).collect();
+    let row = |start: u32, place: u32| place.saturating_sub(start).min(new - 1);
+    let rows = (0..).zip(starts);
+    let rows = rows.flat_map(|(b, start)| (0..=context).map(move |place| b * new + row(*start, place)));
+    Some([positions, rows.collect()])
+}
+
+/// The logits of `new` tokens of each of `sequences`; `None` if the model is no decoder.
+///
+/// The inputs are params, `batch/tokens`, `batch/positions`, `batch/rows` and [`caches`]. The outputs are `logits` [B n, V] and the
+/// caches with the new positions.
+pub fn inference_step(model: &Model, products: &ProductTable, [sequences, new]: [u32; 2]) -> Option<Graph> {
+    let ports = caches(model, sequences)?;
+    let context = model.labels_per_sample();
+    let mut b = Builder::new(products.of_inference());
+    let parameters = model.parameters();
+    let parameters: Vec<_> =
+        parameters.iter().map(|p| b.input(port::parameter(&p.name), DType::F32, &p.shape)).collect();
+    let [tokens, positions, rows] =
+        [("tokens", sequences * new), ("positions", sequences * new), ("rows", sequences * (context + 1))]
+            .map(|(name, len)| b.input(port::batch(name), DType::U32, &[len]));
+    let inputs: Vec<_> = ports.iter().map(|(name, ty)| b.input(name.clone(), ty.dtype, &ty.shape)).collect();
+    let caches: Vec<_> = inputs.as_chunks::<3>().0.to_vec();
+    let places = Places { positions, rows, sequences, new, context };
+    let mut text = Text::Cached { places, caches: caches.into_iter(), filled: Vec::new() };
+    let logits = match model {
+        Model::Gpt(gpt) => gpt.logits(&mut b, &mut text, &parameters, tokens, None),
+        Model::Llama(llama) => llama.logits(&mut b, &mut text, &parameters, tokens),
+        _ => return None,
+    };
+    b.output("logits", logits);
+    if let Text::Cached { filled, .. } = text {
+        for ((name, _), tensor) in ports.into_iter().zip(filled.into_iter().flatten()) {
+            b.output(name, tensor);
+        }
+    }
+    Some(b.finish())
+}

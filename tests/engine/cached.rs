@@ -1,0 +1,45 @@
+//! Inference over caches, on the scalar reference and on CPUs: the bits of a position's logits depend on the tokens up to it alone.
+
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::reference::Reference;
+
+use crate::cached_decoders::{BAD, Rows, decoders};
+
+/// The logits of all tokens but the bad one, which a tied head would multiply with its infinity.
+fn numbers(row: &[u32]) -> impl Iterator<Item = f32> {
+    row[..BAD as usize].iter().map(|word| f32::from_bits(*word))
+}
+
+#[test]
+fn logits_have_the_same_bits_in_every_chunk_and_batch() {
+    for decoder in decoders() {
+        let expected = decoder.expected(&mut Reference);
+        decoder.check(&mut Reference, &expected, &[2, 5]);
+        for threads in [1, 3] {
+            decoder.check(&mut Cpu::new(threads).unwrap(), &expected, &[1, 2, 5]);
+        }
+        // A position that holds an infinity reaches no row before it, and every row from it on.
+        let bad = &expected[1];
+        assert!(bad[..5].iter().all(|row| numbers(row).all(f32::is_finite)));
+        assert!(bad[5..].iter().all(|row| numbers(row).all(f32::is_nan)));
+        assert!(expected[0].iter().chain(&expected[2]).all(|row| numbers(row).all(f32::is_finite)));
+    }
+}
+
+/// The ordinary product of attention values groups positions, so that padding changes earlier rows: the test above tells the two
+/// products apart. Without a group of positions the logits are nearly the same.
+#[test]
+fn logits_are_near_those_of_training_which_depend_on_the_padding() {
+    for decoder in decoders() {
+        let mut cpu = Cpu::new(2).unwrap();
+        let [text, _, short] = decoder.sequences();
+        let short = &short[..3];
+        let [first, second]: [Rows; 2] = [3, 8].map(|padding| decoder.whole(&mut cpu, short, padding));
+        assert_ne!(first, second);
+        let trained = decoder.whole(&mut cpu, &text, 0);
+        let [cached] = &decoder.cached(&mut cpu, &[&text], 1)[..] else { panic!("one text") };
+        let pairs = trained.iter().zip(cached).flat_map(|(x, y)| numbers(x).zip(numbers(y)));
+        let greatest = pairs.map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+        assert!(greatest > 0.0 && greatest < 0.02, "{greatest}");
+    }
+}
