@@ -115,3 +115,39 @@ fn tokens_are_written_by_the_runs_tokenizer() {
         "{code} {stderr}"
     );
 }
+
+/// A prompt is read in steps of 32 tokens, the last of which overlaps the one before, and a text token by token: the bytes that
+/// follow are the same. A text may grow longer than the context, and the scalar reference writes the same one.
+#[test]
+fn a_prompt_and_a_text_are_read_to_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("text.txt"), "The quick brown fox jumps over the lazy dog. ".repeat(20))
+        .unwrap();
+    let job = path(folder.path(), "job.toml");
+    let text = "steps = 2\n\
+        model = { kind = \"gpt\", vocabulary = 128, context = 40, layers = 2, heads = 2, width = 8, tied = false, init_std = 0.9 }\n\
+        data = { kind = \"bytes\", path = \"text.txt\" }\nbatch = { micro_batch = 2, micro_batches = 1 }\n\
+        optimizer = { kind = \"sgd\", momentum = 0.9, weight_decay = 0.0 }\nschedule = { peak = 0.01 }\n";
+    fs::write(&job, text).unwrap();
+    let run = path(folder.path(), "run");
+    let (code, _, stderr) = output(&["train", &job, "--out", &run, "--engine", "cpu"]);
+    assert_eq!(code, 0, "{stderr}");
+    let written = |prompt: &str, length: usize, engine: &str| -> String {
+        let length = length.to_string();
+        let options = ["--temperature", "0", "--engine", engine, "--json"];
+        let (code, stdout, stderr) =
+            output(&[&["sample", &run, "--prompt", prompt, "--length", &length], &options[..]].concat());
+        assert_eq!(code, 0, "{stderr}");
+        let found: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        found["text"].as_str().unwrap().to_string()
+    };
+    let whole = written("The quick", 31, "cpu");
+    let letters: std::collections::BTreeSet<char> = whole[9..].chars().collect();
+    assert!(whole.len() == 40 && letters.len() > 8, "the text tells little: {whole:?}");
+    for begin in [31, 32, 33, 37] {
+        assert_eq!(written(&whole[..begin], 40 - begin, "cpu"), whole, "{begin}");
+    }
+    let long = written("The quick", 80, "cpu");
+    assert!(long.starts_with(&whole) && long.len() > 80, "{long:?}");
+    assert_eq!(written("The quick", 80, "reference"), long);
+}
