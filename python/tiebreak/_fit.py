@@ -13,7 +13,7 @@ import numpy as np
 from ._errors import MalformedError, UsageError
 from ._items import ELEMENTS
 
-HEADER_MAX = 1 << 14
+HEADER_MAX = 1 << 20
 TYPES = {"BF16": "bf16", "F16": "f16", "F32": "f32", "U8": "u8"}
 KINDS = "docs/DATA.md says which files feed which model"
 
@@ -59,7 +59,7 @@ def _without_ones(shape: Sequence[int]) -> List[int]:
 
 
 def _header(file: Any, tensor: Any) -> Optional[Tuple[str, List[int]]]:
-    """The type and the shape that a file's header says; None if the file is not there or of a kind without a plain header."""
+    """The type and the shape that a file's header says; None if the file is not there, or has no header or a long one."""
     if not isinstance(file, (str, os.PathLike)) or not os.path.isfile(file):
         return None
     name = os.fspath(file)
@@ -82,9 +82,12 @@ def _npy(opened: Any) -> Tuple[str, List[int]]:
     return ELEMENTS.get((dtype.kind, dtype.itemsize), str(dtype)), list(shape)
 
 
-def _safetensors(opened: Any, tensor: str) -> Tuple[str, List[int]]:
+def _safetensors(opened: Any, tensor: str) -> Optional[Tuple[str, List[int]]]:
     (length,) = struct.unpack("<Q", opened.read(8))
     if length > HEADER_MAX:
-        raise ValueError(f"it has {length} bytes")
-    entry: Dict[str, Any] = json.loads(opened.read(length))[tensor]
+        return None
+    found = json.loads(opened.read(length))
+    if tensor not in found:
+        raise ValueError(f"it has no tensor {tensor}")
+    entry: Dict[str, Any] = found[tensor]
     return TYPES.get(entry["dtype"], str(entry["dtype"])), [int(size) for size in entry["shape"]]

@@ -5,6 +5,12 @@ use tiebreak_engine::reference::Reference;
 
 use crate::cached_decoders::{BAD, Rows, decoders};
 
+/// Logits that a script made from the page alone (`assets/vectors/inference.py`): of each decoder, each text and each position.
+#[derive(serde::Deserialize)]
+struct Golden {
+    decoders: Vec<Vec<Rows>>,
+}
+
 /// The logits of all tokens but the bad one, which a tied head would multiply with its infinity.
 fn numbers(row: &[u32]) -> impl Iterator<Item = f32> {
     row[..BAD as usize].iter().map(|word| f32::from_bits(*word))
@@ -12,8 +18,12 @@ fn numbers(row: &[u32]) -> impl Iterator<Item = f32> {
 
 #[test]
 fn logits_have_the_same_bits_in_every_chunk_and_batch() {
-    for decoder in decoders() {
+    let Golden { decoders: golden } =
+        serde_json::from_str(include_str!("../../assets/vectors/inference.json")).unwrap();
+    assert_eq!(golden.len(), 2);
+    for (decoder, golden) in decoders().into_iter().zip(golden) {
         let expected = decoder.expected(&mut Reference);
+        assert_eq!(expected, golden, "assets/vectors/inference.json on the right");
         decoder.check(&mut Reference, &expected, &[2, 5]);
         for threads in [1, 3] {
             decoder.check(&mut Cpu::new(threads).unwrap(), &expected, &[1, 2, 5]);
