@@ -253,7 +253,7 @@ fn sizes_are_refused_before_anything_is_made() {
         &["verify", run][..],
         &["audit", run, "--engine", "cpu"],
         &["log", "inspect", run],
-        &["sample", run],
+        &["generate", run],
         &["verdict", "check", file],
     ] {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_tiebreak"))

@@ -36,6 +36,7 @@ const OF_ALL: [&str; 3] = ["json", "quiet", "color"];
 const DOCUMENTS: [&str; 11] = [
     "adapters",
     "completions",
+    "generate",
     "job reference",
     "log calibrate",
     "man",
@@ -44,7 +45,6 @@ const DOCUMENTS: [&str; 11] = [
     "program reference",
     "program show",
     "reference",
-    "sample",
 ];
 /// Commands that read no foreign file, though they name one: with the reason.
 const OWN_FILES: [(&str, &str); 10] = [

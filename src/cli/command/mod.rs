@@ -9,6 +9,7 @@ pub mod correct;
 pub mod demo;
 pub mod eval;
 pub mod export;
+pub mod generate;
 pub mod import;
 pub mod inspect;
 pub mod job;
@@ -24,7 +25,6 @@ pub mod referee;
 pub mod reference;
 pub mod replay;
 pub mod reveal;
-pub mod sample;
 pub mod selftest;
 pub mod serve;
 #[cfg(feature = "gpu")]

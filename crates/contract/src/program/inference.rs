@@ -41,6 +41,19 @@ pub fn places(starts: &[u32], new: u32, context: u32) -> Option<[Vec<u32>; 2]> {
     Some([positions, rows.collect()])
 }
 
+/// The first token of the window in which the logits behind a text of this length are computed (`docs/INFERENCE.md`, "Windows").
+///
+/// ```
+/// use tiebreak_contract::program::inference::window;
+///
+/// assert_eq!([0, 4, 5, 7, 8, 10, 11].map(|length| window(length, 4)), [0, 0, 3, 3, 6, 6, 9]);
+/// ```
+pub fn window(length: usize, context: u32) -> usize {
+    let context = context as usize;
+    let stride = context / 2 + 1;
+    length.saturating_sub(context).div_ceil(stride) * stride
+}
+
 /// The logits of `new` tokens of each of `sequences`; `None` if the model is no decoder.
 ///
 /// The inputs are params, `batch/tokens`, `batch/positions`, `batch/rows` and [`caches`]. The outputs are `logits` [B n, V] and the
