@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from contract import philox
 from decoders import Llama
+from hashes import blake3, derive, merkle_root
 from operators import INF, Tape, Tensor, columns, div, exp, f32, greatest, mul, of_pattern, pattern, product, sub, tree
 from steps import Gpt
 
@@ -150,6 +151,52 @@ def sampling():
         yield {"logits": logits, "unknown": unknown, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": str(seed), "tokens": tokens}
 
 
+def listed(items):
+    """A list of RUN-FORMAT.md: the count, then the items' bytes."""
+    return len(items).to_bytes(4, "little") + b"".join(items)
+
+
+def sized(data):
+    return len(data).to_bytes(4, "little") + data
+
+
+def words(row):
+    return b"".join(word.to_bytes(4, "little") for word in row)
+
+
+def tensor_digest(shape, row):
+    """F32 has the code 1."""
+    return derive("tiebreak 2 tensor", b"\x01" + listed([words([d]) for d in shape]) + blake3(words(row)))
+
+
+def receipt(gpt, key, digits):
+    """A receipt of the GPT, whose answer goes on beyond the context. The bad token is no candidate, and token 9 ends texts."""
+    context, unknown, ends = gpt.context, [BAD], [9]
+    parameters = list(weights(gpt, key))
+    leaves = [sized(f"param/{parameter.name}".encode()) + tensor_digest(parameter.shape, [pattern(x) for row in tensor.rows for x in row])
+              for parameter, tensor in zip(gpt.parameters(), parameters)]
+    keys = {"context": "9", "gelu": "tanh", "heads": "2", "kind": "gpt", "layers": "2", "norm_epsilon": "3727c5ac", "tied": "true", "vocabulary": "11",
+            "width": "6"}
+    settings = [(f"model.{name}", value) for name, value in keys.items()] + [(f"digits.{name}", "3 3 0") for name in ("linear", "head", "scores", "values")]
+    settings = [sized(name.encode()) + sized(value.encode()) for name, value in sorted(settings)]
+    temperature, top_k, top_p, seed, length = pattern(f32(60)), 8, pattern(f32(0.9)), 2**63 + 10, 40
+    prompt, answer, rows = [7, 1, 2, 3], [], []
+    while len(answer) < length and not set(answer[-1:]) & set(ends):
+        text = prompt + answer
+        stride = context // 2 + 1
+        first = max(0, -(-(len(text) - context) // stride)) * stride
+        row = gpt.forward(Inference(digits, context), 1, parameters, [text[first:], None], None, None).rows[-1]
+        row = [pattern(x) for x in row]
+        answer.append(token(row, unknown, temperature, top_k, top_p, seed, len(answer)))
+        rows.append(row)
+    leaves_of_answer = [words([n, id]) + tensor_digest([len(row)], row) for n, (id, row) in enumerate(zip(answer, rows))]
+    assert len(prompt + answer) > context + stride, "one window tells little"
+    fields = {"format": "tiebreak receipt 1", "model": derive("tiebreak 2 answering model", listed(settings)).hex(), "parameters": merkle_root(leaves).hex(),
+              "temperature": f"{temperature:08x}", "top_k": top_k, "top_p": f"{top_p:08x}", "seed": f"{seed:016x}", "length": length, "prompt": prompt,
+              "answer": answer, "root": merkle_root(leaves_of_answer).hex()}
+    return json.dumps(fields, separators=(",", ":")) + "\n"
+
+
 def main():
     # The example of sampling.v1 on the page.
     row = [0x40000000, 0x3F800000, 0x40000000, 0]
@@ -166,11 +213,12 @@ def main():
     decoders = [list(logits(gpt, 1, lambda kind: (3, 3, 0))), list(logits(llama, 2, lambda kind: (3, 2, 64) if kind == "values" else (2, 2, 0)))]
     comment = ("Made by inference.py. Of a GPT and of a Llama: for each of three texts the logits of its positions, as binary32 patterns. "
                "tests/common/cached.rs has the models, their weights and the texts. "
-               "`sampling`: rows of logits as patterns, settings, and the tokens of numbers 0, 1, ..; none where the row gives no token.")
+               "`receipt`: the GPT's answer to a prompt. `sampling`: rows of logits as patterns, settings, and the tokens of numbers 0, 1, ..; none where the row gives no token.")
     lines = ",\n".join("    [\n" + ",\n".join("      " + json.dumps(text, separators=(",", ":")) for text in texts) + "\n    ]" for texts in decoders)
     drawn = ",\n".join("    " + json.dumps(case, separators=(",", ":")) for case in sampling())
     path = pathlib.Path(__file__).with_name("inference.json")
-    path.write_text(f'{{\n  "_comment": {json.dumps(comment)},\n  "decoders": [\n{lines}\n  ],\n  "sampling": [\n{drawn}\n  ]\n}}\n')
+    answered = json.dumps(receipt(gpt, 1, lambda kind: (3, 3, 0)))
+    path.write_text(f'{{\n  "_comment": {json.dumps(comment)},\n  "decoders": [\n{lines}\n  ],\n  "sampling": [\n{drawn}\n  ],\n  "receipt": {answered}\n}}\n')
 
 
 if __name__ == "__main__":

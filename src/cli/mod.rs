@@ -21,8 +21,8 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, Valu
 use command::shaders;
 use command::{
     adapters, audit, compare, completions, correct, demo, eval, export, generate, import, inspect, job, key,
-    log, logits, man, monitor, op, plot, program, referee, reference, replay, reveal, selftest, serve, sign,
-    train, verdict, verify, witness,
+    log, logits, man, monitor, op, plot, program, receipt, referee, reference, replay, reveal, selftest,
+    serve, sign, train, verdict, verify, witness,
 };
 use tiebreak_run::run::RunError;
 use view::escape::{Lines, one_line};
@@ -89,6 +89,7 @@ enum Command {
     Export(export::Args),
     Import(import::Args),
     Generate(generate::Args),
+    Receipt(receipt::Args),
     Logits(logits::Args),
     Inspect(inspect::Args),
     Plot(plot::Args),
@@ -170,6 +171,7 @@ fn dispatched(printer: Printer, command: Command) -> CommandResult {
         Command::Export(args) => export::run(printer, args),
         Command::Import(args) => import::run(printer, args),
         Command::Generate(args) => generate::run(printer, args),
+        Command::Receipt(args) => receipt::run(printer, args),
         Command::Logits(args) => logits::run(printer, args),
         Command::Inspect(args) => inspect::run(printer, args),
         Command::Plot(args) => plot::run(printer, args),

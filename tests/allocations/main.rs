@@ -32,6 +32,7 @@ use tiebreak_engine::liveness::step_bytes;
 use tiebreak_engine::session::Session;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::receipt::Receipt;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::salted_file::FileSalts;
 use tiebreak_record::commit::salts::SaltKey;
@@ -342,6 +343,13 @@ fn hostile_files() -> Vec<Parser> {
             let _ = GroupTree::decode_hidden(bytes, &manifest, &salts);
             let _ = Opening::from_text(&String::from_utf8_lossy(bytes));
         }),
+        (
+            "a receipt of many tokens",
+            format!("{{\"prompt\":[0{}]}}", ",0".repeat(1 << 20)).into_bytes(),
+            |bytes| {
+                let _ = Receipt::from_text(&String::from_utf8_lossy(bytes));
+            },
+        ),
         ("an opening of a shard", hostile_shard().into_bytes(), |bytes| {
             let opening = ShardOpening::from_text(&String::from_utf8_lossy(bytes)).unwrap();
             let state = Job::parse("job", HUGE).unwrap().program(None).unwrap().state();

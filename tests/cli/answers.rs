@@ -118,7 +118,7 @@ fn tokens_are_written_by_the_runs_tokenizer() {
 }
 
 /// A run of two steps of a small GPT over bytes with a context of 40 tokens.
-fn small(folder: &Path, peak: &str) -> String {
+pub fn small(folder: &Path, peak: &str) -> String {
     let (code, run, stderr) = begun(folder, peak);
     assert_eq!(code, 0, "{stderr}");
     run

@@ -14,6 +14,10 @@ fn no_command_panics_on_a_damaged_run() {
     let out = path(folder.path(), "run");
     let run = trained(&job, Path::new(&out), None);
     let (verdict, picture) = (path(folder.path(), "verdict.json"), path(folder.path(), "margins.svg"));
+    let receipt = path(folder.path(), "receipt.json");
+    let asked = ["generate", &out, "--length", "3", "--temperature", "0", "--receipt", &receipt];
+    assert_eq!(output(&asked).0, 0);
+    assert_eq!(output(&["receipt", "check", &receipt, &out]).0, 0);
     let every_command = |what: &str| {
         for args in [
             &["verify", &out][..],
@@ -24,6 +28,7 @@ fn no_command_panics_on_a_damaged_run() {
             &["log", "inspect", &out, "--step", "2"],
             &["compare", &out, &out, "--verdict", &verdict],
             &["generate", &out, "--prompt", "a", "--length", "2"],
+            &["receipt", "check", &receipt, &out],
         ] {
             let (code, _, stderr) = output(args);
             assert!(

@@ -406,6 +406,11 @@ impl World {
         }
         self.done("audit cheat --report bad.json --key alice --verdict bad-verdict.json", 1);
         self.done("eval run --samples 3 --report evaluated.json", 0);
+        let asked = "generate run --length 3 --seed 1";
+        self.done(&format!("{asked} --receipt receipt.json --key alice"), 0);
+        self.done(&format!("{asked} --receipt forged.json"), 0);
+        let text = fs::read_to_string(self.path("forged.json")).unwrap();
+        fs::write(self.path("forged.json"), text.replace("\"length\":3", "\"length\":4")).unwrap();
         self.done("train job.toml --out unsigned -q", 0);
     }
 

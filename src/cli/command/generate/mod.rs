@@ -4,18 +4,22 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use crate::cli::args::answering::{Speaker, no_language_model};
 use crate::cli::args::engine::{EngineArgs, open_exact};
+use crate::cli::args::key::read_private;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
-use crate::cli::args::state::released;
 use crate::cli::view::alphabet::Alphabet;
+use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_contract::arith::float;
-use tiebreak_contract::program::models::Model;
 use tiebreak_contract::program::sampling::Sampling;
-use tiebreak_record::job::ModelJob;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::receipt::{AnswerRoot, Receipt, TOKENS_MAX};
 use tiebreak_run::inference::decoder::Decoder;
-use tiebreak_run::run::dir::Run;
+use tiebreak_run::inference::replay::Answerer;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{RunError, shell};
 
 /// Write text with a trained language model, over bytes or a tokenizer's tokens.
 ///
@@ -24,7 +28,8 @@ use tiebreak_run::run::dir::Run;
 #[command(after_help = "Examples:
   tiebreak generate runs/mine --prompt 'First Citizen:' --length 400
   tiebreak generate runs/mine --step 2 --seed 7 --top-p 0.9
-  tiebreak generate runs/gpt2 --tokenizer gpt2/tokenizer.json")]
+  tiebreak generate runs/gpt2 --tokenizer gpt2/tokenizer.json
+  tiebreak generate runs/mine --prompt 'First Citizen:' --receipt answer.json --key me.key")]
 pub struct Args {
     /// Folder of the run.
     run: PathBuf,
@@ -58,6 +63,14 @@ pub struct Args {
     /// The default is the tokenizer that the run keeps. A build with `--features tokenizer` reads them.
     #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
+    /// File for a receipt, by which others check the answer.
+    ///
+    /// The receipt has the digests of model and tokenizer, the settings, and the tokens of prompt and answer.
+    #[arg(long, value_name = "FILE")]
+    receipt: Option<PathBuf>,
+    /// Private key that signs the receipt.
+    #[arg(long, value_name = "KEY", requires = "receipt")]
+    key: Option<PathBuf>,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
@@ -103,70 +116,110 @@ fn prompt(alphabet: &Alphabet, text: &str, classes: u32) -> Result<Vec<u32>, Fai
     Ok(prompt)
 }
 
+/// An answer, and the root over its rows of logits.
+struct Answer {
+    /// The tokens of the text.
+    ids: Vec<u32>,
+    /// The token that ended it.
+    end: Option<u32>,
+    root: AnswerRoot,
+}
+
+impl Answer {
+    /// All tokens.
+    fn tokens(&self) -> Vec<u32> {
+        self.ids.iter().copied().chain(self.end).collect()
+    }
+}
+
+/// Writes the receipt, signed if there is a key. Returns the command that checks it.
+fn write_receipt(
+    args: &Args,
+    (speaker, answerer): (&Speaker, &Answerer),
+    (sampling, prompt, answer): (Sampling, &[u32], &Answer),
+    key: Option<&PrivateKey>,
+) -> Result<Option<Next>, Failure> {
+    let Some(path) = &args.receipt else { return Ok(None) };
+    let [model, parameters] = answerer.identity().ok_or_else(no_language_model)?;
+    let receipt = Receipt {
+        model,
+        parameters,
+        tokenizer: speaker.alphabet.digest(),
+        sampling,
+        length: args.length,
+        prompt: prompt.to_vec(),
+        answer: answer.tokens(),
+        root: answer.root.root(),
+    };
+    let at = std::path::absolute(path).map_err(RunError::io(path))?;
+    Disk::default().replace(&at, receipt.to_text(key).as_bytes())?;
+    let mut words = vec![shell::path(path), shell::path(&args.run)];
+    words.extend(args.step.map(|step| format!("--step {step}")));
+    words.extend(args.tokenizer.as_ref().map(|path| format!("--tokenizer {}", shell::path(path))));
+    Ok(Some(Next::new("to check the receipt", format!("tiebreak receipt check {}", words.join(" ")))))
+}
+
+/// Refuses a receipt that would be too long.
+fn bounded(args: &Args, prompt: &[u32]) -> Result<(), Failure> {
+    let longest = prompt.len().saturating_add(args.length as usize);
+    if args.receipt.is_some() && longest > TOKENS_MAX {
+        let why =
+            format!("a receipt has at most {TOKENS_MAX} tokens, and the prompt and --length make {longest}");
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    Ok(())
+}
+
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
-    let run = args.limits.open(&args.run)?;
-    let (job, classes) = writer(&run)?;
-    let table = run.program().state();
-    let parameters = &table[..run.program().released()];
-    run.within_memory("the model", run.state_memory().saturating_add(Decoder::memory(&job.model)))?;
-    let alphabet = Alphabet::of(&run, classes, args.tokenizer.as_deref())?;
-    let state = released(&run, args.step)?;
+    let key = args.key.as_deref().map(read_private).transpose()?;
+    let speaker = Speaker::open(&args.limits, &args.run, args.tokenizer.as_deref())?;
+    let weights = speaker.weights(args.step)?;
+    let answerer = speaker.answerer(&weights)?;
     let sampling = sampling(printer, &args)?;
+    let prompt = prompt(&speaker.alphabet, &args.prompt, speaker.classes)?;
+    bounded(&args, &prompt)?;
     let mut engine = open_exact(&args.engine)?;
     let engine = engine.as_mut();
-    let mut fixed = Vec::new();
-    for (t, bytes) in parameters.iter().zip(&state) {
-        fixed.push(engine.upload(&t.ty(), bytes)?);
-    }
-    let decoder = Decoder::new(engine, (&job.model, &job.products), fixed)?;
-    let mut decoder = decoder.ok_or_else(no_language_model)?;
-    let known = alphabet.known(classes);
-    let prompt = prompt(&alphabet, &args.prompt, classes)?;
+    let parameters = answerer.upload(engine)?;
+    let mut decoder = Decoder::new(engine, answerer.model, parameters)?.ok_or_else(no_language_model)?;
     // A model was trained by somebody else, so what it writes is foreign text.
-    let given = prompt.len();
-    let mut written = alphabet.written(&args.prompt, prompt);
-    let goes_on = |text: &str| printer.json || printer.piece(text);
+    let mut written = speaker.alphabet.written(&args.prompt, prompt.clone());
+    // A receipt is of a whole answer, whether somebody reads the text or not.
+    let goes_on = |text: &str| printer.json || printer.piece(text) || args.receipt.is_some();
     let mut open = goes_on(&written.begin());
-    let (mut number, mut end) = (0, None);
-    while open && end.is_none() && number < args.length {
+    let (mut number, mut answer) = (0, Answer { ids: Vec::new(), end: None, root: AnswerRoot::default() });
+    while open && answer.end.is_none() && number < args.length {
         let row = decoder.logits(&written.ids)?;
-        let id = sampling.token(&row, &known, number).map_err(|why| Failure::new(Exit::Undecided, why))?;
+        let id =
+            sampling.token(&row, answerer.known, number).map_err(|why| Failure::new(Exit::Undecided, why))?;
+        if args.receipt.is_some() {
+            answer.root.push(id, &row);
+        }
         number += 1;
-        match alphabet.ends().contains(&id) {
-            true => end = Some(id),
-            false => open = goes_on(&written.push(id)?),
+        if answerer.ends.contains(&id) {
+            answer.end = Some(id);
+        } else {
+            answer.ids.push(id);
+            open = goes_on(&written.push(id)?);
         }
     }
-    let tokens = written.ids.len() - given;
+    let next = write_receipt(&args, (&speaker, &answerer), (sampling, &prompt, &answer), key.as_ref())?;
+    let (tokens, ended) = (answer.ids.len(), answer.end.is_some());
     if printer.json {
-        let ids: Vec<u32> = written.ids[given..].iter().copied().chain(end).collect();
         let found = json!({
-            "text": written.text()?, "seed": sampling.seed, "tokens": tokens, "ended": end.is_some(), "ids": ids,
+            "text": written.text()?, "seed": sampling.seed, "tokens": tokens, "ended": ended, "ids": answer.tokens(),
+            "next": next.iter().collect::<Vec<_>>(),
         });
         printer.document("", &found);
     } else if open && goes_on(&written.end()?) {
         printer.document("", &());
     }
-    if end.is_some() {
+    if ended {
         printer.say(format!("the model ended the text after {tokens} tokens"));
     }
-    Ok(Exit::Match)
-}
-
-/// The job of a run whose model writes text, and that model's number of classes.
-fn writer(run: &Run) -> Result<(&ModelJob, u32), Failure> {
-    let Some(job) = run.job().model() else {
-        let why = "the run's program is a file, which says nothing of how a model writes; only runs of a model kind can be sampled";
-        return Err(Failure::new(Exit::Usage, why));
-    };
-    match &job.model {
-        Model::Gpt(gpt) => Ok((job, gpt.vocabulary)),
-        Model::Llama(llama) => Ok((job, llama.vocabulary)),
-        _ => Err(no_language_model()),
+    if let Some(next) = &next {
+        printer.say(next.line());
     }
-}
-
-fn no_language_model() -> Failure {
-    Failure::new(Exit::Usage, "only language models write text")
+    Ok(Exit::Match)
 }
