@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use serde_json::json;
 
-use crate::cli::args::answering::{Speaker, no_language_model};
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, EngineKind, open_exact};
 use crate::cli::args::key::read_public;
 use crate::cli::args::limits::Limits;
+use crate::cli::args::state::released;
+use crate::cli::view::answering::{Speaker, no_language_model};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
 use tiebreak_engine::reference::Reference;
 use tiebreak_record::commit::Malformed;
@@ -167,8 +168,8 @@ fn difference(
 fn check(printer: Printer, args: &Check) -> CommandResult {
     let watch = args.limits.watch(printer);
     let (receipt, signer) = read(args)?;
-    let speaker = Speaker::open(&args.limits, &args.run, args.tokenizer.as_deref())?;
-    let weights = speaker.weights(args.step)?;
+    let speaker = Speaker::of(args.limits.open(&args.run)?, args.tokenizer.as_deref())?;
+    let weights = released(&speaker.run, args.step)?;
     let answerer = speaker.answerer(&weights)?;
     same_model(&speaker, &answerer, &receipt)?;
     answerer.has_tokens(&receipt).map_err(|source| RunError::malformed(&args.receipt, source))?;

@@ -163,7 +163,11 @@ impl Receipt {
             None => None,
             Some(text) => {
                 let bytes = STANDARD.decode(text).ok().and_then(|bytes| <[u8; 64]>::try_from(bytes).ok());
-                Some(bytes.ok_or_else(|| wrong("its signature is not the base64 of 64 bytes"))?)
+                let found = beginning(text);
+                let why = || {
+                    wrong(format!("its signature begins with {found:?}; the base64 of 64 bytes is wanted"))
+                };
+                Some(bytes.ok_or_else(why)?)
             }
         };
         let mut again = receipt.fields(fields.signer, signature);
@@ -176,7 +180,10 @@ impl Receipt {
             (Some(key), Some(signature)) => {
                 let public = PublicKey::from_text(&key)?;
                 if public.to_text() != key {
-                    return Err(wrong("its signer is a key in another encoding"));
+                    let found = beginning(&key);
+                    return Err(wrong(format!(
+                        "its signer begins with {found:?}, another encoding than a key has"
+                    )));
                 }
                 if !public.verifies(&again.signed(), &signature) {
                     let by = public.identified();

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::cli::args::answering::{Speaker, no_language_model};
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::key::read_private;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
+use crate::cli::args::state::released;
 use crate::cli::view::alphabet::Alphabet;
+use crate::cli::view::answering::{Speaker, no_language_model};
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_contract::arith::float;
@@ -173,8 +174,8 @@ fn bounded(args: &Args, prompt: &[u32]) -> Result<(), Failure> {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let key = args.key.as_deref().map(read_private).transpose()?;
-    let speaker = Speaker::open(&args.limits, &args.run, args.tokenizer.as_deref())?;
-    let weights = speaker.weights(args.step)?;
+    let speaker = Speaker::of(args.limits.open(&args.run)?, args.tokenizer.as_deref())?;
+    let weights = released(&speaker.run, args.step)?;
     let answerer = speaker.answerer(&weights)?;
     let sampling = sampling(printer, &args)?;
     let prompt = prompt(&speaker.alphabet, &args.prompt, speaker.classes)?;

@@ -1,9 +1,7 @@
-//! A run's language model as a command answers with it: the model, the weights that `--step` names, and the meaning of its tokens.
+//! A run's language model as a command answers with it, and the meaning of its tokens.
 
 use std::path::Path;
 
-use crate::cli::args::limits::Limits;
-use crate::cli::args::state::released;
 use crate::cli::view::alphabet::Alphabet;
 use crate::cli::view::report::{Exit, Failure};
 use tiebreak_contract::program::models::Model;
@@ -24,9 +22,8 @@ pub struct Speaker {
 }
 
 impl Speaker {
-    /// Opens a run. `tokenizer` names another tokenizer than the one that the run keeps.
-    pub fn open(limits: &Limits, run: &Path, tokenizer: Option<&Path>) -> Result<Speaker, Failure> {
-        let run = limits.open(run)?;
+    /// The model of a run. `tokenizer` names another tokenizer than the one that the run keeps.
+    pub fn of(run: Run, tokenizer: Option<&Path>) -> Result<Speaker, Failure> {
         let (job, classes) = writer(&run)?;
         run.within_memory("the model", run.state_memory().saturating_add(Decoder::memory(&job.model)))?;
         let alphabet = Alphabet::of(&run, classes, tokenizer)?;
@@ -34,11 +31,6 @@ impl Speaker {
         let mut table = run.program().state();
         table.truncate(run.program().released());
         Ok(Speaker { run, classes, alphabet, known, table })
-    }
-
-    /// The weights of the released model, or of the checkpoint after a step.
-    pub fn weights(&self, step: Option<u32>) -> Result<Vec<Vec<u8>>, Failure> {
-        released(&self.run, step)
     }
 
     /// The model with these weights.
