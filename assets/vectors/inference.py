@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden logits of decoders over caches, from the text of docs/INFERENCE.md and docs/ARITHMETIC.md alone.
+"""Golden logits of decoders over caches, and tokens that are drawn from logits, from the text of docs/INFERENCE.md and docs/ARITHMETIC.md alone.
 
 The page says that chunks and batches change no bit. So each text is computed at once, by itself, and there are no caches here. Weights and texts
 are those of tests/common/cached.rs. Writes inference.json beside itself. Needs only the standard library.
@@ -10,9 +10,11 @@ are those of tests/common/cached.rs. Writes inference.json beside itself. Needs 
 import json
 import math
 import pathlib
+from fractions import Fraction
 
 from contract import philox
 from decoders import Llama
+from hashes import blake3, derive, merkle_root
 from operators import INF, Tape, Tensor, columns, div, exp, f32, greatest, mul, of_pattern, pattern, product, sub, tree
 from steps import Gpt
 
@@ -90,7 +92,116 @@ def logits(model, key, digits):
         yield [[pattern(x) for x in row] for row in rows]
 
 
+# The tokens of the page's example.
+PAGE = [2, 0, 0, 2]
+
+
+def token(logits, unknown, temperature, top_k, top_p, seed, number):
+    """sampling.v1 of a row of patterns; None where the row gives no token."""
+    x = {i: of_pattern(word) for i, word in enumerate(logits) if i not in unknown}
+    order = sorted(x, key=lambda i: (-x[i], i))
+    if not x or not all(math.isfinite(value) for value in x.values()):
+        return None
+    if temperature == 0:
+        return order[0]
+    kept = order[:top_k] if top_k else order
+    weight = {i: math.floor(Fraction(exp(div(sub(x[i], x[order[0]]), of_pattern(temperature)))) * 2**32) for i in kept}
+    share = math.floor(Fraction(of_pattern(top_p)) * 2**32)
+    prefix = next(n for n in range(1, len(kept) + 1) if sum(weight[i] for i in kept[:n]) * 2**32 >= share * sum(weight.values()))
+    kept = sorted(kept[:prefix])
+    block = philox([seed & 0xFFFFFFFF, seed >> 32], [number, 0, 0, 0xFFFFFFFA])
+    drawn = ((block[0] | block[1] << 32) * sum(weight[i] for i in kept)) >> 64
+    return next(i for n, i in enumerate(kept) if sum(weight[i] for i in kept[:n + 1]) > drawn)
+
+
+def draws():
+    """Rows of logits, with settings that matter, and the tokens of the first numbers."""
+    word, huge = lambda x: pattern(f32(x)), 0x7F7FFFFF
+    row = [word(philox([3, 0], [i, 0, 0, 0])[0] / 2**29 - 4.0) for i in range(12)]
+    ties = [word(x) for x in (1, 2, -0.0, 2, 0, 1, 2, -3)]
+    zeros = [0x80000000, 0, word(-1), 0x80000001]
+    far = [huge, huge | 0x80000000, huge - 1, 0, 0x00000001]
+    one = word(1)
+    yield row, [], 0, 0, one, 5
+    yield row, [], one, 0, one, 5
+    yield row, [], one, 0, one, 2**64 - 1
+    yield row, [], word(0.25), 0, one, 6
+    yield row, [0, 3, 11], word(3), 0, one, 6
+    yield row, [], word(2), 3, one, 7
+    yield row, [], word(2), 0, word(0.6), 7
+    yield row, [], word(2), 5, word(0.7), 2**32
+    yield ties, [], 0, 0, one, 1
+    yield ties, [1], word(0.5), 2, one, 1
+    yield ties[1:4:2], [], one, 0, word(0.5), 2
+    yield ties[1:4:2], [], one, 0, word(0.5) + 1, 2
+    yield zeros, [], 0, 0, one, 3
+    yield zeros, [], word(0.125), 1, one, 3
+    yield far, [], word(1e30), 0, one, 4
+    yield far, [], 1, 50, one, 4
+    yield row, [], word(9), 0, 1, 4
+    yield [*row, NAN], [12], one, 0, one, 8
+    yield [*row, NAN], [], one, 1, one, 8
+    yield [MARKED, 0], [], 0, 0, one, 8
+    yield [0, 0], [0, 1], one, 0, one, 8
+
+
+def sampling():
+    for logits, unknown, temperature, top_k, top_p, seed in draws():
+        tokens = [token(logits, unknown, temperature, top_k, top_p, seed, number) for number in range(8)]
+        yield {"logits": logits, "unknown": unknown, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": str(seed), "tokens": tokens}
+
+
+def listed(items):
+    """A list of RUN-FORMAT.md: the count, then the items' bytes."""
+    return len(items).to_bytes(4, "little") + b"".join(items)
+
+
+def sized(data):
+    return len(data).to_bytes(4, "little") + data
+
+
+def words(row):
+    return b"".join(word.to_bytes(4, "little") for word in row)
+
+
+def tensor_digest(shape, row):
+    """F32 has the code 1."""
+    return derive("tiebreak 2 tensor", b"\x01" + listed([words([d]) for d in shape]) + blake3(words(row)))
+
+
+def receipt(gpt, key, digits):
+    """A receipt of the GPT, whose answer goes on beyond the context. The bad token is no candidate, and token 9 ends texts."""
+    context, unknown, ends = gpt.context, [BAD], [9]
+    parameters = list(weights(gpt, key))
+    leaves = [sized(f"param/{parameter.name}".encode()) + tensor_digest(parameter.shape, [pattern(x) for row in tensor.rows for x in row])
+              for parameter, tensor in zip(gpt.parameters(), parameters)]
+    keys = {"context": "9", "gelu": "tanh", "heads": "2", "kind": "gpt", "layers": "2", "norm_epsilon": "3727c5ac", "tied": "true", "vocabulary": "11",
+            "width": "6"}
+    settings = [(f"model.{name}", value) for name, value in keys.items()] + [(f"digits.{name}", "3 3 0") for name in ("linear", "head", "scores", "values")]
+    settings = [sized(name.encode()) + sized(value.encode()) for name, value in sorted(settings)]
+    temperature, top_k, top_p, seed, length = pattern(f32(60)), 8, pattern(f32(0.9)), 2**63 + 10, 40
+    prompt, answer, rows = [7, 1, 2, 3], [], []
+    while len(answer) < length and not set(answer[-1:]) & set(ends):
+        text = prompt + answer
+        stride = context // 2 + 1
+        first = max(0, -(-(len(text) - context) // stride)) * stride
+        row = gpt.forward(Inference(digits, context), 1, parameters, [text[first:], None], None, None).rows[-1]
+        row = [pattern(x) for x in row]
+        answer.append(token(row, unknown, temperature, top_k, top_p, seed, len(answer)))
+        rows.append(row)
+    leaves_of_answer = [words([n, id]) + tensor_digest([len(row)], row) for n, (id, row) in enumerate(zip(answer, rows))]
+    assert len(prompt + answer) > context + stride, "one window tells little"
+    fields = {"format": "tiebreak receipt 1", "model": derive("tiebreak 2 answering model", listed(settings)).hex(), "parameters": merkle_root(leaves).hex(),
+              "temperature": f"{temperature:08x}", "top_k": top_k, "top_p": f"{top_p:08x}", "seed": f"{seed:016x}", "length": length, "prompt": prompt,
+              "answer": answer, "root": merkle_root(leaves_of_answer).hex()}
+    return json.dumps(fields, separators=(",", ":")) + "\n"
+
+
 def main():
+    # The example of sampling.v1 on the page.
+    row = [0x40000000, 0x3F800000, 0x40000000, 0]
+    assert [token(row, [], 0x3F800000, 3, 0x3F19999A, 7, n) for n in range(4)] == PAGE, "the page's tokens"
+
     # The page's example.
     units, values = zip(*map(by_units, [[3.0, -0.5], [0.375, 0.25]]))
     found = weighted([[1.0, 0.0, 0.0], [0.25, 0.75, 0.0]], [*units, 0.0], [*values, [1.0, 1.0]], (1, 1, 0))
@@ -101,10 +212,13 @@ def main():
                    "qk_norm": True, "qkv_bias": True})
     decoders = [list(logits(gpt, 1, lambda kind: (3, 3, 0))), list(logits(llama, 2, lambda kind: (3, 2, 64) if kind == "values" else (2, 2, 0)))]
     comment = ("Made by inference.py. Of a GPT and of a Llama: for each of three texts the logits of its positions, as binary32 patterns. "
-               "tests/common/cached.rs has the models, their weights and the texts.")
+               "tests/common/cached.rs has the models, their weights and the texts. "
+               "`receipt`: the GPT's answer to a prompt. `sampling`: rows of logits as patterns, settings, and the tokens of numbers 0, 1, ..; none where the row gives no token.")
     lines = ",\n".join("    [\n" + ",\n".join("      " + json.dumps(text, separators=(",", ":")) for text in texts) + "\n    ]" for texts in decoders)
+    drawn = ",\n".join("    " + json.dumps(case, separators=(",", ":")) for case in sampling())
     path = pathlib.Path(__file__).with_name("inference.json")
-    path.write_text(f'{{\n  "_comment": {json.dumps(comment)},\n  "decoders": [\n{lines}\n  ]\n}}\n')
+    answered = json.dumps(receipt(gpt, 1, lambda kind: (3, 3, 0)))
+    path.write_text(f'{{\n  "_comment": {json.dumps(comment)},\n  "decoders": [\n{lines}\n  ],\n  "sampling": [\n{drawn}\n  ],\n  "receipt": {answered}\n}}\n')
 
 
 if __name__ == "__main__":

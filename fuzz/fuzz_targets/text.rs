@@ -1,10 +1,11 @@
-//! Texts: head notes, keys, jobs, auditors' reports and notes of draws, reports of evaluations, configurations of released
-//! models. A text that parses is in the canonical form.
+//! Texts: head notes, keys, jobs, auditors' reports and notes of draws, reports of evaluations, receipts of answers,
+//! configurations of released models. A text that parses is in the canonical form.
 #![no_main]
 
 use tiebreak_audit::drawn::Drawn;
 use tiebreak_audit::report_file::decode;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::receipt::Receipt;
 use tiebreak_record::commit::tree_head::Head;
 use tiebreak_record::job::Job;
 use tiebreak_run::evaluate::Report;
@@ -28,6 +29,9 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     if let Ok(report) = Report::parse(text) {
         let again = Report::parse(&report.text()).unwrap();
         assert_eq!(Report { found: report.found.clone(), ..again }, report);
+    }
+    if let Ok((receipt, None)) = Receipt::from_text(text) {
+        assert_eq!(receipt.to_text(None), text);
     }
     let _ = released_config::parse(text, Some(64));
     if let Ok(model) = released_config::parse(text, None)

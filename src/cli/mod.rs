@@ -20,9 +20,9 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, Valu
 #[cfg(feature = "gpu")]
 use command::shaders;
 use command::{
-    adapters, audit, compare, completions, correct, demo, eval, export, import, inspect, job, key, log,
-    logits, man, monitor, op, plot, program, referee, reference, replay, reveal, sample, selftest, serve,
-    sign, train, verdict, verify, witness,
+    adapters, audit, compare, completions, correct, demo, eval, export, generate, import, inspect, job, key,
+    log, logits, man, monitor, op, plot, program, receipt, referee, reference, replay, reveal, selftest,
+    serve, sign, train, verdict, verify, witness,
 };
 use tiebreak_run::run::RunError;
 use view::escape::{Lines, one_line};
@@ -88,7 +88,8 @@ enum Command {
     Eval(Box<eval::Args>),
     Export(export::Args),
     Import(import::Args),
-    Sample(sample::Args),
+    Generate(generate::Args),
+    Receipt(receipt::Args),
     Logits(logits::Args),
     Inspect(inspect::Args),
     Plot(plot::Args),
@@ -169,7 +170,8 @@ fn dispatched(printer: Printer, command: Command) -> CommandResult {
         Command::Eval(args) => eval::run(printer, *args),
         Command::Export(args) => export::run(printer, args),
         Command::Import(args) => import::run(printer, args),
-        Command::Sample(args) => sample::run(printer, args),
+        Command::Generate(args) => generate::run(printer, args),
+        Command::Receipt(args) => receipt::run(printer, args),
         Command::Logits(args) => logits::run(printer, args),
         Command::Inspect(args) => inspect::run(printer, args),
         Command::Plot(args) => plot::run(printer, args),

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod steps;
+mod texts;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
@@ -253,7 +254,7 @@ fn sizes_are_refused_before_anything_is_made() {
         &["verify", run][..],
         &["audit", run, "--engine", "cpu"],
         &["log", "inspect", run],
-        &["sample", run],
+        &["generate", run],
         &["verdict", "check", file],
     ] {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_tiebreak"))
@@ -342,7 +343,8 @@ fn hostile_files() -> Vec<Parser> {
             let _ = GroupTree::decode_hidden(bytes, &manifest, &salts);
             let _ = Opening::from_text(&String::from_utf8_lossy(bytes));
         }),
-        ("an opening of a shard", hostile_shard().into_bytes(), |bytes| {
+        ("a receipt of many tokens", texts::receipt().into_bytes(), texts::read_receipt),
+        ("an opening of a shard", texts::shard().into_bytes(), |bytes| {
             let opening = ShardOpening::from_text(&String::from_utf8_lossy(bytes)).unwrap();
             let state = Job::parse("job", HUGE).unwrap().program(None).unwrap().state();
             assert!(opening.shown(&state, true, &Digest([0; 32])).is_err());
@@ -350,16 +352,6 @@ fn hostile_files() -> Vec<Parser> {
     ];
     files.extend(hostile_encodings());
     files
-}
-
-/// An opening that says that it shows a tensor of a million elements, and has none of them.
-fn hostile_shard() -> String {
-    let digest = Digest([7; 32]);
-    let range = format!(
-        r#"{{"tensor":"param/token_embedding","first":0,"count":{},"bytes":"","siblings":[],"salt":"{digest}","proof":[]}}"#,
-        256 * 4096
-    );
-    format!(r#"{{"format":"tiebreak shard opening 1","run":"{digest}","step":1,"ranges":[{range}]}}"#)
 }
 
 /// Programs, records and traces of the contract's own encoding.

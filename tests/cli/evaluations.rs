@@ -75,7 +75,8 @@ fn seen(at: &Path, run: &str) {
     assert_eq!(code, 0, "{stderr}");
     let svg = fs::read_to_string(&picture).unwrap();
     assert_eq!((svg.matches("<polyline").count(), svg.matches(">run, evaluation<").count()), (4, 2), "{svg}");
-    let write = |more: &[&str]| output(&[&["sample", run, "--prompt", "ab", "--length", "8"], more].concat());
+    let write =
+        |more: &[&str]| output(&[&["generate", run, "--prompt", "ab", "--length", "8"], more].concat());
     let (code, first, stderr) = write(&["--step", "4"]);
     let seed = stderr.split_whitespace().nth(1).unwrap().to_string();
     assert_eq!((code, write(&["--step", "4", "--seed", &seed]).1), (0, first), "{stderr}");

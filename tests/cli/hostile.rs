@@ -14,6 +14,10 @@ fn no_command_panics_on_a_damaged_run() {
     let out = path(folder.path(), "run");
     let run = trained(&job, Path::new(&out), None);
     let (verdict, picture) = (path(folder.path(), "verdict.json"), path(folder.path(), "margins.svg"));
+    let receipt = path(folder.path(), "receipt.json");
+    let asked = ["generate", &out, "--length", "3", "--temperature", "0", "--receipt", &receipt];
+    assert_eq!(output(&asked).0, 0);
+    assert_eq!(output(&["receipt", "check", &receipt, &out]).0, 0);
     let every_command = |what: &str| {
         for args in [
             &["verify", &out][..],
@@ -23,7 +27,8 @@ fn no_command_panics_on_a_damaged_run() {
             &["log", "inspect", &out, "--margins", &picture],
             &["log", "inspect", &out, "--step", "2"],
             &["compare", &out, &out, "--verdict", &verdict],
-            &["sample", &out, "--prompt", "a", "--length", "2"],
+            &["generate", &out, "--prompt", "a", "--length", "2"],
+            &["receipt", "check", &receipt, &out],
         ] {
             let (code, _, stderr) = output(args);
             assert!(
@@ -130,7 +135,7 @@ fn foreign_text_gives_a_terminal_no_orders() {
     assert_eq!(harmless(&["compare", &at, &at]).0, 0);
     assert_eq!(harmless(&["log", "inspect", &at]).0, 2);
     assert_eq!(
-        harmless(&["sample", &at, "--seed", "1", "--length", "40", "--prompt", "\u{1b}]0;x\u{7}"]).0,
+        harmless(&["generate", &at, "--seed", "1", "--length", "40", "--prompt", "\u{1b}]0;x\u{7}"]).0,
         0
     );
     assert_eq!(harmless(&[&["audit", &at][..], &engine].concat()).0, 2);

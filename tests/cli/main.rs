@@ -1,5 +1,6 @@
 //! The command: exit codes, and a trainer that is killed at any moment.
 
+mod answers;
 mod attacks;
 mod audits;
 mod bounds;
@@ -32,11 +33,11 @@ mod progress;
 mod promises;
 mod properties;
 mod ranks;
+mod receipts;
 mod released;
 mod released_decoders;
 mod reveals;
 mod rules;
-mod samples;
 mod screens;
 mod sealed;
 mod shard_openings;
@@ -121,7 +122,7 @@ fn the_demo_convicts_and_its_verdict_is_checked_from_the_file() {
     let (code, stdout, _) = output(&["inspect", &honest]);
     assert_eq!(code, 0);
     assert!(stdout.contains("40 of 40, complete"), "{stdout}");
-    let sample = |seed| output(&["sample", &honest, "--length", "20", "--seed", seed]).1;
+    let sample = |seed| output(&["generate", &honest, "--length", "20", "--seed", seed]).1;
     assert_eq!(sample("5"), sample("5"));
 
     // Errors say what to do.
@@ -329,8 +330,8 @@ fn a_program_is_exported_shown_drawn_and_trained() {
     assert_eq!(output(&["audit", &run, "--engine", "cpu"]).0, 0);
     let (code, stdout, _) = output(&["inspect", &run]);
     assert!(code == 0 && stdout.contains("program read from a file"), "{stdout}");
-    let (code, _, stderr) = output(&["sample", &run, "--prompt", "a", "--engine", "cpu"]);
-    assert!(code == 2 && stderr.contains("only runs of a model kind can be sampled"), "{stderr}");
+    let (code, _, stderr) = output(&["generate", &run, "--prompt", "a", "--engine", "cpu"]);
+    assert!(code == 2 && stderr.contains("only runs of a model kind give answers"), "{stderr}");
     assert_eq!(output(&["job", "check", job.to_str().unwrap()]).0, 0);
     std::fs::write(folder.path().join("gpt.program"), b"no program").unwrap();
     let (code, _, stderr) = output(&["job", "check", job.to_str().unwrap()]);

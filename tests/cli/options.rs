@@ -1,6 +1,5 @@
-//! No option is accepted and then ignored. The parser lists every command with its options. For each option options.txt gives a
-//! command line without it, one with it, and a result that only the second one has. An option without a row fails, and so does a
-//! row without an option.
+//! No option is accepted and then ignored: for each one that the parser has, options.txt gives a command line without it, one with it,
+//! and a result that only the second one has. An option without a row fails, and so does a row without an option.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -36,6 +35,7 @@ const OF_ALL: [&str; 3] = ["json", "quiet", "color"];
 const DOCUMENTS: [&str; 11] = [
     "adapters",
     "completions",
+    "generate",
     "job reference",
     "log calibrate",
     "man",
@@ -44,7 +44,6 @@ const DOCUMENTS: [&str; 11] = [
     "program reference",
     "program show",
     "reference",
-    "sample",
 ];
 /// Commands that read no foreign file, though they name one: with the reason.
 const OWN_FILES: [(&str, &str); 10] = [
@@ -406,6 +405,7 @@ impl World {
         }
         self.done("audit cheat --report bad.json --key alice --verdict bad-verdict.json", 1);
         self.done("eval run --samples 3 --report evaluated.json", 0);
+        self.done("generate run --length 3 --seed 1 --receipt receipt.json --key alice", 0);
         self.done("train job.toml --out unsigned -q", 0);
     }
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tiebreak_monitor::register::file::to_text;
 
+use crate::answers::tokenizer;
 use crate::common::edit::edit;
 use crate::common::{gpt_job, key, resnet_job, sign_again, step_mut, trained};
-use crate::samples::tokenizer;
 use crate::{chips, output, path, tiebreak};
 
 /// Samples of the run of [`gpt_job`]: eight steps of three micro-batches of two.

@@ -17,6 +17,7 @@ mod jobs;
 mod paper_preset;
 mod ranks_in_process;
 mod real_data;
+mod receipts;
 mod record_verdicts;
 mod rounding_verdicts;
 mod run_format;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::view::escape::{Characters, prose};
 use crate::cli::view::report::{Exit, Failure};
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::job::spec::DataFiles;
 use tiebreak_run::run::companions::Companions;
 use tiebreak_run::run::dir::Run;
@@ -89,6 +90,15 @@ impl Alphabet {
             Alphabet::Bytes => &[],
             #[cfg(feature = "tokenizer")]
             Alphabet::Tokens(tokens) => &tokens.ends,
+        }
+    }
+
+    /// The digest of the tokenizer; `None` over bytes.
+    pub fn digest(&self) -> Option<Digest> {
+        match self {
+            Alphabet::Bytes => None,
+            #[cfg(feature = "tokenizer")]
+            Alphabet::Tokens(tokens) => Some(tokens.digest),
         }
     }
 

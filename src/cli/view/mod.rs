@@ -1,6 +1,7 @@
 //! The output that people see: all text, pages and pictures, and the lines that several commands share. Nothing here imports an argument or a command.
 
 pub mod alphabet;
+pub mod answering;
 pub mod chart;
 pub mod color;
 pub mod data;

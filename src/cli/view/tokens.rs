@@ -7,7 +7,11 @@ use serde_json::Value;
 use tiebreak_tokenizer::Loaded;
 
 use crate::cli::view::report::{Exit, Failure};
-use tiebreak_run::run::companions::{CONFIG, Companions, GENERATION};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::receipt::tokenizer_digest;
+use tiebreak_record::commit::tensor::root;
+use tiebreak_run::run::companions::{CONFIG, Companions, FILE_MAX, GENERATION};
+use tiebreak_run::run::disk;
 
 /// The token that ends texts of GPT-2 and many others, where no file says which does.
 const END: &str = "<|endoftext|>";
@@ -17,6 +21,8 @@ pub struct Tokens {
     loaded: Loaded,
     /// The tokens with which a text ends.
     pub ends: Vec<u32>,
+    /// The digest of the tokenizer's files, and of what ends texts.
+    pub digest: Digest,
 }
 
 /// Runs what could panic. The panic's own message could quote foreign text, so it is not printed.
@@ -36,7 +42,13 @@ impl Tokens {
     pub fn open(path: &Path, beside: &Companions) -> Result<Tokens, Failure> {
         let loaded = guarded(|| Loaded::open(path).map_err(|why| why.to_string()))?;
         let ends = ends(|name| beside.get(name), |token| loaded.id(token));
-        Ok(Tokens { loaded, ends })
+        let mut files: Vec<(&str, Digest)> =
+            beside.of_tokenizer().map(|(name, bytes)| (name, Digest(root(bytes)))).collect();
+        if !path.is_dir() {
+            files.push(("tokenizer.json", Digest(root(&disk::read(path, FILE_MAX)?))));
+        }
+        let digest = tokenizer_digest(&files, &ends);
+        Ok(Tokens { loaded, ends, digest })
     }
 
     /// The tokens of a text.

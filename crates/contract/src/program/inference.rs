@@ -1,11 +1,13 @@
 //! The graph of a step of inference: new tokens of several sequences, over caches of keys and values. The logits of a position
 //! have the same bits whatever the size of a chunk and of a batch. Contract: `docs/INFERENCE.md`.
 
+use serde_json::Value;
+
 use super::builder::Builder;
 use super::graph::{Graph, TensorType};
 use super::models::{Model, Text};
 use super::operators::Places;
-use super::products::ProductTable;
+use super::products::{ProductClass, ProductDigits, ProductTable};
 use super::step::port;
 use crate::arith::DType;
 
@@ -41,6 +43,53 @@ pub fn places(starts: &[u32], new: u32, context: u32) -> Option<[Vec<u32>; 2]> {
     Some([positions, rows.collect()])
 }
 
+/// The keys and products that decide a decoder's answers, beside its parameters, by ascending key; `None` if the model is no decoder.
+/// Layout: `docs/INFERENCE.md`, Receipts.
+pub fn settings(model: &Model, products: &ProductTable) -> Option<Vec<(String, String)>> {
+    caches(model, 1)?;
+    let Ok(Value::Object(mut keys)) = serde_json::to_value(model) else { return None };
+    if let Model::Llama(llama) = model {
+        keys.entry("head_width").or_insert((llama.width / llama.heads).into());
+    }
+    let mut settings = Vec::new();
+    // The others act in training alone.
+    for (key, value) in keys.iter().filter(|(key, _)| !["dropout", "init_std"].contains(&key.as_str())) {
+        let text = match value {
+            Value::Bool(true) => "true".to_string(),
+            Value::String(text) => text.clone(),
+            Value::Number(number) if number.is_f64() => {
+                let number = number.as_f64().unwrap_or_default() as f32;
+                format!("{:08x}", number.to_bits())
+            }
+            Value::Number(number) => number.to_string(),
+            _ => continue,
+        };
+        settings.push((format!("model.{key}"), text));
+    }
+    let products = products.of_inference();
+    for class in [ProductClass::Linear, ProductClass::Head, ProductClass::Scores, ProductClass::Values] {
+        let ProductDigits { digits_a, digits_b, block } = products.get(class);
+        settings.push((format!("digits.{}", class.name()), format!("{digits_a} {digits_b} {block}")));
+        let grid = products.logged(class).map(|grid| format!("{} {}", grid.bits, grid.floor));
+        settings.extend(grid.map(|grid| (format!("grid.{}", class.name()), grid)));
+    }
+    settings.sort_unstable();
+    Some(settings)
+}
+
+/// The first token of the window in which the logits behind a text of this length are computed (`docs/INFERENCE.md`, "Windows").
+///
+/// ```
+/// use tiebreak_contract::program::inference::window;
+///
+/// assert_eq!([0, 4, 5, 7, 8, 10, 11].map(|length| window(length, 4)), [0, 0, 3, 3, 6, 6, 9]);
+/// ```
+pub fn window(length: usize, context: u32) -> usize {
+    let context = context as usize;
+    let stride = context / 2 + 1;
+    length.saturating_sub(context).div_ceil(stride) * stride
+}
+
 /// The logits of `new` tokens of each of `sequences`; `None` if the model is no decoder.
 ///
 /// The inputs are params, `batch/tokens`, `batch/positions`, `batch/rows` and [`caches`]. The outputs are `logits` [B n, V] and the
@@ -71,4 +120,57 @@ pub fn inference_step(model: &Model, products: &ProductTable, [sequences, new]: 
         }
     }
     Some(b.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arith::rounding_grid::GridRule;
+
+    fn of(model: &str, products: &ProductTable) -> Vec<String> {
+        let settings = settings(&serde_json::from_str(model).unwrap(), products).unwrap();
+        settings.into_iter().map(|(key, value)| format!("{key} {value}")).collect()
+    }
+
+    #[test]
+    fn settings_are_the_keys_that_act_in_inference() {
+        let llama = r#"{"kind": "llama", "context": 8, "layers": 2, "heads": 4, "kv_heads": 2, "width": 8, "hidden": 12,
+            "rope_theta": 1.5, "qk_norm": true, "tied": false"#;
+        let mut products = ProductTable::two_and_three();
+        products.set(ProductClass::Values, ProductDigits { digits_a: 3, digits_b: 2, block: 64 });
+        for class in [ProductClass::Values, ProductClass::Head, ProductClass::HeadDx] {
+            products.set_logged(class, GridRule { bits: 16, floor: 3 });
+        }
+        let found = of(&format!("{llama}}}"), &products);
+        assert_eq!(
+            found,
+            [
+                "digits.head 2 2 0",
+                "digits.linear 2 2 0",
+                "digits.scores 2 2 0",
+                "digits.values 3 2 0",
+                "grid.head 16 3",
+                "model.context 8",
+                "model.head_width 2",
+                "model.heads 4",
+                "model.hidden 12",
+                "model.kind llama",
+                "model.kv_heads 2",
+                "model.layers 2",
+                "model.norm_epsilon 3727c5ac",
+                "model.qk_norm true",
+                "model.rope_theta 3fc00000",
+                "model.vocabulary 256",
+                "model.width 8",
+            ]
+        );
+        // Spellings of the same model, and one of another.
+        for (more, same) in
+            [(r#""head_width": 2"#, true), (r#""init_std": 0.5"#, true), (r#""head_width": 4"#, false)]
+        {
+            assert_eq!(of(&format!("{llama}, {more}}}"), &products) == found, same, "{more}");
+        }
+        let mlp = r#"{"kind": "mlp", "inputs": 4, "hidden": [], "classes": 3}"#;
+        assert_eq!(settings(&serde_json::from_str(mlp).unwrap(), &products), None);
+    }
 }

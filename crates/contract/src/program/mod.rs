@@ -22,6 +22,7 @@ pub mod operators;
 pub mod optimizer;
 pub mod phase;
 pub mod products;
+pub mod sampling;
 pub(crate) mod scale_groups;
 pub mod schedule;
 pub mod step;

@@ -13,6 +13,7 @@ pub mod merkle;
 pub mod multiproof;
 pub mod named_head;
 pub mod proven;
+pub mod receipt;
 pub mod record;
 pub mod salted_file;
 pub mod salts;

@@ -26,7 +26,7 @@ pub const GENERATION: &str = "generation_config.json";
 /// Sets of files that are taken together from one folder: files of several folders would not fit each other.
 const SETS: [&[&str]; 3] = [&[CONFIG], &[GENERATION], &TOKENIZER_FILES];
 /// The most bytes of a file; the largest tokenizers have a third of that.
-const FILE_MAX: u64 = 1 << 26;
+pub const FILE_MAX: u64 = 1 << 26;
 /// The most bytes of all files of a run.
 const ALL_MAX: u64 = 1 << 27;
 /// True if a companion file may have this name.
@@ -177,6 +177,11 @@ impl Companions {
     /// Every file's name and bytes.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
         self.files.iter().map(|(name, bytes)| (*name, bytes.as_slice()))
+    }
+
+    /// The files of the tokenizer, by ascending name.
+    pub fn of_tokenizer(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
+        self.iter().filter(|(name, _)| TOKENIZER_FILES.contains(name))
     }
 
     /// A file's bytes.

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use tiebreak_contract::arith::DType;
-use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
 use tiebreak_contract::program::graph::TensorType;
-use tiebreak_contract::program::inference::{caches, inference_step, places};
+use tiebreak_contract::program::inference::{caches, inference_step, places, window};
+use tiebreak_contract::program::models::Model;
+use tiebreak_contract::program::products::ProductTable;
 use tiebreak_engine::{Compiled, Engine, EngineError, Tensor};
-use tiebreak_record::job::ModelJob;
 
 /// Tokens of a step that reads a prompt.
 const CHUNK: u32 = 32;
 
-/// The model of a job with its weights, and one text that it reads.
+/// A model with its weights, and one text that it reads.
 pub struct Decoder<'a> {
     engine: &'a mut dyn Engine,
     parameters: Vec<Tensor>,
@@ -30,16 +31,19 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// `None` if the job's model is no decoder. `parameters` are on the engine, in the model's order.
+    /// `None` if the model is no decoder. `parameters` are on the engine, in the model's order.
+    ///
+    /// # Errors
+    /// If the engine fails.
     pub fn new(
         engine: &'a mut dyn Engine,
-        job: &ModelJob,
+        (model, products): (&Model, &ProductTable),
         parameters: Vec<Tensor>,
     ) -> Result<Option<Self>, EngineError> {
-        let context = job.model.labels_per_sample();
+        let context = model.labels_per_sample();
         let chunk = CHUNK.min(context);
-        let steps = [1, chunk].map(|tokens| inference_step(&job.model, &job.products, [1, tokens]));
-        let ([Some(one), Some(several)], Some(types)) = (steps, caches(&job.model, 1)) else {
+        let steps = [1, chunk].map(|tokens| inference_step(model, products, [1, tokens]));
+        let ([Some(one), Some(several)], Some(types)) = (steps, caches(model, 1)) else {
             return Ok(None);
         };
         let one = engine.compile(Arc::new(one))?;
@@ -51,21 +55,23 @@ impl<'a> Decoder<'a> {
         Ok(Some(decoder))
     }
 
-    /// Bytes of a job's caches, those before and after a step; 0 if its model is no decoder.
-    pub fn memory(job: &ModelJob) -> u64 {
-        let caches = caches(&job.model, 1).unwrap_or_default();
+    /// Bytes of a model's caches, those before and after a step; 0 if the model is no decoder.
+    pub fn memory(model: &Model) -> u64 {
+        let caches = caches(model, 1).unwrap_or_default();
         caches.iter().map(|(_, ty)| 2 * ty.bytes() as u64).sum()
     }
 
-    /// The logits behind a text's last token, F32 [V]. The text is that of the last call, and more tokens.
+    /// The logits behind a text's last token, [V] words. The text is that of the last call, and more tokens.
     ///
-    /// A text that grows longer than the context is read again from half a context before its end.
-    pub fn logits(&mut self, text: &[u32]) -> Result<Vec<u8>, EngineError> {
-        if text.len() - self.window.0 > self.context as usize {
-            self.window = (text.len() - self.context.div_ceil(2) as usize, 0);
+    /// # Errors
+    /// If the engine fails.
+    pub fn logits(&mut self, text: &[u32]) -> Result<Vec<u32>, EngineError> {
+        let first = window(text.len(), self.context);
+        if first != self.window.0 {
+            self.window = (first, 0);
             self.empty()?;
         }
-        let tokens = &text[self.window.0..];
+        let tokens = &text[first..];
         let chunk = self.several.1 as usize;
         let mut logits = Vec::new();
         while self.window.1 < tokens.len() {
@@ -76,7 +82,7 @@ impl<'a> Decoder<'a> {
             logits = self.step(start as u32, &tokens[start..start + count])?;
             self.window.1 = start + count;
         }
-        Ok(logits)
+        Ok(words_from_bytes(DType::F32, &logits))
     }
 
     fn empty(&mut self) -> Result<(), EngineError> {

@@ -1,0 +1,221 @@
+//! The replay of a receipt: the rows of logits of an answer by whole windows, one pass each, and the first token that does not follow.
+//! Contract: `docs/INFERENCE.md`, Receipts.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_contract::program::inference::{caches, inference_step, places, settings, window};
+use tiebreak_contract::program::models::Model;
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::sampling::NoToken;
+use tiebreak_contract::program::step::StateTensor;
+use tiebreak_engine::liveness::peak_bytes;
+use tiebreak_engine::{Engine, EngineError, Tensor};
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::receipt::{AnswerRoot, Receipt, model_digest};
+use tiebreak_record::commit::state::{StateRoots, tensor_digests};
+
+/// A decoder with its weights, and the rules for its tokens.
+#[derive(Clone, Copy)]
+pub struct Answerer<'a> {
+    /// The model, and the job's products.
+    pub model: (&'a Model, &'a ProductTable),
+    /// The parameters' names and types, and their canonical bytes, in the model's order.
+    pub parameters: (&'a [StateTensor], &'a [Vec<u8>]),
+    /// Which ids are candidates, for each id of the model.
+    pub known: &'a [bool],
+    /// The ids that end texts.
+    pub ends: &'a [u32],
+}
+
+/// The first point in which a receipt differs from its replay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// A token is another one than the model gives.
+    Token {
+        /// Its number in the answer, from 0.
+        number: u32,
+        /// The receipt's token.
+        said: u32,
+        /// The model's.
+        found: Result<u32, NoToken>,
+    },
+    /// A token stands behind one that ends texts.
+    Ended {
+        /// Its number in the answer, from 0.
+        number: u32,
+    },
+    /// The answer stops, though its last token ends no text and there is room for more.
+    Stopped {
+        /// Tokens of the answer.
+        tokens: u32,
+        /// The most tokens that the settings allow.
+        length: u32,
+    },
+    /// All tokens follow, and the rows of logits are others.
+    Root {
+        /// The receipt's root.
+        said: Digest,
+        /// The model's.
+        found: Digest,
+    },
+}
+
+impl Answerer<'_> {
+    /// The digests of the model and of the parameters; `None` if the model is no decoder.
+    pub fn identity(&self) -> Option<[Digest; 2]> {
+        let model = model_digest(&settings(self.model.0, self.model.1)?);
+        let (table, bytes) = self.parameters;
+        Some([model, StateRoots::of(table, &tensor_digests(table, bytes)).0[0]])
+    }
+
+    /// The parameters on an engine.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn upload(&self, engine: &mut dyn Engine) -> Result<Vec<Tensor>, EngineError> {
+        let (table, bytes) = self.parameters;
+        table.iter().zip(bytes).map(|(tensor, bytes)| engine.upload(&tensor.ty(), bytes)).collect()
+    }
+
+    /// Checks that a receipt's tokens are the model's.
+    ///
+    /// # Errors
+    /// If one is no id of the model.
+    pub fn has_tokens(&self, receipt: &Receipt) -> Result<(), Malformed> {
+        let classes = self.known.len();
+        match receipt.prompt.iter().chain(&receipt.answer).find(|id| **id as usize >= classes) {
+            None => Ok(()),
+            Some(id) => {
+                let why = format!("it has a token {id}, and those of the model are below {classes}");
+                Err(Malformed::invalid("receipt", why))
+            }
+        }
+    }
+
+    /// Bytes of the tensors that live at once while a receipt is replayed, the parameters included; 0 if the model is no decoder.
+    pub fn memory(&self, receipt: &Receipt) -> u64 {
+        let (model, products) = self.model;
+        let size = size(&self.passes(receipt, 0..receipt.answer.len()), receipt);
+        inference_step(model, products, [1, size.max(1) as u32]).as_ref().map_or(0, peak_bytes)
+    }
+
+    /// The windows of the tokens with these numbers: the first token of the text in each, and the numbers.
+    fn passes(&self, receipt: &Receipt, numbers: Range<usize>) -> Vec<(usize, Range<usize>)> {
+        let context = self.model.0.labels_per_sample();
+        let mut passes: Vec<(usize, Range<usize>)> = Vec::new();
+        for number in numbers {
+            let first = window(receipt.prompt.len() + number, context);
+            match passes.last_mut() {
+                Some((of, numbers)) if *of == first => numbers.end = number + 1,
+                _ => passes.push((first, number..number + 1)),
+            }
+        }
+        passes
+    }
+
+    /// The first difference between a receipt's tokens with these numbers and those of the model; over all numbers, the root is
+    /// compared too. `None` also if the model is no decoder, which has no [`Answerer::identity`]. `progress` receives the number of
+    /// tokens done.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn difference(
+        &self,
+        engine: &mut dyn Engine,
+        receipt: &Receipt,
+        numbers: Range<usize>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Option<Difference>, EngineError> {
+        let passes = self.passes(receipt, numbers.clone());
+        let (size, answer) = (size(&passes, receipt), &receipt.answer);
+        let text = [&receipt.prompt[..], answer].concat();
+        let mut pass = match size {
+            0 => None,
+            size => Pass::new(engine, self, size as u32)?,
+        };
+        let mut root = AnswerRoot::default();
+        for (first, numbers) in passes {
+            let Some(pass) = &mut pass else { return Ok(None) };
+            let end = receipt.prompt.len() + numbers.end - 1;
+            let rows = pass.rows(engine, &text[first..end])?;
+            for number in numbers {
+                if number > 0 && self.ends.contains(&answer[number - 1]) {
+                    return Ok(Some(Difference::Ended { number: number as u32 }));
+                }
+                let row = &rows[(receipt.prompt.len() + number - first - 1) * self.known.len()..]
+                    [..self.known.len()];
+                let (said, found) = (answer[number], receipt.sampling.token(row, self.known, number as u32));
+                if found != Ok(said) {
+                    return Ok(Some(Difference::Token { number: number as u32, said, found }));
+                }
+                root.push(said, row);
+                progress(number as u64 + 1);
+            }
+        }
+        if numbers != (0..answer.len()) {
+            return Ok(None);
+        }
+        let (tokens, length) = (answer.len() as u32, receipt.length);
+        if tokens < length && !answer.last().is_some_and(|last| self.ends.contains(last)) {
+            return Ok(Some(Difference::Stopped { tokens, length }));
+        }
+        let (said, found) = (receipt.root, root.root());
+        Ok((said != found).then_some(Difference::Root { said, found }))
+    }
+}
+
+/// Tokens of the longest window.
+fn size(passes: &[(usize, Range<usize>)], receipt: &Receipt) -> usize {
+    passes.iter().map(|(first, numbers)| receipt.prompt.len() + numbers.end - 1 - first).max().unwrap_or(0)
+}
+
+/// A step of a whole window, compiled for an engine.
+struct Pass {
+    compiled: tiebreak_engine::Compiled,
+    /// The inputs of every window but the tokens: parameters, positions and rows, and empty caches.
+    before: Vec<Tensor>,
+    behind: Vec<Tensor>,
+    size: usize,
+}
+
+impl Pass {
+    fn new(engine: &mut dyn Engine, answerer: &Answerer, size: u32) -> Result<Option<Pass>, EngineError> {
+        let (model, products) = answerer.model;
+        let lists = places(&[0], size, model.labels_per_sample());
+        let graph = inference_step(model, products, [1, size]);
+        let (Some(lists), Some(graph), Some(types)) = (lists, graph, caches(model, 1)) else {
+            return Ok(None);
+        };
+        let compiled = engine.compile(Arc::new(graph))?;
+        let before = answerer.upload(engine)?;
+        let mut behind = Vec::new();
+        for list in lists {
+            behind.push(upload(engine, &list)?);
+        }
+        for (_, ty) in types {
+            behind.push(engine.upload(&ty, &vec![0; ty.bytes()])?);
+        }
+        Ok(Some(Pass { compiled, before, behind, size: size as usize }))
+    }
+
+    /// The logits of a window's positions, one behind another. A window that is not full is padded; no row depends on that.
+    fn rows(&mut self, engine: &mut dyn Engine, tokens: &[u32]) -> Result<Vec<u32>, EngineError> {
+        let mut tokens = tokens.to_vec();
+        tokens.resize(self.size, 0);
+        let mut inputs = self.before.clone();
+        inputs.push(upload(engine, &tokens)?);
+        inputs.extend(self.behind.iter().cloned());
+        let outputs = engine.run(&self.compiled, &inputs, None)?;
+        Ok(words_from_bytes(DType::F32, &engine.download(&outputs[0])?))
+    }
+}
+
+fn upload(engine: &mut dyn Engine, list: &[u32]) -> Result<Tensor, EngineError> {
+    let ty = TensorType { dtype: DType::U32, shape: vec![list.len() as u32] };
+    engine.upload(&ty, &bytes_of(list))
+}

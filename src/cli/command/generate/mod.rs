@@ -1,0 +1,226 @@
+//! `tiebreak generate`.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use crate::cli::args::engine::{EngineArgs, open_exact};
+use crate::cli::args::key::read_private;
+use crate::cli::args::limits::Limits;
+use crate::cli::args::random::random;
+use crate::cli::args::state::released;
+use crate::cli::view::alphabet::Alphabet;
+use crate::cli::view::answering::{Speaker, no_language_model};
+use crate::cli::view::next::Next;
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use tiebreak_contract::arith::float;
+use tiebreak_contract::program::sampling::Sampling;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::receipt::{AnswerRoot, Receipt, TOKENS_MAX};
+use tiebreak_run::inference::decoder::Decoder;
+use tiebreak_run::inference::replay::Answerer;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{RunError, shell};
+
+/// Write text with a trained language model, over bytes or a tokenizer's tokens.
+///
+/// The text depends on the model, the prompt, the settings and the seed alone (docs/INFERENCE.md). Engine and threads change no token.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  tiebreak generate runs/mine --prompt 'First Citizen:' --length 400
+  tiebreak generate runs/mine --step 2 --seed 7 --top-p 0.9
+  tiebreak generate runs/gpt2 --tokenizer gpt2/tokenizer.json
+  tiebreak generate runs/mine --prompt 'First Citizen:' --receipt answer.json --key me.key")]
+pub struct Args {
+    /// Folder of the run.
+    run: PathBuf,
+    /// Text that the model goes on with.
+    #[arg(long, value_name = "TEXT", default_value = "\n", hide_default_value = true)]
+    prompt: String,
+    /// Most tokens to write.
+    ///
+    /// A byte is a token in a model over bytes. A token that ends texts ends this one.
+    #[arg(long, value_name = "N", default_value_t = 400)]
+    length: u32,
+    /// Temperature; 0 always takes the most likely token.
+    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    temperature: f32,
+    /// Draw among the K most likely tokens alone.
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    top_k: Option<u32>,
+    /// Draw among the most likely tokens whose probabilities reach P together.
+    #[arg(long, value_name = "P")]
+    top_p: Option<f32>,
+    /// Seed; the same one gives the same text.
+    ///
+    /// Without the option a seed is drawn, and printed on stderr.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Write with the checkpoint after this step, not with the released model.
+    #[arg(long, value_name = "N")]
+    step: Option<u32>,
+    /// Tokenizer: tokenizer.json, or a folder with one, or with vocab.json and merges.txt.
+    ///
+    /// The default is the tokenizer that the run keeps. A build with `--features tokenizer` reads them.
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
+    /// File for a receipt, by which others check the answer.
+    ///
+    /// The receipt has the digests of model and tokenizer, the settings, and the tokens of prompt and answer.
+    #[arg(long, value_name = "FILE")]
+    receipt: Option<PathBuf>,
+    /// Private key that signs the receipt.
+    #[arg(long, value_name = "KEY", requires = "receipt")]
+    key: Option<PathBuf>,
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+/// The settings of the draws. A seed that nobody names is drawn, if it would change the text.
+fn sampling(printer: Printer, args: &Args) -> Result<Sampling, Failure> {
+    // Minus zero is the same temperature.
+    let temperature = float::add(args.temperature.to_bits(), 0);
+    let top_p = args.top_p.map_or(float::ONE, f32::to_bits);
+    let mut sampling = Sampling { temperature, top_k: args.top_k.unwrap_or(0), top_p, seed: 0 };
+    if let Some(why) = sampling.error() {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!("--temperature {} --top-p {}: {why}", args.temperature, f32::from_bits(top_p)),
+        ));
+    }
+    if temperature == 0 && (args.top_k.is_some() || args.top_p.is_some()) {
+        let why = "--temperature 0 takes the most likely token, so that --top-k and --top-p change nothing";
+        return Err(Failure::new(Exit::Usage, why).help("leave them out, or name another temperature"));
+    }
+    match args.seed {
+        Some(seed) => sampling.seed = seed,
+        None if temperature == 0 => {}
+        None => {
+            sampling.seed = u64::from_le_bytes(random()?);
+            printer.say(format!("seed {0} (--seed {0} writes this text again)", sampling.seed));
+        }
+    }
+    Ok(sampling)
+}
+
+/// The ids of the prompt, which are the model's.
+fn prompt(alphabet: &Alphabet, text: &str, classes: u32) -> Result<Vec<u32>, Failure> {
+    let prompt = alphabet.ids(text)?;
+    let greatest = prompt.iter().max();
+    if greatest.is_none_or(|&id| id >= classes) {
+        let found = greatest.map_or("it has none".into(), |id| format!("its greatest has number {id}"));
+        let why = format!("the prompt must have tokens below {classes}, those of the model; {found}");
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    Ok(prompt)
+}
+
+/// An answer, and the root over its rows of logits.
+struct Answer {
+    /// The tokens of the text.
+    ids: Vec<u32>,
+    /// The token that ended it.
+    end: Option<u32>,
+    root: AnswerRoot,
+}
+
+impl Answer {
+    /// All tokens.
+    fn tokens(&self) -> Vec<u32> {
+        self.ids.iter().copied().chain(self.end).collect()
+    }
+}
+
+/// Writes the receipt, signed if there is a key. Returns the command that checks it.
+fn write_receipt(
+    args: &Args,
+    (speaker, answerer): (&Speaker, &Answerer),
+    (sampling, prompt, answer): (Sampling, &[u32], &Answer),
+    key: Option<&PrivateKey>,
+) -> Result<Option<Next>, Failure> {
+    let Some(path) = &args.receipt else { return Ok(None) };
+    let [model, parameters] = answerer.identity().ok_or_else(no_language_model)?;
+    let receipt = Receipt {
+        model,
+        parameters,
+        tokenizer: speaker.alphabet.digest(),
+        sampling,
+        length: args.length,
+        prompt: prompt.to_vec(),
+        answer: answer.tokens(),
+        root: answer.root.root(),
+    };
+    let at = std::path::absolute(path).map_err(RunError::io(path))?;
+    Disk::default().replace(&at, receipt.to_text(key).as_bytes())?;
+    let mut words = vec![shell::path(path), shell::path(&args.run)];
+    words.extend(args.step.map(|step| format!("--step {step}")));
+    words.extend(args.tokenizer.as_ref().map(|path| format!("--tokenizer {}", shell::path(path))));
+    Ok(Some(Next::new("to check the receipt", format!("tiebreak receipt check {}", words.join(" ")))))
+}
+
+/// Refuses a receipt that would be too long.
+fn bounded(args: &Args, prompt: &[u32]) -> Result<(), Failure> {
+    let longest = prompt.len().saturating_add(args.length as usize);
+    if args.receipt.is_some() && longest > TOKENS_MAX {
+        let why =
+            format!("a receipt has at most {TOKENS_MAX} tokens, and the prompt and --length make {longest}");
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    Ok(())
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let _watch = args.limits.watch(printer);
+    let key = args.key.as_deref().map(read_private).transpose()?;
+    let speaker = Speaker::of(args.limits.open(&args.run)?, args.tokenizer.as_deref())?;
+    let weights = released(&speaker.run, args.step)?;
+    let answerer = speaker.answerer(&weights)?;
+    let sampling = sampling(printer, &args)?;
+    let prompt = prompt(&speaker.alphabet, &args.prompt, speaker.classes)?;
+    bounded(&args, &prompt)?;
+    let mut engine = open_exact(&args.engine)?;
+    let engine = engine.as_mut();
+    let parameters = answerer.upload(engine)?;
+    let mut decoder = Decoder::new(engine, answerer.model, parameters)?.ok_or_else(no_language_model)?;
+    // A model was trained by somebody else, so what it writes is foreign text.
+    let mut written = speaker.alphabet.written(&args.prompt, prompt.clone());
+    // A receipt is of a whole answer, whether somebody reads the text or not.
+    let goes_on = |text: &str| printer.json || printer.piece(text) || args.receipt.is_some();
+    let mut open = goes_on(&written.begin());
+    let (mut number, mut answer) = (0, Answer { ids: Vec::new(), end: None, root: AnswerRoot::default() });
+    while open && answer.end.is_none() && number < args.length {
+        let row = decoder.logits(&written.ids)?;
+        let id =
+            sampling.token(&row, answerer.known, number).map_err(|why| Failure::new(Exit::Undecided, why))?;
+        if args.receipt.is_some() {
+            answer.root.push(id, &row);
+        }
+        number += 1;
+        if answerer.ends.contains(&id) {
+            answer.end = Some(id);
+        } else {
+            answer.ids.push(id);
+            open = goes_on(&written.push(id)?);
+        }
+    }
+    let next = write_receipt(&args, (&speaker, &answerer), (sampling, &prompt, &answer), key.as_ref())?;
+    let (tokens, ended) = (answer.ids.len(), answer.end.is_some());
+    if printer.json {
+        let found = json!({
+            "text": written.text()?, "seed": sampling.seed, "tokens": tokens, "ended": ended, "ids": answer.tokens(),
+            "next": next.iter().collect::<Vec<_>>(),
+        });
+        printer.document("", &found);
+    } else if open && goes_on(&written.end()?) {
+        printer.document("", &());
+    }
+    if ended {
+        printer.say(format!("the model ended the text after {tokens} tokens"));
+    }
+    if let Some(next) = &next {
+        printer.say(next.line());
+    }
+    Ok(Exit::Match)
+}

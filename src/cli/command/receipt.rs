@@ -1,0 +1,210 @@
+//! `tiebreak receipt`: checks what somebody says that a model answered.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use serde_json::json;
+
+use crate::cli::args::decided::Decided;
+use crate::cli::args::engine::{EngineArgs, EngineKind, open_exact};
+use crate::cli::args::key::read_public;
+use crate::cli::args::limits::Limits;
+use crate::cli::args::state::released;
+use crate::cli::view::answering::{Speaker, no_language_model};
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
+use tiebreak_engine::reference::Reference;
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::commit::receipt::{RECEIPT_MAX, Receipt};
+use tiebreak_run::inference::replay::{Answerer, Difference};
+use tiebreak_run::run::{RunError, disk};
+
+/// Check the receipt of an answer.
+///
+/// `tiebreak generate --receipt` writes receipts.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  tiebreak receipt check answer.json runs/mine")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Check(Check),
+}
+
+/// Replay a receipt: whether a run's model gives this answer to this prompt.
+///
+/// The run, its weights and its tokenizer are yours; nothing of the receipt vouches for them. All tokens are checked, a whole context at
+/// once. A difference that another engine finds is confirmed by the scalar reference.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  tiebreak receipt check answer.json runs/mine
+  tiebreak receipt check answer.json runs/mine --step 40 --signer-key alice.key.pub --engine reference")]
+pub struct Check {
+    /// The receipt.
+    receipt: PathBuf,
+    /// Folder of the run.
+    run: PathBuf,
+    /// Public key by which the receipt has to be signed: a file, or the text itself.
+    #[arg(long, value_name = "KEY")]
+    signer_key: Option<String>,
+    /// Replay with the checkpoint after this step, not with the released model.
+    #[arg(long, value_name = "N")]
+    step: Option<u32>,
+    /// Tokenizer, as `tiebreak generate` takes one.
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    decided: Decided,
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    match args.command {
+        Command::Check(args) => {
+            let decided = args.decided;
+            decided.applied(check(printer, &args))
+        }
+    }
+}
+
+/// Reads the receipt, whose signature has to be that of the key that is named.
+fn read(args: &Check) -> Result<(Receipt, Option<PublicKey>), Failure> {
+    let wanted = args.signer_key.as_deref().map(read_public).transpose()?;
+    let malformed = |source| RunError::malformed(&args.receipt, source);
+    let text = disk::read_text(&args.receipt, RECEIPT_MAX).map_err(named)?;
+    let (receipt, signer) = Receipt::from_text(&text).map_err(malformed)?;
+    if let Some(wanted) = wanted.filter(|wanted| signer.as_ref() != Some(wanted)) {
+        let found = signer.map_or("nobody".into(), |signer| signer.identified());
+        let why = format!("it is signed by {found}, and --signer-key is {}", wanted.identified());
+        return Err(malformed(Malformed::invalid("receipt", why)).into());
+    }
+    Ok((receipt, signer))
+}
+
+/// Refuses a receipt of another model, other weights or another tokenizer than the run's.
+fn same_model(speaker: &Speaker, answerer: &Answerer, receipt: &Receipt) -> Result<(), Failure> {
+    let [model, parameters] = answerer.identity().ok_or_else(no_language_model)?;
+    let of = |digest: Option<_>| digest.map_or("none".to_string(), |digest| format!("{digest}"));
+    let pairs = [
+        ("model", Some(receipt.model), Some(model)),
+        ("parameters", Some(receipt.parameters), Some(parameters)),
+        ("tokenizer", receipt.tokenizer, speaker.alphabet.digest()),
+    ];
+    for (name, said, found) in pairs.into_iter().filter(|(_, said, found)| said != found) {
+        let (said, found) = (of(said), of(found));
+        let why = format!("DIVERGES: the receipt is of another {name}: {said}, and the run has {found}");
+        return Err(Failure::new(Exit::Diverges, why)
+            .help("name the run, --step and --tokenizer of the model that answered"));
+    }
+    Ok(())
+}
+
+/// What differs, in words.
+fn words(difference: &Difference) -> String {
+    match difference {
+        Difference::Token { number, said, found: Ok(found) } => {
+            format!("token {number} of the answer is {said}, and the model gives {found}")
+        }
+        Difference::Token { number, said, found: Err(why) } => {
+            format!("token {number} of the answer is {said}, and the model gives none: {why}")
+        }
+        Difference::Ended { number } => {
+            format!("token {number} of the answer stands behind one that ends texts")
+        }
+        Difference::Stopped { tokens, length } => {
+            format!("the answer stops after {tokens} of {length} tokens, and its last token ends no text")
+        }
+        Difference::Root { said, found } => {
+            format!(
+                "all tokens follow, and the root over the rows of logits is {said}; the model gives {found}"
+            )
+        }
+    }
+}
+
+/// The first difference. Where another engine than the scalar reference finds one, the reference has to find the same.
+fn difference(
+    printer: Printer,
+    args: &Check,
+    answerer: &Answerer,
+    receipt: &Receipt,
+) -> Result<Option<Difference>, Failure> {
+    let all = 0..receipt.answer.len();
+    let mut engine = open_exact(&args.engine)?;
+    let bar = printer.bar(all.end as u64, "tokens");
+    let mut progress = |done| {
+        bar.set_position(done);
+        bar.set_message("");
+    };
+    let found = answerer.difference(engine.as_mut(), receipt, all.clone(), &mut progress)?;
+    let again = match &found {
+        Some(Difference::Token { number, .. }) => *number as usize..*number as usize + 1,
+        Some(Difference::Root { .. }) => all,
+        // The others depend on no number.
+        _ => 0..0,
+    };
+    if args.engine.engine != EngineKind::Reference && !again.is_empty() {
+        let confirmed = answerer.difference(&mut Reference, receipt, again, &mut progress)?;
+        if confirmed != found {
+            let said = found.as_ref().map_or(String::new(), words);
+            let why = format!(
+                "{}: {said}; the scalar reference gives another result, so nothing is decided",
+                engine.describe()
+            );
+            return Err(Failure::new(Exit::Undecided, why)
+                .help("see `tiebreak adapters --test`, or give --engine reference"));
+        }
+    }
+    bar.finish_and_clear();
+    Ok(found)
+}
+
+fn check(printer: Printer, args: &Check) -> CommandResult {
+    let watch = args.limits.watch(printer);
+    let (receipt, signer) = read(args)?;
+    let speaker = Speaker::of(args.limits.open(&args.run)?, args.tokenizer.as_deref())?;
+    let weights = released(&speaker.run, args.step)?;
+    let answerer = speaker.answerer(&weights)?;
+    same_model(&speaker, &answerer, &receipt)?;
+    answerer.has_tokens(&receipt).map_err(|source| RunError::malformed(&args.receipt, source))?;
+    let needed = answerer.memory(&receipt).saturating_add(speaker.run.state_memory());
+    speaker.run.within_memory("a replay of the answer", needed)?;
+    watch.planned();
+    let found = difference(printer, args, &answerer, &receipt)?;
+    let by = signer
+        .as_ref()
+        .map_or("nobody signed it".into(), |signer| format!("signed by {}", signer.identified()));
+    let tokens = receipt.answer.len();
+    let first = match &found {
+        None => format!("MATCHES: {tokens} tokens follow from the model, the prompt and the settings ({by})"),
+        Some(difference) => format!("DIVERGES: {} ({by})", words(difference)),
+    };
+    let text = speaker.alphabet.text(&receipt.answer[..tokens - usize::from(ended(&answerer, &receipt))])?;
+    let mut json = json!({
+        "result": if found.is_none() { "matches" } else { "diverges" },
+        "tokens": tokens,
+        "text": text,
+        "signer": signer.as_ref().map(PublicKey::to_text),
+        "root": receipt.root,
+    });
+    if let Some(difference) = &found {
+        json["difference"] = json!(words(difference));
+        json["token"] = match difference {
+            Difference::Token { number, .. } | Difference::Ended { number } => json!(number),
+            Difference::Stopped { .. } | Difference::Root { .. } => json!(null),
+        };
+    }
+    printer.result(first, &json);
+    Ok(if found.is_none() { Exit::Match } else { Exit::Diverges })
+}
+
+/// True if the last token ends the text, and is none of it.
+fn ended(answerer: &Answerer, receipt: &Receipt) -> bool {
+    receipt.answer.last().is_some_and(|last| answerer.ends.contains(last))
+}
