@@ -121,6 +121,17 @@ def test_queries_and_keys_are_normalised_as_the_built_in_model_does(folder):
     trains_as_the_built_in_one(decoder("Qwen3", head_dim=6), table, None, "adamw", clip_norm=None, in_order=norms_behind_values)
 
 
+@needs_torch
+def test_dropout_of_attentions_is_captured_in_training_mode_alone(folder):
+    batch = torch.zeros(2, 5).long(), torch.zeros(2, 5).long()
+    for mode, due in ((True, 0.25), (False, 0.0)):
+        model = decoder("Llama", attention_dropout=0.25).train(mode)
+        captured = tiebreak.capture(model, mean_loss, torch.optim.SGD(model.parameters(), lr=0.5), batch, out=f"captured-{mode}")
+        nodes = json.loads(Path(captured.network).read_text())["nodes"]
+        found = [node["attributes"] for node in nodes if node["operator"] == "grouped_attention"]
+        assert found == [{"heads": 4, "p": due}] * 2, found
+
+
 def refused(model, positions=5):
     tokens = torch.zeros(2, positions, dtype=torch.int64)
     return "\n".join(captured_error(model, batch=(tokens, tokens)))
@@ -149,6 +160,65 @@ def refused(model, positions=5):
 def test_decoders_without_a_counterpart_are_refused_with_their_place(folder, kind, more, why):
     said = refused(decoder(kind, **more))
     assert re.search(why, said), said
+
+
+def rms(x, gain, of=None, power=2, dim=-1, epsilon=1e-5):
+    return gain * (x * torch.rsqrt((x if of is None else of).pow(power).mean(dim, keepdim=True) + epsilon))
+
+
+def turned(x, wrong):
+    """Heads of one position, turned: rightly, by the other half, or by one channel in three."""
+    x = x.view(2, 1, 8).view(2, 1, 2, 4)
+    cos, sin, cut = torch.ones(1, 1, 1, 4), torch.zeros(1, 1, 1, 4), 1 if wrong == "cut" else 2
+    low, high = x[..., :cut], x[..., cut:]
+    halves = (-low, high) if wrong == "half" else (-high, low)
+    return (x * cos + torch.cat(halves, -1) * sin).view(2, 1, 8).view(2, 8)
+
+
+# What a model computes of two linear layers and a parameter: the operators behind the layers, or why it is refused.
+FORMULAS = {
+    "rms norm": (lambda x, y, gain: rms(x, gain) + y, ["rms_norm", "residual"]),
+    "rms norm, gain behind": (lambda x, y, gain: (y * y.pow(2).mean(-1, keepdim=True).add(1e-5).rsqrt()) * gain + x, ["rms_norm", "residual"]),
+    "swiglu": (lambda x, y, gain: rms(y * F.silu(x), gain), ["swiglu", "rms_norm"]),
+    "turned": (lambda x, y, gain: turned(rms(x, gain), "") + y, ["rms_norm", "rotary", "residual"]),
+    "another tensor's mean": (lambda x, y, gain: rms(x, gain, of=y), "aten.mul.Tensor .*no part of"),
+    "cubes": (lambda x, y, gain: rms(x, gain, power=3) + y, "aten.mul.Tensor .*no part of"),
+    "a mean over samples": (lambda x, y, gain: rms(x, gain, dim=0) + y, "aten.mean.dim .*no mean over the last"),
+    "no epsilon": (lambda x, y, gain: rms(x, gain, epsilon=0.0) + y, "eps is 0.0; give eps above 0"),
+    "1 + gain": (lambda x, y, gain: rms(x, 1 + gain) + y, "aten.mul.Tensor .*no part of"),
+    "no gain": (lambda x, y, gain: rms(x, y) + gain, "no part of"),
+    "two gates": (lambda x, y, gain: rms(F.silu(x) * F.silu(y), gain), "no part of"),
+    "twice": (lambda x, y, gain: rms(F.silu(x) * 2, gain) + y, "no part of"),
+    "the negative": (lambda x, y, gain: rms(-x, gain) + y, "aten.neg.default .*no part of"),
+    "the other half": (lambda x, y, gain: turned(rms(x, gain), "half") + y, "aten.add.Tensor .*no part of"),
+    "another cut": (lambda x, y, gain: turned(rms(x, gain), "cut") + y, "aten.add.Tensor .*no part of"),
+    "part of the channels": (lambda x, y, gain: rms(torch.cat([x[:, 4:], y[:, :4]], -1), gain), "aten.slice.Tensor .*it cuts 4 to 8"),
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("name", FORMULAS)
+def test_formulas_are_one_operator_or_refused(folder, name):
+    computed, due = FORMULAS[name]
+
+    class Computed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.x, self.y, self.head = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, 3)
+            self.gain = nn.Parameter(torch.ones(8))
+
+        def forward(self, values):
+            return self.head(computed(self.x(values), self.y(values), self.gain))
+
+    model = Computed()
+    if isinstance(due, str):
+        said = "\n".join(captured_error(model))
+        assert re.search(due, said) and "test_capture_decoders.py:" in said, said
+        return
+    batch = torch.zeros(2, 4), torch.zeros(2).long()
+    captured = tiebreak.capture(model, mean_loss, torch.optim.SGD(model.parameters(), lr=0.5), batch, out="captured")
+    nodes = json.loads(Path(captured.network).read_text())["nodes"]
+    assert [node["operator"] for node in nodes] == ["linear", "linear", *due, "linear"], nodes
 
 
 def tables(theta, channels, positions, first=0, factor=1.0):

@@ -86,6 +86,8 @@ def _rms_norm(m: Matcher, made: Value, found: Dict[str, Any]) -> Optional[Value]
 
 def rms_norm(m: Matcher, x: Value, gain: Value, epsilon: float, tail: str = "") -> Value:
     """A normalisation over the last dimension of rows, or of heads."""
+    if not epsilon > 0:
+        raise Refused(f"eps is {epsilon}", "give eps above 0")
     if tuple(gain.shape) != x.shape[-1:]:
         raise Refused(f"its weight is {list(gain.shape)}, and x {list(x.shape)}", "normalise the last dimension alone")
     if x.layout in ("split", "heads"):
