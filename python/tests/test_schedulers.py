@@ -56,13 +56,12 @@ def test_a_run_has_the_rates_of_the_scheduler(folder):
         assert name in ("constant", "none") or len(set(ours)) > 1, name
 
 
-def of_transformers(name, *numbers, later=1):
+def of_transformers(name, *numbers):
     """A schedule of transformers, whose function counts from step 1."""
 
     def made(optimizer):
-        other = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0)
-        (function,) = getattr(imported_transformers(), name)(other, *numbers).lr_lambdas
-        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: function(step + later))
+        (function,) = getattr(imported_transformers(), name)(optimizer, *numbers).lr_lambdas
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: function(step + 1))
 
     return made
 
