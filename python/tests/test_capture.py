@@ -7,24 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from conftest import command
+from captures import F, captured_error, mean_loss, needs_torch, nn, imported_transformers, torch, trains_as_the_built_in_one
 
 import tiebreak
-
-try:
-    import torch
-    import torch.nn.functional as F
-    from torch import nn
-except ImportError:
-    torch = None
-
-REQUIRED = "TIEBREAK_REQUIRE_TORCH" in os.environ
-needs_torch = pytest.mark.skipif(
-    torch is None and not REQUIRED,
-    reason="NOT TESTED: there is no PyTorch, so tiebreak.capture is not (TIEBREAK_REQUIRE_TORCH makes that a failure)",
-)
 
 
 def test_the_package_imports_no_torch():
@@ -120,22 +106,12 @@ def decoder():
 
 
 def transformers_decoder():
-    try:
-        import transformers
-    except ImportError:
-        if REQUIRED:
-            raise
-        pytest.skip("NOT TESTED: there is no transformers, so its GPT-2 is not captured")
+    transformers = imported_transformers()
     config = transformers.GPT2Config(
         vocab_size=19, n_positions=5, n_layer=2, n_head=2, n_embd=8, bos_token_id=None, eos_token_id=None,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
     )
     return transformers.GPT2LMHeadModel(config).train()
-
-
-def mean_loss(logits, labels):
-    logits = getattr(logits, "logits", logits)
-    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
 
 
 GPT = {"kind": "gpt", "vocabulary": 19, "context": 5, "layers": 2, "heads": 2, "width": 8}
@@ -149,90 +125,12 @@ MODELS = {
 }
 
 
-def data_of_one_sample(shape, classes):
-    """Files with one sample, so that each batch is the same; the sample twice as tensors, and the `[data]` table."""
-    draw = np.random.default_rng(3)
-    if shape is None:
-        tokens = draw.integers(0, 19, 6, dtype=np.uint16)
-        np.save("tokens.npy", tokens)
-        pair = tokens[:-1], tokens[1:]
-        data = {"kind": "tokens", "path": "tokens.npy", "dtype": "u16"}
-        return [torch.from_numpy(np.stack([part.astype(np.int64)] * 2)) for part in pair], data
-    inputs, labels = draw.standard_normal((1, *shape), dtype=np.float32), draw.integers(0, classes, 1)
-    np.save("inputs.npy", inputs)
-    np.save("labels.npy", labels)
-    data = {"kind": "arrays", "inputs": "inputs.npy", "labels": "labels.npy", "dtype": "f32"}
-    return [torch.from_numpy(np.concatenate([part] * 2)) for part in (inputs, labels)], data
-
-
-OPTIMIZERS = {
-    "adamw": (lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.5, 0.75), eps=1e-3, weight_decay=0.1), "adamw", "decoupled"),
-    "adam": (lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.5, 0.75), eps=1e-3, weight_decay=0.1), "adamw", "coupled"),
-    "sgd": (lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.75, weight_decay=0.1), "sgd", "coupled"),
-}
-
-
-def built_in_job(table, optimizer):
-    """The job of the built-in model, without steps, data and weights."""
-    _, kind, decay = OPTIMIZERS[optimizer]
-    numbers = {"beta1": 0.5, "beta2": 0.75, "epsilon": 1e-3} if kind == "adamw" else {"momentum": 0.75}
-    return {
-        "model": table,
-        "optimizer": {"kind": kind, "decay": decay, "weight_decay": 0.1, **numbers, "group": [{"parameters": ["*"], "weight_decay": 0.1}]},
-        "batch": {"micro_batch": 2, "micro_batches": 2},
-        "clip_norm": 0.5,
-    }
-
-
-def shown(file):
-    found = command("program", "show", file)
-    return [p["name"] for p in found["parameters"]] + [f"buffer/{b['name']}" for b in found["buffers"]]
-
-
-def read_safetensors(file):
-    data = Path(file).read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    header, data = json.loads(data[8 : 8 + length]), data[8 + length :]
-    return {name: np.frombuffer(data[slice(*t["data_offsets"])], np.float32).reshape(t["shape"]) for name, t in header.items()}
-
-
 @needs_torch
 @pytest.mark.parametrize("name, optimizer", [("mlp", "adam"), ("resnet", "sgd"), ("gpt", "adamw"), ("transformers", "sgd")])
 def test_a_captured_model_trains_to_the_bits_of_the_built_in_one_and_near_pytorch(folder, name, optimizer):
-    from tiebreak._capture import _write_safetensors
-
     torch.manual_seed(1)
     make, table, shape = MODELS[name]
-    model = make()
-    batch, data = data_of_one_sample(shape, table.get("classes"))
-    torch_optimizer = OPTIMIZERS[optimizer][0](model.parameters())
-    captured = tiebreak.capture(model, mean_loss, torch_optimizer, batch, out="captured", micro_batches=2, clip_norm=0.5)
-    run = tiebreak.train(captured.job(data, 3), out="captured-run")
-    ours = run.state_dict(names="program")
-
-    job = {**built_in_job(table, optimizer), "steps": 3, "data": data, "schedule": {"peak": captured.learning_rate}}
-    tiebreak.train({**job, "steps": 1}, out="first")
-    names = shown("first/program.bin")
-    mapped = dict(zip(shown(captured.program), names))
-    _write_safetensors("built-in.safetensors", {mapped[name]: array for name, array in read_safetensors(captured.weights).items()})
-    theirs = tiebreak.train({**job, "init": {"weights": ["built-in.safetensors"]}}, out="built-in").state_dict(names="program")
-    assert len(names) == len(ours) == len(theirs)
-    for captured_name, built_in_name in mapped.items():
-        assert ours[captured_name].tobytes() == theirs[built_in_name].tobytes(), captured_name
-
-    # PyTorch's own steps, on the same batches: those of both micro-batches.
-    batch = [torch.cat([tensor] * 2) for tensor in batch]
-    for _ in range(3):
-        torch_optimizer.zero_grad()
-        mean_loss(model(batch[0]), batch[1]).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        torch_optimizer.step()
-    after, due = captured.state_dict(run), model.state_dict()
-    assert {key for key in due if not key.endswith("num_batches_tracked")} == set(after)
-    for key, tensor in after.items():
-        torch.testing.assert_close(tensor, due[key], rtol=1e-4, atol=2e-5, msg=lambda text, key=key: f"{key}: {text}")
-    model.load_state_dict(after, strict=False)
-    assert tiebreak.audit(run, sample=1.0).matches
+    trains_as_the_built_in_one(make(), table, shape, optimizer)
 
 
 if torch is not None:
@@ -254,16 +152,6 @@ if torch is not None:
 
         def forward(self, x):
             return self.layer(x).view(2, 1, 4).expand(2, 3, 4).mean(1)
-
-
-def captured_error(model, loss_fn=mean_loss, optimizer=None, batch=None):
-    """The refusals of a model over rows of 4, or over a given batch."""
-    batch = batch or (torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64))
-    with pytest.raises(tiebreak.CaptureError) as error:
-        optimizer = optimizer or torch.optim.AdamW(model.parameters())
-        tiebreak.capture(model, loss_fn, optimizer, batch, out="captured")
-    assert not os.path.exists("captured")
-    return error.value.refused
 
 
 def images():
@@ -399,109 +287,6 @@ def test_groups_frozen_parameters_and_grouped_convolutions_are_captured(folder):
     after = captured.state_dict(run)
     assert torch.equal(after["0.bias"], model[0].bias) and not torch.equal(after["0.weight"], model[0].weight)
     assert tiebreak.audit(run, sample=1.0).matches
-
-
-def schedulers():
-    """Schedulers that a schedule has exactly in a run of 50 steps."""
-    from torch.optim import lr_scheduler as all_of
-
-    return {
-        "constant": lambda o: all_of.ConstantLR(o, factor=1.0),
-        "none": lambda o: all_of.LinearLR(o, 1.0, 1.0),
-        "warm-up": lambda o: all_of.LinearLR(o, 1 / 8, total_iters=7),
-        "line": lambda o: all_of.LinearLR(o, 1.0, 0.25, total_iters=49),
-        "polynomial": lambda o: all_of.PolynomialLR(o, total_iters=49),
-        "cosine": lambda o: all_of.CosineAnnealingLR(o, 49),
-        "cosine to a floor": lambda o: all_of.CosineAnnealingLR(o, 49, eta_min=0.003),
-        "steps": lambda o: all_of.StepLR(o, 7, 0.3),
-        "milestones": lambda o: all_of.MultiStepLR(o, [30, 4, 49, 90], 0.1),
-        "exponential": lambda o: all_of.ExponentialLR(o, 0.875),
-        "warm-up, then cosine": lambda o: all_of.SequentialLR(
-            o, [all_of.LinearLR(o, 1 / 6, total_iters=5), all_of.CosineAnnealingLR(o, 44, eta_min=0.003)], [5]
-        ),
-        "warm-up, then line": lambda o: all_of.SequentialLR(o, [all_of.LinearLR(o, 1 / 11, total_iters=10), all_of.PolynomialLR(o, 39)], [10]),
-        "warm-up, then line to a share": lambda o: all_of.SequentialLR(
-            o, [all_of.LinearLR(o, 1 / 11, total_iters=10), all_of.LinearLR(o, 1, 0.5, total_iters=39)], [10]
-        ),
-    }
-
-
-def scheduled(make, **more):
-    model = nn.Linear(4, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, **more)
-    return model, optimizer, make(optimizer)
-
-
-@needs_torch
-def test_a_run_has_the_rates_of_the_scheduler(folder):
-    data = tiebreak.dataset((np.ones((4, 4), np.float32), np.arange(4) % 3), "data")
-    for name, make in schedulers().items():
-        model, optimizer, scheduler = scheduled(make)
-        batch = torch.zeros(2, 4), torch.zeros(2).long()
-        captured = tiebreak.capture(model, mean_loss, optimizer, batch, out=f"captured-{name}", scheduler=scheduler)
-        run = tiebreak.train(captured.job(data, 50), out=f"run-{name}")
-        theirs = []
-        for _ in range(50):
-            theirs.append(scheduler.get_last_lr()[0])
-            optimizer.step()
-            scheduler.step()
-        ours = [record.learning_rate for record in run.records if record.kind == "step"]
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-15, err_msg=name)
-        assert name in ("constant", "none") or len(set(ours)) > 1, name
-
-
-@needs_torch
-def test_schedulers_without_a_counterpart_are_refused(folder):
-    from torch.optim import lr_scheduler as all_of
-
-    batch = torch.zeros(2, 4), torch.zeros(2).long()
-    warm = lambda o, n: all_of.LinearLR(o, 1 / (n + 1), total_iters=n)  # noqa: E731
-    for make, why in [
-        (lambda o: all_of.LambdaLR(o, lambda step: 1.0), "the scheduler is a LambdaLR: use one of ConstantLR"),
-        (lambda o: all_of.OneCycleLR(o, 0.1, 50), "the scheduler is a OneCycleLR"),
-        (lambda o: all_of.CosineAnnealingWarmRestarts(o, 10), "CosineAnnealingWarmRestarts"),
-        (lambda o: type("Own", (all_of.StepLR,), {})(o, 3), "the scheduler is a Own"),
-        (lambda o: all_of.ConstantLR(o), "ConstantLR has factor 0.333"),
-        (lambda o: all_of.LinearLR(o), "start_factor=1 / \\(total_iters \\+ 1\\) = 1 / 6"),
-        (lambda o: all_of.LinearLR(o, 0.5, 0.25), "start_factor 0.5 and end_factor 0.25"),
-        (lambda o: all_of.PolynomialLR(o, 49, power=2.0), "power 2.0"),
-        (lambda o: all_of.CosineAnnealingLR(o, 49, eta_min=0.1), "above the learning rate"),
-        (lambda o: all_of.StepLR(o, 3, 1.5), "gamma 1.5"),
-        (lambda o: all_of.MultiStepLR(o, [3, 3]), "the milestone 3 several times"),
-        (lambda o: all_of.MultiStepLR(o, [0, 3]), "a milestone is 0"),
-        (lambda o: all_of.SequentialLR(o, [warm(o, 5), all_of.CosineAnnealingLR(o, 44)], [6]), "milestones \\[6\\]"),
-        (lambda o: all_of.SequentialLR(o, [warm(o, 5), all_of.StepLR(o, 4)], [5]), "LinearLR, then StepLR"),
-        (lambda o: None, "a scheduler changes the optimizer's learning rate"),
-        (lambda o: all_of.StepLR(torch.optim.SGD(nn.Linear(1, 1).parameters()), 3), "another optimizer"),
-    ]:
-        model, optimizer, scheduler = scheduled(make)
-        if scheduler is None:
-            all_of.StepLR(optimizer, 3)
-        with pytest.raises(tiebreak.CaptureError, match=why):
-            tiebreak.capture(model, mean_loss, optimizer, batch, out="captured", scheduler=scheduler)
-    model, optimizer, scheduler = scheduled(lambda o: all_of.StepLR(o, 3))
-    optimizer.step()
-    scheduler.step()
-    with pytest.raises(tiebreak.CaptureError, match="the scheduler has taken steps"):
-        tiebreak.capture(model, mean_loss, optimizer, batch, out="captured", scheduler=scheduler)
-    model, optimizer, scheduler = scheduled(lambda o: all_of.StepLR(o, 3))
-    optimizer.param_groups[0]["lr"] = 0.01
-    with pytest.raises(tiebreak.CaptureError, match="learning rates changed after"):
-        tiebreak.capture(model, mean_loss, optimizer, batch, out="captured", scheduler=scheduler)
-    groups = torch.optim.SGD([{"params": [model.weight], "lr": 0.1}, {"params": [model.bias]}], lr=0.05)
-    with pytest.raises(tiebreak.CaptureError, match="several learning rates"):
-        tiebreak.capture(model, mean_loss, groups, batch, out="captured", scheduler=all_of.CosineAnnealingLR(groups, 49, eta_min=0.01))
-    for make, why in [
-        (lambda o: all_of.CosineAnnealingLR(o, 50), "T_max=50, and a run of 50 steps has 49 after.*\n.*steps=51, or T_max=49"),
-        (lambda o: all_of.LinearLR(o, 1.0, 0.5, total_iters=20), "total_iters=20.*\n.*steps=21"),
-        (lambda o: all_of.ExponentialLR(o, 0.9), "after 49 falls.*\n.*give gamma=0.89999997"),
-    ]:
-        model, optimizer, scheduler = scheduled(make)
-        captured = tiebreak.capture(model, mean_loss, optimizer, batch, out="captured", scheduler=scheduler)
-        with pytest.raises(tiebreak.UsageError, match=why):
-            captured.job({"kind": "arrays"}, 50)
-    with pytest.raises(tiebreak.UsageError, match="give one of them"):
-        captured.job({"kind": "arrays"}, 50, schedule={"peak": 0.1})
 
 
 @needs_torch

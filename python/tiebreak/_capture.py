@@ -15,12 +15,13 @@ import numpy as np
 from ._call import StrPath, count, path, result_of
 from ._errors import UndecidedError, UsageError
 from ._fit import check_data
-from ._graph import HANDLERS, Matcher, Part, Refused, Value, arguments, from_role, module_of, mutates_something_read_later, to_role
+from ._graph import HANDLERS, arguments, module_of, mutates_something_read_later
+from ._matcher import Matcher, Part, Refused, Value, from_role, to_role
 from ._run import Run
 from ._schedule import Fall, read, schedule_of
 
 REFUSED_MAX = 20
-CONSTANT_MAX = 2**24
+CONSTANT_MAX = 2**26
 DOCS = "docs/how-to/capture.md lists what can be captured"
 
 
@@ -270,7 +271,7 @@ def _match(matcher: Matcher, program: Any, inputs: Any) -> None:
     values: Dict[Any, Any] = {}
     refused: List[str] = []
     broken = object()
-    for node in program.graph.nodes:
+    for node in _live(program.graph):
         if node.op == "placeholder":
             values[node] = _placeholder(matcher, program, node, inputs_of, labels_of, inputs)
             continue
@@ -287,10 +288,22 @@ def _match(matcher: Matcher, program: Any, inputs: Any) -> None:
         try:
             values[node] = _one(matcher, node, values, where, kind, target)
         except Refused as error:
-            refused.append(f"{target} in {where or 'the model'} at {_line(node)}: {error.why}; {error.instead}")
+            if error.node is not None:
+                (where, _), target = module_of(error.node), str(error.node.target)
+            refused.append(f"{target} in {where or 'the model'} at {_line(error.node or node)}: {error.why}; {error.instead}")
             values[node] = broken
     if refused:
         raise CaptureError(refused)
+
+
+def _live(graph: Any) -> List[Any]:
+    """The nodes of a graph but those whose values nothing reads, such as what a cache of keys keeps."""
+    live = set()
+    for node in reversed(graph.nodes):
+        mutates = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+        if node.op != "call_function" or mutates or any(user in live for user in node.users):
+            live.add(node)
+    return [node for node in graph.nodes if node in live]
 
 
 def _placeholder(matcher: Matcher, program: Any, node: Any, inputs_of: str, labels_of: str, inputs: Any) -> Any:
@@ -338,7 +351,10 @@ def _folded(node: Any, values: Dict[Any, Any]) -> Optional[Value]:
     made, schema = node.meta.get("val"), getattr(node.target, "_schema", None)
     inputs = [values[argument] for argument in node.all_input_nodes]
     fixed = all(isinstance(value, Value) and value.layout == "constant" for value in inputs)
-    if not fixed or schema is None or not isinstance(made, torch.Tensor) or made.numel() > CONSTANT_MAX:
+    if not fixed or schema is None or not isinstance(made, torch.Tensor):
+        return None
+    # A mask that is repeated for each sample takes no memory.
+    if made.numel() > CONSTANT_MAX and str(node.target) != "aten.expand.default":
         return None
     if torch.Tag.nondeterministic_seeded in node.target.tags:
         return None
@@ -400,26 +416,11 @@ def _scheduler(scheduler: Any, optimizer: Any) -> Tuple[Optional[Fall], List[str
     return None, []
 
 
-def _order(matcher: Matcher) -> List[str]:
-    """The network's parameters in the model's order. Parts of a layer follow each other, each weight with its bias."""
-    sources = list(matcher.shapes)
-    first: Dict[str, int] = {}
-    for number, source in enumerate(sources):
-        first.setdefault(source.rpartition(".")[0], number)
-
-    def place(name: str) -> Tuple[int, int, int]:
-        part = matcher.parts[name]
-        number = sources.index(part.source)
-        return (number, 0, 0) if part.count == 1 else (first[part.source.rpartition(".")[0]], part.number, number)
-
-    return sorted(matcher.parts, key=place)
-
-
 def _network(matcher: Matcher, inputs: Any, labels: Any, treatments: Dict[str, dict]) -> Dict[str, Any]:
     """The network file's keys that follow from the model."""
     parameters = []
-    for name in _order(matcher):
-        part = matcher.parts[name]
+    # The order is that of their first use.
+    for name, part in matcher.parts.items():
         shape = list(to_role(np.broadcast_to(np.float32(0), matcher.shapes[part.source]), part).shape)
         parameters.append({"name": name, "shape": shape, **treatments[part.source]})
     batch: Dict[str, Any] = {"name": "values", "shape": matcher.input_shape}

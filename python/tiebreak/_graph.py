@@ -1,167 +1,12 @@
-"""Matches the graph of `torch.export` to the nodes of a network file. Every attribute of an operator is checked.
-
-Values carry a layout beside their node: the contract keeps rows [N, C], and images with their channels last.
-"""
+"""Matches the graph of `torch.export` to the nodes of a network file. Every attribute of an operator is checked."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Tuple
 
-INPUTS = "inputs"
-NAME_MAX = 100
-
-# The layouts. "raw": the inputs as they come. "tokens": integers, flat. "rows": [N, C] of PyTorch's [.., C]. "image": [B, H, W, C] of
-# [B, C, H, W]. "pooled": [B, C] of [B, C, 1, 1]. "split" and "heads": [B T, H D] of [B, T, H, D] and of [B, H, T, D]. "positions": the
-# numbers of a sample's positions. "table": rows of a table by these. "parts", "pieces": several values. "formula": numbers that are a
-# part of an operator. "constant": a tensor that depends on nothing. "labels", "parameter", "buffer", "loss".
-
-
-class Value(NamedTuple):
-    """A tensor of PyTorch's graph as the network has it."""
-
-    name: Any
-    layout: str
-    shape: Tuple[int, ...]
-
-
-class Part(NamedTuple):
-    """A parameter of the network: the part `number` of `count` of a tensor of the model, in the layout of a role."""
-
-    source: str
-    # "plain", "kernels" of a convolution, or a "transposed" matrix.
-    role: str
-    number: int
-    count: int
-
-
-class Refused(Exception):
-    """An operator has no counterpart: why, and what to do instead."""
-
-    def __init__(self, why: str, instead: str) -> None:
-        super().__init__(why)
-        self.why, self.instead = why, instead
-
-
-def to_role(array: Any, part: Part) -> Any:
-    """A tensor of the model as the network's parameter, NumPy."""
-    if part.role == "kernels":
-        array = array.transpose(0, 2, 3, 1)
-    elif part.role == "transposed":
-        array = array.T
-    rows = array.shape[0] // part.count
-    return array[part.number * rows : (part.number + 1) * rows]
-
-
-def from_role(parts: Sequence[Any], role: str) -> Any:
-    """The tensor of the model from the network's parameters in their order, NumPy."""
-    import numpy as np
-
-    whole = np.concatenate(parts) if len(parts) > 1 else parts[0]
-    if role == "kernels":
-        return whole.transpose(0, 3, 1, 2)
-    return whole.T if role == "transposed" else whole
-
-
-class Matcher:
-    """The nodes and parameters of the network, made from a graph node by node."""
-
-    def __init__(self, shapes: Dict[str, Tuple[int, ...]], canonical: Dict[str, str], convolution: int) -> None:
-        self.shapes, self.canonical = shapes, canonical
-        self.convolution = convolution
-        self.nodes: List[Dict[str, Any]] = []
-        self.parts: Dict[str, Part] = {}
-        self.input_shape: Optional[List[int]] = None
-        self.input_below: Optional[int] = None
-        self.momentum: Optional[float] = None
-        # The model's buffers by their names in the graph, and those of batch normalisations with the network's names.
-        self.buffers: Dict[str, str] = {}
-        self.loss: Dict[str, Any] = {}
-        self.classes = 0
-        self.norms: Dict[str, str] = {}
-        self.names = {INPUTS, *shapes}
-        self.images: Optional[str] = None
-        self.batch = 0
-        self.where = ""
-
-    # What a handler calls.
-
-    def node(self, kind: str, *inputs: str, tail: str = "", **attributes: Any) -> str:
-        """Appends a node, named by the module that computes it."""
-        base = ".".join(part for part in (self.where, tail) if part) or kind
-        base = base[:NAME_MAX]
-        name, number = base, 1
-        while name in self.names:
-            number += 1
-            name = f"{base}.{number}"
-        self.names.add(name)
-        made: Dict[str, Any] = {"name": name, "operator": kind, "inputs": list(inputs)}
-        if attributes:
-            made["attributes"] = attributes
-        self.nodes.append(made)
-        return name
-
-    def parameter(self, value: Any, role: str = "plain", number: int = 0, count: int = 1) -> str:
-        """The network's name of a parameter, or of a part of one."""
-        if not isinstance(value, Value) or value.layout != "parameter":
-            raise Refused("a weight is no parameter of the model", "make it an nn.Parameter that the operator takes directly")
-        source = value.name
-        name = source if count == 1 else f"{source}.{number}"
-        part = Part(source, role, number, count)
-        others = [other for other in self.parts.values() if other.source == source and other[1::2] != part[1::2]]
-        if others or self.parts.setdefault(name, part) != part:
-            raise Refused(f"the parameter {source} is used in two layouts", "give each use a parameter of its own")
-        return name
-
-    def image(self, value: Value) -> str:
-        """A value as an image with its channels last."""
-        if value.layout == "raw" and len(value.shape) == 4 and self.input_below is None:
-            self.take_inputs(value.shape)
-            if self.images is None:
-                where, self.where = self.where, ""
-                self.images = self.node("image", INPUTS, tail="image")
-                self.where = where
-            return self.images
-        if value.layout != "image":
-            raise Refused(f"it takes {list(value.shape)}, which is no image [B, C, H, W]", "give it images of four dimensions")
-        return value.name
-
-    def rows(self, value: Any) -> str:
-        """A value as rows of its last dimension."""
-        if isinstance(value, Value) and value.layout == "raw" and len(value.shape) == 2 and self.input_below is None:
-            self.take_inputs(value.shape)
-            return INPUTS
-        if not isinstance(value, Value) or value.layout != "rows":
-            why = "it takes a tensor whose last dimension is not that of rows"
-            raise Refused(why, "flatten images before linear layers, and use modules for activations")
-        return value.name
-
-    def any(self, value: Value) -> Tuple[str, str]:
-        """A value of any layout for an operator on elements: its name and its layout."""
-        if value.layout == "raw":
-            return (self.image(value), "image") if len(value.shape) == 4 else (self.rows(value), "rows")
-        if value.layout not in ("rows", "image", "pooled", "split", "heads"):
-            raise Refused(f"it takes {value.layout}", "apply it to activations")
-        return value.name, value.layout
-
-    def take_inputs(self, shape: Sequence[int]) -> None:
-        if self.input_shape not in (None, list(shape)):
-            raise Refused("the inputs are used in two shapes", "reshape them in one place")
-        self.input_shape = list(shape)
-
-
-def same(name: str, value: Any, due: Any, instead: str) -> None:
-    if value != due:
-        raise Refused(f"{name} is {value!r:.60}, and only {due!r} is there", instead)
-
-
-def square(name: str, value: Any) -> int:
-    """The one number of a list for rows and columns."""
-    numbers = list(value) if isinstance(value, (list, tuple)) else [value]
-    if not numbers or any(number != numbers[0] for number in numbers):
-        raise Refused(f"{name} is {value!r:.60}, with other numbers down than across", f"give {name} as one number")
-    return int(numbers[0])
-
+from ._formula import formula, rms_norm
+from ._matcher import INPUTS, Formula, Matcher, Refused, Value, no_formula, same, square
 
 Given = Dict[str, Any]
 
@@ -256,11 +101,10 @@ def _layer_norm(m: Matcher, a: Given, out: Any) -> Value:
 
 
 def _rms_norm(m: Matcher, a: Given, out: Any) -> Value:
-    x, shape = m.rows(a["input"]), tuple(out.meta["val"].shape)
-    same("normalized_shape", list(a["normalized_shape"]), [shape[-1]], "normalise the last dimension alone")
+    same("normalized_shape", list(a["normalized_shape"]), [a["input"].shape[-1]], "normalise the last dimension alone")
     if a["weight"] is None or a["eps"] is None:
         raise Refused("it has no weight or no eps", "use elementwise_affine=True, and give eps")
-    return Value(m.node("rms_norm", x, m.parameter(a["weight"]), epsilon=a["eps"]), "rows", shape)
+    return rms_norm(m, a["input"], a["weight"], a["eps"])
 
 
 def _of_elements(kind: str) -> Callable[[Matcher, Given, Any], Value]:
@@ -314,6 +158,11 @@ def _adaptive(m: Matcher, a: Given, out: Any) -> Value:
 
 
 def _mean(m: Matcher, a: Given, out: Any) -> Value:
+    if a["self"].layout == "formula":
+        last = [dim % len(a["self"].shape) for dim in a["dim"] or []] == [len(a["self"].shape) - 1]
+        if not last or not a["keepdim"] or a["dtype"] is not None:
+            raise Refused("it is no mean over the last dimension alone, which stays", "write RMSNorm with mean(-1, keepdim=True)")
+        return formula(m, "mean", out, a["self"])
     x = m.image(a["self"])
     if sorted(dim % 4 for dim in a["dim"] or []) != [2, 3] or a["dtype"] is not None:
         raise Refused("it is no mean over the pixels of images", "take the mean over the dimensions 2 and 3")
@@ -322,6 +171,9 @@ def _mean(m: Matcher, a: Given, out: Any) -> Value:
 
 def _view(m: Matcher, a: Given, out: Any) -> Value:
     value, shape = a["self"], tuple(out.meta["val"].shape)
+    no_formula(value if value.shape != shape else None)
+    if value.layout == "repeated" and shape[:2] + shape[3:] == value.shape[:2] + value.shape[3:] and value.shape[2] in (1, shape[2]):
+        return value._replace(shape=shape)
     if math.prod(shape) != math.prod(value.shape):
         raise Refused(f"it repeats {list(value.shape)} to {list(shape)}", "keep tensors as they are")
     if value.shape == shape or value.layout == "labels":
@@ -338,10 +190,14 @@ def _view(m: Matcher, a: Given, out: Any) -> Value:
         return Value(m.node("flatten", value.name, tail="flatten" if m.where else ""), "rows", shape)
     if value.layout == "pooled" and flat:
         return value._replace(layout="rows", shape=shape)
-    if value.layout == "rows" and shape[-1] == old[-1]:
-        return value._replace(shape=shape)
     if value.layout == "rows" and len(shape) == 4 and shape[:-2] == old[:-1]:
         return value._replace(layout="split", shape=shape)
+    if value.layout == "rows" and shape[-1] == old[-1]:
+        return value._replace(shape=shape)
+    if value.layout == "heads" and len(shape) == 5 and shape == (*old[:2], 1, *old[2:]):
+        return value._replace(layout="repeated", shape=shape)
+    if value.layout == "repeated" and shape == (old[0], old[1] * old[2], *old[3:]):
+        return Value((value.name, old[1]), "grouped", shape)
     if value.layout == "split" and shape == (*old[:2], old[2] * old[3]):
         return value._replace(layout="rows", shape=shape)
     raise Refused(f"it makes {list(shape)} of {list(old)} ({value.layout})", "keep rows [.., C], or flatten images [B, C, H, W] to [B, N]")
@@ -352,11 +208,16 @@ def _transpose(m: Matcher, a: Given, out: Any) -> Value:
     dims = list(a["dims"]) if "dims" in a else sorted(d % len(shape) for d in (a["dim0"], a["dim1"]))
     turned = {"split": "heads", "heads": "split"}.get(value.layout)
     if turned is None or dims not in ([1, 2], [0, 2, 1, 3]):
-        raise Refused(f"it turns {list(value.shape)} ({value.layout})", "turn heads alone: [B, T, H, D] and [B, H, T, D]")
+        why = f"it turns {list(value.shape)} ({value.layout})"
+        raise Refused(why, 'turn heads alone, and attend by scaled_dot_product_attention, which transformers calls attn_implementation="sdpa"')
     return value._replace(layout=turned, shape=shape)
 
 
 def _split(m: Matcher, a: Given, out: Any) -> Value:
+    x, pieces = a["self"], out.meta["val"]
+    if x.layout in ("split", "heads") and a["dim"] % 4 == 3 and len(pieces) == 2 and pieces[0].shape == pieces[1].shape:
+        shape, half = tuple(pieces[0].shape), x.shape[-1] // 2
+        return Value([Value(Formula("slice", (x, start, start + half), out), "formula", shape) for start in (0, half)], "pieces", shape)
     if a["self"].layout != "parts" or a["dim"] % len(a["self"].shape) != len(a["self"].shape) - 1:
         raise Refused("it cuts something else than the channels of one linear layer", "cut the layer's output into equal parts at once")
     shape = tuple(out.meta["val"][0].shape)
@@ -365,27 +226,34 @@ def _split(m: Matcher, a: Given, out: Any) -> Value:
 
 def _is_causal(mask: Any) -> bool:
     """True for a constant mask that hides later positions and no others."""
-    if not isinstance(mask, Value) or mask.layout != "constant" or str(mask.name.dtype) != "torch.bool" or mask.name.dim() < 2:
+    if mask.layout != "constant" or str(mask.name.dtype) != "torch.bool" or mask.name.dim() < 2:
         return False
     rows, columns = mask.shape[-2:]
-    mask = mask.name.reshape(-1, rows, columns)
-    return rows == columns and bool((mask == mask[0].new_ones(rows, columns).tril()).all())
+    # A mask that is repeated for each sample and head is compared once.
+    tensor = mask.name[tuple(slice(0, 1 if stride == 0 else None) for stride in mask.name.stride()[:-2])]
+    return rows == columns and bool((tensor == tensor.new_ones(rows, columns).tril()).all())
 
 
 def _attention(m: Matcher, a: Given, out: Any) -> Value:
-    values = [a[key] for key in ("query", "key", "value")]
-    if a["attn_mask"] is None or not _is_causal(a["attn_mask"]):
+    q, k, v = values = [a[key] for key in ("query", "key", "value")]
+    if a["attn_mask"] is None:
         same("is_causal", a["is_causal"], True, "use is_causal=True and no mask")
-        same("attn_mask", a["attn_mask"], None, "use is_causal=True and no mask")
-    if any(value.layout != "heads" for value in values):
+    elif not isinstance(a["attn_mask"], Value) or not _is_causal(a["attn_mask"]):
+        why = "attn_mask is no constant causal mask: sliding windows, padding and other masks have no counterpart"
+        raise Refused(why, "use is_causal=True and no mask; in transformers, no attention_mask and no sliding_window below the positions")
+    if q.layout != "heads" or k.layout not in ("heads", "grouped") or k.layout != v.layout:
         raise Refused("it takes tensors that are not [B, H, T, D] of [B, T, H D]", "view and transpose q, k and v")
-    (samples, heads, positions, channels), key = values[0].shape, values[1].shape
+    (samples, heads, positions, channels), key = q.shape, k.shape
     same("the first dimension", samples, m.batch, "attend over the positions of each sample")
-    if key[2] != positions or key != values[2].shape or key[3] != channels or (key[1] != heads and not a["enable_gqa"]):
+    groups = key[1] == heads or (k.layout == "heads" and a["enable_gqa"])
+    if key[2] != positions or key != v.shape or key[3] != channels or not groups:
         raise Refused("q, k and v have other positions or heads", "use self-attention, with enable_gqa=True for groups of heads")
     if a["scale"] is not None and not math.isclose(a["scale"], channels**-0.5, rel_tol=1e-12):
         raise Refused(f"scale is {a['scale']}, not 1 / sqrt({channels})", "leave scale out")
-    kind = "attention" if key[1] == heads else "grouped_attention"
+    if k.layout == "grouped":
+        same("the heads of k and v", k.name[1], v.name[1], "repeat both as often")
+        values = [q, *(x._replace(name=x.name[0]) for x in (k, v))]
+    kind = "attention" if k.layout == "heads" and key[1] == heads else "grouped_attention"
     name = m.node(kind, *(value.name for value in values), heads=heads, p=a["dropout_p"])
     return Value(name, "heads", tuple(out.meta["val"].shape))
 
@@ -394,7 +262,7 @@ def _add(m: Matcher, a: Given, out: Any) -> Value:
     x, y = a["self"], a["other"]
     same("alpha", a["alpha"], 1, "leave alpha out")
     if not isinstance(y, Value) or "formula" in (x.layout, y.layout):
-        return _formula("add")(m, a, out)
+        return formula(m, "add", out, x, y)
     shape = tuple(out.meta["val"].shape)
     if x.layout == "table":
         x, y = y, x
@@ -430,6 +298,8 @@ def _embedding(m: Matcher, a: Given, out: Any) -> Value:
 
 def _cat(m: Matcher, a: Given, out: Any) -> Value:
     full = [value for value in a["tensors"] if 0 not in value.shape]
+    if len(full) == 2 and all(value.layout == "formula" for value in full) and a["dim"] % len(full[0].shape) == len(full[0].shape) - 1:
+        return formula(m, "cat", out, *full)
     if len(full) != 1:
         raise Refused("it joins tensors", "compute them as one")
     return full[0]
@@ -440,35 +310,31 @@ def _to(m: Matcher, a: Given, out: Any) -> Value:
     return a["self"]
 
 
-def _formula(name: str) -> Callable[[Matcher, Given, Any], Value]:
+def _part(op: str) -> Callable[[Matcher, Given, Any], Value]:
     """A step of a formula that is an operator as a whole, such as transformers' GELU."""
 
     def handler(m: Matcher, a: Given, out: Any) -> Value:
-        others = [a[key] for key in ("other", "exponent") if key in a]
-        made = Value((name, a["self"], *others), "formula", tuple(out.meta["val"].shape))
-        if name == "mul" and (x := _gelu_of(made)) is not None:
-            return Value(m.node("gelu", m.rows(x)), "rows", x.shape)
-        return made
+        return formula(m, op, out, a["self"], *(a[key] for key in ("other", "exponent") if key in a))
 
     return handler
 
 
-def _gelu_of(made: Value) -> Optional[Value]:
-    """The x of which a formula is GELU in its tanh form."""
+def _silu(m: Matcher, a: Given, out: Any) -> Value:
+    """SiLU, or that of a SwiGLU: a product of activations alone takes it."""
+    if [str(user.target) for user in out.users] == ["aten.mul.Tensor"]:
+        x, layout = m.any(a["self"])
+        return formula(m, "silu", out, Value(x, layout, tuple(out.meta["val"].shape)))
+    return _of_elements("silu")(m, a, out)
 
-    def formula(name: str, x: Any, *others: Any) -> Value:
-        return Value((name, x, *others), "formula", made.shape)
 
-    half = made.name[1]
-    if not isinstance(half, Value) or half.layout != "formula" or half.name[0] != "mul":
-        return None
-    x = half.name[1]
-    if not isinstance(x, Value) or x.layout != "rows":
-        return None
-    cube = formula("mul", formula("pow", x, 3.0), 0.044715)
-    inner = formula("mul", formula("add", x, cube), math.sqrt(2 / math.pi))
-    due = formula("mul", formula("mul", x, 0.5), formula("add", formula("tanh", inner), 1.0))
-    return x if made == due else None
+def _slice(m: Matcher, a: Given, out: Any) -> Value:
+    x, dim, size = a["self"], a["dim"] % len(a["self"].shape), a["self"].shape[a["dim"]]
+    start, end = (min(max(place + size if place < 0 else place, 0), size) for place in (a["start"] or 0, size if a["end"] is None else a["end"]))
+    if (start, end, a["step"]) == (0, size, 1):
+        return x
+    if x.layout not in ("split", "heads") or dim != len(x.shape) - 1 or a["step"] != 1:
+        raise Refused(f"it cuts {start} to {end} out of dimension {dim} of {list(x.shape)}", "keep tensors whole")
+    return formula(m, "slice", out, x, start, end)
 
 
 def _loss(m: Matcher, a: Given, out: Any) -> Value:
@@ -507,8 +373,8 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.rms_norm.default": _rms_norm,
     "aten.relu.default": _of_elements("relu"),
     "aten.relu_.default": _of_elements("relu"),
-    "aten.silu.default": _of_elements("silu"),
-    "aten.silu_.default": _of_elements("silu"),
+    "aten.silu.default": _silu,
+    "aten.silu_.default": _silu,
     "aten.gelu.default": _gelu,
     "aten.dropout.default": _dropout,
     "aten.dropout_.default": _dropout,
@@ -528,9 +394,12 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.cat.default": _cat,
     "aten.to.dtype_layout": _to,
     "aten.to.dtype": _to,
-    "aten.mul.Tensor": _formula("mul"),
-    "aten.pow.Tensor_Scalar": _formula("pow"),
-    "aten.tanh.default": _formula("tanh"),
+    "aten.mul.Tensor": _part("mul"),
+    "aten.pow.Tensor_Scalar": _part("pow"),
+    "aten.tanh.default": _part("tanh"),
+    "aten.rsqrt.default": _part("rsqrt"),
+    "aten.neg.default": _part("neg"),
+    "aten.slice.Tensor": _slice,
     "aten.cross_entropy_loss.default": _loss,
     "aten.contiguous.default": _unchanged,
     "aten.clone.default": _unchanged,

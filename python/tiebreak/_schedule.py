@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from ._errors import UsageError
+from ._probe import schedule_by_numbers
 
 DRIFT = 1e-6
 MILESTONES_MAX = 1024
@@ -32,6 +33,8 @@ class Fall(NamedTuple):
     gamma: float = 1.0
     every: int = 0
     milestones: Tuple[int, ...] = ()
+    # The functions of parameter groups, whose numbers decide.
+    functions: Tuple[Any, ...] = ()
 
 
 def read(scheduler: Any, optimizer: Any) -> Tuple[Optional[Fall], List[str]]:
@@ -81,6 +84,7 @@ def _known() -> Dict[type, Callable[[Any], Fall]]:
         all_of.MultiStepLR: _multi_step,
         all_of.ExponentialLR: _exponential,
         all_of.SequentialLR: _sequential,
+        all_of.LambdaLR: _lambda,
     }
 
 
@@ -150,6 +154,10 @@ def _sequential(s: Any) -> Fall:
     return falls[1]._replace(warmup=falls[0].warmup)
 
 
+def _lambda(s: Any) -> Fall:
+    return Fall("LambdaLR", "probed", functions=tuple(s.lr_lambdas))
+
+
 def _whole(name: str, argument: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
         raise Refusal(f"{name}: {argument} is {value!r:.40}: give an integer from 1 on")
@@ -158,6 +166,8 @@ def _whole(name: str, argument: str, value: Any) -> int:
 
 def schedule_of(fall: Fall, peak: float, steps: int) -> Dict[str, Any]:
     """The `[schedule]` table of a run of so many steps; an error if the scheduler has other rates than any schedule then."""
+    if fall.kind == "probed":
+        return schedule_by_numbers(fall.functions, peak, steps)
     table: Dict[str, Any] = {"peak": peak, "warmup": fall.warmup, "kind": fall.kind}
     if fall.kind in ("linear", "cosine"):
         due = steps - fall.warmup

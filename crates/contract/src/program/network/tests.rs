@@ -236,6 +236,34 @@ fn huge_sizes_are_refused_before_anything_is_made_of_them() {
     );
 }
 
+#[test]
+fn heads_are_normalised_as_whole_rows_are() {
+    let file = |operator: &str, gain: u32, attributes: &str| {
+        compile(&format!(
+            r#"{{"format": "{FORMAT}", "micro_batch": 1, "inputs": {{"name": "values", "shape": [3, 6]}},
+"labels": {{"shape": [3], "below": 6}}, "parameters": [{{"name": "g", "shape": [{gain}]}}],
+"nodes": [{{"name": "out", "operator": "{operator}", "inputs": ["inputs", "g"], "attributes": {{{attributes}}}}}],
+"optimizer": {{"kind": "sgd", "momentum": 0}}}}"#
+        ))
+    };
+    let rows = file("rms_norm", 6, r#""epsilon": 0.5"#).unwrap();
+    assert!(file("head_rms_norm", 6, r#""heads": 1, "epsilon": 0.5"#).unwrap() == rows);
+    // Two heads have a sum of squares each.
+    let heads = file("head_rms_norm", 3, r#""heads": 2, "epsilon": 0.5"#).unwrap();
+    assert!(
+        heads.micro.nodes.iter().any(|node| node.operator == "out"),
+        "{:?}",
+        heads.micro.nodes[0].operator
+    );
+    assert_eq!(decode(&encode(&heads)).unwrap(), heads);
+    for (gain, count) in [(6, 2), (2, 2), (3, 1), (4, 65536)] {
+        let error =
+            file("head_rms_norm", gain, &format!(r#""heads": {count}, "epsilon": 0.5"#)).unwrap_err().0;
+        let due = format!("node out (head_rms_norm): heads ({count}) of D = {gain} channels are not C = 6");
+        assert_eq!(error, due);
+    }
+}
+
 /// Changes leaf `at` of a value, counted in the order of the file.
 fn change(value: &mut Value, at: &mut usize, to: &Value) {
     match value {

@@ -80,6 +80,7 @@ pub const NODE_KINDS: &[NodeKind] = &[
     kind("residual", "x + y", XY, &[], |b, _, i, _| Ok(operators::residual(b, i[0], i[1]))),
     kind("layer_norm", "layer normalisation over the last dimension", NORM, &["epsilon"], |b, _, i, a| Ok(operators::layer_norm(b, i[0], i[1], i[2], a.epsilon))),
     kind("rms_norm", "normalisation by the root of the mean square of the last dimension", &[input("x", ".. C"), input("gain", "C")], &["epsilon"], |b, _, i, a| Ok(operators::rms_norm(b, i[0], i[1], 1, a.epsilon))),
+    kind("head_rms_norm", "each head by the root of its mean square", &[input("x", "N C"), input("gain", "D")], &["heads", "epsilon"], head_rms_norm),
     kind("batch_norm", "normalisation over all dimensions but the last, with running averages as buffers", NORM, &["epsilon"], norm_of_batch),
     kind("dropout", "dropout, with masks from Philox", X, &["p"], drop_some),
     kind("max_pool", "the greatest pixel of windows: [B, P, Q, C]", IMAGE, &["kernel", "stride", "padding"], |b, _, i, a| operators::max_pool(b, i[0], window(a)?)),
@@ -166,6 +167,14 @@ fn window(a: &Attributes) -> Result<Window, String> {
     let Attributes { kernel, stride, padding, .. } = *a;
     let wrong = || format!("padding ({padding}) must be at most half of kernel ({kernel})");
     if padding > kernel / 2 { Err(wrong()) } else { Ok(Window { kernel, stride, padding }) }
+}
+
+fn head_rms_norm(b: &mut Builder, _: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
+    let (c, channels) = (b.shape(i[0])[1], b.shape(i[1])[0]);
+    if channels.checked_mul(a.heads) != Some(c) {
+        return Err(format!("heads ({}) of D = {channels} channels are not C = {c}", a.heads));
+    }
+    Ok(operators::rms_norm(b, i[0], i[1], a.heads, a.epsilon))
 }
 
 fn norm_of_batch(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {

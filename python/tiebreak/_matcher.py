@@ -1,0 +1,188 @@
+"""The network file that a graph of `torch.export` becomes: its values, its nodes and its parameters.
+
+Values carry a layout beside their node: the contract keeps rows [N, C], and images with their channels last.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+INPUTS = "inputs"
+NAME_MAX = 100
+
+# The layouts. "raw": the inputs as they come. "tokens": integers, flat. "rows": [N, C] of PyTorch's [.., C]. "image": [B, H, W, C] of
+# [B, C, H, W]. "pooled": [B, C] of [B, C, 1, 1]. "split" and "heads": [B T, H D] of [B, T, H, D] and of [B, H, T, D]. "positions": the
+# numbers of a sample's positions. "table": rows of a table by these. "parts", "pieces": several values. "formula": numbers that are a
+# part of an operator. "repeated": heads [B, K, G, T, D], G times each; "grouped": the same as [B, K G, T, D]. "constant": a tensor that
+# depends on nothing. "labels", "parameter", "buffer", "loss".
+
+
+class Value(NamedTuple):
+    """A tensor of PyTorch's graph as the network has it."""
+
+    name: Any
+    layout: str
+    shape: Tuple[int, ...]
+
+
+class Formula(NamedTuple):
+    """An operator of a graph that is a part of an operator of the contract, and its node there."""
+
+    op: str
+    args: Tuple[Any, ...]
+    node: Any
+
+
+class Part(NamedTuple):
+    """A parameter of the network: the part `number` of `count` of a tensor of the model, in the layout of a role."""
+
+    source: str
+    # "plain", "kernels" of a convolution, or a "transposed" matrix.
+    role: str
+    number: int
+    count: int
+
+
+class Refused(Exception):
+    """An operator has no counterpart: why, and what to do instead. `node` is that operator, if it is not the one at hand."""
+
+    def __init__(self, why: str, instead: str, node: Any = None) -> None:
+        super().__init__(why)
+        self.why, self.instead, self.node = why, instead, node
+
+
+def no_formula(value: Any) -> None:
+    """Refuses a formula that is no operator of the contract where something else takes it."""
+    if isinstance(value, Value) and value.layout == "formula":
+        op, args, node = value.name
+        parts = [arg for arg in args if isinstance(arg, Value) and arg.layout == "formula"]
+        if op == "add" and len(parts) == 1 and all(isinstance(arg, Value) and arg.layout in ("rows", "formula") for arg in args):
+            # A sum with what came before: the formula is the other part.
+            no_formula(parts[0])
+        why = "it is no part of GELU, RMSNorm, SwiGLU or rotary positions as docs/how-to/capture.md has them"
+        raise Refused(why, "use the modules of torch.nn, or write the formula as transformers does", node)
+
+
+def to_role(array: Any, part: Part) -> Any:
+    """A tensor of the model as the network's parameter, NumPy."""
+    if part.role == "kernels":
+        array = array.transpose(0, 2, 3, 1)
+    elif part.role == "transposed":
+        array = array.T
+    rows = array.shape[0] // part.count
+    return array[part.number * rows : (part.number + 1) * rows]
+
+
+def from_role(parts: Sequence[Any], role: str) -> Any:
+    """The tensor of the model from the network's parameters in their order, NumPy."""
+    import numpy as np
+
+    whole = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    if role == "kernels":
+        return whole.transpose(0, 3, 1, 2)
+    return whole.T if role == "transposed" else whole
+
+
+class Matcher:
+    """The nodes and parameters of the network, made from a graph node by node."""
+
+    def __init__(self, shapes: Dict[str, Tuple[int, ...]], canonical: Dict[str, str], convolution: int) -> None:
+        self.shapes, self.canonical = shapes, canonical
+        self.convolution = convolution
+        self.nodes: List[Dict[str, Any]] = []
+        self.parts: Dict[str, Part] = {}
+        self.input_shape: Optional[List[int]] = None
+        self.input_below: Optional[int] = None
+        self.momentum: Optional[float] = None
+        # The model's buffers by their names in the graph, and those of batch normalisations with the network's names.
+        self.buffers: Dict[str, str] = {}
+        self.loss: Dict[str, Any] = {}
+        self.classes = 0
+        self.norms: Dict[str, str] = {}
+        # The tables of rotary positions so far, with what they turn and their base.
+        self.rotations: List[Tuple[Any, Any, float]] = []
+        self.names = {INPUTS, *shapes}
+        self.images: Optional[str] = None
+        self.batch = 0
+        self.where = ""
+
+    # What a handler calls.
+
+    def node(self, kind: str, *inputs: str, tail: str = "", **attributes: Any) -> str:
+        """Appends a node, named by the module that computes it."""
+        base = ".".join(part for part in (self.where, tail) if part) or kind
+        base = base[:NAME_MAX]
+        name, number = base, 1
+        while name in self.names:
+            number += 1
+            name = f"{base}.{number}"
+        self.names.add(name)
+        made: Dict[str, Any] = {"name": name, "operator": kind, "inputs": list(inputs)}
+        if attributes:
+            made["attributes"] = attributes
+        self.nodes.append(made)
+        return name
+
+    def parameter(self, value: Any, role: str = "plain", number: int = 0, count: int = 1) -> str:
+        """The network's name of a parameter, or of a part of one."""
+        if not isinstance(value, Value) or value.layout != "parameter":
+            raise Refused("a weight is no parameter of the model", "make it an nn.Parameter that the operator takes directly")
+        source = value.name
+        name = source if count == 1 else f"{source}.{number}"
+        part = Part(source, role, number, count)
+        others = [other for other in self.parts.values() if other.source == source and other[1::2] != part[1::2]]
+        if others or self.parts.setdefault(name, part) != part:
+            raise Refused(f"the parameter {source} is used in two layouts", "give each use a parameter of its own")
+        return name
+
+    def image(self, value: Value) -> str:
+        """A value as an image with its channels last."""
+        no_formula(value)
+        if value.layout == "raw" and len(value.shape) == 4 and self.input_below is None:
+            self.take_inputs(value.shape)
+            if self.images is None:
+                where, self.where = self.where, ""
+                self.images = self.node("image", INPUTS, tail="image")
+                self.where = where
+            return self.images
+        if value.layout != "image":
+            raise Refused(f"it takes {list(value.shape)}, which is no image [B, C, H, W]", "give it images of four dimensions")
+        return value.name
+
+    def rows(self, value: Any) -> str:
+        """A value as rows of its last dimension."""
+        no_formula(value)
+        if isinstance(value, Value) and value.layout == "raw" and len(value.shape) == 2 and self.input_below is None:
+            self.take_inputs(value.shape)
+            return INPUTS
+        if not isinstance(value, Value) or value.layout != "rows":
+            why = "it takes a tensor whose last dimension is not that of rows"
+            raise Refused(why, "flatten images before linear layers, and use modules for activations")
+        return value.name
+
+    def any(self, value: Value) -> Tuple[str, str]:
+        """A value of any layout for an operator on elements: its name and its layout."""
+        no_formula(value)
+        if value.layout == "raw":
+            return (self.image(value), "image") if len(value.shape) == 4 else (self.rows(value), "rows")
+        if value.layout not in ("rows", "image", "pooled", "split", "heads"):
+            raise Refused(f"it takes {value.layout}", "apply it to activations")
+        return value.name, value.layout
+
+    def take_inputs(self, shape: Sequence[int]) -> None:
+        if self.input_shape not in (None, list(shape)):
+            raise Refused("the inputs are used in two shapes", "reshape them in one place")
+        self.input_shape = list(shape)
+
+
+def same(name: str, value: Any, due: Any, instead: str) -> None:
+    if value != due:
+        raise Refused(f"{name} is {value!r:.60}, and only {due!r} is there", instead)
+
+
+def square(name: str, value: Any) -> int:
+    """The one number of a list for rows and columns."""
+    numbers = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not numbers or any(number != numbers[0] for number in numbers):
+        raise Refused(f"{name} is {value!r:.60}, with other numbers down than across", f"give {name} as one number")
+    return int(numbers[0])
