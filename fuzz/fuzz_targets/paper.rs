@@ -1,13 +1,6 @@
 //! Parties whose records exist on paper only: tensors of made-up bytes under right hashes, so that games reach the evidence. Two
 //! papers agree except for one lie.
 
-use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::commit::keys::PrivateKey;
-use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
-use tiebreak_record::commit::record::{Record, StepRecord};
-use tiebreak_record::commit::state::StateRoots;
-use tiebreak_record::commit::tensor::{self, SLICE_BYTES, piece_range, piece_values};
-use tiebreak_record::commit::{merkle, multiproof};
 use tiebreak_dispute::game::message::{
     Answer, Asked, LogBlock, LogPlace, Question, SUPPLY_SLICES, Statement, Subject, Supplied, Tree,
     commitment,
@@ -16,6 +9,13 @@ use tiebreak_dispute::game::rules::Rules;
 use tiebreak_dispute::game::search;
 use tiebreak_dispute::game::terms::{Claim, ClaimedRun, Clocks, Terms};
 use tiebreak_dispute::verdict::{DataSlices, LogSlices, ProvenInput, ProvenTensor};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::commit::state::StateRoots;
+use tiebreak_record::commit::tensor::{self, SLICE_BYTES, piece_range, piece_values};
+use tiebreak_record::commit::{merkle, multiproof};
 use tiebreak_record::job::Job;
 use tiebreak_record::job::identity::{CONTRACT, ComputationSummary, program_digest};
 use tiebreak_record::job::initial::InitialOrigin;

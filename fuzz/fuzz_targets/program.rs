@@ -52,7 +52,9 @@ fn changed(bytes: &[u8], changes: &[u8]) -> Vec<u8> {
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     check(data);
     check(&changed(&PROGRAM, data));
-    for network in [include_str!("../../assets/networks/mlp.json"), include_str!("../../assets/networks/resnet.json")] {
+    for network in
+        [include_str!("../../assets/networks/mlp.json"), include_str!("../../assets/networks/resnet.json")]
+    {
         if let Ok(text) = String::from_utf8(changed(network.as_bytes(), data))
             && let Ok(program) = compile(&text)
         {
