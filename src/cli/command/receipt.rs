@@ -41,7 +41,7 @@ enum Command {
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak receipt check answer.json runs/mine
-  tiebreak receipt check answer.json runs/mine --step 40 --signer-key alice.key.pub --engine reference")]
+  tiebreak receipt check answer.json runs/mine --signer-key trainer.key.pub --engine reference")]
 pub struct Check {
     /// The receipt.
     receipt: PathBuf,

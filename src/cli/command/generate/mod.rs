@@ -30,7 +30,7 @@ use tiebreak_run::run::{RunError, shell};
   tiebreak generate runs/mine --prompt 'First Citizen:' --length 400
   tiebreak generate runs/mine --step 2 --seed 7 --top-p 0.9
   tiebreak generate runs/gpt2 --tokenizer gpt2/tokenizer.json
-  tiebreak generate runs/mine --prompt 'First Citizen:' --receipt answer.json --key me.key")]
+  tiebreak generate runs/mine --prompt 'First Citizen:' --receipt answer.json --key trainer.key")]
 pub struct Args {
     /// Folder of the run.
     run: PathBuf,
