@@ -1,13 +1,16 @@
 //! Receipts of answers in this process: one that a script made from the page alone, replayed on the scalar reference and on CPUs, and
 //! its mutations.
 
+use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::program::graph::TensorType;
 use tiebreak_contract::program::models::Model;
 use tiebreak_contract::program::products::ProductTable;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::reference::Reference;
+use tiebreak_engine::{Compiled, Engine, EngineError, Observer, Tensor};
 use tiebreak_record::commit::receipt::{AnswerRoot, Receipt};
 use tiebreak_run::inference::decoder::Decoder;
 use tiebreak_run::inference::replay::{Answerer, Difference};
@@ -97,6 +100,50 @@ fn a_receipt_made_from_the_page_matches() {
     let more = Receipt { answer: [&receipt.answer[..], &[3]].concat(), ..receipt.clone() };
     let found = answerer.difference(&mut Reference, &more, 0..count + 1, &mut |_| {}).unwrap();
     assert_eq!(found, Some(Difference::Ended { number: count as u32 }));
+}
+
+/// A CPU engine that answers with the next id: it turns the rows of logits by one.
+struct Faulty(Cpu);
+
+impl Engine for Faulty {
+    tiebreak_engine::forward!(self => self.0; upload, read, compile);
+
+    fn describe(&self) -> String {
+        "faulty adapter".into()
+    }
+    fn run(
+        &mut self,
+        compiled: &Compiled,
+        inputs: &[Tensor],
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        let mut outputs = self.0.run(compiled, inputs, observer)?;
+        let mut logits = self.0.download(&outputs[0])?;
+        logits.rotate_right(4);
+        let ty = TensorType { dtype: DType::F32, shape: vec![logits.len() as u32 / 44, 11] };
+        outputs[0] = self.0.upload(&ty, &logits)?;
+        Ok(outputs)
+    }
+}
+
+#[test]
+fn a_faulty_checker_accuses_nobody() {
+    let gpt = Gpt::new(1, 9);
+    let (receipt, _) = Receipt::from_text(&golden()).unwrap();
+    let (answerer, all) = (gpt.answerer(), 0..receipt.answer.len());
+    let mut faulty = Faulty(Cpu::new(1).unwrap());
+    let found = answerer.difference(&mut faulty, &receipt, all.clone(), &mut |_| {}).unwrap().unwrap();
+    assert!(matches!(found, Difference::Token { .. }), "{found:?}");
+    assert!(!answerer.confirms(&receipt, &found, &mut |_| {}).unwrap());
+    // A lie that a right engine finds, in a token and in the root alone.
+    let mut cpu = Cpu::new(1).unwrap();
+    let mut tokens = receipt.answer.clone();
+    tokens[2] = (tokens[2] + 1) % ENDS[0];
+    let root = AnswerRoot::default().root();
+    for lie in [Receipt { answer: tokens, ..receipt.clone() }, Receipt { root, ..receipt.clone() }] {
+        let found = answerer.difference(&mut cpu, &lie, all.clone(), &mut |_| {}).unwrap().unwrap();
+        assert!(answerer.confirms(&lie, &found, &mut |_| {}).unwrap(), "{found:?}");
+    }
 }
 
 /// Receipts with changed, left out and doubled characters end with an error or a difference. Those that match differ in settings

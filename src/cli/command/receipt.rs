@@ -12,7 +12,6 @@ use crate::cli::args::limits::Limits;
 use crate::cli::args::state::released;
 use crate::cli::view::answering::{Speaker, no_language_model};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
-use tiebreak_engine::reference::Reference;
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::receipt::{RECEIPT_MAX, Receipt};
@@ -142,24 +141,18 @@ fn difference(
         bar.set_position(done);
         bar.set_message("");
     };
-    let found = answerer.difference(engine.as_mut(), receipt, all.clone(), &mut progress)?;
-    let again = match &found {
-        Some(Difference::Token { number, .. }) => *number as usize..*number as usize + 1,
-        Some(Difference::Root { .. }) => all,
-        // The others depend on no number.
-        _ => 0..0,
-    };
-    if args.engine.engine != EngineKind::Reference && !again.is_empty() {
-        let confirmed = answerer.difference(&mut Reference, receipt, again, &mut progress)?;
-        if confirmed != found {
-            let said = found.as_ref().map_or(String::new(), words);
-            let why = format!(
-                "{}: {said}; the scalar reference gives another result, so nothing is decided",
-                engine.describe()
-            );
-            return Err(Failure::new(Exit::Undecided, why)
-                .help("see `tiebreak adapters --test`, or give --engine reference"));
-        }
+    let found = answerer.difference(engine.as_mut(), receipt, all, &mut progress)?;
+    if let Some(difference) = &found
+        && args.engine.engine != EngineKind::Reference
+        && !answerer.confirms(receipt, difference, &mut progress)?
+    {
+        let why = format!(
+            "{}: {}; the scalar reference gives another result, so nothing is decided",
+            engine.describe(),
+            words(difference)
+        );
+        return Err(Failure::new(Exit::Undecided, why)
+            .help("see `tiebreak adapters --test`, or give --engine reference"));
     }
     bar.finish_and_clear();
     Ok(found)

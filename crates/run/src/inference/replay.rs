@@ -13,6 +13,7 @@ use tiebreak_contract::program::products::ProductTable;
 use tiebreak_contract::program::sampling::NoToken;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_engine::liveness::peak_bytes;
+use tiebreak_engine::reference::Reference;
 use tiebreak_engine::{Engine, EngineError, Tensor};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
@@ -166,6 +167,24 @@ impl Answerer<'_> {
         }
         let (said, found) = (receipt.root, root.root());
         Ok((said != found).then_some(Difference::Root { said, found }))
+    }
+
+    /// True if the scalar reference finds the same difference; those of lengths depend on no engine.
+    ///
+    /// # Errors
+    /// If memory or time are up.
+    pub fn confirms(
+        &self,
+        receipt: &Receipt,
+        found: &Difference,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<bool, EngineError> {
+        let numbers = match found {
+            Difference::Token { number, .. } => *number as usize..*number as usize + 1,
+            Difference::Root { .. } => 0..receipt.answer.len(),
+            Difference::Ended { .. } | Difference::Stopped { .. } => return Ok(true),
+        };
+        Ok(self.difference(&mut Reference, receipt, numbers, progress)?.as_ref() == Some(found))
     }
 }
 
