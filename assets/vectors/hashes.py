@@ -125,6 +125,31 @@ def root_of_groups(values):
     return values[0] if len(values) == 1 else _root(node(values))
 
 
+def slice_value(data, size, number, count):
+    """The value of slice `number` of `count` slices of `size` bytes (a power of two of at least 1024): as in `group_values`."""
+    return blake3(data) if count == 1 else _bytes(_compress(*_subtree(data, number * size // CHUNK, IV, 0)))
+
+
+def root_of_some(count, known, hashes):
+    """The BLAKE3 root over `count` slices, from the values of some (number to value) and the hashes of the greatest subtrees without any of them, from
+    left to right."""
+    hashes = list(hashes)
+
+    def value(first, count, is_top):
+        if not any(first <= number < first + count for number in known):
+            return hashes.pop(0)
+        if count == 1:
+            return known[first]
+        half = _half(count)
+        node = _parent(_words(value(first, half, False)), _words(value(first + half, count - half, False)), IV, 0)
+        return _root(node) if is_top else _bytes(_compress(*node))
+
+    root = value(0, count, True)
+    if hashes or not known or not all(0 <= number < count for number in known):
+        raise ValueError("a proof of slices has too many hashes, or is of slices that are not there")
+    return root
+
+
 _contexts = {}
 
 

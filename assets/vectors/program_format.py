@@ -111,10 +111,10 @@ class Program(Reader):
 
     def graph(self):
         tensors = self.list(lambda: (self.type(), self.shape()))
-        self.list(lambda: (self.name(), self.u32()))
+        inputs = dict(self.list(lambda: (self.name(), self.u32())))
         nodes = self.list(self.node)
         outputs = dict(self.list(lambda: (self.name(), self.u32())))
-        return Graph(tensors, nodes, outputs, dict(self.list(self.logged)))
+        return Graph(tensors, inputs, nodes, outputs, dict(self.list(self.logged)))
 
     def node(self):
         """(operator, the tensors that it reads, the tensor that it makes)"""
@@ -152,10 +152,10 @@ class Program(Reader):
 
 
 class Graph:
-    """tensors: (type, shape) of each; nodes: (operator, reads, output) of each; outputs: name to tensor; logged: product to operands."""
+    """tensors: (type, shape) of each; nodes: (operator, reads, output) of each; inputs, outputs: name to tensor; logged: product to operands."""
 
-    def __init__(self, tensors, nodes, outputs, logged):
-        self.tensors, self.nodes, self.outputs, self.logged = tensors, nodes, outputs, logged
+    def __init__(self, tensors, inputs, nodes, outputs, logged):
+        self.tensors, self.inputs, self.nodes, self.outputs, self.logged = tensors, inputs, nodes, outputs, logged
 
     def traced(self):
         """The numbers of the nodes that a trace holds (docs/RUN-FORMAT.md, "traces")."""

@@ -42,7 +42,7 @@ impl Gpt {
         let parameters = (0..).zip(model.parameters()).map(|(number, p)| {
             let value = |i: u32| {
                 let word = philox4x32_10([key, 0], [i, 0, number, 0])[0];
-                let is_bad = p.name == "token_embedding" && i / p.shape[1] == BAD && i % 3 == 0;
+                let is_bad = p.name == "token_embedding" && i / p.shape[1] == BAD && i.is_multiple_of(3);
                 let value = (f64::from(word) / f64::from(1 << 30) - 2.0) as f32;
                 if is_bad { f32::INFINITY } else { value }.to_bits()
             };

@@ -95,13 +95,13 @@ fn same_model(speaker: &Speaker, answerer: &Answerer, receipt: &Receipt) -> Resu
         ("parameters", Some(receipt.parameters), Some(parameters)),
         ("tokenizer", receipt.tokenizer, speaker.alphabet.digest()),
     ];
-    for (name, said, found) in pairs.into_iter().filter(|(_, said, found)| said != found) {
-        let (said, found) = (of(said), of(found));
-        let why = format!("DIVERGES: the receipt is of another {name}: {said}, and the run has {found}");
-        return Err(Failure::new(Exit::Diverges, why)
-            .help("name the run, --step and --tokenizer of the model that answered"));
-    }
-    Ok(())
+    let Some((name, said, found)) = pairs.into_iter().find(|(_, said, found)| said != found) else {
+        return Ok(());
+    };
+    let (said, found) = (of(said), of(found));
+    let why = format!("DIVERGES: the receipt is of another {name}: {said}, and the run has {found}");
+    Err(Failure::new(Exit::Diverges, why)
+        .help("name the run, --step and --tokenizer of the model that answered"))
 }
 
 /// What differs, in words.
