@@ -130,9 +130,9 @@ def slice_value(data, size, number, count):
     return blake3(data) if count == 1 else _bytes(_compress(*_subtree(data, number * size // CHUNK, IV, 0)))
 
 
-def root_of_some(count, known, hashes):
-    """The BLAKE3 root over `count` slices, from the values of some (number to value) and the hashes of the greatest subtrees without any of them, from
-    left to right."""
+def root_of_some(count, known, hashes, node=None):
+    """The root over `count` leaves, from the values of some (number to value) and the hashes of the greatest subtrees without any of them, from left to
+    right. Without `node`, which joins two values, the tree is BLAKE3's."""
     hashes = list(hashes)
 
     def value(first, count, is_top):
@@ -141,12 +141,15 @@ def root_of_some(count, known, hashes):
         if count == 1:
             return known[first]
         half = _half(count)
-        node = _parent(_words(value(first, half, False)), _words(value(first + half, count - half, False)), IV, 0)
-        return _root(node) if is_top else _bytes(_compress(*node))
+        left, right = value(first, half, False), value(first + half, count - half, False)
+        if node:
+            return node(left, right)
+        parent = _parent(_words(left), _words(right), IV, 0)
+        return _root(parent) if is_top else _bytes(_compress(*parent))
 
     root = value(0, count, True)
     if hashes or not known or not all(0 <= number < count for number in known):
-        raise ValueError("a proof of slices has too many hashes, or is of slices that are not there")
+        raise ValueError("a proof has too many hashes, or is of leaves that are not there")
     return root
 
 
@@ -199,6 +202,21 @@ def merkle_root_from_proof(leaf, index, size, proof):
             value = merkle_node(sibling, value) if index % 2 == 1 else merkle_node(value, sibling)
         index, last = index // 2, last // 2
     return None if proof else value
+
+
+def merkle_roots_of_prefix(prefix, size, proof):
+    """The roots over the first `prefix` leaves and over all `size` (docs/AUDIT.md, "The verdict file"). Takes its hashes out of `proof`."""
+    if not 1 <= prefix <= size:
+        raise ValueError(f"a prefix of {prefix} among {size} leaves")
+    if prefix == size:
+        return (proof.pop(0),) * 2
+    half = _half(size)
+    if prefix <= half:
+        first, left = merkle_roots_of_prefix(prefix, half, proof)
+        return first, merkle_node(left, proof.pop(0))
+    left = proof.pop(0)
+    first, right = merkle_roots_of_prefix(prefix - half, size - half, proof)
+    return merkle_node(left, first), merkle_node(left, right)
 
 
 # --- Ed25519 ---

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Reads a verdict file and checks all that it carries but the recomputation, from docs/AUDIT.md ("The verdict file") and the pages that it names.
+"""Reads a verdict file by docs/AUDIT.md ("The verdict file") and the pages that it names: it shares no code with the project.
 
     python3 assets/vectors/verdict.py FILE [--program program.bin]
 
-Prints a line a check, and stops with exit code 1 at the first difference, which it names. What is left out is
-printed. --program is for verdicts that carry no program. It shares no code with the project, and needs only the
-standard library.
+Prints a line a check, and stops with exit code 1 at the first thing that is not as the page says, which it names.
+Claims about hashes alone are decided: CONVICTS, or does not convict. Of a tile all is checked but the recomputation;
+what is left out is printed. --program is for verdicts that carry no program. Needs only the standard library.
 """
 
 import argparse
@@ -16,10 +16,10 @@ import struct
 import sys
 import tomllib
 
-from hashes import derive, merkle_root_from_proof, root_of_some, slice_value
+from hashes import blake3, derive, merkle_leaf, merkle_node, merkle_root_from_proof, merkle_roots_of_prefix, root_of_some, slice_value
 from program_format import Malformed, Program, bytes_of
-from run_format import TILE, Differs, Key, check_signatures, decode_record, must, option, phases, read_note, same
-from run_format import job_digest, sized, state_digest, tensor_digest, unhex, unique
+from run_format import F32, TILE, Differs, Key, check_signatures, decode_record, must, option, phases, read_note, same
+from run_format import job_digest, sized, state_digest, table_root, tensor_digest, unhex, unique
 
 SLICE = 1024
 # The fields of each object, in their order. Those that may be absent end with a question mark.
@@ -52,6 +52,11 @@ def unbase64(text):
     data = base64.b64decode(text, validate=True)
     must("bytes that are not in their one base64", base64.b64encode(data).decode() == text)
     return data
+
+
+def part_of(name):
+    """The number of the part of a state digest that has a tensor."""
+    return 0 if name.startswith("param/") else 1 if name.startswith("buffer/") else 2
 
 
 def hashes(text):
@@ -99,14 +104,21 @@ class Verdict:
         self.report(f"ok: {what}")
 
     def check(self):
-        self.head(*self.identity())
-        if self.file["record"] is not None:
-            self.record = decode_record(self.under_head(self.file["record"]))
-            self.passed(f"record {self.file['record']['index']} is under the head")
-        if self.claim["kind"] == "tile":
-            self.tile()
-        else:
-            self.not_checked.append(f"the claim, which is of the kind {self.claim['kind']}")
+        self.run, self.key = self.identity()
+        self.head = self.note("head", self.file["head"])
+        self.places = {(phase, number): (index, graph) for index, (phase, graph, number) in enumerate(phases(self.program))}
+        kind, proven = self.claim["kind"], self.file["record"]
+        if proven is not None:
+            self.record = decode_record(self.under_head(proven))
+            self.passed(f"record {proven['index']} is under the head")
+        elif kind != "fork":
+            raise Differs("a verdict that is about no fork carries a record")
+        if kind not in ("fork", "initial", "weights", "final"):
+            same("number of the record", proven["index"], self.record["step"])
+        decide = {"tile": self.tile, "binding": self.binding, "scalar": self.scalar, "cursor": self.cursor, "final": self.final, "fork": self.fork}.get(kind)
+        honest = decide() if decide else self.not_checked.append(f"the claim, which is of the kind {kind}")
+        if honest is not None:
+            self.report("does not convict" if honest else "CONVICTS")
 
     def identity(self):
         """The run id, and the key that the run names."""
@@ -125,18 +137,21 @@ class Verdict:
         signer = key.public if key else bytes(32)
         return derive("tiebreak 2 run-id", self.computation + job_file + origin + signer + unhex(run["nonce"], 16)), key
 
-    def head(self, run, key):
-        origin, self.size, self.root, text, lines = read_note(self.file["head"])
-        same("origin of the head", origin, f"tiebreak/run/{run.hex()}")
-        check_signatures("head", text, lines, key)
-        self.passed(f"head over {self.size} records of run {run.hex()}" + (f", signed by {key.name}" if key else ", which names no key"))
+    def note(self, what, note):
+        """The size and the root of a head of this run."""
+        origin, size, root, text, lines = read_note(note)
+        same(f"origin of the {what}", origin, f"tiebreak/run/{self.run.hex()}")
+        check_signatures(what, text, lines, self.key)
+        signer = f", signed by {self.key.name}" if self.key else ", which names no key"
+        self.passed(f"{what} over {size} records of run {self.run.hex()}{signer}")
+        return size, root
 
-    def under_head(self, proven):
+    def under_head(self, proven, head=None):
         """The bytes of a record of this computation, after the check that the head covers it."""
         fields("a record with its proof", proven, RECORD)
-        data, proof = unbase64(proven["record"]), [unhex(hash, 32) for hash in proven["proof"]]
-        must(f"record {proven['index']} is not among {self.size}", 0 <= proven["index"] < self.size)
-        same(f"root that record {proven['index']} gives", merkle_root_from_proof(data, proven["index"], self.size, proof), self.root)
+        data, proof, (size, root) = unbase64(proven["record"]), [unhex(hash, 32) for hash in proven["proof"]], head or self.head
+        must(f"record {proven['index']} is not among {size}", 0 <= proven["index"] < size)
+        same(f"root that record {proven['index']} gives", merkle_root_from_proof(data, proven["index"], size, proof), root)
         same("computation of the record", decode_record(data)["computation"], self.computation)
         return data
 
@@ -146,14 +161,17 @@ class Verdict:
         leaf = sized(name.encode()) + unhex(proven["digest"], 32)
         same(what, merkle_root_from_proof(leaf, index, size, [unhex(hash, 32) for hash in proven["proof"]]), root)
 
+    def before(self, proven):
+        """Takes the state from the record before the step's."""
+        record = decode_record(self.under_head(proven))
+        same("number of the record before", proven["index"], self.record["step"] - 1)
+        self.state = record["state"]
+        self.passed(f"record {proven['index']} is under the head")
+
     def tile(self):
         claim, step = self.claim, self.record["step"]
-        before = decode_record(self.under_head(claim["before"]))
-        same("number of the record before", claim["before"]["index"], step - 1)
-        self.state = before["state"] if "state" in before else state_digest(before["parameters"], before["buffers"], before["slots"])
-        self.passed(f"record {step - 1} is under the head")
+        self.before(claim["before"])
         phase = claim["phase"] if claim["phase"] == "update" else "".join(f"{name}{number}" for name, number in claim["phase"].items())
-        self.places = {(phase, number): (index, graph) for index, (phase, graph, number) in enumerate(phases(self.program))}
         must(f"no node {phase}/{claim['node']} is in a trace", (phase, claim["node"]) in self.places)
         graph = self.places[phase, claim["node"]][1]
         operator, reads, output = graph.nodes[claim["node"]]
@@ -177,6 +195,78 @@ class Verdict:
             seen.add(given["tensor"])
             self.input(phase, graph, given)
         self.not_checked.append("whether the operator makes these values of these inputs")
+
+    def binding(self):
+        """True if the outputs of the update, with frozen parameters, are the state that the record commits to."""
+        made, claim, parts = self.program.update.outputs, self.claim, ([], [], [])
+        names = [name for name, _ in self.program.state()]
+        outputs, kept = iter(claim["outputs"]), iter(claim.get("kept", []))
+        if "before" in claim:
+            self.before(claim["before"])
+        leaves = {}
+        for name in names:
+            if name in made:
+                digest, node = unhex(next(outputs), 32), self.maker(self.program.update, made[name])
+                leaves[self.places["update", node][0]] = merkle_leaf(sized(f"update/{node}".encode()) + digest)
+            else:
+                proven = next(kept)
+                self.of_state(names, name, proven)
+                digest = unhex(proven["digest"], 32)
+            parts[part_of(name)].append((name, digest))
+        must("a binding lists too many tensors", next(outputs, None) is None and next(kept, None) is None)
+        same("trace root that the outputs give", root_of_some(len(self.places), leaves, hashes(claim["siblings"]), merkle_node), self.record["trace"])
+        self.passed(f"{len(leaves)} outputs of the update are under the trace root")
+        return state_digest(*map(table_root, parts)) == self.record["state"]
+
+    def scalar(self):
+        """True if the record's clip factor or loss is the one that its trace has."""
+        name, proven, update = self.claim["scalar"], self.claim["output"], self.program.update
+        must(f"no scalar has the name {name!r}", name in ("clip", "loss"))
+        if proven is None:
+            must("a verdict without an output is on the clip factor of a job that does not clip", name == "clip" and "clip" not in update.outputs)
+            return self.record["clip"] == 0x3F800000
+        phase = "update" if name in update.outputs else additions(self.program.micro_batches)[1]
+        graph = update if phase == "update" else self.graph(phase)
+        self.under_trace(phase, self.maker(graph, graph.outputs[name]), proven)
+        self.passed(f"the {name} is under the trace root")
+        return tensor_digest(F32, [1], blake3(struct.pack("<I", self.record[name]))) == unhex(proven["digest"], 32)
+
+    def cursor(self):
+        return self.record["samples"] == self.record["step"] * self.program.micro_batch * self.program.micro_batches
+
+    def final(self):
+        """True if the final record has the state of the last step's."""
+        index, last = self.file["record"]["index"], decode_record(self.under_head(self.claim["last"]))
+        same("kinds of the two records", (self.record["kind"], last["kind"]), ("final", "step"))
+        same("numbers of the two records", (self.claim["last"]["index"], last["step"], index), (index - 1, index - 1, self.record["steps"] + 1))
+        return last["state"] == state_digest(*(self.record[part] for part in ("parameters", "buffers", "slots")))
+
+    def fork(self):
+        """True if both heads are of one history."""
+        must("nobody signed the heads of a run without a key", self.key)
+        other, evidence = self.note("other head", self.claim["other"]), self.claim["evidence"]
+        if self.file["record"] is None:
+            same("evidence of two heads", list(evidence), ["prefix"])
+            fields("a prefix", evidence["prefix"], ["proof"])
+            # Of two heads of one size, the verdict's own has the part of the larger one.
+            (small, root), (large, whole) = sorted([other, self.head], key=lambda head: head[0])
+            proof = [unhex(hash, 32) for hash in evidence["prefix"]["proof"]]
+            first, all_records = merkle_roots_of_prefix(small, large, proof)
+            must("a proof of a prefix has too many hashes", not proof)
+            same("root that the proof gives", all_records, whole)
+            return first == root
+        same("evidence of two records", list(evidence), ["record"])
+        fields("the other record", evidence["record"], ["record"])
+        there = evidence["record"]["record"]
+        same("number of the other record", there["index"], self.file["record"]["index"])
+        return self.under_head(there, other) == unbase64(self.file["record"]["record"])
+
+    def graph(self, phase):
+        return self.program.micro if phase.startswith("micro") else self.program.accumulate
+
+    @staticmethod
+    def maker(graph, tensor):
+        return [number for number, node in enumerate(graph.nodes) if node[2] == tensor][0]
 
     def under_trace(self, phase, node, proven):
         index, _ = self.places[phase, node]
@@ -221,19 +311,18 @@ class Verdict:
             source = operands[int(phase.removeprefix("accumulate"))][("left", "right").index(side)]
         else:
             source = whole
-        other = self.program.micro if source.startswith("micro") else self.program.accumulate
-        node = [number for number, entry in enumerate(other.nodes) if entry[2] == other.outputs[name]][0]
+        other = self.graph(source)
+        node = self.maker(other, other.outputs[name])
         self.under_trace(source, node, proven)
         return f"{source}/{node}"
 
     def of_state(self, names, name, proven):
-        kind = lambda name: 0 if name.startswith("param/") else 1 if name.startswith("buffer/") else 2
-        part = [other for other in names if kind(other) == kind(name)]
+        part = [other for other in names if part_of(other) == part_of(name)]
         proof, others = proven["proof"][:-2], [unhex(hash, 32) for hash in proven["proof"][-2:]]
         leaf = sized(name.encode()) + unhex(proven["digest"], 32)
         root = merkle_root_from_proof(leaf, part.index(name), len(part), [unhex(hash, 32) for hash in proof])
         must("proof of a state tensor has another length", root is not None)
-        others.insert(kind(name), root)
+        others.insert(part_of(name), root)
         same(f"state that {name} gives", state_digest(*others), self.state)
         return name
 

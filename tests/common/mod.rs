@@ -412,3 +412,14 @@ pub fn has_python() -> bool {
     not_tested("there is no python3 of version 3.11 or later, so no second implementation of the formats");
     false
 }
+
+/// The exit code and output of `assets/vectors/verdict.py` on a verdict, and its errors.
+pub fn verdict_script(folder: &Path, verdict: &[u8], program: &Path) -> (Option<i32>, String, String) {
+    let file = folder.join("verdict.json");
+    std::fs::write(&file, verdict).unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/vectors/verdict.py");
+    let mut command = std::process::Command::new("python3");
+    let output = command.arg("-B").arg(script).arg(&file).arg("--program").arg(program).output().unwrap();
+    let [out, error] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    (output.status.code(), out, error)
+}

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use crate::common::{edit::edit, gpt_job, key, mlp_job, resnet_job, sign_again, step_mut, trained};
+use crate::common::{self, edit::edit, gpt_job, key, mlp_job, resnet_job, sign_again, step_mut, trained};
 use tiebreak_audit::checks::{self, Checked};
 use tiebreak_audit::localise::scalar_output;
 use tiebreak_audit::plan::{Choice, plan};
@@ -165,6 +165,42 @@ fn each_kind_convicts_from_its_bytes_alone() {
         let other = PrivateKey::generate("trainer.example", [6; 32]).unwrap().public();
         assert!(read.check(Some(&other)).is_err(), "another trainer is not accused");
     }
+}
+
+/// `assets/vectors/verdict.py`, written from the page of verdicts alone, decides claims about hashes: it convicts these trainers, and no
+/// honest one.
+#[test]
+fn a_second_implementation_convicts_too() {
+    if !common::has_python() {
+        return;
+    }
+    let (folder, program) = (tempfile::tempdir().unwrap(), HONEST.0.layout.program());
+    let script = |verdict: &Verdict| common::verdict_script(folder.path(), &verdict.to_bytes(), &program);
+    let (run, checked) = &*HONEST;
+    let trace = traces::read(run.program(), &run.layout.trace(5)).unwrap();
+    let loss = scalar_output(run.program(), &trace, Scalar::Loss);
+    let honest = [
+        (9, Claim::Final { last: checked.proven(8) }),
+        (5, Claim::Cursor),
+        (5, Claim::Scalar { scalar: Scalar::Loss, output: loss }),
+    ];
+    for (index, claim) in honest {
+        let verdict = checked.verdict(run, index, claim);
+        let (code, out, error) = script(&verdict);
+        assert!(code == Some(0) && out.ends_with("\ndoes not convict\n"), "{code:?} {out}{error}");
+    }
+    let decided =
+        CONVICTING.iter().filter(|(_, kind, _)| ["cursor", "scalar", "final", "fork"].contains(kind));
+    assert_eq!(decided.clone().count(), 6);
+    for (_, kind, verdict) in decided {
+        let (code, out, error) = script(verdict);
+        assert!(code == Some(0) && out.ends_with("\nCONVICTS\n"), "{kind}: {code:?} {out}{error}");
+    }
+    // Evidence for another claim.
+    let mut mixed = CONVICTING[2].2.clone();
+    mixed.claim = CONVICTING[6].2.claim.clone();
+    let (code, _, error) = script(&mixed);
+    assert!(code == Some(1) && error.starts_with("DIFFERS: "), "{code:?} {error}");
 }
 
 /// A trainer says that images were moved at random, and commits to a batch of unmoved images; or says that samples are kept from
