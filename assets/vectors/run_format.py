@@ -227,6 +227,7 @@ class Run:
     def check(self):
         self.names()
         self.identity()
+        must("a salt key is needed for a run that hides", self.salt_key is not None or "salts" not in self.file)
         self.data_files()
         self.transcript()
         self.heads()
@@ -261,20 +262,20 @@ class Run:
         file = self.file
         hides, fields = self.job.get("commit", {}).get("scheme", 0) == 1, ["contract", "trainer_key", "challenge", "nonce", "program", "initial", "origin", "data"]
         same("run.json: fields", list(file), [*fields, "salts"] if hides else fields)
-        must("a salt key is for a run that hides, and needed there", hides == (self.salt_key is not None))
+        must("a salt key is for a run that hides", hides or self.salt_key is None)
         same("run.json: contract", file["contract"], "tiebreak-contract-2")
         self.key = None if file["trainer_key"] is None else Key(file["trainer_key"])
         challenge = option(None if file["challenge"] is None else unhex(file["challenge"], 32))
         job = job_digest(self.job, self.program)
         program, self.initial = unhex(file["program"], 32), unhex(file["initial"], 32)
         must("run.json: above 65536 data files", len(file["data"]) <= 65536)
-        data = merkle_root([self.manifest_entry(entry) for entry in file["data"]])
-        sown = data
+        data = sown = merkle_root([self.manifest_entry(entry) for entry in file["data"]])
         if hides:
-            same("run.json: salts", unhex(file["salts"], 32), salts.commitment(self.salt_key))
             must("run.json: a data file that hides has a length", all(entry["bytes"] == 0 for entry in file["data"]))
             data = derive("tiebreak 2 hidden-data", unhex(file["salts"], 32) + data)
-            sown = salts.salted(self.salt_key, "seed", 0, 0, data)
+            if self.salt_key is not None:
+                same("run.json: salts", unhex(file["salts"], 32), salts.commitment(self.salt_key))
+                sown = salts.salted(self.salt_key, "seed", 0, 0, data)
         seed = derive("tiebreak 2 seed", job + program + sown + challenge)
         contract = sized(file["contract"].encode())
         self.computation = derive("tiebreak 2 computation", contract + job + program + data + self.initial + challenge)

@@ -21,7 +21,7 @@ use tiebreak_train::cheat::Cheat;
 use tiebreak_train::{Beginning, Prepared, Silent, train_as};
 
 use crate::common::edit::{edit, edited};
-use crate::common::{files, gpt_job, key};
+use crate::common::{self, files, gpt_job, key};
 use crate::{output, path};
 
 /// A folder with a job that hides, its data in a folder of their own, and keys.
@@ -405,6 +405,9 @@ fn a_sample_is_opened_and_anybody_checks_it() {
     open(&["--bytes", &format!("{last}..{}", text.len())]);
     ends(&check, 0, &["OPENS"]);
     assert_eq!(fs::read(&shown).unwrap(), text[last..]);
+    // A second implementation, from the page alone, finds the same bytes.
+    let script = || common::opened_by_script(&public, &opening);
+    assert!(script().is_none_or(|found| found.as_deref() == Ok(&text[last..])));
     // No salt but those of its slices is told.
     let told: serde_json::Value = serde_json::from_str(&fs::read_to_string(&opening).unwrap()).unwrap();
     assert_eq!(told["parts"][0]["salts"].as_array().unwrap().len(), 1);
@@ -427,6 +430,7 @@ fn a_sample_is_opened_and_anybody_checks_it() {
     for (change, code, says) in forged {
         edited(change);
         ends(&check, code, &[says]);
+        assert!(script().is_none_or(|found| found.is_err()), "{says}");
     }
     fs::write(&opening, &honest[..honest.len() / 2]).unwrap();
     ends(&check, 4, &["opening: "]);

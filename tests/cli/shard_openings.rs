@@ -10,7 +10,7 @@ use tiebreak_record::job::shard_opening::ShardOpening;
 use tiebreak_run::run::checkpoint;
 use tiebreak_run::run::dir::Run;
 
-use crate::common::edit::edit;
+use crate::common::{self, edit::edit};
 use crate::hidden::{Hiding, ends};
 
 /// A map of one chip: parts of a parameter, and of an optimizer's slot.
@@ -70,6 +70,9 @@ fn a_shard_of_a_run_that_hides_is_opened_and_anybody_checks_it() {
         ],
     );
     assert_eq!(fs::read(&shown).unwrap(), due.concat());
+    // A second implementation, from the page alone, finds the same bytes.
+    let script = || common::opened_by_script(&public, &opening);
+    assert!(script().is_none_or(|found| found == Ok(due.concat())));
 
     // The salts of the shown tensors at this step are told, and no digest of another tensor.
     let honest = fs::read_to_string(&opening).unwrap();
@@ -111,6 +114,7 @@ fn a_shard_of_a_run_that_hides_is_opened_and_anybody_checks_it() {
         change(&mut told);
         fs::write(&opening, told.to_text()).unwrap();
         ends(&check, code, &[says]);
+        assert!(script().is_none_or(|found| found.is_ok() == (code == 0)), "{says}");
     }
     fs::write(&opening, &honest[..honest.len() / 2]).unwrap();
     ends(&check, 4, &["opening: "]);
@@ -141,6 +145,7 @@ fn a_shard_of_a_run_that_hides_nothing_is_opened_whole_and_in_part() {
         ends(&["reveal", &run, "--step", "4", "--shards", &map, "--output", &opening], 0, &["check it"]);
         ends(&["reveal", &run, "--check", &opening, "--output", &shown], 0, &["OPENS", "shard digest"]);
         assert_eq!(fs::read(&shown).unwrap(), due);
+        assert!(common::opened_by_script(&run, &opening).is_none_or(|found| found == Ok(due)));
         let mut told = ShardOpening::from_text(&fs::read_to_string(&opening).unwrap()).unwrap();
         assert!(told.ranges.iter().all(|range| range.salt.is_none()));
         let last = told.ranges.last_mut().unwrap();

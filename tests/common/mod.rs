@@ -413,6 +413,21 @@ pub fn has_python() -> bool {
     false
 }
 
+/// The bytes that `assets/vectors/openings.py` finds in an opening of a run, or its error; `None` without Python.
+pub fn opened_by_script(run: &str, opening: &str) -> Option<Result<Vec<u8>, String>> {
+    if !has_python() {
+        return None;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/vectors/openings.py");
+    let shown = format!("{opening}.shown");
+    let mut command = std::process::Command::new("python3");
+    let output = command.args(["-B", script, run, opening, "--output", &shown]).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.success(), error.is_empty(), "{error}");
+    assert!(error.is_empty() || error.starts_with("DIFFERS: "), "{error}");
+    Some(if error.is_empty() { Ok(fs::read(shown).unwrap()) } else { Err(error) })
+}
+
 /// The exit code and output of `assets/vectors/verdict.py` on a verdict, and its errors.
 pub fn verdict_script(folder: &Path, verdict: &[u8], program: &Path) -> (Option<i32>, String, String) {
     let file = folder.join("verdict.json");
