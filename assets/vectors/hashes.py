@@ -204,21 +204,6 @@ def merkle_root_from_proof(leaf, index, size, proof):
     return None if proof else value
 
 
-def merkle_roots_of_prefix(prefix, size, proof):
-    """The roots over the first `prefix` leaves and over all `size` (docs/AUDIT.md, "The verdict file"). Takes its hashes out of `proof`."""
-    if not 1 <= prefix <= size:
-        raise ValueError(f"a prefix of {prefix} among {size} leaves")
-    if prefix == size:
-        return (proof.pop(0),) * 2
-    half = _half(size)
-    if prefix <= half:
-        first, left = merkle_roots_of_prefix(prefix, half, proof)
-        return first, merkle_node(left, proof.pop(0))
-    left = proof.pop(0)
-    first, right = merkle_roots_of_prefix(prefix - half, size - half, proof)
-    return merkle_node(left, first), merkle_node(left, right)
-
-
 # --- Ed25519 ---
 
 P = 2**255 - 19

@@ -16,7 +16,7 @@ import struct
 import sys
 
 from hashes import blake3, derive, merkle_leaf, merkle_node, merkle_root_from_proof, root_of_some, slice_value
-from program_format import Malformed
+from program_format import Malformed, part_of
 from run_format import F32, Differs, Run, must, same, sized, state_digest, tensor_digest, u64, unhex, unique
 
 SLICE, ELEMENT = 1024, 4
@@ -67,12 +67,11 @@ def elements(run, state, part):
     same(f"{name}: a salt", part["salt"] is not None, "salts" in run.file)
     if part["salt"] is not None:
         digest = derive("tiebreak 2 salted", unhex(part["salt"], 32) + digest)
-    kind = lambda name: 0 if name.startswith("param/") else 1 if name.startswith("buffer/") else 2
-    leaves, proof = [other for other in names if kind(other) == kind(name)], [unhex(hash, 32) for hash in part["proof"]]
+    leaves, proof = [other for other in names if part_of(other) == part_of(name)], [unhex(hash, 32) for hash in part["proof"]]
     root = merkle_root_from_proof(sized(name.encode()) + digest, leaves.index(name), len(leaves), proof[:-2])
     must(f"{name}: its proof has another length", root is not None)
     roots = proof[-2:]
-    roots.insert(kind(name), root)
+    roots.insert(part_of(name), root)
     same(f"{name}: state", state_digest(*roots), state)
     return meant
 

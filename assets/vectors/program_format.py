@@ -168,6 +168,11 @@ class Graph:
         return held[::-1]
 
 
+def part_of(name):
+    """The number of the part of a state digest that has a tensor."""
+    return 0 if name.startswith("param/") else 1 if name.startswith("buffer/") else 2
+
+
 def bytes_of(code, shape):
     """The length of a tensor's canonical bytes."""
     return TYPES[code] * math.prod(shape)

@@ -20,7 +20,7 @@ import sys
 import tomllib
 
 from hashes import blake3, derive, ed25519_verifies, group_values, merkle_root, merkle_root_from_proof, root_of_groups
-from program_format import Malformed, Program, Reader, bytes_of
+from program_format import Malformed, Program, Reader, bytes_of, part_of
 from run_batches import KINDS, batch_tensors
 from run_corrections import read_correction
 from run_job import canonical_job, data_paths, drawn
@@ -475,7 +475,7 @@ class Run:
         parts = ([], [], [])
         digests = self.salted("state", step, [tensor_digest(F32, shape, blake3(data)) for _, shape, data in tensors])
         for (name, _, _), digest in zip(tensors, digests, strict=True):
-            part = 0 if name.startswith("param/") else 1 if name.startswith("buffer/") else 2
+            part = part_of(name)
             must(f"{path.name}: {name} stands behind a later part", not any(parts[part + 1 :]))
             parts[part].append((name, digest))
         return [table_root(part) for part in parts]
@@ -555,7 +555,7 @@ class Run:
             if name not in made:
                 self.not_checked.append(f"{what}: the new state, of which it does not hold {name}")
                 return
-            part = 0 if name.startswith("param/") else 1 if name.startswith("buffer/") else 2
+            part = part_of(name)
             state[part].append((name, outputs["update", made[name]]))
         same(f"{what}: new state", state_digest(*map(table_root, state)), record["state"])
 

@@ -16,8 +16,9 @@ import struct
 import sys
 import tomllib
 
-from hashes import blake3, derive, merkle_leaf, merkle_node, merkle_root_from_proof, merkle_roots_of_prefix, root_of_some, slice_value
-from program_format import Malformed, Program, bytes_of
+from hashes import blake3, derive, merkle_leaf, merkle_node, merkle_root_from_proof, root_of_some, slice_value
+from program_format import Malformed, Program, bytes_of, part_of
+from run_corrections import prefix_roots
 from run_format import F32, TILE, Differs, Key, check_signatures, decode_record, must, option, phases, read_note, same
 from run_format import job_digest, sized, state_digest, table_root, tensor_digest, unhex, unique
 
@@ -52,11 +53,6 @@ def unbase64(text):
     data = base64.b64decode(text, validate=True)
     must("bytes that are not in their one base64", base64.b64encode(data).decode() == text)
     return data
-
-
-def part_of(name):
-    """The number of the part of a state digest that has a tensor."""
-    return 0 if name.startswith("param/") else 1 if name.startswith("buffer/") else 2
 
 
 def hashes(text):
@@ -251,7 +247,8 @@ class Verdict:
             # Of two heads of one size, the verdict's own has the part of the larger one.
             (small, root), (large, whole) = sorted([other, self.head], key=lambda head: head[0])
             proof = [unhex(hash, 32) for hash in evidence["prefix"]["proof"]]
-            first, all_records = merkle_roots_of_prefix(small, large, proof)
+            must("a prefix of no record", small >= 1)
+            first, all_records = prefix_roots(small, large, proof)
             must("a proof of a prefix has too many hashes", not proof)
             same("root that the proof gives", all_records, whole)
             return first == root
