@@ -51,7 +51,7 @@ fn runs(block: &Block, adapters: &[String]) -> bool {
     match block.tag.as_str() {
         "sh" => true,
         "sh llvmpipe" => adapters.iter().any(|name| name.contains("llvmpipe")),
-        "sh no-run" | "text" | "toml" | "json" | "python" => false,
+        "sh no-run" | "text" | "toml" | "json" | "python" | "python no-run" => false,
         other => panic!("line {}: {other:?} is no tag of a block on these pages", block.line),
     }
 }
