@@ -38,6 +38,16 @@ def scheduled(make, **more):
     return model, optimizer, make(optimizer)
 
 
+def rates(run, optimizer, scheduler):
+    """The rates of a run's 50 steps, and those of the scheduler."""
+    theirs = []
+    for _ in range(50):
+        theirs.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    return [record.learning_rate for record in run.records if record.kind == "step"], theirs
+
+
 @needs_torch
 def test_a_run_has_the_rates_of_the_scheduler(folder):
     data = tiebreak.dataset((np.ones((4, 4), np.float32), np.arange(4) % 3), "data")
@@ -46,12 +56,7 @@ def test_a_run_has_the_rates_of_the_scheduler(folder):
         batch = torch.zeros(2, 4), torch.zeros(2).long()
         captured = tiebreak.capture(model, mean_loss, optimizer, batch, out=f"captured-{name}", scheduler=scheduler)
         run = tiebreak.train(captured.job(data, 50), out=f"run-{name}")
-        theirs = []
-        for _ in range(50):
-            theirs.append(scheduler.get_last_lr()[0])
-            optimizer.step()
-            scheduler.step()
-        ours = [record.learning_rate for record in run.records if record.kind == "step"]
+        ours, theirs = rates(run, optimizer, scheduler)
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-15, err_msg=name)
         assert name in ("constant", "none") or len(set(ours)) > 1, name
 
@@ -96,12 +101,7 @@ def test_functions_are_recognised_by_their_numbers(folder):
         job = captured.job(data, 50)
         assert (job["schedule"]["kind"], job["schedule"]["warmup"]) == (kind, warmup), (name, job["schedule"])
         run = tiebreak.train(job, out=f"run-{name}")
-        theirs = []
-        for _ in range(50):
-            theirs.append(scheduler.get_last_lr()[0])
-            optimizer.step()
-            scheduler.step()
-        ours = [record.learning_rate for record in run.records if record.kind == "step"]
+        ours, theirs = rates(run, optimizer, scheduler)
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-13, err_msg=name)
 
 

@@ -114,7 +114,7 @@ fn words(difference: &Difference) -> String {
             format!("token {number} of the answer is {said}, and the model gives none: {why}")
         }
         Difference::Ended { number } => {
-            format!("token {number} of the answer stands behind one that ends texts")
+            format!("token {number} of the answer comes after a token that ends the text")
         }
         Difference::Stopped { tokens, length } => {
             format!("the answer stops after {tokens} of {length} tokens, and its last token ends no text")

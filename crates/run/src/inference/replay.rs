@@ -45,7 +45,7 @@ pub enum Difference {
         /// The model's.
         found: Result<u32, NoToken>,
     },
-    /// A token stands behind one that ends texts.
+    /// A token comes after one that ends the text.
     Ended {
         /// Its number in the answer, from 0.
         number: u32,
