@@ -23,6 +23,13 @@ impl Gpus {
         all.extend(self.nvidia.iter_mut().map(|gpu| gpu as &mut AnyEngine));
         all
     }
+
+    /// All engines; unless `slow`, without SwiftShader, which takes seconds to compile a shader.
+    pub fn chosen(&mut self, slow: bool) -> Vec<&mut AnyEngine> {
+        let mut engines = self.engines();
+        engines.retain(|engine| slow || !engine.describe().contains("SwiftShader"));
+        engines
+    }
 }
 
 /// An engine that can move to a thread.

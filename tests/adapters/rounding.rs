@@ -37,19 +37,21 @@ fn cpu(native: Native) -> Cpu {
     Cpu::new(2).unwrap().with_native(native)
 }
 
-/// Every engine of this machine; GPUs are trainers and auditors.
+/// The engines of this machine; GPUs are trainers and auditors.
 struct Machine {
     cpus: Vec<(String, Box<dyn Engine>)>,
     gpus: MutexGuard<'static, Gpus>,
+    /// True if SwiftShader is among them.
+    slow: bool,
 }
 
 impl Machine {
-    fn new() -> Machine {
+    fn new(slow: bool) -> Machine {
         let native = |native: Native| (native.name().to_string(), Box::new(cpu(native)) as Box<dyn Engine>);
         let mut cpus: Vec<(String, Box<dyn Engine>)> = Native::ALL.into_iter().map(native).collect();
         cpus.push(("cpu".into(), Box::new(Cpu::new(2).unwrap())));
         cpus.push(("reference".into(), Box::new(Reference)));
-        Machine { cpus, gpus: gpus() }
+        Machine { cpus, gpus: gpus(), slow }
     }
 
     fn trainers(&mut self) -> impl Iterator<Item = usize> + use<> {
@@ -61,7 +63,7 @@ impl Machine {
     }
 
     fn gpus_from(&mut self) -> std::ops::Range<usize> {
-        self.cpus.len()..self.cpus.len() + self.gpus.engines().len()
+        self.cpus.len()..self.cpus.len() + self.gpus.chosen(self.slow).len()
     }
 
     fn engine(&mut self, number: usize) -> (String, &mut dyn Engine) {
@@ -71,7 +73,7 @@ impl Machine {
                 (name.clone(), engine.as_mut())
             }
             Some(gpu) => {
-                let engine = self.gpus.engines().swap_remove(gpu);
+                let engine = self.gpus.chosen(self.slow).swap_remove(gpu);
                 (engine.describe(), engine)
             }
         }
@@ -80,8 +82,7 @@ impl Machine {
 
 /// Trains a job on every trainer, and audits each run by the auditors that `asked` selects by names. The audits match, no
 /// decision is unusual, and some trainers differ.
-fn replayed(folder: &Path, job: &Path, asked: impl Fn(&str, &str) -> bool) {
-    let mut machine = Machine::new();
+fn replayed(folder: &Path, job: &Path, mut machine: Machine, asked: impl Fn(&str, &str) -> bool) {
     let mut heads = Vec::new();
     for trainer in machine.trainers() {
         let (name, trainer) = machine.engine(trainer);
@@ -125,7 +126,7 @@ fn every_auditor_replays_every_trainer() {
     if !all {
         edit(&job, &[("steps = 8", "steps = 4")]);
     }
-    replayed(folder.path(), &job, |trainer, auditor| match auditor {
+    replayed(folder.path(), &job, Machine::new(true), |trainer, auditor| match auditor {
         "cpu" => true,
         "reference" => trainer == "sequential",
         _ => all || trainer == "sequential" || !native.contains(&trainer),
@@ -135,16 +136,16 @@ fn every_auditor_replays_every_trainer() {
 #[test]
 fn convolutions_are_logged_and_replayed() {
     let folder = tempfile::tempdir().unwrap();
+    let job = resnet_job(folder.path(), "microbatch", "rounding = {}");
+    let machine = Machine::new(every_pair("logged convolutions on SwiftShader"));
     // All auditors have the same bits, so the slow ones get one run each.
-    replayed(folder.path(), &resnet_job(folder.path(), "microbatch", "rounding = {}"), |trainer, auditor| {
-        auditor == "cpu" || trainer == "interleaved"
-    });
+    replayed(folder.path(), &job, machine, |trainer, auditor| auditor == "cpu" || trainer == "interleaved");
 }
 
 #[test]
 fn binary64_kernels_on_finer_grids_are_replayed_too() {
     let folder = tempfile::tempdir().unwrap();
-    let mut machine = Machine::new();
+    let mut machine = Machine::new(every_pair("audits of finer grids on SwiftShader"));
     for bits in [32, 28] {
         let job = logged_job(folder.path(), &format!("bits = {bits}\n"));
         edit(&job, &[("steps = 8", "steps = 4")]);

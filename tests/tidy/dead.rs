@@ -52,17 +52,17 @@ pub fn unnamed(tree: &Tree) -> Vec<Finding> {
         .filter(|(path, _)| path.ends_with(".rs"))
         .map(|(path, text)| (path.as_str(), rust::read(path, text).strings))
         .collect();
+    let including = |line: &&str| line.starts_with("#include") || line.starts_with("//!include");
+    let includes: BTreeMap<&str, Vec<&str>> =
+        tree.0.iter().map(|(path, text)| (path.as_str(), text.lines().filter(including).collect())).collect();
     let in_code = |name: &str, own: &str| {
         let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
         let in_rust = strings.values().flatten().any(|string| {
             string == stem && name.ends_with(".wgsl")
-                || string == name
-                || string.ends_with(&format!("/{name}"))
+                || string.strip_suffix(name).is_some_and(|folder| folder.is_empty() || folder.ends_with('/'))
         });
-        let including = |line: &str| line.starts_with("#include") || line.starts_with("//!include");
-        let includes =
-            |text: &str| text.lines().any(|l| including(l) && l.trim_end_matches('"').ends_with(name));
-        in_rust || tree.0.iter().any(|(path, text)| path != own && includes(text))
+        let is_include = |line: &&str| line.trim_end_matches('"').ends_with(name);
+        in_rust || includes.iter().any(|(path, lines)| *path != own && lines.iter().any(is_include))
     };
     let anywhere =
         |name: &str, own: &str| tree.0.iter().any(|(path, text)| path != own && text.contains(name));
