@@ -11,6 +11,7 @@ import pathlib
 import random
 
 import decoders
+import encoders
 from operators import DIGITS, INF, Tape, Tensor, f32, pattern
 
 
@@ -84,6 +85,30 @@ def later_cases(rng):
         yield case(rng, "rms_norm", [[3, heads * channels], [channels]], {"epsilon": 1e-5, "heads": heads}, run, (0.0, 1e-30))
 
 
+def encoder_cases(rng):
+    """Cases of encoders' operators, with a generator of their own."""
+    for samples, heads, kv_heads, d in [(2, 4, 2, 3), (1, 6, 2, 2), (1, 3, 1, 4), (2, 2, 2, 2)]:
+        run = lambda tape, x: decoders.grouped_attention(tape, *x, samples, heads, causal=False)
+        shapes = [[4 * samples, heads * d]] + [[4 * samples, kv_heads * d]] * 2
+        yield case(rng, "bidirectional_attention", shapes, {"samples": samples, "heads": heads}, run)
+    extreme = (-0.0, 0.0, -INF, math.nan, INF, 9.1, -1e-40)
+    for special in ((), extreme):
+        yield case(rng, "tanh", [[3, 11]], {}, lambda tape, x: encoders.hyperbolic_tangent(tape, *x), special, 0.4)
+        for samples, rows, c in [(3, 4, 5), (1, 7, 3), (4, 1, 1)]:
+            run = lambda tape, x: encoders.class_token(tape, *x, samples)
+            yield case(rng, "class_token", [[samples * rows, c], [c]], {"samples": samples}, run, special)
+            run = lambda tape, x: encoders.first_position(tape, *x, samples)
+            yield case(rng, "first_position", [[samples * rows, c]], {"samples": samples}, run, special)
+    for samples, positions, rows, c in [(3, 4, 4, 5), (2, 3, 7, 4), (6, 1, 2, 3)]:
+        run = lambda tape, x: encoders.position_embedding(tape, *x, samples)
+        yield case(rng, "position_embedding", [[samples * positions, c], [rows, c]], {"samples": samples}, run)
+    for padding in (None, 2, 0):
+        tokens = [rng.choice([0, 1, 2, 2, 4]) for _ in range(9)]
+        entry = case(rng, "embedding", [[6, 3]], {} if padding is None else {"ignore": padding}, lambda tape, x: encoders.padded_embedding(tape, *x, tokens, padding))
+        entry["inputs"].append([[9], tokens])
+        yield entry
+
+
 def evaluation(rng, epsilon):
     def run(tape, x):
         x[2].rows = [[abs(v) for v in row] for row in x[2].rows]
@@ -123,6 +148,7 @@ def main():
     all_cases, all_tables = list(cases(rng)), list(tables(rng, PLAIN))
     later = random.Random(20261127)
     all_cases += later_cases(later)
+    all_cases += encoder_cases(random.Random(20261128))
     all_tables += tables(later, SCALED)
     lines = lambda rows: ",\n".join("    " + json.dumps(row, separators=(",", ":")) for row in rows)
     path = pathlib.Path(__file__).with_name("catalogue.json")

@@ -143,10 +143,10 @@ def repeat_heads(tape, x, heads, group):
     return tape.record(repeated, lambda dy: [(x, [summed(row) for row in dy])])
 
 
-def grouped_attention(tape, q, k, v, samples, heads):
+def grouped_attention(tape, q, k, v, samples, heads, causal=True):
     kv_heads = len(k.rows[0]) // (len(q.rows[0]) // heads)
     k, v = (repeat_heads(tape, x, kv_heads, heads // kv_heads) for x in (k, v))
-    return tape.attention(q, k, v, samples, heads, None, 0)
+    return tape.attention(q, k, v, samples, heads, None, 0, causal)
 
 
 class Llama:

@@ -109,21 +109,25 @@ def trains_as_the_built_in_one(model, table, shape, optimizer, clip_norm=0.5, in
     for captured_name, built_in_name in mapped.items():
         assert ours[captured_name].tobytes() == theirs[built_in_name].tobytes(), captured_name
 
-    # PyTorch's own steps, on the same batches: those of both micro-batches.
-    batch = [torch.cat([tensor] * 2) for tensor in batch]
+    # The same batches: those of both micro-batches.
+    is_near_pytorch(captured, run, model, torch_optimizer, mean_loss, [torch.cat([tensor] * 2) for tensor in batch], clip_norm)
+    return captured
+
+
+def is_near_pytorch(captured, run, model, optimizer, loss_fn, batch, clip_norm):
+    """Compares three steps of a run with PyTorch's own on a batch, and audits the run."""
     for _ in range(3):
-        torch_optimizer.zero_grad()
-        mean_loss(model(batch[0]), batch[1]).backward()
+        optimizer.zero_grad()
+        loss_fn(model(batch[0]), batch[1]).backward()
         if clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-        torch_optimizer.step()
+        optimizer.step()
     after, due = captured.state_dict(run), model.state_dict()
     assert {key for key in due if not key.endswith("num_batches_tracked")} == set(after)
     for key, tensor in after.items():
         torch.testing.assert_close(tensor, due[key], rtol=1e-4, atol=2e-5, msg=lambda text, key=key: f"{key}: {text}")
     model.load_state_dict(after, strict=False)
     assert tiebreak.audit(run, sample=1.0).matches
-    return captured
 
 
 def captured_error(model, loss_fn=mean_loss, optimizer=None, batch=None):

@@ -95,9 +95,10 @@ BIASED = {"qkv_bias": True, "out_bias": True, "mlp_bias": True, "tied": True, "k
 DECODERS = {
     "llama": (lambda: decoder("Llama", **turning(500000.0)), {"rope_theta": 500000.0}, "sgd"),
     "llama, biases and a tied head": (
-        lambda: decoder("Llama", attention_bias=True, mlp_bias=True, tie_word_embeddings=True, num_key_value_heads=4), BIASED, "adamw",
+        lambda: decoder("Llama", attention_bias=True, mlp_bias=True, tie_word_embeddings=True, num_key_value_heads=4, attn_implementation="eager"),
+        BIASED, "adamw",
     ),
-    "qwen2": (lambda: decoder("Qwen2", **turning(1000000.0)), {"qkv_bias": True, "rope_theta": 1000000.0}, "adam"),
+    "qwen2": (lambda: decoder("Qwen2", attn_implementation="eager", **turning(1000000.0)), {"qkv_bias": True, "rope_theta": 1000000.0}, "adam"),
     "mistral": (
         lambda: decoder("Mistral", sliding_window=5, num_key_value_heads=1, head_dim=6), {"kv_heads": 1, "head_width": 6}, "sgd",
     ),
@@ -150,8 +151,6 @@ def refused(model, positions=5):
             "for any theta",
         ),
         ("Mistral", {"sliding_window": 3}, "scaled_dot_product_attention.default in model.layers.0.self_attn at .*modeling_mistral.py:.*sliding"),
-        ("Llama", {"attn_implementation": "eager"}, 'aten.transpose.int in model.layers.0.self_attn.*attn_implementation="sdpa"'),
-        ("Llama", {"pad_token_id": 0}, "aten.embedding.default in model.embed_tokens at .*padding_idx"),
         ("Llama", {"hidden_act": "gelu"}, "aten.mul.Tensor in model.layers.0.mlp at .*modeling_llama.py:.*no part of GELU, RMSNorm, SwiGLU"),
         ("Gemma", {"head_dim": 4}, "aten.type_as.default in model.layers.0.input_layernorm at .*modeling_gemma.py:"),
         ("Llama", {"head_dim": 258}, "turn positions of each sample, at most 65536, by heads of an even number of channels up to 256"),

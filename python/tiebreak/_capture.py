@@ -14,6 +14,7 @@ import numpy as np
 
 from ._call import StrPath, count, path, result_of
 from ._errors import UndecidedError, UsageError
+from ._batch import Batch, batch_of
 from ._fit import check_data
 from ._graph import HANDLERS, arguments, module_of, mutates_something_read_later
 from ._matcher import Matcher, Part, Refused, Value, from_role, to_role
@@ -137,7 +138,8 @@ def capture(
     model: an nn.Module of binary32 parameters, in training mode.
     loss_fn: called as loss_fn(model(inputs), labels); its end is a cross entropy.
     optimizer: a torch.optim.AdamW, Adam or SGD of the model's parameters. Parameters that it does not have are frozen.
-    example_batch: (inputs, labels) of one micro-batch. Its values do not matter, and its sizes are the program's.
+    example_batch: (inputs, labels) of one micro-batch. Its values do not matter, and its sizes are the program's. Inputs may be a dict as
+        a tokenizer of transformers gives it, of token ids with an attention_mask of ones and token_type_ids of zeros.
     out: the folder, which is made.
     scheduler: a fresh scheduler of the optimizer, of torch.optim.lr_scheduler, that steps once after each step of the optimizer.
         docs/how-to/capture.md lists those that a job's schedule has exactly.
@@ -162,16 +164,17 @@ def capture(
         raise UsageError(f"digits is {digits}", "give digits as 1, 2, 3 or 4")
     if not isinstance(model, torch.nn.Module) or not callable(loss_fn):
         raise UsageError("model is no nn.Module, or loss_fn cannot be called", "give capture(model, loss_fn, optimizer, (inputs, labels))")
-    inputs, labels = _batch(torch, example_batch)
+    batch = batch_of(torch, example_batch)
+    inputs, labels = batch.inputs, batch.labels
     named = {name: tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
     first: Dict[int, str] = {}
     canonical = {name: first.setdefault(id(tensor), name) for name, tensor in named.items()}
     wrong = [f"parameter {name} is {tensor.dtype}: use model.float()" for name, tensor in named.items() if tensor.dtype != torch.float32]
     treatments, rules, rate, refused = _optimizer(torch, optimizer, {name: named[name] for name in first.values()})
     fall, more = _scheduler(scheduler, optimizer)
-    if wrong or refused or more:
-        raise CaptureError([*wrong, *refused, *more])
-    program = _exported(torch, model, loss_fn, inputs, labels)
+    if wrong or refused or more or batch.refused:
+        raise CaptureError([*wrong, *refused, *more, *batch.refused])
+    program = _exported(torch, model, loss_fn, batch)
     shapes = {name: tuple(named[name].shape) for name in first.values()}
     matcher = Matcher(shapes, canonical, convolution)
     matcher.batch = inputs.shape[0]
@@ -214,24 +217,7 @@ def _torch() -> Any:
     return torch
 
 
-def _batch(torch: Any, example_batch: Any) -> Tuple[Any, Any]:
-    fine = isinstance(example_batch, (tuple, list)) and len(example_batch) == 2
-    if not fine or not all(isinstance(tensor, torch.Tensor) and tensor.dim() > 0 and tensor.numel() > 0 for tensor in example_batch):
-        raise UsageError("example_batch is not (inputs, labels)", "give two tensors, as a DataLoader gives them")
-    inputs, labels = example_batch
-    if inputs.dtype not in (torch.float32, torch.int64, torch.int32) or labels.dtype != torch.int64:
-        raise UsageError(
-            f"the example batch holds {inputs.dtype} and {labels.dtype}",
-            "give float32 inputs, or int64 token ids; and int64 labels",
-        )
-    if inputs.dtype != torch.float32 and inputs.dim() != 2:
-        raise UsageError(f"token ids have the shape {list(inputs.shape)}", "give token ids as [samples, positions]")
-    if inputs.shape[0] != labels.shape[0]:
-        raise UsageError(f"inputs have {inputs.shape[0]} samples, labels {labels.shape[0]}", "give as many of each")
-    return inputs, labels
-
-
-def _exported(torch: Any, model: Any, loss_fn: Any, inputs: Any, labels: Any) -> Any:
+def _exported(torch: Any, model: Any, loss_fn: Any, batch: Batch) -> Any:
     """The graph of forward pass and loss, before any decomposition."""
 
     class Step(torch.nn.Module):
@@ -241,14 +227,16 @@ def _exported(torch: Any, model: Any, loss_fn: Any, inputs: Any, labels: Any) ->
             self.loss_fn = loss_fn
 
         def forward(self, inputs: Any, labels: Any) -> Any:
-            return self.loss_fn(self.model(inputs), labels)
+            if batch.name is None:
+                return self.loss_fn(self.model(inputs), labels)
+            return self.loss_fn(self.model(**{batch.name: inputs, **batch.constants}), labels)
 
     step = Step()
-    labels = labels.clone() if labels is inputs else labels
+    labels = batch.labels.clone() if batch.labels is batch.inputs else batch.labels
     # The mode of each part of the model stays as it is.
     step.training = model.training
     try:
-        return torch.export.export(step, (inputs, labels), strict=False)
+        return torch.export.export(step, (batch.inputs, labels), strict=False)
     except Exception as error:  # noqa: BLE001 - the model is foreign code
         raise CaptureError([f"torch.export could not trace it: {type(error).__name__}: {str(error)[:600]}"]) from error
 
@@ -425,7 +413,9 @@ def _network(matcher: Matcher, inputs: Any, labels: Any, treatments: Dict[str, d
         parameters.append({"name": name, "shape": shape, **treatments[part.source]})
     batch: Dict[str, Any] = {"name": "values", "shape": matcher.input_shape}
     if not inputs.is_floating_point():
-        batch = {"name": "tokens", "shape": matcher.input_shape, "below": matcher.input_below}
+        # Texts with one label each are whole samples, and others windows of a text.
+        name, shape = ("ids", list(inputs.shape)) if labels.dim() == 1 else ("tokens", matcher.input_shape)
+        batch = {"name": name, "shape": shape, "below": matcher.input_below}
     network: Dict[str, Any] = {
         "format": "tiebreak network 1",
         "micro_batch": inputs.shape[0],

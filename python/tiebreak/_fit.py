@@ -14,7 +14,7 @@ from ._errors import MalformedError, UsageError
 from ._items import ELEMENTS
 
 HEADER_MAX = 1 << 20
-TYPES = {"BF16": "bf16", "F16": "f16", "F32": "f32", "U8": "u8"}
+TYPES = {"BF16": "bf16", "F16": "f16", "F32": "f32", "U8": "u8", "U16": "u16", "U32": "u32"}
 KINDS = "docs/DATA.md says which files feed which model"
 
 
@@ -24,11 +24,16 @@ def check_data(data: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
     Files that are not there are left to `train`, which may have another folder for them.
     """
     kind, tokens = data.get("kind"), inputs["name"] == "tokens"
+    ids = inputs["name"] == "ids"
+    if ids and (kind != "arrays" or data.get("dtype") not in ("u8", "u16", "u32")):
+        what = f"{kind} of {data.get('dtype')!r:.40}" if kind == "arrays" else str(kind)
+        help = f"give arrays of integers, as tiebreak.dataset writes pairs of token ids and a label; {KINDS}"
+        raise UsageError(f"the data are {what:.60}, and the example batch has token ids with one label for each text", help)
     if tokens and kind in ("arrays", "idx", "cifar10", "cifar100"):
         raise UsageError(f"the data are {kind}, and the example batch has token ids", f"give data of kind tokens or bytes; {KINDS}")
     if not tokens and kind in ("tokens", "bytes"):
         raise UsageError(f"the data are {kind}, and the example batch has float32 inputs", f"give data of kind arrays; {KINDS}")
-    if not tokens and (kind in ("idx", "cifar10", "cifar100") or data.get("dtype") == "u8"):
+    if not tokens and not ids and (kind in ("idx", "cifar10", "cifar100") or data.get("dtype") == "u8"):
         what = "uint8 pixels" if kind == "arrays" else f"pixels ({kind})"
         help = "give items of float32, such as image.float() / 255, and write them by tiebreak.dataset"
         raise UsageError(f"the data are {what}, and the example batch has float32 inputs", help)
@@ -79,7 +84,8 @@ def _npy(opened: Any) -> Tuple[str, List[int]]:
     version = np.lib.format.read_magic(opened)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(opened)
-    return ELEMENTS.get((dtype.kind, dtype.itemsize), str(dtype)), list(shape)
+    known = {**ELEMENTS, ("u", 2): "u16"}
+    return known.get((dtype.kind, dtype.itemsize), str(dtype)), list(shape)
 
 
 def _safetensors(opened: Any, tensor: str) -> Optional[Tuple[str, List[int]]]:

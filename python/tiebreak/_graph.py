@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Dict, Tuple
 
+from . import _attention, _tables
 from ._formula import formula, rms_norm
-from ._matcher import INPUTS, Formula, Matcher, Refused, Value, no_formula, same, square
+from ._matcher import Formula, Matcher, Refused, Value, no_formula, same, square
 
 Given = Dict[str, Any]
 
@@ -126,6 +127,8 @@ def _dropout(m: Matcher, a: Given, out: Any) -> Value:
     value = a["input"] if "input" in a else a["self"]
     if not a["train"] or a["p"] == 0:
         return value
+    if value.layout == "scores":
+        return _attention.dropped(value, a["p"])
     x, layout = m.any(value)
     return Value(m.node("dropout", x, p=a["p"]), layout, tuple(out.meta["val"].shape))
 
@@ -172,6 +175,8 @@ def _mean(m: Matcher, a: Given, out: Any) -> Value:
 def _view(m: Matcher, a: Given, out: Any) -> Value:
     value, shape = a["self"], tuple(out.meta["val"].shape)
     no_formula(value if value.shape != shape else None)
+    if value.layout == "parameter" and value.shape[:2] == (1, 1) and shape == (m.batch, 1, *value.shape[2:]) and len(shape) == 3:
+        return value._replace(layout="token", shape=shape)
     if value.layout == "repeated" and shape[:2] + shape[3:] == value.shape[:2] + value.shape[3:] and value.shape[2] in (1, shape[2]):
         return value._replace(shape=shape)
     if math.prod(shape) != math.prod(value.shape):
@@ -186,6 +191,8 @@ def _view(m: Matcher, a: Given, out: Any) -> Value:
         return value._replace(shape=shape)
     if value.layout == "tokens":
         return value._replace(shape=shape)
+    if value.layout == "image" and shape == (*old[:2], math.prod(old[2:])) and len(old) == 4:
+        return value._replace(layout="planes", shape=shape)
     if value.layout == "image" and flat:
         return Value(m.node("flatten", value.name, tail="flatten" if m.where else ""), "rows", shape)
     if value.layout == "pooled" and flat:
@@ -206,6 +213,10 @@ def _view(m: Matcher, a: Given, out: Any) -> Value:
 def _transpose(m: Matcher, a: Given, out: Any) -> Value:
     value, shape = a["self"], tuple(out.meta["val"].shape)
     dims = list(a["dims"]) if "dims" in a else sorted(d % len(shape) for d in (a["dim0"], a["dim1"]))
+    if value.layout in ("heads", "grouped") and dims in ([2, 3], [0, 1, 3, 2]):
+        return Value(value, "turned", shape)
+    if value.layout == "planes" and dims in ([1, 2], [0, 2, 1]):
+        return value._replace(layout="patches", shape=shape)
     turned = {"split": "heads", "heads": "split"}.get(value.layout)
     if turned is None or dims not in ([1, 2], [0, 2, 1, 3]):
         why = f"it turns {list(value.shape)} ({value.layout})"
@@ -224,84 +235,29 @@ def _split(m: Matcher, a: Given, out: Any) -> Value:
     return Value([part._replace(shape=shape) for part in a["self"].name], "pieces", shape)
 
 
-def _is_causal(mask: Any) -> bool:
-    """True for a constant mask that hides later positions and no others."""
-    if mask.layout != "constant" or str(mask.name.dtype) != "torch.bool" or mask.name.dim() < 2:
-        return False
-    rows, columns = mask.shape[-2:]
-    # A mask that is repeated for each sample and head is compared once.
-    tensor = mask.name[tuple(slice(0, 1 if stride == 0 else None) for stride in mask.name.stride()[:-2])]
-    return rows == columns and bool((tensor == tensor.new_ones(rows, columns).tril()).all())
-
-
-def _attention(m: Matcher, a: Given, out: Any) -> Value:
-    q, k, v = values = [a[key] for key in ("query", "key", "value")]
-    if a["attn_mask"] is None:
-        same("is_causal", a["is_causal"], True, "use is_causal=True and no mask")
-    elif not isinstance(a["attn_mask"], Value) or not _is_causal(a["attn_mask"]):
-        why = "attn_mask is no constant causal mask: sliding windows, padding and other masks have no counterpart"
-        raise Refused(why, "use is_causal=True and no mask; in transformers, no attention_mask and no sliding_window below the positions")
-    if q.layout != "heads" or k.layout not in ("heads", "grouped") or k.layout != v.layout:
-        raise Refused("it takes tensors that are not [B, H, T, D] of [B, T, H D]", "view and transpose q, k and v")
-    (samples, heads, positions, channels), key = q.shape, k.shape
-    same("the first dimension", samples, m.batch, "attend over the positions of each sample")
-    groups = key[1] == heads or (k.layout == "heads" and a["enable_gqa"])
-    if key[2] != positions or key != v.shape or key[3] != channels or not groups:
-        raise Refused("q, k and v have other positions or heads", "use self-attention, with enable_gqa=True for groups of heads")
-    if a["scale"] is not None and not math.isclose(a["scale"], channels**-0.5, rel_tol=1e-12):
-        raise Refused(f"scale is {a['scale']}, not 1 / sqrt({channels})", "leave scale out")
-    if k.layout == "grouped":
-        same("the heads of k and v", k.name[1], v.name[1], "repeat both as often")
-        values = [q, *(x._replace(name=x.name[0]) for x in (k, v))]
-    kind = "attention" if k.layout == "heads" and key[1] == heads else "grouped_attention"
-    name = m.node(kind, *(value.name for value in values), heads=heads, p=a["dropout_p"])
-    return Value(name, "heads", tuple(out.meta["val"].shape))
-
-
 def _add(m: Matcher, a: Given, out: Any) -> Value:
     x, y = a["self"], a["other"]
     same("alpha", a["alpha"], 1, "leave alpha out")
     if not isinstance(y, Value) or "formula" in (x.layout, y.layout):
         return formula(m, "add", out, x, y)
+    if "scores" in (x.layout, y.layout):
+        return _attention.masked(x, y) if x.layout == "scores" else _attention.masked(y, x)
+    if (sum_of_rows := _tables.added(m, x, y, out)) is not None:
+        return sum_of_rows
     shape = tuple(out.meta["val"].shape)
-    if x.layout == "table":
-        x, y = y, x
-    if y.layout == "table":
-        positions = m.batch and math.prod(shape[:-1]) // m.batch
-        table = m.shapes[y.name.name]
-        if table[0] != positions:
-            why = f"the table has {table[0]} positions, and a sample {positions}"
-            raise Refused(why, "give an example batch of whole samples, or make the table as long as them")
-        return Value(m.node("position_embedding", m.rows(x), m.parameter(y.name)), "rows", shape)
-    if y.layout == "parameter" and y.shape == shape[-1:]:
-        return Value(m.node("bias", m.rows(x), m.parameter(y), tail="add_bias"), "rows", shape)
     if x.layout not in ("rows", "image") or x.layout != y.layout or x.shape != y.shape:
         raise Refused(f"it adds {list(x.shape)} and {list(y.shape)}", "add tensors of one shape")
     return Value(m.node("residual", x.name, y.name), x.layout, shape)
-
-
-def _embedding(m: Matcher, a: Given, out: Any) -> Value:
-    shape = tuple(out.meta["val"].shape)
-    if a["padding_idx"] >= 0 or a["scale_grad_by_freq"] or a["sparse"]:
-        raise Refused("padding_idx, scale_grad_by_freq or sparse is set", "leave them out")
-    if a["indices"].layout == "constant":
-        numbers = a["indices"].name.flatten().tolist()
-        same("the constant", numbers, list(range(len(numbers))), "look up torch.arange(T)")
-        return Value(a["weight"], "table", shape)
-    if a["indices"].layout != "tokens":
-        raise Refused("its numbers are not the inputs", "look up the inputs themselves, or torch.arange(T)")
-    below = m.shapes[a["weight"].name][0]
-    m.input_below = below if m.input_below is None else min(m.input_below, below)
-    m.take_inputs([math.prod(a["indices"].shape)])
-    return Value(m.node("embedding", m.parameter(a["weight"]), INPUTS), "rows", shape)
 
 
 def _cat(m: Matcher, a: Given, out: Any) -> Value:
     full = [value for value in a["tensors"] if 0 not in value.shape]
     if len(full) == 2 and all(value.layout == "formula" for value in full) and a["dim"] % len(full[0].shape) == len(full[0].shape) - 1:
         return formula(m, "cat", out, *full)
+    if (with_token := _tables.joined(m, full, a["dim"], out)) is not None:
+        return with_token
     if len(full) != 1:
-        raise Refused("it joins tensors", "compute them as one")
+        raise Refused("it joins tensors", "compute them as one; only a class token [1, 1, C], expanded to each sample, may stand before its positions")
     return full[0]
 
 
@@ -317,6 +273,17 @@ def _part(op: str) -> Callable[[Matcher, Given, Any], Value]:
         return formula(m, op, out, a["self"], *(a[key] for key in ("other", "exponent") if key in a))
 
     return handler
+
+
+def _mul(m: Matcher, a: Given, out: Any) -> Value:
+    if isinstance(a["self"], Value) and a["self"].layout == "scores":
+        return _attention.scaled(a["self"], a["other"])
+    return _part("mul")(m, a, out)
+
+
+def _tanh(m: Matcher, a: Given, out: Any) -> Value:
+    """The hyperbolic tangent, or that of transformers' GELU, which takes a formula."""
+    return (_part if a["self"].layout == "formula" else _of_elements)("tanh")(m, a, out)
 
 
 def _silu(m: Matcher, a: Given, out: Any) -> Value:
@@ -387,16 +354,21 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.split.Tensor": _split,
     "aten.split_with_sizes.default": _split,
     "aten.chunk.default": _split,
-    "aten.scaled_dot_product_attention.default": _attention,
+    "aten.scaled_dot_product_attention.default": _attention.scaled_dot_product,
     "aten.add.Tensor": _add,
     "aten.add_.Tensor": _add,
-    "aten.embedding.default": _embedding,
+    "aten.embedding.default": _tables.embedding,
     "aten.cat.default": _cat,
     "aten.to.dtype_layout": _to,
     "aten.to.dtype": _to,
-    "aten.mul.Tensor": _part("mul"),
+    "aten.mul.Tensor": _mul,
+    "aten.div.Tensor": _attention.divided,
+    "aten.matmul.default": _attention.matmul,
+    "aten.softmax.int": _attention.softmax,
+    "aten.masked_fill.Scalar": _attention.filled,
+    "aten.select.int": _tables.selected,
     "aten.pow.Tensor_Scalar": _part("pow"),
-    "aten.tanh.default": _part("tanh"),
+    "aten.tanh.default": _tanh,
     "aten.rsqrt.default": _part("rsqrt"),
     "aten.neg.default": _part("neg"),
     "aten.slice.Tensor": _slice,

@@ -13,9 +13,10 @@ from ._errors import UsageError
 
 DIMENSIONS_MAX = 3  # of an item; a file has one more
 NUMBER_MAX = 2**32 - 1
-ELEMENTS = {("f", 4): "f32", ("f", 2): "f16", ("u", 1): "u8"}
+ELEMENTS = {("f", 4): "f32", ("f", 2): "f16", ("u", 1): "u8", ("u", 4): "u32"}
 SIZES = {"u8": 1, "f16": 2, "bf16": 2, "f32": 4, "u32": 4}
-NUMBERS = "give float32, float16 or bfloat16 numbers, or uint8 pixels, such as array.astype(np.float32)"
+NUMBERS = "give float32, float16 or bfloat16 numbers, uint8 pixels, or token ids of one dimension, such as array.astype(np.float32)"
+TEXT = "a language model's item is one sequence of token ids alone, whose labels are the next ids"
 LABEL = "give the number of a class: an integer from 0 on"
 SEQUENCE = "give token ids as a list or an array of one dimension"
 PAIR = "give (input, label), such as (array, 3), or the token ids of a text as one list or array"
@@ -111,12 +112,11 @@ def _pair(item: Any, place: int) -> Encoded:
             raise wrong(place, f"the input is {value}, which float32 does not reach", "scale the inputs")
         value = narrow
     array, dtype = _array(value, place)
+    if dtype is None and array.dtype.kind in "iu" and array.dtype.itemsize > 1 and array.ndim == 1:
+        array = _ids(array, label, place)
     dtype = dtype or ELEMENTS.get((array.dtype.kind, array.dtype.itemsize))
-    if dtype is None:
-        instead = NUMBERS
-        if array.dtype.kind in "iu" and array.ndim == 1:
-            instead += "; a language model's item is one sequence of token ids alone, whose labels are the next ids"
-        raise wrong(place, f"the input is {array.dtype} {list(array.shape)}", instead)
+    if dtype is None or (dtype == "u32" and array.ndim != 1):
+        raise wrong(place, f"the input is {array.dtype} {list(array.shape)}", NUMBERS)
     if array.ndim > DIMENSIONS_MAX:
         why = f"the input has {array.ndim} dimensions {list(array.shape)}, and at most {DIMENSIONS_MAX} are there"
         raise wrong(place, why, "give one sample, not a batch, or flatten it, as array.reshape(-1) does")
@@ -126,9 +126,19 @@ def _pair(item: Any, place: int) -> Encoded:
     if dtype == "bf16":
         finite = bool(((array & 0x7F80) != 0x7F80).all())
     else:
-        finite = dtype == "u8" or bool(np.isfinite(array).all())
+        finite = dtype in ("u8", "u32") or bool(np.isfinite(array).all())
     written = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False).tobytes()
     return Encoded(Plan("arrays", dtype, tuple(array.shape)), (written, number.to_bytes(4, "little")), number, finite)
+
+
+def _ids(array: np.ndarray, label: Any, place: int) -> np.ndarray:
+    """The token ids of a text that has one label, 32 bits wide."""
+    if getattr(label, "shape", ()) != ():
+        raise wrong(place, f"it has token ids, and a label of the shape {list(label.shape)}", f"{LABEL}; {TEXT}")
+    odd = next((int(number) for number in (array.min(initial=0), array.max(initial=0)) if not 0 <= number <= NUMBER_MAX), None)
+    if odd is not None:
+        raise wrong(place, f"a token id is {odd}", "give ids from 0 on, below the model's vocabulary")
+    return array.astype(np.uint32)
 
 
 def _label(value: Any, place: int) -> int:

@@ -14,7 +14,9 @@ NAME_MAX = 100
 # [B, C, H, W]. "pooled": [B, C] of [B, C, 1, 1]. "split" and "heads": [B T, H D] of [B, T, H, D] and of [B, H, T, D]. "positions": the
 # numbers of a sample's positions. "table": rows of a table by these. "parts", "pieces": several values. "formula": numbers that are a
 # part of an operator. "repeated": heads [B, K, G, T, D], G times each; "grouped": the same as [B, K G, T, D]. "constant": a tensor that
-# depends on nothing. "labels", "parameter", "buffer", "loss".
+# depends on nothing. "first row": the first row of a table for each position. "planes" and "patches": [B, H, W, C] of [B, C, H W] and of
+# [B, H W, C]. "token": a parameter [1, 1, C] for each sample. "turned": heads whose last dimensions are exchanged. "scores": what an attention
+# makes of queries and keys. "labels", "parameter", "buffer", "loss".
 
 
 class Value(NamedTuple):
@@ -37,7 +39,7 @@ class Part(NamedTuple):
     """A parameter of the network: the part `number` of `count` of a tensor of the model, in the layout of a role."""
 
     source: str
-    # "plain", "kernels" of a convolution, or a "transposed" matrix.
+    # "plain", "kernels" of a convolution, a "transposed" matrix, or without dimensions of 1 in front: a "row" [1, 1, C] or a "table" [1, T, C].
     role: str
     number: int
     count: int
@@ -69,6 +71,8 @@ def to_role(array: Any, part: Part) -> Any:
         array = array.transpose(0, 2, 3, 1)
     elif part.role == "transposed":
         array = array.T
+    elif part.role in ("row", "table"):
+        array = array.reshape(array.shape[2 if part.role == "row" else 1 :])
     rows = array.shape[0] // part.count
     return array[part.number * rows : (part.number + 1) * rows]
 
@@ -80,6 +84,8 @@ def from_role(parts: Sequence[Any], role: str) -> Any:
     whole = np.concatenate(parts) if len(parts) > 1 else parts[0]
     if role == "kernels":
         return whole.transpose(0, 3, 1, 2)
+    if role in ("row", "table"):
+        return whole.reshape(((1, 1) if role == "row" else (1,)) + whole.shape)
     return whole.T if role == "transposed" else whole
 
 

@@ -9,7 +9,7 @@ use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::program::builder::Builder;
 use tiebreak_contract::program::expr::{Body, BodyWriter};
 use tiebreak_contract::program::graph::{Graph, Node, View};
-use tiebreak_contract::program::operators::{Dropout, causal_attention};
+use tiebreak_contract::program::operators::{self, Dropout, Seen};
 use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::{Engine, EngineError, Inputs, Observer, Tensor, Want, outputs_of};
@@ -36,13 +36,15 @@ fn rows_between_products_have_the_same_bits() {
 
 /// Samples, heads, positions, channels of a head, dropout, digits (0: the default ones), and the tensors with special values.
 /// Special values of keys make all later rows NaN, those of queries only their own.
-const ATTENTION: [([u32; 4], f32, u8, &str); 6] = [
-    ([2, 2, 64, 8], 0.0, 0, "q"),
-    ([1, 1, 65, 5], 0.3, 0, ""),
-    ([3, 1, 131, 33], 0.1, 2, "q"),
-    ([1, 2, 66, 128], 0.0, 1, "v dy"),
-    ([1, 1, 400, 4], 0.0, 0, "q"),
-    ([1, 1, 64, 64], 0.0, 4, "k"),
+const ATTENTION: [([u32; 4], f32, u8, &str, Seen); 8] = [
+    ([2, 2, 64, 8], 0.0, 0, "q", Seen::Earlier),
+    ([1, 1, 65, 5], 0.3, 0, "", Seen::Earlier),
+    ([3, 1, 131, 33], 0.1, 2, "q", Seen::Earlier),
+    ([1, 2, 66, 128], 0.0, 1, "v dy", Seen::Earlier),
+    ([1, 1, 400, 4], 0.0, 0, "q", Seen::Earlier),
+    ([2, 2, 65, 8], 0.3, 0, "q", Seen::All),
+    ([1, 1, 131, 33], 0.0, 2, "", Seen::All),
+    ([1, 1, 64, 64], 0.0, 4, "k", Seen::Earlier),
 ];
 
 /// Rows of a sample, their places, K, columns.
@@ -65,16 +67,17 @@ fn rows_between_products() {
             assert!(!most || port.name != "y" || 12 * nan < here.len(), "{what}: {nan} NaNs");
         }
     };
-    for (i, (sizes, p, digits, special)) in (0..).zip(ATTENTION) {
+    for (i, (sizes, p, digits, special, seen)) in (0..).zip(ATTENTION) {
         let ordinary = ["", "q"].contains(&special);
-        check(format!("{sizes:?}"), ordinary, attention(i, sizes, p, digits, special));
+        let name = format!("{sizes:?} {seen:?}");
+        check(name, ordinary, attention(i, sizes, (p, seen), digits, special));
     }
     for (i, sizes) in (0..).zip(CHAINS) {
         check(format!("{sizes:?}"), false, chain(i, sizes));
     }
     // An observer of some of the nodes that a kernel computes sees them.
-    let (sizes, p, digits, special) = ATTENTION[0];
-    let (graph, inputs) = attention(0, sizes, p, digits, special);
+    let (sizes, p, digits, special, seen_positions) = ATTENTION[0];
+    let (graph, inputs) = attention(0, sizes, (p, seen_positions), digits, special);
     for from in 0..EVERY {
         let graph = Arc::new(graph.clone());
         let [here, there] =
@@ -146,7 +149,7 @@ fn numbers(stream: u32, len: u32, width: u32) -> Vec<u8> {
 fn attention(
     case: u32,
     [samples, heads, t, d]: [u32; 4],
-    p: f32,
+    (p, seen): (f32, Seen),
     digits: u8,
     special: &str,
 ) -> (Graph, Vec<Vec<u8>>) {
@@ -158,7 +161,7 @@ fn attention(
     let [step, first_sample] = ["step", "first_sample"].map(|name| b.input(name, DType::U32, &[1]));
     let (threshold, scale) = Dropout::rates(p);
     let drop = (p > 0.0).then_some((Dropout { seed, step, first_sample, threshold, scale }, 5));
-    let y = causal_attention(&mut b, [q, k, v], samples, heads, drop);
+    let y = operators::attention(&mut b, seen, [q, k, v], [samples, heads], drop);
     let gradients = b.backward(y, dy);
     b.output("y", y);
     for (name, input) in [("dq", q), ("dk", k), ("dv", v)] {

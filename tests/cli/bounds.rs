@@ -125,3 +125,55 @@ fn a_program_files_bounds_are_looked_at() {
         }
     }
 }
+
+/// Token ids with a label, 16 or 32 bits wide: a program file is trained and audited on them, and their bound is checked.
+#[test]
+fn token_ids_with_a_label_train_a_program_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let node = |name: &str, operator: &str, inputs: &[&str]| serde_json::json!({ "name": name, "operator": operator, "inputs": inputs });
+    let parameter = |name: &str, shape: &[u32]| serde_json::json!({ "name": name, "shape": shape, "init": { "normal": 0.5 } });
+    let network = serde_json::json!({
+        "format": "tiebreak network 1", "micro_batch": 2, "inputs": { "name": "ids", "shape": [2, 3], "below": 300 },
+        "labels": { "shape": [2], "below": 4 }, "parameters": [parameter("table", &[300, 6]), parameter("head", &[4, 6])],
+        "nodes": [node("table_rows", "embedding", &["table", "inputs"]), node("first", "first_position", &["table_rows"]), node("logits", "matmul", &["first", "head"])],
+        "optimizer": { "kind": "sgd", "momentum": 0.5 },
+    });
+    fs::write(at("network.json"), network.to_string()).unwrap();
+    let (code, _, error) = output(&["program", "compile", &at("network.json"), "--out", &at("step.program")]);
+    assert_eq!(code, 0, "{error}");
+    let npy = |descr: &str, shape: &str, bytes: Vec<u8>| {
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+        [b"\x93NUMPY\x01\0", &(header.len() as u16).to_le_bytes()[..], header.as_bytes(), &bytes].concat()
+    };
+    fs::write(at("y.npy"), npy("|u1", "(5,)", vec![0, 1, 2, 3, 0])).unwrap();
+    for (dtype, size, last, good) in
+        [("u16", 2, 299u32, true), ("u32", 4, 299, true), ("u16", 2, 300, false), ("u32", 4, 70_000, false)]
+    {
+        let ids = (0..15).map(|i| if i == 14 { last } else { 19 * i });
+        let bytes = ids.flat_map(|id| id.to_le_bytes()[..size].to_vec()).collect();
+        fs::write(at("x.npy"), npy(&format!("<u{size}"), "(5, 3)", bytes)).unwrap();
+        let text = |more: &str| {
+            format!(
+                "steps = 2\nprogram = \"step.program\"\n[schedule]\npeak = 0.1\n[data]\nkind = \"arrays\"\ninputs = \"x.npy\"\nlabels = \"y.npy\"\ndtype = \"{dtype}\"\n{more}"
+            )
+        };
+        fs::write(at("job.toml"), text("")).unwrap();
+        let (code, _, error) = output(&["train", &at("job.toml"), "--out", &at(dtype)]);
+        if good {
+            assert_eq!(code, 0, "{error}");
+            assert_eq!(output(&["audit", &at(dtype)]).0, 0);
+        } else {
+            let last = last.to_string();
+            assert!(
+                code == 4
+                    && ["x.npy", "sample 4 ", &last, "below 300"].iter().all(|part| error.contains(part)),
+                "{error}"
+            );
+        }
+        let _ = fs::remove_dir_all(at(dtype));
+        fs::write(at("job.toml"), text("augment = { flip = true }\n")).unwrap();
+        let (code, _, error) = output(&["job", "check", &at("job.toml")]);
+        assert!(code == 2 && error.contains("data.augment: images are cropped"), "{code} {error}");
+    }
+}

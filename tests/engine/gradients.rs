@@ -526,7 +526,7 @@ fn operators_over_images() {
     check_operator("bias", attributes, &[&[2, 3, 2, 4], &[4]]);
 }
 
-/// The operators of decoders after GPT-2.
+/// The operators of decoders after GPT-2, and those of encoders.
 #[test]
 fn operators_over_positions() {
     let attributes = Attributes { samples: 2, heads: 4, theta: 50.0, ..Attributes::default() };
@@ -535,11 +535,15 @@ fn operators_over_positions() {
     check_operator("rms_norm", attributes.clone(), &[&[3, 24], &[6]]);
     check_operator("rms_norm", Attributes { heads: 1, ..attributes.clone() }, &[&[4, 6], &[6]]);
     check_operator("rotary", attributes.clone(), &[&[10, 24]]);
+    check_operator("tanh", attributes.clone(), &[&[3, 5]]);
+    check_operator("class_token", attributes.clone(), &[&[6, 4], &[4]]);
+    check_operator("first_position", attributes.clone(), &[&[6, 4]]);
+    for rows in [3, 5] {
+        check_operator("position_embedding", attributes.clone(), &[&[6, 4], &[rows, 4]]);
+    }
     for kv_heads in [1, 2, 4] {
-        check_operator(
-            "grouped_attention",
-            attributes.clone(),
-            &[&[6, 12], &[6, 3 * kv_heads], &[6, 3 * kv_heads]],
-        );
+        let shapes = [&[6, 12][..], &[6, 3 * kv_heads], &[6, 3 * kv_heads]];
+        check_operator("grouped_attention", attributes.clone(), &shapes);
+        check_operator("bidirectional_attention", attributes.clone(), &shapes);
     }
 }

@@ -278,6 +278,7 @@ struct CaseAttributes {
     samples: u32,
     heads: u32,
     theta: f32,
+    ignore: Option<u32>,
 }
 
 /// Single operators and their gradients, by `assets/vectors/catalogue.py`.
@@ -291,9 +292,9 @@ fn operators() {
     let mut cpu = Cpu::new(1).unwrap();
     for (number, case) in cases.iter().enumerate() {
         let operator = Operator::by_name(&case.operator).unwrap();
-        let CaseAttributes { kernel, stride, padding, groups, windows, epsilon, samples, heads, theta } =
-            case.attributes;
-        let others = Attributes { samples, heads: heads.max(1), theta, ..Attributes::default() };
+        let CaseAttributes { kernel, stride, padding, groups, windows, epsilon, .. } = case.attributes;
+        let CaseAttributes { samples, heads, theta, ignore, .. } = case.attributes;
+        let others = Attributes { samples, heads: heads.max(1), theta, ignore, ..Attributes::default() };
         let attributes = Attributes { kernel, stride, padding, groups, windows, epsilon, ..others };
         let shapes: Vec<Vec<u32>> = case.inputs.iter().map(|(shape, _)| shape.clone()).collect();
         let mut check = |dy: Option<&Vec<u32>>, expected: &[Vec<u32>]| {

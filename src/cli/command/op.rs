@@ -93,7 +93,7 @@ impl From<FloatOutput> for FloatType {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Attributes of operators")]
 struct Flags {
-    /// Samples in the rows of attentions, `rotary` and `dropout`.
+    /// Samples in the rows of attentions, `rotary`, `dropout`, and of operators with positions.
     #[arg(long, value_name = "N", default_value_t = 1)]
     samples: u32,
     /// Heads of attentions, `rotary` and `rms_norm`.
@@ -117,7 +117,7 @@ struct Flags {
     /// Share of each target of `weighted_cross_entropy` that all classes have.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, hide_short_help = true)]
     smoothing: f32,
-    /// Label of `weighted_cross_entropy` that has no loss.
+    /// Label of `weighted_cross_entropy` without a loss; row of `embedding` without a gradient.
     #[arg(long, value_name = "LABEL", hide_short_help = true)]
     ignore: Option<u32>,
     /// Drop probability of `dropout`.

@@ -6,7 +6,7 @@ use super::expr::{Body, BodyWriter, Reg};
 use super::graph::{Primitive, TensorId};
 pub use super::inputs::Input;
 use super::inputs::{input, integers, shape_error};
-use super::operators::{self, ConvVersion, Dropout, LinearClasses, LossRule, Moments, Window};
+use super::operators::{self, ConvVersion, Dropout, LinearClasses, LossRule, Moments, Seen, Window};
 use super::optimizer::{self, Decay, Optimizer, Rates, Trained, Treatment};
 use crate::arith::DType;
 use crate::arith::turns::turns;
@@ -14,9 +14,9 @@ use crate::arith::turns::turns;
 /// The numbers that an operator may need besides its inputs. Each operator reads its own.
 #[derive(Clone, Debug)]
 pub struct Attributes {
-    /// Samples that the rows of `attention`, `grouped_attention`, `rotary` and `dropout` hold.
+    /// Samples that the rows of attentions, `rotary`, `dropout`, `position_embedding`, `class_token` and `first_position` hold.
     pub samples: u32,
-    /// Heads of `attention`, `grouped_attention`, `rotary` and `rms_norm`.
+    /// Heads of attentions, `rotary` and `rms_norm`.
     pub heads: u32,
     /// Pixels from one patch of a convolution, or window of a pool, to the next.
     pub stride: u32,
@@ -30,7 +30,7 @@ pub struct Attributes {
     pub groups: u32,
     /// The share of a target that all classes divide among them, of `weighted_cross_entropy`.
     pub smoothing: f32,
-    /// The label without a loss, of `weighted_cross_entropy`.
+    /// The label without a loss, of `weighted_cross_entropy`; the row without a gradient, of `embedding`.
     pub ignore: Option<u32>,
     /// Drop probability of `dropout`.
     pub p: f32,
@@ -142,10 +142,8 @@ pub const OPERATORS: &[Operator] = &[
     operator!("sqrt", "square root", ONE, |b, i, _| scalar(b, i[0], BodyWriter::sqrt)),
     operator!("exp", "e^x, correctly rounded", ONE, |b, i, _| scalar(b, i[0], BodyWriter::exp)),
     operator!("log", "natural logarithm, correctly rounded", ONE, |b, i, _| scalar(b, i[0], BodyWriter::log)),
-    operator!("tanh", "hyperbolic tangent, correctly rounded", ONE, |b, i, _| scalar(
-        b,
-        i[0],
-        BodyWriter::tanh
+    operator!("tanh", "hyperbolic tangent, correctly rounded", ONE, gradient, |b, i, _| out(
+        operators::tanh(b, i[0])
     )),
     operator!("erf", "error function, correctly rounded", ONE, |b, i, _| scalar(b, i[0], BodyWriter::erf)),
     operator!("sum", "tree sum over the last dimension", ONE, |b, i, _| out(b.sum_last(i[0]))),
@@ -316,7 +314,14 @@ pub const OPERATORS: &[Operator] = &[
         "attention whose heads of keys and values serve several heads of queries (--samples, --heads)",
         &[input("q", "N C"), input("k", "N X"), input("v", "N X")],
         gradient,
-        |b, i, a| out(operators::grouped_attention(b, [i[0], i[1], i[2]], [a.samples, a.heads], None)?)
+        |b, i, a| grouped(b, i, a, Seen::Earlier)
+    ),
+    operator!(
+        "bidirectional_attention",
+        "attention over all positions of a sample, else as grouped_attention (--samples, --heads)",
+        &[input("q", "N C"), input("k", "N X"), input("v", "N X")],
+        gradient,
+        |b, i, a| grouped(b, i, a, Seen::All)
     ),
     operator!(
         "rotary",
@@ -327,10 +332,31 @@ pub const OPERATORS: &[Operator] = &[
     ),
     operator!(
         "embedding",
-        "rows of a table by number",
+        "rows of a table by number (--ignore: a row without a gradient)",
         &[input("table", "V C"), integers("tokens", "N")],
         gradient,
-        |b, i, _| out(operators::token_embedding(b, i[0], i[1]))
+        |b, i, a| out(operators::padded_embedding(b, i[0], i[1], a.ignore))
+    ),
+    operator!(
+        "position_embedding",
+        "x plus the first rows of a table, one for each position of a sample (--samples)",
+        &[input("x", "N C"), input("table", "V C")],
+        gradient,
+        |b, i, a| out(operators::add_first_rows(b, i[0], i[1], a.samples)?)
+    ),
+    operator!(
+        "class_token",
+        "a row before the positions of each sample (--samples)",
+        &[input("x", "N C"), input("token", "C")],
+        gradient,
+        |b, i, a| out(operators::class_token(b, i[0], i[1], a.samples)?)
+    ),
+    operator!(
+        "first_position",
+        "the first row of each sample (--samples)",
+        &[input("x", "N C")],
+        gradient,
+        |b, i, a| out(operators::first_position(b, i[0], a.samples)?)
     ),
     operator!(
         "cross_entropy",
@@ -420,6 +446,10 @@ pub const OPERATORS: &[Operator] = &[
         Ok(vec![("out", b.node(Primitive::Absmax { input, block: 0 }, DType::U32, &[1, rows, 1]))])
     }),
 ];
+
+fn grouped(b: &mut Builder, i: &[TensorId], a: &Attributes, seen: Seen) -> Result<Outputs, String> {
+    out(operators::grouped_attention(b, seen, [i[0], i[1], i[2]], [a.samples, a.heads], None)?)
+}
 
 fn rms_norm(b: &mut Builder, i: &[TensorId], a: &Attributes) -> Result<Outputs, String> {
     let (c, channels) = (b.shape(i[0])[1], b.shape(i[1])[0]);

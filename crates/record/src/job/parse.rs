@@ -201,6 +201,12 @@ fn model_error(job: &Job, model: &ModelJob) -> Found {
     if let Some(wrong) = data_error(&job.data, &model.model.batch(1)) {
         return Some(wrong);
     }
+    if matches!(&job.data.files, DataFiles::Arrays(arrays) if arrays.has_ids()) {
+        return found(
+            "data.dtype",
+            "u16 and u32 are token ids with a label, which a program file takes, and no kind of model",
+        );
+    }
     let (BatchSpec { micro_batch, micro_batches }, labels) = (&model.batch, model.model.labels_per_sample());
     let wrong = batch_error([*micro_batch, *micro_batches, labels], job.commit.granularity);
     if let Some((key, why)) = wrong {
@@ -230,7 +236,10 @@ pub(super) fn data_error(data: &DataSpec, sample: &[BatchTensor]) -> Found {
     if let Err(why) = layout::fits(files, sample) {
         return found("data.kind", why);
     }
-    let text = matches!(files, DataFiles::Bytes { .. } | DataFiles::Tokens { .. });
+    let text = match files {
+        DataFiles::Arrays(arrays) => arrays.has_ids(),
+        _ => matches!(files, DataFiles::Bytes { .. } | DataFiles::Tokens { .. }),
+    };
     if text && data.augment.is_any() {
         return found(
             "data.augment",

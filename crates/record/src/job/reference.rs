@@ -129,7 +129,7 @@ const DATA: &[Key] = &[
     key("data.labels", Choice(&["fine", "coarse"]), Required, r#""fine""#, "Which label is learned: one of 100 classes, or one of 20 superclasses.").kind("cifar100"),
     key("data.inputs", Text, Required, r#""inputs.npy""#, "The file of inputs, .npy or .safetensors: an array whose first dimension is over samples.").kind("arrays"),
     key("data.labels", Text, Required, r#""labels.npy""#, "The file of labels, integers; it may be the same.").kind("arrays"),
-    key("data.dtype", Choice(&["u8", "f16", "bf16", "f32"]), Required, r#""f32""#, "The inputs' type: u8 are pixels, the others numbers that the model takes as they are.").kind("arrays"),
+    key("data.dtype", Choice(&["u8", "u16", "u32", "f16", "bf16", "f32"]), Required, r#""f32""#, "The inputs' type: u8 are pixels, u16 and u32 the token ids of a program file, the others numbers that the model takes as they are.").kind("arrays"),
     key("data.inputs_tensor", Text, Absent("the file is .npy"), r#""inputs""#, "The inputs' name in a safetensors file.").kind("arrays").rule("required with a safetensors file, and only there").beside(r#"inputs = "inputs.safetensors""#),
     key("data.labels_tensor", Text, Absent("the file is .npy"), r#""labels""#, "The labels' name in a safetensors file.").kind("arrays").rule("required with a safetensors file, and only there").beside(r#"labels = "labels.safetensors""#),
 ];

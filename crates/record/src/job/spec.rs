@@ -238,7 +238,7 @@ pub struct Labelled {
     pub inputs: String,
     /// The file of labels: [samples], integers. The file may be that of the inputs.
     pub labels: String,
-    /// The inputs' elements: U8 (pixels), F16, BF16 or F32.
+    /// The inputs' elements: U8 (pixels), U16 or U32 (token ids of a program file), F16, BF16 or F32.
     pub dtype: Element,
     /// The inputs' name in a safetensors file.
     #[serde(default)]
@@ -246,6 +246,13 @@ pub struct Labelled {
     /// The labels' name in a safetensors file.
     #[serde(default)]
     pub labels_tensor: Option<String>,
+}
+
+impl Labelled {
+    /// True if the inputs are token ids.
+    pub(super) fn has_ids(&self) -> bool {
+        matches!(self.dtype, Element::U16 | Element::U32)
+    }
 }
 
 /// One path, or a list.

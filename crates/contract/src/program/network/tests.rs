@@ -264,6 +264,83 @@ fn heads_are_normalised_as_whole_rows_are() {
     }
 }
 
+/// A network over tokens [2, 3] with these nodes behind `e`, rows [6, 4], and parameters `p` [4] and `t` [V, 4].
+fn over_tokens(table: u32, nodes: &str, labels: u32) -> Result<Program> {
+    compile(&format!(
+        r#"{{"format": "{FORMAT}", "micro_batch": 2, "inputs": {{"name": "ids", "shape": [2, 3], "below": 5}},
+"labels": {{"shape": [{labels}], "below": 4}}, "parameters": [{{"name": "e", "shape": [5, 4]}}, {{"name": "p", "shape": [4]}},
+{{"name": "t", "shape": [{table}, 4]}}], "nodes": [{nodes}], "optimizer": {{"kind": "sgd", "momentum": 0}}}}"#
+    ))
+}
+
+#[test]
+fn encoders_are_compiled_and_their_sizes_checked() {
+    let made = |operator: &str, inputs: &str, attributes: &str| {
+        let name = operator.split('.').next().unwrap();
+        format!(
+            r#"{{"name": "{operator}", "operator": "{name}", "inputs": [{inputs}], "attributes": {{{attributes}}}}}"#
+        )
+    };
+    let encoder = |padding: &str, heads: u32| {
+        [
+            made("padded_embedding", r#""e", "inputs""#, padding),
+            made("position_embedding", r#""padded_embedding", "t""#, ""),
+            made("first_row", r#""position_embedding", "t""#, ""),
+            made("class_token", r#""first_row", "p""#, ""),
+            made(
+                "bidirectional_attention",
+                r#""class_token", "class_token", "class_token""#,
+                &format!(r#""heads": {heads}, "p": 0.5"#),
+            ),
+            made("first_position", r#""bidirectional_attention""#, ""),
+            made("tanh", r#""first_position""#, ""),
+        ]
+        .join(", ")
+    };
+    let nodes = encoder(r#""ignore": 0"#, 2);
+    for table in [3, 7] {
+        let program = over_tokens(table, &nodes, 2).unwrap();
+        assert_eq!(decode(&encode(&program)).unwrap(), program);
+    }
+    let without = nodes.replace("padded_embedding", "embedding").replace(r#""ignore": 0"#, "");
+    assert!(over_tokens(3, &without, 2).unwrap() != over_tokens(3, &nodes, 2).unwrap());
+    for (table, nodes, why) in [
+        (
+            3,
+            encoder(r#""ignore": 5"#, 2),
+            "node padded_embedding (padded_embedding): ignore (5) must be below the table's rows, 5",
+        ),
+        (3, encoder("", 2), "node padded_embedding: the attribute ignore is missing"),
+        (
+            3,
+            encoder(r#""ignore": 0"#, 3),
+            "node bidirectional_attention (bidirectional_attention): the samples (2) must divide N = 8",
+        ),
+        (
+            2,
+            encoder(r#""ignore": 0"#, 2),
+            "node position_embedding (position_embedding): 2 samples of T = 2 positions, or fewer",
+        ),
+        (
+            1 << 15,
+            encoder(r#""ignore": 0"#, 2),
+            "node position_embedding (position_embedding): a table with more rows than",
+        ),
+    ] {
+        let error = over_tokens(table, &nodes, 2).unwrap_err().0;
+        assert!(error.starts_with(why), "{error}");
+    }
+    // The sizes of images bound a class token's.
+    let long = format!(
+        r#"{{"format": "{FORMAT}", "micro_batch": 1, "inputs": {{"name": "values", "shape": [32767, 4]}}, "labels": {{"shape": [32768], "below": 4}},
+"parameters": [{{"name": "p", "shape": [4]}}], "nodes": [{}], "optimizer": {{"kind": "sgd", "momentum": 0}}}}"#,
+        made("class_token", r#""inputs", "p""#, "")
+    );
+    let error = compile(&long).unwrap_err().0;
+    assert!(error.contains("a sample has 32767 rows of 4 channels; each is at most 32766"), "{error}");
+    assert!(compile(&long.replace("32767", "32766").replace("32768", "32767")).is_ok());
+}
+
 /// Changes leaf `at` of a value, counted in the order of the file.
 fn change(value: &mut Value, at: &mut usize, to: &Value) {
     match value {

@@ -1,4 +1,4 @@
-//! gelu_tanh.v1, gelu_erf.v1, relu.v1, silu.v1 and swiglu.v1, elementwise on any shape.
+//! gelu_tanh.v1, gelu_erf.v1, relu.v1, silu.v1, swiglu.v1 and tanh.v1, elementwise on any shape.
 
 use crate::program::builder::Builder;
 use crate::program::expr::{Body, BodyWriter, Reg};
@@ -131,6 +131,26 @@ pub fn silu(b: &mut Builder, x: TensorId) -> TensorId {
         });
         let shape = b.shape(x);
         vec![(x, b.map(body, &[x, s, dy], &shape))]
+    });
+    y
+}
+
+/// y = tanh(x).
+pub fn tanh(b: &mut Builder, x: TensorId) -> TensorId {
+    let shape = b.shape(x);
+    let body = Body::new("tanh.v1", |w| {
+        let x = w.input(0);
+        w.tanh(x)
+    });
+    let y = b.map(body, &[x], &shape);
+    b.differentiable(y, move |b, dy| {
+        // dy * (1 - y * y)
+        let dx = b.zip("tanh_backward.v1", y, dy, |w, y, dy| {
+            let (one, square) = (w.f(1.0), w.mul(y, y));
+            let slope = w.sub(one, square);
+            w.mul(dy, slope)
+        });
+        vec![(x, dx)]
     });
     y
 }

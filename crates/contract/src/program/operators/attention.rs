@@ -1,5 +1,5 @@
-//! causal_attention.v1: softmax(q k^T / sqrt(D) masked to earlier positions) v, per head. And repeat_heads.v1, for queries in
-//! groups that share a head of keys and values (Ainslie et al., 2023).
+//! causal_attention.v1 and bidirectional_attention.v1: softmax(q k^T / sqrt(D)) v per head, masked to earlier positions or over all.
+//! And repeat_heads.v1, for queries in groups that share a head of keys and values (Ainslie et al., 2023).
 //!
 //! Every sum runs over all T positions, with +0 at masked ones, so its tree depends on T alone.
 
@@ -9,6 +9,15 @@ use crate::program::builder::Builder;
 use crate::program::expr::{Body, BodyWriter, Reg};
 use crate::program::graph::{TensorId, View};
 use crate::program::products::ProductClass::{Scores, ScoresDk, ScoresDq, Values, ValuesDp, ValuesDv};
+
+/// The positions that a position attends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Those up to its own.
+    Earlier,
+    /// All of its sample.
+    All,
+}
 
 /// The sizes of one attention: B samples of T positions, H heads of D channels.
 #[derive(Clone, Copy)]
@@ -72,18 +81,29 @@ pub(super) fn merge_heads(b: &mut Builder, tensor: TensorId) -> TensorId {
     b.copy(view, &[batch * t, h * d])
 }
 
-/// q, k, v [B*T, H*D] -> [B*T, H*D]. `drop` applies to the probabilities.
+/// [`attention`] over earlier positions.
 pub fn causal_attention(
     b: &mut Builder,
-    [q, k, v]: [TensorId; 3],
+    qkv: [TensorId; 3],
     samples: u32,
     heads: u32,
+    drop: Option<(Dropout, u32)>,
+) -> TensorId {
+    attention(b, Seen::Earlier, qkv, [samples, heads], drop)
+}
+
+/// q, k, v [B*T, H*D] -> [B*T, H*D]. `drop` applies to the probabilities.
+pub fn attention(
+    b: &mut Builder,
+    seen: Seen,
+    [q, k, v]: [TensorId; 3],
+    [samples, heads]: [u32; 2],
     drop: Option<(Dropout, u32)>,
 ) -> TensorId {
     let [n, c] = b.shape(q)[..] else { panic!("attention takes matrices") };
     let s = Heads { b: samples, t: n / samples, h: heads, d: c / heads };
     let scores = b.scoped("scores", |b| scores(b, s, q, k));
-    let p = b.scoped("softmax", |b| causal_softmax(b, s, scores));
+    let p = b.scoped("softmax", |b| softmax(b, seen, s, scores));
     let p = match drop {
         Some((d, operator)) => b.scoped("dropout", |b| dropout(b, d, samples, operator, p)),
         None => p,
@@ -154,24 +174,41 @@ pub(super) fn softmax_of_masked(b: &mut Builder, masked: TensorId) -> TensorId {
     b.map(quotient, &[e, sum], &shape)
 }
 
-/// softmax(scores / sqrt(D)) over the positions j <= i of row i; +0 elsewhere.
-fn causal_softmax(b: &mut Builder, s: Heads, scores: TensorId) -> TensorId {
+/// The scores by 1/sqrt(D); -inf at those of positions that are not seen.
+fn scale_mask(seen: Seen, channels: u32) -> Body {
+    match seen {
+        Seen::Earlier => causal_scale_mask("causal_scale_mask.v1", channels, |w| w.index(2)),
+        Seen::All => Body::new("attention_scale.v1", |w| {
+            let (x, scale) = (w.input(0), w.f(head_scale(channels)));
+            w.mul(x, scale)
+        }),
+    }
+}
+
+/// softmax(scores / sqrt(D)) over the positions that row i sees; +0 elsewhere.
+fn softmax(b: &mut Builder, seen: Seen, s: Heads, scores: TensorId) -> TensorId {
     let shape = s.scores();
     let scale = head_scale(s.d);
-    let masked = b.map(causal_scale_mask("causal_scale_mask.v1", s.d, |w| w.index(2)), &[scores], &shape);
+    let masked = b.map(scale_mask(seen, s.d), &[scores], &shape);
     let p = softmax_of_masked(b, masked);
     b.differentiable(p, move |b, dp| {
         let weighted = b.zip("mul.v1", p, dp, BodyWriter::mul);
         let sum = b.sum_last(weighted);
         // dscores = p (dp - sum(p dp)) / sqrt(D), +0 at masked positions.
-        let body = Body::new("causal_softmax_backward.v1", |w| {
-            let (p, dp, sum, scale, zero) = (w.input(0), w.input(1), w.input(2), w.f(scale), w.f(0.0));
-            let (i, j) = (w.index(2), w.index(3));
-            let later = w.ult(i, j);
+        let name = match seen {
+            Seen::Earlier => "causal_softmax_backward.v1",
+            Seen::All => "softmax_backward.v1",
+        };
+        let body = Body::new(name, |w| {
+            let (p, dp, sum, scale) = (w.input(0), w.input(1), w.input(2), w.f(scale));
+            let mask = (seen == Seen::Earlier).then(|| {
+                let (zero, i, j) = (w.f(0.0), w.index(2), w.index(3));
+                (w.ult(i, j), zero)
+            });
             let centred = w.sub(dp, sum);
             let scaled = w.mul(p, centred);
             let scaled = w.mul(scaled, scale);
-            w.select(later, zero, scaled)
+            mask.map_or(scaled, |(later, zero)| w.select(later, zero, scaled))
         });
         let dims = shape;
         let views = vec![b.whole(p), b.whole(dp), b.broadcast(sum, &shape)];
@@ -208,9 +245,10 @@ pub(crate) fn cut_into_heads(
     Ok([shape[0] / samples, shape[1] / heads])
 }
 
-/// Causal attention of q [N, C] and of k and v [N, X], whose heads serve several heads of queries.
+/// Attention of q [N, C] over k and v [N, X], whose heads serve several heads of queries.
 pub(crate) fn grouped_attention(
     b: &mut Builder,
+    seen: Seen,
     [q, k, v]: [TensorId; 3],
     [samples, heads]: [u32; 2],
     drop: Option<(Dropout, u32)>,
@@ -224,5 +262,5 @@ pub(crate) fn grouped_attention(
         ));
     }
     let [k, v] = [k, v].map(|x| repeat_heads(b, x, own, heads / own));
-    Ok(causal_attention(b, [q, k, v], samples, heads, drop))
+    Ok(attention(b, seen, [q, k, v], [samples, heads], drop))
 }

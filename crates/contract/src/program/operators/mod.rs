@@ -19,13 +19,15 @@ mod operand;
 mod pool;
 mod product;
 pub(super) mod rotary;
+mod sample_rows;
 
-pub use activation::{gelu_erf, gelu_tanh, relu, silu, swiglu};
-pub use attention::{causal_attention, repeat_heads};
+pub use activation::{gelu_erf, gelu_tanh, relu, silu, swiglu, tanh};
+pub use attention::{Seen, attention, causal_attention, repeat_heads};
 pub(crate) use attention::{cut_into_heads, grouped_attention};
 pub(super) use cached::{Cache, Places, cached_attention};
 pub use convolution::{ConvVersion, conv2d, mean_pool};
 pub use dropout::{Dropout, dropout};
+pub(crate) use embedding::{add_first_rows, padded_embedding};
 pub use embedding::{position_embedding, token_embedding};
 pub use evaluation::evaluation;
 pub use grouped::{add_bias, flatten, grouped_conv2d};
@@ -36,6 +38,7 @@ pub use norm::{batch_norm, batch_norm_eval, layer_norm, rms_norm};
 pub use pool::{Window, adaptive_avg_pool, avg_pool, max_pool};
 pub use rotary::{Rotary, rotary, rotary_tables};
 pub(super) use rotary::{rotary_error, rotary_tables_at};
+pub(crate) use sample_rows::{class_token, first_position};
 
 use super::builder::Builder;
 use super::graph::TensorId;

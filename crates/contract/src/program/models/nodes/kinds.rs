@@ -10,7 +10,7 @@ use crate::program::im2col::ConvGeometry;
 use crate::program::inputs::{input, integers};
 use crate::program::models::{Inputs, pixel_body};
 use crate::program::operators::{
-    self, ConvVersion, Dropout, LinearClasses, Moments, Window, batch_norm, dropout,
+    self, ConvVersion, Dropout, LinearClasses, Moments, Seen, Window, batch_norm, dropout,
 };
 
 /// The most elements of a tensor.
@@ -76,6 +76,7 @@ pub const NODE_KINDS: &[NodeKind] = &[
     kind("gelu", "GELU in its tanh form", X, &[], |b, _, i, _| Ok(operators::gelu_tanh(b, i[0]))),
     kind("gelu_erf", "GELU", X, &[], |b, _, i, _| Ok(operators::gelu_erf(b, i[0]))),
     kind("silu", "x / (1 + e^-x)", X, &[], |b, _, i, _| Ok(operators::silu(b, i[0]))),
+    kind("tanh", "the hyperbolic tangent", X, &[], |b, _, i, _| Ok(operators::tanh(b, i[0]))),
     kind("swiglu", "silu(x) y", XY, &[], |b, _, i, _| Ok(operators::swiglu(b, i[0], i[1]))),
     kind("residual", "x + y", XY, &[], |b, _, i, _| Ok(operators::residual(b, i[0], i[1]))),
     kind("layer_norm", "layer normalisation over the last dimension", NORM, &["epsilon"], |b, _, i, a| Ok(operators::layer_norm(b, i[0], i[1], i[2], a.epsilon))),
@@ -88,10 +89,15 @@ pub const NODE_KINDS: &[NodeKind] = &[
     kind("adaptive_avg_pool", "the means of so many windows down and across: [B, P, Q, C]", IMAGE, &["windows"], |b, _, i, a| operators::adaptive_avg_pool(b, i[0], a.windows)),
     kind("mean_pool", "the mean over the pixels: [B, C]", IMAGE, &[], |b, _, i, _| Ok(operators::mean_pool(b, i[0]))),
     kind("flatten", "a sample's numbers in a row, a channel's pixels together: [B, C H W]", IMAGE, &[], |b, _, i, _| Ok(operators::flatten(b, i[0]))),
-    kind("embedding", "rows of a table by number: [N, C]", &[input("table", "V C"), integers("tokens", "N")], &[], embedding),
-    kind("position_embedding", "x plus a row of the table for each of a sample's T positions", &[input("x", "N C"), input("table", "T C")], &[], position_embedding),
-    kind("attention", "causal attention of heads, with dropout of its probabilities", &[input("q", "N C"), input("k", "N C"), input("v", "N C")], &["heads", "p"], attention),
-    kind("grouped_attention", "causal attention, where heads of k and v serve several heads of q", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "p"], attention),
+    kind("embedding", "rows of a table by number: [N, C]", &[input("table", "V C"), integers("tokens", "*")], &[], |b, _, i, _| embedding(b, i, None)),
+    kind("padded_embedding", "rows of a table by number, of which the row `ignore` has no gradient: [N, C]", &[input("table", "V C"), integers("tokens", "*")], &["ignore"], |b, _, i, a| embedding(b, i, a.ignore)),
+    kind("position_embedding", "x plus a row of the table for each position of a sample, from the first on", &[input("x", "N C"), input("table", "T C")], &[], |b, p, i, _| operators::add_first_rows(b, i[0], i[1], p.samples[0])),
+    kind("first_row", "x plus the first row of the table: the embedding of a number that is always 0", &[input("x", "N C"), input("table", "V C")], &[], |b, _, i, _| { let rows = b.shape(i[0])[0]; operators::add_first_rows(b, i[0], i[1], rows) }),
+    kind("class_token", "a row before the positions of each of B samples: [N + B, C]", &[input("x", ".. C"), input("token", "C")], &[], |b, p, i, _| operators::class_token(b, i[0], i[1], p.samples[0])),
+    kind("first_position", "the first position of each of B samples: [B, C]", &[input("x", "N C")], &[], |b, p, i, _| operators::first_position(b, i[0], p.samples[0])),
+    kind("attention", "causal attention of heads, with dropout of its probabilities", &[input("q", "N C"), input("k", "N C"), input("v", "N C")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::Earlier)),
+    kind("grouped_attention", "causal attention, where heads of k and v serve several heads of q", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::Earlier)),
+    kind("bidirectional_attention", "attention over all positions of a sample, where heads of k and v serve one or several heads of q", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::All)),
     kind("rotary", "pairs of channels of each head turned by their position", &[input("x", "N C")], &["heads", "theta"], rotary),
 ];
 
@@ -209,30 +215,29 @@ fn drop_some(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> R
     })
 }
 
-fn embedding(b: &mut Builder, _: &mut Pass, i: &[TensorId], _: &Attributes) -> Result<TensorId, String> {
-    fits(&[b.shape(i[0])[1], b.shape(i[1])[0]])?;
-    Ok(operators::token_embedding(b, i[0], i[1]))
+fn embedding(b: &mut Builder, i: &[TensorId], padding: Option<u32>) -> Result<TensorId, String> {
+    let rows = b.shape(i[0])[0];
+    if padding.is_some_and(|row| row >= rows) {
+        return Err(format!(
+            "ignore ({}) must be below the table's rows, {rows}",
+            padding.unwrap_or_default()
+        ));
+    }
+    fits(&[&b.shape(i[1])[..], &b.shape(i[0])[1..]].concat())?;
+    Ok(operators::padded_embedding(b, i[0], i[1], padding))
 }
 
-fn position_embedding(
+fn attention(
     b: &mut Builder,
     p: &mut Pass,
     i: &[TensorId],
-    _: &Attributes,
+    a: &Attributes,
+    seen: Seen,
 ) -> Result<TensorId, String> {
-    let (rows, positions) = (b.shape(i[0])[0], b.shape(i[1])[0]);
-    if positions.checked_mul(p.samples[0]) != Some(rows) {
-        let samples = p.samples[0];
-        return Err(format!("{samples} samples of T = {positions} positions are not N = {rows} rows"));
-    }
-    Ok(operators::position_embedding(b, i[0], i[1]))
-}
-
-fn attention(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
     let cut = [p.samples[0], a.heads];
     let [positions, _] = operators::cut_into_heads(b, i[0], cut)?;
     fits(&[b.shape(i[0])[0], a.heads, positions])?;
-    operators::grouped_attention(b, [i[0], i[1], i[2]], cut, next_drop(p, a.p))
+    operators::grouped_attention(b, seen, [i[0], i[1], i[2]], cut, next_drop(p, a.p))
 }
 
 fn rotary(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {

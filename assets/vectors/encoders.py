@@ -1,0 +1,47 @@
+"""Operators that encoders such as BERT and ViT have beside decoders', from the text of docs/ARITHMETIC.md, sections 8.1 and 8.2, alone.
+
+Each appends its gradient to a tape of operators.py.
+"""
+
+from operators import add, map_rows, mul, over_rows, sub, tanh
+
+
+def hyperbolic_tangent(tape, x):
+    y = map_rows(tanh, x.rows)
+    return tape.record(y, lambda dy: [(x, map_rows(lambda d, v: mul(d, sub(1.0, mul(v, v))), dy, y))])
+
+
+def class_token(tape, x, token, samples):
+    t = len(x.rows) // samples
+    rows = sum(([list(token.rows[0])] + x.rows[b * t:b * t + t] for b in range(samples)), [])
+
+    def gradient(dy):
+        of_sample = [dy[b * (t + 1):(b + 1) * (t + 1)] for b in range(samples)]
+        return [(x, sum((rows[1:] for rows in of_sample), [])), (token, [over_rows([rows[0] for rows in of_sample])])]
+
+    return tape.record(rows, gradient)
+
+
+def first_position(tape, x, samples):
+    t = len(x.rows) // samples
+    gradient = lambda dy: [(x, [dy[n // t] if n % t == 0 else [0.0] * len(row) for n, row in enumerate(x.rows)])]
+    return tape.record(x.rows[::t], gradient)
+
+
+def position_embedding(tape, x, table, samples):
+    t = len(x.rows) // samples
+    rows = [[add(a, b) for a, b in zip(row, table.rows[n % t])] for n, row in enumerate(x.rows)]
+    gradient = lambda dy: [over_rows(dy[i::t]) if i < t else [0.0] * len(row) for i, row in enumerate(table.rows)]
+    return tape.record(rows, lambda dy: [(x, dy), (table, gradient(dy))])
+
+
+def padded_embedding(tape, table, tokens, padding):
+    y = tape.embedding(table, tokens)
+    _, gradient = tape.entries.pop()
+
+    def padded(dy):
+        [(_, rows)] = gradient(dy)
+        return [(table, [[0.0] * len(row) if n == padding else row for n, row in enumerate(rows)])]
+
+    tape.entries.append((y, padded))
+    return y

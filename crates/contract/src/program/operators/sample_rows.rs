@@ -1,0 +1,105 @@
+//! class_token.v1 and first_position.v1: a row that is put before the positions of each sample, and the row that is taken out there.
+
+use super::operand::im2col;
+use crate::arith::DType;
+use crate::program::builder::Builder;
+use crate::program::expr::Body;
+use crate::program::graph::{TensorId, View};
+use crate::program::im2col::ConvGeometry;
+
+/// The bound of a sample's rows and of its channels: the greatest sizes of a convolution's image.
+const SIZE_MAX: u32 = 1 << 15;
+
+/// The rows of a sample, and its channels, of x [.., C].
+///
+/// # Errors
+/// If `samples` does not divide the rows.
+fn cut(b: &Builder, x: TensorId, samples: u32) -> Result<[u32; 2], String> {
+    let shape = b.shape(x);
+    let channels = shape[shape.len() - 1];
+    let rows = shape[..shape.len() - 1].iter().product::<u32>();
+    if samples == 0 || !rows.is_multiple_of(samples) {
+        return Err(format!("the samples ({samples}) must divide the rows, {rows}"));
+    }
+    Ok([rows / samples, channels])
+}
+
+/// x [.., C] of B samples of T rows, token [C] -> [B (T + 1), C]: the token, then the sample's rows. The token's gradient adds over
+/// samples by the tree.
+///
+/// # Errors
+/// If the samples do not divide the rows, or a size is too large.
+pub(crate) fn class_token(
+    b: &mut Builder,
+    x: TensorId,
+    token: TensorId,
+    samples: u32,
+) -> Result<TensorId, String> {
+    let [rows, channels] = cut(b, x, samples)?;
+    if rows.max(channels) >= SIZE_MAX - 1 {
+        return Err(format!(
+            "a sample has {rows} rows of {channels} channels; each is at most {}",
+            SIZE_MAX - 2
+        ));
+    }
+    let elements = [samples, rows + 1, channels + 1].iter().fold(1u64, |n, &d| n.saturating_mul(d.into()));
+    if elements >= 1 << 31 {
+        return Err(format!("a tensor has {elements} elements, and at most 2^31 - 1 are possible"));
+    }
+    let (shape_x, after) = (b.shape(x), rows + 1);
+    let dims = [1, samples, after, channels];
+    // A sample is an image of one channel, whose padding moves it down by a row and by a column to the right.
+    let flat = b.reshaped(x, &[samples, rows, channels, 1]);
+    let image = b.copy(flat, &[samples, rows, channels, 1]);
+    let geometry = ConvGeometry {
+        size: [after, channels + 1],
+        kernel: [1, 1],
+        stride: 1,
+        padding: 1,
+        transposed: false,
+    };
+    let (moved, wide) = (im2col(b, image, geometry), channels + 1);
+    let body = Body::new("class_token.v1", |w| {
+        let (token, x, row, zero) = (w.input(0), w.input(1), w.index(2), w.word(0));
+        let is_first = w.ueq(row, zero);
+        w.select(is_first, token, x)
+    });
+    let views = vec![
+        View { tensor: token, offset: 0, dims, strides: [0, 0, 0, 1] },
+        View { tensor: moved, offset: 1, dims, strides: [0, after * wide, wide, 1] },
+    ];
+    let y = b.map_views(body, dims, views, DType::F32, &[samples * after, channels]);
+    b.differentiable(y, move |b, dy| {
+        let strides = [0, after * channels, channels, 1];
+        let dx = View { tensor: dy, offset: channels, dims: [1, samples, rows, channels], strides };
+        let dx = b.copy(dx, &shape_x);
+        let firsts = b.copy(firsts(dy, [samples, after, channels]), &[samples, channels]);
+        vec![(x, dx), (token, b.tree_sum(firsts, [1, samples, channels], &[channels]))]
+    });
+    Ok(y)
+}
+
+/// The first row of each sample of a tensor [samples, rows, channels].
+fn firsts(tensor: TensorId, [samples, rows, channels]: [u32; 3]) -> View {
+    View { tensor, offset: 0, dims: [1, 1, samples, channels], strides: [0, 0, rows * channels, 1] }
+}
+
+/// x [N, C] of B samples -> [B, C]: the first row of each sample.
+///
+/// # Errors
+/// If the samples do not divide the rows.
+pub(crate) fn first_position(b: &mut Builder, x: TensorId, samples: u32) -> Result<TensorId, String> {
+    let [rows, channels] = cut(b, x, samples)?;
+    let y = b.copy(firsts(x, [samples, rows, channels]), &[samples, channels]);
+    b.differentiable(y, move |b, dy| {
+        let dims = [1, samples, rows, channels];
+        let body = Body::new("first_position_backward.v1", |w| {
+            let (dy, row, first, zero) = (w.input(0), w.index(2), w.word(0), w.f(0.0));
+            let is_first = w.ueq(row, first);
+            w.select(is_first, dy, zero)
+        });
+        let view = View { tensor: dy, offset: 0, dims, strides: [0, channels, 0, 1] };
+        vec![(x, b.map_views(body, dims, vec![view], DType::F32, &[samples * rows, channels]))]
+    });
+    Ok(y)
+}

@@ -1,0 +1,142 @@
+"""Attention: `scaled_dot_product_attention`, and what is the same: two products with a softmax between them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, NamedTuple, Optional
+
+from ._matcher import Matcher, Refused, Value, same
+
+# A score with this addend, or a lesser one, has the probability 0: PyTorch's masks hold -inf, or the least number of their type.
+HIDDEN = -1e30
+PADDING = (
+    "use is_causal=True, or no mask for attention over all positions; in transformers, samples of one length without padding, so no "
+    "attention_mask, and no sliding_window below the positions"
+)
+
+
+class Scores(NamedTuple):
+    """The products of heads of queries and keys, and what was done with them: a scale, a mask, a softmax, dropout."""
+
+    q: Value
+    k: Value
+    scale: Optional[float] = None
+    seen: Optional[str] = None
+    softmax: bool = False
+    p: float = 0.0
+
+
+def seen_by(mask: Any) -> Optional[str]:
+    """Which positions a constant mask lets each one see: "earlier" ones, or "all"; None if it is another mask."""
+    if not isinstance(mask, Value) or mask.layout != "constant" or mask.name.dim() < 2:
+        return None
+    # A mask that is repeated for each sample and head is looked at once.
+    tensor = mask.name[tuple(slice(0, 1 if stride == 0 else None) for stride in mask.name.stride()[:-2])]
+    if str(tensor.dtype) == "torch.bool":
+        seen = tensor
+    elif tensor.is_floating_point() and bool(((tensor == 0) | (tensor <= HIDDEN)).all()):
+        seen = tensor == 0
+    else:
+        return None
+    rows, columns = mask.shape[-2:]
+    if rows == columns and bool((seen == seen.new_ones(rows, columns).tril()).all()):
+        return "earlier"
+    return "all" if bool(seen.all()) else None
+
+
+def scaled_dot_product(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
+    seen = "earlier" if a["is_causal"] else "all"
+    if a["attn_mask"] is not None:
+        seen = _of_mask(a["attn_mask"], "attn_mask")
+    scale = a["scale"] if a["scale"] is not None else _usual_scale(a["query"])
+    return _attend(m, Scores(a["query"], a["key"], scale, seen, True, a["dropout_p"]), a["value"], out, a["enable_gqa"])
+
+
+def _of_mask(mask: Any, name: str) -> str:
+    seen = seen_by(mask)
+    if seen is None:
+        raise Refused(f"{name} is no constant causal mask: sliding windows, padding and other masks have no counterpart", PADDING)
+    return seen
+
+
+def _usual_scale(q: Value) -> float:
+    return q.shape[-1] ** -0.5
+
+
+def _attend(m: Matcher, scores: Scores, v: Value, out: Any, enable_gqa: bool = False) -> Value:
+    q, k = scores.q, scores.k
+    if q.layout != "heads" or k.layout not in ("heads", "grouped") or k.layout != v.layout:
+        raise Refused("it takes tensors that are not [B, H, T, D] of [B, T, H D]", "view and transpose q, k and v")
+    (samples, heads, positions, channels), key = q.shape, k.shape
+    same("the first dimension", samples, m.batch, "attend over the positions of each sample")
+    groups = key[1] == heads or (k.layout == "heads" and enable_gqa)
+    if key[2] != positions or key != v.shape or key[3] != channels or not groups:
+        raise Refused("q, k and v have other positions or heads", "use self-attention, with enable_gqa=True for groups of heads")
+    if scores.scale is None or not math.isclose(scores.scale, _usual_scale(q), rel_tol=1e-12):
+        raise Refused(f"scale is {scores.scale}, not 1 / sqrt({channels})", "leave scale out")
+    kind = "attention" if k.layout == "heads" and key[1] == heads else "grouped_attention"
+    if k.layout == "grouped":
+        same("the heads of k and v", k.name[1], v.name[1], "repeat both as often")
+        k, v = (x._replace(name=x.name[0]) for x in (k, v))
+    if scores.seen != "earlier":
+        kind = "bidirectional_attention"
+    name = m.node(kind, q.name, k.name, v.name, heads=heads, p=scores.p)
+    return Value(name, "heads", tuple(out.meta["val"].shape))
+
+
+# Attention as two products.
+
+
+def matmul(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
+    x, y = a["self"], a["other"]
+    if isinstance(x, Value) and isinstance(y, Value):
+        if x.layout == "heads" and y.layout == "turned":
+            return Value(Scores(x, y.name), "scores", tuple(out.meta["val"].shape))
+        if x.layout == "scores" and x.name.softmax and y.layout in ("heads", "grouped"):
+            return _attend(m, x.name, y, out)
+    why = "it is no product of attention: heads of queries and keys, then the softmax of these and heads of values"
+    raise Refused(why, "use nn.Linear, or scaled_dot_product_attention")
+
+
+def scaled(x: Value, factor: Any) -> Value:
+    """Scores times a number."""
+    if not isinstance(factor, (int, float)) or x.name.scale is not None or x.name.seen is not None or x.name.softmax:
+        raise Refused("the scores of an attention are multiplied by something else than one number before mask and softmax", "use scaled_dot_product_attention")
+    return x._replace(name=x.name._replace(scale=float(factor)))
+
+
+def divided(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
+    x, divisor = a["self"], a["other"]
+    if not isinstance(x, Value) or x.layout != "scores" or not isinstance(divisor, (int, float)) or divisor == 0:
+        raise Refused("the contract divides no tensors", "use the modules of torch.nn; only the scores of an attention may be divided by a number")
+    return scaled(x, 1 / divisor)
+
+
+def masked(x: Value, mask: Any) -> Value:
+    """Scores plus a mask of 0 and very negative numbers."""
+    if x.name.seen is not None or x.name.softmax:
+        raise Refused("the scores of an attention have two masks", "join the masks")
+    return x._replace(name=x.name._replace(seen=_of_mask(mask, "the mask of its scores")))
+
+
+def filled(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
+    x, mask = a["self"], a["mask"]
+    constant = isinstance(mask, Value) and mask.layout == "constant" and str(mask.name.dtype) == "torch.bool"
+    if not isinstance(x, Value) or x.layout != "scores" or not constant or not a["value"] <= HIDDEN:
+        raise Refused("it fills a part of a tensor", "use it for the scores of an attention alone, with a constant mask and -inf")
+    return masked(x, mask._replace(name=~mask.name))
+
+
+def softmax(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
+    x = a["self"]
+    if not isinstance(x, Value) or x.layout != "scores" or a["dim"] % 4 != 3 or x.name.softmax:
+        raise Refused("it is no softmax of the scores of an attention", "leave the softmax before the loss out, which cross_entropy has")
+    same("dtype", str(out.meta["val"].dtype), "torch.float32", "compute in float32")
+    return x._replace(name=x.name._replace(softmax=True))
+
+
+def dropped(x: Value, p: float) -> Value:
+    """The probabilities of an attention with dropout."""
+    if not x.name.softmax or x.name.p:
+        raise Refused("the scores of an attention are dropped before their softmax, or twice", "drop the probabilities once")
+    return x._replace(name=x.name._replace(p=p))

@@ -1,0 +1,88 @@
+"""Rows of tables that a model adds to the positions of a sample, and a row that it puts before them: words, positions, token types, class tokens."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, Optional
+
+from ._matcher import INPUTS, Matcher, Refused, Value, same
+
+# A table with more rows than a sample has positions has fewer than these.
+ROWS_MAX = 2**15
+
+
+def embedding(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
+    shape, padding = tuple(out.meta["val"].shape), a["padding_idx"]
+    if a["scale_grad_by_freq"] or a["sparse"]:
+        raise Refused("scale_grad_by_freq or sparse is set", "leave them out")
+    if a["indices"].layout == "constant":
+        same("padding_idx", padding, -1, "leave padding_idx out, where the numbers are constants")
+        return Value(a["weight"], _of_constant(a["indices"].name), shape)
+    if a["indices"].layout != "tokens":
+        raise Refused("its numbers are not the inputs", "look up the inputs themselves, or torch.arange(T)")
+    below = m.shapes[a["weight"].name][0]
+    m.input_below = below if m.input_below is None else min(m.input_below, below)
+    m.take_inputs([math.prod(a["indices"].shape)])
+    table = m.parameter(a["weight"])
+    if padding < 0:
+        return Value(m.node("embedding", table, INPUTS), "rows", shape)
+    return Value(m.node("padded_embedding", table, INPUTS, ignore=padding), "rows", shape)
+
+
+def _of_constant(numbers: Any) -> str:
+    """The layout of rows of a table by constant numbers: a "table" of positions, or its "first row" for each of them."""
+    flat = numbers.reshape(-1, numbers.shape[-1]) if numbers.dim() else numbers.reshape(1, 1)
+    if bool((flat == flat.new_ones(flat.shape[-1]).cumsum(0) - 1).all()):
+        return "table"
+    if bool((flat == 0).all()):
+        return "first row"
+    raise Refused(f"the constant numbers are {flat.flatten().tolist()!r:.60}", "look up torch.arange(T), or token types that are all 0")
+
+
+def added(m: Matcher, x: Value, y: Value, out: Any) -> Optional[Value]:
+    """The sum of rows and of rows of a table, or of a parameter of such rows; None if it is another sum."""
+    shape = tuple(out.meta["val"].shape)
+    if x.layout in ("table", "first row") or (x.layout == "parameter" and y.layout != "parameter"):
+        x, y = y, x
+    if y.layout == "first row":
+        return Value(m.node("first_row", m.rows(x), m.parameter(y.name)), "rows", shape)
+    if y.layout == "table":
+        _check_positions(m, shape, math.prod(y.shape[:-1]) // (y.shape[0] if y.shape[0] == m.batch and len(y.shape) == 3 else 1), m.shapes[y.name.name][0])
+        return Value(m.node("position_embedding", m.rows(x), m.parameter(y.name)), "rows", shape)
+    if y.layout == "parameter" and y.shape == shape[-1:]:
+        return Value(m.node("bias", m.rows(x), m.parameter(y), tail="add_bias"), "rows", shape)
+    if y.layout == "parameter" and len(shape) == 3 and y.shape in (shape[1:], (1, *shape[1:])):
+        same("the first dimension", shape[0], m.batch, "add positions to each sample")
+        role = "plain" if len(y.shape) == 2 else "table"
+        return Value(m.node("position_embedding", m.rows(x), m.parameter(y, role)), "rows", shape)
+    return None
+
+
+def _check_positions(m: Matcher, shape: Any, numbers: int, rows: int) -> None:
+    positions = m.batch and math.prod(shape[:-1]) // m.batch
+    if numbers != positions or rows < positions:
+        why = f"the table has {min(numbers, rows)} positions, and a sample {positions}"
+        raise Refused(why, "give an example batch of whole samples, or make the table as long as them")
+    if rows > positions and rows >= ROWS_MAX:
+        raise Refused(f"the table has {rows} rows, and a sample {positions} positions", f"make the table as long as a sample, or shorter than {ROWS_MAX}")
+
+
+def joined(m: Matcher, values: List[Value], dim: int, out: Any) -> Optional[Value]:
+    """A class token before the positions of each sample; None if something else is joined."""
+    shape = tuple(out.meta["val"].shape)
+    if len(values) != 2 or len(shape) != 3 or dim % 3 != 1:
+        return None
+    token, x = values
+    is_token = token.layout == "token" or (token.layout == "parameter" and m.batch == 1)
+    if not is_token or token.shape != (m.batch, 1, shape[2]) or x.layout not in ("patches", "rows"):
+        return None
+    name = m.node("class_token", x.name, m.parameter(token._replace(layout="parameter"), "row"))
+    return Value(name, "rows", shape)
+
+
+def selected(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
+    x = a["self"]
+    if not isinstance(x, Value) or x.layout != "rows" or len(x.shape) != 3 or a["dim"] % 3 != 1 or a["index"] != 0:
+        raise Refused(f"it takes number {a['index']} of dimension {a['dim']}", "take the first position of each sample alone, x[:, 0]")
+    same("the first dimension", x.shape[0], m.batch, "take the first position of each sample")
+    return Value(m.node("first_position", m.rows(x)), "rows", tuple(out.meta["val"].shape))
