@@ -31,11 +31,10 @@ impl<'a> Keeper<'a> {
         signer: &'a PrivateKey,
         resumable: &Resumable,
     ) -> Result<(Option<Keeper<'a>>, usize), RunError> {
-        let keeper = || std::path::absolute(path).map_err(RunError::io(path));
-        let keeper = || Ok::<_, RunError>(Keeper { file: keeper()?, signer });
+        let keeper = Keeper { file: std::path::absolute(path).map_err(RunError::io(path))?, signer };
         let bytes = match disk::read(path, REPORT_MAX) {
             Err(RunError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                return Ok((Some(keeper()?), 0));
+                return Ok((Some(keeper), 0));
             }
             bytes => bytes?,
         };
@@ -44,7 +43,7 @@ impl<'a> Keeper<'a> {
             Ok(done) => {
                 let segments = resumable.plan.segments.len();
                 printer.say(format!("goes on: {done} of {segments} segments match, as {name} says"));
-                Ok((Some(keeper()?), done))
+                Ok((Some(keeper), done))
             }
             Err(why) => {
                 let text = "so the audit begins with its first segment, and writes the file at its end";

@@ -106,7 +106,8 @@ impl ShardArgs {
         json["plan_file"] = json!(path);
         json["shards"] = json!(shards);
         json["next"] = json!([next]);
-        Ok(format!("\n{name} has the segments of {shards} shards\n{}", next.line()))
+        let shards = if shards == 1 { "1 shard".to_string() } else { format!("{shards} shards") };
+        Ok(format!("\n{name} has the segments of {shards}\n{}", next.line()))
     }
 }
 
