@@ -256,6 +256,7 @@ impl ReplayPlan {
     }
 
     /// True if two plans replay the same steps, by the same choice and plan file.
+    #[doc(hidden)] // the command's alone
     pub fn is_same(&self, other: &ReplayPlan) -> bool {
         (&self.choice, &self.segments, self.shard) == (&other.choice, &other.segments, other.shard)
             && (self.file, &self.omitted) == (other.file, &other.omitted)

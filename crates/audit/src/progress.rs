@@ -14,6 +14,7 @@ pub trait Progress {
     }
 
     /// Called after each segment that matches, but for the last. `report` makes the report of the audit as if it ended here.
+    #[doc(hidden)] // the command's alone
     fn segment(&mut self, report: &mut dyn FnMut() -> Report) {
         let _ = report;
     }
