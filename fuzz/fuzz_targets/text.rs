@@ -1,8 +1,9 @@
-//! Texts: head notes, keys, jobs, auditors' reports and notes of draws, reports of evaluations, receipts of answers,
+//! Texts: head notes, keys, jobs, auditors' reports, plans and notes of draws, reports of evaluations, receipts of answers,
 //! configurations of released models. A text that parses is in the canonical form.
 #![no_main]
 
 use tiebreak_audit::drawn::Drawn;
+use tiebreak_audit::plan_file::PlanFile;
 use tiebreak_audit::report_file::decode;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::commit::receipt::Receipt;
@@ -25,6 +26,9 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     let _ = decode(text.as_bytes());
     if let Ok(drawn) = Drawn::from_text(text) {
         assert_eq!(Drawn::from_text(&drawn.to_text()), Ok(drawn));
+    }
+    if let Ok(plan) = PlanFile::from_text(text) {
+        assert!(PlanFile::from_text(&plan.to_text()).is_ok());
     }
     if let Ok(report) = Report::parse(text) {
         let again = Report::parse(&report.text()).unwrap();

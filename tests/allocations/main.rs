@@ -343,6 +343,7 @@ fn hostile_files() -> Vec<Parser> {
             let _ = GroupTree::decode_hidden(bytes, &manifest, &salts);
             let _ = Opening::from_text(&String::from_utf8_lossy(bytes));
         }),
+        ("a plan of many shards", texts::plan().into_bytes(), texts::read_plan),
         ("a receipt of many tokens", texts::receipt().into_bytes(), texts::read_receipt),
         ("an opening of a shard", texts::shard().into_bytes(), |bytes| {
             let opening = ShardOpening::from_text(&String::from_utf8_lossy(bytes)).unwrap();

@@ -1,5 +1,6 @@
-//! Texts that say that they hold more than they do: an opening of a shard, a receipt.
+//! Texts that say that they hold more than they do: an opening of a shard, a receipt, a plan of an audit.
 
+use tiebreak_audit::plan_file::PlanFile;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::receipt::Receipt;
 
@@ -21,4 +22,20 @@ pub fn receipt() -> String {
 /// Reads a receipt, which has to be refused.
 pub fn read_receipt(bytes: &[u8]) {
     assert!(Receipt::from_text(&String::from_utf8_lossy(bytes)).is_err());
+}
+
+/// A plan of thirty thousand shards, each of the same four billion steps.
+pub fn plan() -> String {
+    let (digest, part) =
+        (Digest([7; 32]), r#"{"segments":[[1,4294967294]],"seconds":0,"memory":0,"bytes":0}"#);
+    let head = format!(
+        r#""verifier":"","contract":"","run":"{digest}","head_size":18446744073709551615,"head_root":"{digest}""#
+    );
+    let parts = format!("{part},").repeat(1 << 15);
+    format!(r#"{{"format":"tiebreak audit plan 1",{head},"choice":"all","shards":[{parts}{part}]}}"#)
+}
+
+/// Reads a plan, which has to be refused.
+pub fn read_plan(bytes: &[u8]) {
+    assert!(PlanFile::from_text(&String::from_utf8_lossy(bytes)).is_err());
 }

@@ -1,7 +1,7 @@
 //! The output of audits: reports of several auditors, divergences that no full disk loses, runs that are held to an order.
 
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use crate::common::edit::{edit, edited};
 use crate::common::{gpt_job, key, mlp_job, trained};
@@ -280,6 +280,84 @@ fn shards_of_an_audit_are_tasks_of_an_array() {
     assert_eq!(both, planned(&[]));
 }
 
+/// A shard that is killed goes on from its own signed report, and ends with the report of one that was not. Nobody else's report is taken
+/// over.
+#[test]
+fn a_killed_shard_goes_on_from_its_own_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "step", "");
+    edit(&job, &[("steps = 8", "steps = 60")]);
+    let at = |name: &str| path(folder.path(), name);
+    let run = at("run");
+    trained(&job, Path::new(&run), None);
+    let [alice, bob] = ["alice", "bob"].map(|name| {
+        assert_eq!(output(&["key", "new", &at(name), "--name", &format!("{name}.example")]).0, 0);
+        at(name)
+    });
+    let (whole, cut, copy) = (at("whole"), at("cut"), at("copy"));
+    let base = ["audit", &run, "--engine", "cpu", "--threads", "1", "--shard"];
+    let audit = |args: &[&str], said: &[&str]| {
+        let (code, stdout, stderr) = output(&[&base[..], args].concat());
+        let text = format!("{stdout}{stderr}");
+        assert_eq!(code, 0, "{args:?}: {text}");
+        said.iter().for_each(|said| assert!(text.contains(said), "{said}: {text}"));
+        text
+    };
+    let fresh = audit(&["1/2", "--report", &whole, "--key", &alice], &["MATCHES: 30 of 60 steps"]);
+    assert!(!fresh.contains("goes on") && !fresh.contains("is there"), "{fresh}");
+    let read = |file: &str| std::fs::read_to_string(file).unwrap();
+    let json = |file: &str| -> serde_json::Value { serde_json::from_str(&read(file)).unwrap() };
+    // Killed after some segments; an audit that was faster begins again.
+    for _ in 0..20 {
+        let _ = std::fs::remove_file(&cut);
+        let args = [&base[..], &["1/2", "--report", &cut, "--key", &alice]].concat();
+        let mut child = tiebreak(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        while !Path::new(&cut).exists() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if json(&cut)["replayed"].as_array().unwrap().len() < 15 {
+            break;
+        }
+    }
+    let done = json(&cut)["replayed"].as_array().unwrap().len();
+    assert!((1..15).contains(&done), "{done} segments");
+    // A merge takes it for what it is: unfinished.
+    let (code, stdout, _) = output(&["audit", "merge", &cut]);
+    let missing = "missing: shards 1-2 of 2, in an array of Slurm --array=0-1";
+    assert!(code == 3 && stdout.contains(missing), "{code} {stdout}");
+    for (why, args) in [
+        ("alice.example, key", &["1/2", "--key", &bob][..]),
+        ("it is of other segments", &["2/2", "--key", &alice]),
+        ("and here it is 2 x cpu (1 thread)", &["1/2", "--key", &alice, "--jobs", "2"]),
+    ] {
+        std::fs::copy(&cut, &copy).unwrap();
+        let said = "so the audit begins with its first segment";
+        audit(&[args, &["--report", &copy]].concat(), &[why, said, "MATCHES: 30 of 60 steps"]);
+    }
+    let more = edited(&read(&cut), &[("\"end_checked\": true", "\"end_checked\": false")]);
+    for (text, key) in [(more, Some(&alice)), (read(&cut), None)] {
+        std::fs::write(&copy, text).unwrap();
+        let key = key.map_or(vec![], |key| vec!["--key", key]);
+        let said = audit(&[&["1/2", "--report", &copy][..], &key].concat(), &["MATCHES: 30 of 60 steps"]);
+        assert!(!said.contains("goes on"), "{said}");
+    }
+    // A device that is to be checked is checked in all segments.
+    std::fs::copy(&cut, &copy).unwrap();
+    let args = ["1/2", "--report", &copy, "--key", &alice, "--check-device"];
+    assert!(!audit(&args, &["device checked"]).contains("goes on"));
+    let said = format!("goes on: {done} of 15 segments match");
+    audit(&["1/2", "--report", &cut, "--key", &alice], &[&said, "MATCHES: 30 of 60 steps"]);
+    let [a, b] = [&whole, &cut].map(|file| {
+        let mut said = json(file);
+        (said["seconds"], said["signature"]) = (0.into(), 0.into());
+        said
+    });
+    assert_eq!(a, b);
+    audit(&["1/2", "--report", &cut, "--key", &alice], &["ALREADY DONE: shard 1/2"]);
+}
+
 /// Several jobs share the cores, and are held to the limit of memory together. Their number changes nothing that is found.
 #[test]
 fn jobs_replay_segments_at_once_within_the_memory() {
@@ -314,4 +392,95 @@ fn jobs_replay_segments_at_once_within_the_memory() {
     assert_eq!(all["jobs"], cores.min(3));
     let all = json(&["--jobs", "100", "--threads", "1", "--plan"]);
     assert_eq!(all["jobs"], 4, "as many as there are segments");
+}
+
+/// A plan file names the segments of each shard. It is foreign: it leaves out steps only by name, and fits one head, one version and one
+/// number of shards.
+#[test]
+fn a_plan_file_names_the_segments_of_each_shard() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, run, [alice, _]) = audited_by_two(folder.path(), "step", None);
+    let at = |name: &str| path(folder.path(), name);
+    let told = |args: &[&str], wanted: i32, said: &[&str]| {
+        let (code, stdout, stderr) = output(args);
+        let text = format!("{stdout}{stderr}");
+        assert_eq!(code, wanted, "{args:?}: {text}");
+        said.iter().for_each(|said| assert!(text.contains(said), "{said}: {text}"));
+        stdout
+    };
+    let read = |name: &str| std::fs::read_to_string(at(name)).unwrap();
+    let (plan, again) = (at("plan.json"), at("again.json"));
+    for out in [&plan, &again] {
+        let next = format!("--plan-file {out} --shard 1/3");
+        let args = ["audit", &run, "--engine", "cpu", "--plan", "--plan-out", out, "--shards", "3"];
+        told(&args, 0, &["4 of 4 segments", "of 3 shards", &next]);
+    }
+    assert_eq!(read("plan.json"), read("again.json"));
+    let planned: serde_json::Value = serde_json::from_str(&read("plan.json")).unwrap();
+    let segments = |shard: usize| planned["shards"][shard]["segments"].clone();
+    assert_eq!([0, 1, 2].map(segments).map(|all| all.to_string()), ["[[1,2],[7,8]]", "[[3,4]]", "[[5,6]]"]);
+    // A replay of what a plan file says.
+    let audit = |plan: &str, shard: &str, more: &[&str], wanted: i32, said: &[&str]| {
+        let base = ["audit", &run, "--engine", "cpu", "--plan-file", plan, "--shard", shard];
+        told(&[&base, more].concat(), wanted, said)
+    };
+    let replayed = |plan: &str, name: &str| -> Vec<String> {
+        let reports: Vec<String> = (1..=3).map(|number| at(&format!("{name}-{number}.json"))).collect();
+        for (number, report) in (1..).zip(&reports) {
+            audit(plan, &format!("{number}/3"), &["--report", report, "--key", &alice], 0, &["MATCHES: "]);
+        }
+        reports
+    };
+    let merged = |reports: &[String], wanted: i32, said: &[&str]| {
+        let reports: Vec<&str> = reports.iter().map(String::as_str).collect();
+        let json = told(&[&["audit", "merge", "--json"], &reports[..]].concat(), wanted, &[]);
+        told(&[&["audit", "merge"], &reports[..]].concat(), wanted, said);
+        serde_json::from_str::<serde_json::Value>(&json).unwrap()
+    };
+    let whole = replayed(&plan, "whole");
+    for (number, report) in whole.iter().enumerate() {
+        let said: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(report).unwrap()).unwrap();
+        assert_eq!(said["plan"]["segments"], segments(number));
+        assert_eq!(said["plan"]["file"].as_str().unwrap().len(), 64);
+    }
+    merged(&whole, 0, &["MATCHES: 8 of 8 steps"]);
+    let part = merged(&whole[1..2], 3, &["missing: shards 1,3 of 3, in an array of Slurm --array=0,2"]);
+    assert_eq!((&part["missing_array"], &part["omitted"]), (&"0,2".into(), &serde_json::json!([])));
+    audit(&plan, "2/3", &["--report", &whole[1], "--key", &alice], 0, &["ALREADY DONE"]);
+    // Steps that the plan leaves out are named, by each task and by the merge.
+    let changed = |from: &str, to: &str| {
+        std::fs::write(&again, edited(&read("plan.json"), &[(from, to)])).unwrap();
+    };
+    changed("[[1,2],[7,8]]", "[[1,2]]");
+    audit(&again, "2/3", &[], 0, &["not checked: steps 7..8, which the plan file gives to no shard"]);
+    let fewer = replayed(&again, "fewer");
+    let left = merged(&fewer, 3, &["omitted: steps 7..8", "missing: --steps 7..8"]);
+    assert_eq!((&left["omitted"], &left["missing_array"]), (&serde_json::json!([[7, 8]]), &().into()));
+    merged(&fewer[..1], 3, &["omitted: steps 7..8", "missing: shards 2-3 of 3"]);
+    // Shards of two plans are no division.
+    merged(&[whole[0].clone(), fewer[1].clone()], 3, &["missing: --steps 5..6"]);
+    // Refusals.
+    let of = |field: &str| format!("\"{field}\":{}", planned[field]);
+    for (from, to, why) in [
+        ("[[3,4]]", "[[3,3]]", "it has a segment 3..3"),
+        ("[[3,4]]", "[[3,4],[9,9]]", "it has a segment 9..9"),
+        ("\"head_size\":10", "\"head_size\":9", "under a head over 9 records"),
+        ("\"verifier\":\"", "\"verifier\":\"9.", "version \"9."),
+        ("\"contract\":\"tiebreak-contract-2\"", "\"contract\":\"another\"", "for contract \"another\""),
+        (&of("run"), &of("head_root").replace("head_root", "run"), "it is of run "),
+    ] {
+        changed(from, to);
+        audit(&again, "1/3", &[], 2, &[why, "help: write one anew, by --plan --plan-out FILE --shards N"]);
+    }
+    audit(&plan, "1/4", &[], 2, &["it has 3 shards, and this is shard 1/4"]);
+    changed("[[3,4]]", "[[1,2]]");
+    audit(&again, "1/3", &[], 4, &["it has a segment 1..2, out of order, twice"]);
+    let args = ["audit", &run, "--plan", "--plan-out", &again, "--shards", "5"];
+    told(&args, 2, &["the plan has 4 segments: divide by 1 to 4"]);
+    // A sample whose seed somebody else chose is said to be that.
+    let args =
+        ["audit", &run, "--plan", "--plan-out", &again, "--shards", "2", "--sample", "0.5", "--seed", "5"];
+    told(&args, 0, &[]);
+    audit(&again, "1/2", &[], 0, &["the plan file has its seed, 5, and nobody says who drew it"]);
 }

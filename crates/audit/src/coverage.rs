@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::merge::{Range, union};
 use super::plan::{Choice, ReplayPlan};
+use super::plan_file::ascending;
 use super::report::Outcome;
 use super::report_file::Account;
 use super::shard::{Shard, missing};
@@ -31,6 +32,10 @@ pub fn plan_of(bytes: &[u8], account: &Account) -> Result<ReplayPlan, Malformed>
         }
         next = last.saturating_add(1);
     }
+    if ascending(&plan.omitted).is_err() || plan.omitted.last().is_some_and(|&(_, last)| last > account.steps)
+    {
+        return Err(wrong("its plan omits segments that are out of order or not of the run".into()));
+    }
     if plan.segments.len() > plan.of || plan.of > account.steps as usize {
         return Err(wrong(format!("its plan has {} of {} segments", plan.segments.len(), plan.of)));
     }
@@ -51,7 +56,7 @@ pub struct Coverage {
 /// The coverage of several audits of one run; `None` if they saw different segments, since a checkpoint was not there for all.
 ///
 /// A report counts for the drawn segments only if it matched and reached the end of its plan: a sample that ended early is not
-/// one of equal chances. Shards of a sample count for them only if all are there.
+/// one of equal chances. Shards of a sample count for them only if all are there, and their plan file omits none of it.
 pub fn coverage(reports: &[(Account, ReplayPlan)]) -> Option<Coverage> {
     let all = reports.first()?.1.of;
     if reports.iter().any(|(_, plan)| plan.of != all) {
@@ -70,10 +75,12 @@ pub fn coverage(reports: &[(Account, ReplayPlan)]) -> Option<Coverage> {
     let finished: Vec<&ReplayPlan> =
         whole.map(|(account, plan)| (account, plan)).filter(finished).map(|(_, plan)| plan).collect();
     let has_its_shards = |plan: &ReplayPlan| {
-        let same = finished.iter().filter(|other| (&other.choice, other.seed) == (&plan.choice, plan.seed));
+        let draw = |plan: &ReplayPlan| (plan.choice.clone(), plan.seed, plan.file);
+        let same = finished.iter().filter(|other| draw(other) == draw(plan));
         let of = plan.shard.map(|shard| shard.of);
         let shards: Vec<Shard> = same.filter_map(|other| other.shard).filter(|s| Some(s.of) == of).collect();
-        of.is_none() || missing(&shards).is_some_and(|missing| missing.is_empty())
+        let all = of.is_none() || missing(&shards).is_some_and(|missing| missing.is_empty());
+        all && plan.omitted.is_empty()
     };
     let drawn: BTreeSet<Range> = finished
         .iter()
@@ -121,11 +128,14 @@ mod tests {
             segments: segments.to_vec(),
             of: 10,
             shard: None,
+            file: None,
+            omitted: Vec::new(),
             unreachable: None,
             seed: None,
             detection: [0.0; 3],
             bytes: 0,
             memory: 0,
+            done: 0,
         };
         (account, plan)
     }
@@ -154,6 +164,15 @@ mod tests {
         });
         assert_eq!(counts(&shards[..1]), Some((10, 1, 0)));
         assert_eq!(counts(&shards), Some((10, 2, 2)));
+        // A plan file that omits a drawn segment leaves no sample. Shards of two plan files are no whole.
+        let mut fewer = shards.clone();
+        fewer[1].1.omitted = vec![(37, 40)];
+        assert_eq!(counts(&fewer), Some((10, 2, 1)));
+        fewer[0].1.omitted = vec![(37, 40)];
+        assert_eq!(counts(&fewer), Some((10, 2, 0)));
+        let mut apart = shards.clone();
+        apart[0].1.file = Some(Digest([1; 32]));
+        assert_eq!(counts(&apart), Some((10, 2, 0)));
         // Another auditor lacked a checkpoint.
         let (account, mut plan) = report(sample(), &[(1, 8)], &[(1, 8)]);
         assert_eq!(counts(&[one.clone(), (account.clone(), plan.clone())]), None);

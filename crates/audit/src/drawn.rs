@@ -66,14 +66,9 @@ impl Drawn {
                 drawn.format
             )));
         }
-        match drawn.choice {
-            Choice::Range(first, last) if first == 0 || last < first => {
-                Err(wrong(format!("it draws the steps {first} to {last}, which are no steps of a run")))
-            }
-            Choice::Sample { fraction, .. } if !(0.0..=1.0).contains(&fraction) => {
-                Err(wrong(format!("it draws a share of {fraction}, and a share is from 0 to 1")))
-            }
-            _ if drawn.head_size == 0 => Err(wrong("it is of a head over 0 records".into())),
+        drawn.choice.check().map_err(wrong)?;
+        match drawn.head_size {
+            0 => Err(wrong("it is of a head over 0 records".into())),
             _ => Ok(drawn),
         }
     }

@@ -22,6 +22,7 @@ pub mod coverage;
 mod disputed_rounding;
 pub mod disputed_step;
 pub mod drawn;
+mod ending;
 pub mod forward;
 pub mod ground;
 mod hidden;
@@ -33,10 +34,12 @@ pub mod opened;
 pub mod operands;
 mod place;
 pub mod plan;
+pub mod plan_file;
 mod progress;
 mod replay;
 mod report;
 pub mod report_file;
+pub mod resume;
 pub mod rounding;
 mod segments;
 pub mod shard;
@@ -49,7 +52,6 @@ use std::time::{Duration, Instant};
 
 use attachments::Damaged;
 use checks::Checked;
-use ground::Ground;
 pub use ground::differences;
 pub use micro_batch::micro_batch;
 use plan::ReplayPlan;
@@ -57,8 +59,8 @@ pub use progress::{Progress, Silent};
 pub use replay::other_log;
 use replay::{fast_session, session};
 pub use replay::{reference_step, replay_begins_after, replay_to, replay_to_watched};
-use report::Found;
 pub use report::{AuditError, Outcome, REPORT_FORMAT, Report, step_of};
+use report::{Found, VERSION};
 use tiebreak_dispute::verdict::Verdict;
 use tiebreak_engine::{Engine, EngineError};
 use tiebreak_run::observers::tally::Tally;
@@ -120,6 +122,7 @@ pub fn audit_in_jobs(
     let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
     let mut report = Report {
         format: REPORT_FORMAT,
+        verifier: VERSION.into(),
         run: run.id,
         computation: run.computation.id,
         job: run.job().digest(),
@@ -150,7 +153,7 @@ pub fn audit_in_jobs(
         }
         None => {
             let end = max_time.and_then(|limit| start.checked_add(limit));
-            let replay = segments::Replay { run, native, checked: &checked, end };
+            let replay = segments::Replay { run, native, checked: &checked, begun: start, end };
             replay.segments(sessions, &plan, &mut report, progress)?
         }
     };
@@ -158,57 +161,9 @@ pub fn audit_in_jobs(
         report.outcome = found.outcome;
         found.verdict
     });
-    if report.outcome == Outcome::Matches
-        && !native
-        && let Some(outcome) = rounding::without_meaning(run, report.rounding.as_ref())
-    {
-        report.outcome = outcome;
-    }
-    if let (Some(tally), Some(rounding)) = (&mut report.rounding, &run.job().rounding) {
-        tally.settle(rounding.accumulation());
-    }
-    conclude(&mut report, &checked, run.job().steps);
-    report.not_checked.extend(plan.left_out(run.job().steps));
-    note_what_nobody_checks(&mut report, &checked, native);
+    ending::end(&mut report, run, &checked, native);
     report.seconds = start.elapsed().as_secs_f64();
     Ok((report, verdict))
-}
-
-/// Lists the properties that no audit of this kind checks.
-fn note_what_nobody_checks(report: &mut Report, checked: &Checked, native: bool) {
-    if native {
-        let why = "whether roundings are legal: this auditor rounded native products of its own, which have no proved bound; the \
-                   audit shows replication only, and an exact engine (no --native) judges";
-        report.not_checked.push(why.into());
-    }
-    if !checked.signed_by_key {
-        report.not_checked.push("who signed the head: no --trainer-key was given".into());
-    }
-    report.not_checked.extend(checked.not_checked.iter().cloned());
-}
-
-/// Ends an audit that found no difference: as a match, or as incomplete if the run's end or a state that the plan needs is
-/// missing.
-fn conclude(report: &mut Report, checked: &Checked, steps: u32) {
-    if checked.inconsistent.is_some() {
-        return; // nothing after a contradiction was checked
-    }
-    let gap = report.plan.unreachable.map(|(first, last)| Ground::Unreachable { first, last });
-    let correction = checked.corrections.first();
-    let whole = correction.is_some_and(|correction| correction.step == 1);
-    let none = (report.plan.steps() == 0 && !whole).then_some(Ground::NoSteps);
-    let reasons: Vec<Ground> = [checked.undecided(), gap.or(none)].into_iter().flatten().collect();
-    if !report.is_complete() {
-        report.not_checked.extend(reasons.iter().map(Ground::to_string));
-    } else if let Some(what) = Ground::all(reasons) {
-        report.outcome = Outcome::Incomplete { what };
-    } else if let (Some(correction), Some(what)) = (correction, checked.corrections.ground()) {
-        report.outcome = Outcome::Corrected { step: correction.step, what };
-    }
-    if checked.end_checked && report.replayed.iter().any(|&(_, last)| last == steps) {
-        let what = "the state computed for the last step is the final record's, and the released model's";
-        report.checked.push(what.into());
-    }
 }
 
 /// True if [`estimated_seconds`], which computes two micro-batches, is a small share of a plan's work.
@@ -216,7 +171,7 @@ pub fn worth_estimating(run: &Run, plan: &ReplayPlan) -> bool {
     plan.steps() * u64::from(run.program().micro_batches) >= 40
 }
 
-/// An estimate of the seconds that a plan will take on an engine: times one micro-batch of the first step, after another one that
+/// An estimate of the seconds that the rest of a plan will take on an engine: times one micro-batch of the first step, after another one that
 /// absorbs the engine's one-time work.
 ///
 /// # Errors
@@ -228,7 +183,7 @@ pub fn estimated_seconds(
     checked: &Checked,
     plan: &ReplayPlan,
 ) -> Result<f64, AuditError> {
-    let Some(&(first, _)) = plan.segments.first() else { return Ok(0.0) };
+    let Some(&(first, _)) = plan.segments.get(plan.done) else { return Ok(0.0) };
     let mut session = if native { session(run, engine, true)? } else { fast_session(run, engine)? };
     session.load(&checks::state_after(run, checked, first - 1)?)?;
     let batch = run.micro_batch(&mut run.dataset()?, first, 0)?;
@@ -245,6 +200,6 @@ pub fn estimated_seconds(
         let (gradients, _) = replayed?;
         gradient_root(&mut session, &gradients)?; // waits for the engine
     }
-    let micro_batches = plan.steps() * u64::from(run.program().micro_batches);
+    let micro_batches = (plan.steps() - plan.steps_done()) * u64::from(run.program().micro_batches);
     Ok(start.elapsed().as_secs_f64() * micro_batches as f64)
 }

@@ -12,6 +12,7 @@ use tiebreak_contract::arith::philox;
 use tiebreak_contract::program::graph::{Graph, Node};
 use tiebreak_contract::program::step::state_bytes;
 use tiebreak_engine::liveness::step_bytes;
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::job::Granularity;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::names;
@@ -33,6 +34,24 @@ pub enum Choice {
     },
 }
 
+impl Choice {
+    /// Checks a choice that somebody else made.
+    ///
+    /// # Errors
+    /// If it is of no steps, or of a share that is none, in words.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match *self {
+            Choice::Range(first, last) if first == 0 || last < first => {
+                Err(format!("it draws the steps {first} to {last}, which are no steps of a run"))
+            }
+            Choice::Sample { fraction, .. } if !(0.0..=1.0).contains(&fraction) => {
+                Err(format!("it draws a share of {fraction}, and a share is from 0 to 1"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// The segments to replay, with their costs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplayPlan {
@@ -45,6 +64,12 @@ pub struct ReplayPlan {
     /// The shard whose segments these are, if the audit is divided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<Shard>,
+    /// The digest of the plan file that names the segments, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<Digest>,
+    /// Segments of the choice that the plan file gives to no shard.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub omitted: Vec<(u32, u32)>,
     /// Steps first..=last that the choice includes or may draw, but that no available state leads to.
     pub unreachable: Option<(u32, u32)>,
     /// The sampling seed, drawn after the head was fixed.
@@ -57,6 +82,10 @@ pub struct ReplayPlan {
     pub bytes: u64,
     /// An estimate of the bytes of memory that a replay needs, including the confirmation of a difference.
     pub memory: u64,
+    /// The first segments that need no replay, since the auditor's own report says that they match ([`super::resume`]). No file holds
+    /// the number.
+    #[serde(skip)]
+    pub done: usize,
 }
 
 /// Plans a replay of the steps up to `last`, from the available checkpoints.
@@ -81,29 +110,43 @@ pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Repla
             draw(all.len(), part(all.len(), *fraction), *seed).into_iter().map(|i| all[i]).collect()
         }
     };
-    let steps: u64 = segments.iter().map(|(a, b)| u64::from(b - a + 1)).sum();
-    let missed = 1.0 - steps as f64 / f64::from(last.max(1));
-    let detection = [1, 10, 100].map(|bad| match choice {
-        Choice::Sample { .. } => guaranteed(&all, segments.len(), last, bad),
-        _ => 1.0 - missed.powi(bad as i32),
-    });
+    let detection = match choice {
+        Choice::Sample { .. } => BAD.map(|bad| guaranteed(&all, segments.len(), last, bad)),
+        _ => no_secret(&segments, last),
+    };
     let (first, end) = if let Choice::Range(first, end) = choice { (*first, *end) } else { (1, last) };
     let before = end.min(checkpoints.first().copied().unwrap_or(last));
     ReplayPlan {
         choice: choice.clone(),
-        bytes: bytes(run, &segments),
+        bytes: bytes_read(run, &segments),
         memory: memory(run),
         of: all.len(),
         shard: None,
+        file: None,
+        omitted: Vec::new(),
         unreachable: (first <= before).then_some((first, before)),
         segments,
         seed: seed_used,
         detection,
+        done: 0,
     }
 }
 
+/// The most omitted segments that a line lists.
+const OMITTED_SHOWN: usize = 16;
+
+/// The numbers of bad steps of [`ReplayPlan::detection`].
+const BAD: [u32; 3] = [1, 10, 100];
+
+/// The probability that a replay of these segments meets bad steps at random positions among the first `last` ones.
+fn no_secret(segments: &[(u32, u32)], last: u32) -> [f64; 3] {
+    let steps: u64 = segments.iter().map(|(a, b)| u64::from(b - a + 1)).sum();
+    let missed = 1.0 - steps as f64 / f64::from(last.max(1));
+    BAD.map(|bad| 1.0 - missed.powi(bad as i32))
+}
+
 /// Bytes of checkpoints and rounding logs that a replay of these segments reads.
-fn bytes(run: &Run, segments: &[(u32, u32)]) -> u64 {
+pub(crate) fn bytes_read(run: &Run, segments: &[(u32, u32)]) -> u64 {
     let log = |step| run.at(names::log(step)).length().unwrap_or(0);
     let replayed = segments.iter().flat_map(|&(first, last)| first..=last);
     let logs: u64 = if run.job().rounding.is_some() { replayed.map(log).sum() } else { 0 };
@@ -192,9 +235,14 @@ impl ReplayPlan {
         let segments = self.segments.iter().enumerate();
         self.segments =
             segments.filter(|&(index, _)| shard.has(index)).map(|(_, segment)| *segment).collect();
-        self.bytes = bytes(run, &self.segments);
+        self.bytes = bytes_read(run, &self.segments);
         self.shard = Some(shard);
         self
+    }
+
+    /// Notes that no chance decides the segments, since somebody left others out.
+    pub(crate) fn no_secret_any_more(&mut self, last: u32) {
+        self.detection = no_secret(&self.segments, last);
     }
 
     /// The number of steps to replay.
@@ -202,10 +250,41 @@ impl ReplayPlan {
         self.segments.iter().map(|(a, b)| u64::from(b - a + 1)).sum()
     }
 
+    /// The number of steps that need no replay.
+    pub(crate) fn steps_done(&self) -> u64 {
+        self.segments.iter().take(self.done).map(|(a, b)| u64::from(b - a + 1)).sum()
+    }
+
+    /// True if two plans replay the same steps, by the same choice and plan file.
+    #[doc(hidden)] // the command's alone
+    pub fn is_same(&self, other: &ReplayPlan) -> bool {
+        (&self.choice, &self.segments, self.shard) == (&other.choice, &other.segments, other.shard)
+            && (self.file, &self.omitted) == (other.file, &other.omitted)
+    }
+
     /// The steps that are not replayed, in words.
     pub(crate) fn left_out(&self, steps: u32) -> Option<String> {
         let left = u64::from(steps).saturating_sub(self.steps());
         (left > 0).then(|| format!("{left} of {steps} steps were not in the plan"))
+    }
+
+    /// The segments that the plan file gives to no shard, and the origin of a sample's seed, in words.
+    pub(crate) fn of_file(&self) -> Vec<String> {
+        if self.file.is_none() {
+            return Vec::new();
+        }
+        let listed: Vec<String> =
+            self.omitted.iter().take(OMITTED_SHOWN).map(|(a, b)| format!("{a}..{b}")).collect();
+        let more = match self.omitted.len().saturating_sub(OMITTED_SHOWN) {
+            0 => String::new(),
+            more => format!(" and {more} more segments"),
+        };
+        let omitted = (!listed.is_empty())
+            .then(|| format!("steps {}{more}, which the plan file gives to no shard", listed.join(", ")));
+        let seed = self.seed.map(|seed| {
+            format!("whether chance drew the sample: the plan file has its seed, {seed}, and nobody says who drew it")
+        });
+        omitted.into_iter().chain(seed).collect()
     }
 }
 

@@ -1,5 +1,7 @@
 //! The progress of an audit.
 
+use super::report::Report;
+
 /// Receives an audit's progress.
 pub trait Progress {
     /// Called after a step was replayed: `done` of `planned` steps are.
@@ -9,6 +11,12 @@ pub trait Progress {
     /// audit asks after each step.
     fn is_asked_to_stop(&mut self) -> bool {
         false
+    }
+
+    /// Called after each segment that matches, but for the last. `report` makes the report of the audit as if it ended here.
+    #[doc(hidden)] // the command's alone
+    fn segment(&mut self, report: &mut dyn FnMut() -> Report) {
+        let _ = report;
     }
 }
 

@@ -147,6 +147,9 @@ pub struct Found {
     pub verdict: Option<Verdict>,
 }
 
+/// The version of this program.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// The version of reports.
 pub const REPORT_FORMAT: u32 = 2;
 
@@ -155,6 +158,8 @@ pub const REPORT_FORMAT: u32 = 2;
 pub struct Report {
     /// The version of the report, [`REPORT_FORMAT`].
     pub format: u32,
+    /// The version of the program that audited.
+    pub verifier: String,
     /// The run id.
     pub run: Digest,
     /// The computation that the run is of.

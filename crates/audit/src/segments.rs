@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Instant;
 
 use super::checks::Checked;
+use super::ending;
 use super::localise::Difference;
 use super::plan::ReplayPlan;
 use super::progress::Progress;
@@ -34,6 +35,8 @@ pub struct Replay<'a> {
     pub run: &'a Run,
     pub native: bool,
     pub checked: &'a Checked,
+    /// The time at which the audit began.
+    pub begun: Instant,
     /// The time to stop at, if the auditor set a limit.
     pub end: Option<Instant>,
 }
@@ -86,7 +89,7 @@ impl Replay<'_> {
         progress: &mut dyn Progress,
     ) -> Result<Option<Found>, AuditError> {
         // The next segment that nobody replays yet, and the first that differs.
-        let (next, differs) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
+        let (next, differs) = (AtomicUsize::new(plan.done), AtomicUsize::new(usize::MAX));
         let (queue, asked) = (Queue::default(), AtomicBool::new(false));
         thread::scope(|scope| {
             let (sender, news) = channel();
@@ -98,33 +101,34 @@ impl Replay<'_> {
                 scope.spawn(move || job.work(plan, next, &sender));
             }
             drop(sender);
-            let watch = &mut |step, done| {
-                progress.step(step, done, plan.steps());
-                asked.fetch_or(progress.is_asked_to_stop(), SeqCst);
-            };
-            let found = self.in_order(&news, &queue, report, watch);
+            let found = self.in_order(&news, (&queue, &asked), plan, report, progress);
             queue.front(usize::MAX);
             found
         })
     }
 
-    /// Takes the news of each segment after those of all segments before. `watch`: a step that was replayed, and how many were.
+    /// Takes the news of each segment after those of all segments before.
     fn in_order(
         self,
         news: &Receiver<(usize, News)>,
-        queue: &Queue,
+        (queue, asked): (&Queue, &AtomicBool),
+        plan: &ReplayPlan,
         report: &mut Report,
-        watch: &mut dyn FnMut(u32, u64),
+        progress: &mut dyn Progress,
     ) -> Result<Option<Found>, AuditError> {
         let mut waiting: BTreeMap<usize, VecDeque<News>> = BTreeMap::new();
-        let (mut done, mut segment, mut taken_back) = (0, 0, false);
+        let (mut done, mut segment, mut taken_back) = (plan.steps_done(), plan.done, false);
+        report.replayed.extend(&plan.segments[..plan.done]);
+        queue.front(segment);
         for (number, news) in news {
             if let News::Step { step, .. } = news {
                 done += 1;
-                watch(step, done);
+                progress.step(step, done, plan.steps());
+                asked.fetch_or(progress.is_asked_to_stop(), SeqCst);
             }
             waiting.entry(number).or_default().push_back(news);
             while let Some(news) = waiting.get_mut(&segment).and_then(VecDeque::pop_front) {
+                let matches = matches!(news, News::End(Ok(End::Whole)));
                 match &news {
                     News::Begun(_) => {}
                     News::TakenBack(_) => taken_back = true,
@@ -137,6 +141,9 @@ impl Replay<'_> {
                 if let Some(found) = self.note(news, report)? {
                     return Ok(Some(found));
                 }
+                if let Some(&(next, _)) = plan.segments.get(segment).filter(|_| matches) {
+                    progress.segment(&mut || self.so_far(report, next));
+                }
             }
         }
         if let Some(correction) = self.checked.corrections.first().filter(|_| !taken_back) {
@@ -146,6 +153,17 @@ impl Replay<'_> {
             ));
         }
         Ok(None)
+    }
+
+    /// The report of the audit if it ended before the step `next`.
+    fn so_far(self, report: &Report, next: u32) -> Report {
+        let mut report = report.clone();
+        report
+            .not_checked
+            .push(format!("steps from {next} of the plan: the audit had not replayed them yet"));
+        ending::end(&mut report, self.run, self.checked, self.native);
+        report.seconds = self.begun.elapsed().as_secs_f64();
+        report
     }
 
     /// The first step that a correction takes back, if it can be replayed. The statistics of a logged step need its log, and a correction

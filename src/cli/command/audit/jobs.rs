@@ -43,6 +43,14 @@ pub fn number(
     Ok(threads.min(useful).min(fit))
 }
 
+/// The engines as a report names them.
+pub fn described(engines: &[Box<dyn Engine>]) -> String {
+    match engines {
+        [one] => one.describe(),
+        all => format!("{} x {}", all.len(), all.first().map_or(String::new(), |one| one.describe())),
+    }
+}
+
 /// So many engines, which share the threads of one.
 ///
 /// # Errors

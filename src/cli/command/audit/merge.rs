@@ -8,12 +8,14 @@ use crate::cli::view::outcome::ranges_text;
 use crate::cli::view::page::audit::{Listed as Row, Told, merged as merged_page};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tiebreak_audit::Outcome;
 use tiebreak_audit::coverage::plan_of;
-use tiebreak_audit::merge::{Apart, Conclusion, Merged, Required, merge, union};
+use tiebreak_audit::merge::{Apart, Conclusion, Merged, Range, Required, merge, union};
+use tiebreak_audit::plan::ReplayPlan;
 use tiebreak_audit::report_file::{Account, REPORT_MAX, decode, is_signed};
-use tiebreak_audit::shard::{Shard, missing};
+use tiebreak_audit::shard::Shard;
 use tiebreak_run::run::{RunError, disk};
 
 /// Put the reports of several auditors of one run together.
@@ -62,8 +64,8 @@ struct Listed {
     /// The auditor's key, or why the report counts for nothing.
     vouches: Result<String, String>,
     account: Option<Account>,
-    /// The shard that the report finished, if its audit was divided.
-    shard: Option<Shard>,
+    /// The plan of a report that counts.
+    plan: Option<ReplayPlan>,
     /// The report for a page, if one is asked for.
     told: Option<Told>,
 }
@@ -78,7 +80,7 @@ fn read(args: &Args) -> Result<Vec<Listed>, Failure> {
         let bytes = disk::read(path, REPORT_MAX)?;
         if !is_signed(&bytes) && !args.unsigned {
             let why = "nobody vouches for it: it has no signature (tiebreak audit --key AUDITOR.key; --unsigned counts it)";
-            listed.push(Listed { file, vouches: Err(why.into()), account: None, shard: None, told: None });
+            listed.push(Listed { file, vouches: Err(why.into()), account: None, plan: None, told: None });
             continue;
         }
         let (account, auditor) = decode(&bytes).map_err(|error| RunError::malformed(path, error))?;
@@ -92,19 +94,44 @@ fn read(args: &Args) -> Result<Vec<Listed>, Failure> {
             None => Ok("nobody (no signature)".into()),
         };
         let account = vouches.is_ok().then_some(account);
-        let finished = account.as_ref().filter(|account| account.outcome == Outcome::Matches);
-        let shard = finished.and_then(|account| plan_of(&bytes, account).ok()?.shard);
+        let plan = account.as_ref().and_then(|account| plan_of(&bytes, account).ok());
         let asked = args.page.is_some() && account.is_some();
         let told = asked.then(|| page::told(path, &bytes)).transpose()?;
-        listed.push(Listed { file, vouches, account, shard, told });
+        listed.push(Listed { file, vouches, account, plan, told });
     }
     Ok(listed)
 }
 
-/// The shards that no counted report finished, if the audit was divided once.
+impl Listed {
+    /// The shard that the report finished.
+    fn finished(&self) -> Option<Shard> {
+        let (account, plan) = (self.account.as_ref()?, self.plan.as_ref()?);
+        let replayed: u64 =
+            account.replayed.iter().map(|&(first, last)| u64::from(last) + 1 - u64::from(first)).sum();
+        plan.shard.filter(|_| account.outcome == Outcome::Matches && replayed == plan.steps())
+    }
+}
+
+/// The shards that no counted report finished, if the audit was divided once, in one way.
 fn missing_shards(listed: &[Listed]) -> Vec<Shard> {
-    let there: Vec<Shard> = listed.iter().filter_map(|report| report.shard).collect();
-    missing(&there).unwrap_or_default()
+    let plans = || listed.iter().filter_map(|report| report.plan.as_ref());
+    let mut ways = plans().filter_map(|plan| Some((plan.shard?.of, plan.file)));
+    let Some((of, file)) = ways.next() else { return Vec::new() };
+    if ways.any(|way| way != (of, file)) {
+        return Vec::new();
+    }
+    let there: BTreeSet<Shard> = listed.iter().filter_map(Listed::finished).collect();
+    let all = (1..=of).filter_map(|number| Shard::new(number, of));
+    all.filter(|shard| !there.contains(shard)).collect()
+}
+
+/// The steps that plan files give to no shard and that nobody replayed.
+fn omitted(merged: &Merged, listed: &[Listed]) -> Vec<Range> {
+    let plans = listed.iter().filter_map(|report| report.plan.as_ref());
+    let omitted = union(plans.flat_map(|plan| plan.omitted.iter().copied()).collect());
+    let is_covered =
+        |&(first, last): &Range| merged.covered.iter().any(|&(from, to)| from <= first && last <= to);
+    omitted.into_iter().filter(|segment| !is_covered(segment)).collect()
 }
 
 /// Ascending numbers as a scheduler takes them: `0-2,5`.
@@ -113,6 +140,11 @@ fn array(numbers: impl IntoIterator<Item = u32>) -> String {
     let text =
         |(first, last): (u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
     ranges.into_iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+/// The indices of shards in an array that begins with 0, as a scheduler takes them; `None` if there is no shard.
+fn indices(shards: &[Shard]) -> Option<String> {
+    (!shards.is_empty()).then(|| array(shards.iter().map(|shard| shard.number - 1)))
 }
 
 /// The result in words.
@@ -147,10 +179,13 @@ fn told(merged: &Merged, listed: &[Listed], counted: usize) -> Vec<String> {
         }
     }));
     lines.extend(merged.reasons.iter().map(|why| format!("  undecided: {why}")));
-    let shards = missing_shards(listed);
-    if let Some(first) = shards.first() {
+    let (shards, omitted) = (missing_shards(listed), omitted(merged, listed));
+    if !omitted.is_empty() {
+        let steps = ranges_text(&omitted, " ");
+        lines.push(format!("  omitted: steps {steps}, which the plan file gives to no shard"));
+    }
+    if let (Some(first), Some(indices)) = (shards.first(), indices(&shards)) {
         let numbers = array(shards.iter().map(|shard| shard.number));
-        let indices = array(shards.iter().map(|shard| shard.number - 1));
         lines.push(format!(
             "  missing: shards {numbers} of {}, in an array of Slurm --array={indices}",
             first.of
@@ -213,7 +248,10 @@ fn merged(printer: Printer, args: &Args) -> CommandResult {
     };
     let mut value = serde_json::to_value(&merged).map_err(|error| Failure::new(Exit::Undecided, error))?;
     value["steps_replayed"] = json!(merged.steps_covered());
-    value["missing_shards"] = json!(missing_shards(&listed));
+    let shards = missing_shards(&listed);
+    value["missing_array"] = json!(indices(&shards));
+    value["missing_shards"] = json!(shards);
+    value["omitted"] = json!(omitted(&merged, &listed));
     value["reports"] = json!(reports);
     printer.result(told(&merged, &listed, counted.len()), &value);
     let written = args.page.as_deref().map_or(Ok(()), |path| write_page(path, &merged, &listed));

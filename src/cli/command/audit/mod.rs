@@ -1,6 +1,7 @@
 //! `tiebreak audit`.
 
 mod jobs;
+mod keeper;
 mod merge;
 mod page;
 mod shards;
@@ -13,16 +14,17 @@ use crate::cli::args::expect::{Expectations, Expected};
 use crate::cli::args::limits::{Limits, left};
 use crate::cli::args::part::PartArgs;
 use crate::cli::args::salts::SaltArgs;
-use crate::cli::args::shard::ShardArg;
 use crate::cli::args::{key, verdict_file};
 use crate::cli::view::escape::{Lines, one_line};
 use crate::cli::view::next::Next;
-use crate::cli::view::outcome::{ReplayBar, exit, headline, ranges_text, report_json, seconds_text};
+use crate::cli::view::outcome::{exit, headline, ranges_text, report_json, seconds_text};
 use crate::cli::view::page::audit::About;
 use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use clap::Subcommand;
+use keeper::{Keeper, Kept};
 use serde_json::json;
+use shards::ShardArgs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tiebreak_audit::attachments::note;
@@ -31,6 +33,7 @@ use tiebreak_audit::corrections::Corrections;
 use tiebreak_audit::ground::Ground;
 use tiebreak_audit::merge::union;
 use tiebreak_audit::plan::{ReplayPlan, plan};
+use tiebreak_audit::resume::{Resumable, can_resume};
 use tiebreak_audit::watched;
 use tiebreak_audit::work::Work;
 use tiebreak_audit::{
@@ -81,12 +84,8 @@ struct Options {
     trainer_key: Option<String>,
     #[command(flatten)]
     part: PartArgs,
-    /// Replay one shard of the chosen segments: number K of N shards, from 1.
-    ///
-    /// `auto/N` is the shard of this task in an array of Slurm, Kubernetes or AWS Batch, whose indices begin with 0. Shards of a sample
-    /// need one --seed. A shard is not replayed again if its --report is there, finished and signed by --key.
-    #[arg(long, value_name = "K/N", hide_short_help = true)]
-    shard: Option<ShardArg>,
+    #[command(flatten)]
+    divided: ShardArgs,
     /// Print which steps would be replayed and at which cost, and stop.
     #[arg(long, conflicts_with_all = ["report", "key", "verdict", "page"])]
     plan: bool,
@@ -151,12 +150,12 @@ struct Options {
 }
 
 /// The plan in words, with the seconds that it will take in so many jobs if they were estimated.
-fn plan_text(plan: &ReplayPlan, run: &Run, jobs: usize, seconds: Option<f64>, engine: &str) -> Lines {
+fn plan_text(plan: &ReplayPlan, run: &Run, jobs: usize, seconds: Option<f64>, engine: &str) -> String {
     let [one, ten, hundred] = plan.detection.map(|p| 100.0 * p);
     let seconds = seconds_text(seconds);
     let jobs_text = if jobs == 1 { String::new() } else { format!("{jobs} x ") };
     let seed = plan.seed.map_or(String::new(), |seed| format!(", sampling seed {seed}"));
-    Lines::split(&format!(
+    format!(
         "{} of {} segments, {} of {} steps{seed}: reads {}, needs about {} of memory{seconds} on {jobs_text}{}\n\
          probability to replay at least one of 1, 10, 100 bad steps: {one:.1} %, {ten:.1} %, {hundred:.1} %",
         plan.segments.len(),
@@ -166,7 +165,7 @@ fn plan_text(plan: &ReplayPlan, run: &Run, jobs: usize, seconds: Option<f64>, en
         bytes_text(plan.bytes),
         bytes_text(jobs::memory(jobs, plan)),
         one_line(engine),
-    ))
+    )
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
@@ -191,6 +190,7 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     run.opened()?; // an audit without the salt key would compare nothing
     let expected = options.expect.check(&run)?;
     let (drawn, corrections) = options.corrected.read(&run)?;
+    let plan_file = options.divided.read()?;
     let checked = checked(printer, &run, public.as_ref(), options, expected, &corrections)?;
     // The seed is drawn now, after the head is fixed: the trainer cannot have known it.
     let (choice, last) = options.corrected.part(drawn.as_ref(), &run, &checked, &options.part)?;
@@ -201,8 +201,8 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
         return Err(Failure::new(Exit::Usage, why));
     }
     // A contradiction that needs no replay is every shard's to report.
-    if let Some(shard) = options.shard.filter(|_| checked.inconsistent.is_none()) {
-        plan = shards::shard_of(&run, plan, shard.shard()?, &options.part)?;
+    if checked.inconsistent.is_none() {
+        plan = options.divided.part_of(&run, &checked, (plan, last), plan_file.as_ref(), &options.part)?;
         // A report does not say whether the device was checked.
         let report = options.report.as_deref().filter(|_| !options.plan && !options.check.is_asked());
         let done = |path| shards::done(path, &checked, &plan, native, signer.as_ref());
@@ -217,6 +217,7 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
         true => (vec![Box::new(Reference) as Box<dyn Engine>], None),
         false => options.check.around_all(jobs::engines(jobs, &options.engine)?, device_check::OF_AUDITS),
     };
+    let keeper = options.keeper(printer, &run, &checked, (&mut plan, &engines), signer.as_ref())?;
     if !wrong {
         // A short plan's seconds are seen soon, on the progress bar.
         let seconds = (options.plan || worth_estimating(&run, &plan))
@@ -225,23 +226,56 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
         let seconds = seconds.map(|seconds| seconds / jobs as f64);
         let text = plan_text(&plan, &run, jobs, seconds, &engines[0].describe());
         if options.plan {
-            printer.result(text, &json!({ "plan": plan, "jobs": jobs, "seconds": seconds }));
+            let mut json = json!({ "plan": plan, "jobs": jobs, "seconds": seconds });
+            let key = options.key_option();
+            let text = text + &options.divided.write(&run, &checked, &plan, (path, &key), &mut json)?;
+            printer.result(Lines::split(&text), &json);
             return Ok(Exit::Match);
         }
-        printer.say(text);
+        printer.say(Lines::split(&text));
     }
-    let mut bar = ReplayBar::new(printer, &plan);
+    let mut bar = Kept::new(printer, &plan, keeper);
     // From here on the audit itself stops, with a report.
     drop(watch);
     let limit = left(options.limits.time(), start);
     let about = page::about(&run, &checked, path, public.as_ref());
     let mut engines: Vec<&mut dyn Engine> = engines.iter_mut().map(|engine| engine.as_mut() as _).collect();
     let (report, verdict) = audit_in_jobs(&run, &mut engines, native, checked, plan, limit, &mut bar)?;
-    drop(bar);
+    bar.end().iter().for_each(|problem| printer.problem(problem));
     if verdict.is_none() {
         say_no_verdict(printer, &run, &report);
     }
     Ok(publish(printer, &report, verdict.as_ref(), options, (signer.as_ref(), &about), check.as_ref()))
+}
+
+impl Options {
+    /// The trainer's key as an option of another command.
+    fn key_option(&self) -> String {
+        let key = self.trainer_key.as_deref();
+        key.map_or(String::new(), |key| format!(" --trainer-key {}", shell::word(key)))
+    }
+
+    /// The keeper of a shard's report, which says what is done already. An audit that checks its device has none, since a report does not
+    /// say whether that was checked.
+    fn keeper<'a>(
+        &self,
+        printer: Printer,
+        run: &Run,
+        checked: &Checked,
+        (plan, engines): (&mut ReplayPlan, &[Box<dyn Engine>]),
+        signer: Option<&'a PrivateKey>,
+    ) -> Result<Option<Keeper<'a>>, Failure> {
+        let (Some(path), Some(signer), Some(_)) = (&self.report, signer, plan.shard) else { return Ok(None) };
+        if self.check.is_asked() || !can_resume(run, checked) {
+            return Ok(None);
+        }
+        let (engine, auditor) = (&jobs::described(engines), &signer.public());
+        let native = self.engine.native.is_some();
+        let resumable = Resumable { checked, plan, engine, native, auditor };
+        let (keeper, done) = Keeper::resumed(printer, path, signer, &resumable)?;
+        plan.done = done;
+        Ok(keeper)
+    }
 }
 
 /// The checks of a run that need no replay.
@@ -319,10 +353,7 @@ fn publish(
     if let (Some(verdict), None) = (verdict, file) {
         json["verdict"] = json!(verdict_file::text(verdict));
     }
-    let key = options
-        .trainer_key
-        .as_deref()
-        .map_or(String::new(), |key| format!(" --trainer-key {}", shell::word(key)));
+    let key = options.key_option();
     let checking = |file: &Path| {
         Next::new("anybody can check it", format!("tiebreak verdict check {}{key}", shell::path(file)))
     };

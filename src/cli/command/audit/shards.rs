@@ -1,26 +1,121 @@
-//! `--shard` of `tiebreak audit`: one task's segments, and the report that says that they are done.
+//! `--shard` of `tiebreak audit`: one task's segments, the plan file that may name them, and the report that says that they are done.
 
 use std::path::{Path, PathBuf};
 
 use crate::cli::args::part::PartArgs;
+use crate::cli::args::shard::ShardArg;
+use crate::cli::view::next::Next;
 use crate::cli::view::report::{Exit, Failure, Printer};
-use serde_json::json;
+use serde_json::{Value, json};
 use tiebreak_audit::Outcome;
 use tiebreak_audit::checks::Checked;
 use tiebreak_audit::coverage::plan_of;
 use tiebreak_audit::plan::ReplayPlan;
+use tiebreak_audit::plan_file::{PLAN_FILE_MAX, PlanFile};
 use tiebreak_audit::report_file::{Account, REPORT_MAX, decode};
 use tiebreak_audit::shard::Shard;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::tree_head::Head;
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::disk;
+use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_run::run::{RunError, shell};
+
+/// The options that divide an audit.
+#[derive(clap::Args)]
+pub struct ShardArgs {
+    /// Replay one shard of the chosen segments: number K of N shards, from 1.
+    ///
+    /// `auto/N` is the shard of this task in an array of Slurm, Kubernetes or AWS Batch, whose indices begin with 0. Shards of a sample
+    /// need one --seed. With --key the --report is written after each segment: a shard that is started again goes on from there, and a
+    /// finished one is not replayed again.
+    #[arg(long, value_name = "K/N", hide_short_help = true)]
+    shard: Option<ShardArg>,
+    /// With --plan: file for the segments of each of --shards, which `--plan-file` reads.
+    ///
+    /// The shards have about equal predicted costs. The file is for the run's head and this version, and has the same bytes each time.
+    #[arg(long, value_name = "FILE", hide_short_help = true, requires_all = ["plan", "shards"], conflicts_with_all = ["shard", "draw"])]
+    plan_out: Option<PathBuf>,
+    /// Number of shards in --plan-out.
+    #[arg(long, value_name = "N", hide_short_help = true, requires = "plan_out")]
+    shards: Option<u32>,
+    /// Plan file, whose segments --shard replays.
+    ///
+    /// The report names the steps that the file gives to no shard.
+    #[arg(long, value_name = "FILE", hide_short_help = true, requires = "shard", conflicts_with_all = ["steps", "sample", "draw", "draw_out"])]
+    plan_file: Option<PathBuf>,
+}
+
+impl ShardArgs {
+    /// The plan file, if one is named.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is malformed.
+    pub fn read(&self) -> Result<Option<PlanFile>, RunError> {
+        let read = |path: &PathBuf| {
+            let text = disk::read_text(path, PLAN_FILE_MAX)?;
+            PlanFile::from_text(&text).map_err(|why| RunError::malformed(path, why))
+        };
+        self.plan_file.as_ref().map(read).transpose()
+    }
+
+    /// The part of a plan that one shard is to replay, if one is named. `last`: the last step under the head.
+    ///
+    /// # Errors
+    /// If there is no such shard, or the plan file is not of this audit.
+    pub fn part_of(
+        &self,
+        run: &Run,
+        checked: &Checked,
+        (plan, last): (ReplayPlan, u32),
+        file: Option<&PlanFile>,
+        part: &PartArgs,
+    ) -> Result<ReplayPlan, Failure> {
+        let Some(shard) = self.shard.map(ShardArg::shard).transpose()? else { return Ok(plan) };
+        let (Some(file), Some(path)) = (file, &self.plan_file) else {
+            return shard_of(run, plan, shard, part);
+        };
+        file.shard(run, checked, last, shard).map_err(|why| {
+            let why = format!("{}: the plan does not fit: {why}", path.display());
+            let help = "write one anew, by --plan --plan-out FILE --shards N, and give it to all tasks";
+            Failure::new(Exit::Usage, why).help(help)
+        })
+    }
+
+    /// Writes the plan file if one is asked for. Returns the lines about it, and adds it to the JSON of --plan.
+    ///
+    /// # Errors
+    /// If there are too few segments, or the file cannot be written.
+    pub fn write(
+        &self,
+        run: &Run,
+        checked: &Checked,
+        plan: &ReplayPlan,
+        (folder, key): (&Path, &str),
+        json: &mut Value,
+    ) -> Result<String, Failure> {
+        let (Some(path), Some(shards)) = (&self.plan_out, self.shards) else { return Ok(String::new()) };
+        let file = PlanFile::divided(run, checked, plan, shards)
+            .map_err(|why| Failure::new(Exit::Usage, format!("--shards {shards}: {why}")))?;
+        let absolute = std::path::absolute(path).map_err(RunError::io(path))?;
+        Disk::default().replace(&absolute, file.to_text().as_bytes())?;
+        let (folder, name) = (shell::path(folder), shell::path(path));
+        let next = Next::new(
+            "replay a shard with",
+            format!("tiebreak audit {folder} --plan-file {name} --shard 1/{shards}{key}"),
+        );
+        json["plan_file"] = json!(path);
+        json["shards"] = json!(shards);
+        json["next"] = json!([next]);
+        let shards = if shards == 1 { "1 shard".to_string() } else { format!("{shards} shards") };
+        Ok(format!("\n{name} has the segments of {shards}\n{}", next.line()))
+    }
+}
 
 /// The shard's part of a plan.
 ///
 /// # Errors
 /// If each shard would draw a sample of its own, or the plan has fewer segments than shards.
-pub fn shard_of(run: &Run, plan: ReplayPlan, shard: Shard, part: &PartArgs) -> Result<ReplayPlan, Failure> {
+fn shard_of(run: &Run, plan: ReplayPlan, shard: Shard, part: &PartArgs) -> Result<ReplayPlan, Failure> {
     if part.sample.is_some() && part.seed.is_none() {
         let why =
             format!("--shard {shard} of --sample needs --seed: else every shard draws a sample of its own");
@@ -62,7 +157,7 @@ pub fn done(
     let same = promised(&account) == (run, size, root, checked.end_checked)
         && auditor == Some(signer.public())
         && account.native == native
-        && (&planned.choice, &planned.segments, planned.shard) == (&plan.choice, &plan.segments, plan.shard);
+        && planned.is_same(plan);
     let replayed: u64 = account.replayed.iter().map(|&(first, last)| u64::from(last + 1 - first)).sum();
     let matches = account.outcome == Outcome::Matches && replayed == plan.steps();
     // Another option of this audit may find what the earlier one could not.
