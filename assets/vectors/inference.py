@@ -46,7 +46,8 @@ class Inference(Tape):
     def loss(self, logits, labels, factor):
         return logits
 
-    def attention(self, q, k, v, samples, heads, drop, number):
+    def attention(self, q, k, v, samples, heads, drop, number, causal=True):
+        assert causal, "a cache holds earlier positions alone"
         n, d = len(q.rows), len(q.rows[0]) // heads
         parts = []
         for h in range(heads):

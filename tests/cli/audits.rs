@@ -262,7 +262,7 @@ fn shards_of_an_audit_are_tasks_of_an_array() {
         None,
         &["--shard", "5/5"],
         2,
-        &["has nothing to replay: the plan has 4 segments", "divide by 4 at most"],
+        &["has nothing to replay: the plan has 4 segments", "divide by 4 at most", "[checkpoint] every"],
     );
     audit(None, &["--shard", "1/2", "--sample", "0.5"], 2, &["needs --seed"]);
     audit(None, &["--shard", "4/3"], 2, &["the form is K/N with 1 <= K <= N <= 65536, or auto/N"]);

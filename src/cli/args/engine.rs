@@ -83,7 +83,7 @@ pub struct EngineArgs {
     pub engine: EngineKind,
     /// GPU whose name contains this text; `tiebreak adapters` lists all.
     ///
-    /// With --engine cuda the number of a device does too.
+    /// With `--engine cuda` the number of a device does too.
     #[arg(long, value_name = "NAME")]
     pub adapter: Option<String>,
     /// Native kernels for the products of the logged profile.

@@ -139,6 +139,13 @@ impl<M: Memory> Keeper for M {
 #[derive(Debug)]
 pub struct LogFile(File);
 
+impl Drop for LogFile {
+    fn drop(&mut self) {
+        // Otherwise a process that another thread is just starting keeps the lock until its program begins.
+        let _ = self.0.unlock();
+    }
+}
+
 impl LogFile {
     /// Opens a log and locks it; the file is made if it is not there.
     ///

@@ -15,6 +15,9 @@ impl Drop for WriteLock {
     fn drop(&mut self) {
         // The process number is only a hint for people; a stale one does no harm.
         let _ = self.0.set_len(0);
+        // A process that another thread is just starting has copies of all open files until its program begins. A lock that is only
+        // closed would stay with the copy.
+        let _ = self.0.unlock();
     }
 }
 
@@ -43,5 +46,23 @@ pub(super) fn hold(path: &Path) -> io::Result<WriteLock> {
             Err(io::Error::new(io::ErrorKind::WouldBlock, format!("another process{holder}")))
         }
         Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_is_given_back_is_not_kept_by_a_copy_of_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let lock = hold(&path).unwrap();
+        assert_eq!(hold(&path).err().map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
+        // A process that is being started has such a copy.
+        let copy = lock.0.try_clone().unwrap();
+        drop(lock);
+        assert!(hold(&path).is_ok());
+        drop(copy);
     }
 }

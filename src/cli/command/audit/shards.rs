@@ -126,8 +126,11 @@ fn shard_of(run: &Run, plan: ReplayPlan, shard: Shard, part: &PartArgs) -> Resul
     let segments = plan.segments.len();
     let plan = plan.sharded(run, shard);
     if plan.segments.is_empty() && segments > 0 {
-        let why = format!("--shard {shard} has nothing to replay: the plan has {segments} segments");
-        return Err(Failure::new(Exit::Usage, why).help(format!("divide by {segments} at most")));
+        let counted = if segments == 1 { "1 segment".to_string() } else { format!("{segments} segments") };
+        let why = format!("--shard {shard} has nothing to replay: the plan has {counted}");
+        let help =
+            "a segment ends at each checkpoint, and the job's [checkpoint] every sets how many there are";
+        return Err(Failure::new(Exit::Usage, why).help(format!("divide by {segments} at most: {help}")));
     }
     Ok(plan)
 }
