@@ -108,7 +108,7 @@ pub fn relu(b: &mut Builder, x: TensorId) -> TensorId {
 }
 
 /// y = x s with s = 1 / (1 + exp(-x)), s kept as an output of its own.
-pub fn silu(b: &mut Builder, x: TensorId) -> TensorId {
+pub(crate) fn silu(b: &mut Builder, x: TensorId) -> TensorId {
     let shape = b.shape(x);
     let sigmoid = Body::new("sigmoid.v1", |w| {
         let (x, one) = (w.input(0), w.f(1.0));
@@ -136,7 +136,7 @@ pub fn silu(b: &mut Builder, x: TensorId) -> TensorId {
 }
 
 /// y = tanh(x).
-pub fn tanh(b: &mut Builder, x: TensorId) -> TensorId {
+pub(crate) fn tanh(b: &mut Builder, x: TensorId) -> TensorId {
     let shape = b.shape(x);
     let body = Body::new("tanh.v1", |w| {
         let x = w.input(0);
@@ -156,7 +156,7 @@ pub fn tanh(b: &mut Builder, x: TensorId) -> TensorId {
 }
 
 /// silu(gate) * up (Shazeer, 2020), one shape.
-pub fn swiglu(b: &mut Builder, gate: TensorId, up: TensorId) -> TensorId {
+pub(crate) fn swiglu(b: &mut Builder, gate: TensorId, up: TensorId) -> TensorId {
     let h = b.scoped("silu", |b| silu(b, gate));
     let y = b.zip("mul.v1", h, up, BodyWriter::mul);
     b.differentiable(y, move |b, dy| {

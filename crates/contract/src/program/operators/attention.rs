@@ -219,7 +219,7 @@ fn softmax(b: &mut Builder, seen: Seen, s: Heads, scores: TensorId) -> TensorId 
 
 /// x [N, K D] -> [N, K G D]: every one of K heads G times, one behind the other. The gradient of a head is the tree over its
 /// group. Where G is 1 there is nothing to repeat, and x is the result.
-pub fn repeat_heads(b: &mut Builder, x: TensorId, heads: u32, group: u32) -> TensorId {
+pub(crate) fn repeat_heads(b: &mut Builder, x: TensorId, heads: u32, group: u32) -> TensorId {
     if group == 1 {
         return x;
     }

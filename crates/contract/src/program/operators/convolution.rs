@@ -118,7 +118,7 @@ pub fn conv2d(
 }
 
 /// The mean over the pixels of each channel: x [B, H, W, C] -> [B, C], the tree sum divided by H W.
-pub fn mean_pool(b: &mut Builder, x: TensorId) -> TensorId {
+pub(crate) fn mean_pool(b: &mut Builder, x: TensorId) -> TensorId {
     let [samples, height, width, channels] = b.shape(x)[..] else { panic!("pooling takes [B, H, W, C]") };
     let pixels = height * width;
     let mean = move || {

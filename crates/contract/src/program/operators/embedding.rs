@@ -12,7 +12,7 @@ const ROWS_MAX: u32 = 1 << 15;
 
 /// table [V, C], tokens u32 [N] (each below V) -> [N, C]. The gradient adds a token's rows, in the order of their
 /// positions, by the tree over the token's count.
-pub fn token_embedding(b: &mut Builder, table: TensorId, tokens: TensorId) -> TensorId {
+pub(crate) fn token_embedding(b: &mut Builder, table: TensorId, tokens: TensorId) -> TensorId {
     padded_embedding(b, table, tokens, None)
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn padded_embedding(
 }
 
 /// x [B*T, C] + table [T, C], by position. The gradient of the table adds over samples by the tree.
-pub fn position_embedding(b: &mut Builder, x: TensorId, table: TensorId) -> TensorId {
+pub(crate) fn position_embedding(b: &mut Builder, x: TensorId, table: TensorId) -> TensorId {
     let positions = b.shape(table)[0];
     add_rows(b, x, table, positions)
 }

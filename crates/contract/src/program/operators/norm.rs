@@ -177,7 +177,7 @@ pub fn batch_norm(
 
 /// x [.., C] by the running averages of mean and variance, [C] each: (x - mean) * rstd * gain + bias, with rstd = 1 /
 /// sqrt(variance + epsilon), in that order. The operator serves trained networks and has no gradient.
-pub fn batch_norm_eval(
+pub(crate) fn batch_norm_eval(
     b: &mut Builder,
     x: TensorId,
     [mean, variance]: [TensorId; 2],

@@ -159,7 +159,7 @@ const ADAPTIVE_MAX: u32 = 1 << 15;
 ///
 /// # Errors
 /// If a size is 0 or too large, or an intermediate tensor is.
-pub fn adaptive_avg_pool(b: &mut Builder, x: TensorId, size: [u32; 2]) -> Result<TensorId, String> {
+pub(crate) fn adaptive_avg_pool(b: &mut Builder, x: TensorId, size: [u32; 2]) -> Result<TensorId, String> {
     let [samples, height, width, channels] = b.shape(x)[..] else { panic!("pooling takes [B, H, W, C]") };
     let [down, across] = size;
     if [height, width, down, across].iter().any(|n| !(1..=ADAPTIVE_MAX).contains(n)) {
