@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use super::{Server, Stopper, Told};
 use crate::chip::agent::{Agent, Chip};
 use crate::chip::attachment::{Attachment, Taken};
 use crate::chip::chain::Chain;
-use crate::chip::clock::SystemClock;
+use crate::chip::clock::Clock;
 use crate::chip::keeper::LogFile;
 use crate::chip::message::ATTACH_MAX;
 use crate::chip::times::Times;
@@ -33,9 +34,23 @@ impl Times for Gaps {
     }
 }
 
+/// A clock that stands still until the test lets it go, so that nothing is due before a training is attached.
+struct Held(Arc<OnceLock<Instant>>);
+
+impl Clock for Held {
+    fn wall(&self) -> u64 {
+        1_700_000_000_000 + self.elapsed() / 1000
+    }
+
+    fn elapsed(&self) -> u64 {
+        self.0.get().map_or(0, |begin| begin.elapsed().as_micros() as u64)
+    }
+}
+
 /// An agent at work in a folder.
 struct Running {
     folder: tempfile::TempDir,
+    begin: Arc<OnceLock<Instant>>,
     stopper: Stopper,
     thread: JoinHandle<Vec<String>>,
 }
@@ -49,14 +64,15 @@ fn serial() -> Serial {
 }
 
 impl Running {
-    /// An agent with snapshots due after these gaps.
+    /// An agent with snapshots due after these gaps, from [`Running::go`] on.
     fn start(gaps: &[u64], patience: Duration) -> Running {
         let folder = tempfile::tempdir().unwrap();
         let server = Server::listen(&folder.path().join("socket")).unwrap();
         let keeper = LogFile::open(&folder.path().join("log")).unwrap();
         let chip = Chip { serial: serial(), key: key(), patience };
         let gaps = Gaps(gaps.iter().copied().collect());
-        let agent = Agent::begin(chip, SystemClock::start(), keeper, |_| gaps).unwrap();
+        let begin = Arc::new(OnceLock::new());
+        let agent = Agent::begin(chip, Held(begin.clone()), keeper, |_| gaps).unwrap();
         let stopper = server.stopper();
         let thread = thread::spawn(move || {
             let mut said = Vec::new();
@@ -67,7 +83,11 @@ impl Running {
             server.run(agent, &mut told).unwrap();
             said
         });
-        Running { folder, stopper, thread }
+        Running { folder, begin, stopper, thread }
+    }
+
+    fn go(&self) {
+        self.begin.set(Instant::now()).unwrap();
     }
 
     fn socket(&self) -> PathBuf {
@@ -107,12 +127,13 @@ fn asked(training: &mut Attachment) -> u64 {
 
 #[test]
 fn a_training_is_attached_asked_and_acknowledged() {
-    let running = Running::start(&[1500, 1], LIMIT);
+    let running = Running::start(&[100, 1], LIMIT);
     let mut training = running.attach().unwrap();
     assert_eq!((training.serial(), training.record()), (&serial(), 1));
     assert_eq!(training.due().unwrap(), None);
     let second = running.attach().err().unwrap().to_string();
     assert_eq!(second, "the agent refuses: another training is attached to this chip");
+    running.go();
     let request = asked(&mut training);
     // The second one is due by then, too.
     thread::sleep(Duration::from_millis(20));
@@ -138,8 +159,9 @@ fn a_training_is_attached_asked_and_acknowledged() {
 
 #[test]
 fn an_answer_after_the_patience_is_late_and_the_training_goes_on() {
-    let running = Running::start(&[1500, 400], Duration::from_millis(1));
+    let running = Running::start(&[100, 400], Duration::from_millis(1));
     let mut training = running.attach().unwrap();
+    running.go();
     let request = asked(&mut training);
     thread::sleep(Duration::from_millis(50));
     assert_eq!(training.answer(request, 1, Digest([5; 32])).unwrap(), Taken::Late);
