@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -34,23 +35,24 @@ impl Times for Gaps {
     }
 }
 
-/// A clock that stands still until the test lets it go, so that nothing is due before a training is attached.
-struct Held(Arc<OnceLock<Instant>>);
+/// A clock that the test sets, in milliseconds, so that no step depends on how fast this machine is. The agent looks at it again when
+/// as much real time has passed as it would have to wait.
+struct Set(Arc<AtomicU64>);
 
-impl Clock for Held {
+impl Clock for Set {
     fn wall(&self) -> u64 {
         1_700_000_000_000 + self.elapsed() / 1000
     }
 
     fn elapsed(&self) -> u64 {
-        self.0.get().map_or(0, |begin| begin.elapsed().as_micros() as u64)
+        1000 * self.0.load(Ordering::SeqCst)
     }
 }
 
 /// An agent at work in a folder.
 struct Running {
     folder: tempfile::TempDir,
-    begin: Arc<OnceLock<Instant>>,
+    clock: Arc<AtomicU64>,
     stopper: Stopper,
     thread: JoinHandle<Vec<String>>,
 }
@@ -64,15 +66,15 @@ fn serial() -> Serial {
 }
 
 impl Running {
-    /// An agent with snapshots due after these gaps, from [`Running::go`] on.
+    /// An agent with snapshots due after these gaps, by a clock at 0.
     fn start(gaps: &[u64], patience: Duration) -> Running {
         let folder = tempfile::tempdir().unwrap();
         let server = Server::listen(&folder.path().join("socket")).unwrap();
         let keeper = LogFile::open(&folder.path().join("log")).unwrap();
         let chip = Chip { serial: serial(), key: key(), patience };
         let gaps = Gaps(gaps.iter().copied().collect());
-        let begin = Arc::new(OnceLock::new());
-        let agent = Agent::begin(chip, Held(begin.clone()), keeper, |_| gaps).unwrap();
+        let clock = Arc::new(AtomicU64::new(0));
+        let agent = Agent::begin(chip, Set(clock.clone()), keeper, |_| gaps).unwrap();
         let stopper = server.stopper();
         let thread = thread::spawn(move || {
             let mut said = Vec::new();
@@ -83,11 +85,11 @@ impl Running {
             server.run(agent, &mut told).unwrap();
             said
         });
-        Running { folder, begin, stopper, thread }
+        Running { folder, clock, stopper, thread }
     }
 
-    fn go(&self) {
-        self.begin.set(Instant::now()).unwrap();
+    fn set(&self, milliseconds: u64) {
+        self.clock.store(milliseconds, Ordering::SeqCst);
     }
 
     fn socket(&self) -> PathBuf {
@@ -133,10 +135,10 @@ fn a_training_is_attached_asked_and_acknowledged() {
     assert_eq!(training.due().unwrap(), None);
     let second = running.attach().err().unwrap().to_string();
     assert_eq!(second, "the agent refuses: another training is attached to this chip");
-    running.go();
+    running.set(100);
     let request = asked(&mut training);
     // The second one is due by then, too.
-    thread::sleep(Duration::from_millis(20));
+    running.set(101);
     assert_eq!(training.answer(request, 7, Digest([5; 32])).unwrap(), Taken::Kept(3));
     // When the answer came, the record was in the file.
     let bytes = std::fs::read(running.folder.path().join("log")).unwrap();
@@ -159,15 +161,16 @@ fn a_training_is_attached_asked_and_acknowledged() {
 
 #[test]
 fn an_answer_after_the_patience_is_late_and_the_training_goes_on() {
-    let running = Running::start(&[100, 400], Duration::from_millis(1));
+    let running = Running::start(&[100, 400], Duration::from_millis(200));
     let mut training = running.attach().unwrap();
-    running.go();
+    running.set(100);
     let request = asked(&mut training);
-    thread::sleep(Duration::from_millis(50));
+    running.set(350);
     assert_eq!(training.answer(request, 1, Digest([5; 32])).unwrap(), Taken::Late);
     // A number that nobody asked for is late as well.
     assert_eq!(training.answer(77, 1, Digest([5; 32])).unwrap(), Taken::Late);
     assert_eq!(training.unanswered(), 2);
+    running.set(500);
     asked(&mut training);
     drop(training);
     let (events, _) = running.stop();
