@@ -35,6 +35,8 @@ pub struct Args {
     /// Folder of the run.
     run: PathBuf,
     /// Text that the model goes on with.
+    ///
+    /// Without the option the text is one line end.
     #[arg(long, value_name = "TEXT", default_value = "\n", hide_default_value = true)]
     prompt: String,
     /// Most tokens to write.
