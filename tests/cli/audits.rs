@@ -50,6 +50,9 @@ fn reports_count_only_if_somebody_vouches_for_every_step() {
             "steps 5..8, vouched for by bob.example+",
         ],
     );
+    // Neither auditor named the trainer's key, and the merge says so, once.
+    let (_, stdout, _) = output(&["audit", "merge", &a, &b]);
+    assert_eq!(stdout.matches("  head        consistent, signer unknown").count(), 1, "{stdout}");
     merged(&[&a], 3, &["UNDECIDED: 4 of 8 steps", "missing: --steps 5..8"]);
     merged(&[&a, "--require", "0.5"], 0, &["MATCHES: 4 of 8 steps", "missing: --steps 5..8"]);
     merged(&[&a, "--require", "0.6"], 3, &["less than --require asks for"]);
@@ -58,7 +61,8 @@ fn reports_count_only_if_somebody_vouches_for_every_step() {
         3,
         &["its auditor is none of --auditor: bob.example+"],
     );
-    merged(&[&unsigned], 3, &["no report counts", "nobody vouches for it"]);
+    merged(&[&unsigned], 3, &["no report counts", "it does not end as a signed report does"]);
+    merged(&[&format!("{a}.none")], 2, &["a.json.none"]);
     merged(&[&a, &unsigned], 3, &["4 of 8 steps", "by 1 of 2 reports"]);
     merged(&[&unsigned, "--unsigned"], 0, &["8 of 8 steps", "vouched for by nobody"]);
 
@@ -78,6 +82,14 @@ fn reports_count_only_if_somebody_vouches_for_every_step() {
         merged(&[&changed], exit, &["no report counts"]);
         merged(&[&changed, "--unsigned"], 4, &[]);
     }
+    // A difference is told with its step.
+    let differs = edited(
+        &stripped,
+        &[("\"result\": \"matches\"", "\"result\": \"diverges\", \"step\": 3, \"what\": \"x\"")],
+    );
+    std::fs::write(&changed, differs).unwrap();
+    let said = ["DIVERGES", "diverges at step 3, steps 1..8", "1 report does not end with a match"];
+    merged(&[&changed, &b, "--unsigned"], 1, &said);
     // A finished report of a part, and one without an outcome.
     let without = edited(&stripped, &[("\"result\": \"matches\"", "")]);
     std::fs::write(&changed, without).unwrap();
@@ -222,6 +234,17 @@ fn shards_of_an_audit_are_tasks_of_an_array() {
         std::fs::copy(&first, &copy).unwrap();
         audit(None, &["--shard", shard, "--report", &copy, "--key", key], 0, &["MATCHES"]);
     }
+    // A report of more steps than a run can have panics nothing.
+    let text = String::from_utf8(before.clone()).unwrap();
+    let unsigned = text[..text.find(",\n  \"auditor\"").unwrap()].to_string() + "\n}\n";
+    let edits = [
+        ("\"steps\": 8,", "\"steps\": 4294967295,"),
+        ("\"head_size\": 10,", "\"head_size\": 4294967296,"),
+        ("\"replayed\": [", "\"replayed\": [ [1, 4294967295],"),
+    ];
+    let copy = report("copy");
+    std::fs::write(&copy, edited(&unsigned, &edits)).unwrap();
+    audit(None, &["--shard", "1/3", "--report", &copy, "--key", &alice], 0, &["MATCHES"]);
     // Nor is one that nobody signed, or an audit that also checks its device.
     let open = report("open");
     for _ in 0..2 {
@@ -474,6 +497,8 @@ fn a_plan_file_names_the_segments_of_each_shard() {
         audit(&again, "1/3", &[], 2, &[why, "help: write one anew, by --plan --plan-out FILE --shards N"]);
     }
     audit(&plan, "1/4", &[], 2, &["it has 3 shards, and this is shard 1/4"]);
+    audit(&plan, "1/3", &["--seed", "5"], 2, &["cannot be used with"]);
+    audit(&at("none.json"), "1/3", &[], 2, &["none.json"]);
     changed("[[3,4]]", "[[1,2]]");
     audit(&again, "1/3", &[], 4, &["it has a segment 1..2, out of order, twice"]);
     let args = ["audit", &run, "--plan", "--plan-out", &again, "--shards", "5"];

@@ -90,7 +90,7 @@ fn each_lie_of_a_receipt_is_caught() {
     // Other weights, another checkpoint, another model.
     for (of, more) in [(&other, &[][..]), (&run, &["--step", "1"])] {
         let (code, json) = checked(&plain, of, more);
-        assert!(code == 1 && json["error"].as_str().unwrap().contains("of another parameters"), "{json}");
+        assert!(code == 1 && json["error"].as_str().unwrap().contains("is of other parameters"), "{json}");
     }
     let model = fields["model"].as_str().unwrap();
     for (changed, code, why) in [("0".repeat(64), 1, "of another model"), (format!("00{model}"), 4, "")] {

@@ -147,8 +147,10 @@ fn reasons(accounts: &[Account], merged: &Merged, required: Required) -> Vec<Str
         reasons.push(why.into());
     }
     let undecided = accounts.iter().filter(|account| account.outcome != Outcome::Matches).count();
-    if undecided > 0 {
-        reasons.push(format!("{undecided} reports do not end with a match"));
+    match undecided {
+        0 => {}
+        1 => reasons.push("1 report does not end with a match".into()),
+        _ => reasons.push(format!("{undecided} reports do not end with a match")),
     }
     if !accounts.iter().any(|account| account.end_checked) {
         reasons.push("nobody checked the run's final record and released model".into());

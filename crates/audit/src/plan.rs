@@ -304,6 +304,9 @@ mod tests {
         // Each set is expected 600 times, with a standard deviation of 22.6.
         assert!(counts.iter().all(|c| (500..700).contains(c)), "{counts:?}");
         assert_eq!(draw(5, part(5, 1.0), 1).len(), 5);
+        // The example of docs/AUDIT.md, which a Python script computed from the page.
+        assert_eq!(draw(4, part(4, 0.5), 5), [0, 1].into());
+        assert_eq!(draw(4, part(4, 0.5), 10_277_190_049_027_748_458), [1, 2].into());
         assert_eq!((part(7, 0.0), part(0, 0.5), draw(0, 0, 1).len()), (1, 0, 0));
     }
 

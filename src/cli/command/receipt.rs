@@ -91,15 +91,15 @@ fn same_model(speaker: &Speaker, answerer: &Answerer, receipt: &Receipt) -> Resu
     let [model, parameters] = answerer.identity().ok_or_else(no_language_model)?;
     let of = |digest: Option<_>| digest.map_or("none".to_string(), |digest| format!("{digest}"));
     let pairs = [
-        ("model", Some(receipt.model), Some(model)),
-        ("parameters", Some(receipt.parameters), Some(parameters)),
-        ("tokenizer", receipt.tokenizer, speaker.alphabet.digest()),
+        ("another model", Some(receipt.model), Some(model)),
+        ("other parameters", Some(receipt.parameters), Some(parameters)),
+        ("another tokenizer", receipt.tokenizer, speaker.alphabet.digest()),
     ];
-    let Some((name, said, found)) = pairs.into_iter().find(|(_, said, found)| said != found) else {
+    let Some((other, said, found)) = pairs.into_iter().find(|(_, said, found)| said != found) else {
         return Ok(());
     };
     let (said, found) = (of(said), of(found));
-    let why = format!("DIVERGES: the receipt is of another {name}: {said}, and the run has {found}");
+    let why = format!("DIVERGES: the receipt is of {other}: {said}, and the run has {found}");
     Err(Failure::new(Exit::Diverges, why)
         .help("name the run, --step and --tokenizer of the model that answered"))
 }

@@ -34,7 +34,10 @@ fn check_name(name: &str) -> Result<(), Malformed> {
         || name.len() > 128
         || name.chars().any(|c| c.is_whitespace() || c.is_control() || c == '+')
     {
-        let why = format!("it has {} bytes; 1 to 128 without spaces and '+' are wanted", name.len());
+        let why = format!(
+            "it has {} bytes; 1 to 128 without spaces, control characters and '+' are wanted",
+            name.len()
+        );
         return Err(Malformed::invalid("key name", why));
     }
     Ok(())

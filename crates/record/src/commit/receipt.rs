@@ -199,8 +199,9 @@ impl Receipt {
 
     /// Checks numbers that have bounds for every model.
     fn bounded(&self) -> Result<(), Malformed> {
+        let Sampling { temperature, top_p, .. } = self.sampling;
         if let Some(why) = self.sampling.error() {
-            return Err(wrong(why));
+            return Err(wrong(format!("its temperature is {temperature:08x}, its top_p {top_p:08x}: {why}")));
         }
         let (prompt, answer) = (self.prompt.len(), self.answer.len());
         if prompt == 0 {
@@ -320,7 +321,10 @@ mod tests {
             (plain.replace("\"prompt\":[84]", "\"prompt\":[]"), "its prompt has no token"),
             (plain.replace("4294967295,\"prompt\"", "1,\"prompt\""), "2 tokens, and its length is 1"),
             (plain.replace("receipt 1", "receipt 2"), "its format is"),
-            (plain.replace("3f4ccccd", "7f800000"), "a temperature is a finite number"),
+            (
+                plain.replace("3f4ccccd", "7f800000"),
+                "is 7f800000, its top_p 3f800000: a temperature is a finite number",
+            ),
             (plain.replace("3f4ccccd", "3F4CCCCD"), "8 lower-case hexadecimal digits"),
             (plain.replace("\"top_p\":\"3f800000\"", "\"top_p\":\"3f800001\""), "the share of top-p"),
             (plain.replace("[84]", &format!("[{}1]", "1,".repeat(TOKENS_MAX))), "larger than the limit"),

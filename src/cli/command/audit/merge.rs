@@ -6,7 +6,8 @@ use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::outcome::ranges_text;
 use crate::cli::view::page::audit::{Listed as Row, Told, merged as merged_page};
-use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -64,10 +65,18 @@ struct Listed {
     /// The auditor's key, or why the report counts for nothing.
     vouches: Result<String, String>,
     account: Option<Account>,
+    /// The signer of the head, as a report that counts says it.
+    signed: Option<String>,
     /// The plan of a report that counts.
     plan: Option<ReplayPlan>,
     /// The report for a page, if one is asked for.
     told: Option<Told>,
+}
+
+/// The part of a report that says who signed the head.
+#[derive(Deserialize)]
+struct Signed {
+    signed: String,
 }
 
 /// Reads the reports.
@@ -77,10 +86,17 @@ fn read(args: &Args) -> Result<Vec<Listed>, Failure> {
     let mut listed = Vec::new();
     for path in &args.reports {
         let file = path.display().to_string();
-        let bytes = disk::read(path, REPORT_MAX)?;
+        let bytes = disk::read(path, REPORT_MAX).map_err(named)?;
         if !is_signed(&bytes) && !args.unsigned {
-            let why = "nobody vouches for it: it has no signature (tiebreak audit --key AUDITOR.key; --unsigned counts it)";
-            listed.push(Listed { file, vouches: Err(why.into()), account: None, plan: None, told: None });
+            let why = "nobody vouches for it: it does not end as a signed report does (tiebreak audit --key AUDITOR.key signs one; --unsigned counts others)";
+            listed.push(Listed {
+                file,
+                vouches: Err(why.into()),
+                account: None,
+                signed: None,
+                plan: None,
+                told: None,
+            });
             continue;
         }
         let (account, auditor) = decode(&bytes).map_err(|error| RunError::malformed(path, error))?;
@@ -95,9 +111,11 @@ fn read(args: &Args) -> Result<Vec<Listed>, Failure> {
         };
         let account = vouches.is_ok().then_some(account);
         let plan = account.as_ref().and_then(|account| plan_of(&bytes, account).ok());
+        let signed = account.as_ref().and_then(|_| serde_json::from_slice::<Signed>(&bytes).ok());
+        let signed = signed.map(|report| report.signed);
         let asked = args.page.is_some() && account.is_some();
         let told = asked.then(|| page::told(path, &bytes)).transpose()?;
-        listed.push(Listed { file, vouches, account, plan, told });
+        listed.push(Listed { file, vouches, account, signed, plan, told });
     }
     Ok(listed)
 }
@@ -147,6 +165,17 @@ fn indices(shards: &[Shard]) -> Option<String> {
     (!shards.is_empty()).then(|| array(shards.iter().map(|shard| shard.number - 1)))
 }
 
+/// The signers of the head, as the reports that count name them: each text once, in the reports' order.
+fn signers(listed: &[Listed]) -> Vec<&str> {
+    let mut signers: Vec<&str> = Vec::new();
+    for signed in listed.iter().filter_map(|report| report.signed.as_deref()) {
+        if !signers.contains(&signed) {
+            signers.push(signed);
+        }
+    }
+    signers
+}
+
 /// The result in words.
 fn told(merged: &Merged, listed: &[Listed], counted: usize) -> Vec<String> {
     let word = match merged.result {
@@ -164,6 +193,7 @@ fn told(merged: &Merged, listed: &[Listed], counted: usize) -> Vec<String> {
     lines.push(format!("  computation {}", merged.computation));
     lines.push(format!("  job         {}", merged.job));
     lines.push(format!("  data        {}", merged.data));
+    lines.extend(signers(listed).iter().map(|signed| format!("  head        {signed}")));
     lines.extend(listed.iter().map(|report| match (&report.account, &report.vouches) {
         (Some(account), Ok(auditor)) => {
             let steps = ranges_text(&union(account.replayed.clone()), " ");
@@ -196,10 +226,12 @@ fn told(merged: &Merged, listed: &[Listed], counted: usize) -> Vec<String> {
     lines
 }
 
-/// The name of a report's outcome, as JSON has it.
+/// The name of a report's outcome, as JSON has it, and its step if it has one.
 fn outcome_text(account: &Account) -> String {
     let value = serde_json::to_value(&account.outcome).unwrap_or_default();
-    value.get("result").and_then(Value::as_str).unwrap_or("unknown").to_string()
+    let name = value.get("result").and_then(Value::as_str).unwrap_or("unknown");
+    let step = value.get("step").and_then(Value::as_u64);
+    step.map_or(name.to_string(), |step| format!("{name} at step {step}"))
 }
 
 pub fn run(printer: Printer, args: &Args) -> CommandResult {
@@ -252,6 +284,7 @@ fn merged(printer: Printer, args: &Args) -> CommandResult {
     value["missing_array"] = json!(indices(&shards));
     value["missing_shards"] = json!(shards);
     value["omitted"] = json!(omitted(&merged, &listed));
+    value["signed"] = json!(signers(&listed));
     value["reports"] = json!(reports);
     printer.result(told(&merged, &listed, counted.len()), &value);
     let written = args.page.as_deref().map_or(Ok(()), |path| write_page(path, &merged, &listed));

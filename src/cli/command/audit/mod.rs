@@ -20,7 +20,7 @@ use crate::cli::view::next::Next;
 use crate::cli::view::outcome::{exit, headline, ranges_text, report_json, seconds_text};
 use crate::cli::view::page::audit::About;
 use crate::cli::view::progress::Unit;
-use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
 use clap::Subcommand;
 use keeper::{Keeper, Kept};
 use serde_json::json;
@@ -301,7 +301,7 @@ fn checked(
     }
     drop(counting);
     for path in &options.head {
-        checked.other_head(run, path, &disk::read_text(path, NOTE_MAX as u64)?)?;
+        checked.other_head(run, path, &disk::read_text(path, NOTE_MAX as u64).map_err(named)?)?;
     }
     if options.prefix {
         checked.allow_prefix();

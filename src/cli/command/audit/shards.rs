@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::args::part::PartArgs;
 use crate::cli::args::shard::ShardArg;
 use crate::cli::view::next::Next;
-use crate::cli::view::report::{Exit, Failure, Printer};
+use crate::cli::view::report::{Exit, Failure, Printer, named};
 use serde_json::{Value, json};
 use tiebreak_audit::Outcome;
 use tiebreak_audit::checks::Checked;
@@ -41,7 +41,7 @@ pub struct ShardArgs {
     /// Plan file, whose segments --shard replays.
     ///
     /// The report names the steps that the file gives to no shard.
-    #[arg(long, value_name = "FILE", hide_short_help = true, requires = "shard", conflicts_with_all = ["steps", "sample", "draw", "draw_out"])]
+    #[arg(long, value_name = "FILE", hide_short_help = true, requires = "shard", conflicts_with_all = ["steps", "sample", "seed", "draw", "draw_out"])]
     plan_file: Option<PathBuf>,
 }
 
@@ -50,10 +50,10 @@ impl ShardArgs {
     ///
     /// # Errors
     /// If it cannot be read, or is malformed.
-    pub fn read(&self) -> Result<Option<PlanFile>, RunError> {
-        let read = |path: &PathBuf| {
-            let text = disk::read_text(path, PLAN_FILE_MAX)?;
-            PlanFile::from_text(&text).map_err(|why| RunError::malformed(path, why))
+    pub fn read(&self) -> Result<Option<PlanFile>, Failure> {
+        let read = |path: &PathBuf| -> Result<PlanFile, Failure> {
+            let text = disk::read_text(path, PLAN_FILE_MAX).map_err(named)?;
+            PlanFile::from_text(&text).map_err(|why| RunError::malformed(path, why).into())
         };
         self.plan_file.as_ref().map(read).transpose()
     }
@@ -161,7 +161,8 @@ pub fn done(
         && auditor == Some(signer.public())
         && account.native == native
         && planned.is_same(plan);
-    let replayed: u64 = account.replayed.iter().map(|&(first, last)| u64::from(last + 1 - first)).sum();
+    let replayed: u64 =
+        account.replayed.iter().map(|&(first, last)| u64::from(last) + 1 - u64::from(first)).sum();
     let matches = account.outcome == Outcome::Matches && replayed == plan.steps();
     // Another option of this audit may find what the earlier one could not.
     let now = checked.inconsistent.is_none() && checked.undecided().is_none();
