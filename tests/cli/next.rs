@@ -129,7 +129,7 @@ fn json_has_the_next_commands_that_people_read_and_they_work() {
     };
     done("key new trainer.key --name trainer.example");
     done("train job.toml --out mine --key trainer.key -q");
-    place.goes_on("key new OUT.key --name another.example", 0, &[0]);
+    place.goes_on("key new OUT.key --name another.example", 0, &[0, 0]);
     place.goes_on("train job.toml --out OUT --key trainer.key", 0, &[0, 0, 0]);
     place.goes_on("verify mine --trainer-key trainer.key.pub", 0, &[0]);
     assert!(place.next("audit mine --steps 1..1", 0).is_empty());

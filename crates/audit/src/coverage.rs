@@ -9,7 +9,7 @@ use super::plan::{Choice, ReplayPlan};
 use super::plan_file::ascending;
 use super::report::Outcome;
 use super::report_file::Account;
-use super::shard::{Shard, missing};
+use super::shard::missing;
 use tiebreak_record::commit::Malformed;
 
 /// The part of a report that a plan is in.
@@ -77,9 +77,8 @@ pub fn coverage(reports: &[(Account, ReplayPlan)]) -> Option<Coverage> {
     let has_its_shards = |plan: &ReplayPlan| {
         let draw = |plan: &ReplayPlan| (plan.choice.clone(), plan.seed, plan.file);
         let same = finished.iter().filter(|other| draw(other) == draw(plan));
-        let of = plan.shard.map(|shard| shard.of);
-        let shards: Vec<Shard> = same.filter_map(|other| other.shard).filter(|s| Some(s.of) == of).collect();
-        let all = of.is_none() || missing(&shards).is_some_and(|missing| missing.is_empty());
+        let shards = same.filter_map(|other| other.shard);
+        let all = plan.shard.is_none_or(|shard| missing(shard.of, shards).is_empty());
         all && plan.omitted.is_empty()
     };
     let drawn: BTreeSet<Range> = finished
@@ -103,6 +102,7 @@ pub fn coverage(reports: &[(Account, ReplayPlan)]) -> Option<Coverage> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::shard::Shard;
     use super::*;
     use tiebreak_record::commit::digest::Digest;
 

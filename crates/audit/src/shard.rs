@@ -52,14 +52,11 @@ impl fmt::Display for Shard {
     }
 }
 
-/// The shards that are missing beside these; `None` if these are not all of one division.
-pub fn missing(shards: &[Shard]) -> Option<Vec<Shard>> {
-    let of = shards.first()?.of;
-    if shards.iter().any(|shard| shard.of != of) {
-        return None;
-    }
-    let there: BTreeSet<u32> = shards.iter().map(|shard| shard.number).collect();
-    Some((1..=of).filter(|number| !there.contains(number)).map(|number| Shard { number, of }).collect())
+/// The shards of a division into `of` that are not among these, ascending.
+pub fn missing(of: u32, there: impl IntoIterator<Item = Shard>) -> Vec<Shard> {
+    let there: BTreeSet<u32> =
+        there.into_iter().filter(|shard| shard.of == of).map(|shard| shard.number).collect();
+    (1..=of).filter(|number| !there.contains(number)).map(|number| Shard { number, of }).collect()
 }
 
 #[cfg(test)]
@@ -79,10 +76,12 @@ mod tests {
         for segment in 0..20 {
             assert_eq!(shards.iter().filter(|shard| shard.has(segment)).count(), 1);
         }
-        let missing =
-            |shards: &[Shard]| missing(shards).map(|all| all.iter().map(Shard::to_string).collect());
-        assert_eq!(missing(&shards[..1]), Some(vec!["2/3".to_string(), "3/3".into()]));
-        assert_eq!(missing(&shards), Some(Vec::<String>::new()));
-        assert_eq!(missing(&[shards[0], Shard { number: 1, of: 2 }]), None);
+        let missing = |shards: &[Shard]| -> Vec<String> {
+            missing(3, shards.iter().copied()).iter().map(Shard::to_string).collect()
+        };
+        assert_eq!(missing(&shards[..1]), ["2/3", "3/3"]);
+        assert_eq!(missing(&shards), [""; 0]);
+        // A shard of another division is none of this one.
+        assert_eq!(missing(&[shards[0], Shard { number: 2, of: 2 }]), ["2/3", "3/3"]);
     }
 }

@@ -43,8 +43,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     write_new(&file, &format!("{}\n", key.to_text()), true)?;
     write_new(&public_path(&file), &format!("{public}\n"), false)?;
     let train = format!("tiebreak train job.toml --out runs/mine --key {}", shell::path(&file));
-    let next = Next::new("sign a run with it", train);
-    printer.result(&public, &json!({ "public": public, "next": [next] }));
-    printer.say(next.line());
+    let audit = format!("tiebreak audit runs/mine --report report.json --key {}", shell::path(&file));
+    let audit = Next::new("sign an audit's report with it", audit).note("runs/mine is the run to audit");
+    let next = [Next::new("sign a run with it", train), audit];
+    printer.result(&public, &json!({ "public": public, "next": next }));
+    next.iter().for_each(|next| printer.say(next.line()));
     Ok(Exit::Match)
 }

@@ -46,8 +46,8 @@ impl<'a> Keeper<'a> {
                 Ok((Some(keeper), done))
             }
             Err(why) => {
-                let text = "so the audit begins with its first segment, and writes the file at its end";
-                printer.say(format!("{name} is there, and {why}: {text}"));
+                let text = "The audit begins with its first segment, and replaces that file at its end.";
+                printer.say(format!("this audit cannot go on from {name}: {why}. {text}"));
                 Ok((None, 0))
             }
         }

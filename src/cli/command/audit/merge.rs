@@ -9,14 +9,13 @@ use crate::cli::view::page::audit::{Listed as Row, Told, merged as merged_page};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tiebreak_audit::Outcome;
 use tiebreak_audit::coverage::plan_of;
 use tiebreak_audit::merge::{Apart, Conclusion, Merged, Range, Required, merge, union};
 use tiebreak_audit::plan::ReplayPlan;
 use tiebreak_audit::report_file::{Account, REPORT_MAX, decode, is_signed};
-use tiebreak_audit::shard::Shard;
+use tiebreak_audit::shard::{Shard, missing};
 use tiebreak_run::run::{RunError, disk};
 
 /// Put the reports of several auditors of one run together.
@@ -138,9 +137,7 @@ fn missing_shards(listed: &[Listed]) -> Vec<Shard> {
     if ways.any(|way| way != (of, file)) {
         return Vec::new();
     }
-    let there: BTreeSet<Shard> = listed.iter().filter_map(Listed::finished).collect();
-    let all = (1..=of).filter_map(|number| Shard::new(number, of));
-    all.filter(|shard| !there.contains(shard)).collect()
+    missing(of, listed.iter().filter_map(Listed::finished))
 }
 
 /// The steps that plan files give to no shard and that nobody replayed.

@@ -30,12 +30,12 @@ pub struct ShardArgs {
     /// finished one is not replayed again.
     #[arg(long, value_name = "K/N", hide_short_help = true)]
     shard: Option<ShardArg>,
-    /// With --plan: file for the segments of each of --shards, which `--plan-file` reads.
+    /// With --plan: write a plan file, which divides the chosen segments among --shards shards. `--plan-file` reads it.
     ///
-    /// The shards have about equal predicted costs. The file is for the run's head and this version, and has the same bytes each time.
+    /// The shards have about equal predicted costs. The same run, head, choice and version give the same bytes.
     #[arg(long, value_name = "FILE", hide_short_help = true, requires_all = ["plan", "shards"], conflicts_with_all = ["shard", "draw"])]
     plan_out: Option<PathBuf>,
-    /// Number of shards in --plan-out.
+    /// Number of shards in the plan file of --plan-out.
     #[arg(long, value_name = "N", hide_short_help = true, requires = "plan_out")]
     shards: Option<u32>,
     /// Plan file, whose segments --shard replays.
