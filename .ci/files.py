@@ -21,6 +21,7 @@ SECTIONS = [
     ("crates/shaders", "The build composes and lints all shaders here."),
     ("crates/gpu", "How a graph is executed on GPUs: plans, generated shaders, devices and the engine."),
     ("crates/run", "A run on disk or in memory, and one step with all its promises."),
+    ("crates/remote", "Runs at addresses: what reads them over HTTP."),
     ("crates/train", "The training loop, on one machine or on several ranks; trainers that cheat, for tests."),
     ("crates/audit", "Audits: checks without a replay, replays, and conclusions."),
     ("crates/game", "Parties of the dispute game, and what carries their messages."),

@@ -10,6 +10,7 @@ use tiebreak_record::commit::receipt::Receipt;
 use tiebreak_record::commit::tree_head::Head;
 use tiebreak_record::job::Job;
 use tiebreak_run::evaluate::Report;
+use tiebreak_run::run::index::Index;
 use tiebreak_run::run::released_config;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
@@ -26,6 +27,9 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     let _ = decode(text.as_bytes());
     if let Ok(drawn) = Drawn::from_text(text) {
         assert_eq!(Drawn::from_text(&drawn.to_text()), Ok(drawn));
+    }
+    if let Ok(index) = Index::from_text(text) {
+        assert_eq!(index.to_text(), text);
     }
     if let Ok(plan) = PlanFile::from_text(text) {
         assert!(PlanFile::from_text(&plan.to_text()).is_ok());

@@ -21,8 +21,8 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, Valu
 use command::shaders;
 use command::{
     adapters, audit, compare, completions, correct, demo, eval, export, generate, import, inspect, job, key,
-    log, logits, man, monitor, op, plot, program, receipt, referee, reference, replay, reveal, selftest,
-    serve, sign, train, verdict, verify, witness,
+    log, logits, man, monitor, op, plot, program, publish, receipt, referee, reference, replay, reveal,
+    selftest, serve, sign, train, verdict, verify, witness,
 };
 use tiebreak_run::run::RunError;
 use view::escape::{Lines, one_line};
@@ -77,6 +77,7 @@ enum Command {
     Train(train::Args),
     Sign(sign::Args),
     Correct(correct::Args),
+    Publish(publish::Args),
     Verify(verify::Args),
     Audit(Box<audit::Args>),
     Replay(replay::Args),
@@ -159,6 +160,7 @@ fn dispatched(printer: Printer, command: Command) -> CommandResult {
         Command::Train(args) => train::run(printer, args),
         Command::Sign(args) => sign::run(printer, args),
         Command::Correct(args) => correct::run(printer, args),
+        Command::Publish(args) => publish::run(printer, &args),
         Command::Verify(args) => verify::run(printer, args),
         Command::Audit(args) => audit::run(printer, *args),
         Command::Replay(args) => replay::run(printer, args),

@@ -1,5 +1,6 @@
 //! The command: exit codes, and a trainer that is killed at any moment.
 
+mod addresses;
 mod answers;
 mod attacks;
 mod audits;

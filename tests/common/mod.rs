@@ -4,6 +4,7 @@
 pub mod edit;
 pub mod faulty;
 pub mod planted;
+pub mod served;
 #[cfg(feature = "cuda")]
 pub mod shim;
 

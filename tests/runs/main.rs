@@ -19,6 +19,7 @@ mod ranks_in_process;
 mod real_data;
 mod receipts;
 mod record_verdicts;
+mod remote;
 mod rounding_verdicts;
 mod run_format;
 mod stores;

@@ -89,6 +89,7 @@ const PLACES: &[(&str, u8)] = &[
     ("crates/train/", 3),
     ("crates/game/", 3),
     ("crates/collector/", 3),
+    ("crates/remote/", 3),
     ("crates/audit/", 4),
     ("crates/run/", 4),
     ("crates/record/", 4),

@@ -105,14 +105,29 @@ pub fn attachments(run: &Run, checked: &Checked) -> Attachments {
 }
 
 pub(crate) fn attachments_watched(run: &Run, checked: &Checked, work: &mut Work) -> Attachments {
-    let mut found = Attachments::default();
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
+    let mut found = attachments_of(run, checked, 1..=last, work);
+    data(run, checked, &mut found, work);
+    if let Some(Record::Final { .. }) = checked.transcript.records.last() {
+        let after = after_the_end(run, checked.head.size).err();
+        found.damaged.extend(after.map(|error| ("records".to_string(), error)));
+    }
+    found
+}
+
+/// The files beside the records of these steps.
+pub(crate) fn attachments_of(
+    run: &Run,
+    checked: &Checked,
+    steps: impl Iterator<Item = u32> + Clone,
+    work: &mut Work,
+) -> Attachments {
+    let mut found = Attachments::default();
     for kind in KINDS {
         let (mut fine, mut missing, mut damaged) = (0u32, 0u32, 0u32);
         let mut first_missing = 0;
-        for record in
-            (1..=last).filter_map(|step| checked.step(step).ok()).filter(|record| (kind.committed)(record))
-        {
+        let records = steps.clone().filter_map(|step| checked.step(step).ok());
+        for record in records.filter(|record| (kind.committed)(record)) {
             if !(kind.here)(run, record.step) {
                 first_missing = if missing == 0 { record.step } else { first_missing };
                 missing += 1;
@@ -139,11 +154,6 @@ pub(crate) fn attachments_watched(run: &Run, checked: &Checked, work: &mut Work)
         if fine > 0 && missing == 0 && damaged == 0 {
             found.passed.push(format!("{} of {fine} steps are those that records commit", kind.name));
         }
-    }
-    data(run, checked, &mut found, work);
-    if let Some(Record::Final { .. }) = checked.transcript.records.last() {
-        let after = after_the_end(run, checked.head.size).err();
-        found.damaged.extend(after.map(|error| ("records".to_string(), error)));
     }
     found
 }

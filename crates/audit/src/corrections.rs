@@ -109,9 +109,7 @@ impl Corrections {
     /// too many.
     pub fn read(run: &Run, more: &[PathBuf]) -> Result<Corrections, RunError> {
         let folder = run.layout.root.join(names::CORRECTIONS);
-        let mut there = run.store.list(names::CORRECTIONS).map_err(RunError::io(&folder))?;
-        there.retain(|name| name.starts_with("step-") && !name.ends_with('/'));
-        there.sort();
+        let there = run.corrections()?;
         let count = there.len() + more.len();
         if count > CORRECTIONS_MAX {
             return Err(RunError::invalid(
@@ -119,7 +117,7 @@ impl Corrections {
                 format!("{count} corrections are more than {CORRECTIONS_MAX}"),
             ));
         }
-        let files = there.iter().map(|name| run.at(format!("{}/{name}", names::CORRECTIONS)));
+        let files = there.iter().map(|name| run.at(name.as_str()));
         let mut found = Corrections::default();
         for file in files.chain(more.iter().map(Stored::from)) {
             let correction = parsed(run, &file)?;

@@ -16,6 +16,7 @@
 
 mod afterwards;
 pub mod attachments;
+mod checked;
 pub mod checks;
 pub mod corrections;
 pub mod coverage;
@@ -23,6 +24,7 @@ mod disputed_rounding;
 pub mod disputed_step;
 pub mod drawn;
 mod ending;
+mod final_record;
 pub mod forward;
 pub mod ground;
 mod hidden;
@@ -32,6 +34,7 @@ mod micro_batch;
 pub mod needed;
 pub mod opened;
 pub mod operands;
+pub mod part;
 mod place;
 pub mod plan;
 pub mod plan_file;

@@ -11,6 +11,8 @@ pub struct Work<'a> {
     watch: Watch<'a>,
     /// True if the files beside the records are checked too.
     beside: bool,
+    /// True if no file is checked that only other steps need than those that will be replayed.
+    part: bool,
     done: u64,
     all: u64,
 }
@@ -18,7 +20,7 @@ pub struct Work<'a> {
 impl<'a> Work<'a> {
     /// The work of [`super::watched::always`].
     pub fn of_records(watch: Watch<'a>) -> Work<'a> {
-        Work { watch, beside: false, done: 0, all: 0 }
+        Work { watch, beside: false, part: false, done: 0, all: 0 }
     }
 
     /// The same work, and that of [`super::watched::attachments`].
@@ -26,8 +28,21 @@ impl<'a> Work<'a> {
         Work { beside: true, ..Work::of_records(watch) }
     }
 
+    /// The checks of the records alone. [`super::part`] has those of the files that a plan needs.
+    pub fn of_part(watch: Watch<'a>) -> Work<'a> {
+        Work { part: true, ..Work::of_records(watch) }
+    }
+
+    /// True if the checks of files wait for a plan.
+    pub(crate) fn is_part(&self) -> bool {
+        self.part
+    }
+
     /// Counts the whole, for a run of which so many steps are under the head.
     pub(crate) fn begin(&mut self, run: &Run, steps: u32) {
+        if self.part {
+            return; // nobody knows yet which files count
+        }
         let batches = run.batch_memory().saturating_mul(u64::from(steps));
         let states = run.checkpoint_steps().unwrap_or_default().into_iter().filter(|&step| step <= steps);
         let states = states.map(|step| length(run, &names::checkpoint(step))).fold(0, u64::saturating_add);

@@ -98,7 +98,7 @@ fn made(beginning: &Again) -> Result<Run, RunError> {
         trees: &trees,
         copied: held.iter().map(PathBuf::as_path).collect(),
         initial: state.as_ref().map(|state| (&table[..], &state[..])),
-        companions: &Companions::in_folder(&run.layout.companions())?,
+        companions: &Companions::of_run(run)?,
     };
     create(out, &new)?;
     Run::of(out.clone())

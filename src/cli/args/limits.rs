@@ -8,11 +8,13 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::place::run_at;
 use crate::cli::view::report::{Exit, Failure, Printer, bytes_text};
 use tiebreak_audit::plan::ReplayPlan;
 use tiebreak_run::run::RunError;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::limits::{machine_memory, memory_in_use};
+use tiebreak_run::run::reader::Salts;
 
 /// The pause between two looks at the memory in use.
 const LOOKED_EVERY: Duration = Duration::from_millis(5);
@@ -104,7 +106,7 @@ impl Limits {
 
     /// Opens a run that is read within these limits.
     pub fn open(&self, path: &Path) -> Result<Run, RunError> {
-        Ok(Run::open(path)?.with_memory(self.memory()))
+        Ok(run_at(path, Salts::Refused)?.with_memory(self.memory()))
     }
 
     /// [`open`](Limits::open), for who may say where the data files are.

@@ -12,6 +12,7 @@ pub mod job;
 pub mod key;
 pub mod limits;
 pub mod part;
+pub mod place;
 pub mod random;
 pub mod ranks;
 pub mod salts;

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::limits::Limits;
+use super::place::run_at;
 use super::random::random;
 use super::terms::beside;
 use crate::cli::view::report::{Exit, Failure, named};
@@ -45,11 +46,11 @@ impl SaltArgs {
     /// # Errors
     /// If the run or the key cannot be read, or do not belong together.
     pub fn open(&self, limits: &Limits, run: &Path) -> Result<Run, Failure> {
-        let by = |path: &Path| Ok::<_, Failure>(Run::open_by(run, Salts::Key(read(path)?))?);
+        let by = |path: &Path| Ok::<_, Failure>(run_at(run, Salts::Key(read(path)?))?);
         let opened = match &self.salt_key {
             Some(path) => by(path)?,
             None => {
-                let closed = Run::open_by(run, Salts::Closed)?;
+                let closed = run_at(run, Salts::Closed)?;
                 let path = self.path(run);
                 match closed.computation.is_closed() && path.exists() {
                     true => by(&path)?,

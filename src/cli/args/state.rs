@@ -2,27 +2,26 @@
 
 use crate::cli::view::report::{Exit, Failure};
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::{checkpoint, states, transcript};
+use tiebreak_run::run::{checkpoint, names, states, transcript};
 
 /// The parameters and buffers of the released model, or of the checkpoint after a step, which has to be the state of its record.
 pub fn released(run: &Run, step: Option<u32>) -> Result<Vec<Vec<u8>>, Failure> {
     let (table, released) = (run.program().state(), run.program().released());
     let Some(step) = step else {
-        if !run.layout.model().exists() {
+        if !run.at(names::MODEL).is_here() {
             let steps = run.checkpoint_steps()?;
             let why = format!("the run is not finished: name one of its checkpoints, {}", listed(&steps));
             return Err(Failure::new(Exit::Usage, why));
         }
-        return Ok(checkpoint::read(&run.layout.model(), &table[..released])?);
+        return Ok(checkpoint::read(run.at(names::MODEL), &table[..released])?);
     };
     let steps = run.checkpoint_steps()?;
     if !steps.contains(&step) {
         let why = format!("there is no checkpoint after step {step}; there are {}", listed(&steps));
         return Err(Failure::new(Exit::Usage, why));
     }
-    let path = run.layout.checkpoint(step);
-    let mut state = checkpoint::read(&path, &table)?;
-    let (transcript, _) = transcript::read(&run.layout.transcript())?;
+    let mut state = checkpoint::read(run.at(names::checkpoint(step)), &table)?;
+    let (transcript, _) = transcript::read(run.at(names::TRANSCRIPT))?;
     states::check(run, &transcript.records, step, &state)?;
     state.truncate(released);
     Ok(state)

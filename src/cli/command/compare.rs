@@ -24,9 +24,9 @@ use tiebreak_run::run::{RunError, checkpoint, shell};
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tiebreak compare runs/mine runs/other")]
 pub struct Args {
-    /// Folder of the first run.
+    /// Folder of the first run, or its address (http://HOST/PATH).
     first: PathBuf,
-    /// Folder of the second run.
+    /// Folder of the second run, or its address (http://HOST/PATH).
     second: PathBuf,
     /// File for the verdict, if these are two signed histories of one run.
     #[arg(long, value_name = "FILE", default_value = "verdict.json")]

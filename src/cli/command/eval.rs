@@ -23,7 +23,7 @@ use tiebreak_run::evaluate::{Evaluation, Evaluator, Found, Report};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::{self, Disk};
 use tiebreak_run::run::evaluation::{self, EvaluationData};
-use tiebreak_run::run::{RunError, checkpoint, initial, read_job, read_program, shell, transcript};
+use tiebreak_run::run::{RunError, checkpoint, initial, names, read_job, read_program, shell, transcript};
 use tiebreak_run::step::finite::{self, NotFinite};
 
 /// The most bytes of a report.
@@ -39,7 +39,7 @@ const REPORT_MAX: u64 = 1 << 16;
   tiebreak eval runs/mine --data text.txt --expect eval.json
   tiebreak eval model.safetensors --job job.toml --data text.txt")]
 pub struct Args {
-    /// Folder of a run, or a .safetensors file of weights with --job.
+    /// Folder or address of a run, or a .safetensors file of weights with --job.
     #[arg(value_name = "RUN|MODEL")]
     of: PathBuf,
     /// Data file, in the order in which the job names its own; once for each.
@@ -145,7 +145,7 @@ fn whose(run: &Run, step: Option<u32>, model: &[Vec<u8>]) -> Result<String, Fail
     if let Some(step) = step {
         return Ok(format!("the state after step {step}, which its record commits"));
     }
-    let (transcript, _) = transcript::read(&run.layout.transcript())?;
+    let (transcript, _) = transcript::read(run.at(names::TRANSCRIPT))?;
     let table = run.program().state();
     let released = &table[..run.program().released()];
     match transcript.records.last() {

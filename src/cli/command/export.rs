@@ -32,7 +32,7 @@ enum Format {
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tiebreak export runs/mine --format hf --output tuned")]
 pub struct Args {
-    /// Folder of the run.
+    /// Folder of the run, or its address (http://HOST/PATH).
     run: PathBuf,
     /// Folder for the model, which is made.
     #[arg(long, value_name = "DIR")]
@@ -65,7 +65,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     drop(working);
     let output = std::path::absolute(&args.output).map_err(RunError::io(&args.output))?;
     let companions = match args.format {
-        Format::Hf => Companions::in_folder(&run.layout.companions())?,
+        Format::Hf => Companions::of_run(&run)?,
         Format::Safetensors => Companions::default(),
     };
     let mut written = vec![WEIGHTS];

@@ -11,10 +11,10 @@ use crate::cli::view::report::{CommandResult, Exit, Printer};
 use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::job::initial::InitialOrigin;
-use tiebreak_run::run::RunError;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::transcript::{self, Transcript};
+use tiebreak_run::run::{RunError, names};
 use tiebreak_run::step::finite::{self, LossesNotFinite};
 
 /// Columns and rows of the curve on a terminal.
@@ -25,7 +25,7 @@ const ROWS: usize = 12;
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tiebreak inspect runs/mine --svg loss.svg")]
 pub struct Args {
-    /// Folder of the run.
+    /// Folder of the run, or its address (http://HOST/PATH).
     run: PathBuf,
     /// Also write the curve as an SVG picture.
     #[arg(long, value_name = "FILE")]
@@ -39,7 +39,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let run = args.limits.open(&args.run)?;
     // Listed first: a trainer may publish heads meanwhile, over records that are not read here.
     let heads = run.head_sizes()?;
-    let (transcript, _) = transcript::read(&run.layout.transcript())?;
+    let (transcript, _) = transcript::read(run.at(names::TRANSCRIPT))?;
     let mut losses = Vec::new();
     for record in &transcript.records {
         if let Record::Step { step, .. } = record {

@@ -25,7 +25,7 @@ use tiebreak_run::run::{RunError, initial, read_job, read_program, state_files};
     after_help = "Example:\n  tiebreak logits runs/mine --inputs tokens.npy --output logits.npy --digits 4"
 )]
 pub struct Args {
-    /// Folder of a run, or a job that begins from weights.
+    /// Folder or address of a run, or a job that begins from weights.
     model: PathBuf,
     /// A .npy file of inputs.
     ///

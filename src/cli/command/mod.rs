@@ -21,6 +21,7 @@ pub mod monitor;
 pub mod op;
 pub mod plot;
 pub mod program;
+pub mod publish;
 pub mod receipt;
 pub mod referee;
 pub mod reference;

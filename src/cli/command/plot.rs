@@ -12,13 +12,13 @@ use crate::cli::view::report::{CommandResult, Exit, Printer};
 use tiebreak_record::commit::record::Record;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
-use tiebreak_run::run::{RunError, metrics, transcript};
+use tiebreak_run::run::{RunError, metrics, names, transcript};
 
 /// Draw curves of one run or several as one SVG picture, with axes.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tiebreak plot runs/mine runs/other --output loss.svg")]
 pub struct Args {
-    /// Folders of the runs.
+    /// Folders of the runs, or their addresses (http://HOST/PATH).
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// File for the picture.
@@ -60,7 +60,7 @@ impl Quantity {
 
 /// The curves of a run: from its records what they have, else from its metrics.
 fn curves(run: &Run, quantity: Quantity, name: &str, colour: usize) -> Result<Vec<Curve>, RunError> {
-    let (transcript, _) = transcript::read(&run.layout.transcript())?;
+    let (transcript, _) = transcript::read(run.at(names::TRANSCRIPT))?;
     let of_records = |value: fn(&tiebreak_record::commit::record::StepRecord) -> u32| -> Vec<(f64, f64)> {
         let point = |record: &Record| match record {
             Record::Step { step, .. } => Some((f64::from(step.step), f64::from(f32::from_bits(value(step))))),
@@ -68,7 +68,7 @@ fn curves(run: &Run, quantity: Quantity, name: &str, colour: usize) -> Result<Ve
         };
         transcript.records.iter().filter_map(point).collect()
     };
-    let of_metrics = |key: &str| metrics::points(&run.layout.metrics(), key);
+    let of_metrics = |key: &str| metrics::points(run.at(names::METRICS), key);
     let all = match quantity {
         Quantity::Loss => {
             vec![(of_records(|step| step.loss), false), (of_metrics("evaluation_loss")?, true)]

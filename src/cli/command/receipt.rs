@@ -44,7 +44,7 @@ enum Command {
 pub struct Check {
     /// The receipt.
     receipt: PathBuf,
-    /// Folder of the run.
+    /// Folder of the run, or its address (http://HOST/PATH).
     run: PathBuf,
     /// Public key by which the receipt has to be signed: a file, or the text itself.
     #[arg(long, value_name = "KEY")]

@@ -29,7 +29,7 @@ use tiebreak_run::run::dir::{RUN_JSON_MAX, Run};
 use tiebreak_run::run::disk::{self, Disk};
 use tiebreak_run::run::paths::RunPaths;
 use tiebreak_run::run::transcript;
-use tiebreak_run::run::{JobFiles, RunError, read_job, read_program, shell};
+use tiebreak_run::run::{JobFiles, RunError, names, read_job, read_program, shell};
 
 /// Question parties who disagree until it is known who is wrong, and write the verdict.
 #[derive(clap::Args)]
@@ -224,7 +224,7 @@ fn claim(args: &New, run: &Run, trainer: &PublicKey) -> Result<Option<Claim>, Fa
             "the run is of the logged profile: say by --head or --root which records are disputed".into(),
         )),
         (Some(_), None, None) => {
-            let (transcript, _) = transcript::read(&run.layout.transcript())?;
+            let (transcript, _) = transcript::read(run.at(names::TRANSCRIPT))?;
             if transcript.records.len() as u64 != size {
                 let found = transcript.records.len();
                 let why = format!(

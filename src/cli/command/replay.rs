@@ -21,7 +21,7 @@ use tiebreak_run::run::shell;
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tiebreak replay runs/mine --step 2 --microbatch 0")]
 pub struct Args {
-    /// Folder of the run.
+    /// Folder of the run, or its address (http://HOST/PATH).
     run: PathBuf,
     /// Step, from 1.
     #[arg(long, value_name = "N")]

@@ -27,7 +27,7 @@ use tiebreak_run::run::{RunError, shell};
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tiebreak verify runs/mine --trainer-key trainer.key.pub")]
 pub struct Args {
-    /// Folder of the run.
+    /// Folder of the run, or its address (http://HOST/PATH).
     run: PathBuf,
     /// Trainer's public key: a file or its text.
     ///

@@ -33,7 +33,7 @@ impl Alphabet {
             return Ok(Alphabet::Bytes);
         }
         let folder = run.layout.companions();
-        let kept = Companions::in_folder(&folder)?;
+        let kept = Companions::of_run(run)?;
         if kept.names().any(|name| TOKENIZERS.contains(&name)) {
             return Alphabet::tokens(folder, &kept);
         }

@@ -21,6 +21,9 @@ const BUILT: &[&str] = &[
 
 /// A way out of an error of a run, its files or a job.
 pub fn of_run(error: &RunError) -> Option<String> {
+    if let Some(path) = error.path().filter(|path| tiebreak_remote::is_address(path)) {
+        return of_address(error, path);
+    }
     Some(match error {
         RunError::NoRun { folder } => {
             format!(
@@ -55,6 +58,36 @@ pub fn of_run(error: &RunError) -> Option<String> {
             "`df -h` shows how full each disk is; free some space, and run the same command again".into()
         }
         RunError::Io { .. } | RunError::Refused(_) => return None,
+    })
+}
+
+/// A way out of an error of a run at an address.
+fn of_address(error: &RunError, path: &Path) -> Option<String> {
+    use io::ErrorKind;
+    Some(match error {
+        RunError::NoRun { .. } => "name the address of a run's folder, below which run.json is".into(),
+        RunError::Malformed { source, .. } => return of_malformed(source),
+        RunError::OtherKey { .. } => {
+            "ask the trainer for the public key; a run by another trainer stays another run".into()
+        }
+        RunError::Io { source, .. } => match source.kind() {
+            ErrorKind::Unsupported => "copy the run to a folder here, and name that folder".into(),
+            ErrorKind::NotFound => format!("`curl -I {}` shows what the server has there", shell::path(path)),
+            ErrorKind::PermissionDenied => {
+                "whoever publishes the run has to let everybody read its files, and run `tiebreak publish`".into()
+            }
+            ErrorKind::InvalidData => {
+                "run the same command again; if the error stays, tell whoever publishes the run, or audit a copy here".into()
+            }
+            ErrorKind::HostUnreachable => "check the host's name in the address".into(),
+            ErrorKind::TimedOut => {
+                "check the network and the server, and run the same command again; `--report FILE --key KEY --shard 1/1` keeps what an audit \
+                 has done"
+                    .into()
+            }
+            _ => "copy the run to a folder here, and name that folder".into(),
+        },
+        _ => return None,
     })
 }
 

@@ -19,6 +19,9 @@ use tiebreak_record::commit::{Malformed, tensor};
 /// The bytes that headers of other writers may have beyond ours, for blanks and metadata.
 const HEADER_SLACK: usize = 1 << 16;
 
+/// The most bytes of several tensors that are read at once.
+const TOGETHER: u64 = 1 << 20;
+
 /// Bytes that are gathered before they are written.
 const CHUNK: usize = 1 << 23;
 
@@ -93,7 +96,39 @@ pub fn is_released(path: &Path, found: &StateRoots, due: &StateRoots) -> Result<
 pub fn read(file: impl Into<Stored>, state: &[StateTensor]) -> Result<Vec<Vec<u8>>, RunError> {
     let file = file.into();
     let layout = layout_of(&file, state)?;
-    layout.into_iter().map(|range| file.read_range(range)).collect()
+    let mut tensors = Vec::with_capacity(layout.len());
+    each(&file, &layout, |_, bytes| {
+        tensors.push(bytes);
+        Ok::<_, RunError>(())
+    })?;
+    Ok(tensors)
+}
+
+/// Passes tensors to `pass` by their places in a file, with their indices. Small ones that lie one behind another are read at once: a
+/// store that is far away takes as long for each read.
+pub(super) fn each<E: From<RunError>>(
+    file: &Stored,
+    places: &[Range<u64>],
+    mut pass: impl FnMut(usize, Vec<u8>) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut first = 0;
+    while let Some(place) = places.get(first) {
+        let follows = |pair: &[Range<u64>]| {
+            pair[0].end == pair[1].start && pair[1].end.saturating_sub(place.start) <= TOGETHER
+        };
+        let more = places[first..].windows(2).take_while(|pair| follows(pair)).count();
+        let bytes = file.read_range(place.start..places[first + more].end)?;
+        match more {
+            0 => pass(first, bytes)?,
+            _ => (first..=first + more).try_for_each(|index| {
+                let [begin, end] =
+                    [places[index].start, places[index].end].map(|at| (at - place.start) as usize);
+                pass(index, bytes[begin..end].to_vec())
+            })?,
+        }
+        first += more + 1;
+    }
+    Ok(())
 }
 
 /// The digests of exactly the tensors of `state`, without a copy of the state in memory.

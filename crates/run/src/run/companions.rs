@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 
 use tiebreak_token_files::{OF_TOKENS, TOKENIZER_FILES};
 
+use super::dir::Run;
 use super::disk::{self, Disk};
 use super::error::RunError;
 use super::job_files::{JobFiles, refuse_private_key};
 use super::mistaken::refuse_stand_in;
+use super::names;
 use super::paths::RunPaths;
 use super::released_config::{self, CONFIG_MAX};
 use super::tokenizer_ids;
@@ -120,16 +122,16 @@ impl Companions {
         Ok(())
     }
 
-    /// The companion files in a folder; none if there is no such folder.
+    /// The companion files that a run keeps.
     ///
     /// # Errors
     /// If one is a link or too large, or cannot be read.
-    pub fn in_folder(folder: &Path) -> Result<Companions, RunError> {
+    pub fn of_run(run: &Run) -> Result<Companions, RunError> {
         let mut found = Companions::default();
         for name in SETS.into_iter().flatten() {
-            let path = folder.join(name);
-            if fs::symlink_metadata(&path).is_ok() {
-                found.insert(name, disk::read(&path, most(name))?)?;
+            let file = run.at(names::companion(name));
+            if file.is_here() {
+                found.insert(name, file.read(most(name))?)?;
             }
         }
         Ok(found)

@@ -14,7 +14,7 @@ use super::reader::{self, Salts};
 pub use super::run_file::RunFile;
 use super::store::{Held, Store};
 use super::stored::Stored;
-use super::{companions, data, gradients, names};
+use super::{data, gradients, names};
 use tiebreak_contract::program::encoding::PROGRAM_MAX;
 use tiebreak_contract::program::step::{MicroBatch, Program, state_bytes};
 use tiebreak_record::commit::Malformed;
@@ -34,21 +34,6 @@ pub const RUN_FORMAT: u32 = 2;
 
 /// The most bytes of `run.json`.
 pub const RUN_JSON_MAX: u64 = 1 << 28;
-/// The most unexpected files that a listing names.
-const UNEXPECTED_MAX: usize = 1000;
-/// The folders that runs of every profile may have.
-const FOLDERS: [&str; 8] = [
-    names::DATA,
-    names::EVALUATION,
-    names::COMPANIONS,
-    names::HEADS,
-    names::CHECKPOINTS,
-    names::TRACES,
-    names::CORRECTIONS,
-    names::WITHDRAWN,
-];
-/// The most heads of a run.
-const HEADS_MAX: usize = 1 << 20;
 
 /// The fields that a `run.json` of any contract has.
 #[derive(Deserialize)]
@@ -392,24 +377,6 @@ impl Run {
         Ok(dataset.micro_batch(self.program(), self.key(), step, micro)?)
     }
 
-    /// The sizes of all published heads, ascending. Files without a head's name are skipped: [`Run::unexpected_files`] lists
-    /// them.
-    ///
-    /// # Errors
-    /// If the folder cannot be read, or holds too many heads.
-    pub fn head_sizes(&self) -> Result<Vec<u64>, RunError> {
-        let folder = self.layout.heads();
-        let mut sizes = Vec::new();
-        for name in self.store.list(names::HEADS).map_err(RunError::io(&folder))? {
-            sizes.extend(name.parse::<u64>().ok().filter(|size| format!("{size:012}") == name));
-            if sizes.len() > HEADS_MAX {
-                return Err(RunError::invalid(&folder, format!("it holds more than {HEADS_MAX} heads")));
-            }
-        }
-        sizes.sort_unstable();
-        Ok(sizes)
-    }
-
     /// Reads a head and checks that the head belongs to this run, has this size, and is signed by `key` if one is given.
     ///
     /// # Errors
@@ -427,85 +394,6 @@ impl Run {
             return Err(RunError::invalid(&path, why));
         }
         Ok((head, signed))
-    }
-
-    /// Files and folders whose names no part of a run has: their names, relative to the run's folder, sorted.
-    ///
-    /// # Errors
-    /// If something is neither a plain file nor a folder.
-    pub fn unexpected_files(&self) -> Result<Vec<String>, RunError> {
-        let numbered = |name: &str, before: &str, width: usize, after: &str| {
-            let digits = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
-            digits.is_some_and(|d| d.len() >= width && d.bytes().all(|b| b.is_ascii_digit()))
-        };
-        let data_number = |name: &str, after: &str| -> Option<usize> {
-            let number = name.strip_prefix("data-")?.strip_suffix(after)?.parse().ok()?;
-            (name == format!("data-{number}{after}")).then_some(number)
-        };
-        let is_below = |number: Option<usize>, count: usize| number.is_some_and(|number| number < count);
-        let files = self.file.data.len();
-        let evaluated = self.job().evaluation.as_ref().and_then(|e| e.files.as_ref()).map_or(0, Vec::len);
-        let always = [
-            names::RUN_JSON,
-            names::JOB,
-            names::PROGRAM,
-            names::TRANSCRIPT,
-            names::GRADIENTS,
-            names::MODEL,
-            names::LOCK,
-            names::METRICS,
-            names::EVENTS,
-        ];
-        let expected = |folder: &str, name: &str| match folder {
-            "" => always.contains(&name),
-            names::DATA => is_below(data_number(name, ".bin").or(data_number(name, ".tree")), files),
-            names::EVALUATION => is_below(data_number(name, ".bin"), evaluated),
-            names::COMPANIONS => companions::is_name(name),
-            names::HEADS => numbered(name, "", 12, ""),
-            names::CHECKPOINTS => numbered(name, "step-", 9, ".safetensors"),
-            names::CORRECTIONS => {
-                numbered(name, "step-", 9, "") || names::CORRECTS.ends_with(&format!("/{name}"))
-            }
-            names::WITHDRAWN => name.split_once('-').is_some_and(|(number, _)| numbered(number, "", 3, "")),
-            _ => numbered(name, "step-", 9, ""),
-        };
-        let mut folders = FOLDERS.to_vec();
-        // The folder of logs belongs only to runs of the logged profile. In the exact profile it is listed as a whole.
-        folders.extend(self.job().rounding.as_ref().map(|_| names::LOGS));
-        let mut found = Vec::new();
-        for folder in [""].iter().chain(&folders) {
-            let path = self.layout.root.join(folder);
-            for name in self.store.list(folder).map_err(RunError::io(&path))? {
-                let whole = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
-                let fine = match name.strip_suffix('/') {
-                    Some(name) => folder.is_empty() && folders.contains(&name),
-                    None => {
-                        self.plain(&whole)?;
-                        expected(folder, &name)
-                    }
-                };
-                if !fine {
-                    found.push(whole.trim_end_matches('/').to_string());
-                }
-                if found.len() > UNEXPECTED_MAX {
-                    let why = format!("more than {UNEXPECTED_MAX} files are there that are not a run's");
-                    return Err(RunError::invalid(&path, why));
-                }
-            }
-        }
-        found.sort();
-        Ok(found)
-    }
-
-    /// Refuses a name under which something other than a plain file is stored.
-    fn plain(&self, name: &str) -> Result<(), RunError> {
-        match self.at(name).length_or_0() {
-            Err(RunError::Malformed { path, .. }) => {
-                let why = "a run holds plain files and folders only (links are not followed)";
-                Err(RunError::invalid(&path, why))
-            }
-            length => length.map(drop),
-        }
     }
 
     /// The rounding log of a step. The log's root is not compared with any record here.
@@ -526,23 +414,6 @@ impl Run {
         let most = bytes_max(&self.program().micro.logged, self.program().micro_batches);
         self.within_memory("a rounding log", file.length().unwrap_or(0).min(most))?;
         file.read(most)
-    }
-
-    /// The steps whose checkpoints are there, ascending. Files without a checkpoint's name are skipped: [`Run::unexpected_files`]
-    /// lists them.
-    ///
-    /// # Errors
-    /// If the folder cannot be read.
-    pub fn checkpoint_steps(&self) -> Result<Vec<u32>, RunError> {
-        let step = |name: String| {
-            let number = name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok()?;
-            // Accept only the canonical spelling of a number: every listed step must be one that `checkpoint` opens.
-            (format!("step-{number:09}.safetensors") == name).then_some(number)
-        };
-        let all = self.store.list(names::CHECKPOINTS).map_err(RunError::io(&self.layout.checkpoints()))?;
-        let mut steps: Vec<u32> = all.into_iter().filter_map(step).collect();
-        steps.sort_unstable();
-        Ok(steps)
     }
 }
 

@@ -61,6 +61,10 @@ impl Store for Folder {
         self.root.display().to_string()
     }
 
+    fn folder(&self) -> Option<&Path> {
+        Some(&self.root)
+    }
+
     fn length(&self, name: &str) -> io::Result<u64> {
         length(&self.path(name))
     }

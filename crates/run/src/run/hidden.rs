@@ -1,5 +1,7 @@
 //! Runs whose commitments hide: what their readers may do, and which of their files show what is hidden.
 
+use std::io;
+
 use super::dir::Run;
 use super::error::RunError;
 use super::{data, names};
@@ -76,11 +78,17 @@ impl Run {
     /// If the folder cannot be read.
     #[doc(hidden)] // for the layers above
     pub fn revealing(&self) -> Result<Vec<String>, RunError> {
-        let all = self.store.list("").map_err(RunError::io(&self.layout.root))?;
+        let all = match self.store.list("") {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(Vec::new()),
+            all => all.map_err(RunError::io(&self.layout.root))?,
+        };
         let shows = |name: &String| {
             let name = name.trim_end_matches('/');
             let empty = [names::TRACES, names::LOGS].contains(&name);
-            !PUBLISHED.contains(&name) && name != names::LOCK && name != names::COMPANIONS && !empty
+            !PUBLISHED.contains(&name)
+                && ![names::LOCK, names::INDEX].contains(&name)
+                && name != names::COMPANIONS
+                && !empty
         };
         let mut found: Vec<String> =
             all.into_iter().filter(shows).map(|name| name.trim_end_matches('/').to_string()).collect();

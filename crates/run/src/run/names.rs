@@ -36,6 +36,8 @@ pub const MODEL: &str = "model.safetensors";
 pub const METRICS: &str = "metrics.jsonl";
 /// The same metrics for TensorBoard, which looks for `tfevents` in a name.
 pub const EVENTS: &str = "events.out.tfevents.tiebreak";
+/// The list of the run's files, for readers of a server that lists none.
+pub const INDEX: &str = "index";
 /// The file that the writer locks.
 pub const LOCK: &str = "lock";
 

@@ -52,10 +52,6 @@ impl RunPaths {
     pub fn head(&self, size: u64) -> PathBuf {
         self.root.join(names::head(size))
     }
-    /// The folder of checkpoints.
-    pub(crate) fn checkpoints(&self) -> PathBuf {
-        self.root.join(names::CHECKPOINTS)
-    }
     /// The state after a step.
     pub fn checkpoint(&self, step: u32) -> PathBuf {
         self.root.join(names::checkpoint(step))

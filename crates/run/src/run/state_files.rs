@@ -2,8 +2,8 @@
 
 use super::dir::Run;
 use super::error::RunError;
-use super::transcript;
 use super::weights::{Elements, WeightFiles};
+use super::{names, transcript};
 use tiebreak_contract::program::models::released::Released;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_record::commit::record::Record;
@@ -15,26 +15,26 @@ use tiebreak_record::job::initial::program_layout;
 /// # Errors
 /// If the run has no such state any more, or another one than its records commit.
 pub fn open(run: &Run, step: Option<u32>) -> Result<(u32, WeightFiles, Vec<StateTensor>), RunError> {
-    let (transcript, _) = transcript::read(&run.layout.transcript())?;
+    let (transcript, _) = transcript::read(run.at(names::TRANSCRIPT))?;
     let steps = run.checkpoint_steps()?;
     let last = run.job().steps;
     let finished = matches!(transcript.records.last(), Some(Record::Final { .. }));
-    let from_model = finished && !steps.contains(&last) && run.layout.model().exists();
+    let from_model = finished && !steps.contains(&last) && run.at(names::MODEL).is_here();
     let newest = if from_model { Some(last) } else { steps.last().copied() };
     let Some(step) = step.or(newest) else {
         return Err(RunError::Refused("the run holds no checkpoint".into()));
     };
     let table = run.program().state();
-    let (path, table) = if steps.contains(&step) {
-        (run.layout.checkpoint(step), table)
+    let (file, table) = if steps.contains(&step) {
+        (run.at(names::checkpoint(step)), table)
     } else if from_model && step == last {
-        (run.layout.model(), table[..run.program().released()].to_vec())
+        (run.at(names::MODEL), table[..run.program().released()].to_vec())
     } else {
         let few: Vec<String> = steps.iter().rev().take(8).rev().map(u32::to_string).collect();
         let why = format!("the run holds no checkpoint of step {step}; there are {}", few.join(", "));
         return Err(RunError::Refused(why));
     };
-    let mut files = WeightFiles::open(std::slice::from_ref(&path))?;
+    let mut files = WeightFiles::open(std::slice::from_ref(&file))?;
     let mut found = StateRoots::of(&table, &files.digests(&table)?);
     if let (true, Some(Record::Final { roots, .. })) = (from_model, transcript.records.last()) {
         // A model leaves the optimizer's slots out, which the final record has a root of its own for.
@@ -43,7 +43,7 @@ pub fn open(run: &Run, step: Option<u32>) -> Result<(u32, WeightFiles, Vec<State
     let committed = transcript.records.get(step as usize).map(Record::state);
     if committed != Some(found.digest()) {
         let why = format!("it is not the state that the record of step {step} commits");
-        return Err(RunError::invalid(&path, why));
+        return Err(RunError::invalid(file.path(), why));
     }
     Ok((step, files, table))
 }

@@ -55,9 +55,8 @@ pub fn visit<E: From<RunError>>(
         }
     } else {
         let file = run.at(names::checkpoint(step));
-        for (index, range) in checkpoint::layout_of(&file, &table)?.into_iter().enumerate() {
-            pass(index, &file.read_range(range)?)?;
-        }
+        let layout = checkpoint::layout_of(&file, &table)?;
+        checkpoint::each(&file, &layout, |index, bytes| pass(index, &bytes))?;
     }
     Ok(check_digests(run, records, step, &digests)?)
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::ops::Range;
+use std::path::Path;
 
 use tiebreak_record::commit::Malformed;
 
@@ -37,7 +38,8 @@ pub trait Store: Send + Sync {
     /// slash.
     ///
     /// # Errors
-    /// If the folder cannot be listed. A folder that does not exist counts as empty.
+    /// If the folder cannot be listed. A folder that does not exist counts as empty. `Unsupported` if the store lists nothing at all,
+    /// as a server that only hands out files.
     fn list(&self, folder: &str) -> io::Result<Vec<String>>;
 
     /// Replaces a file, or makes it. Readers find the old contents or all that `contents` writes, also after a crash.
@@ -75,6 +77,12 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// `WouldBlock` if somebody has the right, with a text that says who; also if the store cannot find out.
     fn lock(&self, name: &str) -> io::Result<Box<dyn Held>>;
+
+    /// The folder on this machine's disk that keeps the files, if there is one.
+    #[doc(hidden)] // for the layers above
+    fn folder(&self) -> Option<&Path> {
+        None
+    }
 
     /// Announces that a new run will have names in a folder. A store without folders need not do anything.
     ///

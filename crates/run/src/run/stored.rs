@@ -36,12 +36,18 @@ impl Stored {
         &self.path
     }
 
-    /// True if the name exists, as a plain file or not.
+    /// True if the name exists, as a plain file or not; also if nobody can tell. Then a read says why.
     pub fn is_here(&self) -> bool {
+        use io::ErrorKind::{NotADirectory, NotFound};
         match self.store.length(&self.name) {
             Ok(_) => true,
-            Err(error) => error.get_ref().is_some_and(|inner| inner.is::<Malformed>()),
+            Err(error) => !matches!(error.kind(), NotFound | NotADirectory),
         }
+    }
+
+    /// The file's path on this machine's disk, if a folder keeps it.
+    pub(crate) fn on_disk(&self) -> Option<&Path> {
+        self.store.folder().map(|_| self.path.as_path())
     }
 
     /// True if the name is a plain file.
@@ -195,6 +201,12 @@ impl From<&Path> for Stored {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let folder = path.parent().unwrap_or(Path::new(""));
         Stored { store: Folder::at(folder), name, path: path.to_path_buf() }
+    }
+}
+
+impl From<&Stored> for Stored {
+    fn from(file: &Stored) -> Stored {
+        file.clone()
     }
 }
 

@@ -1,13 +1,13 @@
 //! Files of weights: safetensors under a program's own names or under released ones, read and written one tensor at a time.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use super::disk::{self, Disk};
+use super::disk::Disk;
 use super::error::RunError;
 use super::mistaken;
+use super::stored::{Reading, Stored};
 use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::arith::{DType, float};
 use tiebreak_contract::program::models::Init;
@@ -31,7 +31,9 @@ const COUNTER_BYTES: usize = 8;
 
 struct WeightFile {
     path: PathBuf,
-    file: File,
+    /// True if the path is one on this machine's disk.
+    on_disk: bool,
+    file: Reading,
     header: Header,
 }
 
@@ -40,7 +42,7 @@ struct WeightFile {
 pub enum Elements {
     /// A file has them as little-endian binary32, from this byte on.
     InFile(PathBuf, u64),
-    /// The file has another type of element: these are the canonical bytes.
+    /// The file has another type of element, or is on no disk here: these are the canonical bytes.
     Here(Vec<u8>),
 }
 
@@ -56,11 +58,15 @@ impl WeightFiles {
     ///
     /// # Errors
     /// If one cannot be read, is no safetensors file, or a tensor is there twice.
-    pub fn open(paths: &[PathBuf]) -> Result<WeightFiles, RunError> {
+    pub fn open<'a, F>(paths: &'a [F]) -> Result<WeightFiles, RunError>
+    where
+        Stored: From<&'a F>,
+    {
         let (mut files, mut names) = (Vec::new(), BTreeMap::new());
-        for (number, path) in paths.iter().enumerate() {
-            let mut file = disk::open(path)?;
-            let len = file.metadata().map_err(RunError::io(path))?.len();
+        for (number, stored) in paths.iter().map(Stored::from).enumerate() {
+            let path = stored.path();
+            let mut file = stored.open()?;
+            let len = file.length();
             let head = mistaken::head(&mut file);
             let header = header(&mut file, len).map_err(RunError::io(path))?;
             let header = header.map_err(|why| mistaken::weights(path, &head, why))?;
@@ -69,7 +75,8 @@ impl WeightFiles {
                     return Err(RunError::invalid(path, format!("the tensor {name} is there twice")));
                 }
             }
-            files.push(WeightFile { path: path.clone(), file, header });
+            let on_disk = stored.on_disk().is_some();
+            files.push(WeightFile { path: path.to_path_buf(), on_disk, file, header });
         }
         Ok(WeightFiles { files, names })
     }
@@ -299,14 +306,16 @@ impl WeightFiles {
         Ok(bytes_of(&self.words(&tensor.name, &tensor.shape)?))
     }
 
-    /// The elements of a state tensor that the files hold under its name in the state: in place if the file has them as binary32.
+    /// The elements of a state tensor that the files hold under its name in the state: in place if a file on disk has them as binary32.
     ///
     /// # Errors
     /// If the tensor is missing, has another shape, or cannot be read.
     pub fn elements(&mut self, tensor: &StateTensor) -> Result<Elements, RunError> {
         let (number, place) = self.place(&tensor.name, &tensor.shape)?;
         Ok(match place.element {
-            Element::F32 => Elements::InFile(self.files[number].path.clone(), place.first),
+            Element::F32 if self.files[number].on_disk => {
+                Elements::InFile(self.files[number].path.clone(), place.first)
+            }
             _ => Elements::Here(self.tensor(tensor)?),
         })
     }
@@ -365,7 +374,7 @@ impl WeightFiles {
 }
 
 /// Reads a file's header, and checks that its tensors fill the file.
-fn header(file: &mut File, len: u64) -> io::Result<Result<Header, String>> {
+fn header(file: &mut Reading, len: u64) -> io::Result<Result<Header, String>> {
     let mut preamble = [0; PREAMBLE];
     file.rewind()?;
     if len < PREAMBLE as u64 {

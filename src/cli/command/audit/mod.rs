@@ -32,7 +32,8 @@ use tiebreak_audit::checks::Checked;
 use tiebreak_audit::corrections::Corrections;
 use tiebreak_audit::ground::Ground;
 use tiebreak_audit::merge::union;
-use tiebreak_audit::plan::{ReplayPlan, plan};
+use tiebreak_audit::part as audit_part;
+use tiebreak_audit::plan::{Choice, ReplayPlan, plan};
 use tiebreak_audit::resume::{Resumable, can_resume};
 use tiebreak_audit::watched;
 use tiebreak_audit::work::Work;
@@ -64,7 +65,7 @@ use tiebreak_run::run::{RunError, shell};
   tiebreak audit runs/mine --report mine.json --key auditor.key"
 )]
 pub struct Args {
-    /// Folder of the run.
+    /// Folder of the run, or its address (http://HOST/PATH).
     run: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
@@ -86,6 +87,11 @@ struct Options {
     part: PartArgs,
     #[command(flatten)]
     divided: ShardArgs,
+    /// Read the records and the files of the replayed steps, and no others.
+    ///
+    /// The option is for a run at an address, or for one of many auditors. The audit names the files that it leaves out as not checked.
+    #[arg(long, hide_short_help = true, conflicts_with = "weights")]
+    only_part: bool,
     /// Print which steps would be replayed and at which cost, and stop.
     #[arg(long, conflicts_with_all = ["report", "key", "verdict", "page"])]
     plan: bool,
@@ -191,18 +197,16 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     let expected = options.expect.check(&run)?;
     let (drawn, corrections) = options.corrected.read(&run)?;
     let plan_file = options.divided.read()?;
-    let checked = checked(printer, &run, public.as_ref(), options, expected, &corrections)?;
+    let mut checked = checked(printer, &run, public.as_ref(), options, expected, &corrections)?;
     // The seed is drawn now, after the head is fixed: the trainer cannot have known it.
     let (choice, last) = options.corrected.part(drawn.as_ref(), &run, &checked, &options.part)?;
+    options.check_part(&choice)?;
     let mut plan = plan(&run, &checked.checkpoints, last, &choice);
-    let native = options.engine.native.is_some();
-    if native && !run.job().rounding.as_ref().is_some_and(Rounding::is_paper) {
-        let why = "--native is for runs whose job has rounding.preset = \"paper\"; every other run is audited exactly";
-        return Err(Failure::new(Exit::Usage, why));
-    }
+    let native = options.check_native(&run)?;
     // A contradiction that needs no replay is every shard's to report.
     if checked.inconsistent.is_none() {
         plan = options.divided.part_of(&run, &checked, (plan, last), plan_file.as_ref(), &options.part)?;
+        options.note_part(&run, &mut checked, &plan);
         // A report does not say whether the device was checked.
         let report = options.report.as_deref().filter(|_| !options.plan && !options.check.is_asked());
         let done = |path| shards::done(path, &checked, &plan, native, signer.as_ref());
@@ -249,6 +253,32 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
 }
 
 impl Options {
+    /// True if native kernels audit, which the run has to allow.
+    fn check_native(&self, run: &Run) -> Result<bool, Failure> {
+        let native = self.engine.native.is_some();
+        if native && !run.job().rounding.as_ref().is_some_and(Rounding::is_paper) {
+            let why = "--native is for runs whose job has rounding.preset = \"paper\"; every other run is audited exactly";
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        Ok(native)
+    }
+
+    /// Refuses `--only-part` of all steps.
+    fn check_part(&self, choice: &Choice) -> Result<(), Failure> {
+        if self.only_part && *choice == Choice::All && !self.divided.is_one() {
+            let why = "--only-part is for a part of the run, and every step is to be replayed";
+            return Err(Failure::new(Exit::Usage, why).help("name a part by --steps, --sample or --shard"));
+        }
+        Ok(())
+    }
+
+    /// Checks the files of the steps that will be replayed, if no others were.
+    fn note_part(&self, run: &Run, checked: &mut Checked, plan: &ReplayPlan) {
+        if self.only_part && !self.plan {
+            note(checked, audit_part::attachments(run, checked, plan));
+        }
+    }
+
     /// The trainer's key as an option of another command.
     fn key_option(&self) -> String {
         let key = self.trainer_key.as_deref();
@@ -289,10 +319,13 @@ fn checked(
 ) -> Result<Checked, Failure> {
     let counting = printer.counting("checking the run", Unit::Bytes);
     let mut counted = counting.watch();
-    let mut work = Work::of_all_files(&mut counted);
+    let mut work = match options.only_part {
+        true => Work::of_part(&mut counted),
+        false => Work::of_all_files(&mut counted),
+    };
     let mut checked = watched::corrected(run, public, corrections, &mut work)?;
     expected.note(&mut checked);
-    if checked.inconsistent.is_none() {
+    if checked.inconsistent.is_none() && !options.only_part {
         let beside = watched::attachments(run, &checked, &mut work);
         note(&mut checked, beside);
     }

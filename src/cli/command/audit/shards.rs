@@ -46,6 +46,11 @@ pub struct ShardArgs {
 }
 
 impl ShardArgs {
+    /// True if one shard is to be replayed.
+    pub fn is_one(&self) -> bool {
+        self.shard.is_some()
+    }
+
     /// The plan file, if one is named.
     ///
     /// # Errors

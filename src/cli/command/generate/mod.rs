@@ -32,7 +32,7 @@ use tiebreak_run::run::{RunError, shell};
   tiebreak generate runs/gpt2 --tokenizer gpt2/tokenizer.json
   tiebreak generate runs/mine --prompt 'First Citizen:' --receipt answer.json --key trainer.key")]
 pub struct Args {
-    /// Folder of the run.
+    /// Folder of the run, or its address (http://HOST/PATH).
     run: PathBuf,
     /// Text that the model goes on with.
     ///

@@ -55,7 +55,7 @@ enum Command {
 #[command(after_help = "Example:\n  tiebreak log inspect runs/logged --step 2 --margins margins.svg")]
 #[command(mut_group("EngineArgs", |group| group.requires("margins")))]
 struct Inspect {
-    /// Folder of the run.
+    /// Folder of the run, or its address (http://HOST/PATH).
     run: PathBuf,
     /// Step; by default the last one.
     #[arg(long, value_name = "N")]

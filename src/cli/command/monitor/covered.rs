@@ -10,11 +10,11 @@ use tiebreak_monitor::snapshot::record::Serial;
 use tiebreak_monitor::statement::bound::most_deviating;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::merkle::{prove_consistency, verify_consistency};
-use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::reader::Salts;
 use tiebreak_run::run::{names, transcript};
 
 use super::drawn::{Chips, Drawn};
+use crate::cli::args::place::run_at;
 use crate::cli::view::report::{Exit, Failure};
 
 /// The segments of a run, by a draw or by the auditors' own samples.
@@ -52,7 +52,7 @@ impl Bridge {
     /// # Errors
     /// If it is another run, has fewer records, or has another history than one of the heads.
     fn of(folder: &Path, run: &Digest, one: Size, other: Size) -> Result<Bridge, Failure> {
-        let log = Run::open_by(folder, Salts::Closed)?;
+        let log = run_at(folder, Salts::Closed)?;
         let place = folder.display();
         if log.id != *run {
             let why = format!("--run {place}: it is run {}", log.id.not(run));

@@ -32,7 +32,7 @@ const KEY_MAX: u64 = 4096;
   tiebreak monitor pack runs/mine --to box.identity.pub --out mine.pack
   tiebreak monitor pack runs/other --to box.identity.pub --steps 3..4 --data . --out part.pack")]
 pub struct Args {
-    /// Folder of the run.
+    /// Folder of the run, or its address (http://HOST/PATH).
     run: PathBuf,
     /// Key of a box, as `monitor box --new-identity` printed it: a file or its text, age1...
     ///

@@ -38,7 +38,7 @@ const LINES_MAX: usize = 50;
   tiebreak monitor screen runs/mine
   tiebreak monitor screen runs/mine --held-out text.txt --share 0.05")]
 pub struct Args {
-    /// Folder of the run.
+    /// Folder of the run, or its address (http://HOST/PATH).
     run: PathBuf,
     /// Data file that no step draws from, in the order in which the job names its own; once for each.
     ///

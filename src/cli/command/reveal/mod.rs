@@ -33,7 +33,7 @@ Examples:
   tiebreak reveal runs/hidden --check opening.json --trainer-key trainer.key.pub"
 )]
 pub struct Args {
-    /// Folder of the run.
+    /// Folder of the run, or its address (http://HOST/PATH).
     run: PathBuf,
     /// Number of the sample to show, in file order from 0.
     #[arg(long, value_name = "N", conflicts_with_all = ["bytes", "check"])]

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use crate::cli::args::limits::Limits;
+use crate::cli::args::place::run_at;
 use crate::cli::view::report::{CommandResult, Exit, Printer};
 use finding::{Told, Visibility};
-use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::reader::Salts;
 
 /// List what each file of a run, or another published file, tells to whoever has it.
@@ -40,7 +40,7 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         (args.path.display().to_string(), None, vec![of_file::told(&args.path)?])
     } else {
         // What a run that hides tells others, who have no salt key.
-        let run = Run::open_by(&args.path, Salts::Closed)?.with_memory(args.limits.memory());
+        let run = run_at(&args.path, Salts::Closed)?.with_memory(args.limits.memory());
         (format!("run {}", run.id), Some(run.job().commit.scheme), of_run::told(&run)?)
     };
     let [clear, by_guess] =

@@ -1,0 +1,65 @@
+//! Runs that a command line names by an address.
+
+use std::path::Path;
+
+use crate::common::served::{Lie, Manner, Served};
+use crate::common::{files, gpt_job, trained};
+use crate::{output, path};
+
+/// Commands say of a run at an address what they say of the same run in a folder. What writes to a run needs a folder.
+#[test]
+fn commands_read_a_run_at_its_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = path(folder.path(), "run");
+    trained(&gpt_job(folder.path(), "operator", ""), Path::new(&out), None);
+    let (code, stdout, stderr) = output(&["publish", &out]);
+    assert_eq!((code, stdout.contains("index lists ")), (0, true), "{stdout}{stderr}");
+    let name = |name: std::path::PathBuf| name.to_str().unwrap().replace('\\', "/");
+    let served = files(Path::new(&out)).into_iter().map(|(file, bytes)| (name(file), bytes));
+    let server = Served::new(served, Manner::default());
+    let url = server.address.as_str();
+    let (here, there) = (path(folder.path(), "here"), path(folder.path(), "there"));
+    for (command, rest) in [
+        ("verify", vec![]),
+        ("inspect", vec![]),
+        ("replay", vec!["--step", "5", "--engine", "cpu", "-q"]),
+        ("compare", vec![out.as_str()]),
+        ("export", vec!["--format", "safetensors", "--output"]),
+    ] {
+        let [found, due] = [(url, &there), (out.as_str(), &here)].map(|(run, to)| {
+            let to = (command == "export").then_some(to.as_str());
+            let (code, stdout, stderr) =
+                output(&[command, run].into_iter().chain(rest.clone()).chain(to).collect::<Vec<_>>());
+            assert_eq!(code, 0, "{command} {run}: {stderr}");
+            stdout.replace(run, "RUN").replace(to.unwrap_or("no file"), "TO")
+        });
+        assert_eq!(found, due, "{command}");
+    }
+    assert_eq!(files(Path::new(&there)), files(Path::new(&here)));
+    server.sent();
+    let (code, stdout, stderr) =
+        output(&["audit", url, "--steps", "5..6", "--only-part", "--engine", "cpu", "--jobs", "1"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!((stdout + &stderr).contains("and the released model: only the files of the part were read"));
+    let sent = server.sent();
+    let asked = |part: &str| sent.keys().filter(|name| name.contains(part)).count();
+    assert_eq!((asked("checkpoints/"), asked("traces/"), asked("model")), (1, 2, 0), "{sent:?}");
+    for (args, code, says) in [
+        (&["audit", url, "--only-part"][..], 2, "name a part by --steps, --sample or --shard"),
+        (&["publish", url], 3, "copy the run to a folder here"),
+        (&["verify", "http://127.0.0.1:9/no"], 3, "check the network and the server"),
+        (&["verify", "gopher://127.0.0.1/no"], 2, "begins with http://"),
+    ] {
+        let (found, _, stderr) = output(args);
+        assert!(found == code && stderr.contains(says), "{args:?}: {found}: {stderr}");
+    }
+    for (lie, says) in [
+        (Lie::Forbidden, "whoever publishes the run has to let everybody read"),
+        (Lie::Shifted, "run the same command again; if the error stays"),
+        (Lie::Redirects, "copy the run to a folder here"),
+    ] {
+        server.lie("job.toml", lie);
+        let (code, _, stderr) = output(&["verify", url]);
+        assert!(code == 3 && stderr.contains(says), "{lie:?}: {code} {stderr}");
+    }
+}
