@@ -59,6 +59,7 @@ fn specs() -> Vec<StepSpec> {
             tied,
             init_std: 0.1,
             norm_epsilon: 1e-5,
+            lora: None,
         }),
         optimizer: adamw.clone(),
         clip_norm: Some(1.0),

@@ -42,7 +42,7 @@ pub fn of_job(
         return Ok(None);
     }
     let paths: Vec<PathBuf> =
-        job.init.weights.iter().map(|path| files.path("init.weights", path)).collect::<Result<_, _>>()?;
+        job.init.files().map(|path| files.path("init.weights", path)).collect::<Result<_, _>>()?;
     let state = from_weights(&paths, job, program, &Drawn::of(job, key))?;
     let files = paths.iter().map(|path| Ok(data::manifest(path)?.0)).collect::<Result<_, RunError>>()?;
     Ok(Some((state, InitialOrigin::Weights { files })))

@@ -440,7 +440,7 @@ fn begins(name: &str, init: Init) -> Option<u32> {
         _ if name.starts_with("param/") => None,
         Init::Zeros => Some(0),
         Init::Ones => Some(float::ONE),
-        Init::Normal { .. } => None,
+        Init::Normal { .. } | Init::Uniform { .. } => None,
     }
 }
 

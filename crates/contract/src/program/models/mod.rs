@@ -2,12 +2,14 @@
 //! implements [`Network`], and a line in the list below, which also declares the file.
 
 mod images;
+mod lora;
 pub mod nodes;
 pub mod normalize;
 pub mod released;
 mod sizes;
 mod text;
 
+pub use lora::Lora;
 pub use normalize::{Normalization, Normalize};
 pub use sizes::{ProductSize, Sizes};
 pub(super) use text::Text;
@@ -62,9 +64,9 @@ macro_rules! models {
         /// A sentence about the models.
         pub const KINDS_ARE: &str = concat!("The model." $(, " `", stringify!($module), "`: ", $about, ".")*);
 
-        /// The keys of each model, in the order of [`KINDS`].
+        /// The keys of each model, in the order of [`KINDS`], and those of adapters.
         pub fn keys() -> impl Iterator<Item = &'static [Key]> {
-            [$($variant::keys()),*].into_iter()
+            [$($variant::keys(),)* lora::KEYS].into_iter()
         }
 
         /// Small models of every kind: [`Network::small`].
@@ -103,6 +105,11 @@ pub enum Init {
     Normal {
         /// The standard deviation.
         std: f32,
+    },
+    /// `uniform.v1` of `docs/ARITHMETIC.md`: uniform between the negative of this number and the number, from Philox.
+    Uniform {
+        /// The bound.
+        bound: f32,
     },
 }
 
@@ -284,6 +291,16 @@ pub trait Network {
     /// The trained tensors, in the order of the program.
     fn parameters(&self) -> Vec<ModelParameter>;
 
+    /// The number of the table's first parameters that training leaves as they are: all but the adapters of a model that has any.
+    fn frozen(&self) -> usize {
+        0
+    }
+
+    /// The tensors of the adapters' file in PEFT's names and layouts; none if the model has no adapters.
+    fn adapters(&self) -> Vec<Released> {
+        Vec::new()
+    }
+
     /// The statistics of the model's batch normalisations, in the order of the parameters.
     fn statistics(&self) -> Vec<Statistic> {
         Vec::new()
@@ -321,8 +338,8 @@ pub trait Network {
     /// Appends the forward pass of a micro-batch of `samples`; `parameters` are in the order of [`Network::parameters`].
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss;
 
-    /// The tensors of the model's files in the names and layouts of transformers, torchvision or `torch.nn.Sequential`; `None` if
-    /// none of them has such a model.
+    /// The tensors of the model's files in the names and layouts of transformers, torchvision or `torch.nn.Sequential`, without
+    /// those of adapters; `None` if none of them has such a model.
     fn released(&self) -> Option<Vec<Released>> {
         None
     }
