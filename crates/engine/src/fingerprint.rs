@@ -68,7 +68,6 @@ fn specs() -> Vec<StepSpec> {
         products: ProductTable::uniform(digits),
     };
     let mlp = StepSpec {
-        loss: Default::default(),
         model: Model::Mlp(Mlp {
             inputs: 70,
             hidden: vec![19],
@@ -83,10 +82,9 @@ fn specs() -> Vec<StepSpec> {
         clip_norm: None,
         micro_batch: 3,
         micro_batches: 1,
-        products: ProductTable::uniform(1),
+        ..gpt(Gelu::Tanh, true, 1)
     };
     let resnet = |convolution| StepSpec {
-        loss: Default::default(),
         model: Model::Resnet(Resnet {
             height: 5,
             width: 6,

@@ -20,8 +20,7 @@ pub fn released(run: &Run, step: Option<u32>) -> Result<Vec<Vec<u8>>, Failure> {
         let why = format!("there is no checkpoint after step {step}; there are {}", listed(&steps));
         return Err(Failure::new(Exit::Usage, why));
     }
-    let path = run.layout.checkpoint(step);
-    let mut state = checkpoint::read(&path, &table)?;
+    let mut state = states::read(run, step)?;
     let (transcript, _) = transcript::read(&run.layout.transcript())?;
     states::check(run, &transcript.records, step, &state)?;
     state.truncate(released);

@@ -46,6 +46,7 @@ pub enum WeightNames {
 
 impl InitSpec {
     /// The files of weights, with that of the adapters behind the others.
+    #[doc(hidden)] // for the layers above
     pub fn files(&self) -> impl Iterator<Item = &String> {
         self.weights.iter().chain(&self.adapter)
     }

@@ -103,8 +103,16 @@ pub fn read(file: impl Into<Stored>, state: &[StateTensor]) -> Result<Vec<Vec<u8
 pub fn digests(file: impl Into<Stored>, state: &[StateTensor]) -> Result<Vec<Digest>, RunError> {
     let file = file.into();
     let layout = layout_of(&file, state)?;
+    digests_at(&layout.into_iter().map(|range| (&file, range)).collect::<Vec<_>>(), state)
+}
+
+/// The digests of the tensors of `state`, which lie in these places.
+pub(super) fn digests_at(
+    places: &[(&Stored, Range<u64>)],
+    state: &[StateTensor],
+) -> Result<Vec<Digest>, RunError> {
     let digest = |i: usize| {
-        let Range { start, end } = layout[i];
+        let (file, Range { start, end }) = places[i].clone();
         let mut hasher = blake3::Hasher::new();
         for first in (start..end).step_by(CHUNK) {
             hasher.update(&file.read_range(first..end.min(first + CHUNK as u64))?);

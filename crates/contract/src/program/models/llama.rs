@@ -435,6 +435,10 @@ impl Network for Llama {
         self.lora.as_ref().map_or(0, |_| self.own_parameters().len())
     }
 
+    fn merges(&self) -> (f32, Vec<[String; 3]>) {
+        self.lora.as_ref().map_or((1.0, Vec::new()), |lora| lora.merges(&self.projections()))
+    }
+
     fn adapters(&self) -> Vec<Released> {
         self.lora.as_ref().map_or(Vec::new(), |lora| lora.released(&self.projections()))
     }

@@ -26,7 +26,7 @@ const RANK: Type = integer(1, 1 << 16);
 const ALPHA: Type = Type::Number { least: 0.0, above: true, below: None };
 
 #[rustfmt::skip]
-pub(super) const KEYS: &[Key] = &[
+const KEYS: &[Key] = &[
     key("model.lora.rank", RANK, Required, "8", "Rows of A and columns of B: PEFT's `r`."),
     key("model.lora.alpha", ALPHA, Required, "16.0", "An adapter's share is multiplied by alpha / rank: PEFT's `lora_alpha`."),
     key("model.lora.targets", Type::List { of: &Type::Text, least: 1, most: TARGETS_MAX }, Required, r#"["all-linear"]"#, "The projections that have an adapter: PEFT's `target_modules`. A name is that of a module in transformers, or the end of it behind a dot; `*` stands for any characters, and `all-linear` for every projection.").rule("each matches a projection"),
@@ -78,6 +78,11 @@ impl Projection {
 }
 
 impl Lora {
+    /// The keys of the table `[model.lora]`.
+    pub(super) fn keys() -> &'static [Key] {
+        KEYS
+    }
+
     /// The error in the numbers and names, if there is one: (key of the model, why).
     pub(super) fn error(&self, projections: &[Projection]) -> Option<(&'static str, String)> {
         let numbers = [
@@ -138,6 +143,15 @@ impl Lora {
             [a, Released { shape: vec![rows, self.rank], ..joined }]
         };
         self.picked(projections).flat_map(of).collect()
+    }
+
+    /// alpha / rank, and the names of each weight with its A and B.
+    pub(super) fn merges(&self, projections: &[Projection]) -> (f32, Vec<[String; 3]>) {
+        let of = |projection: &Projection| {
+            let pair = |(layer, b): (&String, String)| [format!("{layer}.weight"), projection.a(), b];
+            projection.layers.iter().zip(projection.b()).map(pair).collect::<Vec<_>>()
+        };
+        (self.scaling(), self.picked(projections).flat_map(of).collect())
     }
 
     /// The products of the adapters over `rows`, and the elements of their largest tensor.

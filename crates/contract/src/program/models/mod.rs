@@ -27,9 +27,9 @@ use super::operators::{Dropout, LossRule, Moments, cross_entropy_by, cross_entro
 use crate::arith::DType;
 
 /// Makes [`Model`] from a list of models. A line gives the module, the model's type, the types of its keys, and a few words about
-/// the model.
+/// the model. The last lines name the types of tables that several models have.
 macro_rules! models {
-    ($(mod $module:ident; $variant:ident $(, $part:ident)*: $about:literal;)*) => {
+    ($(mod $module:ident; $variant:ident $(, $part:ident)*: $about:literal;)* $(table $table:ident;)*) => {
         $(mod $module;
         pub use $module::{$variant $(, $part)*};)*
 
@@ -66,7 +66,7 @@ macro_rules! models {
 
         /// The keys of each model, in the order of [`KINDS`], and those of adapters.
         pub fn keys() -> impl Iterator<Item = &'static [Key]> {
-            [$($variant::keys(),)* lora::KEYS].into_iter()
+            [$($variant::keys(),)* $($table::keys()),*].into_iter()
         }
 
         /// Small models of every kind: [`Network::small`].
@@ -82,6 +82,7 @@ models! {
     mod mlp; Mlp: "a multi-layer perceptron; without hidden layers, logistic regression";
     mod resnet; Resnet, Block, Blocks, Norm, Order, Stem: "a residual network of convolutions over images";
     mod vgg11; Vgg11, VggNorm: "a network of eight convolutions and three linear layers over images";
+    table Lora;
 }
 
 impl Model {
@@ -297,8 +298,16 @@ pub trait Network {
     }
 
     /// The tensors of the adapters' file in PEFT's names and layouts; none if the model has no adapters.
+    #[doc(hidden)] // for the layers above
     fn adapters(&self) -> Vec<Released> {
         Vec::new()
+    }
+
+    /// The weights that have adapters, each with its A and B, by their names; none if the model has no adapters. The number is the
+    /// factor of B A.
+    #[doc(hidden)] // for the layers above
+    fn merges(&self) -> (f32, Vec<[String; 3]>) {
+        (1.0, Vec::new())
     }
 
     /// The statistics of the model's batch normalisations, in the order of the parameters.
