@@ -7,6 +7,7 @@ import functools
 import math
 from fractions import Fraction
 
+from adapters import Adapters
 from operators import DIGITS, add, div, exp, f32, map_rows, mul, over_rows, pi, sqrt, sub, tree
 from parameters import Parameter, weight
 
@@ -161,6 +162,11 @@ class Llama:
         self.scaling = (f32(m["rope_factor"]), (f32(bands[0]), f32(bands[1]), bands[2]) if bands else None) if "rope_factor" in m else None
         self.qkv_bias, self.out_bias, self.mlp_bias, self.qk_norm = (m.get(key, False) for key in ("qkv_bias", "out_bias", "mlp_bias", "qk_norm"))
         self.tied, self.std, self.labels = m.get("tied", False), f32(m.get("init_std", 0.02)), self.context
+        c, e, q, kv = self.width, self.hidden, self.channels * self.heads, self.channels * self.kv_heads
+        parts = [("self_attn.q_proj", "query", q, c), ("self_attn.k_proj", "key", kv, c), ("self_attn.v_proj", "value", kv, c),
+                 ("self_attn.o_proj", "attention_out", c, q), ("mlp.gate_proj", "gate", e, c), ("mlp.up_proj", "up", e, c), ("mlp.down_proj", "down", c, e)]
+        self.adapters = Adapters(m, [(f"model.layers.{layer}.{module}", f"block{layer}.{name}", [f"block{layer}.{name}"], outputs, inputs)
+                                     for layer in range(self.layers) for module, name, outputs, inputs in parts], 0)
 
     def parameters(self):
         c, e, std = self.width, self.hidden, self.std
@@ -185,20 +191,21 @@ class Llama:
         return [[token() for _ in range(samples * self.context)] for _ in range(2)]
 
     def forward(self, tape, samples, parameters, batch, factor, _):
-        p = iter(parameters)
+        count = len(parameters) - len(self.adapters.parameters())
+        p, beside = iter(parameters[:count]), self.adapters.layers(tape, parameters[count:], samples)
         tokens = next(p)
         x = tape.embedding(tokens, batch[0])
-        linear = lambda x, bias: tape.linear(x, next(p), next(p) if bias else None)
-        for _ in range(self.layers):
+        linear = lambda name, x, bias: beside(f"block{layer}.{name}", x, next(p), next(p) if bias else None)
+        for layer in range(self.layers):
             u = rms_norm(tape, x, next(p), self.epsilon)
-            q, k, v = (linear(u, self.qkv_bias) for _ in range(3))
+            q, k, v = (linear(name, u, self.qkv_bias) for name in ("query", "key", "value"))
             if self.qk_norm:
                 q, k = rms_norm(tape, q, next(p), self.epsilon, self.heads), rms_norm(tape, k, next(p), self.epsilon, self.kv_heads)
             q, k = (rotary(tape, x, samples, heads, self.theta, self.scaling) for x, heads in ((q, self.heads), (k, self.kv_heads)))
             a = grouped_attention(tape, q, k, v, samples, self.heads)
-            x = tape.residual(x, linear(a, self.out_bias))
+            x = tape.residual(x, linear("attention_out", a, self.out_bias))
             u = rms_norm(tape, x, next(p), self.epsilon)
-            g, z = (linear(u, self.mlp_bias) for _ in range(2))
-            x = tape.residual(x, linear(swiglu(tape, g, z), self.mlp_bias))
+            g, z = (linear(name, u, self.mlp_bias) for name in ("gate", "up"))
+            x = tape.residual(x, linear("down", swiglu(tape, g, z), self.mlp_bias))
         x = rms_norm(tape, x, next(p), self.epsilon)
         return tape.loss(tape.linear(x, tokens if self.tied else next(p), None, "head"), batch[1], factor)

@@ -70,7 +70,7 @@ def sqrt_of(d):
 
 
 def weights(model, key):
-    for number, parameter in enumerate(model.parameters()):
+    for number, parameter in enumerate(model.parameters() + model.adapters.parameters()):
         count, width = math.prod(parameter.shape), parameter.shape[-1]
         flat = [f32(philox([key, 0], [i, 0, number, 0])[0] / 2**30 - 2.0) for i in range(count)]
         if parameter.name == "token_embedding":
@@ -210,7 +210,7 @@ def main():
 
     gpt = Gpt({"vocabulary": 11, "context": 9, "layers": 2, "heads": 2, "width": 6})
     llama = Llama({"vocabulary": 11, "context": 8, "layers": 2, "heads": 4, "kv_heads": 2, "width": 8, "hidden": 12, "head_width": 4,
-                   "qk_norm": True, "qkv_bias": True})
+                   "qk_norm": True, "qkv_bias": True, "lora": {"rank": 2, "alpha": 0.5, "dropout": 0.3, "targets": ["v_proj", "1.mlp.*"]}})
     decoders = [list(logits(gpt, 1, lambda kind: (3, 3, 0))), list(logits(llama, 2, lambda kind: (3, 2, 64) if kind == "values" else (2, 2, 0)))]
     comment = ("Made by inference.py. Of a GPT and of a Llama: for each of three texts the logits of its positions, as binary32 patterns. "
                "tests/common/cached.rs has the models, their weights and the texts. "

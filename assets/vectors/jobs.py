@@ -186,4 +186,20 @@ optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.1 }
 schedule = { peak = 0.03 }
 batch = { micro_batch = 2, micro_batches = 2 }
 """,
+    "gpt, adapters of query, key and value together and of one other projection, with dropouts, two micro-batches, AdamW": """steps = 3
+clip_norm = 0.05
+model = { kind = "gpt", vocabulary = 11, context = 4, layers = 2, heads = 2, width = 6, dropout = 0.1, lora = { rank = 2, alpha = 3.0, targets = ["c_attn", "1.mlp.c_proj"], dropout = 0.2 } }
+data = { kind = "bytes", path = "none" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
+schedule = { peak = 1e-2 }
+batch = { micro_batch = 2, micro_batches = 2 }
+""",
+    "llama, adapters of all projections, biases, two digits": """steps = 3
+model = { kind = "llama", vocabulary = 9, context = 4, layers = 1, heads = 4, kv_heads = 2, width = 8, head_width = 6, hidden = 7, qkv_bias = true, qk_norm = true, init_std = 0.3, lora = { rank = 3, alpha = 1.0, targets = ["all-linear"] } }
+data = { kind = "bytes", path = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.1 }
+schedule = { peak = 0.3 }
+batch = { micro_batch = 2 }
+digits = { all = 2 }
+""",
 }

@@ -23,7 +23,7 @@ from hashes import blake3, derive, ed25519_verifies, group_values, merkle_root, 
 from program_format import Malformed, Program, Reader, bytes_of, part_of
 from run_batches import KINDS, batch_tensors
 from run_corrections import read_correction
-from run_job import canonical_job, data_paths, drawn
+from run_job import canonical_job, data_paths, drawn, with_frozen
 import salts
 
 GROUP, TILE, RECORD_MAX = 65536, 4096, 256
@@ -468,7 +468,7 @@ class Run:
 
     def state_roots(self, path, step, whole=True):
         """The Merkle roots of parameters, buffers and slots of a file, whose tensors lie in the program's order."""
-        tensors = read_safetensors(path)
+        tensors = with_frozen(path, self.program, read_safetensors, whole and step and self.file["origin"]["kind"] != "seed")
         state = self.program.state()
         state = state if whole else state[: len(self.program.parameters) + len(self.program.buffers)]
         same(f"{path.name}: tensors", [(name, shape) for name, shape, _ in tensors], state)

@@ -57,10 +57,24 @@ def rounding_settings(rounding):
 def drawn(job, program):
     """The state tensors that the job draws though it begins from weights, in the state's order: `*` in a name stands for any characters."""
     patterns = [".*".join(map(re.escape, pattern.split("*"))) for pattern in job.get("init", {}).get("reinitialize", [])]
+    init = job.get("init", {})
+    if "lora" in job.get("model", {}) and init.get("weights") and init.get("names") == "hf" and "adapter" not in init:
+        patterns += [r".*\.lora_[ab]"]
     if not patterns:
         return []
     names = [name for name, _ in program.state() if name.startswith(("param/", "buffer/"))]
     return [name for name in names if any(re.fullmatch(pattern, name.split("/", 1)[1], re.DOTALL) for pattern in patterns)]
+
+
+def with_frozen(path, program, read, may_lack):
+    """The tensors of a checkpoint, with the frozen parameters of checkpoint 0 if it leaves them out, which only some may."""
+    tensors = read(path)
+    frozen = {f"param/{name}" for name, _, _, is_frozen in program.parameters if is_frozen}
+    if not may_lack or not frozen or frozen & {name for name, _, _ in tensors}:
+        return tensors
+    first = read(path.with_name("step-000000000.safetensors"))
+    held = {tensor[0]: tensor for tensor in tensors} | {tensor[0]: tensor for tensor in first if tensor[0] in frozen}
+    return [held[name] for name, _, _ in first if name in held]
 
 
 def canonical_job(job, program):

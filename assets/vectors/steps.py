@@ -15,6 +15,7 @@ import pathlib
 import random
 import tomllib
 
+from adapters import Adapters
 from contract import philox
 from decoders import Llama
 from jobs import JOBS
@@ -32,6 +33,10 @@ def initial(key, number, parameter):
     count = math.prod(parameter.shape)
     if parameter.init in ("zeros", "ones"):
         flat = [float(parameter.init == "ones")] * count
+    elif isinstance(parameter.init, tuple):
+        c = div(parameter.init[1], 16777216.0)
+        words = (philox(key, [i & 0xFFFFFFFF, i >> 32, number, 0xFFFFFFFE])[0] for i in range(count))
+        flat = [mul(float(2 * (word // 256) - (2**24 - 1)), c) for word in words]
     else:
         c = div(mul(parameter.init, sqrt(1.5)), 131072.0)
         flat = []
@@ -108,6 +113,13 @@ class Gpt:
         self.dropout, self.tied = f32(m.get("dropout", 0.0)), m.get("tied", True)
         self.gelu, self.std = m.get("gelu", "tanh"), f32(m.get("init_std", 0.02))
         self.labels = self.context
+        c, projections = self.width, []
+        for layer in range(self.layers):
+            theirs, ours = f"transformer.h.{layer}.", f"block{layer}."
+            projections += [(theirs + "attn.c_attn", ours + "attention_in", [ours + part for part in ("query", "key", "value")], c, c)]
+            projections += [(theirs + module, ours + name, [ours + name], outputs, inputs) for module, name, outputs, inputs in (
+                ("attn.c_proj", "attention_out", c, c), ("mlp.c_fc", "mlp_in", 4 * c, c), ("mlp.c_proj", "mlp_out", c, 4 * c))]
+        self.adapters = Adapters(m, projections, 3 * self.layers + 1)
 
     def parameters(self):
         c, std = self.width, self.std
@@ -126,20 +138,22 @@ class Gpt:
         return [[token() for _ in range(samples * self.context)] for _ in range(2)]
 
     def forward(self, tape, samples, parameters, batch, factor, drop):
-        p = iter(parameters)
+        count = len(parameters) - len(self.adapters.parameters())
+        p, beside = iter(parameters[:count]), self.adapters.layers(tape, parameters[count:], samples)
         dropped = lambda x, number: tape.dropout(x, drop, number, samples)
+        linear = lambda x, name: beside(f"block{layer}.{name}", x, next(p), next(p))
         tokens = next(p)
         x = dropped(tape.positions(tape.embedding(tokens, batch[0]), next(p)), 0)
         for layer in range(self.layers):
             u = tape.layer_norm(x, next(p), next(p))
-            q, k, v = (tape.linear(u, next(p), next(p)) for _ in range(3))
+            q, k, v = (linear(u, name) for name in ("query", "key", "value"))
             a = tape.attention(q, k, v, samples, self.heads, drop, 3 * layer + 1)
-            y = dropped(tape.linear(a, next(p), next(p)), 3 * layer + 2)
+            y = dropped(linear(a, "attention_out"), 3 * layer + 2)
             x = tape.residual(x, y)
             u = tape.layer_norm(x, next(p), next(p))
-            y = tape.linear(u, next(p), next(p))
+            y = linear(u, "mlp_in")
             y = tape.gelu_tanh(y) if self.gelu == "tanh" else tape.gelu_erf(y)
-            y = dropped(tape.linear(y, next(p), next(p)), 3 * layer + 3)
+            y = dropped(linear(y, "mlp_out"), 3 * layer + 3)
             x = tape.residual(x, y)
         x = tape.layer_norm(x, next(p), next(p))
         logits = tape.linear(x, tokens if self.tied else next(p), None, "head")
@@ -479,10 +493,13 @@ def train(text, key, rng):
     job = tomllib.loads(text)
     model, optimizer = MODELS[job["model"]["kind"]](job["model"]), OPTIMIZERS[job["optimizer"]["kind"]]
     samples, micro_batches = job["batch"]["micro_batch"], job["batch"].get("micro_batches", 1)
-    table = model.parameters()
+    adapters = model.adapters.parameters() if hasattr(model, "adapters") else []
+    table = model.parameters() + adapters
+    # Beside adapters nothing else is trained.
+    frozen = len(table) - len(adapters) if adapters else 0
     # For each parameter: its rows, then those of its slots.
     state = [[initial(key, i, p)] for i, p in enumerate(table)]
-    state = [[rows] + [[[0.0] * len(row) for row in rows] for _ in optimizer.slots] for [rows] in state]
+    state = [[rows] + [[[0.0] * len(row) for row in rows] for _ in optimizer.slots if i >= frozen] for i, [rows] in enumerate(state)]
     averages = model.buffers() if hasattr(model, "buffers") else []
     buffers = [initial(key, len(table) + i, b) for i, b in enumerate(averages)]
     factor = div(1.0, float(samples * micro_batches * model.labels))
@@ -496,9 +513,10 @@ def train(text, key, rng):
             tape.moments = []
             tape.loss = loss_of(job, tape)
             drop = drop_of(model.dropout, key, t, micro * samples)
+            tape.drop_of_adapters = drop_of(model.adapters.dropout, key, t, micro * samples) if adapters else None
             loss = model.forward(tape, samples, parameters, batch, factor, drop)
             tape.backward()
-            level.append(([p.gradient for p in parameters], loss, tape.moments, getattr(tape, "labels", 0.0)))
+            level.append(([p.gradient for p in parameters[frozen:]], loss, tape.moments, getattr(tape, "labels", 0.0)))
         summed, loss, moments, count = tree_of_gradients(level)
         gradients, share = summed, 1.0
         if counts_labels(job):
@@ -507,15 +525,16 @@ def train(text, key, rng):
         size, factor_of_clip = clip(gradients, f32(job.get("clip_norm", math.inf)))
         lr = learning_rate(job["schedule"], t, job["steps"])
         rule = optimizer(job["optimizer"], t)
-        state = [updated(rule, job, p, tensors, g, factor_of_clip, lr) for p, tensors, g in zip(table, state, gradients)]
+        trained = zip(table[frozen:], state[frozen:], gradients)
+        state = state[:frozen] + [updated(rule, job, p, tensors, g, factor_of_clip, lr) for p, tensors, g in trained]
         buffers = moved(model, buffers, moments) if averages else []
         names = ["param", *optimizer.slots]
-        hashes = {f"{name}/{p.name}": sha256(tensors[i]) for i, name in enumerate(names) for p, tensors in zip(table, state)}
+        hashes = {f"{name}/{p.name}": sha256(tensors[i]) for i, name in enumerate(names) for p, tensors in zip(table, state) if i < len(tensors)}
         hashes |= {f"buffer/{b.name}": sha256(rows) for b, rows in zip(averages, buffers)}
         scalars = {"learning_rate": lr, "loss": loss, "norm": size, "clip": factor_of_clip}
         step = {name: pattern(value) for name, value in scalars.items()} | {"batches": batches, "state": hashes}
         if t == 1:
-            step["gradients"] = {f"grad/{p.name}": sha256(g) for p, g in zip(table, summed)}
+            step["gradients"] = {f"grad/{p.name}": sha256(g) for p, g in zip(table[frozen:], summed)}
             if counts_labels(job):
                 step["gradients"]["labels"] = sha256([[count]])
             for b, (n, mean, m2) in zip(averages[::2], moments):

@@ -7,7 +7,7 @@ use crate::common::not_tested;
 use crate::gpus::gpus;
 use tiebreak_contract::program::graph::{Graph, Node};
 use tiebreak_contract::program::init;
-use tiebreak_contract::program::models::{Gelu, Gpt, Input, Llama, Mlp, Model};
+use tiebreak_contract::program::models::{Gelu, Gpt, Input, Llama, Lora, Mlp, Model};
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::phase::Phase;
 use tiebreak_contract::program::products::ProductTable;
@@ -29,7 +29,7 @@ fn on_quick_adapters(mut test: impl FnMut(&mut Gpu)) {
     }
 }
 
-/// A GPT, a Llama and a perceptron with accumulation, two of them with dropout, whose rows are just long enough, a little longer, and long.
+/// A GPT, a Llama, a perceptron and adapters with accumulation, three of them with dropout, whose rows are just long enough, a little longer, and long.
 fn programs() -> Vec<Arc<Program>> {
     let adamw = Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
     let gpt = Gpt {
@@ -43,6 +43,7 @@ fn programs() -> Vec<Arc<Program>> {
         tied: true,
         init_std: 0.1,
         norm_epsilon: 1e-5,
+        lora: None,
     };
     let llama = Llama {
         vocabulary: 131,
@@ -63,6 +64,10 @@ fn programs() -> Vec<Arc<Program>> {
         qk_norm: true,
         ..Llama::default()
     };
+    let targets = vec!["c_attn".to_string(), "c_fc".to_string()];
+    let lora = Lora { rank: 4, alpha: 8.0, dropout: 0.1, targets };
+    let adapted =
+        Gpt { vocabulary: 61, context: 9, layers: 1, dropout: 0.0, lora: Some(lora), ..gpt.clone() };
     let mlp = Mlp {
         inputs: 70,
         hidden: vec![257, 64],
@@ -84,9 +89,10 @@ fn programs() -> Vec<Arc<Program>> {
     };
     let sgd = Optimizer::Sgd { momentum: 0.9, weight_decay: 0.01 };
     let specs = [
-        spec(Model::Gpt(gpt), adamw, Some(0.5)),
+        spec(Model::Gpt(gpt), adamw.clone(), Some(0.5)),
         spec(Model::Mlp(mlp), sgd.clone(), None),
         spec(Model::Llama(llama), sgd, Some(0.5)),
+        spec(Model::Gpt(adapted), adamw, Some(0.5)),
     ];
     specs.into_iter().map(|spec| Arc::new(Program::new(spec))).collect()
 }

@@ -140,6 +140,11 @@ fn job_with(table: &str, kind: Option<&str>) -> Table {
         };
         job.insert(key.path.into(), Value::Table(required(key.path, kind)));
     }
+    if table == "init" {
+        // One of its keys is for a model with adapters.
+        let lora = Value::Table(required("model.lora", None));
+        job["model"].as_table_mut().expect("it is a table").insert("lora".into(), lora);
+    }
     job
 }
 

@@ -1,12 +1,13 @@
-//! Decoders of Llama's kind in the names and layouts of transformers: import, export, and refusals.
+//! Decoders of Llama's kind in the names and layouts of transformers, and adapters in PEFT's: import, export, and refusals.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use tiebreak_run::run::checkpoint;
 
 use crate::common::edit::{edit, edited};
 use crate::common::trained;
-use crate::released::{Stored, command, imported, stored};
+use crate::released::{GPT2_CONFIG, Stored, command, gpt2_tensors, imported, stored};
 
 const CONFIG: &str = r#"{
   "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1, "head_dim": 4,
@@ -380,5 +381,217 @@ fn a_job_may_have_fewer_positions() {
     let own = |name: &str| fs::read(folder.path().join(name)).unwrap();
     for name in ["config.json", "model.safetensors"] {
         assert!(own(&format!("out/{name}")) == own(name), "{name}");
+    }
+}
+
+/// Tensors of these names and shapes. Every element is another number.
+fn numbered(shapes: &[(String, [usize; 2])]) -> Vec<Stored> {
+    let mut next = 1u16..;
+    let mut stored = |(name, shape): &(String, [usize; 2])| {
+        let values = next.by_ref().take(shape.iter().product());
+        let bytes = values.flat_map(|n| ((f32::from(n) - 150.0) / 997.0).to_le_bytes()).collect();
+        (name.clone(), safetensors::Dtype::F32, shape.to_vec(), bytes)
+    };
+    shapes.iter().map(&mut stored).collect()
+}
+
+/// The numbers of a tensor, in a file or as they are stored.
+fn numbers(bytes: &[u8]) -> Vec<f64> {
+    bytes.as_chunks::<4>().0.iter().map(|x| f64::from(f32::from_le_bytes(*x))).collect()
+}
+
+/// W + (B A) * scaling, of matrices [outputs, inputs], row by row; rounded once.
+fn sum_of(w: &[u8], a: &[u8], b: &[u8], [inputs, rank]: [usize; 2], scaling: f64) -> Vec<u8> {
+    let [w, a, b] = [w, a, b].map(numbers);
+    let element = |(at, w): (usize, &f64)| {
+        let (output, input) = (at / inputs, at % inputs);
+        let mut sum = 0.0;
+        (0..rank).for_each(|k| sum += b[output * rank + k] * a[k * inputs + input]);
+        ((w + sum * scaling) as f32).to_le_bytes()
+    };
+    w.iter().enumerate().flat_map(element).collect()
+}
+
+const PEFT: &str = r#"{"alpha_pattern": {}, "base_model_name_or_path": "somewhere", "bias": "none", "fan_in_fan_out": false,
+    "inference_mode": true, "init_lora_weights": true, "lora_alpha": 3, "lora_dropout": 0.25, "peft_type": "LORA", "r": 2,
+    "rank_pattern": {}, "target_modules": ["TARGET", "down_proj"], "task_type": "CAUSAL_LM", "use_dora": false}"#;
+
+/// A model's folder and one of adapters, as libraries write them; the job of both trains four steps.
+fn adapted(folder: &Path, base: &[(&str, &[u8])], targets: &str, adapters: &[Stored]) -> PathBuf {
+    imported(&folder.join("base"), base).unwrap();
+    fs::create_dir(folder.join("adapters")).unwrap();
+    let config = PEFT.replace(r#""TARGET", "down_proj""#, targets);
+    fs::write(folder.join("adapters/adapter_config.json"), config).unwrap();
+    fs::write(folder.join("adapters/adapter_model.safetensors"), stored(adapters)).unwrap();
+    let text = |part: &str| folder.join(part).to_str().unwrap().to_string();
+    let import = ["import", &text("base"), "--adapter", &text("adapters"), "--output", &text("")];
+    let (code, said) = command(&import);
+    assert_eq!(code, 0, "{said}");
+    fs::write(folder.join("text.txt"), "a text of tokens. ".repeat(20)).unwrap();
+    let tokens = "kind = \"tokens\"\npath = \"tokens.npy\"\ndtype = \"u16\"";
+    edit(
+        &folder.join("job.toml"),
+        &[
+            ("steps = 100", "steps = 4"),
+            ("micro_batches = 8", "micro_batches = 1"),
+            ("warmup = 10", "warmup = 1"),
+            (tokens, "kind = \"bytes\"\npath = \"text.txt\"\n\n[checkpoint]\nevery = 2"),
+        ],
+    );
+    folder.join("job.toml")
+}
+
+#[test]
+fn adapters_are_trained_beside_weights_that_are_written_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |part: &str| folder.path().join(part);
+    let text = |part: &str| path(part).to_str().unwrap().to_string();
+    let of_block = |block: usize| {
+        let name = |module: &str, part: &str| {
+            format!("base_model.model.model.layers.{block}.{module}.lora_{part}.weight")
+        };
+        let (q, down) = ("self_attn.q_proj", "mlp.down_proj");
+        [
+            (name(down, "A"), [2, 10]),
+            (name(down, "B"), [16, 2]),
+            (name(q, "A"), [2, 16]),
+            (name(q, "B"), [16, 2]),
+        ]
+    };
+    let adapters = numbered(&[of_block(0), of_block(1)].concat());
+    let (base, own) = (tensors(LLAMA), stored(&adapters));
+    let model = stored(&base);
+    let files = [("config.json", CONFIG.as_bytes()), ("model.safetensors", &model[..])];
+    let job = adapted(folder.path(), &files, r#""q_proj", "down_proj""#, &adapters);
+    let run = trained(&job, &path("run"), None);
+
+    // The frozen weights are in checkpoint 0 alone: the others have the adapters and two moments of each.
+    let bytes = |name: &str| fs::metadata(path("run").join(name)).unwrap().len() as usize;
+    let held: usize = adapters.iter().map(|tensor| tensor.3.len()).sum();
+    assert!(bytes("checkpoints/step-000000000.safetensors") > model.len() + 3 * held);
+    for step in [2, 4] {
+        let written = bytes(&format!("checkpoints/step-{step:09}.safetensors"));
+        assert!((3 * held..3 * held + 4096).contains(&written), "{written} bytes for {held}");
+        assert!(written < model.len() / 2);
+    }
+    let slots = run.program().state().into_iter().filter(|tensor| !tensor.name.starts_with("param/"));
+    assert!(slots.clone().all(|tensor| tensor.name.contains(".lora_")) && slots.count() == 2 * 8);
+
+    // Adapters come out as they went in, and are others after training.
+    let export = |more: &[&str]| command(&[&["export", &text("run")], more].concat());
+    assert_eq!(export(&["--step", "0", "--output", &text("first")]).0, 0);
+    assert!(fs::read(path("first/adapter_model.safetensors")).unwrap() == own);
+    assert!(!path("first/model.safetensors").exists());
+    let config = fs::read_to_string(path("first/adapter_config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    assert_eq!(
+        (&config["r"], &config["lora_alpha"], &config["lora_dropout"]),
+        (&2.into(), &3.0.into(), &0.25.into())
+    );
+    assert_eq!(config["target_modules"], serde_json::json!(["mlp.down_proj", "self_attn.q_proj"]));
+    assert_eq!(export(&["--step", "2", "--output", &text("second")]).0, 0);
+    let trained_adapters = fs::read(path("second/adapter_model.safetensors")).unwrap();
+    assert!(trained_adapters.len() == own.len() && trained_adapters != own);
+    let again = ["import", &text("base"), "--adapter", &text("second"), "--output", &text("again")];
+    assert_eq!(command(&again).0, 0);
+
+    // Merged weights have the adapters in them, and the configuration is the model's.
+    assert_eq!(export(&["--step", "2", "--merged", "--output", &text("merged")]).0, 0);
+    let merged = fs::read(path("merged/model.safetensors")).unwrap();
+    let merged = safetensors::SafeTensors::deserialize(&merged).unwrap();
+    let trained_adapters = safetensors::SafeTensors::deserialize(&trained_adapters).unwrap();
+    for (name, _, shape, before) in &base {
+        let module = name.trim_end_matches(".weight");
+        let part =
+            |part: &str| trained_adapters.tensor(&format!("base_model.model.{module}.lora_{part}.weight"));
+        let wanted = match (part("A"), part("B")) {
+            (Ok(a), Ok(b)) => sum_of(before, a.data(), b.data(), [shape[1], 2], 1.5),
+            _ => before.clone(),
+        };
+        assert!(merged.tensor(name).unwrap().data() == wanted, "{name}");
+    }
+    assert_eq!(fs::read_to_string(path("merged/config.json")).unwrap(), CONFIG);
+    assert!(!path("merged/adapter_config.json").exists());
+
+    // A run goes on from another's end, whose checkpoint has no frozen weight.
+    let text_of_job = fs::read_to_string(&job).unwrap();
+    let init = text_of_job.find("[init]").unwrap()..text_of_job.find("[model]").unwrap();
+    fs::write(path("next.toml"), text_of_job.replace(&text_of_job[init], "[init]\nrun = \"run\"\n")).unwrap();
+    let next = trained(&path("next.toml"), &path("next"), None);
+    let records = tiebreak_run::run::transcript::read(&next.layout.transcript()).unwrap().0.records;
+    let state = tiebreak_run::run::states::after(&next, &records, 2).unwrap();
+    let first = checkpoint::read(&next.layout.checkpoint(0), &next.program().state()).unwrap();
+    let kept = next.program().kept();
+    assert!(kept.iter().enumerate().all(|(i, &kept)| kept == (state[i] == first[i])));
+
+    // An audit reads the frozen weights where they are, and sees one that was changed.
+    let weights = [
+        "--weights",
+        &text("base/model.safetensors"),
+        "--weights",
+        &text("adapters/adapter_model.safetensors"),
+    ];
+    let audit = || command(&[&["audit", &text("run")], &weights[..]].concat());
+    let (code, said) = audit();
+    assert_eq!(code, 0, "{said}");
+    let file = run.layout.checkpoint(0);
+    let mut bytes = fs::read(&file).unwrap();
+    let at = bytes.windows(64).position(|window| window == &base[0].3[..64]).unwrap();
+    bytes[at + 9] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let (code, said) = export(&["--step", "2", "--output", &text("spoiled")]);
+    assert!(code != 0 && said.contains("it is not the state that the record of step 2 commits"), "{said}");
+    assert_eq!(command(&["verify", &text("run")]).0, 4);
+}
+
+#[test]
+fn adapters_of_a_gpt_2_have_one_a_for_three_layers() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = |part: &str| folder.path().join(part).to_str().unwrap().to_string();
+    let name = |part: &str| format!("base_model.model.transformer.h.0.attn.c_attn.lora_{part}.weight");
+    let adapters = numbered(&[(name("A"), [2, 16]), (name("B"), [48, 2])]);
+    let (base, own) = (gpt2_tensors(), stored(&adapters));
+    let model = stored(&base);
+    let files = [("config.json", GPT2_CONFIG.as_bytes()), ("model.safetensors", &model[..])];
+    let job = adapted(folder.path(), &files, r#""c_attn""#, &adapters);
+    trained(&job, &folder.path().join("run"), None);
+    for more in [&[][..], &["--merged"]] {
+        let place = text(if more.is_empty() { "out" } else { "merged" });
+        let export = ["export", &text("run"), "--step", "0", "--output", &place];
+        assert_eq!(command(&[&export[..], more].concat()).0, 0);
+    }
+    assert!(fs::read(text("out/adapter_model.safetensors")).unwrap() == own);
+    let config = fs::read_to_string(text("out/adapter_config.json")).unwrap();
+    assert!(config.contains("\"fan_in_fan_out\": true"), "{config}");
+    // c_attn is [inputs, outputs] there.
+    let merged = fs::read(text("merged/model.safetensors")).unwrap();
+    let merged = safetensors::SafeTensors::deserialize(&merged).unwrap();
+    let found = numbers(merged.tensor("transformer.h.0.attn.c_attn.weight").unwrap().data());
+    let before =
+        numbers(&base.iter().find(|tensor| tensor.0 == "transformer.h.0.attn.c_attn.weight").unwrap().3);
+    let [a, b] = [0, 1].map(|i| numbers(&adapters[i].3));
+    for (at, found) in found.into_iter().enumerate() {
+        let (input, output) = (at / 48, at % 48);
+        let sum = b[2 * output] * a[input] + b[2 * output + 1] * a[16 + input];
+        assert_eq!(found, f64::from((before[at] + sum * 1.5) as f32), "{input} {output}");
+    }
+    // Other targets, another rank and a model without these modules are refused.
+    let config = folder.path().join("adapters/adapter_config.json");
+    let given = fs::read_to_string(&config).unwrap();
+    for (from, to, wanted) in [
+        ("c_attn", "q_proj", "no projection is named \\\"q_proj\\\"; every block has attn.c_attn"),
+        ("\"r\": 2", "\"r\": 3", "lora_A.weight is F32 [2, 16], the program has F32 [3, 16]"),
+        ("\"r\": 2", "\"r\": 0", "lora.rank: must be 1 to 65536, is 0"),
+        (
+            "c_attn",
+            "mlp.c_fc",
+            "no file has the parameters base_model.model.transformer.h.0.mlp.c_fc.lora_A.weight",
+        ),
+        ("\"use_dora\": false", "\"use_dora\": true", "use_dora is true"),
+    ] {
+        fs::write(&config, edited(&given, &[(from, to)])).unwrap();
+        let import = ["import", &text("base"), "--adapter", &text("adapters"), "--output", &text("no")];
+        let (code, said) = command(&import);
+        assert!(code != 0 && said.contains(wanted), "{wanted}: {said}");
     }
 }

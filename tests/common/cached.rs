@@ -26,11 +26,12 @@ pub struct Decoder {
     vocabulary: u32,
 }
 
-/// A GPT and a Llama whose heads share keys, with products in blocks where a table allows them.
+/// A GPT, and a Llama with adapters whose heads share keys, with products in blocks where a table allows them.
 pub fn decoders() -> [Decoder; 2] {
     let gpt = r#"{"kind": "gpt", "vocabulary": 11, "context": 9, "layers": 2, "heads": 2, "width": 6}"#;
     let llama = r#"{"kind": "llama", "vocabulary": 11, "context": 8, "layers": 2, "heads": 4, "kv_heads": 2, "width": 8,
-        "hidden": 12, "head_width": 4, "qk_norm": true, "qkv_bias": true}"#;
+        "hidden": 12, "head_width": 4, "qk_norm": true, "qkv_bias": true,
+        "lora": {"rank": 2, "alpha": 0.5, "dropout": 0.3, "targets": ["v_proj", "1.mlp.*"]}}"#;
     let mut blocks = ProductTable::two_and_three();
     blocks.set(ProductClass::Values, ProductDigits { digits_a: 3, digits_b: 2, block: 64 });
     [decoder(gpt, ProductTable::preset(), [9, 1]), decoder(llama, blocks, [8, 2])]

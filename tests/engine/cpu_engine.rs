@@ -8,7 +8,7 @@ use tiebreak_contract::program::builder::Builder;
 use tiebreak_contract::program::graph::{Graph, Node};
 use tiebreak_contract::program::init;
 use tiebreak_contract::program::models::{
-    Block, Blocks, Gelu, Gpt, Input, Llama, Mlp, Model, Norm, Order, Resnet, Stem,
+    Block, Blocks, Gelu, Gpt, Input, Llama, Lora, Mlp, Model, Norm, Order, Resnet, Stem,
 };
 use tiebreak_contract::program::operators::{ConvVersion, conv2d};
 use tiebreak_contract::program::optimizer::Optimizer;
@@ -124,6 +124,7 @@ fn gpt(gelu: Gelu, tied: bool) -> Model {
         tied,
         init_std: 0.05,
         norm_epsilon: 1e-5,
+        lora: None,
     })
 }
 
@@ -160,6 +161,19 @@ fn llama_steps_match_the_reference() {
 fn gpt_steps_match_the_reference() {
     compare(spec(gpt(Gelu::Tanh, true), ProductTable::two_and_three()), |_, _| {});
     compare(spec(gpt(Gelu::Erf, false), ProductTable::uniform(3)), |_, _| {});
+}
+
+#[test]
+fn steps_of_adapters_match_the_reference() {
+    let lora = |dropout, target: &str| Lora { rank: 5, alpha: 8.0, dropout, targets: vec![target.into()] };
+    let Model::Gpt(of_gpt) = gpt(Gelu::Tanh, true) else { unreachable!("it is a GPT") };
+    let of_gpt = Gpt { lora: Some(lora(0.2, "all-linear")), ..of_gpt };
+    compare(spec(Model::Gpt(of_gpt), ProductTable::two_and_three()), |_, _| {});
+    let (width, hidden) = (24, 17);
+    let lora = Some(lora(0.0, "*_proj"));
+    let llama =
+        Llama { context: 9, layers: 2, heads: 4, kv_heads: 2, width, hidden, lora, ..Llama::default() };
+    compare(spec(Model::Llama(llama), ProductTable::uniform(2)), |_, _| {});
 }
 
 #[test]

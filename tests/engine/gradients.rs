@@ -15,7 +15,7 @@ use tiebreak_contract::program::expr::{Body, Instr};
 use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, View};
 use tiebreak_contract::program::im2col::ConvGeometry;
 use tiebreak_contract::program::models::{
-    Block, Blocks, Gelu, Gpt, Input, Llama, Mlp, Model, Norm, Order, Resnet, Stem,
+    Block, Blocks, Gelu, Gpt, Input, Llama, Lora, Mlp, Model, Norm, Order, Resnet, Stem,
 };
 use tiebreak_contract::program::operators::{ConvVersion, LossRule};
 use tiebreak_contract::program::optimizer::Optimizer;
@@ -275,7 +275,7 @@ fn check_with(model: Model, loss: LossRule) {
         inputs.insert(port.name.clone(), values);
     }
     let gradients = run(graph, &inputs, |_| true);
-    for parameter in &program.parameters {
+    for parameter in program.parameters.iter().filter(|parameter| !parameter.frozen) {
         let name = port::parameter(&parameter.name);
         let analytic = &gradients[&port::gradient(&parameter.name)];
         let len = analytic.len();
@@ -314,6 +314,7 @@ fn gpt(gelu: Gelu, tied: bool, dropout: f32) -> Model {
         tied,
         init_std: 0.02,
         norm_epsilon: 1e-5,
+        lora: None,
     })
 }
 
@@ -349,6 +350,29 @@ fn llama_with_heads_in_groups_and_without() {
             ..Llama::default()
         }));
     }
+}
+
+#[test]
+fn adapters_of_projections() {
+    let lora = |targets: &[&str], dropout| Lora {
+        rank: 3,
+        alpha: 2.0,
+        dropout,
+        targets: targets.iter().map(|target| target.to_string()).collect(),
+    };
+    let Model::Gpt(of_gpt) = gpt(Gelu::Tanh, true, 0.25) else { unreachable!("it is a GPT") };
+    check(Model::Gpt(Gpt { lora: Some(lora(&["c_attn", "0.mlp.c_proj"], 0.25)), ..of_gpt }));
+    check(Model::Llama(Llama {
+        vocabulary: 7,
+        context: 4,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        width: 16,
+        hidden: 5,
+        lora: Some(lora(&["all-linear"], 0.0)),
+        ..Llama::default()
+    }));
 }
 
 #[test]

@@ -35,6 +35,7 @@ fn gpt(dropout: f32, tied: bool) -> Model {
         tied,
         init_std: 0.02,
         norm_epsilon: 1e-5,
+        lora: None,
     })
 }
 
@@ -85,6 +86,7 @@ const BOTTLENECKS: &str =
     "kind = 'resnet'\nheight = 9\nwidth = 7\nplanes = 1\nstages = [2, 3]\nblocks = [1, 2]\nclasses = 3
 norm = 'batch'\nblock = 'bottleneck'\norder = 'post'\nstem = 'imagenet'";
 const LLAMA: &str = "kind = 'llama'\nvocabulary = 19\ncontext = 5\nlayers = 1\nheads = 4\nkv_heads = 2\nwidth = 136\nhidden = 6\nhead_width = 36\nqkv_bias = true\nmlp_bias = true\nqk_norm = true";
+const ADAPTED: &str = "kind = 'llama'\ncontext = 5\nlayers = 2\nheads = 2\nkv_heads = 1\nwidth = 8\nhidden = 6\nlora = { rank = 2, alpha = 4.0, targets = ['self_attn.*', '0.mlp.up_proj'] }";
 const VGG: &str = "kind = 'vgg11'\nheight = 32\nwidth = 33\nplanes = 1\nchannels = [1, 1, 2, 1, 2, 1, 2, 2]\nclassifier = 3\nclasses = 3";
 
 fn adamw(weight_decay: f32) -> Optimizer {
@@ -136,6 +138,7 @@ fn programs() -> Vec<Program> {
         spec(model(VGG), sgd(0.1), ProductTable::two_and_three()),
         // Heads of 34 channels: their words take two bodies.
         spec(model(LLAMA), adamw(0.1), logged(16)),
+        spec(model(ADAPTED), adamw(0.1), ProductTable::two_and_three()),
     ];
     let frozen =
         Program::with_frozen(spec(gpt(0.1, false), adamw(0.1), ProductTable::two_and_three()), |name| {
@@ -201,6 +204,23 @@ fn frozen_parameters_stay_and_have_no_gradient() {
     }
 }
 
+#[test]
+fn beside_adapters_no_other_parameter_has_a_gradient_or_a_slot() {
+    let program = Program::new(spec(model(ADAPTED), adamw(0.1), ProductTable::two_and_three()));
+    let is_adapter = |name: &str| name.ends_with(".lora_a") || name.ends_with(".lora_b");
+    let trained = program.parameters.iter().filter(|p| !p.frozen).map(|p| p.name.as_str());
+    let adapters = program.parameters.iter().map(|p| p.name.as_str()).filter(|name| is_adapter(name));
+    assert!(trained.eq(adapters.clone()));
+    assert_eq!(adapters.count(), 2 * (2 * 4 + 1));
+    let state = program.state();
+    let slots = state.iter().filter(|t| !t.name.starts_with("param/"));
+    assert_eq!(slots.clone().count(), 2 * 18);
+    assert!(slots.chain(&program.gradients()).all(|t| is_adapter(&t.name) || t.name == "loss"));
+    // The graph computes no gradient of a frozen weight: a linear layer has two products, or one at the bottom of the model.
+    let weights = program.micro.nodes.iter().filter(|n| n.operator == "block0.gate.backward");
+    assert_eq!(weights.filter(|n| n.primitive.name() == "product.v1").count(), 1);
+}
+
 /// The first node of a kind.
 fn first(program: &mut Program, wanted: fn(&Primitive) -> bool) -> &mut Primitive {
     let node = program.micro.nodes.iter_mut().find(|node| wanted(&node.primitive));
@@ -239,6 +259,7 @@ fn malformed_programs_are_refused_with_their_error() {
         ("batch tensor labels: it is neither U32", |p| p.batch[1].below = 0),
         ("two tensors are named param/", |p| p.parameters[1].name = p.parameters[0].name.clone()),
         ("its standard deviation", |p| p.parameters[0].init = Init::Normal { std: f32::INFINITY }),
+        ("its standard deviation", |p| p.parameters[0].init = Init::Uniform { bound: -1.0 }),
         ("no parameter is trained", |p| p.parameters.iter_mut().for_each(|p| p.frozen = true)),
         ("grad cannot be the name of a slot", |p| p.slots[0] = "grad".into()),
         ("a name has 0 bytes", |p| p.slots[0] = String::new()),

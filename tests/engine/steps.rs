@@ -163,7 +163,8 @@ fn by_hand(job: &Job, key: [u32; 2]) -> Option<Training> {
     let &models::Gpt { dropout, tied, init_std, norm_epsilon, .. } = gpt;
     let sizes =
         Gpt { vocabulary, context, layers, heads, width, gelu: form, dropout, tied, init_std, norm_epsilon };
-    let plain = job.products == ProductTable::preset()
+    let plain = gpt.lora.is_none()
+        && job.products == ProductTable::preset()
         && job.loss == LossRule::default()
         && (job.optimizer.decay, job.optimizer.groups.len(), job.frozen.len()) == (Decay::Decoupled, 0, 0);
     plain.then_some(Training {

@@ -207,6 +207,31 @@ fn runs_of_every_identity_and_origin_pass() {
     }
 }
 
+/// Checkpoints after the first leave the frozen parameters out.
+#[test]
+fn a_run_of_adapters_passes() {
+    if !common::has_python() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let job = with(&gpt_job(folder.path(), "microbatch", ""), "short.toml", "steps = 8", "steps = 4");
+    let first = trained_by(None, None, false, &job, &at("first"));
+    fs::copy(first.layout.model(), at("weights.safetensors")).unwrap();
+    let init = "[init]\nweights = [\"weights.safetensors\"]\nreinitialize = [\"*.lora_*\"]\n";
+    let lora = "[model.lora]\nrank = 2\nalpha = 4.0\ntargets = [\"c_attn\"]\n[checkpoint]";
+    let job = with(&job, "adapted.toml", "[checkpoint]", &format!("{init}{lora}"));
+    let run = trained(&job, &at("adapted"), None);
+    let [begun, last] = [0, 4].map(|step| fs::metadata(run.layout.checkpoint(step)).unwrap().len());
+    assert!(last < begun / 4, "{last} bytes of {begun}");
+    passes(&run, &[], &["the files of weights", "init.reinitialize draws"]);
+    let mut bytes = fs::read(run.layout.checkpoint(0)).unwrap();
+    let place = bytes.len() / 2;
+    bytes[place] ^= 1;
+    fs::write(run.layout.checkpoint(0), bytes).unwrap();
+    differs(&run);
+}
+
 #[test]
 fn runs_on_tokens_and_arrays_pass() {
     if !common::has_python() {

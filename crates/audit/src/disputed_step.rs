@@ -25,7 +25,7 @@ use tiebreak_record::commit::trace::{Trace, positions};
 use tiebreak_record::commit::{multiproof, tensor};
 use tiebreak_run::observers::record::Rounder;
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::{checkpoint, names};
+use tiebreak_run::run::states;
 use tiebreak_run::step::{Outputs, Tracer, replayer, scalars};
 
 /// The outputs of some nodes of a step, which a session computes from its state.
@@ -176,7 +176,7 @@ impl DisputedStep<'_> {
     fn published_tile(&self, phase: Phase, node: usize, tile: usize, value: Hash) -> Option<Vec<u8>> {
         let program = self.run.program();
         let place = state_nodes(program).iter().position(|&n| phase == Phase::Update && n == Some(node))?;
-        let state = checkpoint::read(self.run.at(names::checkpoint(self.step)), &program.state()).ok()?;
+        let state = states::read(self.run, self.step).ok()?;
         let bytes = state[place].get(tensor::tile_range(state[place].len(), tile))?;
         let count = tensor::tile_count(state[place].len());
         (tensor::tile_value(bytes, tile, count) == value).then(|| bytes.to_vec())

@@ -22,7 +22,7 @@ use tiebreak_record::commit::state::tensor_digests;
 use tiebreak_record::commit::trace::{Trace, leaf_place, positions};
 use tiebreak_record::rounding::legal::Illegal;
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::{RunError, checkpoint, names, traces};
+use tiebreak_run::run::{RunError, names, states, traces};
 use tiebreak_run::step::CommittedStep;
 
 /// A step that differs from the run's record, with the data needed to find the cause.
@@ -230,7 +230,7 @@ fn published_trace(run: &Run, theirs: &StepRecord) -> Option<Trace> {
 /// The state tensors that differ, if the trainer published the state after this step, undamaged.
 fn state_differences(run: &Run, step: u32, mine: &[Digest]) -> Vec<String> {
     let table = run.program().state();
-    let Ok(theirs) = checkpoint::read(run.at(names::checkpoint(step)), &table) else { return Vec::new() };
+    let Ok(theirs) = states::read(run, step) else { return Vec::new() };
     let theirs = tensor_digests(&table, &theirs);
     table
         .iter()

@@ -40,7 +40,11 @@ pub fn needed(run: &Run, steps: Option<(u32, u32)>) -> Result<Vec<Needed>, RunEr
     };
     let whole = steps.is_none();
     let seeded = run.file.origin == InitialOrigin::Seed;
-    let kept = |step: &u32| whole || (begin..=last).contains(step) && !(*step == 0 && seeded);
+    // A later checkpoint may leave frozen parameters to checkpoint 0.
+    let frozen = run.program().kept().contains(&true);
+    let kept = |step: &u32| {
+        whole || ((begin..=last).contains(step) || *step == 0 && frozen) && !(*step == 0 && seeded)
+    };
     names.extend(checkpoints.into_iter().filter(kept).map(names::checkpoint));
     for step in begin + 1..=last {
         names.extend([names::trace(step), names::log(step)]);

@@ -59,6 +59,7 @@ fn specs() -> Vec<StepSpec> {
             tied,
             init_std: 0.1,
             norm_epsilon: 1e-5,
+            lora: None,
         }),
         optimizer: adamw.clone(),
         clip_norm: Some(1.0),
@@ -67,7 +68,6 @@ fn specs() -> Vec<StepSpec> {
         products: ProductTable::uniform(digits),
     };
     let mlp = StepSpec {
-        loss: Default::default(),
         model: Model::Mlp(Mlp {
             inputs: 70,
             hidden: vec![19],
@@ -82,10 +82,9 @@ fn specs() -> Vec<StepSpec> {
         clip_norm: None,
         micro_batch: 3,
         micro_batches: 1,
-        products: ProductTable::uniform(1),
+        ..gpt(Gelu::Tanh, true, 1)
     };
     let resnet = |convolution| StepSpec {
-        loss: Default::default(),
         model: Model::Resnet(Resnet {
             height: 5,
             width: 6,

@@ -400,7 +400,7 @@ impl Trainer<'_> {
         for step in self.run.checkpoint_steps()?.into_iter().rev() {
             let Some(record) = self.before.records.get(step as usize) else { continue };
             let path = self.run.layout.checkpoint(step);
-            let tensors = checkpoint::read(self.run.at(names::checkpoint(step)), &table)?;
+            let tensors = states::read(self.run, step)?;
             let digests = tensor_digests(&table, &tensors);
             let found = self.run.computation.state_digest(step, &table, &digests);
             if found != record.state() {
@@ -527,9 +527,8 @@ impl Trainer<'_> {
 
     /// Writes the state after `step`.
     fn checkpoint(&self, session: &mut Session, step: u32) -> Result<(), TrainError> {
-        let file = self.run.at(names::checkpoint(step));
-        if !file.is_file() {
-            checkpoint::write(file, &self.run.program().state(), |show| {
+        if !self.run.at(names::checkpoint(step)).is_file() {
+            states::write(self.run, step, |show| {
                 session.visit_state(|_, bytes| show(bytes))?;
                 Ok::<(), TrainError>(())
             })?;

@@ -20,7 +20,7 @@ pub fn released(run: &Run, step: Option<u32>) -> Result<Vec<Vec<u8>>, Failure> {
         let why = format!("there is no checkpoint after step {step}; there are {}", listed(&steps));
         return Err(Failure::new(Exit::Usage, why));
     }
-    let mut state = checkpoint::read(run.at(names::checkpoint(step)), &table)?;
+    let mut state = states::read(run, step)?;
     let (transcript, _) = transcript::read(run.at(names::TRANSCRIPT))?;
     states::check(run, &transcript.records, step, &state)?;
     state.truncate(released);

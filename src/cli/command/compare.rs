@@ -16,7 +16,7 @@ use tiebreak_record::commit::state::tensor_digests;
 use tiebreak_record::commit::{Malformed, merkle};
 use tiebreak_record::job::canonical::settings_that_differ;
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::{RunError, checkpoint, shell};
+use tiebreak_run::run::{RunError, shell, states};
 
 /// Find the first record, and tensor, in which two runs of one computation differ.
 ///
@@ -136,8 +136,8 @@ fn tensor_that_differs(runs: &[Run; 2], step: u32) -> Result<Option<String>, Run
         return Ok(None);
     }
     runs[0].within_memory("two states", runs[0].state_memory())?;
-    let first = tensor_digests(&table, &checkpoint::read(&paths[0], &table)?);
-    let second = tensor_digests(&table, &checkpoint::read(&paths[1], &table)?);
+    let digests = |side: usize| Ok::<_, RunError>(tensor_digests(&table, &states::read(&runs[side], step)?));
+    let (first, second) = (digests(0)?, digests(1)?);
     let differs = table.iter().zip(first.iter().zip(&second)).find(|(_, (x, y))| x != y);
     Ok(differs.map(|(tensor, _)| tensor.name.clone()))
 }

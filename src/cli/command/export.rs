@@ -9,6 +9,7 @@ use crate::cli::args::limits::Limits;
 use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_record::job::initial::program_layout;
+use tiebreak_run::run::adapter_config::{self, ADAPTER, ADAPTER_CONFIG};
 use tiebreak_run::run::companions::{CONFIG, Companions, GENERATION};
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::{RunError, released_config, shell, state_files};
@@ -40,6 +41,12 @@ pub struct Args {
     /// Names and layout of the tensors.
     #[arg(long, value_enum, default_value = "hf")]
     format: Format,
+    /// Add a model's adapters to its weights.
+    ///
+    /// Without the option the folder of a model with adapters has these alone, as PEFT writes them: adapter_model.safetensors and
+    /// adapter_config.json.
+    #[arg(long)]
+    merged: bool,
     /// Step whose checkpoint is exported; by default the last one there is.
     ///
     /// 0 is the initial state.
@@ -53,8 +60,15 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
     let model = run.job().model().map(|job| &job.model);
+    let adapters = model.map_or(Vec::new(), |model| model.adapters());
+    if args.merged && (adapters.is_empty() || args.format == Format::Safetensors) {
+        let why = "--merged is for a model with adapters ([model.lora]), in the format hf";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let alone = args.format == Format::Hf && !adapters.is_empty() && !args.merged;
     let layout = match args.format {
         Format::Safetensors => program_layout(run.program()),
+        Format::Hf if alone => adapters,
         Format::Hf => model.and_then(|model| model.released()).ok_or_else(|| {
             let why = "neither transformers nor torchvision has this model; --format safetensors writes the program's own names";
             Failure::new(Exit::Usage, why)
@@ -64,12 +78,20 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let (step, mut files, table) = state_files::open(&run, args.step)?;
     drop(working);
     let output = std::path::absolute(&args.output).map_err(RunError::io(&args.output))?;
+    if args.merged
+        && let Some(model) = model
+    {
+        files = files.merged(model);
+    }
     let companions = match args.format {
-        Format::Hf => Companions::of_run(&run)?,
-        Format::Safetensors => Companions::default(),
+        Format::Hf if !alone => Companions::of_run(&run)?,
+        _ => Companions::default(),
     };
-    let mut written = vec![WEIGHTS];
-    if let (Format::Hf, Some(_)) = (args.format, model) {
+    let weights = if alone { ADAPTER } else { WEIGHTS };
+    let mut written = vec![weights];
+    if alone {
+        written.push(ADAPTER_CONFIG);
+    } else if let (Format::Hf, Some(_)) = (args.format, model) {
         written.push(CONFIG);
         written.extend(companions.names().filter(|name| *name != CONFIG));
     }
@@ -77,8 +99,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let disk = Disk::default();
     disk.create_folder(&output)?;
     let working = printer.working("writing the model", None);
-    files.export(&disk, &output.join(WEIGHTS), &table, &layout, step)?;
-    if let (Format::Hf, Some(model)) = (args.format, model) {
+    files.export(&disk, &output.join(weights), &table, &layout, step)?;
+    if let (true, Some(text)) = (alone, model.and_then(adapter_config::text)) {
+        disk.replace(&output.join(ADAPTER_CONFIG), text.as_bytes())?;
+    } else if let (Format::Hf, Some(model)) = (args.format, model) {
         let [config, generation] = [CONFIG, GENERATION].map(|name| companions.text(name));
         disk.replace(&output.join(CONFIG), released_config::text(model, config, generation).as_bytes())?;
         companions.write(&disk, &output, &[CONFIG])?;
@@ -91,7 +115,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         args.output.display(),
         written.join(", ")
     );
-    let is_hf = matches!((args.format, model), (Format::Hf, Some(_)));
+    let is_hf = !alone && matches!((args.format, model), (Format::Hf, Some(_)));
     let import = || Next::new("go on from it", format!("tiebreak import {}", shell::path(&args.output)));
     let next: Vec<Next> = is_hf.then(import).into_iter().collect();
     let lines: Vec<String> = [text].into_iter().chain(next::lines(&next)).collect();

@@ -76,7 +76,7 @@ fn state(args: &Args) -> Result<(ModelJob, Program, Vec<Vec<u8>>), Failure> {
     let (files, (_, job)) = (named.files()?, read_job(&args.model)?);
     let (program, _) = read_program(&files, &job)?;
     args.limits.check("the model", 2 * state_bytes(&program.state()))?;
-    if !job.init.reinitialize.is_empty() {
+    if job.reinitialized().is_ok_and(|drawn| !drawn.is_empty()) {
         let why =
             "the job draws parameters from its seed, which depends on its data: train it, and name the run";
         return Err(Failure::new(Exit::Usage, why));

@@ -167,6 +167,7 @@ impl Decoder<'_> {
             (0, 0) => Ok(Init::Zeros),
             (1, 0) => Ok(Init::Ones),
             (2, word) => Ok(Init::Normal { std: f32::from_bits(word) }),
+            (3, word) => Ok(Init::Uniform { bound: f32::from_bits(word) }),
             (kind, _) => {
                 wrong(format!("{kind} is no kind of initial values, or has a word that it does not take"))
             }

@@ -68,6 +68,7 @@ impl Encoder {
             Init::Zeros => (0, 0),
             Init::Ones => (1, 0),
             Init::Normal { std } => (2, std.to_bits()),
+            Init::Uniform { bound } => (3, bound.to_bits()),
         };
         self.u8(kind);
         self.u32(word);

@@ -51,10 +51,15 @@ pub fn settings(model: &Model, products: &ProductTable) -> Option<Vec<(String, S
     if let Model::Llama(llama) = model {
         keys.entry("head_width").or_insert((llama.width / llama.heads).into());
     }
+    if let Some(Value::Object(lora)) = keys.remove("lora") {
+        keys.extend(lora.into_iter().map(|(key, value)| (format!("lora.{key}"), value)));
+    }
     let mut settings = Vec::new();
     // The others act in training alone.
-    for (key, value) in keys.iter().filter(|(key, _)| !["dropout", "init_std"].contains(&key.as_str())) {
+    let trains = ["dropout", "init_std", "lora.dropout"];
+    for (key, value) in keys.iter().filter(|(key, _)| !trains.contains(&key.as_str())) {
         let text = match value {
+            Value::Array(texts) => texts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
             Value::Bool(true) => "true".to_string(),
             Value::String(text) => text.clone(),
             Value::Number(number) if number.is_f64() => {
@@ -109,8 +114,8 @@ pub fn inference_step(model: &Model, products: &ProductTable, [sequences, new]: 
     let places = Places { positions, rows, sequences, new, context };
     let mut text = Text::Cached { places, caches: caches.into_iter(), filled: Vec::new() };
     let logits = match model {
-        Model::Gpt(gpt) => gpt.logits(&mut b, &mut text, &parameters, tokens, None),
-        Model::Llama(llama) => llama.logits(&mut b, &mut text, &parameters, tokens),
+        Model::Gpt(gpt) => gpt.logits(&mut b, &mut text, &parameters, tokens, [None; 2]),
+        Model::Llama(llama) => llama.logits(&mut b, &mut text, &parameters, tokens, None),
         _ => return None,
     };
     b.output("logits", logits);
@@ -170,6 +175,17 @@ mod tests {
         {
             assert_eq!(of(&format!("{llama}, {more}}}"), &products) == found, same, "{more}");
         }
+        let adapted = |more: &str| {
+            let lora = format!(
+                r#"{llama}, "lora": {{"rank": 4, "alpha": 8, "targets": ["q_proj", "mlp.*"]{more}}}}}"#
+            );
+            of(&lora, &products).into_iter().filter(|setting| setting.contains("lora")).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            adapted(""),
+            ["model.lora.alpha 41000000", "model.lora.rank 4", "model.lora.targets q_proj mlp.*"]
+        );
+        assert_eq!(adapted(r#", "dropout": 0.5"#), adapted(""));
         let mlp = r#"{"kind": "mlp", "inputs": 4, "hidden": [], "classes": 3}"#;
         assert_eq!(settings(&serde_json::from_str(mlp).unwrap(), &products), None);
     }

@@ -1,4 +1,4 @@
-//! Initial state: parameters from Philox (`init.v1`), optimizer slots at +0. Contract: section 6.
+//! Initial state: parameters from Philox (`init.v1`, `uniform.v1`), optimizer slots at +0. Contract: section 6.
 
 use std::array::from_fn;
 
@@ -15,29 +15,40 @@ const DOMAIN: u32 = 0xffff_fffe;
 /// `Normal`: one Philox block gives eight 16-bit halves. n = 2 * (their sum) - 8 * 65535 is an integer of mean 0 and
 /// variance 4 * 8 * (65536^2 - 1)/12. The weight is n * c with c = std * sqrt(1.5) / 131072, each operation rounded
 /// to binary32 in that order.
+///
+/// `Uniform`: n = 2 * floor(w / 256) - (2^24 - 1) of the block's first word w, and c = bound / 2^24.
 pub fn element(seed: [u32; 2], parameter: u32, i: u64, init: Init) -> u32 {
     match init {
         Init::Zeros => 0,
         Init::Ones => float::ONE,
-        Init::Normal { std } => normals::<1>(seed, parameter, i, factor(std))[0],
+        Init::Normal { .. } | Init::Uniform { .. } => drawn::<1>(seed, parameter, i, init)[0],
     }
 }
 
-/// The factor c of normally distributed weights.
-fn factor(std: f32) -> u32 {
-    float::div(float::mul(std.to_bits(), float::sqrt(1.5f32.to_bits())), 131_072f32.to_bits())
+/// The factor c of drawn weights.
+fn factor(init: Init) -> u32 {
+    match init {
+        Init::Zeros | Init::Ones => 0,
+        Init::Normal { std } => {
+            float::div(float::mul(std.to_bits(), float::sqrt(1.5f32.to_bits())), 131_072f32.to_bits())
+        }
+        Init::Uniform { bound } => float::div(bound.to_bits(), 16_777_216f32.to_bits()),
+    }
 }
 
-/// Elements of a parameter's normally distributed weights from `first` on, for their factor c.
-fn normals<const N: usize>(seed: [u32; 2], parameter: u32, first: u64, c: u32) -> [u32; N] {
+/// Elements of a parameter's drawn weights from `first` on.
+fn drawn<const N: usize>(seed: [u32; 2], parameter: u32, first: u64, init: Init) -> [u32; N] {
+    let c = factor(init);
     let index = |i: usize| first + i as u64;
     let counters =
         [from_fn(|i| index(i) as u32), from_fn(|i| (index(i) >> 32) as u32), [parameter; N], [DOMAIN; N]];
     let words = philox::blocks(seed, counters);
     from_fn(|i| {
-        let sum: u32 = words.iter().map(|w| (w[i] & 0xffff) + (w[i] >> 16)).sum();
-        // |n| <= 524280 is exact in binary32.
-        let n = 2 * sum as i32 - 8 * 65535;
+        // |n| is below 2^24, and exact in binary32.
+        let n = match init {
+            Init::Uniform { .. } => 2 * (words[0][i] >> 8) as i32 - 0xff_ffff,
+            _ => 2 * words.iter().map(|w| (w[i] & 0xffff) + (w[i] >> 16)).sum::<u32>() as i32 - 8 * 65535,
+        };
         float::mul((n as f32).to_bits(), c)
     })
 }
@@ -56,10 +67,9 @@ pub fn elements(seed: [u32; 2], parameter: u32, [first, count]: [usize; 2], init
     match init {
         Init::Zeros => vec![0; count],
         Init::Ones => vec![float::ONE; count],
-        Init::Normal { std } => {
-            let c = factor(std);
+        Init::Normal { .. } | Init::Uniform { .. } => {
             let drawn = parallel::map(count.div_ceil(AT_ONCE), |i| {
-                normals::<AT_ONCE>(seed, parameter, (first + i * AT_ONCE) as u64, c)
+                drawn::<AT_ONCE>(seed, parameter, (first + i * AT_ONCE) as u64, init)
             });
             let mut drawn = drawn.into_flattened();
             drawn.truncate(count);

@@ -151,6 +151,19 @@ impl Key {
     }
 }
 
+/// True if a pattern, in which `*` stands for any characters, matches the name.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or("");
+    let Some(last) = parts.next_back() else { return pattern == name };
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    for part in parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
 /// A key with these columns, and nothing in the others.
 pub const fn key(
     path: &'static str,

@@ -13,7 +13,7 @@ use super::graph::{Graph, Primitive, View};
 use super::logged::ROUND_TO_GRID;
 use super::models::{Model, normalize, small};
 use super::operators::rotary::{WORDS, words_body};
-use super::operators::{cross_entropy_of_part, means_of_counted};
+use super::operators::{cross_entropy_of_part, means_of_counted, scaled};
 use super::optimizer::{Optimizer, own_rate};
 use super::products::{ProductClass, ProductTable};
 use super::step::{Program, StepSpec};
@@ -167,6 +167,7 @@ fn table() -> Table {
         }
     }
     add(&mut table, &rate(0), &rate(1));
+    add(&mut table, &multiple(0), &multiple(1));
     add(&mut table, &counted(0), &counted(1));
     add(&mut table, &words(0), &words(1));
     for planes in 1..=normalize::PLANES_MAX {
@@ -243,6 +244,14 @@ fn rate(second: u32) -> Graph {
     builder.into_graph()
 }
 
+/// A tensor times a number of the model. `second` selects another number.
+fn multiple(second: u32) -> Graph {
+    let mut builder = Builder::new(ProductTable::two_and_three());
+    let x = builder.input("x", DType::F32, &[3]);
+    scaled(&mut builder, x, 0.75 + second as f32 / 16.0);
+    builder.into_graph()
+}
+
 /// The loss of a part of a batch, and the mean over the batch. `second` selects other numbers.
 fn counted(second: u32) -> Graph {
     let mut builder = Builder::new(ProductTable::two_and_three());
@@ -299,6 +308,7 @@ mod tests {
             "adamw_w.v1",
             "coupled_decay.v1",
             "own_rate.v1",
+            "times.v1",
             "dropout.v1",
             "pixel.v1",
             "normalize.v1",

@@ -199,7 +199,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Builds the three graphs of a step. Every parameter is trained.
+    /// Builds the three graphs of a step. Every parameter is trained, or every adapter if the model has any.
     pub fn new(spec: StepSpec) -> Program {
         Program::with_frozen(spec, |_| false)
     }
@@ -223,15 +223,14 @@ impl Program {
         let StepSpec { model, optimizer, clip_norm, loss, micro_batch, micro_batches, products } = spec;
         let model = &*model;
         let spec = Step { model, optimizer, clip_norm, loss, micro_batch, micro_batches, products };
-        let rows = spec.model.parameters();
-        let parameters: Vec<Parameter> = rows
-            .iter()
-            .zip(&treatments)
-            .map(|(ModelParameter { name, shape, init, .. }, treatment)| Parameter {
+        let (rows, frozen) = (spec.model.parameters(), spec.model.frozen());
+        let parameters: Vec<Parameter> = (0..)
+            .zip(rows.iter().zip(&treatments))
+            .map(|(number, (ModelParameter { name, shape, init, .. }, treatment))| Parameter {
                 name: name.clone(),
                 shape: shape.clone(),
                 init: *init,
-                frozen: treatment.frozen,
+                frozen: treatment.frozen || number < frozen,
             })
             .collect();
         let corrections = match spec.optimizer {

@@ -90,7 +90,7 @@ fn elements(shape: &[u32]) -> Result<u64, String> {
 }
 
 fn init_error(init: Init) -> bool {
-    matches!(init, Init::Normal { std } if !(std >= 0.0 && std.is_finite()))
+    matches!(init, Init::Normal { std: size } | Init::Uniform { bound: size } if !(size >= 0.0 && size.is_finite()))
 }
 
 /// The tables of the batch and the state.

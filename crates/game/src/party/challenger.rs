@@ -17,7 +17,7 @@ use tiebreak_run::run::companions::Companions;
 use tiebreak_run::run::create::{NewRun, check_unused, create};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::transcript::{self, TranscriptWriter};
-use tiebreak_run::run::{Store, Stored, checkpoint, initial, names, states};
+use tiebreak_run::run::{Store, Stored, initial, names, states};
 use tiebreak_run::step::disputed_step;
 
 /// Replays a trainer's whole run, whose records must have the `claim`ed root, under its rounding logs into a store of the
@@ -86,9 +86,7 @@ pub(super) fn replay(
         digests = done.state;
         append(step, Record::Step { computation: run.computation.id, step: done.record })?;
         if run.job().is_checkpoint(step) {
-            checkpoint::write::<PartyError>(run.at(names::checkpoint(step)), &table, |show| {
-                Ok(session.visit_state(|_, bytes| show(bytes))?)
-            })?;
+            states::write::<PartyError>(&run, step, |show| Ok(session.visit_state(|_, bytes| show(bytes))?))?;
         }
         progress(step);
     }

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::spec::{Job, ModelJob};
+use tiebreak_contract::program::keys::matches;
 use tiebreak_contract::program::models::ModelParameter;
 use tiebreak_contract::program::models::released::Released;
 use tiebreak_contract::program::optimizer::Treatment;
@@ -13,19 +14,6 @@ use tiebreak_contract::program::step::port;
 const PATTERNS_MAX: usize = 256;
 /// The most bytes of a pattern that contains a `*`. No model has longer names.
 const PATTERN_BYTES_MAX: usize = 256;
-
-/// True if a pattern, in which `*` stands for any characters, matches the name.
-fn matches(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or("");
-    let Some(last) = parts.next_back() else { return pattern == name };
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
-    for part in parts {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(last)
-}
 
 /// For each list of patterns, the indices of the names in `names` that it matches.
 ///
@@ -68,7 +56,8 @@ impl ModelJob {
         let parameters = self.model.parameters();
         let names: Vec<String> = parameters.iter().map(|p| p.name.clone()).collect();
         let frozen = named([self.frozen.as_slice()].into_iter(), &names);
-        let frozen = frozen.map_err(|why| ("frozen", why))?.remove(0);
+        let mut frozen = frozen.map_err(|why| ("frozen", why))?.remove(0);
+        frozen.extend(0..self.model.frozen());
         if frozen.len() == parameters.len() {
             return Err(("frozen", "every parameter is frozen, so there is nothing to train".into()));
         }
@@ -105,7 +94,9 @@ impl Job {
         let (Some(job), patterns) = (self.model(), self.init.reinitialize.as_slice()) else {
             return Ok(Vec::new());
         };
-        if patterns.is_empty() {
+        // The first adapter's place, if all adapters are drawn.
+        let adapters = Some(job.model.frozen()).filter(|&first| first > 0 && self.init.draws_adapters());
+        if patterns.is_empty() && adapters.is_none() {
             return Ok(Vec::new());
         }
         let parameters: Vec<String> = job.model.parameters().into_iter().map(|p| p.name).collect();
@@ -116,7 +107,8 @@ impl Job {
             Some(theirs) => format!("{why}; {theirs}"),
             None => why,
         });
-        let drawn = drawn?.remove(0);
+        let mut drawn = drawn?.remove(0);
+        drawn.extend(adapters.into_iter().flat_map(|first| first..count));
         if (0..count).all(|place| drawn.contains(&place)) {
             return Err(
                 "every parameter is named, so the files give none: leave weights and this key out".into()

@@ -123,7 +123,7 @@ impl InitialOrigin {
             InitialOrigin::Seed => job.init.run.is_none() && job.init.weights.is_empty(),
             InitialOrigin::Weights { files } => {
                 manifest::check(files)?;
-                !files.is_empty() && files.len() == job.init.weights.len()
+                !files.is_empty() && files.len() == job.init.files().count()
             }
             InitialOrigin::Run(earlier) => {
                 earlier.finish()?;
@@ -139,7 +139,7 @@ impl InitialOrigin {
             InitialOrigin::Run(earlier) => in_words(0, Some(earlier.optimizer_state)),
         };
         let due =
-            in_words(job.init.weights.len(), job.init.run.is_some().then_some(job.init.optimizer_state));
+            in_words(job.init.files().count(), job.init.run.is_some().then_some(job.init.optimizer_state));
         Err(Malformed::invalid(
             "initial state",
             format!("it comes from {found}; the job's [init] says {due}"),
@@ -223,7 +223,15 @@ pub fn program_layout(program: &Program) -> Vec<Released> {
 pub fn weights_layout(job: &Job, program: &Program) -> Vec<Released> {
     let released = job.model().filter(|_| job.init.names == WeightNames::Hf);
     let layout = released.and_then(|model| model.model.released()).unwrap_or_else(|| program_layout(program));
-    layout.into_iter().map(|released| released.behind(&job.init.prefix)).collect()
+    let mut layout: Vec<Released> =
+        layout.into_iter().map(|released| released.behind(&job.init.prefix)).collect();
+    let of_model = job.model().filter(|_| job.init.adapter.is_some());
+    let adapters = of_model.map_or(Vec::new(), |model| model.model.adapters());
+    let own: HashSet<&str> =
+        adapters.iter().flat_map(|released| released.parts()).map(|part| part.tensor.as_str()).collect();
+    layout.retain(|released| !released.parts().iter().any(|part| own.contains(part.tensor.as_str())));
+    layout.extend(adapters.iter().cloned());
+    layout
 }
 
 /// An element of a state tensor in a file of weights, a binary32 pattern. `layout` says how files hold the tensors.

@@ -22,6 +22,7 @@ mod groups;
 mod hidden_tree;
 pub mod hiding;
 pub mod identity;
+mod init;
 pub mod initial;
 pub mod manifest;
 pub mod opening;

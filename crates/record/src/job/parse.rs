@@ -187,6 +187,9 @@ fn error(job: &Job) -> Found {
         ProgramSource::File(_) if job.init.names != WeightNames::Program => {
             found("init.names", "a program file has its own names only: leave the key out")
         }
+        ProgramSource::File(_) if job.init.adapter.is_some() => {
+            found("init.adapter", "a program file has its own names only: leave the key out")
+        }
         ProgramSource::File(_) if !job.init.reinitialize.is_empty() => {
             let why =
                 "a program file is without a model kind, whose parameters these would be: leave the key out";
@@ -217,6 +220,9 @@ fn model_error(job: &Job, model: &ModelJob) -> Found {
     if let Some(ignored) = model.loss.ignore.filter(|label| *label >= classes) {
         let why = format!("must be a label of the model, which are below {classes}, is {ignored}");
         return found("loss.ignore", why);
+    }
+    if job.init.adapter.is_some() && model.model.frozen() == 0 {
+        return found("init.adapter", "the model has no adapters: a table [model.lora] describes them");
     }
     let unnamed = || {
         let named = job.init.names == WeightNames::Program || model.model.released().is_some();

@@ -96,34 +96,44 @@ pub fn is_released(path: &Path, found: &StateRoots, due: &StateRoots) -> Result<
 pub fn read(file: impl Into<Stored>, state: &[StateTensor]) -> Result<Vec<Vec<u8>>, RunError> {
     let file = file.into();
     let layout = layout_of(&file, state)?;
-    let mut tensors = Vec::with_capacity(layout.len());
-    each(&file, &layout, |_, bytes| {
+    read_at(&layout.into_iter().map(|range| (&file, range)).collect::<Vec<_>>())
+}
+
+/// Reads tensors by their places.
+pub(super) fn read_at(places: &[Place]) -> Result<Vec<Vec<u8>>, RunError> {
+    let mut tensors = Vec::with_capacity(places.len());
+    each(places, |_, bytes| {
         tensors.push(bytes);
         Ok::<_, RunError>(())
     })?;
     Ok(tensors)
 }
 
-/// Passes tensors to `pass` by their places in a file, with their indices. Small ones that lie one behind another are read at once: a
-/// store that is far away takes as long for each read.
+/// The place of a tensor: a file, and the range of its bytes there.
+pub(super) type Place<'a> = (&'a Stored, Range<u64>);
+
+/// Passes tensors to `pass` by their places, with their indices. Small ones that lie one behind another are read at once: a store that is
+/// far away takes as long for each read.
 pub(super) fn each<E: From<RunError>>(
-    file: &Stored,
-    places: &[Range<u64>],
+    places: &[Place],
     mut pass: impl FnMut(usize, Vec<u8>) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut first = 0;
-    while let Some(place) = places.get(first) {
-        let follows = |pair: &[Range<u64>]| {
-            pair[0].end == pair[1].start && pair[1].end.saturating_sub(place.start) <= TOGETHER
+    while let Some((file, place)) = places.get(first) {
+        let follows = |pair: &[Place]| {
+            let [(one, before), (other, after)] = pair else { return false };
+            std::ptr::eq(*one, *other)
+                && before.end == after.start
+                && after.end.saturating_sub(place.start) <= TOGETHER
         };
         let more = places[first..].windows(2).take_while(|pair| follows(pair)).count();
-        let bytes = file.read_range(place.start..places[first + more].end)?;
+        let bytes = file.read_range(place.start..places[first + more].1.end)?;
         match more {
             0 => pass(first, bytes)?,
             _ => (first..=first + more).try_for_each(|index| {
-                let [begin, end] =
-                    [places[index].start, places[index].end].map(|at| (at - place.start) as usize);
-                pass(index, bytes[begin..end].to_vec())
+                let Range { start, end } = &places[index].1;
+                let [start, end] = [start, end].map(|at| (at - place.start) as usize);
+                pass(index, bytes[start..end].to_vec())
             })?,
         }
         first += more + 1;
@@ -138,8 +148,13 @@ pub(super) fn each<E: From<RunError>>(
 pub fn digests(file: impl Into<Stored>, state: &[StateTensor]) -> Result<Vec<Digest>, RunError> {
     let file = file.into();
     let layout = layout_of(&file, state)?;
+    digests_at(&layout.into_iter().map(|range| (&file, range)).collect::<Vec<_>>(), state)
+}
+
+/// The digests of the tensors of `state`, which lie in these places.
+pub(super) fn digests_at(places: &[Place], state: &[StateTensor]) -> Result<Vec<Digest>, RunError> {
     let digest = |i: usize| {
-        let Range { start, end } = layout[i];
+        let (file, Range { start, end }) = places[i].clone();
         let mut hasher = blake3::Hasher::new();
         for first in (start..end).step_by(CHUNK) {
             hasher.update(&file.read_range(first..end.min(first + CHUNK as u64))?);

@@ -6,7 +6,7 @@ use super::dir::Run;
 use super::error::RunError;
 use super::job_files::JobFiles;
 use super::weights::WeightFiles;
-use super::{checkpoint, data, names, transcript};
+use super::{checkpoint, data, frozen, names, transcript};
 use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::init;
 use tiebreak_contract::program::step::{Program, StateTensor};
@@ -42,7 +42,7 @@ pub fn of_job(
         return Ok(None);
     }
     let paths: Vec<PathBuf> =
-        job.init.weights.iter().map(|path| files.path("init.weights", path)).collect::<Result<_, _>>()?;
+        job.init.files().map(|path| files.path("init.weights", path)).collect::<Result<_, _>>()?;
     let state = from_weights(&paths, job, program, &Drawn::of(job, key))?;
     let files = paths.iter().map(|path| Ok(data::manifest(path)?.0)).collect::<Result<_, RunError>>()?;
     Ok(Some((state, InitialOrigin::Weights { files })))
@@ -109,7 +109,7 @@ fn from_run(
     };
     let path = run.layout.checkpoint(run.job().steps);
     let theirs = run.program().state();
-    let state = checkpoint::read(run.at(names::checkpoint(run.job().steps)), &theirs)?;
+    let state = frozen::read(&run, run.job().steps)?;
     let (found, due) = (state_digest(&theirs, &tensor_digests(&theirs, &state)), roots.digest());
     if found != due {
         let why = format!("it is not the state that the final record commits: it is {}", found.not(&due));
@@ -127,7 +127,7 @@ fn from_run(
 /// If the run has other parameters than the program, or no state after its last step.
 pub fn after(run: &Run, program: &Program, optimizer_state: bool) -> Result<Vec<Vec<u8>>, RunError> {
     check_kept(run, program, optimizer_state)?;
-    let state = checkpoint::read(run.at(names::checkpoint(run.job().steps)), &run.program().state())?;
+    let state = frozen::read(run, run.job().steps)?;
     Ok(kept_state(state, program, optimizer_state))
 }
 

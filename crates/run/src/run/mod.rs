@@ -1,6 +1,7 @@
 //! The files of a run: data, transcripts, heads, checkpoints, traces, in a [`Store`]. Reading never executes anything, never
 //! follows links, and checks every size before it allocates. Layout: `docs/RUN-FORMAT.md`.
 
+pub mod adapter_config;
 pub mod architectures;
 pub mod arrays;
 pub mod checked;
@@ -15,6 +16,7 @@ mod error;
 pub mod evaluation;
 mod folder;
 mod foreign;
+mod frozen;
 pub mod gradients;
 pub mod hidden;
 pub mod index;

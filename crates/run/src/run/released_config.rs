@@ -7,6 +7,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::adapter_config::{adapt, adapters};
 use super::architectures;
 use super::decoder_config::{self, shortest};
 use tiebreak_contract::arith::DType;
@@ -129,6 +130,7 @@ fn gpt2(config: &Gpt2) -> Result<Gpt, String> {
         tied: config.tie_word_embeddings.unwrap_or(true),
         init_std: config.initializer_range.unwrap_or(0.02) as f32,
         norm_epsilon: config.layer_norm_epsilon.unwrap_or(1e-5) as f32,
+        lora: None,
     })
 }
 
@@ -147,6 +149,7 @@ fn context(model: &Model) -> Option<u32> {
 /// initial weights: its other keys stay, and its text stays as a whole if it describes the exported model. `generation` is the
 /// `generation_config.json` beside it, which names the tokens that begin and end texts if no `config` does.
 pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> String {
+    let model = &without_adapters(model);
     let theirs = match model {
         Model::Gpt(gpt) => Some(gpt2_config(gpt)),
         Model::Llama(llama) => decoder_config::config(llama, config),
@@ -215,6 +218,13 @@ fn with_pixels(model: &Model) -> Model {
     model
 }
 
+/// The model that adapters stand beside.
+fn without_adapters(model: &Model) -> Model {
+    let mut model = model.clone();
+    adapt(&mut model, None);
+    model
+}
+
 fn gpt2_config(gpt: &Gpt) -> Value {
     let mut config = json!({
         "architectures": ["GPT2LMHeadModel"],
@@ -246,8 +256,12 @@ fn gpt2_config(gpt: &Gpt) -> Value {
 
 /// The model's keys and values, as lines of TOML.
 pub fn model_table(model: &Model) -> String {
-    let Value::Object(keys) = shortest(model) else { return String::new() };
-    let lines = keys.iter().filter(|(_, value)| !value.is_null());
     // A JSON scalar, or a list of them, is TOML too.
-    lines.map(|(key, value)| format!("{key} = {value}\n")).collect()
+    let lines = |value: Value| -> String {
+        let Value::Object(keys) = value else { return String::new() };
+        let lines = keys.iter().filter(|(_, value)| !value.is_null());
+        lines.map(|(key, value)| format!("{key} = {value}\n")).collect()
+    };
+    let own = lines(shortest(&without_adapters(model)));
+    adapters(model).map_or(own.clone(), |lora| format!("{own}\n[model.lora]\n{}", lines(shortest(lora))))
 }

@@ -3,7 +3,7 @@
 use super::dir::Run;
 use super::error::RunError;
 use super::weights::{Elements, WeightFiles};
-use super::{names, transcript};
+use super::{frozen, names, transcript};
 use tiebreak_contract::program::models::released::Released;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_record::commit::record::Record;
@@ -35,6 +35,9 @@ pub fn open(run: &Run, step: Option<u32>) -> Result<(u32, WeightFiles, Vec<State
         return Err(RunError::Refused(why));
     };
     let mut files = WeightFiles::open(std::slice::from_ref(&file))?;
+    if steps.contains(&step) && frozen::Files::of(run, step)?.are_two() {
+        files = files.over(&run.at(names::checkpoint(0)))?;
+    }
     let mut found = StateRoots::of(&table, &files.digests(&table)?);
     if let (true, Some(Record::Final { roots, .. })) = (from_model, transcript.records.last()) {
         // A model leaves the optimizer's slots out, which the final record has a root of its own for.
@@ -56,7 +59,12 @@ fn layout(run: &Run, own: bool) -> Result<Vec<Released>, RunError> {
     if own {
         return Ok(program_layout(run.program()));
     }
-    run.job().model().and_then(|job| job.model.released()).ok_or_else(|| {
+    let model = run.job().model().map(|job| &job.model);
+    if model.is_some_and(|model| model.frozen() > 0) {
+        let why = "the model has adapters, which other libraries keep in a file of their own: ask for the program's own names, or export the run";
+        return Err(RunError::Refused(why.into()));
+    }
+    model.and_then(|model| model.released()).ok_or_else(|| {
         let why = "neither transformers nor torchvision has this model: ask for the program's own names";
         RunError::Refused(why.into())
     })

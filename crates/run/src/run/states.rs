@@ -4,7 +4,9 @@ use std::path::Path;
 
 use super::dir::Run;
 use super::error::RunError;
-use super::{checkpoint, initial, names};
+use super::frozen::Files;
+pub use super::frozen::{read, write};
+use super::{checkpoint, initial};
 use tiebreak_contract::arith::words::with_bytes;
 use tiebreak_contract::program::init;
 use tiebreak_record::commit::digest::Digest;
@@ -25,7 +27,7 @@ pub fn after(run: &Run, records: &[Record], step: u32) -> Result<State, RunError
     run.within_memory("a state", run.state_memory())?;
     let state = match step {
         0 => initial::state(run)?,
-        _ => checkpoint::read(run.at(names::checkpoint(step)), &run.program().state())?,
+        _ => read(run, step)?,
     };
     check(run, records, step, &state)?;
     Ok(state)
@@ -54,9 +56,7 @@ pub fn visit<E: From<RunError>>(
             with_bytes(&init::state_tensor(run.program(), run.key(), index), |bytes| pass(index, bytes))?;
         }
     } else {
-        let file = run.at(names::checkpoint(step));
-        let layout = checkpoint::layout_of(&file, &table)?;
-        checkpoint::each(&file, &layout, |index, bytes| pass(index, &bytes))?;
+        checkpoint::each(&Files::of(run, step)?.places()?, |index, bytes| pass(index, &bytes))?;
     }
     Ok(check_digests(run, records, step, &digests)?)
 }
@@ -74,7 +74,8 @@ pub fn check(run: &Run, records: &[Record], step: u32, state: &[Vec<u8>]) -> Res
 /// # Errors
 /// If the checkpoint cannot be read, is malformed, or is not the state that the step's record commits.
 pub fn check_checkpoint(run: &Run, records: &[Record], step: u32) -> Result<(), RunError> {
-    let digests = checkpoint::digests(run.at(names::checkpoint(step)), &run.program().state())?;
+    let files = Files::of(run, step)?;
+    let digests = checkpoint::digests_at(&files.places()?, &files.table)?;
     check_digests(run, records, step, &digests)
 }
 

@@ -10,9 +10,9 @@ use super::mistaken;
 use super::stored::{Reading, Stored};
 use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::arith::{DType, float};
-use tiebreak_contract::program::models::Init;
 use tiebreak_contract::program::models::released::{Made, Part, Released};
-use tiebreak_contract::program::step::{Program, StateTensor};
+use tiebreak_contract::program::models::{Init, Model};
+use tiebreak_contract::program::step::{Program, StateTensor, port};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::tensor;
 use tiebreak_record::job::data::safetensors::{Header, PREAMBLE, header_len};
@@ -51,6 +51,16 @@ pub struct WeightFiles {
     files: Vec<WeightFile>,
     /// The number of the file that holds a tensor, by the tensor's name.
     names: BTreeMap<String, usize>,
+    /// The adapters of state tensors that an export adds to them.
+    merges: HashMap<String, Merge>,
+}
+
+/// The state tensors A and B of an adapter, and the factor of B A.
+#[derive(Clone)]
+struct Merge {
+    a: String,
+    b: String,
+    scaling: f32,
 }
 
 impl WeightFiles {
@@ -65,20 +75,25 @@ impl WeightFiles {
         let (mut files, mut names) = (Vec::new(), BTreeMap::new());
         for (number, stored) in paths.iter().map(Stored::from).enumerate() {
             let path = stored.path();
-            let mut file = stored.open()?;
-            let len = file.length();
-            let head = mistaken::head(&mut file);
-            let header = header(&mut file, len).map_err(RunError::io(path))?;
-            let header = header.map_err(|why| mistaken::weights(path, &head, why))?;
-            for name in header.names() {
+            let file = opened(&stored)?;
+            for name in file.header.names() {
                 if names.insert(name.to_string(), number).is_some() {
                     return Err(RunError::invalid(path, format!("the tensor {name} is there twice")));
                 }
             }
-            let on_disk = stored.on_disk().is_some();
-            files.push(WeightFile { path: path.to_path_buf(), on_disk, file, header });
+            files.push(file);
         }
-        Ok(WeightFiles { files, names })
+        Ok(WeightFiles { files, names, merges: HashMap::new() })
+    }
+
+    /// These files, and the tensors of another one that they lack.
+    pub(super) fn over(mut self, file: &Stored) -> Result<WeightFiles, RunError> {
+        let (file, number) = (opened(file)?, self.files.len());
+        for name in file.header.names() {
+            self.names.entry(name.to_string()).or_insert(number);
+        }
+        self.files.push(file);
+        Ok(self)
     }
 
     /// The tensors' names, ascending, each with the path of its file.
@@ -361,16 +376,72 @@ impl WeightFiles {
         failed.map_or(result, Err)
     }
 
+    /// The same files, of which an export writes each weight with its adapter added: W + (B A) * (alpha / rank). An element is computed
+    /// in binary64, the terms of B A in the order of the rank, and rounded once.
+    #[must_use]
+    pub fn merged(mut self, model: &Model) -> WeightFiles {
+        let (scaling, all) = model.merges();
+        let merges = all.into_iter().map(|names| {
+            let [weight, a, b] = names.map(|name| port::parameter(&name));
+            (weight, Merge { a, b, scaling })
+        });
+        self.merges = merges.collect();
+        self
+    }
+
+    /// Adds an adapter to the words of a weight [outputs, inputs].
+    fn merge(
+        &mut self,
+        merge: &Merge,
+        words: &mut [u32],
+        shapes: &HashMap<&str, &[u32]>,
+    ) -> Result<(), RunError> {
+        let shape = |name: &str| shapes.get(name).copied().unwrap_or(&[]);
+        let number = |word: &u32| f64::from(f32::from_bits(*word));
+        let [a, b] = [&merge.a, &merge.b].map(|name| self.words(name, shape(name)));
+        let (a, b) = (a?, b?);
+        let inputs = shape(&merge.a).last().map_or(1, |&inputs| inputs as usize);
+        let rank = (a.len() / inputs).max(1);
+        for (row, of_row) in words.chunks_mut(inputs).zip(b.chunks(rank)) {
+            let mut sums = vec![0.0; row.len()];
+            for (factor, of_rank) in of_row.iter().zip(a.chunks(inputs)) {
+                let terms = of_rank.iter().map(|a| number(factor) * number(a));
+                sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
+            }
+            for (word, sum) in row.iter_mut().zip(sums) {
+                let merged = (number(word) + sum * f64::from(merge.scaling)) as f32;
+                *word = if merged.is_nan() { float::NAN } else { merged.to_bits() };
+            }
+        }
+        Ok(())
+    }
+
     /// A released tensor's bytes, assembled from state tensors of these shapes.
     fn released(&mut self, released: &Released, shapes: &HashMap<&str, &[u32]>) -> Result<Vec<u8>, RunError> {
         let mut bytes = vec![0; elements(&released.shape) * 4];
         for part in released.parts() {
-            let words = self.words(&part.tensor, shapes.get(part.tensor.as_str()).copied().unwrap_or(&[]))?;
+            let shape = shapes.get(part.tensor.as_str()).copied().unwrap_or(&[]);
+            let mut words = self.words(&part.tensor, shape)?;
+            if let Some(merge) = self.merges.get(&part.tensor).cloned() {
+                self.merge(&merge, &mut words, shapes)?;
+            }
             let places = bytes.as_chunks_mut::<4>().0;
             part.places().zip(words).for_each(|(at, word)| places[at as usize] = word.to_le_bytes());
         }
         Ok(bytes)
     }
+}
+
+/// Opens a file and checks its header.
+fn opened(stored: &Stored) -> Result<WeightFile, RunError> {
+    let path = stored.path();
+    let mut file = stored.open()?;
+    let len = file.length();
+    let head = mistaken::head(&mut file);
+    let header = header(&mut file, len).map_err(RunError::io(path))?;
+    let header = header.map_err(|why| mistaken::weights(path, &head, why))?;
+    let on_disk = stored.on_disk().is_some();
+    Ok(WeightFile { path: path.to_path_buf(), on_disk, file, header })
 }
 
 /// Reads a file's header, and checks that its tensors fill the file.
@@ -449,7 +520,7 @@ fn begins(name: &str, init: Init) -> Option<u32> {
         _ if name.starts_with("param/") => None,
         Init::Zeros => Some(0),
         Init::Ones => Some(float::ONE),
-        Init::Normal { .. } => None,
+        Init::Normal { .. } | Init::Uniform { .. } => None,
     }
 }
 

@@ -44,6 +44,8 @@ pub struct ImageArgs {
 pub struct Decided {
     /// The patterns of the parameters that are drawn anew.
     pub reinitialize: Vec<String>,
+    /// The file of adapters, as the job names it.
+    pub adapter: Option<String>,
     /// The facts that the user has to know, a line each.
     pub said: Vec<String>,
 }
@@ -51,13 +53,20 @@ pub struct Decided {
 impl Decided {
     /// The lines of the job's `[init]` table.
     pub fn init(&self) -> String {
-        match self.reinitialize.is_empty() {
-            true => String::new(),
-            false => format!(
-                "# A new head for other classes: drawn from the seed, whatever the files have.\nreinitialize = {}\n",
-                json!(self.reinitialize)
-            ),
+        let mut lines = String::new();
+        if let Some(adapter) = &self.adapter {
+            lines += &format!(
+                "# Adapters, in PEFT's names; they alone are trained.\nadapter = {}\n",
+                json!(adapter)
+            );
         }
+        if !self.reinitialize.is_empty() {
+            let drawn = json!(self.reinitialize);
+            lines += &format!(
+                "# A new head for other classes: drawn from the seed, whatever the files have.\nreinitialize = {drawn}\n"
+            );
+        }
+        lines
     }
 }
 

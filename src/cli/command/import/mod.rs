@@ -17,13 +17,15 @@ use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use images::{Decided, ImageArgs};
 use tiebreak_contract::program::models::released::Released;
 use tiebreak_contract::program::models::{Gpt, Llama, Model};
+use tiebreak_contract::program::step::Program;
 use tiebreak_record::job::Job;
 use tiebreak_record::job::initial::{Drawn, weights_layout};
+use tiebreak_run::run::adapter_config::{self, ADAPTER, ADAPTER_CONFIG};
 use tiebreak_run::run::companions::{CONFIG, Companions};
 use tiebreak_run::run::disk::{self, Disk};
 use tiebreak_run::run::weights::WeightFiles;
 use tiebreak_run::run::{RunError, architectures, mistaken, released_config, shell};
-use weights::{check_map, real, weight_files};
+use weights::{Index, check_map, real, weight_files};
 
 /// Advice for a context that is too large.
 const FEWER: &str = "; give fewer positions by --context N";
@@ -47,6 +49,11 @@ pub struct Args {
     /// The weights of models with rotary positions do not depend on the number. Attention takes memory with its square.
     #[arg(long, value_name = "N", conflicts_with = "architecture", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     context: Option<u32>,
+    /// Folder of adapters of the model, as PEFT's save_pretrained writes it.
+    ///
+    /// The folder has adapter_config.json and adapter_model.safetensors. The job trains these adapters alone.
+    #[arg(long, value_name = "DIR", conflicts_with = "architecture")]
+    adapter: Option<PathBuf>,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -60,10 +67,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let config = if args.images.architecture.is_some() { None } else { configuration(&folder)? };
     let counting = printer.counting("looking at the weights", Unit::Bytes);
     let (paths, index) = weight_files(&folder)?;
-    let mut files = WeightFiles::open(&paths)?;
+    let files = WeightFiles::open(&paths)?;
     let (mut model, said) = described(&args, &folder, config, &files)?;
     let mut decided = args.images.decide(&mut model, &folder)?;
     decided.said.splice(0..0, said);
+    let adapter = args.adapter.as_deref().map(|folder| adapted(folder, &mut model)).transpose()?;
     without_error(&model, &folder)?;
     let prefix = added_prefix(&files, &model).to_string();
     if !prefix.is_empty() {
@@ -81,21 +89,18 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         return Err(Failure::new(Exit::Usage, why));
     }
     let names = paths.iter().map(|path| relative(&output, path)).collect::<Result<Vec<_>, _>>()?;
-    let outside = paths.iter().any(|path| !path.starts_with(&output));
-    let root = outside.then(|| common(&paths));
+    decided.adapter = adapter.as_ref().map(|path| relative(&output, path)).transpose()?;
+    let all: Vec<PathBuf> = paths.iter().chain(&adapter).cloned().collect();
+    let outside = all.iter().any(|path| !path.starts_with(&output));
+    let root = outside.then(|| common(&all));
     let text = job_text(&model, &names, &prefix, root.as_deref(), &decided);
     let job = Job::parse(&job_path.display().to_string(), &text).map_err(|error| {
         let hint = if matches!(model, Model::Llama(_)) { FEWER } else { "" };
         Failure::new(Exit::Malformed, format!("the model's sizes do not make a job: {error}{hint}"))
     })?;
     let program = job.program(None).map_err(|error| Failure::new(Exit::Malformed, error))?;
-    let buffers = |tensor: &str| tensor.starts_with("buffer/");
-    let (layout, drawn) = (weights_layout(&job, &program), Drawn::of(&job, [0; 2]));
-    files.check(&layout, &drawn, buffers)?;
-    files.check_copies(&layout, &drawn, &mut counting.watch())?;
-    if let Some(index) = index {
-        check_map(&files, &index)?;
-    }
+    let all = adapter.is_some().then_some(&all[..]);
+    check(files, (&job, &program), index, all, &mut counting.watch())?;
     drop(counting);
     let companions = Companions::released(&folder)?;
     if output != folder {
@@ -121,6 +126,45 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "said": decided.said, "kept": companions.names().collect::<Vec<_>>(), "next": [next] }),
     );
     Ok(Exit::Match)
+}
+
+/// Checks that the files of weights are those of a job. `all` are the files with that of the adapters, if there is one.
+fn check(
+    mut files: WeightFiles,
+    (job, program): (&Job, &Program),
+    index: Option<Index>,
+    all: Option<&[PathBuf]>,
+    watch: &mut dyn FnMut(u64, u64),
+) -> Result<(), Failure> {
+    if let Some(index) = index {
+        check_map(&files, &index)?;
+    }
+    if let Some(all) = all {
+        files = WeightFiles::open(all)?;
+    }
+    let (layout, drawn) = (weights_layout(job, program), Drawn::of(job, [0; 2]));
+    files.check(&layout, &drawn, |tensor| tensor.starts_with("buffer/"))?;
+    Ok(files.check_copies(&layout, &drawn, watch)?)
+}
+
+/// Gives the model the adapters that a folder describes. Returns the file of their tensors.
+fn adapted(folder: &Path, model: &mut Model) -> Result<PathBuf, Failure> {
+    let folder = folder_of(folder)?;
+    let path = folder.join(ADAPTER_CONFIG);
+    let bytes = disk::read(&real(&path)?, released_config::CONFIG_MAX)?;
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|error| format!("the text is not UTF-8 from byte {} on", error.valid_up_to()));
+    let lora = text.and_then(adapter_config::parse);
+    let lora = lora.map_err(|why| mistaken::config(&path, &bytes, why))?;
+    if !adapter_config::adapt(model, Some(lora)) {
+        return Err(RunError::invalid(&path, "adapters are for a GPT-2 or a decoder of Llama's kind").into());
+    }
+    match model.error() {
+        Some((key, why)) if key.starts_with("lora") => {
+            Err(RunError::invalid(&path, format!("the adapters' {key}: {why}")).into())
+        }
+        _ => real(&folder.join(ADAPTER)),
+    }
 }
 
 /// Refuses a model whose numbers do not fit each other.

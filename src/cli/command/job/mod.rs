@@ -143,7 +143,7 @@ fn check_initial(
     drop(working);
     let (text, json) = origin_text(files, job, &origin)?;
     let paths =
-        job.init.run.iter().chain(&job.init.weights).map(String::as_str).collect::<Vec<_>>().join(", ");
+        job.init.run.iter().chain(job.init.files()).map(String::as_str).collect::<Vec<_>>().join(", ");
     let spoiled = finite::of_initial(printer, program, &state, &paths);
     Ok((text, json, spoiled))
 }
@@ -154,17 +154,18 @@ fn origin_text(files: &JobFiles, job: &Job, origin: &InitialOrigin) -> Result<(S
         InitialOrigin::Seed => ("made from the seed".into(), json!({ "kind": "seed" })),
         InitialOrigin::Weights { files } => {
             let bytes: u64 = files.iter().map(|file| file.bytes).sum();
-            let paths = job.init.weights.join(", ");
+            let paths = job.init.files().map(String::as_str).collect::<Vec<_>>();
             let drawn = job.reinitialized().unwrap_or_default();
             let anew = match drawn.is_empty() {
                 true => String::new(),
                 false => format!("drawn from the seed: {}; ", drawn.join(", ")),
             };
             let text = format!(
-                "the weights in {paths} ({}); {anew}optimizer slots begin at zero",
+                "the weights in {} ({}); {anew}optimizer slots begin at zero",
+                paths.join(", "),
                 bytes_text(bytes)
             );
-            let mut value = json!({ "kind": "weights", "paths": job.init.weights, "files": files });
+            let mut value = json!({ "kind": "weights", "paths": paths, "files": files });
             if !drawn.is_empty() {
                 value["drawn"] = json!(drawn);
             }

@@ -27,6 +27,8 @@ fn tables() -> Vec<(&'static str, Vec<Option<&'static str>>)> {
     for top in keys().filter(|key| key.table().is_empty() && key.is_table()) {
         let within = |key: &&Key| key.path.split('.').next() == Some(top.path) && key.is_table();
         all.extend(keys().filter(within).map(|key| key.path));
+        // Several kinds of a table may have the same table in them.
+        all.dedup();
     }
     all.into_iter().map(|table| (table, kinds(table))).collect()
 }

@@ -202,6 +202,7 @@ fn init_text(init: Init) -> String {
         Init::Zeros => "zeros".into(),
         Init::Ones => "ones".into(),
         Init::Normal { std } => format!("normal, std {std}"),
+        Init::Uniform { bound } => format!("uniform, -{bound} to {bound}"),
     }
 }
 

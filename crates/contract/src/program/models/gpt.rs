@@ -3,12 +3,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::lora::{Adapters, Projection};
 use super::released::{Made, Part, Released};
 use super::sizes::times;
-use super::{BatchTensor, Cursor, Init, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes, Text};
+use super::{
+    BatchTensor, Cursor, Init, Inputs, Lora, Loss, ModelParameter, Network, ProductSize, Sizes, Text,
+};
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
-use crate::program::keys::Presence::{Optional, Required};
+use crate::program::keys::Presence::{Absent, Optional, Required};
 use crate::program::keys::Type::{Boolean, Choice};
 use crate::program::keys::{BELOW_ONE, Key, NOT_NEGATIVE, Type, integer, key};
 use crate::program::operators::{
@@ -72,6 +75,9 @@ pub struct Gpt {
     /// The number that a layer normalisation adds to the variance.
     #[serde(default = "default_epsilon")]
     pub norm_epsilon: f32,
+    /// Adapters, if they alone are trained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Lora>,
 }
 
 #[rustfmt::skip]
@@ -86,49 +92,34 @@ const KEYS: &[Key] = &[
     key("model.tied", Boolean, Optional("true"), "false", "Whether the output projection is the token table.").kind("gpt"),
     key("model.init_std", NOT_NEGATIVE, Optional("0.02"), "0.01", "Standard deviation of initial weights; projections back to the residual stream get init_std / sqrt(2 layers).").kind("gpt"),
     key("model.norm_epsilon", Type::Number { least: 0.0, above: true, below: None }, Optional("1e-5"), "1e-6", "What a layer normalisation adds to the variance.").kind("gpt"),
+    key("model.lora", Type::Table, Absent("all parameters are trained"), "", "Low-rank adapters, as PEFT's LoRA: they are trained, and all other parameters stay as they are (docs/ARITHMETIC.md, section 8.3).").kind("gpt"),
 ];
 
-impl Network for Gpt {
-    fn keys() -> &'static [Key] {
-        KEYS
-    }
-
-    fn small(second: u32) -> Vec<Gpt> {
-        let gpt = |gelu, tied, dropout| Gpt {
-            vocabulary: 17 + second,
-            context: 5 + second,
-            layers: 1,
-            heads: 2,
-            width: 6 + 4 * second,
-            gelu,
-            dropout,
-            tied,
-            init_std: 0.02,
-            norm_epsilon: 1e-5 + second as f32 / 16.0,
+impl Gpt {
+    /// The projections that may have adapters, in order. `c_attn` of transformers is query, key and value.
+    fn projections(&self) -> Vec<Projection> {
+        let c = self.width;
+        let of_layer = |layer: u32| {
+            let ours = |part: &str| format!("block{layer}.{part}");
+            let projection = |module, name, layers: &[&str], sizes| Projection {
+                block: format!("transformer.h.{layer}"),
+                module,
+                name: ours(name),
+                layers: layers.iter().map(|layer| ours(layer)).collect(),
+                sizes,
+            };
+            [
+                projection("attn.c_attn", "attention_in", &["query", "key", "value"], [c, c]),
+                projection("attn.c_proj", "attention_out", &["attention_out"], [c, c]),
+                projection("mlp.c_fc", "mlp_in", &["mlp_in"], [4 * c, c]),
+                projection("mlp.c_proj", "mlp_out", &["mlp_out"], [c, 4 * c]),
+            ]
         };
-        vec![gpt(Gelu::Tanh, true, 0.21 + second as f32 / 16.0), gpt(Gelu::Erf, false, 0.0)]
+        (0..self.layers).flat_map(of_layer).collect()
     }
 
-    fn contradiction(&self) -> Option<(&'static str, String)> {
-        let wrong = !self.width.is_multiple_of(self.heads);
-        wrong.then(|| ("width", format!("must be a multiple of heads ({})", self.heads)))
-    }
-
-    fn sizes(&self, samples: u64) -> Sizes {
-        let [v, t, c, h] = [self.vocabulary, self.context, self.width, self.heads].map(u64::from);
-        let rows = times(&[samples, t]);
-        let layers = [
-            ProductSize::linear(rows, c, 4 * c),
-            ProductSize::linear(rows, 4 * c, c),
-            ProductSize::head(rows, c, v),
-        ];
-        let attention = ProductSize::attention(rows, t, c, h);
-        let products = layers.into_iter().flatten().chain(attention).collect();
-        let largest = times(&[rows, v.max(4 * c)]).max(times(&[rows, h, t]));
-        Sizes { largest, normalised_rows: 0, products }
-    }
-
-    fn parameters(&self) -> Vec<ModelParameter> {
+    /// The parameters without those of adapters.
+    fn own_parameters(&self) -> Vec<ModelParameter> {
         let (c, v) = (self.width, self.vocabulary);
         let normal = Init::Normal { std: self.init_std };
         let projection = Init::Normal { std: self.init_std / (2.0 * self.layers as f32).sqrt() };
@@ -174,6 +165,69 @@ impl Network for Gpt {
             });
         }
         table
+    }
+}
+
+impl Network for Gpt {
+    fn keys() -> &'static [Key] {
+        KEYS
+    }
+
+    fn small(second: u32) -> Vec<Gpt> {
+        let gpt = |gelu, tied, dropout| Gpt {
+            vocabulary: 17 + second,
+            context: 5 + second,
+            layers: 1,
+            heads: 2,
+            width: 6 + 4 * second,
+            gelu,
+            dropout,
+            tied,
+            init_std: 0.02,
+            norm_epsilon: 1e-5 + second as f32 / 16.0,
+            lora: None,
+        };
+        vec![gpt(Gelu::Tanh, true, 0.21 + second as f32 / 16.0), gpt(Gelu::Erf, false, 0.0)]
+    }
+
+    fn contradiction(&self) -> Option<(&'static str, String)> {
+        if !self.width.is_multiple_of(self.heads) {
+            return Some(("width", format!("must be a multiple of heads ({})", self.heads)));
+        }
+        self.lora.as_ref()?.error(&self.projections())
+    }
+
+    fn sizes(&self, samples: u64) -> Sizes {
+        let [v, t, c, h] = [self.vocabulary, self.context, self.width, self.heads].map(u64::from);
+        let rows = times(&[samples, t]);
+        let layers = [
+            ProductSize::linear(rows, c, 4 * c),
+            ProductSize::linear(rows, 4 * c, c),
+            ProductSize::head(rows, c, v),
+        ];
+        let attention = ProductSize::attention(rows, t, c, h);
+        let lora = self.lora.as_ref().map(|lora| lora.sizes(rows, &self.projections()));
+        let (adapters, inner) = lora.unwrap_or_default();
+        let products = layers.into_iter().flatten().chain(attention).chain(adapters).collect();
+        let largest = times(&[rows, v.max(4 * c)]).max(times(&[rows, h, t])).max(inner);
+        Sizes { largest, normalised_rows: 0, products }
+    }
+
+    fn parameters(&self) -> Vec<ModelParameter> {
+        let adapters = self.lora.as_ref().map(|lora| lora.parameters(&self.projections()));
+        self.own_parameters().into_iter().chain(adapters.into_iter().flatten()).collect()
+    }
+
+    fn frozen(&self) -> usize {
+        self.lora.as_ref().map_or(0, |_| self.own_parameters().len())
+    }
+
+    fn merges(&self) -> (f32, Vec<[String; 3]>) {
+        self.lora.as_ref().map_or((1.0, Vec::new()), |lora| lora.merges(&self.projections()))
+    }
+
+    fn adapters(&self) -> Vec<Released> {
+        self.lora.as_ref().map_or(Vec::new(), |lora| lora.released(&self.projections()))
     }
 
     /// The tensors that `GPT2LMHeadModel` stores. The `Conv1D` of transformers keeps matrices as [inputs, outputs], and `c_attn`
@@ -230,24 +284,33 @@ impl Network for Gpt {
     }
 
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
-        let (mut text, drop) = (Text::Whole { samples }, inputs.dropout(self.dropout));
-        let logits = self.logits(b, &mut text, parameters, inputs.batch[0], drop);
+        let mut text = Text::Whole { samples };
+        let of_adapters = self.lora.as_ref().and_then(|lora| inputs.dropout(lora.dropout));
+        let drops = [inputs.dropout(self.dropout), of_adapters];
+        let logits = self.logits(b, &mut text, parameters, inputs.batch[0], drops);
         inputs.loss(b, logits, inputs.batch[1], Vec::new())
     }
 }
 
 impl Gpt {
-    /// Appends the forward pass over a text up to the logits.
+    /// Appends the forward pass over a text up to the logits. `drop` is the model's own dropout, and that of its adapters.
     pub(in crate::program) fn logits(
         &self,
         b: &mut Builder,
         text: &mut Text,
         parameters: &[TensorId],
         tokens: TensorId,
-        drop: Option<Dropout>,
+        [drop, of_adapters]: [Option<Dropout>; 2],
     ) -> TensorId {
         let mut p = Cursor(parameters.iter());
         let samples = text.samples();
+        let mut adapters = self.lora.as_ref().map_or_else(Adapters::default, |lora| {
+            let drop = (of_adapters, 3 * self.layers + 1);
+            Adapters::new(lora, &self.projections(), &parameters[self.frozen()..], drop)
+        });
+        let mut layer_of = |b: &mut Builder, layer: u32, name: &str, x, weight, bias| {
+            adapters.linear(b, (&format!("block{layer}.{name}"), samples), x, weight, Some(bias))
+        };
         let mut drops = 0..;
         // Dropouts are numbered in the order of the forward pass.
         let mut next_drop = move || drops.next().unwrap_or(0);
@@ -267,28 +330,27 @@ impl Gpt {
                 let normed = b.scoped("norm1", |b| layer_norm(b, x, gain, bias, self.norm_epsilon));
                 let qkv = ["query", "key", "value"].map(|name| {
                     let (weight, bias) = (p.next(), p.next());
-                    b.scoped(name, |b| linear(b, LinearClasses::HIDDEN, normed, weight, Some(bias)))
+                    b.scoped(name, |b| layer_of(b, layer, name, normed, weight, bias))
                 });
                 let drop_probabilities = drop.map(|d| (d, next_drop()));
                 let attended = text.attention(b, qkv, [self.heads; 2], drop_probabilities);
                 let (weight, bias) = (p.next(), p.next());
                 let branch = b.scoped("attention_out", |b| {
-                    let y = linear(b, LinearClasses::HIDDEN, attended, weight, Some(bias));
+                    let y = layer_of(b, layer, "attention_out", attended, weight, bias);
                     dropped(b, next_drop(), y)
                 });
                 let x = b.scoped("residual1", |b| residual(b, x, branch));
                 let (gain, bias) = (p.next(), p.next());
                 let normed = b.scoped("norm2", |b| layer_norm(b, x, gain, bias, self.norm_epsilon));
                 let (weight, bias) = (p.next(), p.next());
-                let hidden =
-                    b.scoped("mlp_in", |b| linear(b, LinearClasses::HIDDEN, normed, weight, Some(bias)));
+                let hidden = b.scoped("mlp_in", |b| layer_of(b, layer, "mlp_in", normed, weight, bias));
                 let hidden = b.scoped("gelu", |b| match self.gelu {
                     Gelu::Tanh => gelu_tanh(b, hidden),
                     Gelu::Erf => gelu_erf(b, hidden),
                 });
                 let (weight, bias) = (p.next(), p.next());
                 let branch = b.scoped("mlp_out", |b| {
-                    let y = linear(b, LinearClasses::HIDDEN, hidden, weight, Some(bias));
+                    let y = layer_of(b, layer, "mlp_out", hidden, weight, bias);
                     dropped(b, next_drop(), y)
                 });
                 b.scoped("residual2", |b| residual(b, x, branch))

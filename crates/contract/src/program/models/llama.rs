@@ -4,9 +4,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::lora::{Adapters, Projection};
 use super::released::{Made, Part, Released};
 use super::sizes::times;
-use super::{BatchTensor, Cursor, Init, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes, Text};
+use super::{
+    BatchTensor, Cursor, Init, Inputs, Lora, Loss, ModelParameter, Network, ProductSize, Sizes, Text,
+};
 use crate::arith::turns::{scaled, turns};
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
@@ -14,7 +17,7 @@ use crate::program::keys::Presence::{Absent, Optional, Required};
 use crate::program::keys::Type::Boolean;
 use crate::program::keys::{Key, NOT_NEGATIVE, Type, integer, key};
 use crate::program::operators::{
-    LinearClasses, Rotary, linear, residual, rms_norm, rotary, rotary_error, swiglu, token_embedding,
+    Dropout, LinearClasses, Rotary, linear, residual, rms_norm, rotary, rotary_error, swiglu, token_embedding,
 };
 
 fn default_vocabulary() -> u32 {
@@ -95,6 +98,9 @@ pub struct Llama {
     /// Standard deviation of initial weights; residual projections get std / sqrt(2 layers).
     #[serde(default = "default_std")]
     pub init_std: f32,
+    /// Adapters, if they alone are trained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Lora>,
 }
 
 /// A factor of wavelengths.
@@ -125,6 +131,7 @@ const KEYS: &[Key] = &[
     key("model.qk_norm", Boolean, Optional("false"), "true", "Whether every head of queries and keys is normalised before its rotation, as Qwen3's are.").kind("llama"),
     key("model.tied", Boolean, Optional("false"), "true", "Whether the output projection is the token table.").kind("llama"),
     key("model.init_std", NOT_NEGATIVE, Optional("0.02"), "0.01", "Standard deviation of initial weights; projections back to the residual stream get init_std / sqrt(2 layers).").kind("llama"),
+    key("model.lora", Type::Table, Absent("all parameters are trained"), "", "Low-rank adapters, as PEFT's LoRA: they are trained, and all other parameters stay as they are (docs/ARITHMETIC.md, section 8.3).").kind("llama"),
 ];
 
 impl Llama {
@@ -151,6 +158,42 @@ impl Llama {
             ("up", [f, c], self.mlp_bias),
             ("down", [c, f], self.mlp_bias),
         ]
+    }
+
+    /// The parameters without those of adapters.
+    fn own_parameters(&self) -> Vec<ModelParameter> {
+        let (c, v) = (self.width, self.vocabulary);
+        let normal = Init::Normal { std: self.init_std };
+        let projection = Init::Normal { std: self.init_std / (2.0 * self.layers as f32).sqrt() };
+        let matrix =
+            |name, shape: [u32; 2], init| ModelParameter { name, shape: shape.to_vec(), init, decayed: true };
+        let vector = |name, len, init| ModelParameter { name, shape: vec![len], init, decayed: false };
+        let gain = |name| vector(name, c, Init::Ones);
+        let mut table = vec![matrix("token_embedding".into(), [v, c], normal)];
+        for layer in 0..self.layers {
+            let name = |rest: &str| format!("block{layer}.{rest}");
+            table.push(gain(name("norm1.gain")));
+            for (part, shape, has_bias) in self.layers_of_block() {
+                if part == "attention_out" {
+                    let norms = self.head_norms().iter();
+                    table.extend(
+                        norms.map(|norm| vector(name(&format!("{norm}.gain")), self.channels(), Init::Ones)),
+                    );
+                }
+                if part == "gate" {
+                    table.push(gain(name("norm2.gain")));
+                }
+                let back = ["attention_out", "down"].contains(&part);
+                let init = if back { projection } else { normal };
+                table.push(matrix(name(&format!("{part}.weight")), shape, init));
+                table.extend(has_bias.then(|| vector(name(&format!("{part}.bias")), shape[0], Init::Zeros)));
+            }
+        }
+        table.push(gain("final_norm.gain".into()));
+        if !self.tied {
+            table.push(matrix("head".into(), [v, c], normal));
+        }
+        table
     }
 
     /// The turns of every pair of a head's channels from one position to the next.
@@ -189,22 +232,34 @@ impl Llama {
     fn attention(
         &self,
         b: &mut Builder,
-        p: &mut Cursor,
+        layers: &mut Layers,
         text: &mut Text,
         tables: Rotary,
         x: TensorId,
     ) -> TensorId {
         let [mut q, mut k, v] =
-            ["query", "key", "value"].map(|name| linear_layer(b, p, name, x, self.qkv_bias));
+            ["query", "key", "value"].map(|name| layers.linear(b, name, x, self.qkv_bias));
         let normed = [(&mut q, self.heads), (&mut k, self.kv_heads)];
         for (name, (x, heads)) in self.head_norms().iter().zip(normed) {
-            let gain = p.next();
+            let gain = layers.p.next();
             *x = b.scoped(name, |b| rms_norm(b, *x, gain, heads, self.norm_epsilon));
         }
         let q = b.scoped("query_rotary", |b| rotary(b, tables, q));
         let k = b.scoped("key_rotary", |b| rotary(b, tables, k));
         let attended = text.attention(b, [q, k, v], [self.heads, self.kv_heads], None);
-        linear_layer(b, p, "attention_out", attended, self.out_bias)
+        layers.linear(b, "attention_out", attended, self.out_bias)
+    }
+
+    /// The projections that may have adapters, in order.
+    fn projections(&self) -> Vec<Projection> {
+        let of_block = |block: u32| {
+            self.layers_of_block().map(|(layer, sizes, _)| {
+                let name = format!("block{block}.{layer}");
+                let (module, block) = (module(layer), format!("model.layers.{block}"));
+                Projection { block, module, layers: vec![name.clone()], name, sizes }
+            })
+        };
+        (0..self.layers).flat_map(of_block).collect()
     }
 
     /// Channels of a position's keys, and the number of their heads.
@@ -212,37 +267,42 @@ impl Llama {
         [self.kv_heads * self.channels(), self.kv_heads]
     }
 
-    /// Appends the forward pass over a text up to the logits.
+    /// Appends the forward pass over a text up to the logits. `drop` is the adapters' dropout.
     pub(in crate::program) fn logits(
         &self,
         b: &mut Builder,
         text: &mut Text,
         parameters: &[TensorId],
         tokens: TensorId,
+        drop: Option<Dropout>,
     ) -> TensorId {
-        let mut cursor = Cursor(parameters.iter());
-        let p = &mut cursor;
-        let token_table = p.next();
+        let adapters = self.lora.as_ref().map_or_else(Adapters::default, |lora| {
+            Adapters::new(lora, &self.projections(), &parameters[self.frozen()..], (drop, 0))
+        });
+        let samples = text.samples();
+        let mut layers = Layers { p: Cursor(parameters.iter()), adapters, block: 0, samples };
+        let token_table = layers.p.next();
         let mut x = b.scoped("embedding", |b| token_embedding(b, token_table, tokens));
         let sizes = [self.context, self.channels() / 2];
         let tables = b.scoped("rotary", |b| text.rotary(b, sizes, self.turns()));
-        for layer in 0..self.layers {
-            x = b.scoped(&format!("block{layer}"), |b| {
-                let gain = p.next();
+        for block in 0..self.layers {
+            layers.block = block;
+            x = b.scoped(&format!("block{block}"), |b| {
+                let gain = layers.p.next();
                 let normed = b.scoped("norm1", |b| rms_norm(b, x, gain, 1, self.norm_epsilon));
-                let branch = self.attention(b, p, text, tables, normed);
+                let branch = self.attention(b, &mut layers, text, tables, normed);
                 let x = b.scoped("residual1", |b| residual(b, x, branch));
-                let gain = p.next();
+                let gain = layers.p.next();
                 let normed = b.scoped("norm2", |b| rms_norm(b, x, gain, 1, self.norm_epsilon));
-                let [gate, up] = ["gate", "up"].map(|name| linear_layer(b, p, name, normed, self.mlp_bias));
+                let [gate, up] = ["gate", "up"].map(|name| layers.linear(b, name, normed, self.mlp_bias));
                 let hidden = b.scoped("swiglu", |b| swiglu(b, gate, up));
-                let branch = linear_layer(b, p, "down", hidden, self.mlp_bias);
+                let branch = layers.linear(b, "down", hidden, self.mlp_bias);
                 b.scoped("residual2", |b| residual(b, x, branch))
             });
         }
-        let gain = p.next();
+        let gain = layers.p.next();
         let normed = b.scoped("final_norm", |b| rms_norm(b, x, gain, 1, self.norm_epsilon));
-        let head = if self.tied { token_table } else { p.next() };
+        let head = if self.tied { token_table } else { layers.p.next() };
         b.scoped("head", |b| linear(b, LinearClasses::HEAD, normed, head, None))
     }
 }
@@ -271,15 +331,40 @@ impl Default for Llama {
             qk_norm: false,
             tied: false,
             init_std: default_std(),
+            lora: None,
         }
     }
 }
 
-/// A linear layer by the next parameters.
-fn linear_layer(b: &mut Builder, p: &mut Cursor, name: &str, x: TensorId, has_bias: bool) -> TensorId {
-    let weight = p.next();
-    let bias = has_bias.then(|| p.next());
-    b.scoped(name, |b| linear(b, LinearClasses::HIDDEN, x, weight, bias))
+/// The linear layers of a block: the parameters that come next, and adapters.
+struct Layers<'a> {
+    p: Cursor<'a>,
+    adapters: Adapters,
+    block: u32,
+    samples: u32,
+}
+
+impl Layers<'_> {
+    /// A linear layer by the next parameters.
+    fn linear(&mut self, b: &mut Builder, name: &str, x: TensorId, has_bias: bool) -> TensorId {
+        let weight = self.p.next();
+        let bias = has_bias.then(|| self.p.next());
+        let layer = format!("block{}.{name}", self.block);
+        b.scoped(name, |b| self.adapters.linear(b, (&layer, self.samples), x, weight, bias))
+    }
+}
+
+/// The name of a block's linear layer in transformers.
+fn module(layer: &str) -> &'static str {
+    match layer {
+        "query" => "self_attn.q_proj",
+        "key" => "self_attn.k_proj",
+        "value" => "self_attn.v_proj",
+        "attention_out" => "self_attn.o_proj",
+        "gate" => "mlp.gate_proj",
+        "up" => "mlp.up_proj",
+        _ => "mlp.down_proj",
+    }
 }
 
 impl Network for Llama {
@@ -319,9 +404,11 @@ impl Network for Llama {
             return Some(error);
         }
         let channels = self.channels();
-        let why = rotary_error(self.context, channels)?;
-        let key = if self.head_width.is_some() { "head_width" } else { "width" };
-        Some((key, format!("gives each head {channels} channels, but {why}")))
+        if let Some(why) = rotary_error(self.context, channels) {
+            let key = if self.head_width.is_some() { "head_width" } else { "width" };
+            return Some((key, format!("gives each head {channels} channels, but {why}")));
+        }
+        self.lora.as_ref()?.error(&self.projections())
     }
 
     fn sizes(&self, samples: u64) -> Sizes {
@@ -332,44 +419,28 @@ impl Network for Llama {
             .layers_of_block()
             .map(|(_, [outputs, inputs], _)| ProductSize::linear(rows, inputs.into(), outputs.into()));
         let (head, attention) = (ProductSize::head(rows, c, v), ProductSize::attention(rows, t, q, h));
-        let products = layers.into_iter().flatten().chain(head).chain(attention).collect();
-        let largest = times(&[rows, v.max(c).max(f).max(q)]).max(times(&[rows, h, t]));
+        let lora = self.lora.as_ref().map(|lora| lora.sizes(rows, &self.projections()));
+        let (adapters, inner) = lora.unwrap_or_default();
+        let products = layers.into_iter().flatten().chain(head).chain(attention).chain(adapters).collect();
+        let largest = times(&[rows, v.max(c).max(f).max(q)]).max(times(&[rows, h, t])).max(inner);
         Sizes { largest, normalised_rows: 0, products }
     }
 
     fn parameters(&self) -> Vec<ModelParameter> {
-        let (c, v) = (self.width, self.vocabulary);
-        let normal = Init::Normal { std: self.init_std };
-        let projection = Init::Normal { std: self.init_std / (2.0 * self.layers as f32).sqrt() };
-        let matrix =
-            |name, shape: [u32; 2], init| ModelParameter { name, shape: shape.to_vec(), init, decayed: true };
-        let vector = |name, len, init| ModelParameter { name, shape: vec![len], init, decayed: false };
-        let gain = |name| vector(name, c, Init::Ones);
-        let mut table = vec![matrix("token_embedding".into(), [v, c], normal)];
-        for layer in 0..self.layers {
-            let name = |rest: &str| format!("block{layer}.{rest}");
-            table.push(gain(name("norm1.gain")));
-            for (part, shape, has_bias) in self.layers_of_block() {
-                if part == "attention_out" {
-                    let norms = self.head_norms().iter();
-                    table.extend(
-                        norms.map(|norm| vector(name(&format!("{norm}.gain")), self.channels(), Init::Ones)),
-                    );
-                }
-                if part == "gate" {
-                    table.push(gain(name("norm2.gain")));
-                }
-                let back = ["attention_out", "down"].contains(&part);
-                let init = if back { projection } else { normal };
-                table.push(matrix(name(&format!("{part}.weight")), shape, init));
-                table.extend(has_bias.then(|| vector(name(&format!("{part}.bias")), shape[0], Init::Zeros)));
-            }
-        }
-        table.push(gain("final_norm.gain".into()));
-        if !self.tied {
-            table.push(matrix("head".into(), [v, c], normal));
-        }
-        table
+        let adapters = self.lora.as_ref().map(|lora| lora.parameters(&self.projections()));
+        self.own_parameters().into_iter().chain(adapters.into_iter().flatten()).collect()
+    }
+
+    fn frozen(&self) -> usize {
+        self.lora.as_ref().map_or(0, |_| self.own_parameters().len())
+    }
+
+    fn merges(&self) -> (f32, Vec<[String; 3]>) {
+        self.lora.as_ref().map_or((1.0, Vec::new()), |lora| lora.merges(&self.projections()))
+    }
+
+    fn adapters(&self) -> Vec<Released> {
+        self.lora.as_ref().map_or(Vec::new(), |lora| lora.released(&self.projections()))
     }
 
     /// The tensors that `LlamaForCausalLM` and the classes after it store, all in PyTorch's layout of linear layers, which is ours. Names in files of
@@ -394,15 +465,7 @@ impl Network for Llama {
                 push(&format!("self_attn.{theirs}.weight"), gain);
             }
             for (part, shape, has_bias) in self.layers_of_block() {
-                let theirs = match part {
-                    "query" => "self_attn.q_proj",
-                    "key" => "self_attn.k_proj",
-                    "value" => "self_attn.v_proj",
-                    "attention_out" => "self_attn.o_proj",
-                    "gate" => "mlp.gate_proj",
-                    "up" => "mlp.up_proj",
-                    _ => "mlp.down_proj",
-                };
+                let theirs = module(part);
                 let weight = ours(&format!("{part}.weight"));
                 push(&format!("{theirs}.weight"), Released::same("", weight, &shape));
                 if has_bias {
@@ -430,7 +493,8 @@ impl Network for Llama {
 
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
         let mut text = Text::Whole { samples };
-        let logits = self.logits(b, &mut text, parameters, inputs.batch[0]);
+        let drop = self.lora.as_ref().and_then(|lora| inputs.dropout(lora.dropout));
+        let logits = self.logits(b, &mut text, parameters, inputs.batch[0], drop);
         inputs.loss(b, logits, inputs.batch[1], Vec::new())
     }
 }

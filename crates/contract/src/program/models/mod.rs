@@ -2,12 +2,14 @@
 //! implements [`Network`], and a line in the list below, which also declares the file.
 
 mod images;
+mod lora;
 pub mod nodes;
 pub mod normalize;
 pub mod released;
 mod sizes;
 mod text;
 
+pub use lora::Lora;
 pub use normalize::{Normalization, Normalize};
 pub use sizes::{ProductSize, Sizes};
 pub(super) use text::Text;
@@ -25,9 +27,9 @@ use super::operators::{Dropout, LossRule, Moments, cross_entropy_by, cross_entro
 use crate::arith::DType;
 
 /// Makes [`Model`] from a list of models. A line gives the module, the model's type, the types of its keys, and a few words about
-/// the model.
+/// the model. The last lines name the types of tables that several models have.
 macro_rules! models {
-    ($(mod $module:ident; $variant:ident $(, $part:ident)*: $about:literal;)*) => {
+    ($(mod $module:ident; $variant:ident $(, $part:ident)*: $about:literal;)* $(table $table:ident;)*) => {
         $(mod $module;
         pub use $module::{$variant $(, $part)*};)*
 
@@ -62,9 +64,9 @@ macro_rules! models {
         /// A sentence about the models.
         pub const KINDS_ARE: &str = concat!("The model." $(, " `", stringify!($module), "`: ", $about, ".")*);
 
-        /// The keys of each model, in the order of [`KINDS`].
+        /// The keys of each model, in the order of [`KINDS`], and those of adapters.
         pub fn keys() -> impl Iterator<Item = &'static [Key]> {
-            [$($variant::keys()),*].into_iter()
+            [$($variant::keys(),)* $($table::keys()),*].into_iter()
         }
 
         /// Small models of every kind: [`Network::small`].
@@ -80,6 +82,7 @@ models! {
     mod mlp; Mlp: "a multi-layer perceptron; without hidden layers, logistic regression";
     mod resnet; Resnet, Block, Blocks, Norm, Order, Stem: "a residual network of convolutions over images";
     mod vgg11; Vgg11, VggNorm: "a network of eight convolutions and three linear layers over images";
+    table Lora;
 }
 
 impl Model {
@@ -103,6 +106,11 @@ pub enum Init {
     Normal {
         /// The standard deviation.
         std: f32,
+    },
+    /// `uniform.v1` of `docs/ARITHMETIC.md`: uniform between the negative of this number and the number, from Philox.
+    Uniform {
+        /// The bound.
+        bound: f32,
     },
 }
 
@@ -284,6 +292,24 @@ pub trait Network {
     /// The trained tensors, in the order of the program.
     fn parameters(&self) -> Vec<ModelParameter>;
 
+    /// The number of the table's first parameters that training leaves as they are: all but the adapters of a model that has any.
+    fn frozen(&self) -> usize {
+        0
+    }
+
+    /// The tensors of the adapters' file in PEFT's names and layouts; none if the model has no adapters.
+    #[doc(hidden)] // for the layers above
+    fn adapters(&self) -> Vec<Released> {
+        Vec::new()
+    }
+
+    /// The weights that have adapters, each with its A and B, by their names; none if the model has no adapters. The number is the
+    /// factor of B A.
+    #[doc(hidden)] // for the layers above
+    fn merges(&self) -> (f32, Vec<[String; 3]>) {
+        (1.0, Vec::new())
+    }
+
     /// The statistics of the model's batch normalisations, in the order of the parameters.
     fn statistics(&self) -> Vec<Statistic> {
         Vec::new()
@@ -321,8 +347,8 @@ pub trait Network {
     /// Appends the forward pass of a micro-batch of `samples`; `parameters` are in the order of [`Network::parameters`].
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss;
 
-    /// The tensors of the model's files in the names and layouts of transformers, torchvision or `torch.nn.Sequential`; `None` if
-    /// none of them has such a model.
+    /// The tensors of the model's files in the names and layouts of transformers, torchvision or `torch.nn.Sequential`, without
+    /// those of adapters; `None` if none of them has such a model.
     fn released(&self) -> Option<Vec<Released>> {
         None
     }

@@ -44,7 +44,23 @@ pub(super) use rotary::{rotary_error, rotary_tables_at};
 pub(crate) use sample_rows::{class_token, first_position};
 
 use super::builder::Builder;
+use super::expr::Body;
 use super::graph::TensorId;
+
+/// x * c; the gradient is multiplied by c too.
+pub(super) fn scaled(b: &mut Builder, x: TensorId, c: f32) -> TensorId {
+    let times = move |b: &mut Builder, x: TensorId| {
+        let body = Body::new("times.v1", |w| {
+            let (x, c) = (w.input(0), w.f(c));
+            w.mul(x, c)
+        });
+        let shape = b.shape(x);
+        b.map(body, &[x], &shape)
+    };
+    let y = times(b, x);
+    b.differentiable(y, move |b, dy| vec![(x, times(b, dy))]);
+    y
+}
 
 /// x + y, one shape; the gradient passes to both unchanged.
 pub fn residual(b: &mut Builder, x: TensorId, y: TensorId) -> TensorId {

@@ -61,7 +61,7 @@ fn begin(args: &Args, job: &Job, files: &JobFiles) -> Result<Begin, Failure> {
     if job.init.weights.is_empty() {
         return Ok(Begin::Seed);
     }
-    let weights = job.init.weights.iter().map(|path| Ok(manifest(&files.path("init.weights", path)?)?.0));
+    let weights = job.init.files().map(|path| Ok(manifest(&files.path("init.weights", path)?)?.0));
     let files = weights.collect::<Result<Vec<_>, RunError>>()?;
     Ok(Begin::Weights { files: InitialOrigin::Weights { files }.digest() })
 }

@@ -59,7 +59,7 @@ fn folder(name: &str, files: usize, reveals: Vec<(Visibility, Reveal)>) -> Optio
 pub fn settings(run: &Run) -> Reveal {
     let job = run.job();
     let mut paths: Vec<String> = job.data.files.paths().iter().map(|path| path.to_string()).collect();
-    paths.extend(job.init.weights.iter().cloned());
+    paths.extend(job.init.files().cloned());
     paths.extend(job.init.run.iter().cloned());
     Reveal::Settings { paths }
 }
