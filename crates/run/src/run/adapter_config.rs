@@ -74,7 +74,7 @@ pub fn parse(text: &str) -> Result<Lora, String> {
                 targets = vec![all.clone()];
                 continue;
             }
-            ("target_modules", Value::Array(names)) if names.iter().all(|name| is_name(name)) => {
+            ("target_modules", Value::Array(names)) if names.iter().all(is_name) => {
                 targets = names.iter().filter_map(Value::as_str).map(str::to_string).collect();
                 continue;
             }
