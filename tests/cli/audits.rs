@@ -61,7 +61,7 @@ fn reports_count_only_if_somebody_vouches_for_every_step() {
         3,
         &["its auditor is none of --auditor: bob.example+"],
     );
-    merged(&[&unsigned], 3, &["no report counts", "it does not end as a signed report does"]);
+    merged(&[&unsigned], 3, &["no report counts", "no signature ends it, or it was cut off"]);
     merged(&[&format!("{a}.none")], 2, &["a.json.none"]);
     merged(&[&a, &unsigned], 3, &["4 of 8 steps", "by 1 of 2 reports"]);
     merged(&[&unsigned, "--unsigned"], 0, &["8 of 8 steps", "vouched for by nobody"]);

@@ -87,7 +87,7 @@ fn read(args: &Args) -> Result<Vec<Listed>, Failure> {
         let file = path.display().to_string();
         let bytes = disk::read(path, REPORT_MAX).map_err(named)?;
         if !is_signed(&bytes) && !args.unsigned {
-            let why = "nobody vouches for it: it does not end as a signed report does (tiebreak audit --key AUDITOR.key signs one; --unsigned counts others)";
+            let why = "nobody vouches for it: no signature ends it, or it was cut off (tiebreak audit --key AUDITOR.key signs a report; --unsigned counts one without)";
             listed.push(Listed {
                 file,
                 vouches: Err(why.into()),
