@@ -183,8 +183,19 @@ impl Trained {
         let (heads, width, context, vocabulary) =
             if small { (2, 16, 8, 50) } else { (12, 768, 1024, 50_257) };
         let (gelu, dropout, tied, init_std, norm_epsilon) = (Gelu::Tanh, 0.0, true, 0.02, 1e-5);
-        let gpt =
-            Gpt { vocabulary, context, layers, heads, width, gelu, dropout, tied, init_std, norm_epsilon };
+        let gpt = Gpt {
+            vocabulary,
+            context,
+            layers,
+            heads,
+            width,
+            gelu,
+            dropout,
+            tied,
+            init_std,
+            norm_epsilon,
+            lora: None,
+        };
         let state = state(&program(&gpt, ProductTable::two_and_three(), [1, 1]));
         Trained { gpt, state }
     }

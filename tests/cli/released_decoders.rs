@@ -430,7 +430,7 @@ fn adapted(folder: &Path, base: &[(&str, &[u8])], targets: &str, adapters: &[Sto
     fs::write(folder.join("text.txt"), "a text of tokens. ".repeat(20)).unwrap();
     let tokens = "kind = \"tokens\"\npath = \"tokens.npy\"\ndtype = \"u16\"";
     edit(
-        &folder.join("job.toml"),
+        folder.join("job.toml"),
         &[
             ("steps = 100", "steps = 4"),
             ("micro_batches = 8", "micro_batches = 1"),
