@@ -356,7 +356,7 @@ fn a_killed_shard_goes_on_from_its_own_report() {
         ("and here it is 2 x cpu (1 thread)", &["1/2", "--key", &alice, "--jobs", "2"]),
     ] {
         std::fs::copy(&cut, &copy).unwrap();
-        let said = "so the audit begins with its first segment";
+        let said = "The audit begins with its first segment";
         audit(&[args, &["--report", &copy]].concat(), &[why, said, "MATCHES: 30 of 60 steps"]);
     }
     let more = edited(&read(&cut), &[("\"end_checked\": true", "\"end_checked\": false")]);
