@@ -407,7 +407,12 @@ struct Slow;
 impl Progress for Slow {
     fn step(&mut self, _: &StepRecord, _: u32) {}
 
-    fn state(&mut self, step: u32, _: &mut Session, waiting: &mut dyn FnMut()) -> Result<(), StepError> {
+    fn state(
+        &mut self,
+        step: u32,
+        _: &mut Session,
+        waiting: &mut (dyn FnMut() + Send),
+    ) -> Result<(), StepError> {
         let begin = Instant::now();
         while step == 1 && begin.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(50));

@@ -106,8 +106,9 @@ pub struct QuantisedTensor {
     pub k: usize,
 }
 
-/// Sees nodes' outputs in execution order, in the canonical layout. An error of any method ends the run.
-pub trait Observer {
+/// Sees nodes' outputs in execution order, in the canonical layout. An error of any method ends the run. The CPU engine calls the
+/// methods in a thread of its pool, one call at a time.
+pub trait Observer: Send {
     /// The information that the observer wants about a node. An engine may ask before the graph runs and any number of times, so
     /// nothing that the observer sees there may change the answer. An engine shows the bytes instead if it hashes no tiles, does
     /// not know a summary, or has no room for the summary's result.

@@ -8,7 +8,7 @@ use tiebreak_run::run::dir::Run;
 use tiebreak_run::step::{CommittedStep, RunStep, StepRequest};
 
 /// A trainer's conduct: each method is honest unless it is replaced.
-pub trait Conduct {
+pub trait Conduct: Send {
     /// The program that is really executed.
     fn program(&mut self, run: &Run) -> Program {
         run.program().clone()

@@ -83,7 +83,7 @@ pub trait Progress {
         &mut self,
         _step: u32,
         _session: &mut Session,
-        _waiting: &mut dyn FnMut(),
+        _waiting: &mut (dyn FnMut() + Send),
     ) -> Result<(), StepError> {
         Ok(())
     }
@@ -289,7 +289,7 @@ impl By<'_, '_> {
     /// Runs `act` while the other ranks, if there are any, wait.
     fn meanwhile(
         &mut self,
-        act: impl FnOnce(&mut dyn FnMut()) -> Result<(), StepError>,
+        act: impl FnOnce(&mut (dyn FnMut() + Send)) -> Result<(), StepError>,
     ) -> Result<(), TrainError> {
         let mut lost = Ok(());
         act(&mut || {

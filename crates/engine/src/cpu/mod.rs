@@ -371,39 +371,26 @@ impl Engine for Cpu {
         for (port, tensor) in graph.inputs.iter().zip(inputs) {
             values[port.tensor.0 as usize] = Some(tensor);
         }
-        let free = |values: &mut [Option<Tensor>], index: usize| {
-            dying[index].iter().for_each(|id| values[id.0 as usize] = None);
-        };
-        let nodes = &graph.nodes;
-        let mut next = 0;
-        while next < nodes.len() {
-            // All nodes up to the next observed one are one job of the threads: handing over each node costs more than computing
-            // a small one.
-            let wanted = |o: &&mut dyn Observer| (next..nodes.len()).find(|&i| o.want(i, &nodes[i]).is_any());
-            let seen = observer.as_ref().and_then(wanted);
-            let end = seen.map_or(nodes.len(), |index| index + 1);
-            self.threads.install(|| {
-                for index in next..end {
-                    let output = self.compute(graph, &nodes[index], &values);
-                    values[nodes[index].output.0 as usize] = Some(Tensor::new(output));
-                    if seen != Some(index) {
-                        free(&mut values, index);
+        // All nodes are one job of the threads, and the observer is called there: to hand over each node, or what the observer hashes,
+        // costs more than to compute a small one.
+        self.threads.install(|| {
+            for (index, node) in graph.nodes.iter().enumerate() {
+                let output = self.compute(graph, node, &values);
+                let seen = observer.as_deref_mut().filter(|observer| observer.want(index, node).is_any());
+                let replaced = match seen {
+                    None => None,
+                    Some(observer) => {
+                        let mut shown = Ok(None);
+                        let inputs = &mut Values(&values);
+                        show(&output, &mut |bytes| shown = observer.node(index, node, bytes, inputs));
+                        shown?.map(|bytes| self.replacement(graph, node, &values, &bytes))
                     }
-                }
-            });
-            if let Some((index, observer)) = seen.zip(observer.as_deref_mut()) {
-                let node = &nodes[index];
-                let output = values[node.output.0 as usize].take().expect("it was computed");
-                let mut shown = Ok(None);
-                let inputs = &mut Values(&values);
-                show(output.storage(), &mut |bytes| shown = observer.node(index, node, bytes, inputs));
-                let replaced =
-                    shown?.map(|bytes| Tensor::new(self.replacement(graph, node, &values, &bytes)));
-                values[node.output.0 as usize] = Some(replaced.unwrap_or(output));
-                free(&mut values, index);
+                };
+                values[node.output.0 as usize] = Some(Tensor::new(replaced.unwrap_or(output)));
+                dying[index].iter().for_each(|id| values[id.0 as usize] = None);
             }
-            next = end;
-        }
+            Ok::<(), EngineError>(())
+        })?;
         let output = |id: TensorId| values[id.0 as usize].clone().expect("outputs are computed");
         Ok(graph.outputs.iter().map(|port| output(port.tensor)).collect())
     }

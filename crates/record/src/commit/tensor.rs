@@ -106,7 +106,9 @@ pub fn root(bytes: &[u8]) -> Hash {
 /// The values of pieces of `size` bytes, one after another.
 fn subtrees(bytes: &[u8], size: usize) -> Vec<Hash> {
     let piece = |i: usize| &bytes[i * size..bytes.len().min((i + 1) * size)];
-    parallel::map(bytes.len().div_ceil(size), |i| subtree(piece(i), (i * size) as u64))
+    let (count, value) = (bytes.len().div_ceil(size), |i| subtree(piece(i), (i * size) as u64));
+    // Another thread is awake only after this one has hashed so much.
+    if bytes.len() <= TASK_BYTES { (0..count).map(value).collect() } else { parallel::map(count, value) }
 }
 
 fn subtree(bytes: &[u8], offset: u64) -> Hash {

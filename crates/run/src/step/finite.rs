@@ -200,7 +200,7 @@ pub fn of_step(
     scalars: StepScalars,
     batch: &[MicroBatch],
     total: &Gradients,
-    waiting: &mut dyn FnMut(),
+    waiting: &mut (dyn FnMut() + Send),
 ) -> Result<Option<NotFinite>, EngineError> {
     let loss = session.loss(total)?;
     if float::is_finite(loss) {
@@ -231,7 +231,7 @@ fn search(
     session: &mut Session,
     scalars: StepScalars,
     batch: &[MicroBatch],
-    waiting: &mut dyn FnMut(),
+    waiting: &mut (dyn FnMut() + Send),
 ) -> Result<Option<FirstValue>, EngineError> {
     if let Some(first) = of_state(session)? {
         return Ok(Some(first));
@@ -279,7 +279,7 @@ struct Finder<'a> {
     /// Tensors in which minus infinity means "not this one": attention and pooling write it.
     masked: HashSet<TensorId>,
     first: Option<FirstValue>,
-    waiting: &'a mut dyn FnMut(),
+    waiting: &'a mut (dyn FnMut() + Send),
 }
 
 impl Finder<'_> {

@@ -13,7 +13,7 @@ use tiebreak_record::commit::tensor::{self, Hash};
 use tiebreak_record::commit::trace::TracedNode;
 
 /// Changes an operator's output as it is computed; an honest one changes nothing.
-pub type Tamper<'a> = Option<&'a mut dyn FnMut(Phase, usize, &Node, &[u8]) -> Option<Vec<u8>>>;
+pub type Tamper<'a> = Option<&'a mut (dyn FnMut(Phase, usize, &Node, &[u8]) -> Option<Vec<u8>> + Send)>;
 
 /// The values to watch in a step beside those that its record promises. Nodes are those of the program's own graphs, not of a
 /// native trainer's.

@@ -50,7 +50,7 @@ pub enum MessageKind {
 /// order, or not at all.
 ///
 /// [`super::tcp::Tcp`] carries the host's bytes. `super::nccl::Nccl` differs only in gradients, which it carries from GPU to GPU.
-pub trait Collective {
+pub trait Collective: Send {
     /// This rank, from 0.
     fn rank(&self) -> u32;
 

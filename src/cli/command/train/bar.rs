@@ -67,7 +67,7 @@ impl Evaluating {
         &mut self,
         step: u32,
         session: &mut Session,
-        waiting: &mut dyn FnMut(),
+        waiting: &mut (dyn FnMut() + Send),
     ) -> Result<Option<EvaluationMetrics>, StepError> {
         if !self.spec.is_due(step, self.steps) {
             return Ok(None);
@@ -149,7 +149,7 @@ impl Progress for Bar {
         &mut self,
         step: u32,
         session: &mut Session,
-        waiting: &mut dyn FnMut(),
+        waiting: &mut (dyn FnMut() + Send),
     ) -> Result<(), StepError> {
         let Some(evaluating) = &mut self.evaluation else { return Ok(()) };
         let found = evaluating.after(step, session, waiting)?;

@@ -192,7 +192,7 @@ impl Progress for Watched<'_> {
         &mut self,
         step: u32,
         session: &mut Session,
-        waiting: &mut dyn FnMut(),
+        waiting: &mut (dyn FnMut() + Send),
     ) -> Result<(), StepError> {
         self.bar.state(step, session, waiting)?;
         self.snapshots(step, session)
