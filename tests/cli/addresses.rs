@@ -1,9 +1,10 @@
 //! Runs that a command line names by an address.
 
+use std::fs;
 use std::path::Path;
 
 use crate::common::served::{Lie, Manner, Served};
-use crate::common::{files, gpt_job, trained};
+use crate::common::{files, gpt_job, npy, trained};
 use crate::{output, path};
 
 /// Commands say of a run at an address what they say of the same run in a folder. What writes to a run needs a folder.
@@ -36,6 +37,15 @@ fn commands_read_a_run_at_its_address() {
         assert_eq!(found, due, "{command}");
     }
     assert_eq!(files(Path::new(&there)), files(Path::new(&here)));
+    let inputs = path(folder.path(), "tokens.npy");
+    fs::write(&inputs, npy("<u4", "(1, 2)", &[1, 0, 0, 0, 2, 0, 0, 0])).unwrap();
+    let logits = |run: &str, name: &str| {
+        let to = path(folder.path(), name);
+        let (code, _, stderr) = output(&["logits", run, "--inputs", &inputs, "--output", &to]);
+        assert_eq!(code, 0, "{stderr}");
+        fs::read(&to).unwrap()
+    };
+    assert!(logits(url, "there.npy") == logits(&out, "here.npy"));
     server.sent();
     let (code, stdout, stderr) =
         output(&["audit", url, "--steps", "5..6", "--only-part", "--engine", "cpu", "--jobs", "1"]);
@@ -62,4 +72,29 @@ fn commands_read_a_run_at_its_address() {
         let (code, _, stderr) = output(&["verify", url]);
         assert!(code == 3 && stderr.contains(says), "{lie:?}: {code} {stderr}");
     }
+}
+
+/// The signature makes the head longer than the index says.
+#[test]
+fn a_signature_after_the_index_asks_for_another_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let (job, out, key) =
+        (gpt_job(folder.path(), "microbatch", ""), path(folder.path(), "run"), path(folder.path(), "key"));
+    let done = |args: &[&str]| {
+        let (code, stdout, stderr) = output(args);
+        assert_eq!(code, 0, "{args:?}: {stderr}");
+        stdout
+    };
+    done(&["train", job.to_str().unwrap(), "--out", &out]);
+    done(&["key", "new", &key, "--name", "trainer.example"]);
+    done(&["publish", &out]);
+    let index = || fs::read_to_string(Path::new(&out).join("index")).unwrap();
+    let before = index();
+    let said = done(&["sign", &out, "--key", &key]);
+    assert!(
+        said.contains("the index is older than the signature: write it again with: tiebreak publish "),
+        "{said}"
+    );
+    done(&["publish", &out]);
+    assert_ne!(index(), before);
 }

@@ -131,6 +131,12 @@ fn a_run_that_hides_is_verified_without_its_key_and_audited_with_it() {
         let found = String::from_utf8_lossy(&bytes).contains(&secret[9..40]);
         assert!(!found, "{} has the key", name.display());
     }
+    // The index needs no key, and has the files that everybody may have.
+    ends(&["publish", &run], 0, &["index lists "]);
+    let index = fs::read_to_string(Path::new(&run).join("index")).unwrap();
+    let tops = index.lines().skip(1).map(|line| line.split([' ', '/']).nth(1).unwrap());
+    assert!(index.contains(" heads/") && tops.clone().all(|top| PUBLISHED.contains(&top)), "{index}");
+    fs::remove_file(Path::new(&run).join("index")).unwrap();
     let with_key = ["verify", &run, "--trainer-key", &public];
     ends(&with_key, 0, &["record 0 is the initial state that the seed gives", "the released model agree"]);
     let audit = ["audit", &run, "--trainer-key", &public, "--data", &data];

@@ -225,7 +225,8 @@ fn a_watched_training_has_the_bits_of_an_unwatched_one_and_its_snapshots_are_its
 
 #[test]
 fn each_rank_has_a_chip_of_its_own() {
-    let (folder, job) = prepared(60, 60);
+    // Long enough for three snapshots of each rank on a machine that has much else to do.
+    let (folder, job) = prepared(240, 240);
     let folder = folder.path();
     let agents = [0, 1].map(|rank| {
         let own = folder.join(format!("rank-{rank}"));

@@ -111,3 +111,38 @@ fn each_lie_of_a_receipt_is_caught() {
     assert_eq!(checked(&signed, &run, &["--signer-key", &format!("{stranger}.pub")]).0, 4);
     assert_eq!(checked("none.json", &run, &[]).0, 2);
 }
+
+/// The file of the released model is a container. Whoever reads the model holds the file to the final record.
+#[test]
+fn a_model_that_no_record_commits_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = ["one", "two"].map(|name| folder.path().join(name));
+    fs::create_dir(&first).unwrap();
+    fs::create_dir(&second).unwrap();
+    let (run, other) = (small(&first, "0.01"), small(&second, "0.02"));
+    let receipt = path(folder.path(), "receipt.json");
+    let write = ["--prompt", "The", "--length", "3", "--temperature", "0", "--receipt", &receipt];
+    assert_eq!(output(&[&["generate", &other], &write[..]].concat()).0, 0);
+    let inputs = path(&second, "text.txt");
+    fs::copy(first.join("run/model.safetensors"), second.join("run/model.safetensors")).unwrap();
+    let all = |says: &str| {
+        for args in [
+            [&["generate", &other], &write[..]].concat(),
+            vec!["receipt", "check", &receipt, &other],
+            vec!["eval", &other, "--data", &inputs],
+        ] {
+            let (code, _, stderr) = output(&args);
+            assert!(code == 4 && stderr.contains(says), "{args:?}: {code}: {stderr}");
+        }
+    };
+    all("model.safetensors: the released model is not the final state's parameters and buffers: a root is ");
+    // The same file in a run whose last record is missing.
+    let transcript = second.join("run/transcript");
+    let bytes = fs::read(&transcript).unwrap();
+    let length = bytes.len() as u64;
+    let records = tiebreak_run::run::transcript::read(&transcript).unwrap().0.records;
+    let last = records.last().unwrap().encode().len() as u64;
+    fs::OpenOptions::new().write(true).open(&transcript).unwrap().set_len(length - last - 4).unwrap();
+    all("no final record commits the model: finish the training, or name a checkpoint by --step");
+    assert_eq!(output(&["generate", &run, "--length", "3"]).0, 0);
+}

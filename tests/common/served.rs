@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+/// The time for which a server holds a connection.
+pub const HELD: Duration = Duration::from_secs(5);
+
 /// What is wrong with the answers about one file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lie {
@@ -22,6 +25,10 @@ pub enum Lie {
     Cut,
     /// One more byte comes than the range has.
     Long,
+    /// The answer promises two bytes more than the range has, and the server sends none of them, nor the end.
+    Holds,
+    /// The same, as a chunk.
+    HoldsChunk,
     /// The bytes of the range come backwards.
     Backwards,
     /// The range comes as zeros.
@@ -174,9 +181,11 @@ fn answer(state: &State, mut stream: TcpStream) -> std::io::Result<()> {
             ("206 Partial Content", format!("Content-Range: bytes {first}-{last}/{total}\r\n"))
         }
     };
-    let length = match is(Lie::NoLength) {
-        true => String::new(),
-        false => format!("Content-Length: {}\r\n", range.len() + usize::from(is(Lie::Long))),
+    let more = usize::from(is(Lie::Long)) + 2 * usize::from(is(Lie::Holds));
+    let length = match lie {
+        Some(Lie::NoLength) => String::new(),
+        Some(Lie::HoldsChunk) if method == "GET" => "Transfer-Encoding: chunked\r\n".into(),
+        _ => format!("Content-Length: {}\r\n", range.len() + more),
     };
     write!(stream, "HTTP/1.1 {line}\r\n{tag}{encoding}{place}{length}Connection: close\r\n\r\n")?;
     if method == "HEAD" {
@@ -209,6 +218,9 @@ fn send(
     let count = sent.entry(name).or_default();
     *count = (count.0 + 1, count.1 + bytes.len() as u64);
     drop(sent);
+    if lie == Some(Lie::HoldsChunk) {
+        write!(stream, "{:x}\r\n", bytes.len() + 2)?;
+    }
     if lie == Some(Lie::Trickles) {
         for byte in bytes.chunks(1) {
             stream.write_all(byte)?;
@@ -216,5 +228,9 @@ fn send(
         }
         return Ok(());
     }
-    stream.write_all(&bytes)
+    stream.write_all(&bytes)?;
+    if matches!(lie, Some(Lie::Holds | Lie::HoldsChunk)) {
+        thread::sleep(HELD);
+    }
+    Ok(())
 }

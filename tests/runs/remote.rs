@@ -1,6 +1,7 @@
 //! Runs at addresses: the same findings as in a folder, no more bytes than a part needs, and no use of what a server makes up.
 
 use std::io::ErrorKind;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,8 @@ use tiebreak_run::run::index::Index;
 use tiebreak_run::run::{Memory, Store, names};
 use tiebreak_train::{Beginning, Silent, begin_with_any_thresholds, train};
 
-use crate::common::served::{Lie, Manner, Served};
-use crate::common::{gpt_job, key};
+use crate::common::served::{HELD, Lie, Manner, Served};
+use crate::common::{edit::edited, gpt_job, key};
 
 /// Little, since the server is on this machine.
 const PATIENCE: Patience = Patience {
@@ -30,19 +31,24 @@ const PATIENCE: Patience = Patience {
 /// A finished run of eight steps, in memory.
 fn trained() -> Memory {
     let folder = tempfile::tempdir().unwrap();
-    let job = gpt_job(folder.path(), "operator", "");
+    let (memory, run) = begun(&gpt_job(folder.path(), "operator", ""));
+    train(&run, &mut Cpu::new(2).unwrap(), Some(&key()), &mut Silent).unwrap();
+    memory
+}
+
+/// A run of a job in memory, before its first step.
+fn begun(job: &Path) -> (Memory, Run) {
     let memory = Memory::default();
     let (key, nonce, out) = (key(), [9; 16], Arc::new(memory.clone()));
     let (key, data_root) = (Some(&key), None);
-    let beginning = Beginning { job: &job, data_root, out, key, challenge: None, logged: false, nonce };
+    let beginning = Beginning { job, data_root, out, key, challenge: None, logged: false, nonce };
     let run = begin_with_any_thresholds(&beginning).unwrap();
-    train(&run, &mut Cpu::new(2).unwrap(), key, &mut Silent).unwrap();
-    memory
+    (memory, run)
 }
 
 /// The files of a run, with its index.
 fn indexed(run: &Memory) -> Vec<(String, Vec<u8>)> {
-    let index = Index::of(run, |_| true).unwrap().to_text().into_bytes();
+    let index = Index::of(run, |_| true).unwrap().text().as_bytes().to_vec();
     run.files().into_iter().chain([(names::INDEX.to_string(), index)]).collect()
 }
 
@@ -175,7 +181,7 @@ fn nothing_that_a_server_makes_up_is_used() {
         (Lie::OtherTotal, "changed between two reads"),
         (Lie::Huge, "changed between two reads"),
         (Lie::Cut, "were due, "),
-        (Lie::Long, "more came"),
+        (Lie::Long, "the answer says that it has"),
         (Lie::Backwards, ""),
         (Lie::Zeros, ""),
         (Lie::OtherPlace, ""),
@@ -243,4 +249,63 @@ fn a_server_that_says_no_length_or_does_not_answer_is_an_error_soon() {
         let refused = open_with(address, PATIENCE).err().unwrap().to_string();
         assert!(refused.contains(why) && refused.starts_with(address), "{refused}");
     }
+}
+
+/// A file that nobody gave and nobody called absent leaves an audit undecided: nobody is blamed for it, and nothing matches.
+#[test]
+fn what_a_server_does_not_answer_is_undecided() {
+    let memory = trained();
+    let server = Served::new(indexed(&memory), Manner::default());
+    for lie in [Lie::Unavailable, Lie::Forbidden, Lie::Redirects, Lie::Cut, Lie::NoHttp] {
+        for file in [names::checkpoint(4), names::data_tree(0), names::MODEL.to_string()] {
+            server.lie(&file, lie);
+            let run = Run::of(at(&server)).unwrap();
+            let error = checks::always(&run, Some(&key().public())).err().map(|error| error.to_string());
+            assert!(error.as_ref().is_some_and(|why| why.contains(&file)), "{lie:?} {file}: {error:?}");
+        }
+    }
+    // A file of a step alone is asked for by its replay.
+    server.lie(&names::trace(5), Lie::Forbidden);
+    let run = Run::of(at(&server)).unwrap();
+    let checked = checks::always(&run, Some(&key().public())).unwrap();
+    let beside = attachments::attachments(&run, &checked);
+    assert_eq!(beside.damaged.len(), 1);
+    let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::Range(5, 5));
+    let ended = audit(&run, &mut Cpu::new(2).unwrap(), checked, plan, None, &mut tiebreak_audit::Silent);
+    assert!(ended.err().unwrap().to_string().contains("status 403"));
+    // The absence of a file is an answer.
+    let files = indexed(&memory).into_iter().filter(|(name, _)| *name != names::checkpoint(4));
+    let server = Served::new(files.filter(|(name, _)| name != names::INDEX), Manner::default());
+    let checked = checks::always(&Run::of(at(&server)).unwrap(), Some(&key().public())).unwrap();
+    assert!(checked.not_checked.iter().any(|line| line.contains("checkpoints that the job promises")));
+}
+
+#[test]
+fn nobody_waits_for_bytes_behind_those_that_were_asked_for() {
+    let memory = trained();
+    let server = Served::new(indexed(&memory), Manner::default());
+    let patient = Patience { answer: HELD, ..PATIENCE };
+    let due = memory.read(names::TRANSCRIPT, 3..90).unwrap();
+    server.lie(names::TRANSCRIPT, Lie::HoldsChunk);
+    let begin = Instant::now();
+    assert_eq!(open_with(&server.address, patient).unwrap().read(names::TRANSCRIPT, 3..90).unwrap(), due);
+    server.lie(names::TRANSCRIPT, Lie::Holds);
+    let why = open_with(&server.address, patient).unwrap().read(names::TRANSCRIPT, 3..90).unwrap_err();
+    assert!(why.to_string().contains("87 bytes were due, and the answer says that it has 89"), "{why}");
+    assert!(begin.elapsed() < HELD, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_server_without_an_index_is_not_asked_for_millions_of_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "operator", "");
+    let text = std::fs::read_to_string(&job).unwrap();
+    std::fs::write(&job, edited(&text, &[("steps = 8", "steps = 3000000"), ("\nevery = 2", "\nevery = 1")]))
+        .unwrap();
+    let server = Served::new(begun(&job).0.files(), Manner::default());
+    let run = Run::of(at(&server)).unwrap();
+    let before = server.requests();
+    let why = run.checkpoint_steps().unwrap_err().to_string();
+    assert!(why.contains("the job promises 3000000 checkpoints, and at most 1048576 are asked for"), "{why}");
+    assert!(server.requests() <= before + 1);
 }

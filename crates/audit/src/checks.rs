@@ -20,8 +20,9 @@ use tiebreak_record::commit::tree_head::{Head, NOTE_MAX, Signed};
 use tiebreak_record::job::identity::CONTRACT;
 use tiebreak_record::job::initial::{Expected, InitialOrigin, seeded_digests};
 use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::states::{self, Checkpoints};
 use tiebreak_run::run::transcript::{self, Transcript};
-use tiebreak_run::run::{RunError, initial, names, states};
+use tiebreak_run::run::{RunError, initial, names};
 use tiebreak_run::step::finite;
 
 /// Checks structure, hashes and signature: the latest head, the records it covers, one run id, contiguous steps.
@@ -176,8 +177,8 @@ type Check = fn(&Run, &mut Checked, &mut Work) -> Result<(), RunError>;
 /// Makes all checks that need no replay.
 ///
 /// # Errors
-/// If a file cannot be read, is malformed, or is not signed by `key`. A contradiction to the run's own promises is in the result
-/// instead.
+/// If a file cannot be read, is malformed, or is not signed by `key`; also if a store neither gave a file nor called it absent. A
+/// contradiction to the run's own promises is in the result instead.
 pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
     always_watched(run, key, &Corrections::default(), &mut Work::of_records(&mut |_, _| {}))
 }
@@ -212,6 +213,9 @@ pub(crate) fn always_watched(
             break;
         }
         check(run, &mut checked, work)?;
+    }
+    if checked.inconsistent.is_none() {
+        run.answered()?;
     }
     corrections.settle(&mut checked.incomplete, &mut checked.not_checked);
     checked.not_checked.extend(checked.damaged.iter().map(damaged_text));
@@ -350,15 +354,19 @@ fn batch_claim(run: &Run, step: u32) -> Result<Claim, RunError> {
 }
 
 fn checkpoints(run: &Run, checked: &mut Checked, work: &mut Work) -> Result<(), RunError> {
+    let all = Checkpoints::of(run);
     for step in run.checkpoint_steps()? {
         if step as usize >= checked.transcript.records.len() {
             continue; // newer than the head
         }
         // The states between follow from the steps, so a damaged checkpoint hides nothing.
-        let held = states::check_checkpoint(run, &checked.transcript.records, step);
+        let held = all.check(&checked.transcript.records, step);
         work.file(run, &names::checkpoint(step));
         if let Err(error) = held {
-            checked.damaged.push(error);
+            // Checkpoints that lean on checkpoint 0 have its error.
+            if !checked.damaged.iter().any(|known| known.to_string() == error.to_string()) {
+                checked.damaged.push(error);
+            }
             continue;
         }
         if step != 0 || run.file.origin != InitialOrigin::Seed {

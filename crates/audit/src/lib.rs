@@ -164,6 +164,9 @@ pub fn audit_in_jobs(
         report.outcome = found.outcome;
         found.verdict
     });
+    if report.outcome == Outcome::Matches {
+        run.answered()?;
+    }
     ending::end(&mut report, run, &checked, native);
     report.seconds = start.elapsed().as_secs_f64();
     Ok((report, verdict))

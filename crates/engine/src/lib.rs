@@ -24,20 +24,38 @@ pub mod reference;
 pub mod session;
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub use error::{EngineError, WrongPart};
 pub use observer::{Inputs, Observer, QuantisedTensor, Summary, Value, Want};
 use tiebreak_contract::program::graph::{Graph, TensorType};
 
-/// A tensor in an engine's memory. Clones share the memory; the last clone frees it.
+/// A tensor in an engine's memory. Clones share the memory; the last clone frees it. No engine changes a tensor.
 #[derive(Clone)]
-pub struct Tensor(Arc<dyn Any + Send + Sync>);
+pub struct Tensor(Arc<Kept<dyn Any + Send + Sync>>);
+
+/// A tensor's storage, and the BLAKE3 root of its canonical bytes once somebody noted it.
+struct Kept<T: ?Sized> {
+    root: OnceLock<[u8; 32]>,
+    storage: T,
+}
 
 impl Tensor {
     /// A tensor of the engine that keeps `storage` for it.
     pub fn new(storage: impl Any + Send + Sync) -> Tensor {
-        Tensor(Arc::new(storage))
+        Tensor(Arc::new(Kept { root: OnceLock::new(), storage }))
+    }
+
+    /// The root of the tensor's bytes, if it was noted.
+    #[doc(hidden)] // for the layers above
+    pub fn noted(&self) -> Option<[u8; 32]> {
+        self.0.root.get().copied()
+    }
+
+    /// Notes the root of the tensor's bytes, for whoever needs it again: a frozen parameter is one tensor for many steps.
+    #[doc(hidden)] // for the layers above
+    pub fn note(&self, root: [u8; 32]) {
+        self.0.root.get_or_init(|| root);
     }
 
     /// The storage, with the type that the tensor's engine uses.
@@ -45,7 +63,7 @@ impl Tensor {
     /// # Panics
     /// If another engine made the tensor: a fault of this program.
     pub fn storage<T: Any>(&self) -> &T {
-        self.0.downcast_ref().expect("a tensor is used with the engine that made it")
+        self.0.storage.downcast_ref().expect("a tensor is used with the engine that made it")
     }
 }
 
@@ -74,7 +92,7 @@ impl Compiled {
 /// Runs graphs. Canonical bytes are little-endian and row-major; quantised tensors are `d`-byte two's complement.
 ///
 /// ```
-/// use std::sync::Arc;
+/// use std::sync::{Arc, OnceLock};
 ///
 /// use tiebreak_contract::arith::DType;
 /// use tiebreak_contract::arith::words::bytes_of;

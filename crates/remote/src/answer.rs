@@ -105,20 +105,20 @@ pub(crate) fn ranged(headers: &HeaderMap, first: u64, end: u64) -> Result<u64, F
     }
 }
 
-/// Appends exactly `wanted` bytes of contents. Memory grows with what comes, not with what a header says.
+/// Appends exactly `wanted` bytes of contents. Memory grows with what comes, not with what a header says, and nobody waits for what a
+/// server promises behind them.
 ///
 /// # Errors
-/// If fewer come, or more. What came stays appended.
+/// If fewer come, or the answer says that it has another number. What came stays appended.
 pub(crate) fn contents(response: Response<ureq::Body>, wanted: u64, to: &mut Vec<u8>) -> Result<(), Failed> {
+    if let Some(told) = content_length(response.headers()).filter(|told| *told != wanted) {
+        let why = format!("{wanted} bytes were due, and the answer says that it has {told}");
+        return Err(wrong(ErrorKind::InvalidData, why));
+    }
     let before = to.len();
-    let mut body =
-        response.into_body().into_with_config().limit(u64::MAX).reader().take(wanted.saturating_add(1));
+    let mut body = response.into_body().into_with_config().limit(u64::MAX).reader().take(wanted);
     let read = body.read_to_end(to);
     let came = (to.len() - before) as u64;
-    if came > wanted {
-        to.truncate(before);
-        return Err(wrong(ErrorKind::InvalidData, format!("{wanted} bytes were due, and more came")));
-    }
     match read {
         Ok(_) if came == wanted => Ok(()),
         Ok(_) => Err(Failed::Again(format!("{wanted} bytes were due, {came} came"))),

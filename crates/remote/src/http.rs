@@ -33,6 +33,8 @@ pub(crate) struct Http {
     answered: AtomicBool,
     /// The reason why nothing is asked any more: the server does not answer.
     gone: Mutex<Option<String>>,
+    /// The first file that was neither given nor called absent, with the error.
+    unanswered: Mutex<Option<(String, ErrorKind, String)>>,
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -64,7 +66,51 @@ impl Http {
             whole: Mutex::default(),
             answered: AtomicBool::new(false),
             gone: Mutex::default(),
+            unanswered: Mutex::default(),
         }
+    }
+
+    /// Keeps the error about a file, unless the file is absent or the server lists nothing: whoever concludes something asks for it.
+    fn noted<T>(&self, name: &str, result: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &result
+            && !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported)
+        {
+            let first = || (name.to_string(), error.kind(), error.to_string());
+            held(&self.unanswered).get_or_insert_with(first);
+        }
+        result
+    }
+
+    /// The length of a file, as it was first seen.
+    fn known_length(&self, name: &str) -> io::Result<u64> {
+        if let Some(length) = self.seen.length(name) {
+            return Ok(length);
+        }
+        match self.index()? {
+            None => self.asked_length(name),
+            Some(index) => {
+                let length = index.length(name).ok_or_else(|| io::Error::from(ErrorKind::NotFound))?;
+                self.seen.note(name, length, None)
+            }
+        }
+    }
+
+    /// The bytes of a range of a file, as far as they go.
+    fn range(&self, name: &str, range: Range<u64>) -> io::Result<Vec<u8>> {
+        let length = self.known_length(name)?;
+        let [start, end] = [range.start, range.end].map(|at| at.min(length));
+        let mut all = Vec::new();
+        for first in (start..end).step_by(PIECE as usize) {
+            let piece = first..end.min(first + PIECE);
+            if let Some(kept) = self.kept(name) {
+                all.extend_from_slice(cut(&kept, &piece));
+                continue;
+            }
+            let mut got = Vec::new();
+            self.patiently(|| self.piece(name, &piece, length, &mut got))?;
+            all.append(&mut got);
+        }
+        Ok(all)
     }
 
     /// The address of a file.
@@ -161,7 +207,7 @@ impl Http {
             Ok(bytes) => {
                 let text = String::from_utf8(bytes);
                 let text = text.map_err(|_| Malformed::invalid("index", "it is no UTF-8".to_string()));
-                let read = text.and_then(|text| Index::from_text(&text));
+                let read = text.and_then(Index::from_text);
                 Some(Arc::new(read.map_err(|why| io::Error::new(ErrorKind::InvalidData, why))?))
             }
         };
@@ -230,43 +276,26 @@ impl Store for Http {
     }
 
     fn length(&self, name: &str) -> io::Result<u64> {
-        if let Some(length) = self.seen.length(name) {
-            return Ok(length);
-        }
-        match self.index()? {
-            None => self.asked_length(name),
-            Some(index) => {
-                let length = index.length(name).ok_or_else(|| io::Error::from(ErrorKind::NotFound))?;
-                self.seen.note(name, length, None)
-            }
-        }
+        self.noted(name, self.known_length(name))
     }
 
     fn read(&self, name: &str, range: Range<u64>) -> io::Result<Vec<u8>> {
-        let length = self.length(name)?;
-        let [start, end] = [range.start, range.end].map(|at| at.min(length));
-        let mut all = Vec::new();
-        for first in (start..end).step_by(PIECE as usize) {
-            let piece = first..end.min(first + PIECE);
-            if let Some(kept) = self.kept(name) {
-                all.extend_from_slice(cut(&kept, &piece));
-                continue;
-            }
-            let mut got = Vec::new();
-            self.patiently(|| self.piece(name, &piece, length, &mut got))?;
-            all.append(&mut got);
-        }
-        Ok(all)
+        self.noted(name, self.range(name, range))
     }
 
     fn list(&self, folder: &str) -> io::Result<Vec<String>> {
-        match self.index()? {
+        match self.noted(folder, self.index())? {
             Some(index) => Ok(index.list(folder)),
             None => Err(io::Error::new(
                 ErrorKind::Unsupported,
                 "the server lists no files, and the run has no index",
             )),
         }
+    }
+
+    fn unanswered(&self) -> Option<(String, io::Error)> {
+        let (name, kind, why) = held(&self.unanswered).clone()?;
+        Some((name, io::Error::new(kind, why)))
     }
 
     fn replace(&self, _: &str, _: &mut Contents) -> io::Result<()> {

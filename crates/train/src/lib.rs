@@ -56,7 +56,7 @@ use tiebreak_run::run::gradients::GradientsWriter;
 use tiebreak_run::run::transcript::{Transcript, TranscriptWriter};
 use tiebreak_run::run::{RunError, checkpoint, initial, names, states, traces};
 use tiebreak_run::step::finite::{self, FirstValue, NotFinite, Place};
-use tiebreak_run::step::{CommittedStep, Roundings, StepError, StepRequest, Watch, scalars, state_digests};
+use tiebreak_run::step::{CommittedStep, Roundings, StepError, StepRequest, Watch, noted_digests, scalars};
 
 /// Receives a trainer's progress.
 pub trait Progress {
@@ -248,7 +248,7 @@ fn train_by(
         None => Session::new(engine, program)?,
     };
     let first = trainer.load_state(&mut session, &mut by)?;
-    let mut digests = state_digests(&mut session)?;
+    let mut digests = noted_digests(&mut session)?;
     let state = run.computation.state_digest(first, &run.program().state(), &digests);
     if let By::Ranks(lead) = &mut by {
         lead.begin(run, &mut session, state)?;

@@ -14,16 +14,14 @@ use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_contract::arith::float;
 use tiebreak_contract::program::step::Program;
-use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::state::{StateRoots, tensor_digests};
 use tiebreak_record::job::Job;
 use tiebreak_record::job::identity::program_digest;
 use tiebreak_record::job::initial::Drawn;
 use tiebreak_run::evaluate::{Evaluation, Evaluator, Found, Report};
-use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::{self, Disk};
 use tiebreak_run::run::evaluation::{self, EvaluationData};
-use tiebreak_run::run::{RunError, checkpoint, initial, names, read_job, read_program, shell, transcript};
+use tiebreak_run::run::{RunError, initial, read_job, read_program, shell};
 use tiebreak_run::step::finite::{self, NotFinite};
 
 /// The most bytes of a report.
@@ -136,26 +134,11 @@ fn of_run(args: &Args) -> Result<Subject, Failure> {
         true => named_data(args, run.job(), run.program())?,
         false => evaluation::of_run(&run)?,
     };
-    let whose = whose(&run, args.step, &model)?;
+    let whose = match args.step {
+        Some(step) => format!("the state after step {step}, which its record commits"),
+        None => "the released model, which the final record commits".into(),
+    };
     Ok(Subject { job: run.computation.job, program: run.computation.program, data, model, whose })
-}
-
-/// The owner of the state. A checkpoint was compared with its record when it was read; the released model is compared here.
-fn whose(run: &Run, step: Option<u32>, model: &[Vec<u8>]) -> Result<String, Failure> {
-    if let Some(step) = step {
-        return Ok(format!("the state after step {step}, which its record commits"));
-    }
-    let (transcript, _) = transcript::read(run.at(names::TRANSCRIPT))?;
-    let table = run.program().state();
-    let released = &table[..run.program().released()];
-    match transcript.records.last() {
-        Some(Record::Final { roots, .. }) => {
-            let found = StateRoots::of(released, &tensor_digests(released, model));
-            checkpoint::is_released(&run.layout.model(), &found, roots)?;
-            Ok("the released model, which the final record commits".into())
-        }
-        _ => Ok("the model that is here; no record commits it yet".into()),
-    }
 }
 
 /// Weights from a file, of a job's model.

@@ -54,11 +54,11 @@ pub struct Args {
 
 /// The model, and canonical bytes of its parameters and buffers.
 fn state(args: &Args) -> Result<(ModelJob, Program, Vec<Vec<u8>>), Failure> {
-    if args.model.is_dir() {
+    if args.model.is_dir() || tiebreak_remote::is_address(&args.model) {
         if args.data_root.is_some() {
             return Err(Failure::new(
                 Exit::Usage,
-                "--data-root is for jobs: a run names no files beyond its folder",
+                "--data-root is for jobs: a run names no files beyond its own",
             ));
         }
         let run = args.limits.open(&args.model)?;

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use crate::cli::args::limits::Limits;
+use crate::cli::args::place::run_at;
 use crate::cli::view::report::{CommandResult, Exit, Printer, bytes_text};
 use tiebreak_run::run::hidden::PUBLISHED;
 use tiebreak_run::run::index::Index;
+use tiebreak_run::run::reader::Salts;
 use tiebreak_run::run::{RunError, names};
 
 /// Write the index of a run's files, for auditors who read the run over HTTP.
@@ -26,12 +28,13 @@ pub struct Args {
 
 pub fn run(printer: Printer, args: &Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
-    let run = args.limits.open(&args.run)?;
+    // The index shows nothing that the salt key opens.
+    let run = run_at(&args.run, Salts::Closed)?.with_memory(args.limits.memory());
     let hides = run.job().hides();
     let index = Index::of(&*run.store, |top| !hides || PUBLISHED.contains(&top));
     let index = index.map_err(RunError::io(&run.layout.root))?;
     let file = run.at(names::INDEX);
-    file.replace(index.to_text().as_bytes())?;
+    file.replace(index.text().as_bytes())?;
     let (files, bytes) = index.size();
     let path = file.path().display();
     let line = format!("{path} lists {files} files of {} together", bytes_text(bytes));

@@ -12,14 +12,14 @@ use tiebreak_audit::work::Work;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
-use crate::cli::view::next::Next;
+use crate::cli::view::next::{Next, lines};
 use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_record::commit::cosignature::{cosigned, cosigned_at, utc};
 use tiebreak_record::commit::tree_head::NOTE_MAX;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
-use tiebreak_run::run::{RunError, shell};
+use tiebreak_run::run::{RunError, names, shell};
 
 /// Sign a finished run that was trained without --key.
 ///
@@ -79,15 +79,24 @@ fn signed(printer: Printer, args: Args) -> CommandResult {
     Disk::default().replace(&absolute, note.as_bytes())?;
     let name = private.public().name().to_string();
     let option = key::trainer_option(Some(&args.key), Some(&private.public().to_text()));
-    let next = Next::new("check it with", format!("tiebreak verify {}{option}", shell::path(&args.run)));
+    let shell_run = shell::path(&args.run);
+    let mut next = vec![Next::new("check it with", format!("tiebreak verify {shell_run}{option}"))];
+    if run.at(names::INDEX).is_here() {
+        // The index has the head's length from before.
+        next.push(Next::new(
+            "the index is older than the signature: write it again with",
+            format!("tiebreak publish {shell_run}"),
+        ));
+    }
+    let first = format!("run {}: signed by {name} at {}, after it was trained", run.id, utc(now));
     printer.result(
-        vec![format!("run {}: signed by {name} at {}, after it was trained", run.id, utc(now)), next.line()],
+        [first].into_iter().chain(lines(&next)).collect::<Vec<_>>(),
         &json!({
             "run": run.id,
             "signer": private.public().to_text(),
             "time": now,
             "head_size": checked.head.size,
-            "next": [next],
+            "next": next,
         }),
     );
     Ok(Exit::Match)

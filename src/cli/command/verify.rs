@@ -96,6 +96,9 @@ fn looked_at(
         None => watched::attachments(run, &checked, &mut work),
         Some(_) => Attachments::default(), // what comes after a contradiction is not looked at
     };
+    if checked.inconsistent.is_none() {
+        run.answered()?;
+    }
     Ok((checked, beside))
 }
 

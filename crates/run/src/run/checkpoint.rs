@@ -166,13 +166,35 @@ pub(super) fn digests_at(places: &[Place], state: &[StateTensor]) -> Result<Vec<
 
 /// The places of exactly the tensors of `state` in a file.
 pub(super) fn layout_of(file: &Stored, state: &[StateTensor]) -> Result<Vec<Range<u64>>, RunError> {
+    let (length, header) = read_header(file, state)?;
+    layout(file.path(), &header, length, state)
+}
+
+/// The places of exactly the tensors of `all` in a file, or those of `few` of them if the file has only as many, and which of both.
+pub(super) fn layout_of_few(
+    file: &Stored,
+    all: &[StateTensor],
+    few: &[StateTensor],
+) -> Result<(bool, Vec<Range<u64>>), RunError> {
+    let (length, header) = read_header(file, all)?;
+    match layout(file.path(), &header, length, few) {
+        Ok(found) => Ok((true, found)),
+        Err(error) => match layout(file.path(), &header, length, all) {
+            Ok(found) => Ok((false, found)),
+            Err(_) => Err(error),
+        },
+    }
+}
+
+/// The length of a file with at most the tensors of `state`, and its header.
+fn read_header(file: &Stored, state: &[StateTensor]) -> Result<(u64, Vec<u8>), RunError> {
     let (length, max) = (file.length()?, state_bytes(state) + header_max(state) as u64);
     if length > max {
         return Err(RunError::malformed(file.path(), Malformed::TooLarge { what: "file", limit: max }));
     }
     let head = file.read_range(0..length.min(8))?;
     let header = header_end(file.path(), &head, state)?.min(length);
-    layout(file.path(), &file.read_range(0..header)?, length, state)
+    Ok((length, file.read_range(0..header)?))
 }
 
 /// [`read`] from a file's contents; `path` names them in errors.

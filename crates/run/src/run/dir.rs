@@ -201,6 +201,18 @@ impl Run {
         Stored::new(&self.store, &self.layout.root, name)
     }
 
+    /// Refuses a conclusion about files that the store neither gave nor called absent: nothing is known of them.
+    ///
+    /// # Errors
+    /// If there is such a file: the first one's error.
+    #[doc(hidden)] // for the layers above
+    pub fn answered(&self) -> Result<(), RunError> {
+        match self.store.unanswered() {
+            None => Ok(()),
+            Some((name, error)) => Err(RunError::io(self.at(name).path())(error)),
+        }
+    }
+
     /// Takes the right to write to the run, until the returned guard is dropped.
     ///
     /// # Errors

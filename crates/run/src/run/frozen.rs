@@ -1,11 +1,17 @@
 //! Checkpoints of a run whose frozen parameters are written once, into checkpoint 0.
 
+use std::ops::Range;
+
 use super::checkpoint::Place;
 use super::dir::Run;
 use super::error::RunError;
 use super::stored::Stored;
 use super::{checkpoint, names};
-use tiebreak_contract::program::step::{StateTensor, state_bytes};
+use tiebreak_contract::arith::words::with_bytes;
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::step::StateTensor;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::tensor;
 use tiebreak_record::job::initial::InitialOrigin;
 
 /// For each tensor of the state, true if the checkpoint after a step may leave it out, since checkpoint 0 has it: a frozen parameter
@@ -24,6 +30,8 @@ pub(super) struct Files {
     pub table: Vec<StateTensor>,
     left_out: Vec<bool>,
     own: Stored,
+    /// The ranges of the tensors that its own file has.
+    ranges: Vec<Range<u64>>,
     first: Stored,
 }
 
@@ -31,15 +39,20 @@ impl Files {
     /// The files of the checkpoint after a step.
     ///
     /// # Errors
-    /// If its own file is not there, or cannot be examined.
+    /// If its own file cannot be read, or holds other tensors.
     pub fn of(run: &Run, step: u32) -> Result<Files, RunError> {
         let (table, mut left_out) = (run.program().state(), left_out(run, step));
         let [own, first] = [step, 0].map(|step| run.at(names::checkpoint(step)));
-        // A file with every tensor is a whole state too.
-        if left_out.contains(&true) && own.length()? >= state_bytes(&table) {
-            left_out.fill(false);
-        }
-        Ok(Files { table, left_out, own, first })
+        let ranges = match left_out.contains(&true) {
+            false => checkpoint::layout_of(&own, &table)?,
+            true => {
+                let (few, ranges) = checkpoint::layout_of_few(&own, &table, &trained(&table, &left_out))?;
+                // A file with every tensor is a whole state too.
+                left_out.iter_mut().for_each(|left_out| *left_out &= few);
+                ranges
+            }
+        };
+        Ok(Files { table, left_out, own, ranges, first })
     }
 
     /// True if the checkpoint is of two files.
@@ -50,21 +63,66 @@ impl Files {
     /// The files, and the range of each tensor in one of them.
     ///
     /// # Errors
-    /// If a file cannot be read, or holds other tensors.
+    /// If checkpoint 0 is needed, and cannot be read, or holds other tensors.
     pub fn places(&self) -> Result<Vec<Place<'_>>, RunError> {
-        let Files { table, left_out, own, first } = self;
-        let whole = |file| checkpoint::layout_of(file, table);
         if !self.are_two() {
-            return Ok(whole(own)?.into_iter().map(|range| (own, range)).collect());
+            return Ok(self.ranges.iter().map(|range| (&self.own, range.clone())).collect());
         }
-        let ours = trained(table, left_out);
-        let mut ours = checkpoint::layout_of(own, &ours)?.into_iter();
-        let places = whole(first)?.into_iter().zip(left_out).map(|(range, &is_left_out)| match is_left_out {
-            true => (first, range),
-            false => (own, ours.next().expect("the rest of the table is in the file")),
+        let mut ours = self.ranges.iter();
+        let first = checkpoint::layout_of(&self.first, &self.table)?;
+        let places = first.into_iter().zip(&self.left_out).map(|(range, &is_left_out)| match is_left_out {
+            true => (&self.first, range),
+            false => (&self.own, ours.next().expect("the rest of the table is in the file").clone()),
         });
         Ok(places.collect())
     }
+
+    /// The digests of the state's tensors. Those of the tensors in checkpoint 0 are `kept`'s.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn digests(&self, kept: &[Option<Digest>]) -> Result<Vec<Digest>, RunError> {
+        let places: Vec<Place> = self.ranges.iter().map(|range| (&self.own, range.clone())).collect();
+        let held = trained(&self.table, &self.left_out);
+        let mut ours = checkpoint::digests_at(&places, &held)?.into_iter();
+        let both = self.left_out.iter().zip(kept).map(|(&is_left_out, kept)| match is_left_out {
+            true => kept.expect("a tensor that is left out is kept"),
+            false => ours.next().expect("the rest of the table is in the file"),
+        });
+        Ok(both.collect())
+    }
+}
+
+/// For each tensor of the state its digest in the initial state if it is a frozen parameter: no step changes it. Nobody vouches for the
+/// digests that checkpoint 0 gives.
+///
+/// # Errors
+/// If checkpoint 0 is needed, and cannot be read, or holds other tensors.
+pub(super) fn kept(run: &Run) -> Result<Vec<Option<Digest>>, RunError> {
+    let (kept, program) = (run.program().kept(), run.program());
+    let mut digests = vec![None; kept.len()];
+    let indices: Vec<usize> = (0..kept.len()).filter(|&index| kept[index]).collect();
+    if indices.is_empty() {
+        return Ok(digests);
+    }
+    if run.file.origin == InitialOrigin::Seed {
+        let all = program.state_with_init();
+        for index in indices {
+            let (tensor, init) = &all[index];
+            let ty = tensor.ty();
+            let words = init::elements(run.key(), index as u32, [0, ty.len()], *init);
+            digests[index] = Some(with_bytes(&words, |bytes| tensor::digest(&ty, bytes)));
+        }
+        return Ok(digests);
+    }
+    let (file, table) = (run.at(names::checkpoint(0)), program.state());
+    let layout = checkpoint::layout_of(&file, &table)?;
+    let places: Vec<Place> = indices.iter().map(|&index| (&file, layout[index].clone())).collect();
+    let frozen: Vec<StateTensor> = indices.iter().map(|&index| table[index].clone()).collect();
+    for (index, digest) in indices.into_iter().zip(checkpoint::digests_at(&places, &frozen)?) {
+        digests[index] = Some(digest);
+    }
+    Ok(digests)
 }
 
 /// The tensors that a checkpoint holds.

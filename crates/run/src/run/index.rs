@@ -1,7 +1,7 @@
 //! The index of a run's files: their names with their lengths, for readers of a server that lists no files.
 //! Layout: `docs/RUN-FORMAT.md`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 
 use super::names;
@@ -15,10 +15,13 @@ const FORMAT: &str = "tiebreak index 1";
 /// The most bytes of a name.
 const NAME_MAX: usize = 512;
 
-/// Names of files, relative to the run, with their lengths in bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Names of files, relative to the run, with their lengths in bytes: the text itself, and where each line begins. A server may send an
+/// index of [`INDEX_MAX`] bytes with some ten million names, so nothing else is kept of a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Index {
-    files: BTreeMap<String, u64>,
+    text: String,
+    /// The offsets of the lines behind the first in the text.
+    lines: Vec<u32>,
 }
 
 /// True if a file of a run may have this name: visible ASCII characters, without empty components and without those that begin
@@ -63,70 +66,113 @@ impl Index {
                 }
             }
         }
-        Ok(Index { files })
+        let mut text = format!("{FORMAT}\n");
+        for (name, length) in &files {
+            text += &format!("{length} {name}\n");
+        }
+        Index::from_text(text).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
     /// The text: a line with the format, and a line for each file, by ascending names.
-    pub fn to_text(&self) -> String {
-        let mut text = format!("{FORMAT}\n");
-        for (name, length) in &self.files {
-            text += &format!("{length} {name}\n");
-        }
-        text
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     /// Reads an index that somebody else wrote. A text has one index, and an index one text.
     ///
     /// # Errors
     /// If the text is no index.
-    pub fn from_text(text: &str) -> Result<Index, Malformed> {
-        let wrong = |why: String| Malformed::invalid("index", why);
-        let mut lines = text.lines();
-        let first: String = lines.next().unwrap_or_default().chars().take(40).collect();
+    pub fn from_text(text: String) -> Result<Index, Malformed> {
+        let wrong = |why: String| Err(Malformed::invalid("index", why));
+        if text.len() as u64 > INDEX_MAX {
+            return wrong(format!("it has {} bytes, and at most {INDEX_MAX} are read", text.len()));
+        }
+        let first = text.split('\n').next().unwrap_or_default();
         if first != FORMAT {
-            return Err(wrong(format!("its first line is {first:?}, and {FORMAT:?} is due")));
+            let first: String = first.chars().take(40).collect();
+            return wrong(format!("its first line is {first:?}, and {FORMAT:?} is due"));
         }
-        let mut files = BTreeMap::new();
-        for (number, line) in (2..).zip(lines) {
-            let file = line.split_once(' ').and_then(|(length, name)| {
-                let length: u64 = length.parse().ok()?;
-                (is_name(name) && format!("{length} {name}") == line).then(|| (name.to_string(), length))
-            });
-            let Some((name, length)) = file else {
-                return Err(wrong(format!("line {number} is no length and name of a file")));
+        if !text.ends_with('\n') {
+            return wrong("its last line does not end in a line feed".into());
+        }
+        let mut lines = Vec::new();
+        let (mut at, mut last) = (first.len() + 1, "");
+        while at < text.len() {
+            let line = text[at..].split('\n').next().unwrap_or_default();
+            let number = lines.len() + 2;
+            let Some((_, name)) = parsed(line) else {
+                return wrong(format!("line {number} is no length and name of a file"));
             };
-            if files.last_key_value().is_some_and(|(last, _)| *last >= name) {
-                return Err(wrong(format!("line {number} has a name that is not behind the one before")));
+            if !lines.is_empty() && last >= name {
+                return wrong(format!("line {number} has a name that is not behind the one before"));
             }
-            files.insert(name, length);
+            last = name;
+            lines.push(at as u32);
+            at += line.len() + 1;
         }
-        let index = Index { files };
-        match index.to_text() == text {
-            true => Ok(index),
-            false => Err(wrong("its lines end otherwise than by one line feed each".into())),
+        Ok(Index { lines, text })
+    }
+
+    /// The length and the name in the line of this number among the files.
+    fn file(&self, number: usize) -> (u64, &str) {
+        let from = self.lines[number] as usize;
+        let end = self.lines.get(number + 1).map_or(self.text.len(), |&end| end as usize) - 1;
+        parsed(&self.text[from..end]).expect("each line was read before")
+    }
+
+    /// All files.
+    fn files(&self) -> impl Iterator<Item = (u64, &str)> {
+        (0..self.lines.len()).map(|number| self.file(number))
+    }
+
+    /// The number of the first file whose name is not before this one.
+    fn first_from(&self, name: &str) -> usize {
+        let (mut first, mut end) = (0, self.lines.len());
+        while first < end {
+            let middle = first + (end - first) / 2;
+            match self.file(middle).1 < name {
+                true => first = middle + 1,
+                false => end = middle,
+            }
         }
+        first
     }
 
     /// The length of a file, if the index has it.
     pub fn length(&self, name: &str) -> Option<u64> {
-        self.files.get(name).copied()
+        let number = self.first_from(name);
+        let (length, found) = (number < self.lines.len()).then(|| self.file(number))?;
+        (found == name).then_some(length)
     }
 
     /// The number of files, and their bytes together.
     pub fn size(&self) -> (usize, u64) {
-        (self.files.len(), self.files.values().fold(0, |all, &length| all.saturating_add(length)))
+        (self.lines.len(), self.files().fold(0, |all, (length, _)| all.saturating_add(length)))
     }
 
     /// The entries directly below a folder, as [`Store::list`] has them.
     pub fn list(&self, folder: &str) -> Vec<String> {
-        let below = |name: &'_ String| match folder {
-            "" => Some(name.clone()),
-            _ => name.strip_prefix(folder)?.strip_prefix('/').map(str::to_string),
-        };
-        let entry = |name: String| name.find('/').map_or(name.clone(), |slash| name[..=slash].to_string());
-        let entries: BTreeSet<String> = self.files.keys().filter_map(below).map(entry).collect();
-        entries.into_iter().collect()
+        let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
+        let mut entries: Vec<String> = Vec::new();
+        for number in self.first_from(&prefix)..self.lines.len() {
+            let Some(below) = self.file(number).1.strip_prefix(&prefix) else { break };
+            let entry = below.find('/').map_or(below, |slash| &below[..=slash]);
+            // Names of one folder follow one another.
+            if entries.last().is_none_or(|last| last != entry) {
+                entries.push(entry.to_string());
+            }
+        }
+        entries
     }
+}
+
+/// The length and the name in a line; none if the line has another form.
+fn parsed(line: &str) -> Option<(u64, &str)> {
+    let (digits, name) = line.split_once(' ')?;
+    let is_number =
+        digits.bytes().all(|byte| byte.is_ascii_digit()) && (digits.len() == 1 || !digits.starts_with('0'));
+    let length = digits.parse().ok()?;
+    (is_number && is_name(name)).then_some((length, name))
 }
 
 #[cfg(test)]
@@ -136,8 +182,8 @@ mod tests {
     #[test]
     fn only_the_text_of_an_index_is_read() {
         let text = "tiebreak index 1\n5 heads/000000000001\n0 run.json\n";
-        let index = Index::from_text(text).unwrap();
-        assert_eq!((index.to_text(), index.size()), (text.to_string(), (2, 5)));
+        let index = Index::from_text(text.to_string()).unwrap();
+        assert_eq!((index.text(), index.size()), (text, (2, 5)));
         assert_eq!((index.length("run.json"), index.length("heads")), (Some(0), None));
         assert_eq!(index.list(""), ["heads/", "run.json"]);
         assert_eq!((index.list("heads"), index.list("head")), (vec!["000000000001".to_string()], vec![]));
@@ -146,6 +192,9 @@ mod tests {
             "tiebreak log 3\n",
             "tiebreak index 1",
             "tiebreak index 1\r\n",
+            "tiebreak index 1\n5 a\r\n",
+            "tiebreak index 1\n5 a",
+            "tiebreak index 1\n 5 a\n",
             "tiebreak index 1\n5 b\n5 a\n",
             "tiebreak index 1\n5 a\n5 a\n",
             "tiebreak index 1\n05 a\n",
@@ -160,7 +209,7 @@ mod tests {
             "tiebreak index 1\n5 \n",
             "tiebreak index 1\n\n",
         ] {
-            assert!(Index::from_text(wrong).is_err(), "{wrong:?}");
+            assert!(Index::from_text(wrong.to_string()).is_err(), "{wrong:?}");
         }
     }
 }

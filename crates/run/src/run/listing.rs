@@ -19,8 +19,18 @@ const FOLDERS: [&str; 8] = [
     names::CORRECTIONS,
     names::WITHDRAWN,
 ];
-/// The most heads of a run.
+/// The most heads of a run, and the most files of one kind that a store is asked for which lists nothing.
 const HEADS_MAX: usize = 1 << 20;
+
+/// Refuses to ask for so many files, one after another.
+fn few(count: u64, of: &str) -> Result<(), String> {
+    if count < HEADS_MAX as u64 {
+        return Ok(());
+    }
+    Err(format!(
+        "the job promises {count} {of}, and at most {HEADS_MAX} are asked for: ask whoever publishes the run for an index"
+    ))
+}
 
 impl Run {
     /// The entries of a folder of the run, as [`Store::list`](super::Store::list) has them; `None` if the store lists nothing.
@@ -75,13 +85,7 @@ impl Run {
     /// The sizes of the heads that a trainer publishes by the job, as far as they are there.
     fn promised_heads(&self) -> Result<Vec<u64>, RunError> {
         let (steps, every) = (u64::from(self.job().steps), u64::from(self.job().commit.head_every).max(1));
-        if steps / every >= HEADS_MAX as u64 {
-            let why = format!(
-                "the job promises {} heads, and at most {HEADS_MAX} are asked for: ask whoever publishes the run for an index",
-                steps / every
-            );
-            return Err(RunError::invalid(&self.layout.heads(), why));
-        }
+        few(steps / every, "heads").map_err(|why| RunError::invalid(&self.layout.heads(), why))?;
         let between = (1..=steps / every).map(|number| number * every).filter(|step| *step < steps);
         let sizes = [1].into_iter().chain(between.map(|step| step + 1)).chain([steps + 2]);
         self.there(sizes, |size| names::head(*size))
@@ -199,6 +203,8 @@ impl Run {
         };
         let Some(all) = self.entries(names::CHECKPOINTS)? else {
             let (steps, every) = (self.job().steps, self.job().checkpoint.every.max(1));
+            let folder = self.layout.root.join(names::CHECKPOINTS);
+            few((steps / every).into(), "checkpoints").map_err(|why| RunError::invalid(&folder, why))?;
             let made = (0..=steps).step_by(every as usize).chain((steps % every != 0).then_some(steps));
             return self.there(made, |step| names::checkpoint(*step));
         };

@@ -3,7 +3,7 @@
 use super::dir::Run;
 use super::error::RunError;
 use super::weights::{Elements, WeightFiles};
-use super::{frozen, names, transcript};
+use super::{frozen, names, states, transcript};
 use tiebreak_contract::program::models::released::Released;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_record::commit::record::Record;
@@ -38,7 +38,8 @@ pub fn open(run: &Run, step: Option<u32>) -> Result<(u32, WeightFiles, Vec<State
     if steps.contains(&step) && frozen::Files::of(run, step)?.are_two() {
         files = files.over(&run.at(names::checkpoint(0)))?;
     }
-    let mut found = StateRoots::of(&table, &files.digests(&table)?);
+    let digests = files.digests(&table)?;
+    let mut found = StateRoots::of(&table, &digests);
     if let (true, Some(Record::Final { roots, .. })) = (from_model, transcript.records.last()) {
         // A model leaves the optimizer's slots out, which the final record has a root of its own for.
         found.0[2] = roots.0[2];
@@ -47,6 +48,9 @@ pub fn open(run: &Run, step: Option<u32>) -> Result<(u32, WeightFiles, Vec<State
     if committed != Some(found.digest()) {
         let why = format!("it is not the state that the record of step {step} commits");
         return Err(RunError::invalid(file.path(), why));
+    }
+    if step > 0 {
+        states::check_frozen(run, step, &digests, &frozen::kept(run)?)?;
     }
     Ok((step, files, table))
 }

@@ -1,12 +1,13 @@
 //! Reads training states that a run's records commit.
 
+use std::cell::OnceCell;
 use std::path::Path;
 
 use super::dir::Run;
 use super::error::RunError;
 use super::frozen::Files;
 pub use super::frozen::{read, write};
-use super::{checkpoint, initial};
+use super::{checkpoint, frozen, initial};
 use tiebreak_contract::arith::words::with_bytes;
 use tiebreak_contract::program::init;
 use tiebreak_record::commit::digest::Digest;
@@ -21,15 +22,23 @@ pub type State = Vec<Vec<u8>>;
 /// The state after a step, read from its checkpoint. An initial state from the seed needs no file.
 ///
 /// # Errors
-/// If the checkpoint cannot be read, is malformed, or is not the state that the step's record commits.
+/// If the checkpoint cannot be read, is malformed, is not the state that the step's record commits, or has other frozen parameters
+/// than the initial state.
 pub fn after(run: &Run, records: &[Record], step: u32) -> Result<State, RunError> {
     run.opened()?;
     run.within_memory("a state", run.state_memory())?;
-    let state = match step {
-        0 => initial::state(run)?,
-        _ => read(run, step)?,
-    };
-    check(run, records, step, &state)?;
+    if step == 0 {
+        let state = initial::state(run)?;
+        check(run, records, 0, &state)?;
+        return Ok(state);
+    }
+    let files = Files::of(run, step)?;
+    let state = checkpoint::read_at(&files.places()?)?;
+    let digests = tensor_digests(&files.table, &state);
+    check_digests(run, records, step, &digests)?;
+    if !files.are_two() {
+        check_frozen(run, step, &digests, &frozen::kept(run)?)?;
+    }
     Ok(state)
 }
 
@@ -55,10 +64,15 @@ pub fn visit<E: From<RunError>>(
         for index in 0..table.len() {
             with_bytes(&init::state_tensor(run.program(), run.key(), index), |bytes| pass(index, bytes))?;
         }
-    } else {
-        checkpoint::each(&Files::of(run, step)?.places()?, |index, bytes| pass(index, &bytes))?;
+        return Ok(check_digests(run, records, step, &digests)?);
     }
-    Ok(check_digests(run, records, step, &digests)?)
+    let files = Files::of(run, step)?;
+    checkpoint::each(&files.places()?, |index, bytes| pass(index, &bytes))?;
+    check_digests(run, records, step, &digests)?;
+    if step > 0 && !files.are_two() {
+        check_frozen(run, step, &digests, &frozen::kept(run)?)?;
+    }
+    Ok(())
 }
 
 /// Checks that the record of a step commits this state.
@@ -69,14 +83,65 @@ pub fn check(run: &Run, records: &[Record], step: u32, state: &[Vec<u8>]) -> Res
     check_digests(run, records, step, &tensor_digests(&run.program().state(), state))
 }
 
-/// Checks that the record of a step commits the state of its checkpoint, without a copy of the state in memory.
-///
-/// # Errors
-/// If the checkpoint cannot be read, is malformed, or is not the state that the step's record commits.
-pub fn check_checkpoint(run: &Run, records: &[Record], step: u32) -> Result<(), RunError> {
-    let files = Files::of(run, step)?;
-    let digests = checkpoint::digests_at(&files.places()?, &files.table)?;
-    check_digests(run, records, step, &digests)
+/// The checkpoints of a run, to be held to its records without a copy of a state in memory. Frozen parameters that several of them
+/// share are read once.
+pub struct Checkpoints<'a> {
+    run: &'a Run,
+    kept: OnceCell<Vec<Option<Digest>>>,
+}
+
+impl<'a> Checkpoints<'a> {
+    /// The checkpoints of a run. Nothing is read yet.
+    pub fn of(run: &'a Run) -> Checkpoints<'a> {
+        Checkpoints { run, kept: OnceCell::new() }
+    }
+
+    fn kept(&self) -> Result<&[Option<Digest>], RunError> {
+        match self.kept.get() {
+            Some(kept) => Ok(kept),
+            None => {
+                let kept = frozen::kept(self.run)?;
+                Ok(self.kept.get_or_init(|| kept))
+            }
+        }
+    }
+
+    /// Checks that the record of a step commits the state of its checkpoint.
+    ///
+    /// # Errors
+    /// If the checkpoint cannot be read, is malformed, is not the state that the step's record commits, or has other frozen parameters
+    /// than the initial state.
+    pub fn check(&self, records: &[Record], step: u32) -> Result<(), RunError> {
+        let files = Files::of(self.run, step)?;
+        let kept = self.kept()?;
+        let digests = files.digests(kept)?;
+        check_digests(self.run, records, step, &digests)?;
+        check_frozen(self.run, step, &digests, kept)
+    }
+}
+
+/// Refuses a state after a step whose frozen parameters are others than those of the initial state: the record that commits it is
+/// false, or one before it, and a replay from this state would not show that.
+pub(super) fn check_frozen(
+    run: &Run,
+    step: u32,
+    digests: &[Digest],
+    kept: &[Option<Digest>],
+) -> Result<(), RunError> {
+    let mut pairs = run.program().state().into_iter().zip(digests.iter().zip(kept));
+    let other =
+        pairs.find_map(|(tensor, (found, kept))| Some((tensor, found, kept.filter(|kept| kept != found)?)));
+    match other {
+        None => Ok(()),
+        Some((tensor, found, kept)) => {
+            let why = format!(
+                "its {} is frozen, and is not that of the initial state: its digest is {}",
+                tensor.name,
+                found.not(&kept)
+            );
+            Err(RunError::invalid(&run.layout.checkpoint(step), why))
+        }
+    }
 }
 
 fn check_digests(run: &Run, records: &[Record], step: u32, digests: &[Digest]) -> Result<(), RunError> {

@@ -84,6 +84,13 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// The name of the first file about which the store could not say whether it is there, or could not give its bytes, with the
+    /// error. A folder tells of each file; a server may be silent, or answer something else.
+    #[doc(hidden)] // for the layers above
+    fn unanswered(&self) -> Option<(String, io::Error)> {
+        None
+    }
+
     /// Announces that a new run will have names in a folder. A store without folders need not do anything.
     ///
     /// # Errors

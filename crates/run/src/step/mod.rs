@@ -9,7 +9,7 @@ mod unread;
 use crate::observers::record::{Logged, Recorder, Rounder, Steer};
 use crate::observers::replay::Replayer;
 use crate::run::RunError;
-pub use digests::{gradient_root, state_digests};
+pub use digests::{gradient_root, noted_digests, state_digests};
 use finite::NotFinite;
 pub use replayed::{disputed_step, readable_log, replayed_micro_batch, replayed_step, replayer};
 use tiebreak_contract::program::step::{MicroBatch, Program};

@@ -1,7 +1,7 @@
 //! The parts of a step's record that are still on the engine. They are read together when the step has ended, so that the host
 //! waits for a device once, and not after each micro-batch.
 
-use super::digests::{gradient_root, of_roots, root_of, state_digests};
+use super::digests::{gradient_root, note, noted_digests, of_roots, root_of, without_root};
 use tiebreak_engine::session::{Gradients, Session, StepOutcome, UnreadOutcome};
 use tiebreak_engine::{EngineError, Tensor};
 use tiebreak_record::commit::digest::Digest;
@@ -37,8 +37,9 @@ impl Unread {
 
     /// Reads all roots, with the state's and with the scalars of the update.
     pub(super) fn read(self, session: &mut Session, outcome: &UnreadOutcome) -> Result<Read, EngineError> {
-        let (engine, state) = session.engine_and_state();
-        let state = engine.roots_later(state)?;
+        let (engine, tensors) = session.engine_and_state();
+        let unknown = without_root(tensors);
+        let state = engine.roots_later(&unknown)?;
         let scalars = outcome.tensors();
         let mut wanted = scalars.to_vec();
         wanted.extend(state.clone());
@@ -56,17 +57,15 @@ impl Unread {
         let mut roots = roots.into_iter();
         let mut next = || roots.next().expect("every tensor was read");
         let program = session.program().clone();
-        let on_engine = state.map(|_| of_roots(&program.state(), &next()));
+        if state.is_some() {
+            note(&unknown, &next());
+        }
         let gradients = program.gradients();
         let micro_batches = self.micro_batches.into_iter().map(|root| match root {
             MicroRoot::Known(root) => root,
             MicroRoot::OnEngine(_) => root_of(&gradients, &of_roots(&gradients, &next())),
         });
         let micro_batches = micro_batches.collect();
-        let state = match on_engine {
-            Some(state) => state,
-            None => state_digests(session)?,
-        };
-        Ok(Read { outcome: StepOutcome::of(words), state, micro_batches })
+        Ok(Read { outcome: StepOutcome::of(words), state: noted_digests(session)?, micro_batches })
     }
 }

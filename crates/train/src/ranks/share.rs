@@ -24,7 +24,7 @@ use tiebreak_record::rounding::log::Log;
 use tiebreak_run::observers::record::{Logged, Recorder, Rounder};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::step::finite::{self, NotFinite};
-use tiebreak_run::step::{Parts, Tracer, gradient_root, state_digests, state_root};
+use tiebreak_run::step::{Parts, Tracer, gradient_root, noted_digests, state_root};
 
 /// The interval at which the others hear from rank 0 while it is busy: `--rank-timeout` is a second at least.
 pub(super) const SIGN_OF_LIFE: Duration = Duration::from_millis(250);
@@ -254,7 +254,7 @@ pub(super) fn compute(
     let own = plan.micro_batches(rank);
     parts.truncate(own.end as usize * products);
     let parts = parts.split_off(own.start as usize * products);
-    let state = state_digests(session)?;
+    let state = noted_digests(session)?;
     let root = state_root(run.program(), &state);
     let share = Share { state: root, outcome, micro_batches, nodes, tiles, parts, checked, asked };
     Ok(Computed { share, logged, state, update, not_finite })

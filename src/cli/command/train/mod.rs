@@ -36,6 +36,7 @@ use tiebreak_monitor::snapshot::shard_map::ShardMap;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::job::Job;
+use tiebreak_record::job::initial::InitialOrigin;
 use tiebreak_run::run::checked::Checked;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::job::logged;
@@ -249,13 +250,7 @@ fn ended(
     let model = shell::path(&beside(out, "-model"));
     let (id, out) = (run.id, shell::path(out));
     let format = if hf { "" } else { " --format safetensors" };
-    let audit = format!("tiebreak audit {out}{key}{}", args.salts.option());
-    let audit = match run.holds_data() {
-        true => Next::new("audit it with", audit),
-        false => {
-            Next::new("audit it with", format!("{audit} --data FOLDER")).note("where its data files are")
-        }
-    };
+    let audit = audit_command(run, args, &format!("{out}{key}{}", args.salts.option()));
     let salts = args.salts.option();
     let mut next = vec![Next::new("check it with", format!("tiebreak verify {out}{key}{salts}")), audit];
     if !run.job().hides() {
@@ -271,6 +266,34 @@ fn ended(
         json["device_check"] = check.json();
     }
     printer.result(lines, &json);
+}
+
+/// The command that audits the run, with the files that the job names and the run does not hold.
+fn audit_command(run: &Run, args: &Args, of: &str) -> Next {
+    let mut command = format!("tiebreak audit {of}");
+    let mut unknown = Vec::new();
+    if let InitialOrigin::Weights { .. } = run.file.origin {
+        for name in run.job().init.files() {
+            command += " --weights ";
+            match args.job.as_ref().and_then(|job| job.parent()) {
+                Some(folder) => command += &shell::path(&folder.join(name)),
+                None => {
+                    command += "FILE";
+                    unknown.push("its files of weights");
+                }
+            }
+        }
+    }
+    if !run.holds_data() {
+        command += " --data FOLDER";
+        unknown.push("its data files");
+    }
+    unknown.dedup();
+    let next = Next::new("audit it with", command);
+    match unknown.is_empty() {
+        true => next,
+        false => next.note(format!("where {} are", unknown.join(" and "))),
+    }
 }
 
 /// The work that was done, in words.
