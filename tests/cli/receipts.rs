@@ -142,7 +142,7 @@ fn a_model_that_no_record_commits_is_refused() {
     let length = bytes.len() as u64;
     let records = tiebreak_run::run::transcript::read(&transcript).unwrap().0.records;
     let last = records.last().unwrap().encode().len() as u64;
-    fs::OpenOptions::new().write(true).open(&transcript).unwrap().set_len(length - last - 4).unwrap();
+    fs::OpenOptions::new().write(true).open(&transcript).unwrap().set_len(length - last - 12).unwrap();
     all("no final record commits the model: finish the training, or name a checkpoint by --step");
     assert_eq!(output(&["generate", &run, "--length", "3"]).0, 0);
 }

@@ -29,6 +29,8 @@ pub enum Lie {
     Holds,
     /// The same, as a chunk.
     HoldsChunk,
+    /// The answer names its range twice, the second time another one.
+    Twice,
     /// The bytes of the range come backwards.
     Backwards,
     /// The range comes as zeros.
@@ -178,7 +180,8 @@ fn answer(state: &State, mut stream: TcpStream) -> std::io::Result<()> {
         None => ("200 OK", String::new()),
         Some(range) => {
             let (first, last) = (range.start + usize::from(is(Lie::Shifted)), range.end - 1);
-            ("206 Partial Content", format!("Content-Range: bytes {first}-{last}/{total}\r\n"))
+            let again = if is(Lie::Twice) { "Content-Range: bytes 0-1/9\r\n" } else { "" };
+            ("206 Partial Content", format!("Content-Range: bytes {first}-{last}/{total}\r\n{again}"))
         }
     };
     let more = usize::from(is(Lie::Long)) + 2 * usize::from(is(Lie::Holds));

@@ -181,6 +181,7 @@ fn nothing_that_a_server_makes_up_is_used() {
         (Lie::OtherTotal, "changed between two reads"),
         (Lie::Huge, "changed between two reads"),
         (Lie::Cut, "were due, "),
+        (Lie::Twice, "more than one header \"content-range\""),
         (Lie::Long, "the answer says that it has"),
         (Lie::Backwards, ""),
         (Lie::Zeros, ""),

@@ -76,6 +76,14 @@ pub(crate) fn check_status<B>(response: &Response<B>) -> Result<(), Failed> {
         408 | 425 | 500 => return Err(Failed::Again(says)),
         _ => return Err(wrong(ErrorKind::Other, says)),
     }
+    for name in ["content-range", "content-length", "content-encoding", "etag", "last-modified"] {
+        if headers.get_all(name).iter().count() > 1 {
+            return Err(wrong(
+                ErrorKind::InvalidData,
+                format!("the answer has more than one header {name:?}"),
+            ));
+        }
+    }
     match header(headers, "content-encoding") {
         None | Some("identity") => Ok(()),
         Some(other) => Err(wrong(ErrorKind::InvalidData, format!("the contents come encoded as {other:?}"))),
