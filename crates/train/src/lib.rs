@@ -21,8 +21,10 @@ mod begin;
 pub mod cheat;
 pub mod conduct;
 mod error;
+pub mod fed;
 #[cfg(feature = "testing")]
 pub mod hostile;
+mod publish;
 pub mod ranks;
 
 use std::sync::Arc;
@@ -34,6 +36,7 @@ use begin::check_key;
 pub use begin::{Beginning, Prepared, begin, evaluation_files, tokenizer};
 use conduct::{Conduct, Honest};
 pub use error::TrainError;
+use fed::Feeding;
 use ranks::lead::Lead;
 use ranks::report;
 use tiebreak_contract::arith::words::bytes_from_words;
@@ -54,7 +57,7 @@ use tiebreak_record::job::initial::InitialOrigin;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::gradients::GradientsWriter;
 use tiebreak_run::run::transcript::{Transcript, TranscriptWriter};
-use tiebreak_run::run::{RunError, checkpoint, initial, names, states, traces};
+use tiebreak_run::run::{RunError, Stored, checkpoint, initial, names, states, traces};
 use tiebreak_run::step::finite::{self, FirstValue, NotFinite, Place};
 use tiebreak_run::step::{CommittedStep, Roundings, StepError, StepRequest, Watch, scalars, state_digests};
 
@@ -151,6 +154,8 @@ struct Trainer<'a> {
     before: Transcript,
     /// True if a loss that is not finite was reported.
     told: bool,
+    /// The data files of a recording, which grow; none of another run. A recording has no heads before its end.
+    growing: Vec<Stored>,
 }
 
 /// The processes that compute the steps.
@@ -159,6 +164,8 @@ enum By<'a, 'b> {
     Alone(&'a mut dyn Conduct),
     /// Several ranks; this process is rank 0.
     Ranks(&'a mut Lead<'b>),
+    /// This process alone, with batches that it is fed.
+    Fed(&'a mut Feeding<'b>),
 }
 
 /// Trains a run to its end, from the step that it has reached.
@@ -220,6 +227,13 @@ fn train_by(
 ) -> Result<Digest, TrainError> {
     let _lock = run.lock()?;
     check_key(run, key)?;
+    let growing = match &mut by {
+        By::Fed(feeding) => {
+            feeding.settle()?;
+            feeding.files()
+        }
+        By::Alone(_) | By::Ranks(_) => Vec::new(),
+    };
     let published = run.head_sizes()?.last().copied().unwrap_or(0);
     let (writer, before) = TranscriptWriter::open(run.at(names::TRANSCRIPT), published)?;
     let id = run.computation.id;
@@ -234,13 +248,13 @@ fn train_by(
             Some(GradientsWriter::open(run.at(names::GRADIENTS))?)
         }
     };
-    let mut trainer = Trainer { run, key, writer, gradients, before, told: false };
+    let mut trainer = Trainer { run, key, writer, gradients, before, told: false, growing };
     if progress.stops_at_not_finite() {
         trainer.finite_before()?;
     }
     let program = match &mut by {
         By::Alone(conduct) => Arc::new(conduct.program(run)),
-        By::Ranks(_) => Arc::new(run.program().clone()),
+        By::Ranks(_) | By::Fed(_) => Arc::new(run.program().clone()),
     };
     let device = engine.describe();
     let mut session = match run.job().rounding {
@@ -312,12 +326,20 @@ impl Trainer<'_> {
         progress: &mut dyn Progress,
         device: &str,
     ) -> Result<(), TrainError> {
-        let (run, mut dataset) = (self.run, self.run.dataset()?);
+        let run = self.run;
+        let mut dataset = match by {
+            By::Fed(_) => None,
+            By::Alone(_) | By::Ranks(_) => Some(run.dataset()?),
+        };
         let last = run.job().steps;
         for step in first + 1..=last {
-            let mut done = self.step(session, &mut dataset, step, by)?;
+            let Some(mut done) = self.step(session, dataset.as_mut(), step, by)? else {
+                self.sync()?;
+                self.checkpoint(session, step - 1)?;
+                return Err(TrainError::Asked { step: step - 1 });
+            };
             digests.clone_from(&done.state);
-            let found = self.not_finite(&mut dataset, &mut done)?;
+            let found = self.not_finite(dataset.as_mut(), &mut done)?;
             progress.step(&run.computation.masked(done.record.clone()), done.norm);
             if let Some(found) = &found {
                 progress.not_finite(step, found);
@@ -329,7 +351,11 @@ impl Trainer<'_> {
                 return Err(TrainError::NotFinite { step, found: Box::new(found) });
             }
             by.meanwhile(|waiting| progress.state(step, session, waiting))?;
+            let record = done.record.clone();
             self.keep(done, step, device)?;
+            if let By::Fed(feeding) = by {
+                feeding.kept(&record);
+            }
             let asked = step < last && (progress.is_asked_to_stop() || by.is_asked_to_stop());
             // The checkpoint comes after the head, so that a resume from this checkpoint skips no head.
             if run.job().is_checkpoint(step) || asked {
@@ -373,7 +399,7 @@ impl Trainer<'_> {
     /// The report about a step's loss that is not finite: once, with the data's file if the first such value is in the data.
     fn not_finite(
         &mut self,
-        dataset: &mut Dataset,
+        dataset: Option<&mut Dataset>,
         done: &mut CommittedStep,
     ) -> Result<Option<NotFinite>, TrainError> {
         let run = self.run;
@@ -384,7 +410,9 @@ impl Trainer<'_> {
         self.told = true;
         // The sum can be finite where the mean is not.
         let mut found = done.not_finite.take().unwrap_or_else(|| NotFinite::recorded(finite::in_words(loss)));
-        if let Some(FirstValue { place: Place::Batch { place, drawn_from, .. }, .. }) = &mut found.first {
+        if let Some(FirstValue { place: Place::Batch { place, drawn_from, .. }, .. }) = &mut found.first
+            && let Some(dataset) = dataset
+        {
             let batch = run.program().samples();
             let at = data::Place { step, batch, place: *place };
             let (file, sample) = dataset.drawn_from(run.key(), at).map_err(RunError::from)?;
@@ -463,27 +491,33 @@ impl Trainer<'_> {
         })
     }
 
-    /// Computes one step, alone or with the other ranks.
+    /// Computes one step, alone or with the other ranks. Nothing if no more batches come.
     fn step(
         &self,
         session: &mut Session,
-        dataset: &mut Dataset,
+        dataset: Option<&mut Dataset>,
         step: u32,
         by: &mut By,
-    ) -> Result<CommittedStep, TrainError> {
-        let batch = self.run.batch(dataset, step)?;
-        let scalars = scalars(&self.run.computation, step);
+    ) -> Result<Option<CommittedStep>, TrainError> {
+        let (run, scalars) = (self.run, scalars(&self.run.computation, step));
         let watch = Watch { finite: !self.told, ..Watch::default() };
-        match by {
-            By::Alone(conduct) => {
-                let run = self.run;
-                let mut run_step = |session: &mut Session, request: StepRequest| {
-                    request.run(session, Roundings::Logged, &watch)
-                };
-                conduct.step(run, session, scalars, batch, dataset, &mut run_step)
+        let mut run_step =
+            |session: &mut Session, request: StepRequest| request.run(session, Roundings::Logged, &watch);
+        let done = match (by, dataset) {
+            (By::Fed(feeding), _) => {
+                let Some(batch) = feeding.batch(step)? else { return Ok(None) };
+                run_step(session, StepRequest::new(&run.computation, scalars, &batch))?
             }
-            By::Ranks(lead) => lead.step(self.run, session, scalars, &batch, watch.finite),
-        }
+            (By::Alone(conduct), Some(dataset)) => {
+                let batch = run.batch(dataset, step)?;
+                conduct.step(run, session, scalars, batch, dataset, &mut run_step)?
+            }
+            (By::Ranks(lead), Some(dataset)) => {
+                lead.step(run, session, scalars, &run.batch(dataset, step)?, watch.finite)?
+            }
+            (By::Alone(_) | By::Ranks(_), None) => unreachable!("such a trainer has a dataset"),
+        };
+        Ok(Some(done))
     }
 
     /// Appends a record, or checks it against the one that is there from before an interruption.
@@ -503,8 +537,9 @@ impl Trainer<'_> {
         }
     }
 
-    /// Syncs all records and the gradient roots that they commit.
+    /// Syncs all records, and the batches and gradient roots that they commit.
     fn sync(&self) -> Result<(), RunError> {
+        self.growing.iter().try_for_each(Stored::sync)?;
         if let Some(gradients) = &self.gradients {
             gradients.sync()?;
         }
@@ -513,6 +548,9 @@ impl Trainer<'_> {
 
     /// Publishes the head over the first `size` records, unless it exists.
     fn publish_head(&mut self, size: u64) -> Result<(), TrainError> {
+        if !self.growing.is_empty() {
+            return Ok(self.sync()?);
+        }
         let file = self.run.at(names::head(size));
         if file.is_file() {
             return Ok(());
