@@ -12,6 +12,7 @@ mod data;
 mod data_elsewhere;
 mod device_check;
 mod fast_audits;
+mod in_order;
 mod initial_states;
 mod jobs;
 mod paper_preset;

@@ -26,8 +26,20 @@ use tiebreak_run::run::{JobFiles, RunError, Stored, names, read_job, read_progra
 use crate::begin::first_state;
 use crate::{Beginning, By, Progress, TrainError, publish, train_by};
 
+/// The numbers of a batch that go to one data file, one sample behind the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The type of a number, as in jobs.
+    pub element: &'static str,
+    /// The dimensions of a batch. A sample of a text has one token more than the model's context.
+    pub shape: Vec<u64>,
+}
+
 /// Gives a recording its batches.
 pub trait Feed: Send {
+    /// Called once, before the first batch is asked for: `done` steps are there, and batches consist of these parts.
+    fn begin(&mut self, done: u32, parts: Vec<Part>);
+
     /// The batch of the step after `done` ones: the bytes of its samples for each data file, in the job's order. `None` stops the
     /// recording there, with a checkpoint.
     fn next(&mut self, done: u32) -> Option<Vec<Vec<u8>>>;
@@ -49,6 +61,7 @@ pub struct Recording {
 /// A data file, which grows by one batch a step.
 struct Column {
     file: Stored,
+    element: Element,
     descr: &'static str,
     /// The dimensions of a sample; of a text the number of its tokens.
     dims: Vec<u64>,
@@ -67,6 +80,11 @@ impl Column {
             true => npy_header(self.descr, &[samples * self.dims[0]]),
             false => npy_header(self.descr, &[&[samples], &self.dims[..]].concat()),
         }
+    }
+
+    /// A batch of the file.
+    fn part(&self) -> Part {
+        Part { element: self.element.name(), shape: [&self.samples[..1], &self.dims[..]].concat() }
     }
 
     /// The length of the file after so many steps.
@@ -148,7 +166,7 @@ fn columns(
         let samples = [batch, batch * steps];
         let large = || format!("data: {steps} steps of {batch} samples are more than a data file holds: give fewer steps");
         let batch = bytes.ok_or_else(large)?;
-        let column = Column { file: at(number), descr: descr(element)?, dims, is_text, batch, samples };
+        let column = Column { file: at(number), element, descr: descr(element)?, dims, is_text, batch, samples };
         let bytes = batch.checked_mul(steps).ok_or_else(large)?;
         manifests.push(FileManifest { bytes: bytes.saturating_add(column.length(0)), root: Digest([0; 32]) });
         columns.push(column);
@@ -234,7 +252,7 @@ impl Recording {
                 &self.run,
                 engine,
                 key,
-                By::Fed(&mut Feeding { recording: self, feed, there: 0 }),
+                By::Fed(&mut Feeding { recording: self, feed, there: 0, began: false }),
                 progress,
             )?;
         }
@@ -363,6 +381,8 @@ pub(crate) struct Feeding<'a> {
     feed: &'a mut dyn Feed,
     /// The steps that were there when training began.
     there: u32,
+    /// True once the feed was told of them.
+    began: bool,
 }
 
 impl Feeding<'_> {
@@ -381,6 +401,10 @@ impl Feeding<'_> {
     pub(crate) fn batch(&mut self, step: u32) -> Result<Option<Vec<MicroBatch>>, RunError> {
         if step <= self.there {
             return Ok(Some(self.recording.stored(step)?));
+        }
+        if !self.began {
+            self.began = true;
+            self.feed.begin(step - 1, self.recording.columns.iter().map(Column::part).collect());
         }
         while let Some(parts) = self.feed.next(step - 1) {
             match self.recording.micro_batches(step, &parts) {
