@@ -68,7 +68,7 @@ pub fn run(printer: Printer, words: &[OsString], feed: &mut dyn Feed) -> Command
     let (done, why) = match recorded {
         Ok(run) => {
             printer.result(
-                [format!("recorded {steps} steps"), format!("run    {}", run.id)],
+                vec![format!("recorded {steps} steps"), format!("run    {}", run.id)],
                 &json!({ "run": run.id, "done": steps, "steps": steps }),
             );
             return Ok(Exit::Match);
@@ -82,7 +82,7 @@ pub fn run(printer: Printer, words: &[OsString], feed: &mut dyn Feed) -> Command
     };
     let not_finite = !matches!(why, TrainError::Asked { .. });
     printer.result(
-        [format!("STOPPED after step {done} of {steps}: {why}")],
+        vec![format!("STOPPED after step {done} of {steps}: {why}")],
         &json!({ "done": done, "steps": steps, "why": one_line(&why.to_string()), "not_finite": not_finite }),
     );
     Ok(Exit::Undecided)
