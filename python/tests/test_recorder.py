@@ -238,7 +238,7 @@ def test_odd_batches_raise_and_leave_the_recording_as_it_is(folder):
             ((inputs, labels - 100), "the labels hold -", "-100"),
             ((inputs, labels + 2**32), "the labels hold 4294967", "from 0 to 4294967295"),
             ((inputs, labels.astype(bool)), "the labels are bool", "integers"),
-            ((inputs, labels + 3), "among its labels, which is not below 3", None),
+            ((inputs, labels + 3), "among its labels, which is not below 3", "number of classes"),
             ((np.ma.masked_array(inputs), labels), "a masked array", "filled"),
             (([[1.0], [1.0, 2.0]], labels), "the inputs, a list, hold no plain numbers", "tensor"),
             (({"input_ids": inputs}, labels), "the inputs are a dict", "input_ids"),
@@ -247,9 +247,9 @@ def test_odd_batches_raise_and_leave_the_recording_as_it_is(folder):
             (inputs, "it is a ndarray", "inputs, labels"),
             (None, "it is a NoneType", "inputs, labels"),
         ]:  # fmt: skip
-            with pytest.raises(tiebreak.UsageError, match=why) as error:
+            with pytest.raises(tiebreak.BatchError, match=why) as error:
                 run.step(batch)
-            assert instead is None or instead in error.value.help, (batch, error.value.help)
+            assert instead in error.value.help, (batch, error.value.help)
             assert run.done == 0
         for number, (inputs, labels) in enumerate(batches()):
             # Any memory layout and any integers are the same batch; lists are one too.

@@ -11,6 +11,7 @@ from ._errors import UsageError
 from ._items import as_array
 
 TYPES = {"f32": "<f4", "u8": "|u1", "u16": "<u2", "u32": "<u4"}
+HELP = "give labels and token ids below the program's number of classes"
 PAIR = "give a batch as (inputs, labels)"
 LABELS = "give labels as integers from 0 on, one for each sample"
 TEXT = "give token ids [samples, positions] and labels of the same shape, which are the next ids; or ids [samples, positions + 1] alone"

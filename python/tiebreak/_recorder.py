@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Any, Dict, List, Mapping, Optional, Type, Union
 
 from . import _native
-from ._batches import Part, parts_of
-from ._call import StrPath, count, engine, flag, native, options, path
+from ._batches import HELP, BatchError, Part, parts_of
+from ._call import StrPath, count, engine, flag, options, path
 from ._capture import Captured
 from ._errors import BugError, Error, UndecidedError, UsageError, of_exit
-from ._job import job_file
+from ._job import job_file, to_toml
 from ._progress import Listener, Wanted
 from ._run import Run
 
@@ -119,7 +119,11 @@ class Recorder:
         if self._closed or self._end is not None:
             raise UsageError(f"the recording has ended after {self.done} steps", "leave the `with` block; the same Recorder call goes on")
         self._native.put(parts_of(batch, self._parts, self.done + 1))
-        done, loss, _, end = self._wait(False)
+        try:
+            done, loss, _, end = self._wait(False)
+        except _native.Failed as failed:
+            _, message, help = failed.args
+            raise BatchError(message, help or HELP) from None
         if end is not None:
             self._raise(end)
         self.done = done
@@ -170,22 +174,23 @@ class Recorder:
     def _opened_run(self) -> "Recorder":
         """A folder whose recording was finished before: nothing is left to do, if it is the same job."""
         run = Run(self.path)
-        with job_file(self._job, os.getcwd()) as file, open(file, encoding="utf-8") as opened:
-            if run.job != opened.read():
-                raise UsageError(f"{self.path} is a run of another job", "give the same job and the same steps, or another folder")
+        if run.job != to_toml(self._job):
+            raise UsageError(f"{self.path} is a run of another job", "give the same job and the same steps, or another folder")
         self._is_run, self._native, self.done = True, False, self.steps
         return self
 
     def _wait(self, patient: bool) -> Any:
-        """The next news of the native module. After an exception other than a refused batch, no more step is taken."""
+        """The next news of the native module; `Failed` for a batch that it refuses. After any other exception no more step is taken."""
         try:
-            with native():
-                return self._native.wait(self._listener, patient)
+            return self._native.wait(self._listener, patient)
+        except _native.Failed:
+            raise
         except BaseException as error:
-            if isinstance(error, BugError) or not isinstance(error, Error):
-                # The step at hand is finished when the block is left.
-                self._closed = True
-                self._native.close()
+            # The step at hand is finished when the block is left.
+            self._closed = True
+            self._native.close()
+            if isinstance(error, _native.Panic):
+                raise BugError(str(error)) from None
             raise
 
     def _ended(self, end: Any) -> None:

@@ -4,6 +4,7 @@
 //! and heads follow when the last batch is there: the data's digests are known only then.
 
 use std::io::Cursor;
+use std::path::PathBuf;
 
 use tiebreak_contract::program::encoding::encode;
 use tiebreak_contract::program::step::{MicroBatch, Program};
@@ -95,7 +96,7 @@ impl Column {
     /// The file of one batch alone.
     fn alone(&self, bytes: &[u8]) -> Result<DataFile, RunError> {
         let contents = [self.header(self.samples[0]), bytes.to_vec()].concat();
-        let path = self.file.path().to_path_buf();
+        let path = PathBuf::from("its samples");
         let (manifest, tree) = GroupTree::of(&mut &contents[..]).map_err(RunError::io(&path))?;
         Ok(DataFile::new(path, manifest, tree, Box::new(Cursor::new(contents))))
     }
@@ -276,7 +277,8 @@ impl Recording {
             let why = format!("the batch of step {step} has {found:?} bytes, and {due:?} are wanted");
             return Err(RunError::Refused(why));
         }
-        batch_of(&self.columns, parts, (self.run.job(), self.run.program()), self.run.key(), step)
+        let found = batch_of(&self.columns, parts, (self.run.job(), self.run.program()), self.run.key(), step);
+        found.map_err(|error| RunError::Refused(format!("the batch of step {step}: {error}")))
     }
 
     /// The micro-batches of a step whose batch the data files hold.
