@@ -215,6 +215,8 @@ def _job(program: Any, steps: Optional[int], more: Dict[str, Any]) -> Dict[str, 
     if isinstance(program, Captured):
         if steps is None:
             raise UsageError("steps is missing", "give the number of training steps, such as steps=1000")
+        if "data" in more:
+            raise UsageError("data are given beside what was captured", "leave data out: the batches are the data")
         kind, dtype = OF_INPUTS[program.inputs["name"]]
         return program.job(_data({"kind": kind, "dtype": dtype}), steps, **more)
     if not isinstance(program, Mapping):
