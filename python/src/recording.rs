@@ -131,7 +131,9 @@ impl Recording {
                     };
                 }
                 Ok(_) if patient => {}
-                Ok(Reply::Refused(exit, message, help)) => return Err(Failed::new_err((exit, message, help))),
+                Ok(Reply::Refused(exit, message, help)) => {
+                    return Err(Failed::new_err((exit, message, help)));
+                }
                 Ok(Reply::Kept(step, loss)) => return Ok((step, loss, Vec::new(), None)),
                 Ok(Reply::Ready(done, parts)) => {
                     let parts = parts.into_iter().map(|part| (part.element, part.shape)).collect();

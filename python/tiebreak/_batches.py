@@ -37,7 +37,7 @@ def _pair(batch: Any, parts: Sequence[Part]) -> List[bytes]:
     (dtype, shape), (_, count) = parts
     array = _shaped("the inputs", _plain("the inputs", inputs), shape)
     if dtype == "f32":
-        if array.dtype != np.float32:
+        if (array.dtype.kind, array.dtype.itemsize) != ("f", 4):
             help = "give float32 inputs: tensor.float(), or array.astype(np.float32)"
             raise UsageError(f"the inputs are {array.dtype}, and the recording takes float32", help)
         if not np.isfinite(array).all():

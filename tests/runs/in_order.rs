@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use crate::common::edit::{edit, edited};
 use crate::common::{self, files, key, npy, trained};
 use crate::run_format::passes;
+use tiebreak_audit::ground::Ground;
 use tiebreak_audit::plan::{Choice, plan};
-use tiebreak_audit::{Ground, Outcome, audit, checks};
+use tiebreak_audit::{Outcome, audit, checks};
 use tiebreak_dispute::fact::Fact;
 use tiebreak_dispute::verdict::{Ruling, Verdict};
 use tiebreak_engine::cpu::Cpu;
@@ -59,7 +60,9 @@ fn batches(text: &str) -> Vec<Vec<Vec<u8>>> {
         let labels = (0..BATCH).flat_map(|i| ((step + i * i) % 3).to_le_bytes());
         vec![inputs.collect(), labels.collect()]
     };
-    let tokens = |step: u32| vec![(0..BATCH * 4).flat_map(|i| ((step * 7 + i * i) as u16 % 31).to_le_bytes()).collect()];
+    let tokens = |step: u32| {
+        vec![(0..BATCH * 4).flat_map(|i| ((step * 7 + i * i) as u16 % 31).to_le_bytes()).collect()]
+    };
     (0..STEPS).map(|step| if text == ARRAYS { arrays(step) } else { tokens(step) }).collect()
 }
 
@@ -237,11 +240,11 @@ fn a_recording_that_crashes_anywhere_goes_on_to_the_same_files() {
         for operations in 0.. {
             let _ = fs::remove_dir_all(&out);
             let mut feed = Fed::new(text, STEPS);
-            let ended = begin(&Disk::failing_after(operations), &job, &out).map_err(TrainError::from).and_then(
-                |recording| {
+            let ended = begin(&Disk::failing_after(operations), &job, &out)
+                .map_err(TrainError::from)
+                .and_then(|recording| {
                     recording.train(&mut Cpu::new(1).unwrap(), Some(&key()), &mut feed, &mut Silent).map(drop)
-                },
-            );
+                });
             if ended.is_ok() {
                 break;
             }
@@ -341,13 +344,28 @@ fn a_job_that_cannot_be_recorded_is_refused_by_the_key() {
         (vec![(sampling, "sampling = \"permutation\"")], "data.sampling: a recording wants \"in_order\""),
         (vec![(sampling, "sampling = \"in_order\", copy = false")], "data.copy: a recording holds its data"),
         (vec![(sampling, "sampling = \"in_order\", validation_split = 0.5")], "data.validation_split: "),
-        (vec![("checkpoint =", "evaluation = { every = 2 }\ncheckpoint =")], "evaluation: a recording makes none"),
-        (vec![("granularity = \"microbatch\"", "granularity = \"microbatch\", scheme = 1")], "commit.scheme: "),
-        (vec![("checkpoint =", "rounding = {}\ncheckpoint =")], "rounding: a recording is of the exact profile"),
+        (
+            vec![("checkpoint =", "evaluation = { every = 2 }\ncheckpoint =")],
+            "evaluation: a recording makes none",
+        ),
+        (
+            vec![
+                ("\"microbatch\"", "\"microbatch\", scheme = 1"),
+                (sampling, "sampling = \"in_order\", copy = false"),
+            ],
+            "commit.scheme: the commitments of a recording hide nothing",
+        ),
+        (
+            vec![("checkpoint =", "rounding = {}\ncheckpoint =")],
+            "rounding: a recording is of the exact profile",
+        ),
         (vec![("\"f32\"", "\"f16\"")], "data.dtype: a recording takes f32, u8, u16 and u32, not f16"),
         (vec![("\"labels.npy\"", "\"labels.safetensors\", labels_tensor = \"y\"")], "two .npy files"),
         (vec![("inputs.npy", "inputs.npy.gz")], "two .npy files"),
-        (vec![("steps = 6", "steps = 67108863"), ("inputs = 5", "inputs = 50000")], "more than a data file holds"),
+        (
+            vec![("steps = 6", "steps = 67108863"), ("inputs = 5", "inputs = 50000")],
+            "more than a data file holds",
+        ),
     ] {
         let out = folder.path().join("recorded");
         let error = begin(&Disk::default(), &job(folder.path(), &edited(ARRAYS, &edits)), &out).err();
@@ -378,7 +396,16 @@ fn another_job_and_damaged_files_do_not_go_on() {
     let why = error(&path);
     assert!(why.contains("no longer hold the batch of step 1"), "{why}");
     assert!(!out.join(names::RUN_JSON).exists());
-    fs::write(&labels, fs::read(&labels).unwrap().iter().enumerate().map(|(i, &byte)| if i == first { bytes[i] } else { byte }).collect::<Vec<u8>>()).unwrap();
+    fs::write(
+        &labels,
+        fs::read(&labels)
+            .unwrap()
+            .iter()
+            .enumerate()
+            .map(|(i, &byte)| if i == first { bytes[i] } else { byte })
+            .collect::<Vec<u8>>(),
+    )
+    .unwrap();
     record(&path, &out, &mut Fed::new(ARRAYS, STEPS)).unwrap();
 }
 
@@ -405,7 +432,11 @@ fn an_audit_names_the_order_as_unchecked_and_another_batch_convicts() {
     assert_eq!(report.not_checked.iter().filter(chosen).count(), 0);
     // The records commit to two batches that were exchanged.
     let (report, verdict) = audited(&trained(&job, &folder.path().join("reordered"), Some("reorder@3")));
-    assert!(matches!(report.outcome, Outcome::Inconsistent { step: 3, what: Ground::Batch }), "{:?}", report.outcome);
+    assert!(
+        matches!(report.outcome, Outcome::Inconsistent { step: 3, what: Ground::Batch }),
+        "{:?}",
+        report.outcome
+    );
     let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();
     match verdict.check(Some(&key().public())).unwrap() {
         Ruling::Convicts(finding) => assert!(matches!(finding.what.0, Fact::Batch), "{finding:?}"),

@@ -17,8 +17,8 @@ use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::merkle::Frontier;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::tree_head::{Head, NOTE_MAX, Signed};
-use tiebreak_record::job::identity::CONTRACT;
 use tiebreak_record::job::Sampling;
+use tiebreak_record::job::identity::CONTRACT;
 use tiebreak_record::job::initial::{Expected, InitialOrigin, seeded_digests};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::transcript::{self, Transcript};
@@ -231,7 +231,8 @@ pub(super) fn damaged_text(error: &RunError) -> String {
 }
 
 /// The freedom of a trainer whose job draws in order.
-const ORDER_NOT_CHECKED: &str = "how the batches were chosen: the trainer chose them and their order (data.sampling is in_order)";
+const ORDER_NOT_CHECKED: &str =
+    "how the batches were chosen: the trainer chose them and their order (data.sampling is in_order)";
 
 /// The check that is left out for a run that begins from weights, unless its auditor has the files.
 const WEIGHTS_NOT_CHECKED: &str =

@@ -165,9 +165,14 @@ fn columns(
     for (number, (element, dims, is_text)) in kinds(job, program)?.into_iter().enumerate() {
         let bytes = dims.iter().try_fold(element.size() * batch, |bytes, &dim| bytes.checked_mul(dim));
         let samples = [batch, batch * steps];
-        let large = || format!("data: {steps} steps of {batch} samples are more than a data file holds: give fewer steps");
+        let large = || {
+            format!(
+                "data: {steps} steps of {batch} samples are more than a data file holds: give fewer steps"
+            )
+        };
         let batch = bytes.ok_or_else(large)?;
-        let column = Column { file: at(number), element, descr: descr(element)?, dims, is_text, batch, samples };
+        let column =
+            Column { file: at(number), element, descr: descr(element)?, dims, is_text, batch, samples };
         let bytes = batch.checked_mul(steps).ok_or_else(large)?;
         manifests.push(FileManifest { bytes: bytes.saturating_add(column.length(0)), root: Digest([0; 32]) });
         columns.push(column);
@@ -179,10 +184,13 @@ fn columns(
 fn check(job: &Job) -> Result<(), String> {
     let refused = [
         (job.data.sampling != Sampling::InOrder, "data.sampling: a recording wants \"in_order\""),
-        (!job.data.copy, "data.copy: a recording holds its data: leave the key out"),
-        (job.data.validation_split.is_some(), "data.validation_split: a recording trains on each sample: leave the key out"),
-        (job.evaluation.is_some(), "evaluation: a recording makes none: leave the table out"),
         (job.hides(), "commit.scheme: the commitments of a recording hide nothing: leave the key out"),
+        (!job.data.copy, "data.copy: a recording holds its data: leave the key out"),
+        (
+            job.data.validation_split.is_some(),
+            "data.validation_split: a recording trains on each sample: leave the key out",
+        ),
+        (job.evaluation.is_some(), "evaluation: a recording makes none: leave the table out"),
         (job.rounding.is_some(), "rounding: a recording is of the exact profile: leave the table out"),
     ];
     let found = refused.into_iter().find(|(is_so, _)| *is_so);
@@ -206,7 +214,8 @@ impl Recording {
         if at(names::RECORDING).is_here() {
             let recording = Recording::open(beginning)?;
             if recording.run.job_text != text {
-                let why = "is a recording of another job: give the same job and the same steps, or another folder";
+                let why =
+                    "is a recording of another job: give the same job and the same steps, or another folder";
                 return Err(RunError::Refused(format!("{place} {why}")));
             }
             return Ok(recording);
@@ -277,7 +286,8 @@ impl Recording {
             let why = format!("the batch of step {step} has {found:?} bytes, and {due:?} are wanted");
             return Err(RunError::Refused(why));
         }
-        let found = batch_of(&self.columns, parts, (self.run.job(), self.run.program()), self.run.key(), step);
+        let found =
+            batch_of(&self.columns, parts, (self.run.job(), self.run.program()), self.run.key(), step);
         found.map_err(|error| RunError::Refused(format!("the batch of step {step}: {error}")))
     }
 
@@ -298,7 +308,9 @@ impl Recording {
         // A checkpoint comes after everything before it is synced.
         let safe = run.checkpoint_steps()?.last().copied().unwrap_or(0);
         if there < safe {
-            let why = format!("the checkpoint of step {safe} is there, and batches and records of {there} steps alone: files were damaged");
+            let why = format!(
+                "the checkpoint of step {safe} is there, and batches and records of {there} steps alone: files were damaged"
+            );
             return Err(RunError::invalid(&run.layout.root, why));
         }
         // The system may have written a record, and not all of its batch.

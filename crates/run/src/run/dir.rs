@@ -132,7 +132,8 @@ impl Run {
         if !json.is_here() {
             if at(names::RECORDING).is_here() {
                 let place = layout.root.display();
-                let why = "is a recording that is not finished: resume its `tiebreak.Recorder` to the last step";
+                let why =
+                    "is a recording that is not finished: resume its `tiebreak.Recorder` to the last step";
                 return Err(RunError::Refused(format!("{place} {why}")));
             }
             return Err(RunError::NoRun { folder: layout.root.clone() });
