@@ -363,7 +363,7 @@ fn a_job_that_cannot_be_recorded_is_refused_by_the_key() {
         (vec![("\"labels.npy\"", "\"labels.safetensors\", labels_tensor = \"y\"")], "two .npy files"),
         (vec![("inputs.npy", "inputs.npy.gz")], "two .npy files"),
         (
-            vec![("steps = 6", "steps = 67108863"), ("inputs = 5", "inputs = 50000")],
+            vec![("steps = 6", "steps = 33554432"), ("inputs = 5", "inputs = 50000")],
             "more than a data file holds",
         ),
     ] {

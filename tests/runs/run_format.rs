@@ -280,7 +280,7 @@ fn runs_in_order_pass() {
     passes(&run, &["--salt-key", file.to_str().unwrap(), "--data", folder.path().to_str().unwrap()], &[]);
     let images = "kind = \"idx\"\nsampling = \"in_order\"\naugment = { crop = 3, flip = true }";
     let job = with(&mlp_job(folder.path(), "operator", 2, 7), "images.toml", "kind = \"idx\"", images);
-    passes(&trained(&job, &folder.path().join("images"), None), &[], &[]);
+    passes(&trained(&job, &folder.path().join("moved"), None), &[], &[]);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use tiebreak_record::commit::state::state_digest;
 use tiebreak_record::job::data::{Dataset, layout::is_npy};
 use tiebreak_record::job::element::Element;
 use tiebreak_record::job::identity::{CONTRACT, philox_key, program_digest, seed};
-use tiebreak_record::job::manifest::{DataFile, FileManifest, GroupTree};
+use tiebreak_record::job::manifest::{self, DataFile, FileManifest, GroupTree};
 use tiebreak_record::job::{DataFiles, Job, Sampling};
 use tiebreak_run::run::arrays::npy_header;
 use tiebreak_run::run::companions::Companions;
@@ -175,6 +175,7 @@ fn columns(
             Column { file: at(number), element, descr: descr(element)?, dims, is_text, batch, samples };
         let bytes = batch.checked_mul(steps).ok_or_else(large)?;
         manifests.push(FileManifest { bytes: bytes.saturating_add(column.length(0)), root: Digest([0; 32]) });
+        manifest::check(&manifests).map_err(|_| large())?;
         columns.push(column);
     }
     Ok((columns, manifests))
