@@ -191,12 +191,15 @@ impl Prepared {
 }
 
 /// The digests of the initial state's tensors, the state's origin, and the state itself, if it does not follow from the seed.
+pub(crate) type FirstState = (Vec<Digest>, InitialOrigin, Option<Vec<Vec<u8>>>);
+
+/// The initial state of a job.
 pub(crate) fn first_state(
     job: &Job,
     program: &Program,
     files: &JobFiles,
     key: [u32; 2],
-) -> Result<(Vec<Digest>, InitialOrigin, Option<Vec<Vec<u8>>>), RunError> {
+) -> Result<FirstState, RunError> {
     Ok(match initial::of_job(job, program, files, key)? {
         None => (seeded_digests(program, key, &mut |_| {}), InitialOrigin::Seed, None),
         Some((state, origin)) => (tensor_digests(&program.state(), &state), origin, Some(state)),
