@@ -74,6 +74,7 @@ impl Record {
     }
 
     /// The same record of another computation.
+    #[doc(hidden)] // for the layers above
     pub fn of_computation(self, computation: Digest) -> Record {
         match self {
             Record::Initial { state, .. } => Record::Initial { computation, state },

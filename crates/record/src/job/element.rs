@@ -39,6 +39,7 @@ impl Element {
     }
 
     /// Bytes of one element.
+    #[doc(hidden)] // for the layers above
     pub fn size(self) -> u64 {
         match self {
             Element::U8 => 1,

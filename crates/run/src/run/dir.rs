@@ -111,6 +111,7 @@ impl Run {
     ///
     /// # Errors
     /// As [`Run::open`], for the recording's file in place of `run.json`.
+    #[doc(hidden)] // for the layers above
     pub fn of_recording(store: Arc<dyn Store>) -> Result<Run, RunError> {
         let layout = RunPaths { root: store.place().into() };
         Run::read(store, layout, Salts::Refused, names::RECORDING)
@@ -120,6 +121,7 @@ impl Run {
     ///
     /// # Errors
     /// If the file and the job contradict each other.
+    #[doc(hidden)] // for the layers above
     pub fn identified(&self, file: &RunFile) -> Result<Run, RunError> {
         let (store, layout) = (self.store.clone(), RunPaths { root: self.layout.root.clone() });
         let program = self.program_file.clone();
