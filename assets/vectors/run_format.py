@@ -276,8 +276,7 @@ class Run:
             if self.salt_key is not None:
                 same("run.json: salts", unhex(file["salts"], 32), salts.commitment(self.salt_key))
         sown = bytes(32) if self.job["data"].get("sampling") == "in_order" else data
-        if hides and self.salt_key is not None:
-            sown = salts.salted(self.salt_key, "seed", 0, 0, sown)
+        sown = salts.salted(self.salt_key, "seed", 0, 0, sown) if hides and self.salt_key is not None else sown
         seed = derive("tiebreak 2 seed", job + program + sown + challenge)
         contract = sized(file["contract"].encode())
         self.computation = derive("tiebreak 2 computation", contract + job + program + data + self.initial + challenge)

@@ -122,7 +122,7 @@ fn begin(disk: &Disk, job: &Path, out: &Path) -> Result<Recording, RunError> {
 
 fn record(job: &Path, out: &Path, feed: &mut Fed) -> Result<Run, TrainError> {
     let recording = begin(&Disk::default(), job, out)?;
-    recording.train(&mut Cpu::new(1).unwrap(), Some(&key()), feed, &mut Silent)
+    tiebreak_train::record(&recording, &mut Cpu::new(1).unwrap(), Some(&key()), feed, &mut Silent)
 }
 
 fn same_files(recorded: &Path, trained: &Path, after: &str) {
@@ -243,7 +243,14 @@ fn a_recording_that_crashes_anywhere_goes_on_to_the_same_files() {
             let ended = begin(&Disk::failing_after(operations), &job, &out)
                 .map_err(TrainError::from)
                 .and_then(|recording| {
-                    recording.train(&mut Cpu::new(1).unwrap(), Some(&key()), &mut feed, &mut Silent).map(drop)
+                    tiebreak_train::record(
+                        &recording,
+                        &mut Cpu::new(1).unwrap(),
+                        Some(&key()),
+                        &mut feed,
+                        &mut Silent,
+                    )
+                    .map(drop)
                 });
             if ended.is_ok() {
                 break;
@@ -281,7 +288,13 @@ fn a_batch_that_a_crash_lost_is_asked_for_again() {
             let _ = fs::remove_dir_all(&out);
             let mut feed = Fed::new(ARRAYS, STEPS);
             let Ok(recording) = begin(&Disk::failing_after(operations), &job, &out) else { return false };
-            let ended = recording.train(&mut Cpu::new(1).unwrap(), Some(&key()), &mut feed, &mut Silent);
+            let ended = tiebreak_train::record(
+                &recording,
+                &mut Cpu::new(1).unwrap(),
+                Some(&key()),
+                &mut feed,
+                &mut Silent,
+            );
             ended.is_err() && feed.kept.len() == 5
         });
         assert!(stop.is_some());

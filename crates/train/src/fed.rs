@@ -8,9 +8,7 @@ use std::path::PathBuf;
 
 use tiebreak_contract::program::encoding::encode;
 use tiebreak_contract::program::step::{MicroBatch, Program};
-use tiebreak_engine::Engine;
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::record::{Record, StepRecord};
 use tiebreak_record::commit::state::state_digest;
 use tiebreak_record::job::data::{Dataset, layout::is_npy};
@@ -24,8 +22,7 @@ use tiebreak_run::run::create::{NewRun, check_unused, create};
 use tiebreak_run::run::dir::{Run, RunFile};
 use tiebreak_run::run::{JobFiles, RunError, Stored, names, read_job, read_program, transcript};
 
-use crate::begin::first_state;
-use crate::{Beginning, By, Progress, TrainError, publish, train_by};
+use crate::begin::{Beginning, first_state};
 
 /// The numbers of a batch that go to one data file, one sample behind the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,7 +234,11 @@ impl Recording {
         let files = columns(run.job(), run.program(), |number| run.at(names::data_file(number)));
         let (columns, manifests) = files.map_err(invalid)?;
         if manifests != run.file.data {
-            return Err(invalid("its data files are not those of the job".into()));
+            let bytes = |files: &[FileManifest]| files.iter().map(|file| file.bytes).collect::<Vec<u64>>();
+            let (found, due) = (bytes(&run.file.data), bytes(&manifests));
+            return Err(invalid(format!(
+                "its data files have {found:?} bytes, and those of its job {due:?}"
+            )));
         }
         Ok(Recording { run, columns })
     }
@@ -247,31 +248,13 @@ impl Recording {
         &self.run
     }
 
-    /// Records to the last step, and publishes the run.
-    ///
-    /// # Errors
-    /// As training; [`TrainError::Asked`] if the feed or the progress stops the recording.
-    pub fn train(
-        &self,
-        engine: &mut dyn Engine,
-        key: Option<&PrivateKey>,
-        feed: &mut dyn Feed,
-        progress: &mut dyn Progress,
-    ) -> Result<Run, TrainError> {
-        if !self.is_complete()? {
-            train_by(
-                &self.run,
-                engine,
-                key,
-                By::Fed(&mut Feeding { recording: self, feed, there: 0, began: false }),
-                progress,
-            )?;
-        }
-        Ok(publish::publish(&self.run, key)?)
+    /// The batches of a training of this recording.
+    pub(crate) fn feeding<'a>(&'a self, feed: &'a mut dyn Feed) -> Feeding<'a> {
+        Feeding { recording: self, feed, there: 0, began: false }
     }
 
     /// True if the last record is there.
-    fn is_complete(&self) -> Result<bool, RunError> {
+    pub(crate) fn is_complete(&self) -> Result<bool, RunError> {
         let file = self.run.at(names::TRANSCRIPT);
         if !file.is_here() {
             return Ok(false);

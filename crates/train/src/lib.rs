@@ -20,6 +20,7 @@ mod begin;
 #[cfg(feature = "testing")]
 pub mod cheat;
 pub mod conduct;
+mod disk;
 mod error;
 pub mod fed;
 #[cfg(feature = "testing")]
@@ -35,15 +36,14 @@ pub use begin::begin_with_any_thresholds;
 use begin::check_key;
 pub use begin::{Beginning, Prepared, begin, evaluation_files, tokenizer};
 use conduct::{Conduct, Honest};
+pub use disk::disk_needed;
 pub use error::TrainError;
-use fed::Feeding;
+use fed::{Feed, Feeding, Recording};
 use ranks::lead::Lead;
 use ranks::report;
 use tiebreak_contract::arith::words::bytes_from_words;
 use tiebreak_contract::arith::{DType, float};
 use tiebreak_contract::program::init;
-use tiebreak_contract::program::logged::traced;
-use tiebreak_contract::program::step::state_bytes;
 use tiebreak_engine::Engine;
 use tiebreak_engine::session::Session;
 use tiebreak_record::commit::digest::Digest;
@@ -110,38 +110,6 @@ pub struct Silent;
 
 impl Progress for Silent {
     fn step(&mut self, _: &StepRecord, _: u32) {}
-}
-
-/// An estimate of the bytes that a run will take on disk, checkpoints, traces and rounding logs included.
-pub fn disk_needed(run: &Run) -> u64 {
-    let state = state_bytes(&run.program().state());
-    let all = u64::from(run.job().steps / run.job().checkpoint.every) + 2;
-    let checkpoints = run.job().checkpoint.keep.map_or(all, |keep| all.min(u64::from(keep) + 2));
-    let data: u64 = run.file.data.iter().map(|f| f.bytes).sum();
-    let records = u64::from(run.job().steps) * (256 + 32 * u64::from(run.program().micro_batches));
-    let traces = match run.job().commit.granularity {
-        Granularity::Operator => trace_bytes(run) * u64::from(run.job().steps),
-        Granularity::Step | Granularity::Microbatch => 0,
-    };
-    // Fitting thresholds log about a hundredth of the values, in about eight bits each.
-    let values: u64 = run.program().micro.logged.iter().map(|product| product.elements() as u64).sum();
-    let logs = values / 100 * u64::from(run.program().micro_batches) * u64::from(run.job().steps);
-    checkpoints * state + state / 3 + data + records + traces + logs
-}
-
-/// Bytes of one step's trace file.
-fn trace_bytes(run: &Run) -> u64 {
-    let graph_bytes = |graph: &tiebreak_contract::program::graph::Graph| -> u64 {
-        let node_bytes = |n: &tiebreak_contract::program::graph::Node| {
-            36 + 32 * tiebreak_record::commit::tensor::tile_count(graph.tensor(n.output).bytes()) as u64
-        };
-        let held = traced(graph).into_iter();
-        graph.nodes.iter().zip(held).filter(|(_, held)| *held).map(|(node, _)| node_bytes(node)).sum()
-    };
-    let micro_batches = u64::from(run.program().micro_batches);
-    micro_batches * graph_bytes(&run.program().micro)
-        + (micro_batches - 1) * graph_bytes(&run.program().accumulate)
-        + graph_bytes(&run.program().update)
 }
 
 struct Trainer<'a> {
@@ -218,6 +186,23 @@ pub fn train_over(
     trained
 }
 
+/// Records to the last step, and makes the recording a run.
+///
+/// # Errors
+/// As [`train`]; [`TrainError::Asked`] if the feed or the progress stops the recording.
+pub fn record(
+    recording: &Recording,
+    engine: &mut dyn Engine,
+    key: Option<&PrivateKey>,
+    feed: &mut dyn Feed,
+    progress: &mut dyn Progress,
+) -> Result<Run, TrainError> {
+    if !recording.is_complete()? {
+        train_by(recording.run(), engine, key, By::Fed(&mut recording.feeding(feed)), progress)?;
+    }
+    Ok(publish::publish(recording.run(), key)?)
+}
+
 fn train_by(
     run: &Run,
     engine: &mut dyn Engine,
@@ -227,13 +212,7 @@ fn train_by(
 ) -> Result<Digest, TrainError> {
     let _lock = run.lock()?;
     check_key(run, key)?;
-    let growing = match &mut by {
-        By::Fed(feeding) => {
-            feeding.settle()?;
-            feeding.files()
-        }
-        By::Alone(_) | By::Ranks(_) => Vec::new(),
-    };
+    let growing = by.settled()?;
     let published = run.head_sizes()?.last().copied().unwrap_or(0);
     let (writer, before) = TranscriptWriter::open(run.at(names::TRANSCRIPT), published)?;
     let id = run.computation.id;
@@ -295,6 +274,13 @@ fn train_by(
 }
 
 impl By<'_, '_> {
+    /// The data files of a recording, cut to what a crash left whole; none of another run.
+    fn settled(&mut self) -> Result<Vec<Stored>, RunError> {
+        let By::Fed(feeding) = self else { return Ok(Vec::new()) };
+        feeding.settle()?;
+        Ok(feeding.files())
+    }
+
     /// True if another rank was asked to stop.
     fn is_asked_to_stop(&self) -> bool {
         matches!(self, By::Ranks(lead) if lead.is_asked_to_stop())

@@ -20,7 +20,7 @@ use crate::cli::view::escape::one_line;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_run::run::Folder;
 use tiebreak_train::fed::{Feed, Recording};
-use tiebreak_train::{Beginning, TrainError};
+use tiebreak_train::{Beginning, TrainError, record};
 
 /// The words of a caller, as those of `train`.
 #[derive(Parser)]
@@ -62,7 +62,7 @@ pub fn run(printer: Printer, words: &[OsString], feed: &mut dyn Feed) -> Command
     device_memory::check(run.job(), run.program(), &args.engine)?;
     let mut bar = Bar::new(printer, run);
     bar.stops = (args.stop_on_nan, Some(Asked::listen(printer, &args.limits, start)));
-    let recorded = recording.train(engine.as_mut(), private.as_ref(), feed, &mut bar);
+    let recorded = record(&recording, engine.as_mut(), private.as_ref(), feed, &mut bar);
     bar.bar.finish_and_clear();
     let steps = run.job().steps;
     let (done, why) = match recorded {
