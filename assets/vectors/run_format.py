@@ -278,8 +278,7 @@ class Run:
         sown = bytes(32) if self.job["data"].get("sampling") == "in_order" else data
         sown = salts.salted(self.salt_key, "seed", 0, 0, sown) if hides and self.salt_key is not None else sown
         seed = derive("tiebreak 2 seed", job + program + sown + challenge)
-        contract = sized(file["contract"].encode())
-        self.computation = derive("tiebreak 2 computation", contract + job + program + data + self.initial + challenge)
+        self.computation = derive("tiebreak 2 computation", sized(file["contract"].encode()) + job + program + data + self.initial + challenge)
         origin = derive("tiebreak 2 initial-origin", self.origin())
         job_file = derive("tiebreak 2 job-file", self.job_text)
         public = self.key.public if self.key else bytes(32)
