@@ -57,6 +57,10 @@ def permutation(n, step, place):
     return permuted(n, epoch, index)
 
 
+def in_order(n, step, place):
+    return ((step - 1) * BATCH + place) % n
+
+
 def moved(image, planes, augment, step, place):
     """An image, as a row of numbers, cropped and flipped at random."""
     rows, columns = planes

@@ -1,7 +1,9 @@
 """The batches of a run, from its data files: which samples a step draws (docs/ARITHMETIC.md, section 6) and what they are (sections 8.3 and 9).
 
-Reads files of bytes, IDX, CIFAR-10 and CIFAR-100; run_format.py says so where a job has others.
+Reads files of bytes, tokens, IDX, CIFAR-10 and CIFAR-100, and arrays in .npy files; run_format.py says so where a job has others.
 """
+
+import ast
 
 import fractions
 import math
@@ -9,7 +11,25 @@ import struct
 
 import batches
 
-KINDS = ("bytes", "idx", "cifar10", "cifar100")
+WIDTHS = {"u8": "B", "u16": "H", "u32": "I", "f32": "I"}  # floats by their patterns
+
+
+def knows(data):
+    """True if the samples of a job's data can be read here."""
+    if data["kind"] == "arrays":
+        return data["dtype"] in WIDTHS and all(data[key].endswith(".npy") for key in ("inputs", "labels")) and data["inputs"] != data["labels"]
+    return data["kind"] in ("bytes", "tokens", "idx", "cifar10", "cifar100")
+
+
+def npy(file):
+    """The shape of an array in NumPy's format 1.0, and its elements, floats by their patterns."""
+    size = struct.unpack("<H", file[8:10])[0]
+    header = ast.literal_eval(file[10 : 10 + size].decode())
+    if file[:8] != b"\x93NUMPY\1\0" or header["fortran_order"]:
+        raise ValueError("an array is not in NumPy's format 1.0 and C order")
+    code = {"|u1": "B", "<u2": "H", "<u4": "I", "<f4": "I", "<i8": "q"}[header["descr"]]
+    count = math.prod(header["shape"])
+    return header["shape"], struct.unpack(f"<{count}{code}", file[10 + size :])
 
 
 class Samples:
@@ -17,8 +37,20 @@ class Samples:
 
     def __init__(self, data, files, context):
         kind = data["kind"]
+        self.separate = lambda count: range(count)
         if kind == "bytes":
             self.windows(files, context)
+        elif kind == "tokens":
+            code = WIDTHS[data["dtype"]]
+            raw = lambda file: struct.unpack(f"<{len(file) // struct.calcsize(code)}{code}", file)
+            names = data.get("paths", data.get("path"))
+            names = [names] if isinstance(names, str) else names
+            self.windows([npy(file)[1] if name.endswith(".npy") else raw(file) for name, file in zip(names, files)], context)
+        elif kind == "arrays":
+            (shape, inputs), (_, labels) = map(npy, files)
+            size = math.prod(shape[1:])
+            self.count, self.planes = shape[0], shape[-2:]
+            self.sample = lambda i: {"pixels": inputs[i * size : (i + 1) * size], "labels": labels[i : i + 1]}
         elif kind == "idx":
             images, labels = files
             self.count, rows, columns = struct.unpack(">III", images[4:16])
@@ -55,19 +87,27 @@ class Samples:
             data, at = starts[i]
             return {"tokens": data[at : at + context], "labels": data[at + 1 : at + 1 + context]}
 
+        # In order, windows of a file begin behind the last label of the one before.
+        self.separate = lambda count: [i for i in range(count) if starts[i][1] % (context + 1) == 0]
         # Windows of the same file that end before the token at which the first kept one begins.
         self.before = lambda first: first - min(starts[first][1], context)
         self.sample = sample
 
 
 def batch_tensors(program, job, files, seed, step):
-    """(micro-batch, name, shape, canonical bytes) of every batch tensor of a step."""
+    """(micro-batch, name, type, shape, canonical bytes) of every batch tensor of a step."""
     batches.KEY = struct.unpack("<II", seed[:8])
     batches.BATCH = program.micro_batch * program.micro_batches
-    draw = batches.with_replacement if job["data"].get("sampling") == "with_replacement" else batches.permutation
+    sampling = job["data"].get("sampling", "permutation")
     shapes = {name: shape for name, _, shape in program.batch}
+    inputs = program.batch[0][0]
     samples = Samples(job["data"], files, math.prod(shapes["labels"]) // program.micro_batch)
     count = samples.drawn(job["data"].get("validation_split"))
+    if sampling == "in_order":
+        separate = samples.separate(count)
+        draw = lambda _, step, place: separate[batches.in_order(len(separate), step, place)]
+    else:
+        draw = batches.with_replacement if sampling == "with_replacement" else batches.permutation
     augment = job["data"].get("augment", {})
     for micro in range(program.micro_batches):
         places = range(micro * program.micro_batch, (micro + 1) * program.micro_batch)
@@ -75,6 +115,7 @@ def batch_tensors(program, job, files, seed, step):
         if augment:
             for place, sample in zip(places, drawn):
                 sample["pixels"] = batches.moved(sample["pixels"], samples.planes, augment, step, place)
-        for name, shape in shapes.items():
-            numbers = [number for sample in drawn for number in sample[name]]
-            yield micro, name, shape, struct.pack(f"<{len(numbers)}I", *numbers)
+        for name, code, shape in program.batch:
+            own = "pixels" if name == inputs and inputs != "tokens" else name
+            numbers = [number for sample in drawn for number in sample[own]]
+            yield micro, name, code, shape, struct.pack(f"<{len(numbers)}I", *numbers)

@@ -21,7 +21,7 @@ import tomllib
 
 from hashes import blake3, derive, ed25519_verifies, group_values, merkle_root, merkle_root_from_proof, root_of_groups
 from program_format import Malformed, Program, Reader, bytes_of, part_of
-from run_batches import KINDS, batch_tensors
+from run_batches import batch_tensors, knows
 from run_corrections import read_correction
 from run_job import canonical_job, data_paths, drawn, with_frozen
 import salts
@@ -269,16 +269,16 @@ class Run:
         job = job_digest(self.job, self.program)
         program, self.initial = unhex(file["program"], 32), unhex(file["initial"], 32)
         must("run.json: above 65536 data files", len(file["data"]) <= 65536)
-        data = sown = merkle_root([self.manifest_entry(entry) for entry in file["data"]])
+        data = merkle_root([self.manifest_entry(entry) for entry in file["data"]])
         if hides:
             must("run.json: a data file that hides has a length", all(entry["bytes"] == 0 for entry in file["data"]))
             data = derive("tiebreak 2 hidden-data", unhex(file["salts"], 32) + data)
             if self.salt_key is not None:
                 same("run.json: salts", unhex(file["salts"], 32), salts.commitment(self.salt_key))
-                sown = salts.salted(self.salt_key, "seed", 0, 0, data)
+        sown = bytes(32) if self.job["data"].get("sampling") == "in_order" else data
+        sown = salts.salted(self.salt_key, "seed", 0, 0, sown) if hides and self.salt_key is not None else sown
         seed = derive("tiebreak 2 seed", job + program + sown + challenge)
-        contract = sized(file["contract"].encode())
-        self.computation = derive("tiebreak 2 computation", contract + job + program + data + self.initial + challenge)
+        self.computation = derive("tiebreak 2 computation", sized(file["contract"].encode()) + job + program + data + self.initial + challenge)
         origin = derive("tiebreak 2 initial-origin", self.origin())
         job_file = derive("tiebreak 2 job-file", self.job_text)
         public = self.key.public if self.key else bytes(32)
@@ -496,12 +496,12 @@ class Run:
     def batches(self, steps):
         """The batch of each step, where the program says what a batch is and the data are at hand."""
         complete = len(self.data_bytes) == len(self.file["data"])
-        if not complete or self.job["data"]["kind"] not in KINDS:
+        if not complete or not knows(self.job["data"]):
             self.not_checked.append("the batches of steps, for which the data files and a known kind of data are needed")
             return
         for record in steps:
             tensors = batch_tensors(self.program, self.job, self.data_bytes, self.digests["seed"], record["step"])
-            leaves = [(f"micro{i}/{name}", tensor_digest(U32, shape, blake3(data))) for i, name, shape, data in tensors]
+            leaves = [(f"micro{i}/{name}", tensor_digest(code, shape, blake3(data))) for i, name, code, shape, data in tensors]
             digests = self.salted("batch", record["step"], [digest for _, digest in leaves])
             leaves = [(name, digest) for (name, _), digest in zip(leaves, digests, strict=True)]
             same(f"batch of step {record['step']}", table_root(leaves), record["batch"])

@@ -12,13 +12,13 @@ use tiebreak::cli::{self, Amount, Ended, Heard};
 use crate::panics::{Panic, caught};
 
 /// The time between two looks at a command: for signals, and for the progress that the caller sees.
-const LOOKED_EVERY: Duration = Duration::from_millis(50);
+pub const LOOKED_EVERY: Duration = Duration::from_millis(50);
 
 /// The stack of a command's thread, as a program's first thread has it.
-const STACK: usize = 8 << 20;
+pub const STACK: usize = 8 << 20;
 
 /// The exit code, the result as JSON, and the error with its help.
-type Told = (u8, Option<String>, Option<(String, Option<String>)>);
+pub type Told = (u8, Option<String>, Option<(String, Option<String>)>);
 
 /// Runs a command line of tiebreak in this process.
 ///
@@ -66,7 +66,7 @@ fn wait(ended: &Mutex<Receiver<Result<Ended, String>>>) -> Option<Result<Ended, 
 }
 
 /// Passes on what there is to hear.
-fn tell(said: &Heard, heard: &Bound<'_, PyAny>) -> PyResult<()> {
+pub fn tell(said: &Heard, heard: &Bound<'_, PyAny>) -> PyResult<()> {
     let progress = said.amount().map(|Amount { done, all, what, message }| (done, all, what, message));
     heard.call1((progress, said.said())).map(drop)
 }

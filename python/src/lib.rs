@@ -5,6 +5,7 @@
 
 mod call;
 mod panics;
+mod recording;
 mod run;
 
 use pyo3::prelude::*;
@@ -16,6 +17,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("Failed", module.py().get_type::<run::Failed>())?;
     module.add("Panic", module.py().get_type::<panics::Panic>())?;
+    module.add_class::<recording::Recording>()?;
     module.add_function(wrap_pyfunction!(call::call, module)?)?;
     module.add_function(wrap_pyfunction!(panics::panics, module)?)?;
     module.add_function(wrap_pyfunction!(run::read, module)?)?;

@@ -25,11 +25,14 @@ def test_without_torch_capture_says_what_to_install():
 
 
 @needs_torch
-def test_the_pages_block_runs(tmp_path, monkeypatch):
+def test_the_pages_blocks_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = Path(__file__).parents[2] / "docs/how-to/capture.md"
-    (block,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S)
-    exec(compile(block, str(page), "exec"), {})
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S)
+    assert len(blocks) == 2
+    scope = {}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), scope)
 
 
 def perceptron():

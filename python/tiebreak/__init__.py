@@ -5,6 +5,7 @@ Every function does what the command `tiebreak` does, with the same bits, files 
 - `capture` turns a PyTorch model into a program, which `train` trains;
 - `dataset` writes a PyTorch dataset to the data files of a job;
 - `train` trains a job and gives a `Run`;
+- `Recorder` trains in a loop of one's own, a step for each batch;
 - `audit` replays a run and gives a `Report`, with a verdict if something differs;
 - `verify` checks a run without a replay, `compare` finds the first difference of two runs;
 - `check_verdict` derives from a verdict alone whether it convicts;
@@ -26,15 +27,18 @@ from ._audit import (
     compare,
     verify,
 )
+from ._batches import BatchError
 from ._capture import Captured, CaptureError, capture
 from ._dataset import dataset
 from ._errors import BugError, Error, MalformedError, RunWarning, UndecidedError, UsageError
 from ._native import __version__
 from ._progress import Progress
+from ._recorder import Recorder
 from ._run import Record, Run
 from ._train import new_key, train
 
 __all__ = [
+    "BatchError",
     "BugError",
     "CaptureError",
     "Captured",
@@ -44,6 +48,7 @@ __all__ = [
     "MalformedError",
     "Progress",
     "Record",
+    "Recorder",
     "Report",
     "Ruling",
     "Run",

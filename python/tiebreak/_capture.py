@@ -51,7 +51,7 @@ class Captured:
     ) -> None:
         self.folder = folder
         self.learning_rate = rate
-        self._inputs, self._fall = inputs, fall
+        self.inputs, self._fall = inputs, fall
         self._parts, self._ties, self._buffers = parts, ties, buffers
 
     @property
@@ -84,7 +84,7 @@ class Captured:
         """
         if not isinstance(data, Mapping):
             raise UsageError(f"data is a {type(data).__name__}", "give the table that tiebreak.dataset returns, or a dict of `[data]`")
-        check_data(data, self._inputs)
+        check_data(data, self.inputs)
         if self._fall is not None and "schedule" in more:
             raise UsageError("a scheduler was captured, and a schedule is given", "give one of them")
         steps = count("steps", steps, 1)

@@ -90,16 +90,23 @@ def _array(value: Any, place: int) -> Tuple[np.ndarray, Optional[str]]:
         raise wrong(place, "it holds a masked array", "fill the mask first, as array.filled(0) does")
     if not _is_tensor(value):
         return np.asarray(value), None
-    import torch
-
     try:
-        tensor = value.detach().cpu()
-        if tensor.dtype == torch.bfloat16:
-            return tensor.contiguous().view(torch.int16).numpy().view(np.uint16), "bf16"
-        return tensor.resolve_conj().resolve_neg().numpy(), None
+        return as_array(value)
     except (RuntimeError, TypeError, NotImplementedError) as error:
         why = f"a tensor ({value.dtype}, {value.layout}, on {value.device}) has no plain numbers: {str(error)[:200]}"
         raise wrong(place, why, "give a dense tensor that has its numbers, such as tensor.to_dense()") from None
+
+
+def as_array(value: Any) -> Tuple[np.ndarray, Optional[str]]:
+    """`_array` with PyTorch's and NumPy's own exceptions."""
+    if not _is_tensor(value):
+        return np.asarray(value), None
+    import torch
+
+    tensor = value.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.contiguous().view(torch.int16).numpy().view(np.uint16), "bf16"
+    return tensor.resolve_conj().resolve_neg().numpy(), None
 
 
 def _pair(item: Any, place: int) -> Encoded:

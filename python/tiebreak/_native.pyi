@@ -11,9 +11,20 @@ class Panic(Exception):
     """The native module has a bug."""
 
 _Progress = Tuple[int, int, str, str]
+_Ended = Tuple[int, Optional[str], Optional[Tuple[str, Optional[str]]]]
 _Place = Tuple[str, int]
 _Piece = Tuple[List[int], List[int], int, Optional[_Place], Optional[bytes]]
 _Record = Tuple[str, int, str, str, List[Optional[str]], Optional[Tuple[float, float, float, int]]]
+
+class Recording:
+    """A recording that runs in a thread of its own."""
+
+    def __init__(self, words: List[str]) -> None: ...
+    def put(self, parts: List[bytes]) -> None: ...
+    def close(self) -> None: ...
+    def wait(
+        self, heard: Callable[[Optional[_Progress], List[str]], object], patient: bool
+    ) -> Tuple[int, float, List[Tuple[str, List[int]]], Optional[_Ended]]: ...
 
 def call(
     words: List[str], heard: Callable[[Optional[_Progress], List[str]], object], waits: bool

@@ -25,6 +25,7 @@ use command::{
     selftest, serve, sign, train, verdict, verify, witness,
 };
 use tiebreak_run::run::RunError;
+use tiebreak_train::fed::Feed;
 use view::escape::{Lines, one_line};
 // The door of the Python package, which is released with this crate: no interface for others, so no page of the documentation has it.
 #[doc(hidden)]
@@ -242,6 +243,19 @@ pub fn call(words: &[OsString], heard: &Arc<Heard>) -> Ended {
         }
         Err(error) => Err(Failure::new(Exit::Usage, one_line(error.to_string().trim()))),
     };
+    told(ended, heard)
+}
+
+/// Records a run whose batches `feed` gives. The words are a job file and options of `train`: `--out`, `--key`, `--data-root`,
+/// `--stop-on-nan`, and those of engines and limits.
+#[doc(hidden)]
+pub fn record(words: &[OsString], heard: &Arc<Heard>, feed: &mut dyn Feed) -> Ended {
+    let printer = Printer { json: true, quiet: false, color: ColorChoice::Never };
+    told(heard.during(|| train::recording::run(printer, words, feed)), heard)
+}
+
+/// The end of a command for its caller.
+fn told(ended: CommandResult, heard: &Heard) -> Ended {
     let (exit, error) = match ended {
         Ok(exit) => (exit, None),
         Err(failure) => (failure.exit, Some((failure.message, failure.help))),

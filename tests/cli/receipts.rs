@@ -135,7 +135,9 @@ fn a_model_that_no_record_commits_is_refused() {
             assert!(code == 4 && stderr.contains(says), "{args:?}: {code}: {stderr}");
         }
     };
-    all("model.safetensors: file: the released model is not the final state's parameters and buffers: a root is ");
+    all(
+        "model.safetensors: file: the released model is not the final state's parameters and buffers: a root is ",
+    );
     // The same file in a run whose last record is missing.
     let transcript = second.join("run/transcript");
     let bytes = fs::read(&transcript).unwrap();

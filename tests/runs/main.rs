@@ -13,6 +13,7 @@ mod data_elsewhere;
 mod device_check;
 mod fast_audits;
 mod frozen;
+mod in_order;
 mod initial_states;
 mod jobs;
 mod paper_preset;

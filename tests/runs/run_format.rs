@@ -30,7 +30,7 @@ fn script(run: &Run, arguments: &[&str]) -> Output {
 }
 
 /// Checks that the script finds no fault, leaves out only `not_checked`, and derives the same identity.
-fn passes(run: &Run, arguments: &[&str], not_checked: &[&str]) {
+pub fn passes(run: &Run, arguments: &[&str], not_checked: &[&str]) {
     let output = script(run, &[arguments, &["--json"]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -244,7 +244,7 @@ fn runs_on_tokens_and_arrays_pass() {
     let text = "kind = \"bytes\"\npath = \"text.txt\"";
     let ids = "kind = \"tokens\"\npath = \"tokens.bin\"\ndtype = \"u16\"";
     let job = with(&gpt_job(folder.path(), "operator", ""), "tokens.toml", text, ids);
-    passes(&trained(&job, &at("tokens"), None), &[], &["the batches of steps"]);
+    passes(&trained(&job, &at("tokens"), None), &[], &[]);
 
     // An array of `dims`, as NumPy writes it in format 1.0.
     let array = |name: &str, descr: &str, dims: &str, data: Vec<u8>| {
@@ -258,7 +258,29 @@ fn runs_on_tokens_and_arrays_pass() {
     let images = "kind = \"idx\"\nimages = \"images\"\nlabels = \"labels\"";
     let arrays = "kind = \"arrays\"\ninputs = \"inputs.npy\"\nlabels = \"labels.npy\"\ndtype = \"f32\"";
     let job = with(&mlp_job(folder.path(), "microbatch", 2, 1), "arrays.toml", images, arrays);
-    passes(&trained(&job, &at("arrays"), None), &[], &["the batches of steps"]);
+    passes(&trained(&job, &at("arrays"), None), &[], &[]);
+}
+
+#[test]
+fn runs_in_order_pass() {
+    if !common::has_python() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let in_order = "kind = \"bytes\"\nsampling = \"in_order\"";
+    let job = with(&gpt_job(folder.path(), "microbatch", ""), "order.toml", "kind = \"bytes\"", in_order);
+    passes(&trained(&job, &folder.path().join("plain"), None), &[], &[]);
+    let split = with(&job, "split.toml", in_order, &format!("{in_order}\nvalidation_split = 0.995"));
+    passes(&trained(&split, &folder.path().join("split"), None), &[], &[]);
+    let elsewhere = with(&job, "elsewhere.toml", in_order, &format!("{in_order}\ncopy = false"));
+    let hides = with(&elsewhere, "hides.toml", "head_every = 3", "head_every = 3\nscheme = 1");
+    let (key, file) = (SaltKey::new([5; 32]), folder.path().join("salts"));
+    fs::write(&file, key.to_text()).unwrap();
+    let run = trained_hiding(&key, &hides, &folder.path().join("hiding"));
+    passes(&run, &["--salt-key", file.to_str().unwrap(), "--data", folder.path().to_str().unwrap()], &[]);
+    let images = "kind = \"idx\"\nsampling = \"in_order\"\naugment = { crop = 3, flip = true }";
+    let job = with(&mlp_job(folder.path(), "operator", 2, 7), "images.toml", "kind = \"idx\"", images);
+    passes(&trained(&job, &folder.path().join("moved"), None), &[], &[]);
 }
 
 #[test]

@@ -17,6 +17,7 @@ use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::merkle::Frontier;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::tree_head::{Head, NOTE_MAX, Signed};
+use tiebreak_record::job::Sampling;
 use tiebreak_record::job::identity::CONTRACT;
 use tiebreak_record::job::initial::{Expected, InitialOrigin, seeded_digests};
 use tiebreak_run::run::dir::Run;
@@ -219,6 +220,9 @@ pub(crate) fn always_watched(
     }
     corrections.settle(&mut checked.incomplete, &mut checked.not_checked);
     checked.not_checked.extend(checked.damaged.iter().map(damaged_text));
+    if run.job().data.sampling == Sampling::InOrder {
+        checked.not_checked.push(ORDER_NOT_CHECKED.into());
+    }
     checked.not_checked.push(match &run.file.challenge {
         None => "where the seed comes from: it was chosen by the trainer".to_string(),
         Some(challenge) => format!("where the challenge comes from: compare {challenge} with the one given"),
@@ -229,6 +233,10 @@ pub(crate) fn always_watched(
 pub(super) fn damaged_text(error: &RunError) -> String {
     format!("a damaged file: {error}")
 }
+
+/// The freedom of a trainer whose job draws in order.
+const ORDER_NOT_CHECKED: &str =
+    "how the batches were chosen: the trainer chose them and their order (data.sampling is in_order)";
 
 /// The check that is left out for a run that begins from weights, unless its auditor has the files.
 const WEIGHTS_NOT_CHECKED: &str =
@@ -339,6 +347,9 @@ fn batches(run: &Run, checked: &mut Checked, work: &mut Work) -> Result<(), RunE
         }
     }
     match missing {
+        None if run.job().data.sampling == Sampling::InOrder => {
+            checked.passed.push("batches of all steps are the samples in the order of the data files".into());
+        }
         None => checked.passed.push("batches of all steps follow from seed and data".into()),
         Some((count, first)) => checked.not_checked.push(format!("batches of {count} steps; {first}")),
     }

@@ -91,6 +91,7 @@ fn made(beginning: &Again) -> Result<Run, RunError> {
     };
     let table = run.program().state();
     let new = NewRun {
+        named: names::RUN_JSON,
         file: &file,
         job_text: &run.job_text,
         program: &run.at(names::PROGRAM).read(PROGRAM_MAX)?,

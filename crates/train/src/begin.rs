@@ -127,10 +127,7 @@ impl Prepared {
         };
         data.sample(&job, &program, philox_key(&seed))?;
         let table = program.state();
-        let (digests, origin, state) = match initial::of_job(&job, &program, &files, philox_key(&seed))? {
-            None => (seeded_digests(&program, philox_key(&seed), &mut |_| {}), InitialOrigin::Seed, None),
-            Some((state, origin)) => (tensor_digests(&table, &state), origin, Some(state)),
-        };
+        let (digests, origin, state) = first_state(&job, &program, &files, philox_key(&seed))?;
         let digests = salts.map_or(digests.clone(), |salts| salts.each(Kind::State, 0, &digests));
         let file = RunFile {
             contract: CONTRACT.into(),
@@ -175,6 +172,7 @@ impl Prepared {
         }
         let table = self.program.state();
         let new = NewRun {
+            named: names::RUN_JSON,
             file: &self.file,
             job_text: &self.job_text,
             program: &encode(&self.program),
@@ -190,6 +188,22 @@ impl Prepared {
         let salts = self.salts.clone().map_or(Salts::Refused, Salts::Key);
         Ok(Run::of_by(self.store.clone(), salts)?.with_data(folders))
     }
+}
+
+/// The digests of the initial state's tensors, the state's origin, and the state itself, if it does not follow from the seed.
+pub(crate) type FirstState = (Vec<Digest>, InitialOrigin, Option<Vec<Vec<u8>>>);
+
+/// The initial state of a job.
+pub(crate) fn first_state(
+    job: &Job,
+    program: &Program,
+    files: &JobFiles,
+    key: [u32; 2],
+) -> Result<FirstState, RunError> {
+    Ok(match initial::of_job(job, program, files, key)? {
+        None => (seeded_digests(program, key, &mut |_| {}), InitialOrigin::Seed, None),
+        Some((state, origin)) => (tensor_digests(&program.state(), &state), origin, Some(state)),
+    })
 }
 
 /// Refuses another key than the one that the run was begun with.

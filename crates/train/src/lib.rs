@@ -20,9 +20,12 @@ mod begin;
 #[cfg(feature = "testing")]
 pub mod cheat;
 pub mod conduct;
+mod disk;
 mod error;
+pub mod fed;
 #[cfg(feature = "testing")]
 pub mod hostile;
+mod publish;
 pub mod ranks;
 
 use std::sync::Arc;
@@ -33,14 +36,14 @@ pub use begin::begin_with_any_thresholds;
 use begin::check_key;
 pub use begin::{Beginning, Prepared, begin, evaluation_files, tokenizer};
 use conduct::{Conduct, Honest};
+pub use disk::disk_needed;
 pub use error::TrainError;
+use fed::{Feed, Feeding, Recording};
 use ranks::lead::Lead;
 use ranks::report;
 use tiebreak_contract::arith::words::bytes_from_words;
 use tiebreak_contract::arith::{DType, float};
 use tiebreak_contract::program::init;
-use tiebreak_contract::program::logged::traced;
-use tiebreak_contract::program::step::state_bytes;
 use tiebreak_engine::Engine;
 use tiebreak_engine::session::Session;
 use tiebreak_record::commit::digest::Digest;
@@ -54,7 +57,7 @@ use tiebreak_record::job::initial::InitialOrigin;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::gradients::GradientsWriter;
 use tiebreak_run::run::transcript::{Transcript, TranscriptWriter};
-use tiebreak_run::run::{RunError, checkpoint, initial, names, states, traces};
+use tiebreak_run::run::{RunError, Stored, checkpoint, initial, names, states, traces};
 use tiebreak_run::step::finite::{self, FirstValue, NotFinite, Place};
 use tiebreak_run::step::{CommittedStep, Roundings, StepError, StepRequest, Watch, noted_digests, scalars};
 
@@ -109,38 +112,6 @@ impl Progress for Silent {
     fn step(&mut self, _: &StepRecord, _: u32) {}
 }
 
-/// An estimate of the bytes that a run will take on disk, checkpoints, traces and rounding logs included.
-pub fn disk_needed(run: &Run) -> u64 {
-    let state = state_bytes(&run.program().state());
-    let all = u64::from(run.job().steps / run.job().checkpoint.every) + 2;
-    let checkpoints = run.job().checkpoint.keep.map_or(all, |keep| all.min(u64::from(keep) + 2));
-    let data: u64 = run.file.data.iter().map(|f| f.bytes).sum();
-    let records = u64::from(run.job().steps) * (256 + 32 * u64::from(run.program().micro_batches));
-    let traces = match run.job().commit.granularity {
-        Granularity::Operator => trace_bytes(run) * u64::from(run.job().steps),
-        Granularity::Step | Granularity::Microbatch => 0,
-    };
-    // Fitting thresholds log about a hundredth of the values, in about eight bits each.
-    let values: u64 = run.program().micro.logged.iter().map(|product| product.elements() as u64).sum();
-    let logs = values / 100 * u64::from(run.program().micro_batches) * u64::from(run.job().steps);
-    checkpoints * state + state / 3 + data + records + traces + logs
-}
-
-/// Bytes of one step's trace file.
-fn trace_bytes(run: &Run) -> u64 {
-    let graph_bytes = |graph: &tiebreak_contract::program::graph::Graph| -> u64 {
-        let node_bytes = |n: &tiebreak_contract::program::graph::Node| {
-            36 + 32 * tiebreak_record::commit::tensor::tile_count(graph.tensor(n.output).bytes()) as u64
-        };
-        let held = traced(graph).into_iter();
-        graph.nodes.iter().zip(held).filter(|(_, held)| *held).map(|(node, _)| node_bytes(node)).sum()
-    };
-    let micro_batches = u64::from(run.program().micro_batches);
-    micro_batches * graph_bytes(&run.program().micro)
-        + (micro_batches - 1) * graph_bytes(&run.program().accumulate)
-        + graph_bytes(&run.program().update)
-}
-
 struct Trainer<'a> {
     run: &'a Run,
     key: Option<&'a PrivateKey>,
@@ -151,6 +122,8 @@ struct Trainer<'a> {
     before: Transcript,
     /// True if a loss that is not finite was reported.
     told: bool,
+    /// The data files of a recording, which grow; none of another run. A recording has no heads before its end.
+    growing: Vec<Stored>,
 }
 
 /// The processes that compute the steps.
@@ -159,6 +132,8 @@ enum By<'a, 'b> {
     Alone(&'a mut dyn Conduct),
     /// Several ranks; this process is rank 0.
     Ranks(&'a mut Lead<'b>),
+    /// This process alone, with batches that it is fed.
+    Fed(&'a mut Feeding<'b>),
 }
 
 /// Trains a run to its end, from the step that it has reached.
@@ -211,6 +186,23 @@ pub fn train_over(
     trained
 }
 
+/// Records to the last step, and makes the recording a run.
+///
+/// # Errors
+/// As [`train`]; [`TrainError::Asked`] if the feed or the progress stops the recording.
+pub fn record(
+    recording: &Recording,
+    engine: &mut dyn Engine,
+    key: Option<&PrivateKey>,
+    feed: &mut dyn Feed,
+    progress: &mut dyn Progress,
+) -> Result<Run, TrainError> {
+    if !recording.is_complete()? {
+        train_by(recording.run(), engine, key, By::Fed(&mut recording.feeding(feed)), progress)?;
+    }
+    Ok(publish::publish(recording.run(), key)?)
+}
+
 fn train_by(
     run: &Run,
     engine: &mut dyn Engine,
@@ -220,6 +212,7 @@ fn train_by(
 ) -> Result<Digest, TrainError> {
     let _lock = run.lock()?;
     check_key(run, key)?;
+    let growing = by.settled()?;
     let published = run.head_sizes()?.last().copied().unwrap_or(0);
     let (writer, before) = TranscriptWriter::open(run.at(names::TRANSCRIPT), published)?;
     let id = run.computation.id;
@@ -234,13 +227,13 @@ fn train_by(
             Some(GradientsWriter::open(run.at(names::GRADIENTS))?)
         }
     };
-    let mut trainer = Trainer { run, key, writer, gradients, before, told: false };
+    let mut trainer = Trainer { run, key, writer, gradients, before, told: false, growing };
     if progress.stops_at_not_finite() {
         trainer.finite_before()?;
     }
     let program = match &mut by {
         By::Alone(conduct) => Arc::new(conduct.program(run)),
-        By::Ranks(_) => Arc::new(run.program().clone()),
+        By::Ranks(_) | By::Fed(_) => Arc::new(run.program().clone()),
     };
     let device = engine.describe();
     let mut session = match run.job().rounding {
@@ -281,6 +274,13 @@ fn train_by(
 }
 
 impl By<'_, '_> {
+    /// The data files of a recording, cut to what a crash left whole; none of another run.
+    fn settled(&mut self) -> Result<Vec<Stored>, RunError> {
+        let By::Fed(feeding) = self else { return Ok(Vec::new()) };
+        feeding.settle()?;
+        Ok(feeding.files())
+    }
+
     /// True if another rank was asked to stop.
     fn is_asked_to_stop(&self) -> bool {
         matches!(self, By::Ranks(lead) if lead.is_asked_to_stop())
@@ -312,12 +312,20 @@ impl Trainer<'_> {
         progress: &mut dyn Progress,
         device: &str,
     ) -> Result<(), TrainError> {
-        let (run, mut dataset) = (self.run, self.run.dataset()?);
+        let run = self.run;
+        let mut dataset = match by {
+            By::Fed(_) => None,
+            By::Alone(_) | By::Ranks(_) => Some(run.dataset()?),
+        };
         let last = run.job().steps;
         for step in first + 1..=last {
-            let mut done = self.step(session, &mut dataset, step, by)?;
+            let Some(mut done) = self.step(session, dataset.as_mut(), step, by)? else {
+                self.sync()?;
+                self.checkpoint(session, step - 1)?;
+                return Err(TrainError::Asked { step: step - 1 });
+            };
             digests.clone_from(&done.state);
-            let found = self.not_finite(&mut dataset, &mut done)?;
+            let found = self.not_finite(dataset.as_mut(), &mut done)?;
             progress.step(&run.computation.masked(done.record.clone()), done.norm);
             if let Some(found) = &found {
                 progress.not_finite(step, found);
@@ -329,7 +337,11 @@ impl Trainer<'_> {
                 return Err(TrainError::NotFinite { step, found: Box::new(found) });
             }
             by.meanwhile(|waiting| progress.state(step, session, waiting))?;
+            let record = done.record.clone();
             self.keep(done, step, device)?;
+            if let By::Fed(feeding) = by {
+                feeding.kept(&record);
+            }
             let asked = step < last && (progress.is_asked_to_stop() || by.is_asked_to_stop());
             // The checkpoint comes after the head, so that a resume from this checkpoint skips no head.
             if run.job().is_checkpoint(step) || asked {
@@ -373,7 +385,7 @@ impl Trainer<'_> {
     /// The report about a step's loss that is not finite: once, with the data's file if the first such value is in the data.
     fn not_finite(
         &mut self,
-        dataset: &mut Dataset,
+        dataset: Option<&mut Dataset>,
         done: &mut CommittedStep,
     ) -> Result<Option<NotFinite>, TrainError> {
         let run = self.run;
@@ -384,7 +396,9 @@ impl Trainer<'_> {
         self.told = true;
         // The sum can be finite where the mean is not.
         let mut found = done.not_finite.take().unwrap_or_else(|| NotFinite::recorded(finite::in_words(loss)));
-        if let Some(FirstValue { place: Place::Batch { place, drawn_from, .. }, .. }) = &mut found.first {
+        if let Some(FirstValue { place: Place::Batch { place, drawn_from, .. }, .. }) = &mut found.first
+            && let Some(dataset) = dataset
+        {
             let batch = run.program().samples();
             let at = data::Place { step, batch, place: *place };
             let (file, sample) = dataset.drawn_from(run.key(), at).map_err(RunError::from)?;
@@ -463,27 +477,33 @@ impl Trainer<'_> {
         })
     }
 
-    /// Computes one step, alone or with the other ranks.
+    /// Computes one step, alone or with the other ranks. Nothing if no more batches come.
     fn step(
         &self,
         session: &mut Session,
-        dataset: &mut Dataset,
+        dataset: Option<&mut Dataset>,
         step: u32,
         by: &mut By,
-    ) -> Result<CommittedStep, TrainError> {
-        let batch = self.run.batch(dataset, step)?;
-        let scalars = scalars(&self.run.computation, step);
+    ) -> Result<Option<CommittedStep>, TrainError> {
+        let (run, scalars) = (self.run, scalars(&self.run.computation, step));
         let watch = Watch { finite: !self.told, ..Watch::default() };
-        match by {
-            By::Alone(conduct) => {
-                let run = self.run;
-                let mut run_step = |session: &mut Session, request: StepRequest| {
-                    request.run(session, Roundings::Logged, &watch)
-                };
-                conduct.step(run, session, scalars, batch, dataset, &mut run_step)
+        let mut run_step =
+            |session: &mut Session, request: StepRequest| request.run(session, Roundings::Logged, &watch);
+        let done = match (by, dataset) {
+            (By::Fed(feeding), _) => {
+                let Some(batch) = feeding.batch(step)? else { return Ok(None) };
+                run_step(session, StepRequest::new(&run.computation, scalars, &batch))?
             }
-            By::Ranks(lead) => lead.step(self.run, session, scalars, &batch, watch.finite),
-        }
+            (By::Alone(conduct), Some(dataset)) => {
+                let batch = run.batch(dataset, step)?;
+                conduct.step(run, session, scalars, batch, dataset, &mut run_step)?
+            }
+            (By::Ranks(lead), Some(dataset)) => {
+                lead.step(run, session, scalars, &run.batch(dataset, step)?, watch.finite)?
+            }
+            (By::Alone(_) | By::Ranks(_), None) => unreachable!("such a trainer has a dataset"),
+        };
+        Ok(Some(done))
     }
 
     /// Appends a record, or checks it against the one that is there from before an interruption.
@@ -503,8 +523,9 @@ impl Trainer<'_> {
         }
     }
 
-    /// Syncs all records and the gradient roots that they commit.
+    /// Syncs all records, and the batches and gradient roots that they commit.
     fn sync(&self) -> Result<(), RunError> {
+        self.growing.iter().try_for_each(Stored::sync)?;
         if let Some(gradients) = &self.gradients {
             gradients.sync()?;
         }
@@ -513,6 +534,9 @@ impl Trainer<'_> {
 
     /// Publishes the head over the first `size` records, unless it exists.
     fn publish_head(&mut self, size: u64) -> Result<(), TrainError> {
+        if !self.growing.is_empty() {
+            return Ok(self.sync()?);
+        }
         let file = self.run.at(names::head(size));
         if file.is_file() {
             return Ok(());

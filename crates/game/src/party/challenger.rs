@@ -118,6 +118,7 @@ fn begun(trainer: &Run, out: &Arc<dyn Store>) -> Result<Run, PartyError> {
         };
         let table = trainer.program().state();
         let new = NewRun {
+            named: names::RUN_JSON,
             file: &trainer.file,
             job_text: &trainer.job_text,
             program: &encode(trainer.program()),

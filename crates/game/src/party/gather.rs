@@ -245,6 +245,7 @@ fn make(with: &Gathering) -> Result<(), PartyError> {
     };
     let trees: Vec<Vec<u8>> = sources.iter().map(|(_, tree)| tree.encode()).collect();
     let new = NewRun {
+        named: names::RUN_JSON,
         file: &file,
         job_text: &terms.job,
         program: &encode(program),

@@ -73,6 +73,16 @@ impl Record {
         }
     }
 
+    /// The same record of another computation.
+    #[doc(hidden)] // for the layers above
+    pub fn of_computation(self, computation: Digest) -> Record {
+        match self {
+            Record::Initial { state, .. } => Record::Initial { computation, state },
+            Record::Step { step, .. } => Record::Step { computation, step },
+            Record::Final { steps, roots, .. } => Record::Final { computation, steps, roots },
+        }
+    }
+
     /// The state after this record.
     pub fn state(&self) -> Digest {
         match self {

@@ -82,6 +82,7 @@ fn data(data: &DataSpec, settings: &mut Vec<Setting>) {
     let sampling = match data.sampling {
         Sampling::Permutation => "permutation",
         Sampling::WithReplacement => "with_replacement",
+        Sampling::InOrder => "in_order",
     };
     settings.push(setting("data.sampling", sampling));
     let kind = match &data.files {

@@ -4,7 +4,7 @@ use super::canonical::Setting;
 use super::data::{batch_leaves, rooted};
 use super::hiding::HIDING;
 use super::identity::{
-    ComputationSummary, computation_settings, other_contract, philox_key, program_digest, seed,
+    ComputationSummary, computation_settings, other_contract, philox_key, program_digest, seed_of, sown,
 };
 use super::{JOB_MAX, Job, JobError};
 use crate::commit::Malformed;
@@ -41,7 +41,7 @@ pub fn hidden_seed(
     data: &Digest,
     challenge: Option<&Digest>,
 ) -> Digest {
-    seed(job, program, &salts.salted(Kind::Seed, 0, 0, data), challenge)
+    seed_of(job, program, &salts.salted(Kind::Seed, 0, 0, &sown(job, data)), challenge)
 }
 
 /// The reasons why a computation cannot be derived.

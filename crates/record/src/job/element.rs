@@ -39,7 +39,8 @@ impl Element {
     }
 
     /// Bytes of one element.
-    pub(crate) fn size(self) -> u64 {
+    #[doc(hidden)] // for the layers above
+    pub fn size(self) -> u64 {
         match self {
             Element::U8 => 1,
             Element::U16 | Element::F16 | Element::Bf16 => 2,

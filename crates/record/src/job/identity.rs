@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Job;
 use super::canonical::Setting;
 use super::initial::InitialOrigin;
+use super::spec::Sampling;
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
 use crate::commit::keys::PublicKey;
@@ -153,6 +154,16 @@ fn nonce_bytes(text: &str) -> Option<[u8; 16]> {
 
 /// The seed of a computation, which its initial state may depend on. The first eight bytes are the Philox key.
 pub fn seed(job: &Job, program: &Digest, data: &Digest, challenge: Option<&Digest>) -> Digest {
+    seed_of(job, program, &sown(job, data), challenge)
+}
+
+/// The root that a seed has of the data: none in order, since the seed of a recording is there before its data are.
+pub(super) fn sown(job: &Job, data: &Digest) -> Digest {
+    if job.data.sampling == Sampling::InOrder { Digest([0; 32]) } else { *data }
+}
+
+/// The seed with `data` as it is.
+pub(super) fn seed_of(job: &Job, program: &Digest, data: &Digest, challenge: Option<&Digest>) -> Digest {
     let mut e = Encoder::default();
     e.digest(&job.digest()).digest(program).digest(data).option(challenge);
     hash("tiebreak 2 seed", &e.0)

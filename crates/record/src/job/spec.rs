@@ -144,6 +144,9 @@ pub enum Sampling {
     Permutation,
     /// Every place of a batch draws from all samples.
     WithReplacement,
+    /// The samples in the order of the files, each once in an epoch, no two with a common element. The seed does not depend on the
+    /// data.
+    InOrder,
 }
 
 /// The random moves of images as they are drawn; by default there are none.
@@ -521,5 +524,12 @@ impl Job {
     /// True if the state after this step is kept (step 0 is the initial state).
     pub fn is_checkpoint(&self, step: u32) -> bool {
         step.is_multiple_of(self.checkpoint.every) || step == self.steps
+    }
+
+    /// True if a trainer publishes a head over so many records.
+    #[doc(hidden)] // for the layers above
+    pub fn has_head(&self, size: u64) -> bool {
+        let (steps, every) = (u64::from(self.steps), u64::from(self.commit.head_every));
+        size == 1 || size == steps + 2 || (2..=steps).contains(&size) && (size - 1).is_multiple_of(every)
     }
 }

@@ -217,14 +217,20 @@ fn to_npy(array: &Array, floats: FloatType) -> Result<Vec<u8>, String> {
         Dtype::BF16 => return Err(".npy files have no bfloat16: name a .safetensors file".into()),
         _ => "<u4",
     };
-    let sizes: String = array.ty.shape.iter().map(|d| format!("{d}, ")).collect();
-    let sizes = if array.ty.shape.len() == 1 { sizes.trim_end() } else { sizes.trim_end_matches(", ") };
+    let shape: Vec<u64> = array.ty.shape.iter().map(|&d| d.into()).collect();
+    Ok([npy_header(descr, &shape), data].concat())
+}
+
+/// The bytes before the elements of a .npy file, in format 1.0. `shape` has one dimension or a few.
+pub fn npy_header(descr: &str, shape: &[u64]) -> Vec<u8> {
+    let sizes: String = shape.iter().map(|d| format!("{d}, ")).collect();
+    let sizes = if shape.len() == 1 { sizes.trim_end() } else { sizes.trim_end_matches(", ") };
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({sizes}), }}");
     // The data begin at a multiple of 64 bytes.
     while !(npy::MAGIC.len() + 4 + header.len() + 1).is_multiple_of(64) {
         header.push(' ');
     }
     header.push('\n');
-    let len = u16::try_from(header.len()).expect("a shape of four numbers is short");
-    Ok([npy::MAGIC, &[1, 0], &len.to_le_bytes(), header.as_bytes(), &data].concat())
+    let len = u16::try_from(header.len()).expect("a shape of a few numbers is short");
+    [npy::MAGIC, &[1, 0], &len.to_le_bytes(), header.as_bytes()].concat()
 }

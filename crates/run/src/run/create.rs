@@ -51,7 +51,7 @@ pub fn check_unused(store: &dyn Store) -> Result<(), RunError> {
 /// If a file cannot be read or written. Then the new files are removed, and everything that was there before is left.
 pub fn create(store: &Arc<dyn Store>, new: &NewRun) -> Result<(), RunError> {
     let data = (0..new.trees.len()).flat_map(|number| [names::data_tree(number), names::data_file(number)]);
-    let others = [names::JOB, names::PROGRAM, names::RUN_JSON].map(str::to_string);
+    let others = [names::JOB, names::PROGRAM, new.named].map(str::to_string);
     let beside = new.companions.iter().map(|(name, _)| names::companion(name));
     let place = PathBuf::from(store.place());
     let all = data.chain(others).chain([names::checkpoint(0)]).chain(beside);
@@ -70,6 +70,8 @@ pub fn create(store: &Arc<dyn Store>, new: &NewRun) -> Result<(), RunError> {
 
 /// The contents of a new run.
 pub struct NewRun<'a> {
+    /// The name of the file that is written last: `run.json`, or that of a recording.
+    pub named: &'a str,
     /// The contents of `run.json`.
     pub file: &'a RunFile,
     /// The job file's text.
@@ -78,7 +80,7 @@ pub struct NewRun<'a> {
     pub program: &'a [u8],
     /// True if the run is of the logged profile.
     pub logged: bool,
-    /// The bytes of the trees of the data files, in the manifest's order.
+    /// The bytes of the trees of the data files, in the manifest's order; empty for a recording.
     pub trees: &'a [Vec<u8>],
     /// The paths that the data files are copied from, in the same order; empty if the files stay in place.
     pub copied: Vec<&'a Path>,
@@ -126,5 +128,5 @@ fn write(store: &Arc<dyn Store>, place: &Path, new: &NewRun) -> Result<(), RunEr
     }
     at(names::JOB).replace(job_text.as_bytes())?;
     at(names::PROGRAM).replace(program)?;
-    at(names::RUN_JSON).replace(file.text().as_bytes())
+    at(new.named).replace(file.text().as_bytes())
 }

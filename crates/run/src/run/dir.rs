@@ -87,7 +87,7 @@ impl Run {
                 folder::check(&folder).map_err(RunError::io(&folder))?;
             }
         }
-        Run::read(Folder::at(root), layout, salts)
+        Run::read(Folder::at(root), layout, salts, names::RUN_JSON)
     }
 
     /// [`Run::open`] for a run in any store.
@@ -104,13 +104,40 @@ impl Run {
     /// As [`Run::open_by`].
     pub fn of_by(store: Arc<dyn Store>, salts: Salts) -> Result<Run, RunError> {
         let layout = RunPaths { root: store.place().into() };
-        Run::read(store, layout, salts)
+        Run::read(store, layout, salts, names::RUN_JSON)
     }
 
-    fn read(store: Arc<dyn Store>, layout: RunPaths, salts: Salts) -> Result<Run, RunError> {
+    /// A recording as if it were a run: its data have no digests yet, so neither id nor computation is the finished run's.
+    ///
+    /// # Errors
+    /// As [`Run::open`], for the recording's file in place of `run.json`.
+    #[doc(hidden)] // for the layers above
+    pub fn of_recording(store: Arc<dyn Store>) -> Result<Run, RunError> {
+        let layout = RunPaths { root: store.place().into() };
+        Run::read(store, layout, Salts::Refused, names::RECORDING)
+    }
+
+    /// The same job, program and store, identified by `file`.
+    ///
+    /// # Errors
+    /// If the file and the job contradict each other.
+    #[doc(hidden)] // for the layers above
+    pub fn identified(&self, file: &RunFile) -> Result<Run, RunError> {
+        let (store, layout) = (self.store.clone(), RunPaths { root: self.layout.root.clone() });
+        let program = self.program_file.clone();
+        Run::derive(store, layout, &file.text(), &self.job_text, program, Salts::Refused)
+    }
+
+    fn read(store: Arc<dyn Store>, layout: RunPaths, salts: Salts, name: &str) -> Result<Run, RunError> {
         let at = |name: &str| Stored::new(&store, &layout.root, name);
-        let (json, program) = (at(names::RUN_JSON), at(names::PROGRAM));
+        let (json, program) = (at(name), at(names::PROGRAM));
         if !json.is_here() {
+            if at(names::RECORDING).is_here() {
+                let place = layout.root.display();
+                let why =
+                    "is a recording that is not finished: resume its `tiebreak.Recorder` to the last step";
+                return Err(RunError::Refused(format!("{place} {why}")));
+            }
             return Err(RunError::NoRun { folder: layout.root.clone() });
         }
         let json = json.read_text(RUN_JSON_MAX)?;

@@ -128,6 +128,7 @@ impl Run {
         let evaluated = self.job().evaluation.as_ref().and_then(|e| e.files.as_ref()).map_or(0, Vec::len);
         let always = [
             names::RUN_JSON,
+            names::RECORDING,
             names::JOB,
             names::PROGRAM,
             names::TRANSCRIPT,

@@ -2,6 +2,8 @@
 
 /// The file that identifies the run.
 pub const RUN_JSON: &str = "run.json";
+/// The file that identifies a run whose batches are still to come, in place of `run.json`.
+pub const RECORDING: &str = "recording.json";
 /// The job file.
 pub const JOB: &str = "job.toml";
 /// The program.

@@ -134,6 +134,22 @@ fn parse_first(
     Ok((transcript, whole))
 }
 
+/// The bytes of an encoded record in a transcript.
+fn frame(record: &[u8]) -> Vec<u8> {
+    let mut frame = Encoder::default();
+    frame.bytes(record);
+    frame.0.extend(checksum(record));
+    frame.0
+}
+
+/// Replaces a transcript by these records, whole or not at all.
+///
+/// # Errors
+/// If the store refuses.
+pub fn replace(file: &Stored, records: &[Record]) -> Result<(), RunError> {
+    file.replace_by(|to| records.iter().try_for_each(|record| to.write_all(&frame(&record.encode()))))
+}
+
 /// Appends to a transcript.
 pub struct TranscriptWriter {
     file: Stored,
@@ -174,10 +190,7 @@ impl TranscriptWriter {
     /// If the file cannot be written.
     pub fn append(&mut self, record: &Record) -> Result<(), RunError> {
         let bytes = record.encode();
-        let mut frame = Encoder::default();
-        frame.bytes(&bytes);
-        frame.0.extend(checksum(&bytes));
-        self.file.append(&frame.0)?;
+        self.file.append(&frame(&bytes))?;
         self.frontier.push(merkle::leaf(&bytes));
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 mod agent;
 pub mod bar;
+pub mod recording;
 mod stopped;
 mod workers;
 

@@ -182,7 +182,11 @@ impl Dataset {
 
     /// The sampler of a run, with the key of its seed.
     pub fn sampler(&self, key: [u32; 2]) -> Sampler {
-        Sampler::new(self.sampling, key, self.drawn)
+        let samples = match self.sampling {
+            Sampling::Permutation | Sampling::WithReplacement => self.drawn,
+            Sampling::InOrder => self.layout.separate(self.drawn),
+        };
+        Sampler::new(self.sampling, key, samples)
     }
 
     /// The bytes of a sample's tensors.
@@ -368,9 +372,13 @@ impl Dataset {
 
     /// The sample that is drawn at a place.
     fn number_at(&self, sampler: &mut Sampler, at: Place) -> Result<u64, DataError> {
-        sampler.draw(at).ok_or_else(|| {
+        let drawn = sampler.draw(at).ok_or_else(|| {
             let (step, n) = (at.step, self.drawn);
             DataError::Job(format!("steps: step {step} would need more than 2^32 epochs of {n} samples"))
+        })?;
+        Ok(match self.sampling {
+            Sampling::Permutation | Sampling::WithReplacement => drawn,
+            Sampling::InOrder => self.layout.separate_at(self.drawn, drawn),
         })
     }
 

@@ -73,6 +73,11 @@ pub struct Part {
 }
 
 impl Part {
+    /// The number of its samples, among the first `drawn` ones, that have no element in common, labels included.
+    fn separate(&self, drawn: u64) -> u64 {
+        self.samples.min(drawn).div_ceil(self.overlap + 1)
+    }
+
     /// The number of samples, from this one on, that share no elements with each other.
     fn apart_from(&self, first: u64) -> u64 {
         self.samples.saturating_sub(first).div_ceil(self.columns[0].apart())
@@ -255,6 +260,23 @@ impl Layout {
             place -= count;
         }
         panic!("an evaluation has no such place");
+    }
+
+    /// The number of samples, among the first `drawn` ones, that have no element in common, labels included, in file order.
+    pub(super) fn separate(&self, drawn: u64) -> u64 {
+        self.parts.iter().map(|(before, part)| part.separate(drawn.saturating_sub(*before))).sum()
+    }
+
+    /// The number of sample `place` among those that [`Layout::separate`] counts. `place` is below their number.
+    pub(super) fn separate_at(&self, drawn: u64, mut place: u64) -> u64 {
+        for (before, part) in &self.parts {
+            let count = part.separate(drawn.saturating_sub(*before));
+            if place < count {
+                return before + place * (part.overlap + 1);
+            }
+            place -= count;
+        }
+        panic!("an epoch has no such place");
     }
 
     /// True if every sample is planes of more than `crop` rows and columns.

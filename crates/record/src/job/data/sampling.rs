@@ -42,7 +42,7 @@ impl Sampler {
         Sampler { sampling, key, samples, epoch: None }
     }
 
-    /// The sample that a place draws; `None` if 2^32 epochs are over.
+    /// The sample that a place draws, in order the number among the samples without a common element; `None` if 2^32 epochs are over.
     pub fn draw(&mut self, at: Place) -> Option<u64> {
         if self.sampling == Sampling::WithReplacement {
             let words = philox4x32_10(self.key, [at.step, at.place, WITH_REPLACEMENT, 0]);
@@ -51,7 +51,8 @@ impl Sampler {
         // Steps are below 2^26 and batches at most 2^24.
         let cursor = u64::from(at.step - 1) * u64::from(at.batch) + u64::from(at.place);
         let epoch = u32::try_from(cursor / self.samples).ok()?;
-        Some(self.permuted(epoch, cursor % self.samples))
+        let index = cursor % self.samples;
+        Some(if self.sampling == Sampling::InOrder { index } else { self.permuted(epoch, index) })
     }
 
     /// The image of `index` in an epoch's permutation.
@@ -127,6 +128,14 @@ mod tests {
         let places = (1..=5).flat_map(|step| (0..batch).map(move |place| Place { step, batch, place }));
         let drawn: Vec<u64> = places.map(|place| sampler.draw(place).unwrap()).collect();
         assert_eq!(drawn, expected);
+    }
+
+    #[test]
+    fn in_order_an_epoch_is_the_samples_as_they_are() {
+        let mut sampler = Sampler::new(Sampling::InOrder, KEY, 10);
+        let places = (1..=6).flat_map(|step| (0..4).map(move |place| Place { step, batch: 4, place }));
+        let drawn: Vec<u64> = places.map(|place| sampler.draw(place).unwrap()).collect();
+        assert_eq!(drawn, (0..10).cycle().take(24).collect::<Vec<u64>>());
     }
 
     #[test]
