@@ -108,7 +108,7 @@ impl Alphabet {
     }
 
     /// The text of ids that follow the first `given`.
-    fn after(&self, ids: &[u32], given: usize) -> Result<String, Failure> {
+    pub fn after(&self, ids: &[u32], given: usize) -> Result<String, Failure> {
         match self {
             Alphabet::Bytes => {
                 let bytes: Vec<u8> = ids[given..].iter().map(|&id| id as u8).collect();
