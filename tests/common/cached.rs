@@ -56,7 +56,13 @@ fn decoder(model: &str, products: ProductTable, [context, key]: [u32; 2]) -> Dec
 }
 
 impl Decoder {
-    fn upload(&self, engine: &mut dyn Engine) -> Vec<Tensor> {
+    /// The model and its products.
+    pub fn model(&self) -> (&Model, &ProductTable) {
+        (&self.model, &self.products)
+    }
+
+    /// The parameters on an engine.
+    pub fn upload(&self, engine: &mut dyn Engine) -> Vec<Tensor> {
         self.parameters.iter().map(|(ty, bytes)| engine.upload(ty, bytes).unwrap()).collect()
     }
 

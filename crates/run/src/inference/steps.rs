@@ -129,7 +129,7 @@ impl<'a> Steps<'a> {
         }
         let mut inputs = vec![upload(self.engine, &moved_places(from, self.context))?];
         let (seat, joining) = joins.unzip();
-        for seat in seat {
+        if let Some(seat) = seat {
             inputs.push(upload(self.engine, &[seat])?);
         }
         inputs.extend(caches);
