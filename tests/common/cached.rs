@@ -19,8 +19,8 @@ pub type Rows = Vec<Vec<u32>>;
 
 /// A decoder with weights.
 pub struct Decoder {
-    model: Model,
-    products: ProductTable,
+    pub model: Model,
+    pub products: ProductTable,
     parameters: Vec<(TensorType, Vec<u8>)>,
     context: u32,
     vocabulary: u32,
@@ -56,11 +56,6 @@ fn decoder(model: &str, products: ProductTable, [context, key]: [u32; 2]) -> Dec
 }
 
 impl Decoder {
-    /// The model and its products.
-    pub fn model(&self) -> (&Model, &ProductTable) {
-        (&self.model, &self.products)
-    }
-
     /// The parameters on an engine.
     pub fn upload(&self, engine: &mut dyn Engine) -> Vec<Tensor> {
         self.parameters.iter().map(|(ty, bytes)| engine.upload(ty, bytes).unwrap()).collect()

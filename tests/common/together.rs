@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tiebreak_contract::program::models::Model;
+use tiebreak_contract::program::products::ProductTable;
 use tiebreak_contract::program::sampling::Sampling;
 use tiebreak_engine::Engine;
 use tiebreak_record::commit::digest::Digest;
@@ -57,7 +59,7 @@ fn requests() -> Vec<Asked> {
         asked(10, 5, 17, 30),
         asked(11, 2, 6, 60),
     ];
-    all[6].prompt[2] = BAD;
+    all[6].prompt[7] = BAD;
     all[4].leaves = Some(12);
     all
 }
@@ -67,10 +69,14 @@ fn sampling(asked: &Asked) -> Sampling {
     Sampling { temperature, top_k: 8, top_p, seed: asked.seed }
 }
 
+fn model(decoder: &Decoder) -> (&Model, &ProductTable) {
+    (&decoder.model, &decoder.products)
+}
+
 /// How tokens are chosen. In two of three answers no token ends the text, so that they are long.
 fn rules<'a>(decoder: &'a Decoder, asked: &Asked) -> Answerer<'a> {
     let ends: &[u32] = if asked.prompt.len() % 3 == 1 { &ENDS } else { &[] };
-    Answerer { model: decoder.model(), parameters: (&[], &[]), known: &KNOWN, ends }
+    Answerer { model: model(decoder), parameters: (&[], &[]), known: &KNOWN, ends }
 }
 
 /// The receipt so far. All have the same digests of models.
@@ -84,7 +90,7 @@ fn receipt(answer: &Answer, asked: &Asked) -> Receipt {
 pub fn alone(decoder: &Decoder, engine: &mut dyn Engine) -> Vec<Vec<Receipt>> {
     let mut of = |asked: &Asked| {
         let parameters = decoder.upload(engine);
-        let mut reader = Reader::new(engine, decoder.model(), parameters).unwrap().unwrap();
+        let mut reader = Reader::new(engine, model(decoder), parameters).unwrap().unwrap();
         let mut answer = Answer::new(sampling(asked), asked.length, true);
         let mut receipts = vec![receipt(&answer, asked)];
         while !answer.is_whole() {
@@ -104,7 +110,7 @@ pub fn alone(decoder: &Decoder, engine: &mut dyn Engine) -> Vec<Vec<Receipt>> {
 pub fn together(decoder: &Decoder, engine: &mut dyn Engine, alone: &[Vec<Receipt>], texts: usize) {
     let requests = requests();
     let (name, parameters) = (engine.describe(), decoder.upload(engine));
-    let mut batch = Batch::new(engine, decoder.model(), parameters, texts as u32).unwrap().unwrap();
+    let mut batch = Batch::new(engine, model(decoder), parameters, texts as u32).unwrap().unwrap();
     let mut waiting: Vec<usize> = (0..requests.len()).collect();
     let mut running: BTreeMap<TextId, (usize, Answer)> = BTreeMap::new();
     let (mut found, mut most): (Vec<Option<Receipt>>, _) = (vec![None; requests.len()], 0);
