@@ -119,7 +119,8 @@ impl Alphabet {
         }
     }
 
-    fn is_bytes(&self) -> bool {
+    /// True if each id is a byte.
+    pub fn is_bytes(&self) -> bool {
         matches!(self, Alphabet::Bytes)
     }
 

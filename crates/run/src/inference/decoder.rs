@@ -50,35 +50,28 @@ impl<'a> Decoder<'a> {
 #[derive(Default)]
 pub(super) struct Reading {
     /// The index of the window's first token.
-    first: usize,
+    pub first: usize,
     /// Tokens of the window that are in the caches.
-    read: usize,
-    caches: Vec<Tensor>,
+    pub read: usize,
+    /// Caches of its own; a text in a batch may have none.
+    pub caches: Vec<Tensor>,
 }
 
 impl Reading {
-    /// True if the next token of a text of this length is read into the same caches.
-    pub fn goes_on(&self, length: usize, context: u32) -> bool {
-        self.first == window(length, context)
-    }
-
-    /// The position of a text's last token.
-    pub fn position(&self, length: usize) -> u32 {
-        (length - 1 - self.first) as u32
-    }
-
-    /// Gives the caches away.
-    pub fn take_caches(&mut self) -> Vec<Tensor> {
-        std::mem::take(&mut self.caches)
+    /// Moves the window to where a text of this length has it, if it is not there. True if it moved, so that nothing of it is read.
+    pub fn moved(&mut self, length: usize, context: u32) -> bool {
+        let (before, first) = (self.first, window(length, context));
+        if before != first {
+            *self = Self { first, ..Self::default() };
+        }
+        before != first
     }
 
     /// Reads the next tokens of a text. Returns the logits behind its last token, when that is read.
     pub fn advance(&mut self, steps: &mut Steps, text: &[u32]) -> Result<Option<Vec<u32>>, EngineError> {
-        if !self.goes_on(text.len(), steps.context()) {
-            *self = Self { first: window(text.len(), steps.context()), ..Self::default() };
-        }
+        self.moved(text.len(), steps.context());
         if self.caches.is_empty() {
-            self.caches = steps.empty()?;
+            self.caches = steps.empty(1)?;
         }
         let (tokens, chunk) = (&text[self.first..], steps.chunk());
         let is_one = tokens.len() - self.read == 1 || tokens.len() < chunk;
@@ -86,7 +79,7 @@ impl Reading {
         // The last chunk takes some tokens again, to the same bits.
         let start = self.read.min(tokens.len() - count);
         let (mut rows, caches) =
-            steps.step(&[start as u32], &tokens[start..start + count], self.take_caches())?;
+            steps.step(&[start as u32], &tokens[start..start + count], std::mem::take(&mut self.caches))?;
         self.caches = caches;
         self.read = start + count;
         Ok(rows.pop().filter(|_| self.read == tokens.len()))

@@ -81,10 +81,13 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// Empty caches of one text.
-    pub fn empty(&mut self) -> Result<Vec<Tensor>, EngineError> {
-        let zeros = self.types.iter().map(|ty| self.engine.upload(ty, &vec![0; ty.bytes()]));
-        zeros.collect()
+    /// Empty caches of so many texts.
+    pub fn empty(&mut self, texts: usize) -> Result<Vec<Tensor>, EngineError> {
+        let types = self.types.iter().map(|ty| {
+            let shape = vec![ty.shape[0] * texts as u32, ty.shape[1]];
+            TensorType { dtype: ty.dtype, shape }
+        });
+        types.map(|ty| self.engine.upload(&ty, &vec![0; ty.bytes()])).collect()
     }
 
     /// Reads new tokens of each text, as many of one as of another, from these positions on. Returns the logits behind the last token

@@ -191,6 +191,7 @@ async fn completions(
         head,
         events,
         given: prompt.len(),
+        from: prompt.len(),
         ids: prompt,
         sent: String::new(),
         usage: asked.usage,

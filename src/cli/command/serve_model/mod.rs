@@ -167,6 +167,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     watch.planned();
     announce(printer, &format!("http://{}", server.address()), (&name, most), args.seats, &signing);
     let worked = work(printer, &queue, (&mut batch, seats), answerer, &signing);
+    // After a failure of the engine too, nobody may wait for an answer.
+    queue.end(Duration::ZERO);
     server.stop();
     worked?;
     Ok(Exit::Match)

@@ -22,8 +22,9 @@ pub struct Coming {
     /// The ids of prompt and answer, and how many of them are the prompt's.
     pub ids: Vec<u32>,
     pub given: usize,
-    /// The part of the text that was sent.
+    /// The part of the text that was sent, from the id with number `from` on.
     pub sent: String,
+    pub from: usize,
     /// True if a stream's last event has the counts of tokens.
     pub usage: bool,
     pub over: bool,
@@ -37,7 +38,7 @@ fn ended() -> Refusal {
 impl Coming {
     /// The answer's text so far.
     fn text(&self) -> Result<String, Refusal> {
-        let text = self.alphabet.after(&self.ids, self.given);
+        let text = self.alphabet.after(&self.ids, self.from);
         text.map_err(|failure| Refusal::new(500, "tokenizer", failure.message))
     }
 
@@ -57,7 +58,12 @@ impl Coming {
         if self.text()?.ends_with('\u{fffd}') {
             return Ok(String::new());
         }
-        self.rest()
+        let part = self.rest()?;
+        if self.alphabet.is_bytes() {
+            // Behind a whole character the text goes on by itself, so that a long one is not read again for each token.
+            (self.from, self.sent) = (self.ids.len(), String::new());
+        }
+        Ok(part)
     }
 
     /// Waits for the whole answer.
