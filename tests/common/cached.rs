@@ -37,7 +37,8 @@ pub fn decoders() -> [Decoder; 2] {
     [decoder(gpt, ProductTable::preset(), [9, 1]), decoder(llama, blocks, [8, 2])]
 }
 
-fn decoder(model: &str, products: ProductTable, [context, key]: [u32; 2]) -> Decoder {
+/// A decoder with weights of Philox, by a key.
+pub fn decoder(model: &str, products: ProductTable, [context, key]: [u32; 2]) -> Decoder {
     let model: Model = serde_json::from_str(model).unwrap();
     let parameters = (0..).zip(model.parameters()).map(|(number, p)| {
         let ty = TensorType { dtype: DType::F32, shape: p.shape.clone() };

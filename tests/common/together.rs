@@ -13,7 +13,7 @@ use tiebreak_run::inference::batch::{Batch, TextId};
 use tiebreak_run::inference::decoder::Decoder as Reader;
 use tiebreak_run::inference::replay::Answerer;
 
-use crate::cached_decoders::{BAD, Decoder};
+use crate::cached_decoders::{BAD, Decoder, decoder, decoders};
 
 /// The ids that end texts.
 const ENDS: [u32; 1] = [9];
@@ -23,6 +23,12 @@ const KNOWN: [bool; 11] = {
     known[BAD as usize] = false;
     known
 };
+
+/// Small decoders, one of which has a context that is longer than the chunks in which prompts are read.
+pub fn all_decoders() -> impl Iterator<Item = Decoder> {
+    let gpt = r#"{"kind": "gpt", "vocabulary": 11, "context": 45, "layers": 1, "heads": 2, "width": 4}"#;
+    decoders().into_iter().chain([decoder(gpt, ProductTable::preset(), [45, 3])])
+}
 
 /// A request for an answer.
 struct Asked {
@@ -35,7 +41,7 @@ struct Asked {
     leaves: Option<usize>,
 }
 
-/// Requests of all lengths: shorter and longer than a context, of one token and of many. One has the bad token, so that its rows are
+/// Requests of all lengths: shorter and longer than a chunk and a context, of one token and of many. One has the bad token, so that its rows are
 /// no numbers. Answers outgrow their windows, and tokens end some of them.
 fn requests() -> Vec<Asked> {
     let text = |key: u32, len: u32| (0..len).map(|i| (i * i + 3 * i * key + key) % 9).collect();
@@ -58,6 +64,9 @@ fn requests() -> Vec<Asked> {
         asked(9, 4, 25, 6),
         asked(10, 5, 17, 14),
         asked(11, 2, 6, 40),
+        asked(12, 33, 11, 3),
+        asked(13, 37, 5, 4),
+        asked(14, 50, 14, 20),
     ];
     all[6].prompt[7] = BAD;
     all[4].leaves = Some(17);

@@ -3,12 +3,11 @@
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::reference::Reference;
 
-use crate::cached_decoders::decoders;
-use crate::together::{alone, together};
+use crate::together::{all_decoders, alone, together};
 
 #[test]
 fn answers_together_are_those_alone() {
-    for decoder in decoders() {
+    for decoder in all_decoders() {
         let expected = alone(&decoder, &mut Reference);
         // The answers are no empty ones, and not all of them end in the same way.
         let lengths: Vec<usize> =
