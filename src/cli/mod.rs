@@ -22,7 +22,7 @@ use command::shaders;
 use command::{
     adapters, audit, compare, completions, correct, demo, eval, export, generate, import, inspect, job, key,
     log, logits, man, monitor, op, plot, program, publish, receipt, referee, reference, replay, reveal,
-    selftest, serve, sign, train, verdict, verify, witness,
+    selftest, serve, serve_model, sign, train, verdict, verify, witness,
 };
 use tiebreak_run::run::RunError;
 use tiebreak_train::fed::Feed;
@@ -91,6 +91,7 @@ enum Command {
     Export(export::Args),
     Import(import::Args),
     Generate(generate::Args),
+    ServeModel(Box<serve_model::Args>),
     Receipt(receipt::Args),
     Logits(logits::Args),
     Inspect(inspect::Args),
@@ -174,6 +175,7 @@ fn dispatched(printer: Printer, command: Command) -> CommandResult {
         Command::Export(args) => export::run(printer, args),
         Command::Import(args) => import::run(printer, args),
         Command::Generate(args) => generate::run(printer, args),
+        Command::ServeModel(args) => serve_model::run(printer, *args),
         Command::Receipt(args) => receipt::run(printer, args),
         Command::Logits(args) => logits::run(printer, args),
         Command::Inspect(args) => inspect::run(printer, args),

@@ -11,6 +11,7 @@ use tiebreak_run::run::dir::Run;
 use crate::cached_decoders::decoders;
 use crate::common::{batch_norm_job, gpt_job, trained};
 use crate::gpus::{AnyEngine, at_once, gpus};
+use crate::together::{all_decoders, alone, together};
 
 /// An evaluation of a run's model over its own data.
 fn evaluated(run: &Run, engine: &mut dyn Engine, batch: u32) -> Evaluation {
@@ -51,5 +52,16 @@ fn inference_over_caches_has_the_same_bits_on_every_engine() {
     for decoder in decoders() {
         let expected = decoder.expected(&mut Reference);
         at_once(&mut engines, |engine| decoder.check(engine, &expected, &[2]));
+    }
+}
+
+/// Answers that are computed together, of which some join and leave midway, are those that the CPU gives alone.
+#[test]
+fn answers_together_are_those_alone_on_every_engine() {
+    let mut gpus = gpus();
+    let mut engines = gpus.chosen(false);
+    for decoder in all_decoders() {
+        let alone = alone(&decoder, &mut Cpu::new(1).unwrap());
+        at_once(&mut engines, |engine| together(&decoder, engine, &alone, 5));
     }
 }

@@ -25,4 +25,6 @@ mod primitives;
 mod requests;
 mod rounding;
 mod row_fusion;
+#[path = "../common/together.rs"]
+mod together;
 mod windows;

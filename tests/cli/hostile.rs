@@ -28,6 +28,7 @@ fn no_command_panics_on_a_damaged_run() {
             &["log", "inspect", &out, "--step", "2"],
             &["compare", &out, &out, "--verdict", &verdict],
             &["generate", &out, "--prompt", "a", "--length", "2"],
+            &["serve-model", &out, "--listen", "nowhere"],
             &["receipt", "check", &receipt, &out],
         ] {
             let (code, _, stderr) = output(args);

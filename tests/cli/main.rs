@@ -41,6 +41,7 @@ mod reveals;
 mod rules;
 mod screens;
 mod sealed;
+mod served_models;
 mod shard_openings;
 mod signals;
 mod statements;

@@ -19,8 +19,8 @@ pub type Rows = Vec<Vec<u32>>;
 
 /// A decoder with weights.
 pub struct Decoder {
-    model: Model,
-    products: ProductTable,
+    pub model: Model,
+    pub products: ProductTable,
     parameters: Vec<(TensorType, Vec<u8>)>,
     context: u32,
     vocabulary: u32,
@@ -37,7 +37,8 @@ pub fn decoders() -> [Decoder; 2] {
     [decoder(gpt, ProductTable::preset(), [9, 1]), decoder(llama, blocks, [8, 2])]
 }
 
-fn decoder(model: &str, products: ProductTable, [context, key]: [u32; 2]) -> Decoder {
+/// A decoder with weights of Philox, by a key.
+pub fn decoder(model: &str, products: ProductTable, [context, key]: [u32; 2]) -> Decoder {
     let model: Model = serde_json::from_str(model).unwrap();
     let parameters = (0..).zip(model.parameters()).map(|(number, p)| {
         let ty = TensorType { dtype: DType::F32, shape: p.shape.clone() };
@@ -56,7 +57,8 @@ fn decoder(model: &str, products: ProductTable, [context, key]: [u32; 2]) -> Dec
 }
 
 impl Decoder {
-    fn upload(&self, engine: &mut dyn Engine) -> Vec<Tensor> {
+    /// The parameters on an engine.
+    pub fn upload(&self, engine: &mut dyn Engine) -> Vec<Tensor> {
         self.parameters.iter().map(|(ty, bytes)| engine.upload(ty, bytes).unwrap()).collect()
     }
 

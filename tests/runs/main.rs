@@ -1,8 +1,12 @@
 //! Runs on disk: their data and initial states, training that is killed or shared, their format, and the results of audits and
 //! verdicts.
 
+mod answers_together;
 mod audit;
 mod batch_norm;
+#[allow(dead_code, reason = "tests of engines read logits; tests here read answers")]
+#[path = "../common/cached.rs"]
+mod cached_decoders;
 mod checks;
 #[path = "../common/mod.rs"]
 mod common;
@@ -25,5 +29,7 @@ mod remote;
 mod rounding_verdicts;
 mod run_format;
 mod stores;
+#[path = "../common/together.rs"]
+mod together;
 mod verdicts;
 mod withdraw;

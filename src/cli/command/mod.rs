@@ -29,6 +29,7 @@ pub mod replay;
 pub mod reveal;
 pub mod selftest;
 pub mod serve;
+pub mod serve_model;
 #[cfg(feature = "gpu")]
 pub mod shaders;
 pub mod sign;

@@ -108,7 +108,7 @@ impl Alphabet {
     }
 
     /// The text of ids that follow the first `given`.
-    fn after(&self, ids: &[u32], given: usize) -> Result<String, Failure> {
+    pub fn after(&self, ids: &[u32], given: usize) -> Result<String, Failure> {
         match self {
             Alphabet::Bytes => {
                 let bytes: Vec<u8> = ids[given..].iter().map(|&id| id as u8).collect();
@@ -119,7 +119,8 @@ impl Alphabet {
         }
     }
 
-    fn is_bytes(&self) -> bool {
+    /// True if each id is a byte.
+    pub fn is_bytes(&self) -> bool {
         matches!(self, Alphabet::Bytes)
     }
 

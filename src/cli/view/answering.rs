@@ -1,6 +1,7 @@
 //! A run's language model as a command answers with it, and the meaning of its tokens.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::cli::view::alphabet::Alphabet;
 use crate::cli::view::report::{Exit, Failure};
@@ -16,7 +17,7 @@ pub struct Speaker {
     pub run: Run,
     /// The ids of the model are below this.
     pub classes: u32,
-    pub alphabet: Alphabet,
+    pub alphabet: Arc<Alphabet>,
     known: Vec<bool>,
     table: Vec<StateTensor>,
 }
@@ -26,7 +27,7 @@ impl Speaker {
     pub fn of(run: Run, tokenizer: Option<&Path>) -> Result<Speaker, Failure> {
         let (job, classes) = writer(&run)?;
         run.within_memory("the model", run.state_memory().saturating_add(Decoder::memory(&job.model)))?;
-        let alphabet = Alphabet::of(&run, classes, tokenizer)?;
+        let alphabet = Arc::new(Alphabet::of(&run, classes, tokenizer)?);
         let known = alphabet.known(classes);
         let mut table = run.program().state();
         table.truncate(run.program().released());

@@ -1,12 +1,14 @@
 //! The graph of a step of inference: new tokens of several sequences, over caches of keys and values. The logits of a position
-//! have the same bits whatever the size of a chunk and of a batch. Contract: `docs/INFERENCE.md`.
+//! have the same bits whatever the size of a chunk and of a batch. And the graph that moves caches when a batch changes. Contract:
+//! `docs/INFERENCE.md`.
 
 use serde_json::Value;
 
 use super::builder::Builder;
-use super::graph::{Graph, TensorType};
+use super::expr::Body;
+use super::graph::{Graph, TensorId, TensorType, View};
 use super::models::{Model, Text};
-use super::operators::Places;
+use super::operators::{Places, token_embedding};
 use super::products::{ProductClass, ProductDigits, ProductTable};
 use super::step::port;
 use crate::arith::DType;
@@ -125,6 +127,49 @@ pub fn inference_step(model: &Model, products: &ProductTable, [sequences, new]: 
         }
     }
     Some(b.finish())
+}
+
+/// The caches of a batch behind a change of its sequences; `None` if the model is no decoder.
+///
+/// The inputs are `batch/places`, [`moved_places`], and the caches of as many sequences as the first size says. If a sequence joins,
+/// `batch/sequence`, its number, follows `batch/places`, and its own caches follow the others. The outputs are the caches of as many
+/// sequences as the second size says. Caches are copied, and no number in them changes.
+pub fn moved_caches(model: &Model, [before, behind]: [u32; 2], joins: bool) -> Option<Graph> {
+    let [old, one] = [caches(model, before)?, caches(model, 1)?];
+    let all = model.labels_per_sample() + 1;
+    let mut b = Builder::new(ProductTable::preset());
+    let from = b.input(port::batch("places"), DType::U32, &[behind * all]);
+    let sequence = joins.then(|| b.input(port::batch("sequence"), DType::U32, &[1]));
+    let mut inputs = |name: &str, ports: &[(String, TensorType)]| -> Vec<TensorId> {
+        let input =
+            |(cache, ty): &(String, TensorType)| b.input(format!("{name}/{cache}"), ty.dtype, &ty.shape);
+        ports.iter().map(input).collect()
+    };
+    let old = inputs("old", &old);
+    let joining = if joins { inputs("joining", &one) } else { Vec::new() };
+    for (number, (name, ty)) in one.iter().enumerate() {
+        let columns = ty.shape[1];
+        let mut moved = token_embedding(&mut b, old[number], from);
+        if let (Some(sequence), Some(&own)) = (sequence, joining.get(number)) {
+            let body = Body::new("joined_cache.v1", |w| {
+                let (moved, own, joining, place) = (w.input(0), w.input(1), w.input(2), w.index(1));
+                let joins = w.ueq(place, joining);
+                w.select(joins, own, moved)
+            });
+            let dims = [1, behind, all, columns];
+            let own = View { tensor: own, offset: 0, dims, strides: [0, 0, columns, 1] };
+            let views = vec![b.reshaped(moved, &dims), own, b.scalar(sequence, 0, dims)];
+            moved = b.map_views(body, dims, views, DType::F32, &[behind * all, columns]);
+        }
+        b.output(name.clone(), moved);
+    }
+    Some(b.finish())
+}
+
+/// The values of `batch/places` of [`moved_caches`], where sequence i has the caches that sequence `from[i]` had.
+pub fn moved_places(from: &[u32], context: u32) -> Vec<u32> {
+    let all = context + 1;
+    from.iter().flat_map(|sequence| (0..all).map(move |place| sequence * all + place)).collect()
 }
 
 #[cfg(test)]

@@ -1,33 +1,16 @@
 //! A decoder that keeps the keys and values of the tokens that it has read (docs/INFERENCE.md).
 
-use std::sync::Arc;
-
-use tiebreak_contract::arith::DType;
-use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
-use tiebreak_contract::program::graph::TensorType;
-use tiebreak_contract::program::inference::{caches, inference_step, places, window};
+use tiebreak_contract::program::inference::{caches, window};
 use tiebreak_contract::program::models::Model;
 use tiebreak_contract::program::products::ProductTable;
-use tiebreak_engine::{Compiled, Engine, EngineError, Tensor};
+use tiebreak_engine::{Engine, EngineError, Tensor};
 
-/// Tokens of a step that reads a prompt.
-const CHUNK: u32 = 32;
+use super::steps::Steps;
 
 /// A model with its weights, and one text that it reads.
 pub struct Decoder<'a> {
-    engine: &'a mut dyn Engine,
-    parameters: Vec<Tensor>,
-    /// The types of the caches, and the caches.
-    types: Vec<TensorType>,
-    caches: Vec<Tensor>,
-    /// A step of one token.
-    one: Compiled,
-    /// A step of several, for prompts, and their number.
-    several: (Compiled, u32),
-    /// Positions of the context.
-    context: u32,
-    /// The window into the text: the index of its first token, and how many tokens of it are in the caches.
-    window: (usize, usize),
+    steps: Steps<'a>,
+    reading: Reading,
 }
 
 impl<'a> Decoder<'a> {
@@ -37,22 +20,11 @@ impl<'a> Decoder<'a> {
     /// If the engine fails.
     pub fn new(
         engine: &'a mut dyn Engine,
-        (model, products): (&Model, &ProductTable),
+        model: (&'a Model, &'a ProductTable),
         parameters: Vec<Tensor>,
     ) -> Result<Option<Self>, EngineError> {
-        let context = model.labels_per_sample();
-        let chunk = CHUNK.min(context);
-        let steps = [1, chunk].map(|tokens| inference_step(model, products, [1, tokens]));
-        let ([Some(one), Some(several)], Some(types)) = (steps, caches(model, 1)) else {
-            return Ok(None);
-        };
-        let one = engine.compile(Arc::new(one))?;
-        let several = (engine.compile(Arc::new(several))?, chunk);
-        let types = types.into_iter().map(|(_, ty)| ty).collect();
-        let mut decoder =
-            Self { engine, parameters, types, caches: Vec::new(), one, several, context, window: (0, 0) };
-        decoder.empty()?;
-        Ok(Some(decoder))
+        let steps = Steps::new(engine, model, parameters, 1)?;
+        Ok(steps.map(|steps| Self { steps, reading: Reading::default() }))
     }
 
     /// Bytes of a model's caches, those before and after a step; 0 if the model is no decoder.
@@ -66,46 +38,50 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// If the engine fails.
     pub fn logits(&mut self, text: &[u32]) -> Result<Vec<u32>, EngineError> {
-        let first = window(text.len(), self.context);
-        if first != self.window.0 {
-            self.window = (first, 0);
-            self.empty()?;
+        loop {
+            if let Some(row) = self.reading.advance(&mut self.steps, text)? {
+                return Ok(row);
+            }
         }
-        let tokens = &text[first..];
-        let chunk = self.several.1 as usize;
-        let mut logits = Vec::new();
-        while self.window.1 < tokens.len() {
-            let is_one = tokens.len() - self.window.1 == 1 || tokens.len() < chunk;
-            let count = if is_one { 1 } else { chunk };
-            // The last chunk takes some tokens again, to the same bits.
-            let start = self.window.1.min(tokens.len() - count);
-            logits = self.step(start as u32, &tokens[start..start + count])?;
-            self.window.1 = start + count;
+    }
+}
+
+/// A text's window, and how much of it is in caches.
+#[derive(Default)]
+pub(super) struct Reading {
+    /// The index of the window's first token.
+    pub first: usize,
+    /// Tokens of the window that are in the caches.
+    pub read: usize,
+    /// Caches of its own; a text in a batch may have none.
+    pub caches: Vec<Tensor>,
+}
+
+impl Reading {
+    /// Moves the window to where a text of this length has it, if it is not there. True if it moved, so that nothing of it is read.
+    pub fn moved(&mut self, length: usize, context: u32) -> bool {
+        let (before, first) = (self.first, window(length, context));
+        if before != first {
+            *self = Self { first, ..Self::default() };
         }
-        Ok(words_from_bytes(DType::F32, &logits))
+        before != first
     }
 
-    fn empty(&mut self) -> Result<(), EngineError> {
-        let zeros = self.types.iter().map(|ty| self.engine.upload(ty, &vec![0; ty.bytes()]));
-        self.caches = zeros.collect::<Result<_, _>>()?;
-        Ok(())
-    }
-
-    /// Reads tokens into the caches from a position on. Returns the last one's logits.
-    fn step(&mut self, start: u32, tokens: &[u32]) -> Result<Vec<u8>, EngineError> {
-        let count = tokens.len() as u32;
-        let [positions, rows] =
-            places(&[start], count, self.context).expect("the window is within the context");
-        let graph = if count == 1 { &self.one } else { &self.several.0 };
-        let mut inputs = self.parameters.clone();
-        for list in [tokens, &positions, &rows] {
-            let ty = TensorType { dtype: DType::U32, shape: vec![list.len() as u32] };
-            inputs.push(self.engine.upload(&ty, &bytes_of(list))?);
+    /// Reads the next tokens of a text. Returns the logits behind its last token, when that is read.
+    pub fn advance(&mut self, steps: &mut Steps, text: &[u32]) -> Result<Option<Vec<u32>>, EngineError> {
+        self.moved(text.len(), steps.context());
+        if self.caches.is_empty() {
+            self.caches = steps.empty(1)?;
         }
-        inputs.append(&mut self.caches);
-        let mut outputs = self.engine.run(graph, &inputs, None)?;
-        self.caches = outputs.split_off(1);
-        let mut logits = self.engine.download(&outputs[0])?;
-        Ok(logits.split_off(logits.len() / tokens.len() * (tokens.len() - 1)))
+        let (tokens, chunk) = (&text[self.first..], steps.chunk());
+        let is_one = tokens.len() - self.read == 1 || tokens.len() < chunk;
+        let count = if is_one { 1 } else { chunk };
+        // The last chunk takes some tokens again, to the same bits.
+        let start = self.read.min(tokens.len() - count);
+        let (mut rows, caches) =
+            steps.step(&[start as u32], &tokens[start..start + count], std::mem::take(&mut self.caches))?;
+        self.caches = caches;
+        self.read = start + count;
+        Ok(rows.pop().filter(|_| self.read == tokens.len()))
     }
 }

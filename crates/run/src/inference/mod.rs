@@ -1,5 +1,8 @@
-//! Answers of language models: the logits behind a text ([`decoder`]), and the replay of a receipt ([`replay`]). Contract:
-//! `docs/INFERENCE.md`.
+//! Answers of language models: the logits behind a text ([`decoder`]) or several ([`batch`]), an answer with its receipt ([`answer`]),
+//! and the replay of a receipt ([`replay`]). Contract: `docs/INFERENCE.md`.
 
+pub mod answer;
+pub mod batch;
 pub mod decoder;
 pub mod replay;
+mod steps;

@@ -16,7 +16,8 @@ use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_contract::arith::float;
 use tiebreak_contract::program::sampling::Sampling;
 use tiebreak_record::commit::keys::PrivateKey;
-use tiebreak_record::commit::receipt::{AnswerRoot, Receipt, TOKENS_MAX};
+use tiebreak_record::commit::receipt::TOKENS_MAX;
+use tiebreak_run::inference::answer::{Answer, Identity};
 use tiebreak_run::inference::decoder::Decoder;
 use tiebreak_run::inference::replay::Answerer;
 use tiebreak_run::run::disk::Disk;
@@ -119,41 +120,17 @@ fn prompt(alphabet: &Alphabet, text: &str, classes: u32) -> Result<Vec<u32>, Fai
     Ok(prompt)
 }
 
-/// An answer, and the root over its rows of logits.
-struct Answer {
-    /// The tokens of the text.
-    ids: Vec<u32>,
-    /// The token that ended it.
-    end: Option<u32>,
-    root: AnswerRoot,
-}
-
-impl Answer {
-    /// All tokens.
-    fn tokens(&self) -> Vec<u32> {
-        self.ids.iter().copied().chain(self.end).collect()
-    }
-}
-
 /// Writes the receipt, signed if there is a key. Returns the command that checks it.
 fn write_receipt(
     args: &Args,
     (speaker, answerer): (&Speaker, &Answerer),
-    (sampling, prompt, answer): (Sampling, &[u32], &Answer),
+    (prompt, answer): (&[u32], &Answer),
     key: Option<&PrivateKey>,
 ) -> Result<Option<Next>, Failure> {
     let Some(path) = &args.receipt else { return Ok(None) };
-    let [model, parameters] = answerer.identity().ok_or_else(no_language_model)?;
-    let receipt = Receipt {
-        model,
-        parameters,
-        tokenizer: speaker.alphabet.digest(),
-        sampling,
-        length: args.length,
-        prompt: prompt.to_vec(),
-        answer: answer.tokens(),
-        root: answer.root.root(),
-    };
+    let model = answerer.identity().ok_or_else(no_language_model)?;
+    let identity = Identity { model, tokenizer: speaker.alphabet.digest() };
+    let Some(receipt) = answer.receipt(&identity, prompt.to_vec()) else { return Ok(None) };
     let at = std::path::absolute(path).map_err(RunError::io(path))?;
     Disk::default().replace(&at, receipt.to_text(key).as_bytes())?;
     let mut words = vec![shell::path(path), shell::path(&args.run)];
@@ -191,24 +168,16 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     // A receipt is of a whole answer, whether somebody reads the text or not.
     let goes_on = |text: &str| printer.json || printer.piece(text) || args.receipt.is_some();
     let mut open = goes_on(&written.begin());
-    let (mut number, mut answer) = (0, Answer { ids: Vec::new(), end: None, root: AnswerRoot::default() });
-    while open && answer.end.is_none() && number < args.length {
+    let mut answer = Answer::new(sampling, args.length, args.receipt.is_some());
+    while open && !answer.is_whole() {
         let row = decoder.logits(&written.ids)?;
-        let id =
-            sampling.token(&row, answerer.known, number).map_err(|why| Failure::new(Exit::Undecided, why))?;
-        if args.receipt.is_some() {
-            answer.root.push(id, &row);
-        }
-        number += 1;
-        if answerer.ends.contains(&id) {
-            answer.end = Some(id);
-        } else {
-            answer.ids.push(id);
+        let taken = answer.take(&answerer, &row).map_err(|why| Failure::new(Exit::Undecided, why))?;
+        if let Some(id) = taken {
             open = goes_on(&written.push(id)?);
         }
     }
-    let next = write_receipt(&args, (&speaker, &answerer), (sampling, &prompt, &answer), key.as_ref())?;
-    let (tokens, ended) = (answer.ids.len(), answer.end.is_some());
+    let next = write_receipt(&args, (&speaker, &answerer), (&prompt, &answer), key.as_ref())?;
+    let (tokens, ended) = (answer.ids().len(), answer.ended());
     if printer.json {
         let found = json!({
             "text": written.text()?, "seed": sampling.seed, "tokens": tokens, "ended": ended, "ids": answer.tokens(),

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""A served model by OpenAI's Python library: answers of clients at once, whole and streamed, against `generate`.
+
+    pip install openai==3.57.0
+    python3 benches/served.py --tiebreak target/release/tiebreak
+
+Trains a small model, serves it, and asks it by several clients at once. Each receipt has to be the file that
+`tiebreak generate --receipt` writes with the same settings. Ends with status 1 if one is not.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+
+JOB = """steps = 2
+model = { kind = "gpt", vocabulary = 128, context = 192, layers = 4, heads = 4, width = 64, init_std = 0.2 }
+data = { kind = "bytes", path = "text.txt" }
+batch = { micro_batch = 2, micro_batches = 1 }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+schedule = { peak = 0.01 }
+"""
+TEXT = "The quick brown fox jumps over the lazy dog. "
+CLIENTS = 8
+
+
+class Server:
+    """A served run, which ends with the block."""
+
+    def __init__(self, tiebreak, run, *options):
+        command = [tiebreak, "serve-model", run, "--listen", "127.0.0.1:0", "--json", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        lines = []
+        while not lines or lines[-1] != "}\n":
+            line = self.process.stdout.readline()
+            if not line:
+                raise SystemExit("the server does not start")
+            lines.append(line)
+        self.said = json.loads("".join(lines))
+
+    def client(self):
+        return openai.OpenAI(base_url=self.said["address"] + "/v1", api_key="none", max_retries=0)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.status = self.process.wait(60)
+
+
+def settings(number):
+    """Settings of a request, as fields of the API and as options of `generate`."""
+    draw = random.Random(number)
+    prompt = (TEXT * 3)[: draw.randint(1, 100)]
+    length, temperature, seed = draw.randint(1, 90), draw.choice([0, 0.5, 1, 2]), draw.getrandbits(48)
+    fields = {"prompt": prompt, "max_tokens": length, "temperature": temperature, "seed": seed}
+    options = ["--prompt", prompt, "--length", length, "--temperature", temperature, "--seed", seed]
+    if temperature and draw.random() < 0.5:
+        fields["top_p"] = 0.75
+        fields["extra_body"] = {"top_k": 30}
+        options += ["--top-p", "0.75", "--top-k", "30"]
+    return fields, [str(option) for option in options]
+
+
+def ask(client, model, number):
+    """The text, the receipt and the number of tokens of an answer; every second one is streamed."""
+    fields, _ = settings(number)
+    if number % 2:
+        answer = client.completions.create(model=model, **fields)
+        return answer.choices[0].text, answer.tiebreak_receipt, answer.usage.completion_tokens
+    text, receipt, tokens = "", None, None
+    stream = client.completions.create(model=model, stream=True, stream_options={"include_usage": True}, **fields)
+    for event in stream:
+        text += "".join(choice.text for choice in event.choices)
+        receipt = getattr(event, "tiebreak_receipt", None) or receipt
+        tokens = event.usage.completion_tokens if event.usage else tokens
+    return text, receipt, tokens
+
+
+def refusals(client, model):
+    """Errors that the library raises by their classes."""
+    for error, fields in [
+        (openai.BadRequestError, {"prompt": "a", "stop": "."}),
+        (openai.BadRequestError, {"prompt": "a", "max_tokens": 1000}),
+        (openai.NotFoundError, {"prompt": "a", "model": "other"}),
+    ]:
+        try:
+            client.completions.create(**{"model": model, **fields})
+            raise SystemExit(f"{fields} was answered")
+        except error:
+            pass
+    try:
+        client.chat.completions.create(model=model, messages=[{"role": "user", "content": "a"}])
+        raise SystemExit("a chat was answered")
+    except openai.NotFoundError as error:
+        assert "chat is not served" in str(error), error
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tiebreak", default="tiebreak")
+    parser.add_argument("--requests", type=int, default=64)
+    args = parser.parse_args()
+    tiebreak = os.path.abspath(args.tiebreak) if os.sep in args.tiebreak else args.tiebreak
+    with tempfile.TemporaryDirectory() as folder:
+        def call(*command):
+            done = subprocess.run([tiebreak, *command], cwd=folder, capture_output=True, text=True)
+            if done.returncode:
+                raise SystemExit(f"{command}: {done.stderr}")
+            return done.stdout
+
+        with open(os.path.join(folder, "text.txt"), "w") as file:
+            file.write(TEXT * 40)
+        with open(os.path.join(folder, "job.toml"), "w") as file:
+            file.write(JOB)
+        call("train", "job.toml", "--out", "run", "-q")
+        call("key", "new", "me.key", "--name", "me.example")
+        run, key = (os.path.join(folder, name) for name in ("run", "me.key"))
+        numbers = range(args.requests)
+        seconds = {}
+        with Server(tiebreak, run, "--key", key, "--name", "mine", "--seats", str(CLIENTS)) as server:
+            client = server.client()
+            assert [model.id for model in client.models.list()] == ["mine"]
+            refusals(client, "mine")
+            for clients in (1, CLIENTS):
+                begin = time.time()
+                with ThreadPoolExecutor(clients) as pool:
+                    answers = list(pool.map(lambda number: ask(client, "mine", number), numbers))
+                seconds[clients] = time.time() - begin
+                for number, (text, receipt, _) in zip(numbers, answers):
+                    _, options = settings(number)
+                    said = json.loads(call("generate", "run", "--json", "--receipt", "r", "--key", key, *options))
+                    with open(os.path.join(folder, "r")) as file:
+                        assert file.read() == receipt, f"request {number} of {clients} at once: another receipt"
+                    assert said["text"] == options[1] + text, f"request {number}: another text"
+                with open(os.path.join(folder, "r"), "w") as file:
+                    file.write(answers[0][1])
+                assert call("receipt", "check", "r", "run", "--signer-key", key + ".pub").startswith("MATCHES")
+        assert server.status == 0, server.status
+    tokens = sum(tokens for _, _, tokens in answers)
+    rates = ", ".join(f"{tokens / seconds[clients]:.0f} tokens/s with {clients} at once" for clients in seconds)
+    print(f"RESULT: openai {openai.__version__}: {2 * len(answers)} receipts are generate's files; {rates}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

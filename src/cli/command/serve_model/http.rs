@@ -1,0 +1,255 @@
+//! The server: `POST /v1/completions`, `GET /v1/models` and `GET /healthz`.
+//!
+//! Anybody who reaches the address can ask, so everything is bounded: connections, bytes, tokens, requests that wait, and time. A
+//! connection without an admitted request has a place among the others of its kind, and makes room when they are too many.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
+use axum::{Extension, Router};
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
+use hyper_util::service::TowerToHyperService;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
+
+use super::queue::{Ask, Queue};
+use super::stream::Coming;
+use super::wire::{Asked, Head, Prompt, Refusal, asked};
+use crate::cli::args::random::random;
+use crate::cli::view::alphabet::Alphabet;
+use tiebreak_game::net::connection::{Server, accept, one_request};
+use tiebreak_game::net::gate::{Address, Lane, Place};
+
+/// The most bytes of a request's body.
+const BODY: usize = 1 << 20;
+/// Connections at a time whose request is not admitted, or whose answer is whole. All may come from one address: that of a proxy.
+const CONNECTIONS: u32 = 256;
+/// The time that a client has to send its headers, and again its body.
+const READ: Duration = Duration::from_secs(10);
+/// The time that a client has to read the end of its answer.
+const WRITE: Duration = Duration::from_secs(30);
+/// The time that open connections have when the server ends.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Everything that a request needs.
+pub struct Desk {
+    pub alphabet: Arc<Alphabet>,
+    /// The ids of the model are below this.
+    pub classes: u32,
+    /// The model's name.
+    pub name: String,
+    /// The digests by which receipts name the model, for `/v1/models`.
+    pub digests: Value,
+    /// The most tokens of a prompt and its answer.
+    pub most: usize,
+    /// The time for an answer, waiting included.
+    pub time: Duration,
+    pub queue: Arc<Queue>,
+}
+
+/// A connection.
+struct Guest {
+    address: Address,
+    /// Notified when another connection takes this one's place.
+    end: Arc<Notify>,
+    place: Mutex<Option<Place>>,
+    lane: Arc<Lane>,
+}
+
+impl Guest {
+    fn put(&self, place: Option<Place>) {
+        let before =
+            std::mem::replace(&mut *self.place.lock().unwrap_or_else(PoisonError::into_inner), place);
+        drop(before);
+    }
+
+    /// Takes a place among the connections without an admitted request.
+    fn enter(&self) {
+        self.put(Some(self.lane.enter(self.address, self.end.clone())));
+    }
+}
+
+/// Serves a model at an address until it is stopped.
+///
+/// # Errors
+/// If the system refuses.
+pub fn start(listen: &str, desk: Desk) -> std::io::Result<Server> {
+    let time = desk.time;
+    let router = Router::new()
+        .route("/v1/completions", post(completions))
+        .route("/v1/models", get(models))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/v1/chat/completions", any(no_chat))
+        .fallback(no_path)
+        .method_not_allowed_fallback(no_method)
+        .layer(DefaultBodyLimit::max(BODY))
+        .with_state(Arc::new(desk));
+    Server::run("model", listen, move |listener, stopped| serve(listener, stopped, router, time))
+}
+
+async fn serve(listener: TcpListener, mut stopped: watch::Receiver<bool>, router: Router, time: Duration) {
+    let (lane, open) = (Lane::new(CONNECTIONS, CONNECTIONS), Arc::new(()));
+    accept(&listener, &mut stopped, |stream, from| {
+        let served = connection(stream, from, router.clone(), lane.clone(), time);
+        let open = open.clone();
+        drop(tokio::spawn(async move {
+            served.await;
+            drop(open);
+        }));
+    })
+    .await;
+    let begin = Instant::now();
+    while Arc::strong_count(&open) > 1 && begin.elapsed() < GRACE {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Serves a connection until it ends, its time is up, or another one takes its place.
+async fn connection(stream: TcpStream, from: SocketAddr, router: Router, lane: Arc<Lane>, time: Duration) {
+    let (address, end) = (Address::from(from.ip()), Arc::new(Notify::new()));
+    let guest = Arc::new(Guest { address, end: end.clone(), place: Mutex::new(None), lane });
+    guest.enter();
+    let service = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(guest.clone());
+        service.call(request)
+    });
+    one_request(stream, service, READ, READ + READ + time + WRITE, &end).await;
+}
+
+fn answered(status: u16, message: &Value) -> Response {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (status, [(header::CONTENT_TYPE, "application/json")], message.to_string()).into_response()
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = answered(self.status, &self.json());
+        if matches!(self.status, 429 | 503) {
+            response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+async fn no_chat() -> Refusal {
+    let why = "chat is not served, since nothing here renders chat templates: render the messages by the model's template yourself, \
+               and post the text as the prompt of /v1/completions";
+    Refusal::new(404, "unsupported_path", why)
+}
+
+async fn no_path() -> Refusal {
+    let why = "there is no such path: POST /v1/completions, GET /v1/models and GET /healthz are served";
+    Refusal::new(404, "unsupported_path", why)
+}
+
+async fn no_method() -> Refusal {
+    let why =
+        "this path has another method: POST /v1/completions, GET /v1/models and GET /healthz are served";
+    Refusal::new(405, "unsupported_method", why)
+}
+
+async fn models(State(desk): State<Arc<Desk>>) -> Response {
+    let model = json!({
+        "id": desk.name, "object": "model", "created": 0, "owned_by": "tiebreak", "tiebreak": desk.digests,
+    });
+    answered(200, &json!({ "object": "list", "data": [model] }))
+}
+
+async fn completions(
+    State(desk): State<Arc<Desk>>,
+    Extension(guest): Extension<Arc<Guest>>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let body = read(request).await?;
+    let asked = asked(&body, &desk.name)?;
+    let prompt = prompt(&desk, &asked)?;
+    let at = guest.clone();
+    let Some(admitted) = desk.queue.admit(Box::new(move || at.enter())) else {
+        let why = "as many requests are answered and wait as this server takes: ask again in a second";
+        return Err(Refusal::new(429, "busy", why));
+    };
+    guest.put(None);
+    let number =
+        u128::from_le_bytes(random().map_err(|failure| Refusal::new(500, "server_error", failure.message))?);
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let head = Head { id: format!("cmpl-{number:032x}"), created, model: desk.name.clone() };
+    let wanted = (prompt.clone(), asked.length, asked.sampling);
+    let (ask, events) = Ask::new(head.id.clone(), wanted, desk.time, admitted);
+    desk.queue.push(ask);
+    let coming = Coming {
+        alphabet: desk.alphabet.clone(),
+        head,
+        events,
+        given: prompt.len(),
+        from: prompt.len(),
+        ids: prompt,
+        sent: String::new(),
+        usage: asked.usage,
+        over: false,
+    };
+    if !asked.stream {
+        return Ok(answered(200, &coming.whole().await?));
+    }
+    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    Ok((headers, Body::new(coming)).into_response())
+}
+
+/// The body of a request, within its bounds.
+async fn read(request: Request) -> Result<Bytes, Refusal> {
+    // A page of a stranger's site cannot send this type to an address of its visitor without being allowed to.
+    let kind =
+        request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
+        let why = "the body must be JSON: send the header `Content-Type: application/json`";
+        return Err(Refusal::new(415, "unsupported_type", why));
+    }
+    let long = || Refusal::new(413, "too_long", format!("a body has at most {BODY} bytes"));
+    if request.body().size_hint().lower() > BODY as u64 {
+        return Err(long());
+    }
+    match timeout(READ, Bytes::from_request(request, &())).await {
+        Err(_) => Err(Refusal::new(408, "timeout", "the body came too slowly")),
+        Ok(Err(rejection)) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => Err(long()),
+        Ok(Err(rejection)) => {
+            Err(Refusal::new(rejection.status().as_u16(), "no_body", rejection.body_text()))
+        }
+        Ok(Ok(body)) => Ok(body),
+    }
+}
+
+/// The ids of a prompt, which are the model's and leave room for the answer.
+fn prompt(desk: &Desk, asked: &Asked) -> Result<Vec<u32>, Refusal> {
+    let wrong = |why: String| Refusal::of("prompt", "invalid_value", why);
+    let ids = match &asked.prompt {
+        Prompt::Text(text) => desk.alphabet.ids(text).map_err(|failure| wrong(failure.message))?,
+        Prompt::Ids(ids) => ids.clone(),
+    };
+    let classes = desk.classes;
+    match ids.iter().max() {
+        None => return Err(wrong("the prompt has no token: it must have at least one".into())),
+        Some(id) if *id >= classes => {
+            return Err(wrong(format!(
+                "the prompt has a token {id}, and those of the model are below {classes}"
+            )));
+        }
+        Some(_) => {}
+    }
+    let (prompt, length, most) = (ids.len(), asked.length, desk.most);
+    if prompt.saturating_add(length as usize) > most {
+        let why = format!(
+            "the prompt has {prompt} tokens and max_tokens is {length}: together they must be at most {most}"
+        );
+        return Err(Refusal::of("max_tokens", "context_length_exceeded", why));
+    }
+    Ok(ids)
+}

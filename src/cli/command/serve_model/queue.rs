@@ -1,0 +1,166 @@
+//! Requests that wait for a seat, and the messages by which the scheduler answers them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::wire::{Ending, Refusal};
+use tiebreak_contract::program::sampling::Sampling;
+
+/// A message about an answer.
+pub enum Event {
+    /// The next token of the text.
+    Token(u32),
+    Done(Box<Ending>),
+    Failed(Box<Refusal>),
+}
+
+/// The right to wait and to be answered. Dropping it lets somebody else wait, and calls `over`.
+pub struct Admitted {
+    permit: Option<OwnedSemaphorePermit>,
+    over: Box<dyn Fn() + Send>,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        drop(self.permit.take());
+        (self.over)();
+    }
+}
+
+/// A request that waits, or is being answered.
+pub struct Ask {
+    pub id: String,
+    pub prompt: Vec<u32>,
+    pub length: u32,
+    pub sampling: Sampling,
+    pub begun: Instant,
+    /// The time at which the answer has to be whole.
+    pub deadline: Instant,
+    sender: UnboundedSender<Event>,
+    admitted: Admitted,
+}
+
+impl Ask {
+    /// A request with these settings, and its messages. There are no more messages than tokens of the answer and one.
+    pub fn new(
+        id: String,
+        (prompt, length, sampling): (Vec<u32>, u32, Sampling),
+        time: Duration,
+        admitted: Admitted,
+    ) -> (Ask, UnboundedReceiver<Event>) {
+        let ((sender, receiver), begun) = (unbounded_channel(), Instant::now());
+        let deadline = begun + time;
+        (Ask { id, prompt, length, sampling, begun, deadline, sender, admitted }, receiver)
+    }
+
+    /// Tells the client the next token.
+    pub fn token(&self, id: u32) {
+        // A client that left is found by `has_left`.
+        let _ = self.sender.send(Event::Token(id));
+    }
+
+    /// Ends the answer. The place is free before the client knows, so that a client which asks again at once finds it.
+    pub fn end(self, last: Event) {
+        drop(self.admitted);
+        let _ = self.sender.send(last);
+    }
+
+    pub fn fail(self, why: Refusal) {
+        self.end(Event::Failed(Box::new(why)));
+    }
+
+    /// True if the client closed its connection.
+    pub fn has_left(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    /// True if the answer takes too long.
+    pub fn is_late(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+}
+
+/// The error of an answer that takes too long.
+pub fn late() -> Refusal {
+    Refusal::new(503, "timeout", "the answer took longer than this server allows: ask for fewer tokens")
+}
+
+fn ends() -> Refusal {
+    Refusal::new(503, "unavailable", "the server ends: ask another one")
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Ask>,
+    /// The time at which the last answers end, if the server ends.
+    ending: Option<Instant>,
+}
+
+/// The requests that wait, in their order.
+pub struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+    places: Arc<Semaphore>,
+}
+
+impl Queue {
+    /// A queue of a server that admits so many requests at once, those that are being answered included.
+    pub fn new(admitted: usize) -> Queue {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Queue { state, changed, places: Arc::new(Semaphore::new(admitted)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Admits a request, unless as many are there as may be.
+    pub fn admit(&self, over: Box<dyn Fn() + Send>) -> Option<Admitted> {
+        let permit = self.places.clone().try_acquire_owned().ok()?;
+        Some(Admitted { permit: Some(permit), over })
+    }
+
+    /// Adds a request. One that comes while the server ends is told so.
+    pub fn push(&self, ask: Ask) {
+        let mut state = self.lock();
+        if state.ending.is_some() {
+            drop(state);
+            return ask.fail(ends());
+        }
+        state.waiting.push_back(ask);
+        self.changed.notify_all();
+    }
+
+    /// Takes the next requests, at most `room`. Requests whose client left, or whose time is up, are dropped. An `idle` caller waits
+    /// until there is a request, or the server ends. The second value is the time at which the last answers end, if the server ends.
+    pub fn take(&self, room: usize, idle: bool) -> (Vec<Ask>, Option<Instant>) {
+        let mut state = self.lock();
+        loop {
+            let is_gone = |ask: &Ask| ask.has_left() || ask.is_late();
+            let (gone, waiting): (VecDeque<Ask>, _) = state.waiting.drain(..).partition(is_gone);
+            state.waiting = waiting;
+            gone.into_iter().for_each(|ask| ask.fail(late()));
+            if !state.waiting.is_empty() || state.ending.is_some() || !idle {
+                break;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let count = room.min(state.waiting.len());
+        (state.waiting.drain(..count).collect(), state.ending)
+    }
+
+    /// Ends the server: nobody waits any more, and answers that are begun have so much time.
+    pub fn end(&self, grace: Duration) {
+        let mut state = self.lock();
+        state.ending = Some(Instant::now() + grace);
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(|ask| ask.fail(ends()));
+        self.changed.notify_all();
+    }
+}

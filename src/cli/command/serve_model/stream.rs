@@ -1,0 +1,134 @@
+//! The text of an answer as its tokens come, whole or as a stream of server-sent events.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::body::{Bytes, HttpBody};
+use hyper::body::Frame;
+use serde_json::Value;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::queue::Event;
+use super::wire::{Ending, Head, Refusal};
+use crate::cli::view::alphabet::Alphabet;
+
+/// An answer that is on its way to a client.
+pub struct Coming {
+    pub alphabet: Arc<Alphabet>,
+    pub head: Head,
+    pub events: UnboundedReceiver<Event>,
+    /// The ids of prompt and answer, and how many of them are the prompt's.
+    pub ids: Vec<u32>,
+    pub given: usize,
+    /// The part of the text that was sent, from the id with number `from` on.
+    pub sent: String,
+    pub from: usize,
+    /// True if a stream's last event has the counts of tokens.
+    pub usage: bool,
+    pub over: bool,
+}
+
+/// The error of a server that ended.
+fn ended() -> Refusal {
+    Refusal::new(503, "unavailable", "the server ended before the answer was whole")
+}
+
+impl Coming {
+    /// The answer's text so far.
+    fn text(&self) -> Result<String, Refusal> {
+        let text = self.alphabet.after(&self.ids, self.from);
+        text.map_err(|failure| Refusal::new(500, "tokenizer", failure.message))
+    }
+
+    /// The part of the text that was not sent.
+    fn rest(&mut self) -> Result<String, Refusal> {
+        let text = self.text()?;
+        // A tokenizer that writes its tokens in another way where others follow sends what follows later.
+        let Some(new) = text.strip_prefix(&self.sent[..]) else { return Ok(String::new()) };
+        let new = new.to_string();
+        self.sent = text;
+        Ok(new)
+    }
+
+    /// The part of the text that one more token adds. A character that the last tokens begin is not whole.
+    fn part(&mut self, id: u32) -> Result<String, Refusal> {
+        self.ids.push(id);
+        if self.text()?.ends_with('\u{fffd}') {
+            return Ok(String::new());
+        }
+        let part = self.rest()?;
+        if self.alphabet.is_bytes() {
+            // Behind a whole character the text goes on by itself, so that a long one is not read again for each token.
+            (self.from, self.sent) = (self.ids.len(), String::new());
+        }
+        Ok(part)
+    }
+
+    /// Waits for the whole answer.
+    pub async fn whole(mut self) -> Result<Value, Refusal> {
+        loop {
+            match self.events.recv().await {
+                None => return Err(ended()),
+                Some(Event::Token(id)) => self.ids.push(id),
+                Some(Event::Failed(why)) => return Err(*why),
+                Some(Event::Done(ending)) => {
+                    let text = self.text()?;
+                    return Ok(Head::counted(self.head.last(&text, &ending), self.given, &ending));
+                }
+            }
+        }
+    }
+
+    fn last(&mut self, ending: &Ending) -> Result<String, Refusal> {
+        let rest = self.rest()?;
+        let mut events = event(&self.head.last(&rest, ending));
+        if self.usage {
+            events.push_str(&event(&self.head.usage(self.given, ending)));
+        }
+        Ok(events + "data: [DONE]\n\n")
+    }
+
+    /// The text of the events that a message makes, which may be none.
+    fn events(&mut self, message: Option<Event>) -> String {
+        let events = match message {
+            Some(Event::Token(id)) => {
+                self.part(id).map(|part| if part.is_empty() { part } else { event(&self.head.part(&part)) })
+            }
+            Some(Event::Done(ending)) => {
+                self.over = true;
+                self.last(&ending)
+            }
+            Some(Event::Failed(why)) => Err(*why),
+            None => Err(ended()),
+        };
+        events.unwrap_or_else(|why| {
+            self.over = true;
+            event(&why.json())
+        })
+    }
+}
+
+fn event(message: &Value) -> String {
+    format!("data: {message}\n\n")
+}
+
+impl HttpBody for Coming {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        while !self.over {
+            let message = ready!(self.events.poll_recv(context));
+            let events = self.events(message);
+            if !events.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(events.into()))));
+            }
+        }
+        Poll::Ready(None)
+    }
+}

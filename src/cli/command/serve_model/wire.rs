@@ -1,0 +1,327 @@
+//! Requests and answers of the completions API as JSON. A field that is not served is refused by its name, so that no request means
+//! something else here than its sender thinks.
+
+use serde_json::{Map, Value, json};
+
+use crate::cli::args::random::random;
+use tiebreak_contract::arith::float;
+use tiebreak_contract::program::sampling::Sampling;
+
+/// Tokens of an answer whose request names no number, as the API has it.
+const LENGTH: u32 = 16;
+
+/// An error that a client is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub status: u16,
+    /// A word for programs.
+    pub code: &'static str,
+    /// The field that is wrong.
+    pub param: Option<String>,
+    pub message: String,
+}
+
+impl Refusal {
+    pub fn new(status: u16, code: &'static str, message: impl Into<String>) -> Refusal {
+        Refusal { status, code, param: None, message: message.into() }
+    }
+
+    /// The error of a field.
+    pub fn of(param: &str, code: &'static str, message: impl Into<String>) -> Refusal {
+        Refusal { param: Some(param.into()), ..Refusal::new(400, code, message) }
+    }
+
+    pub fn json(&self) -> Value {
+        let kind = match self.status {
+            429 => "rate_limit_error",
+            500.. => "server_error",
+            _ => "invalid_request_error",
+        };
+        json!({ "error": { "message": self.message, "type": kind, "param": self.param, "code": self.code } })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Prompt {
+    Text(String),
+    Ids(Vec<u32>),
+}
+
+/// A request for an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    pub prompt: Prompt,
+    /// The most tokens of the answer.
+    pub length: u32,
+    pub sampling: Sampling,
+    /// True if the answer is sent token by token.
+    pub stream: bool,
+    /// True if a stream's last event has the counts of tokens.
+    pub usage: bool,
+}
+
+/// The fields of a request that were not read yet.
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    /// A field's value; null is the same as no field.
+    fn take(&mut self, name: &str) -> Option<Value> {
+        self.0.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// A field's value as `read` takes it.
+    fn read<T>(
+        &mut self,
+        name: &str,
+        wanted: &str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<Option<T>, Refusal> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        match read(&value) {
+            Some(value) => Ok(Some(value)),
+            None => Err(Refusal::of(
+                name,
+                "invalid_value",
+                format!("{name} is {}; it must be {wanted}", brief(&value)),
+            )),
+        }
+    }
+
+    /// Refuses each field that is left, unless its value asks for nothing.
+    fn refuse(&self) -> Result<(), Refusal> {
+        let asks = |(name, value): &(&String, &Value)| match name.as_str() {
+            "n" | "best_of" => value.as_u64() != Some(1),
+            "presence_penalty" | "frequency_penalty" => value.as_f64() != Some(0.0),
+            "echo" => *value != &json!(false),
+            "stop" => *value != &json!([]),
+            "logit_bias" => *value != &json!({}),
+            _ => true,
+        };
+        let left = self.0.iter().filter(|(_, value)| !value.is_null());
+        match left.filter(asks).map(|(name, _)| name).next() {
+            None => Ok(()),
+            Some(name) => {
+                let name: String = name.chars().take(60).collect();
+                let why = format!("{name} is not served here: leave it out");
+                Err(Refusal::of(&name, "unsupported_parameter", why))
+            }
+        }
+    }
+}
+
+/// A value for an error, which may be long.
+fn brief(value: &Value) -> String {
+    match value {
+        Value::Array(all) => format!("a list of {}", all.len()),
+        Value::Object(_) => "an object".into(),
+        other => other.to_string().chars().take(60).collect(),
+    }
+}
+
+fn ids(value: &Value) -> Option<Vec<u32>> {
+    let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
+    value.as_array()?.iter().map(id).collect()
+}
+
+/// A number as binary32, with minus zero as zero.
+fn number(value: &Value) -> Option<u32> {
+    let rounded = value.as_f64()? as f32;
+    rounded.is_finite().then(|| float::add(rounded.to_bits(), 0))
+}
+
+fn sampling(fields: &mut Fields) -> Result<Sampling, Refusal> {
+    let temperature = fields.read("temperature", "a number, 0 or more", number)?.unwrap_or(float::ONE);
+    let top_p = fields.read("top_p", "a number above 0 and at most 1", number)?.unwrap_or(float::ONE);
+    let natural = |value: &Value| value.as_u64().and_then(|k| u32::try_from(k).ok());
+    let top_k = fields.read("top_k", "an integer from 0, which keeps all tokens, to 2^32 - 1", natural)?;
+    let seed = fields.read("seed", "an integer from 0 to 2^64 - 1", Value::as_u64)?;
+    let mut sampling = Sampling { temperature, top_k: top_k.unwrap_or(0), top_p, seed: seed.unwrap_or(0) };
+    if let Some(why) = sampling.error() {
+        let name = if why.contains("temperature") { "temperature" } else { "top_p" };
+        return Err(Refusal::of(name, "invalid_value", why));
+    }
+    if seed.is_none() && temperature != 0 {
+        let drawn = random().map_err(|failure| Refusal::new(500, "server_error", failure.message))?;
+        sampling.seed = u64::from_le_bytes(drawn);
+    }
+    Ok(sampling)
+}
+
+/// Reads a request for an answer of the model of this name.
+pub fn asked(body: &[u8], model: &str) -> Result<Asked, Refusal> {
+    let fields: Map<String, Value> = serde_json::from_slice(body).map_err(|error| {
+        Refusal::new(400, "invalid_json", format!("the body must be a JSON object: {error}"))
+    })?;
+    let mut fields = Fields(fields);
+    let text = |value: &Value| value.as_str().map(String::from);
+    let named = fields.read("model", "a model's name", text)?;
+    if named.as_deref() != Some(model) {
+        let why = match named {
+            None => format!("the request must name the model: {model}"),
+            Some(_) => format!("the model of that name is not served here; {model} is"),
+        };
+        return Err(Refusal { status: 404, ..Refusal::of("model", "model_not_found", why) });
+    }
+    let read = |value: &Value| text(value).map(Prompt::Text).or_else(|| ids(value).map(Prompt::Ids));
+    let prompt = fields.read("prompt", "one text, or a list of token ids", read)?;
+    let prompt = prompt.ok_or_else(|| Refusal::of("prompt", "invalid_value", "the request has no prompt"))?;
+    let length = |value: &Value| {
+        value.as_u64().and_then(|length| u32::try_from(length).ok()).filter(|length| *length > 0)
+    };
+    let length = fields.read("max_tokens", "an integer, 1 or more", length)?.unwrap_or(LENGTH);
+    let sampling = sampling(&mut fields)?;
+    let stream = fields.read("stream", "true or false", Value::as_bool)?.unwrap_or(false);
+    let options = fields.read("stream_options", "an object", |value| value.as_object().cloned())?;
+    let mut options = Fields(options.unwrap_or_default());
+    let usage = options.read("include_usage", "true or false", Value::as_bool)?.unwrap_or(false);
+    options.refuse()?;
+    fields.refuse()?;
+    if usage && !stream {
+        return Err(Refusal::of(
+            "stream_options",
+            "invalid_value",
+            "stream_options is for a request with stream",
+        ));
+    }
+    Ok(Asked { prompt, length, sampling, stream, usage })
+}
+
+/// What all messages of an answer begin with.
+#[derive(Clone)]
+pub struct Head {
+    pub id: String,
+    pub created: u64,
+    pub model: String,
+}
+
+/// The end of an answer.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    /// Tokens of the answer, and whether its last one ended the text.
+    pub tokens: usize,
+    pub ended: bool,
+    /// The receipt's file.
+    pub receipt: String,
+}
+
+impl Ending {
+    fn reason(&self) -> &'static str {
+        if self.ended { "stop" } else { "length" }
+    }
+}
+
+impl Head {
+    fn message(&self, choices: &Value) -> Value {
+        json!({
+            "id": self.id, "object": "text_completion", "created": self.created, "model": self.model, "choices": choices,
+        })
+    }
+
+    fn choice(text: &str, reason: Option<&str>) -> Value {
+        json!([{ "text": text, "index": 0, "logprobs": null, "finish_reason": reason }])
+    }
+
+    /// A part of an answer's text.
+    pub fn part(&self, text: &str) -> Value {
+        self.message(&Head::choice(text, None))
+    }
+
+    /// The text, or its last part, with the receipt.
+    pub fn last(&self, text: &str, ending: &Ending) -> Value {
+        let mut message = self.message(&Head::choice(text, Some(ending.reason())));
+        message["tiebreak_receipt"] = json!(ending.receipt);
+        message
+    }
+
+    /// Adds the counts of tokens to a message.
+    pub fn counted(mut message: Value, prompt: usize, ending: &Ending) -> Value {
+        let answer = ending.tokens;
+        message["usage"] =
+            json!({ "prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer });
+        message
+    }
+
+    /// The event of a stream that has only the counts.
+    pub fn usage(&self, prompt: usize, ending: &Ending) -> Value {
+        Head::counted(self.message(&json!([])), prompt, ending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(fields: &str) -> Result<Asked, Refusal> {
+        asked(format!(r#"{{"model": "m", "prompt": [1, 2], {fields}}}"#).as_bytes(), "m")
+    }
+
+    #[test]
+    fn fields_that_are_not_served_are_refused_by_name() {
+        for (field, code) in [
+            (r#""stop": "x""#, "unsupported_parameter"),
+            (r#""logprobs": 0"#, "unsupported_parameter"),
+            (r#""n": 2"#, "unsupported_parameter"),
+            (r#""best_of": 3"#, "unsupported_parameter"),
+            (r#""echo": true"#, "unsupported_parameter"),
+            (r#""suffix": """#, "unsupported_parameter"),
+            (r#""logit_bias": {"5": 1}"#, "unsupported_parameter"),
+            (r#""presence_penalty": 0.5"#, "unsupported_parameter"),
+            (r#""frequency_penalty": -1"#, "unsupported_parameter"),
+            (r#""user": "me""#, "unsupported_parameter"),
+            (r#""max_token": 5"#, "unsupported_parameter"),
+            (r#""temperature": "1""#, "invalid_value"),
+            (r#""temperature": -0.1"#, "invalid_value"),
+            (r#""temperature": 1e39"#, "invalid_value"),
+            (r#""top_p": 0"#, "invalid_value"),
+            (r#""top_p": 1.1"#, "invalid_value"),
+            (r#""top_k": -1"#, "invalid_value"),
+            (r#""seed": -1"#, "invalid_value"),
+            (r#""max_tokens": 0"#, "invalid_value"),
+            (r#""stream": 1"#, "invalid_value"),
+            (r#""stream_options": {"include_usage": true}"#, "invalid_value"),
+        ] {
+            let refusal = of(field).expect_err(field);
+            let name = field.split('"').nth(1).unwrap();
+            assert_eq!(
+                (refusal.status, refusal.code, refusal.param.as_deref()),
+                (400, code, Some(name)),
+                "{field}"
+            );
+            assert!(refusal.message.contains(name.trim_start_matches("top_")), "{refusal:?}");
+        }
+        let options = of(r#""stream": true, "stream_options": {"other": 1}"#).unwrap_err();
+        assert_eq!(options.param.as_deref(), Some("other"));
+        for (body, status) in [
+            (r#"{"prompt": "x"}"#, 404),
+            (r#"{"model": "other", "prompt": "x"}"#, 404),
+            (r#"{"model": "m"}"#, 400),
+            (r#"{"model": "m", "prompt": ["a", "b"]}"#, 400),
+            (r#"{"model": "m", "prompt": [4294967296]}"#, 400),
+            ("[]", 400),
+            ("{", 400),
+        ] {
+            assert_eq!(asked(body.as_bytes(), "m").expect_err(body).status, status, "{body}");
+        }
+    }
+
+    #[test]
+    fn values_that_ask_for_nothing_are_taken() {
+        let neutral = r#""n": 1, "best_of": 1, "echo": false, "logprobs": null, "suffix": null, "stop": [], "logit_bias": {},
+            "presence_penalty": 0, "frequency_penalty": 0.0, "seed": 18446744073709551615, "temperature": -0.0, "top_k": 5"#;
+        let asked = of(neutral).unwrap();
+        let sampling = Sampling { temperature: 0, top_k: 5, top_p: float::ONE, seed: u64::MAX };
+        let expected =
+            Asked { prompt: Prompt::Ids(vec![1, 2]), length: 16, sampling, stream: false, usage: false };
+        assert_eq!(asked, expected);
+        let streamed =
+            of(r#""stream": true, "stream_options": {"include_usage": true}, "max_tokens": 3"#).unwrap();
+        assert!(streamed.stream && streamed.usage && streamed.length == 3);
+    }
+
+    #[test]
+    fn a_seed_that_nobody_names_is_drawn() {
+        let drawn: Vec<u64> = (0..3).map(|_| of(r#""top_p": 0.5"#).unwrap().sampling.seed).collect();
+        assert!(drawn[0] != drawn[1] && drawn[1] != drawn[2], "{drawn:?}");
+        assert_eq!(of(r#""temperature": 0"#).unwrap().sampling.seed, 0);
+    }
+}
