@@ -146,6 +146,7 @@ fn frame(record: &[u8]) -> Vec<u8> {
 ///
 /// # Errors
 /// If the store refuses.
+#[doc(hidden)] // for recordings alone
 pub fn replace(file: &Stored, records: &[Record]) -> Result<(), RunError> {
     file.replace_by(|to| records.iter().try_for_each(|record| to.write_all(&frame(&record.encode()))))
 }
