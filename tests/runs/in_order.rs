@@ -422,6 +422,34 @@ fn another_job_and_damaged_files_do_not_go_on() {
     record(&path, &out, &mut Fed::new(ARRAYS, STEPS)).unwrap();
 }
 
+/// A recording may lie for days before somebody goes on. Nothing is signed that `verify` then calls damaged.
+#[test]
+fn a_file_that_was_damaged_meanwhile_is_named_before_anything_is_signed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, out) = (job(folder.path(), TOKENS), folder.path().join("recorded"));
+    record(&path, &out, &mut Fed::new(TOKENS, 5)).err().unwrap();
+    let resumed = || record(&path, &out, &mut Fed::new(TOKENS, STEPS)).map_err(|error| error.to_string());
+    // The first damage is found behind the last step. From there on no file changes.
+    let [first, trace, last] = [names::checkpoint(0), names::trace(2), names::checkpoint(STEPS)];
+    for name in [first, trace, last, names::GRADIENTS.into(), names::MODEL.into()] {
+        let name = &name;
+        let file = out.join(name);
+        let bytes = fs::read(&file).unwrap();
+        let mut edited = bytes.clone();
+        let middle = edited.len() - 20;
+        edited[middle] ^= 0x10;
+        fs::write(&file, edited).unwrap();
+        let why = resumed().err().unwrap();
+        let is_signed = out.join(names::RUN_JSON).exists() || out.join(names::head(1)).exists();
+        assert!(why.contains(name) && !is_signed, "{name}: {why}");
+        fs::remove_file(&file).unwrap();
+        let why = resumed().err().unwrap();
+        assert!(why.contains(name) && !out.join(names::RUN_JSON).exists(), "{name}: {why}");
+        fs::write(&file, bytes).unwrap();
+    }
+    resumed().unwrap();
+}
+
 #[test]
 fn an_audit_names_the_order_as_unchecked_and_another_batch_convicts() {
     let folder = tempfile::tempdir().unwrap();

@@ -8,8 +8,9 @@ use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::tree_head::Head;
 use tiebreak_run::run::data::kept_manifest;
 use tiebreak_run::run::dir::{Run, RunFile};
+use tiebreak_run::run::states::{self, Checkpoints};
 use tiebreak_run::run::transcript::{self, leaf};
-use tiebreak_run::run::{RunError, names};
+use tiebreak_run::run::{RunError, checkpoint, names, traces};
 
 use crate::begin::check_key;
 
@@ -36,6 +37,7 @@ pub(crate) fn publish(recording: &Run, key: Option<&PrivateKey>) -> Result<Run, 
     let records: Vec<Record> =
         transcript.records.into_iter().map(|record| record.of_computation(run.computation.id)).collect();
     check_batches(&run, &records)?;
+    check_files(&run, &records)?;
     transcript::replace(&run.at(names::TRANSCRIPT), &records)?;
     let mut frontier = Frontier::default();
     for record in &records {
@@ -66,4 +68,28 @@ fn check_batches(run: &Run, records: &[Record]) -> Result<(), RunError> {
         }
     }
     Ok(())
+}
+
+/// Compares the files beside the data with the records: a recording may lie for days before somebody goes on, and nothing is signed
+/// that `verify` then calls damaged.
+fn check_files(run: &Run, records: &[Record]) -> Result<(), RunError> {
+    for record in records {
+        let Record::Step { step: record, .. } = record else { continue };
+        run.gradient_roots(record)?;
+        if record.trace.is_some() {
+            let file = run.at(names::trace(record.step));
+            if Some(traces::read(run.program(), file.clone())?.root(run.program())) != record.trace {
+                let why = format!("it is not the trace that the record of step {} commits", record.step);
+                return Err(RunError::invalid(file.path(), why));
+            }
+        }
+    }
+    let steps = run.job().steps;
+    let checkpoints = Checkpoints::of(run);
+    states::promised(run, steps).into_iter().try_for_each(|step| checkpoints.check(records, step))?;
+    let Some(Record::Final { roots, .. }) = records.last() else { return Ok(()) };
+    let (file, table) = (run.at(names::MODEL), run.program().state());
+    let released = &table[..run.program().released()];
+    let digests = checkpoint::digests(file.clone(), released)?;
+    checkpoint::is_released(file.path(), &run.computation.state_roots(steps, released, &digests), roots)
 }

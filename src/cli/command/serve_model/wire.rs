@@ -130,7 +130,8 @@ fn number(value: &Value) -> Option<u32> {
 }
 
 fn sampling(fields: &mut Fields) -> Result<Sampling, Refusal> {
-    let temperature = fields.read("temperature", "a number, 0 or more", number)?.unwrap_or(float::ONE);
+    let temperature =
+        fields.read("temperature", "a number from 0 to below 2^128", number)?.unwrap_or(float::ONE);
     let top_p = fields.read("top_p", "a number above 0 and at most 1", number)?.unwrap_or(float::ONE);
     let natural = |value: &Value| value.as_u64().and_then(|k| u32::try_from(k).ok());
     let top_k = fields.read("top_k", "an integer from 0, which keeps all tokens, to 2^32 - 1", natural)?;
@@ -138,6 +139,13 @@ fn sampling(fields: &mut Fields) -> Result<Sampling, Refusal> {
     let mut sampling = Sampling { temperature, top_k: top_k.unwrap_or(0), top_p, seed: seed.unwrap_or(0) };
     if let Some(why) = sampling.error() {
         let name = if why.contains("temperature") { "temperature" } else { "top_p" };
+        return Err(Refusal::of(name, "invalid_value", why));
+    }
+    if temperature == 0 && (sampling.top_k, sampling.top_p) != (0, float::ONE) {
+        let name = if sampling.top_k != 0 { "top_k" } else { "top_p" };
+        let why = format!(
+            "{name} changes nothing at temperature 0, which takes the most likely token: leave it out"
+        );
         return Err(Refusal::of(name, "invalid_value", why));
     }
     if seed.is_none() && temperature != 0 {
@@ -174,7 +182,9 @@ pub fn asked(body: &[u8], model: &str) -> Result<Asked, Refusal> {
     let options = fields.read("stream_options", "an object", |value| value.as_object().cloned())?;
     let mut options = Fields(options.unwrap_or_default());
     let usage = options.read("include_usage", "true or false", Value::as_bool)?.unwrap_or(false);
-    options.refuse()?;
+    let within =
+        |why: Refusal| Refusal { param: why.param.map(|name| format!("stream_options.{name}")), ..why };
+    options.refuse().map_err(within)?;
     fields.refuse()?;
     if usage && !stream {
         return Err(Refusal::of(
@@ -275,6 +285,8 @@ mod tests {
             (r#""top_p": 0"#, "invalid_value"),
             (r#""top_p": 1.1"#, "invalid_value"),
             (r#""top_k": -1"#, "invalid_value"),
+            (r#""top_k": 5, "temperature": 0"#, "invalid_value"),
+            (r#""top_p": 0.5, "temperature": 0"#, "invalid_value"),
             (r#""seed": -1"#, "invalid_value"),
             (r#""max_tokens": 0"#, "invalid_value"),
             (r#""stream": 1"#, "invalid_value"),
@@ -290,7 +302,7 @@ mod tests {
             assert!(refusal.message.contains(name.trim_start_matches("top_")), "{refusal:?}");
         }
         let options = of(r#""stream": true, "stream_options": {"other": 1}"#).unwrap_err();
-        assert_eq!(options.param.as_deref(), Some("other"));
+        assert_eq!(options.param.as_deref(), Some("stream_options.other"));
         for (body, status) in [
             (r#"{"prompt": "x"}"#, 404),
             (r#"{"model": "other", "prompt": "x"}"#, 404),
@@ -307,9 +319,9 @@ mod tests {
     #[test]
     fn values_that_ask_for_nothing_are_taken() {
         let neutral = r#""n": 1, "best_of": 1, "echo": false, "logprobs": null, "suffix": null, "stop": [], "logit_bias": {},
-            "presence_penalty": 0, "frequency_penalty": 0.0, "seed": 18446744073709551615, "temperature": -0.0, "top_k": 5"#;
+            "presence_penalty": 0, "frequency_penalty": 0.0, "seed": 18446744073709551615, "temperature": -0.0, "top_k": 0, "top_p": 1"#;
         let asked = of(neutral).unwrap();
-        let sampling = Sampling { temperature: 0, top_k: 5, top_p: float::ONE, seed: u64::MAX };
+        let sampling = Sampling { temperature: 0, top_k: 0, top_p: float::ONE, seed: u64::MAX };
         let expected =
             Asked { prompt: Prompt::Ids(vec![1, 2]), length: 16, sampling, stream: false, usage: false };
         assert_eq!(asked, expected);
