@@ -28,7 +28,7 @@ use tiebreak_record::commit::receipt::TOKENS_MAX;
 use tiebreak_run::inference::answer::Identity;
 use tiebreak_run::inference::batch::Batch;
 
-/// Answer with a trained language model over HTTP, as OpenAI's completions API does, with a receipt in each answer.
+/// Serve a language model by OpenAI's completions API, with a receipt in each answer.
 ///
 /// Several answers are computed together. The text of an answer and its receipt depend on the request alone, and are those of
 /// `tiebreak generate --receipt` with the same settings (docs/how-to/serve-a-model.md).
