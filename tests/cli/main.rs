@@ -47,6 +47,7 @@ mod signals;
 mod statements;
 #[cfg(unix)]
 mod tutorials;
+mod watch;
 mod witness;
 
 use std::path::Path;

@@ -136,6 +136,7 @@ mod tests {
             bytes: 0,
             memory: 0,
             done: 0,
+            counted: None,
         };
         (account, plan)
     }

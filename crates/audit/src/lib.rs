@@ -27,6 +27,7 @@ mod ending;
 mod final_record;
 pub mod forward;
 pub mod ground;
+pub mod growing;
 mod hidden;
 pub mod localise;
 pub mod merge;
@@ -66,7 +67,6 @@ pub use report::{AuditError, Outcome, REPORT_FORMAT, Report, step_of};
 use report::{Found, VERSION};
 use tiebreak_dispute::verdict::Verdict;
 use tiebreak_engine::{Engine, EngineError};
-use tiebreak_run::observers::tally::Tally;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::step::{StepError, gradient_root, replayed_micro_batch};
 
@@ -145,7 +145,7 @@ pub fn audit_in_jobs(
         not_finite: checked.not_finite(),
         replayed: Vec::new(),
         plan: plan.clone(),
-        rounding: run.job().rounding.is_some().then(Tally::default),
+        rounding: run.job().rounding.is_some().then(|| plan.counted.clone().unwrap_or_default()),
         seconds: 0.0,
         auditor: None,
     };

@@ -14,6 +14,7 @@ use tiebreak_contract::program::step::state_bytes;
 use tiebreak_engine::liveness::step_bytes;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::job::Granularity;
+use tiebreak_run::observers::tally::Tally;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::names;
 
@@ -86,6 +87,10 @@ pub struct ReplayPlan {
     /// the number.
     #[serde(skip)]
     pub done: usize,
+    /// The counts of these first segments in the logged profile, if the auditor still has them.
+    #[serde(skip)]
+    #[doc(hidden)] // the command's alone
+    pub counted: Option<Tally>,
 }
 
 /// Plans a replay of the steps up to `last`, from the available checkpoints.
@@ -129,6 +134,7 @@ pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Repla
         seed: seed_used,
         detection,
         done: 0,
+        counted: None,
     }
 }
 

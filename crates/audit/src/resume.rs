@@ -7,10 +7,11 @@ use serde::de::IgnoredAny;
 
 use super::checks::Checked;
 use super::coverage::plan_of;
-use super::plan::ReplayPlan;
+use super::plan::{Choice, ReplayPlan};
 use super::report::{Outcome, VERSION};
-use super::report_file::decode;
+use super::report_file::{Account, decode};
 use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::tree_head::Head;
 use tiebreak_run::run::dir::Run;
 
@@ -43,11 +44,8 @@ pub fn can_resume(run: &Run, checked: &Checked) -> bool {
 }
 
 impl Resumable<'_> {
-    /// The number of the plan's first segments that the report in these bytes says to match.
-    ///
-    /// # Errors
-    /// If it is not this auditor's unfinished report of this audit, in words.
-    pub fn done(&self, bytes: &[u8]) -> Result<usize, String> {
+    /// The report in these bytes with its plan, if it is this auditor's, of this version and engine, of this run, and so far a match.
+    fn mine(&self, bytes: &[u8]) -> Result<(Account, ReplayPlan), String> {
         let none = "it is no report that this version reads";
         let (account, auditor) = decode(bytes).map_err(|_| none)?;
         let plan = plan_of(bytes, &account).map_err(|_| none)?;
@@ -56,26 +54,41 @@ impl Resumable<'_> {
             let found = auditor.map_or("nobody".to_string(), |key| key.identified());
             return Err(format!("{found} signed it, and --key is {}", self.auditor.identified()));
         }
-        let Head { run, size, root } = self.checked.head;
-        if (account.run, account.head_size, account.head_root) != (run, size, root) {
-            let (theirs, here) = (account.head_size, account.head_root);
+        if account.run != self.checked.head.run {
+            let (theirs, records) = (account.run, account.head_size);
+            let here = self.checked.head.run;
             return Err(format!(
-                "it is of run {} under a head over {theirs} records, {here}; here run {run} has one over {size}, {root}",
-                account.run
+                "it is of run {theirs} under a head over {records} records, and here is run {here}"
             ));
         }
         let verifier = beside.verifier.unwrap_or_default();
         if verifier != VERSION {
             return Err(format!("version {verifier:?} of this program wrote it, and this is {VERSION:?}"));
         }
-        if !plan.is_same(self.plan) {
-            return Err("it is of other segments".into());
-        }
         if beside.engine != self.engine || account.native != self.native {
             return Err(format!("its engine was {}, and here it is {}", beside.engine, self.engine));
         }
         if account.outcome != Outcome::Matches || beside.rounding.is_some() {
             return Err("it does not end with a match so far".into());
+        }
+        Ok((account, plan))
+    }
+
+    /// The number of the plan's first segments that the report in these bytes says to match.
+    ///
+    /// # Errors
+    /// If it is not this auditor's unfinished report of this audit, in words.
+    pub fn done(&self, bytes: &[u8]) -> Result<usize, String> {
+        let (account, plan) = self.mine(bytes)?;
+        let Head { size, root, .. } = self.checked.head;
+        if (account.head_size, account.head_root) != (size, root) {
+            let (theirs, here) = (account.head_size, account.head_root);
+            return Err(format!(
+                "it is under a head over {theirs} records, {here}; here the head is over {size}, {root}"
+            ));
+        }
+        if !plan.is_same(self.plan) {
+            return Err("it is of other segments".into());
         }
         let segments = account.replayed.iter().zip(&plan.segments);
         let done = segments.take_while(|(replayed, segment)| replayed == segment).count();
@@ -85,4 +98,38 @@ impl Resumable<'_> {
             false => Err("it is finished".into()),
         }
     }
+
+    /// The segments that the report in these bytes says to match under this head or an earlier one, ascending.
+    ///
+    /// # Errors
+    /// If it is not this auditor's report of this choice, or its head is none of this history, in words.
+    pub fn done_earlier(&self, choice: &Choice, bytes: &[u8]) -> Result<Vec<(u32, u32)>, String> {
+        let (account, plan) = self.mine(bytes)?;
+        let leaves = usize::try_from(account.head_size)
+            .ok()
+            .and_then(|size| self.checked.transcript.leaves.get(..size));
+        let Some(leaves) = leaves else {
+            let (theirs, here) = (account.head_size, self.checked.head.size);
+            return Err(format!("it is under a head over {theirs} records, and here are {here}"));
+        };
+        if merkle::root(leaves) != account.head_root {
+            let theirs = account.head_size;
+            return Err(format!("its first {theirs} records are another history than those here"));
+        }
+        if plan.choice != *choice || plan.shard.is_some() || plan.file.is_some() {
+            return Err("it is of another choice of segments".into());
+        }
+        let segments = account.replayed.iter().zip(plan.segments);
+        Ok(segments.map_while(|(replayed, segment)| (*replayed == segment).then_some(segment)).collect())
+    }
+}
+
+/// The choice in a report that anybody may have written.
+///
+/// # Errors
+/// If it is no report.
+pub fn choice_of(bytes: &[u8]) -> Result<Choice, String> {
+    let none = |_| "it is no report that this version reads".to_string();
+    let (account, _) = decode(bytes).map_err(none)?;
+    Ok(plan_of(bytes, &account).map_err(none)?.choice)
 }

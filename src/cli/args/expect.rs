@@ -11,7 +11,7 @@ use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{JobFiles, read_job, read_program};
 
 /// The order, fixed before the trainer began.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 #[command(next_help_heading = "Order")]
 pub struct Expectations {
     /// Job file that was ordered.

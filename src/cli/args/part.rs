@@ -13,7 +13,7 @@ pub fn parse_range(text: &str) -> Result<(u32, u32), String> {
 }
 
 /// The part that a command replays.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub struct PartArgs {
     /// Replay these steps alone, both ends included.
     ///

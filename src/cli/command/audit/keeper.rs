@@ -20,6 +20,14 @@ pub struct Keeper<'a> {
 }
 
 impl<'a> Keeper<'a> {
+    /// The keeper of a report in this file.
+    ///
+    /// # Errors
+    /// If there is no working directory.
+    pub fn of(path: &Path, signer: &'a PrivateKey) -> Result<Keeper<'a>, RunError> {
+        Ok(Keeper { file: std::path::absolute(path).map_err(RunError::io(path))?, signer })
+    }
+
     /// Goes on from the report in the file, if it is this auditor's unfinished one of this audit: then its segments are done. Any other
     /// file stays until the audit ends, since it may say more than an unfinished report would; then nothing is kept.
     ///
@@ -31,7 +39,7 @@ impl<'a> Keeper<'a> {
         signer: &'a PrivateKey,
         resumable: &Resumable,
     ) -> Result<(Option<Keeper<'a>>, usize), RunError> {
-        let keeper = Keeper { file: std::path::absolute(path).map_err(RunError::io(path))?, signer };
+        let keeper = Keeper::of(path, signer)?;
         let bytes = match disk::read(path, REPORT_MAX) {
             Err(RunError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 return Ok((Some(keeper), 0));

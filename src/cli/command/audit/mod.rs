@@ -5,6 +5,7 @@ mod keeper;
 mod merge;
 mod page;
 mod shards;
+pub mod watch;
 
 use crate::cli::args::corrections::{self, CorrectionArgs};
 use crate::cli::args::decided::Decided;
@@ -78,7 +79,7 @@ enum Command {
     Merge(merge::Args),
 }
 
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 struct Options {
     /// Trainer's public key: a file or its text.
     #[arg(long, value_name = "KEY")]

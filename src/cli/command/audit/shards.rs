@@ -21,7 +21,7 @@ use tiebreak_run::run::disk::{self, Disk};
 use tiebreak_run::run::{RunError, shell};
 
 /// The options that divide an audit.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub struct ShardArgs {
     /// Replay one shard of the chosen segments: number K of N shards, from 1.
     ///

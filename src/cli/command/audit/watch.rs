@@ -1,0 +1,478 @@
+//! `tiebreak watch`: audits a run while it is trained.
+
+use super::keeper::{Keeper, Kept};
+use super::{Options, checked, jobs, page, publish, say_no_verdict};
+use crate::cli::args::decided::Decided;
+use crate::cli::args::engine::EngineArgs;
+use crate::cli::args::expect::Expectations;
+use crate::cli::args::key;
+use crate::cli::args::limits::{Limits, left};
+use crate::cli::args::part::PartArgs;
+use crate::cli::args::place::run_at;
+use crate::cli::args::salts::SaltArgs;
+use crate::cli::args::terms::beside;
+use crate::cli::view::outcome::{exit, ranges_text};
+use crate::cli::view::page::audit::About;
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tiebreak_audit::checks::Checked;
+use tiebreak_audit::corrections::Corrections;
+use tiebreak_audit::growing::{is_ended, plan_so_far, steps_covered};
+use tiebreak_audit::merge::union;
+use tiebreak_audit::plan::Choice;
+use tiebreak_audit::report_file::{REPORT_MAX, encode};
+use tiebreak_audit::resume::{Resumable, can_resume, choice_of};
+use tiebreak_audit::{AuditError, Report, audit_in_jobs};
+use tiebreak_dispute::verdict::Verdict;
+use tiebreak_engine::Engine;
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::tree_head::NOTE_MAX;
+use tiebreak_run::observers::tally::Tally;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_run::run::reader::Salts;
+use tiebreak_run::run::{RunError, names, shell};
+
+/// Audit a run while it is trained: each new head brings more segments to replay.
+///
+/// The command looks for a new head every few seconds, and replays the checkpoint segments that the head covers. The first difference ends
+/// it with a verdict. At the run's end it makes the checks of a whole audit. With --report and --key a watch that was interrupted goes on
+/// where it was.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example: tiebreak watch http://HOST/runs/mine --trainer-key trainer.key.pub --report mine.json --key auditor.key",
+    after_long_help = "Examples:
+  tiebreak watch runs/mine --trainer-key trainer.key.pub
+  tiebreak watch http://HOST/runs/mine --trainer-key trainer.key.pub --report mine.json --key auditor.key
+  tiebreak watch runs/mine --sample 0.1 --every 60 --idle 7200"
+)]
+pub struct Args {
+    /// Folder of the run, or its address (http://HOST/PATH). It need not be there yet.
+    run: PathBuf,
+    /// Trainer's public key: a file or its text.
+    #[arg(long, value_name = "KEY")]
+    trainer_key: Option<String>,
+    /// Replay a random share of the checkpoint segments, at least one.
+    ///
+    /// The seed is drawn when the watch begins. Keep it, and the report, to yourself until the run ends.
+    #[arg(long, value_name = "SHARE")]
+    sample: Option<f64>,
+    /// Seconds between two looks for a new head.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    every: u64,
+    /// End, with exit code 3, if no new head comes for so many seconds; 0 waits for ever.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    idle: u64,
+    /// Read the records and the files of the replayed steps, and no others, also at the end.
+    #[arg(long, hide_short_help = true, conflicts_with = "weights")]
+    only_part: bool,
+    /// File for the verdict, if there is one.
+    ///
+    /// If another file has this name, the verdict gets a number beside it.
+    #[arg(long, value_name = "FILE", default_value = "verdict.json")]
+    verdict: PathBuf,
+    /// File for the report, which is written after each segment.
+    ///
+    /// The head that the report is under stands beside it, in FILE.head. Together they convict a trainer who shows another history later.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Auditor's private key, which signs the report. A watch goes on from a report that this key signed.
+    #[arg(long, value_name = "KEY", requires = "report")]
+    key: Option<PathBuf>,
+    /// File for the audit as one HTML page for people, written at the end.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    page: Option<PathBuf>,
+    /// Folder of the data files that the run does not hold.
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
+    data: Option<PathBuf>,
+    /// Weights that the run begins from, which are compared at the end: one file each, in the job's order.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    weights: Vec<PathBuf>,
+    #[command(flatten)]
+    expect: Expectations,
+    #[command(flatten)]
+    salts: SaltArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    decided: Decided,
+}
+
+/// The end of a look at the run that is none of the watch.
+enum Stopped {
+    /// A later look may do better: the reason.
+    Later(Failure),
+    Now(Failure),
+}
+
+impl From<Failure> for Stopped {
+    /// An error of files that somebody else writes may go away by itself.
+    fn from(failure: Failure) -> Stopped {
+        match failure.exit {
+            Exit::Undecided | Exit::Malformed => Stopped::Later(failure),
+            _ => Stopped::Now(failure),
+        }
+    }
+}
+
+impl From<RunError> for Stopped {
+    fn from(error: RunError) -> Stopped {
+        match error {
+            RunError::NoRun { .. } => Stopped::Later(error.into()),
+            RunError::Memory { .. } | RunError::OtherKey { .. } | RunError::Unsigned { .. } => {
+                Stopped::Now(error.into())
+            }
+            error => Failure::from(error).into(),
+        }
+    }
+}
+
+impl From<AuditError> for Stopped {
+    fn from(error: AuditError) -> Stopped {
+        match error {
+            AuditError::Run(error) => error.into(),
+            error => Stopped::Now(error.into()),
+        }
+    }
+}
+
+/// A reason to look again later.
+fn later<T>(why: impl ToString) -> Result<T, Stopped> {
+    Err(Stopped::Later(Failure::new(Exit::Undecided, why)))
+}
+
+/// The result of a look at the run.
+enum Look {
+    /// The head is the one of the look before.
+    Same,
+    /// A head that is newer.
+    Grown,
+    /// The end of the watch, with its exit code.
+    Ended(Exit),
+}
+
+/// The findings under one head.
+struct Found {
+    report: Report,
+    verdict: Option<Verdict>,
+    about: About,
+}
+
+/// A watch, with what it found so far.
+struct Watch {
+    printer: Printer,
+    run: PathBuf,
+    options: Options,
+    /// True if the end is checked as in a whole audit.
+    whole: bool,
+    weights: Vec<PathBuf>,
+    public: Option<PublicKey>,
+    signer: Option<PrivateKey>,
+    choice: Choice,
+    start: Instant,
+    /// The note of the latest head, and the number of its records.
+    head: Option<(String, u64)>,
+    /// The segments that match, ascending, with the counts of a logged run.
+    replayed: Vec<(u32, u32)>,
+    counted: Option<Tally>,
+    /// True once the auditor's own earlier report was looked at.
+    resumed: bool,
+    /// The findings under the latest head.
+    found: Option<Found>,
+}
+
+/// Watches a run to its end.
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let decided = args.decided;
+    decided.applied(watched(printer, args))
+}
+
+fn watched(printer: Printer, args: Args) -> CommandResult {
+    let seconds = Duration::from_secs;
+    let (every, idle) = (seconds(args.every), (args.idle > 0).then(|| seconds(args.idle)));
+    let mut watch = Watch::begun(printer, args)?;
+    let (mut news, mut waits) = (Instant::now(), String::new());
+    loop {
+        match watch.look() {
+            Ok(Look::Ended(exit)) => return Ok(exit),
+            Ok(Look::Grown) => news = Instant::now(),
+            Ok(Look::Same) => {}
+            Err(Stopped::Now(failure)) => return Err(failure),
+            Err(Stopped::Later(failure)) if failure.message == waits => {}
+            Err(Stopped::Later(failure)) => {
+                waits = failure.message;
+                printer.say(format!("waits: {waits}"));
+            }
+        }
+        let idle = left(idle, news).map(|rest| (rest, "--idle"));
+        let time = left(watch.options.limits.time(), watch.start).map(|rest| (rest, "--max-time"));
+        let (rest, option) = [idle, time].into_iter().flatten().min().unwrap_or((every, ""));
+        if rest.is_zero() {
+            return watch.given_up(option, &waits);
+        }
+        sleep(every.min(rest));
+    }
+}
+
+impl Watch {
+    fn begun(printer: Printer, args: Args) -> Result<Watch, Failure> {
+        let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
+        let signer = args.key.as_deref().map(key::read_private).transpose()?;
+        args.engine.check()?;
+        let mut seed = None;
+        if let (Some(path), Some(_), Some(_)) = (&args.report, &signer, args.sample) {
+            // A later watch goes on with the sample of the earlier one.
+            let before = disk::read(path, REPORT_MAX).ok().and_then(|bytes| choice_of(&bytes).ok());
+            seed = before.and_then(|choice| match choice {
+                Choice::Sample { seed, .. } => Some(seed),
+                _ => None,
+            });
+        }
+        let choice = PartArgs { steps: None, sample: args.sample, seed }.choice()?;
+        let options = Options {
+            trainer_key: args.trainer_key,
+            prefix: true,
+            verdict: args.verdict,
+            report: args.report,
+            key: args.key,
+            page: args.page,
+            data: args.data,
+            jobs: 1,
+            expect: args.expect,
+            salts: args.salts,
+            engine: args.engine,
+            limits: args.limits,
+            ..Options::default()
+        };
+        Ok(Watch {
+            printer,
+            run: args.run,
+            options,
+            whole: !args.only_part,
+            weights: args.weights,
+            public,
+            signer,
+            choice,
+            start: Instant::now(),
+            head: None,
+            replayed: Vec::new(),
+            counted: None,
+            resumed: false,
+            found: None,
+        })
+    }
+
+    /// The file of the head that the report is under.
+    fn head_file(&self) -> Option<PathBuf> {
+        self.options.report.as_deref().map(|report| beside(report, ".head"))
+    }
+
+    /// Looks for a new head, and replays what it covers.
+    fn look(&mut self) -> Result<Look, Stopped> {
+        let run = run_at(&self.run, Salts::Closed)?;
+        self.check_key(&run)?;
+        run.within_memory("a replay of one step", run.state_memory().saturating_add(run.batch_memory()))?;
+        let size = match run.head_sizes()?.last() {
+            None => return later(format!("{} has no head yet", self.run.display())),
+            Some(size) if self.head.as_ref().is_some_and(|(_, before)| before == size) => {
+                return Ok(Look::Same);
+            }
+            Some(size) => *size,
+        };
+        let is_last = size == u64::from(run.job().steps) + 2;
+        if is_last && self.whole && !run.at(names::MODEL).is_here() {
+            return later("the run has ended, and its released model is not there yet");
+        }
+        let limits = self.options.limits.watch(self.printer);
+        let run = Limits::with_data(
+            self.options.salts.open(&self.options.limits, &self.run)?,
+            self.options.data.as_ref(),
+        )?;
+        run.opened()?;
+        let checked = self.checked(&run, is_last)?;
+        drop(limits);
+        let ended = is_ended(&run, &checked) || checked.corrections.first().is_some();
+        let grown = self.replay(&run, checked, ended)?;
+        if ended || !grown {
+            return Ok(Look::Ended(self.published()));
+        }
+        Ok(Look::Grown)
+    }
+
+    /// Refuses a run that is not of the trainer who was named.
+    fn check_key(&self, run: &Run) -> Result<(), RunError> {
+        let Some(given) = &self.public else { return Ok(()) };
+        let (path, given) = (run.layout.run_json(), given.to_text());
+        match run.file.trainer_key.clone() {
+            None => {
+                let why = format!(
+                    "{}: the run names no trainer's key, so nobody signs its heads while it grows",
+                    path.display()
+                );
+                Err(RunError::Refused(why))
+            }
+            Some(named) if named != given => Err(RunError::OtherKey { path, named, given }),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// The checks without a replay; of the whole run with its files, if `whole`.
+    fn checked(&mut self, run: &Run, is_last: bool) -> Result<Checked, Stopped> {
+        let corrections = Corrections::read(run, &[])?;
+        let expected = self.options.expect.check(run).map_err(Stopped::Now)?;
+        self.options.only_part = !(is_last && self.whole);
+        self.options.prefix = !is_last;
+        if is_last {
+            self.options.weights.clone_from(&self.weights);
+        }
+        let mut checked =
+            checked(self.printer, run, self.public.as_ref(), &self.options, expected, &corrections)?;
+        let file = self.head_file();
+        if self.head.is_none()
+            && let Some(path) = file.as_deref().filter(|path| path.exists())
+        {
+            let note = disk::read_text(path, NOTE_MAX as u64)?;
+            checked.other_head(run, path, &note).map_err(|error| Stopped::Now(error.into()))?;
+        } else if let Some((note, _)) = &self.head {
+            checked.other_head(run, file.as_deref().unwrap_or(Path::new("head")), note)?;
+        }
+        match checked.unreached.as_ref().filter(|_| checked.inconsistent.is_none()) {
+            Some(why) => later(why),
+            None => Ok(checked),
+        }
+    }
+
+    /// Replays the segments that the head covers and that were not replayed yet. Returns false if the watch is to end here.
+    fn replay(&mut self, run: &Run, mut checked: Checked, ended: bool) -> Result<bool, Stopped> {
+        let head = (checked.note.clone(), checked.head.size);
+        let wrong = checked.inconsistent.is_some();
+        if !self.resumed && !wrong {
+            self.resume(run, &checked)?;
+        }
+        let mut plan = plan_so_far(run, &checked, &self.choice, &self.replayed);
+        if plan.done == self.replayed.len() {
+            plan.counted.clone_from(&self.counted);
+        } else if run.job().rounding.is_some() {
+            plan.done = 0;
+        }
+        if !ended && !wrong && plan.segments.len() == plan.done {
+            return self.keep_head(head).map(|()| true);
+        }
+        self.options.note_part(run, &mut checked, &plan);
+        let jobs = jobs::number(self.options.jobs, &plan, &self.options.limits, &self.options.engine);
+        let jobs = jobs.map_err(Stopped::Now)?;
+        let mut engines = jobs::engines(jobs, &self.options.engine).map_err(Stopped::Now)?;
+        let keeper = match (&self.options.report, &self.signer) {
+            (Some(path), Some(signer)) if can_resume(run, &checked) && !wrong => {
+                Some(Keeper::of(path, signer)?)
+            }
+            _ => None,
+        };
+        let mut bar = Kept::new(self.printer, &plan, keeper);
+        let covered = steps_covered(run, &checked);
+        let about = page::about(run, &checked, &self.run, self.public.as_ref());
+        let limit = left(self.options.limits.time(), self.start);
+        let mut engines: Vec<&mut dyn Engine> =
+            engines.iter_mut().map(|engine| engine.as_mut() as _).collect();
+        let native = self.options.check_native(run).map_err(Stopped::Now)?;
+        let (report, verdict) = audit_in_jobs(run, &mut engines, native, checked, plan, limit, &mut bar)?;
+        bar.end().iter().for_each(|problem| self.printer.problem(problem));
+        let matches = exit(&report) == Exit::Match;
+        if matches {
+            self.replayed.clone_from(&report.plan.segments);
+            self.counted.clone_from(&report.rounding);
+            let steps = ranges_text(&union(self.replayed.clone()), ", ");
+            let all = run.job().steps;
+            self.printer.say(format!(
+                "head over {} records: steps {steps} match, {covered} of {all} are trained",
+                head.1
+            ));
+        } else if verdict.is_none() {
+            say_no_verdict(self.printer, run, &report);
+        }
+        self.found = Some(Found { report, verdict, about });
+        self.keep_report();
+        self.keep_head(head)?;
+        Ok(matches)
+    }
+
+    /// Goes on from this auditor's earlier report, if there is one.
+    fn resume(&mut self, run: &Run, checked: &Checked) -> Result<(), Stopped> {
+        self.resumed = true;
+        let (Some(path), Some(signer)) = (&self.options.report, &self.signer) else { return Ok(()) };
+        let bytes = match disk::read(path, REPORT_MAX) {
+            Err(RunError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
+            bytes => bytes.map_err(|error| Stopped::Now(error.into()))?,
+        };
+        let engines = jobs::engines(1, &self.options.engine).map_err(Stopped::Now)?;
+        let (engine, plan) = (jobs::described(&engines), plan_so_far(run, checked, &self.choice, &[]));
+        let native = self.options.engine.native.is_some();
+        let resumable =
+            Resumable { checked, plan: &plan, engine: &engine, native, auditor: &signer.public() };
+        let (name, found) = (shell::path(path), resumable.done_earlier(&self.choice, &bytes));
+        match found {
+            Ok(replayed) if can_resume(run, checked) => {
+                let steps = ranges_text(&union(replayed.clone()), ", ");
+                self.printer.say(format!("goes on: steps {steps} match, as {name} says"));
+                self.replayed = replayed;
+            }
+            Ok(_) => self
+                .printer
+                .say(format!("begins with the first step: {name} has not all counts of a logged run")),
+            Err(why) => {
+                let why = format!("this watch cannot go on from {name}: {why}");
+                let help = "name another --report, or move that file away";
+                return Err(Stopped::Now(Failure::new(Exit::Usage, why).help(help)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the report under the latest head.
+    fn keep_report(&self) {
+        let (Some(path), Some(found)) = (&self.options.report, &self.found) else { return };
+        let bytes = encode(found.report.clone(), self.signer.as_ref());
+        let written = std::path::absolute(path).map_err(RunError::io(path));
+        if let Err(error) = written.and_then(|path| Disk::default().replace(&path, &bytes)) {
+            self.printer.problem(&format!("the report could not be written ({error})"));
+        }
+    }
+
+    /// Keeps the latest head, to which later ones are held.
+    fn keep_head(&mut self, head: (String, u64)) -> Result<(), Stopped> {
+        if let Some(path) = self.head_file() {
+            let path = std::path::absolute(&path).map_err(RunError::io(&path))?;
+            Disk::default().replace(&path, head.0.as_bytes()).map_err(|error| Stopped::Now(error.into()))?;
+        }
+        self.head = Some(head);
+        Ok(())
+    }
+
+    /// Prints and writes what was found under the latest head.
+    fn published(&self) -> Exit {
+        let Some(Found { report, verdict, about }) = &self.found else { return Exit::Undecided };
+        publish(self.printer, report, verdict.as_ref(), &self.options, (self.signer.as_ref(), about), None)
+    }
+
+    /// The end of a watch whose time is up.
+    fn given_up(mut self, option: &str, waits: &str) -> CommandResult {
+        let again = "the same command goes on later, with --report and --key from where it is";
+        let Some(found) = &mut self.found else {
+            let last = if waits.is_empty() { String::new() } else { format!(": {waits}") };
+            let why = format!("{option} was reached before a segment could be replayed{last}");
+            return Err(Failure::new(Exit::Undecided, why).help(again));
+        };
+        found.report.not_checked.push(format!("what comes behind this head: {option} was reached"));
+        if !waits.is_empty() {
+            found.report.not_checked.push(format!("the last look at the run: {waits}"));
+        }
+        self.published();
+        self.printer.say(format!("{option} was reached before the run's end; {again}"));
+        Ok(Exit::Undecided)
+    }
+}
