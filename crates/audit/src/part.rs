@@ -10,8 +10,8 @@ use super::plan::ReplayPlan;
 use super::work::Work;
 use tiebreak_run::run::dir::Run;
 
-/// Checks the files beside the records of the steps that a plan replays.
+/// Checks the files beside the records of the steps that a plan replays and that nobody replayed before.
 pub fn attachments(run: &Run, checked: &Checked, plan: &ReplayPlan) -> Attachments {
-    let steps = plan.segments.iter().flat_map(|&(first, last)| first..=last);
+    let steps = plan.segments.iter().skip(plan.done).flat_map(|&(first, last)| first..=last);
     attachments_of(run, checked, steps, &mut Work::of_part(&mut |_, _| {}))
 }

@@ -102,8 +102,8 @@ impl Resumable<'_> {
     /// The segments that the report in these bytes says to match under this head or an earlier one, ascending.
     ///
     /// # Errors
-    /// If it is not this auditor's report of this choice, or its head is none of this history, in words.
-    pub fn done_earlier(&self, choice: &Choice, bytes: &[u8]) -> Result<Vec<(u32, u32)>, String> {
+    /// If it is not this auditor's report of all segments, or its head is none of this history, in words.
+    pub fn done_earlier(&self, bytes: &[u8]) -> Result<Vec<(u32, u32)>, String> {
         let (account, plan) = self.mine(bytes)?;
         let leaves = usize::try_from(account.head_size)
             .ok()
@@ -116,20 +116,10 @@ impl Resumable<'_> {
             let theirs = account.head_size;
             return Err(format!("its first {theirs} records are another history than those here"));
         }
-        if plan.choice != *choice || plan.shard.is_some() || plan.file.is_some() {
-            return Err("it is of another choice of segments".into());
+        if plan.choice != Choice::All || plan.shard.is_some() || plan.file.is_some() {
+            return Err("it is of some segments, and not of all".into());
         }
         let segments = account.replayed.iter().zip(plan.segments);
         Ok(segments.map_while(|(replayed, segment)| (*replayed == segment).then_some(segment)).collect())
     }
-}
-
-/// The choice in a report that anybody may have written.
-///
-/// # Errors
-/// If it is no report.
-pub fn choice_of(bytes: &[u8]) -> Result<Choice, String> {
-    let none = |_| "it is no report that this version reads".to_string();
-    let (account, _) = decode(bytes).map_err(none)?;
-    Ok(plan_of(bytes, &account).map_err(none)?.choice)
 }

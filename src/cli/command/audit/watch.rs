@@ -7,7 +7,6 @@ use crate::cli::args::engine::EngineArgs;
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::key;
 use crate::cli::args::limits::{Limits, left};
-use crate::cli::args::part::PartArgs;
 use crate::cli::args::place::run_at;
 use crate::cli::args::salts::SaltArgs;
 use crate::cli::args::terms::beside;
@@ -20,11 +19,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tiebreak_audit::checks::Checked;
 use tiebreak_audit::corrections::Corrections;
-use tiebreak_audit::growing::{is_ended, plan_so_far, steps_covered};
+use tiebreak_audit::growing::{plan_so_far, steps_covered};
 use tiebreak_audit::merge::union;
-use tiebreak_audit::plan::Choice;
 use tiebreak_audit::report_file::{REPORT_MAX, encode};
-use tiebreak_audit::resume::{Resumable, can_resume, choice_of};
+use tiebreak_audit::resume::{Resumable, can_resume};
 use tiebreak_audit::{AuditError, Report, audit_in_jobs};
 use tiebreak_dispute::verdict::Verdict;
 use tiebreak_engine::Engine;
@@ -36,18 +34,18 @@ use tiebreak_run::run::disk::{self, Disk};
 use tiebreak_run::run::reader::Salts;
 use tiebreak_run::run::{RunError, names, shell};
 
-/// Audit a run while it is trained: each new head brings more segments to replay.
+/// Audit a run while it is trained.
 ///
 /// The command looks for a new head every few seconds, and replays the checkpoint segments that the head covers. The first difference ends
 /// it with a verdict. At the run's end it makes the checks of a whole audit. With --report and --key a watch that was interrupted goes on
 /// where it was.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example: tiebreak watch http://HOST/runs/mine --trainer-key trainer.key.pub --report mine.json --key auditor.key",
+    after_help = "Example: tiebreak watch http://HOST/runs/mine --report mine.json --key auditor.key",
     after_long_help = "Examples:
   tiebreak watch runs/mine --trainer-key trainer.key.pub
   tiebreak watch http://HOST/runs/mine --trainer-key trainer.key.pub --report mine.json --key auditor.key
-  tiebreak watch runs/mine --sample 0.1 --every 60 --idle 7200"
+  tiebreak watch runs/mine --every 60 --idle 7200"
 )]
 pub struct Args {
     /// Folder of the run, or its address (http://HOST/PATH). It need not be there yet.
@@ -55,11 +53,6 @@ pub struct Args {
     /// Trainer's public key: a file or its text.
     #[arg(long, value_name = "KEY")]
     trainer_key: Option<String>,
-    /// Replay a random share of the checkpoint segments, at least one.
-    ///
-    /// The seed is drawn when the watch begins. Keep it, and the report, to yourself until the run ends.
-    #[arg(long, value_name = "SHARE")]
-    sample: Option<f64>,
     /// Seconds between two looks for a new head.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     every: u64,
@@ -173,7 +166,6 @@ struct Watch {
     weights: Vec<PathBuf>,
     public: Option<PublicKey>,
     signer: Option<PrivateKey>,
-    choice: Choice,
     start: Instant,
     /// The note of the latest head, and the number of its records.
     head: Option<(String, u64)>,
@@ -224,16 +216,6 @@ impl Watch {
         let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
         let signer = args.key.as_deref().map(key::read_private).transpose()?;
         args.engine.check()?;
-        let mut seed = None;
-        if let (Some(path), Some(_), Some(_)) = (&args.report, &signer, args.sample) {
-            // A later watch goes on with the sample of the earlier one.
-            let before = disk::read(path, REPORT_MAX).ok().and_then(|bytes| choice_of(&bytes).ok());
-            seed = before.and_then(|choice| match choice {
-                Choice::Sample { seed, .. } => Some(seed),
-                _ => None,
-            });
-        }
-        let choice = PartArgs { steps: None, sample: args.sample, seed }.choice()?;
         let options = Options {
             trainer_key: args.trainer_key,
             prefix: true,
@@ -257,7 +239,6 @@ impl Watch {
             weights: args.weights,
             public,
             signer,
-            choice,
             start: Instant::now(),
             head: None,
             replayed: Vec::new(),
@@ -296,7 +277,7 @@ impl Watch {
         run.opened()?;
         let checked = self.checked(&run, is_last)?;
         drop(limits);
-        let ended = is_ended(&run, &checked) || checked.corrections.first().is_some();
+        let ended = is_last || checked.corrections.first().is_some();
         let grown = self.replay(&run, checked, ended)?;
         if ended || !grown {
             return Ok(Look::Ended(self.published()));
@@ -354,7 +335,7 @@ impl Watch {
         if !self.resumed && !wrong {
             self.resume(run, &checked)?;
         }
-        let mut plan = plan_so_far(run, &checked, &self.choice, &self.replayed);
+        let mut plan = plan_so_far(run, &checked, &self.replayed, ended);
         if plan.done == self.replayed.len() {
             plan.counted.clone_from(&self.counted);
         } else if run.job().rounding.is_some() {
@@ -409,21 +390,23 @@ impl Watch {
             Err(RunError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
             bytes => bytes.map_err(|error| Stopped::Now(error.into()))?,
         };
+        let name = shell::path(path);
+        if !can_resume(run, checked) {
+            self.printer
+                .say(format!("begins with the first step: {name} would not have all counts of a logged run"));
+            return Ok(());
+        }
         let engines = jobs::engines(1, &self.options.engine).map_err(Stopped::Now)?;
-        let (engine, plan) = (jobs::described(&engines), plan_so_far(run, checked, &self.choice, &[]));
+        let (engine, plan) = (jobs::described(&engines), plan_so_far(run, checked, &[], false));
         let native = self.options.engine.native.is_some();
         let resumable =
             Resumable { checked, plan: &plan, engine: &engine, native, auditor: &signer.public() };
-        let (name, found) = (shell::path(path), resumable.done_earlier(&self.choice, &bytes));
-        match found {
-            Ok(replayed) if can_resume(run, checked) => {
+        match resumable.done_earlier(&bytes) {
+            Ok(replayed) => {
                 let steps = ranges_text(&union(replayed.clone()), ", ");
                 self.printer.say(format!("goes on: steps {steps} match, as {name} says"));
                 self.replayed = replayed;
             }
-            Ok(_) => self
-                .printer
-                .say(format!("begins with the first step: {name} has not all counts of a logged run")),
             Err(why) => {
                 let why = format!("this watch cannot go on from {name}: {why}");
                 let help = "name another --report, or move that file away";
