@@ -506,6 +506,13 @@ fn what_no_command_finds_is_what_the_page_says() {
                 trained(&job, Path::new(&run), None);
                 vec![("RUN", run)]
             }),
+            ("data and their order chosen for the seed", |world| {
+                let job = gpt_job(world.folder.path(), "step", "");
+                edit(&job, &[("kind = \"bytes\"", "kind = \"bytes\"\nsampling = \"in_order\"")]);
+                let run = world.at("chosen");
+                trained(&job, Path::new(&run), None);
+                vec![("RUN", run)]
+            }),
             ("dictionary test on data", |world| {
                 let run = world.trained("secret", "step", None).layout.root.to_str().unwrap().to_string();
                 // Somebody guesses the text, and computes its root without the run.

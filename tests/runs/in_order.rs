@@ -149,6 +149,7 @@ fn samples_are_drawn_in_the_order_of_the_files_and_windows_one_behind_the_other(
     }
     let run = trained(&job(folder.path(), &text), &folder.path().join("run"), None);
     let mut dataset = run.dataset().unwrap();
+    assert_eq!(dataset.samples(), 5);
     let mut firsts = Vec::new();
     for step in 1..=2 {
         for place in 0..BATCH {

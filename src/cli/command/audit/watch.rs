@@ -341,8 +341,13 @@ impl Watch {
         } else if run.job().rounding.is_some() {
             plan.done = 0;
         }
+        // Before a report names it.
+        if !wrong {
+            self.keep_head(&head.0)?;
+        }
         if !ended && !wrong && plan.segments.len() == plan.done {
-            return self.keep_head(head).map(|()| true);
+            self.head = Some(head);
+            return Ok(true);
         }
         self.options.note_part(run, &mut checked, &plan);
         let jobs = jobs::number(self.options.jobs, &plan, &self.options.limits, &self.options.engine);
@@ -378,7 +383,7 @@ impl Watch {
         }
         self.found = Some(Found { report, verdict, about });
         self.keep_report();
-        self.keep_head(head)?;
+        self.head = Some(head);
         Ok(matches)
     }
 
@@ -426,14 +431,11 @@ impl Watch {
         }
     }
 
-    /// Keeps the latest head, to which later ones are held.
-    fn keep_head(&mut self, head: (String, u64)) -> Result<(), Stopped> {
-        if let Some(path) = self.head_file() {
-            let path = std::path::absolute(&path).map_err(RunError::io(&path))?;
-            Disk::default().replace(&path, head.0.as_bytes()).map_err(|error| Stopped::Now(error.into()))?;
-        }
-        self.head = Some(head);
-        Ok(())
+    /// Keeps a head in its file, to which later ones are held.
+    fn keep_head(&self, note: &str) -> Result<(), Stopped> {
+        let Some(path) = self.head_file() else { return Ok(()) };
+        let path = std::path::absolute(&path).map_err(RunError::io(&path))?;
+        Disk::default().replace(&path, note.as_bytes()).map_err(|error| Stopped::Now(error.into()))
     }
 
     /// Prints and writes what was found under the latest head.

@@ -182,11 +182,7 @@ impl Dataset {
 
     /// The sampler of a run, with the key of its seed.
     pub fn sampler(&self, key: [u32; 2]) -> Sampler {
-        let samples = match self.sampling {
-            Sampling::Permutation | Sampling::WithReplacement => self.drawn,
-            Sampling::InOrder => self.layout.separate(self.drawn),
-        };
-        Sampler::new(self.sampling, key, samples)
+        Sampler::new(self.sampling, key, self.samples())
     }
 
     /// The bytes of a sample's tensors.
@@ -461,9 +457,12 @@ impl Dataset {
         tensors
     }
 
-    /// The number of samples to draw from.
+    /// The number of samples to draw from. In order, windows of a text are one behind the other.
     pub fn samples(&self) -> u64 {
-        self.drawn
+        match self.sampling {
+            Sampling::Permutation | Sampling::WithReplacement => self.drawn,
+            Sampling::InOrder => self.layout.separate(self.drawn),
+        }
     }
 
     /// The number, in file order, of the first sample of an evaluation; 0 unless the job has a split.
