@@ -241,7 +241,7 @@ def _add(m: Matcher, a: Given, out: Any) -> Value:
     if not isinstance(y, Value) or "formula" in (x.layout, y.layout):
         return formula(m, "add", out, x, y)
     if "scores" in (x.layout, y.layout):
-        return _attention.masked(x, y) if x.layout == "scores" else _attention.masked(y, x)
+        return _attention.masked(m, x, y) if x.layout == "scores" else _attention.masked(m, y, x)
     if (sum_of_rows := _tables.added(m, x, y, out)) is not None:
         return sum_of_rows
     shape = tuple(out.meta["val"].shape)
