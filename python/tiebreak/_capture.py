@@ -12,13 +12,13 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
+from . import _mask, _moved
 from ._call import StrPath, count, path, result_of
 from ._errors import UndecidedError, UsageError
 from ._batch import Batch, batch_of
 from ._fit import check_data
 from ._padding import Padding, check_padding
 from ._graph import HANDLERS, arguments, module_of, mutates_something_read_later
-from ._mask import computed
 from ._matcher import Matcher, Part, Refused, Value, from_role, to_role
 from ._run import Run
 from ._schedule import Fall, read, schedule_of
@@ -341,14 +341,24 @@ def _one(matcher: Matcher, node: Any, values: Dict[Any, Any], where: str, kind: 
         return constant
     if hasattr(node.target, "_schema") and mutates_something_read_later(node):
         raise Refused("it changes a tensor in place that something else reads", "use the operator without the underscore, or inplace=False")
-    if (mask := computed(node, values)) is not None:
-        return mask
+    if (value := _mask.computed(node, values) or _moved.computed(node, values) or _exchanged(node, values)) is not None:
+        return value
     handler = HANDLERS.get(target)
     if handler is None or not hasattr(node.target, "_schema"):
         raise Refused("the contract has no such operator", "use one that docs/how-to/capture.md names")
     own_module = kind.startswith("torch.nn.modules.") or kind.rpartition(".")[2] == "Conv1D"
     matcher.where = where if own_module else ".".join(part for part in (where, target.split(".")[1].rstrip("_")) if part)
     return handler(matcher, arguments(node, values), node)
+
+
+def _exchanged(node: Any, values: Dict[Any, Any]) -> Optional[Value]:
+    """Rows whose samples and positions are exchanged, and heads whose positions come first: `nn.MultiheadAttention` computes so."""
+    x = values.get(node.args[0]) if node.args and hasattr(node.args[0], "meta") else None
+    if not isinstance(x, Value) or not isinstance(x.name, str):
+        return None
+    exchanged = (str(node.target), x.layout, len(x.shape)) == ("aten.transpose.int", "rows", 3) and sorted(dim % 3 for dim in node.args[1:3]) == [0, 1]
+    to_rows = (str(node.target), x.layout) == ("aten.permute.default", "heads") and list(node.args[1]) == [2, 0, 1, 3]
+    return _moved.begun(x, node, values) if exchanged or to_rows else None
 
 
 def _folded(node: Any, values: Dict[Any, Any]) -> Optional[Value]:

@@ -16,10 +16,12 @@ use tiebreak_dispute::verdict::{Claim, Ruling, Verdict};
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::reference::Reference;
+use tiebreak_record::commit::record::Record;
 use tiebreak_run::run::arrays::{self, Array, FloatType};
 use tiebreak_run::run::checkpoint;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::transcript;
 use tiebreak_train::{Silent as NoProgress, train_as};
 
 const ENCODER: &str = include_str!("../../assets/networks/encoder.json");
@@ -110,8 +112,10 @@ fn losses(folder: &Path, name: &str, first: &Run, row: Option<usize>) -> Vec<u32
     edit(&job, &[("commit =", &format!("init = {{ weights = [\"{name}.safetensors\"] }}\ncommit ="))]);
     let run = trained(&job, &folder.join(name), None);
     fs::write(&job, text).unwrap();
-    let records = run.records().unwrap();
-    records.iter().filter_map(|record| record.step().map(|step| step.loss)).collect()
+    let (transcript, _) = transcript::read(&run.layout.transcript()).unwrap();
+    let shown = run.shown(&transcript.records);
+    let loss = |record: &Record| if let Record::Step { step, .. } = record { Some(step.loss) } else { None };
+    shown.iter().filter_map(loss).collect()
 }
 
 #[test]
