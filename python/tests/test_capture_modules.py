@@ -101,7 +101,7 @@ def test_other_uses_of_the_modules_are_refused(folder):
     for compute, why in [
         (lambda m, x: m.head(x)[0], "it takes a part of a tensor whose elements were moved"),
         (lambda m, x: m.head(x.reshape(2, 4, 6))[:, 0], "aten.select.int"),
-        (lambda m, x: m.head(x.reshape(4, 3, 4).transpose(1, 2).reshape(8, 6)), "it takes rows whose channels were moved"),
+        (lambda m, x: m.head(x.reshape(4, 3, 4).transpose(1, 2).reshape(8, 6))[:2], "it takes rows whose channels were moved"),
         (lambda m, x: m.head(x.relu().transpose(0, 1))[:, 0], "it takes moved"),
     ]:
         assert why in "\n".join(captured_error(Exchanged(compute), class_loss, batch=batch))
