@@ -168,7 +168,9 @@ fn attention(
     let (threshold, scale) = Dropout::rates(p);
     let drop = (p > 0.0).then_some((Dropout { seed, step, first_sample, threshold, scale }, 5));
     let seen = match seen {
-        Seen::Unpadded { padding, .. } => Seen::Unpadded { ids: b.input("ids", DType::U32, &shape[..1]), padding },
+        Seen::Unpadded { padding, .. } => {
+            Seen::Unpadded { ids: b.input("ids", DType::U32, &shape[..1]), padding }
+        }
         other => other,
     };
     let y = operators::attention(&mut b, seen, [q, k, v], [samples, heads], drop);
@@ -187,7 +189,9 @@ fn attention(
     );
     if matches!(seen, Seen::Unpadded { .. }) {
         let hidden = |n: u32| if n < t { n % 3 == 1 } else { n % t > t / 2 };
-        inputs.push((0..samples * t).flat_map(|n| if hidden(n) { 7u32 } else { n % 5 }.to_le_bytes()).collect());
+        inputs.push(
+            (0..samples * t).flat_map(|n| if hidden(n) { 7u32 } else { n % 5 }.to_le_bytes()).collect(),
+        );
     }
     (b.finish(), inputs)
 }

@@ -578,6 +578,10 @@ fn operators_over_positions() {
         check_operator("padded_attention", padded, &[shapes[0], shapes[1], shapes[2], &[6]]);
         // A sample of padding alone has no gradient.
         let alone = Attributes { samples: 6, ..attributes.clone() };
-        check_operator("padded_attention", Attributes { ignore: Some(1), ..alone }, &[shapes[0], shapes[1], shapes[2], &[6]]);
+        check_operator(
+            "padded_attention",
+            Attributes { ignore: Some(1), ..alone },
+            &[shapes[0], shapes[1], shapes[2], &[6]],
+        );
     }
 }

@@ -31,7 +31,9 @@ const POSITIONS: u32 = 6;
 fn job(folder: &Path, last: u32) -> PathBuf {
     fs::write(folder.join("encoder.program"), encode(&compile(ENCODER).unwrap())).unwrap();
     let lengths: Vec<u32> = (0..17).map(|i| i * 5 % POSITIONS + 1).chain([last]).collect();
-    let id = |text: u32, place: u32| if place < lengths[text as usize] { (text * 7 + place * 5) % 18 + 1 } else { 0 };
+    let id = |text: u32, place: u32| {
+        if place < lengths[text as usize] { (text * 7 + place * 5) % 18 + 1 } else { 0 }
+    };
     let ids = (0..18).flat_map(|text| (0..POSITIONS).map(move |place| (text, place)));
     let ids: Vec<u8> = ids.flat_map(|(text, place)| id(text, place).to_le_bytes()).collect();
     let labels: Vec<u8> = (0..18).map(|i| i % 3).collect();
@@ -88,7 +90,9 @@ fn a_lie_about_hidden_positions_is_convicted_down_to_its_tile() {
         assert!(matches!(report.outcome, Outcome::Diverges { step: 2, .. }), "{body}: {:?}", report.outcome);
         let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();
         assert!(matches!(verdict.claim, Claim::Tile(_)), "{body}: {}", verdict.claim.kind());
-        let Ruling::Convicts(finding) = verdict.check(Some(&key().public())).unwrap() else { panic!("{body}") };
+        let Ruling::Convicts(finding) = verdict.check(Some(&key().public())).unwrap() else {
+            panic!("{body}")
+        };
         let Fact::Operator { operator: found, phase: at, .. } = finding.what.0 else { panic!("{body}") };
         assert_eq!((&*found, at), (operator, phase), "{body}");
     }

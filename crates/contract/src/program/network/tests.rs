@@ -371,7 +371,11 @@ fn padding_is_hidden_by_an_id_and_its_attributes_are_checked() {
         ("\"heads\":2,\"ignore\":0", "\"heads\":2,\"ignore\":2147483648", "ignore: must be an integer"),
         ("\"heads\":2,\"ignore\":0", "\"heads\":0,\"ignore\":0", "heads: must be an integer"),
         ("\"heads\":2,\"ignore\":0", "\"heads\":3,\"ignore\":0", "the samples (2) must divide N = 12"),
-        ("\"heads\":2,\"ignore\":0", "\"heads\":2,\"padding\":0", "padded_attention has no attribute \"padding\""),
+        (
+            "\"heads\":2,\"ignore\":0",
+            "\"heads\":2,\"padding\":0",
+            "padded_attention has no attribute \"padding\"",
+        ),
         ("\"block0.value\",\"inputs\"", "\"block0.value\"", "padded_attention takes 4 inputs: q, k, v, ids"),
     ] {
         let error = refused(&text, from, to);
