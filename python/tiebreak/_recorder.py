@@ -85,8 +85,7 @@ class Recorder:
         self._words += engine(device, adapter, threads)
         self._listener = Listener(progress)
         self._parts: List[Part] = []
-        has_ids = isinstance(program, Captured) and program.inputs["name"] == "ids"
-        self._padding = program._padding if has_ids else None
+        self._padding = program._padding if isinstance(program, Captured) and program.inputs["name"] == "ids" else None
         self._native: Any = None
         self._end: Any = None
         self._closed = False
