@@ -82,7 +82,7 @@ def test_other_uses_of_the_modules_are_refused(folder):
 
         def __init__(self, compute):
             super().__init__()
-            self.words, self.head, self.compute = nn.Embedding(7, 6), nn.Linear(6, 3), compute
+            self.words, self.wide, self.head, self.compute = nn.Embedding(7, 6), nn.Linear(6, 18), nn.Linear(6, 3), compute
 
         def forward(self, ids):
             return self.compute(self, self.words(ids).transpose(0, 1))
@@ -101,6 +101,8 @@ def test_other_uses_of_the_modules_are_refused(folder):
     for compute, why in [
         (lambda m, x: m.head(x)[0], "it takes a part of a tensor whose elements were moved"),
         (lambda m, x: m.head(x.reshape(2, 4, 6))[:, 0], "aten.select.int"),
+        # As many elements as the queries have, of queries, keys and values.
+        (lambda m, x: m.head(m.wide(x).unflatten(-1, (3, 6))[..., :2].reshape(4, 2, 6).transpose(0, 1))[:, 0], "it takes a part of a tensor"),
         (lambda m, x: m.head(x.reshape(4, 3, 4).transpose(1, 2).reshape(8, 6))[:2], "it takes rows whose channels were moved"),
         (lambda m, x: m.head(x.relu().transpose(0, 1))[:, 0], "it takes moved"),
     ]:

@@ -244,8 +244,13 @@ def test_data_agree_with_what_is_hidden(folder):
     without = tiebreak.capture(model, class_loss, torch.optim.SGD(model.parameters(), lr=0.5), (ones, labels), out="without")
     padded = texts_of(1)
     empty = tiebreak.dataset([(np.array(row), 1) for row in ([3, 1, 1, 1, 1], [0, 0, 0, 0, 0])], "empty")
+    rows = np.array([[3, 1, 1, 1, 1], [0, 0, 0, 0, 0]], np.uint16)
+    header = json.dumps({"x": {"dtype": "U16", "shape": [2, 5], "data_offsets": [4, 24]}}).encode()
+    Path("empty.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes([1, 0] * 2) + rows.tobytes())
+    packed = {"kind": "arrays", "dtype": "u16", "inputs": "empty.safetensors", "inputs_tensor": "x", "labels": padded["labels"]}
     for captured, data, why in [
         (hides, empty, "sample 1 of .*inputs.npy is padding alone, the token id 0"),
+        (hides, packed, "sample 1 of empty.safetensors is padding alone"),
         (full, padded, "sample 1 of .*inputs.npy has the token id of padding, 0, and the program hides none"),
     ]:
         with pytest.raises(tiebreak.UsageError, match=why):
