@@ -363,7 +363,7 @@ fn padding_is_hidden_by_an_id_and_its_attributes_are_checked() {
     let node = "node block0.attention";
     let of_positions = text.replacen("\"block0.value\",\"inputs\"", "\"block0.value\",\"positions\"", 1);
     let error = compile(&of_positions).unwrap_err().0;
-    assert!(error.starts_with(node) && error.contains("integers"), "{error}");
+    assert!(error.starts_with(node) && error.contains("ids holds F32, and U32 is wanted"), "{error}");
     for (from, to, why) in [
         ("\"heads\":2,\"ignore\":0", "\"heads\":2", "the attribute ignore is missing"),
         ("\"heads\":2,\"ignore\":0", "\"heads\":2,\"ignore\":-1", "ignore: must be an integer"),
