@@ -25,7 +25,8 @@ fn rows_between_products_have_the_same_bits() {
         let counts = std::fs::read_to_string(&counts).unwrap();
         let counts: Vec<usize> = counts.trim().split(' ').map(|n| n.parse().unwrap()).collect();
         // The kernels of the opening; two for each attention and its gradient, except for digits whose sums are too wide; one for
-        // each chain. Gradients of keys and values have a kernel of their own. Attention that hides padding may have these kernels.
+        // each chain. Gradients of keys and values have a kernel of their own. Attention that hides padding has none of
+        // these kernels, since they read no tensor by sample and place.
         let plain = ATTENTION.iter().filter(|(.., seen)| !matches!(seen, Seen::Unpadded { .. })).count();
         let attention = 2 + 2 * (plain - 1);
         // With an observer, a kernel is not used if the observer sees one of its nodes.
