@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the network files beside it: the built-in models as lists of nodes. `network::tests` compares their programs with the built-in ones.
+"""Writes the network files beside it: the built-in models as lists of nodes, and an encoder of padded texts.
+
+`network::tests` compares the programs of the built-in models with the built-in ones.
 
     python3 assets/networks/networks.py
 """
@@ -126,7 +128,33 @@ def gpt():
                    parameters, nodes)
 
 
+def encoder():
+    """A classifier of texts of six positions or fewer, by the token 0 behind them."""
+    vocabulary, context, heads, width = 19, 6, 2, 8
+    parameters, nodes = [weight("words", [vocabulary, width], 0.5), weight("positions", [context, width], 0.5)], []
+
+    def made(name, operator, *x, **attributes):
+        nodes.append(node(name, operator, *x, **attributes))
+        return name
+
+    def linear(name, x, outputs):
+        parameters.extend([weight(f"{name}.weight", [outputs, width], 0.5), parameter(f"{name}.bias", [outputs])])
+        return made(name, "linear", x, f"{name}.weight", f"{name}.bias")
+
+    x = made("embedded", "padded_embedding", "words", "inputs", ignore=0)
+    x = made("placed", "position_embedding", x, "positions")
+    for layer in range(2):
+        name = f"block{layer}"
+        qkv = [linear(f"{name}.{part}", x, width) for part in ("query", "key", "value")]
+        y = made(f"{name}.attention", "padded_attention", *qkv, "inputs", heads=heads, ignore=0, p=0.1)
+        y = made(f"{name}.residual", "residual", x, linear(f"{name}.out", y, width))
+        parameters.extend([parameter(f"{name}.norm.gain", [width], "ones"), parameter(f"{name}.norm.bias", [width])])
+        x = made(f"{name}.norm", "layer_norm", y, f"{name}.norm.gain", f"{name}.norm.bias", epsilon=1e-5)
+    linear("head", made("first", "first_position", x), 3)
+    return network({"name": "ids", "shape": [2, context], "below": vocabulary}, {"shape": [2], "below": 3}, parameters, nodes)
+
+
 if __name__ == "__main__":
-    for made in (mlp, resnet, gpt):
+    for made in (mlp, resnet, gpt, encoder):
         text = json.dumps(made(), indent=1)
         (Path(__file__).parent / f"{made.__name__}.json").write_text(text + "\n")

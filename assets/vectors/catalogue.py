@@ -109,6 +109,20 @@ def encoder_cases(rng):
         yield entry
 
 
+def padded_cases(rng):
+    """Cases of attention with padding, with a generator of their own: some padding, a sample of padding alone, and none."""
+    for samples, heads, kv_heads, d, lengths in [(2, 4, 2, 3, (4, 2)), (1, 6, 2, 2, (1,)), (3, 2, 2, 4, (3, 0, 1)), (2, 1, 1, 3, (4, 4)), (2, 2, 1, 2, (2, 3))]:
+        ids = sum(([rng.choice([0, 1, 3, 9]) for _ in range(n)] + [7] * (4 - n) for n in lengths), [])
+        if lengths == (2, 3):
+            ids = [7, 0, 7, 2, 1, 7, 7, 0]
+        run = lambda tape, x: encoders.padded_attention(tape, *x, samples, heads, ids, 7)
+        shapes = [[4 * samples, heads * d]] + [[4 * samples, kv_heads * d]] * 2
+        for special in ((), (-0.0, 0.0, math.nan, INF)):
+            entry = case(rng, "padded_attention", shapes, {"samples": samples, "heads": heads, "ignore": 7}, run, special, 0.03)
+            entry["inputs"].append([[4 * samples], ids])
+            yield entry
+
+
 def evaluation(rng, epsilon):
     def run(tape, x):
         x[2].rows = [[abs(v) for v in row] for row in x[2].rows]
@@ -149,6 +163,7 @@ def main():
     later = random.Random(20261127)
     all_cases += later_cases(later)
     all_cases += encoder_cases(random.Random(20261128))
+    all_cases += padded_cases(random.Random(20261129))
     all_tables += tables(later, SCALED)
     lines = lambda rows: ",\n".join("    " + json.dumps(row, separators=(",", ":")) for row in rows)
     path = pathlib.Path(__file__).with_name("catalogue.json")

@@ -3,6 +3,7 @@
 Each appends its gradient to a tape of operators.py.
 """
 
+import decoders
 from operators import add, map_rows, mul, over_rows, sub, tanh
 
 
@@ -45,3 +46,12 @@ def padded_embedding(tape, table, tokens, padding):
 
     tape.entries.append((y, padded))
     return y
+
+
+def padded_attention(tape, q, k, v, samples, heads, ids, padding):
+    hidden = [n == padding for n in ids]
+    kv_heads = len(k.rows[0]) // (len(q.rows[0]) // heads)
+    k, v = (decoders.repeat_heads(tape, x, kv_heads, heads // kv_heads) for x in (k, v))
+    zeroed = lambda rows: [[0.0] * len(row) if is_padding else row for row, is_padding in zip(rows, hidden)]
+    v = (lambda v: tape.record(zeroed(v.rows), lambda dy: [(v, zeroed(dy))]))(v)
+    return tape.attention(q, k, v, samples, heads, None, 0, False, hidden)

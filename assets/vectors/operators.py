@@ -12,6 +12,8 @@ from fractions import Fraction
 import contract
 
 INF = math.inf
+# The least finite number of binary32.
+LEAST = -(2.0**128 - 2.0**104)
 
 
 def f32(x):
@@ -302,7 +304,7 @@ class Tape:
 
         return self.record(draw(x.rows), lambda dy: [(x, draw(dy))])
 
-    def attention(self, q, k, v, samples, heads, drop, number, causal=True):
+    def attention(self, q, k, v, samples, heads, drop, number, causal=True, hidden=None):
         t, d = len(q.rows) // samples, len(q.rows[0]) // heads
         places = [(b, h) for b in range(samples) for h in range(heads)]
         split = lambda rows: [[row[h * d:h * d + d] for row in rows[b * t:b * t + t]] for b, h in places]
@@ -325,7 +327,8 @@ class Tape:
             return [(q, merge(dq)), (k, merge(dk))]
 
         scores = self.record(flat(each("scores", split(q.rows), split(k.rows))), scores_gradient)
-        p = self.dropout(self.softmax(scores, t, d, causal), drop, number, samples)
+        unseen = lambda n, j: causal and n % t < j or hidden is not None and hidden[n // (t * heads) * t + j]
+        p = self.dropout(self.softmax(scores, d, unseen, -INF if hidden is None else LEAST), drop, number, samples)
 
         def values_gradient(dy):
             dp = flat(each("values_dp", split(dy), split(v.rows)))
@@ -334,11 +337,12 @@ class Tape:
 
         return self.record(merge(each("values", of_heads(p.rows), transposed(split(v.rows)))), values_gradient)
 
-    def softmax(self, scores, t, d, causal):
+    def softmax(self, scores, d, unseen, masked):
+        """`unseen(n, j)`: whether place j of row n is masked."""
         r = div(1.0, sqrt(float(d)))
         p = []
         for n, row in enumerate(scores.rows):
-            s = [-INF if causal and n % t < j else mul(x, r) for j, x in enumerate(row)]
+            s = [masked if unseen(n, j) else mul(x, r) for j, x in enumerate(row)]
             most = greatest(s)
             e = [exp(sub(x, most)) for x in s]
             total = tree(e)
@@ -348,7 +352,7 @@ class Tape:
             ds = []
             for n, (row, drow) in enumerate(zip(p, dp)):
                 total = tree(map(mul, row, drow))
-                ds.append([0.0 if causal and n % t < j else mul(mul(x, sub(dx, total)), r) for j, (x, dx) in enumerate(zip(row, drow))])
+                ds.append([0.0 if unseen(n, j) else mul(mul(x, sub(dx, total)), r) for j, (x, dx) in enumerate(zip(row, drow))])
             return [(scores, ds)]
 
         return self.record(p, gradient)

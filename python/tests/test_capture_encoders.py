@@ -144,7 +144,7 @@ ATTENTIONS = {
     "dropped": (lambda q, k, v: F.dropout(((q @ k.transpose(2, 3)) * SCALE).softmax(-1), 0.5) @ v, "bidirectional_attention"),
     "padding": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=torch.tensor([True, True, True, False]).expand(4, 4)),
-        "attn_mask is no constant causal mask.*samples of one length without padding",
+        "attn_mask is no constant causal mask.*or one that hides padding by its token id",
     ),
     "a window": (lambda q, k, v: by_products(q, k, v, mask=additive(earlier() & earlier().T)), "the mask of its scores is no constant causal mask"),
     "a bias": (lambda q, k, v: by_products(q, k, v, mask=torch.full((4, 4), -0.5)), "the mask of its scores is no constant causal mask"),
@@ -216,7 +216,7 @@ def test_inputs_by_name_are_one_input_and_constants(folder):
     padded, segments = torch.ones(2, 5).long(), torch.zeros(2, 5).long()
     padded[1, 4], segments[0, 3] = 0, 1
     for inputs, why in [
-        ({"input_ids": ids, "attention_mask": padded}, "attention_mask of the example batch is not 1 everywhere: padding has no counterpart: cut or join"),
+        ({"input_ids": ids, "attention_mask": padded}, "attention_mask of the example batch hides the token id 0 at some positions and not at others: give 0"),
         ({"input_ids": ids, "token_type_ids": segments}, "token_type_ids of the example batch is not 0 everywhere"),
         ({"input_ids": ids, "position_ids": ids}, "the inputs have 'position_ids'"),
     ]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional, Union
 
-from ._matcher import Matcher, Refused, Value, same
+from ._mask import HIDDEN, inverse, padding_of
+from ._matcher import INPUTS, Matcher, Refused, Value, same
 
-# A score with this addend, or a lesser one, has the probability 0: PyTorch's masks hold -inf, or the least number of their type.
-HIDDEN = -1e30
 PADDING = (
-    "use is_causal=True, or no mask for attention over all positions; in transformers, samples of one length without padding, so no "
-    "attention_mask, and no sliding_window below the positions"
+    "use is_causal=True, or no mask for attention over all positions, or one that hides padding by its token id; in transformers, an "
+    "attention_mask of encoders alone, and no sliding_window below the positions"
 )
 
 
@@ -21,7 +20,8 @@ class Scores(NamedTuple):
     q: Value
     k: Value
     scale: Optional[float] = None
-    seen: Optional[str] = None
+    # "earlier" positions, "all", or the id of padding, which hides its positions.
+    seen: Union[str, int, None] = None
     softmax: bool = False
     p: float = 0.0
 
@@ -45,17 +45,23 @@ def seen_by(mask: Any) -> Optional[str]:
 
 
 def scaled_dot_product(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
-    seen = "earlier" if a["is_causal"] else "all"
+    seen: Union[str, int] = "earlier" if a["is_causal"] else "all"
     if a["attn_mask"] is not None:
-        seen = _of_mask(a["attn_mask"], "attn_mask")
+        seen = _of_mask(m, a["attn_mask"], "attn_mask")
     scale = a["scale"] if a["scale"] is not None else _usual_scale(a["query"])
     return _attend(m, Scores(a["query"], a["key"], scale, seen, True, a["dropout_p"]), a["value"], out, a["enable_gqa"])
 
 
-def _of_mask(mask: Any, name: str) -> str:
+def _of_mask(m: Matcher, mask: Any, name: str) -> Union[str, int]:
+    if isinstance(mask, Value) and mask.layout == "mask":
+        padding = padding_of(mask, m.batch, mask.shape[-1])
+        if padding is None:
+            why = f"{name} does not hide the positions of padding from all positions of a sample, and no others"
+            raise Refused(why, "mask padding alone: attention to earlier positions, or windows, have no counterpart with padding")
+        return padding
     seen = seen_by(mask)
     if seen is None:
-        raise Refused(f"{name} is no constant causal mask: sliding windows, padding and other masks have no counterpart", PADDING)
+        raise Refused(f"{name} is no constant causal mask: sliding windows and other masks have no counterpart", PADDING)
     return seen
 
 
@@ -78,10 +84,20 @@ def _attend(m: Matcher, scores: Scores, v: Value, out: Any, enable_gqa: bool = F
     if k.layout == "grouped":
         same("the heads of k and v", k.name[1], v.name[1], "repeat both as often")
         k, v = (x._replace(name=x.name[0]) for x in (k, v))
+    if isinstance(scores.seen, int):
+        _one_padding(m, scores.seen)
+        name = m.node("padded_attention", q.name, k.name, v.name, INPUTS, heads=heads, ignore=scores.seen, p=scores.p)
+        return Value(name, "heads", tuple(out.meta["val"].shape))
     if scores.seen != "earlier":
         kind = "bidirectional_attention"
     name = m.node(kind, q.name, k.name, v.name, heads=heads, p=scores.p)
     return Value(name, "heads", tuple(out.meta["val"].shape))
+
+
+def _one_padding(m: Matcher, padding: int) -> None:
+    if m.padding not in (None, padding):
+        raise Refused(f"it hides the id {padding}, and another attention {m.padding}", "let one id be that of padding")
+    m.padding = padding
 
 
 # Attention as two products.
@@ -112,19 +128,21 @@ def divided(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
     return scaled(x, 1 / divisor)
 
 
-def masked(x: Value, mask: Any) -> Value:
+def masked(m: Matcher, x: Value, mask: Any) -> Value:
     """Scores plus a mask of 0 and very negative numbers."""
     if x.name.seen is not None or x.name.softmax:
         raise Refused("the scores of an attention have two masks", "join the masks")
-    return x._replace(name=x.name._replace(seen=_of_mask(mask, "the mask of its scores")))
+    return x._replace(name=x.name._replace(seen=_of_mask(m, mask, "the mask of its scores")))
 
 
 def filled(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
     x, mask = a["self"], a["mask"]
-    constant = isinstance(mask, Value) and mask.layout == "constant" and str(mask.name.dtype) == "torch.bool"
-    if not isinstance(x, Value) or x.layout != "scores" or not constant or not a["value"] <= HIDDEN:
-        raise Refused("it fills a part of a tensor", "use it for the scores of an attention alone, with a constant mask and -inf")
-    return masked(x, mask._replace(name=~mask.name))
+    known = isinstance(mask, Value) and mask.layout in ("constant", "mask")
+    if not isinstance(x, Value) or x.layout != "scores" or not known or not a["value"] <= HIDDEN:
+        raise Refused("it fills a part of a tensor", "use it for the scores of an attention alone, with a mask of constants or of padding, and -inf")
+    if mask.layout == "mask":
+        return masked(m, x, inverse(mask))
+    return masked(m, x, mask._replace(name=~mask.name))
 
 
 def softmax(m: Matcher, a: Dict[str, Any], out: Any) -> Value:

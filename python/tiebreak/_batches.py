@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ._errors import UsageError
 from ._items import as_array
+from ._padding import Padding, wrong_row
 
 TYPES = {"f32": "<f4", "u8": "|u1", "u16": "<u2", "u32": "<u4"}
 HELP = "give labels and token ids below the program's number of classes"
@@ -24,17 +25,21 @@ class BatchError(UsageError):
     """A batch is not what its recording takes. Nothing of it is kept, and the recording takes another one in its place."""
 
 
-def parts_of(batch: Any, parts: Sequence[Part], step: int) -> List[bytes]:
-    """The bytes of a batch for each data file of a recording."""
+def parts_of(batch: Any, parts: Sequence[Part], step: int, padding: Optional[Padding] = None) -> List[bytes]:
+    """The bytes of a batch for each data file of a recording. `padding` is that of a captured model with texts of one label."""
     try:
-        return _text(batch, parts[0]) if len(parts) == 1 else _pair(batch, parts)
+        return _text(batch, parts[0]) if len(parts) == 1 else _pair(batch, parts, padding)
     except UsageError as error:
         raise BatchError(f"the batch of step {step}: {error.message}", error.help) from None
 
 
-def _pair(batch: Any, parts: Sequence[Part]) -> List[bytes]:
+def _pair(batch: Any, parts: Sequence[Part], padding: Optional[Padding]) -> List[bytes]:
     inputs, labels = _two(batch, PAIR)
     (dtype, shape), (_, count) = parts
+    beside: Dict[str, Any] = {}
+    if padding is not None and isinstance(inputs, Mapping) and "input_ids" in inputs:
+        beside = dict(inputs)
+        inputs = beside.pop("input_ids")
     array = _shaped("the inputs", _plain("the inputs", inputs), shape)
     if dtype == "f32":
         if (array.dtype.kind, array.dtype.itemsize) != ("f", 4):
@@ -45,7 +50,29 @@ def _pair(batch: Any, parts: Sequence[Part]) -> List[bytes]:
             raise UsageError(f"the inputs hold {array[tuple(place)]} at {place}", "leave such samples out, or fill the numbers in")
     else:
         array = _integers("the inputs", array, dtype)
+        if padding is not None:
+            _check_beside(array, beside, padding)
     return [_bytes(array, dtype), _bytes(_integers("the labels", _shaped("the labels", _plain("the labels", labels), count), "u32"), "u32")]
+
+
+def _check_beside(ids: np.ndarray, beside: Dict[str, Any], padding: Padding) -> None:
+    """Raises if padding is not what the program hides, or if what a tokenizer gives beside token ids is not what follows from them."""
+    if (found := wrong_row(ids, padding)) is not None:
+        row, why, instead = found
+        raise UsageError(f"text {row} {why}", instead)
+    due = {
+        "attention_mask": np.ones_like(ids) if padding.hidden is None else ids != padding.hidden,
+        "token_type_ids": np.zeros_like(ids),
+    }
+    for name, value in beside.items():
+        if name not in due:
+            raise UsageError(f"the inputs have {name!r:.60}", f"give input_ids alone, or with {' and '.join(due)}")
+        array = _integers(name, _shaped(name, _plain(name, value), list(ids.shape)), "u32")
+        if not np.array_equal(array, due[name]):
+            place = [int(index) for index in np.argwhere(array != due[name])[0]]
+            why = f"{name} is {array[tuple(place)]} at {place}, where the token id is {ids[tuple(place)]}"
+            hides = "hides no position" if padding.hidden is None else f"hides the token id {padding.hidden} and no other"
+            raise UsageError(why, f"the program {hides}, and its texts have one segment: give what the tokenizer gives for such texts, or input_ids alone")
 
 
 def _text(batch: Any, part: Part) -> List[bytes]:

@@ -12,10 +12,12 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
+from . import _mask, _moved
 from ._call import StrPath, count, path, result_of
 from ._errors import UndecidedError, UsageError
 from ._batch import Batch, batch_of
 from ._fit import check_data
+from ._padding import Padding, check_padding
 from ._graph import HANDLERS, arguments, module_of, mutates_something_read_later
 from ._matcher import Matcher, Part, Refused, Value, from_role, to_role
 from ._run import Run
@@ -48,10 +50,11 @@ class Captured:
         rate: float,
         inputs: Dict[str, Any],
         fall: Optional[Fall] = None,
+        padding: Padding = Padding(None, None),
     ) -> None:
         self.folder = folder
         self.learning_rate = rate
-        self.inputs, self._fall = inputs, fall
+        self.inputs, self._fall, self._padding = inputs, fall, padding
         self._parts, self._ties, self._buffers = parts, ties, buffers
 
     @property
@@ -76,8 +79,8 @@ class Captured:
         steps: the number of training steps.
         more: other keys of a job. Without `schedule` each step has the rate of the captured scheduler, or else of the optimizer.
 
-        Raises UsageError if the files' headers say another type or shape than the example batch had, or if the scheduler's line or cosine
-        does not end at the last step.
+        Raises UsageError if the files' headers say another type or shape than the example batch had, if a text is padding alone, or if the
+        scheduler's line or cosine does not end at the last step.
 
         >>> data = tiebreak.dataset(torch_dataset, "data/")
         >>> run = tiebreak.train(captured.job(data, steps=100), out="runs/first", key="me.key")
@@ -85,6 +88,7 @@ class Captured:
         if not isinstance(data, Mapping):
             raise UsageError(f"data is a {type(data).__name__}", "give the table that tiebreak.dataset returns, or a dict of `[data]`")
         check_data(data, self.inputs)
+        check_padding(data, self.inputs, self._padding)
         if self._fall is not None and "schedule" in more:
             raise UsageError("a scheduler was captured, and a schedule is given", "give one of them")
         steps = count("steps", steps, 1)
@@ -139,7 +143,8 @@ def capture(
     loss_fn: called as loss_fn(model(inputs), labels); its end is a cross entropy.
     optimizer: a torch.optim.AdamW, Adam or SGD of the model's parameters. Parameters that it does not have are frozen.
     example_batch: (inputs, labels) of one micro-batch. Its values do not matter, and its sizes are the program's. Inputs may be a dict as
-        a tokenizer of transformers gives it, of token ids with an attention_mask of ones and token_type_ids of zeros.
+        a tokenizer of transformers gives it, of token ids with an attention_mask and token_type_ids of zeros. Where texts are padded, the
+        example's attention_mask has to be 0 at padding, which is then one token id: the program hides the positions of this id.
     out: the folder, which is made.
     scheduler: a fresh scheduler of the optimizer, of torch.optim.lr_scheduler, that steps once after each step of the optimizer.
         docs/how-to/capture.md lists those that a job's schedule has exactly.
@@ -190,9 +195,18 @@ def capture(
     own, buffers = dict(model.named_buffers()), dict(matcher.norms)
     tensors.update({f"buffer/{ours}": _array(own[theirs]) for theirs, ours in buffers.items()})
     ties = {name: source for name, source in canonical.items() if name != source}
-    captured = Captured(out, matcher.parts, ties, buffers, rate, network["inputs"], fall)
+    padding = Padding(matcher.padding, _unpadded(matcher, model) if batch.is_full else None)
+    captured = Captured(out, matcher.parts, ties, buffers, rate, network["inputs"], fall, padding)
     _write(captured, network, tensors)
     return captured
+
+
+def _unpadded(matcher: Matcher, model: Any) -> Optional[int]:
+    """The id that may not occur in texts where no attention hides padding: that of the embedding, or of the model's configuration."""
+    rows = [node["attributes"]["ignore"] for node in matcher.nodes if node["operator"] == "padded_embedding"]
+    known = getattr(getattr(model, "config", None), "pad_token_id", None)
+    found = rows[0] if rows else known if isinstance(known, int) else None
+    return found if matcher.padding is None else None
 
 
 def _write(captured: Captured, network: Dict[str, Any], tensors: Dict[str, np.ndarray]) -> None:
@@ -229,7 +243,10 @@ def _exported(torch: Any, model: Any, loss_fn: Any, batch: Batch) -> Any:
         def forward(self, inputs: Any, labels: Any) -> Any:
             if batch.name is None:
                 return self.loss_fn(self.model(inputs), labels)
-            return self.loss_fn(self.model(**{batch.name: inputs, **batch.constants}), labels)
+            given = {batch.name: inputs, **batch.constants}
+            if batch.padding is not None:
+                given["attention_mask"] = (inputs != batch.padding).to(batch.constants["attention_mask"].dtype)
+            return self.loss_fn(self.model(**given), labels)
 
     step = Step()
     labels = batch.labels.clone() if batch.labels is batch.inputs else batch.labels
@@ -322,14 +339,26 @@ def _one(matcher: Matcher, node: Any, values: Dict[Any, Any], where: str, kind: 
         return None
     if (constant := _folded(node, values)) is not None:
         return constant
+    if hasattr(node.target, "_schema") and mutates_something_read_later(node):
+        raise Refused("it changes a tensor in place that something else reads", "use the operator without the underscore, or inplace=False")
+    if (value := _mask.computed(node, values) or _moved.computed(node, values) or _exchanged(node, values)) is not None:
+        return value
     handler = HANDLERS.get(target)
     if handler is None or not hasattr(node.target, "_schema"):
         raise Refused("the contract has no such operator", "use one that docs/how-to/capture.md names")
-    if mutates_something_read_later(node):
-        raise Refused("it changes a tensor in place that something else reads", "use the operator without the underscore, or inplace=False")
     own_module = kind.startswith("torch.nn.modules.") or kind.rpartition(".")[2] == "Conv1D"
     matcher.where = where if own_module else ".".join(part for part in (where, target.split(".")[1].rstrip("_")) if part)
     return handler(matcher, arguments(node, values), node)
+
+
+def _exchanged(node: Any, values: Dict[Any, Any]) -> Optional[Value]:
+    """Rows whose samples and positions are exchanged, and heads whose positions come first: `nn.MultiheadAttention` computes so."""
+    x = values.get(node.args[0]) if node.args and hasattr(node.args[0], "meta") else None
+    if not isinstance(x, Value) or not isinstance(x.name, str):
+        return None
+    exchanged = (str(node.target), x.layout, len(x.shape)) == ("aten.transpose.int", "rows", 3) and sorted(dim % 3 for dim in node.args[1:3]) == [0, 1]
+    to_rows = (str(node.target), x.layout) == ("aten.permute.default", "heads") and list(node.args[1]) == [2, 0, 1, 3]
+    return _moved.begun(x, node, values) if exchanged or to_rows else None
 
 
 def _folded(node: Any, values: Dict[Any, Any]) -> Optional[Value]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Dict, Tuple
 
-from . import _attention, _tables
+from . import _attention, _moved, _tables
 from ._formula import formula, rms_norm
 from ._matcher import Formula, Matcher, Refused, Value, no_formula, same, square
 
@@ -13,9 +13,13 @@ Given = Dict[str, Any]
 
 
 def _linear(m: Matcher, a: Given, out: Any) -> Value:
-    x, parts = m.rows(a["input"]), _parts_of(out)
-    weight, bias = a["weight"], a["bias"]
-    return _product(m, x, weight, bias, "plain", out, parts)
+    weight, bias, parts = a["weight"], a["bias"], _parts_of(out)
+    if isinstance(a["input"], Value) and a["input"].layout == "moved":
+        x, order = _moved.row_order(a["input"])
+        made = _product(m, x, weight, bias, "plain", out, parts)
+        names = [part.name for part in made.name] if parts > 1 else [made.name]
+        return _moved.of_rows(names, order, made.shape[-1] // parts)
+    return _product(m, m.rows(a["input"]), weight, bias, "plain", out, parts)
 
 
 def _product(m: Matcher, x: str, weight: Any, bias: Any, role: str, out: Any, parts: int) -> Value:
@@ -41,6 +45,9 @@ def _parts_of(node: Any) -> int:
         if name in VIEWS and user.meta["val"].shape[-1] == width:
             node = user
             continue
+        if name == "aten.unflatten.int":
+            count, *width_of_one = user.args[2]
+            return count if user.args[1] in (-1, len(node.meta["val"].shape) - 1) and [count * n for n in width_of_one] == [width] else 1
         if name not in ("aten.split.Tensor", "aten.chunk.default", "aten.split_with_sizes.default"):
             return 1
         sizes = {part.shape[-1] for part in user.meta["val"]}
@@ -241,7 +248,7 @@ def _add(m: Matcher, a: Given, out: Any) -> Value:
     if not isinstance(y, Value) or "formula" in (x.layout, y.layout):
         return formula(m, "add", out, x, y)
     if "scores" in (x.layout, y.layout):
-        return _attention.masked(x, y) if x.layout == "scores" else _attention.masked(y, x)
+        return _attention.masked(m, x, y) if x.layout == "scores" else _attention.masked(m, y, x)
     if (sum_of_rows := _tables.added(m, x, y, out)) is not None:
         return sum_of_rows
     shape = tuple(out.meta["val"].shape)

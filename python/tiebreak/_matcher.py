@@ -16,7 +16,7 @@ NAME_MAX = 100
 # part of an operator. "repeated": heads [B, K, G, T, D], G times each; "grouped": the same as [B, K G, T, D]. "constant": a tensor that
 # depends on nothing. "first row": the first row of a table for each position. "planes" and "patches": [B, H, W, C] of [B, C, H W] and of
 # [B, H W, C]. "token": a parameter [1, 1, C] for each sample. "turned": heads whose last dimensions are exchanged. "scores": what an attention
-# makes of queries and keys. "labels", "parameter", "buffer", "loss".
+# makes of queries and keys. "mask": what hides padding (`_mask.py`). "labels", "parameter", "buffer", "loss".
 
 
 class Value(NamedTuple):
@@ -108,6 +108,8 @@ class Matcher:
         # The tables of rotary positions so far, with what they turn and their base.
         self.rotations: List[Tuple[Any, Any, float]] = []
         self.names = {INPUTS, *shapes}
+        # The token id of padding that attentions hide.
+        self.padding: Optional[int] = None
         self.images: Optional[str] = None
         self.batch = 0
         self.where = ""

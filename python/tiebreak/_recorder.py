@@ -85,6 +85,7 @@ class Recorder:
         self._words += engine(device, adapter, threads)
         self._listener = Listener(progress)
         self._parts: List[Part] = []
+        self._padding = program._padding if isinstance(program, Captured) and program.inputs["name"] == "ids" else None
         self._native: Any = None
         self._end: Any = None
         self._closed = False
@@ -106,7 +107,7 @@ class Recorder:
         """Trains a step on a batch, and returns its loss.
 
         batch: (inputs, labels), as the example batch of `capture`, with all samples of a step: those of all its micro-batches. Tensors may
-            lie on any device. For a language model labels are the next token ids; a batch may also be token ids [samples, positions + 1].
+            lie on any device. Texts with one label may be a dict of input_ids and the attention_mask that follows from them. For a language model labels are the next token ids; a batch may also be token ids [samples, positions + 1].
 
         The batch and the step's record are written when the call returns. A batch of another type or shape, or with NaN, raises BatchError
         and leaves the recording as it is.
@@ -118,7 +119,7 @@ class Recorder:
             raise UsageError(f"all {self.steps} steps are done", help)
         if self._closed or self._end is not None:
             raise UsageError(f"the recording has ended after {self.done} steps", "leave the `with` block; the same Recorder call goes on")
-        self._native.put(parts_of(batch, self._parts, self.done + 1))
+        self._native.put(parts_of(batch, self._parts, self.done + 1, self._padding))
         try:
             done, loss, _, end = self._wait(False)
         except _native.Failed as failed:

@@ -512,11 +512,16 @@ fn check_operator(name: &str, attributes: Attributes, shapes: &[&[u32]]) {
     let mut inputs: HashMap<String, Vec<f64>> = ports
         .map(|(number, port)| {
             let len = backward.tensor(port.tensor).len();
-            (port.name.clone(), (0..len).map(|i| noise(number as u32, i)).collect())
+            let value = |i| match port.name == "ids" {
+                // The second of each three positions is padding, and so is the first sample's end.
+                true => f64::from(u8::from(i % 3 == 1 || i == 2)),
+                false => noise(number as u32, i),
+            };
+            (port.name.clone(), (0..len).map(value).collect())
         })
         .collect();
     let gradients = run(&backward, &inputs, |_| true);
-    for port in &forward.inputs {
+    for port in forward.inputs.iter().filter(|port| forward.tensor(port.tensor).dtype == DType::F32) {
         for i in 0..inputs[&port.name].len() {
             let mut value_at = |delta: f64| {
                 let kept = inputs[&port.name][i];
@@ -569,5 +574,14 @@ fn operators_over_positions() {
         let shapes = [&[6, 12][..], &[6, 3 * kv_heads], &[6, 3 * kv_heads]];
         check_operator("grouped_attention", attributes.clone(), &shapes);
         check_operator("bidirectional_attention", attributes.clone(), &shapes);
+        let padded = Attributes { ignore: Some(1), ..attributes.clone() };
+        check_operator("padded_attention", padded, &[shapes[0], shapes[1], shapes[2], &[6]]);
+        // A sample of padding alone has no gradient.
+        let alone = Attributes { samples: 6, ..attributes.clone() };
+        check_operator(
+            "padded_attention",
+            Attributes { ignore: Some(1), ..alone },
+            &[shapes[0], shapes[1], shapes[2], &[6]],
+        );
     }
 }

@@ -87,7 +87,7 @@ fn whoever_changes_a_running_average_after_the_step_is_convicted() {
 }
 
 /// Changes the first element of the output of the first node of this name in one phase of the second step.
-struct Tamperer(Phase, &'static str);
+pub(crate) struct Tamperer(pub Phase, pub &'static str);
 
 impl Conduct for Tamperer {
     fn step(

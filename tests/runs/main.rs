@@ -20,6 +20,7 @@ mod frozen;
 mod in_order;
 mod initial_states;
 mod jobs;
+mod padding;
 mod paper_preset;
 mod ranks_in_process;
 mod real_data;

@@ -117,7 +117,7 @@ struct Flags {
     /// Share of each target of `weighted_cross_entropy` that all classes have.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, hide_short_help = true)]
     smoothing: f32,
-    /// Label of `weighted_cross_entropy` without a loss; row of `embedding` without a gradient.
+    /// Label of `weighted_cross_entropy` without a loss; row of `embedding` without a gradient; id of padding.
     #[arg(long, value_name = "LABEL", hide_short_help = true)]
     ignore: Option<u32>,
     /// Drop probability of `dropout`.

@@ -30,7 +30,8 @@ pub struct Attributes {
     pub groups: u32,
     /// The share of a target that all classes divide among them, of `weighted_cross_entropy`.
     pub smoothing: f32,
-    /// The label without a loss, of `weighted_cross_entropy`; the row without a gradient, of `embedding`.
+    /// The label without a loss, of `weighted_cross_entropy`; the row without a gradient, of `embedding`; the id of
+    /// padding, of `padded_attention`.
     pub ignore: Option<u32>,
     /// Drop probability of `dropout`.
     pub p: f32,
@@ -322,6 +323,16 @@ pub const OPERATORS: &[Operator] = &[
         &[input("q", "N C"), input("k", "N X"), input("v", "N X")],
         gradient,
         |b, i, a| grouped(b, i, a, Seen::All)
+    ),
+    operator!(
+        "padded_attention",
+        "attention over the positions whose id is not --ignore (--samples, --heads)",
+        &[input("q", "N C"), input("k", "N X"), input("v", "N X"), integers("ids", "N")],
+        gradient,
+        |b, i, a| {
+            let padding = a.ignore.ok_or("--ignore must be given: the id of padding")?;
+            grouped(b, i, a, Seen::Unpadded { ids: i[3], padding })
+        }
     ),
     operator!(
         "rotary",

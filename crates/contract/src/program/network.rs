@@ -41,7 +41,7 @@ pub const ATTRIBUTES: &[(&str, Type, &str)] = &[
     ("epsilon", ABOVE_ZERO, "The number that is added to the variance."),
     ("groups", integer(1, 1 << 20), "Groups of channels that do not see each other."),
     ("heads", integer(1, 1 << 16), "Heads of q, or of x."),
-    ("ignore", integer(0, (1 << 31) - 1), "The row of a table that has no gradient."),
+    ("ignore", integer(0, (1 << 31) - 1), "The id of padding: its row of a table has no gradient, and no position attends to it."),
     ("kernel", integer(1, GEOMETRY), "Pixels of a window, down and across."),
     ("p", BELOW_ONE, "The probability that an element is dropped."),
     ("padding", integer(0, GEOMETRY), "Rows and columns of zeros around an image."),

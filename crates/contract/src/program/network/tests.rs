@@ -8,6 +8,7 @@ use crate::program::graph::Graph;
 const MLP: &str = include_str!("../../../../../assets/networks/mlp.json");
 const RESNET: &str = include_str!("../../../../../assets/networks/resnet.json");
 const GPT: &str = include_str!("../../../../../assets/networks/gpt.json");
+const ENCODER: &str = include_str!("../../../../../assets/networks/encoder.json");
 
 /// The program of a model with the numbers that the network files have.
 fn built_in_spec(table: &str) -> StepSpec {
@@ -341,6 +342,57 @@ fn encoders_are_compiled_and_their_sizes_checked() {
     assert!(compile(&long.replace("32767", "32766").replace("32768", "32767")).is_ok());
 }
 
+#[test]
+fn padding_is_hidden_by_an_id_and_its_attributes_are_checked() {
+    let text = line(ENCODER);
+    let program = compile(&text).unwrap();
+    assert_eq!(decode(&encode(&program)).unwrap(), program);
+    let bodies = |program: &Program, name: &str| {
+        program.micro.nodes.iter().filter(|node| node.primitive.name() == name).count()
+    };
+    for (name, count) in
+        [("padding_scale_mask.v1", 2), ("padding_softmax_backward.v1", 2), ("zero_padding.v1", 4)]
+    {
+        assert_eq!(bodies(&program, name), count, "{name}");
+    }
+    // Another id is another program, also one that no text has.
+    for id in ["1", "2147483647"] {
+        let other = text.replace("\"heads\":2,\"ignore\":0", &format!("\"heads\":2,\"ignore\":{id}"));
+        assert!(compile(&other).unwrap() != program, "{id}");
+    }
+    let node = "node block0.attention";
+    let of_positions = text.replacen("\"block0.value\",\"inputs\"", "\"block0.value\",\"positions\"", 1);
+    let error = compile(&of_positions).unwrap_err().0;
+    assert!(error.starts_with(node) && error.contains("ids holds F32, and U32 is wanted"), "{error}");
+    for (from, to, why) in [
+        ("\"heads\":2,\"ignore\":0", "\"heads\":2", "the attribute ignore is missing"),
+        ("\"heads\":2,\"ignore\":0", "\"heads\":2,\"ignore\":-1", "ignore: must be an integer"),
+        ("\"heads\":2,\"ignore\":0", "\"heads\":2,\"ignore\":0.5", "ignore: must be an integer"),
+        ("\"heads\":2,\"ignore\":0", "\"heads\":2,\"ignore\":2147483648", "ignore: must be an integer"),
+        ("\"heads\":2,\"ignore\":0", "\"heads\":0,\"ignore\":0", "heads: must be an integer"),
+        ("\"heads\":2,\"ignore\":0", "\"heads\":3,\"ignore\":0", "the samples (2) must divide N = 12"),
+        (
+            "\"heads\":2,\"ignore\":0",
+            "\"heads\":2,\"padding\":0",
+            "padded_attention has no attribute \"padding\"",
+        ),
+        ("\"block0.value\",\"inputs\"", "\"block0.value\"", "padded_attention takes 4 inputs: q, k, v, ids"),
+    ] {
+        let error = refused(&text, from, to);
+        assert!(error.starts_with(node) && error.contains(why), "{error}");
+    }
+    // A class token in front: there is no id for it.
+    let mut token: Value = serde_json::from_str(ENCODER).unwrap();
+    let nodes = token["nodes"].as_array_mut().unwrap();
+    for part in &mut nodes[2..5] {
+        part["inputs"][0] = "token".into();
+    }
+    let made = r#"{"name": "token", "operator": "class_token", "inputs": ["placed", "block0.query.bias"]}"#;
+    nodes.insert(2, serde_json::from_str(made).unwrap());
+    let error = compile(&token.to_string()).unwrap_err().0;
+    assert!(error.contains("the ids (12) must be as many as N = 14 rows"), "{error}");
+}
+
 /// Changes leaf `at` of a value, counted in the order of the file.
 fn change(value: &mut Value, at: &mut usize, to: &Value) {
     match value {
@@ -370,7 +422,7 @@ fn changed_files_are_refused_or_give_programs_that_read_back() {
         word ^= word << 5;
         word as usize % below
     };
-    for text in [MLP, RESNET, GPT] {
+    for text in [MLP, RESNET, GPT, ENCODER] {
         let whole: Value = serde_json::from_str(text).unwrap();
         for _ in 0..120 {
             let mut changed = whole.clone();

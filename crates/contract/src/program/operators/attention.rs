@@ -1,4 +1,4 @@
-//! causal_attention.v1 and bidirectional_attention.v1: softmax(q k^T / sqrt(D)) v per head, masked to earlier positions or over all.
+//! causal_attention.v1, bidirectional_attention.v1 and padded_attention.v1: softmax(q k^T / sqrt(D)) v per head, over the positions seen.
 //! And repeat_heads.v1, for queries in groups that share a head of keys and values (Ainslie et al., 2023).
 //!
 //! Every sum runs over all T positions, with +0 at masked ones, so its tree depends on T alone.
@@ -17,6 +17,13 @@ pub enum Seen {
     Earlier,
     /// All of its sample.
     All,
+    /// Those of its sample whose id is not that of padding.
+    Unpadded {
+        /// The ids of all positions, u32, as many as there are rows.
+        ids: TensorId,
+        /// The id of padding.
+        padding: u32,
+    },
 }
 
 /// The sizes of one attention: B samples of T positions, H heads of D channels.
@@ -102,6 +109,11 @@ pub fn attention(
 ) -> TensorId {
     let [n, c] = b.shape(q)[..] else { panic!("attention takes matrices") };
     let s = Heads { b: samples, t: n / samples, h: heads, d: c / heads };
+    // The rows of padding would move the scale of a channel of v, and so the bits of other rows.
+    let v = match seen {
+        Seen::Unpadded { ids, padding } => b.scoped("padding", |b| zero_padding(b, [ids, v], padding)),
+        _ => v,
+    };
     let scores = b.scoped("scores", |b| scores(b, s, q, k));
     let p = b.scoped("softmax", |b| softmax(b, seen, s, scores));
     let p = match drop {
@@ -109,6 +121,25 @@ pub fn attention(
         None => p,
     };
     b.scoped("values", |b| values(b, s, p, v))
+}
+
+/// x [N, C] with +0 in the rows of padding.
+fn zero_padding(b: &mut Builder, [ids, x]: [TensorId; 2], padding: u32) -> TensorId {
+    let [n, c] = b.shape(x)[..] else { panic!("attention takes matrices") };
+    let zeroed = move |b: &mut Builder, x: TensorId| {
+        let body = Body::new("zero_padding.v1", |w| {
+            let (x, id, padding, zero) = (w.input(0), w.input(1), w.word(padding), w.f(0.0));
+            let hidden = w.ueq(id, padding);
+            w.select(hidden, zero, x)
+        });
+        let dims = [1, 1, n, c];
+        let of_row = View { tensor: ids, offset: 0, dims, strides: [0, 0, 1, 0] };
+        let views = vec![b.whole(x), of_row];
+        b.map_views(body, dims, views, DType::F32, &[n, c])
+    };
+    let output = zeroed(b, x);
+    b.differentiable(output, move |b, dy| vec![(x, zeroed(b, dy))]);
+    output
 }
 
 /// q k^T of every head: [B, H, T, T], masked positions included.
@@ -182,14 +213,29 @@ fn scale_mask(seen: Seen, channels: u32) -> Body {
             let (x, scale) = (w.input(0), w.f(head_scale(channels)));
             w.mul(x, scale)
         }),
+        // The least finite number, so that a sample of padding alone has no NaN.
+        Seen::Unpadded { padding, .. } => Body::new("padding_scale_mask.v1", |w| {
+            let (x, id, scale) = (w.input(0), w.input(1), w.f(head_scale(channels)));
+            let (padding, least) = (w.word(padding), w.f(f32::MIN));
+            let hidden = w.ueq(id, padding);
+            let scaled = w.mul(x, scale);
+            w.select(hidden, least, scaled)
+        }),
     }
+}
+
+/// The id of the position that is attended to, for each of the scores; nothing if no id hides one.
+fn ids_of_columns(seen: Seen, s: Heads) -> Option<View> {
+    let Seen::Unpadded { ids, .. } = seen else { return None };
+    Some(View { tensor: ids, offset: 0, dims: s.scores(), strides: [s.t, 0, 0, 1] })
 }
 
 /// softmax(scores / sqrt(D)) over the positions that row i sees; +0 elsewhere.
 fn softmax(b: &mut Builder, seen: Seen, s: Heads, scores: TensorId) -> TensorId {
     let shape = s.scores();
     let scale = head_scale(s.d);
-    let masked = b.map(scale_mask(seen, s.d), &[scores], &shape);
+    let views = [b.whole(scores)].into_iter().chain(ids_of_columns(seen, s)).collect();
+    let masked = b.map_views(scale_mask(seen, s.d), shape, views, DType::F32, &shape);
     let p = softmax_of_masked(b, masked);
     b.differentiable(p, move |b, dp| {
         let weighted = b.zip("mul.v1", p, dp, BodyWriter::mul);
@@ -198,20 +244,29 @@ fn softmax(b: &mut Builder, seen: Seen, s: Heads, scores: TensorId) -> TensorId 
         let name = match seen {
             Seen::Earlier => "causal_softmax_backward.v1",
             Seen::All => "softmax_backward.v1",
+            Seen::Unpadded { .. } => "padding_softmax_backward.v1",
         };
         let body = Body::new(name, |w| {
             let (p, dp, sum, scale) = (w.input(0), w.input(1), w.input(2), w.f(scale));
-            let mask = (seen == Seen::Earlier).then(|| {
-                let (zero, i, j) = (w.f(0.0), w.index(2), w.index(3));
-                (w.ult(i, j), zero)
-            });
+            let mask = match seen {
+                Seen::Earlier => {
+                    let (zero, i, j) = (w.f(0.0), w.index(2), w.index(3));
+                    Some((w.ult(i, j), zero))
+                }
+                Seen::All => None,
+                Seen::Unpadded { padding, .. } => {
+                    let (zero, id, padding) = (w.f(0.0), w.input(3), w.word(padding));
+                    Some((w.ueq(id, padding), zero))
+                }
+            };
             let centred = w.sub(dp, sum);
             let scaled = w.mul(p, centred);
             let scaled = w.mul(scaled, scale);
-            mask.map_or(scaled, |(later, zero)| w.select(later, zero, scaled))
+            mask.map_or(scaled, |(hidden, zero)| w.select(hidden, zero, scaled))
         });
         let dims = shape;
-        let views = vec![b.whole(p), b.whole(dp), b.broadcast(sum, &shape)];
+        let own = [b.whole(p), b.whole(dp), b.broadcast(sum, &shape)];
+        let views = own.into_iter().chain(ids_of_columns(seen, s)).collect();
         vec![(scores, b.map_views(body, dims, views, DType::F32, &shape))]
     });
     p
@@ -260,6 +315,12 @@ pub(crate) fn grouped_attention(
         return Err(format!(
             "heads of {channels} channels must cut X = {c} into a number that divides the heads ({heads})"
         ));
+    }
+    if let Seen::Unpadded { ids, .. } = seen {
+        let (found, due) = (b.tensor(ids).len(), b.shape(q)[0]);
+        if found != due as usize {
+            return Err(format!("the ids ({found}) must be as many as N = {due} rows"));
+        }
     }
     let [k, v] = [k, v].map(|x| repeat_heads(b, x, own, heads / own));
     Ok(attention(b, seen, [q, k, v], [samples, heads], drop))

@@ -98,6 +98,7 @@ pub const NODE_KINDS: &[NodeKind] = &[
     kind("attention", "causal attention of heads, with dropout of its probabilities", &[input("q", "N C"), input("k", "N C"), input("v", "N C")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::Earlier)),
     kind("grouped_attention", "causal attention, where heads of k and v serve several heads of q", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::Earlier)),
     kind("bidirectional_attention", "attention over all positions of a sample, where heads of k and v serve one or several heads of q", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::All)),
+    kind("padded_attention", "`bidirectional_attention` over the positions whose id is not `ignore`", &[input("q", "N C"), input("k", "N X"), input("v", "N X"), integers("ids", "*")], &["heads", "ignore", "p"], |b, p, i, a| attention(b, p, i, a, Seen::Unpadded { ids: i[3], padding: a.ignore.unwrap_or_default() })),
     kind("rotary", "pairs of channels of each head turned by their position", &[input("x", "N C")], &["heads", "theta"], rotary),
 ];
 
