@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
 use tiebreak_contract::program::graph::TensorType;
-use tiebreak_contract::program::inference::{caches, inference_step, places, settings, window};
+use tiebreak_contract::program::inference::{caches, inference_step, places, settings, windows};
 use tiebreak_contract::program::models::Model;
 use tiebreak_contract::program::products::ProductTable;
 use tiebreak_contract::program::sampling::NoToken;
@@ -107,16 +107,7 @@ impl Answerer<'_> {
 
     /// The windows of the tokens with these numbers: the first token of the text in each, and the numbers.
     fn passes(&self, receipt: &Receipt, numbers: Range<usize>) -> Vec<(usize, Range<usize>)> {
-        let context = self.model.0.labels_per_sample();
-        let mut passes: Vec<(usize, Range<usize>)> = Vec::new();
-        for number in numbers {
-            let first = window(receipt.prompt.len() + number, context);
-            match passes.last_mut() {
-                Some((of, numbers)) if *of == first => numbers.end = number + 1,
-                _ => passes.push((first, number..number + 1)),
-            }
-        }
-        passes
+        windows(receipt.prompt.len(), numbers, self.model.0.labels_per_sample())
     }
 
     /// The first difference between a receipt's tokens with these numbers and those of the model; over all numbers, the root is
