@@ -63,14 +63,12 @@ impl AnswerVerdict {
     ) -> Result<AnswerRuling, Malformed> {
         let (receipt, key) = Receipt::from_text(&self.receipt)?;
         let key = key.ok_or_else(|| wrong("nobody signed its receipt, so that it accuses nobody"))?;
-        steps.push(format!(
-            "the receipt of {} tokens is signed by {}",
-            receipt.answer.len(),
-            key.to_text()
-        ));
+        steps.push(format!("the receipt of {} tokens is signed by {}", receipt.answer.len(), key.to_text()));
         *signer = Some(key);
         match &self.claim {
-            AnswerClaim::Token { number, row, proof } => token(&receipt, (*number, row, proof), tokenizer, steps),
+            AnswerClaim::Token { number, row, proof } => {
+                token(&receipt, (*number, row, proof), tokenizer, steps)
+            }
             AnswerClaim::Ended { number, tokenizer } => ended(&receipt, *number, tokenizer, steps),
             AnswerClaim::Stopped { tokenizer } => stopped(&receipt, tokenizer.as_ref(), steps),
             AnswerClaim::Row(claim) => row(&receipt, claim, steps),
@@ -87,12 +85,7 @@ fn said(receipt: &Receipt, number: u32) -> Result<u32, Malformed> {
 }
 
 /// Checks that the receipt's root commits to the digest of a token's row.
-fn row_committed(
-    receipt: &Receipt,
-    number: u32,
-    digest: &Digest,
-    proof: &[Digest],
-) -> Result<(), Malformed> {
+fn row_committed(receipt: &Receipt, number: u32, digest: &Digest, proof: &[Digest]) -> Result<(), Malformed> {
     let leaf = answer_leaf(number, said(receipt, number)?, digest);
     let count = receipt.answer.len() as u64;
     if merkle::root_from_proof(leaf, u64::from(number), count, proof)? != receipt.root {
@@ -177,7 +170,8 @@ fn stopped(
     let (tokens, length) = (receipt.answer.len(), receipt.length);
     let ends = |id: &u32| tokenizer.is_some_and(|tokenizer| tokenizer.ends.contains(id));
     let is_whole = tokens >= length as usize || receipt.answer.last().is_some_and(ends);
-    let fault = format!("the answer stops after {tokens} of {length} tokens, and its last token ends no text");
+    let fault =
+        format!("the answer stops after {tokens} of {length} tokens, and its last token ends no text");
     Ok(ruling(is_whole, "the answer is whole", fault))
 }
 
@@ -226,16 +220,18 @@ fn tile(receipt: &Receipt, claim: &AnswerTile, steps: &mut Vec<String>) -> Resul
     let pass = pass(receipt, &claim.job, &claim.window, steps)?;
     let count = pass.graph.nodes.len();
     let node = pass.graph.nodes.get(claim.node);
-    let node = node.ok_or_else(|| wrong(format!("it is about node {}, and there are {count}", claim.node)))?;
+    let node =
+        node.ok_or_else(|| wrong(format!("it is about node {}, and there are {count}", claim.node)))?;
     pass.traced(&claim.window, claim.node, &claim.output)?;
     let ty = pass.graph.tensor(node.output);
     check_tile(ty, claim.tile, claim.value.0, &claim.siblings.0, &claim.output)?;
     let tiles = tensor::tile_count(ty.bytes());
     steps.push(format!("tile {} of {tiles} of node {} is under the window's root", claim.tile, claim.node));
     let slices = pass.inputs(receipt, &claim.window, claim.node, &claim.inputs)?;
-    let (carried, bytes) = claim.inputs.iter().fold((0, 0), |(slices, bytes), input| {
-        (slices + input.slices.len(), bytes + input.bytes.0.len())
-    });
+    let (carried, bytes) = claim
+        .inputs
+        .iter()
+        .fold((0, 0), |(slices, bytes), input| (slices + input.slices.len(), bytes + input.bytes.0.len()));
     let tensors = claim.inputs.len();
     steps.push(format!(
         "{carried} slices ({bytes} bytes) of {tensors} inputs are under the window's root or the parameters'"

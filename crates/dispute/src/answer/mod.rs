@@ -8,7 +8,7 @@ mod pass;
 use serde::{Deserialize, Serialize};
 
 pub use check::{AnswerExamination, AnswerRuling};
-pub use pass::Pass;
+pub use pass::{Derived, Origin, Pass};
 
 use super::evidence::proven::{ProvenInput, ProvenTensor};
 use super::game::message::{from_bytes, to_bytes};
@@ -165,8 +165,7 @@ impl AnswerVerdict {
     pub fn from_bytes(bytes: &[u8]) -> Result<AnswerVerdict, Malformed> {
         let verdict: AnswerVerdict = from_bytes("verdict", bytes, VERDICT_MAX)?;
         if verdict.answer != FORMAT {
-            let why =
-                format!("it has format {}, and this program reads format {FORMAT}", verdict.answer);
+            let why = format!("it has format {}, and this program reads format {FORMAT}", verdict.answer);
             return Err(Malformed::invalid("verdict", why));
         }
         Ok(verdict)

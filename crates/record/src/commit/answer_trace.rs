@@ -61,7 +61,11 @@ impl AnswerTrace {
     ///
     /// # Errors
     /// If the bytes are not the canonical bytes of such a trace.
-    pub fn decode(bytes: &[u8], rows: usize, graphs: &[impl Borrow<Graph>]) -> Result<AnswerTrace, Malformed> {
+    pub fn decode(
+        bytes: &[u8],
+        rows: usize,
+        graphs: &[impl Borrow<Graph>],
+    ) -> Result<AnswerTrace, Malformed> {
         let what = "trace";
         let mut d = Decoder::new(what, bytes);
         let found = d.list(rows, Decoder::digest)?;

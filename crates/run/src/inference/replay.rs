@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
-use tiebreak_contract::program::graph::TensorType;
+use tiebreak_contract::program::graph::{Graph, TensorType};
 use tiebreak_contract::program::inference::{caches, inference_step, places, settings, windows};
 use tiebreak_contract::program::models::Model;
 use tiebreak_contract::program::products::ProductTable;
@@ -14,7 +14,7 @@ use tiebreak_contract::program::sampling::NoToken;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_engine::liveness::peak_bytes;
 use tiebreak_engine::reference::Reference;
-use tiebreak_engine::{Engine, EngineError, Tensor};
+use tiebreak_engine::{Engine, EngineError, Observer, Tensor};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::receipt::{AnswerRoot, Receipt, model_digest};
@@ -64,6 +64,13 @@ pub enum Difference {
         /// The model's.
         found: Digest,
     },
+    /// All tokens and rows follow, and the operators of the windows are others.
+    Traces {
+        /// The receipt's root over traces.
+        said: Digest,
+        /// The model's.
+        found: Digest,
+    },
 }
 
 impl Answerer<'_> {
@@ -106,11 +113,43 @@ impl Answerer<'_> {
     }
 
     /// The windows of the tokens with these numbers: the first token of the text in each, and the numbers.
-    fn passes(&self, receipt: &Receipt, numbers: Range<usize>) -> Vec<(usize, Range<usize>)> {
+    pub(super) fn passes(&self, receipt: &Receipt, numbers: Range<usize>) -> Vec<(usize, Range<usize>)> {
         windows(receipt.prompt.len(), numbers, self.model.0.labels_per_sample())
     }
 
-    /// The first difference between a receipt's tokens with these numbers and those of the model; over all numbers, the root is
+    /// Passes the number of each of these tokens, with the row of logits that it follows from, to `take`, until that gives something.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn rows<B>(
+        &self,
+        engine: &mut dyn Engine,
+        receipt: &Receipt,
+        numbers: Range<usize>,
+        mut take: impl FnMut(usize, &[u32]) -> Option<B>,
+    ) -> Result<Option<B>, EngineError> {
+        let passes = self.passes(receipt, numbers);
+        let size = size(&passes, receipt);
+        let text = [&receipt.prompt[..], &receipt.answer].concat();
+        let mut pass = match size {
+            0 => None,
+            size => Pass::new(engine, self, size as u32)?,
+        };
+        for (first, numbers) in passes {
+            let Some(pass) = &mut pass else { return Ok(None) };
+            let rows = pass.rows(engine, &text[first..receipt.prompt.len() + numbers.end - 1], None)?;
+            for number in numbers {
+                let place = receipt.prompt.len() + number - first - 1;
+                let taken = take(number, &rows[place * self.known.len()..][..self.known.len()]);
+                if taken.is_some() {
+                    return Ok(taken);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first difference between a receipt's tokens with these numbers and those of the model; over all numbers, the roots are
     /// compared too. `None` also if the model is no decoder, which has no [`Answerer::identity`]. `progress` receives the number of
     /// tokens done.
     ///
@@ -123,41 +162,34 @@ impl Answerer<'_> {
         numbers: Range<usize>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Option<Difference>, EngineError> {
-        let passes = self.passes(receipt, numbers.clone());
-        let (size, answer) = (size(&passes, receipt), &receipt.answer);
-        let text = [&receipt.prompt[..], answer].concat();
-        let mut pass = match size {
-            0 => None,
-            size => Pass::new(engine, self, size as u32)?,
-        };
+        let (answer, is_whole) = (&receipt.answer, numbers == (0..receipt.answer.len()));
         let mut root = AnswerRoot::default();
-        for (first, numbers) in passes {
-            let Some(pass) = &mut pass else { return Ok(None) };
-            let end = receipt.prompt.len() + numbers.end - 1;
-            let rows = pass.rows(engine, &text[first..end])?;
-            for number in numbers {
-                if number > 0 && self.ends.contains(&answer[number - 1]) {
-                    return Ok(Some(Difference::Ended { number: number as u32 }));
-                }
-                let row = &rows[(receipt.prompt.len() + number - first - 1) * self.known.len()..]
-                    [..self.known.len()];
-                let (said, found) = (answer[number], receipt.sampling.token(row, self.known, number as u32));
-                if found != Ok(said) {
-                    return Ok(Some(Difference::Token { number: number as u32, said, found }));
-                }
-                root.push(said, row);
-                progress(number as u64 + 1);
+        let found = self.rows(engine, receipt, numbers, |number, row| {
+            if number > 0 && self.ends.contains(&answer[number - 1]) {
+                return Some(Difference::Ended { number: number as u32 });
             }
-        }
-        if numbers != (0..answer.len()) {
-            return Ok(None);
+            let (said, found) = (answer[number], receipt.sampling.token(row, self.known, number as u32));
+            if found != Ok(said) {
+                return Some(Difference::Token { number: number as u32, said, found });
+            }
+            root.push(said, row);
+            progress(number as u64 + 1);
+            None
+        })?;
+        if found.is_some() || !is_whole {
+            return Ok(found);
         }
         let (tokens, length) = (answer.len() as u32, receipt.length);
         if tokens < length && !answer.last().is_some_and(|last| self.ends.contains(last)) {
             return Ok(Some(Difference::Stopped { tokens, length }));
         }
         let (said, found) = (receipt.root, root.root());
-        Ok((said != found).then_some(Difference::Root { said, found }))
+        if said != found {
+            return Ok(Some(Difference::Root { said, found }));
+        }
+        let Some(said) = receipt.traces else { return Ok(None) };
+        let found = self.traces_root(receipt, &self.trace(engine, receipt, None, progress)?);
+        Ok((said != found).then_some(Difference::Traces { said, found }))
     }
 
     /// True if the scalar reference finds the same difference; those of lengths depend on no engine.
@@ -172,7 +204,7 @@ impl Answerer<'_> {
     ) -> Result<bool, EngineError> {
         let numbers = match found {
             Difference::Token { number, .. } => *number as usize..*number as usize + 1,
-            Difference::Root { .. } => 0..receipt.answer.len(),
+            Difference::Root { .. } | Difference::Traces { .. } => 0..receipt.answer.len(),
             Difference::Ended { .. } | Difference::Stopped { .. } => return Ok(true),
         };
         Ok(self.difference(&mut Reference, receipt, numbers, progress)?.as_ref() == Some(found))
@@ -185,7 +217,7 @@ fn size(passes: &[(usize, Range<usize>)], receipt: &Receipt) -> usize {
 }
 
 /// A step of a whole window, compiled for an engine.
-struct Pass {
+pub(super) struct Pass {
     compiled: tiebreak_engine::Compiled,
     /// The inputs of every window but the tokens: parameters, positions and rows, and empty caches.
     before: Vec<Tensor>,
@@ -194,7 +226,11 @@ struct Pass {
 }
 
 impl Pass {
-    fn new(engine: &mut dyn Engine, answerer: &Answerer, size: u32) -> Result<Option<Pass>, EngineError> {
+    pub(super) fn new(
+        engine: &mut dyn Engine,
+        answerer: &Answerer,
+        size: u32,
+    ) -> Result<Option<Pass>, EngineError> {
         let (model, products) = answerer.model;
         let lists = places(&[0], size, model.labels_per_sample());
         let graph = inference_step(model, products, [1, size]);
@@ -213,14 +249,23 @@ impl Pass {
         Ok(Some(Pass { compiled, before, behind, size: size as usize }))
     }
 
+    pub(super) fn graph(&self) -> &Graph {
+        &self.compiled.graph
+    }
+
     /// The logits of a window's positions, one behind another. A window that is not full is padded; no row depends on that.
-    fn rows(&mut self, engine: &mut dyn Engine, tokens: &[u32]) -> Result<Vec<u32>, EngineError> {
+    pub(super) fn rows(
+        &mut self,
+        engine: &mut dyn Engine,
+        tokens: &[u32],
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<u32>, EngineError> {
         let mut tokens = tokens.to_vec();
         tokens.resize(self.size, 0);
         let mut inputs = self.before.clone();
         inputs.push(upload(engine, &tokens)?);
         inputs.extend(self.behind.iter().cloned());
-        let outputs = engine.run(&self.compiled, &inputs, None)?;
+        let outputs = engine.run(&self.compiled, &inputs, observer)?;
         Ok(words_from_bytes(DType::F32, &engine.download(&outputs[0])?))
     }
 }

@@ -1,5 +1,6 @@
 //! `tiebreak verdict`.
 
+mod answer;
 mod known;
 
 use crate::cli::args::decided::Decided;
@@ -57,7 +58,8 @@ enum Command {
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak verdict check verdict.json --trainer-key trainer.key.pub
-  tiebreak verdict check game-verdict.json --party-key alice.key.pub --referee-key referee.key.pub")]
+  tiebreak verdict check game-verdict.json --party-key alice.key.pub --referee-key referee.key.pub
+  tiebreak verdict check answer-verdict.json --signer-key trainer.key.pub")]
 struct Check {
     /// Verdict file.
     file: PathBuf,
@@ -75,6 +77,12 @@ struct Check {
     /// Verdicts on an initial state need them.
     #[arg(long, value_name = "FILE")]
     weights: Vec<PathBuf>,
+    /// Public key of the signer of a receipt, for a verdict on a receipt: a file or its text.
+    #[arg(long, value_name = "KEY")]
+    signer_key: Option<String>,
+    /// Tokenizer that a receipt names, as `tiebreak generate` takes one.
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
     #[command(flatten)]
     known: KnownKeys,
     #[command(flatten)]
@@ -149,6 +157,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Check(args) => {
             let watch = args.limits.watch(printer);
             let decided = args.decided;
+            if let Some((verdict, size)) = answer::read(&args.file)? {
+                return decided.applied(answer::check(printer, args, verdict, size));
+            }
+            answer::refused(&args)?;
             decided.applied(match read_game(&args.file)? {
                 Some((verdict, size)) => check_game(printer, args, verdict, size),
                 None => check(printer, args, &watch),
@@ -163,6 +175,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 /// A verdict file, and its size.
 fn read(file: &Path) -> Result<(Verdict, u64), Failure> {
     let bytes = disk::read(file, VERDICT_MAX).map_err(named)?;
+    if bytes.starts_with(answer::BEGIN) {
+        let why =
+            format!("{} is a verdict on a receipt, and the command is for verdicts on runs", file.display());
+        return Err(Failure::new(Exit::Usage, why).help("tiebreak verdict check FILE"));
+    }
     let verdict = Verdict::from_bytes(&bytes).map_err(|error| RunError::malformed(file, error))?;
     Ok((verdict, bytes.len() as u64))
 }
