@@ -57,7 +57,7 @@ impl Accuser<'_> {
             Difference::Token { .. } | Difference::Root { .. } | Difference::Traces { .. } => {
                 let below = self.below_tokens(engine)?;
                 match (below, found) {
-                    (None, Difference::Token { number, .. }) => self.token(engine, *number)?,
+                    (None, Difference::Token { number, .. }) => self.token_claim(engine, *number)?,
                     (below, _) => below,
                 }
             }
@@ -76,8 +76,15 @@ impl Accuser<'_> {
             && verdict.to_bytes().len() as u64 <= VERDICT_MAX
     }
 
-    /// The row of a token, if the receipt commits the rows of the replay.
-    fn token(&self, engine: &mut dyn Engine, number: u32) -> Result<Option<AnswerClaim>, EngineError> {
+    /// A claim about a token by its row, if the receipt commits the rows of the replay.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn token_claim(
+        &self,
+        engine: &mut dyn Engine,
+        number: u32,
+    ) -> Result<Option<AnswerClaim>, EngineError> {
         let (receipt, _) = self.receipt;
         let (mut rows, mut own) = (Vec::new(), Vec::new());
         let all = 0..receipt.answer.len();
@@ -107,11 +114,11 @@ impl Accuser<'_> {
             if let Some(node) = theirs.iter().zip(mine).position(|(a, b)| a.digest != b.digest) {
                 let differs = |(a, b): (&tensor::Hash, &tensor::Hash)| a != b;
                 let tile = theirs[node].tiles.iter().zip(&mine[node].tiles).position(differs);
-                return self.tile(engine, window, node, tile.unwrap_or(0));
+                return self.tile_claim(engine, (window, node, tile.unwrap_or(0)));
             }
         }
         match theirs.rows.iter().zip(&mine.rows).position(|(a, b)| a != b) {
-            Some(number) => self.row(engine, number),
+            Some(number) => self.row_claim(engine, number),
             None => Ok(None),
         }
     }
@@ -127,12 +134,14 @@ impl Accuser<'_> {
         Some((pass, window, leaves))
     }
 
-    fn tile(
+    /// A claim about a tile of a node of a window.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn tile_claim(
         &self,
         engine: &mut dyn Engine,
-        window: usize,
-        node: usize,
-        tile: usize,
+        (window, node, tile): (usize, usize, usize),
     ) -> Result<Option<AnswerClaim>, EngineError> {
         let (Some((pass, named, leaves)), (receipt, _)) = (self.window(window), self.receipt) else {
             return Ok(None);
@@ -195,8 +204,15 @@ impl Accuser<'_> {
         }
     }
 
-    /// The row of a token that is not the one in the signer's own logits, which are the replay's.
-    fn row(&self, engine: &mut dyn Engine, number: usize) -> Result<Option<AnswerClaim>, EngineError> {
+    /// A claim about the row of a token and the signer's own logits, which are the replay's.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn row_claim(
+        &self,
+        engine: &mut dyn Engine,
+        number: usize,
+    ) -> Result<Option<AnswerClaim>, EngineError> {
         let ((receipt, _), Some(trace)) = (self.receipt, self.trace) else { return Ok(None) };
         let holds = |window: &usize| {
             let pass = Pass::of(receipt, self.job, *window);

@@ -47,6 +47,13 @@ fn ruling(holds: bool, right: impl Into<String>, wrong: impl Into<String>) -> An
 }
 
 impl AnswerVerdict {
+    /// True if the check needs the tokenizer that the receipt names.
+    pub fn needs_tokenizer(&self) -> bool {
+        let names_one =
+            || Receipt::from_text(&self.receipt).is_ok_and(|(receipt, _)| receipt.tokenizer.is_some());
+        matches!(self.claim, AnswerClaim::Token { .. }) && names_one()
+    }
+
     /// Checks the verdict, and keeps the steps of the check. `tokenizer` is the checker's own copy, for claims about a token of a
     /// receipt that names one.
     pub fn examine(&self, tokenizer: Option<Candidates>) -> AnswerExamination {

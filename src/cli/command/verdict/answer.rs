@@ -4,13 +4,13 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::Check;
 use crate::cli::args::key;
 use crate::cli::view::alphabet::Alphabet;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
 use tiebreak_dispute::answer::{AnswerRuling, AnswerVerdict};
 use tiebreak_dispute::verdict::VERDICT_MAX;
 use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_run::run::{RunError, disk};
 
 /// The first bytes of these files: the first field tells the kinds of verdicts apart.
@@ -26,36 +26,25 @@ pub fn read(file: &Path) -> Result<Option<(AnswerVerdict, u64)>, Failure> {
     Ok(Some((verdict, bytes.len() as u64)))
 }
 
-/// Refuses what only verdicts on receipts have.
-pub fn refused(args: &Check) -> Result<(), Failure> {
-    if args.signer_key.is_none() && args.tokenizer.is_none() {
-        return Ok(());
+/// The key of a receipt's signer and the tokenizer that it names, as the command line has them.
+pub struct Named<'a> {
+    pub signer_key: Option<&'a str>,
+    pub tokenizer: Option<&'a Path>,
+}
+
+/// Derives the verdict in a file again.
+pub fn check(
+    printer: Printer,
+    file: &Path,
+    (verdict, size): (&AnswerVerdict, u64),
+    given: Named,
+) -> CommandResult {
+    let wanted = given.signer_key.map(key::read_public).transpose()?;
+    if given.tokenizer.is_some() && !verdict.needs_tokenizer() {
+        let why = "--tokenizer is for verdicts on a token of a receipt that names a tokenizer: leave it out";
+        return Err(Failure::new(Exit::Usage, why));
     }
-    let why = "--signer-key and --tokenizer are of verdicts on receipts; this verdict is another one: leave them out";
-    Err(Failure::new(Exit::Usage, why))
-}
-
-/// Refuses what verdicts on receipts do not have.
-fn refuse_others(args: &Check) -> Result<(), Failure> {
-    super::no_game(&args.known)?;
-    let given = [
-        ("trainer-key", args.trainer_key.is_some()),
-        ("run", args.run.is_some()),
-        ("data", args.data.is_some()),
-        ("weights", !args.weights.is_empty()),
-    ];
-    let Some((option, _)) = given.into_iter().find(|(_, given)| *given) else { return Ok(()) };
-    let why = format!(
-        "--{option} is for verdicts on a run; this one is on a receipt: name its signer by --signer-key"
-    );
-    Err(Failure::new(Exit::Usage, why))
-}
-
-/// Derives the verdict again.
-pub fn check(printer: Printer, args: Check, verdict: AnswerVerdict, size: u64) -> CommandResult {
-    refuse_others(&args)?;
-    let wanted = args.signer_key.as_deref().map(key::read_public).transpose()?;
-    let alphabet = args.tokenizer.as_deref().map(Alphabet::named).transpose()?;
+    let alphabet = given.tokenizer.map(Alphabet::named).transpose()?;
     let known = |count| alphabet.as_ref().map(|alphabet| alphabet.known(count)).unwrap_or_default();
     let digest = alphabet.as_ref().and_then(Alphabet::digest);
     let examination = verdict.examine(digest.map(|digest| (digest, &known as &dyn Fn(u32) -> Vec<bool>)));
@@ -64,7 +53,7 @@ pub fn check(printer: Printer, args: Check, verdict: AnswerVerdict, size: u64) -
     lines.extend(examination.steps.iter().map(|step| format!("  ok: {step}")));
     let outcome = examination.outcome.map_err(|error| {
         printer.say(std::mem::take(&mut lines));
-        RunError::malformed(&args.file, error)
+        RunError::malformed(file, error)
     })?;
     let signer = examination.signer.as_ref();
     if let (Some(wanted), Some(signer)) = (&wanted, signer)
@@ -72,7 +61,7 @@ pub fn check(printer: Printer, args: Check, verdict: AnswerVerdict, size: u64) -
     {
         let (found, wanted) = (signer.identified(), wanted.identified());
         let why = format!("its receipt is signed by {found}, and --signer-key is {wanted}");
-        return Err(RunError::malformed(&args.file, Malformed::invalid("verdict", why)).into());
+        return Err(RunError::malformed(file, Malformed::invalid("verdict", why)).into());
     }
     let by = signer.map(|signer| signer.identified()).unwrap_or_default();
     let (convicts, text) = match outcome {
@@ -99,7 +88,7 @@ pub fn check(printer: Printer, args: Check, verdict: AnswerVerdict, size: u64) -
     lines.extend(text.lines().map(str::to_string));
     let value = json!({
         "kind": "answer", "claim": kind, "bytes": size, "checked": examination.steps, "convicts": convicts,
-        "signer": signer.map(tiebreak_record::commit::keys::PublicKey::to_text), "signer_key_given": wanted.is_some(), "text": text,
+        "signer": signer.map(PublicKey::to_text), "signer_key_given": wanted.is_some(), "text": text,
     });
     printer.result(lines, &value);
     Ok(if convicts { Exit::Diverges } else { Exit::Match })

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use tiebreak_audit::disputed_step::disclosed_tile;
 use tiebreak_audit::rounding::reference_outcome_watched;
 use tiebreak_audit::{self as audit, checks, plan, replay_to_watched};
+use tiebreak_dispute::answer::AnswerVerdict;
 use tiebreak_dispute::check::Examination;
 use tiebreak_dispute::game::verdict::{GAME_VERDICT_MAX, GameVerdict};
 use tiebreak_dispute::verdict::{Claim, Finding, Ruling, VERDICT_MAX, Verdict};
@@ -158,9 +159,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             let watch = args.limits.watch(printer);
             let decided = args.decided;
             if let Some((verdict, size)) = answer::read(&args.file)? {
-                return decided.applied(answer::check(printer, args, verdict, size));
+                return decided.applied(check_answer(printer, &args, &verdict, size));
             }
-            answer::refused(&args)?;
+            no_receipt(&args)?;
             decided.applied(match read_game(&args.file)? {
                 Some((verdict, size)) => check_game(printer, args, verdict, size),
                 None => check(printer, args, &watch),
@@ -193,6 +194,35 @@ fn read_game(file: &Path) -> Result<Option<(GameVerdict, u64)>, Failure> {
     }
     let verdict = GameVerdict::from_bytes(&bytes).map_err(|error| RunError::malformed(file, error))?;
     Ok(Some((verdict, bytes.len() as u64)))
+}
+
+/// Checks a verdict on a receipt.
+fn check_answer(printer: Printer, args: &Check, verdict: &AnswerVerdict, size: u64) -> CommandResult {
+    no_game(&args.known)?;
+    let given = [
+        ("trainer-key", args.trainer_key.is_some()),
+        ("run", args.run.is_some()),
+        ("data", args.data.is_some()),
+        ("weights", !args.weights.is_empty()),
+    ];
+    if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
+        let why = format!(
+            "--{option} is for verdicts on a run; this one is on a receipt: name its signer by --signer-key"
+        );
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let named =
+        answer::Named { signer_key: args.signer_key.as_deref(), tokenizer: args.tokenizer.as_deref() };
+    answer::check(printer, &args.file, (verdict, size), named)
+}
+
+/// Refuses what only verdicts on receipts have.
+fn no_receipt(args: &Check) -> Result<(), Failure> {
+    if args.signer_key.is_none() && args.tokenizer.is_none() {
+        return Ok(());
+    }
+    let why = "--signer-key and --tokenizer are for verdicts on receipts, and this verdict is another one: leave them out";
+    Err(Failure::new(Exit::Usage, why))
 }
 
 /// Plays a game again.
