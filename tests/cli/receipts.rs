@@ -1,8 +1,13 @@
-//! `tiebreak receipt check`: honest receipts on two engines, and each lie that a receipt can tell.
+//! `tiebreak receipt check`: honest receipts on two engines, each lie that a receipt can tell, and verdicts on signers who lie.
 
 use std::fs;
 
 use serde_json::Value;
+
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::merkle;
+use tiebreak_record::commit::receipt::{Receipt, answer_leaf};
 
 use super::answers::small;
 use super::{output, path};
@@ -147,4 +152,89 @@ fn a_model_that_no_record_commits_is_refused() {
     fs::OpenOptions::new().write(true).open(&transcript).unwrap().set_len(length - last - 12).unwrap();
     all("no final record commits the model: finish the training, or name a checkpoint by --step");
     assert_eq!(output(&["generate", &run, "--length", "3"]).0, 0);
+}
+
+/// A signer who changes the last token, or stops early, is convicted by whoever has the verdict's file alone.
+#[test]
+fn a_wrong_answer_convicts_without_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = small(folder.path(), "0.01");
+    let named = |name: &str| path(folder.path(), name);
+    let [receipt, trace, key, lie, verdict] =
+        ["answer.json", "answer.trace", "me.key", "lie.json", "verdict.json"].map(named);
+    assert_eq!(output(&["key", "new", &key, "--name", "me.example"]).0, 0);
+    let (public, private) = (format!("{key}.pub"), fs::read_to_string(&key).unwrap());
+    let private = PrivateKey::from_text(&private).unwrap();
+    let asked = ["--prompt", "The quick", "--length", "50", "--temperature", "2", "--seed", "9"];
+    let written = ["--receipt", &receipt, "--trace", &trace, "--key", &key];
+    assert_eq!(output(&[&["generate", &run], &asked[..], &written[..]].concat()).0, 0);
+    for more in [&[][..], &["--trace", &trace], &["--verdict", &verdict]] {
+        assert_eq!(checked(&receipt, &run, more).1["result"], "matches");
+    }
+    assert!(!fs::exists(&verdict).unwrap(), "nothing is wrong");
+
+    // The rows of the trace give the root over the other token.
+    let (honest, _) = Receipt::from_text(&fs::read_to_string(&receipt).unwrap()).unwrap();
+    let bytes = fs::read(&trace).unwrap();
+    let row = |place: usize| Digest(bytes[4 + 32 * place..][..32].try_into().unwrap());
+    let mut other = honest.clone();
+    other.answer[49] ^= 1;
+    let leaves = (0..).zip(&other.answer).map(|(place, id)| answer_leaf(place, *id, &row(place as usize)));
+    other.root = merkle::root(&leaves.collect::<Vec<_>>());
+    let short = Receipt { answer: honest.answer[..20].to_vec(), traces: None, ..honest.clone() };
+    let plain = Receipt { traces: None, ..other.clone() };
+    for (number, (said, more, kind)) in (0..).zip([
+        (&other, &["--trace", &trace][..], "token"),
+        (&plain, &[], "token"),
+        (&short, &[], "stopped"),
+    ]) {
+        fs::write(&lie, said.to_text(Some(&private))).unwrap();
+        let file = named(&format!("verdict-{number}.json"));
+        let (code, found) = checked(&lie, &run, &[more, &["--verdict", &file]].concat());
+        if kind == "stopped" {
+            // The root over fewer tokens is none of the signer's: the length alone convicts.
+            assert_eq!((code, &found["verdict_file"]), (1, &file.clone().into()), "{found}");
+        }
+        let (code, stdout, stderr) = output(&["verdict", "check", &file, "--signer-key", &public, "--json"]);
+        let found: Value = serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{code} {stderr}"));
+        assert_eq!((code, &found["convicts"], &found["claim"]), (1, &true.into(), &kind.into()), "{found}");
+        assert!(found["text"].as_str().unwrap().starts_with("CONVICTS me.example"), "{found}");
+    }
+    let file = named("verdict-0.json");
+    assert_eq!(output(&["verdict", "check", &file, "--decided-is-success"]).0, 0);
+
+    // Somebody else's key, an option of other verdicts, a file of other commands, an edited file, an honest receipt.
+    let stranger = named("stranger.key");
+    assert_eq!(output(&["key", "new", &stranger, "--name", "me.example"]).0, 0);
+    let text = fs::read_to_string(&file).unwrap();
+    let quoted = |receipt: &Receipt| serde_json::to_string(&receipt.to_text(Some(&private))).unwrap();
+    let framed = text.replace(&quoted(&other), &quoted(&honest));
+    assert_ne!(framed, text);
+    fs::write(named("framed.json"), framed).unwrap();
+    fs::write(named("edited.json"), text.replacen("\"number\":49", "\"number\":48", 1)).unwrap();
+    let [framed, edited] = ["framed.json", "edited.json"].map(named);
+    let page = named("page.html");
+    for (args, code, says) in [
+        (&["check", &file, "--signer-key", &format!("{stranger}.pub")][..], 4, "--signer-key is me.example"),
+        (&["check", &file, "--run", &run], 2, "--run is for verdicts on a run"),
+        (&["check", &file, "--tokenizer", &run], 2, "leave it out"),
+        (&["check", &file, "--referee-key", &public], 2, "dispute games"),
+        (&["report", &file, "--output", &page], 2, "is a verdict on a receipt"),
+        (&["check", &framed], 4, "the row of token 49 is not what the receipt commits"),
+        (&["check", &edited], 4, "the row of token 48 is not what the receipt commits"),
+    ] {
+        let (found, _, stderr) = output(&[&["verdict"], args].concat());
+        assert!(found == code && stderr.contains(says), "{args:?}: {found} {stderr}");
+    }
+
+    // Nobody signed; a trace of another answer; a trace that no receipt commits.
+    fs::write(&lie, other.to_text(None)).unwrap();
+    let (code, found) = checked(&lie, &run, &["--verdict", &verdict]);
+    assert!(code == 1 && found["no_verdict"].as_str().unwrap().contains("nobody signed"), "{found}");
+    fs::write(&lie, Receipt { traces: Some(Digest([1; 32])), ..other }.to_text(Some(&private))).unwrap();
+    let (code, found) = checked(&lie, &run, &["--trace", &trace]);
+    assert!(code == 4 && found["error"].as_str().unwrap().contains("its windows are not those"), "{found}");
+    fs::write(&lie, plain.to_text(Some(&private))).unwrap();
+    let (code, found) = checked(&lie, &run, &["--trace", &trace]);
+    assert!(code == 2 && found["error"].as_str().unwrap().contains("commits no traces"), "{found}");
 }

@@ -46,7 +46,10 @@ struct Signer {
 
 impl Signer {
     fn new(ends: Vec<u32>) -> Signer {
-        let text = job_text(2);
+        Signer::of(job_text(2), ends)
+    }
+
+    fn of(text: String, ends: Vec<u32>) -> Signer {
         let job = Job::parse("job.toml", &text).unwrap();
         let parameters = (0..).zip(job.model().unwrap().model.parameters()).map(|(number, p)| {
             let value = |i: u32| {
@@ -302,17 +305,29 @@ fn honest_claims(signer: &Signer, receipt: &Receipt, trace: &AnswerTrace) -> Vec
 
 #[test]
 fn true_claims_and_edited_ones_convict_no_honest_signer() {
-    let signer = Signer::new(Vec::new());
+    true_claims_hold(&Signer::new(Vec::new()), 40);
+}
+
+/// The same for a Llama, and for the products of the logged profile.
+#[test]
+fn true_claims_about_other_models_convict_no_honest_signer() {
+    let llama = job_text(2)
+        .replace("kind = \"gpt\"", "kind = \"llama\", kv_heads = 1, hidden = 24, rope_theta = 100.0");
+    true_claims_hold(&Signer::of(llama, Vec::new()), 4);
+    true_claims_hold(&Signer::of(job_text(2) + "[rounding]\n", Vec::new()), 4);
+}
+
+fn true_claims_hold(signer: &Signer, edits: u32) {
     let (honest, trace) = signer.honest();
-    let claims = honest_claims(&signer, &honest, &trace);
-    let mut read = 0;
+    let claims = honest_claims(signer, &honest, &trace);
+    let mut read = 0u32;
     for (number, verdict) in (0..).zip(&claims) {
         let ruling = signer.ruling(verdict);
         assert!(matches!(ruling, Ok(AnswerRuling::DoesNotConvict(_))), "{number}: {ruling:?}");
         let bytes = verdict.to_bytes();
         // Half of the edits are behind the receipt.
         let behind = bytes.windows(9).position(|part| part == b",\"claim\":").unwrap();
-        for edit in 0..40u32 {
+        for edit in 0..edits {
             let [place, byte, kind, _] = philox4x32_10([8, number], [edit, 0, 0, 0]);
             let start = if edit % 8 == 0 { 0 } else { behind };
             let place = start + place as usize % (bytes.len() - start);
@@ -332,7 +347,7 @@ fn true_claims_and_edited_ones_convict_no_honest_signer() {
         }
         assert!(AnswerVerdict::from_bytes(&bytes[..bytes.len() - 1]).is_err());
     }
-    assert!(read > 200, "{read}");
+    assert!(read as usize > claims.len() * edits as usize / 8, "{read}");
     // Nobody signed: nobody is accused.
     let plain = AnswerVerdict::new(honest.to_text(None), claims[0].claim.clone());
     assert!(signer.ruling(&plain).unwrap_err().contains("nobody signed its receipt"));
