@@ -285,6 +285,24 @@ fn a_row_that_is_not_the_traces_convicts() {
     assert!(matches!(found, Some(Difference::Traces { .. })), "{found:?}");
 }
 
+/// The verdict that a script made from the page alone (`assets/vectors/inference.py`).
+#[test]
+fn a_verdict_made_from_the_page_convicts() {
+    let all: serde_json::Value =
+        serde_json::from_str(include_str!("../../assets/vectors/inference.json")).unwrap();
+    let verdict = AnswerVerdict::from_bytes(all["verdict"].as_str().unwrap().as_bytes()).unwrap();
+    let (receipt, signer) = Receipt::from_text(&verdict.receipt).unwrap();
+    assert_eq!(signer.unwrap().identified()[..12], *"liar.example");
+    let known = |count: u32| (0..count).map(|id| id != 10).collect();
+    let wanted = receipt.tokenizer.unwrap();
+    let examined = verdict.examine(Some((wanted, &known)));
+    let Ok(AnswerRuling::Convicts(fault)) = examined.outcome else { panic!("{:?}", examined.outcome) };
+    assert!(fault.contains("and its own row gives"), "{fault}");
+    // Another tokenizer decides nothing.
+    let other = verdict.examine(Some((Digest([0; 32]), &known)));
+    assert_eq!(other.outcome, Ok(AnswerRuling::NeedsTokenizer(wanted)));
+}
+
 /// The true claims of each kind about an honest receipt.
 fn honest_claims(signer: &Signer, receipt: &Receipt, trace: &AnswerTrace) -> Vec<AnswerVerdict> {
     let (text, answerer) = (receipt.to_text(Some(&signer.key)), signer.answerer());
