@@ -154,6 +154,60 @@ fn a_model_that_no_record_commits_is_refused() {
     assert_eq!(output(&["generate", &run, "--length", "3"]).0, 0);
 }
 
+/// A sample replays the windows that it needs, finds a lie that it draws, and says what can be wrong where it finds none.
+#[test]
+fn drawn_tokens_are_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = small(folder.path(), "0.01");
+    let [receipt, lie, verdict, key] =
+        ["a.json", "lie.json", "v.json", "me.key"].map(|name| path(folder.path(), name));
+    assert_eq!(output(&["key", "new", &key, "--name", "me.example"]).0, 0);
+    let asked = ["--prompt", "The quick", "--length", "50", "--temperature", "2", "--seed", "9"];
+    assert_eq!(
+        output(&[&["generate", &run], &asked[..], &["--receipt", &receipt, "--key", &key]].concat()).0,
+        0
+    );
+    let sample = |receipt: &str, count: &str, more: &[&str]| {
+        checked(receipt, &run, &[&["--sample", count], more].concat())
+    };
+    // The greatest w with C(50 - w, K) / C(50, K) > 0.05, computed in Python.
+    for (count, drawn, wrong) in [("10", 10, 11), ("1", 1, 47), ("50", 50, 0), ("1000", 50, 0)] {
+        let (code, found) = sample(&receipt, count, &[]);
+        let said = &found["sample"];
+        assert_eq!(
+            (code, &said["drawn"], &said["wrong_at_most"]),
+            (0, &drawn.into(), &wrong.into()),
+            "{found}"
+        );
+        let replayed = said["replayed"].as_u64().unwrap();
+        assert!((drawn..=50).contains(&replayed), "{found}");
+        // The printed seed draws the same tokens again.
+        let seed = said["seed"].as_u64().unwrap().to_string();
+        assert_eq!(sample(&receipt, count, &["--seed", &seed, "--engine", "reference"]), (0, found));
+    }
+    // One wrong token: draws that reach it name it, and no other draw does.
+    let (honest, _) = Receipt::from_text(&fs::read_to_string(&receipt).unwrap()).unwrap();
+    let private = PrivateKey::from_text(&fs::read_to_string(&key).unwrap()).unwrap();
+    let mut other = honest;
+    other.answer[49] ^= 1;
+    fs::write(&lie, other.to_text(Some(&private))).unwrap();
+    let mut codes = [0, 0];
+    for seed in 0..24 {
+        let (code, found) = sample(&lie, "12", &["--seed", &seed.to_string(), "--verdict", &verdict]);
+        codes[code as usize] += 1;
+        if code == 1 {
+            assert_eq!(found["token"], 49, "{found}");
+        }
+    }
+    // Drawn with a probability of 12 / 50: of 24 draws 5.8 reach it, with a standard deviation of 2.1.
+    assert!((1..=14).contains(&codes[1]), "{codes:?}");
+    // An answer that stops is a difference, whatever is drawn.
+    other.answer.truncate(20);
+    fs::write(&lie, other.to_text(None)).unwrap();
+    let (code, found) = sample(&lie, "1", &[]);
+    assert!(code == 1 && found["difference"].as_str().unwrap().contains("stops after 20"), "{found}");
+}
+
 /// A signer who changes the last token, or stops early, is convicted by whoever has the verdict's file alone.
 #[test]
 fn a_wrong_answer_convicts_without_the_model() {

@@ -1,20 +1,23 @@
 //! `tiebreak receipt`: checks what somebody says that a model answered.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, EngineKind, open_exact};
 use crate::cli::args::key::read_public;
 use crate::cli::args::limits::Limits;
+use crate::cli::args::random::random;
 use crate::cli::args::state::released;
 use crate::cli::args::verdict_file;
 use crate::cli::view::answering::{Speaker, no_language_model};
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
 use tiebreak_audit::answers::Accuser;
+use tiebreak_audit::plan::draw;
 use tiebreak_dispute::answer::AnswerVerdict;
 use tiebreak_engine::Engine;
 use tiebreak_record::commit::answer_trace::AnswerTrace;
@@ -42,13 +45,14 @@ enum Command {
 
 /// Replay a receipt: whether a run's model gives this answer to this prompt.
 ///
-/// The run, its weights and its tokenizer are yours; nothing of the receipt vouches for them. All tokens are checked, a whole context at
-/// once. A difference that another engine finds is confirmed by the scalar reference.
+/// The run, its weights and its tokenizer are yours; nothing of the receipt vouches for them. All tokens are checked unless --sample draws
+/// some, a whole context at once. A difference that another engine finds is confirmed by the scalar reference.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak receipt check answer.json runs/mine
   tiebreak receipt check answer.json runs/mine --signer-key trainer.key.pub --engine reference
-  tiebreak receipt check answer.json runs/mine --trace answer.trace --verdict verdict.json")]
+  tiebreak receipt check answer.json runs/mine --trace answer.trace --verdict verdict.json
+  tiebreak receipt check answer.json runs/mine --sample 20")]
 pub struct Check {
     /// The receipt.
     receipt: PathBuf,
@@ -57,6 +61,16 @@ pub struct Check {
     /// Public key by which the receipt has to be signed: a file, or the text itself.
     #[arg(long, value_name = "KEY")]
     signer_key: Option<String>,
+    /// Check K tokens that are drawn at random, and those before them in their windows.
+    ///
+    /// Only the windows that hold a drawn token are replayed, and no root is compared. The result says how many tokens can be wrong.
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    sample: Option<u32>,
+    /// Seed of the draw, to draw the same tokens again.
+    ///
+    /// Without the option the system gives one after the receipt was read, so that no signer knows it before.
+    #[arg(long, requires = "sample")]
+    seed: Option<u64>,
     /// Trace of the answer, if the receipt commits one.
     ///
     /// `tiebreak generate --trace` writes it. With it a verdict names the tile of an operator that is wrong.
@@ -154,14 +168,18 @@ fn difference(
     args: &Check,
     engine: &mut dyn Engine,
     (answerer, receipt): (&Answerer, &Receipt),
+    draw: Option<&Draw>,
 ) -> Result<Option<Difference>, Failure> {
     let all = 0..receipt.answer.len();
-    let bar = printer.bar(all.end as u64, "tokens");
+    let bar = printer.bar(draw.map_or(all.end, |draw| draw.tokens()) as u64, "tokens");
     let mut progress = |done| {
         bar.set_position(done);
         bar.set_message("");
     };
-    let found = answerer.difference(engine, receipt, all, &mut progress)?;
+    let found = match draw {
+        Some(draw) => answerer.drawn_difference(engine, receipt, &draw.replayed, &mut progress)?,
+        None => answerer.difference(engine, receipt, all, &mut progress)?,
+    };
     if let Some(difference) = &found
         && args.engine.engine != EngineKind::Reference
         && !answerer.confirms(receipt, difference, &mut progress)?
@@ -176,6 +194,64 @@ fn difference(
     }
     bar.finish_and_clear();
     Ok(found)
+}
+
+/// Tokens that are drawn.
+struct Draw {
+    count: usize,
+    seed: u64,
+    /// The windows that hold them, with the tokens that are replayed.
+    replayed: Vec<(usize, Range<usize>)>,
+}
+
+impl Draw {
+    fn of(
+        answerer: &Answerer,
+        receipt: &Receipt,
+        (count, seed): (u32, Option<u64>),
+    ) -> Result<Draw, Failure> {
+        let seed = match seed {
+            Some(seed) => seed,
+            None => u64::from_le_bytes(random()?),
+        };
+        let tokens = receipt.answer.len();
+        let drawn = draw(tokens, tokens.min(count as usize), seed);
+        Ok(Draw { count: drawn.len(), seed, replayed: answerer.replayed(receipt, &drawn) })
+    }
+
+    /// The number of tokens that are replayed.
+    fn tokens(&self) -> usize {
+        self.replayed.iter().map(|(_, numbers)| numbers.len()).sum()
+    }
+
+    /// The most of so many tokens that can be wrong, with a confidence of 95 %: of one more the draw misses all with a probability of 5 % at
+    /// most.
+    fn wrong_at_most(&self, tokens: usize) -> usize {
+        let mut missed = 1.0;
+        let goes_on = |wrong: &usize| {
+            let (left, of) = (tokens - wrong, tokens - wrong + 1);
+            missed *= (left + 1).saturating_sub(self.count) as f64 / of as f64;
+            missed > 0.05
+        };
+        (1..=tokens).take_while(goes_on).count()
+    }
+
+    fn line(&self, tokens: usize, by: &str) -> String {
+        let (count, replayed, wrong) = (self.count, self.tokens(), self.wrong_at_most(tokens));
+        format!(
+            "MATCHES: {count} of {tokens} tokens, drawn with seed {}, and {} before them follow; with 95 % confidence at most {wrong} are \
+             wrong; no root is compared ({by})",
+            self.seed,
+            replayed - count
+        )
+    }
+
+    fn json(&self, tokens: usize) -> Value {
+        let (drawn, seed, replayed) = (self.count, self.seed, self.tokens());
+        json!({
+            "drawn": drawn, "replayed": replayed, "seed": seed, "confidence": 0.95, "wrong_at_most": self.wrong_at_most(tokens),
+        })
+    }
 }
 
 /// The signer's trace, which has to be the one that the receipt commits.
@@ -257,7 +333,8 @@ fn check(printer: Printer, args: &Check) -> CommandResult {
     watch.planned();
     let trace = read_trace(args, &answerer, &receipt)?;
     let mut engine = open_exact(&args.engine)?;
-    let found = difference(printer, args, engine.as_mut(), (&answerer, &receipt))?;
+    let draw = args.sample.map(|count| Draw::of(&answerer, &receipt, (count, args.seed))).transpose()?;
+    let found = difference(printer, args, engine.as_mut(), (&answerer, &receipt), draw.as_ref())?;
     let accuser = Accuser {
         answerer: &answerer,
         job: &speaker.run.job_text,
@@ -272,9 +349,12 @@ fn check(printer: Printer, args: &Check) -> CommandResult {
         .as_ref()
         .map_or("nobody signed it".into(), |signer| format!("signed by {}", signer.identified()));
     let tokens = receipt.answer.len();
-    let first = match &found {
-        None => format!("MATCHES: {tokens} tokens follow from the model, the prompt and the settings ({by})"),
-        Some(difference) => format!("DIVERGES: {} ({by})", words(difference)),
+    let first = match (&found, &draw) {
+        (None, Some(draw)) => draw.line(tokens, &by),
+        (None, None) => {
+            format!("MATCHES: {tokens} tokens follow from the model, the prompt and the settings ({by})")
+        }
+        (Some(difference), _) => format!("DIVERGES: {} ({by})", words(difference)),
     };
     let text = speaker.alphabet.text(&receipt.answer[..tokens - usize::from(ended(&answerer, &receipt))])?;
     let mut json = json!({
@@ -284,6 +364,9 @@ fn check(printer: Printer, args: &Check) -> CommandResult {
         "signer": signer.as_ref().map(PublicKey::to_text),
         "root": receipt.root,
     });
+    if let Some(draw) = &draw {
+        json["sample"] = draw.json(tokens);
+    }
     if let Some(difference) = &found {
         json["difference"] = json!(words(difference));
         json["token"] = match difference {

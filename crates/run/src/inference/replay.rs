@@ -1,6 +1,7 @@
 //! The replay of a receipt: the rows of logits of an answer by whole windows, one pass each, and the first token that does not follow.
 //! Contract: `docs/INFERENCE.md`, Receipts.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -126,9 +127,18 @@ impl Answerer<'_> {
         engine: &mut dyn Engine,
         receipt: &Receipt,
         numbers: Range<usize>,
+        take: impl FnMut(usize, &[u32]) -> Option<B>,
+    ) -> Result<Option<B>, EngineError> {
+        self.rows_of(engine, receipt, self.passes(receipt, numbers), take)
+    }
+
+    fn rows_of<B>(
+        &self,
+        engine: &mut dyn Engine,
+        receipt: &Receipt,
+        passes: Vec<(usize, Range<usize>)>,
         mut take: impl FnMut(usize, &[u32]) -> Option<B>,
     ) -> Result<Option<B>, EngineError> {
-        let passes = self.passes(receipt, numbers);
         let size = size(&passes, receipt);
         let text = [&receipt.prompt[..], &receipt.answer].concat();
         let mut pass = match size {
@@ -162,26 +172,20 @@ impl Answerer<'_> {
         numbers: Range<usize>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Option<Difference>, EngineError> {
-        let (answer, is_whole) = (&receipt.answer, numbers == (0..receipt.answer.len()));
+        let is_whole = numbers == (0..receipt.answer.len());
         let mut root = AnswerRoot::default();
         let found = self.rows(engine, receipt, numbers, |number, row| {
-            if number > 0 && self.ends.contains(&answer[number - 1]) {
-                return Some(Difference::Ended { number: number as u32 });
-            }
-            let (said, found) = (answer[number], receipt.sampling.token(row, self.known, number as u32));
-            if found != Ok(said) {
-                return Some(Difference::Token { number: number as u32, said, found });
-            }
-            root.push(said, row);
+            let found = self.at(receipt, number, row);
+            root.push(receipt.answer[number], row);
             progress(number as u64 + 1);
-            None
+            found
         })?;
         if found.is_some() || !is_whole {
             return Ok(found);
         }
-        let (tokens, length) = (answer.len() as u32, receipt.length);
-        if tokens < length && !answer.last().is_some_and(|last| self.ends.contains(last)) {
-            return Ok(Some(Difference::Stopped { tokens, length }));
+        let found = self.stopped(receipt);
+        if found.is_some() {
+            return Ok(found);
         }
         let (said, found) = (receipt.root, root.root());
         if said != found {
@@ -190,6 +194,53 @@ impl Answerer<'_> {
         let Some(said) = receipt.traces else { return Ok(None) };
         let found = self.traces_root(receipt, &self.trace(engine, receipt, None, progress)?);
         Ok((said != found).then_some(Difference::Traces { said, found }))
+    }
+
+    /// The difference of a token with this number, which its row of logits shows.
+    fn at(&self, receipt: &Receipt, number: usize, row: &[u32]) -> Option<Difference> {
+        let answer = &receipt.answer;
+        if number > 0 && self.ends.contains(&answer[number - 1]) {
+            return Some(Difference::Ended { number: number as u32 });
+        }
+        let (said, found) = (answer[number], receipt.sampling.token(row, self.known, number as u32));
+        (found != Ok(said)).then_some(Difference::Token { number: number as u32, said, found })
+    }
+
+    /// The difference of an answer that is not whole.
+    fn stopped(&self, receipt: &Receipt) -> Option<Difference> {
+        let (tokens, length) = (receipt.answer.len() as u32, receipt.length);
+        let ended = receipt.answer.last().is_some_and(|last| self.ends.contains(last));
+        (tokens < length && !ended).then_some(Difference::Stopped { tokens, length })
+    }
+
+    /// The tokens that a check of a draw replays: in each window that holds a drawn one, those up to the last that is drawn there.
+    pub fn replayed(&self, receipt: &Receipt, drawn: &BTreeSet<usize>) -> Vec<(usize, Range<usize>)> {
+        let passes = self.passes(receipt, 0..receipt.answer.len()).into_iter();
+        let up_to = |(first, numbers): (usize, Range<usize>)| {
+            let last = drawn.range(numbers.clone()).next_back()?;
+            Some((first, numbers.start..last + 1))
+        };
+        passes.filter_map(up_to).collect()
+    }
+
+    /// The first difference among tokens that [`Answerer::replayed`] gives, or of an answer that is not whole. No root is compared.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn drawn_difference(
+        &self,
+        engine: &mut dyn Engine,
+        receipt: &Receipt,
+        replayed: &[(usize, Range<usize>)],
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Option<Difference>, EngineError> {
+        let mut done = 0;
+        let found = self.rows_of(engine, receipt, replayed.to_vec(), |number, row| {
+            done += 1;
+            progress(done);
+            self.at(receipt, number, row)
+        })?;
+        Ok(found.or_else(|| self.stopped(receipt)))
     }
 
     /// True if the scalar reference finds the same difference; those of lengths depend on no engine.

@@ -1,6 +1,7 @@
 //! The trace of an answer: each operator of each window that the answer needs, and the rows of logits. Contract: `docs/INFERENCE.md`,
 //! Traces of answers.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -16,18 +17,21 @@ use tiebreak_record::commit::trace::TracedNode;
 
 use super::replay::{Answerer, Pass};
 
-/// Changes the output of a node of a window; an honest one changes nothing. Arguments: the window, the node, its output.
-pub type Tamper<'a> = Option<&'a mut (dyn FnMut(usize, usize, &[u8]) -> Option<Vec<u8>> + Send)>;
+/// Changes the output of a node of a window. Arguments: the window, the node, its output.
+pub type Change<'a> = dyn FnMut(usize, usize, &[u8]) -> Option<Vec<u8>> + Send + 'a;
+/// A change of outputs; an honest signer makes none.
+pub type Tamper<'a> = Option<&'a mut Change<'a>>;
 
 impl Answerer<'_> {
     /// The graph of each window that the answer needs; none if the model is no decoder.
     pub fn window_graphs(&self, receipt: &Receipt) -> Vec<Arc<Graph>> {
         let mut made: BTreeMap<u32, Arc<Graph>> = BTreeMap::new();
-        let mut graph = |[_, size]: [u32; 2]| {
-            if !made.contains_key(&size) {
-                made.insert(size, Arc::new(inference_step(self.model.0, self.model.1, [1, size])?));
+        let mut graph = |[_, size]: [u32; 2]| match made.entry(size) {
+            Entry::Occupied(graph) => Some(graph.get().clone()),
+            Entry::Vacant(place) => {
+                let graph = inference_step(self.model.0, self.model.1, [1, size])?;
+                Some(place.insert(Arc::new(graph)).clone())
             }
-            made.get(&size).cloned()
         };
         self.windows(receipt).into_iter().map_while(&mut graph).collect()
     }
@@ -125,7 +129,7 @@ struct Hashing<'a, 't> {
     window: usize,
     types: Vec<TensorType>,
     nodes: Vec<TracedNode>,
-    tamper: Option<&'a mut (dyn FnMut(usize, usize, &[u8]) -> Option<Vec<u8>> + Send + 't)>,
+    tamper: Option<&'a mut Change<'t>>,
 }
 
 impl Observer for Hashing<'_, '_> {
