@@ -1,5 +1,7 @@
 //! docs/ATTACKS.md, played: each attack of its tables is made, and the row's command ends with the row's exit code and words.
 
+mod answers;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
