@@ -9,7 +9,7 @@ use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::graph::TensorId;
 use tiebreak_dispute::answer::{
-    AnswerClaim, AnswerRuling, AnswerTile, AnswerVerdict, Derived, Origin, Pass, RowClaim, TokenizerParts,
+    AnswerClaim, AnswerRuling, AnswerTile, AnswerVerdict, Origin, Pass, RowClaim, TokenizerParts,
     TracedWindow,
 };
 use tiebreak_dispute::evidence::leaf;
@@ -156,8 +156,10 @@ impl Accuser<'_> {
         let bytes = |id: &TensorId| match pass.origin(*id)? {
             Origin::Parameter(place) => self.answerer.parameters.1.get(*place).cloned(),
             Origin::Node(node) => outputs.get(node).cloned(),
-            Origin::Derived(Derived::Words(words)) => Some(bytes_of(words)),
-            Origin::Derived(Derived::Zeros) => Some(vec![0; pass.graph.tensor(*id).bytes()]),
+            Origin::Derived(derived) => {
+                let words = (0..pass.graph.tensor(*id).len()).map_while(|index| derived.word(index));
+                Some(bytes_of(&words.collect::<Vec<_>>()))
+            }
         };
         let tensors: BTreeMap<TensorId, Vec<u8>> =
             reads.iter().filter_map(|id| Some((*id, bytes(id)?))).collect();

@@ -10,7 +10,7 @@ use crate::evidence::proven::{ProvenInput, ProvenTensor, wrong};
 use crate::evidence::tile::check_slices;
 use tiebreak_contract::program::element::Source;
 use tiebreak_contract::program::graph::{Graph, TensorId};
-use tiebreak_contract::program::inference::{inference_step, places, settings, windows};
+use tiebreak_contract::program::inference::{inference_step, settings, windows};
 use tiebreak_record::commit::answer_trace::{node_leaf, window_leaf};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::receipt::{Receipt, model_digest};
@@ -21,10 +21,26 @@ use tiebreak_record::job::computation::Computation;
 /// A tensor of a pass that nobody carries, since it follows from the receipt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Derived {
-    /// These words.
-    Words(Vec<u32>),
+    /// The window's tokens.
+    Tokens(Vec<u32>),
+    /// Their positions.
+    Positions,
+    /// The row of each place of the caches: its own, or this one, which is the last.
+    Rows(u32),
     /// An empty cache.
     Zeros,
+}
+
+impl Derived {
+    /// An element of a tensor that has it. Nothing of the size of a context is kept, since the job's author chooses that.
+    pub fn word(&self, index: usize) -> Option<u32> {
+        match self {
+            Derived::Tokens(tokens) => tokens.get(index).copied(),
+            Derived::Positions => Some(index as u32),
+            Derived::Rows(last) => Some((index as u32).min(*last)),
+            Derived::Zeros => Some(0),
+        }
+    }
 }
 
 /// What a tensor of a pass is.
@@ -81,12 +97,11 @@ impl Pass {
         let tokens: Vec<u32> = ids.skip(first).take(prompt + numbers.end - 1 - first).collect();
         let size = tokens.len() as u32;
         let graph = inference_step(model, products, [1, size]).ok_or_else(no_decoder)?;
-        let lists = places(&[0], size, context).ok_or_else(no_decoder)?;
         let parameters: Vec<String> =
             model.parameters().iter().map(|p| format!("param/{}", p.name)).collect();
-        let lists = [tokens].into_iter().chain(lists).map(|list| Origin::Derived(Derived::Words(list)));
-        let origins = (0..parameters.len()).map(Origin::Parameter).chain(lists);
-        let origins = origins.chain(std::iter::repeat(Origin::Derived(Derived::Zeros)));
+        let lists = [Derived::Tokens(tokens), Derived::Positions, Derived::Rows(size - 1)].into_iter();
+        let derived = lists.chain(std::iter::repeat(Derived::Zeros)).map(Origin::Derived);
+        let origins = (0..parameters.len()).map(Origin::Parameter).chain(derived);
         let inputs = graph.inputs.iter().map(|port| port.tensor).zip(origins);
         let nodes = graph.nodes.iter().enumerate().map(|(place, node)| (node.output, Origin::Node(place)));
         let origins = inputs.chain(nodes).collect();
@@ -196,9 +211,10 @@ impl Source for Known<'_> {
     fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, LeafError> {
         let outside = LeafError::Outside { tensor };
         match self.pass.origin(tensor) {
-            Some(Origin::Derived(Derived::Words(words))) => words.get(index).copied().ok_or(outside),
-            Some(Origin::Derived(Derived::Zeros)) if index < self.pass.graph.tensor(tensor).len() => Ok(0),
-            Some(Origin::Derived(Derived::Zeros)) => Err(outside),
+            Some(Origin::Derived(derived)) => {
+                let is_inside = index < self.pass.graph.tensor(tensor).len();
+                derived.word(index).filter(|_| is_inside).ok_or(outside)
+            }
             _ => self.verified.get(tensor, index),
         }
     }
