@@ -290,7 +290,7 @@ fn a_wrong_answer_convicts_without_the_model() {
     assert!(code == 1 && found["no_verdict"].as_str().unwrap().contains("nobody signed"), "{found}");
     fs::write(&lie, Receipt { traces: Some(Digest([1; 32])), ..other }.to_text(Some(&private))).unwrap();
     let (code, found) = checked(&lie, &run, &["--trace", &trace]);
-    assert!(code == 4 && found["error"].as_str().unwrap().contains("its windows are not those"), "{found}");
+    assert!(code == 4 && found["error"].as_str().unwrap().contains("its windows have the root"), "{found}");
     fs::write(&lie, plain.to_text(Some(&private))).unwrap();
     let (code, found) = checked(&lie, &run, &["--trace", &trace]);
     assert!(code == 2 && found["error"].as_str().unwrap().contains("commits no traces"), "{found}");

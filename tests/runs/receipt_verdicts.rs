@@ -446,7 +446,7 @@ fn forged_evidence_convicts_no_honest_signer() {
                 refused(AnswerClaim::Row(other), "is not what the window's root commits");
                 let mut other = claim.clone();
                 other.logits.tensor = 0;
-                refused(AnswerClaim::Row(other), "another tensor than the logits");
+                refused(AnswerClaim::Row(other), "and the logits are tensor");
             }
             AnswerClaim::Tile(claim) => {
                 // A model whose operators would give something else.

@@ -21,6 +21,7 @@ use tiebreak_audit::plan::draw;
 use tiebreak_dispute::answer::AnswerVerdict;
 use tiebreak_engine::Engine;
 use tiebreak_record::commit::answer_trace::AnswerTrace;
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::receipt::{RECEIPT_MAX, Receipt};
 use tiebreak_record::commit::{Malformed, merkle};
@@ -257,7 +258,11 @@ impl Draw {
 /// The signer's trace, which has to be the one that the receipt commits.
 fn read_trace(args: &Check, answerer: &Answerer, receipt: &Receipt) -> Result<Option<AnswerTrace>, Failure> {
     let Some(path) = &args.trace else { return Ok(None) };
-    let wrong = |why: &str| RunError::malformed(path, Malformed::invalid("trace", why));
+    let holds = |what: &str, found: Digest, own: Digest| {
+        let why = format!("its {what} have the root {found}, and the receipt commits {own}");
+        let wrong = || RunError::malformed(path, Malformed::invalid("trace", why));
+        if found == own { Ok(()) } else { Err(wrong()) }
+    };
     let Some(traces) = receipt.traces else {
         let why = format!("{} commits no traces: leave --trace out", args.receipt.display());
         return Err(Failure::new(Exit::Usage, why));
@@ -266,12 +271,8 @@ fn read_trace(args: &Check, answerer: &Answerer, receipt: &Receipt) -> Result<Op
     let bytes = disk::read(path, AnswerTrace::bytes_max(receipt.answer.len(), &graphs)).map_err(named)?;
     let trace = AnswerTrace::decode(&bytes, receipt.answer.len(), &graphs);
     let trace = trace.map_err(|why| RunError::malformed(path, why))?;
-    if answerer.traces_root(receipt, &trace) != traces {
-        return Err(wrong("its windows are not those that the receipt commits").into());
-    }
-    if merkle::root(&row_leaves(receipt, &trace.rows)) != receipt.root {
-        return Err(wrong("its rows are not those that the receipt commits").into());
-    }
+    holds("windows", answerer.traces_root(receipt, &trace), traces)?;
+    holds("rows", merkle::root(&row_leaves(receipt, &trace.rows)), receipt.root)?;
     Ok(Some(trace))
 }
 

@@ -203,8 +203,13 @@ fn row(receipt: &Receipt, claim: &RowClaim, steps: &mut Vec<String>) -> Result<A
     }
     row_committed(receipt, *number, &row.digest, &row.proof)?;
     steps.push(format!("the digest of the row of token {number} is under the receipt's root"));
-    let output = pass.graph.output("logits").filter(|id| id.0 == logits.tensor);
-    let id = output.ok_or_else(|| wrong("it carries another tensor than the logits"))?;
+    let id = pass.graph.output("logits").ok_or_else(|| wrong("its graph has no logits"))?;
+    if id.0 != logits.tensor {
+        let (found, own) = (logits.tensor, id.0);
+        return Err(wrong(format!(
+            "it carries tensor {found} of the window, and the logits are tensor {own}"
+        )));
+    }
     let node = pass.graph.nodes.iter().position(|node| node.output == id);
     let node = node.ok_or_else(|| wrong("no operator makes the logits"))?;
     pass.traced(window, node, &logits.commitment)?;

@@ -218,10 +218,10 @@ fn check_answer(printer: Printer, args: &Check, verdict: &AnswerVerdict, size: u
 
 /// Refuses what only verdicts on receipts have.
 fn no_receipt(args: &Check) -> Result<(), Failure> {
-    if args.signer_key.is_none() && args.tokenizer.is_none() {
-        return Ok(());
-    }
-    let why = "--signer-key and --tokenizer are for verdicts on receipts, and this verdict is another one: leave them out";
+    let given = [("signer-key", args.signer_key.is_some()), ("tokenizer", args.tokenizer.is_some())];
+    let Some((option, _)) = given.into_iter().find(|(_, given)| *given) else { return Ok(()) };
+    let file = args.file.display();
+    let why = format!("--{option} is for verdicts on receipts, and {file} is none: leave the option out");
     Err(Failure::new(Exit::Usage, why))
 }
 
