@@ -190,6 +190,7 @@ fn part(segments: usize, fraction: f64) -> usize {
 }
 
 /// `chosen` different numbers below `of`, ascending (Floyd's algorithm): the draw of `docs/AUDIT.md`.
+#[doc(hidden)] // for the layers above
 pub fn draw(of: usize, chosen: usize, seed: u64) -> BTreeSet<usize> {
     let key = [seed as u32, (seed >> 32) as u32];
     let mut words = (0..).map(|i| philox::philox4x32_10(key, [i, 0, 0, 0])[0]);
