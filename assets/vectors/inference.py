@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from contract import philox
 from decoders import Llama
+from game_example import Key, b64
 from hashes import blake3, derive, merkle_root
 from operators import INF, Tape, Tensor, columns, div, exp, f32, greatest, mul, of_pattern, pattern, product, sub, tree
 from steps import Gpt
@@ -170,6 +171,32 @@ def tensor_digest(shape, row):
     return derive("tiebreak 2 tensor", b"\x01" + listed([words([d]) for d in shape]) + blake3(words(row)))
 
 
+def siblings(leaves, index):
+    """The inclusion proof of RFC 6962: siblings from the leaf up."""
+    if len(leaves) < 2:
+        return []
+    split = 1 << (len(leaves) - 1).bit_length() - 1
+    if index < split:
+        return [*siblings(leaves[:split], index), merkle_root(leaves[split:])]
+    return [*siblings(leaves[split:], index - split), merkle_root(leaves[:split])]
+
+
+def verdict(fields, rows):
+    """A verdict on a signer who has another last token than its own row gives. Token 9 ends texts."""
+    lie = {**fields, "answer": [*fields["answer"][:-1], (fields["answer"][-1] + 1) % 9]}
+    leaves = [words([n, id]) + tensor_digest([len(row)], row) for n, (id, row) in enumerate(zip(lie["answer"], rows))]
+    key = Key("liar.example", bytes([3]) * 32)
+    del lie["root"]
+    lie |= {"tokenizer": derive("tiebreak 2 tokenizer", listed([]) + listed([words([9])])).hex(), "root": merkle_root(leaves).hex(), "signer": key.text()}
+    order = ["format", "model", "parameters", "tokenizer", "temperature", "top_k", "top_p", "seed", "length", "prompt", "answer", "root", "signer"]
+    text = lambda fields: json.dumps(fields, separators=(",", ":")) + "\n"
+    lie = {name: lie[name] for name in order}
+    signed = text(lie | {"signature": b64(key.sign(b"tiebreak 2 receipt\n" + text(lie).encode()))})
+    number = len(rows) - 1
+    claim = {"kind": "token", "number": number, "row": b64(words(rows[-1])), "proof": [hash.hex() for hash in siblings(leaves, number)]}
+    return json.dumps({"answer": 1, "receipt": signed, "claim": claim}, separators=(",", ":"))
+
+
 def receipt(gpt, key, digits):
     """A receipt of the GPT, whose answer goes on beyond the context. The bad token is no candidate, and token 9 ends texts."""
     context, unknown, ends = gpt.context, [BAD], [9]
@@ -195,7 +222,7 @@ def receipt(gpt, key, digits):
     fields = {"format": "tiebreak receipt 1", "model": derive("tiebreak 2 answering model", listed(settings)).hex(), "parameters": merkle_root(leaves).hex(),
               "temperature": f"{temperature:08x}", "top_k": top_k, "top_p": f"{top_p:08x}", "seed": f"{seed:016x}", "length": length, "prompt": prompt,
               "answer": answer, "root": merkle_root(leaves_of_answer).hex()}
-    return json.dumps(fields, separators=(",", ":")) + "\n"
+    return fields, rows
 
 
 def main():
@@ -214,12 +241,13 @@ def main():
     decoders = [list(logits(gpt, 1, lambda kind: (3, 3, 0))), list(logits(llama, 2, lambda kind: (3, 2, 64) if kind == "values" else (2, 2, 0)))]
     comment = ("Made by inference.py. Of a GPT and of a Llama: for each of three texts the logits of its positions, as binary32 patterns. "
                "tests/common/cached.rs has the models, their weights and the texts. "
-               "`receipt`: the GPT's answer to a prompt. `sampling`: rows of logits as patterns, settings, and the tokens of numbers 0, 1, ..; none where the row gives no token.")
+               "`receipt`: the GPT's answer to a prompt. `verdict`: a verdict on a signer who changed the last token. `sampling`: rows of logits as patterns, settings, and the tokens of numbers 0, 1, ..; none where the row gives no token.")
     lines = ",\n".join("    [\n" + ",\n".join("      " + json.dumps(text, separators=(",", ":")) for text in texts) + "\n    ]" for texts in decoders)
     drawn = ",\n".join("    " + json.dumps(case, separators=(",", ":")) for case in sampling())
     path = pathlib.Path(__file__).with_name("inference.json")
-    answered = json.dumps(receipt(gpt, 1, lambda kind: (3, 3, 0)))
-    path.write_text(f'{{\n  "_comment": {json.dumps(comment)},\n  "decoders": [\n{lines}\n  ],\n  "sampling": [\n{drawn}\n  ],\n  "receipt": {answered}\n}}\n')
+    fields, rows = receipt(gpt, 1, lambda kind: (3, 3, 0))
+    answered, judged = json.dumps(json.dumps(fields, separators=(",", ":")) + "\n"), json.dumps(verdict(fields, rows))
+    path.write_text(f'{{\n  "_comment": {json.dumps(comment)},\n  "decoders": [\n{lines}\n  ],\n  "sampling": [\n{drawn}\n  ],\n  "receipt": {answered},\n  "verdict": {judged}\n}}\n')
 
 
 if __name__ == "__main__":

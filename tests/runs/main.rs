@@ -24,6 +24,7 @@ mod padding;
 mod paper_preset;
 mod ranks_in_process;
 mod real_data;
+mod receipt_verdicts;
 mod receipts;
 mod record_verdicts;
 mod remote;

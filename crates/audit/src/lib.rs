@@ -15,6 +15,7 @@
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
 
 mod afterwards;
+pub mod answers;
 pub mod attachments;
 mod checked;
 pub mod checks;

@@ -195,8 +195,9 @@ fn part(segments: usize, fraction: f64) -> usize {
     ((fraction * segments as f64).ceil() as usize).clamp(segments.min(1), segments)
 }
 
-/// `chosen` different numbers below `of`, ascending (Floyd's algorithm).
-fn draw(of: usize, chosen: usize, seed: u64) -> BTreeSet<usize> {
+/// `chosen` different numbers below `of`, ascending (Floyd's algorithm): the draw of `docs/AUDIT.md`.
+#[doc(hidden)] // for the layers above
+pub fn draw(of: usize, chosen: usize, seed: u64) -> BTreeSet<usize> {
     let key = [seed as u32, (seed >> 32) as u32];
     let mut words = (0..).map(|i| philox::philox4x32_10(key, [i, 0, 0, 0])[0]);
     let mut below = |bound: u32| {

@@ -11,6 +11,7 @@
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
 
+pub mod answer;
 pub mod check;
 pub mod evidence;
 pub mod fact;

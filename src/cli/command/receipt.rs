@@ -1,22 +1,33 @@
 //! `tiebreak receipt`: checks what somebody says that a model answered.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, EngineKind, open_exact};
 use crate::cli::args::key::read_public;
 use crate::cli::args::limits::Limits;
+use crate::cli::args::random::random;
 use crate::cli::args::state::released;
+use crate::cli::args::verdict_file;
 use crate::cli::view::answering::{Speaker, no_language_model};
-use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
-use tiebreak_record::commit::Malformed;
+use crate::cli::view::next::Next;
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
+use tiebreak_audit::answers::Accuser;
+use tiebreak_audit::plan::draw;
+use tiebreak_dispute::answer::AnswerVerdict;
+use tiebreak_engine::Engine;
+use tiebreak_record::commit::answer_trace::AnswerTrace;
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::receipt::{RECEIPT_MAX, Receipt};
+use tiebreak_record::commit::{Malformed, merkle};
 use tiebreak_run::inference::replay::{Answerer, Difference};
-use tiebreak_run::run::{RunError, disk};
+use tiebreak_run::inference::traced::row_leaves;
+use tiebreak_run::run::{RunError, disk, shell};
 
 /// Check the receipt of an answer.
 ///
@@ -35,12 +46,14 @@ enum Command {
 
 /// Replay a receipt: whether a run's model gives this answer to this prompt.
 ///
-/// The run, its weights and its tokenizer are yours; nothing of the receipt vouches for them. All tokens are checked, a whole context at
-/// once. A difference that another engine finds is confirmed by the scalar reference.
+/// The run, its weights and its tokenizer are yours; nothing of the receipt vouches for them. All tokens are checked unless --sample draws
+/// some, a whole context at once. A difference that another engine finds is confirmed by the scalar reference.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak receipt check answer.json runs/mine
-  tiebreak receipt check answer.json runs/mine --signer-key trainer.key.pub --engine reference")]
+  tiebreak receipt check answer.json runs/mine --signer-key trainer.key.pub --engine reference
+  tiebreak receipt check answer.json runs/mine --trace answer.trace --verdict verdict.json
+  tiebreak receipt check answer.json runs/mine --sample 20")]
 pub struct Check {
     /// The receipt.
     receipt: PathBuf,
@@ -49,6 +62,26 @@ pub struct Check {
     /// Public key by which the receipt has to be signed: a file, or the text itself.
     #[arg(long, value_name = "KEY")]
     signer_key: Option<String>,
+    /// Check K tokens that are drawn at random, and those before them in their windows.
+    ///
+    /// Only the windows that hold a drawn token are replayed, and no root is compared. The result says how many tokens can be wrong.
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    sample: Option<u32>,
+    /// Seed of the draw, to draw the same tokens again.
+    ///
+    /// Without the option the system gives one after the receipt was read, so that no signer knows it before.
+    #[arg(long, requires = "sample")]
+    seed: Option<u64>,
+    /// Trace of the answer, if the receipt commits one.
+    ///
+    /// `tiebreak generate --trace` writes it. With it a verdict names the tile of an operator that is wrong.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// File for a verdict, if the receipt is signed and the answer does not follow.
+    ///
+    /// Anybody checks the verdict without the model, by `tiebreak verdict check`.
+    #[arg(long, value_name = "FILE")]
+    verdict: Option<PathBuf>,
     /// Replay with the checkpoint after this step, not with the released model.
     #[arg(long, value_name = "N")]
     step: Option<u32>,
@@ -73,7 +106,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 }
 
 /// Reads the receipt, whose signature has to be that of the key that is named.
-fn read(args: &Check) -> Result<(Receipt, Option<PublicKey>), Failure> {
+fn read(args: &Check) -> Result<(String, Receipt, Option<PublicKey>), Failure> {
     let wanted = args.signer_key.as_deref().map(read_public).transpose()?;
     let malformed = |source| RunError::malformed(&args.receipt, source);
     let text = disk::read_text(&args.receipt, RECEIPT_MAX).map_err(named)?;
@@ -83,7 +116,7 @@ fn read(args: &Check) -> Result<(Receipt, Option<PublicKey>), Failure> {
         let why = format!("it is signed by {found}, and --signer-key is {}", wanted.identified());
         return Err(malformed(Malformed::invalid("receipt", why)).into());
     }
-    Ok((receipt, signer))
+    Ok((text, receipt, signer))
 }
 
 /// Refuses a receipt of another model, other weights or another tokenizer than the run's.
@@ -124,6 +157,9 @@ fn words(difference: &Difference) -> String {
                 "all tokens follow, and the root over the rows of logits is {said}; the model gives {found}"
             )
         }
+        Difference::Traces { said, found } => {
+            format!("all rows follow, and the root over the traces is {said}; the model gives {found}")
+        }
     }
 }
 
@@ -131,17 +167,20 @@ fn words(difference: &Difference) -> String {
 fn difference(
     printer: Printer,
     args: &Check,
-    answerer: &Answerer,
-    receipt: &Receipt,
+    engine: &mut dyn Engine,
+    (answerer, receipt): (&Answerer, &Receipt),
+    draw: Option<&Draw>,
 ) -> Result<Option<Difference>, Failure> {
     let all = 0..receipt.answer.len();
-    let mut engine = open_exact(&args.engine)?;
-    let bar = printer.bar(all.end as u64, "tokens");
+    let bar = printer.bar(draw.map_or(all.end, |draw| draw.tokens()) as u64, "tokens");
     let mut progress = |done| {
         bar.set_position(done);
         bar.set_message("");
     };
-    let found = answerer.difference(engine.as_mut(), receipt, all, &mut progress)?;
+    let found = match draw {
+        Some(draw) => answerer.drawn_difference(engine, receipt, &draw.replayed, &mut progress)?,
+        None => answerer.difference(engine, receipt, all, &mut progress)?,
+    };
     if let Some(difference) = &found
         && args.engine.engine != EngineKind::Reference
         && !answerer.confirms(receipt, difference, &mut progress)?
@@ -158,9 +197,133 @@ fn difference(
     Ok(found)
 }
 
+/// Tokens that are drawn.
+struct Draw {
+    count: usize,
+    seed: u64,
+    /// The windows that hold them, with the tokens that are replayed.
+    replayed: Vec<(usize, Range<usize>)>,
+}
+
+impl Draw {
+    fn of(
+        answerer: &Answerer,
+        receipt: &Receipt,
+        (count, seed): (u32, Option<u64>),
+    ) -> Result<Draw, Failure> {
+        let seed = match seed {
+            Some(seed) => seed,
+            None => u64::from_le_bytes(random()?),
+        };
+        let tokens = receipt.answer.len();
+        let drawn = draw(tokens, tokens.min(count as usize), seed);
+        Ok(Draw { count: drawn.len(), seed, replayed: answerer.replayed(receipt, &drawn) })
+    }
+
+    /// The number of tokens that are replayed.
+    fn tokens(&self) -> usize {
+        self.replayed.iter().map(|(_, numbers)| numbers.len()).sum()
+    }
+
+    /// The most of so many tokens that can be wrong, with a confidence of 95 %: of one more the draw misses all with a probability of 5 % at
+    /// most.
+    fn wrong_at_most(&self, tokens: usize) -> usize {
+        let mut missed = 1.0;
+        let goes_on = |wrong: &usize| {
+            let (left, of) = (tokens - wrong, tokens - wrong + 1);
+            missed *= (left + 1).saturating_sub(self.count) as f64 / of as f64;
+            missed > 0.05
+        };
+        (1..=tokens).take_while(goes_on).count()
+    }
+
+    fn line(&self, tokens: usize, by: &str) -> String {
+        let (count, replayed, wrong) = (self.count, self.tokens(), self.wrong_at_most(tokens));
+        format!(
+            "MATCHES: {count} of {tokens} tokens, drawn with seed {}, and {} before them follow; with 95 % confidence at most {wrong} are \
+             wrong; no root is compared ({by})",
+            self.seed,
+            replayed - count
+        )
+    }
+
+    fn json(&self, tokens: usize) -> Value {
+        let (drawn, seed, replayed) = (self.count, self.seed, self.tokens());
+        json!({
+            "drawn": drawn, "replayed": replayed, "seed": seed, "confidence": 0.95, "wrong_at_most": self.wrong_at_most(tokens),
+        })
+    }
+}
+
+/// The signer's trace, which has to be the one that the receipt commits.
+fn read_trace(args: &Check, answerer: &Answerer, receipt: &Receipt) -> Result<Option<AnswerTrace>, Failure> {
+    let Some(path) = &args.trace else { return Ok(None) };
+    let holds = |what: &str, found: Digest, own: Digest| {
+        let why = format!("its {what} have the root {found}, and the receipt commits {own}");
+        let wrong = || RunError::malformed(path, Malformed::invalid("trace", why));
+        if found == own { Ok(()) } else { Err(wrong()) }
+    };
+    let Some(traces) = receipt.traces else {
+        let why = format!("{} commits no traces: leave --trace out", args.receipt.display());
+        return Err(Failure::new(Exit::Usage, why));
+    };
+    let graphs = answerer.window_graphs(receipt);
+    let bytes = disk::read(path, AnswerTrace::bytes_max(receipt.answer.len(), &graphs)).map_err(named)?;
+    let trace = AnswerTrace::decode(&bytes, receipt.answer.len(), &graphs);
+    let trace = trace.map_err(|why| RunError::malformed(path, why))?;
+    holds("windows", answerer.traces_root(receipt, &trace), traces)?;
+    holds("rows", merkle::root(&row_leaves(receipt, &trace.rows)), receipt.root)?;
+    Ok(Some(trace))
+}
+
+/// The evidence against a signer, or the reason why there is none.
+fn evidence_of(
+    accuser: &Accuser,
+    engine: &mut dyn Engine,
+    (found, signer): (&Difference, Option<&PublicKey>),
+) -> Result<Result<AnswerVerdict, &'static str>, Failure> {
+    if signer.is_none() {
+        return Ok(Err("no verdict is written: nobody signed the receipt, so that it accuses nobody"));
+    }
+    let verdict = accuser.verdict(engine, found)?;
+    Ok(verdict.ok_or(match (accuser.receipt.0.traces, accuser.trace) {
+        (None, _) => {
+            "no verdict is written: the receipt commits other rows than the model gives, and no traces; who has the model finds the same"
+        }
+        (Some(_), None) => {
+            "no verdict is written: the receipt commits traces; ask the signer for the trace's file, and give it by --trace"
+        }
+        (Some(_), Some(_)) => {
+            "no verdict is written: no evidence stands without the model; who has the model finds the same"
+        }
+    }))
+}
+
+/// A verdict's file, or why there is none.
+struct Saved {
+    file: Option<PathBuf>,
+    line: String,
+    next: Option<Next>,
+}
+
+fn save(args: &Check, evidence: Option<Result<AnswerVerdict, &str>>) -> Result<Option<Saved>, Failure> {
+    Ok(match (&args.verdict, evidence) {
+        (Some(path), Some(Ok(verdict))) => {
+            let bytes = verdict.to_bytes();
+            let file = verdict_file::save_bytes(path, &bytes)?;
+            let (kind, size) = (verdict.claim.kind(), bytes_text(bytes.len() as u64));
+            let line = format!("  {kind} verdict ({size}): {}", file.display());
+            let command = format!("tiebreak verdict check {}", shell::path(&file));
+            Some(Saved { file: Some(file), line, next: Some(Next::new("anybody can check it", command)) })
+        }
+        (_, Some(Err(why))) => Some(Saved { file: None, line: format!("  {why}"), next: None }),
+        _ => None,
+    })
+}
+
 fn check(printer: Printer, args: &Check) -> CommandResult {
     let watch = args.limits.watch(printer);
-    let (receipt, signer) = read(args)?;
+    let (text_of, receipt, signer) = read(args)?;
     let speaker = Speaker::of(args.limits.open(&args.run)?, args.tokenizer.as_deref())?;
     let weights = released(&speaker.run, args.step)?;
     let answerer = speaker.answerer(&weights)?;
@@ -169,14 +332,30 @@ fn check(printer: Printer, args: &Check) -> CommandResult {
     let needed = answerer.memory(&receipt).saturating_add(speaker.run.state_memory());
     speaker.run.within_memory("a replay of the answer", needed)?;
     watch.planned();
-    let found = difference(printer, args, &answerer, &receipt)?;
+    let trace = read_trace(args, &answerer, &receipt)?;
+    let mut engine = open_exact(&args.engine)?;
+    let draw = args.sample.map(|count| Draw::of(&answerer, &receipt, (count, args.seed))).transpose()?;
+    let found = difference(printer, args, engine.as_mut(), (&answerer, &receipt), draw.as_ref())?;
+    let accuser = Accuser {
+        answerer: &answerer,
+        job: &speaker.run.job_text,
+        receipt: (&receipt, &text_of),
+        tokenizer: speaker.alphabet.parts(),
+        trace: trace.as_ref(),
+    };
+    let evidence = found.as_ref().filter(|_| args.verdict.is_some());
+    let evidence = evidence.map(|found| evidence_of(&accuser, engine.as_mut(), (found, signer.as_ref())));
+    let verdict = save(args, evidence.transpose()?)?;
     let by = signer
         .as_ref()
         .map_or("nobody signed it".into(), |signer| format!("signed by {}", signer.identified()));
     let tokens = receipt.answer.len();
-    let first = match &found {
-        None => format!("MATCHES: {tokens} tokens follow from the model, the prompt and the settings ({by})"),
-        Some(difference) => format!("DIVERGES: {} ({by})", words(difference)),
+    let first = match (&found, &draw) {
+        (None, Some(draw)) => draw.line(tokens, &by),
+        (None, None) => {
+            format!("MATCHES: {tokens} tokens follow from the model, the prompt and the settings ({by})")
+        }
+        (Some(difference), _) => format!("DIVERGES: {} ({by})", words(difference)),
     };
     let text = speaker.alphabet.text(&receipt.answer[..tokens - usize::from(ended(&answerer, &receipt))])?;
     let mut json = json!({
@@ -186,14 +365,26 @@ fn check(printer: Printer, args: &Check) -> CommandResult {
         "signer": signer.as_ref().map(PublicKey::to_text),
         "root": receipt.root,
     });
+    if let Some(draw) = &draw {
+        json["sample"] = draw.json(tokens);
+    }
     if let Some(difference) = &found {
         json["difference"] = json!(words(difference));
         json["token"] = match difference {
             Difference::Token { number, .. } | Difference::Ended { number } => json!(number),
-            Difference::Stopped { .. } | Difference::Root { .. } => json!(null),
+            Difference::Stopped { .. } | Difference::Root { .. } | Difference::Traces { .. } => json!(null),
         };
     }
-    printer.result(first, &json);
+    let lines = [Some(first), verdict.as_ref().map(|verdict| verdict.line.clone())];
+    if let Some(verdict) = &verdict {
+        json["verdict_file"] = json!(verdict.file);
+        json["no_verdict"] = json!(verdict.file.is_none().then_some(&verdict.line));
+        json["next"] = json!(verdict.next);
+    }
+    printer.result(lines.into_iter().flatten().collect::<Vec<_>>(), &json);
+    if let Some(next) = verdict.and_then(|verdict| verdict.next) {
+        printer.say(next.line());
+    }
     Ok(if found.is_none() { Exit::Match } else { Exit::Diverges })
 }
 

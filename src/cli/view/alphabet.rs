@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::view::escape::{Characters, prose};
 use crate::cli::view::report::{Exit, Failure};
+use tiebreak_dispute::answer::TokenizerParts;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::job::spec::DataFiles;
 use tiebreak_run::run::companions::Companions;
@@ -26,8 +27,7 @@ impl Alphabet {
     pub fn of(run: &Run, vocabulary: u32, named: Option<&Path>) -> Result<Alphabet, Failure> {
         let over_bytes = vocabulary <= 256 && matches!(run.job().data.files, DataFiles::Bytes { .. });
         if let Some(path) = named {
-            let beside = if path.is_dir() { Companions::released(path)? } else { Companions::default() };
-            return Alphabet::tokens(path.into(), &beside);
+            return Alphabet::named(path);
         }
         if over_bytes {
             return Ok(Alphabet::Bytes);
@@ -45,6 +45,12 @@ impl Alphabet {
              (a tokenizer.json, or a folder that has one, or vocab.json and merges.txt)"
         );
         Err(Failure::new(Exit::Usage, why))
+    }
+
+    /// The alphabet of the tokenizer at a path.
+    pub fn named(path: &Path) -> Result<Alphabet, Failure> {
+        let beside = if path.is_dir() { Companions::released(path)? } else { Companions::default() };
+        Alphabet::tokens(path.into(), &beside)
     }
 
     #[cfg(feature = "tokenizer")]
@@ -89,16 +95,21 @@ impl Alphabet {
         match self {
             Alphabet::Bytes => &[],
             #[cfg(feature = "tokenizer")]
-            Alphabet::Tokens(tokens) => &tokens.ends,
+            Alphabet::Tokens(tokens) => &tokens.parts.ends,
         }
     }
 
     /// The digest of the tokenizer; `None` over bytes.
     pub fn digest(&self) -> Option<Digest> {
+        self.parts().map(TokenizerParts::digest)
+    }
+
+    /// What the tokenizer's digest is made of; `None` over bytes.
+    pub fn parts(&self) -> Option<&TokenizerParts> {
         match self {
             Alphabet::Bytes => None,
             #[cfg(feature = "tokenizer")]
-            Alphabet::Tokens(tokens) => Some(tokens.digest),
+            Alphabet::Tokens(tokens) => Some(&tokens.parts),
         }
     }
 

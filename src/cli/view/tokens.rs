@@ -7,8 +7,8 @@ use serde_json::Value;
 use tiebreak_tokenizer::Loaded;
 
 use crate::cli::view::report::{Exit, Failure};
+use tiebreak_dispute::answer::TokenizerParts;
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::commit::receipt::tokenizer_digest;
 use tiebreak_record::commit::tensor::root;
 use tiebreak_run::run::companions::{CONFIG, Companions, FILE_MAX, GENERATION};
 use tiebreak_run::run::disk;
@@ -19,10 +19,8 @@ const END: &str = "<|endoftext|>";
 /// A tokenizer with what ends its texts.
 pub struct Tokens {
     loaded: Loaded,
-    /// The tokens with which a text ends.
-    pub ends: Vec<u32>,
-    /// The digest of the tokenizer's files, and of what ends texts.
-    pub digest: Digest,
+    /// The tokenizer's files by their digests, and the tokens with which a text ends.
+    pub parts: TokenizerParts,
 }
 
 /// Runs what could panic. The panic's own message could quote foreign text, so it is not printed.
@@ -42,13 +40,12 @@ impl Tokens {
     pub fn open(path: &Path, beside: &Companions) -> Result<Tokens, Failure> {
         let loaded = guarded(|| Loaded::open(path).map_err(|why| why.to_string()))?;
         let ends = ends(|name| beside.get(name), |token| loaded.id(token));
-        let mut files: Vec<(&str, Digest)> =
-            beside.of_tokenizer().map(|(name, bytes)| (name, Digest(root(bytes)))).collect();
+        let mut files: Vec<(String, Digest)> =
+            beside.of_tokenizer().map(|(name, bytes)| (name.into(), Digest(root(bytes)))).collect();
         if !path.is_dir() {
-            files.push(("tokenizer.json", Digest(root(&disk::read(path, FILE_MAX)?))));
+            files.push(("tokenizer.json".into(), Digest(root(&disk::read(path, FILE_MAX)?))));
         }
-        let digest = tokenizer_digest(&files, &ends);
-        Ok(Tokens { loaded, ends, digest })
+        Ok(Tokens { loaded, parts: TokenizerParts { files, ends } })
     }
 
     /// The tokens of a text.

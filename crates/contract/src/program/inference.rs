@@ -2,6 +2,8 @@
 //! have the same bits whatever the size of a chunk and of a batch. And the graph that moves caches when a batch changes. Contract:
 //! `docs/INFERENCE.md`.
 
+use std::ops::Range;
+
 use serde_json::Value;
 
 use super::builder::Builder;
@@ -95,6 +97,20 @@ pub fn window(length: usize, context: u32) -> usize {
     let context = context as usize;
     let stride = context / 2 + 1;
     length.saturating_sub(context).div_ceil(stride) * stride
+}
+
+/// The windows that give the rows of an answer's tokens with these numbers: the first token of the text in each window, and the
+/// numbers.
+pub fn windows(prompt: usize, numbers: Range<usize>, context: u32) -> Vec<(usize, Range<usize>)> {
+    let mut windows: Vec<(usize, Range<usize>)> = Vec::new();
+    for number in numbers {
+        let first = window(prompt + number, context);
+        match windows.last_mut() {
+            Some((of, numbers)) if *of == first => numbers.end = number + 1,
+            _ => windows.push((first, number..number + 1)),
+        }
+    }
+    windows
 }
 
 /// The logits of `new` tokens of each of `sequences`; `None` if the model is no decoder.

@@ -288,6 +288,16 @@ pub fn expected(
     compute(graph, node, elements, &mut Verified { graph, slices })
 }
 
+/// [`expected`], from a source of verified elements.
+pub(crate) fn expected_by<S: Source<Error = LeafError>>(
+    graph: &Graph,
+    node: usize,
+    elements: Range<usize>,
+    source: &mut S,
+) -> Result<Vec<u32>, LeafError> {
+    compute(graph, node, elements, source)
+}
+
 /// The bytes of tile `tile` of a tensor, from the words of its [`tile_elements`].
 pub fn tile_bytes(ty: &TensorType, tile: usize, words: &[u32]) -> Vec<u8> {
     let bytes = bytes_from_words(ty.dtype, words);

@@ -4,6 +4,7 @@
 //! are hashed with BLAKE3, whose tree gives verified tiles; everything above tensors is a Merkle tree of RFC 6962
 //! with SHA-256. Layouts: `docs/RUN-FORMAT.md`.
 
+pub mod answer_trace;
 pub mod codec;
 pub mod correction;
 pub mod cosignature;

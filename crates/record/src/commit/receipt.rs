@@ -16,6 +16,8 @@ use tiebreak_contract::program::sampling::Sampling;
 
 /// The name and version of receipts.
 const FORMAT: &str = "tiebreak receipt 1";
+/// The name and version of receipts that commit the operators of their windows.
+const TRACED: &str = "tiebreak receipt 2";
 /// The prefix of the bytes that are signed, which separates them from all other texts that a key signs.
 const DOMAIN: &[u8] = b"tiebreak 2 receipt\n";
 /// The most tokens of a prompt and its answer together.
@@ -42,6 +44,8 @@ pub struct Receipt {
     pub answer: Vec<u32>,
     /// The root over the answer's tokens and their rows of logits ([`AnswerRoot`]).
     pub root: Digest,
+    /// The root over the traces of the answer's windows ([`super::answer_trace`]), if the signer answers for each operator.
+    pub traces: Option<Digest>,
 }
 
 /// The fields of a receipt's file, in their order.
@@ -61,6 +65,8 @@ struct Fields {
     prompt: Vec<u32>,
     answer: Vec<u32>,
     root: Digest,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    traces: Option<Digest>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     signer: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,10 +103,14 @@ fn number(name: &str, digits: usize, text: &str) -> Result<u64, Malformed> {
 }
 
 impl Receipt {
+    fn format(&self) -> &'static str {
+        if self.traces.is_some() { TRACED } else { FORMAT }
+    }
+
     fn fields(&self, signer: Option<String>, signature: Option<[u8; 64]>) -> Fields {
         let Sampling { temperature, top_k, top_p, seed } = self.sampling;
         Fields {
-            format: FORMAT.into(),
+            format: self.format().into(),
             model: self.model,
             parameters: self.parameters,
             tokenizer: self.tokenizer,
@@ -112,6 +122,7 @@ impl Receipt {
             prompt: self.prompt.clone(),
             answer: self.answer.clone(),
             root: self.root,
+            traces: self.traces,
             signer,
             signature: signature.map(|bytes| STANDARD.encode(bytes)),
         }
@@ -136,11 +147,9 @@ impl Receipt {
             return Err(Malformed::TooLarge { what: "receipt", limit: RECEIPT_MAX });
         }
         let fields: Fields = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
-        if fields.format != FORMAT {
-            return Err(wrong(format!(
-                "its format is {:?}; {FORMAT:?} is wanted",
-                beginning(&fields.format)
-            )));
+        if ![FORMAT, TRACED].contains(&&fields.format[..]) {
+            let found = beginning(&fields.format);
+            return Err(wrong(format!("its format is {found:?}; {FORMAT:?} or {TRACED:?} is wanted")));
         }
         let word = |name, text: &str| number(name, 8, text).map(|word| word as u32);
         let receipt = Receipt {
@@ -157,6 +166,7 @@ impl Receipt {
             prompt: fields.prompt,
             answer: fields.answer,
             root: fields.root,
+            traces: fields.traces,
         };
         receipt.bounded()?;
         let signature = match &fields.signature {
@@ -229,17 +239,27 @@ pub struct AnswerRoot(Frontier);
 impl AnswerRoot {
     /// Adds the next token, which was chosen from this row of logits.
     pub fn push(&mut self, token: u32, row: &[u32]) {
-        let mut digest = VectorDigest::default();
-        digest.extend(row);
-        let mut e = Encoder::default();
-        e.u32(self.0.size() as u32).u32(token).digest(&digest.finish(DType::F32));
-        self.0.push(merkle::leaf(&e.0));
+        self.0.push(answer_leaf(self.0.size() as u32, token, &row_digest(row)));
     }
 
     /// The root.
     pub fn root(&self) -> Digest {
         self.0.root()
     }
+}
+
+/// The digest of a row of logits.
+pub fn row_digest(row: &[u32]) -> Digest {
+    let mut digest = VectorDigest::default();
+    digest.extend(row);
+    digest.finish(DType::F32)
+}
+
+/// The leaf of an answer's token in [`Receipt::root`].
+pub fn answer_leaf(number: u32, token: u32, row: &Digest) -> Digest {
+    let mut e = Encoder::default();
+    e.u32(number).u32(token).digest(row);
+    merkle::leaf(&e.0)
 }
 
 /// The digest of a model's keys and products, the settings of `tiebreak_contract::program::inference`.
@@ -283,6 +303,7 @@ mod tests {
             prompt: vec![84],
             answer: vec![101, 7],
             root,
+            traces: None,
         }
     }
 

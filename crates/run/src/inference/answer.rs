@@ -75,6 +75,6 @@ impl Answer {
         let ([model, parameters], tokenizer) = (identity.model, identity.tokenizer);
         let (sampling, length, answer) = (self.sampling, self.length, self.tokens());
         let root = self.root.as_ref()?.root();
-        Some(Receipt { model, parameters, tokenizer, sampling, length, prompt, answer, root })
+        Some(Receipt { model, parameters, tokenizer, sampling, length, prompt, answer, root, traces: None })
     }
 }

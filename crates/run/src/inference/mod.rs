@@ -6,3 +6,4 @@ pub mod batch;
 pub mod decoder;
 pub mod replay;
 mod steps;
+pub mod traced;

@@ -1,20 +1,21 @@
 //! The replay of a receipt: the rows of logits of an answer by whole windows, one pass each, and the first token that does not follow.
 //! Contract: `docs/INFERENCE.md`, Receipts.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
-use tiebreak_contract::program::graph::TensorType;
-use tiebreak_contract::program::inference::{caches, inference_step, places, settings, window};
+use tiebreak_contract::program::graph::{Graph, TensorType};
+use tiebreak_contract::program::inference::{caches, inference_step, places, settings, windows};
 use tiebreak_contract::program::models::Model;
 use tiebreak_contract::program::products::ProductTable;
 use tiebreak_contract::program::sampling::NoToken;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_engine::liveness::peak_bytes;
 use tiebreak_engine::reference::Reference;
-use tiebreak_engine::{Engine, EngineError, Tensor};
+use tiebreak_engine::{Engine, EngineError, Observer, Tensor};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::receipt::{AnswerRoot, Receipt, model_digest};
@@ -64,6 +65,13 @@ pub enum Difference {
         /// The model's.
         found: Digest,
     },
+    /// All tokens and rows follow, and the operators of the windows are others.
+    Traces {
+        /// The receipt's root over traces.
+        said: Digest,
+        /// The model's.
+        found: Digest,
+    },
 }
 
 impl Answerer<'_> {
@@ -106,20 +114,52 @@ impl Answerer<'_> {
     }
 
     /// The windows of the tokens with these numbers: the first token of the text in each, and the numbers.
-    fn passes(&self, receipt: &Receipt, numbers: Range<usize>) -> Vec<(usize, Range<usize>)> {
-        let context = self.model.0.labels_per_sample();
-        let mut passes: Vec<(usize, Range<usize>)> = Vec::new();
-        for number in numbers {
-            let first = window(receipt.prompt.len() + number, context);
-            match passes.last_mut() {
-                Some((of, numbers)) if *of == first => numbers.end = number + 1,
-                _ => passes.push((first, number..number + 1)),
-            }
-        }
-        passes
+    pub(super) fn passes(&self, receipt: &Receipt, numbers: Range<usize>) -> Vec<(usize, Range<usize>)> {
+        windows(receipt.prompt.len(), numbers, self.model.0.labels_per_sample())
     }
 
-    /// The first difference between a receipt's tokens with these numbers and those of the model; over all numbers, the root is
+    /// Passes the number of each of these tokens, with the row of logits that it follows from, to `take`, until that gives something.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn rows<B>(
+        &self,
+        engine: &mut dyn Engine,
+        receipt: &Receipt,
+        numbers: Range<usize>,
+        take: impl FnMut(usize, &[u32]) -> Option<B>,
+    ) -> Result<Option<B>, EngineError> {
+        self.rows_of(engine, receipt, self.passes(receipt, numbers), take)
+    }
+
+    fn rows_of<B>(
+        &self,
+        engine: &mut dyn Engine,
+        receipt: &Receipt,
+        passes: Vec<(usize, Range<usize>)>,
+        mut take: impl FnMut(usize, &[u32]) -> Option<B>,
+    ) -> Result<Option<B>, EngineError> {
+        let size = size(&passes, receipt);
+        let text = [&receipt.prompt[..], &receipt.answer].concat();
+        let mut pass = match size {
+            0 => None,
+            size => Pass::new(engine, self, size as u32)?,
+        };
+        for (first, numbers) in passes {
+            let Some(pass) = &mut pass else { return Ok(None) };
+            let rows = pass.rows(engine, &text[first..receipt.prompt.len() + numbers.end - 1], None)?;
+            for number in numbers {
+                let place = receipt.prompt.len() + number - first - 1;
+                let taken = take(number, &rows[place * self.known.len()..][..self.known.len()]);
+                if taken.is_some() {
+                    return Ok(taken);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first difference between a receipt's tokens with these numbers and those of the model; over all numbers, the roots are
     /// compared too. `None` also if the model is no decoder, which has no [`Answerer::identity`]. `progress` receives the number of
     /// tokens done.
     ///
@@ -132,41 +172,75 @@ impl Answerer<'_> {
         numbers: Range<usize>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Option<Difference>, EngineError> {
-        let passes = self.passes(receipt, numbers.clone());
-        let (size, answer) = (size(&passes, receipt), &receipt.answer);
-        let text = [&receipt.prompt[..], answer].concat();
-        let mut pass = match size {
-            0 => None,
-            size => Pass::new(engine, self, size as u32)?,
-        };
+        let is_whole = numbers == (0..receipt.answer.len());
         let mut root = AnswerRoot::default();
-        for (first, numbers) in passes {
-            let Some(pass) = &mut pass else { return Ok(None) };
-            let end = receipt.prompt.len() + numbers.end - 1;
-            let rows = pass.rows(engine, &text[first..end])?;
-            for number in numbers {
-                if number > 0 && self.ends.contains(&answer[number - 1]) {
-                    return Ok(Some(Difference::Ended { number: number as u32 }));
-                }
-                let row = &rows[(receipt.prompt.len() + number - first - 1) * self.known.len()..]
-                    [..self.known.len()];
-                let (said, found) = (answer[number], receipt.sampling.token(row, self.known, number as u32));
-                if found != Ok(said) {
-                    return Ok(Some(Difference::Token { number: number as u32, said, found }));
-                }
-                root.push(said, row);
-                progress(number as u64 + 1);
-            }
+        let found = self.rows(engine, receipt, numbers, |number, row| {
+            let found = self.at(receipt, number, row);
+            root.push(receipt.answer[number], row);
+            progress(number as u64 + 1);
+            found
+        })?;
+        if found.is_some() || !is_whole {
+            return Ok(found);
         }
-        if numbers != (0..answer.len()) {
-            return Ok(None);
-        }
-        let (tokens, length) = (answer.len() as u32, receipt.length);
-        if tokens < length && !answer.last().is_some_and(|last| self.ends.contains(last)) {
-            return Ok(Some(Difference::Stopped { tokens, length }));
+        let found = self.stopped(receipt);
+        if found.is_some() {
+            return Ok(found);
         }
         let (said, found) = (receipt.root, root.root());
-        Ok((said != found).then_some(Difference::Root { said, found }))
+        if said != found {
+            return Ok(Some(Difference::Root { said, found }));
+        }
+        let Some(said) = receipt.traces else { return Ok(None) };
+        let found = self.traces_root(receipt, &self.trace(engine, receipt, None, progress)?);
+        Ok((said != found).then_some(Difference::Traces { said, found }))
+    }
+
+    /// The difference of a token with this number, which its row of logits shows.
+    fn at(&self, receipt: &Receipt, number: usize, row: &[u32]) -> Option<Difference> {
+        let answer = &receipt.answer;
+        if number > 0 && self.ends.contains(&answer[number - 1]) {
+            return Some(Difference::Ended { number: number as u32 });
+        }
+        let (said, found) = (answer[number], receipt.sampling.token(row, self.known, number as u32));
+        (found != Ok(said)).then_some(Difference::Token { number: number as u32, said, found })
+    }
+
+    /// The difference of an answer that is not whole.
+    fn stopped(&self, receipt: &Receipt) -> Option<Difference> {
+        let (tokens, length) = (receipt.answer.len() as u32, receipt.length);
+        let ended = receipt.answer.last().is_some_and(|last| self.ends.contains(last));
+        (tokens < length && !ended).then_some(Difference::Stopped { tokens, length })
+    }
+
+    /// The tokens that a check of a draw replays: in each window that holds a drawn one, those up to the last that is drawn there.
+    pub fn replayed(&self, receipt: &Receipt, drawn: &BTreeSet<usize>) -> Vec<(usize, Range<usize>)> {
+        let passes = self.passes(receipt, 0..receipt.answer.len()).into_iter();
+        let up_to = |(first, numbers): (usize, Range<usize>)| {
+            let last = drawn.range(numbers.clone()).next_back()?;
+            Some((first, numbers.start..last + 1))
+        };
+        passes.filter_map(up_to).collect()
+    }
+
+    /// The first difference among tokens that [`Answerer::replayed`] gives, or of an answer that is not whole. No root is compared.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn drawn_difference(
+        &self,
+        engine: &mut dyn Engine,
+        receipt: &Receipt,
+        replayed: &[(usize, Range<usize>)],
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Option<Difference>, EngineError> {
+        let mut done = 0;
+        let found = self.rows_of(engine, receipt, replayed.to_vec(), |number, row| {
+            done += 1;
+            progress(done);
+            self.at(receipt, number, row)
+        })?;
+        Ok(found.or_else(|| self.stopped(receipt)))
     }
 
     /// True if the scalar reference finds the same difference; those of lengths depend on no engine.
@@ -181,7 +255,7 @@ impl Answerer<'_> {
     ) -> Result<bool, EngineError> {
         let numbers = match found {
             Difference::Token { number, .. } => *number as usize..*number as usize + 1,
-            Difference::Root { .. } => 0..receipt.answer.len(),
+            Difference::Root { .. } | Difference::Traces { .. } => 0..receipt.answer.len(),
             Difference::Ended { .. } | Difference::Stopped { .. } => return Ok(true),
         };
         Ok(self.difference(&mut Reference, receipt, numbers, progress)?.as_ref() == Some(found))
@@ -194,7 +268,7 @@ fn size(passes: &[(usize, Range<usize>)], receipt: &Receipt) -> usize {
 }
 
 /// A step of a whole window, compiled for an engine.
-struct Pass {
+pub(super) struct Pass {
     compiled: tiebreak_engine::Compiled,
     /// The inputs of every window but the tokens: parameters, positions and rows, and empty caches.
     before: Vec<Tensor>,
@@ -203,7 +277,11 @@ struct Pass {
 }
 
 impl Pass {
-    fn new(engine: &mut dyn Engine, answerer: &Answerer, size: u32) -> Result<Option<Pass>, EngineError> {
+    pub(super) fn new(
+        engine: &mut dyn Engine,
+        answerer: &Answerer,
+        size: u32,
+    ) -> Result<Option<Pass>, EngineError> {
         let (model, products) = answerer.model;
         let lists = places(&[0], size, model.labels_per_sample());
         let graph = inference_step(model, products, [1, size]);
@@ -222,14 +300,23 @@ impl Pass {
         Ok(Some(Pass { compiled, before, behind, size: size as usize }))
     }
 
+    pub(super) fn graph(&self) -> &Graph {
+        &self.compiled.graph
+    }
+
     /// The logits of a window's positions, one behind another. A window that is not full is padded; no row depends on that.
-    fn rows(&mut self, engine: &mut dyn Engine, tokens: &[u32]) -> Result<Vec<u32>, EngineError> {
+    pub(super) fn rows(
+        &mut self,
+        engine: &mut dyn Engine,
+        tokens: &[u32],
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<u32>, EngineError> {
         let mut tokens = tokens.to_vec();
         tokens.resize(self.size, 0);
         let mut inputs = self.before.clone();
         inputs.push(upload(engine, &tokens)?);
         inputs.extend(self.behind.iter().cloned());
-        let outputs = engine.run(&self.compiled, &inputs, None)?;
+        let outputs = engine.run(&self.compiled, &inputs, observer)?;
         Ok(words_from_bytes(DType::F32, &engine.download(&outputs[0])?))
     }
 }

@@ -1,6 +1,6 @@
 //! `tiebreak generate`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
@@ -15,11 +15,15 @@ use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_contract::arith::float;
 use tiebreak_contract::program::sampling::Sampling;
+use tiebreak_engine::Engine;
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
-use tiebreak_record::commit::receipt::TOKENS_MAX;
+use tiebreak_record::commit::merkle;
+use tiebreak_record::commit::receipt::{Receipt, TOKENS_MAX};
 use tiebreak_run::inference::answer::{Answer, Identity};
 use tiebreak_run::inference::decoder::Decoder;
 use tiebreak_run::inference::replay::Answerer;
+use tiebreak_run::inference::traced::row_leaves;
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::{RunError, shell};
 
@@ -31,7 +35,8 @@ use tiebreak_run::run::{RunError, shell};
   tiebreak generate runs/mine --prompt 'First Citizen:' --length 400
   tiebreak generate runs/mine --step 2 --seed 7 --top-p 0.9
   tiebreak generate runs/gpt2 --tokenizer gpt2/tokenizer.json
-  tiebreak generate runs/mine --prompt 'First Citizen:' --receipt answer.json --key trainer.key")]
+  tiebreak generate runs/mine --prompt 'First Citizen:' --receipt answer.json --key trainer.key
+  tiebreak generate runs/mine --receipt answer.json --trace answer.trace --key trainer.key")]
 pub struct Args {
     /// Folder of the run, or its address (http://HOST/PATH).
     run: PathBuf,
@@ -72,6 +77,11 @@ pub struct Args {
     /// The receipt has the digests of model and tokenizer, the settings, and the tokens of prompt and answer.
     #[arg(long, value_name = "FILE")]
     receipt: Option<PathBuf>,
+    /// File for a trace of the answer, to which the receipt commits.
+    ///
+    /// With the trace others convict a wrong answer down to the tile. It costs one more pass over the text.
+    #[arg(long, value_name = "FILE", requires = "receipt")]
+    trace: Option<PathBuf>,
     /// Private key that signs the receipt.
     #[arg(long, value_name = "KEY", requires = "receipt")]
     key: Option<PathBuf>,
@@ -123,6 +133,7 @@ fn prompt(alphabet: &Alphabet, text: &str, classes: u32) -> Result<Vec<u32>, Fai
 /// Writes the receipt, signed if there is a key. Returns the command that checks it.
 fn write_receipt(
     args: &Args,
+    engine: &mut dyn Engine,
     (speaker, answerer): (&Speaker, &Answerer),
     (prompt, answer): (&[u32], &Answer),
     key: Option<&PrivateKey>,
@@ -130,13 +141,33 @@ fn write_receipt(
     let Some(path) = &args.receipt else { return Ok(None) };
     let model = answerer.identity().ok_or_else(no_language_model)?;
     let identity = Identity { model, tokenizer: speaker.alphabet.digest() };
-    let Some(receipt) = answer.receipt(&identity, prompt.to_vec()) else { return Ok(None) };
+    let Some(mut receipt) = answer.receipt(&identity, prompt.to_vec()) else { return Ok(None) };
+    if let Some(path) = &args.trace {
+        receipt.traces = Some(write_trace(path, engine, answerer, &receipt)?);
+    }
     let at = std::path::absolute(path).map_err(RunError::io(path))?;
     Disk::default().replace(&at, receipt.to_text(key).as_bytes())?;
     let mut words = vec![shell::path(path), shell::path(&args.run)];
     words.extend(args.step.map(|step| format!("--step {step}")));
     words.extend(args.tokenizer.as_ref().map(|path| format!("--tokenizer {}", shell::path(path))));
     Ok(Some(Next::new("to check the receipt", format!("tiebreak receipt check {}", words.join(" ")))))
+}
+
+/// Writes the trace of an answer. Returns the root that the receipt has.
+fn write_trace(
+    path: &Path,
+    engine: &mut dyn Engine,
+    answerer: &Answerer,
+    receipt: &Receipt,
+) -> Result<Digest, Failure> {
+    let trace = answerer.trace(engine, receipt, None, &mut |_| {})?;
+    if merkle::root(&row_leaves(receipt, &trace.rows)) != receipt.root {
+        let why = "the trace has other rows of logits than the answer: the engine computes them in two ways";
+        return Err(Failure::new(Exit::Undecided, why).help("see `tiebreak adapters --test`"));
+    }
+    let at = std::path::absolute(path).map_err(RunError::io(path))?;
+    Disk::default().replace(&at, &trace.encode())?;
+    Ok(answerer.traces_root(receipt, &trace))
 }
 
 /// Refuses a receipt that would be too long.
@@ -160,9 +191,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let prompt = prompt(&speaker.alphabet, &args.prompt, speaker.classes)?;
     bounded(&args, &prompt)?;
     let mut engine = open_exact(&args.engine)?;
-    let engine = engine.as_mut();
-    let parameters = answerer.upload(engine)?;
-    let mut decoder = Decoder::new(engine, answerer.model, parameters)?.ok_or_else(no_language_model)?;
+    let parameters = answerer.upload(engine.as_mut())?;
+    let mut decoder =
+        Decoder::new(engine.as_mut(), answerer.model, parameters)?.ok_or_else(no_language_model)?;
     // A model was trained by somebody else, so what it writes is foreign text.
     let mut written = speaker.alphabet.written(&args.prompt, prompt.clone());
     // A receipt is of a whole answer, whether somebody reads the text or not.
@@ -176,7 +207,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             open = goes_on(&written.push(id)?);
         }
     }
-    let next = write_receipt(&args, (&speaker, &answerer), (&prompt, &answer), key.as_ref())?;
+    drop(decoder);
+    let models = (&speaker, &answerer);
+    let next = write_receipt(&args, engine.as_mut(), models, (&prompt, &answer), key.as_ref())?;
     let (tokens, ended) = (answer.ids().len(), answer.ended());
     if printer.json {
         let found = json!({

@@ -1,5 +1,6 @@
 //! `tiebreak verdict`.
 
+mod answer;
 mod known;
 
 use crate::cli::args::decided::Decided;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use tiebreak_audit::disputed_step::disclosed_tile;
 use tiebreak_audit::rounding::reference_outcome_watched;
 use tiebreak_audit::{self as audit, checks, plan, replay_to_watched};
+use tiebreak_dispute::answer::AnswerVerdict;
 use tiebreak_dispute::check::Examination;
 use tiebreak_dispute::game::verdict::{GAME_VERDICT_MAX, GameVerdict};
 use tiebreak_dispute::verdict::{Claim, Finding, Ruling, VERDICT_MAX, Verdict};
@@ -57,7 +59,8 @@ enum Command {
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak verdict check verdict.json --trainer-key trainer.key.pub
-  tiebreak verdict check game-verdict.json --party-key alice.key.pub --referee-key referee.key.pub")]
+  tiebreak verdict check game-verdict.json --party-key alice.key.pub --referee-key referee.key.pub
+  tiebreak verdict check answer-verdict.json --signer-key trainer.key.pub")]
 struct Check {
     /// Verdict file.
     file: PathBuf,
@@ -75,6 +78,12 @@ struct Check {
     /// Verdicts on an initial state need them.
     #[arg(long, value_name = "FILE")]
     weights: Vec<PathBuf>,
+    /// Public key of the signer of a receipt, for a verdict on a receipt: a file or its text.
+    #[arg(long, value_name = "KEY")]
+    signer_key: Option<String>,
+    /// Tokenizer that a receipt names, as `tiebreak generate` takes one.
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
     #[command(flatten)]
     known: KnownKeys,
     #[command(flatten)]
@@ -149,6 +158,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Check(args) => {
             let watch = args.limits.watch(printer);
             let decided = args.decided;
+            if let Some((verdict, size)) = answer::read(&args.file)? {
+                return decided.applied(check_answer(printer, &args, &verdict, size));
+            }
+            no_receipt(&args)?;
             decided.applied(match read_game(&args.file)? {
                 Some((verdict, size)) => check_game(printer, args, verdict, size),
                 None => check(printer, args, &watch),
@@ -163,6 +176,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 /// A verdict file, and its size.
 fn read(file: &Path) -> Result<(Verdict, u64), Failure> {
     let bytes = disk::read(file, VERDICT_MAX).map_err(named)?;
+    if bytes.starts_with(answer::BEGIN) {
+        let why =
+            format!("{} is a verdict on a receipt, and the command is for verdicts on runs", file.display());
+        return Err(Failure::new(Exit::Usage, why).help("tiebreak verdict check FILE"));
+    }
     let verdict = Verdict::from_bytes(&bytes).map_err(|error| RunError::malformed(file, error))?;
     Ok((verdict, bytes.len() as u64))
 }
@@ -176,6 +194,35 @@ fn read_game(file: &Path) -> Result<Option<(GameVerdict, u64)>, Failure> {
     }
     let verdict = GameVerdict::from_bytes(&bytes).map_err(|error| RunError::malformed(file, error))?;
     Ok(Some((verdict, bytes.len() as u64)))
+}
+
+/// Checks a verdict on a receipt.
+fn check_answer(printer: Printer, args: &Check, verdict: &AnswerVerdict, size: u64) -> CommandResult {
+    no_game(&args.known)?;
+    let given = [
+        ("trainer-key", args.trainer_key.is_some()),
+        ("run", args.run.is_some()),
+        ("data", args.data.is_some()),
+        ("weights", !args.weights.is_empty()),
+    ];
+    if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
+        let why = format!(
+            "--{option} is for verdicts on a run; this one is on a receipt: name its signer by --signer-key"
+        );
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let named =
+        answer::Named { signer_key: args.signer_key.as_deref(), tokenizer: args.tokenizer.as_deref() };
+    answer::check(printer, &args.file, (verdict, size), named)
+}
+
+/// Refuses what only verdicts on receipts have.
+fn no_receipt(args: &Check) -> Result<(), Failure> {
+    let given = [("signer-key", args.signer_key.is_some()), ("tokenizer", args.tokenizer.is_some())];
+    let Some((option, _)) = given.into_iter().find(|(_, given)| *given) else { return Ok(()) };
+    let file = args.file.display();
+    let why = format!("--{option} is for verdicts on receipts, and {file} is none: leave the option out");
+    Err(Failure::new(Exit::Usage, why))
 }
 
 /// Plays a game again.

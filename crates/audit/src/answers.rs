@@ -1,0 +1,255 @@
+//! The evidence against a receipt that a replay contradicts: a verdict that anybody checks without the model.
+//!
+//! A receipt of format 1 commits its rows of logits and nothing below them. So evidence exists for a token that does not follow from
+//! a row that both sides have. Below a row, evidence needs the signer's trace (`docs/INFERENCE.md`, Verdicts on receipts).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::program::graph::TensorId;
+use tiebreak_dispute::answer::{
+    AnswerClaim, AnswerRuling, AnswerTile, AnswerVerdict, Origin, Pass, RowClaim, TokenizerParts,
+    TracedWindow,
+};
+use tiebreak_dispute::evidence::leaf;
+use tiebreak_dispute::verdict::{Base64, Hashes, ProvenInput, ProvenTensor, VERDICT_MAX};
+use tiebreak_engine::{Engine, EngineError};
+use tiebreak_record::commit::answer_trace::{AnswerTrace, node_leaves};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::receipt::{Receipt, row_digest};
+use tiebreak_record::commit::state::tensor_digests;
+use tiebreak_record::commit::tensor::SLICE_BYTES;
+use tiebreak_record::commit::{merkle, multiproof, table, tensor};
+use tiebreak_run::inference::replay::{Answerer, Difference};
+use tiebreak_run::inference::traced::row_leaves;
+
+/// What an accuser has.
+pub struct Accuser<'a> {
+    /// The model, which is the receipt's.
+    pub answerer: &'a Answerer<'a>,
+    /// The text of its run's job.
+    pub job: &'a str,
+    /// The receipt, and its file's text.
+    pub receipt: (&'a Receipt, &'a str),
+    /// The tokenizer, if the model has one: what its digest is made of.
+    pub tokenizer: Option<&'a TokenizerParts>,
+    /// The trace that the receipt commits, if the signer gave it.
+    pub trace: Option<&'a AnswerTrace>,
+}
+
+impl Accuser<'_> {
+    /// A verdict about a difference that the replay found; `None` if no evidence stands without the model.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn verdict(
+        &self,
+        engine: &mut dyn Engine,
+        found: &Difference,
+    ) -> Result<Option<AnswerVerdict>, EngineError> {
+        let claim = match found {
+            Difference::Ended { number } => {
+                let of = |tokenizer: &TokenizerParts| (*number, tokenizer.clone());
+                self.tokenizer.map(of).map(|(number, tokenizer)| AnswerClaim::Ended { number, tokenizer })
+            }
+            Difference::Stopped { .. } => Some(AnswerClaim::Stopped { tokenizer: self.tokenizer.cloned() }),
+            Difference::Token { .. } | Difference::Root { .. } | Difference::Traces { .. } => {
+                let below = self.below_tokens(engine)?;
+                match (below, found) {
+                    (None, Difference::Token { number, .. }) => self.token_claim(engine, *number)?,
+                    (below, _) => below,
+                }
+            }
+        };
+        Ok(claim
+            .map(|claim| AnswerVerdict::new(self.receipt.1.into(), claim))
+            .filter(|verdict| self.stands(verdict)))
+    }
+
+    /// True if a referee convicts.
+    fn stands(&self, verdict: &AnswerVerdict) -> bool {
+        let known = |_| self.answerer.known.to_vec();
+        let tokenizer =
+            self.tokenizer.map(|tokenizer| (tokenizer.digest(), &known as &dyn Fn(u32) -> Vec<bool>));
+        matches!(verdict.examine(tokenizer).outcome, Ok(AnswerRuling::Convicts(_)))
+            && verdict.to_bytes().len() as u64 <= VERDICT_MAX
+    }
+
+    /// A claim about a token by its row, if the receipt commits the rows of the replay.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn token_claim(
+        &self,
+        engine: &mut dyn Engine,
+        number: u32,
+    ) -> Result<Option<AnswerClaim>, EngineError> {
+        let (receipt, _) = self.receipt;
+        let (mut rows, mut own) = (Vec::new(), Vec::new());
+        let all = 0..receipt.answer.len();
+        let none: Option<()> = self.answerer.rows(engine, receipt, all, |place, row| {
+            rows.push(row_digest(row));
+            if place == number as usize {
+                own = bytes_of(row);
+            }
+            None
+        })?;
+        debug_assert!(none.is_none(), "nothing stops the replay");
+        // The signer's trace shows rows that differ behind the token.
+        let rows = self.trace.map_or(&rows, |trace| &trace.rows);
+        let leaves = row_leaves(receipt, rows);
+        if merkle::root(&leaves) != receipt.root || number as usize >= leaves.len() {
+            return Ok(None);
+        }
+        let proof = merkle::prove(&leaves, number as usize);
+        Ok(Some(AnswerClaim::Token { number, row: Base64(own), proof }))
+    }
+
+    /// The first operator of the signer's trace that differs, or else the first row that is not the trace's.
+    fn below_tokens(&self, engine: &mut dyn Engine) -> Result<Option<AnswerClaim>, EngineError> {
+        let (Some(theirs), (receipt, _)) = (self.trace, self.receipt) else { return Ok(None) };
+        let mine = self.answerer.trace(engine, receipt, None, &mut |_| {})?;
+        for (window, (theirs, mine)) in theirs.windows.iter().zip(&mine.windows).enumerate() {
+            if let Some(node) = theirs.iter().zip(mine).position(|(a, b)| a.digest != b.digest) {
+                let differs = |(a, b): (&tensor::Hash, &tensor::Hash)| a != b;
+                let tile = theirs[node].tiles.iter().zip(&mine[node].tiles).position(differs);
+                return self.tile_claim(engine, (window, node, tile.unwrap_or(0)));
+            }
+        }
+        match theirs.rows.iter().zip(&mine.rows).position(|(a, b)| a != b) {
+            Some(number) => self.row_claim(engine, number),
+            None => Ok(None),
+        }
+    }
+
+    /// A window of the receipt, and the signer's trace of it.
+    fn window(&self, number: usize) -> Option<(Pass, TracedWindow, Vec<Digest>)> {
+        let ((receipt, _), trace) = (self.receipt, self.trace?);
+        let pass = Pass::of(receipt, self.job, number).ok()?;
+        let leaves = node_leaves(trace.windows.get(number)?);
+        let roots = self.answerer.window_leaves(receipt, trace);
+        let window =
+            TracedWindow { number, root: merkle::root(&leaves), proof: merkle::prove(&roots, number) };
+        Some((pass, window, leaves))
+    }
+
+    /// A claim about a tile of a node of a window.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn tile_claim(
+        &self,
+        engine: &mut dyn Engine,
+        (window, node, tile): (usize, usize, usize),
+    ) -> Result<Option<AnswerClaim>, EngineError> {
+        let (Some((pass, named, leaves)), (receipt, _)) = (self.window(window), self.receipt) else {
+            return Ok(None);
+        };
+        let Some(theirs) = self.trace.map(|trace| &trace.windows[window][node]) else { return Ok(None) };
+        let reads: BTreeSet<TensorId> = pass.graph.nodes[node].primitive.inputs().into_iter().collect();
+        let nodes = reads.iter().filter_map(|id| match pass.origin(*id) {
+            Some(Origin::Node(node)) => Some(*node),
+            _ => None,
+        });
+        let outputs = self.answerer.outputs(engine, receipt, window, nodes.collect())?;
+        let bytes = |id: &TensorId| match pass.origin(*id)? {
+            Origin::Parameter(place) => self.answerer.parameters.1.get(*place).cloned(),
+            Origin::Node(node) => outputs.get(node).cloned(),
+            Origin::Derived(derived) => {
+                let words = (0..pass.graph.tensor(*id).len()).map_while(|index| derived.word(index));
+                Some(bytes_of(&words.collect::<Vec<_>>()))
+            }
+        };
+        let tensors: BTreeMap<TensorId, Vec<u8>> =
+            reads.iter().filter_map(|id| Some((*id, bytes(id)?))).collect();
+        let elements = leaf::tile_elements(pass.graph.tensor(pass.graph.nodes[node].output), tile);
+        let Ok((_, touched)) = leaf::recorded_from_tensors(&pass.graph, node, elements, &tensors) else {
+            return Ok(None);
+        };
+        let inputs = tensors.iter().filter_map(|(id, bytes)| {
+            let commitment = self.commitment(pass.origin(*id)?, window, &leaves)?;
+            let slices: Vec<usize> =
+                touched.iter().filter(|(of, _)| of == id).map(|(_, slice)| *slice).collect();
+            (!slices.is_empty()).then(|| proven(*id, commitment, bytes, slices))
+        });
+        let claim = AnswerTile {
+            job: self.job.into(),
+            window: named,
+            node,
+            output: ProvenTensor { digest: theirs.digest, proof: merkle::prove(&leaves, node) },
+            tile,
+            value: Digest(theirs.tiles[tile]),
+            siblings: Hashes(multiproof::prove(multiproof::blake3, &theirs.tiles, &[tile])),
+            inputs: inputs.collect(),
+        };
+        Ok(Some(AnswerClaim::Tile(Box::new(claim))))
+    }
+
+    /// A tensor's digest, with its proof under the root that commits it; `None` for what follows from the receipt.
+    fn commitment(&self, origin: &Origin, window: usize, leaves: &[Digest]) -> Option<ProvenTensor> {
+        match origin {
+            Origin::Parameter(place) => {
+                let (table, bytes) = self.answerer.parameters;
+                let digests = tensor_digests(table, bytes);
+                let names =
+                    table.iter().zip(&digests).filter(|(tensor, _)| tensor.name.starts_with("param/"));
+                let leaves: Vec<Digest> =
+                    names.map(|(tensor, digest)| table::leaf(&tensor.name, digest)).collect();
+                Some(ProvenTensor { digest: digests[*place], proof: merkle::prove(&leaves, *place) })
+            }
+            Origin::Node(node) => {
+                let digest = self.trace?.windows[window][*node].digest;
+                Some(ProvenTensor { digest, proof: merkle::prove(leaves, *node) })
+            }
+            Origin::Derived(_) => None,
+        }
+    }
+
+    /// A claim about the row of a token and the signer's own logits, which are the replay's.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn row_claim(
+        &self,
+        engine: &mut dyn Engine,
+        number: usize,
+    ) -> Result<Option<AnswerClaim>, EngineError> {
+        let ((receipt, _), Some(trace)) = (self.receipt, self.trace) else { return Ok(None) };
+        let holds = |window: &usize| {
+            let pass = Pass::of(receipt, self.job, *window);
+            pass.is_ok_and(|pass| pass.numbers.contains(&number))
+        };
+        let Some(window) = (0..trace.windows.len()).find(holds) else { return Ok(None) };
+        let Some((pass, named, leaves)) = self.window(window) else { return Ok(None) };
+        let Some(id) = pass.graph.output("logits") else { return Ok(None) };
+        let Some(Origin::Node(node)) = pass.origin(id) else { return Ok(None) };
+        let mut outputs = self.answerer.outputs(engine, receipt, window, [*node].into())?;
+        let (Some(bytes), Some(commitment)) =
+            (outputs.remove(node), self.commitment(&Origin::Node(*node), window, &leaves))
+        else {
+            return Ok(None);
+        };
+        let len = self.answerer.known.len() * DType::F32.size();
+        let first = pass.row_place(receipt, number) * len;
+        let slices = (first / SLICE_BYTES..(first + len).div_ceil(SLICE_BYTES)).collect();
+        let rows = row_leaves(receipt, &trace.rows);
+        let row = ProvenTensor { digest: trace.rows[number], proof: merkle::prove(&rows, number) };
+        let logits = proven(id, commitment, &bytes, slices);
+        let claim = RowClaim { job: self.job.into(), window: named, number: number as u32, row, logits };
+        Ok(Some(AnswerClaim::Row(Box::new(claim))))
+    }
+}
+
+/// Slices of a tensor, with their proof.
+fn proven(id: TensorId, commitment: ProvenTensor, bytes: &[u8], slices: Vec<usize>) -> ProvenInput {
+    let values = tensor::piece_values(bytes, SLICE_BYTES);
+    let slice = |&slice: &usize| &bytes[tensor::piece_range(bytes.len(), SLICE_BYTES, slice)];
+    ProvenInput {
+        tensor: id.0,
+        commitment,
+        bytes: Base64(slices.iter().map(slice).collect::<Vec<_>>().concat()),
+        siblings: Hashes(multiproof::prove(multiproof::blake3, &values, &slices)),
+        slices,
+    }
+}
