@@ -20,9 +20,6 @@ use tiebreak_record::commit::correction::Correction;
 use tiebreak_record::commit::cosignature::cosigned;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
-use tiebreak_record::commit::salts::SaltKey;
-use tiebreak_record::job::opening::Opening;
-use tiebreak_record::job::shard_opening::ShardOpening;
 use tiebreak_run::run::dir::Run;
 use tiebreak_train::cheat::Cheat;
 
@@ -30,7 +27,6 @@ use crate::common::edit::edit;
 use crate::common::faulty::faulty;
 use crate::common::{batch_norm_job, gpt_job, key, sign_again, step_mut, trained};
 use crate::corrections::corrected_by;
-use crate::hidden::Hiding;
 use crate::matches::{attach, rank, shard_digest, snapshot, states, time, write_log};
 use crate::witness::Witness;
 use crate::{chips, output, path, tiebreak, witness as server};

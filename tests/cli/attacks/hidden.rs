@@ -8,7 +8,6 @@ use tiebreak_record::job::opening::Opening;
 use tiebreak_record::job::shard_opening::ShardOpening;
 
 use super::{Files, played};
-use crate::common::key;
 use crate::hidden::Hiding;
 use crate::output;
 
