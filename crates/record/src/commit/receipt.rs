@@ -341,7 +341,9 @@ mod tests {
             (plain.replace("}\n", &format!(",\"signature\"{tail}")), "names no signer"),
             (plain.replace("\"prompt\":[84]", "\"prompt\":[]"), "its prompt has no token"),
             (plain.replace("4294967295,\"prompt\"", "1,\"prompt\""), "2 tokens, and its length is 1"),
-            (plain.replace("receipt 1", "receipt 2"), "its format is"),
+            (plain.replace("receipt 1", "receipt 3"), "its format is"),
+            // Without traces.
+            (plain.replace("receipt 1", "receipt 2"), "differs from its one encoding"),
             (
                 plain.replace("3f4ccccd", "7f800000"),
                 "is 7f800000, its top_p 3f800000: a temperature is a finite number",
