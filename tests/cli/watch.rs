@@ -211,6 +211,12 @@ fn a_watch_waits_only_for_what_time_mends() {
     assert!(code == 4 && err.contains("the run names the trainer key"), "{code} {err}");
     let (code, _, err) = output(&["watch", &run, "--idle", "1", "--max-memory", "1"]);
     assert!(code == 3 && err.contains("the limit is"), "{code} {err}");
+    // Files with the names of later heads are no heads, so that they neither end a watch nor keep it going.
+    for size in ["000000000010", "000000000099"] {
+        fs::write(Path::new(&run).join("heads").join(size), "tiebreak").unwrap();
+        let (code, _, err) = output(&["watch", &run, "--engine", "cpu", "--idle", "1", "--max-time", "60"]);
+        assert!(code == 3 && err.contains("--idle was reached before the run's end"), "{code} {err}");
+    }
     // The last head is there, and the model is still copied.
     publish(&whole, 10, Path::new(&run));
     fs::remove_file(Path::new(&run).join("model.safetensors")).unwrap();

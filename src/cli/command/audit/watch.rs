@@ -192,8 +192,8 @@ fn watched(printer: Printer, args: Args) -> CommandResult {
     loop {
         match watch.look() {
             Ok(Look::Ended(exit)) => return Ok(exit),
-            Ok(Look::Grown) => news = Instant::now(),
-            Ok(Look::Same) => {}
+            Ok(Look::Grown) => (news, waits) = (Instant::now(), String::new()),
+            Ok(Look::Same) => waits.clear(),
             Err(Stopped::Now(failure)) => return Err(failure),
             Err(Stopped::Later(failure)) if failure.message == waits => {}
             Err(Stopped::Later(failure)) => {
@@ -258,12 +258,14 @@ impl Watch {
         let run = run_at(&self.run, Salts::Closed)?;
         self.check_key(&run)?;
         run.within_memory("a replay of one step", run.state_memory().saturating_add(run.batch_memory()))?;
-        let size = match run.head_sizes()?.last() {
+        // A file that only has a later head's name is no news.
+        let sizes = run.head_sizes()?;
+        let size = match sizes.into_iter().rfind(|&size| run.head(size, self.public.as_ref()).is_ok()) {
             None => return later(format!("{} has no head yet", self.run.display())),
-            Some(size) if self.head.as_ref().is_some_and(|(_, before)| before == size) => {
+            Some(size) if self.head.as_ref().is_some_and(|(_, before)| *before == size) => {
                 return Ok(Look::Same);
             }
-            Some(size) => *size,
+            Some(size) => size,
         };
         let is_last = size == u64::from(run.job().steps) + 2;
         if is_last && self.whole && !run.at(names::MODEL).is_here() {
