@@ -208,7 +208,9 @@ __attribute__((noinline)) inline void begin(Fiber* fiber) {
     ucontext_t context;
     getcontext(&context);
     context.uc_stack.ss_sp = fiber->stack;
-    context.uc_stack.ss_size = STACK;
+    // Stacks that all begin at one offset in a page would share a few sets of a processor's cache.
+    const unsigned number = fiber->index.x + fiber->index.y + fiber->index.z;
+    context.uc_stack.ss_size = STACK - number % 61 * 1088;
     context.uc_link = nullptr;
     fiber->begun = true;
     makecontext(&context, enter, 0);

@@ -86,6 +86,14 @@ struct Multiply {
 inline void multiply_all(void* const* lanes) {
     int8_t bytes[24][32];  // 16 rows of a, 8 columns of b
     short wide[24][32];
+    // Small products leave most of a tile empty, and zeros add nothing.
+    unsigned any_a = 0, any_b = 0;
+    for (unsigned lane = 0; lane < 32; lane++) {
+        const Multiply& its = *(Multiply*)lanes[lane];
+        any_a |= its.a[0] | its.a[1] | its.a[2] | its.a[3];
+        any_b |= its.b[0] | its.b[1];
+    }
+    if (!any_a || !any_b) return;
     for (unsigned lane = 0; lane < 32; lane++) {
         const Multiply& its = *(Multiply*)lanes[lane];
         const unsigned g = lane / 4, t = lane % 4;
