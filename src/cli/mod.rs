@@ -21,8 +21,8 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, Valu
 use command::shaders;
 use command::{
     adapters, audit, compare, completions, correct, demo, eval, export, generate, import, inspect, job, key,
-    log, logits, man, monitor, op, plot, program, publish, receipt, referee, reference, replay, reveal,
-    selftest, serve, serve_model, sign, train, verdict, verify, witness,
+    log, logits, man, monitor, op, plot, predict, program, publish, receipt, referee, reference, replay,
+    reveal, selftest, serve, serve_model, sign, train, verdict, verify, witness,
 };
 use tiebreak_run::run::RunError;
 use tiebreak_train::fed::Feed;
@@ -89,6 +89,7 @@ enum Command {
     Referee(Box<referee::Args>),
     Serve(Box<serve::Args>),
     Eval(Box<eval::Args>),
+    Predict(Box<predict::Args>),
     Export(export::Args),
     Import(import::Args),
     Generate(generate::Args),
@@ -174,6 +175,7 @@ fn dispatched(printer: Printer, command: Command) -> CommandResult {
         Command::Referee(args) => referee::run(printer, *args),
         Command::Serve(args) => serve::run(printer, *args),
         Command::Eval(args) => eval::run(printer, *args),
+        Command::Predict(args) => predict::run(printer, *args),
         Command::Export(args) => export::run(printer, args),
         Command::Import(args) => import::run(printer, args),
         Command::Generate(args) => generate::run(printer, args),

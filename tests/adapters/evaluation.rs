@@ -5,6 +5,7 @@ use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::reference::Reference;
 use tiebreak_run::evaluate::{Evaluation, Evaluator};
+use tiebreak_run::predict::{Inputs, Predictor};
 use tiebreak_run::run::checkpoint;
 use tiebreak_run::run::dir::Run;
 
@@ -40,6 +41,44 @@ fn evaluations_have_the_same_bits_on_every_engine() {
             for batch in [3, 10] {
                 let have = evaluated(&run, engine, batch);
                 assert_eq!(have, expected, "{} on {}", job.display(), engine.describe());
+            }
+        });
+    }
+}
+
+/// Samples of a run's own data, and the bits of their logits.
+fn predicted(run: &Run, engine: &mut dyn Engine, batch: u32, numbers: &[u64]) -> Vec<(u64, Vec<u32>)> {
+    let table = run.program().state();
+    let table = &table[..run.program().released()];
+    let model = checkpoint::read(&run.layout.model(), table).unwrap();
+    let tensors = table.iter().zip(&model).map(|(t, bytes)| engine.upload(&t.ty(), bytes).unwrap());
+    let tensors: Vec<_> = tensors.collect();
+    let predictor = Predictor::new(engine, run.job().model().unwrap(), batch).unwrap();
+    let mut inputs = Inputs::Data(Box::new(run.dataset().unwrap()));
+    let mut found = Vec::new();
+    let end = predictor.run(engine, &tensors, &mut inputs, numbers, |sample| {
+        found.push((sample.number, sample.logits));
+        None::<()>
+    });
+    assert!(end.unwrap().is_none());
+    found
+}
+
+#[test]
+fn evaluations_of_single_samples_have_the_same_bits_on_every_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut gpus = gpus();
+    let mut engines = gpus.engines();
+    let jobs = [batch_norm_job(folder.path(), "step", 2), gpt_job(folder.path(), "step", "")];
+    for (number, job) in jobs.iter().enumerate() {
+        let run = trained(job, &folder.path().join(format!("run-{number}")), None);
+        let all: Vec<u64> = (0..10).collect();
+        let expected = predicted(&run, &mut Reference, 1, &all);
+        at_once(&mut engines, |engine| {
+            for (batch, numbers) in [(10, &all[..]), (3, &[9, 0, 4, 4])] {
+                let have = predicted(&run, engine, batch, numbers);
+                let due: Vec<_> = numbers.iter().map(|number| expected[*number as usize].clone()).collect();
+                assert_eq!(have, due, "{} on {}", job.display(), engine.describe());
             }
         });
     }

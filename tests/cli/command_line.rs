@@ -248,6 +248,7 @@ fn world() -> World {
         ("run.pack", "mine.pack"),
         ("run/heads/000000000001", "declared.head"),
         ("evaluated.json", "eval.json"),
+        ("tokens.npy", "images.npy"),
         ("exported/model.safetensors", "model.safetensors"),
     ] {
         copied(&world.path(from), &world.path(to));

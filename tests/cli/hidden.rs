@@ -459,6 +459,7 @@ fn what_is_not_for_runs_that_hide_is_refused() {
         &["replay", &run, "--step", "1"],
         &["plot", &run, "--output", &out],
         &["eval", &run],
+        &["predict", &run],
         &["generate", &run],
         &["monitor", "index", &run, "--out", &out],
         &["monitor", "screen", &run],

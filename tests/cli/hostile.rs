@@ -18,6 +18,8 @@ fn no_command_panics_on_a_damaged_run() {
     let asked = ["generate", &out, "--length", "3", "--temperature", "0", "--receipt", &receipt];
     assert_eq!(output(&asked).0, 0);
     assert_eq!(output(&["receipt", "check", &receipt, &out]).0, 0);
+    let predictions = path(folder.path(), "predictions.json");
+    assert_eq!(output(&["predict", &out, "--samples", "0..2", "--receipt", &predictions]).0, 0);
     let every_command = |what: &str| {
         for args in [
             &["verify", &out][..],
@@ -30,6 +32,8 @@ fn no_command_panics_on_a_damaged_run() {
             &["generate", &out, "--prompt", "a", "--length", "2"],
             &["serve-model", &out, "--listen", "nowhere"],
             &["receipt", "check", &receipt, &out],
+            &["predict", &out, "--samples", "0..1"],
+            &["receipt", "check", &predictions, &out],
         ] {
             let (code, _, stderr) = output(args);
             assert!(

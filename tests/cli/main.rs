@@ -30,6 +30,7 @@ mod next;
 mod not_finite;
 mod options;
 mod pages;
+mod predictions;
 mod progress;
 mod promises;
 mod properties;

@@ -141,6 +141,7 @@ fn json_has_the_next_commands_that_people_read_and_they_work() {
     place.goes_on("replay cheated --step 5 --engine cpu", 1, &[1]);
     place.goes_on("export mine --output OUT-tuned", 0, &[0]);
     place.goes_on("eval mine --samples 3 --report OUT.report", 0, &[0]);
+    place.goes_on("predict mine --samples 1..3 --receipt OUT.receipt", 0, &[0]);
     done("train job.toml --out out-a-late -q");
     done("train job.toml --out out-b-late -q");
     place.goes_on("sign OUT-late --key trainer.key", 0, &[0]);

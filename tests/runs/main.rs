@@ -22,6 +22,7 @@ mod initial_states;
 mod jobs;
 mod padding;
 mod paper_preset;
+mod predictions;
 mod ranks_in_process;
 mod real_data;
 mod receipt_verdicts;

@@ -75,12 +75,8 @@ impl Evaluator {
     /// # Errors
     /// If a tensor of such a batch would be too large.
     pub fn memory(job: &Job, of_model: &ModelJob, batch: u32) -> Result<u64, String> {
-        let of_batch =
-            ModelJob { batch: BatchSpec { micro_batch: batch, micro_batches: 1 }, ..of_model.clone() };
-        match size_error(job, &of_batch) {
-            Some((_, why)) => Err(format!("{batch} samples at once: {why}")),
-            None => Ok(peak_bytes(&evaluation_graph(&of_model.model, &of_model.products, batch))),
-        }
+        fits(job, of_model, batch)?;
+        Ok(peak_bytes(&evaluation_graph(&of_model.model, &of_model.products, batch)))
     }
 
     /// Evaluates a state over the first `most` samples of the data, in their order; windows of tokens do not overlap. The state's
@@ -173,14 +169,10 @@ impl Evaluator {
         batch: &[Vec<u8>],
         scalars: &[Tensor],
     ) -> Result<[Vec<u32>; 2], EngineError> {
-        let mut inputs = released.to_vec();
-        for (tensor, bytes) in tensors.iter().zip(batch) {
-            inputs.push(engine.upload(&tensor.ty(), bytes)?);
-        }
-        inputs.extend(scalars.iter().cloned());
-        let outputs = engine.run(&self.compiled, &inputs, None)?;
-        let [found, hit] = [&outputs[0], &outputs[1]].map(|tensor| engine.download(tensor));
-        Ok([found?, hit?].map(|bytes| words_from_bytes(DType::F32, &bytes)))
+        let mut outputs =
+            outputs_of(engine, &self.compiled, released, (tensors, batch), scalars)?.into_iter();
+        let mut next = || outputs.next().unwrap_or_default();
+        Ok([next(), next()])
     }
 
     /// For each of the first `rows` labels whether the loss counts it.
@@ -190,8 +182,35 @@ impl Evaluator {
     }
 }
 
+/// Checks that the tensors of a batch of `batch` samples are not too large.
+pub(crate) fn fits(job: &Job, of_model: &ModelJob, batch: u32) -> Result<(), String> {
+    let of_batch = ModelJob { batch: BatchSpec { micro_batch: batch, micro_batches: 1 }, ..of_model.clone() };
+    match size_error(job, &of_batch) {
+        Some((_, why)) => Err(format!("{batch} samples at once: {why}")),
+        None => Ok(()),
+    }
+}
+
+/// The outputs of a model's forward pass over a batch, as words.
+pub(crate) fn outputs_of(
+    engine: &mut dyn Engine,
+    compiled: &Compiled,
+    released: &[Tensor],
+    (tensors, batch): (&[BatchTensor], &[Vec<u8>]),
+    scalars: &[Tensor],
+) -> Result<Vec<Vec<u32>>, EngineError> {
+    let mut inputs = released.to_vec();
+    for (tensor, bytes) in tensors.iter().zip(batch) {
+        inputs.push(engine.upload(&tensor.ty(), bytes)?);
+    }
+    inputs.extend(scalars.iter().cloned());
+    let outputs = engine.run(compiled, &inputs, None)?;
+    let words = |tensor| Ok(words_from_bytes(DType::F32, &engine.download(tensor)?));
+    outputs.iter().map(words).collect()
+}
+
 /// The scalars of a micro-batch, whose values do not matter to an evaluation.
-fn scalars(engine: &mut dyn Engine) -> Result<Vec<Tensor>, EngineError> {
+pub(crate) fn scalars(engine: &mut dyn Engine) -> Result<Vec<Tensor>, EngineError> {
     let scalars = [vec![0], vec![0, 0], vec![0], vec![0]];
     let scalars = scalars.iter().zip([DType::F32, DType::U32, DType::U32, DType::U32]);
     let upload = |(words, dtype): (&Vec<u32>, DType)| {

@@ -1,5 +1,5 @@
 //! Runs: files on disk ([`run`]), rounding decisions while a step runs ([`observers`]), one step with its promises ([`step`]),
-//! evaluations ([`evaluate`]), answers of language models ([`inference`]).
+//! evaluations ([`evaluate`]), predictions and their receipts ([`predict`]), answers of language models ([`inference`]).
 //!
 //! Every read from and write to a folder passes through [`run`]; through [`run::disk`], files appear whole or not at all. The
 //! crate opens no connection, draws no random number, and accuses nobody.
@@ -14,5 +14,6 @@
 pub mod evaluate;
 pub mod inference;
 pub mod observers;
+pub mod predict;
 pub mod run;
 pub mod step;

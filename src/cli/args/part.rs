@@ -12,6 +12,14 @@ pub fn parse_range(text: &str) -> Result<(u32, u32), String> {
     if pair.0 == 0 || pair.0 > pair.1 { Err(wrong()) } else { Ok(pair) }
 }
 
+/// A span of bytes or samples, in the form FIRST..END.
+pub fn parse_span(text: &str) -> Result<(u64, u64), String> {
+    let wrong = || "the form is FIRST..END with FIRST < END".to_string();
+    let (first, end) = text.split_once("..").ok_or_else(wrong)?;
+    let pair = (first.parse().map_err(|_| wrong())?, end.parse().map_err(|_| wrong())?);
+    if pair.0 < pair.1 { Ok(pair) } else { Err(wrong()) }
+}
+
 /// The part that a command replays.
 #[derive(clap::Args, Default)]
 pub struct PartArgs {

@@ -6,22 +6,18 @@ use serde_json::json;
 
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open_exact};
-use crate::cli::args::job::JobArgs;
 use crate::cli::args::limits::Limits;
-use crate::cli::args::state::released;
+use crate::cli::args::subject::{Named, Subject};
 use crate::cli::view::escape::one_line;
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_contract::arith::float;
-use tiebreak_contract::program::step::Program;
 use tiebreak_record::commit::state::{StateRoots, tensor_digests};
-use tiebreak_record::job::Job;
 use tiebreak_record::job::identity::program_digest;
-use tiebreak_record::job::initial::Drawn;
 use tiebreak_run::evaluate::{Evaluation, Evaluator, Found, Report};
 use tiebreak_run::run::disk::{self, Disk};
-use tiebreak_run::run::evaluation::{self, EvaluationData};
-use tiebreak_run::run::{RunError, initial, read_job, read_program, shell};
+use tiebreak_run::run::evaluation::EvaluationData;
+use tiebreak_run::run::{RunError, shell};
 use tiebreak_run::step::finite::{self, NotFinite};
 
 /// The most bytes of a report.
@@ -98,94 +94,25 @@ fn fields(report: &Report) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The subject of an evaluation.
-struct Subject {
-    job: Job,
-    program: Program,
-    data: EvaluationData,
-    /// The parameters and buffers.
-    model: Vec<Vec<u8>>,
-    /// In words, whose state it is.
-    whose: String,
-}
-
-fn only_models() -> Failure {
-    let why =
-        "a program from a file says nothing of how its model is evaluated; only jobs of a model kind can be";
-    Failure::new(Exit::Usage, why)
-}
-
-/// Data files of the command line, read as the job's are.
-fn named_data(args: &Args, job: &Job, program: &Program) -> Result<EvaluationData, Failure> {
-    let names: Vec<String> = args.data.iter().map(|path| path.to_string_lossy().into_owned()).collect();
-    let spec = job.data.in_files(&names);
-    let spec = spec.map_err(|why| Failure::new(Exit::Usage, format!("--data: {why}")))?;
-    Ok(evaluation::open_named(&spec, &args.data, &program.sample())?)
-}
-
-/// A run's model, or its state after a step.
-fn of_run(args: &Args) -> Result<Subject, Failure> {
-    let folders: Vec<PathBuf> = args.data.iter().filter(|path| path.is_dir()).cloned().collect();
-    let run = args.limits.open_with_data(&args.of, folders.first())?.with_data(folders.clone());
-    run.job().model().ok_or_else(only_models)?;
-    run.within_memory("the model", run.state_memory())?;
-    let model = released(&run, args.step)?;
-    let data = match args.data.len() > folders.len() {
-        true => named_data(args, run.job(), run.program())?,
-        false => evaluation::of_run(&run)?,
-    };
-    let whose = match args.step {
-        Some(step) => format!("the state after step {step}, which its record commits"),
-        None => "the released model, which the final record commits".into(),
-    };
-    Ok(Subject { job: run.computation.job, program: run.computation.program, data, model, whose })
-}
-
-/// Weights from a file, of a job's model.
-fn of_weights(args: &Args, job: &Path) -> Result<Subject, Failure> {
-    let files = JobArgs { job: job.to_path_buf(), data_root: None }.files()?;
-    let job = read_job(job)?.1;
-    job.model().ok_or_else(only_models)?;
-    let program = read_program(&files, &job)?.0;
-    // What the job draws anew when it trains is in these files, if they are of a model that was trained.
-    let files_alone = Drawn::default();
-    let mut model = initial::from_weights(std::slice::from_ref(&args.of), &job, &program, &files_alone)?;
-    model.truncate(program.released());
-    let data = match args.data.is_empty() {
-        false => named_data(args, &job, &program)?,
-        true => {
-            let spec = match job.evaluation.as_ref().and_then(|e| e.files.as_ref()) {
-                Some(names) => job.data.in_files(names).map_err(|why| Failure::new(Exit::Usage, why))?,
-                None => job.data.clone(),
-            };
-            let paths = spec.files.paths().into_iter().map(|name| files.path("evaluation.files", name));
-            evaluation::open_named(&spec, &paths.collect::<Result<Vec<_>, _>>()?, &program.sample())?
-        }
-    };
-    let whose = format!("the weights in {}", one_line(&args.of.to_string_lossy()));
-    Ok(Subject { job, program, data, model, whose })
-}
-
 fn evaluated(
     printer: Printer,
     args: &Args,
     samples: Option<u64>,
-    subject: &mut Subject,
+    (subject, data): (&Subject, &mut EvaluationData),
 ) -> Result<(Evaluation, String), Failure> {
-    let of_model = subject.job.model().ok_or_else(only_models)?;
+    let of_model = subject.of_model()?;
     let batch = args.batch.unwrap_or(of_model.batch.micro_batch);
-    let needed = Evaluator::memory(&subject.job, of_model, batch);
+    let needed = Evaluator::memory(subject.job(), of_model, batch);
     let needed = needed.map_err(|why| Failure::new(Exit::Usage, format!("--batch: {why}")))?;
-    let model: usize = subject.model.iter().map(Vec::len).sum();
-    args.limits
-        .check(&format!("an evaluation of {batch} samples at once"), needed.saturating_add(model as u64))?;
+    let needed = needed.saturating_add(subject.bytes());
+    args.limits.check(&format!("an evaluation of {batch} samples at once"), needed)?;
     let mut engine = open_exact(&args.engine)?;
     let engine = engine.as_mut();
     let evaluator = Evaluator::new(engine, of_model, batch)?;
-    let table = subject.program.state();
+    let table = subject.table();
     let tensors = table.iter().zip(&subject.model).map(|(tensor, bytes)| engine.upload(&tensor.ty(), bytes));
     let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
-    let dataset = &mut subject.data.dataset;
+    let dataset = &mut data.dataset;
     let all = dataset.samples_in_order().min(samples.unwrap_or(u64::MAX));
     let bar = printer.bar(all, "samples");
     let evaluation = evaluator.run(engine, &tensors, dataset, samples, &mut |done, _| {
@@ -204,27 +131,22 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 fn evaluate(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
     let expected = args.expect.as_deref().map(read).transpose()?;
-    let mut subject = match &args.job {
-        Some(job) => of_weights(&args, job)?,
-        None if args.of.is_file() => {
-            let why = "a file of weights does not say what it is of: name its job with --job";
-            return Err(Failure::new(Exit::Usage, why));
-        }
-        None => of_run(&args)?,
-    };
+    let named = Named { of: &args.of, job: args.job.as_deref(), step: args.step, data: &args.data };
+    let subject = Subject::of(&named, &args.limits)?;
+    let mut data = subject.data(&args.data)?;
     // As many samples as the report is of.
     let samples = args.samples.or(expected.as_ref().map(|expected| expected.samples));
     watch.planned();
-    let (evaluation, engine) = evaluated(printer, &args, samples, &mut subject)?;
-    let table = &subject.program.state()[..subject.program.released()];
-    let [parameters, buffers, _] = StateRoots::of(table, &tensor_digests(table, &subject.model)).0;
+    let (evaluation, engine) = evaluated(printer, &args, samples, (&subject, &mut data))?;
+    let table = subject.table();
+    let [parameters, buffers, _] = StateRoots::of(&table, &tensor_digests(&table, &subject.model)).0;
     let finite = |bits: u32| Some(f32::from_bits(bits)).filter(|x| x.is_finite());
     let report = Report {
         format: Report::FORMAT.into(),
-        program: program_digest(&subject.program),
+        program: program_digest(subject.program()),
         model: [parameters, buffers],
-        data: subject.data.root,
-        first_sample: Some(subject.data.dataset.first_evaluated()).filter(|&first| first > 0),
+        data: data.root,
+        first_sample: Some(data.dataset.first_evaluated()).filter(|&first| first > 0),
         samples: evaluation.samples,
         labels: evaluation.labels,
         hits: evaluation.hits,
@@ -243,7 +165,7 @@ fn evaluate(printer: Printer, args: Args) -> CommandResult {
     }
     let not_finite = not_finite(&subject, &evaluation);
     let next = again(&args);
-    Ok(said(printer, &subject.whose, &evaluation, &report, expected.as_ref(), (not_finite, next)))
+    Ok(said(printer, &one_line(&subject.whose), &evaluation, &report, expected.as_ref(), (not_finite, next)))
 }
 
 /// Why the loss is not finite, if it is not: a value of the model, else one of the data.
@@ -251,7 +173,7 @@ fn not_finite(subject: &Subject, evaluation: &Evaluation) -> Option<NotFinite> {
     if float::is_finite(evaluation.loss) {
         return None;
     }
-    let (table, loss) = (subject.program.state(), finite::in_words(evaluation.loss));
+    let (table, loss) = (subject.table(), finite::in_words(evaluation.loss));
     let tensors = table.iter().zip(&subject.model);
     let first =
         finite::of_tensors(tensors.map(|(t, bytes)| (t.name.as_str(), &t.shape[..], bytes.as_slice())));

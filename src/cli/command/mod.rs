@@ -20,6 +20,7 @@ pub mod man;
 pub mod monitor;
 pub mod op;
 pub mod plot;
+pub mod predict;
 pub mod program;
 pub mod publish;
 pub mod receipt;

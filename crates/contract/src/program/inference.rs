@@ -51,39 +51,53 @@ pub fn places(starts: &[u32], new: u32, context: u32) -> Option<[Vec<u32>; 2]> {
 /// Layout: `docs/INFERENCE.md`, Receipts.
 pub fn settings(model: &Model, products: &ProductTable) -> Option<Vec<(String, String)>> {
     caches(model, 1)?;
-    let Ok(Value::Object(mut keys)) = serde_json::to_value(model) else { return None };
+    let classes = [ProductClass::Linear, ProductClass::Head, ProductClass::Scores, ProductClass::Values];
+    Some(listed(model, &products.of_inference(), &classes))
+}
+
+/// The keys and products that decide a model's logits in an evaluation, beside its parameters and buffers, by ascending key. Layout:
+/// `docs/INFERENCE.md`, Receipts of predictions.
+pub fn evaluation_settings(model: &Model, products: &ProductTable) -> Vec<(String, String)> {
+    use ProductClass::{Conv, Head, Linear, Scores, Values};
+    listed(model, products, &[Linear, Conv, Head, Scores, Values])
+}
+
+fn listed(model: &Model, products: &ProductTable, classes: &[ProductClass]) -> Vec<(String, String)> {
+    let Ok(Value::Object(mut keys)) = serde_json::to_value(model) else { return Vec::new() };
     if let Model::Llama(llama) = model {
         keys.entry("head_width").or_insert((llama.width / llama.heads).into());
     }
     if let Some(Value::Object(lora)) = keys.remove("lora") {
         keys.extend(lora.into_iter().map(|(key, value)| (format!("lora.{key}"), value)));
     }
-    let mut settings = Vec::new();
     // The others act in training alone.
-    let trains = ["dropout", "init_std", "lora.dropout"];
-    for (key, value) in keys.iter().filter(|(key, _)| !trains.contains(&key.as_str())) {
-        let text = match value {
-            Value::Array(texts) => texts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
-            Value::Bool(true) => "true".to_string(),
-            Value::String(text) => text.clone(),
-            Value::Number(number) if number.is_f64() => {
-                let number = number.as_f64().unwrap_or_default() as f32;
-                format!("{:08x}", number.to_bits())
-            }
-            Value::Number(number) => number.to_string(),
-            _ => continue,
-        };
-        settings.push((format!("model.{key}"), text));
-    }
-    let products = products.of_inference();
-    for class in [ProductClass::Linear, ProductClass::Head, ProductClass::Scores, ProductClass::Values] {
+    let trains = ["dropout", "init_std", "lora.dropout", "norm_momentum"];
+    let keys = keys.iter().filter(|(key, _)| !trains.contains(&key.as_str()));
+    let texts = keys.filter_map(|(key, value)| Some((format!("model.{key}"), text(value)?)));
+    let mut settings: Vec<(String, String)> = texts.collect();
+    for &class in classes {
         let ProductDigits { digits_a, digits_b, block } = products.get(class);
         settings.push((format!("digits.{}", class.name()), format!("{digits_a} {digits_b} {block}")));
         let grid = products.logged(class).map(|grid| format!("{} {}", grid.bits, grid.floor));
         settings.extend(grid.map(|grid| (format!("grid.{}", class.name()), grid)));
     }
     settings.sort_unstable();
-    Some(settings)
+    settings
+}
+
+/// The text of a key's value; `None` for `false` and for no value.
+fn text(value: &Value) -> Option<String> {
+    Some(match value {
+        Value::Array(items) => items.iter().filter_map(text).collect::<Vec<_>>().join(" "),
+        Value::Bool(true) => "true".to_string(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) if number.is_f64() => {
+            let number = number.as_f64().unwrap_or_default() as f32;
+            format!("{:08x}", number.to_bits())
+        }
+        Value::Number(number) => number.to_string(),
+        _ => return None,
+    })
 }
 
 /// The first token of the window in which the logits behind a text of this length are computed (`docs/INFERENCE.md`, "Windows").
@@ -249,5 +263,46 @@ mod tests {
         assert_eq!(adapted(r#", "dropout": 0.5"#), adapted(""));
         let mlp = r#"{"kind": "mlp", "inputs": 4, "hidden": [], "classes": 3}"#;
         assert_eq!(settings(&serde_json::from_str(mlp).unwrap(), &products), None);
+    }
+
+    #[test]
+    fn settings_of_an_evaluation_are_the_keys_that_act_in_it() {
+        let mut products = ProductTable::two_and_three();
+        products.set(ProductClass::Values, ProductDigits { digits_a: 3, digits_b: 2, block: 64 });
+        products.set_logged(ProductClass::Conv, GridRule { bits: 16, floor: 3 });
+        let of = |model: &str| -> Vec<String> {
+            let settings = evaluation_settings(&serde_json::from_str(model).unwrap(), &products);
+            settings.into_iter().map(|(key, value)| format!("{key} {value}")).collect()
+        };
+        let mlp = r#"{"kind": "mlp", "inputs": 4, "hidden": [6, 5], "classes": 3, "image_mean": [0.5], "image_std": [0.25]"#;
+        let found = of(&format!("{mlp}}}"));
+        assert_eq!(
+            found,
+            [
+                "digits.conv 2 2 0",
+                "digits.head 2 2 0",
+                "digits.linear 2 2 0",
+                "digits.scores 2 2 0",
+                "digits.values 3 2 64",
+                "grid.conv 16 3",
+                "model.classes 3",
+                "model.hidden 6 5",
+                "model.image_mean 3f000000",
+                "model.image_std 3e800000",
+                "model.inputs 4",
+                "model.kind mlp",
+            ]
+        );
+        assert_eq!(of(&format!("{mlp}, \"dropout\": 0.5}}")), found);
+        let logistic = of(r#"{"kind": "mlp", "inputs": 4, "hidden": [], "classes": 3}"#);
+        assert!(logistic.contains(&"model.hidden ".to_string()), "{logistic:?}");
+        let resnet = of(
+            r#"{"kind": "resnet", "height": 8, "width": 8, "planes": 3, "stages": [4, 8], "blocks": [1, 2], "classes": 3,
+                "norm": "batch", "norm_momentum": 0.5, "convolution": 2}"#,
+        );
+        for key in ["model.blocks 1 2", "model.convolution 2", "model.norm batch", "model.stages 4 8"] {
+            assert!(resnet.contains(&key.to_string()), "{key}: {resnet:?}");
+        }
+        assert!(!resnet.iter().any(|setting| setting.contains("momentum")), "{resnet:?}");
     }
 }

@@ -1,8 +1,6 @@
 //! Receipts of answers: what answered, the settings, the tokens, and a root over them and their rows of logits, signed on request.
 //! Layout: `docs/INFERENCE.md`, Receipts.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use super::codec::Encoder;
@@ -10,7 +8,7 @@ use super::digest::{Digest, hash};
 use super::keys::{PrivateKey, PublicKey};
 use super::merkle::{self, Frontier};
 use super::tensor::VectorDigest;
-use super::{Malformed, beginning, other_encoding};
+use super::{Malformed, beginning, other_encoding, signature};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::sampling::Sampling;
 
@@ -124,7 +122,7 @@ impl Receipt {
             root: self.root,
             traces: self.traces,
             signer,
-            signature: signature.map(|bytes| STANDARD.encode(bytes)),
+            signature: signature.map(signature::text),
         }
     }
 
@@ -132,7 +130,7 @@ impl Receipt {
     pub fn to_text(&self, key: Option<&PrivateKey>) -> String {
         let mut fields = self.fields(key.map(|key| key.public().to_text()), None);
         if let Some(key) = key {
-            fields.signature = Some(STANDARD.encode(key.sign(&fields.signed())));
+            fields.signature = Some(signature::text(key.sign(&fields.signed())));
         }
         fields.text()
     }
@@ -169,41 +167,14 @@ impl Receipt {
             traces: fields.traces,
         };
         receipt.bounded()?;
-        let signature = match &fields.signature {
-            None => None,
-            Some(text) => {
-                let bytes = STANDARD.decode(text).ok().and_then(|bytes| <[u8; 64]>::try_from(bytes).ok());
-                let found = beginning(text);
-                let why = || {
-                    wrong(format!("its signature begins with {found:?}; the base64 of 64 bytes is wanted"))
-                };
-                Some(bytes.ok_or_else(why)?)
-            }
-        };
+        let signature = signature::bytes("receipt", fields.signature.as_deref())?;
         let mut again = receipt.fields(fields.signer, signature);
         let right = again.text();
         if right != text {
             return Err(wrong(other_encoding(text.as_bytes(), right.as_bytes())));
         }
-        let signer = match (again.signer.clone(), signature) {
-            (None, None) => None,
-            (Some(key), Some(signature)) => {
-                let public = PublicKey::from_text(&key)?;
-                if public.to_text() != key {
-                    let found = beginning(&key);
-                    return Err(wrong(format!(
-                        "its signer begins with {found:?}, another encoding than a key has"
-                    )));
-                }
-                if !public.verifies(&again.signed(), &signature) {
-                    let by = public.identified();
-                    return Err(wrong(format!("the signature of {by} is not over this text")));
-                }
-                Some(public)
-            }
-            (Some(_), None) => return Err(wrong("it names a signer, and carries no signature")),
-            (None, Some(_)) => return Err(wrong("it carries a signature, and names no signer")),
-        };
+        let key = again.signer.clone();
+        let signer = signature::signer("receipt", key.as_deref(), signature, || again.signed())?;
         Ok((receipt, signer))
     }
 

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::args::part::parse_span;
 use crate::cli::args::salts::SaltArgs;
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
@@ -39,7 +40,7 @@ pub struct Args {
     #[arg(long, value_name = "N", conflicts_with_all = ["bytes", "check"])]
     sample: Option<u64>,
     /// Bytes to show of a data file: the first one, and the one behind the last.
-    #[arg(long, value_name = "FIRST..END", value_parser = parse_range, conflicts_with = "check")]
+    #[arg(long, value_name = "FIRST..END", value_parser = parse_span, conflicts_with = "check")]
     bytes: Option<(u64, u64)>,
     /// Number of the data file, in the order of run.json from 0.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "bytes")]
@@ -70,13 +71,6 @@ pub struct Args {
     limits: Limits,
     #[command(flatten)]
     decided: Decided,
-}
-
-fn parse_range(text: &str) -> Result<(u64, u64), String> {
-    let wrong = || "the form is FIRST..END with FIRST < END".to_string();
-    let (first, end) = text.split_once("..").ok_or_else(wrong)?;
-    let pair = (first.parse().map_err(|_| wrong())?, end.parse().map_err(|_| wrong())?);
-    if pair.0 < pair.1 { Ok(pair) } else { Err(wrong()) }
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {

@@ -1,5 +1,7 @@
 //! `tiebreak receipt`: checks what somebody says that a model answered.
 
+mod predictions;
+
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -9,29 +11,30 @@ use serde_json::{Value, json};
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, EngineKind, open_exact};
 use crate::cli::args::key::read_public;
-use crate::cli::args::limits::Limits;
-use crate::cli::args::random::random;
+use crate::cli::args::limits::{Limits, Watch};
+use crate::cli::args::predicted::DataArgs;
+use crate::cli::args::sampled::Sampled;
 use crate::cli::args::state::released;
 use crate::cli::args::verdict_file;
 use crate::cli::view::answering::{Speaker, no_language_model};
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
 use tiebreak_audit::answers::Accuser;
-use tiebreak_audit::plan::draw;
 use tiebreak_dispute::answer::AnswerVerdict;
 use tiebreak_engine::Engine;
 use tiebreak_record::commit::answer_trace::AnswerTrace;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
-use tiebreak_record::commit::receipt::{RECEIPT_MAX, Receipt};
+use tiebreak_record::commit::predictions::{PREDICTIONS_MAX, Predictions, is_of_predictions};
+use tiebreak_record::commit::receipt::Receipt;
 use tiebreak_record::commit::{Malformed, merkle};
 use tiebreak_run::inference::replay::{Answerer, Difference};
 use tiebreak_run::inference::traced::row_leaves;
 use tiebreak_run::run::{RunError, disk, shell};
 
-/// Check the receipt of an answer.
+/// Check the receipt of an answer or of predictions.
 ///
-/// `tiebreak generate --receipt` writes receipts.
+/// `tiebreak generate --receipt` and `tiebreak predict --receipt` write receipts.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tiebreak receipt check answer.json runs/mine")]
 pub struct Args {
@@ -44,30 +47,37 @@ enum Command {
     Check(Check),
 }
 
-/// Replay a receipt: whether a run's model gives this answer to this prompt.
+/// Replay the receipt of an answer or of predictions.
 ///
-/// The run, its weights and its tokenizer are yours; nothing of the receipt vouches for them. All tokens are checked unless --sample draws
-/// some, a whole context at once. A difference that another engine finds is confirmed by the scalar reference.
+/// Model, tokenizer and data are yours; nothing of the receipt vouches for them. All tokens or samples are checked unless --sample draws
+/// some. A difference that another engine finds is confirmed by the scalar reference.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak receipt check answer.json runs/mine
   tiebreak receipt check answer.json runs/mine --signer-key trainer.key.pub --engine reference
   tiebreak receipt check answer.json runs/mine --trace answer.trace --verdict verdict.json
-  tiebreak receipt check answer.json runs/mine --sample 20")]
+  tiebreak receipt check answer.json runs/mine --sample 20
+  tiebreak receipt check predictions.json runs/mine --inputs images.npy")]
 pub struct Check {
     /// The receipt.
     receipt: PathBuf,
-    /// Folder of the run, or its address (http://HOST/PATH).
+    /// Folder or address of a run, or a .safetensors file of weights with --job.
+    ///
+    /// Weights are for receipts of predictions.
+    #[arg(value_name = "RUN|MODEL")]
     run: PathBuf,
-    /// Public key by which the receipt has to be signed: a file, or the text itself.
+    #[command(flatten)]
+    data: DataArgs,
+    /// Public key of the signer: a file, or the text itself.
     #[arg(long, value_name = "KEY")]
     signer_key: Option<String>,
-    /// Check K tokens that are drawn at random, and those before them in their windows.
+    /// Check K tokens or samples that are drawn at random.
     ///
-    /// Only the windows that hold a drawn token are replayed, and no root is compared. The result says how many tokens can be wrong.
+    /// Tokens before a drawn one in its window are replayed too, and no root of an answer is compared. The result says how many can be
+    /// wrong.
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     sample: Option<u32>,
-    /// Seed of the draw, to draw the same tokens again.
+    /// Seed of the draw, to draw the same ones again.
     ///
     /// Without the option the system gives one after the receipt was read, so that no signer knows it before.
     #[arg(long, requires = "sample")]
@@ -77,7 +87,7 @@ pub struct Check {
     /// `tiebreak generate --trace` writes it. With it a verdict names the tile of an operator that is wrong.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// File for a verdict, if the receipt is signed and the answer does not follow.
+    /// File for a verdict on a signer whose answer does not follow.
     ///
     /// Anybody checks the verdict without the model, by `tiebreak verdict check`.
     #[arg(long, value_name = "FILE")]
@@ -105,18 +115,45 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
 }
 
-/// Reads the receipt, whose signature has to be that of the key that is named.
-fn read(args: &Check) -> Result<(String, Receipt, Option<PublicKey>), Failure> {
+/// Checks that a receipt's signature is that of the key that is named.
+fn signed(args: &Check, signer: Option<&PublicKey>) -> Result<(), Failure> {
     let wanted = args.signer_key.as_deref().map(read_public).transpose()?;
+    let Some(wanted) = wanted.filter(|wanted| signer != Some(wanted)) else { return Ok(()) };
+    let found = signer.map_or("nobody".into(), |signer| signer.identified());
+    let why = format!("it is signed by {found}, and --signer-key is {}", wanted.identified());
+    Err(RunError::malformed(&args.receipt, Malformed::invalid("receipt", why)).into())
+}
+
+/// Checks a receipt of either kind.
+fn check(printer: Printer, args: &Check) -> CommandResult {
+    let watch = args.limits.watch(printer);
     let malformed = |source| RunError::malformed(&args.receipt, source);
-    let text = disk::read_text(&args.receipt, RECEIPT_MAX).map_err(named)?;
-    let (receipt, signer) = Receipt::from_text(&text).map_err(malformed)?;
-    if let Some(wanted) = wanted.filter(|wanted| signer.as_ref() != Some(wanted)) {
-        let found = signer.map_or("nobody".into(), |signer| signer.identified());
-        let why = format!("it is signed by {found}, and --signer-key is {}", wanted.identified());
-        return Err(malformed(Malformed::invalid("receipt", why)).into());
+    let text = disk::read_text(&args.receipt, PREDICTIONS_MAX).map_err(named)?;
+    if is_of_predictions(&text) {
+        let (receipt, signer) = Predictions::from_text(&text).map_err(malformed)?;
+        signed(args, signer.as_ref())?;
+        if let Some(option) = of_answers(args) {
+            let why = format!("{option} is for receipts of answers, and this is one of predictions");
+            return Err(Failure::new(Exit::Usage, why).help(format!("leave {option} out")));
+        }
+        let Check { run, data, step, sample, seed, engine, limits, .. } = args;
+        let (step, sample, seed) = (*step, *sample, *seed);
+        let check = predictions::Check { of: (run, data), step, sample, seed, engine, limits };
+        return predictions::check(printer, &check, &watch, (&receipt, signer.as_ref()));
     }
-    Ok((text, receipt, signer))
+    let (receipt, signer) = Receipt::from_text(&text).map_err(malformed)?;
+    signed(args, signer.as_ref())?;
+    if let Some(option) = args.data.given() {
+        let why = format!("{option} is for receipts of predictions, and this is one of an answer");
+        return Err(Failure::new(Exit::Usage, why).help(format!("leave {option} out")));
+    }
+    answer(printer, args, watch, (&text, &receipt, signer))
+}
+
+/// The first option that only receipts of answers have, if one is given.
+fn of_answers(args: &Check) -> Option<&'static str> {
+    let options = [("--trace", &args.trace), ("--verdict", &args.verdict), ("--tokenizer", &args.tokenizer)];
+    options.into_iter().find(|(_, value)| value.is_some()).map(|(name, _)| name)
 }
 
 /// Refuses a receipt of another model, other weights or another tokenizer than the run's.
@@ -199,8 +236,7 @@ fn difference(
 
 /// Tokens that are drawn.
 struct Draw {
-    count: usize,
-    seed: u64,
+    sampled: Sampled,
     /// The windows that hold them, with the tokens that are replayed.
     replayed: Vec<(usize, Range<usize>)>,
 }
@@ -211,13 +247,9 @@ impl Draw {
         receipt: &Receipt,
         (count, seed): (u32, Option<u64>),
     ) -> Result<Draw, Failure> {
-        let seed = match seed {
-            Some(seed) => seed,
-            None => u64::from_le_bytes(random()?),
-        };
-        let tokens = receipt.answer.len();
-        let drawn = draw(tokens, tokens.min(count as usize), seed);
-        Ok(Draw { count: drawn.len(), seed, replayed: answerer.replayed(receipt, &drawn) })
+        let sampled = Sampled::draw(receipt.answer.len(), count, seed)?;
+        let replayed = answerer.replayed(receipt, &sampled.drawn);
+        Ok(Draw { sampled, replayed })
     }
 
     /// The number of tokens that are replayed.
@@ -225,32 +257,22 @@ impl Draw {
         self.replayed.iter().map(|(_, numbers)| numbers.len()).sum()
     }
 
-    /// The most of so many tokens that can be wrong, with a confidence of 95 %: of one more the draw misses all with a probability of 5 % at
-    /// most.
-    fn wrong_at_most(&self, tokens: usize) -> usize {
-        let mut missed = 1.0;
-        let goes_on = |wrong: &usize| {
-            let (left, of) = (tokens - wrong, tokens - wrong + 1);
-            missed *= (left + 1).saturating_sub(self.count) as f64 / of as f64;
-            missed > 0.05
-        };
-        (1..=tokens).take_while(goes_on).count()
-    }
-
     fn line(&self, tokens: usize, by: &str) -> String {
-        let (count, replayed, wrong) = (self.count, self.tokens(), self.wrong_at_most(tokens));
+        let (count, replayed, wrong) =
+            (self.sampled.drawn.len(), self.tokens(), self.sampled.wrong_at_most());
         format!(
             "MATCHES: {count} of {tokens} tokens, drawn with seed {}, and {} before them follow; with 95 % confidence at most {wrong} are \
              wrong; no root is compared ({by})",
-            self.seed,
+            self.sampled.seed,
             replayed - count
         )
     }
 
-    fn json(&self, tokens: usize) -> Value {
-        let (drawn, seed, replayed) = (self.count, self.seed, self.tokens());
+    fn json(&self) -> Value {
+        let Sampled { drawn, seed, .. } = &self.sampled;
         json!({
-            "drawn": drawn, "replayed": replayed, "seed": seed, "confidence": 0.95, "wrong_at_most": self.wrong_at_most(tokens),
+            "drawn": drawn.len(), "replayed": self.tokens(), "seed": seed, "confidence": 0.95,
+            "wrong_at_most": self.sampled.wrong_at_most(),
         })
     }
 }
@@ -321,25 +343,29 @@ fn save(args: &Check, evidence: Option<Result<AnswerVerdict, &str>>) -> Result<O
     })
 }
 
-fn check(printer: Printer, args: &Check) -> CommandResult {
-    let watch = args.limits.watch(printer);
-    let (text_of, receipt, signer) = read(args)?;
+/// Replays the receipt of an answer.
+fn answer(
+    printer: Printer,
+    args: &Check,
+    watch: Watch,
+    (text_of, receipt, signer): (&str, &Receipt, Option<PublicKey>),
+) -> CommandResult {
     let speaker = Speaker::of(args.limits.open(&args.run)?, args.tokenizer.as_deref())?;
     let weights = released(&speaker.run, args.step)?;
     let answerer = speaker.answerer(&weights)?;
-    same_model(&speaker, &answerer, &receipt)?;
-    answerer.has_tokens(&receipt).map_err(|source| RunError::malformed(&args.receipt, source))?;
-    let needed = answerer.memory(&receipt).saturating_add(speaker.run.state_memory());
+    same_model(&speaker, &answerer, receipt)?;
+    answerer.has_tokens(receipt).map_err(|source| RunError::malformed(&args.receipt, source))?;
+    let needed = answerer.memory(receipt).saturating_add(speaker.run.state_memory());
     speaker.run.within_memory("a replay of the answer", needed)?;
     watch.planned();
-    let trace = read_trace(args, &answerer, &receipt)?;
+    let trace = read_trace(args, &answerer, receipt)?;
     let mut engine = open_exact(&args.engine)?;
-    let draw = args.sample.map(|count| Draw::of(&answerer, &receipt, (count, args.seed))).transpose()?;
-    let found = difference(printer, args, engine.as_mut(), (&answerer, &receipt), draw.as_ref())?;
+    let draw = args.sample.map(|count| Draw::of(&answerer, receipt, (count, args.seed))).transpose()?;
+    let found = difference(printer, args, engine.as_mut(), (&answerer, receipt), draw.as_ref())?;
     let accuser = Accuser {
         answerer: &answerer,
         job: &speaker.run.job_text,
-        receipt: (&receipt, &text_of),
+        receipt: (receipt, text_of),
         tokenizer: speaker.alphabet.parts(),
         trace: trace.as_ref(),
     };
@@ -357,7 +383,7 @@ fn check(printer: Printer, args: &Check) -> CommandResult {
         }
         (Some(difference), _) => format!("DIVERGES: {} ({by})", words(difference)),
     };
-    let text = speaker.alphabet.text(&receipt.answer[..tokens - usize::from(ended(&answerer, &receipt))])?;
+    let text = speaker.alphabet.text(&receipt.answer[..tokens - usize::from(ended(&answerer, receipt))])?;
     let mut json = json!({
         "result": if found.is_none() { "matches" } else { "diverges" },
         "tokens": tokens,
@@ -366,7 +392,7 @@ fn check(printer: Printer, args: &Check) -> CommandResult {
         "root": receipt.root,
     });
     if let Some(draw) = &draw {
-        json["sample"] = draw.json(tokens);
+        json["sample"] = draw.json();
     }
     if let Some(difference) = &found {
         json["difference"] = json!(words(difference));

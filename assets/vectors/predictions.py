@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Receipts of predictions from the text of docs/INFERENCE.md, docs/RUN-FORMAT.md and docs/ARITHMETIC.md alone: one unsigned, and one signed.
+
+A perceptron of six pixels and four classes predicts five samples, the last like the first. Its weights are Philox words, as in
+tests/runs/predictions.rs. Writes predictions.json beside itself. Needs only the standard library.
+
+    python3 assets/vectors/predictions.py
+"""
+
+import json
+import math
+import pathlib
+
+from contract import philox
+from game_example import Key, b64
+from hashes import blake3, derive, merkle_root
+from inference import Inference, listed, sized, tensor_digest, words
+from operators import Tensor, f32, pattern
+from steps import Mlp
+
+KEY = 5
+FIRST = 2
+
+
+def weights(model):
+    """The tensors of the parameters, in the model's order."""
+    for number, parameter in enumerate(model.parameters()):
+        count, width = math.prod(parameter.shape), parameter.shape[-1]
+        flat = [f32(philox([KEY, 0], [i, 0, number, 0])[0] / 2**30 - 2.0) for i in range(count)]
+        yield Tensor([flat[i:i + width] for i in range(0, count, width)])
+
+
+def predicted(row):
+    """The first class with the greatest logit."""
+    return max(range(len(row)), key=lambda place: (row[place], -place))
+
+
+def digest_of_bytes(shape, pixels):
+    """A tensor of U32, whose code is 2."""
+    return derive("tiebreak 2 tensor", b"\x02" + listed([words([d]) for d in shape]) + blake3(words(pixels)))
+
+
+def main():
+    model = Mlp({"inputs": 6, "hidden": [5], "classes": 4, "image_mean": [0.5], "image_std": [0.25]})
+    parameters = list(weights(model))
+    leaves = [sized(f"param/{parameter.name}".encode()) + tensor_digest(parameter.shape, [pattern(x) for row in tensor.rows for x in row])
+              for parameter, tensor in zip(model.parameters(), parameters)]
+    keys = {"classes": "4", "hidden": "5", "image_mean": "3f000000", "image_std": "3e800000", "inputs": "6", "kind": "mlp"}
+    settings = [(f"model.{name}", value) for name, value in keys.items()]
+    settings += [(f"digits.{name}", "3 3 0") for name in ("linear", "conv", "head", "scores", "values")]
+    settings = [sized(name.encode()) + sized(value.encode()) for name, value in sorted(settings)]
+    samples = [[(i * i * 41 + 67 * i * n + 90 * n) % 256 for i in range(6)] for n in (1, 2, 3, 4, 1)]
+    inputs, classes, digests, tree = [], [], [], []
+    for number, pixels in enumerate(samples):
+        row = model.forward(Inference(lambda kind: (3, 3, 0), 1), 1, parameters, [pixels, None], None, None).rows[0]
+        inputs.append(digest_of_bytes([1, 6], pixels))
+        classes.append(predicted(row))
+        digests.append(tensor_digest([1, 4], [pattern(x) for x in row]))
+        tree.append(words([number]) + inputs[-1] + listed([words([classes[-1]])]) + digests[-1])
+    assert len(set(classes)) > 1, "one class tells little"
+    fields = {"format": "tiebreak predictions 1", "model": derive("tiebreak 2 predicting model", listed(settings)).hex(), "parameters": merkle_root(leaves).hex(),
+              "buffers": merkle_root([]).hex(), "classes": 4, "rows": 1, "first": FIRST, "inputs": [digest.hex() for digest in inputs], "predicted": classes,
+              "logits": [digest.hex() for digest in digests], "root": merkle_root(tree).hex()}
+    text = lambda fields: json.dumps(fields, separators=(",", ":")) + "\n"
+    key = Key("classifier.example", bytes([4]) * 32)
+    signed = fields | {"signer": key.text()}
+    signed |= {"signature": b64(key.sign(b"tiebreak 2 predictions\n" + text(signed).encode()))}
+    comment = "Made by predictions.py. `samples`: the pixels of samples 2, 3, .. of some data. `receipt` and `signed`: texts of receipts of their predictions."
+    path = pathlib.Path(__file__).with_name("predictions.json")
+    document = {"_comment": comment, "samples": samples, "receipt": text(fields), "signed": text(signed)}
+    path.write_text("{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in document.items()) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

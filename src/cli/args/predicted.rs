@@ -1,0 +1,69 @@
+//! The samples of predictions, as options name them.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::args::limits::Limits;
+use crate::cli::args::subject::{Named, Subject};
+use crate::cli::view::report::{Failure, named};
+use tiebreak_engine::{Engine, Tensor};
+use tiebreak_run::predict::Inputs;
+use tiebreak_run::run::arrays::{self, Array};
+use tiebreak_run::run::{RunError, shell};
+
+/// The samples of predictions.
+#[derive(clap::Args, Clone, Default)]
+pub struct DataArgs {
+    /// Data file with labels, as `tiebreak eval` takes it; once for each.
+    ///
+    /// Without --data and --inputs the samples are those of `tiebreak eval`. Labels change no prediction.
+    #[arg(long, value_name = "FILE")]
+    pub data: Vec<PathBuf>,
+    /// A .npy file of inputs without labels.
+    ///
+    /// The array is [samples, ...], floats or pixels, as the job's data are; of a decoder tokens [samples, positions of the context].
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    pub inputs: Option<PathBuf>,
+    /// Job that says which model weights are of, and how data are read.
+    #[arg(long, value_name = "JOB")]
+    pub job: Option<PathBuf>,
+}
+
+impl DataArgs {
+    /// The model that these arguments and others name.
+    pub fn subject(&self, of: &Path, step: Option<u32>, limits: &Limits) -> Result<Subject, Failure> {
+        Subject::of(&Named { of, job: self.job.as_deref(), step, data: &self.data }, limits)
+    }
+
+    /// The samples.
+    pub fn inputs(&self, subject: &Subject) -> Result<Inputs, Failure> {
+        let Some(path) = &self.inputs else {
+            return Ok(Inputs::Data(Box::new(subject.data(&self.data)?.dataset)));
+        };
+        let [array] = <[Array; 1]>::try_from(arrays::read(path).map_err(named)?)
+            .map_err(|_| RunError::invalid(path, "a file of one array is wanted"))?;
+        let wanted = &subject.of_model()?.model.batch(1)[0];
+        Ok(Inputs::of_array(array, wanted).map_err(|why| RunError::invalid(path, why))?)
+    }
+
+    /// The first of these options that is given, if one is.
+    pub fn given(&self) -> Option<&'static str> {
+        let of_data = (!self.data.is_empty()).then_some("--data");
+        let of_inputs = self.inputs.as_ref().map(|_| "--inputs");
+        of_data.or(of_inputs).or(self.job.as_ref().map(|_| "--job"))
+    }
+
+    /// The options again, as another command needs them.
+    pub fn words(&self) -> Vec<String> {
+        let job = self.job.iter().map(|job| format!("--job {}", shell::path(job)));
+        let data = self.data.iter().map(|data| format!("--data {}", shell::path(data)));
+        let inputs = self.inputs.iter().map(|inputs| format!("--inputs {}", shell::path(inputs)));
+        job.chain(data).chain(inputs).collect()
+    }
+}
+
+/// The parameters and buffers of a model on an engine.
+pub fn upload(engine: &mut dyn Engine, subject: &Subject) -> Result<Vec<Tensor>, Failure> {
+    let table = subject.table();
+    let tensors = table.iter().zip(&subject.model).map(|(tensor, bytes)| engine.upload(&tensor.ty(), bytes));
+    Ok(tensors.collect::<Result<_, _>>()?)
+}
