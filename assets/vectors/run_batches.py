@@ -10,6 +10,7 @@ import math
 import struct
 
 import batches
+from run_job import data_paths, mask_paths
 
 WIDTHS = {"u8": "B", "u16": "H", "u32": "I", "f32": "I"}  # floats by their patterns
 
@@ -35,7 +36,7 @@ def npy(file):
 class Samples:
     """The samples of a job's data files: `count`, and for each one what it gives to each tensor of the batch."""
 
-    def __init__(self, data, files, context):
+    def __init__(self, data, files, context, uncounted):
         kind = data["kind"]
         self.separate = lambda count: range(count)
         if kind == "bytes":
@@ -43,9 +44,12 @@ class Samples:
         elif kind == "tokens":
             code = WIDTHS[data["dtype"]]
             raw = lambda file: struct.unpack(f"<{len(file) // struct.calcsize(code)}{code}", file)
-            names = data.get("paths", data.get("path"))
-            names = [names] if isinstance(names, str) else names
-            self.windows([npy(file)[1] if name.endswith(".npy") else raw(file) for name, file in zip(names, files)], context)
+            array = lambda name, file, raw: npy(file)[1] if name.endswith(".npy") else raw(file)
+            names, masks = data_paths(data), mask_paths(data)
+            tokens = [array(name, file, raw) for name, file in zip(names[: len(names) - len(masks)], files)]
+            self.windows(tokens, context, data.get("windows") == "separate")
+            if masks:
+                self.masked([array(name, file, bytes) for name, file in zip(masks, files[len(tokens) :])], context, uncounted)
         elif kind == "arrays":
             (shape, inputs), (_, labels) = map(npy, files)
             size = math.prod(shape[1:])
@@ -79,8 +83,10 @@ class Samples:
     def before(self, first):
         return first
 
-    def windows(self, files, context):
-        starts = [(data, at) for data in files for at in range(len(data) - context)]
+    def windows(self, files, context, apart=False):
+        stride = context + 1 if apart else 1
+        self.starts = [(number, at) for number, data in enumerate(files) for at in range(0, len(data) - context, stride)]
+        starts = [(files[number], at) for number, at in self.starts]
         self.count = len(starts)
 
         def sample(i):
@@ -90,7 +96,20 @@ class Samples:
         # In order, windows of a file begin behind the last label of the one before.
         self.separate = lambda count: [i for i in range(count) if starts[i][1] % (context + 1) == 0]
         # Windows of the same file that end before the token at which the first kept one begins.
-        self.before = lambda first: first - min(starts[first][1], context)
+        self.before = lambda first: first if apart else first - min(starts[first][1], context)
+        self.sample = sample
+
+    def masked(self, masks, context, uncounted):
+        """Labels that a mask does not count are the label that the loss ignores."""
+        windows = self.sample
+
+        def sample(i):
+            found, (number, at) = windows(i), self.starts[i]
+            counts = masks[number][at + 1 : at + 1 + context]
+            if len(counts) != context or not set(counts) <= {0, 1}:
+                raise ValueError("a mask is no byte of 0 or 1 for each token")
+            return found | {"labels": [label if counts else uncounted for label, counts in zip(found["labels"], counts)]}
+
         self.sample = sample
 
 
@@ -101,7 +120,7 @@ def batch_tensors(program, job, files, seed, step):
     sampling = job["data"].get("sampling", "permutation")
     shapes = {name: shape for name, _, shape in program.batch}
     inputs = program.batch[0][0]
-    samples = Samples(job["data"], files, math.prod(shapes["labels"]) // program.micro_batch)
+    samples = Samples(job["data"], files, math.prod(shapes["labels"]) // program.micro_batch, job.get("loss", {}).get("ignore"))
     count = samples.drawn(job["data"].get("validation_split"))
     if sampling == "in_order":
         separate = samples.separate(count)

@@ -23,11 +23,18 @@ def data_paths(data):
         return [data["images"], data["labels"]]
     if "inputs" in data:
         return list(dict.fromkeys([data["inputs"], data["labels"]]))
-    paths = data.get("paths", data.get("path"))
-    return [paths] if isinstance(paths, str) else paths
+    listed = lambda many, one: [data[one]] if isinstance(data.get(one), str) else data.get(many, data.get(one, []))
+    return listed("paths", "path") + listed("masks", "mask")
 
 
-def data_settings(data):
+def mask_paths(data):
+    """The masks among the paths of the job's data files, which are behind the files of tokens."""
+    paths = data_paths(data)
+    return paths[len(paths) // 2 :] if "mask" in data or data.get("masks") else []
+
+
+def data_settings(job):
+    data = job["data"]
     settings = {"data.kind": data["kind"], "data.sampling": data.get("sampling", "permutation")}
     settings |= {f"data.augment.{key}": str(value).lower() for key, value in data.get("augment", {}).items() if value}
     settings |= {f"data.{key}": f"{pattern(data[key]):08x}" for key in ("validation_split",) if key in data}
@@ -36,7 +43,14 @@ def data_settings(data):
     if data["kind"] in ("tokens", "arrays"):
         settings["data.dtype"] = data["dtype"]
     if data["kind"] == "tokens":
-        settings["data.formats"] = endings(data_paths(data))
+        masks = mask_paths(data)
+        paths = data_paths(data)
+        settings["data.formats"] = endings(paths[: len(paths) - len(masks)])
+        if masks:
+            settings["data.masks"] = endings(masks)
+            settings["data.uncounted"] = str(job["loss"]["ignore"])
+        if data.get("windows") == "separate":
+            settings["data.windows"] = "separate"
     if data["kind"] == "arrays":
         settings["data.formats"] = endings([data["inputs"], data["labels"]])
         settings["data.one_file"] = str(data["inputs"] == data["labels"]).lower()
@@ -80,7 +94,7 @@ def with_frozen(path, program, read, may_lack):
 def canonical_job(job, program):
     """The settings that decide the bytes of records: texts by their keys."""
     schedule = job["schedule"]
-    settings = data_settings(job["data"]) | {
+    settings = data_settings(job) | {
         "commit.granularity": job.get("commit", {}).get("granularity", "microbatch"),
         "commit.scheme": job.get("commit", {}).get("scheme", 0),
         "schedule.peak": f"{pattern(schedule['peak']):08x}",

@@ -55,10 +55,8 @@ fn every_auditor_replays_every_kernel() {
     let (mut cpu, mut gpus) = (Cpu::new(2).unwrap(), gpus());
     let mut auditors = auditors(&mut cpu, &mut gpus);
     let all = every_pair("cuBLAS on grids of 32 and 28 bits");
-    let mut cases = vec![
-        ("", &["cublas", "cublas-tf32", "cublas-binary32"][..]),
-        ("preset = \"paper\"\n", &["cublas"]),
-    ];
+    let mut cases =
+        vec![("", &["cublas", "cublas-tf32", "cublas-binary32"][..]), ("preset = \"paper\"\n", &["cublas"])];
     if all {
         cases.extend([("bits = 32\n", &["cublas"][..]), ("bits = 28\n", &["cublas"])]);
     }

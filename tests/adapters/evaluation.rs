@@ -1,6 +1,8 @@
 //! Evaluations and inference on every engine and adapter: the same loss, hits and losses, in batches of any size; the same
 //! logits over caches, in chunks and batches of any size.
 
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Outcome, Silent, audit, checks};
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::reference::Reference;
@@ -10,7 +12,7 @@ use tiebreak_run::run::checkpoint;
 use tiebreak_run::run::dir::Run;
 
 use crate::cached_decoders::decoders;
-use crate::common::{batch_norm_job, gpt_job, trained};
+use crate::common::{batch_norm_job, gpt_job, key, masked_job, trained};
 use crate::gpus::{AnyEngine, at_once, gpus};
 use crate::together::{all_decoders, alone, together};
 
@@ -80,6 +82,28 @@ fn evaluations_of_single_samples_have_the_same_bits_on_every_engine() {
                 let due: Vec<_> = numbers.iter().map(|number| expected[*number as usize].clone()).collect();
                 assert_eq!(have, due, "{} on {}", job.display(), engine.describe());
             }
+        });
+    }
+}
+
+/// A run whose mask leaves out targets, and whole micro-batches, in each profile.
+#[test]
+fn masked_runs_are_audited_on_every_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut cpu, mut gpus) = (Cpu::new(2).unwrap(), gpus());
+    let mut engines: Vec<&mut AnyEngine> = vec![&mut cpu];
+    engines.extend(gpus.engines());
+    for (name, extra) in [("exact", ""), ("logged", "[rounding]\n")] {
+        let job = masked_job(folder.path(), "operator", "separate", extra);
+        let run = trained(&job, &folder.path().join(name), None);
+        let expected = evaluated(&run, &mut Reference, 4);
+        assert!(expected.labels < 80, "some of 120 labels do not count: {}", expected.labels);
+        at_once(&mut engines, |engine| {
+            assert_eq!(evaluated(&run, engine, 3), expected, "{name} on {}", engine.describe());
+            let checked = checks::always(&run, Some(&key().public())).unwrap();
+            let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::Range(7, 8));
+            let (report, verdict) = audit(&run, engine, checked, plan, None, &mut Silent).unwrap();
+            assert_eq!((report.outcome, verdict), (Outcome::Matches, None), "{name}");
         });
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{edit, edited, gpt_job, output, path};
+use super::{edit, edited, gpt_job, masked_job, output, path};
 
 fn json(args: &[&str]) -> (i32, Value) {
     let (code, stdout, stderr) = output(&[args, &["--json"]].concat());
@@ -138,4 +138,35 @@ batch = { micro_batch = 4 }
     );
     let (code, _, stderr) = output(&["eval", &model]);
     assert!(code == 2 && stderr.contains("--job"), "{stderr}");
+}
+
+/// A job with masks by the command alone: what `job check` counts, and an evaluation of files that are named with their masks.
+#[test]
+fn masks_are_counted_and_named_with_their_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let job = masked_job(folder.path(), "step", "separate", "");
+    let job = job.to_str().unwrap();
+    let (code, checked) = json(&["job", "check", job]);
+    let counts = |i: &usize| !i.is_multiple_of(13) && i % 3 != 1 && !(26..65).contains(i);
+    let due = (0..299).filter(counts).count();
+    assert_eq!((code, &checked["targets"]), (0, &serde_json::json!({ "counted": due, "all": 276 })));
+    let (code, text, _) = output(&["job", "check", job]);
+    assert!(code == 0 && text.contains(&format!("{due} of 276 targets count")), "{text}");
+    assert_eq!(output(&["train", job, "--out", &at("run")]).0, 0);
+    let (code, own) = json(&["eval", &at("run")]);
+    assert_eq!((code, own["labels"].as_u64()), (0, Some(due as u64)));
+    let (code, named) = json(&["eval", &at("run"), "--data", &at("ids.npy"), &at("mask.bin")]);
+    assert_eq!((code, &named["losses"], &named["labels"]), (0, &own["losses"], &own["labels"]));
+    let (code, _, error) = output(&["eval", &at("run"), "--data", &at("ids.npy")]);
+    assert!(code == 2 && error.contains("2 are wanted"), "{code} {error}");
+    // Without a mask the program is the same, and the run another.
+    let text = fs::read_to_string(job).unwrap();
+    edit(job, &[("mask = \"mask.bin\"\n", "")]);
+    let (_, unmasked) = json(&["job", "check", job]);
+    assert_eq!((&unmasked["program"], &unmasked["targets"]), (&checked["program"], &Value::Null));
+    assert!(unmasked["job"] != checked["job"] && unmasked["data"] != checked["data"]);
+    fs::write(job, text.replace("ignore = 127", "ignore = 128")).unwrap();
+    let (code, _, error) = output(&["job", "check", job]);
+    assert!(code == 2 && error.contains("loss.ignore: must be a label of the model"), "{code} {error}");
 }

@@ -145,6 +145,10 @@ fn job_with(table: &str, kind: Option<&str>) -> Table {
         let lora = Value::Table(required("model.lora", None));
         job["model"].as_table_mut().expect("it is a table").insert("lora".into(), lora);
     }
+    if (table, kind) == ("data", Some("tokens")) {
+        // Masks need the label of the targets that do not count.
+        job.insert("loss".into(), value("{ ignore = 0 }"));
+    }
     job
 }
 
@@ -275,7 +279,8 @@ fn beside_flattened(path: &str) -> Vec<String> {
     match path {
         "data" => {
             let job = parse(&job_with(path, Some("bytes"))).unwrap();
-            let DataSpec { sampling: _, copy: _, augment: _, validation_split: _, files: _ } = job.data;
+            let DataSpec { sampling: _, copy: _, augment: _, validation_split: _, uncounted: _, files: _ } =
+                job.data;
             ["sampling", "copy", "augment", "validation_split"].map(str::to_string).to_vec()
         }
         "optimizer" => {

@@ -56,7 +56,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use common::edit::{edit, edited};
-use common::{files, gpt_job, program_job, sign_again, step_mut, trained};
+use common::{files, gpt_job, masked_job, program_job, sign_again, step_mut, trained};
 
 fn tiebreak(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));

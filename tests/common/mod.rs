@@ -80,6 +80,20 @@ every = 2
     path
 }
 
+/// [`gpt_job`] on 307 tokens with a mask: two of three targets count, but none of tokens 26 to 64. No target has id 127.
+pub fn masked_job(folder: &Path, granularity: &str, windows: &str, extra: &str) -> PathBuf {
+    let ids: Vec<u8> = (0..307u32).flat_map(|i| ((i * i % 101 + i % 7) as u16).to_le_bytes()).collect();
+    let mask: Vec<u8> = (0..307).map(|i| u8::from(i % 3 != 1 && !(26..65).contains(&i))).collect();
+    std::fs::write(folder.join("ids.npy"), npy("<u2", "(307,)", &ids)).unwrap();
+    std::fs::write(folder.join("mask.bin"), &mask).unwrap();
+    let job = gpt_job(folder, granularity, &format!("[loss]\nignore = 127\n{extra}"));
+    let data = format!(
+        "kind = \"tokens\"\npath = \"ids.npy\"\ndtype = \"u16\"\nmask = \"mask.bin\"\nwindows = \"{windows}\""
+    );
+    edit::edit(&job, &[("kind = \"bytes\"\npath = \"text.txt\"", &data)]);
+    job
+}
+
 /// [`gpt_job`], with its program as a file beside it in place of the tables that describe it.
 pub fn program_job(folder: &Path, granularity: &str, extra: &str) -> PathBuf {
     let path = gpt_job(folder, granularity, extra);

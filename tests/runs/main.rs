@@ -20,6 +20,7 @@ mod frozen;
 mod in_order;
 mod initial_states;
 mod jobs;
+mod masks;
 mod padding;
 mod paper_preset;
 mod predictions;

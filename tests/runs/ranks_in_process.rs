@@ -196,6 +196,11 @@ enum Wrong {
     Gradient { after: u32 },
 }
 
+/// Trains a job over ranks without a fault.
+pub fn train_honest_ranks(job: &Path, out: &Path, ranks: u32) {
+    train_ranks(job, out, ranks, None, None).unwrap();
+}
+
 /// Trains a job over ranks, one of which may be faulty.
 fn train_ranks(
     job: &Path,

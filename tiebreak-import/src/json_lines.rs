@@ -4,32 +4,57 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::error::Error;
 use crate::pieces::{PIECE_MAX, Piece};
 
 /// The texts of a file of JSON Lines, one line after another.
 pub struct Lines<'a> {
-    path: &'a Path,
+    objects: Objects<'a>,
     key: &'a str,
-    file: BufReader<File>,
-    hasher: blake3::Hasher,
-    /// The number of lines that were read.
-    lines: u64,
-    /// The number of texts in them.
-    texts: u64,
 }
 
 impl<'a> Lines<'a> {
     /// The texts under `key`.
     pub fn open(path: &'a Path, key: &'a str) -> Result<Lines<'a>, Error> {
-        let file = BufReader::with_capacity(1 << 20, File::open(path).map_err(Error::io(path))?);
-        Ok(Lines { path, key, file, hasher: blake3::Hasher::new(), lines: 0, texts: 0 })
+        Ok(Lines { objects: Objects::open(path)?, key })
     }
 
     /// The next line's text; `None` after the last. Lines of only white space are skipped.
     pub fn next(&mut self) -> Result<Option<Piece>, Error> {
+        let Some(object) = self.objects.next()? else { return Ok(None) };
+        let text = text(object, self.key).map_err(|why| self.objects.error(&why))?;
+        Ok(Some(Piece { text, last: true }))
+    }
+
+    /// The description of the file, after it was read to its end.
+    pub fn source(self) -> Value {
+        let mut source = self.objects.source();
+        source["json_key"] = self.key.into();
+        source
+    }
+}
+
+/// The objects of a file of JSON Lines, one line after another.
+pub struct Objects<'a> {
+    path: &'a Path,
+    file: BufReader<File>,
+    hasher: blake3::Hasher,
+    /// The number of lines that were read.
+    lines: u64,
+    /// The number of objects in them.
+    objects: u64,
+}
+
+impl<'a> Objects<'a> {
+    pub fn open(path: &'a Path) -> Result<Objects<'a>, Error> {
+        let file = BufReader::with_capacity(1 << 20, File::open(path).map_err(Error::io(path))?);
+        Ok(Objects { path, file, hasher: blake3::Hasher::new(), lines: 0, objects: 0 })
+    }
+
+    /// The next line's object; `None` after the last. Lines of only white space are skipped.
+    pub fn next(&mut self) -> Result<Option<Map<String, Value>>, Error> {
         loop {
             let mut line = Vec::new();
             let most = PIECE_MAX as u64 + 1;
@@ -40,25 +65,27 @@ impl<'a> Lines<'a> {
             self.lines += 1;
             self.hasher.update(&line);
             if !line.trim_ascii().is_empty() {
-                self.texts += 1;
-                let text = text(&line, self.key);
-                let text =
-                    text.map_err(|why| Error::malformed(self.path, format!("line {}: {why}", self.lines)))?;
-                return Ok(Some(Piece { text, last: true }));
+                self.objects += 1;
+                return object(&line).map(Some).map_err(|why| self.error(&why));
             }
         }
+    }
+
+    /// An error in the line that was read last.
+    pub fn error(&self, why: &str) -> Error {
+        Error::malformed(self.path, format!("line {}: {why}", self.lines))
     }
 
     /// The description of the file, after it was read to its end.
     pub fn source(self) -> Value {
         let name = self.path.file_name().map(|name| name.to_string_lossy());
         let blake3 = self.hasher.finalize().to_hex();
-        json!({ "name": name, "bytes": self.hasher.count(), "blake3": blake3.as_str(), "documents": self.texts, "json_key": self.key })
+        json!({ "name": name, "bytes": self.hasher.count(), "blake3": blake3.as_str(), "documents": self.objects })
     }
 }
 
-/// The string under a key of a line.
-fn text(line: &[u8], key: &str) -> Result<String, String> {
+/// A line as an object.
+fn object(line: &[u8]) -> Result<Map<String, Value>, String> {
     if line.len() > PIECE_MAX {
         return Err(format!("it has more than {PIECE_MAX} bytes"));
     }
@@ -68,9 +95,14 @@ fn text(line: &[u8], key: &str) -> Result<String, String> {
         let what = text.split_once(" at line").map_or(&text[..], |(what, _)| what);
         format!("it is no JSON: {what} at byte {}", why.column())
     })?;
-    let Value::Object(mut object) = object else {
-        return Err("it is no object of JSON".into());
-    };
+    match object {
+        Value::Object(object) => Ok(object),
+        _ => Err("it is no object of JSON".into()),
+    }
+}
+
+/// The string under a key of a line.
+fn text(mut object: Map<String, Value>, key: &str) -> Result<String, String> {
     match object.remove(key) {
         Some(Value::String(text)) => Ok(text),
         Some(_) => Err(format!("what is under the key {key:?} is no string")),

@@ -3,6 +3,7 @@
 //! This program is separate, so that reviewers and builders of `tiebreak` need not handle tokenizers and picture formats. A run
 //! commits to the files that are written here, whatever wrote them.
 
+mod answers;
 mod error;
 mod json_lines;
 mod output;
@@ -63,6 +64,36 @@ enum Command {
         #[arg(long, value_name = "NAME")]
         json_key: Option<String>,
         /// The texts, in order.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Write the tokens of prompts and completions to a .npy file, and a mask in which the completions count.
+    ///
+    /// Each line of the files is an object of JSON with the strings prompt and completion, and becomes a sample of context + 1
+    /// tokens, padded behind its end. FILE.mask.npy beside the file is for `data.mask`: 1 at the tokens of completions.
+    #[command(
+        after_help = "Example:\n  tiebreak-import answers --tokenizer base --context 512 --pad '<|endoftext|>' --end-of-text '<|endoftext|>' --output train.npy pairs.jsonl"
+    )]
+    Answers {
+        /// A tokenizer.json, or a folder that has one, or vocab.json and merges.txt, or GPT-2's encoder.json and vocab.bpe.
+        #[arg(long, value_name = "PATH")]
+        tokenizer: PathBuf,
+        /// The file of tokens to write.
+        #[arg(long, value_name = "FILE.npy")]
+        output: PathBuf,
+        /// The job's context, `model.context`.
+        #[arg(long, value_name = "T", value_parser = clap::value_parser!(u32).range(1..=i64::from(answers::CONTEXT_MAX)))]
+        context: u32,
+        /// The token that fills a sample up; it does not count.
+        #[arg(long, value_name = "TOKEN")]
+        pad: String,
+        /// Write this token after each completion; it counts.
+        #[arg(long, value_name = "TOKEN")]
+        end_of_text: Option<String>,
+        /// The treatment of lines that are longer than a sample.
+        #[arg(long, value_enum, default_value = "refuse")]
+        longer: answers::Longer,
+        /// The files of JSON Lines, in order.
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
@@ -158,6 +189,18 @@ fn run(cli: &Cli) -> Result<Value, Error> {
             let [end_of_text, json_key] = [end_of_text, json_key].map(Option::as_deref);
             text::import(&text::Texts { tokenizer, output, files, end_of_text, form, json_key })
         }
+        Command::Answers {
+            ref tokenizer,
+            ref output,
+            context,
+            ref pad,
+            ref end_of_text,
+            longer,
+            ref files,
+        } => {
+            let end_of_text = end_of_text.as_deref();
+            answers::import(&answers::Answers { tokenizer, output, files, context, pad, end_of_text, longer })
+        }
         Command::Tokens { ref file, ref output, dtype } => {
             tokens::import(&tokens::Tokens { file, output, dtype })
         }
@@ -182,6 +225,18 @@ fn report(cli: &Cli, made: &Value) -> String {
             output::beside(output, tiebreak_token_files::OF_TOKENS),
             made["vocabulary"],
             made["dtype"],
+        ),
+        Command::Answers { output, .. } => format!(
+            "{} samples of {} + 1 tokens, of which {} are targets that count; {} lines were cut, {} left out\n\nIn a job (model.vocabulary is at least {}):\n[data]\nkind = \"tokens\"\npath = {output:?}\nmask = {:?}\nwindows = \"separate\"\ndtype = {}\n\n[loss]\nignore = {}\n",
+            made["samples"],
+            made["context"],
+            made["counted"],
+            made["cut"],
+            made["left_out"],
+            made["vocabulary"],
+            answers::mask_of(output),
+            made["dtype"],
+            made["ignore"],
         ),
         Command::Tokens { output, .. } => format!(
             "{} tokens ({}), all below {}; BLAKE3 {}\n\nIn a job (model.vocabulary is that of the tokenizer):\n[data]\nkind = \"tokens\"\npath = {output:?}\ndtype = {}\n",

@@ -137,13 +137,13 @@ pub fn import(texts: &Texts) -> Result<Value, Error> {
 }
 
 /// Name, length and BLAKE3 of a file.
-fn source(path: &Path, bytes: &[u8]) -> Value {
+pub fn source(path: &Path, bytes: &[u8]) -> Value {
     let name = path.file_name().map(|name| name.to_string_lossy());
     json!({ "name": name, "bytes": bytes.len(), "blake3": blake3::hash(bytes).to_hex().as_str() })
 }
 
 /// The tokenizer's files, under the names by which a run keeps them.
-fn tokenizer_files(path: &Path, loaded: &Loaded) -> Result<Vec<(String, Vec<u8>)>, Error> {
+pub fn tokenizer_files(path: &Path, loaded: &Loaded) -> Result<Vec<(String, Vec<u8>)>, Error> {
     if !path.is_dir() {
         // The file was read as a tokenizer.json, whatever its name is.
         return Ok(loaded

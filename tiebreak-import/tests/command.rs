@@ -450,3 +450,73 @@ fn json_lines_are_texts() {
     );
     assert!(exit == 2 && why.contains("--json-key is for JSON Lines"), "{why}");
 }
+
+#[test]
+fn answers_become_samples_whose_completions_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    gpt2(&at("gpt2"));
+    let line = |prompt: &str, completion: &str| {
+        format!("{}\n", serde_json::json!({ "prompt": prompt, "completion": completion, "id": 5 }))
+    };
+    // The second line has five tokens and the end, and a sample five.
+    fs::write(at("a.jsonl"), line("he he", " he") + "\n" + &line("he", " he he he he")).unwrap();
+    fs::write(at("b.jsonl"), line("", "hehe") + &line("he he he he he", " he")).unwrap();
+    let words = |bytes: &[u8]| -> Vec<u16> {
+        bytes.as_chunks().0.iter().map(|id: &[u8; 2]| u16::from_le_bytes(*id)).collect()
+    };
+    let common = ["answers", "--tokenizer", "gpt2", "--context", "4", "--pad", "<|endoftext|>"];
+    let import = |output: &str, more: &[&str], files: &[&str]| {
+        made(folder.path(), &[&common[..], &["--output", output], more, files].concat())
+    };
+    let end = ["--end-of-text", "<|endoftext|>"];
+    let said = import("cut.npy", &[&end[..], &["--longer", "cut"]].concat(), &["a.jsonl", "b.jsonl"]);
+    let (header, ids) = npy(&at("cut.npy"));
+    assert_eq!(header, "{'descr': '<u2', 'fortran_order': False, 'shape': (15,), }");
+    assert_eq!(
+        words(&ids),
+        [[256, 257, 257, 258, 258], [256, 257, 257, 257, 257], [256, 256, 258, 258, 258]].concat()
+    );
+    let (header, mask) = npy(&at("cut.mask.npy"));
+    assert_eq!(header, "{'descr': '|u1', 'fortran_order': False, 'shape': (15,), }");
+    assert_eq!(mask, [[0, 0, 1, 1, 0], [0, 1, 1, 1, 1], [1, 1, 1, 0, 0]].concat());
+    let counts = ["samples", "cut", "left_out", "counted"].map(|key| said[key].as_u64().unwrap());
+    assert_eq!(counts, [3, 1, 1, 8]);
+    // The greatest id that is no target: 256, 257 and 258 are.
+    assert_eq!((&said["ignore"], &said["vocabulary"]), (&255.into(), &259.into()));
+    assert_eq!(serde_json::from_slice::<Value>(&fs::read(at("cut.npy.json")).unwrap()).unwrap(), said);
+    assert_eq!(names(&at("cut.npy.tokenizer")), ["encoder.json", "vocab.bpe"]);
+    let said = import("left.npy", &["--longer", "leave-out"], &["a.jsonl", "b.jsonl"]);
+    assert_eq!([&said["samples"], &said["left_out"], &said["ignore"]], [3, 1, 258]);
+    assert_eq!(npy(&at("left.mask.npy")).1, [[0, 0, 1, 0, 0], [0, 1, 1, 1, 1], [1, 1, 0, 0, 0]].concat());
+
+    // Files that give no samples leave none behind.
+    fs::write(at("joined.jsonl"), line("he", " he") + &line("h", "e")).unwrap();
+    fs::write(at("empty.jsonl"), line("he", "")).unwrap();
+    fs::write(at("chat.jsonl"), "{\"messages\":[{\"role\":\"user\",\"content\":\"he\"}]}\n").unwrap();
+    fs::write(at("number.jsonl"), "{\"prompt\":\"he\",\"completion\":7}\n").unwrap();
+    fs::write(at("list.jsonl"), "[1]\n").unwrap();
+    fs::write(at("none.jsonl"), "\n\n").unwrap();
+    fs::write(at("deep.jsonl"), "[".repeat(100_000)).unwrap();
+    let before = names(folder.path());
+    for (more, file, code, why) in [
+        (&[][..], "a.jsonl", 4, "line 3: it has 5 tokens, and a sample has 4"),
+        (&[], "joined.jsonl", 4, "line 2: the prompt's tokens are none of the whole's"),
+        (&[], "empty.jsonl", 4, "line 1: its completion has no token"),
+        (&[], "chat.jsonl", 4, "line 1: it has messages"),
+        (&[], "number.jsonl", 4, "line 1: what is under the key \"completion\" is no string"),
+        (&[], "list.jsonl", 4, "line 1: it is no object of JSON"),
+        (&[], "none.jsonl", 4, "the files give no sample"),
+        (&[], "deep.jsonl", 4, "line 1: it is no JSON"),
+        (&["--longer", "leave-out"], "long.jsonl", 3, "long.jsonl"),
+        (&["--end-of-text", "<end>"], "b.jsonl", 2, "--end-of-text: the tokenizer has no token \"<end>\""),
+    ] {
+        let common = ["answers", "--tokenizer", "gpt2", "--context", "3", "--pad", "<|endoftext|>"];
+        let arguments = [&common[..], &["--output", "out.npy"], more, &[file]].concat();
+        let (exit, error) = error(folder.path(), &arguments);
+        assert!(exit == code && error.contains(why), "{file}: {exit} {error}");
+        assert_eq!(names(folder.path()), before, "{file}");
+    }
+    let (exit, error) = error(folder.path(), &[&common[..], &["--output", "left.npy", "a.jsonl"]].concat());
+    assert!(exit == 2 && error.contains("is there already"), "{error}");
+}

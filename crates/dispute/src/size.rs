@@ -39,8 +39,10 @@ pub fn samples_bytes(data: &DataFiles) -> u64 {
     let paths = data.paths();
     // `{"bytes":1099511627776,"root":"..."},`
     let manifests = paths.len() * (32 + DIGEST);
-    // An element may begin in one slice and end in the next.
-    (manifests + paths.iter().map(file).sum::<usize>() + slices(2, 2)) as u64
+    // A byte of a mask is in one slice. An element may begin in one slice and end in the next.
+    let of_mask =
+        if matches!(data, DataFiles::Tokens { masks, .. } if !masks.is_empty()) { slices(1, 1) } else { 0 };
+    (manifests + paths.iter().map(file).sum::<usize>() + of_mask + slices(2, 2)) as u64
 }
 
 /// Bytes as base64 text.

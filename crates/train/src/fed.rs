@@ -139,7 +139,7 @@ fn kinds(job: &Job, program: &Program) -> Result<Vec<(Element, Vec<u64>, bool)>,
             vec![(arrays.dtype, inputs, false), (Element::U32, Vec::new(), false)]
         }
         // The labels of a window are the window one token later.
-        DataFiles::Tokens { paths, dtype } if paths.len() == 1 => {
+        DataFiles::Tokens { paths, dtype, masks, .. } if paths.len() == 1 && masks.is_empty() => {
             let tokens = sample.first().map_or(0, |tensor| dims(&tensor.shape).iter().product());
             vec![(*dtype, vec![tokens + 1], true)]
         }

@@ -4,6 +4,7 @@
 //! - [`reference`] lists every key for people.
 //! - [`parse`] reads a job and names key and line of an error. The parser uses `check`, which compares a text with the
 //!   list, and `suggest`, which guesses what was meant.
+//! - `data_keys` names the errors in the table of data files.
 //! - `sizes` refuses jobs that would not fit, and `program` gives the program.
 //! - `canonical` keeps the settings that decide the records.
 //! - [`identity`] derives the names of computation and run.
@@ -17,6 +18,7 @@ pub mod canonical;
 mod check;
 pub mod computation;
 pub mod data;
+mod data_keys;
 pub mod element;
 mod groups;
 mod hidden_tree;

@@ -3,16 +3,16 @@
 use serde::Deserialize;
 
 use super::check::{Wrong, check};
-use super::data::layout;
+use super::data_keys::{Found, data_error, found};
 use super::hiding::{self, HIDING};
 use super::sizes;
 use super::spec::{
     BATCH_MAX, BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, DisputeSpec,
-    EvaluationSpec, Granularity, InitSpec, Job, Labelled, MICRO_BATCHES_MAX, ModelJob, OptimizerSpec,
-    ProgramSource, WeightNames,
+    EvaluationSpec, Granularity, InitSpec, Job, MICRO_BATCHES_MAX, ModelJob, OptimizerSpec, ProgramSource,
+    WeightNames,
 };
 use crate::rounding::thresholds::Rounding;
-use tiebreak_contract::program::models::{BatchTensor, Model};
+use tiebreak_contract::program::models::Model;
 use tiebreak_contract::program::operators::LossRule;
 use tiebreak_contract::program::schedule::Schedule;
 
@@ -37,13 +37,6 @@ const SHOWN_MAX: usize = 120;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct JobError(pub String);
-
-/// A dotted key, and the error in it.
-type Found = Option<(String, String)>;
-
-fn found(key: &str, why: impl Into<String>) -> Found {
-    Some((key.to_string(), why.into()))
-}
 
 /// A job's text, key by key, as serde reads it. [`Job::parse`] checks the text first.
 #[derive(Debug, Deserialize)]
@@ -115,8 +108,8 @@ impl JobText {
             steps: self.steps,
             seed: self.seed,
             init: self.init,
+            data: DataSpec { uncounted: self.loss.and_then(|loss| loss.ignore), ..self.data },
             source,
-            data: self.data,
             schedule: self.schedule,
             rounding: self.rounding,
             commit: self.commit,
@@ -233,57 +226,6 @@ fn model_error(job: &Job, model: &ModelJob) -> Found {
     let untreated = || model.treatments().err().map(|(key, why)| (key.to_string(), why));
     let undrawn = || job.reinitialized().err().map(|why| ("init.reinitialize".to_string(), why));
     sizes::error(job, model).or_else(untreated).or_else(unnamed).or_else(undrawn)
-}
-
-/// The error in data files: they must fit the batch tensors of one sample, and have names that their kind demands. Nothing is
-/// opened.
-pub(super) fn data_error(data: &DataSpec, sample: &[BatchTensor]) -> Found {
-    let files = &data.files;
-    if let Err(why) = layout::fits(files, sample) {
-        return found("data.kind", why);
-    }
-    let text = match files {
-        DataFiles::Arrays(arrays) => arrays.has_ids(),
-        _ => matches!(files, DataFiles::Bytes { .. } | DataFiles::Tokens { .. }),
-    };
-    if text && data.augment.is_any() {
-        return found(
-            "data.augment",
-            "images are cropped and flipped, and a text has none; leave the key out",
-        );
-    }
-    if let DataFiles::Arrays(arrays) = files { arrays_error(arrays) } else { None }
-}
-
-fn arrays_error(arrays: &Labelled) -> Found {
-    let ends = [
-        ("inputs", &arrays.inputs, &arrays.inputs_tensor),
-        ("labels", &arrays.labels, &arrays.labels_tensor),
-    ];
-    for (key, path, tensor) in ends {
-        match (layout::is_npy(path), layout::is_safetensors(path), tensor) {
-            (true, _, None) | (_, true, Some(_)) => {}
-            (true, _, Some(_)) => {
-                return found(
-                    &format!("data.{key}_tensor"),
-                    "a .npy file has one array without a name; leave the key out",
-                );
-            }
-            (_, true, None) => {
-                return found(
-                    &format!("data.{key}"),
-                    format!("a safetensors file has several tensors: name one by {key}_tensor"),
-                );
-            }
-            _ => {
-                return found(
-                    &format!("data.{key}"),
-                    "arrays are .npy or .safetensors files, or either with .gz",
-                );
-            }
-        }
-    }
-    None
 }
 
 /// The error in the numbers of samples of a micro-batch, of micro-batches and of labels of a sample, or in the granularity of

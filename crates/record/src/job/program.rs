@@ -5,7 +5,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer};
 
 use super::check::{Wrong, check_table};
-use super::parse::{JobError, JobText, batch_error, data_error};
+use super::data_keys::data_error;
+use super::parse::{JobError, JobText, batch_error};
 use super::reference::keys_of;
 use super::spec::{Job, ProgramSource};
 use tiebreak_contract::program::decoding::decode;

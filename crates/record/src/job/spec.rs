@@ -119,6 +119,9 @@ pub struct DataSpec {
     /// The share of the samples, from the end, that no step draws and that evaluations take; above 0 and below 1.
     #[serde(default)]
     pub validation_split: Option<f32>,
+    /// The label of the targets that a mask does not count: the job's `loss.ignore`.
+    #[serde(skip)]
+    pub uncounted: Option<u32>,
     /// The files.
     #[serde(flatten)]
     pub files: DataFiles,
@@ -188,6 +191,13 @@ pub enum DataFiles {
         paths: Vec<String>,
         /// The type of the ids: U16 or U32.
         dtype: Element,
+        /// A file of bytes for each file of ids: 1 where the loss counts a token as a target, 0 where it does not. Empty: every
+        /// target counts.
+        #[serde(default, alias = "mask", deserialize_with = "paths")]
+        masks: Vec<String>,
+        /// The tokens at which windows begin.
+        #[serde(default)]
+        windows: Windows,
     },
     /// Images and labels in the IDX format of MNIST.
     Idx {
@@ -212,6 +222,17 @@ pub enum DataFiles {
     },
     /// An array of samples, and one of their labels.
     Arrays(Labelled),
+}
+
+/// The tokens of a file at which windows begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Windows {
+    /// Every token that a whole window follows.
+    #[default]
+    Every,
+    /// The first token, and every one behind a window: no token is in two windows.
+    Separate,
 }
 
 /// The labels of a record of CIFAR-100.
@@ -281,12 +302,15 @@ impl DataFiles {
 
     /// The files, in order, each once, with the key that names it.
     pub fn named(&self) -> Vec<(&'static str, &str)> {
+        fn all<'a>(key: &'static str, paths: &'a [String]) -> impl Iterator<Item = (&'static str, &'a str)> {
+            paths.iter().map(move |path| (key, path.as_str()))
+        }
         match self {
-            DataFiles::Bytes { paths }
-            | DataFiles::Tokens { paths, .. }
-            | DataFiles::Cifar10 { paths }
-            | DataFiles::Cifar100 { paths, .. } => {
-                paths.iter().map(|path| ("data.path", path.as_str())).collect()
+            DataFiles::Bytes { paths } | DataFiles::Cifar10 { paths } | DataFiles::Cifar100 { paths, .. } => {
+                all("data.path", paths).collect()
+            }
+            DataFiles::Tokens { paths, masks, .. } => {
+                all("data.path", paths).chain(all("data.mask", masks)).collect()
             }
             DataFiles::Idx { images, labels } => vec![("data.images", images), ("data.labels", labels)],
             DataFiles::Arrays(Labelled { inputs, labels, .. }) => match inputs == labels {
@@ -296,12 +320,19 @@ impl DataFiles {
         }
     }
 
+    /// True if the file of this number, in the order of [`DataFiles::paths`], is a mask.
+    pub fn is_mask(&self, number: usize) -> bool {
+        matches!(self, DataFiles::Tokens { paths, .. } if number >= paths.len())
+    }
+
     /// The same kind of data from other files, which are named in the order of [`DataFiles::paths`].
     ///
     /// # Errors
     /// If the kind of data takes another number of files.
     pub(crate) fn with_paths(&self, names: &[String]) -> Result<DataFiles, String> {
         let wanted = match self {
+            // As many masks as files of tokens.
+            DataFiles::Tokens { masks, .. } if !masks.is_empty() => names.len().max(1).next_multiple_of(2),
             DataFiles::Bytes { .. }
             | DataFiles::Tokens { .. }
             | DataFiles::Cifar10 { .. }
@@ -318,6 +349,10 @@ impl DataFiles {
         let (first, last) = (&names[0], &names[wanted - 1]);
         let mut other = self.clone();
         match &mut other {
+            DataFiles::Tokens { paths, masks, .. } if !masks.is_empty() => {
+                let (tokens, of_tokens) = names.split_at(wanted / 2);
+                (*paths, *masks) = (tokens.to_vec(), of_tokens.to_vec());
+            }
             DataFiles::Bytes { paths }
             | DataFiles::Tokens { paths, .. }
             | DataFiles::Cifar10 { paths }

@@ -134,18 +134,18 @@ pub fn manifest(path: &Path) -> Result<(FileManifest, GroupTree), RunError> {
     GroupTree::of(&mut contents(path)?).map_err(unreadable(path))
 }
 
-/// [`manifest`] of a file that somebody names as data of this kind, unless the file is of another kind by mistake.
+/// [`manifest`] of a file that somebody names as data file `number` of this kind, unless the file is of another kind by mistake.
 ///
 /// # Errors
 /// As [`manifest`], and if the file is of another kind: [`foreign::refuse`].
 pub(super) fn named_manifest(
     path: &Path,
-    spec: &DataFiles,
+    (spec, number): (&DataFiles, usize),
     sample: &[BatchTensor],
 ) -> Result<(FileManifest, GroupTree), RunError> {
     let mut looking = Looking::new(contents(path)?);
     let found = GroupTree::of(&mut looking).map_err(unreadable(path))?;
-    foreign::refuse(path, spec, sample, &looking.look)?;
+    foreign::refuse(path, (spec, number), sample, &looking.look)?;
     Ok(found)
 }
 
@@ -219,14 +219,14 @@ impl JobData {
         let mut left = UNPACKED_KEPT;
         let (mut sources, mut manifests, mut files) = (Vec::new(), Vec::new(), Vec::new());
         let sample = program.sample();
-        for (key, path) in job.data.files.named() {
+        for (number, (key, path)) in job.data.files.named().into_iter().enumerate() {
             let path = reach.path(key, path)?;
             if !job.data.copy && is_packed(&path) {
                 let why = "data.copy = false is for files that can be read in place: unpack this one, or leave copy out";
                 return Err(RunError::Refused(format!("{}: {why}", path.display())));
             }
             job_files::refuse_private_key(&path, contents(&path)?)?;
-            let (manifest, tree) = named_manifest(&path, &job.data.files, &sample)?;
+            let (manifest, tree) = named_manifest(&path, (&job.data.files, number), &sample)?;
             files.push(DataFile::new(
                 path.clone(),
                 manifest.clone(),

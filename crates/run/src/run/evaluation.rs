@@ -34,7 +34,7 @@ pub struct EvaluationData {
 /// # Errors
 /// If a file cannot be read, is malformed, or the files do not fit a sample's batch tensors.
 pub fn open(spec: &DataSpec, paths: &[PathBuf], sample: &[BatchTensor]) -> Result<EvaluationData, RunError> {
-    opened(spec, paths, sample, data::manifest)
+    opened(spec, paths, sample, |path, _| data::manifest(path))
 }
 
 /// [`open`] for files that somebody names, which could be of another kind by mistake.
@@ -46,18 +46,18 @@ pub fn open_named(
     paths: &[PathBuf],
     sample: &[BatchTensor],
 ) -> Result<EvaluationData, RunError> {
-    opened(spec, paths, sample, |path| data::named_manifest(path, &spec.files, sample))
+    opened(spec, paths, sample, |path, number| data::named_manifest(path, (&spec.files, number), sample))
 }
 
 fn opened(
     spec: &DataSpec,
     paths: &[PathBuf],
     sample: &[BatchTensor],
-    manifest: impl Fn(&Path) -> Result<(FileManifest, GroupTree), RunError>,
+    manifest: impl Fn(&Path, usize) -> Result<(FileManifest, GroupTree), RunError>,
 ) -> Result<EvaluationData, RunError> {
     let mut left = UNPACKED_KEPT;
-    let file = |path: &PathBuf| named(path, manifest(path)?, &mut left);
-    let files = paths.iter().map(file).collect::<Result<Vec<_>, RunError>>()?;
+    let file = |(number, path): (usize, &PathBuf)| named(path, manifest(path, number)?, &mut left);
+    let files = paths.iter().enumerate().map(file).collect::<Result<Vec<_>, RunError>>()?;
     data_of(files, spec, sample)
 }
 

@@ -11,13 +11,13 @@ use tiebreak_record::job::data::layout::{is_npy, is_safetensors};
 use tiebreak_record::job::element::Element;
 use tiebreak_record::job::spec::DataFiles;
 
-/// Refuses a file whose bytes show that it is not data of this kind. `sample` are the batch tensors of one sample.
+/// Refuses a file whose bytes show that it is not data file `number` of this kind. `sample` are the batch tensors of one sample.
 ///
 /// # Errors
 /// If the file is of another kind: the error names that kind, and what to do.
 pub(crate) fn refuse(
     path: &Path,
-    spec: &DataFiles,
+    (spec, number): (&DataFiles, usize),
     sample: &[BatchTensor],
     look: &Look,
 ) -> Result<(), RunError> {
@@ -37,6 +37,8 @@ pub(crate) fn refuse(
         return Err(RunError::invalid(path, format.why()));
     }
     let width = match spec {
+        // Each byte of a mask is checked, and any of them may be 0.
+        _ if spec.is_mask(number) => return Ok(()),
         DataFiles::Bytes { .. } => Width::U8,
         DataFiles::Tokens { dtype: Element::U16, .. } if is_raw => Width::U16,
         DataFiles::Tokens { dtype: Element::U32, .. } if is_raw => Width::U32,

@@ -81,6 +81,8 @@ struct Checked {
     samples: u64,
     /// Samples of an evaluation, where the job keeps some for it.
     kept: Option<u64>,
+    /// Where the data have masks: the targets that count, and all targets.
+    targets: Option<[u64; 2]>,
     bytes: u64,
     /// The root of the data's manifest.
     root: Digest,
@@ -94,6 +96,17 @@ struct Checked {
     drawn: Vec<u32>,
     /// Values of inputs that are not finite, file by file.
     not_finite: Vec<Value>,
+}
+
+impl Checked {
+    /// The number of targets that count, where the data have masks.
+    fn targets_text(&self) -> String {
+        self.targets.map_or(String::new(), |[counted, all]| format!(", {counted} of {all} targets count"))
+    }
+
+    fn targets_json(&self) -> Value {
+        self.targets.map_or(Value::Null, |[counted, all]| json!({ "counted": counted, "all": all }))
+    }
 }
 
 /// Opens a job's data and draws a few batches, as training would.
@@ -112,6 +125,7 @@ fn check_data(
     let key = philox_key(&seed(job, &program_digest(program), &root, None));
     let drawn = data.sample(job, program, key)?;
     let not_finite = finite::of_data(printer, &mut data.dataset, job)?;
+    let targets = data.dataset.targets().map_err(RunError::from)?;
     let unused = data.dataset.unused().map(|path| path.display().to_string()).collect();
     let copied = data.copied(job).into_iter().map(|(path, bytes)| (path.display().to_string(), bytes));
     let (copied, dataset) = (copied.collect(), &data.dataset);
@@ -119,6 +133,7 @@ fn check_data(
     Ok(Checked {
         samples: dataset.samples(),
         kept,
+        targets: targets.map(|targets| [targets.counted, targets.all]),
         bytes: dataset.bytes(),
         root,
         key,
@@ -291,23 +306,22 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     let companions = Companions::of_job(&job, &files)?;
     let data = check_data(printer, &files, &job, &program, &companions)?;
     let (origin, initial, spoiled) = check_initial(printer, &files, &job, &program, data.key)?;
-    let not_finite = [data.not_finite, spoiled].concat();
+    let not_finite = [&data.not_finite[..], &spoiled].concat();
     let advice = job.rounding.as_ref().and_then(|rounding| rounding.advice(&program.micro.logged));
-    if let Some(advice) = &advice {
-        printer.say(format!("warning: {advice}"));
-    }
+    advice.iter().for_each(|advice| printer.say(format!("warning: {advice}")));
     warn(printer, &job, &data.unused);
     let companions = companions.sources().map(|(path, bytes)| (path.display().to_string(), bytes));
     let copied: Vec<(String, u64)> = data.copied.iter().cloned().chain(companions).collect();
     say_copied(printer, copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
+    let operators = nodes.map(|count| count.to_string()).join(" + ");
     let steps_per_epoch = data.samples as f64 / f64::from(program.samples());
     let epochs = f64::from(job.steps) / steps_per_epoch;
     let drawn: Vec<String> = data.drawn.iter().map(u32::to_string).collect();
     printer.result(
         Lines::split(&format!(
             "{}: {} parameters, {} steps of {} samples\n{} samples{} in {} of data: {steps_per_epoch:.1} steps an epoch, {epochs:.2} \
-             epochs; every id and label is the model's; samples of steps {} were drawn\ninitial state: {}\nstate {}, tensors of a step take {} at most\n\
-             {} + {} + {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}\ndata    {}\ntrain it with: {}",
+             epochs; every id and label is the model's{}; samples of steps {} were drawn\ninitial state: {}\nstate {}, tensors of a step take {} at most\n\
+             {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}\ndata    {}\ntrain it with: {}",
             one_line(&path.display().to_string()),
             program.parameter_count(),
             job.steps,
@@ -315,13 +329,12 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             data.samples,
             data.kept.map_or(String::new(), |kept| format!(" to draw from, {kept} for evaluations,")),
             bytes_text(data.bytes),
+            data.targets_text(),
             drawn.join(", "),
             one_line(&origin),
             bytes_text(state),
             bytes_text(peak),
-            nodes[0],
-            nodes[1],
-            nodes[2],
+            operators,
             job.digest(),
             data.root,
             train_command(args),
@@ -332,6 +345,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             "batch": program.samples(),
             "samples": data.samples,
             "evaluated_samples": data.kept,
+            "targets": data.targets_json(),
             "data_bytes": data.bytes,
             "copied": data.copied.iter().map(|(path, bytes)| json!({ "path": path, "bytes": bytes })).collect::<Vec<_>>(),
             "unused_files": data.unused,

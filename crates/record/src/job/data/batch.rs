@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::augment::Move;
-use super::layout::{Column, Layout, Numbers, Span, share_of};
+use super::layout::{Layout, Numbers, share_of};
+use super::part::{Column, Part, Span};
 use super::sampling::{Place, Sampler};
 use crate::commit::digest::Digest;
 use crate::commit::trace::batch_leaf_name;
 use crate::commit::{table, tensor};
 use crate::job::manifest::DataError;
 use crate::job::manifest::{DataFile, FileManifest, FileSlices};
-use crate::job::opening::Part;
+use crate::job::opening;
 use crate::job::spec::{Augment, DataSpec, Sampling};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::{bytes_of, with_words};
@@ -48,6 +49,8 @@ pub struct Dataset {
     layout: Layout,
     sampling: Sampling,
     augment: Augment,
+    /// The label of the targets that a mask does not count.
+    uncounted: Option<u32>,
     /// The number of samples, from the first, that steps draw from.
     drawn: u64,
     /// The first sample of an evaluation.
@@ -141,6 +144,7 @@ impl Dataset {
             layout,
             sampling,
             augment,
+            uncounted: spec.uncounted,
             drawn,
             evaluated,
             tensors: tensors.to_vec(),
@@ -172,6 +176,12 @@ impl Dataset {
         self.tokenizer.as_ref().filter(|tokenizer| tokenizer.below < self.tensors[0].below)
     }
 
+    /// The parts with a mask, each with the label of the targets that it does not count.
+    pub(super) fn masked(&self) -> Vec<(Part, u32)> {
+        let all = self.layout.masked().cloned().zip(std::iter::repeat(self.uncounted));
+        all.filter_map(|(part, uncounted)| Some((part, uncounted?))).collect()
+    }
+
     pub(super) fn file(&self, number: usize) -> &DataFile {
         &self.files[number]
     }
@@ -188,13 +198,42 @@ impl Dataset {
     /// The bytes of a sample's tensors.
     fn sample(&mut self, number: u64) -> Result<[Vec<u8>; 2], DataError> {
         let (part, index) = self.layout.find(number);
-        let columns = part.columns;
+        let (columns, mask) = (part.columns, part.mask);
         let mut tensors = [Vec::new(), Vec::new()];
         for (number, tensor) in tensors.iter_mut().enumerate() {
-            let words = self.words(number, &columns[number], index, columns[number].bytes(index))?;
+            let mut words = self.words(number, &columns[number], index, columns[number].bytes(index))?;
+            if let Some(mask) = mask.filter(|_| number == 1) {
+                self.take_out(&mut words, &mask, index, mask.bytes(index))?;
+            }
             *tensor = bytes_of(&words);
         }
         Ok(tensors)
+    }
+
+    /// Gives the labels that a mask does not count the label that the loss ignores. `there` locates the mask's bytes of these
+    /// labels, of a part's sample `index`.
+    fn take_out(
+        &mut self,
+        labels: &mut [u32],
+        mask: &Column,
+        index: u64,
+        there: Span,
+    ) -> Result<(), DataError> {
+        let file = &mut self.files[mask.file];
+        for (label, counts) in labels.iter_mut().zip(file.read(there.first, there.len)?) {
+            match (counts, self.uncounted) {
+                (1, _) => {}
+                (0, Some(uncounted)) => *label = uncounted,
+                (0, None) => return Err(DataError::Job("data.mask: a mask needs loss.ignore".into())),
+                (other, _) => {
+                    let why = format!(
+                        "sample {index} of the mask has the byte {other}: 0 (the target does not count) or 1 (it counts) is wanted"
+                    );
+                    return Err(DataError::invalid(file.path(), why));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Elements of tensor `number` of a part's sample `index`, at a span of the file.
@@ -237,7 +276,7 @@ impl Dataset {
         }
         let (part, index) = self.layout.find(sample);
         let mut places: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
-        for column in &part.columns {
+        for column in part.columns.iter().chain(&part.mask) {
             let Span { first, len } = column.bytes(index);
             let end = first + len as u64;
             let place = places.entry(column.file).or_insert((first, end));
@@ -246,19 +285,19 @@ impl Dataset {
         Ok(places.into_iter().map(|(file, (first, end))| (file, first, end - first)).collect())
     }
 
-    /// Bytes of a file, opened ([`Part::of`]).
+    /// Bytes of a file, opened ([`opening::Part::of`]).
     ///
     /// # Errors
-    /// If there is no such file, or as [`Part::of`].
+    /// If there is no such file, or as [`opening::Part::of`].
     #[doc(hidden)] // for the layers above
-    pub fn opened(&mut self, file: usize, first: u64, count: u64) -> Result<Part, DataError> {
+    pub fn opened(&mut self, file: usize, first: u64, count: u64) -> Result<opening::Part, DataError> {
         let files = self.files.len();
         let number = file;
         let file = self.files.get_mut(file);
         let file = file.ok_or_else(|| {
             DataError::Job(format!("there is no data file {number}: the run has {files}, from 0"))
         })?;
-        Part::of(file, number, first, count)
+        opening::Part::of(file, number, first, count)
     }
 
     /// The inputs of a sample by its number: their words, the number of their file, and the sample's number in that file.
@@ -354,6 +393,7 @@ impl Dataset {
         let (part, index) = self.layout.find(number);
         let none = || DataError::Job(format!("a sample has no element {element} of tensor {tensor}"));
         let column = *part.columns.get(tensor).ok_or_else(none)?;
+        let mask = part.mask.filter(|_| tensor == 1);
         let planes = part.planes.filter(|_| tensor == 0 && self.augment.is_any());
         let mut bytes = column.element_bytes(index, element).ok_or_else(none)?;
         if let Some(planes) = planes {
@@ -363,7 +403,12 @@ impl Dataset {
             };
             bytes = column.element_bytes(index, from as u64).ok_or_else(none)?;
         }
-        Ok(self.words(tensor, &column, index, bytes)?[0])
+        let mut words = self.words(tensor, &column, index, bytes)?;
+        if let Some(mask) = mask {
+            let there = mask.element_bytes(index, element).ok_or_else(none)?;
+            self.take_out(&mut words, &mask, index, there)?;
+        }
+        Ok(words[0])
     }
 
     /// The sample that is drawn at a place.

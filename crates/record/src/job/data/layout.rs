@@ -3,11 +3,12 @@
 //! Every kind has the same structure: files have parts. A part has an array of samples for each of the two batch tensors (inputs
 //! and labels), from a first byte on, with a stride. The labels of a window are the window one token later.
 
+use super::part::{Column, Part, cut, elements};
 use super::{npy, safetensors};
 use crate::job::element::{ArrayPlace, Element};
 use crate::job::manifest::DataError;
 use crate::job::manifest::DataFile;
-use crate::job::spec::{DataFiles, Labelled};
+use crate::job::spec::{DataFiles, Labelled, Windows};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::models::{BatchTensor, Input};
 
@@ -15,74 +16,6 @@ use tiebreak_contract::program::models::{BatchTensor, Input};
 pub(crate) const CIFAR: [u64; 3] = [3, 32, 32];
 /// The most samples of a run's data.
 pub(crate) const SAMPLES_MAX: u64 = 1 << 40;
-
-/// One batch tensor of a part's samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Column {
-    /// The file.
-    pub file: usize,
-    /// The byte at which the first sample's elements begin.
-    first: u64,
-    /// Bytes from one sample to the next.
-    stride: u64,
-    /// The type of the elements.
-    pub element: Element,
-    /// Elements of a sample.
-    elements: u64,
-}
-
-/// Bytes of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// The first byte.
-    pub first: u64,
-    /// The number of bytes.
-    pub len: usize,
-}
-
-impl Column {
-    /// The bytes of the part's sample `index`.
-    pub(crate) fn bytes(&self, index: u64) -> Span {
-        let len = (self.elements * self.element.size()) as usize;
-        Span { first: self.first + index * self.stride, len }
-    }
-
-    /// The bytes of element `element` of the part's sample `index`; `None` if a sample has no such element.
-    pub(crate) fn element_bytes(&self, index: u64, element: u64) -> Option<Span> {
-        let size = self.element.size();
-        let first = || self.first + index * self.stride + element * size;
-        (element < self.elements).then(|| Span { first: first(), len: size as usize })
-    }
-
-    /// The distance, in samples, to the next sample that shares no element with a sample.
-    fn apart(&self) -> u64 {
-        (self.elements * self.element.size()).div_ceil(self.stride.max(1)).max(1)
-    }
-}
-
-/// Samples at a constant stride.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
-    samples: u64,
-    /// The number of samples directly before a sample that share an element of it or of its labels.
-    overlap: u64,
-    /// The columns of the inputs, and of the labels.
-    pub columns: [Column; 2],
-    /// Rows and columns of the planes of a sample's inputs, if the inputs are planes.
-    pub planes: Option<[u64; 2]>,
-}
-
-impl Part {
-    /// The number of its samples, among the first `drawn` ones, that have no element in common, labels included.
-    fn separate(&self, drawn: u64) -> u64 {
-        self.samples.min(drawn).div_ceil(self.overlap + 1)
-    }
-
-    /// The number of samples, from this one on, that share no elements with each other.
-    fn apart_from(&self, first: u64) -> u64 {
-        self.samples.saturating_sub(first).div_ceil(self.columns[0].apart())
-    }
-}
 
 /// Integers of a part that the model bounds, and their positions: runs of `elements` integers, `stride` bytes from one run to the
 /// next.
@@ -100,8 +33,19 @@ pub(super) struct Numbers {
     pub below: u32,
     /// The name of the batch tensor.
     pub name: String,
-    /// For tokens of which any window is a sample: the number of tokens that a sample takes after its first.
-    pub window: Option<u64>,
+    /// For the tokens of windows, and for a mask's bytes: the way they are cut.
+    pub window: Option<Window>,
+}
+
+/// The way tokens are cut into windows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    /// The number of tokens that a sample takes after its first.
+    pub context: u64,
+    /// True if no token is in two windows.
+    pub separate: bool,
+    /// True if the numbers are those of a mask.
+    pub is_mask: bool,
 }
 
 /// The samples of a share s of n, a binary32 number above 0 and below 1: floor(s n + 1/2), without intermediate rounding. `n` is
@@ -148,13 +92,18 @@ impl Layout {
             DataFiles::Bytes { .. } => {
                 for (number, file) in files.iter().enumerate() {
                     let array = raw(file, Element::U8)?;
-                    parts.push(windows(number, &array, tensors));
+                    parts.push(cut(Windows::Every, (number, &array), None, tensors));
                 }
             }
-            DataFiles::Tokens { paths, dtype } => {
-                for (number, (file, path)) in files.iter_mut().zip(paths).enumerate() {
-                    let array = if is_npy(path) { tokens(file, *dtype)? } else { raw(file, *dtype)? };
-                    parts.push(windows(number, &array, tensors));
+            DataFiles::Tokens { paths, dtype, masks, windows } => {
+                for (number, path) in paths.iter().enumerate() {
+                    let array = row(&mut files[number], path, *dtype)?;
+                    let mask = masks.get(number).map(|path| {
+                        let file = paths.len() + number;
+                        let mask = row(&mut files[file], path, Element::U8)?;
+                        as_long(&files[file], &mask, &array).map(|()| (file, mask))
+                    });
+                    parts.push(cut(*windows, (number, &array), mask.transpose()?, tensors));
                 }
             }
             DataFiles::Cifar10 { .. } => {
@@ -200,6 +149,11 @@ impl Layout {
         }
     }
 
+    /// The parts that have a mask.
+    pub(super) fn masked(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter().map(|(_, part)| part).filter(|part| part.mask.is_some())
+    }
+
     /// The integers that a model bounds, without those whose type cannot exceed the bound.
     pub(super) fn numbers(&self, tensors: &[BatchTensor]) -> Vec<Numbers> {
         let numbers = |(_, part): &(u64, Part)| -> Vec<Numbers> {
@@ -219,14 +173,30 @@ impl Layout {
                 })
             };
             let mut all: Vec<Numbers> = part.columns.iter().zip(tensors).filter_map(of).collect();
-            if part.overlap > 0
+            if part.is_window
                 && let [tokens, labels] = &mut all[..]
             {
                 // Inputs and labels are the same tokens.
                 tokens.below = tokens.below.min(labels.below);
-                tokens.window = Some(part.overlap);
-                (tokens.elements, tokens.count) = (1, part.samples + part.overlap);
+                let context = part.columns[0].elements;
+                let separate = part.overlap == 0;
+                let window = Window { context, separate, is_mask: false };
+                tokens.window = Some(window);
+                tokens.stride = tokens.element.size();
+                (tokens.elements, tokens.count) = (1, part.tokens());
                 all.truncate(1);
+                all.extend(part.mask.map(|mask| Numbers {
+                    file: mask.file,
+                    // The first byte is of no target.
+                    first: mask.first - 1,
+                    stride: 1,
+                    elements: 1,
+                    count: part.tokens(),
+                    element: mask.element,
+                    below: 2,
+                    name: "mask".into(),
+                    window: Some(Window { is_mask: true, ..window }),
+                }));
             }
             all.retain(|n| n.element.largest().is_some_and(|largest| largest >= i64::from(n.below)));
             all
@@ -347,23 +317,20 @@ fn shape_fits(wanted: &[u32], have: &[u64]) -> bool {
     wanted.eq(have.iter().copied().skip_while(|&d| d == 1))
 }
 
-/// Elements of a sample of a batch tensor.
-fn elements(tensor: &BatchTensor) -> u64 {
-    tensor.shape.iter().map(|&d| u64::from(d)).product()
+/// A file as a row of elements, by its name.
+fn row(file: &mut DataFile, path: &str, element: Element) -> Result<ArrayPlace, DataError> {
+    if is_npy(path) { tokens(file, element) } else { raw(file, element) }
 }
 
-/// Windows: every run of tokens that a model takes, and the run that begins one token later.
-fn windows(file: usize, array: &ArrayPlace, tensors: &[BatchTensor]) -> Part {
-    let (size, context) = (array.element.size(), elements(&tensors[0]));
-    let column = |first| Column { file, first, stride: size, element: array.element, elements: context };
-    // A window has one token more than the model's context.
-    let samples = array.shape[0].saturating_sub(context);
-    Part {
-        samples,
-        overlap: context,
-        columns: [column(array.first), column(array.first + size)],
-        planes: None,
+/// Checks that a mask has a byte for each token.
+fn as_long(file: &DataFile, mask: &ArrayPlace, tokens: &ArrayPlace) -> Result<(), DataError> {
+    let (have, wanted) = (mask.shape[0], tokens.shape[0]);
+    if have == wanted {
+        return Ok(());
     }
+    let why =
+        format!("the mask has {have} bytes, and its file of tokens {wanted} tokens: each token has one byte");
+    Err(DataError::invalid(file.path(), why))
 }
 
 /// A whole file as an array.
@@ -386,7 +353,8 @@ fn records(file: usize, data: &DataFile, labels: u64, learned: u64) -> Result<Pa
     }
     let column = |first, elements| Column { file, first, stride, element: Element::U8, elements };
     let columns = [column(labels, pixels), column(learned, 1)];
-    Ok(Part { samples: bytes / stride, overlap: 0, columns, planes: Some([CIFAR[1], CIFAR[2]]) })
+    let planes = Some([CIFAR[1], CIFAR[2]]);
+    Ok(Part { samples: bytes / stride, overlap: 0, is_window: false, columns, mask: None, planes })
 }
 
 /// True if a path of a job names a .npy file, packed or not.
@@ -518,5 +486,5 @@ fn labelled(
         _ => None,
     };
     let columns = [column(0, &inputs, elements(&tensors[0])), column(last, &labels, 1)];
-    Ok(Part { samples, overlap: 0, columns, planes })
+    Ok(Part { samples, overlap: 0, is_window: false, columns, mask: None, planes })
 }

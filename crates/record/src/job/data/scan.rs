@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use super::batch::{Dataset, Vocabulary};
-use super::layout::Numbers;
+use super::layout::{Numbers, Window};
 use crate::job::manifest::DataError;
 
 /// More classes than any model has.
@@ -36,7 +36,9 @@ impl Dataset {
     /// tokenizer. The second covers the model alone: a scan by the first that finds nothing implies that a scan by the second
     /// finds nothing.
     pub fn scanned(&self) -> [String; 2] {
-        [self.numbers(), self.numbers_of_model()].map(|numbers| format!("{numbers:?}"))
+        let uncounted: Vec<u32> = self.masked().iter().map(|(_, label)| *label).collect();
+        let uncounted = if uncounted.is_empty() { String::new() } else { format!(", not {uncounted:?}") };
+        [self.numbers(), self.numbers_of_model()].map(|numbers| format!("{numbers:?}{uncounted}"))
     }
 
     /// The number of bytes that a scan reads.
@@ -66,7 +68,7 @@ impl Dataset {
                 None => DataError::invalid(path, why),
             });
         }
-        Ok(())
+        self.targets().map(drop)
     }
 
     fn pass(&mut self, numbers: &Numbers, watch: &mut dyn FnMut(u64)) -> Result<Found, DataError> {
@@ -112,9 +114,17 @@ impl Numbers {
         let Found { wrong, least, most, .. } = found;
         let all = count * elements;
         let range = format!("{wrong} of {all} are not below {below}; they go from {least} to {most}");
-        if let Some(context) = window {
-            let [from, to] = [place.saturating_sub(context), place.min(count - context - 1)];
-            let token = format!("its token {place} (of samples {from} to {to}, counted from 0) is {number}");
+        if let Some(Window { context, separate, is_mask }) = window {
+            let samples = match [place.saturating_sub(context), place.min(count - context - 1)] {
+                _ if separate => format!("sample {}", place / (context + 1)),
+                [from, to] => format!("samples {from} to {to}"),
+            };
+            if is_mask {
+                return format!(
+                    "its byte {place} (of {samples}, counted from 0) is {number}, and a mask has 0 (the target does not count) or 1 (it counts): {range}"
+                );
+            }
+            let token = format!("its token {place} (of {samples}, counted from 0) is {number}");
             if let Some(Vocabulary { name, .. }) = tokenizer {
                 return format!(
                     "{token}, and the ids of the tokenizer {name} are below {below}: {range}. The file was made by another tokenizer, or the \

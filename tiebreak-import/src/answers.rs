@@ -1,0 +1,221 @@
+//! `tiebreak-import answers`: prompts and completions as a file of token ids, and a mask in which the completions count.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use serde_json::{Map, Value, json};
+use tiebreak_token_files::OF_TOKENS;
+use tiebreak_tokenizer::Loaded;
+
+use crate::error::Error;
+use crate::json_lines::Objects;
+use crate::output::{NpyFile, beside, digest, is_free, is_npy, partial, publish, write, write_folder};
+use crate::text::{TOKENIZERS, source, tokenizer_files};
+
+/// The most tokens of a context: as many as a job may name.
+pub const CONTEXT_MAX: u32 = 1 << 20;
+
+/// The inputs and the output of an import.
+pub struct Answers<'a> {
+    /// A tokenizer.json, or a folder that has one, or the two files of GPT-2.
+    pub tokenizer: &'a Path,
+    /// The .npy file of tokens.
+    pub output: &'a Path,
+    /// The files of JSON Lines, in order.
+    pub files: &'a [PathBuf],
+    /// The job's context T: a sample has T + 1 tokens.
+    pub context: u32,
+    /// The token that fills a sample up.
+    pub pad: &'a str,
+    /// The token that is written after each completion, and counts.
+    pub end_of_text: Option<&'a str>,
+    /// The treatment of lines that are longer than a sample.
+    pub longer: Longer,
+}
+
+/// The treatment of lines that are longer than a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Longer {
+    /// Such a line is an error.
+    Refuse,
+    /// The sample has the line's first tokens. A line whose completion begins behind them is left out.
+    Cut,
+    /// Such a line is no sample.
+    LeaveOut,
+}
+
+/// The path of the mask of a file of tokens.
+pub fn mask_of(output: &Path) -> PathBuf {
+    output.with_extension("mask.npy")
+}
+
+/// The counts of an import.
+#[derive(Default)]
+struct Made {
+    samples: u64,
+    cut: u64,
+    left_out: u64,
+    counted: u64,
+    /// For each id whether it is a target that counts.
+    targets: Vec<bool>,
+}
+
+/// Writes a sample of `context` + 1 tokens for each line, and a mask that is 1 at the tokens of completions. Beside the file are
+/// its description (`.json`) and the tokenizer's files (`.tokenizer`). Returns the description.
+pub fn import(answers: &Answers) -> Result<Value, Error> {
+    is_npy(answers.output)?;
+    let mask = mask_of(answers.output);
+    let [about, kept] = [".json", OF_TOKENS].map(|more| beside(answers.output, more));
+    [answers.output, &mask, &about, &kept].into_iter().try_for_each(is_free)?;
+    let loaded = Loaded::open(answers.tokenizer)?;
+    let id = |option: &str, token: &str| {
+        let id = loaded.id(token);
+        id.ok_or_else(|| Error::Usage(format!("{option}: the tokenizer has no token {token:?}")))
+    };
+    let pad = id("--pad", answers.pad)?;
+    let end = answers.end_of_text.map(|token| id("--end-of-text", token)).transpose()?;
+    let files = tokenizer_files(answers.tokenizer, &loaded)?;
+    let unfinished = [partial(answers.output)?, partial(&mask)?];
+    let written = write_samples(answers, &loaded, [Some(pad), end], &unfinished).and_then(|made| {
+        write_folder(&partial(&kept)?, &files)?;
+        write(&partial(&about)?, &serde_json::to_vec_pretty(&made).expect("JSON values can be written"))?;
+        Ok(made)
+    });
+    let made = written.inspect_err(|_| {
+        unfinished.iter().for_each(|path| drop(fs::remove_file(path)));
+        drop(partial(&kept).map(fs::remove_dir_all));
+    })?;
+    publish(&partial(&about)?, &about)?;
+    publish(&partial(&kept)?, &kept)?;
+    publish(&unfinished[1], &mask)?;
+    publish(&unfinished[0], answers.output)?;
+    Ok(made)
+}
+
+/// Writes both files under their temporary names. Returns the description.
+fn write_samples(
+    answers: &Answers,
+    loaded: &Loaded,
+    [pad, end]: [Option<u32>; 2],
+    [tokens, mask]: &[PathBuf; 2],
+) -> Result<Value, Error> {
+    let small = loaded.greatest <= u32::from(u16::MAX);
+    let mut ids = NpyFile::create(tokens.clone(), if small { "<u2" } else { "<u4" }, Vec::new())?;
+    let mut counts = NpyFile::create(mask.clone(), "|u1", Vec::new())?;
+    let mut made = Made { targets: vec![false; loaded.greatest as usize + 1], ..Made::default() };
+    let (len, mut sources) = (answers.context as usize + 1, Vec::new());
+    for path in answers.files {
+        let mut lines = Objects::open(path)?;
+        while let Some(line) = lines.next()? {
+            let sample = sample(&line, loaded, end).map_err(|why| lines.error(&why))?;
+            let sample = made.fitted(sample, len, answers.longer).map_err(|why| lines.error(&why))?;
+            let Some((mut all, prompt)) = sample else { continue };
+            let counted: Vec<u8> = (0..len).map(|i| u8::from((prompt..all.len()).contains(&i))).collect();
+            all.resize(len, pad.unwrap_or_default());
+            // `small`: every id is below 2^16.
+            let bytes: Vec<u8> = match small {
+                true => all.iter().flat_map(|&id| (id as u16).to_le_bytes()).collect(),
+                false => all.iter().flat_map(|id| id.to_le_bytes()).collect(),
+            };
+            ids.append(&bytes)?;
+            counts.append(&counted)?;
+        }
+        sources.push(lines.source());
+    }
+    if made.samples == 0 {
+        return Err(Error::Malformed("the files give no sample".into()));
+    }
+    let ignore = made.targets.iter().rposition(|is_target| !is_target).ok_or_else(|| {
+        Error::Malformed(
+            "each id of the tokenizer is a target that counts, so loss.ignore has no id: import fewer lines"
+                .into(),
+        )
+    })?;
+    let rows = made.samples * len as u64;
+    ids.finish(rows)?;
+    counts.finish(rows)?;
+    let output = |path: &Path| {
+        let (bytes, blake3) = digest(path)?;
+        Ok::<Value, Error>(json!({ "bytes": bytes, "blake3": blake3 }))
+    };
+    Ok(json!({
+        "made_by": concat!("tiebreak-import ", env!("CARGO_PKG_VERSION")),
+        "kind": "answers",
+        "dtype": if small { "u16" } else { "u32" },
+        "context": answers.context,
+        "samples": made.samples,
+        "cut": made.cut,
+        "left_out": made.left_out,
+        "counted": made.counted,
+        "ignore": ignore,
+        "vocabulary": loaded.greatest + 1,
+        "pad": answers.pad,
+        "end_of_text": answers.end_of_text,
+        "tokenizer": loaded.files.iter().map(|(path, bytes)| source(path, bytes)).collect::<Vec<Value>>(),
+        "tokenizers_version": TOKENIZERS,
+        "texts": sources,
+        "output": output(tokens)?,
+        "mask": output(mask)?,
+    }))
+}
+
+impl Made {
+    /// A line's tokens as those of a sample, and the number of its prompt's; `None` if the line is left out.
+    fn fitted(
+        &mut self,
+        (mut all, prompt): (Vec<u32>, usize),
+        len: usize,
+        longer: Longer,
+    ) -> Result<Option<(Vec<u32>, usize)>, String> {
+        if all.len() > len {
+            match longer {
+                Longer::Refuse => {
+                    let why = format!(
+                        "it has {} tokens, and a sample has {len}, one more than --context; --longer cut or leave-out says what else to do",
+                        all.len()
+                    );
+                    return Err(why);
+                }
+                Longer::Cut if prompt < len => {
+                    all.truncate(len);
+                    self.cut += 1;
+                }
+                Longer::Cut | Longer::LeaveOut => {
+                    self.left_out += 1;
+                    return Ok(None);
+                }
+            }
+        }
+        self.samples += 1;
+        // The first token of a sample is no target.
+        for &id in &all[prompt.max(1)..] {
+            self.targets[id as usize] = true;
+            self.counted += 1;
+        }
+        Ok(Some((all, prompt)))
+    }
+}
+
+/// The tokens of a line's prompt and completion, and the number of the prompt's.
+fn sample(line: &Map<String, Value>, loaded: &Loaded, end: Option<u32>) -> Result<(Vec<u32>, usize), String> {
+    let text = |key: &str| {
+        match line.get(key) {
+        Some(Value::String(text)) => Ok(text),
+        Some(_) => Err(format!("what is under the key {key:?} is no string")),
+        None if line.contains_key("messages") => Err("it has messages, which a chat template makes a text of; docs/how-to/fine-tune-on-chat.md has a script for these".into()),
+        None => Err(format!("it has no key {key:?}; the keys prompt and completion are wanted")),
+    }
+    };
+    let (prompt, completion) = (text("prompt")?, text("completion")?);
+    let before = loaded.ids(prompt)?;
+    let mut all = loaded.ids(&format!("{prompt}{completion}"))?;
+    if !all.starts_with(&before) {
+        return Err("the prompt's tokens are none of the whole's: a token holds the prompt's end and the completion's beginning. End the prompt where a token ends, such as before a blank".into());
+    }
+    all.extend(end);
+    if all.len() <= before.len().max(1) {
+        return Err("its completion has no token that is a target".into());
+    }
+    Ok((all, before.len()))
+}
