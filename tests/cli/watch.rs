@@ -225,3 +225,72 @@ fn a_watch_waits_only_for_what_time_mends() {
     let (code, out, err) = output(&["watch", &run, "--only-part", "--max-time", "100"]);
     assert!(code == 0 && out.starts_with("MATCHES: 8 of 8 steps"), "{code} {out}{err}");
 }
+
+/// A head convicts a trainer who shows another history later, also if the run that it belongs to could not be audited.
+#[test]
+fn a_head_that_was_seen_is_not_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let [one, other] = ["one", "other"].map(|name| trained(&job, Path::new(&at(name)), None));
+    sign_again(&other, |records| step_mut(records, 3).loss = 0x3f80_0000);
+    let (run, report, verdict, key) = (at("run"), at("watch.json"), at("verdict.json"), at("auditor"));
+    assert_eq!(output(&["key", "new", &key, "--name", "auditor.example"]).0, 0);
+    let base = ["--engine", "cpu", "--report", &report, "--verdict", &verdict, "--every", "1"];
+    publish(&other, 10, Path::new(&run));
+    fs::remove_file(Path::new(&run).join("model.safetensors")).unwrap();
+    let (code, _, err) = output(&[&["watch", &run, "--idle", "1"][..], &base].concat());
+    assert!(code == 3 && err.contains("its released model is not there yet"), "{code} {err}");
+    let (code, out, err) = output(&[&["watch", &at("one"), "--idle", "1"][..], &base].concat());
+    assert!(code == 1 && out.contains("without a replay"), "{code} {out}{err}");
+
+    // Steps that a report has count for its history alone, also behind a look that failed, and without the head beside it.
+    let (grows, report) = (at("grows"), at("signed.json"));
+    let base = ["--engine", "cpu", "--report", &report, "--verdict", &verdict, "--key", &key];
+    publish(&one, 7, Path::new(&grows));
+    assert_eq!(output(&[&["watch", &grows, "--idle", "1"][..], &base].concat()).0, 3);
+    publish(&one, 10, Path::new(&grows));
+    for step in [6, 8] {
+        fs::write(Path::new(&grows).join(format!("checkpoints/step-{step:09}.safetensors")), "none").unwrap();
+    }
+    fs::remove_file(Path::new(&grows).join("model.safetensors")).unwrap();
+    let args = [&["watch", &grows, "--every", "1", "--idle", "30"][..], &base].concat();
+    let watch = tiebreak(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    sleep(Duration::from_secs(3));
+    fs::remove_file(format!("{report}.head")).unwrap();
+    fs::rename(&grows, at("before")).unwrap();
+    fs::rename(other.layout.root.clone(), &grows).unwrap();
+    let ended = watch.wait_with_output().unwrap();
+    let [out, err] = [ended.stdout, ended.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(ended.status.code() == Some(1) && out.contains("without a replay"), "{out}{err}");
+}
+
+/// A checkpoint that is damaged is passed over, and one that is lost is replaced by an earlier one.
+#[test]
+fn a_watch_passes_over_damaged_and_lost_checkpoints() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let whole = trained(&gpt_job(folder.path(), "operator", ""), Path::new(&at("whole")), None);
+    let (run, report, key) = (at("run"), at("watch.json"), at("auditor"));
+    assert_eq!(output(&["key", "new", &key, "--name", "auditor.example"]).0, 0);
+    let base = ["--engine", "cpu", "--key", &key, "--report", &report, "--idle", "1", "--every", "1"];
+    let checkpoint = |step: u32| Path::new(&run).join(format!("checkpoints/step-{step:09}.safetensors"));
+    publish(&whole, 7, Path::new(&run));
+    fs::write(checkpoint(2), [&fs::read(checkpoint(2)).unwrap()[..], b"x"].concat()).unwrap();
+    let (code, out, err) = output(&[&["watch", &run][..], &base].concat());
+    assert!(code == 3 && err.contains("steps 1..6 match"), "{code} {out}{err}");
+    assert_eq!(read(&report)["replayed"], json!([[1, 4], [5, 6]]), "{out}{err}");
+    publish(&whole, 10, Path::new(&run));
+    fs::remove_file(checkpoint(6)).unwrap();
+    let (code, out, err) = output(&[&["watch", &run][..], &base].concat());
+    assert!(code == 0 && out.starts_with("MATCHES: "), "{code} {out}{err}");
+    // The seed gives the first state, if no checkpoint is left.
+    let (gone, report) = (at("gone"), at("gone.json"));
+    let base = ["--engine", "cpu", "--key", &key, "--report", &report, "--idle", "1"];
+    publish(&whole, 4, Path::new(&gone));
+    assert_eq!(output(&[&["watch", &gone][..], &base].concat()).0, 3);
+    publish(&whole, 10, Path::new(&gone));
+    fs::remove_dir_all(Path::new(&gone).join("checkpoints")).unwrap();
+    let (code, out, err) = output(&[&["watch", &gone][..], &base].concat());
+    assert!(code == 0 && out.starts_with("MATCHES: "), "{code} {out}{err}");
+}

@@ -231,7 +231,8 @@ pub enum Ground {
     Model(String),
     /// The plan has steps before which no state is available.
     #[error(
-        "steps {first} to {last} cannot be replayed: no state before them is here (checkpoint 0 is withheld)"
+        "steps {first} to {last} cannot be replayed: no state before them is here (checkpoint {} is missing or damaged)",
+        .first.saturating_sub(1)
     )]
     Unreachable {
         /// The first of these steps.
@@ -434,7 +435,7 @@ mod tests {
                     Ground::Unreachable { first: 1, last: 2 },
                 ]),
                 "the head covers 2 of 8 steps and no final record: the run has no end yet, or it is withheld; no record commits the \
-                 model.safetensors that is here; steps 1 to 2 cannot be replayed: no state before them is here (checkpoint 0 is withheld)",
+                 model.safetensors that is here; steps 1 to 2 cannot be replayed: no state before them is here (checkpoint 0 is missing or damaged)",
             ),
             (
                 Ground::OutOfTime { engine: "cpu".into(), step: 5, found: Box::new(Ground::Fields(fields)) },

@@ -5,13 +5,31 @@
 
 use std::collections::BTreeSet;
 
-use super::checks::Checked;
+use super::checks::{Checked, damaged_text};
 use super::plan::{Choice, ReplayPlan, plan};
+use tiebreak_record::job::initial::InitialOrigin;
 use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::states::Checkpoints;
 
 /// The steps that a head covers.
 pub fn steps_covered(run: &Run, checked: &Checked) -> u32 {
     (checked.transcript.records.len() as u32 - 1).min(run.job().steps)
+}
+
+/// Passes over checkpoints that are damaged: those behind the replayed steps, from which a segment may begin.
+pub fn pass_over_damaged(run: &Run, checked: &mut Checked, replayed: &[(u32, u32)]) {
+    let (end, all) = (replayed.last().map_or(0, |&(_, end)| end), Checkpoints::of(run));
+    for step in checked.checkpoints.clone() {
+        let is_seeded = step == 0 && run.file.origin == InitialOrigin::Seed;
+        if step < end || is_seeded {
+            continue;
+        }
+        if let Err(error) = all.check(&checked.transcript.records, step) {
+            checked.checkpoints.retain(|other| *other != step);
+            checked.not_checked.push(damaged_text(&error));
+            checked.damaged.push(error);
+        }
+    }
 }
 
 /// Plans the segments between checkpoints that a head covers; with `ended` also the last one, at whose end no checkpoint need be.
@@ -30,6 +48,13 @@ pub fn plan_so_far(run: &Run, checked: &Checked, replayed: &[(u32, u32)], ended:
     if let Some(&(first, end)) = plan.segments.get(plan.done)
         && !here().any(|step| step + 1 == first)
     {
+        // An earlier state does as well: the steps behind it are replayed again.
+        if let Some(before) = here().filter(|step| step + 1 < first).max()
+            && let kept = replayed.partition_point(|&(_, last)| last <= before)
+            && kept < replayed.len()
+        {
+            return plan_so_far(run, checked, &replayed[..kept], ended);
+        }
         plan.segments.remove(plan.done);
         plan.unreachable = Some((first, end));
     }

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,9 +39,15 @@ pub struct Limits {
 pub struct Watch {
     _held: Option<Sender<()>>,
     memory: Arc<AtomicBool>,
+    decided: Arc<OnceLock<(String, Exit)>>,
 }
 
 impl Watch {
+    /// From here on a limit ends the command with this finding and its exit code: only the evidence of it is not made yet.
+    pub fn decided(&self, finding: String, exit: Exit) {
+        let _ = self.decided.set((finding, exit));
+    }
+
     /// From here on a plan's figure counts, which was compared with the limit: the memory in use is looked at no more.
     pub fn planned(&self) {
         self.memory.store(false, Relaxed);
@@ -64,22 +70,27 @@ impl Limits {
     pub fn watch(&self, printer: Printer) -> Watch {
         let (time, most) = (self.time(), self.max_memory.map(|_| self.memory()));
         let memory = Arc::new(AtomicBool::new(most.is_some()));
+        let decided = Arc::new(OnceLock::<(String, Exit)>::new());
         if time.is_none() && most.is_none() {
-            return Watch { _held: None, memory };
+            return Watch { _held: None, memory, decided };
         }
+        let found = decided.clone();
+        let ended = move |why: String, help: &str| match found.get() {
+            None => Failure::new(Exit::Undecided, format!("{why}; nothing was decided")).help(help),
+            Some((finding, exit)) => {
+                Failure::new(*exit, format!("{finding}; no verdict is written: {why}")).help(help)
+            }
+        };
         let (start, looking) = (Instant::now(), memory.clone());
         let exceeded = move || {
             let used = most.filter(|_| looking.load(Relaxed)).zip(memory_in_use());
             match (left(time, start), used) {
-                (Some(Duration::ZERO), _) => {
-                    let why = "--max-time was reached; nothing was decided";
-                    Some(Failure::new(Exit::Undecided, why).help("raise --max-time"))
-                }
+                (Some(Duration::ZERO), _) => Some(ended("--max-time was reached".into(), "raise --max-time")),
                 (_, Some((most, used))) if used > most => {
                     let (used, most) = (bytes_text(used), bytes_text(most));
-                    let why = format!("it takes {used} of memory, the limit is {most}; nothing was decided");
+                    let why = format!("it takes {used} of memory, the limit is {most}");
                     let help = "raise --max-memory (MiB); without it the limit is the machine's memory";
-                    Some(Failure::new(Exit::Undecided, why).help(help))
+                    Some(ended(why, help))
                 }
                 _ => None,
             }
@@ -101,7 +112,7 @@ impl Limits {
                 }
             }
         });
-        Watch { _held: Some(held), memory }
+        Watch { _held: Some(held), memory, decided }
     }
 
     /// Opens a run that is read within these limits.

@@ -10,6 +10,7 @@ use crate::cli::view::report::{Exit, Printer};
 use tiebreak_audit::merge::Range;
 use tiebreak_audit::plan::ReplayPlan;
 use tiebreak_audit::{Outcome, Progress, Report};
+use tiebreak_record::commit::keys::PublicKey;
 
 /// A progress bar of a replay, which goes away when it is dropped.
 pub struct ReplayBar {
@@ -135,4 +136,9 @@ pub fn outcome_text(outcome: &Outcome) -> String {
             )
         }
     }
+}
+
+/// The signer of a receipt in words.
+pub fn signed_by(signer: Option<&PublicKey>) -> String {
+    signer.map_or("nobody signed it".into(), |signer| format!("signed by {}", signer.identified()))
 }

@@ -19,7 +19,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tiebreak_audit::checks::Checked;
 use tiebreak_audit::corrections::Corrections;
-use tiebreak_audit::growing::{plan_so_far, steps_covered};
+use tiebreak_audit::growing::{pass_over_damaged, plan_so_far, steps_covered};
 use tiebreak_audit::merge::union;
 use tiebreak_audit::report_file::{REPORT_MAX, encode};
 use tiebreak_audit::resume::{Resumable, can_resume};
@@ -27,7 +27,7 @@ use tiebreak_audit::{AuditError, Report, audit_in_jobs};
 use tiebreak_dispute::verdict::Verdict;
 use tiebreak_engine::Engine;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
-use tiebreak_record::commit::tree_head::NOTE_MAX;
+use tiebreak_record::commit::tree_head::{Head, NOTE_MAX};
 use tiebreak_run::observers::tally::Tally;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::{self, Disk};
@@ -139,12 +139,13 @@ fn later<T>(why: impl ToString) -> Result<T, Stopped> {
     Err(Stopped::Later(Failure::new(Exit::Undecided, why)))
 }
 
+/// The most heads that are remembered before the run can be held to them.
+const SEEN_MAX: usize = 64;
+
 /// The result of a look at the run.
 enum Look {
-    /// The head is the one of the look before.
-    Same,
-    /// A head that is newer.
-    Grown,
+    /// The head is the one of the look before, or its segments match.
+    Fine,
     /// The end of the watch, with its exit code.
     Ended(Exit),
 }
@@ -167,8 +168,13 @@ struct Watch {
     public: Option<PublicKey>,
     signer: Option<PrivateKey>,
     start: Instant,
-    /// The note of the latest head, and the number of its records.
+    /// The note of the latest head whose segments were replayed, and the number of its records.
     head: Option<(String, u64)>,
+    /// Notes of signed heads that were seen and not yet held to each other, the file's first.
+    seen: Vec<String>,
+    /// The records of the greatest head that was seen, and when it came.
+    newest: u64,
+    news: Instant,
     /// The segments that match, ascending, with the counts of a logged run.
     replayed: Vec<(u32, u32)>,
     counted: Option<Tally>,
@@ -188,12 +194,11 @@ fn watched(printer: Printer, args: Args) -> CommandResult {
     let seconds = Duration::from_secs;
     let (every, idle) = (seconds(args.every), (args.idle > 0).then(|| seconds(args.idle)));
     let mut watch = Watch::begun(printer, args)?;
-    let (mut news, mut waits) = (Instant::now(), String::new());
+    let mut waits = String::new();
     loop {
         match watch.look() {
             Ok(Look::Ended(exit)) => return Ok(exit),
-            Ok(Look::Grown) => (news, waits) = (Instant::now(), String::new()),
-            Ok(Look::Same) => waits.clear(),
+            Ok(Look::Fine) => waits.clear(),
             Err(Stopped::Now(failure)) => return Err(failure),
             Err(Stopped::Later(failure)) if failure.message == waits => {}
             Err(Stopped::Later(failure)) => {
@@ -201,7 +206,7 @@ fn watched(printer: Printer, args: Args) -> CommandResult {
                 printer.say(format!("waits: {waits}"));
             }
         }
-        let idle = left(idle, news).map(|rest| (rest, "--idle"));
+        let idle = left(idle, watch.news).map(|rest| (rest, "--idle"));
         let time = left(watch.options.limits.time(), watch.start).map(|rest| (rest, "--max-time"));
         let (rest, option) = [idle, time].into_iter().flatten().min().unwrap_or((every, ""));
         if rest.is_zero() {
@@ -231,7 +236,7 @@ impl Watch {
             limits: args.limits,
             ..Options::default()
         };
-        Ok(Watch {
+        let mut watch = Watch {
             printer,
             run: args.run,
             options,
@@ -241,11 +246,18 @@ impl Watch {
             signer,
             start: Instant::now(),
             head: None,
+            seen: Vec::new(),
+            newest: 0,
+            news: Instant::now(),
             replayed: Vec::new(),
             counted: None,
             resumed: false,
             found: None,
-        })
+        };
+        if let Some(path) = watch.head_file().filter(|path| path.exists()) {
+            watch.seen.push(disk::read_text(&path, NOTE_MAX as u64)?);
+        }
+        Ok(watch)
     }
 
     /// The file of the head that the report is under.
@@ -263,10 +275,11 @@ impl Watch {
         let size = match sizes.into_iter().rfind(|&size| run.head(size, self.public.as_ref()).is_ok()) {
             None => return later(format!("{} has no head yet", self.run.display())),
             Some(size) if self.head.as_ref().is_some_and(|(_, before)| *before == size) => {
-                return Ok(Look::Same);
+                return Ok(Look::Fine);
             }
             Some(size) => size,
         };
+        self.remember(&run, size)?;
         let is_last = size == u64::from(run.job().steps) + 2;
         if is_last && self.whole && !run.at(names::MODEL).is_here() {
             return later("the run has ended, and its released model is not there yet");
@@ -279,12 +292,40 @@ impl Watch {
         run.opened()?;
         let checked = self.checked(&run, is_last)?;
         drop(limits);
+        if checked.inconsistent.is_none() && checked.head.size != size {
+            return later("the run grew while it was read");
+        }
         let ended = is_last || checked.corrections.first().is_some();
-        let grown = self.replay(&run, checked, ended)?;
-        if ended || !grown {
+        let grown = self.replay(&run, checked, ended);
+        // Steps of an earlier report count under its head alone, to which no later look would be held.
+        if grown.is_err() && self.head.is_none() {
+            self.resumed = false;
+            self.replayed.clear();
+        }
+        if ended || !grown? {
             return Ok(Look::Ended(self.published()));
         }
-        Ok(Look::Grown)
+        Ok(Look::Fine)
+    }
+
+    /// Remembers a signed head before anything else is known of it: what the trainer shows later is held to it.
+    fn remember(&mut self, run: &Run, size: u64) -> Result<(), Stopped> {
+        if size > self.newest {
+            (self.newest, self.news) = (size, Instant::now());
+        }
+        let path = run.layout.run_json();
+        let named = run.file.summary().named_key().map_err(|why| RunError::malformed(&path, why))?;
+        let Some(key) = named else { return Ok(()) };
+        let note = run.at(names::head(size)).read_text(NOTE_MAX as u64)?;
+        let is_its = Head::from_note(&note, Some(&key))
+            .is_ok_and(|(head, _)| head.run == run.id && head.size == size && size > 0);
+        if is_its && self.seen.len() < SEEN_MAX && !self.seen.contains(&note) {
+            if self.seen.is_empty() {
+                self.keep_head(&note)?;
+            }
+            self.seen.push(note);
+        }
+        Ok(())
     }
 
     /// Refuses a run that is not of the trainer who was named.
@@ -315,14 +356,12 @@ impl Watch {
         }
         let mut checked =
             checked(self.printer, run, self.public.as_ref(), &self.options, expected, &corrections)?;
-        let file = self.head_file();
-        if self.head.is_none()
-            && let Some(path) = file.as_deref().filter(|path| path.exists())
-        {
-            let note = disk::read_text(path, NOTE_MAX as u64)?;
-            checked.other_head(run, path, &note).map_err(|error| Stopped::Now(error.into()))?;
-        } else if let Some((note, _)) = &self.head {
-            checked.other_head(run, file.as_deref().unwrap_or(Path::new("head")), note)?;
+        let file = self.head_file().unwrap_or("head".into());
+        for note in self.seen.iter().filter(|note| **note != checked.note) {
+            checked.other_head(run, &file, note).map_err(|error| Stopped::Now(error.into()))?;
+            if checked.inconsistent.is_some() {
+                break;
+            }
         }
         match checked.unreached.as_ref().filter(|_| checked.inconsistent.is_none()) {
             Some(why) => later(why),
@@ -337,6 +376,9 @@ impl Watch {
         if !self.resumed && !wrong {
             self.resume(run, &checked)?;
         }
+        if !wrong && !(ended && self.whole) {
+            pass_over_damaged(run, &mut checked, &self.replayed);
+        }
         let mut plan = plan_so_far(run, &checked, &self.replayed, ended);
         if plan.done == self.replayed.len() {
             plan.counted.clone_from(&self.counted);
@@ -348,7 +390,7 @@ impl Watch {
             self.keep_head(&head.0)?;
         }
         if !ended && !wrong && plan.segments.len() == plan.done {
-            self.head = Some(head);
+            self.reached(head);
             return Ok(true);
         }
         self.options.note_part(run, &mut checked, &plan);
@@ -385,8 +427,14 @@ impl Watch {
         }
         self.found = Some(Found { report, verdict, about });
         self.keep_report();
-        self.head = Some(head);
+        self.reached(head);
         Ok(matches)
+    }
+
+    /// Holds later looks to this head, which extends those that were seen before.
+    fn reached(&mut self, head: (String, u64)) {
+        self.seen = vec![head.0.clone()];
+        self.head = Some(head);
     }
 
     /// Goes on from this auditor's earlier report, if there is one.

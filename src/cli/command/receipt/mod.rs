@@ -18,6 +18,7 @@ use crate::cli::args::state::released;
 use crate::cli::args::verdict_file;
 use crate::cli::view::answering::{Speaker, no_language_model};
 use crate::cli::view::next::Next;
+use crate::cli::view::outcome::signed_by;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
 use tiebreak_audit::answers::Accuser;
 use tiebreak_dispute::answer::AnswerVerdict;
@@ -321,6 +322,29 @@ fn evidence_of(
     }))
 }
 
+/// The trace for the evidence. One that is not the signer's hides no difference that shows without it.
+fn usable(
+    printer: Printer,
+    trace: Result<Option<AnswerTrace>, Failure>,
+    found: Option<&Difference>,
+) -> Result<Option<AnswerTrace>, Failure> {
+    match trace {
+        Err(bad) if found.is_some() && bad.exit == Exit::Malformed => {
+            printer.problem(&format!("the trace is left out: {}", bad.message));
+            Ok(None)
+        }
+        trace => trace,
+    }
+}
+
+/// Says what was found before the evidence is made: the signer chooses how long the answer is that the evidence replays.
+fn announce(printer: Printer, args: &Check, watch: &Watch, found: &Difference) -> Result<(), Failure> {
+    let finding = format!("DIVERGES: {}", words(found));
+    printer.say(format!("{finding}; the evidence is being made"));
+    watch.decided(finding, args.decided.applied(Ok(Exit::Diverges))?);
+    Ok(())
+}
+
 /// A verdict's file, or why there is none.
 struct Saved {
     file: Option<PathBuf>,
@@ -358,10 +382,11 @@ fn answer(
     let needed = answerer.memory(receipt).saturating_add(speaker.run.state_memory());
     speaker.run.within_memory("a replay of the answer", needed)?;
     watch.planned();
-    let trace = read_trace(args, &answerer, receipt)?;
+    let trace = read_trace(args, &answerer, receipt);
     let mut engine = open_exact(&args.engine)?;
     let draw = args.sample.map(|count| Draw::of(&answerer, receipt, (count, args.seed))).transpose()?;
     let found = difference(printer, args, engine.as_mut(), (&answerer, receipt), draw.as_ref())?;
+    let trace = usable(printer, trace, found.as_ref())?;
     let accuser = Accuser {
         answerer: &answerer,
         job: &speaker.run.job_text,
@@ -370,11 +395,10 @@ fn answer(
         trace: trace.as_ref(),
     };
     let evidence = found.as_ref().filter(|_| args.verdict.is_some());
+    evidence.map(|found| announce(printer, args, &watch, found)).transpose()?;
     let evidence = evidence.map(|found| evidence_of(&accuser, engine.as_mut(), (found, signer.as_ref())));
     let verdict = save(args, evidence.transpose()?)?;
-    let by = signer
-        .as_ref()
-        .map_or("nobody signed it".into(), |signer| format!("signed by {}", signer.identified()));
+    let by = signed_by(signer.as_ref());
     let tokens = receipt.answer.len();
     let first = match (&found, &draw) {
         (None, Some(draw)) => draw.line(tokens, &by),

@@ -9,6 +9,7 @@ use crate::cli::args::limits::{Limits, Watch};
 use crate::cli::args::predicted::{DataArgs, upload};
 use crate::cli::args::sampled::Sampled;
 use crate::cli::args::subject::Subject;
+use crate::cli::view::outcome::signed_by;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_engine::reference::Reference;
 use tiebreak_record::commit::keys::PublicKey;
@@ -148,7 +149,7 @@ fn said(
     found: Option<&Difference>,
     sampled: Option<&Sampled>,
 ) -> Exit {
-    let by = signer.map_or("nobody signed it".into(), |signer| format!("signed by {}", signer.identified()));
+    let by = signed_by(signer);
     let all = receipt.samples.len();
     let line = match (found, sampled) {
         (Some(found), _) => format!("DIVERGES: {} ({by})", words(found)),
