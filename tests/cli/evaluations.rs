@@ -156,7 +156,7 @@ fn masks_are_counted_and_named_with_their_files() {
     assert_eq!(output(&["train", job, "--out", &at("run")]).0, 0);
     let (code, own) = json(&["eval", &at("run")]);
     assert_eq!((code, own["labels"].as_u64()), (0, Some(due as u64)));
-    let (code, named) = json(&["eval", &at("run"), "--data", &at("ids.npy"), &at("mask.bin")]);
+    let (code, named) = json(&["eval", &at("run"), "--data", &at("ids.npy"), "--data", &at("mask.bin")]);
     assert_eq!((code, &named["losses"], &named["labels"]), (0, &own["losses"], &own["labels"]));
     let (code, _, error) = output(&["eval", &at("run"), "--data", &at("ids.npy")]);
     assert!(code == 2 && error.contains("2 are wanted"), "{code} {error}");

@@ -105,6 +105,9 @@ fn other_key(run: &Run, key: Option<&PublicKey>) -> Option<RunError> {
     (named != given).then(|| RunError::OtherKey { path: run.layout.run_json(), named, given })
 }
 
+/// The most files with names of heads, and without one, that an audit names: a report has to stay readable.
+const DAMAGED_HEADS_MAX: usize = 16;
+
 /// The latest readable head among those of these sizes. Later ones are removed from `sizes`, and their errors go to `damaged`:
 /// they hide no history that an earlier head promises.
 ///
@@ -116,14 +119,20 @@ fn latest_head(
     damaged: &mut Vec<RunError>,
     key: Option<&PublicKey>,
 ) -> Result<(Head, Signed), RunError> {
+    let mut more = 0;
     while let Some(&size) = sizes.last() {
         match run.head(size, key) {
             Ok(_) if size == 0 => {
                 let why = "a head covers at least the initial state, and this one covers nothing";
                 return Err(RunError::invalid(&run.layout.head(0), why));
             }
-            Ok(head) => return Ok(head),
-            Err(error) => damaged.push(error),
+            Ok(head) => {
+                let why = format!("{more} more files have names of later heads and are none");
+                damaged.extend((more > 0).then(|| RunError::invalid(&run.layout.root.join("heads"), why)));
+                return Ok(head);
+            }
+            Err(error) if damaged.len() < DAMAGED_HEADS_MAX => damaged.push(error),
+            Err(_) => more += 1,
         }
         sizes.pop();
     }

@@ -14,7 +14,7 @@ use crate::cli::view::outcome::{exit, ranges_text};
 use crate::cli::view::page::audit::About;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tiebreak_audit::checks::Checked;
@@ -302,7 +302,7 @@ impl Watch {
             self.resumed = false;
             self.replayed.clear();
         }
-        if ended || !grown? {
+        if !grown? || ended {
             return Ok(Look::Ended(self.published()));
         }
         Ok(Look::Fine)
@@ -357,7 +357,8 @@ impl Watch {
         let mut checked =
             checked(self.printer, run, self.public.as_ref(), &self.options, expected, &corrections)?;
         let file = self.head_file().unwrap_or("head".into());
-        for note in self.seen.iter().filter(|note| **note != checked.note) {
+        let newest = checked.note.clone();
+        for note in self.seen.iter().filter(|note| **note != newest) {
             checked.other_head(run, &file, note).map_err(|error| Stopped::Now(error.into()))?;
             if checked.inconsistent.is_some() {
                 break;
