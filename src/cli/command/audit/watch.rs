@@ -377,7 +377,8 @@ impl Watch {
         if !self.resumed && !wrong {
             self.resume(run, &checked)?;
         }
-        if !wrong && !(ended && self.whole) {
+        let were_read = ended && self.whole;
+        if !wrong && !were_read {
             pass_over_damaged(run, &mut checked, &self.replayed);
         }
         let mut plan = plan_so_far(run, &checked, &self.replayed, ended);
