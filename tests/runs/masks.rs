@@ -16,7 +16,7 @@ use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::reference::Reference;
 use tiebreak_record::job::Job;
-use tiebreak_record::job::data::{Dataset, batch_digest};
+use tiebreak_record::job::data::{Dataset, batch_digest, targets};
 use tiebreak_run::evaluate::{Evaluation, Evaluator};
 use tiebreak_run::run::checkpoint;
 use tiebreak_run::run::data::JobData;
@@ -263,7 +263,7 @@ fn wrong_masks_are_refused_before_a_run() {
     // As a .npy file the same mask is taken.
     fs::write(folder.path().join("mask.npy"), npy("|u1", "(307,)", &mask)).unwrap();
     fs::write(&job, text.replace("mask.bin", "mask.npy")).unwrap();
-    let targets = opened(&job).unwrap().1.dataset.targets().unwrap().unwrap();
+    let targets = targets(&mut opened(&job).unwrap().1.dataset).unwrap().unwrap();
     let due = (0..299usize).filter(|i| !i.is_multiple_of(13) && counts(*i)).count() as u64;
     assert_eq!((targets.all, targets.counted), (23 * 12, due));
     // With a mask of u16 it is not.

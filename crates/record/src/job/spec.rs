@@ -320,11 +320,6 @@ impl DataFiles {
         }
     }
 
-    /// True if the file of this number, in the order of [`DataFiles::paths`], is a mask.
-    pub fn is_mask(&self, number: usize) -> bool {
-        matches!(self, DataFiles::Tokens { paths, .. } if number >= paths.len())
-    }
-
     /// The same kind of data from other files, which are named in the order of [`DataFiles::paths`].
     ///
     /// # Errors

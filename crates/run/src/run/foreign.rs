@@ -38,7 +38,7 @@ pub(crate) fn refuse(
     }
     let width = match spec {
         // Each byte of a mask is checked, and any of them may be 0.
-        _ if spec.is_mask(number) => return Ok(()),
+        DataFiles::Tokens { paths, .. } if number >= paths.len() => return Ok(()),
         DataFiles::Bytes { .. } => Width::U8,
         DataFiles::Tokens { dtype: Element::U16, .. } if is_raw => Width::U16,
         DataFiles::Tokens { dtype: Element::U32, .. } if is_raw => Width::U32,

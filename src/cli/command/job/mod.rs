@@ -23,6 +23,7 @@ use tiebreak_dispute::size::samples_bytes;
 use tiebreak_engine::liveness::step_bytes;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::job::Job;
+use tiebreak_record::job::data::targets;
 use tiebreak_record::job::identity::{philox_key, program_digest, seed};
 use tiebreak_record::job::initial::InitialOrigin;
 use tiebreak_record::job::manifest::files_root;
@@ -125,7 +126,7 @@ fn check_data(
     let key = philox_key(&seed(job, &program_digest(program), &root, None));
     let drawn = data.sample(job, program, key)?;
     let not_finite = finite::of_data(printer, &mut data.dataset, job)?;
-    let targets = data.dataset.targets().map_err(RunError::from)?;
+    let targets = targets(&mut data.dataset).map_err(RunError::from)?;
     let unused = data.dataset.unused().map(|path| path.display().to_string()).collect();
     let copied = data.copied(job).into_iter().map(|(path, bytes)| (path.display().to_string(), bytes));
     let (copied, dataset) = (copied.collect(), &data.dataset);

@@ -16,28 +16,28 @@ pub struct Targets {
     pub counted: u64,
 }
 
-impl Dataset {
-    /// Counts the targets of all masks; `None` if the data have no mask. The masks' bytes are 0 or 1, as a scan found.
-    ///
-    /// # Errors
-    /// If a target that counts has the label that the loss ignores, no target counts, or a file cannot be read or does not match
-    /// its manifest.
-    pub fn targets(&mut self) -> Result<Option<Targets>, DataError> {
-        let parts = self.masked();
-        let mut found = Targets::default();
-        for (part, uncounted) in &parts {
-            self.targets_of(part, *uncounted, &mut found)?;
-        }
-        let mask = parts.iter().find_map(|(part, _)| part.mask);
-        match mask {
-            Some(mask) if found.counted == 0 => {
-                let why = "no target of the data counts: each byte of the masks that is of a target is 0. A mask has 1 for each token that the model learns to say";
-                Err(DataError::invalid(self.file(mask.file).path(), why))
-            }
-            mask => Ok(mask.map(|_| found)),
-        }
+/// Counts the targets of all masks; `None` if the data have no mask. The masks' bytes are 0 or 1, as a scan found.
+///
+/// # Errors
+/// If a target that counts has the label that the loss ignores, no target counts, or a file cannot be read or does not match
+/// its manifest.
+pub fn targets(data: &mut Dataset) -> Result<Option<Targets>, DataError> {
+    let parts = data.masked();
+    let mut found = Targets::default();
+    for (part, uncounted) in &parts {
+        data.targets_of(part, *uncounted, &mut found)?;
     }
+    let mask = parts.iter().find_map(|(part, _)| part.mask);
+    match mask {
+        Some(mask) if found.counted == 0 => {
+            let why = "no target of the data counts: each byte of the masks that is of a target is 0. A mask has 1 for each token that the model learns to say";
+            Err(DataError::invalid(data.file(mask.file).path(), why))
+        }
+        mask => Ok(mask.map(|_| found)),
+    }
+}
 
+impl Dataset {
     fn targets_of(&mut self, part: &Part, uncounted: u32, found: &mut Targets) -> Result<(), DataError> {
         let ([tokens, _], Some(mask)) = (part.columns, part.mask) else { return Ok(()) };
         let (size, all) = (tokens.element.size(), part.tokens());

@@ -14,4 +14,5 @@ mod scan;
 pub(crate) use batch::rooted;
 pub use batch::{Dataset, InFile, Vocabulary, Within, batch_digest, batch_leaves};
 pub use finite::FileNotFinite;
+pub use mask::targets;
 pub use sampling::{Place, Sampler};

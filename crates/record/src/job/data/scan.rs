@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::batch::{Dataset, Vocabulary};
 use super::layout::{Numbers, Window};
+use super::mask::targets;
 use crate::job::manifest::DataError;
 
 /// More classes than any model has.
@@ -68,7 +69,7 @@ impl Dataset {
                 None => DataError::invalid(path, why),
             });
         }
-        self.targets().map(drop)
+        targets(self).map(drop)
     }
 
     fn pass(&mut self, numbers: &Numbers, watch: &mut dyn FnMut(u64)) -> Result<Found, DataError> {
