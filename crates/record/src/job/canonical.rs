@@ -5,7 +5,7 @@
 //! Layout: `docs/RUN-FORMAT.md`.
 
 use super::data::layout;
-use super::spec::{Augment, DataFiles, DataSpec, Granularity, Job, Sampling, Windows};
+use super::spec::{Augment, DataFiles, DataSpec, Granularity, Job, Sampling};
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
 use crate::rounding::thresholds::Rounding;
@@ -93,14 +93,14 @@ fn data(data: &DataSpec, settings: &mut Vec<Setting>) {
             settings.push(setting("data.labels", labels.name()));
             "cifar100"
         }
-        DataFiles::Tokens { paths, dtype, masks, windows } => {
+        DataFiles::Tokens { paths, dtype, masks, separate } => {
             settings.push(setting("data.dtype", dtype.name()));
             settings.push(setting("data.formats", formats(paths.iter().map(String::as_str))));
             if !masks.is_empty() {
                 settings.push(setting("data.masks", formats(masks.iter().map(String::as_str))));
                 settings.extend(data.uncounted.map(|label| setting("data.uncounted", label)));
             }
-            settings.extend((*windows == Windows::Separate).then(|| setting("data.windows", "separate")));
+            settings.extend(separate.then(|| setting("data.windows", "separate")));
             "tokens"
         }
         DataFiles::Arrays(arrays) => {

@@ -195,9 +195,10 @@ pub enum DataFiles {
         /// target counts.
         #[serde(default, alias = "mask", deserialize_with = "paths")]
         masks: Vec<String>,
-        /// The tokens at which windows begin.
-        #[serde(default)]
-        windows: Windows,
+        /// True if no token is in two windows: they begin at the first token, and at each one behind a window. Otherwise at every
+        /// token that a whole window follows.
+        #[serde(default, rename = "windows", deserialize_with = "separate")]
+        separate: bool,
     },
     /// Images and labels in the IDX format of MNIST.
     Idx {
@@ -224,15 +225,15 @@ pub enum DataFiles {
     Arrays(Labelled),
 }
 
-/// The tokens of a file at which windows begin.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Windows {
-    /// Every token that a whole window follows.
-    #[default]
-    Every,
-    /// The first token, and every one behind a window: no token is in two windows.
-    Separate,
+/// Reads the key `data.windows`.
+fn separate<'de, D: serde::Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Windows {
+        Every,
+        Separate,
+    }
+    Ok(matches!(Windows::deserialize(from)?, Windows::Separate))
 }
 
 /// The labels of a record of CIFAR-100.

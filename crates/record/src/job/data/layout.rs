@@ -8,7 +8,7 @@ use super::{npy, safetensors};
 use crate::job::element::{ArrayPlace, Element};
 use crate::job::manifest::DataError;
 use crate::job::manifest::DataFile;
-use crate::job::spec::{DataFiles, Labelled, Windows};
+use crate::job::spec::{DataFiles, Labelled};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::models::{BatchTensor, Input};
 
@@ -92,10 +92,10 @@ impl Layout {
             DataFiles::Bytes { .. } => {
                 for (number, file) in files.iter().enumerate() {
                     let array = raw(file, Element::U8)?;
-                    parts.push(cut(Windows::Every, (number, &array), None, tensors));
+                    parts.push(cut(false, (number, &array), None, tensors));
                 }
             }
-            DataFiles::Tokens { paths, dtype, masks, windows } => {
+            DataFiles::Tokens { paths, dtype, masks, separate } => {
                 for (number, path) in paths.iter().enumerate() {
                     let array = row(&mut files[number], path, *dtype)?;
                     let mask = masks.get(number).map(|path| {
@@ -103,7 +103,7 @@ impl Layout {
                         let mask = row(&mut files[file], path, Element::U8)?;
                         as_long(&files[file], &mask, &array).map(|()| (file, mask))
                     });
-                    parts.push(cut(*windows, (number, &array), mask.transpose()?, tensors));
+                    parts.push(cut(*separate, (number, &array), mask.transpose()?, tensors));
                 }
             }
             DataFiles::Cifar10 { .. } => {

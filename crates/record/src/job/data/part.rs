@@ -1,7 +1,6 @@
 //! The bytes of samples at a constant stride of a file: the columns of inputs and labels, and the mask of the labels that count.
 
 use crate::job::element::{ArrayPlace, Element};
-use crate::job::spec::Windows;
 use tiebreak_contract::program::models::BatchTensor;
 
 /// One batch tensor of a part's samples.
@@ -93,18 +92,18 @@ impl Part {
 }
 
 /// Windows of tokens: a run of tokens that a model takes, and the run that begins one token later, whose labels a mask may take
-/// out.
+/// out. No token is in two `separate` windows.
 pub(super) fn cut(
-    windows: Windows,
+    separate: bool,
     (file, array): (usize, &ArrayPlace),
     mask: Option<(usize, ArrayPlace)>,
     tensors: &[BatchTensor],
 ) -> Part {
     let context = elements(&tensors[0]);
     // A window has one token more than the model's context.
-    let (samples, overlap, apart) = match windows {
-        Windows::Every => (array.shape[0].saturating_sub(context), context, 1),
-        Windows::Separate => (array.shape[0] / (context + 1), 0, context + 1),
+    let (samples, overlap, apart) = match separate {
+        false => (array.shape[0].saturating_sub(context), context, 1),
+        true => (array.shape[0] / (context + 1), 0, context + 1),
     };
     let column = |file, array: &ArrayPlace, skipped: u64| {
         let (element, size) = (array.element, array.element.size());
