@@ -298,7 +298,7 @@ mod tests {
         }
         let (signed, plain) = (receipt.to_text(Some(&key)), receipt.to_text(None));
         let (head, tail) = signed.split_once(",\"signature\"").unwrap();
-        let first = format!("[\"{}\",", Digest([10; 32]));
+        let first = format!("\"{}\",", Digest([10; 32]));
         for (text, why) in [
             (format!("{head}}}\n"), "carries no signature"),
             (plain.replace("}\n", &format!(",\"signature\"{tail}")), "names no signer"),
