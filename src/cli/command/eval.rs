@@ -7,6 +7,7 @@ use serde_json::json;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::limits::Limits;
+use crate::cli::args::predicted::upload;
 use crate::cli::args::subject::{Named, Subject};
 use crate::cli::view::escape::one_line;
 use crate::cli::view::next::Next;
@@ -109,9 +110,7 @@ fn evaluated(
     let mut engine = open_exact(&args.engine)?;
     let engine = engine.as_mut();
     let evaluator = Evaluator::new(engine, of_model, batch)?;
-    let table = subject.table();
-    let tensors = table.iter().zip(&subject.model).map(|(tensor, bytes)| engine.upload(&tensor.ty(), bytes));
-    let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
+    let tensors = upload(engine, subject)?;
     let dataset = &mut data.dataset;
     let all = dataset.samples_in_order().min(samples.unwrap_or(u64::MAX));
     let bar = printer.bar(all, "samples");

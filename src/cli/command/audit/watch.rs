@@ -450,7 +450,7 @@ impl Watch {
         let name = shell::path(path);
         if !can_resume(run, checked) {
             self.printer
-                .say(format!("begins with the first step: {name} would not have all counts of a logged run"));
+                .say(format!("begins with the first step: {name} lacks counts of a logged run, or the step that a correction takes back"));
             return Ok(());
         }
         let engines = jobs::engines(1, &self.options.engine).map_err(Stopped::Now)?;
