@@ -3,6 +3,8 @@
 //!
 //! The crate is internal, without a promise of stability. The package `tiebreak` is the public interface.
 
+pub mod chat;
+
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -95,6 +97,32 @@ impl Loaded {
         let encoding = self.tokenizer.encode_fast(text, false);
         let encoding = encoding.map_err(|why| format!("the tokenizer refuses a text: {why}"))?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The tokens of a text, and which of them overlap one of its parts, which are in order, in bytes. A token's place is that of
+    /// its characters, as transformers has it.
+    ///
+    /// # Errors
+    /// If the tokenizer refuses the text, in words.
+    pub fn ids_and_parts(&self, text: &str, parts: &[[usize; 2]]) -> Result<(Vec<u32>, Vec<bool>), String> {
+        let encoding = self.tokenizer.encode_char_offsets(text, false);
+        let encoding = encoding.map_err(|why| format!("the tokenizer refuses a text: {why}"))?;
+        // The number of characters before each end of a part.
+        let (mut characters, mut read) = (0, 0);
+        let mut number = |at: usize| {
+            characters += text[read..at].chars().count();
+            read = at;
+            characters
+        };
+        let parts: Vec<[usize; 2]> = parts.iter().map(|part| part.map(&mut number)).collect();
+        let mut next = 0;
+        let inside = encoding.get_offsets().iter().map(|&(begin, end)| {
+            while parts.get(next).is_some_and(|part| begin >= part[1]) {
+                next += 1;
+            }
+            parts.get(next).is_some_and(|part| end > part[0])
+        });
+        Ok((encoding.get_ids().to_vec(), inside.collect()))
     }
 
     /// The id of a token.
