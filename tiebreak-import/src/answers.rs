@@ -1,4 +1,4 @@
-//! `tiebreak-import answers`: prompts and completions as a file of token ids, and a mask in which the completions count.
+//! `tiebreak-import answers`: chats, or prompts and completions, as a file of token ids, and a mask in which the answers count.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use tiebreak_token_files::OF_TOKENS;
 use tiebreak_tokenizer::Loaded;
+use tiebreak_tokenizer::chat::{Chat, Renderer, Template};
 
 use crate::error::Error;
 use crate::json_lines::Objects;
@@ -28,7 +29,7 @@ pub struct Answers<'a> {
     pub context: u32,
     /// The token that fills a sample up.
     pub pad: &'a str,
-    /// The token that is written after each completion, and counts.
+    /// The token that is written after each completion, and counts. A chat's template writes what ends its answers.
     pub end_of_text: Option<&'a str>,
     /// The treatment of lines that are longer than a sample.
     pub longer: Longer,
@@ -39,7 +40,7 @@ pub struct Answers<'a> {
 pub enum Longer {
     /// Such a line is an error.
     Refuse,
-    /// The sample has the line's first tokens. A line whose completion begins behind them is left out.
+    /// The sample has the line's first tokens. A line without an answer's token among these is left out.
     Cut,
     /// Such a line is no sample.
     LeaveOut,
@@ -49,6 +50,9 @@ pub enum Longer {
 pub fn mask_of(output: &Path) -> PathBuf {
     output.with_extension("mask.npy")
 }
+
+/// A line's tokens, and for each whether it counts.
+type Sample = (Vec<u32>, Vec<bool>);
 
 /// The counts of an import.
 #[derive(Default)]
@@ -61,7 +65,7 @@ struct Made {
     targets: Vec<bool>,
 }
 
-/// Writes a sample of `context` + 1 tokens for each line, and a mask that is 1 at the tokens of completions. Beside the file are
+/// Writes a sample of `context` + 1 tokens for each line, and a mask that is 1 at the tokens of answers. Beside the file are
 /// its description (`.json`) and the tokenizer's files (`.tokenizer`). Returns the description.
 pub fn import(answers: &Answers) -> Result<Value, Error> {
     is_npy(answers.output)?;
@@ -77,7 +81,8 @@ pub fn import(answers: &Answers) -> Result<Value, Error> {
     let end = answers.end_of_text.map(|token| id("--end-of-text", token)).transpose()?;
     let files = tokenizer_files(answers.tokenizer, &loaded)?;
     let unfinished = [partial(answers.output)?, partial(&mask)?];
-    let written = write_samples(answers, &loaded, [Some(pad), end], &unfinished).and_then(|made| {
+    let mut reader = Reader { loaded: &loaded, end, files: &files, renderer: None };
+    let written = write_samples(answers, &mut reader, pad, &unfinished).and_then(|made| {
         write_folder(&partial(&kept)?, &files)?;
         write(&partial(&about)?, &serde_json::to_vec_pretty(&made).expect("JSON values can be written"))?;
         Ok(made)
@@ -96,10 +101,11 @@ pub fn import(answers: &Answers) -> Result<Value, Error> {
 /// Writes both files under their temporary names. Returns the description.
 fn write_samples(
     answers: &Answers,
-    loaded: &Loaded,
-    [pad, end]: [Option<u32>; 2],
+    reader: &mut Reader,
+    pad: u32,
     [tokens, mask]: &[PathBuf; 2],
 ) -> Result<Value, Error> {
+    let loaded = reader.loaded;
     let small = loaded.greatest <= u32::from(u16::MAX);
     let mut ids = NpyFile::create(tokens.clone(), if small { "<u2" } else { "<u4" }, Vec::new())?;
     let mut counts = NpyFile::create(mask.clone(), "|u1", Vec::new())?;
@@ -108,11 +114,12 @@ fn write_samples(
     for path in answers.files {
         let mut lines = Objects::open(path)?;
         while let Some(line) = lines.next()? {
-            let sample = sample(&line, loaded, end).map_err(|why| lines.error(&why))?;
+            let sample = reader.sample(&line).map_err(|why| lines.error(&why))?;
             let sample = made.fitted(sample, len, answers.longer).map_err(|why| lines.error(&why))?;
-            let Some((mut all, prompt)) = sample else { continue };
-            let counted: Vec<u8> = (0..len).map(|i| u8::from((prompt..all.len()).contains(&i))).collect();
-            all.resize(len, pad.unwrap_or_default());
+            let Some((mut all, counted)) = sample else { continue };
+            let mut counted: Vec<u8> = counted.into_iter().map(u8::from).collect();
+            counted.resize(len, 0);
+            all.resize(len, pad);
             // `small`: every id is below 2^16.
             let bytes: Vec<u8> = match small {
                 true => all.iter().flat_map(|&id| (id as u16).to_le_bytes()).collect(),
@@ -161,13 +168,13 @@ fn write_samples(
 }
 
 impl Made {
-    /// A line's tokens as those of a sample, and the number of its prompt's; `None` if the line is left out.
+    /// A line's tokens as those of a sample; `None` if the line is left out.
     fn fitted(
         &mut self,
-        (mut all, prompt): (Vec<u32>, usize),
+        (mut all, mut counted): Sample,
         len: usize,
         longer: Longer,
-    ) -> Result<Option<(Vec<u32>, usize)>, String> {
+    ) -> Result<Option<Sample>, String> {
         if all.len() > len {
             match longer {
                 Longer::Refuse => {
@@ -177,8 +184,9 @@ impl Made {
                     );
                     return Err(why);
                 }
-                Longer::Cut if prompt < len => {
+                Longer::Cut if counted[1..len].contains(&true) => {
                     all.truncate(len);
+                    counted.truncate(len);
                     self.cut += 1;
                 }
                 Longer::Cut | Longer::LeaveOut => {
@@ -189,33 +197,91 @@ impl Made {
         }
         self.samples += 1;
         // The first token of a sample is no target.
-        for &id in &all[prompt.max(1)..] {
+        for (&id, _) in all.iter().zip(&counted).skip(1).filter(|(_, counts)| **counts) {
             self.targets[id as usize] = true;
             self.counted += 1;
         }
-        Ok(Some((all, prompt)))
+        Ok(Some((all, counted)))
     }
 }
 
-/// The tokens of a line's prompt and completion, and the number of the prompt's.
-fn sample(line: &Map<String, Value>, loaded: &Loaded, end: Option<u32>) -> Result<(Vec<u32>, usize), String> {
-    let text = |key: &str| {
-        match line.get(key) {
-        Some(Value::String(text)) => Ok(text),
-        Some(_) => Err(format!("what is under the key {key:?} is no string")),
-        None if line.contains_key("messages") => Err("it has messages, which a chat template makes a text of; docs/how-to/fine-tune-on-chat.md has a script for these".into()),
-        None => Err(format!("it has no key {key:?}; the keys prompt and completion are wanted")),
+/// Makes tokens of lines.
+struct Reader<'a> {
+    loaded: &'a Loaded,
+    /// The token that is written after each completion.
+    end: Option<u32>,
+    /// The tokenizer's files by their names.
+    files: &'a [(String, Vec<u8>)],
+    /// The chat template, from the first line with messages on.
+    renderer: Option<Renderer>,
+}
+
+impl Reader<'_> {
+    /// The tokens of a line.
+    fn sample(&mut self, line: &Map<String, Value>) -> Result<Sample, String> {
+        let (all, counted) = match line.get("messages") {
+            Some(messages) => self.chat(line, messages)?,
+            None => self.pair(line)?,
+        };
+        if !counted[1.min(counted.len())..].contains(&true) {
+            return Err("its answers have no token that is a target".into());
+        }
+        Ok((all, counted))
     }
-    };
-    let (prompt, completion) = (text("prompt")?, text("completion")?);
-    let before = loaded.ids(prompt)?;
-    let mut all = loaded.ids(&format!("{prompt}{completion}"))?;
-    if !all.starts_with(&before) {
-        return Err("the prompt's tokens are none of the whole's: a token holds the prompt's end and the completion's beginning. End the prompt where a token ends, such as before a blank".into());
+
+    /// The tokens of a prompt and its completion.
+    fn pair(&self, line: &Map<String, Value>) -> Result<Sample, String> {
+        let text = |key: &str| match line.get(key) {
+            Some(Value::String(text)) => Ok(text),
+            Some(_) => Err(format!("what is under the key {key:?} is no string")),
+            None => {
+                Err(format!("it has no key {key:?}; the keys prompt and completion are wanted, or messages"))
+            }
+        };
+        let (prompt, completion) = (text("prompt")?, text("completion")?);
+        let before = self.loaded.ids(prompt)?;
+        let mut all = self.loaded.ids(&format!("{prompt}{completion}"))?;
+        if !all.starts_with(&before) {
+            return Err("the prompt's tokens are none of the whole's: a token holds the prompt's end and the completion's beginning. End the prompt where a token ends, such as before a blank".into());
+        }
+        all.extend(self.end);
+        let counted = (0..all.len()).map(|at| at >= before.len()).collect();
+        Ok((all, counted))
     }
-    all.extend(end);
-    if all.len() <= before.len().max(1) {
-        return Err("its completion has no token that is a target".into());
+
+    /// The tokens of a chat, by the tokenizer's template.
+    fn chat(&mut self, line: &Map<String, Value>, messages: &Value) -> Result<Sample, String> {
+        let others = ["prompt", "completion", "tools", "documents"];
+        if let Some(other) = others.iter().find(|key| line.get(**key).is_some_and(|value| !value.is_null())) {
+            return Err(format!("it has messages and {other}; messages alone are taken"));
+        }
+        if self.end.is_some() {
+            return Err(
+                "it has messages, whose template writes the ends of answers: leave out --end-of-text".into(),
+            );
+        }
+        let chat = Chat::read(messages)?;
+        if self.renderer.is_none() {
+            let file =
+                |name: &str| self.files.iter().find(|(file, _)| file == name).map(|(_, bytes)| &bytes[..]);
+            self.renderer = Some(Renderer::start(Template::of(file)?)?);
+        }
+        let Some(renderer) = &mut self.renderer else { return Err("there is no chat template".into()) };
+        let rendered = renderer.answers(&chat)?;
+        // The template says the parts, so a token that overlaps one counts, as in transformers.
+        if rendered.said {
+            return self.loaded.ids_and_parts(&rendered.text, &rendered.spans);
+        }
+        let all = self.loaded.ids(&rendered.text)?;
+        let mut counted = vec![false; all.len()];
+        for [begin, end] in rendered.spans {
+            let (before, behind) =
+                (self.loaded.ids(&rendered.text[..begin])?, self.loaded.ids(&rendered.text[..end])?);
+            if !all.starts_with(&before) || !all.starts_with(&behind) || before.len() > behind.len() {
+                return Err("a token holds an end of an answer and the text beside it, so the answer's tokens cannot be told; a template with {% generation %} blocks says them".into());
+            }
+            counted[before.len()..behind.len()].fill(true);
+        }
+        Ok((all, counted))
     }
-    Ok((all, before.len()))
 }

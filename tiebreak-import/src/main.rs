@@ -67,12 +67,13 @@ enum Command {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Write the tokens of prompts and completions to a .npy file, and a mask in which the completions count.
+    /// Write the tokens of chats, or of prompts and completions, to a .npy file, and a mask in which the answers count.
     ///
-    /// Each line of the files is an object of JSON with the strings prompt and completion, and becomes a sample of context + 1
-    /// tokens, padded behind its end. FILE.mask.npy beside the file is for `data.mask`: 1 at the tokens of completions.
+    /// Each line of the files is an object of JSON, and becomes a sample of context + 1 tokens, padded behind its end. It has the
+    /// strings prompt and completion, or messages, of which the tokenizer's chat template makes a text (docs/DATA.md).
+    /// FILE.mask.npy beside the file is for `data.mask`: 1 at the tokens of completions, or of the assistant's messages.
     #[command(
-        after_help = "Example:\n  tiebreak-import answers --tokenizer base --context 512 --pad '<|endoftext|>' --end-of-text '<|endoftext|>' --output train.npy pairs.jsonl"
+        after_help = "Examples:\n  tiebreak-import answers --tokenizer base --context 512 --pad '<|endoftext|>' --end-of-text '<|endoftext|>' --output train.npy pairs.jsonl\n  tiebreak-import answers --tokenizer base --context 512 --pad '<pad>' --output chats.npy chats.jsonl"
     )]
     Answers {
         /// A tokenizer.json, or a folder that has one, or vocab.json and merges.txt, or GPT-2's encoder.json and vocab.bpe.
@@ -87,7 +88,7 @@ enum Command {
         /// The token that fills a sample up; it does not count.
         #[arg(long, value_name = "TOKEN")]
         pad: String,
-        /// Write this token after each completion; it counts.
+        /// Write this token after each completion; it counts. Not for messages.
         #[arg(long, value_name = "TOKEN")]
         end_of_text: Option<String>,
         /// The treatment of lines that are longer than a sample.
@@ -162,6 +163,10 @@ fn planes(text: &str) -> Result<u8, String> {
 }
 
 fn main() -> ExitCode {
+    // This program is also the process in which chat templates run.
+    if let Some(code) = tiebreak_tokenizer::chat::serve_if_asked() {
+        return code;
+    }
     let cli = Cli::parse();
     match run(&cli) {
         Ok(made) => {

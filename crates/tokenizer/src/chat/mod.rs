@@ -5,6 +5,8 @@
 
 mod render;
 mod template;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 pub use render::Rendered;

@@ -53,18 +53,10 @@ impl Compiled {
         Ok(Compiled { environment, tokens: template.tokens.clone(), says })
     }
 
-    /// The text of a chat with the beginning of an answer, for a model that goes on with it.
-    ///
-    /// # Errors
-    /// If the template refuses the chat, or takes too much work, in words.
-    pub fn prompt(&self, chat: &Chat) -> Result<String, String> {
-        self.text(&chat.0, true, &mut self.plain())
-    }
-
     /// The text of a chat whose answers are there, and where they are.
     ///
     /// # Errors
-    /// As [`prompt`](Self::prompt), or if the answers' parts cannot be told.
+    /// If the template refuses the chat, or takes too much work, or the answers' parts cannot be told, in words.
     pub fn answers(&self, chat: &Chat) -> Result<Rendered, String> {
         let text = self.text(&chat.0, false, &mut self.plain())?;
         let spans = if self.says { self.said_spans(chat, &text)? } else { self.found_spans(chat, &text)? };
@@ -72,7 +64,7 @@ impl Compiled {
     }
 
     /// The environment, where blocks of `{% generation %}` are their contents.
-    fn plain(&self) -> Environment<'static> {
+    pub(super) fn plain(&self) -> Environment<'static> {
         self.marking(["", ""])
     }
 
@@ -88,9 +80,15 @@ impl Compiled {
         environment
     }
 
-    fn text(&self, messages: &[Message], ask: bool, environment: &mut Environment) -> Result<String, String> {
-        let message = |message: &Message| -> Value {
-            message.iter().map(|(name, text)| (name.clone(), Value::from(&text[..]))).collect()
+    /// The text of messages, and the beginning of an answer if `ask`.
+    pub(super) fn text(
+        &self,
+        messages: &[Message],
+        ask: bool,
+        environment: &mut Environment,
+    ) -> Result<String, String> {
+        let message = |message: &Message| {
+            Value::from_pairs(message.iter().map(|(name, text)| (name.clone(), Value::from(&text[..]))))
         };
         let mut context: Vec<(String, Value)> = Vec::new();
         let tokens = self.tokens.iter();
@@ -101,7 +99,7 @@ impl Compiled {
         context.push(("add_generation_prompt".into(), ask.into()));
         context.extend(["tools", "documents"].map(|name| (name.into(), Value::from(()))));
         let template = environment.get_template("chat").map_err(|error| said(&error))?;
-        let text = template.render(context.into_iter().collect::<Value>()).map_err(|error| said(&error))?;
+        let text = template.render(Value::from_pairs(context)).map_err(|error| said(&error))?;
         match text.len() <= TEXT_MAX {
             true => Ok(text),
             false => Err(format!(

@@ -7,7 +7,6 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -29,13 +28,9 @@ const STACK: usize = 1 << 26;
 /// The most bytes of an answer: each of a text can take six in JSON.
 const ANSWER_MAX: u64 = 6 * TEXT_MAX as u64 + (1 << 22);
 
-/// True in programs that can start themselves to render.
-static CAN_SERVE: AtomicBool = AtomicBool::new(false);
-
 /// Renders for another process, if the command line asks for it; returns the exit code then. Each program whose commands render
 /// chats calls this first.
 pub fn serve_if_asked() -> Option<ExitCode> {
-    CAN_SERVE.store(true, Ordering::Relaxed);
     if std::env::args_os().nth(1)? != ARGUMENT {
         return None;
     }
@@ -95,11 +90,7 @@ fn answered(line: &str, compiled: &mut Option<Compiled>) -> Result<Value, String
         }
         Some(compiled) => {
             let chat = Chat::read(&asked["messages"])?;
-            let rendered = match asked["answers"] == true {
-                true => compiled.answers(&chat)?,
-                false => Rendered { text: compiled.prompt(&chat)?, ..Rendered::default() },
-            };
-            Ok(rendered.to_json())
+            Ok(compiled.answers(&chat)?.to_json())
         }
     }
 }
@@ -120,28 +111,16 @@ impl Renderer {
         Ok(Renderer { template, worker })
     }
 
-    /// The text of a chat with the beginning of an answer, for a model that goes on with it.
-    ///
-    /// # Errors
-    /// If the template refuses the chat or goes beyond a bound, in words.
-    pub fn prompt(&mut self, chat: &Chat) -> Result<String, String> {
-        self.ask(chat, false).map(|rendered| rendered.text)
-    }
-
     /// The text of a chat whose answers are there, and where they are.
     ///
     /// # Errors
-    /// As [`prompt`](Self::prompt), or if the answers' parts cannot be told.
+    /// If the template refuses the chat or goes beyond a bound, or the answers' parts cannot be told, in words.
     pub fn answers(&mut self, chat: &Chat) -> Result<Rendered, String> {
-        self.ask(chat, true)
-    }
-
-    fn ask(&mut self, chat: &Chat, answers: bool) -> Result<Rendered, String> {
         let mut worker = match self.worker.take() {
             Some(worker) => worker,
             None => Worker::start(&self.template)?,
         };
-        let answer = worker.ask(&json!({ "messages": chat.to_json(), "answers": answers }))?;
+        let answer = worker.ask(&json!({ "messages": chat.to_json() }))?;
         // A process that answers goes on; another one is started in place of one that does not.
         self.worker = Some(worker);
         match answer["error"].as_str() {
@@ -169,9 +148,6 @@ struct Worker {
 
 impl Worker {
     fn start(template: &Template) -> Result<Worker, String> {
-        if !CAN_SERVE.load(Ordering::Relaxed) {
-            return Err("chats are rendered by a process of the command itself: use the command tiebreak, not the Python package".into());
-        }
         let failed = |why: io::Error| format!("no process for the chat template could be started: {why}");
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.arg(ARGUMENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
