@@ -33,6 +33,8 @@ pub struct Answers<'a> {
     pub end_of_text: Option<&'a str>,
     /// The treatment of lines that are longer than a sample.
     pub longer: Longer,
+    /// The most seconds that the chat template may take for a line.
+    pub template_time: u32,
 }
 
 /// The treatment of lines that are longer than a sample.
@@ -81,7 +83,8 @@ pub fn import(answers: &Answers) -> Result<Value, Error> {
     let end = answers.end_of_text.map(|token| id("--end-of-text", token)).transpose()?;
     let files = tokenizer_files(answers.tokenizer, &loaded)?;
     let unfinished = [partial(answers.output)?, partial(&mask)?];
-    let mut reader = Reader { loaded: &loaded, end, files: &files, renderer: None };
+    let mut reader =
+        Reader { loaded: &loaded, end, files: &files, seconds: answers.template_time, renderer: None };
     let written = write_samples(answers, &mut reader, pad, &unfinished).and_then(|made| {
         write_folder(&partial(&kept)?, &files)?;
         write(&partial(&about)?, &serde_json::to_vec_pretty(&made).expect("JSON values can be written"))?;
@@ -212,6 +215,8 @@ struct Reader<'a> {
     end: Option<u32>,
     /// The tokenizer's files by their names.
     files: &'a [(String, Vec<u8>)],
+    /// The most seconds of the chat template for a line.
+    seconds: u32,
     /// The chat template, from the first line with messages on.
     renderer: Option<Renderer>,
 }
@@ -264,7 +269,7 @@ impl Reader<'_> {
         if self.renderer.is_none() {
             let file =
                 |name: &str| self.files.iter().find(|(file, _)| file == name).map(|(_, bytes)| &bytes[..]);
-            self.renderer = Some(Renderer::start(Template::of(file)?)?);
+            self.renderer = Some(Renderer::start(Template::of(file)?, self.seconds)?);
         }
         let Some(renderer) = &mut self.renderer else { return Err("there is no chat template".into()) };
         let rendered = renderer.answers(&chat)?;

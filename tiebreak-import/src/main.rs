@@ -94,6 +94,9 @@ enum Command {
         /// The treatment of lines that are longer than a sample.
         #[arg(long, value_enum, default_value = "refuse")]
         longer: answers::Longer,
+        /// Most seconds that the chat template may take for a line.
+        #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
+        template_time: u32,
         /// The files of JSON Lines, in order.
         #[arg(required = true)]
         files: Vec<PathBuf>,
@@ -201,10 +204,20 @@ fn run(cli: &Cli) -> Result<Value, Error> {
             ref pad,
             ref end_of_text,
             longer,
+            template_time,
             ref files,
         } => {
             let end_of_text = end_of_text.as_deref();
-            answers::import(&answers::Answers { tokenizer, output, files, context, pad, end_of_text, longer })
+            answers::import(&answers::Answers {
+                tokenizer,
+                output,
+                files,
+                context,
+                pad,
+                end_of_text,
+                longer,
+                template_time,
+            })
         }
         Command::Tokens { ref file, ref output, dtype } => {
             tokens::import(&tokens::Tokens { file, output, dtype })

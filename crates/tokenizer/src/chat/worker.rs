@@ -19,8 +19,6 @@ use super::{Chat, TEXT_MAX};
 
 /// The first argument of a process that renders.
 const ARGUMENT: &str = "render-chats-of-standard-input";
-/// The time for one chat.
-const TIME: Duration = Duration::from_secs(10);
 /// The memory of the process that renders: addresses, the program's own included.
 const MEMORY: u64 = 1 << 30;
 /// The stack of the thread that renders.
@@ -52,22 +50,24 @@ fn bound_memory() {}
 /// Answers requests from standard input until it ends.
 fn serve() -> ExitCode {
     bound_memory();
-    let (watch, watched) = channel::<()>();
+    let (watch, watched) = channel::<Duration>();
     let dog = thread::Builder::new().spawn(move || {
-        // A message begins a rendering, the next ends it.
-        while watched.recv().is_ok() {
-            if watched.recv_timeout(TIME) == Err(RecvTimeoutError::Timeout) {
+        // A message begins a rendering, and has its time; the next one ends it.
+        while let Ok(time) = watched.recv() {
+            if watched.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
                 std::process::exit(1);
             }
         }
     });
     let worker = thread::Builder::new().stack_size(STACK).spawn(move || {
         let mut lines = io::stdin().lock().lines();
+        let Some(Ok(seconds)) = lines.next() else { return };
+        let time = Duration::from_secs(seconds.parse().unwrap_or(0));
         let mut compiled = None;
         while let Some(Ok(line)) = lines.next() {
-            let _ = watch.send(());
+            let _ = watch.send(time);
             let answer = answered(&line, &mut compiled).unwrap_or_else(|why| json!({ "error": why }));
-            let _ = watch.send(());
+            let _ = watch.send(time);
             let mut out = io::stdout().lock();
             if writeln!(out, "{answer}").and_then(|()| out.flush()).is_err() {
                 return;
@@ -98,17 +98,19 @@ fn answered(line: &str, compiled: &mut Option<Compiled>) -> Result<Value, String
 /// A template in a process of its own, which renders one chat after another.
 pub struct Renderer {
     template: Template,
+    /// The most seconds for one chat.
+    seconds: u32,
     worker: Option<Worker>,
 }
 
 impl Renderer {
-    /// Starts the process, which reads the template.
+    /// Starts the process, which reads the template and has so many seconds for each chat.
     ///
     /// # Errors
     /// If the system starts none, or the template is not understood, in words.
-    pub fn start(template: Template) -> Result<Renderer, String> {
-        let worker = Some(Worker::start(&template)?);
-        Ok(Renderer { template, worker })
+    pub fn start(template: Template, seconds: u32) -> Result<Renderer, String> {
+        let worker = Some(Worker::start(&template, seconds)?);
+        Ok(Renderer { template, seconds, worker })
     }
 
     /// The text of a chat whose answers are there, and where they are.
@@ -118,43 +120,44 @@ impl Renderer {
     pub fn answers(&mut self, chat: &Chat) -> Result<Rendered, String> {
         let mut worker = match self.worker.take() {
             Some(worker) => worker,
-            None => Worker::start(&self.template)?,
+            None => Worker::start(&self.template, self.seconds)?,
         };
         let answer = worker.ask(&json!({ "messages": chat.to_json() }))?;
         // A process that answers goes on; another one is started in place of one that does not.
         self.worker = Some(worker);
         match answer["error"].as_str() {
             Some(why) => Err(why.into()),
-            None => Rendered::read(&answer).ok_or_else(ended),
+            None => Rendered::read(&answer).ok_or_else(|| ended(self.seconds)),
         }
     }
 }
 
 /// The error about a process that gives no answer.
-fn ended() -> String {
+fn ended(seconds: u32) -> String {
     format!(
-        "the chat template was stopped: it took more than {} s, {} MiB of memory or {} MiB of stack",
-        TIME.as_secs(),
+        "the chat template was stopped: it took more than {seconds} s, {} MiB of memory or {} MiB of stack",
         MEMORY >> 20,
         STACK >> 20
     )
 }
 
 struct Worker {
+    seconds: u32,
     process: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 impl Worker {
-    fn start(template: &Template) -> Result<Worker, String> {
+    fn start(template: &Template, seconds: u32) -> Result<Worker, String> {
         let failed = |why: io::Error| format!("no process for the chat template could be started: {why}");
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.arg(ARGUMENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().map_err(failed)?;
         let (input, output) = (process.stdin.take(), process.stdout.take());
-        let (Some(input), Some(output)) = (input, output) else { return Err(ended()) };
-        let mut worker = Worker { process, input, output: BufReader::new(output) };
+        let (Some(input), Some(output)) = (input, output) else { return Err(ended(seconds)) };
+        let mut worker = Worker { seconds, process, input, output: BufReader::new(output) };
+        writeln!(worker.input, "{seconds}").map_err(|_| ended(seconds))?;
         let answer = worker.ask(&json!({ "source": template.source, "tokens": template.tokens }))?;
         match answer["error"].as_str() {
             Some(why) => Err(why.into()),
@@ -164,10 +167,10 @@ impl Worker {
 
     fn ask(&mut self, request: &Value) -> Result<Value, String> {
         let sent = writeln!(self.input, "{request}").and_then(|()| self.input.flush());
-        sent.map_err(|_| ended())?;
+        sent.map_err(|_| ended(self.seconds))?;
         let mut line = Vec::new();
         let read = (&mut self.output).take(ANSWER_MAX).read_until(b'\n', &mut line);
-        read.ok().and_then(|_| serde_json::from_slice(&line).ok()).ok_or_else(ended)
+        read.ok().and_then(|_| serde_json::from_slice(&line).ok()).ok_or_else(|| ended(self.seconds))
     }
 }
 
