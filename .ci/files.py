@@ -28,7 +28,7 @@ SECTIONS = [
     ("crates/monitor", "Compute monitoring: plans, chips' logs and their agent, the register, draws, inspections, matching, witnesses."),
     ("crates/collector", "A collector of chips' records: the chip's side, the rules, and with a feature the server and its databases."),
     ("crates/token-files", "The formats of files that people name as token ids. The command and tiebreak-import share it."),
-    ("crates/tokenizer", "Tokenizers as people have them on disk. The command and tiebreak-import share it."),
+    ("crates/tokenizer", "Tokenizers and chat templates as people have them on disk. The command and tiebreak-import share it."),
     ("src", "The facade `tiebreak::...` over all crates, and the command line."),
     ("shaders", "The verifier's kernels in WGSL, and a trainer's plain product in `shaders/native`."),
     ("cuda-bridge", "NVIDIA's side: WGSL translated to CUDA C++, kernels written by hand, and stand-ins for the driver."),

@@ -83,8 +83,14 @@ pub fn import(answers: &Answers) -> Result<Value, Error> {
     let end = answers.end_of_text.map(|token| id("--end-of-text", token)).transpose()?;
     let files = tokenizer_files(answers.tokenizer, &loaded)?;
     let unfinished = [partial(answers.output)?, partial(&mask)?];
-    let mut reader =
-        Reader { loaded: &loaded, end, files: &files, seconds: answers.template_time, renderer: None };
+    let mut reader = Reader {
+        loaded: &loaded,
+        end,
+        files: &files,
+        seconds: answers.template_time,
+        renderer: None,
+        template: Value::Null,
+    };
     let written = write_samples(answers, &mut reader, pad, &unfinished).and_then(|made| {
         write_folder(&partial(&kept)?, &files)?;
         write(&partial(&about)?, &serde_json::to_vec_pretty(&made).expect("JSON values can be written"))?;
@@ -164,6 +170,7 @@ fn write_samples(
         "end_of_text": answers.end_of_text,
         "tokenizer": loaded.files.iter().map(|(path, bytes)| source(path, bytes)).collect::<Vec<Value>>(),
         "tokenizers_version": TOKENIZERS,
+        "chat_template": reader.template,
         "texts": sources,
         "output": output(tokens)?,
         "mask": output(mask)?,
@@ -219,6 +226,8 @@ struct Reader<'a> {
     seconds: u32,
     /// The chat template, from the first line with messages on.
     renderer: Option<Renderer>,
+    /// Length and BLAKE3 of the template.
+    template: Value,
 }
 
 impl Reader<'_> {
@@ -269,7 +278,11 @@ impl Reader<'_> {
         if self.renderer.is_none() {
             let file =
                 |name: &str| self.files.iter().find(|(file, _)| file == name).map(|(_, bytes)| &bytes[..]);
-            self.renderer = Some(Renderer::start(Template::of(file)?, self.seconds)?);
+            let template = Template::of(file)?;
+            let source = template.source().as_bytes();
+            self.template =
+                json!({ "bytes": source.len(), "blake3": blake3::hash(source).to_hex().as_str() });
+            self.renderer = Some(Renderer::start(template, self.seconds)?);
         }
         let Some(renderer) = &mut self.renderer else { return Err("there is no chat template".into()) };
         let rendered = renderer.answers(&chat)?;

@@ -10,8 +10,7 @@ use serde_json::json;
 use super::template::Template;
 use super::{Chat, Message, TEXT_MAX};
 
-/// The work of one rendering: instructions of the template, and 64 bytes each that it makes or reads. Templates of released models
-/// take some 20 to 100 for a message, and one for each 10 to 20 bytes of text.
+/// The work of one rendering, in units of the engine: an instruction of the template, or 64 bytes that it makes or reads.
 const FUEL: u64 = 1 << 21;
 /// The function that a block of `{% generation %}` calls. A template cannot have a function of this name by itself.
 const GENERATION: &str = "generation__";

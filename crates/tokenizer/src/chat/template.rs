@@ -19,6 +19,11 @@ pub struct Template {
 }
 
 impl Template {
+    /// The template's text.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// The template among files that `get` gives by their names: that of `chat_template.jinja`, else that of
     /// `tokenizer_config.json`. In a list of named templates it is `default`.
     ///

@@ -135,7 +135,7 @@ impl Renderer {
 /// The error about a process that gives no answer.
 fn ended(seconds: u32) -> String {
     format!(
-        "the chat template was stopped: it took more than {seconds} s, {} MiB of memory or {} MiB of stack",
+        "the chat template was stopped: it took more than {seconds} s, {} MiB of memory or {} MiB of stack; shorten the messages, or raise --template-time",
         MEMORY >> 20,
         STACK >> 20
     )
