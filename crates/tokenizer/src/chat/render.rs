@@ -146,8 +146,8 @@ impl Compiled {
             let behind = behind.map_err(|why| format!("the messages up to message {}: {why}", turn + 1))?;
             if !text.starts_with(&before) || !text.starts_with(&behind) || before.len() > behind.len() {
                 return Err(format!(
-                    "the chat template writes the messages up to message {} in another way if others follow or an answer is asked for, \
-                     so the answer's part cannot be told; a template with {{% generation %}} blocks says it",
+                    "the chat template writes the messages up to message {} in another way if others follow or an answer is asked for. \
+                     Blocks of {{% generation %}} in it would say where answers are",
                     turn + 1
                 ));
             }
@@ -189,7 +189,7 @@ fn said(error: &Error) -> String {
     let detail = error.detail().unwrap_or_default();
     match error.kind() {
         ErrorKind::OutOfFuel => {
-            format!("the chat template takes more than {FUEL} units of work for these messages: shorten them")
+            format!("the chat template used up its {FUEL} units of work for these messages: shorten them")
         }
         _ if detail.starts_with(RAISED) => format!("the chat template refuses the messages: {}", &detail[RAISED.len()..]),
         ErrorKind::UnknownFunction if detail.starts_with("strftime_now") => {
@@ -215,7 +215,10 @@ fn to_json(state: &State, value: &Value, indent: Option<Value>, options: Kwargs)
     let ascii: Option<bool> = options.get("ensure_ascii")?;
     options.assert_all_used()?;
     if ascii == Some(true) {
-        return Err(Error::new(ErrorKind::InvalidOperation, "tojson with ensure_ascii is not supported"));
+        return Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "tojson writes no escapes of ASCII: leave ensure_ascii out",
+        ));
     }
     let indent = indent.or(named).filter(|indent| indent.kind() != ValueKind::None);
     let json = filters::tojson(value, indent, Kwargs::from_iter(std::iter::empty::<(String, Value)>()))?;

@@ -101,6 +101,11 @@ fn answers_are_told_by_prefixes_or_refused() {
     assert_eq!(of("mistral", 0).unwrap(), [" Four.</s>"]);
     assert_eq!(of("generation", 1).unwrap(), ["Hello<|im_end|>", "B\u{e9}. \u{1f600}<|im_end|>"]);
     assert!(of("qwen", 2).unwrap_err().contains("the messages up to message 2 in another way"));
+    // The beginning of an answer is another one than that of an answer that is there.
+    let other = "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}{% if add_generation_prompt %}assistant, {% endif %}";
+    let chat = Chat::read(&file["cases"][0]["messages"]).unwrap();
+    let why = Compiled::of(&template(other)).unwrap().answers(&chat).unwrap_err();
+    assert!(why.contains("the messages up to message 2 in another way"), "{why}");
     let changed = "{% for m in messages %}{% set t %}{% generation %} {{ m.content }}{% endgeneration %}{% endset %}{{ t | trim }}{% endfor %}";
     let chat = Chat::read(&json!([{ "role": "assistant", "content": "a" }])).unwrap();
     let why = Compiled::of(&template(changed)).unwrap().answers(&chat).unwrap_err();
@@ -122,7 +127,7 @@ fn what_a_template_may_not_do_is_an_error() {
         ("{% include 'x' %}", "is not understood"),
         ("{% for %}", "is not understood"),
         ("{{ messages[5].content.x }}", "the chat template fails"),
-        ("{{ 'x' | tojson(ensure_ascii=true) }}", "ensure_ascii is not supported"),
+        ("{{ 'x' | tojson(ensure_ascii=true) }}", "leave ensure_ascii out"),
     ] {
         let error = prompt(source, &hello()).unwrap_err();
         assert!(error.contains(why), "{source}: {error}");
