@@ -43,6 +43,7 @@ fn programs() -> Vec<Arc<Program>> {
         tied: true,
         init_std: 0.1,
         norm_epsilon: 1e-5,
+        document_end: None,
         lora: None,
     };
     let llama = Llama {

@@ -314,6 +314,7 @@ fn gpt(gelu: Gelu, tied: bool, dropout: f32) -> Model {
         tied,
         init_std: 0.02,
         norm_epsilon: 1e-5,
+        document_end: None,
         lora: None,
     })
 }
