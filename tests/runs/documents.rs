@@ -34,7 +34,7 @@ fn text(model: &str, more: &str) -> String {
         r#"steps = 3
 seed = 5
 model = {{ {model}, context = 8, vocabulary = 32, document_end = 0 }}
-optimizer = {{ kind = "adamw" }}
+optimizer = {{ kind = "sgd", momentum = 0.9, weight_decay = 0.0 }}
 data = {{ kind = "bytes", path = "text.bin", sampling = "in_order" }}
 batch = {{ micro_batch = 2, micro_batches = 2 }}
 schedule = {{ peak = 0.01 }}
