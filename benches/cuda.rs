@@ -194,6 +194,7 @@ impl Trained {
             tied,
             init_std,
             norm_epsilon,
+            document_end: None,
             lora: None,
         };
         let state = state(&program(&gpt, ProductTable::two_and_three(), [1, 1]));

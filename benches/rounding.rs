@@ -55,6 +55,7 @@ fn program([vocabulary, layers, width]: [u32; 3], rounding: &Rounding) -> Progra
             tied: true,
             init_std: 0.02,
             norm_epsilon: 1e-5,
+            document_end: None,
             lora: None,
         }),
         optimizer: Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 },

@@ -62,6 +62,7 @@ fn gpt(layers: u32, width: u32, heads: u32) -> Model {
         tied: true,
         init_std: 0.02,
         norm_epsilon: 1e-5,
+        document_end: None,
         lora: None,
     })
 }

@@ -123,6 +123,18 @@ def padded_cases(rng):
             yield entry
 
 
+def document_cases(rng):
+    """Cases of attention within documents, with a generator of their own: several documents, one, documents of one token, an end at either end."""
+    texts = [(2, 4, 2, 3, [1, 7, 0, 3, 2, 2, 0, 7]), (1, 6, 2, 2, [7, 7, 1, 7, 0, 2]), (1, 1, 1, 3, [7]), (2, 2, 2, 4, [0, 1, 2, 3, 7, 3, 7, 7])]
+    for samples, heads, kv_heads, d, ids in texts:
+        run = lambda tape, x: encoders.document_attention(tape, *x, samples, heads, ids, 7)
+        shapes = [[len(ids), heads * d]] + [[len(ids), kv_heads * d]] * 2
+        for special in ((), (-0.0, 0.0, math.nan, INF)):
+            entry = case(rng, "document_attention", shapes, {"samples": samples, "heads": heads, "ignore": 7}, run, special, 0.03)
+            entry["inputs"].append([[len(ids)], ids])
+            yield entry
+
+
 def evaluation(rng, epsilon):
     def run(tape, x):
         x[2].rows = [[abs(v) for v in row] for row in x[2].rows]
@@ -164,6 +176,7 @@ def main():
     all_cases += later_cases(later)
     all_cases += encoder_cases(random.Random(20261128))
     all_cases += padded_cases(random.Random(20261129))
+    all_cases += document_cases(random.Random(20261130))
     all_tables += tables(later, SCALED)
     lines = lambda rows: ",\n".join("    " + json.dumps(row, separators=(",", ":")) for row in rows)
     path = pathlib.Path(__file__).with_name("catalogue.json")

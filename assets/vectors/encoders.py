@@ -55,3 +55,12 @@ def padded_attention(tape, q, k, v, samples, heads, ids, padding):
     zeroed = lambda rows: [[0.0] * len(row) if is_padding else row for row, is_padding in zip(rows, hidden)]
     v = (lambda v: tape.record(zeroed(v.rows), lambda dy: [(v, zeroed(dy))]))(v)
     return tape.attention(q, k, v, samples, heads, None, 0, False, hidden)
+
+
+def document_attention(tape, q, k, v, samples, heads, ids, end):
+    t, starts = len(ids) // samples, []
+    for n in range(len(ids)):
+        starts.append(0 if n % t == 0 else n % t if ids[n - 1] == end else starts[-1])
+    kv_heads = len(k.rows[0]) // (len(q.rows[0]) // heads)
+    k, v = (decoders.repeat_heads(tape, x, kv_heads, heads // kv_heads) for x in (k, v))
+    return tape.attention(q, k, v, samples, heads, None, 0, starts=starts)

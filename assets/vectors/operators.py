@@ -304,7 +304,7 @@ class Tape:
 
         return self.record(draw(x.rows), lambda dy: [(x, draw(dy))])
 
-    def attention(self, q, k, v, samples, heads, drop, number, causal=True, hidden=None):
+    def attention(self, q, k, v, samples, heads, drop, number, causal=True, hidden=None, starts=None):
         t, d = len(q.rows) // samples, len(q.rows[0]) // heads
         places = [(b, h) for b in range(samples) for h in range(heads)]
         split = lambda rows: [[row[h * d:h * d + d] for row in rows[b * t:b * t + t]] for b, h in places]
@@ -327,7 +327,7 @@ class Tape:
             return [(q, merge(dq)), (k, merge(dk))]
 
         scores = self.record(flat(each("scores", split(q.rows), split(k.rows))), scores_gradient)
-        unseen = lambda n, j: causal and n % t < j or hidden is not None and hidden[n // (t * heads) * t + j]
+        unseen = lambda n, j: causal and n % t < j or hidden is not None and hidden[n // (t * heads) * t + j] or starts is not None and j < starts[n // (t * heads) * t + n % t]
         p = self.dropout(self.softmax(scores, d, unseen, -INF if hidden is None else LEAST), drop, number, samples)
 
         def values_gradient(dy):

@@ -31,6 +31,7 @@ fn gpt_2(dropout: f32, products: ProductTable) -> Program {
         tied: true,
         init_std: 0.02,
         norm_epsilon: 1e-5,
+        document_end: None,
         lora: None,
     };
     Program::new(StepSpec {

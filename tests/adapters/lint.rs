@@ -175,6 +175,7 @@ fn every_shader_of_every_program_passes() {
             tied: true,
             init_std: 0.02,
             norm_epsilon: 1e-5,
+            document_end: None,
             lora: None,
         })
     };

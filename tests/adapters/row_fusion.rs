@@ -29,7 +29,7 @@ fn on_quick_adapters(mut test: impl FnMut(&mut Gpu)) {
     }
 }
 
-/// A GPT, a Llama, a perceptron and adapters with accumulation, three of them with dropout, whose rows are just long enough, a little longer, and long.
+/// A GPT, a Llama over windows of several documents, a perceptron and adapters with accumulation, three of them with dropout, whose rows are just long enough, a little longer, and long.
 fn programs() -> Vec<Arc<Program>> {
     let adamw = Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
     let gpt = Gpt {
@@ -43,6 +43,7 @@ fn programs() -> Vec<Arc<Program>> {
         tied: true,
         init_std: 0.1,
         norm_epsilon: 1e-5,
+        document_end: None,
         lora: None,
     };
     let llama = Llama {
@@ -62,6 +63,7 @@ fn programs() -> Vec<Arc<Program>> {
         out_bias: true,
         mlp_bias: true,
         qk_norm: true,
+        document_end: Some(28),
         ..Llama::default()
     };
     let targets = vec!["c_attn".to_string(), "c_fc".to_string()];

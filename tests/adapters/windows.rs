@@ -364,6 +364,7 @@ fn an_embedding_of_gpt_2_fits_default_limits() {
         tied: true,
         init_std: 0.02,
         norm_epsilon: 1e-5,
+        document_end: None,
         lora: None,
     };
     let program = Arc::new(Program::new(StepSpec {

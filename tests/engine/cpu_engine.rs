@@ -124,6 +124,7 @@ fn gpt(gelu: Gelu, tied: bool) -> Model {
         tied,
         init_std: 0.05,
         norm_epsilon: 1e-5,
+        document_end: None,
         lora: None,
     })
 }

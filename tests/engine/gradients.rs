@@ -314,6 +314,7 @@ fn gpt(gelu: Gelu, tied: bool, dropout: f32) -> Model {
         tied,
         init_std: 0.02,
         norm_epsilon: 1e-5,
+        document_end: None,
         lora: None,
     })
 }
@@ -513,7 +514,7 @@ fn check_operator(name: &str, attributes: Attributes, shapes: &[&[u32]]) {
         .map(|(number, port)| {
             let len = backward.tensor(port.tensor).len();
             let value = |i| match port.name == "ids" {
-                // The second of each three positions is padding, and so is the first sample's end.
+                // The second of each three positions is padding or ends a document, and so does the first sample's end.
                 true => f64::from(u8::from(i % 3 == 1 || i == 2)),
                 false => noise(number as u32, i),
             };
@@ -576,6 +577,8 @@ fn operators_over_positions() {
         check_operator("bidirectional_attention", attributes.clone(), &shapes);
         let padded = Attributes { ignore: Some(1), ..attributes.clone() };
         check_operator("padded_attention", padded, &[shapes[0], shapes[1], shapes[2], &[6]]);
+        let documents = Attributes { ignore: Some(1), ..attributes.clone() };
+        check_operator("document_attention", documents, &[shapes[0], shapes[1], shapes[2], &[6]]);
         // A sample of padding alone has no gradient.
         let alone = Attributes { samples: 6, ..attributes.clone() };
         check_operator(

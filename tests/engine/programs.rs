@@ -35,6 +35,7 @@ fn gpt(dropout: f32, tied: bool) -> Model {
         tied,
         init_std: 0.02,
         norm_epsilon: 1e-5,
+        document_end: None,
         lora: None,
     })
 }

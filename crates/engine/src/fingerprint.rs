@@ -59,6 +59,7 @@ fn specs() -> Vec<StepSpec> {
             tied,
             init_std: 0.1,
             norm_epsilon: 1e-5,
+            document_end: None,
             lora: None,
         }),
         optimizer: adamw.clone(),

@@ -31,7 +31,7 @@ pub struct Attributes {
     /// The share of a target that all classes divide among them, of `weighted_cross_entropy`.
     pub smoothing: f32,
     /// The label without a loss, of `weighted_cross_entropy`; the row without a gradient, of `embedding`; the id of
-    /// padding, of `padded_attention`.
+    /// padding, of `padded_attention`; the id that ends a document, of `document_attention`.
     pub ignore: Option<u32>,
     /// Drop probability of `dropout`.
     pub p: f32,
@@ -332,6 +332,18 @@ pub const OPERATORS: &[Operator] = &[
         |b, i, a| {
             let padding = a.ignore.ok_or("--ignore must be given: the id of padding")?;
             grouped(b, i, a, Seen::Unpadded { ids: i[3], padding })
+        }
+    ),
+    operator!(
+        "document_attention",
+        "grouped_attention within documents, each of which ends with the id --ignore (--samples, --heads)",
+        &[input("q", "N C"), input("k", "N X"), input("v", "N X"), integers("ids", "N")],
+        gradient,
+        |b, i, a| {
+            let end = a.ignore.ok_or("--ignore must be given: the id that ends a document")?;
+            operators::cut_into_heads(b, i[0], [a.samples, a.heads])?;
+            let starts = operators::document_starts(b, i[3], a.samples, end);
+            grouped(b, i, a, Seen::Document { starts })
         }
     ),
     operator!(

@@ -310,6 +310,7 @@ mod tests {
             tied: true,
             init_std: 0.02,
             norm_epsilon: 1e-5,
+            document_end: None,
             lora: None,
         };
         let spec = StepSpec {

@@ -130,6 +130,7 @@ fn step(engine: &mut dyn Engine, samples: u32) -> Result<f64, EngineError> {
         tied: true,
         init_std: 0.02,
         norm_epsilon: 1e-5,
+        document_end: None,
         lora: None,
     });
     let program = Arc::new(Program::new(StepSpec {

@@ -8,6 +8,7 @@ use super::released::{Made, Part, Released};
 use super::sizes::times;
 use super::{
     BatchTensor, Cursor, Init, Inputs, Lora, Loss, ModelParameter, Network, ProductSize, Sizes, Text,
+    document_error,
 };
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
@@ -75,6 +76,9 @@ pub struct Gpt {
     /// The number that a layer normalisation adds to the variance.
     #[serde(default = "default_epsilon")]
     pub norm_epsilon: f32,
+    /// The token that ends a document, if no position attends to another document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document_end: Option<u32>,
     /// Adapters, if they alone are trained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<Lora>,
@@ -92,6 +96,7 @@ const KEYS: &[Key] = &[
     key("model.tied", Boolean, Optional("true"), "false", "Whether the output projection is the token table.").kind("gpt"),
     key("model.init_std", NOT_NEGATIVE, Optional("0.02"), "0.01", "Standard deviation of initial weights; projections back to the residual stream get init_std / sqrt(2 layers).").kind("gpt"),
     key("model.norm_epsilon", Type::Number { least: 0.0, above: true, below: None }, Optional("1e-5"), "1e-6", "What a layer normalisation adds to the variance.").kind("gpt"),
+    key("model.document_end", integer(0, (1 << 20) - 1), Absent("a sample is one document"), "50256", "The token that ends a document. A position attends to no other document of its sample (docs/DATA.md).").kind("gpt").rule("below `vocabulary`"),
     key("model.lora", Type::Table, Absent("all parameters are trained"), "", "Low-rank adapters, as PEFT's LoRA: they are trained, and all other parameters stay as they are (docs/ARITHMETIC.md, section 8.3).").kind("gpt"),
 ];
 
@@ -185,6 +190,7 @@ impl Network for Gpt {
             tied,
             init_std: 0.02,
             norm_epsilon: 1e-5 + second as f32 / 16.0,
+            document_end: None,
             lora: None,
         };
         vec![gpt(Gelu::Tanh, true, 0.21 + second as f32 / 16.0), gpt(Gelu::Erf, false, 0.0)]
@@ -193,6 +199,9 @@ impl Network for Gpt {
     fn contradiction(&self) -> Option<(&'static str, String)> {
         if !self.width.is_multiple_of(self.heads) {
             return Some(("width", format!("must be a multiple of heads ({})", self.heads)));
+        }
+        if let Some(error) = document_error(self.document_end, self.vocabulary) {
+            return Some(error);
         }
         self.lora.as_ref()?.error(&self.projections())
     }
@@ -284,7 +293,7 @@ impl Network for Gpt {
     }
 
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
-        let mut text = Text::Whole { samples };
+        let mut text = Text::whole(b, samples, inputs.batch[0], self.document_end);
         let of_adapters = self.lora.as_ref().and_then(|lora| inputs.dropout(lora.dropout));
         let drops = [inputs.dropout(self.dropout), of_adapters];
         let logits = self.logits(b, &mut text, parameters, inputs.batch[0], drops);

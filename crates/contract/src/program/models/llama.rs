@@ -9,6 +9,7 @@ use super::released::{Made, Part, Released};
 use super::sizes::times;
 use super::{
     BatchTensor, Cursor, Init, Inputs, Lora, Loss, ModelParameter, Network, ProductSize, Sizes, Text,
+    document_error,
 };
 use crate::arith::turns::{scaled, turns};
 use crate::program::builder::Builder;
@@ -98,6 +99,9 @@ pub struct Llama {
     /// Standard deviation of initial weights; residual projections get std / sqrt(2 layers).
     #[serde(default = "default_std")]
     pub init_std: f32,
+    /// The token that ends a document, if no position attends to another document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document_end: Option<u32>,
     /// Adapters, if they alone are trained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<Lora>,
@@ -131,6 +135,7 @@ const KEYS: &[Key] = &[
     key("model.qk_norm", Boolean, Optional("false"), "true", "Whether every head of queries and keys is normalised before its rotation, as Qwen3's are.").kind("llama"),
     key("model.tied", Boolean, Optional("false"), "true", "Whether the output projection is the token table.").kind("llama"),
     key("model.init_std", NOT_NEGATIVE, Optional("0.02"), "0.01", "Standard deviation of initial weights; projections back to the residual stream get init_std / sqrt(2 layers).").kind("llama"),
+    key("model.document_end", integer(0, (1 << 20) - 1), Absent("a sample is one document"), "50256", "The token that ends a document. A position attends to no other document of its sample (docs/DATA.md).").kind("llama").rule("below `vocabulary`"),
     key("model.lora", Type::Table, Absent("all parameters are trained"), "", "Low-rank adapters, as PEFT's LoRA: they are trained, and all other parameters stay as they are (docs/ARITHMETIC.md, section 8.3).").kind("llama"),
 ];
 
@@ -331,6 +336,7 @@ impl Default for Llama {
             qk_norm: false,
             tied: false,
             init_std: default_std(),
+            document_end: None,
             lora: None,
         }
     }
@@ -407,6 +413,9 @@ impl Network for Llama {
         if let Some(why) = rotary_error(self.context, channels) {
             let key = if self.head_width.is_some() { "head_width" } else { "width" };
             return Some((key, format!("gives each head {channels} channels, but {why}")));
+        }
+        if let Some(error) = document_error(self.document_end, self.vocabulary) {
+            return Some(error);
         }
         self.lora.as_ref()?.error(&self.projections())
     }
@@ -492,7 +501,7 @@ impl Network for Llama {
     }
 
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
-        let mut text = Text::Whole { samples };
+        let mut text = Text::whole(b, samples, inputs.batch[0], self.document_end);
         let drop = self.lora.as_ref().and_then(|lora| inputs.dropout(lora.dropout));
         let logits = self.logits(b, &mut text, parameters, inputs.batch[0], drop);
         inputs.loss(b, logits, inputs.batch[1], Vec::new())

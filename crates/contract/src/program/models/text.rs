@@ -4,8 +4,8 @@ use crate::program::builder::Builder;
 use crate::program::expr::BodyWriter;
 use crate::program::graph::TensorId;
 use crate::program::operators::{
-    Cache, Dropout, Places, Rotary, cached_attention, causal_attention, position_embedding, repeat_heads,
-    rotary_tables, rotary_tables_at, token_embedding,
+    Cache, Dropout, Places, Rotary, Seen, attention, cached_attention, document_starts, position_embedding,
+    repeat_heads, rotary_tables, rotary_tables_at, token_embedding,
 };
 
 /// The text of a forward pass.
@@ -14,6 +14,8 @@ pub(in crate::program) enum Text {
     Whole {
         /// Samples (B).
         samples: u32,
+        /// The positions that each position attends to.
+        seen: Seen,
     },
     /// New positions of sequences.
     Cached {
@@ -27,10 +29,16 @@ pub(in crate::program) enum Text {
 }
 
 impl Text {
+    /// Whole samples of these tokens. The token `end`, if there is one, ends a document, and no position sees another document.
+    pub fn whole(b: &mut Builder, samples: u32, tokens: TensorId, end: Option<u32>) -> Text {
+        let starts = end.map(|end| b.scoped("documents", |b| document_starts(b, tokens, samples, end)));
+        Text::Whole { samples, seen: starts.map_or(Seen::Earlier, |starts| Seen::Document { starts }) }
+    }
+
     /// Samples, or sequences.
     pub fn samples(&self) -> u32 {
         match self {
-            Text::Whole { samples } => *samples,
+            Text::Whole { samples, .. } => *samples,
             Text::Cached { places, .. } => places.sequences,
         }
     }
@@ -54,7 +62,7 @@ impl Text {
         turns: impl Iterator<Item = u64>,
     ) -> Rotary {
         match self {
-            Text::Whole { samples } => rotary_tables(b, [*samples, context, pairs], turns),
+            Text::Whole { samples, .. } => rotary_tables(b, [*samples, context, pairs], turns),
             Text::Cached { places, .. } => rotary_tables_at(b, places.positions, [context, pairs], turns),
         }
     }
@@ -68,10 +76,10 @@ impl Text {
         drop: Option<(Dropout, u32)>,
     ) -> TensorId {
         match self {
-            Text::Whole { samples } => {
+            Text::Whole { samples, seen } => {
                 let [k, v] = [("key_heads", k), ("value_heads", v)]
                     .map(|(name, x)| b.scoped(name, |b| repeat_heads(b, x, own, heads / own)));
-                b.scoped("attention", |b| causal_attention(b, [q, k, v], *samples, heads, drop))
+                b.scoped("attention", |b| attention(b, *seen, [q, k, v], [*samples, heads], drop))
             }
             Text::Cached { places, caches, filled } => {
                 assert!(drop.is_none(), "a cache holds no dropped positions");
@@ -83,4 +91,10 @@ impl Text {
             }
         }
     }
+}
+
+/// The error in the token that ends a document, if there is one.
+pub(super) fn document_error(end: Option<u32>, vocabulary: u32) -> Option<(&'static str, String)> {
+    let why = format!("must be below vocabulary ({vocabulary})");
+    (end? >= vocabulary).then_some(("document_end", why))
 }

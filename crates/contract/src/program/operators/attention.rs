@@ -1,4 +1,5 @@
-//! causal_attention.v1, bidirectional_attention.v1 and padded_attention.v1: softmax(q k^T / sqrt(D)) v per head, over the positions seen.
+//! causal_attention.v1, bidirectional_attention.v1, padded_attention.v1 and document_attention.v1: softmax(q k^T / sqrt(D)) v per head,
+//! over the positions seen.
 //! And repeat_heads.v1, for queries in groups that share a head of keys and values (Ainslie et al., 2023).
 //!
 //! Every sum runs over all T positions, with +0 at masked ones, so its tree depends on T alone.
@@ -24,6 +25,30 @@ pub enum Seen {
         /// The id of padding.
         padding: u32,
     },
+    /// Those of its own document, up to its own.
+    Document {
+        /// The first position of each position's document: [`document_starts`].
+        starts: TensorId,
+    },
+}
+
+/// The first position of the document that each position is in, f32 [B, 1, T, 1]. A position whose id is `end` is the last one
+/// of its document; a sample begins with a document.
+pub(crate) fn document_starts(b: &mut Builder, ids: TensorId, samples: u32, end: u32) -> TensorId {
+    let t = b.tensor(ids).len() as u32 / samples;
+    let dims = [samples, 1, t, t];
+    let body = Body::new("document_bound.v1", |w| {
+        let (id, i, j, end) = (w.input(0), w.index(2), w.index(3), w.word(end));
+        let (zero, one) = (w.f(0.0), w.f(1.0));
+        let (ends, earlier) = (w.ueq(id, end), w.ult(j, i));
+        let place = w.from_u(j);
+        let next = w.add(place, one);
+        let bound = w.select(ends, next, zero);
+        w.select(earlier, bound, zero)
+    });
+    let of_column = View { tensor: ids, offset: 0, dims, strides: [t, 0, 0, 1] };
+    let bounds = b.map_views(body, dims, vec![of_column], DType::F32, &dims);
+    b.max_last(bounds)
 }
 
 /// The sizes of one attention: B samples of T positions, H heads of D channels.
@@ -213,6 +238,15 @@ fn scale_mask(seen: Seen, channels: u32) -> Body {
             let (x, scale) = (w.input(0), w.f(head_scale(channels)));
             w.mul(x, scale)
         }),
+        Seen::Document { .. } => Body::new("document_scale_mask.v1", |w| {
+            let (x, start, scale) = (w.input(0), w.input(1), w.f(head_scale(channels)));
+            let (i, j, minus_infinity) = (w.index(2), w.index(3), w.f(f32::NEG_INFINITY));
+            let (later, place) = (w.ult(i, j), w.from_u(j));
+            let before = w.lt(place, start);
+            let scaled = w.mul(x, scale);
+            let masked = w.select(before, minus_infinity, scaled);
+            w.select(later, minus_infinity, masked)
+        }),
         // The least finite number, so that a sample of padding alone has no NaN.
         Seen::Unpadded { padding, .. } => Body::new("padding_scale_mask.v1", |w| {
             let (x, id, scale) = (w.input(0), w.input(1), w.f(head_scale(channels)));
@@ -224,17 +258,22 @@ fn scale_mask(seen: Seen, channels: u32) -> Body {
     }
 }
 
-/// The id of the position that is attended to, for each of the scores; nothing if no id hides one.
-fn ids_of_columns(seen: Seen, s: Heads) -> Option<View> {
-    let Seen::Unpadded { ids, .. } = seen else { return None };
-    Some(View { tensor: ids, offset: 0, dims: s.scores(), strides: [s.t, 0, 0, 1] })
+/// The number that decides whether a score is hidden, for each of the scores: the id of the position that is attended to, or the
+/// first position of the document of the one that attends. Nothing if places alone decide.
+fn hiding(seen: Seen, s: Heads) -> Option<View> {
+    let (tensor, strides) = match seen {
+        Seen::Earlier | Seen::All => return None,
+        Seen::Unpadded { ids, .. } => (ids, [s.t, 0, 0, 1]),
+        Seen::Document { starts } => (starts, [s.t, 0, 1, 0]),
+    };
+    Some(View { tensor, offset: 0, dims: s.scores(), strides })
 }
 
 /// softmax(scores / sqrt(D)) over the positions that row i sees; +0 elsewhere.
 fn softmax(b: &mut Builder, seen: Seen, s: Heads, scores: TensorId) -> TensorId {
     let shape = s.scores();
     let scale = head_scale(s.d);
-    let views = [b.whole(scores)].into_iter().chain(ids_of_columns(seen, s)).collect();
+    let views = [b.whole(scores)].into_iter().chain(hiding(seen, s)).collect();
     let masked = b.map_views(scale_mask(seen, s.d), shape, views, DType::F32, &shape);
     let p = softmax_of_masked(b, masked);
     b.differentiable(p, move |b, dp| {
@@ -245,6 +284,7 @@ fn softmax(b: &mut Builder, seen: Seen, s: Heads, scores: TensorId) -> TensorId 
             Seen::Earlier => "causal_softmax_backward.v1",
             Seen::All => "softmax_backward.v1",
             Seen::Unpadded { .. } => "padding_softmax_backward.v1",
+            Seen::Document { .. } => "document_softmax_backward.v1",
         };
         let body = Body::new(name, |w| {
             let (p, dp, sum, scale) = (w.input(0), w.input(1), w.input(2), w.f(scale));
@@ -258,6 +298,13 @@ fn softmax(b: &mut Builder, seen: Seen, s: Heads, scores: TensorId) -> TensorId 
                     let (zero, id, padding) = (w.f(0.0), w.input(3), w.word(padding));
                     Some((w.ueq(id, padding), zero))
                 }
+                Seen::Document { .. } => {
+                    let (zero, one, start) = (w.f(0.0), w.word(1), w.input(3));
+                    let (i, j) = (w.index(2), w.index(3));
+                    let (later, place) = (w.ult(i, j), w.from_u(j));
+                    let before = w.lt(place, start);
+                    Some((w.select(later, one, before), zero))
+                }
             };
             let centred = w.sub(dp, sum);
             let scaled = w.mul(p, centred);
@@ -266,7 +313,7 @@ fn softmax(b: &mut Builder, seen: Seen, s: Heads, scores: TensorId) -> TensorId 
         });
         let dims = shape;
         let own = [b.whole(p), b.whole(dp), b.broadcast(sum, &shape)];
-        let views = own.into_iter().chain(ids_of_columns(seen, s)).collect();
+        let views = own.into_iter().chain(hiding(seen, s)).collect();
         vec![(scores, b.map_views(body, dims, views, DType::F32, &shape))]
     });
     p
