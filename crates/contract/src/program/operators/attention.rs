@@ -27,7 +27,7 @@ pub enum Seen {
     },
     /// Those of its own document, up to its own.
     Document {
-        /// The first position of each position's document: [`document_starts`].
+        /// The first position of each position's document: `document_starts`.
         starts: TensorId,
     },
 }
