@@ -25,8 +25,8 @@ def words(rows):
     return [pattern(x) for row in rows for x in row]
 
 
-def case(rng, operator, shapes, attributes, run, special=(), part=0.1):
-    """`run(tape, inputs)` gives the output; operators with a gradient then get one of the output's shape."""
+def case(rng, operator, shapes, attributes, run, special=(), part=0.1, infinite=None):
+    """`run(tape, inputs)` gives the output; operators with a gradient then get one of the output's shape, whose row `infinite` is infinite."""
     inputs = [tensor(rng, shape, special, part) for shape in shapes]
     tape = Tape(lambda kind: (2, 2, 0))
     y = run(tape, inputs)
@@ -34,6 +34,8 @@ def case(rng, operator, shapes, attributes, run, special=(), part=0.1):
              "output": words(y.rows)}
     if all(gradient for _, gradient in tape.entries):
         y.gradient = [[f32(rng.randrange(-64, 65) / 9) for _ in row] for row in y.rows]
+        if infinite is not None:
+            y.gradient[infinite] = [INF] * len(y.gradient[infinite])
         dy = words(y.gradient)
         tape.backward()
         entry |= {"dy": dy, "gradients": [words(x.gradient) for x in inputs]}
@@ -135,6 +137,17 @@ def document_cases(rng):
             yield entry
 
 
+def hidden_cases(rng):
+    """Attention where one row's gradient is infinite: the positions that this row does not see get no gradient from it."""
+    for samples, heads, kv_heads, d, ids, row in [(1, 2, 1, 3, [1, 0, 7, 2, 3, 7], 1), (2, 2, 2, 2, [7, 1, 2, 7, 1, 7, 3, 0], 6)]:
+        shapes = [[len(ids), heads * d]] + [[len(ids), kv_heads * d]] * 2
+        for name in ("document_attention", "padded_attention"):
+            run = lambda tape, x: getattr(encoders, name)(tape, *x, samples, heads, ids, 7)
+            entry = case(rng, name, shapes, {"samples": samples, "heads": heads, "ignore": 7}, run, infinite=row)
+            entry["inputs"].append([[len(ids)], ids])
+            yield entry
+
+
 def evaluation(rng, epsilon):
     def run(tape, x):
         x[2].rows = [[abs(v) for v in row] for row in x[2].rows]
@@ -177,6 +190,7 @@ def main():
     all_cases += encoder_cases(random.Random(20261128))
     all_cases += padded_cases(random.Random(20261129))
     all_cases += document_cases(random.Random(20261130))
+    all_cases += hidden_cases(random.Random(20261201))
     all_tables += tables(later, SCALED)
     lines = lambda rows: ",\n".join("    " + json.dumps(row, separators=(",", ":")) for row in rows)
     path = pathlib.Path(__file__).with_name("catalogue.json")

@@ -14,8 +14,11 @@ use std::path::{Path, PathBuf};
 
 use edit::{edit, edited};
 
+use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::{Report, audit, checks};
 use tiebreak_contract::program::encoding::encode;
 use tiebreak_contract::program::step::{MicroBatch, Program};
+use tiebreak_dispute::verdict::Verdict;
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_record::commit::digest::Digest;
@@ -298,6 +301,13 @@ pub fn begin_run(disk: &Disk, job: &Path, out: &Path) -> Result<Run, tiebreak_ru
     let out = Folder::on(disk, out);
     let beginning = Beginning { job, data_root: None, out, key, challenge: None, logged: false, nonce };
     begin_with_any_thresholds(&beginning)
+}
+
+/// Audits every step of a run.
+pub fn audited(run: &Run, engine: &mut dyn Engine) -> (Report, Option<Verdict>) {
+    let checked = checks::always(run, Some(&key().public())).unwrap();
+    let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
+    audit(run, engine, checked, plan, None, &mut tiebreak_audit::Silent).unwrap()
 }
 
 /// Trains a run to its end on the CPU engine.

@@ -4,11 +4,9 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{batch_norm_job, begin_run, key, trained};
-use tiebreak_audit::checks;
+use crate::common::{audited, batch_norm_job, begin_run, key, trained};
+use tiebreak_audit::Outcome;
 use tiebreak_audit::ground::Ground;
-use tiebreak_audit::plan::{Choice, plan};
-use tiebreak_audit::{Outcome, Report, Silent, audit};
 use tiebreak_contract::program::graph::Node;
 use tiebreak_contract::program::phase::Phase;
 use tiebreak_contract::program::step::MicroBatch;
@@ -25,13 +23,7 @@ use tiebreak_run::run::disk::Disk;
 use tiebreak_run::step::{CommittedStep, RunStep, StepRequest};
 use tiebreak_train::conduct::Conduct;
 use tiebreak_train::ranks::plan::ShardPlan;
-use tiebreak_train::{Silent as NoProgress, TrainError, train_as};
-
-fn audited(run: &Run, engine: &mut dyn Engine) -> (Report, Option<Verdict>) {
-    let checked = checks::always(run, Some(&key().public())).unwrap();
-    let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
-    audit(run, engine, checked, plan, None, &mut Silent).unwrap()
-}
+use tiebreak_train::{Silent, TrainError, train_as};
 
 fn state(run: &Run, step: u32) -> Vec<Vec<u8>> {
     checkpoint::read(&run.layout.checkpoint(step), &run.program().state()).unwrap()
@@ -131,7 +123,7 @@ fn whoever_changes_moments_or_averages_is_convicted_by_an_element() {
         let disk = Disk::default();
         let run = begin_run(&disk, &job, &folder.path().join(number.to_string())).unwrap();
         let mut conduct = Tamperer(phase, name);
-        train_as(&run, &mut Cpu::new(2).unwrap(), Some(&key()), &mut conduct, &mut NoProgress).unwrap();
+        train_as(&run, &mut Cpu::new(2).unwrap(), Some(&key()), &mut conduct, &mut Silent).unwrap();
         let (report, verdict) = audited(&run, &mut Cpu::new(2).unwrap());
         assert!(matches!(report.outcome, Outcome::Diverges { step: 2, .. }), "{:?}", report.outcome);
         let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();

@@ -5,9 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::batch_norm::Tamperer;
-use crate::common::{begin_run, key, trained};
-use tiebreak_audit::plan::{Choice, plan};
-use tiebreak_audit::{Outcome, Report, Silent, audit, checks};
+use crate::common::{audited, begin_run, key, trained};
+use tiebreak_audit::Outcome;
 use tiebreak_contract::program::graph::Node;
 use tiebreak_contract::program::phase::Phase;
 use tiebreak_contract::program::step::MicroBatch;
@@ -23,7 +22,7 @@ use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::step::{CommittedStep, RunStep, StepRequest};
 use tiebreak_train::conduct::Conduct;
-use tiebreak_train::{Silent as NoProgress, TrainError, train_as};
+use tiebreak_train::{Silent, TrainError, train_as};
 
 const GPT: &str = r#"kind = "gpt", layers = 1, heads = 2, width = 8, dropout = 0.1"#;
 const LLAMA: &str = r#"kind = "llama", layers = 1, heads = 2, kv_heads = 1, width = 16, hidden = 12"#;
@@ -49,12 +48,6 @@ fn job(folder: &Path, model: &str, more: &str) -> PathBuf {
     fs::write(folder.join("text.bin"), bytes).unwrap();
     fs::write(folder.join("job.toml"), text(model, more)).unwrap();
     folder.join("job.toml")
-}
-
-fn audited(run: &Run, engine: &mut dyn Engine) -> (Report, Option<Verdict>) {
-    let checked = checks::always(run, Some(&key().public())).unwrap();
-    let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
-    audit(run, engine, checked, plan, None, &mut Silent).unwrap()
 }
 
 #[test]
@@ -106,7 +99,7 @@ fn a_trainer_who_ignores_documents_is_convicted_down_to_a_tile() {
     ];
     for (conduct, at, operator) in lies {
         let run = begin_run(&Disk::default(), &job, &folder.path().join(operator)).unwrap();
-        train_as(&run, &mut Cpu::new(2).unwrap(), Some(&key()), conduct, &mut NoProgress).unwrap();
+        train_as(&run, &mut Cpu::new(2).unwrap(), Some(&key()), conduct, &mut Silent).unwrap();
         let (report, verdict) = audited(&run, &mut Cpu::new(2).unwrap());
         assert!(
             matches!(report.outcome, Outcome::Diverges { step, .. } if step == at),

@@ -5,12 +5,12 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::{
-    edit::edit, files, key, masked_job, npy, one_by_one, sign_again, step_mut, trained, words,
+    audited, edit::edit, files, key, masked_job, npy, one_by_one, sign_again, step_mut, trained, words,
 };
 use crate::ranks_in_process::train_honest_ranks;
 use crate::run_format::passes;
 use tiebreak_audit::plan::{Choice, plan};
-use tiebreak_audit::{Outcome, Report, Silent, audit, checks};
+use tiebreak_audit::{Outcome, Silent, audit, checks};
 use tiebreak_dispute::verdict::{Ruling, Verdict};
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
@@ -41,12 +41,6 @@ fn opened(path: &Path) -> Result<(Job, JobData), RunError> {
     let mut data = JobData::open(&JobFiles::new(path, None)?, &job, &program)?;
     data.dataset.scan(None, &mut |_| {})?;
     Ok((job, data))
-}
-
-fn audited(run: &Run, engine: &mut dyn Engine) -> (Report, Option<Verdict>) {
-    let checked = checks::always(run, Some(&key().public())).unwrap();
-    let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
-    audit(run, engine, checked, plan, None, &mut Silent).unwrap()
 }
 
 fn losses(run: &Run) -> Vec<u32> {

@@ -5,9 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::batch_norm::Tamperer;
-use crate::common::{begin_run, edit::edit, key, npy, trained};
-use tiebreak_audit::plan::{Choice, plan};
-use tiebreak_audit::{Outcome, Report, Silent, audit, checks};
+use crate::common::{audited, begin_run, edit::edit, key, npy, trained};
+use tiebreak_audit::Outcome;
 use tiebreak_contract::program::encoding::encode;
 use tiebreak_contract::program::network::compile;
 use tiebreak_contract::program::phase::Phase;
@@ -22,7 +21,7 @@ use tiebreak_run::run::checkpoint;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::transcript;
-use tiebreak_train::{Silent as NoProgress, train_as};
+use tiebreak_train::{Silent, train_as};
 
 const ENCODER: &str = include_str!("../../assets/networks/encoder.json");
 const POSITIONS: u32 = 6;
@@ -47,12 +46,6 @@ commit = { granularity = "operator" }
 "#;
     fs::write(folder.join("job.toml"), text).unwrap();
     folder.join("job.toml")
-}
-
-fn audited(run: &Run, engine: &mut dyn Engine) -> (Report, Option<Verdict>) {
-    let checked = checks::always(run, Some(&key().public())).unwrap();
-    let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
-    audit(run, engine, checked, plan, None, &mut Silent).unwrap()
 }
 
 #[test]
@@ -85,7 +78,7 @@ fn a_lie_about_hidden_positions_is_convicted_down_to_its_tile() {
     {
         let run = begin_run(&Disk::default(), &job, &folder.path().join(number.to_string())).unwrap();
         let mut conduct = Tamperer(phase, body);
-        train_as(&run, &mut Cpu::new(2).unwrap(), Some(&key()), &mut conduct, &mut NoProgress).unwrap();
+        train_as(&run, &mut Cpu::new(2).unwrap(), Some(&key()), &mut conduct, &mut Silent).unwrap();
         let (report, verdict) = audited(&run, &mut Cpu::new(2).unwrap());
         assert!(matches!(report.outcome, Outcome::Diverges { step: 2, .. }), "{body}: {:?}", report.outcome);
         let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();
