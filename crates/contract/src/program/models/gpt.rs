@@ -96,7 +96,7 @@ const KEYS: &[Key] = &[
     key("model.tied", Boolean, Optional("true"), "false", "Whether the output projection is the token table.").kind("gpt"),
     key("model.init_std", NOT_NEGATIVE, Optional("0.02"), "0.01", "Standard deviation of initial weights; projections back to the residual stream get init_std / sqrt(2 layers).").kind("gpt"),
     key("model.norm_epsilon", Type::Number { least: 0.0, above: true, below: None }, Optional("1e-5"), "1e-6", "What a layer normalisation adds to the variance.").kind("gpt"),
-    key("model.document_end", integer(0, (1 << 20) - 1), Absent("a sample is one document"), "50256", "The token that ends a document. A position attends to no other document of its sample (docs/DATA.md).").kind("gpt").rule("below `vocabulary`"),
+    key("model.document_end", integer(0, (1 << 20) - 1), Absent("a sample is one document"), "50256", "The token that ends a document. A position attends to no other document of its sample (docs/DATA.md).").kind("gpt").rule("below `vocabulary`").beside("vocabulary = 50257"),
     key("model.lora", Type::Table, Absent("all parameters are trained"), "", "Low-rank adapters, as PEFT's LoRA: they are trained, and all other parameters stay as they are (docs/ARITHMETIC.md, section 8.3).").kind("gpt"),
 ];
 

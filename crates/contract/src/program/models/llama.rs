@@ -135,7 +135,7 @@ const KEYS: &[Key] = &[
     key("model.qk_norm", Boolean, Optional("false"), "true", "Whether every head of queries and keys is normalised before its rotation, as Qwen3's are.").kind("llama"),
     key("model.tied", Boolean, Optional("false"), "true", "Whether the output projection is the token table.").kind("llama"),
     key("model.init_std", NOT_NEGATIVE, Optional("0.02"), "0.01", "Standard deviation of initial weights; projections back to the residual stream get init_std / sqrt(2 layers).").kind("llama"),
-    key("model.document_end", integer(0, (1 << 20) - 1), Absent("a sample is one document"), "50256", "The token that ends a document. A position attends to no other document of its sample (docs/DATA.md).").kind("llama").rule("below `vocabulary`"),
+    key("model.document_end", integer(0, (1 << 20) - 1), Absent("a sample is one document"), "50256", "The token that ends a document. A position attends to no other document of its sample (docs/DATA.md).").kind("llama").rule("below `vocabulary`").beside("vocabulary = 50257"),
     key("model.lora", Type::Table, Absent("all parameters are trained"), "", "Low-rank adapters, as PEFT's LoRA: they are trained, and all other parameters stay as they are (docs/ARITHMETIC.md, section 8.3).").kind("llama"),
 ];
 
