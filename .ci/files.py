@@ -18,7 +18,7 @@ SECTIONS = [
     ("crates/record", "A run's declarations (job) and promises (commitments), and the rules for logged roundings."),
     ("crates/dispute", "Verdicts, evidence and the game. The referee core ends with this crate."),
     ("crates/engine", "How a graph is executed on a CPU, and how observers see a step's tensors."),
-    ("crates/shaders", "The build composes and lints all shaders here."),
+    ("crates/shaders", "The build composes all shaders here; each must pass the lint."),
     ("crates/gpu", "How a graph is executed on GPUs: plans, generated shaders, devices and the engine."),
     ("crates/run", "A run on disk or in memory, and one step with all its promises."),
     ("crates/remote", "Runs at addresses: what reads them over HTTP."),

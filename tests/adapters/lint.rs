@@ -149,8 +149,32 @@ fn floats_are_exact_integers_or_rejected() {
     rejected(Rule::Type, stored, 1);
 }
 
-/// The engine runs linted shaders only, whatever a job needs: the build lints the files, this test lints the texts that are made
-/// at run time.
+/// Engines lint each text before a driver gets it. A file that does not pass is found here, and not on somebody's GPU.
+#[test]
+fn every_file_passes() {
+    use tiebreak_shaders::{all, native, product};
+    for (name, text) in all() {
+        // The product's files are templates: each completion is a shader.
+        let completed: Vec<String> =
+            product::Choice::all().filter(|c| c.variant.file() == *name).map(|c| c.complete(text)).collect();
+        let sums: Vec<String> = completed.iter().map(|text| product::giving_sums(text)).collect();
+        for text in completed.iter().chain(&sums) {
+            assert_eq!(check(name, text), Ok(()));
+        }
+        if completed.is_empty() {
+            assert_eq!(check(name, text), Ok(()));
+        }
+    }
+    assert!(all().len() > 12, "{}", all().len());
+    // A trainer's own kernels round, but they are WGSL.
+    for (name, text) in native() {
+        let violations = check(name, text).err().unwrap_or_default();
+        assert!(violations.iter().all(|v| v.rule != Rule::Invalid), "{violations:?}");
+    }
+    assert!(!native().is_empty());
+}
+
+/// So do the texts that are made at run time, whatever a job needs.
 #[test]
 fn every_shader_of_every_program_passes() {
     use tiebreak_contract::program::models::{

@@ -1,7 +1,7 @@
-//! The verifier's shaders, composed and linted by the build script.
+//! The verifier's shaders, composed by the build script, and the lint that each must pass.
 //!
-//! The crate talks to no device and only gives texts. No float instruction that can round passes [`lint`], at build time or for a
-//! shader that is written at run time.
+//! The crate talks to no device and only gives texts. No float instruction that can round passes [`lint`]. Engines lint each text
+//! before a driver gets it.
 //!
 //! Start with [`source`], a shader by its name, and [`lint::check`]. [`product`] completes the templates of the matrix product.
 //!
@@ -26,7 +26,12 @@ pub fn all() -> &'static [(&'static str, &'static str)] {
     SHADERS
 }
 
-/// The shader `shaders/native/NAME.wgsl`: no verifier shader, and not linted.
+/// The shaders of `shaders/native`, sorted by name. They stand in for a trainer's own kernels, so they are not linted.
+pub fn native() -> &'static [(&'static str, &'static str)] {
+    NATIVE
+}
+
+/// The shader `shaders/native/NAME.wgsl`.
 pub fn native_source(name: &str) -> Option<&'static str> {
     NATIVE.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
 }

@@ -2,8 +2,7 @@
 //! to the same bits. Everything else is an error that names shader, line and expression.
 //!
 //! Floats appear only as integers that are proved to be small enough for exact arithmetic (`exact.rs`), so no float
-//! instruction can round. Rules and their sources: `docs/LINT.md`. The build script uses this file too, so it imports
-//! nothing but naga.
+//! instruction can round. Rules and their sources: `docs/LINT.md`.
 
 #[path = "exact.rs"]
 mod exact;
