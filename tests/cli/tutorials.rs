@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -115,10 +116,34 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Runs a script to its end in a folder, and ends what it has left behind. Returns true if it succeeded.
-fn run(script: &str, folder: &Path) -> bool {
-    let binary = Path::new(env!("CARGO_BIN_EXE_tiebreak")).parent().unwrap();
-    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
+/// Makes the `tiebreak` that pages run. Several pages begin with the same demo or the same hostile runs, so the command makes
+/// the folder `$3` of these once, and later pages get a copy of it and of what the command printed.
+fn remembering(commands: &Path) {
+    let script = r#"#!/bin/sh -e
+case "$1 $2" in
+'demo --dir' | 'selftest --hostile') ;;
+*) exec 'TIEBREAK' "$@" ;;
+esac
+made="$(dirname "$0")/$(echo "$*" | tr ' /' '_')"
+if [ ! -e "$made" ]; then
+  'TIEBREAK' "$@" >"$made.printed"
+  cp -R "$3" "$made"
+elif [ -e "$3" ]; then
+  exec 'TIEBREAK' "$@"
+else
+  cp -R "$made" "$3"
+fi
+cat "$made.printed"
+"#;
+    let command = commands.join("tiebreak");
+    fs::write(&command, script.replace("TIEBREAK", env!("CARGO_BIN_EXE_tiebreak"))).unwrap();
+    fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Runs a script to its end in a folder, with the programs of `commands` before others, and ends what it has left behind. Returns
+/// true if it succeeded.
+fn run(script: &str, folder: &Path, commands: &Path) -> bool {
+    let path = format!("{}:{}", commands.display(), std::env::var("PATH").unwrap());
     let errors = File::create(folder.join(".stderr")).unwrap();
     let mut shell = Command::new("sh");
     shell.args(["-e", "-c", script]).current_dir(folder).env("PATH", path).process_group(0);
@@ -138,8 +163,8 @@ fn run(script: &str, folder: &Path) -> bool {
     status.is_some_and(|status| status.success())
 }
 
-/// The fault of a page as a text for people, if it has one.
-fn try_page(text: &str, adapters: &[String]) -> Result<(), String> {
+/// The fault of a page as a text for people, if it has one. `commands` is a folder with the page's `tiebreak`.
+fn try_page(text: &str, adapters: &[String], commands: &Path) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for part in ["assets/jobs", "assets/verdicts"] {
@@ -166,7 +191,7 @@ fn try_page(text: &str, adapters: &[String]) -> Result<(), String> {
     }
     // Somebody else may have the address that the page names.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let succeeded = run(&script.replace(ADDRESS, &free), folder.path());
+    let succeeded = run(&script.replace(ADDRESS, &free), folder.path(), commands);
     let errors = fs::read_to_string(folder.path().join(".stderr")).unwrap();
     for (number, block) in shown {
         let printed = fs::read_to_string(output(number)).unwrap_or_default().replace(&free, ADDRESS);
@@ -191,9 +216,11 @@ fn try_pages(folder: &str) {
     let mut pages: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     pages.sort();
     let mut failures = String::new();
+    let commands = tempfile::tempdir().unwrap();
+    remembering(commands.path());
     for page in &pages {
         let begin = Instant::now();
-        if let Err(why) = try_page(&fs::read_to_string(page).unwrap(), &adapters) {
+        if let Err(why) = try_page(&fs::read_to_string(page).unwrap(), &adapters, commands.path()) {
             write!(failures, "\n{}: {why}\n", page.display()).unwrap();
         }
         println!("{}: {:.1} s", page.display(), begin.elapsed().as_secs_f64());
@@ -213,6 +240,9 @@ fn how_tos_do_what_they_show() {
 
 #[test]
 fn a_page_that_lies_is_found() {
+    let commands = tempfile::tempdir().unwrap();
+    remembering(commands.path());
+    let try_page = |text: &str, adapters: &[String]| try_page(text, adapters, commands.path());
     let page = |shown: &str| {
         format!("```sh\necho 'a 5.2 s'\necho b; echo c\n```\n\nPrints:\n\n```text\n{shown}\n```\n")
     };
