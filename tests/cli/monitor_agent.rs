@@ -291,7 +291,7 @@ fn a_shard_of_a_state_has_the_digest_of_its_slices_in_the_checkpoint() {
 
 #[test]
 fn agent_and_trainer_are_killed_and_go_on() {
-    let (folder, job) = prepared(2000, 20);
+    let (folder, job) = prepared(1000, 20);
     let folder = folder.path();
     let agent = Agent::start(folder, &["--rate", FAST]);
     let first = training(folder, &[&job]);
