@@ -12,6 +12,7 @@ mod common;
 mod corrections;
 mod damage;
 mod evaluations;
+mod exposition;
 mod foreign;
 mod help;
 mod hidden;

@@ -7,10 +7,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_run::run::dir::Run;
 
 use crate::common::served::{Manner, Served};
-use crate::common::{files, gpt_job, sign_again, step_mut, trained};
+use crate::common::{files, gpt_job, sign, sign_again, step_mut, trained};
 use crate::{output, path, tiebreak};
 
 /// The files of a run whose latest head is over `size` records, heads last, as a trainer writes them.
@@ -263,6 +264,67 @@ fn a_head_that_was_seen_is_not_forgotten() {
     let ended = watch.wait_with_output().unwrap();
     let [out, err] = [ended.stdout, ended.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
     assert!(ended.status.code() == Some(1) && out.contains("without a replay"), "{out}{err}");
+}
+
+/// A signed head that no audit has confirmed yet is held to what comes later, behind a restart and beside a confirmed one, and also
+/// if it is over as many records as that one.
+#[test]
+fn a_second_head_beside_a_confirmed_one_is_not_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let [one, other] = ["one", "other"].map(|name| trained(&job, Path::new(&at(name)), None));
+    for size in [4, 7] {
+        sign(&other, size, Digest([5; 32]));
+    }
+    let note = |whole: &Run, size: u64| fs::read(whole.layout.head(size)).unwrap();
+    let head_of = |run: &str, size: u64| format!("{run}/heads/{size:012}");
+    let (run, report, verdict, key) = (at("run"), at("watch.json"), at("verdict.json"), at("auditor"));
+    assert_eq!(output(&["key", "new", &key, "--name", "auditor.example"]).0, 0);
+    let base = ["--engine", "cpu", "--report", &report, "--verdict", &verdict, "--key", &key, "--every", "1"];
+    let restarted = |run: &str| output(&[&["watch", run, "--idle", "1"][..], &base].concat());
+    publish(&one, 4, Path::new(&run));
+    assert_eq!(restarted(&run).0, 3);
+    // The other history's head comes without its records, and the watch ends before they do.
+    fs::write(head_of(&run, 7), note(&other, 7)).unwrap();
+    let (code, _, err) = restarted(&run);
+    assert!(code == 3 && err.contains("waits: "), "{code} {err}");
+    assert_eq!(fs::read(format!("{report}.head")).unwrap(), note(&one, 4));
+    assert_eq!(fs::read(format!("{report}.new-head")).unwrap(), note(&other, 7));
+    let honest = at("honest");
+    publish(&one, 10, Path::new(&honest));
+    let (code, out, err) = restarted(&honest);
+    assert!(code == 1 && out.contains("without a replay"), "{code} {out}{err}");
+    let (code, out, _) = output(&["verdict", "check", &verdict]);
+    assert!(code == 1 && out.starts_with("fork verdict, "), "{out}");
+
+    // Heads over equally many records, in one watch, which another run of the trainer does not end.
+    let (grows, report, verdict) = (at("grows"), at("again.json"), at("again.verdict"));
+    let base = ["--engine", "cpu", "--report", &report, "--verdict", &verdict, "--key", &key, "--every", "1"];
+    publish(&one, 4, Path::new(&grows));
+    let args = [&["watch", &grows, "--idle", "30"][..], &base].concat();
+    let mut watch = tiebreak(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    replayed(&report, &json!([[1, 2]]), &mut watch);
+    let stranger = trained(&gpt_job(folder.path(), "operator", ""), Path::new(&at("stranger")), None);
+    fs::rename(&grows, at("away")).unwrap();
+    fs::rename(stranger.layout.root, &grows).unwrap();
+    sleep(Duration::from_secs(2));
+    fs::rename(&grows, at("stranger")).unwrap();
+    fs::rename(at("away"), &grows).unwrap();
+    fs::write(head_of(&grows, 4), note(&other, 4)).unwrap();
+    let new = format!("{report}.new-head");
+    let start = Instant::now();
+    while !Path::new(&new).exists() && start.elapsed() < Duration::from_secs(20) {
+        sleep(Duration::from_millis(50));
+    }
+    publish(&one, 10, Path::new(&grows));
+    let ended = watch.wait_with_output().unwrap();
+    let [out, err] = [ended.stdout, ended.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(ended.status.code() == Some(1) && out.contains("without a replay"), "{out}{err}");
+    assert!(
+        err.contains("another head over 4 records") && err.contains(", and this watch is of run "),
+        "{err}"
+    );
 }
 
 /// A checkpoint that is damaged is passed over, and one that is lost is replaced by an earlier one.

@@ -181,11 +181,20 @@ fn main() -> ExitCode {
             let code = error.exit_code();
             match cli.json {
                 true => eprintln!("{}", json!({ "error": error.to_string(), "exit": code })),
-                false => eprintln!("error: {error}"),
+                false => eprintln!("error: {}", shown(&error.to_string())),
             }
             ExitCode::from(code)
         }
     }
+}
+
+/// A line for a terminal. Errors quote foreign text, such as what a chat template raises, and a terminal obeys its control characters.
+fn shown(text: &str) -> String {
+    let shown = |c: char| match c {
+        '"' | '\'' | '\\' => c.to_string(),
+        c => c.escape_debug().to_string(),
+    };
+    text.chars().map(shown).collect()
 }
 
 fn run(cli: &Cli) -> Result<Value, Error> {

@@ -11,6 +11,7 @@ pub mod expect;
 pub mod job;
 pub mod key;
 pub mod limits;
+pub mod metrics;
 pub mod part;
 pub mod place;
 pub mod predicted;

@@ -6,6 +6,7 @@ pub mod chart;
 pub mod color;
 pub mod data;
 pub mod escape;
+pub mod exposition;
 pub mod heard;
 pub mod help;
 pub mod next;

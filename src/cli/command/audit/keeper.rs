@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::cli::view::exposition::replay::ReplayMetrics;
 use crate::cli::view::outcome::ReplayBar;
 use crate::cli::view::report::Printer;
 use tiebreak_audit::plan::ReplayPlan;
@@ -65,14 +66,20 @@ impl<'a> Keeper<'a> {
 /// The progress of an audit, for people and in a report's file.
 pub struct Kept<'a> {
     bar: ReplayBar,
+    exposed: Option<ReplayMetrics>,
     keeper: Option<Keeper<'a>>,
     problem: Option<String>,
 }
 
 impl<'a> Kept<'a> {
     /// The progress of a replay of this plan.
-    pub fn new(printer: Printer, plan: &ReplayPlan, keeper: Option<Keeper<'a>>) -> Kept<'a> {
-        Kept { bar: ReplayBar::new(printer, plan), keeper, problem: None }
+    pub fn new(
+        printer: Printer,
+        plan: &ReplayPlan,
+        keeper: Option<Keeper<'a>>,
+        exposed: Option<ReplayMetrics>,
+    ) -> Kept<'a> {
+        Kept { bar: ReplayBar::new(printer, plan), exposed, keeper, problem: None }
     }
 
     /// The reason why a report could not be written, if one could not.
@@ -84,6 +91,7 @@ impl<'a> Kept<'a> {
 impl Progress for Kept<'_> {
     fn step(&mut self, step: u32, done: u64, planned: u64) {
         self.bar.step(step, done, planned);
+        self.exposed.iter().for_each(|exposed| exposed.step(step));
     }
 
     fn is_asked_to_stop(&mut self) -> bool {

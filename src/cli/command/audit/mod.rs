@@ -13,10 +13,12 @@ use crate::cli::args::device_check::{self, Check, CheckArgs};
 use crate::cli::args::engine::EngineArgs;
 use crate::cli::args::expect::{Expectations, Expected};
 use crate::cli::args::limits::{Limits, left};
+use crate::cli::args::metrics::MetricsArgs;
 use crate::cli::args::part::PartArgs;
 use crate::cli::args::salts::SaltArgs;
 use crate::cli::args::{key, verdict_file};
 use crate::cli::view::escape::{Lines, one_line};
+use crate::cli::view::exposition::replay::ReplayMetrics;
 use crate::cli::view::next::Next;
 use crate::cli::view::outcome::{exit, headline, ranges_text, report_json, seconds_text};
 use crate::cli::view::page::audit::About;
@@ -94,7 +96,7 @@ struct Options {
     #[arg(long, hide_short_help = true, conflicts_with = "weights")]
     only_part: bool,
     /// Print which steps would be replayed and at which cost, and stop.
-    #[arg(long, conflicts_with_all = ["report", "key", "verdict", "page"])]
+    #[arg(long, conflicts_with_all = ["report", "key", "verdict", "page", "metrics"])]
     plan: bool,
     /// File for the verdict, if there is one.
     ///
@@ -153,6 +155,8 @@ struct Options {
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
+    metrics: MetricsArgs,
+    #[command(flatten)]
     decided: Decided,
 }
 
@@ -193,6 +197,7 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     let signer = options.key.as_deref().map(key::read_private).transpose()?;
     options.engine.check()?;
     options.check.check(&options.engine)?;
+    let exposed = options.metrics.served(printer, ReplayMetrics::registered)?;
     let run = Limits::with_data(options.salts.open(&options.limits, path)?, options.data.as_ref())?;
     run.opened()?; // an audit without the salt key would compare nothing
     let expected = options.expect.check(&run)?;
@@ -239,7 +244,9 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
         }
         printer.say(Lines::split(&text));
     }
-    let mut bar = Kept::new(printer, &plan, keeper);
+    let metrics = exposed.as_ref().map(|exposed| exposed.metrics.clone());
+    metrics.iter().for_each(|metrics| metrics.begin(&run, plan.steps(), &engines[0].describe()));
+    let mut bar = Kept::new(printer, &plan, keeper, metrics);
     // From here on the audit itself stops, with a report.
     drop(watch);
     let limit = left(options.limits.time(), start);

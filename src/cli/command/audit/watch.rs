@@ -7,12 +7,15 @@ use crate::cli::args::engine::EngineArgs;
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::key;
 use crate::cli::args::limits::{Limits, left};
+use crate::cli::args::metrics::{MetricsArgs, Served};
 use crate::cli::args::place::run_at;
 use crate::cli::args::salts::SaltArgs;
 use crate::cli::args::terms::beside;
+use crate::cli::view::exposition::replay::WatchMetrics;
 use crate::cli::view::outcome::{exit, ranges_text};
 use crate::cli::view::page::audit::About;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::thread::sleep;
@@ -26,6 +29,7 @@ use tiebreak_audit::resume::{Resumable, can_resume};
 use tiebreak_audit::{AuditError, Report, audit_in_jobs};
 use tiebreak_dispute::verdict::Verdict;
 use tiebreak_engine::Engine;
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::commit::tree_head::{Head, NOTE_MAX};
 use tiebreak_run::observers::tally::Tally;
@@ -93,6 +97,8 @@ pub struct Args {
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
+    metrics: MetricsArgs,
+    #[command(flatten)]
     decided: Decided,
 }
 
@@ -142,6 +148,11 @@ fn later<T>(why: impl ToString) -> Result<T, Stopped> {
 /// The most heads that are remembered before the run can be held to them.
 const SEEN_MAX: usize = 64;
 
+/// The file beside a report of the latest head whose segments match, or else of the first head that was seen.
+const HEAD: &str = ".head";
+/// The file beside it of the first head that was seen since and that no audit has confirmed yet.
+const NEW_HEAD: &str = ".new-head";
+
 /// The result of a look at the run.
 enum Look {
     /// The head is the one of the look before, or its segments match.
@@ -170,8 +181,10 @@ struct Watch {
     start: Instant,
     /// The note of the latest head whose segments were replayed, and the number of its records.
     head: Option<(String, u64)>,
-    /// Notes of signed heads that were seen and not yet held to each other, the file's first.
+    /// Notes of signed heads that were seen and not yet held to each other: that of the head file, that of the file of a new head, then others.
     seen: Vec<String>,
+    /// The run whose heads this process saw.
+    id: Option<Digest>,
     /// The records of the greatest head that was seen, and when it came.
     newest: u64,
     news: Instant,
@@ -180,6 +193,7 @@ struct Watch {
     counted: Option<Tally>,
     /// True once the auditor's own earlier report was looked at.
     resumed: bool,
+    exposed: Option<Served<WatchMetrics>>,
     /// The findings under the latest head.
     found: Option<Found>,
 }
@@ -196,7 +210,10 @@ fn watched(printer: Printer, args: Args) -> CommandResult {
     let mut watch = Watch::begun(printer, args)?;
     let mut waits = String::new();
     loop {
-        match watch.look() {
+        let look = watch.look();
+        let failed = matches!(look, Err(Stopped::Later(_)));
+        watch.exposed.iter().for_each(|exposed| exposed.metrics.looked(failed));
+        match look {
             Ok(Look::Ended(exit)) => return Ok(exit),
             Ok(Look::Fine) => waits.clear(),
             Err(Stopped::Now(failure)) => return Err(failure),
@@ -247,22 +264,26 @@ impl Watch {
             start: Instant::now(),
             head: None,
             seen: Vec::new(),
+            id: None,
             newest: 0,
             news: Instant::now(),
             replayed: Vec::new(),
             counted: None,
             resumed: false,
+            exposed: args.metrics.served(printer, WatchMetrics::registered)?,
             found: None,
         };
-        if let Some(path) = watch.head_file().filter(|path| path.exists()) {
-            watch.seen.push(disk::read_text(&path, NOTE_MAX as u64)?);
+        for file in [HEAD, NEW_HEAD] {
+            if let Some(path) = watch.beside_report(file).filter(|path| path.exists()) {
+                watch.seen.push(disk::read_text(&path, NOTE_MAX as u64)?);
+            }
         }
         Ok(watch)
     }
 
-    /// The file of the head that the report is under.
-    fn head_file(&self) -> Option<PathBuf> {
-        self.options.report.as_deref().map(|report| beside(report, ".head"))
+    /// A file beside the report, if there is one.
+    fn beside_report(&self, extension: &str) -> Option<PathBuf> {
+        self.options.report.as_deref().map(|report| beside(report, extension))
     }
 
     /// Looks for a new head, and replays what it covers.
@@ -274,12 +295,22 @@ impl Watch {
         let sizes = run.head_sizes()?;
         let size = match sizes.into_iter().rfind(|&size| run.head(size, self.public.as_ref()).is_ok()) {
             None => return later(format!("{} has no head yet", self.run.display())),
-            Some(size) if self.head.as_ref().is_some_and(|(_, before)| *before == size) => {
-                return Ok(Look::Fine);
-            }
             Some(size) => size,
         };
-        self.remember(&run, size)?;
+        if self.id.is_some_and(|id| id != run.id) {
+            let (path, id) = (self.run.display(), self.id.unwrap_or(run.id).short());
+            return later(format!("{path} is run {} now, and this watch is of run {id}", run.id.short()));
+        }
+        let is_other = self.remember(&run, size)?;
+        match &self.head {
+            Some((_, before)) if *before == size && is_other => {
+                return later(format!(
+                    "the trainer signed another head over {size} records than the one that matched"
+                ));
+            }
+            Some((_, before)) if *before == size => return Ok(Look::Fine),
+            _ => {}
+        }
         let is_last = size == u64::from(run.job().steps) + 2;
         if is_last && self.whole && !run.at(names::MODEL).is_here() {
             return later("the run has ended, and its released model is not there yet");
@@ -308,24 +339,36 @@ impl Watch {
         Ok(Look::Fine)
     }
 
-    /// Remembers a signed head before anything else is known of it: what the trainer shows later is held to it.
-    fn remember(&mut self, run: &Run, size: u64) -> Result<(), Stopped> {
+    /// Remembers a signed head before anything else is known of it: what the trainer shows later is held to it. Returns true for a head
+    /// that was not seen yet, or not since a head was held to those that were.
+    fn remember(&mut self, run: &Run, size: u64) -> Result<bool, Stopped> {
+        self.id = Some(run.id);
         if size > self.newest {
             (self.newest, self.news) = (size, Instant::now());
+            self.exposed.iter().for_each(|exposed| exposed.metrics.head(size));
         }
         let path = run.layout.run_json();
         let named = run.file.summary().named_key().map_err(|why| RunError::malformed(&path, why))?;
-        let Some(key) = named else { return Ok(()) };
+        let Some(key) = named else { return Ok(false) };
         let note = run.at(names::head(size)).read_text(NOTE_MAX as u64)?;
-        let is_its = Head::from_note(&note, Some(&key))
-            .is_ok_and(|(head, _)| head.run == run.id && head.size == size && size > 0);
-        if is_its && self.seen.len() < SEEN_MAX && !self.seen.contains(&note) {
-            if self.seen.is_empty() {
-                self.keep_head(&note)?;
-            }
-            self.seen.push(note);
+        let head = match Head::from_note(&note, Some(&key)) {
+            Ok((head, _)) if head.run == run.id && head.size == size && size > 0 => head,
+            _ => return Ok(false),
+        };
+        // Cosignatures may come to a head later.
+        let is = |seen: &str| Head::from_note(seen, None).is_ok_and(|(seen, _)| seen == head);
+        match self.seen.iter().position(|seen| is(seen)) {
+            Some(at) => return Ok(at > 0),
+            None if self.seen.len() >= SEEN_MAX => return Ok(true),
+            None => {}
         }
-        Ok(())
+        match self.seen.len() {
+            0 => self.keep_head(HEAD, &note)?,
+            1 => self.keep_head(NEW_HEAD, &note)?,
+            _ => {}
+        }
+        self.seen.push(note);
+        Ok(self.seen.len() > 1)
     }
 
     /// Refuses a run that is not of the trainer who was named.
@@ -356,7 +399,7 @@ impl Watch {
         }
         let mut checked =
             checked(self.printer, run, self.public.as_ref(), &self.options, expected, &corrections)?;
-        let file = self.head_file().unwrap_or("head".into());
+        let file = self.beside_report(HEAD).unwrap_or("head".into());
         let newest = checked.note.clone();
         for note in self.seen.iter().filter(|note| **note != newest) {
             checked.other_head(run, &file, note).map_err(|error| Stopped::Now(error.into()))?;
@@ -389,7 +432,7 @@ impl Watch {
         }
         // Before a report names it.
         if !wrong {
-            self.keep_head(&head.0)?;
+            self.keep_head(HEAD, &head.0)?;
         }
         if !ended && !wrong && plan.segments.len() == plan.done {
             self.reached(head);
@@ -405,7 +448,9 @@ impl Watch {
             }
             _ => None,
         };
-        let mut bar = Kept::new(self.printer, &plan, keeper);
+        let exposed = self.exposed.as_ref().map(|exposed| exposed.metrics.replay.clone());
+        exposed.iter().for_each(|exposed| exposed.begin(run, plan.steps(), &jobs::described(&engines)));
+        let mut bar = Kept::new(self.printer, &plan, keeper, exposed);
         let covered = steps_covered(run, &checked);
         let about = page::about(run, &checked, &self.run, self.public.as_ref());
         let limit = left(self.options.limits.time(), self.start);
@@ -435,6 +480,8 @@ impl Watch {
 
     /// Holds later looks to this head, which extends those that were seen before.
     fn reached(&mut self, head: (String, u64)) {
+        // Where it stays, later heads are held to it too, which it allows.
+        self.beside_report(NEW_HEAD).into_iter().for_each(|path| drop(fs::remove_file(path)));
         self.seen = vec![head.0.clone()];
         self.head = Some(head);
     }
@@ -484,8 +531,8 @@ impl Watch {
     }
 
     /// Keeps a head in its file, to which later ones are held.
-    fn keep_head(&self, note: &str) -> Result<(), Stopped> {
-        let Some(path) = self.head_file() else { return Ok(()) };
+    fn keep_head(&self, file: &str, note: &str) -> Result<(), Stopped> {
+        let Some(path) = self.beside_report(file) else { return Ok(()) };
         let path = std::path::absolute(&path).map_err(RunError::io(&path))?;
         Disk::default().replace(&path, note.as_bytes()).map_err(|error| Stopped::Now(error.into()))
     }

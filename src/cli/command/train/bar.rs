@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::stopped::Asked;
+use crate::cli::view::exposition::training::TrainingMetrics;
 use crate::cli::view::progress::ProgressBar;
 use crate::cli::view::report::Printer;
 use tiebreak_engine::session::Session;
@@ -34,6 +35,8 @@ pub struct Bar {
     /// The files for its metrics: lines, and events.
     files: [Stored; 2],
     metrics: Option<Metrics>,
+    /// Those that others read while it trains.
+    pub exposed: Option<TrainingMetrics>,
     pub evaluation: Option<Evaluating>,
     printer: Printer,
     /// True if training stops at a value that is not finite, and the flag by which somebody asks it to.
@@ -95,6 +98,7 @@ impl Evaluating {
 impl Progress for Bar {
     fn begin(&mut self, done: u32) {
         self.bar.begin_at(u64::from(done));
+        self.exposed.iter().for_each(|exposed| exposed.done(done));
         self.at = Some(done);
         (self.start, self.last) = (Instant::now(), Instant::now());
         let [lines, events] = self.files.clone();
@@ -120,6 +124,9 @@ impl Progress for Bar {
             seconds,
             samples_per_second: f64::from(self.samples) / seconds,
         };
+        if let Some(exposed) = &self.exposed {
+            exposed.step(&step, self.samples.into(), self.per_step);
+        }
         self.note(|metrics| metrics.step(&step));
         if !step.norm.is_finite() && loss.is_finite() && !self.told {
             self.told = true;
@@ -163,6 +170,7 @@ impl Progress for Bar {
                 found.evaluation_loss, found.evaluation_accuracy, found.evaluation_perplexity
             ),
         );
+        self.exposed.iter().for_each(|exposed| exposed.evaluation(&found));
         self.note(|metrics| metrics.evaluation(&found));
         Ok(())
     }
@@ -182,6 +190,7 @@ impl Bar {
             last: Instant::now(),
             files: [names::METRICS, names::EVENTS].map(|name| run.at(name)),
             metrics: None,
+            exposed: None,
             evaluation: None,
             printer,
             stops: (false, None),

@@ -20,11 +20,13 @@ use crate::cli::args::device_memory;
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::args::metrics::{MetricsArgs, Served};
 use crate::cli::args::random::random;
 use crate::cli::args::ranks::{RanksArgs, Role};
 use crate::cli::args::salts::SaltArgs;
 use crate::cli::args::terms::beside;
 use crate::cli::view::data::{say_copied, scanning};
+use crate::cli::view::exposition::training::TrainingMetrics;
 use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use agent::{AgentArgs, Watched, WatchedRank};
@@ -113,6 +115,8 @@ pub struct Args {
     ranks: RanksArgs,
     #[command(flatten)]
     agent: AgentArgs,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 /// The products of a trainer.
@@ -133,9 +137,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         && place.rank > 0
     {
         drop(watch);
-        let agent = args.agent.of_rank(place.rank);
-        let engine = (&role.engine(&args.engine)?, &args.check);
-        return work(printer, place, coordinator, engine, &args.limits, &agent);
+        return joins(printer, &args, &role, place, coordinator);
     }
     let Some(out) = &args.out else { return Err(without_folder(&role)) };
     let private = args.key.as_deref().map(key::read_private).transpose()?;
@@ -151,6 +153,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let asked = check(&args, &role, &job, begun.as_ref(), &agent)?;
     let engine = open(&role.engine(&args.engine)?)?;
     let (mut engine, checking) = args.check.around(engine, device_check::OF_TRAINING);
+    let exposed = args.metrics.served(printer, TrainingMetrics::registered)?;
     let run = match begun {
         None => new_run(printer, &args, out, private.as_ref())?,
         Some(run) => {
@@ -166,8 +169,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let joined = host.as_mut().map(|host| host.wait(printer)).transpose()?;
     let mut ranks = joined.map(network).transpose()?;
     announce(printer, &run, engine.as_ref(), ranks.as_deref())?;
-    let mut bar = Bar::new(printer, &run);
-    bar.evaluation = Evaluating::of(&run)?;
+    let mut bar = bar(printer, &run, &engine.describe(), exposed.as_ref())?;
     bar.stops = (args.stop_on_nan, Some(Asked::listen(printer, &args.limits, start)));
     let mut watched = Watched::new(printer, &mut bar, asked, &run)?;
     let trained = trained(&args, &run, engine.as_mut(), private.as_ref(), &mut ranks, &mut watched);
@@ -193,6 +195,34 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     };
     ended(printer, &run, &args, &bar, (&state, checking.as_ref()));
     Ok(Exit::Match)
+}
+
+/// Trains as another rank than rank 0.
+fn joins(
+    printer: Printer,
+    args: &Args,
+    role: &Role,
+    place: &RankPlace,
+    coordinator: &[SocketAddr],
+) -> CommandResult {
+    args.metrics.refused("rank 0 has the metrics of all ranks: give --metrics to rank 0 alone")?;
+    let agent = args.agent.of_rank(place.rank);
+    let engine = (&role.engine(&args.engine)?, &args.check);
+    work(printer, place, coordinator, engine, &args.limits, &agent)
+}
+
+/// What shows the steps of the run, with its evaluations, for people and on `exposed`.
+fn bar(
+    printer: Printer,
+    run: &Run,
+    engine: &str,
+    exposed: Option<&Served<TrainingMetrics>>,
+) -> Result<Bar, Failure> {
+    let mut bar = Bar::new(printer, run);
+    bar.evaluation = Evaluating::of(run)?;
+    bar.exposed = exposed.map(|exposed| exposed.metrics.clone());
+    bar.exposed.iter().for_each(|exposed| exposed.begin(run, engine));
+    Ok(bar)
 }
 
 /// The error of training that failed in the step after the last one that is done.

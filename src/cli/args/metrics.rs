@@ -1,0 +1,114 @@
+//! The option `--metrics`, and the server that answers `GET /metrics`.
+//!
+//! Anybody can connect, so connections, the time for headers and the time for an answer are bounded. A request changes nothing.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hyper_util::service::TowerToHyperService;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+
+use crate::cli::view::report::{Exit, Failure, Printer};
+use tiebreak_game::net::connection::{Server, accept, one_request};
+use tiebreak_game::net::gate::{Address, Lane};
+
+/// The media type of the OpenMetrics text format, version 1.0.0.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Simultaneous connections; a new one ends the oldest.
+const CONNECTIONS: u32 = 16;
+/// The time that a client has to send its headers, and to read the answer.
+const READ: Duration = Duration::from_secs(5);
+
+/// Metrics of a command while it works.
+#[derive(clap::Args, Clone, Default)]
+pub struct MetricsArgs {
+    /// Address at which Prometheus reads metrics while the command works, under /metrics.
+    ///
+    /// Port 0 takes a free one, which the command says. Anybody who reaches the address reads the metrics.
+    #[arg(long, value_name = "HOST:PORT", hide_short_help = true)]
+    metrics: Option<String>,
+}
+
+impl MetricsArgs {
+    /// Refuses the option where there are no metrics, for a reason in words.
+    ///
+    /// # Errors
+    /// If the option is given.
+    pub fn refused(&self, why: &str) -> Result<(), Failure> {
+        self.metrics.as_ref().map_or(Ok(()), |_| Err(Failure::new(Exit::Usage, why)))
+    }
+
+    /// Serves the metrics that `register` adds, if they are asked for.
+    ///
+    /// # Errors
+    /// If the system does not let the command listen at the address.
+    pub fn served<M>(
+        &self,
+        printer: Printer,
+        register: impl FnOnce(&mut Registry) -> M,
+    ) -> Result<Option<Served<M>>, Failure> {
+        let Some(listen) = &self.metrics else { return Ok(None) };
+        let mut registry = Registry::with_prefix("tiebreak");
+        let metrics = register(&mut registry);
+        let router = router(registry);
+        let server =
+            Server::run("metrics", listen, move |listener, stopped| serve(listener, stopped, router));
+        let server = server.map_err(|error| {
+            let why = format!("cannot listen at {listen} for --metrics: {error}");
+            Failure::new(Exit::Undecided, why).help("give another HOST:PORT; port 0 takes a free one")
+        })?;
+        printer.say(format!("metrics at http://{}/metrics", server.address()));
+        Ok(Some(Served { metrics, server: Some(server) }))
+    }
+}
+
+/// Metrics that are served until this is dropped.
+pub struct Served<M> {
+    pub metrics: M,
+    /// There until the drop.
+    server: Option<Server>,
+}
+
+impl<M> Drop for Served<M> {
+    fn drop(&mut self) {
+        self.server.take().into_iter().for_each(Server::stop);
+    }
+}
+
+fn router(registry: Registry) -> Router {
+    let registry = Arc::new(registry);
+    let metrics = move || async move { exposed(&registry) };
+    let elsewhere = || async { (StatusCode::NOT_FOUND, "the metrics are at /metrics\n") };
+    Router::new().route("/metrics", get(metrics)).fallback(elsewhere)
+}
+
+/// All metrics as they are now.
+fn exposed(registry: &Registry) -> Response {
+    let mut text = String::new();
+    match encode(&mut text, registry) {
+        Ok(()) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+async fn serve(listener: TcpListener, mut stopped: watch::Receiver<bool>, router: Router) {
+    let lane = Lane::new(CONNECTIONS, CONNECTIONS);
+    accept(&listener, &mut stopped, |stream, from| {
+        drop(tokio::spawn(connection(stream, from, router.clone(), lane.clone())));
+    })
+    .await;
+}
+
+async fn connection(stream: TcpStream, from: SocketAddr, router: Router, lane: Arc<Lane>) {
+    let end = Arc::new(Notify::new());
+    let _place = lane.enter(Address::from(from.ip()), end.clone());
+    one_request(stream, TowerToHyperService::new(router), READ, 2 * READ, &end).await;
+}

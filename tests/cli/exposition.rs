@@ -1,0 +1,194 @@
+//! Metrics that Prometheus reads while a command works: they are those of the run, the page names each, and a parser of others reads
+//! them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{edit::edit, gpt_job, not_tested};
+use crate::{output, path, tiebreak};
+
+/// The longest that a test waits.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A command that serves metrics, and their address.
+struct Exposing {
+    child: Child,
+    address: String,
+}
+
+impl Exposing {
+    fn started(args: &[&str]) -> Exposing {
+        let mut child =
+            tiebreak(&[args, &["--metrics", "127.0.0.1:0"]].concat()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let said = lines.find_map(|line| Some(line.strip_prefix("metrics at http://")?.to_string()));
+        // A pipe that nobody reads fills up.
+        std::thread::spawn(move || lines.for_each(drop));
+        let address = said.expect("the address is said").strip_suffix("/metrics").unwrap().to_string();
+        Exposing { child, address }
+    }
+
+    /// The answer to a request, head and body.
+    fn asked(&self, request: &str) -> (String, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(format!("{request} HTTP/1.1\r\nHost: tests\r\n\r\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.to_lowercase(), body.to_string())
+    }
+
+    /// The metrics as soon as one of them has at least this value: the text, and the values by name and labels.
+    fn until(&self, name: &str, least: f64) -> (String, BTreeMap<String, f64>) {
+        let begin = Instant::now();
+        loop {
+            let (head, text) = self.asked("GET /metrics");
+            assert!(head.starts_with("http/1.1 200"), "{head}");
+            assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
+            let samples = text.lines().filter(|line| !line.starts_with('#'));
+            let values: BTreeMap<String, f64> = samples
+                .map(|line| line.rsplit_once(' ').unwrap())
+                .map(|(name, value)| (name.to_string(), value.parse().unwrap()))
+                .collect();
+            if values.get(name).is_some_and(|value| *value >= least) {
+                return (text, values);
+            }
+            assert!(begin.elapsed() < PATIENCE, "{name} does not come to {least}: {text}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends the command, and gives its exit code.
+    fn stopped(mut self) -> Option<i32> {
+        Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        let code = self.child.wait().unwrap().code();
+        assert!(TcpStream::connect(&self.address).is_err(), "nobody listens any more");
+        code
+    }
+}
+
+impl Drop for Exposing {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+    }
+}
+
+/// The families of a text, each with its type, as the library of Prometheus's authors for Python reads them.
+fn read_by_others(text: &str) -> Option<Vec<String>> {
+    let python = std::env::var("TIEBREAK_PYTEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let script = "import sys
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as families
+for family in families(sys.stdin.read()): print(family.name, family.type)";
+    let mut command = Command::new(python);
+    command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = command.spawn().and_then(|mut child| {
+        child.stdin.take().unwrap().write_all(text.as_bytes())?;
+        child.wait_with_output()
+    });
+    match output {
+        Ok(output) if output.status.success() => {
+            Some(String::from_utf8(output.stdout).unwrap().lines().map(String::from).collect())
+        }
+        Ok(output) if !String::from_utf8_lossy(&output.stderr).contains("ModuleNotFoundError") => {
+            panic!("{}\n{text}", String::from_utf8_lossy(&output.stderr))
+        }
+        _ => {
+            let missing = "no Python with prometheus-client (TIEBREAK_PYTEST_PYTHON names one)";
+            assert!(std::env::var_os("TIEBREAK_REQUIRE_PYTEST").is_none(), "{missing}");
+            not_tested(missing);
+            None
+        }
+    }
+}
+
+/// Checks that the page has a row for each metric, with its type, and that others read them all.
+fn documented(text: &str) {
+    let page = include_str!("../../docs/METRICS.md");
+    let types: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+    assert!(types.len() >= 6, "{text}");
+    for family in &types {
+        let (name, kind) = family.split_once(' ').unwrap();
+        let total = if kind == "counter" { "_total" } else { "" };
+        assert!(page.contains(&format!("| `{name}{total}` | {kind} |")), "METRICS.md has no row of {family}");
+    }
+    if let Some(read) = read_by_others(text) {
+        assert_eq!(read, types);
+    }
+}
+
+#[test]
+fn a_training_shows_what_its_files_of_metrics_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "operator", "\n[evaluation]\nevery = 2\nsamples = 4\n");
+    edit(&job, &[("steps = 8", "steps = 5000")]);
+    let run = path(folder.path(), "run");
+    let training = Exposing::started(&["train", job.to_str().unwrap(), "--out", &run, "--engine", "cpu"]);
+    let (_, values) = training.until("tiebreak_training_step", 3.0);
+    assert_eq!(values["tiebreak_training_steps"], 5000.0);
+    let (text, values) = training.until("tiebreak_training_evaluation_step", 2.0);
+    documented(&text);
+    let step = values["tiebreak_training_step"];
+    let samples = values["tiebreak_training_samples_total"];
+    assert!(
+        samples == step * (samples / step).round()
+            && values["tiebreak_training_targets_total"] == 12.0 * samples
+    );
+    assert_eq!(values["tiebreak_training_step_seconds_count"], step, "{text}");
+    let id = tiebreak_run::run::dir::Run::open(Path::new(&run)).unwrap().id;
+    assert!(text.contains(&format!("tiebreak_training_run_info{{id=\"{id}\",engine=\"cpu (")), "{text}");
+    // A text is read between two steps or within one, so the loss is that of the step or of the next one.
+    let lines = fs::read_to_string(format!("{run}/metrics.jsonl")).unwrap();
+    let lines = lines.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let losses: Vec<f64> = lines
+        .filter(|line| [step, step + 1.0].map(Some).contains(&line["step"].as_f64()))
+        .filter_map(|line| line["loss"].as_f64())
+        .collect();
+    let loss = values["tiebreak_training_loss"];
+    assert!(losses.iter().any(|found| *found as f32 == loss as f32), "{loss}: {losses:?}");
+    assert!(values["tiebreak_training_evaluation_perplexity"] > 1.0, "{text}");
+    for (request, status) in
+        [("GET /", "404"), ("POST /metrics", "405"), ("GET /metrics/x", "404"), ("DELETE /metrics", "405")]
+    {
+        assert!(training.asked(request).0.starts_with(&format!("http/1.1 {status}")), "{request}");
+    }
+    // Somebody who connects and says nothing holds nothing up.
+    let silent: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(&training.address).unwrap()).collect();
+    training.until("tiebreak_training_step", step + 1.0);
+    drop(silent);
+    assert_eq!(training.stopped(), Some(3));
+}
+
+#[test]
+fn a_watch_shows_its_looks_and_its_replays() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "operator", "");
+    let [run, here] = ["run", "here"].map(|name| path(folder.path(), name));
+    assert_eq!(output(&["train", job.to_str().unwrap(), "--out", &run, "-q"]).0, 0);
+    let watch = Exposing::started(&["watch", &here, "--every", "1", "--engine", "reference"]);
+    let (text, values) = watch.until("tiebreak_watch_failed_looks_total", 1.0);
+    assert!(values["tiebreak_audit_replayed_steps_total"] == 0.0, "{text}");
+    // The released model is missing, so the watch waits for it at the end.
+    fs::rename(format!("{run}/model.safetensors"), path(folder.path(), "model")).unwrap();
+    fs::rename(&run, &here).unwrap();
+    let last = fs::read_dir(format!("{here}/heads")).unwrap().map(|head| head.unwrap().path()).max().unwrap();
+    fs::remove_file(last).unwrap();
+    let (text, values) = watch.until("tiebreak_audit_replayed_steps_total", 6.0);
+    documented(&text);
+    assert_eq!(values["tiebreak_audit_steps"], 8.0);
+    assert_eq!(values["tiebreak_audit_planned_steps"], 6.0, "{text}");
+    assert!((7.0..11.0).contains(&values["tiebreak_watch_head_records"]), "{text}");
+    let [head, look, step] = ["watch_last_head", "watch_last_look", "audit_last_step"]
+        .map(|name| values[&format!("tiebreak_{name}_timestamp_seconds")]);
+    assert!(head > 1.7e9 && look >= head && step >= head, "{text}");
+    let id = tiebreak_run::run::dir::Run::open(Path::new(&here)).unwrap().id;
+    assert!(
+        text.contains(&format!("tiebreak_audit_run_info{{id=\"{id}\",engine=\"scalar reference")),
+        "{text}"
+    );
+}
