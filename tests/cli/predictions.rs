@@ -86,7 +86,7 @@ fn predictions_are_the_same_from_every_form_of_model_and_data() {
     for (more, code, why) in [
         (&["--inputs", &inputs, "--samples", "3..11"][..], 2, "the data have 10 samples"),
         (&["--inputs", &inputs, "--samples", "3..3"], 2, "FIRST..END"),
-        (&["--inputs", &labels], 4, "the model takes F32 [samples, [3]]"),
+        (&["--inputs", &labels], 4, "the model takes F32 [samples, 3]"),
         (&["--inputs", &inputs, "--data", &inputs], 2, "cannot be used with"),
         (&["--data", &inputs], 2, "--data"),
         (&["--inputs", "missing.npy"], 2, "missing.npy"),

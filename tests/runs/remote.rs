@@ -244,6 +244,7 @@ fn a_server_that_says_no_length_or_does_not_answer_is_an_error_soon() {
         ("ftp://host/run", "http:// or https://"),
         ("http://", "names no host"),
         ("http:///run", "names no host"),
+        ("http://[::1/run", "is no URL"),
         ("http://user@host/run", "without a user"),
         ("http://host/run?x", "without a user, a query"),
     ] {

@@ -52,7 +52,10 @@ pub fn open_with(address: &str, patience: Patience) -> Result<Arc<dyn Store>, Ru
             {
                 refused("an address of a run has a host and a path, without a user, a query or blanks")
             }
-            Some(_) => Ok(Arc::new(http::Http::new(address, patience))),
+            Some(_) => match address.parse::<ureq::http::Uri>() {
+                Err(why) => refused(&format!("the address is no URL ({why})")),
+                Ok(_) => Ok(Arc::new(http::Http::new(address, patience))),
+            },
         },
         _ => refused("a run is read from a folder, or from an address that begins with http:// or https://"),
     }

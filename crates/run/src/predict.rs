@@ -45,9 +45,8 @@ impl Inputs {
         let due = if wanted.shape.len() == 1 { &wanted.shape[..] } else { &wanted.shape[1..] };
         if array.ty.dtype != wanted.dtype || array.ty.shape.get(1..) != Some(due) || array.ty.shape[0] == 0 {
             let (found, shape, dtype) = (array.ty.dtype, &array.ty.shape, wanted.dtype);
-            return Err(format!(
-                "it holds {found:?} {shape:?}; the model takes {dtype:?} [samples, {due:?}]"
-            ));
+            let due: String = due.iter().map(|size| format!(", {size}")).collect();
+            return Err(format!("it holds {found:?} {shape:?}; the model takes {dtype:?} [samples{due}]"));
         }
         let words = words_from_bytes(wanted.dtype, &array.bytes);
         if wanted.dtype == DType::U32

@@ -114,7 +114,8 @@ fn samples(model: &Model, wanted: &BatchTensor, array: &Array) -> Result<Samples
     };
     if !fits || *dtype != wanted.dtype {
         let text = format!("[samples, 1 to {} positions]", wanted.shape[0]);
-        let others = format!("[samples, {:?}]", &wanted.shape[1..]);
+        let sizes: String = wanted.shape[1..].iter().map(|size| format!(", {size}")).collect();
+        let others = format!("[samples{sizes}]");
         let due = if is_text { text } else { others };
         return Err(format!("it holds {dtype:?} {shape:?}; the model takes {:?} {due}", wanted.dtype));
     }

@@ -223,7 +223,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     write_logits(&args, &predictor, numbers.len(), std::mem::take(&mut found.logits))?;
     let next = write_receipt(&args, model, (numbers[0], &mut found), key.as_ref())?;
     let whose = one_line(&subject.whose);
-    let mut lines = vec![format!("{} samples, predicted by {whose}", numbers.len())];
+    let samples = if numbers.len() == 1 { "sample" } else { "samples" };
+    let mut lines = vec![format!("{} {samples}, predicted by {whose}", numbers.len())];
     lines.extend(found.lines);
     let [parameters, buffers] = model.state;
     let document = json!({
