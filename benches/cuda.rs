@@ -194,8 +194,7 @@ impl Trained {
             tied,
             init_std,
             norm_epsilon,
-            document_end: None,
-            lora: None,
+            ..Gpt::default()
         };
         let state = state(&program(&gpt, ProductTable::two_and_three(), [1, 1]));
         Trained { gpt, state }

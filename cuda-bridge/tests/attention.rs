@@ -26,13 +26,8 @@ fn gpt_2(dropout: f32, products: ProductTable) -> Program {
         layers: 2,
         heads: 12,
         width: 768,
-        gelu: Gelu::Tanh,
         dropout,
-        tied: true,
-        init_std: 0.02,
-        norm_epsilon: 1e-5,
-        document_end: None,
-        lora: None,
+        ..Gpt::default()
     };
     Program::new(StepSpec {
         loss: Default::default(),

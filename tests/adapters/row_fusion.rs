@@ -38,13 +38,9 @@ fn programs() -> Vec<Arc<Program>> {
         layers: 2,
         heads: 2,
         width: 66,
-        gelu: Gelu::Tanh,
         dropout: 0.1,
-        tied: true,
         init_std: 0.1,
-        norm_epsilon: 1e-5,
-        document_end: None,
-        lora: None,
+        ..Gpt::default()
     };
     let llama = Llama {
         vocabulary: 131,

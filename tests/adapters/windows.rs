@@ -353,20 +353,8 @@ fn an_embedding_of_gpt_2_fits_default_limits() {
     if !every_pair("a step with GPT-2's embedding in buffers of 128 MiB") {
         return;
     }
-    let gpt = Gpt {
-        vocabulary: 50_257,
-        context: POSITIONS,
-        layers: 1,
-        heads: 12,
-        width: 768,
-        dropout: 0.0,
-        gelu: Gelu::Tanh,
-        tied: true,
-        init_std: 0.02,
-        norm_epsilon: 1e-5,
-        document_end: None,
-        lora: None,
-    };
+    let gpt =
+        Gpt { vocabulary: 50_257, context: POSITIONS, layers: 1, heads: 12, width: 768, ..Gpt::default() };
     let program = Arc::new(Program::new(StepSpec {
         loss: Default::default(),
         model: Model::Gpt(gpt),

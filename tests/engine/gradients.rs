@@ -312,10 +312,7 @@ fn gpt(gelu: Gelu, tied: bool, dropout: f32) -> Model {
         gelu,
         dropout,
         tied,
-        init_std: 0.02,
-        norm_epsilon: 1e-5,
-        document_end: None,
-        lora: None,
+        ..Gpt::default()
     })
 }
 

@@ -33,6 +33,8 @@ pub struct Attributes {
     /// The label without a loss, of `weighted_cross_entropy`; the row without a gradient, of `embedding`; the id of
     /// padding, of `padded_attention`; the id that ends a document, of `document_attention`.
     pub ignore: Option<u32>,
+    /// The last positions that a position of `window_attention` attends to, its own included.
+    pub window: Option<u32>,
     /// Drop probability of `dropout`.
     pub p: f32,
     /// The dropout's number in the model, one of the Philox counter's words.
@@ -66,6 +68,7 @@ impl Default for Attributes {
             groups: 1,
             smoothing: 0.0,
             ignore: None,
+            window: None,
             p: 0.1,
             number: 0,
             epsilon: 1e-5,
@@ -343,7 +346,20 @@ pub const OPERATORS: &[Operator] = &[
             let end = a.ignore.ok_or("--ignore must be given: the id that ends a document")?;
             operators::cut_into_heads(b, i[0], [a.samples, a.heads])?;
             let starts = operators::document_starts(b, i[3], a.samples, end);
-            grouped(b, i, a, Seen::Document { starts })
+            grouped(b, i, a, Seen::Since { starts })
+        }
+    ),
+    operator!(
+        "window_attention",
+        "grouped_attention over the last --window positions (--samples, --heads)",
+        &[input("q", "N C"), input("k", "N X"), input("v", "N X")],
+        gradient,
+        |b, i, a| {
+            let [t, _] = operators::cut_into_heads(b, i[0], [a.samples, a.heads])?;
+            let window =
+                a.window.filter(|&window| window > 0).ok_or("--window must be at least 1 position")?;
+            let starts = operators::window_starts(b, None, [a.samples, t], window);
+            grouped(b, i, a, Seen::Since { starts })
         }
     ),
     operator!(
