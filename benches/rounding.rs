@@ -15,7 +15,7 @@ use std::time::Instant;
 use logged::{Observed, plain_graph};
 use tiebreak_contract::arith::rounding_grid::GridRule;
 use tiebreak_contract::program::init;
-use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::models::{Gpt, Model};
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::products::{ProductClass, ProductTable};
 use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};

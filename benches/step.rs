@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tiebreak_contract::program::graph::{Graph, Node};
 use tiebreak_contract::program::init;
-use tiebreak_contract::program::models::{Block, Blocks, Gelu, Gpt, Input, Model, Norm, Order, Resnet, Stem};
+use tiebreak_contract::program::models::{Block, Blocks, Gpt, Input, Model, Norm, Order, Resnet, Stem};
 use tiebreak_contract::program::operators::ConvVersion;
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::phase::Phase;

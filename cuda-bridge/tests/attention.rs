@@ -8,7 +8,7 @@ use cuda_bridge::columns::Columns;
 use cuda_bridge::quantise::QuantiseOperand;
 use cuda_bridge::translate::Options;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
-use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::models::{Gpt, Model};
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::products::ProductTable;
 use tiebreak_contract::program::step::{Program, StepSpec};

@@ -7,7 +7,7 @@ use crate::common::not_tested;
 use crate::gpus::gpus;
 use tiebreak_contract::program::graph::{Graph, Node};
 use tiebreak_contract::program::init;
-use tiebreak_contract::program::models::{Gelu, Gpt, Input, Llama, Lora, Mlp, Model};
+use tiebreak_contract::program::models::{Gpt, Input, Llama, Lora, Mlp, Model};
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::phase::Phase;
 use tiebreak_contract::program::products::ProductTable;

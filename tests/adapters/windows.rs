@@ -15,7 +15,7 @@ use tiebreak_contract::program::expr::Body;
 use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, TensorType, View};
 use tiebreak_contract::program::im2col::ConvGeometry;
 use tiebreak_contract::program::init;
-use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::models::{Gpt, Model};
 use tiebreak_contract::program::operators::{self, ConvVersion};
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};

@@ -576,6 +576,10 @@ fn operators_over_positions() {
         check_operator("padded_attention", padded, &[shapes[0], shapes[1], shapes[2], &[6]]);
         let documents = Attributes { ignore: Some(1), ..attributes.clone() };
         check_operator("document_attention", documents, &[shapes[0], shapes[1], shapes[2], &[6]]);
+        for window in [1, 2] {
+            let windows = Attributes { window: Some(window), ..attributes.clone() };
+            check_operator("window_attention", windows, &shapes);
+        }
         // A sample of padding alone has no gradient.
         let alone = Attributes { samples: 6, ..attributes.clone() };
         check_operator(

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use crate::plan::fuse_digits::{absmaxes_of, on_the_way};
     use crate::selftest::attention;
-    use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+    use tiebreak_contract::program::models::{Gpt, Model};
     use tiebreak_contract::program::optimizer::Optimizer;
     use tiebreak_contract::program::products::ProductTable;
     use tiebreak_contract::program::step::{Program, StepSpec};

@@ -11,7 +11,7 @@ use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::builder::Builder;
 use tiebreak_contract::program::graph::TensorType;
 use tiebreak_contract::program::init;
-use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::models::{Gpt, Model};
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::products::{ProductClass, ProductTable};
 use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
