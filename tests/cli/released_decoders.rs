@@ -90,6 +90,7 @@ fn decoders_come_out_as_they_went_in() {
             "\"use_sliding_window\": false, \"sliding_window\": 4, \"max_window_layers\": 1",
         )],
     ];
+    let windows = ("\"use_sliding_window\": false", "\"use_sliding_window\": true");
     let qwen3 = [
         ("\"llama\"", "\"qwen3\""),
         ("LlamaF", "Qwen3F"),
@@ -124,6 +125,18 @@ fn decoders_come_out_as_they_went_in() {
         ("version-5", config(&version_5), LLAMA, "rope_factor = 2.5"),
         ("biased", config(&[biased]), Form { biases: ALL, ..LLAMA }, "out_bias = true"),
         ("qwen2", config(&qwen2.concat()), Form { biases: QKV, ..LLAMA }, "qkv_bias = true"),
+        (
+            "qwen2-windows",
+            edited(&config(&qwen2.concat()), &[windows]),
+            Form { biases: QKV, ..LLAMA },
+            "full_layers = [0]",
+        ),
+        (
+            "mistral-windows",
+            edited(&config(&mistral), &[("w\": null", "w\": 4")]),
+            LLAMA,
+            "sliding_window = 4",
+        ),
         ("qwen3", config(&qwen3), head_norms, "qk_norm = true"),
         (
             "qwen3-biased",
@@ -242,7 +255,10 @@ fn what_is_not_computed_is_refused_by_key_and_value() {
         ),
         (("\"head_dim\": 4", "\"head_dim\": 8"), "q_proj.weight is F32"),
         (("\"head_dim\": 4", "\"head_dim\": 5"), "the model's head_width: gives each head 5 channels"),
-        (("\"head_dim\": 4", "\"sliding_window\": 11"), "at most 11 positions has no window: give --context"),
+        (
+            ("\"head_dim\": 4", "\"sliding_window\": 11"),
+            "sliding_window is 11; a Llama has no window: null is",
+        ),
         (("llama\"", "gemma3\""), r#"model_type is \"gemma3\""#),
         (("llama\"", "qwen2\""), "q_proj.bias"),
         (("\"hidden_size\": 16", "\"hidden_size\": -16"), "hidden_size is -16; a number is wanted"),
@@ -369,13 +385,13 @@ fn a_job_may_have_fewer_positions() {
     fs::write(folder.path().join("model.safetensors"), stored(&tensors(LLAMA))).unwrap();
     fs::write(folder.path().join("text.txt"), "a text of tokens. ".repeat(20)).unwrap();
     let import = |context: &str| command(&["import", &path(""), "--context", context]);
-    assert!(import("10").1.contains("at most 9 positions has no window"));
     assert_eq!(import("8").0, 0);
     let job = folder.path().join("job.toml");
     let tokens = "kind = \"tokens\"\npath = \"tokens.npy\"\ndtype = \"u16\"";
     let bytes = "kind = \"bytes\"\npath = \"text.txt\"";
     edit(&job, &[("steps = 100", "steps = 1"), ("micro_batches = 8", "micro_batches = 1"), (tokens, bytes)]);
-    assert!(fs::read_to_string(&job).unwrap().contains("context = 8\n"));
+    let said = fs::read_to_string(&job).unwrap();
+    assert!(said.contains("context = 8\n") && !said.contains("sliding_window"), "{said}");
     trained(&job, &folder.path().join("run"), None);
     assert_eq!(command(&["export", &path("run"), "--step", "0", "--output", &path("out")]).0, 0);
     let own = |name: &str| fs::read(folder.path().join(name)).unwrap();

@@ -368,7 +368,8 @@ mod tests {
             units(graph, fusions).into_iter().map(bytes).sum()
         };
         // The graph is a micro-batch of GPT-2 124M with 8 texts of 1024 tokens and two digits.
-        let gpt_2 = Gpt { vocabulary: 50_257, context: 1024, layers: 12, heads: 12, width: 768, ..Gpt::default() };
+        let gpt_2 =
+            Gpt { vocabulary: 50_257, context: 1024, layers: 12, heads: 12, width: 768, ..Gpt::default() };
         let products = ProductTable::uniform(2);
         let spec = StepSpec { micro_batch: 8, products, ..spec(gpt_2) };
         let Program { micro, update, .. } = Program::new(spec);
