@@ -60,6 +60,11 @@ pub fn decoder(model: &str, products: ProductTable, [context, key]: [u32; 2]) ->
 }
 
 impl Decoder {
+    /// True if layers have windows.
+    pub fn has_windows(&self) -> bool {
+        matches!(&self.model, Model::Llama(llama) if llama.sliding_window.is_some())
+    }
+
     /// The parameters on an engine.
     pub fn upload(&self, engine: &mut dyn Engine) -> Vec<Tensor> {
         self.parameters.iter().map(|(ty, bytes)| engine.upload(ty, bytes).unwrap()).collect()
@@ -127,8 +132,7 @@ impl Decoder {
     pub fn sequences(&self) -> [Vec<u32>; 3] {
         let text = |key: u32, len: u32| (0..len).map(move |i| (i * i + 3 * i * key + key) % BAD).collect();
         let [first, mut second, third]: [Vec<u32>; 3] = [text(1, self.context), text(2, 7), text(5, 6)];
-        let has_windows = matches!(&self.model, Model::Llama(llama) if llama.sliding_window.is_some());
-        second[if has_windows { 1 } else { 5 }] = BAD;
+        second[if self.has_windows() { 1 } else { 5 }] = BAD;
         [first, second, third]
     }
 

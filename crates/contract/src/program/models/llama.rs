@@ -408,10 +408,12 @@ impl Network for Llama {
         };
         let qwen =
             Llama { head_width: Some(6 + 4 * second), qkv_bias: true, qk_norm: true, ..llama(2, false) };
-        let windowed =
-            Llama { layers: 2, sliding_window: Some(2 + second), full_layers: vec![1], ..llama(2, true) };
-        let packed = Llama { document_end: Some(3 + second), ..windowed.clone() };
-        vec![llama(1, true), qwen, windowed, packed]
+        let windows = Llama {
+            document_end: Some(3 + second),
+            sliding_window: Some(2 + second),
+            ..llama(2, true)
+        };
+        vec![llama(1, true), qwen, windows]
     }
 
     fn contradiction(&self) -> Option<(&'static str, String)> {
