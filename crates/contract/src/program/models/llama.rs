@@ -406,14 +406,15 @@ impl Network for Llama {
             tied,
             ..Llama::default()
         };
-        let qwen =
-            Llama { head_width: Some(6 + 4 * second), qkv_bias: true, qk_norm: true, ..llama(2, false) };
-        let windows = Llama {
+        let qwen = Llama {
+            head_width: Some(6 + 4 * second),
+            qkv_bias: true,
+            qk_norm: true,
             document_end: Some(3 + second),
             sliding_window: Some(2 + second),
-            ..llama(2, true)
+            ..llama(2, false)
         };
-        vec![llama(1, true), qwen, windows]
+        vec![llama(1, true), qwen]
     }
 
     fn contradiction(&self) -> Option<(&'static str, String)> {
