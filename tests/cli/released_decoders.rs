@@ -110,40 +110,24 @@ fn decoders_come_out_as_they_went_in() {
         "\"rope_scaling\": null, \"rope_theta\": 500000.0",
         "\"rope_parameters\": {\"factor\": 2.5, \"rope_theta\": 500000.0, \"rope_type\": \"linear\"}",
     )];
+    let mistral_wide = config(&[&mistral[..], &[wide]].concat());
+    let qwen3_biased = config(&[&qwen3[..], &[biased]].concat());
+    let qwen2_windows = edited(&config(&qwen2.concat()), &[windows]);
+    let mistral_windows = edited(&config(&mistral), &[("w\": null", "w\": 4")]);
     let head_norms = Form { channels: 6, has_head_norms: true, ..LLAMA };
     for (name, config, form, lines) in [
         ("llama", config(&[]), LLAMA, ""),
         ("tied", config(&[tie]), TIED, "tied = true"),
         ("llama-3", config(&[scaling, tie]), TIED, "rope_original_context = 6"),
         ("mistral", config(&mistral), LLAMA, ""),
-        (
-            "mistral-wide",
-            config(&[&mistral[..], &[wide]].concat()),
-            Form { channels: 10, ..LLAMA },
-            "head_width = 10",
-        ),
+        ("mistral-wide", mistral_wide, Form { channels: 10, ..LLAMA }, "head_width = 10"),
         ("version-5", config(&version_5), LLAMA, "rope_factor = 2.5"),
         ("biased", config(&[biased]), Form { biases: ALL, ..LLAMA }, "out_bias = true"),
         ("qwen2", config(&qwen2.concat()), Form { biases: QKV, ..LLAMA }, "qkv_bias = true"),
-        (
-            "qwen2-windows",
-            edited(&config(&qwen2.concat()), &[windows]),
-            Form { biases: QKV, ..LLAMA },
-            "full_layers = [0]",
-        ),
-        (
-            "mistral-windows",
-            edited(&config(&mistral), &[("w\": null", "w\": 4")]),
-            LLAMA,
-            "sliding_window = 4",
-        ),
+        ("qwen2-windows", qwen2_windows, Form { biases: QKV, ..LLAMA }, "full_layers = [0]"),
+        ("mistral-windows", mistral_windows, LLAMA, "sliding_window = 4"),
         ("qwen3", config(&qwen3), head_norms, "qk_norm = true"),
-        (
-            "qwen3-biased",
-            config(&[&qwen3[..], &[biased]].concat()),
-            Form { biases: ALL, ..head_norms },
-            "out_bias = true",
-        ),
+        ("qwen3-biased", qwen3_biased, Form { biases: ALL, ..head_norms }, "out_bias = true"),
     ] {
         let path = |part: &str| folder.path().join(name).join(part);
         let text = |part: &str| path(part).to_str().unwrap().to_string();
