@@ -30,7 +30,7 @@ use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::builder::Builder;
 use tiebreak_contract::program::graph::TensorType;
 use tiebreak_contract::program::init;
-use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::models::{Gpt, Model};
 use tiebreak_contract::program::operators::causal_attention;
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::products::{ProductClass, ProductTable};
@@ -182,21 +182,7 @@ impl Trained {
     fn new(layers: u32, small: bool) -> Trained {
         let (heads, width, context, vocabulary) =
             if small { (2, 16, 8, 50) } else { (12, 768, 1024, 50_257) };
-        let (gelu, dropout, tied, init_std, norm_epsilon) = (Gelu::Tanh, 0.0, true, 0.02, 1e-5);
-        let gpt = Gpt {
-            vocabulary,
-            context,
-            layers,
-            heads,
-            width,
-            gelu,
-            dropout,
-            tied,
-            init_std,
-            norm_epsilon,
-            document_end: None,
-            lora: None,
-        };
+        let gpt = Gpt { vocabulary, context, layers, heads, width, ..Gpt::default() };
         let state = state(&program(&gpt, ProductTable::two_and_three(), [1, 1]));
         Trained { gpt, state }
     }

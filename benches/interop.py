@@ -308,6 +308,12 @@ def main():
         llama(checks, "qwen2", 9, "Qwen2", tie_word_embeddings=True)
         llama(checks, "qwen3", 10, "Qwen3", head_dim=32)
         llama(checks, "qwen3-biases", 11, "Qwen3", head_dim=8, attention_bias=True)
+        # Windows below the 40 tokens of an input.
+        eager = {"attn_implementation": "eager"}
+        llama(checks, "mistral-window", 12, "Mistral", sliding_window=5, **eager)
+        llama(checks, "qwen2-windows", 13, "Qwen2", use_sliding_window=True, sliding_window=7, max_window_layers=1, **eager)
+        layers = ["sliding_attention", "full_attention", "sliding_attention"]
+        llama(checks, "qwen3-windows", 14, "Qwen3", head_dim=32, use_sliding_window=True, sliding_window=6, layer_types=layers, **eager)
         sharded(checks)
         if not arguments.decoders:
             classifiers(checks)

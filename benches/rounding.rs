@@ -15,7 +15,7 @@ use std::time::Instant;
 use logged::{Observed, plain_graph};
 use tiebreak_contract::arith::rounding_grid::GridRule;
 use tiebreak_contract::program::init;
-use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::models::{Gpt, Model};
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::products::{ProductClass, ProductTable};
 use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
@@ -44,20 +44,7 @@ fn program([vocabulary, layers, width]: [u32; 3], rounding: &Rounding) -> Progra
     rounding.apply(&mut products);
     Program::new(StepSpec {
         loss: Default::default(),
-        model: Model::Gpt(Gpt {
-            vocabulary,
-            context: TOKENS,
-            layers,
-            heads: 12,
-            width,
-            gelu: Gelu::Tanh,
-            dropout: 0.0,
-            tied: true,
-            init_std: 0.02,
-            norm_epsilon: 1e-5,
-            document_end: None,
-            lora: None,
-        }),
+        model: Model::Gpt(Gpt { vocabulary, context: TOKENS, layers, heads: 12, width, ..Gpt::default() }),
         optimizer: Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 },
         clip_norm: Some(1.0),
         micro_batch: SAMPLES,

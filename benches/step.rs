@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tiebreak_contract::program::graph::{Graph, Node};
 use tiebreak_contract::program::init;
-use tiebreak_contract::program::models::{Block, Blocks, Gelu, Gpt, Input, Model, Norm, Order, Resnet, Stem};
+use tiebreak_contract::program::models::{Block, Blocks, Gpt, Input, Model, Norm, Order, Resnet, Stem};
 use tiebreak_contract::program::operators::ConvVersion;
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::phase::Phase;
@@ -51,20 +51,7 @@ impl Observer for Profile {
 }
 
 fn gpt(layers: u32, width: u32, heads: u32) -> Model {
-    Model::Gpt(Gpt {
-        vocabulary: 256,
-        context: 128,
-        layers,
-        heads,
-        width,
-        gelu: Gelu::Tanh,
-        dropout: 0.0,
-        tied: true,
-        init_std: 0.02,
-        norm_epsilon: 1e-5,
-        document_end: None,
-        lora: None,
-    })
+    Model::Gpt(Gpt { vocabulary: 256, context: 128, layers, heads, width, ..Gpt::default() })
 }
 
 /// GPT-2 124M over 512 tokens.

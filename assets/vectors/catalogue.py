@@ -148,6 +148,16 @@ def hidden_cases(rng):
             yield entry
 
 
+def window_cases(rng):
+    """Cases of attention within windows, with a generator of their own: a window of one position, of some, of all, and of more; then a row whose
+    gradient is infinite."""
+    for samples, heads, kv_heads, d, t, window in [(2, 4, 2, 3, 4, 2), (1, 6, 2, 2, 6, 3), (1, 1, 1, 3, 5, 1), (2, 2, 2, 4, 4, 4), (1, 2, 1, 2, 3, 9)]:
+        run = lambda tape, x: decoders.window_attention(tape, *x, samples, heads, window)
+        shapes = [[samples * t, heads * d]] + [[samples * t, kv_heads * d]] * 2
+        for special, infinite in [((), None), ((-0.0, 0.0, math.nan, INF), None), ((), t - 1)]:
+            yield case(rng, "window_attention", shapes, {"samples": samples, "heads": heads, "window": window}, run, special, 0.03, infinite)
+
+
 def evaluation(rng, epsilon):
     def run(tape, x):
         x[2].rows = [[abs(v) for v in row] for row in x[2].rows]
@@ -191,6 +201,7 @@ def main():
     all_cases += padded_cases(random.Random(20261129))
     all_cases += document_cases(random.Random(20261130))
     all_cases += hidden_cases(random.Random(20261201))
+    all_cases += window_cases(random.Random(20261202))
     all_tables += tables(later, SCALED)
     lines = lambda rows: ",\n".join("    " + json.dumps(row, separators=(",", ":")) for row in rows)
     path = pathlib.Path(__file__).with_name("catalogue.json")

@@ -144,10 +144,28 @@ def repeat_heads(tape, x, heads, group):
     return tape.record(repeated, lambda dy: [(x, [summed(row) for row in dy])])
 
 
-def grouped_attention(tape, q, k, v, samples, heads, causal=True):
+def document_starts(ids, samples, end):
+    """The first position of the document of each row."""
+    t, starts = len(ids) // samples, []
+    for n in range(len(ids)):
+        starts.append(0 if n % t == 0 else n % t if ids[n - 1] == end else starts[-1])
+    return starts
+
+
+def window_starts(starts, samples, window):
+    """The first position that each row sees in its window, where it sees none before `starts` anyway."""
+    t = len(starts) // samples
+    return [max(start, n % t - (window - 1)) for n, start in enumerate(starts)]
+
+
+def window_attention(tape, q, k, v, samples, heads, window):
+    return grouped_attention(tape, q, k, v, samples, heads, starts=window_starts([0] * len(q.rows), samples, window))
+
+
+def grouped_attention(tape, q, k, v, samples, heads, causal=True, starts=None):
     kv_heads = len(k.rows[0]) // (len(q.rows[0]) // heads)
     k, v = (repeat_heads(tape, x, kv_heads, heads // kv_heads) for x in (k, v))
-    return tape.attention(q, k, v, samples, heads, None, 0, causal)
+    return tape.attention(q, k, v, samples, heads, None, 0, causal, starts=starts)
 
 
 class Llama:
@@ -162,6 +180,7 @@ class Llama:
         self.scaling = (f32(m["rope_factor"]), (f32(bands[0]), f32(bands[1]), bands[2]) if bands else None) if "rope_factor" in m else None
         self.qkv_bias, self.out_bias, self.mlp_bias, self.qk_norm = (m.get(key, False) for key in ("qkv_bias", "out_bias", "mlp_bias", "qk_norm"))
         self.tied, self.std, self.labels = m.get("tied", False), f32(m.get("init_std", 0.02)), self.context
+        self.end, self.window, self.full = m.get("document_end"), m.get("sliding_window"), m.get("full_layers", [])
         c, e, q, kv = self.width, self.hidden, self.channels * self.heads, self.channels * self.kv_heads
         parts = [("self_attn.q_proj", "query", q, c), ("self_attn.k_proj", "key", kv, c), ("self_attn.v_proj", "value", kv, c),
                  ("self_attn.o_proj", "attention_out", c, q), ("mlp.gate_proj", "gate", e, c), ("mlp.up_proj", "up", e, c), ("mlp.down_proj", "down", c, e)]
@@ -202,7 +221,9 @@ class Llama:
             if self.qk_norm:
                 q, k = rms_norm(tape, q, next(p), self.epsilon, self.heads), rms_norm(tape, k, next(p), self.epsilon, self.kv_heads)
             q, k = (rotary(tape, x, samples, heads, self.theta, self.scaling) for x, heads in ((q, self.heads), (k, self.kv_heads)))
-            a = grouped_attention(tape, q, k, v, samples, self.heads)
+            starts = document_starts(batch[0], samples, self.end) if self.end is not None else [0] * len(batch[0])
+            starts = starts if self.window is None or layer in self.full else window_starts(starts, samples, self.window)
+            a = grouped_attention(tape, q, k, v, samples, self.heads, starts=starts)
             x = tape.residual(x, linear("attention_out", a, self.out_bias))
             u = rms_norm(tape, x, next(p), self.epsilon)
             g, z = (linear(name, u, self.mlp_bias) for name in ("gate", "up"))

@@ -58,9 +58,4 @@ def padded_attention(tape, q, k, v, samples, heads, ids, padding):
 
 
 def document_attention(tape, q, k, v, samples, heads, ids, end):
-    t, starts = len(ids) // samples, []
-    for n in range(len(ids)):
-        starts.append(0 if n % t == 0 else n % t if ids[n - 1] == end else starts[-1])
-    kv_heads = len(k.rows[0]) // (len(q.rows[0]) // heads)
-    k, v = (decoders.repeat_heads(tape, x, kv_heads, heads // kv_heads) for x in (k, v))
-    return tape.attention(q, k, v, samples, heads, None, 0, starts=starts)
+    return decoders.grouped_attention(tape, q, k, v, samples, heads, starts=decoders.document_starts(ids, samples, end))

@@ -33,9 +33,10 @@ def by_units(row):
     return unit, [div(x, unit) for x in row]
 
 
-def weighted(p, units, values, digits):
+def weighted(p, units, values, digits, starts=None):
     """Steps 4 and 5: probabilities [n][S] of the positions 0, 1, .., units [S] and values [S][D] -> [n][D]."""
-    shares = [[0.0 if i < j else mul(x, unit) for j, (x, unit) in enumerate(zip(row, units))] for i, row in enumerate(p)]
+    first = starts or [0] * len(p)
+    shares = [[0.0 if i < j or j < first[i] else mul(x, unit) for j, (x, unit) in enumerate(zip(row, units))] for i, row in enumerate(p)]
     return product(shares, columns(values), (*digits[:2], 0))
 
 
@@ -47,7 +48,7 @@ class Inference(Tape):
     def loss(self, logits, labels, factor):
         return logits
 
-    def attention(self, q, k, v, samples, heads, drop, number, causal=True):
+    def attention(self, q, k, v, samples, heads, drop, number, causal=True, starts=None):
         assert causal, "a cache holds earlier positions alone"
         n, d = len(q.rows), len(q.rows[0]) // heads
         parts = []
@@ -58,11 +59,11 @@ class Inference(Tape):
             keys, units, values = ks + empty + [[0.0] * d], [*units] + [0.0] * (len(empty) + 1), [*values] + empty + [[1.0] * d]
             r, p = div(1.0, sqrt_of(d)), []
             for i, row in enumerate(product(qs, keys, self.digits("scores"))):
-                z = [-INF if i < j else mul(x, r) for j, x in enumerate(row)]
+                z = [-INF if i < j or starts and j < starts[i] else mul(x, r) for j, x in enumerate(row)]
                 e = [exp(sub(x, greatest(z))) for x in z]
                 total = tree(e)
                 p.append([div(x, total) for x in e])
-            parts.append(weighted(p, units, values, self.digits("values")))
+            parts.append(weighted(p, units, values, self.digits("values"), starts))
         return self.record([sum((part[i] for part in parts), []) for i in range(n)], None)
 
 
@@ -80,15 +81,16 @@ def weights(model, key):
         yield Tensor([flat[i:i + width] for i in range(0, count, width)])
 
 
-def texts(context):
+def texts(context, bad):
     text = lambda key, length: [(i * i + 3 * i * key + key) % BAD for i in range(length)]
     second = text(2, 7)
-    second[5] = BAD
+    second[bad] = BAD
     return [text(1, context), second, text(5, 6)]
 
 
 def logits(model, key, digits):
-    for text in texts(model.context):
+    # A row whose window does not reach the bad token is finite.
+    for text in texts(model.context, 5 if getattr(model, "window", None) is None else 1):
         tape = Inference(digits, model.context)
         rows = model.forward(tape, 1, list(weights(model, key)), [text, None], None, None).rows
         yield [[pattern(x) for x in row] for row in rows]
@@ -238,8 +240,10 @@ def main():
     gpt = Gpt({"vocabulary": 11, "context": 9, "layers": 2, "heads": 2, "width": 6})
     llama = Llama({"vocabulary": 11, "context": 8, "layers": 2, "heads": 4, "kv_heads": 2, "width": 8, "hidden": 12, "head_width": 4,
                    "qk_norm": True, "qkv_bias": True, "lora": {"rank": 2, "alpha": 0.5, "dropout": 0.3, "targets": ["v_proj", "1.mlp.*"]}})
-    decoders = [list(logits(gpt, 1, lambda kind: (3, 3, 0))), list(logits(llama, 2, lambda kind: (3, 2, 64) if kind == "values" else (2, 2, 0)))]
-    comment = ("Made by inference.py. Of a GPT and of a Llama: for each of three texts the logits of its positions, as binary32 patterns. "
+    windowed = Llama({"vocabulary": 11, "context": 8, "layers": 2, "heads": 4, "kv_heads": 2, "width": 8, "hidden": 12, "sliding_window": 2})
+    decoders = [list(logits(gpt, 1, lambda kind: (3, 3, 0))), list(logits(llama, 2, lambda kind: (3, 2, 64) if kind == "values" else (2, 2, 0))),
+                list(logits(windowed, 4, lambda kind: (3, 3, 0)))]
+    comment = ("Made by inference.py. Of a GPT, of a Llama and of a Llama with windows: for each of three texts the logits of its positions, as binary32 patterns. "
                "tests/common/cached.rs has the models, their weights and the texts. "
                "`receipt`: the GPT's answer to a prompt. `verdict`: a verdict on a signer who changed the last token. `sampling`: rows of logits as patterns, settings, and the tokens of numbers 0, 1, ..; none where the row gives no token.")
     lines = ",\n".join("    [\n" + ",\n".join("      " + json.dumps(text, separators=(",", ":")) for text in texts) + "\n    ]" for texts in decoders)

@@ -202,4 +202,18 @@ schedule = { peak = 0.3 }
 batch = { micro_batch = 2 }
 digits = { all = 2 }
 """,
+    "llama, windows in two of three layers": """steps = 3
+model = { kind = "llama", vocabulary = 9, context = 5, layers = 3, heads = 2, kv_heads = 1, width = 8, hidden = 5, init_std = 0.2, sliding_window = 2, full_layers = [1] }
+data = { kind = "bytes", path = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+schedule = { peak = 0.1 }
+batch = { micro_batch = 1, micro_batches = 2 }
+""",
+    "llama, windows within documents, adapters": """steps = 3
+model = { kind = "llama", vocabulary = 5, context = 6, layers = 1, heads = 2, kv_heads = 2, width = 8, hidden = 5, init_std = 0.3, document_end = 0, sliding_window = 3, lora = { rank = 2, alpha = 1.0, targets = ["all-linear"] } }
+data = { kind = "bytes", path = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.1 }
+schedule = { peak = 0.3 }
+batch = { micro_batch = 2 }
+""",
 }

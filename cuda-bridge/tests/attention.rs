@@ -8,7 +8,7 @@ use cuda_bridge::columns::Columns;
 use cuda_bridge::quantise::QuantiseOperand;
 use cuda_bridge::translate::Options;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
-use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::models::{Gpt, Model};
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::products::ProductTable;
 use tiebreak_contract::program::step::{Program, StepSpec};
@@ -26,13 +26,8 @@ fn gpt_2(dropout: f32, products: ProductTable) -> Program {
         layers: 2,
         heads: 12,
         width: 768,
-        gelu: Gelu::Tanh,
         dropout,
-        tied: true,
-        init_std: 0.02,
-        norm_epsilon: 1e-5,
-        document_end: None,
-        lora: None,
+        ..Gpt::default()
     };
     Program::new(StepSpec {
         loss: Default::default(),

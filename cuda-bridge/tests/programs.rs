@@ -171,6 +171,7 @@ fn operator_outputs(engine: &mut dyn Engine, operator: &Operator, kind: u32, gra
         groups: 2,
         smoothing: 0.1,
         ignore: Some(3),
+        window: Some(2),
         p: 0.25,
         number: 3,
         epsilon: 1e-5,

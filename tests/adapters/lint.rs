@@ -196,11 +196,7 @@ fn every_shader_of_every_program_passes() {
             width: 8,
             gelu,
             dropout: 0.1,
-            tied: true,
-            init_std: 0.02,
-            norm_epsilon: 1e-5,
-            document_end: None,
-            lora: None,
+            ..Gpt::default()
         })
     };
     let llama = Model::Llama(Llama {

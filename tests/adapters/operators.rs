@@ -28,6 +28,7 @@ fn attributes() -> Attributes {
         groups: 2,
         smoothing: 0.1,
         ignore: Some(3),
+        window: Some(2),
         p: 0.25,
         number: 3,
         epsilon: 1e-5,

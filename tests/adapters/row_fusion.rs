@@ -7,7 +7,7 @@ use crate::common::not_tested;
 use crate::gpus::gpus;
 use tiebreak_contract::program::graph::{Graph, Node};
 use tiebreak_contract::program::init;
-use tiebreak_contract::program::models::{Gelu, Gpt, Input, Llama, Lora, Mlp, Model};
+use tiebreak_contract::program::models::{Gpt, Input, Llama, Lora, Mlp, Model};
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::phase::Phase;
 use tiebreak_contract::program::products::ProductTable;
@@ -38,13 +38,9 @@ fn programs() -> Vec<Arc<Program>> {
         layers: 2,
         heads: 2,
         width: 66,
-        gelu: Gelu::Tanh,
         dropout: 0.1,
-        tied: true,
         init_std: 0.1,
-        norm_epsilon: 1e-5,
-        document_end: None,
-        lora: None,
+        ..Gpt::default()
     };
     let llama = Llama {
         vocabulary: 131,

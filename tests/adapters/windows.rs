@@ -15,7 +15,7 @@ use tiebreak_contract::program::expr::Body;
 use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, TensorType, View};
 use tiebreak_contract::program::im2col::ConvGeometry;
 use tiebreak_contract::program::init;
-use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::models::{Gpt, Model};
 use tiebreak_contract::program::operators::{self, ConvVersion};
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -353,20 +353,8 @@ fn an_embedding_of_gpt_2_fits_default_limits() {
     if !every_pair("a step with GPT-2's embedding in buffers of 128 MiB") {
         return;
     }
-    let gpt = Gpt {
-        vocabulary: 50_257,
-        context: POSITIONS,
-        layers: 1,
-        heads: 12,
-        width: 768,
-        dropout: 0.0,
-        gelu: Gelu::Tanh,
-        tied: true,
-        init_std: 0.02,
-        norm_epsilon: 1e-5,
-        document_end: None,
-        lora: None,
-    };
+    let gpt =
+        Gpt { vocabulary: 50_257, context: POSITIONS, layers: 1, heads: 12, width: 768, ..Gpt::default() };
     let program = Arc::new(Program::new(StepSpec {
         loss: Default::default(),
         model: Model::Gpt(gpt),

@@ -90,6 +90,7 @@ fn decoders_come_out_as_they_went_in() {
             "\"use_sliding_window\": false, \"sliding_window\": 4, \"max_window_layers\": 1",
         )],
     ];
+    let windows = ("\"use_sliding_window\": false", "\"use_sliding_window\": true");
     let qwen3 = [
         ("\"llama\"", "\"qwen3\""),
         ("LlamaF", "Qwen3F"),
@@ -109,28 +110,24 @@ fn decoders_come_out_as_they_went_in() {
         "\"rope_scaling\": null, \"rope_theta\": 500000.0",
         "\"rope_parameters\": {\"factor\": 2.5, \"rope_theta\": 500000.0, \"rope_type\": \"linear\"}",
     )];
+    let mistral_wide = config(&[&mistral[..], &[wide]].concat());
+    let qwen3_biased = config(&[&qwen3[..], &[biased]].concat());
+    let qwen2_windows = edited(&config(&qwen2.concat()), &[windows]);
+    let mistral_windows = edited(&config(&mistral), &[("w\": null", "w\": 4")]);
     let head_norms = Form { channels: 6, has_head_norms: true, ..LLAMA };
     for (name, config, form, lines) in [
         ("llama", config(&[]), LLAMA, ""),
         ("tied", config(&[tie]), TIED, "tied = true"),
         ("llama-3", config(&[scaling, tie]), TIED, "rope_original_context = 6"),
         ("mistral", config(&mistral), LLAMA, ""),
-        (
-            "mistral-wide",
-            config(&[&mistral[..], &[wide]].concat()),
-            Form { channels: 10, ..LLAMA },
-            "head_width = 10",
-        ),
+        ("mistral-wide", mistral_wide, Form { channels: 10, ..LLAMA }, "head_width = 10"),
         ("version-5", config(&version_5), LLAMA, "rope_factor = 2.5"),
         ("biased", config(&[biased]), Form { biases: ALL, ..LLAMA }, "out_bias = true"),
         ("qwen2", config(&qwen2.concat()), Form { biases: QKV, ..LLAMA }, "qkv_bias = true"),
+        ("qwen2-windows", qwen2_windows, Form { biases: QKV, ..LLAMA }, "full_layers = [0]"),
+        ("mistral-windows", mistral_windows, LLAMA, "sliding_window = 4"),
         ("qwen3", config(&qwen3), head_norms, "qk_norm = true"),
-        (
-            "qwen3-biased",
-            config(&[&qwen3[..], &[biased]].concat()),
-            Form { biases: ALL, ..head_norms },
-            "out_bias = true",
-        ),
+        ("qwen3-biased", qwen3_biased, Form { biases: ALL, ..head_norms }, "out_bias = true"),
     ] {
         let path = |part: &str| folder.path().join(name).join(part);
         let text = |part: &str| path(part).to_str().unwrap().to_string();
@@ -242,7 +239,10 @@ fn what_is_not_computed_is_refused_by_key_and_value() {
         ),
         (("\"head_dim\": 4", "\"head_dim\": 8"), "q_proj.weight is F32"),
         (("\"head_dim\": 4", "\"head_dim\": 5"), "the model's head_width: gives each head 5 channels"),
-        (("\"head_dim\": 4", "\"sliding_window\": 11"), "at most 11 positions has no window: give --context"),
+        (
+            ("\"head_dim\": 4", "\"sliding_window\": 11"),
+            "sliding_window is 11; a Llama has no window: null is",
+        ),
         (("llama\"", "gemma3\""), r#"model_type is \"gemma3\""#),
         (("llama\"", "qwen2\""), "q_proj.bias"),
         (("\"hidden_size\": 16", "\"hidden_size\": -16"), "hidden_size is -16; a number is wanted"),
@@ -369,13 +369,13 @@ fn a_job_may_have_fewer_positions() {
     fs::write(folder.path().join("model.safetensors"), stored(&tensors(LLAMA))).unwrap();
     fs::write(folder.path().join("text.txt"), "a text of tokens. ".repeat(20)).unwrap();
     let import = |context: &str| command(&["import", &path(""), "--context", context]);
-    assert!(import("10").1.contains("at most 9 positions has no window"));
     assert_eq!(import("8").0, 0);
     let job = folder.path().join("job.toml");
     let tokens = "kind = \"tokens\"\npath = \"tokens.npy\"\ndtype = \"u16\"";
     let bytes = "kind = \"bytes\"\npath = \"text.txt\"";
     edit(&job, &[("steps = 100", "steps = 1"), ("micro_batches = 8", "micro_batches = 1"), (tokens, bytes)]);
-    assert!(fs::read_to_string(&job).unwrap().contains("context = 8\n"));
+    let said = fs::read_to_string(&job).unwrap();
+    assert!(said.contains("context = 8\n") && !said.contains("sliding_window"), "{said}");
     trained(&job, &folder.path().join("run"), None);
     assert_eq!(command(&["export", &path("run"), "--step", "0", "--output", &path("out")]).0, 0);
     let own = |name: &str| fs::read(folder.path().join(name)).unwrap();

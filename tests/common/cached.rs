@@ -26,15 +26,18 @@ pub struct Decoder {
     vocabulary: u32,
 }
 
-/// A GPT, and a Llama with adapters whose heads share keys, with products in blocks where a table allows them.
-pub fn decoders() -> [Decoder; 2] {
+/// A GPT, a Llama with adapters whose heads share keys, with products in blocks where a table allows them, and a Llama with windows.
+pub fn decoders() -> [Decoder; 3] {
     let gpt = r#"{"kind": "gpt", "vocabulary": 11, "context": 9, "layers": 2, "heads": 2, "width": 6}"#;
     let llama = r#"{"kind": "llama", "vocabulary": 11, "context": 8, "layers": 2, "heads": 4, "kv_heads": 2, "width": 8,
         "hidden": 12, "head_width": 4, "qk_norm": true, "qkv_bias": true,
         "lora": {"rank": 2, "alpha": 0.5, "dropout": 0.3, "targets": ["v_proj", "1.mlp.*"]}}"#;
+    let windowed = r#"{"kind": "llama", "vocabulary": 11, "context": 8, "layers": 2, "heads": 4, "kv_heads": 2, "width": 8,
+        "hidden": 12, "sliding_window": 2}"#;
     let mut blocks = ProductTable::two_and_three();
     blocks.set(ProductClass::Values, ProductDigits { digits_a: 3, digits_b: 2, block: 64 });
-    [decoder(gpt, ProductTable::preset(), [9, 1]), decoder(llama, blocks, [8, 2])]
+    let plain = |model, sizes| decoder(model, ProductTable::preset(), sizes);
+    [plain(gpt, [9, 1]), decoder(llama, blocks, [8, 2]), plain(windowed, [8, 4])]
 }
 
 /// A decoder with weights of Philox, by a key.
@@ -57,6 +60,11 @@ pub fn decoder(model: &str, products: ProductTable, [context, key]: [u32; 2]) ->
 }
 
 impl Decoder {
+    /// True if layers have windows.
+    pub fn has_windows(&self) -> bool {
+        matches!(&self.model, Model::Llama(llama) if llama.sliding_window.is_some())
+    }
+
     /// The parameters on an engine.
     pub fn upload(&self, engine: &mut dyn Engine) -> Vec<Tensor> {
         self.parameters.iter().map(|(ty, bytes)| engine.upload(ty, bytes).unwrap()).collect()
@@ -120,11 +128,11 @@ impl Decoder {
         rows
     }
 
-    /// Three sequences. The second has a bad token at position 5, and the third is shorter.
+    /// Three sequences. The second has a bad token, which some windows do not reach, and the third is shorter.
     pub fn sequences(&self) -> [Vec<u32>; 3] {
         let text = |key: u32, len: u32| (0..len).map(move |i| (i * i + 3 * i * key + key) % BAD).collect();
         let [first, mut second, third]: [Vec<u32>; 3] = [text(1, self.context), text(2, 7), text(5, 6)];
-        second[5] = BAD;
+        second[if self.has_windows() { 1 } else { 5 }] = BAD;
         [first, second, third]
     }
 

@@ -123,9 +123,7 @@ fn gpt(gelu: Gelu, tied: bool) -> Model {
         dropout: 0.1,
         tied,
         init_std: 0.05,
-        norm_epsilon: 1e-5,
-        document_end: None,
-        lora: None,
+        ..Gpt::default()
     })
 }
 

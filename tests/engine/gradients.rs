@@ -312,10 +312,7 @@ fn gpt(gelu: Gelu, tied: bool, dropout: f32) -> Model {
         gelu,
         dropout,
         tied,
-        init_std: 0.02,
-        norm_epsilon: 1e-5,
-        document_end: None,
-        lora: None,
+        ..Gpt::default()
     })
 }
 
@@ -579,6 +576,10 @@ fn operators_over_positions() {
         check_operator("padded_attention", padded, &[shapes[0], shapes[1], shapes[2], &[6]]);
         let documents = Attributes { ignore: Some(1), ..attributes.clone() };
         check_operator("document_attention", documents, &[shapes[0], shapes[1], shapes[2], &[6]]);
+        for window in [1, 2] {
+            let windows = Attributes { window: Some(window), ..attributes.clone() };
+            check_operator("window_attention", windows, &shapes);
+        }
         // A sample of padding alone has no gradient.
         let alone = Attributes { samples: 6, ..attributes.clone() };
         check_operator(

@@ -33,10 +33,7 @@ fn gpt(dropout: f32, tied: bool) -> Model {
         gelu,
         dropout,
         tied,
-        init_std: 0.02,
-        norm_epsilon: 1e-5,
-        document_end: None,
-        lora: None,
+        ..Gpt::default()
     })
 }
 

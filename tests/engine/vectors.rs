@@ -279,6 +279,7 @@ struct CaseAttributes {
     heads: u32,
     theta: f32,
     ignore: Option<u32>,
+    window: Option<u32>,
 }
 
 /// Single operators and their gradients, by `assets/vectors/catalogue.py`.
@@ -293,8 +294,9 @@ fn operators() {
     for (number, case) in cases.iter().enumerate() {
         let operator = Operator::by_name(&case.operator).unwrap();
         let CaseAttributes { kernel, stride, padding, groups, windows, epsilon, .. } = case.attributes;
-        let CaseAttributes { samples, heads, theta, ignore, .. } = case.attributes;
-        let others = Attributes { samples, heads: heads.max(1), theta, ignore, ..Attributes::default() };
+        let CaseAttributes { samples, heads, theta, ignore, window, .. } = case.attributes;
+        let others =
+            Attributes { samples, heads: heads.max(1), theta, ignore, window, ..Attributes::default() };
         let attributes = Attributes { kernel, stride, padding, groups, windows, epsilon, ..others };
         let shapes: Vec<Vec<u32>> = case.inputs.iter().map(|(shape, _)| shape.clone()).collect();
         let mut check = |dy: Option<&Vec<u32>>, expected: &[Vec<u32>]| {

@@ -63,8 +63,8 @@ fn windows_of_several_documents_are_audited() {
     }
 }
 
-/// Says of every position that its document begins with the sample.
-struct Ignorer;
+/// Has zeros in place of the results of this body: the first position that each position sees is the sample's.
+pub struct Ignorer(pub &'static str);
 
 impl Conduct for Ignorer {
     fn step(
@@ -77,7 +77,7 @@ impl Conduct for Ignorer {
         run_step: &mut RunStep,
     ) -> Result<CommittedStep, TrainError> {
         let mut change = |_: Phase, _: usize, node: &Node, bytes: &[u8]| {
-            (node.primitive.name() == "document_bound.v1").then(|| vec![0; bytes.len()])
+            (node.primitive.name() == self.0).then(|| vec![0; bytes.len()])
         };
         let request = StepRequest::new(&run.computation, scalars, &batch).tampered(Some(&mut change));
         Ok(run_step(session, request)?)
@@ -89,7 +89,7 @@ fn a_trainer_who_ignores_documents_is_convicted_down_to_a_tile() {
     let folder = tempfile::tempdir().unwrap();
     let job = job(folder.path(), LLAMA, "");
     let lies: [(&mut dyn Conduct, u32, &str); 3] = [
-        (&mut Ignorer, 1, "documents"),
+        (&mut Ignorer("document_bound.v1"), 1, "documents"),
         (&mut Tamperer(Phase::Micro(1), "document_scale_mask.v1"), 2, "block0.attention.softmax"),
         (
             &mut Tamperer(Phase::Micro(0), "document_softmax_backward.v1"),

@@ -33,6 +33,7 @@ mod record_verdicts;
 mod remote;
 mod rounding_verdicts;
 mod run_format;
+mod sliding;
 mod stores;
 #[path = "../common/together.rs"]
 mod together;

@@ -58,9 +58,7 @@ fn specs() -> Vec<StepSpec> {
             dropout: 0.1,
             tied,
             init_std: 0.1,
-            norm_epsilon: 1e-5,
-            document_end: None,
-            lora: None,
+            ..Gpt::default()
         }),
         optimizer: adamw.clone(),
         clip_norm: Some(1.0),

@@ -120,6 +120,9 @@ struct Flags {
     /// Label of `weighted_cross_entropy` without a loss; row of `embedding` without a gradient; id of padding.
     #[arg(long, value_name = "LABEL", hide_short_help = true)]
     ignore: Option<u32>,
+    /// Last positions, its own included, to which a position of `window_attention` attends.
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    window: Option<u32>,
     /// Drop probability of `dropout`.
     #[arg(long, value_name = "P", default_value_t = 0.1, hide_short_help = true)]
     p: f32,
@@ -163,6 +166,7 @@ impl From<Flags> for Attributes {
             groups: flags.groups,
             smoothing: flags.smoothing,
             ignore: flags.ignore,
+            window: flags.window,
             p: flags.p,
             number: flags.number,
             epsilon: flags.epsilon,
@@ -187,7 +191,7 @@ fn given(attributes: &Attributes) -> Vec<(&'static str, Attributes)> {
             }
         )*};
     }
-    each!(samples heads stride padding kernel windows groups smoothing ignore p number);
+    each!(samples heads stride padding kernel windows groups smoothing ignore window p number);
     each!(epsilon theta beta1 beta2 weight_decay momentum max_norm);
     given
 }

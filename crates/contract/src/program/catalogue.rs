@@ -1,6 +1,7 @@
 //! The operators that people can run on arrays of their own, as one table: names, inputs, attributes, and how each is
 //! appended to a graph. `tiebreak op` and the tests of every operator on every engine read it.
 
+pub use super::attributes::Attributes;
 use super::builder::Builder;
 use super::expr::{Body, BodyWriter, Reg};
 use super::graph::{Primitive, TensorId};
@@ -10,74 +11,6 @@ use super::operators::{self, ConvVersion, Dropout, LinearClasses, LossRule, Mome
 use super::optimizer::{self, Decay, Optimizer, Rates, Trained, Treatment};
 use crate::arith::DType;
 use crate::arith::turns::turns;
-
-/// The numbers that an operator may need besides its inputs. Each operator reads its own.
-#[derive(Clone, Debug)]
-pub struct Attributes {
-    /// Samples that the rows of attentions, `rotary`, `dropout`, `position_embedding`, `class_token` and `first_position` hold.
-    pub samples: u32,
-    /// Heads of attentions, `rotary` and `rms_norm`.
-    pub heads: u32,
-    /// Pixels from one patch of a convolution, or window of a pool, to the next.
-    pub stride: u32,
-    /// Rows and columns of padding around an image.
-    pub padding: u32,
-    /// Pixels of a window of `max_pool` and `avg_pool`, down and across.
-    pub kernel: u32,
-    /// Windows of `adaptive_avg_pool`, down and across.
-    pub windows: [u32; 2],
-    /// Groups of channels of `grouped_conv2d`.
-    pub groups: u32,
-    /// The share of a target that all classes divide among them, of `weighted_cross_entropy`.
-    pub smoothing: f32,
-    /// The label without a loss, of `weighted_cross_entropy`; the row without a gradient, of `embedding`; the id of
-    /// padding, of `padded_attention`; the id that ends a document, of `document_attention`.
-    pub ignore: Option<u32>,
-    /// Drop probability of `dropout`.
-    pub p: f32,
-    /// The dropout's number in the model, one of the Philox counter's words.
-    pub number: u32,
-    /// The addend of the denominator, of `layer_norm`, `rms_norm`, `batch_norm` and `adamw`.
-    pub epsilon: f32,
-    /// The base of the frequencies of `rotary`.
-    pub theta: f32,
-    /// The decay of AdamW's first moment.
-    pub beta1: f32,
-    /// The decay of AdamW's second moment.
-    pub beta2: f32,
-    /// The decoupled weight decay of `adamw` and `sgd`.
-    pub weight_decay: f32,
-    /// The momentum of `sgd` and `running_moments`.
-    pub momentum: f32,
-    /// The greatest norm, of `clip`.
-    pub max_norm: f32,
-}
-
-impl Default for Attributes {
-    /// The command's defaults.
-    fn default() -> Attributes {
-        Attributes {
-            samples: 1,
-            heads: 1,
-            stride: 1,
-            padding: 0,
-            kernel: 2,
-            windows: [1; 2],
-            groups: 1,
-            smoothing: 0.0,
-            ignore: None,
-            p: 0.1,
-            number: 0,
-            epsilon: 1e-5,
-            theta: 10_000.0,
-            beta1: 0.9,
-            beta2: 0.95,
-            weight_decay: 0.1,
-            momentum: 0.9,
-            max_norm: 1.0,
-        }
-    }
-}
 
 /// The outputs of an operator, by name.
 type Outputs = Vec<(&'static str, TensorId)>;
@@ -343,7 +276,20 @@ pub const OPERATORS: &[Operator] = &[
             let end = a.ignore.ok_or("--ignore must be given: the id that ends a document")?;
             operators::cut_into_heads(b, i[0], [a.samples, a.heads])?;
             let starts = operators::document_starts(b, i[3], a.samples, end);
-            grouped(b, i, a, Seen::Document { starts })
+            grouped(b, i, a, Seen::Since { starts })
+        }
+    ),
+    operator!(
+        "window_attention",
+        "grouped_attention over the last --window positions (--samples, --heads)",
+        &[input("q", "N C"), input("k", "N X"), input("v", "N X")],
+        gradient,
+        |b, i, a| {
+            let [t, _] = operators::cut_into_heads(b, i[0], [a.samples, a.heads])?;
+            let window =
+                a.window.filter(|&window| window > 0).ok_or("--window must be at least 1 position")?;
+            let starts = operators::window_starts(b, None, [a.samples, t], window);
+            grouped(b, i, a, Seen::Since { starts })
         }
     ),
     operator!(

@@ -196,6 +196,7 @@ fn operator(number: usize, second: u32, gradient: bool) -> Option<Graph> {
         groups: 1,
         smoothing: 0.19 + tenth,
         ignore: Some(1 + second),
+        window: Some(2 + second),
         p: 0.21 + tenth,
         number: 7 + second,
         epsilon: 1e-5 + tenth,

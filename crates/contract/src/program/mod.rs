@@ -1,5 +1,6 @@
 //! The training step: operators, their gradients, models and optimizers, as graphs of primitives.
 
+mod attributes;
 pub mod builder;
 pub mod catalogue;
 pub mod decoding;

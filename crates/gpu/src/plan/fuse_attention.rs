@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use crate::plan::fuse_digits::{absmaxes_of, on_the_way};
     use crate::selftest::attention;
-    use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+    use tiebreak_contract::program::models::{Gpt, Model};
     use tiebreak_contract::program::optimizer::Optimizer;
     use tiebreak_contract::program::products::ProductTable;
     use tiebreak_contract::program::step::{Program, StepSpec};
@@ -299,20 +299,8 @@ mod tests {
 
     /// A micro-batch of GPT-2 124M: 8 texts of 1024 tokens.
     fn gpt_2() -> Graph {
-        let gpt = Gpt {
-            vocabulary: 50_257,
-            context: 1024,
-            layers: 12,
-            heads: 12,
-            width: 768,
-            gelu: Gelu::Tanh,
-            dropout: 0.0,
-            tied: true,
-            init_std: 0.02,
-            norm_epsilon: 1e-5,
-            document_end: None,
-            lora: None,
-        };
+        let gpt =
+            Gpt { vocabulary: 50_257, context: 1024, layers: 12, heads: 12, width: 768, ..Gpt::default() };
         let spec = StepSpec {
             loss: Default::default(),
             model: Model::Gpt(gpt),

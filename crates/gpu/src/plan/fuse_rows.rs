@@ -254,13 +254,13 @@ mod tests {
     use tiebreak_contract::arith::DType;
     use tiebreak_contract::program::builder::Builder;
     use tiebreak_contract::program::expr::{Body, BodyWriter};
-    use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+    use tiebreak_contract::program::models::{Gpt, Model};
     use tiebreak_contract::program::optimizer::Optimizer;
     use tiebreak_contract::program::products::ProductTable;
     use tiebreak_contract::program::step::{Program, StepSpec};
 
     fn gpt(width: u32, context: u32, dropout: f32) -> Program {
-        Program::new(spec(Gpt { width, context, dropout, ..GPT }))
+        Program::new(spec(Gpt { vocabulary: 96, heads: 2, width, context, dropout, ..Gpt::default() }))
     }
 
     fn spec(gpt: Gpt) -> StepSpec {
@@ -274,21 +274,6 @@ mod tests {
             products: ProductTable::two_and_three(),
         }
     }
-
-    const GPT: Gpt = Gpt {
-        vocabulary: 96,
-        context: 0,
-        layers: 1,
-        heads: 2,
-        width: 0,
-        gelu: Gelu::Tanh,
-        dropout: 0.0,
-        tied: true,
-        init_std: 0.02,
-        norm_epsilon: 1e-5,
-        document_end: None,
-        lora: None,
-    };
 
     /// The inputs and outputs of each unit of a graph, if these fusions run at once.
     fn units(graph: &Graph, fusions: &[RowFusion]) -> Vec<(Vec<TensorId>, Vec<TensorId>)> {
@@ -383,7 +368,8 @@ mod tests {
             units(graph, fusions).into_iter().map(bytes).sum()
         };
         // The graph is a micro-batch of GPT-2 124M with 8 texts of 1024 tokens and two digits.
-        let gpt_2 = Gpt { vocabulary: 50_257, context: 1024, layers: 12, heads: 12, width: 768, ..GPT };
+        let gpt_2 =
+            Gpt { vocabulary: 50_257, context: 1024, layers: 12, heads: 12, width: 768, ..Gpt::default() };
         let products = ProductTable::uniform(2);
         let spec = StepSpec { micro_batch: 8, products, ..spec(gpt_2) };
         let Program { micro, update, .. } = Program::new(spec);

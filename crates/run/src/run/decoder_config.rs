@@ -1,5 +1,5 @@
 //! The `config.json` of the decoders that transformers has beside GPT-2 and that are models of kind `llama`: Llama, Qwen2, Qwen3,
-//! and Mistral, without windows.
+//! and Mistral.
 //!
 //! Sources: `LlamaConfig`, `Qwen2Config`, `Qwen3Config` and `MistralConfig` of transformers. A key that is not known, or has a value that is not computed, is
 //! refused by its name.
@@ -16,7 +16,7 @@ pub(super) const KINDS: [(&str, &str); 4] = [
     ("mistral", "MistralForCausalLM"),
 ];
 /// Keys that are read.
-const READ: [&str; 19] = [
+const READ: [&str; 20] = [
     "vocab_size",
     "hidden_size",
     "intermediate_size",
@@ -33,13 +33,13 @@ const READ: [&str; 19] = [
     "head_dim",
     "sliding_window",
     "use_sliding_window",
+    "max_window_layers",
     "layer_types",
     "attention_bias",
     "mlp_bias",
 ];
-/// Keys that decide nothing of the computation: names, special tokens, types, how transformers computes, and which layers would
-/// have windows.
-const PASSED_OVER: [&str; 20] = [
+/// Keys that decide nothing of the computation: names, special tokens, types, and how transformers computes.
+const PASSED_OVER: [&str; 19] = [
     "_attn_implementation_autoset",
     "_name_or_path",
     "architectures",
@@ -47,7 +47,6 @@ const PASSED_OVER: [&str; 20] = [
     "dtype",
     "eos_token_id",
     "is_llama_config",
-    "max_window_layers",
     "model_type",
     "pad_token_id",
     "pretraining_tp",
@@ -61,6 +60,9 @@ const PASSED_OVER: [&str; 20] = [
     "use_cache",
     "vocab_file",
 ];
+
+/// The most layers of a job's model.
+const LAYERS_MAX: u32 = 1 << 10;
 
 /// A `config.json`, or an object in it.
 struct Keys<'a> {
@@ -79,6 +81,11 @@ impl Keys<'_> {
         let short = |text: &str| text.chars().take(40).collect::<String>();
         let value = self.keys.get(key).map(Value::to_string).unwrap_or_default();
         Err(format!("{}{} is {}; {why}", self.prefix, short(key), short(&value)))
+    }
+
+    /// The elements of a list; 0 of anything else.
+    fn count(&self, key: &str) -> usize {
+        self.get(key).and_then(Value::as_array).map_or(0, Vec::len)
     }
 
     fn size(&self, key: &str) -> Result<Option<u32>, String> {
@@ -165,7 +172,6 @@ pub(super) fn parse(kind: &str, text: &str, context: Option<u32>) -> Result<Llam
         return config
             .refused("max_position_embeddings", &format!("a context of {context} positions is more"));
     }
-    whole_attention(kind, &config, context)?;
     let of_kind = |key, has: &[&str]| {
         if !has.contains(&kind) {
             config.only(key, &json!(false))?;
@@ -182,10 +188,12 @@ pub(super) fn parse(kind: &str, text: &str, context: Option<u32>) -> Result<Llam
     };
     let channels = config.size("head_dim")?.or((kind == "qwen3").then_some(128));
     let is_own = |channels: &u32| u64::from(*channels) * u64::from(heads) != u64::from(width);
+    let layers = config.needed("num_hidden_layers")?;
+    let (sliding_window, full_layers) = windows(kind, &config, [context, layers])?;
     let llama = Llama {
         vocabulary: config.needed("vocab_size")?,
         context,
-        layers: config.needed("num_hidden_layers")?,
+        layers,
         heads,
         kv_heads: config.size("num_key_value_heads")?.unwrap_or(kv_heads),
         width,
@@ -198,13 +206,20 @@ pub(super) fn parse(kind: &str, text: &str, context: Option<u32>) -> Result<Llam
         qk_norm: kind == "qwen3",
         tied: config.flag("tie_word_embeddings")?,
         init_std: config.number("initializer_range", 0.02)?,
+        sliding_window,
+        full_layers,
         ..Llama::default()
     };
     rotation(&config, llama)
 }
 
-/// Refuses attention that does not reach every earlier position of a sample.
-fn whole_attention(kind: &str, config: &Keys, context: u32) -> Result<(), String> {
+/// The window of a model's attention within a context, and the layers without it: none if every layer reaches all earlier
+/// positions of a sample.
+fn windows(
+    kind: &str,
+    config: &Keys,
+    [context, layers]: [u32; 2],
+) -> Result<(Option<u32>, Vec<u32>), String> {
     let is_qwen = kind.starts_with("qwen");
     if !is_qwen {
         config.only("use_sliding_window", &json!(false))?;
@@ -216,19 +231,42 @@ fn whole_attention(kind: &str, config: &Keys, context: u32) -> Result<(), String
     } else {
         None
     };
-    if let Some(window) = window.filter(|&window| window < context) {
-        return Err(format!(
-            "sliding_window is {window}; this version computes attention without a window: null, or at least the context ({context}). \
-             A context of at most {window} positions has no window: give --context N"
-        ));
+    let full = without_window(config, is_qwen, window.is_some(), layers)?;
+    let is_listed = config.get("layer_types").is_some();
+    let reached = window.filter(|&window| window < context);
+    match reached {
+        None => Ok((None, Vec::new())),
+        Some(_) if kind == "llama" => {
+            let why = format!("a Llama has no window: null is wanted, or at least the context ({context})");
+            config.refused("sliding_window", &why)
+        }
+        Some(_) if is_qwen && full.len() == layers as usize => Ok((None, Vec::new())),
+        Some(_) if !is_qwen && !full.is_empty() => {
+            config.refused("layer_types", "every layer of a Mistral has the window")
+        }
+        Some(_) if is_listed && config.count("layer_types") != layers as usize => {
+            config.refused("layer_types", &format!("as many are wanted as there are layers ({layers})"))
+        }
+        reached => Ok((reached, full)),
     }
-    let Some(layers) = config.get("layer_types") else { return Ok(()) };
-    let is_full =
-        |layer: &Value| layer == "full_attention" || layer == "sliding_attention" && window.is_some();
-    match layers.as_array().is_some_and(|layers| layers.iter().all(is_full)) {
-        true => Ok(()),
-        false => config.refused("layer_types", "this version computes \"full_attention\" only"),
-    }
+}
+
+/// The layers without a window. Those of a Qwen without `layer_types` come first.
+fn without_window(config: &Keys, is_qwen: bool, has_window: bool, layers: u32) -> Result<Vec<u32>, String> {
+    // No job has more layers, and the file is anybody's.
+    let layers = layers.min(LAYERS_MAX);
+    let Some(types) = config.get("layer_types") else {
+        // Qwen's classes have 28 where the key is absent.
+        let first = if is_qwen && has_window { config.size("max_window_layers")?.unwrap_or(28) } else { 0 };
+        return Ok((0..first.min(layers)).collect());
+    };
+    let is_known = |ty: &Value| ty == "full_attention" || ty == "sliding_attention" && has_window;
+    let Some(types) = types.as_array().filter(|types| types.iter().all(is_known)) else {
+        let more = if has_window { " and \"sliding_attention\"" } else { " only" };
+        return config.refused("layer_types", &format!("this version computes \"full_attention\"{more}"));
+    };
+    let full = (0..layers).zip(types).filter(|(_, ty)| *ty == "full_attention");
+    Ok(full.map(|(layer, _)| layer).collect())
 }
 
 /// The same model with the frequencies of its rotary positions. transformers has them in `rope_parameters` since version 5, and in
@@ -276,10 +314,10 @@ fn rotation(config: &Keys, mut llama: Llama) -> Result<Llama, String> {
 fn kind_of(llama: &Llama, before: Option<&str>) -> Option<(&'static str, &'static str)> {
     let biases = [llama.qkv_bias, llama.out_bias, llama.mlp_bias];
     let has = |kind: &str| match kind {
-        "llama" => !llama.qk_norm && llama.qkv_bias == llama.out_bias,
+        "llama" => !llama.qk_norm && llama.qkv_bias == llama.out_bias && llama.sliding_window.is_none(),
         "qwen2" => !llama.qk_norm && biases == [true, false, false],
         "qwen3" => llama.qk_norm && llama.qkv_bias == llama.out_bias && !llama.mlp_bias,
-        _ => !llama.qk_norm && biases == [false; 3],
+        _ => !llama.qk_norm && biases == [false; 3] && llama.full_layers.is_empty(),
     };
     let able = || KINDS.into_iter().filter(|(kind, _)| has(kind));
     able().find(|(kind, _)| before == Some(kind)).or_else(|| able().next())
@@ -299,6 +337,12 @@ fn scaling(llama: &Llama) -> Value {
         }),
         _ => json!({ "rope_type": "linear", "factor": factor }),
     }
+}
+
+/// A layer's attention, in transformers' words.
+fn layer_type(llama: &Llama, layer: u32) -> &'static str {
+    let is_full = llama.sliding_window.is_none() || llama.full_layers.contains(&layer);
+    if is_full { "full_attention" } else { "sliding_attention" }
 }
 
 /// The `config.json` of a model, as transformers writes it; `None` if no class of transformers has this model. `before` is another
@@ -339,14 +383,23 @@ pub(super) fn config(llama: &Llama, before: Option<&str>) -> Option<Value> {
     if llama.head_width.is_some() || kind == "qwen3" || before.get("head_dim").is_some() {
         config["head_dim"] = llama.head_width.unwrap_or(llama.width / llama.heads).into();
     }
-    if before.get("layer_types").is_some() {
-        config["layer_types"] = vec!["full_attention"; llama.layers as usize].into();
+    let is_qwen = kind.starts_with("qwen");
+    if before.get("layer_types").is_some() || is_qwen && llama.sliding_window.is_some() {
+        config["layer_types"] = (0..llama.layers).map(|layer| layer_type(llama, layer)).collect();
+    }
+    if let (true, Some(window)) = (is_qwen, llama.sliding_window) {
+        config["sliding_window"] = window.into();
+        // Versions before `layer_types` take the first layers for those without a window.
+        config["max_window_layers"] = llama.full_layers.len().into();
     }
     let own: &[(&str, Value)] = match kind {
         "llama" => &[("attention_bias", llama.qkv_bias.into()), ("mlp_bias", llama.mlp_bias.into())],
-        "mistral" => &[("sliding_window", Value::Null)],
-        "qwen2" => &[("use_sliding_window", false.into())],
-        _ => &[("attention_bias", llama.qkv_bias.into()), ("use_sliding_window", false.into())],
+        "mistral" => &[("sliding_window", llama.sliding_window.into())],
+        "qwen2" => &[("use_sliding_window", llama.sliding_window.is_some().into())],
+        _ => &[
+            ("attention_bias", llama.qkv_bias.into()),
+            ("use_sliding_window", llama.sliding_window.is_some().into()),
+        ],
     };
     own.iter().for_each(|(key, value)| config[key] = value.clone());
     Some(config)
@@ -371,26 +424,65 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_no_sample_reaches_is_none() {
+    fn windows_within_the_context_are_read_and_written() {
         let config = |more: &str| {
             format!(
-                r#"{{"vocab_size": 9, "hidden_size": 8, "intermediate_size": 5, "num_hidden_layers": 1, "num_attention_heads": 2,
+                r#"{{"vocab_size": 9, "hidden_size": 8, "intermediate_size": 5, "num_hidden_layers": 3, "num_attention_heads": 2,
                 "num_key_value_heads": 1, "max_position_embeddings": 5000{more}}}"#
             )
         };
         let refused = |kind, more| parse(kind, &config(more), None).unwrap_err();
-        assert!(refused("mistral", "").contains("sliding_window is 4096"));
-        assert!(refused("mistral", r#", "sliding_window": 4999"#).contains("sliding_window is 4999"));
-        for (kind, more) in [
-            ("llama", ""),
-            ("mistral", r#", "sliding_window": null"#),
-            ("mistral", r#", "sliding_window": 5000"#),
+        let sliding = r#", "use_sliding_window": true, "sliding_window": 9"#;
+        let with = |more: &str| format!("{sliding}, {more}");
+        for (kind, more, why) in [
+            ("llama", r#", "sliding_window": 4999"#, "sliding_window is 4999; a Llama has no window"),
+            (
+                "mistral",
+                r#", "layer_types": ["full_attention", "sliding_attention", "full_attention"]"#,
+                "every layer of a Mistral",
+            ),
+            ("mistral", r#", "use_sliding_window": true"#, "use_sliding_window is true"),
+            (
+                "qwen2",
+                &with(r#""layer_types": ["sliding_attention"]"#),
+                "as many are wanted as there are layers (3)",
+            ),
+            (
+                "qwen2",
+                &with(r#""layer_types": ["chunked_attention"]"#),
+                "\"full_attention\" and \"sliding_attention\"",
+            ),
+            ("qwen3", r#", "layer_types": ["sliding_attention"]"#, "\"full_attention\" only"),
+            ("qwen3", &with(r#""max_window_layers": -1"#), "max_window_layers is -1"),
+        ] {
+            assert!(refused(kind, more).contains(why), "{}", refused(kind, more));
+        }
+        let types = r#""layer_types": ["sliding_attention", "full_attention", "sliding_attention"]"#;
+        for (kind, more, windows) in [
+            ("llama", "", None),
+            ("mistral", r#", "sliding_window": null"#, None),
+            ("mistral", r#", "sliding_window": 5000"#, None),
+            ("mistral", r#", "sliding_window": 4999"#, Some((4999, &[][..]))),
+            ("mistral", "", Some((4096, &[]))),
+            ("qwen2", &with(r#""max_window_layers": 1"#), Some((9, &[0]))),
+            ("qwen2", &with(r#""max_window_layers": 0"#), Some((9, &[]))),
+            ("qwen2", sliding, None),
+            ("qwen2", r#", "use_sliding_window": false, "sliding_window": 9, "max_window_layers": 1"#, None),
+            ("qwen3", &with(types), Some((9, &[1]))),
+            ("qwen3", r#", "use_sliding_window": true, "max_window_layers": 2"#, Some((4096, &[0, 1]))),
         ] {
             let llama = parse(kind, &config(more), None).unwrap();
             assert_eq!((llama.context, llama.kv_heads, llama.norm_epsilon), (5000, 1, 1e-6));
-            let before = json!({ "model_type": kind }).to_string();
-            let written = super::config(&llama, Some(&before)).unwrap().to_string();
-            assert_eq!(parse(kind, &written, None), Ok(llama));
+            let found = llama.sliding_window.map(|window| (window, &llama.full_layers[..]));
+            assert_eq!(found, windows, "{kind} {more}");
+            for before in [None, Some(json!({ "model_type": kind }).to_string())] {
+                let written = super::config(&llama, before.as_deref()).unwrap();
+                let class = written["model_type"].as_str().unwrap();
+                assert_eq!(parse(class, &written.to_string(), None).as_ref(), Ok(&llama), "{written}");
+            }
         }
+        // No class of transformers has a decoder without biases and norms of heads whose layers have two kinds of attention.
+        let mixed = Llama { layers: 2, sliding_window: Some(3), full_layers: vec![0], ..Llama::default() };
+        assert!(super::config(&mixed, None).is_none());
     }
 }

@@ -130,8 +130,7 @@ fn gpt2(config: &Gpt2) -> Result<Gpt, String> {
         tied: config.tie_word_embeddings.unwrap_or(true),
         init_std: config.initializer_range.unwrap_or(0.02) as f32,
         norm_epsilon: config.layer_norm_epsilon.unwrap_or(1e-5) as f32,
-        document_end: None,
-        lora: None,
+        ..Gpt::default()
     })
 }
 

@@ -11,7 +11,7 @@ use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::builder::Builder;
 use tiebreak_contract::program::graph::TensorType;
 use tiebreak_contract::program::init;
-use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+use tiebreak_contract::program::models::{Gpt, Model};
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::products::{ProductClass, ProductTable};
 use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
@@ -125,13 +125,7 @@ fn step(engine: &mut dyn Engine, samples: u32) -> Result<f64, EngineError> {
         layers: 4,
         heads: 4,
         width: 144,
-        gelu: Gelu::Tanh,
-        dropout: 0.0,
-        tied: true,
-        init_std: 0.02,
-        norm_epsilon: 1e-5,
-        document_end: None,
-        lora: None,
+        ..Gpt::default()
     });
     let program = Arc::new(Program::new(StepSpec {
         loss: Default::default(),

@@ -173,6 +173,26 @@ impl Gpt {
     }
 }
 
+impl Default for Gpt {
+    /// A model of one channel, with the keys that a job may leave out as they are then.
+    fn default() -> Gpt {
+        Gpt {
+            vocabulary: default_vocabulary(),
+            context: 1,
+            layers: 1,
+            heads: 1,
+            width: 1,
+            gelu: Gelu::default(),
+            dropout: 0.0,
+            tied: default_tied(),
+            init_std: default_std(),
+            norm_epsilon: default_epsilon(),
+            document_end: None,
+            lora: None,
+        }
+    }
+}
+
 impl Network for Gpt {
     fn keys() -> &'static [Key] {
         KEYS
@@ -188,10 +208,8 @@ impl Network for Gpt {
             gelu,
             dropout,
             tied,
-            init_std: 0.02,
             norm_epsilon: 1e-5 + second as f32 / 16.0,
-            document_end: None,
-            lora: None,
+            ..Gpt::default()
         };
         vec![gpt(Gelu::Tanh, true, 0.21 + second as f32 / 16.0), gpt(Gelu::Erf, false, 0.0)]
     }
@@ -293,7 +311,7 @@ impl Network for Gpt {
     }
 
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
-        let mut text = Text::whole(b, samples, inputs.batch[0], self.document_end);
+        let mut text = Text::whole(b, samples, inputs.batch[0], self.document_end, None);
         let of_adapters = self.lora.as_ref().and_then(|lora| inputs.dropout(lora.dropout));
         let drops = [inputs.dropout(self.dropout), of_adapters];
         let logits = self.logits(b, &mut text, parameters, inputs.batch[0], drops);
@@ -342,7 +360,7 @@ impl Gpt {
                     b.scoped(name, |b| layer_of(b, layer, name, normed, weight, bias))
                 });
                 let drop_probabilities = drop.map(|d| (d, next_drop()));
-                let attended = text.attention(b, qkv, [self.heads; 2], drop_probabilities);
+                let attended = text.attention(b, qkv, [self.heads; 2], None, drop_probabilities);
                 let (weight, bias) = (p.next(), p.next());
                 let branch = b.scoped("attention_out", |b| {
                     let y = layer_of(b, layer, "attention_out", attended, weight, bias);

@@ -9,7 +9,7 @@ use super::released::{Made, Part, Released};
 use super::sizes::times;
 use super::{
     BatchTensor, Cursor, Init, Inputs, Lora, Loss, ModelParameter, Network, ProductSize, Sizes, Text,
-    document_error,
+    document_error, window_error,
 };
 use crate::arith::turns::{scaled, turns};
 use crate::program::builder::Builder;
@@ -102,11 +102,19 @@ pub struct Llama {
     /// The token that ends a document, if no position attends to another document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document_end: Option<u32>,
+    /// The last positions, its own included, that a position attends to, if there are more before them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sliding_window: Option<u32>,
+    /// The blocks without that window, from 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub full_layers: Vec<u32>,
     /// Adapters, if they alone are trained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<Lora>,
 }
 
+/// Numbers of blocks.
+const LAYERS: Type = Type::List { of: &integer(0, (1 << 10) - 1), least: 1, most: 1 << 10 };
 /// A factor of wavelengths.
 const FACTOR: Type = Type::Number { least: 1.0, above: false, below: Some(65536.0) };
 const BESIDE_LOW: &str = "rope_factor = 8.0\nrope_high_freq_factor = 4.0\nrope_original_context = 8192";
@@ -136,6 +144,8 @@ const KEYS: &[Key] = &[
     key("model.tied", Boolean, Optional("false"), "true", "Whether the output projection is the token table.").kind("llama"),
     key("model.init_std", NOT_NEGATIVE, Optional("0.02"), "0.01", "Standard deviation of initial weights; projections back to the residual stream get init_std / sqrt(2 layers).").kind("llama"),
     key("model.document_end", integer(0, (1 << 20) - 1), Absent("a sample is one document"), "50256", "The token that ends a document. A position attends to no other document of its sample (docs/DATA.md).").kind("llama").rule("below `vocabulary`").beside("vocabulary = 50257"),
+    key("model.sliding_window", integer(1, (1 << 16) - 1), Absent("no window"), "32", "The last positions that a position attends to, its own included, as Mistral's.").kind("llama").unit("tokens").rule("below `context`"),
+    key("model.full_layers", LAYERS, Absent("every block has the window"), "[0]", "The blocks without the window, from 0, as some of Qwen's are.").kind("llama").rule("rising; only with `sliding_window`, and not all blocks").beside("sliding_window = 32"),
     key("model.lora", Type::Table, Absent("all parameters are trained"), "", "Low-rank adapters, as PEFT's LoRA: they are trained, and all other parameters stay as they are (docs/ARITHMETIC.md, section 8.3).").kind("llama"),
 ];
 
@@ -251,7 +261,8 @@ impl Llama {
         }
         let q = b.scoped("query_rotary", |b| rotary(b, tables, q));
         let k = b.scoped("key_rotary", |b| rotary(b, tables, k));
-        let attended = text.attention(b, [q, k, v], [self.heads, self.kv_heads], None);
+        let window = self.sliding_window.filter(|_| !self.full_layers.contains(&layers.block));
+        let attended = text.attention(b, [q, k, v], [self.heads, self.kv_heads], window, None);
         layers.linear(b, "attention_out", attended, self.out_bias)
     }
 
@@ -337,6 +348,8 @@ impl Default for Llama {
             tied: false,
             init_std: default_std(),
             document_end: None,
+            sliding_window: None,
+            full_layers: Vec::new(),
             lora: None,
         }
     }
@@ -393,8 +406,14 @@ impl Network for Llama {
             tied,
             ..Llama::default()
         };
-        let qwen =
-            Llama { head_width: Some(6 + 4 * second), qkv_bias: true, qk_norm: true, ..llama(2, false) };
+        let qwen = Llama {
+            head_width: Some(6 + 4 * second),
+            qkv_bias: true,
+            qk_norm: true,
+            document_end: Some(3 + second),
+            sliding_window: Some(2 + second),
+            ..llama(2, false)
+        };
         vec![llama(1, true), qwen]
     }
 
@@ -415,6 +434,10 @@ impl Network for Llama {
             return Some((key, format!("gives each head {channels} channels, but {why}")));
         }
         if let Some(error) = document_error(self.document_end, self.vocabulary) {
+            return Some(error);
+        }
+        let sizes = [self.context, self.layers];
+        if let Some(error) = window_error(self.sliding_window, &self.full_layers, sizes) {
             return Some(error);
         }
         self.lora.as_ref()?.error(&self.projections())
@@ -501,7 +524,7 @@ impl Network for Llama {
     }
 
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
-        let mut text = Text::whole(b, samples, inputs.batch[0], self.document_end);
+        let mut text = Text::whole(b, samples, inputs.batch[0], self.document_end, self.sliding_window);
         let drop = self.lora.as_ref().and_then(|lora| inputs.dropout(lora.dropout));
         let logits = self.logits(b, &mut text, parameters, inputs.batch[0], drop);
         inputs.loss(b, logits, inputs.batch[1], Vec::new())

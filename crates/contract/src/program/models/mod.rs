@@ -13,7 +13,7 @@ pub use lora::Lora;
 pub use normalize::{Normalization, Normalize};
 pub use sizes::{ProductSize, Sizes};
 pub(super) use text::Text;
-use text::document_error;
+use text::{document_error, window_error};
 
 use std::ops::{Deref, DerefMut};
 

@@ -355,8 +355,8 @@ fn padding_is_hidden_by_an_id_and_its_attributes_are_checked() {
     {
         assert_eq!(bodies(&program, name), count, "{name}");
     }
-    // Another id is another program, also one that no text has.
-    for id in ["1", "2147483647"] {
+    // Another id is another program.
+    for id in ["1", "18"] {
         let other = text.replace("\"heads\":2,\"ignore\":0", &format!("\"heads\":2,\"ignore\":{id}"));
         assert!(compile(&other).unwrap() != program, "{id}");
     }
@@ -371,6 +371,11 @@ fn padding_is_hidden_by_an_id_and_its_attributes_are_checked() {
         ("\"heads\":2,\"ignore\":0", "\"heads\":2,\"ignore\":2147483648", "ignore: must be an integer"),
         ("\"heads\":2,\"ignore\":0", "\"heads\":0,\"ignore\":0", "heads: must be an integer"),
         ("\"heads\":2,\"ignore\":0", "\"heads\":3,\"ignore\":0", "the samples (2) must divide N = 12"),
+        (
+            "\"heads\":2,\"ignore\":0",
+            "\"heads\":2,\"ignore\":19",
+            "ignore (19) must be an id of the inputs, which are below 19",
+        ),
         (
             "\"heads\":2,\"ignore\":0",
             "\"heads\":2,\"padding\":0",

@@ -1,5 +1,5 @@
-//! causal_attention.v1, bidirectional_attention.v1, padded_attention.v1 and document_attention.v1: softmax(q k^T / sqrt(D)) v per head,
-//! over the positions seen.
+//! causal_attention.v1, bidirectional_attention.v1, padded_attention.v1, document_attention.v1 and window_attention.v1:
+//! softmax(q k^T / sqrt(D)) v per head, over the positions seen.
 //! And repeat_heads.v1, for queries in groups that share a head of keys and values (Ainslie et al., 2023).
 //!
 //! Every sum runs over all T positions, with +0 at masked ones, so its tree depends on T alone.
@@ -25,9 +25,9 @@ pub enum Seen {
         /// The id of padding.
         padding: u32,
     },
-    /// Those of its own document, up to its own.
-    Document {
-        /// The first position of each position's document: `document_starts`.
+    /// Those from a first one up to its own.
+    Since {
+        /// The first one of each position: `document_starts`, `window_starts`.
         starts: TensorId,
     },
 }
@@ -49,6 +49,32 @@ pub(crate) fn document_starts(b: &mut Builder, ids: TensorId, samples: u32, end:
     let of_column = View { tensor: ids, offset: 0, dims, strides: [t, 0, 0, 1] };
     let bounds = b.map_views(body, dims, vec![of_column], DType::F32, &dims);
     b.max_last(bounds)
+}
+
+/// The first of the last `window` positions up to each position, its own included, f32 [B, 1, T, 1]; not before the first position of
+/// its document, if there are `documents`.
+pub(crate) fn window_starts(
+    b: &mut Builder,
+    documents: Option<TensorId>,
+    [samples, t]: [u32; 2],
+    window: u32,
+) -> TensorId {
+    let dims = [samples, 1, t, 1];
+    let name = if documents.is_some() { "document_window_start.v1" } else { "window_start.v1" };
+    let body = Body::new(name, |w| {
+        let (i, window, before) = (w.index(2), w.word(window), w.f(window as f32 - 1.0));
+        let (is_whole, zero, place) = (w.ult(i, window), w.f(0.0), w.from_u(i));
+        let first = w.sub(place, before);
+        let first = w.select(is_whole, zero, first);
+        if documents.is_none() {
+            return first;
+        }
+        let start = w.input(0);
+        let is_later = w.lt(first, start);
+        w.select(is_later, start, first)
+    });
+    let views = documents.into_iter().map(|starts| b.whole(starts)).collect();
+    b.map_views(body, dims, views, DType::F32, &dims)
 }
 
 /// The sizes of one attention: B samples of T positions, H heads of D channels.
@@ -193,7 +219,7 @@ fn values(b: &mut Builder, s: Heads, p: TensorId, v: TensorId) -> TensorId {
 }
 
 /// 1/sqrt(D) by two contract operations.
-fn head_scale(channels: u32) -> f32 {
+pub(super) fn head_scale(channels: u32) -> f32 {
     1.0 / (channels as f32).sqrt()
 }
 
@@ -238,7 +264,7 @@ fn scale_mask(seen: Seen, channels: u32) -> Body {
             let (x, scale) = (w.input(0), w.f(head_scale(channels)));
             w.mul(x, scale)
         }),
-        Seen::Document { .. } => Body::new("document_scale_mask.v1", |w| {
+        Seen::Since { .. } => Body::new("document_scale_mask.v1", |w| {
             let (x, start, scale) = (w.input(0), w.input(1), w.f(head_scale(channels)));
             let (i, j, minus_infinity) = (w.index(2), w.index(3), w.f(f32::NEG_INFINITY));
             let (later, place) = (w.ult(i, j), w.from_u(j));
@@ -259,12 +285,12 @@ fn scale_mask(seen: Seen, channels: u32) -> Body {
 }
 
 /// The number that decides whether a score is hidden, for each of the scores: the id of the position that is attended to, or the
-/// first position of the document of the one that attends. Nothing if places alone decide.
+/// first position that the one that attends sees. Nothing if places alone decide.
 fn hiding(seen: Seen, s: Heads) -> Option<View> {
     let (tensor, strides) = match seen {
         Seen::Earlier | Seen::All => return None,
         Seen::Unpadded { ids, .. } => (ids, [s.t, 0, 0, 1]),
-        Seen::Document { starts } => (starts, [s.t, 0, 1, 0]),
+        Seen::Since { starts } => (starts, [s.t, 0, 1, 0]),
     };
     Some(View { tensor, offset: 0, dims: s.scores(), strides })
 }
@@ -284,7 +310,7 @@ fn softmax(b: &mut Builder, seen: Seen, s: Heads, scores: TensorId) -> TensorId 
             Seen::Earlier => "causal_softmax_backward.v1",
             Seen::All => "softmax_backward.v1",
             Seen::Unpadded { .. } => "padding_softmax_backward.v1",
-            Seen::Document { .. } => "document_softmax_backward.v1",
+            Seen::Since { .. } => "document_softmax_backward.v1",
         };
         let body = Body::new(name, |w| {
             let (p, dp, sum, scale) = (w.input(0), w.input(1), w.input(2), w.f(scale));
@@ -298,7 +324,7 @@ fn softmax(b: &mut Builder, seen: Seen, s: Heads, scores: TensorId) -> TensorId 
                     let (zero, id, padding) = (w.f(0.0), w.input(3), w.word(padding));
                     Some((w.ueq(id, padding), zero))
                 }
-                Seen::Document { .. } => {
+                Seen::Since { .. } => {
                     let (zero, one, start) = (w.f(0.0), w.word(1), w.input(3));
                     let (i, j) = (w.index(2), w.index(3));
                     let (later, place) = (w.ult(i, j), w.from_u(j));

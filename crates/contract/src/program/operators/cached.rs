@@ -4,7 +4,7 @@
 //! A sequence has S = T + 1 places in a cache. The last place is never attended to. There every channel of the values is 1, so that
 //! each channel's scale group has one exponent, whatever later positions hold.
 
-use super::attention::{causal_scale_mask, merge_heads, repeat_heads, softmax_of_masked};
+use super::attention::{causal_scale_mask, head_scale, merge_heads, repeat_heads, softmax_of_masked};
 use super::embedding::token_embedding;
 use crate::arith::{DType, float};
 use crate::program::builder::Builder;
@@ -97,12 +97,38 @@ fn by_units(b: &mut Builder, v: TensorId, heads: u32) -> [TensorId; 2] {
     [units, b.map_views(divided, dims, views, DType::F32, &[n, c])]
 }
 
-/// q [B n, H D], k and v [B n, K D] -> [B n, H D], and the cache with the new rows. `heads` are H and K.
+/// 1 if a row at `position` does not see the `place`, which comes after it or before the last `window` places up to it.
+fn is_hidden(w: &mut BodyWriter, window: Option<u32>, position: Reg, place: Reg) -> Reg {
+    let is_later = w.ult(position, place);
+    let Some(window) = window else { return is_later };
+    let (window, one) = (w.word(window), w.word(1));
+    let (end, behind) = (w.uadd(place, window), w.uadd(position, one));
+    let is_before = w.ult(end, behind);
+    w.select(is_later, one, is_before)
+}
+
+/// A score, input 0, by 1/sqrt(D); -inf at places that the row's position, input 1, does not see.
+fn scale_mask(channels: u32, window: Option<u32>) -> Body {
+    if window.is_none() {
+        return causal_scale_mask("cached_scale_mask.v1", channels, |w| w.input(1));
+    }
+    Body::new("cached_window_scale_mask.v1", |w| {
+        let (x, position, place) = (w.input(0), w.input(1), w.index(3));
+        let (scale, minus_infinity) = (w.f(head_scale(channels)), w.f(f32::NEG_INFINITY));
+        let hidden = is_hidden(w, window, position, place);
+        let scaled = w.mul(x, scale);
+        w.select(hidden, minus_infinity, scaled)
+    })
+}
+
+/// q [B n, H D], k and v [B n, K D] -> [B n, H D], and the cache with the new rows. `heads` are H and K. With a `window` a row
+/// sees that many of the last places up to its own.
 pub(in crate::program) fn cached_attention(
     b: &mut Builder,
     places: Places,
     [q, k, v]: [TensorId; 3],
     [heads, own]: [u32; 2],
+    window: Option<u32>,
     cache: Cache,
 ) -> (TensorId, Cache) {
     let (sequences, new, all) = (places.sequences, places.new, places.all());
@@ -125,17 +151,17 @@ pub(in crate::program) fn cached_attention(
     let scores = b.scoped("scores", |b| b.product(Scores, by_row(q, new), by_row(keys, all), &dims));
     let position = View { tensor: places.positions, offset: 0, dims, strides: [new, 0, 1, 0] };
     let p = b.scoped("softmax", |b| {
-        let mask = causal_scale_mask("cached_scale_mask.v1", d, |w| w.input(1));
         let views = vec![b.whole(scores), position.clone()];
-        let masked = b.map_views(mask, dims, views, DType::F32, &dims);
+        let masked = b.map_views(scale_mask(d, window), dims, views, DType::F32, &dims);
         softmax_of_masked(b, masked)
     });
     let output = b.scoped("values", |b| {
-        let weights = Body::new("cached_weights.v1", |w: &mut BodyWriter| {
+        let name = if window.is_some() { "cached_window_weights.v1" } else { "cached_weights.v1" };
+        let weights = Body::new(name, |w: &mut BodyWriter| {
             let (p, unit, position, place) = (w.input(0), w.input(1), w.input(2), w.index(3));
             let (weight, zero): (Reg, Reg) = (w.mul(p, unit), w.f(0.0));
-            let is_later = w.ult(position, place);
-            w.select(is_later, zero, weight)
+            let hidden = is_hidden(w, window, position, place);
+            w.select(hidden, zero, weight)
         });
         let units = View { tensor: units, offset: 0, dims, strides: [all * heads, 1, 0, heads] };
         let views = vec![b.whole(p), units, position];

@@ -71,7 +71,7 @@ impl Nodes {
                 Source::Node(number) => made[number],
             };
             let ids: Vec<TensorId> = node.sources.iter().map(tensor).collect();
-            let output = node.append(b, &mut pass, &ids);
+            let output = self.padding_error(node).map_or_else(|| node.append(b, &mut pass, &ids), Err);
             made.push(output.map_err(|why| format!("node {} ({}): {why}", node.name, node.kind.name))?);
         }
         let (Some(&logits), Some(last)) = (made.last(), self.nodes.last()) else {
@@ -86,6 +86,14 @@ impl Nodes {
             ));
         }
         Ok(inputs.loss(b, logits, inputs.batch[1], pass.moments))
+    }
+
+    /// The error in a node's id of padding, if no position of the batch can have that id. The table of an embedding checks its own.
+    fn padding_error(&self, node: &NodeOf) -> Option<String> {
+        let (padding, below) = (node.attributes.ignore?, self.batch[0].below);
+        let reads_ids = node.kind.name == "padded_attention" && node.sources.last() == Some(&Source::Inputs);
+        let why = || format!("ignore ({padding}) must be an id of the inputs, which are below {below}");
+        (reads_ids && padding >= below).then(why)
     }
 
     fn of_kind(&self, name: &str) -> impl Iterator<Item = &NodeOf> {
