@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use super::render::Compiled;
-use super::{Chat, Template};
+use super::{Chat, TEXT_MAX, Template};
 use crate::Loaded;
 
 const CASES: &str = include_str!("../../../../assets/vectors/chats.json");
@@ -22,7 +22,7 @@ fn prompt(source: &str, messages: &Value) -> Result<String, String> {
 }
 
 fn asked(compiled: &Compiled, chat: &Chat) -> Result<String, String> {
-    compiled.text(&chat.0, true, &mut compiled.plain())
+    compiled.prompt(chat, TEXT_MAX as u64)
 }
 
 fn hello() -> Value {
