@@ -92,12 +92,7 @@ impl Compiled {
     }
 
     /// The text of messages, and the beginning of an answer if `ask`.
-    fn text(
-        &self,
-        messages: &[Message],
-        ask: bool,
-        environment: &mut Environment,
-    ) -> Result<String, String> {
+    fn text(&self, messages: &[Message], ask: bool, environment: &mut Environment) -> Result<String, String> {
         let message = |message: &Message| {
             Value::from_pairs(message.iter().map(|(name, text)| (name.clone(), Value::from(&text[..]))))
         };

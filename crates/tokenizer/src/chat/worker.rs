@@ -152,6 +152,17 @@ impl Renderer {
         answer["text"].as_str().map(String::from).ok_or_else(|| FAILED.into())
     }
 
+    /// Starts the process again, if the last chat ended it.
+    ///
+    /// # Errors
+    /// If the system starts none, in words.
+    pub fn ready(&mut self) -> Result<(), String> {
+        if self.worker.is_none() {
+            self.worker = Some(Worker::start(&self.template, self.bounds)?);
+        }
+        Ok(())
+    }
+
     fn ask(&mut self, request: &Value) -> Result<Value, String> {
         let mut worker = match self.worker.take() {
             Some(worker) => worker,
