@@ -169,15 +169,7 @@ async fn completions(
     Extension(guest): Extension<Arc<Guest>>,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let body = read(request).await?;
-    let asked = asked(&body, &desk.name, Kind::Completion)?;
-    let ids = match &asked.prompt {
-        Prompt::Ids(ids) => ids.clone(),
-        Prompt::Text(text) | Prompt::Messages(text) => ids(&desk, &asked, text)?,
-    };
-    let wanted = fitted(&desk, &asked, ids)?;
-    let admitted = admitted(&desk, guest)?;
-    answer(&desk, Kind::Completion, asked, wanted, desk.time, admitted).await
+    answer(&desk, guest, request, Kind::Completion).await
 }
 
 async fn chat_completions(
@@ -185,65 +177,36 @@ async fn chat_completions(
     Extension(guest): Extension<Arc<Guest>>,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let chats = desk.chats.clone().map_err(|why| {
-        let why = format!("chat is not served: {why}. POST /v1/completions takes texts");
-        Refusal::new(404, "unsupported_path", why)
-    })?;
+    if let Err(why) = &desk.chats {
+        return Err(no_chats(why));
+    }
+    answer(&desk, guest, request, Kind::Chat).await
+}
+
+fn no_chats(why: &str) -> Refusal {
+    let why = format!("chats are not served: {why}; POST /v1/completions takes texts");
+    Refusal::new(404, "unsupported_path", why)
+}
+
+/// Answers a request.
+async fn answer(desk: &Desk, guest: Arc<Guest>, request: Request, kind: Kind) -> Result<Response, Refusal> {
     let body = read(request).await?;
-    let asked = asked(&body, &desk.name, Kind::Chat)?;
+    let asked = asked(&body, &desk.name, kind)?;
     // No more chats wait for the template than requests are admitted.
-    let (begin, admitted) = (Instant::now(), admitted(&desk, guest)?);
-    let (Prompt::Messages(text) | Prompt::Text(text)) = &asked.prompt else { return Err(late()) };
-    let text = rendered(&desk, chats, text.clone()).await?;
-    let wanted = fitted(&desk, &asked, ids(&desk, &asked, &text)?)?;
-    let time = desk.time.saturating_sub(begin.elapsed());
-    answer(&desk, Kind::Chat, asked, wanted, time, admitted).await
-}
-
-/// Lets a request wait for its answer, unless as many do as may.
-fn admitted(desk: &Desk, guest: Arc<Guest>) -> Result<Admitted, Refusal> {
-    let at = guest.clone();
-    let Some(admitted) = desk.queue.admit(Box::new(move || at.enter())) else {
-        let why = "as many requests are answered and wait as this server takes: ask again in a second";
-        return Err(Refusal::new(429, "busy", why));
+    let (begin, admitted) = (Instant::now(), admitted(desk, guest)?);
+    let ids = match &asked.prompt {
+        Prompt::Ids(ids) => ids.clone(),
+        Prompt::Text(text) => ids(desk, &asked, text)?,
+        Prompt::Messages(messages) => ids(desk, &asked, &rendered(desk, messages.clone()).await?)?,
     };
-    guest.put(None);
-    Ok(admitted)
-}
-
-/// The text that the chat template makes of messages. Other requests are served meanwhile.
-async fn rendered(
-    desk: &Desk,
-    chats: Arc<tokio::sync::Mutex<Chats>>,
-    messages: String,
-) -> Result<String, Refusal> {
-    // A client that leaves gives up its turn. A rendering that is begun ends within the template's time.
-    let mut chats = timeout(desk.time, chats.lock_owned()).await.map_err(|_| late())?;
-    let failed = |why: String| Refusal::new(500, "server_error", why);
-    let wrong = |why: String| Refusal::of("messages", "invalid_value", why);
-    let rendering = spawn_blocking(move || {
-        chats.ready().map_err(failed)?;
-        let messages: Value = serde_json::from_str(&messages).map_err(|why| wrong(why.to_string()))?;
-        chats.prompt(&messages, BODY).map_err(wrong)
-    });
-    rendering.await.map_err(|why| failed(why.to_string()))?
-}
-
-/// Asks the engine for an answer, and passes it on.
-async fn answer(
-    desk: &Desk,
-    kind: Kind,
-    asked: Asked,
-    (prompt, length): (Vec<u32>, u32),
-    time: Duration,
-    admitted: Admitted,
-) -> Result<Response, Refusal> {
+    let (prompt, length) = fitted(desk, &asked, ids)?;
     let number =
         u128::from_le_bytes(random().map_err(|failure| Refusal::new(500, "server_error", failure.message))?);
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
     let head = Head { kind, id: format!("{name}-{number:032x}"), created, model: desk.name.clone() };
     let wanted = (prompt.clone(), length, asked.sampling);
+    let time = desk.time.saturating_sub(begin.elapsed());
     let (ask, events) = Ask::new(head.id.clone(), wanted, time, admitted);
     desk.queue.push(ask);
     let coming = Coming {
@@ -263,6 +226,32 @@ async fn answer(
     }
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(coming)).into_response())
+}
+
+/// Lets a request wait for its answer, unless as many do as may.
+fn admitted(desk: &Desk, guest: Arc<Guest>) -> Result<Admitted, Refusal> {
+    let at = guest.clone();
+    let Some(admitted) = desk.queue.admit(Box::new(move || at.enter())) else {
+        let why = "as many requests are answered and wait as this server takes: ask again in a second";
+        return Err(Refusal::new(429, "busy", why));
+    };
+    guest.put(None);
+    Ok(admitted)
+}
+
+/// The text that the chat template makes of messages. Other requests are served meanwhile.
+async fn rendered(desk: &Desk, messages: String) -> Result<String, Refusal> {
+    let chats = desk.chats.clone().map_err(|why| no_chats(&why))?;
+    // A client that leaves gives up its turn. A rendering that is begun ends within the template's time.
+    let mut chats = timeout(desk.time, chats.lock_owned()).await.map_err(|_| late())?;
+    let failed = |why: String| Refusal::new(500, "server_error", why);
+    let wrong = |why: String| Refusal::of("messages", "invalid_value", why);
+    let rendering = spawn_blocking(move || {
+        chats.ready().map_err(failed)?;
+        let messages: Value = serde_json::from_str(&messages).map_err(|why| wrong(why.to_string()))?;
+        chats.prompt(&messages, BODY).map_err(wrong)
+    });
+    rendering.await.map_err(|why| failed(why.to_string()))?
 }
 
 /// The body of a request, within its bounds.
