@@ -121,7 +121,7 @@ fn chats_are_answered_by_the_template_with_receipts() {
     // The first token behind two others that is not one of these ends the answers of the other tokenizer.
     let at = (2..free.len()).find(|&at| !free[..at].contains(&free[at])).unwrap();
     let named = talking(folder.path(), "named", free[at]);
-    let with = |more: &[&str]| [&["--tokenizer", &named, "--length", "20"], more].concat();
+    let with = |more: &[&'static str]| [&["--tokenizer", &named[..], "--length", "20"], more].concat();
 
     let (said, receipt) = generated(&run, &with(&question), "");
     let fields: Value = serde_json::from_str(&receipt).unwrap();
