@@ -179,7 +179,7 @@ impl Renderer {
 }
 
 /// The error about a process that ended for another reason than a bound.
-const FAILED: &str = "the chat template was stopped: it made the template engine fail";
+const FAILED: &str = "the process of the chat template ended: it failed, or somebody ended it";
 
 struct Worker {
     bounds: Bounds,
@@ -197,6 +197,8 @@ impl Worker {
         }
         let failed = |why: io::Error| format!("no process for the chat template could be started: {why}");
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        // The last words are short without a list of the functions that were called.
+        command.env("RUST_BACKTRACE", "0");
         command.arg(ARGUMENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().map_err(failed)?;
         let (input, output) = (process.stdin.take(), process.stdout.take());
