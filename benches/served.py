@@ -121,7 +121,7 @@ def tokenizer(folder):
         "merges.txt": "#version: 0.2\n",
         "added_tokens.json": json.dumps({"<|im_start|>": 96, "<|im_end|>": 97}),
         "chat_template.jinja": TEMPLATE,
-        "generation_config.json": json.dumps({"eos_token_id": [97, 40]}),
+        "generation_config.json": json.dumps({"eos_token_id": [97, 1]}),
     }
     os.mkdir(folder)
     for name, text in files.items():

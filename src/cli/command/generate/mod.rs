@@ -32,13 +32,19 @@ use tiebreak_run::run::{RunError, shell};
 ///
 /// The text depends on the model, the prompt, the settings and the seed alone (docs/INFERENCE.md). Engine and threads change no token.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
+#[command(
+    after_help = "Examples:
+  tiebreak generate runs/mine --prompt 'First Citizen:' --length 400
+  tiebreak generate runs/chat --system 'Answer briefly.' --message 'Two plus two?'
+  tiebreak generate runs/mine --prompt 'First Citizen:' --receipt answer.json --key trainer.key",
+    after_long_help = "Examples:
   tiebreak generate runs/mine --prompt 'First Citizen:' --length 400
   tiebreak generate runs/mine --step 2 --seed 7 --top-p 0.9
   tiebreak generate runs/gpt2 --tokenizer gpt2/tokenizer.json
   tiebreak generate runs/chat --system 'Answer briefly.' --message 'Two plus two?'
   tiebreak generate runs/mine --prompt 'First Citizen:' --receipt answer.json --key trainer.key
-  tiebreak generate runs/mine --receipt answer.json --trace answer.trace --key trainer.key")]
+  tiebreak generate runs/mine --receipt answer.json --trace answer.trace --key trainer.key"
+)]
 pub struct Args {
     /// Folder of the run, or its address (http://HOST/PATH).
     run: PathBuf,
@@ -55,7 +61,9 @@ pub struct Args {
     /// Instruction that stands before `--message`.
     #[arg(long, value_name = "TEXT", requires = "message")]
     system: Option<String>,
-    /// File of a chat that the model answers: `{"messages": [{"role": "user", "content": "..."}]}`; - reads standard input.
+    /// File of a chat that the model answers; - reads standard input.
+    ///
+    /// The file is one object, `{"messages": [{"role": "user", "content": "Two plus two?"}]}`.
     #[arg(long, value_name = "FILE")]
     chat: Option<PathBuf>,
     /// Most tokens to write.
