@@ -48,24 +48,8 @@ use tiebreak_run::run::{RunError, shell};
 pub struct Args {
     /// Folder of the run, or its address (http://HOST/PATH).
     run: PathBuf,
-    /// Text that the model goes on with.
-    ///
-    /// Without the option the text is one line end.
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["message", "chat"])]
-    prompt: Option<String>,
-    /// Message of a user, which the model answers.
-    ///
-    /// The chat template of the model's tokenizer makes the prompt of it. The command prints the answer alone.
-    #[arg(long, value_name = "TEXT", conflicts_with = "chat")]
-    message: Option<String>,
-    /// Instruction that stands before `--message`.
-    #[arg(long, value_name = "TEXT", requires = "message")]
-    system: Option<String>,
-    /// File of a chat that the model answers; - reads standard input.
-    ///
-    /// The file is one object, `{"messages": [{"role": "user", "content": "Two plus two?"}]}`.
-    #[arg(long, value_name = "FILE")]
-    chat: Option<PathBuf>,
+    #[command(flatten)]
+    prompt: prompt::PromptArgs,
     /// Most tokens to write.
     ///
     /// A byte is a token in a model over bytes. A token that ends texts ends this one.
@@ -197,7 +181,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let weights = released(&speaker.run, args.step)?;
     let answerer = speaker.answerer(&weights)?;
     let sampling = sampling(printer, &args)?;
-    let text = prompt::text(&args, &speaker.alphabet)?;
+    let text = args.prompt.text(&speaker.alphabet)?;
     let prompt = prompt::ids(&speaker.alphabet, &text, speaker.classes)?;
     bounded(&args, &prompt)?;
     let mut engine = open_exact(&args.engine)?;
@@ -208,7 +192,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let mut written = speaker.alphabet.written(&text, prompt.clone());
     // A receipt is of a whole answer, whether somebody reads the text or not.
     let goes_on = |text: &str| printer.json || printer.piece(text) || args.receipt.is_some();
-    let mut open = args.is_chat() || goes_on(&written.begin());
+    let mut open = args.prompt.is_chat() || goes_on(&written.begin());
     let mut answer = Answer::new(sampling, args.length, args.receipt.is_some());
     while open && !answer.is_whole() {
         let row = decoder.logits(&written.ids)?;

@@ -1,11 +1,10 @@
 //! The prompt of `tiebreak generate`: a text, or what the tokenizer's chat template makes of messages.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::Args;
 use crate::cli::view::alphabet::Alphabet;
 use crate::cli::view::chats::Chats;
 use crate::cli::view::report::{Exit, Failure};
@@ -14,29 +13,53 @@ use tiebreak_run::run::{RunError, disk};
 /// The most bytes of a chat's file, and of the prompt that a template makes of it.
 const CHAT_MAX: usize = 1 << 24;
 
-impl Args {
+/// The prompt on the command line.
+#[derive(clap::Args)]
+pub struct PromptArgs {
+    /// Text that the model goes on with.
+    ///
+    /// Without the option the text is one line end.
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["message", "chat"])]
+    prompt: Option<String>,
+    /// Message of a user, which the model answers.
+    ///
+    /// The chat template of the model's tokenizer makes the prompt of it. The command prints the answer alone.
+    #[arg(long, value_name = "TEXT", conflicts_with = "chat")]
+    message: Option<String>,
+    /// Instruction that stands before `--message`.
+    #[arg(long, value_name = "TEXT", requires = "message")]
+    system: Option<String>,
+    /// File of a chat that the model answers; - reads standard input.
+    ///
+    /// The file is one object, `{"messages": [{"role": "user", "content": "Two plus two?"}]}`.
+    #[arg(long, value_name = "FILE")]
+    chat: Option<PathBuf>,
+}
+
+impl PromptArgs {
     /// True if the prompt is made of messages.
     pub fn is_chat(&self) -> bool {
         self.message.is_some() || self.chat.is_some()
     }
-}
 
-/// The text of the prompt.
-pub fn text(args: &Args, alphabet: &Alphabet) -> Result<String, Failure> {
-    let (messages, exit) = match (&args.message, &args.chat) {
-        (Some(message), _) => {
-            let system = args.system.iter().map(|text| ("system", text));
-            let all = system.chain([("user", message)]);
-            (all.map(|(role, text)| json!({ "role": role, "content": text })).collect(), Exit::Usage)
-        }
-        (None, Some(path)) => (messages(path)?, Exit::Malformed),
-        (None, None) => return Ok(args.prompt.clone().unwrap_or_else(|| "\n".into())),
-    };
-    let started = Chats::start(alphabet);
-    let mut chats = started.map_err(|why| {
-        Failure::new(Exit::Usage, why).help("give the text itself as --prompt, or name another --tokenizer")
-    })?;
-    chats.prompt(&messages, CHAT_MAX).map_err(|why| Failure::new(exit, why))
+    /// The text of the prompt.
+    pub fn text(&self, alphabet: &Alphabet) -> Result<String, Failure> {
+        let (messages, exit) = match (&self.message, &self.chat) {
+            (Some(message), _) => {
+                let system = self.system.iter().map(|text| ("system", text));
+                let all = system.chain([("user", message)]);
+                (all.map(|(role, text)| json!({ "role": role, "content": text })).collect(), Exit::Usage)
+            }
+            (None, Some(path)) => (messages(path)?, Exit::Malformed),
+            (None, None) => return Ok(self.prompt.clone().unwrap_or_else(|| "\n".into())),
+        };
+        let started = Chats::start(alphabet);
+        let mut chats = started.map_err(|why| {
+            Failure::new(Exit::Usage, why)
+                .help("give the text itself as --prompt, or name another --tokenizer")
+        })?;
+        chats.prompt(&messages, CHAT_MAX).map_err(|why| Failure::new(exit, why))
+    }
 }
 
 /// The messages in a file of one chat.
