@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""A served model by OpenAI's Python library: answers of clients at once, whole and streamed, against `generate`.
+"""A served model by OpenAI's Python library: answers and chats of clients at once, whole and streamed, against `generate`.
 
     pip install openai==3.57.0
     python3 benches/served.py --tiebreak target/release/tiebreak
 
 Trains a small model, serves it, and asks it by several clients at once. Each receipt has to be the file that
-`tiebreak generate --receipt` writes with the same settings. Ends with status 1 if one is not.
+`tiebreak generate --receipt` writes with the same settings. Ends with status 1 if one is not. Chats need a command
+of a build with `--features tokenizer`.
 """
 
 import argparse
@@ -101,7 +102,84 @@ def refusals(client, model):
         client.chat.completions.create(model=model, messages=[{"role": "user", "content": "a"}])
         raise SystemExit("a chat was answered")
     except openai.NotFoundError as error:
-        assert "chat is not served" in str(error), error
+        assert "chats are not served" in str(error), error
+
+
+TEMPLATE = """{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}\
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
+
+
+def tokenizer(folder):
+    """A tokenizer over bytes whose ids of ASCII texts are below 128, two special tokens included."""
+    shown = [byte for byte in range(256) if 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte]
+    others = [byte for byte in range(256) if byte not in shown]
+    letters = {byte: chr(byte) for byte in shown} | {byte: chr(256 + at) for at, byte in enumerate(others)}
+    order = sorted(letters, key=lambda byte: (byte not in (10, 32) and not 33 <= byte <= 126, byte))
+    ids = {letters[byte]: at if at < 96 else at + 2 for at, byte in enumerate(order)}
+    files = {
+        "vocab.json": json.dumps(ids | {"<|im_start|>": 96, "<|im_end|>": 97}),
+        "merges.txt": "#version: 0.2\n",
+        "added_tokens.json": json.dumps({"<|im_start|>": 96, "<|im_end|>": 97}),
+        "chat_template.jinja": TEMPLATE,
+        "generation_config.json": json.dumps({"eos_token_id": [97, 1]}),
+    }
+    os.mkdir(folder)
+    for name, text in files.items():
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(text)
+
+
+def chat(client, model, number):
+    """The answer of a chat, its receipt and the reason of its end; every second one is streamed."""
+    messages, fields = chats(number)
+    if number % 2:
+        answer = client.chat.completions.create(model=model, messages=messages, **fields)
+        choice = answer.choices[0]
+        assert (choice.message.role, answer.object) == ("assistant", "chat.completion"), answer
+        return choice.message.content, answer.tiebreak_receipt, choice.finish_reason
+    text, receipt, reason = "", None, None
+    for event in client.chat.completions.create(model=model, messages=messages, stream=True, **fields):
+        assert event.object == "chat.completion.chunk", event
+        text += "".join(choice.delta.content or "" for choice in event.choices)
+        reason = event.choices[0].finish_reason or reason
+        receipt = getattr(event, "tiebreak_receipt", None) or receipt
+    return text, receipt, reason
+
+
+def chats(number):
+    """The messages and the settings of a chat."""
+    draw = random.Random(number)
+    texts = [(TEXT * 2)[: draw.randint(1, 30)] for _ in range(draw.choice([1, 3]))]
+    messages = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
+    fields = {"max_tokens": draw.randint(1, 40), "temperature": draw.choice([0, 0.5, 1]), "seed": draw.getrandbits(48)}
+    return messages, fields
+
+
+def ask_chats(tiebreak, folder, call, count):
+    """Asks chats at once, and compares each receipt with that of `generate --chat`."""
+    tokenizer(os.path.join(folder, "talks"))
+    run, named = (os.path.join(folder, name) for name in ("run", "talks"))
+    with Server(tiebreak, run, "--tokenizer", named) as server:
+        client = server.client()
+        try:
+            client.chat.completions.create(model="run", messages=[{"role": "user", "content": [{"type": "text", "text": "a"}]}])
+            raise SystemExit("a list of parts was answered")
+        except openai.BadRequestError as error:
+            assert error.param == "messages", error
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            answers = list(pool.map(lambda number: chat(client, "run", number), range(count)))
+    for number, (text, receipt, reason) in enumerate(answers):
+        messages, fields = chats(number)
+        with open(os.path.join(folder, "chat.json"), "w") as file:
+            json.dump({"messages": messages}, file)
+        settings = ["--length", fields["max_tokens"], "--temperature", fields["temperature"], "--seed", fields["seed"]]
+        line = ["generate", "run", "--json", "--receipt", "r", "--tokenizer", "talks", "--chat", "chat.json"]
+        said = json.loads(call(*line, *map(str, settings)))
+        with open(os.path.join(folder, "r")) as file:
+            assert file.read() == receipt, f"chat {number}: another receipt"
+        assert (said["answer"], said["ended"]) == (text, reason == "stop"), f"chat {number}: {text!r} {reason}"
+    reasons = sorted({reason for _, _, reason in answers})
+    return f"{count} receipts of chats are generate's files (finish_reason {', '.join(reasons)})"
 
 
 def main():
@@ -145,9 +223,10 @@ def main():
                     file.write(answers[0][1])
                 assert call("receipt", "check", "r", "run", "--signer-key", key + ".pub").startswith("MATCHES")
         assert server.status == 0, server.status
+        talked = ask_chats(tiebreak, folder, call, args.requests)
     tokens = sum(tokens for _, _, tokens in answers)
     rates = ", ".join(f"{tokens / seconds[clients]:.0f} tokens/s with {clients} at once" for clients in seconds)
-    print(f"RESULT: openai {openai.__version__}: {2 * len(answers)} receipts are generate's files; {rates}")
+    print(f"RESULT: openai {openai.__version__}: {2 * len(answers)} receipts are generate's files; {rates}; {talked}")
 
 
 if __name__ == "__main__":

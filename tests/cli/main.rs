@@ -5,6 +5,8 @@ mod answers;
 mod attacks;
 mod audits;
 mod bounds;
+#[cfg(feature = "tokenizer")]
+mod chats;
 mod chips;
 mod command_line;
 #[path = "../common/mod.rs"]

@@ -13,13 +13,13 @@ use super::answers::small;
 use super::{output, path, tiebreak};
 
 /// The longest that a test waits for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server that ends with the test.
-struct Served {
-    child: Child,
-    address: String,
-    said: Value,
+pub struct Served {
+    pub child: Child,
+    pub address: String,
+    pub said: Value,
     _stderr: ChildStderr,
 }
 
@@ -31,7 +31,7 @@ impl Drop for Served {
 }
 
 /// Starts a server and waits until it listens.
-fn served(run: &str, more: &[&str]) -> Served {
+pub fn served(run: &str, more: &[&str]) -> Served {
     let args = [&["serve-model", run, "--listen", "127.0.0.1:0", "--engine", "cpu", "--json"], more].concat();
     let mut child = tiebreak(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (mut stderr, mut text) = (child.stderr.take().unwrap(), String::new());
@@ -60,16 +60,20 @@ fn sent(address: &str, head: &str, body: &[u8]) -> TcpStream {
 }
 
 fn asking(address: &str, fields: &Value) -> TcpStream {
+    posted(address, "/v1/completions", fields)
+}
+
+pub fn posted(address: &str, path: &str, fields: &Value) -> TcpStream {
     let body = fields.to_string();
     let head = format!(
-        "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: {}",
+        "POST {path} HTTP/1.0\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: {}",
         body.len()
     );
     sent(address, &head, body.as_bytes())
 }
 
 /// The status, the headers and the body of an answer.
-fn read(mut stream: TcpStream) -> (u16, String, String) {
+pub fn read(mut stream: TcpStream) -> (u16, String, String) {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text:?}"));
@@ -83,7 +87,7 @@ fn asked(address: &str, fields: &Value) -> (u16, Value) {
 }
 
 /// The messages of a stream's body.
-fn events(body: &str) -> Vec<Value> {
+pub fn events(body: &str) -> Vec<Value> {
     let mut events: Vec<&str> = body.split_terminator("\n\n").collect();
     assert_eq!(events.pop(), Some("data: [DONE]"), "{body}");
     events.iter().map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap()).collect()
@@ -241,7 +245,9 @@ fn requests_that_are_not_served_are_refused() {
     assert_eq!(models["data"][0]["id"], "run");
     assert_eq!(models["data"][0]["tiebreak"]["parameters"], server.said["parameters"]);
     let chat = post("/v1/chat/completions", "application/json", 2);
-    assert!(chat.0 == 404 && chat.2.contains("chat is not served"), "{chat:?}");
+    let no_chat = "chats are not served: the model is over bytes";
+    assert!(chat.0 == 404 && chat.2.contains(no_chat) && server.said["chat"] == false, "{chat:?}");
+    assert_eq!(get("/v1/chat/completions").0, 405);
     assert_eq!(get("/v1/other").0, 404);
     assert_eq!(get("/v1/completions").0, 405);
     assert_eq!(post("/v1/completions", "text/plain", 2).0, 415);

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use tiebreak_token_files::OF_TOKENS;
 use tiebreak_tokenizer::Loaded;
-use tiebreak_tokenizer::chat::{Chat, Renderer, Template};
+use tiebreak_tokenizer::chat::{Bounds, Chat, Renderer, Template};
 
 use crate::error::Error;
 use crate::json_lines::Objects;
@@ -282,7 +282,8 @@ impl Reader<'_> {
             let source = template.source().as_bytes();
             self.template =
                 json!({ "bytes": source.len(), "blake3": blake3::hash(source).to_hex().as_str() });
-            self.renderer = Some(Renderer::start(template, self.seconds)?);
+            let help = "shorten the messages, or raise --template-time";
+            self.renderer = Some(Renderer::start(template, Bounds { seconds: self.seconds, help })?);
         }
         let Some(renderer) = &mut self.renderer else { return Err("there is no chat template".into()) };
         let rendered = renderer.answers(&chat)?;

@@ -198,7 +198,7 @@ impl Written<'_> {
     }
 
     /// The text behind the prompt.
-    fn rest(&self) -> Result<String, Failure> {
+    pub fn rest(&self) -> Result<String, Failure> {
         self.alphabet.after(&self.ids, self.given)
     }
 }

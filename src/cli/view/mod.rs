@@ -3,6 +3,7 @@
 pub mod alphabet;
 pub mod answering;
 pub mod chart;
+pub mod chats;
 pub mod color;
 pub mod data;
 pub mod escape;

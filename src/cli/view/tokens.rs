@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use tiebreak_tokenizer::Loaded;
+use tiebreak_tokenizer::chat::Template;
 
 use crate::cli::view::report::{Exit, Failure};
 use tiebreak_dispute::answer::TokenizerParts;
@@ -21,6 +22,8 @@ pub struct Tokens {
     loaded: Loaded,
     /// The tokenizer's files by their digests, and the tokens with which a text ends.
     pub parts: TokenizerParts,
+    /// The chat template, or why there is none.
+    pub template: Result<Template, String>,
 }
 
 /// Runs what could panic. The panic's own message could quote foreign text, so it is not printed.
@@ -45,7 +48,8 @@ impl Tokens {
         if !path.is_dir() {
             files.push(("tokenizer.json".into(), Digest(root(&disk::read(path, FILE_MAX)?))));
         }
-        Ok(Tokens { loaded, parts: TokenizerParts { files, ends } })
+        let template = Template::of(|name| beside.get(name));
+        Ok(Tokens { loaded, parts: TokenizerParts { files, ends }, template })
     }
 
     /// The tokens of a text.

@@ -11,7 +11,7 @@ mod worker;
 
 pub use render::Rendered;
 pub use template::{FILES, Template};
-pub use worker::{Renderer, serve_if_asked};
+pub use worker::{Bounds, Renderer, serve_if_asked};
 
 use serde_json::{Map, Value};
 

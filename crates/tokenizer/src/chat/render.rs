@@ -62,8 +62,20 @@ impl Compiled {
         Ok(Rendered { text, spans, said: self.says })
     }
 
+    /// The text of a chat and the beginning of its next answer, of at most so many bytes.
+    ///
+    /// # Errors
+    /// If the template refuses the chat, or takes too much work, or makes a longer text, in words.
+    pub fn prompt(&self, chat: &Chat, most: u64) -> Result<String, String> {
+        let text = self.text(&chat.0, true, &mut self.plain())?;
+        match text.len() as u64 <= most {
+            true => Ok(text),
+            false => Err(too_long(text.len(), most)),
+        }
+    }
+
     /// The environment, where blocks of `{% generation %}` are their contents.
-    pub(super) fn plain(&self) -> Environment<'static> {
+    fn plain(&self) -> Environment<'static> {
         self.marking(["", ""])
     }
 
@@ -80,12 +92,7 @@ impl Compiled {
     }
 
     /// The text of messages, and the beginning of an answer if `ask`.
-    pub(super) fn text(
-        &self,
-        messages: &[Message],
-        ask: bool,
-        environment: &mut Environment,
-    ) -> Result<String, String> {
+    fn text(&self, messages: &[Message], ask: bool, environment: &mut Environment) -> Result<String, String> {
         let message = |message: &Message| {
             Value::from_pairs(message.iter().map(|(name, text)| (name.clone(), Value::from(&text[..]))))
         };
@@ -101,10 +108,7 @@ impl Compiled {
         let text = template.render(Value::from_pairs(context)).map_err(|error| said(&error))?;
         match text.len() <= TEXT_MAX {
             true => Ok(text),
-            false => Err(format!(
-                "the chat template makes a text of {} bytes; at most {TEXT_MAX} are taken",
-                text.len()
-            )),
+            false => Err(too_long(text.len(), TEXT_MAX as u64)),
         }
     }
 
@@ -182,6 +186,10 @@ fn calls(source: &str) -> (String, bool) {
         }
     }
     (made + rest, says)
+}
+
+fn too_long(bytes: usize, most: u64) -> String {
+    format!("the chat template makes a text of {bytes} bytes; at most {most} are taken")
 }
 
 /// An error in words.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use super::render::Compiled;
-use super::{Chat, Template};
+use super::{Bounds, Chat, Renderer, TEXT_MAX, Template};
 use crate::Loaded;
 
 const CASES: &str = include_str!("../../../../assets/vectors/chats.json");
@@ -22,7 +22,7 @@ fn prompt(source: &str, messages: &Value) -> Result<String, String> {
 }
 
 fn asked(compiled: &Compiled, chat: &Chat) -> Result<String, String> {
-    compiled.text(&chat.0, true, &mut compiled.plain())
+    compiled.prompt(chat, TEXT_MAX as u64)
 }
 
 fn hello() -> Value {
@@ -153,6 +153,31 @@ fn what_a_template_may_not_do_is_an_error() {
         let error = Chat::read(&messages).unwrap_err();
         assert!(error.contains(why), "{error}");
     }
+}
+
+/// A unit is 64 bytes that are made: the 2^21 units of a rendering are 134.2 million bytes.
+#[test]
+fn the_work_of_a_rendering_is_bounded_where_the_page_says() {
+    let made = |last: u32| {
+        let source = format!("{{% set a = 'x' * 60000000 %}}{{% set b = 'x' * {last} %}}");
+        prompt(&source, &hello())
+    };
+    assert_eq!(made(73_000_000).as_deref(), Ok(""));
+    let why = made(75_000_000).unwrap_err();
+    assert!(why.contains("used up its 2097152 units of work"), "{why}");
+    let chat = Chat::read(&hello()).unwrap();
+    let long = Compiled::of(&template("12345")).unwrap();
+    assert_eq!(long.prompt(&chat, 5).as_deref(), Ok("12345"));
+    let why = long.prompt(&chat, 4).unwrap_err();
+    assert!(why.contains("a text of 5 bytes; at most 4 are taken"), "{why}");
+}
+
+/// The Python package calls commands in a process of Python, which is no renderer.
+#[test]
+fn a_program_that_is_no_renderer_starts_none() {
+    let bounds = Bounds { seconds: 1, help: "" };
+    let why = Renderer::start(template("a"), bounds).err().unwrap();
+    assert!(why.contains("this program renders no chats"), "{why}");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! `tiebreak generate`.
 
+mod prompt;
+
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
@@ -9,7 +11,6 @@ use crate::cli::args::key::read_private;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
 use crate::cli::args::state::released;
-use crate::cli::view::alphabet::Alphabet;
 use crate::cli::view::answering::{Speaker, no_language_model};
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
@@ -31,20 +32,24 @@ use tiebreak_run::run::{RunError, shell};
 ///
 /// The text depends on the model, the prompt, the settings and the seed alone (docs/INFERENCE.md). Engine and threads change no token.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
+#[command(
+    after_help = "Examples:
+  tiebreak generate runs/mine --prompt 'First Citizen:' --length 400
+  tiebreak generate runs/chat --system 'Answer briefly.' --message 'Two plus two?'
+  tiebreak generate runs/mine --prompt 'First Citizen:' --receipt answer.json --key trainer.key",
+    after_long_help = "Examples:
   tiebreak generate runs/mine --prompt 'First Citizen:' --length 400
   tiebreak generate runs/mine --step 2 --seed 7 --top-p 0.9
   tiebreak generate runs/gpt2 --tokenizer gpt2/tokenizer.json
+  tiebreak generate runs/chat --system 'Answer briefly.' --message 'Two plus two?'
   tiebreak generate runs/mine --prompt 'First Citizen:' --receipt answer.json --key trainer.key
-  tiebreak generate runs/mine --receipt answer.json --trace answer.trace --key trainer.key")]
+  tiebreak generate runs/mine --receipt answer.json --trace answer.trace --key trainer.key"
+)]
 pub struct Args {
     /// Folder of the run, or its address (http://HOST/PATH).
     run: PathBuf,
-    /// Text that the model goes on with.
-    ///
-    /// Without the option the text is one line end.
-    #[arg(long, value_name = "TEXT", default_value = "\n", hide_default_value = true)]
-    prompt: String,
+    #[command(flatten)]
+    prompt: prompt::PromptArgs,
     /// Most tokens to write.
     ///
     /// A byte is a token in a model over bytes. A token that ends texts ends this one.
@@ -118,18 +123,6 @@ fn sampling(printer: Printer, args: &Args) -> Result<Sampling, Failure> {
     Ok(sampling)
 }
 
-/// The ids of the prompt, which are the model's.
-fn prompt(alphabet: &Alphabet, text: &str, classes: u32) -> Result<Vec<u32>, Failure> {
-    let prompt = alphabet.ids(text)?;
-    let greatest = prompt.iter().max();
-    if greatest.is_none_or(|&id| id >= classes) {
-        let found = greatest.map_or("it has none".into(), |id| format!("its greatest has number {id}"));
-        let why = format!("the prompt must have tokens below {classes}, those of the model; {found}");
-        return Err(Failure::new(Exit::Usage, why));
-    }
-    Ok(prompt)
-}
-
 /// Writes the receipt, signed if there is a key. Returns the command that checks it.
 fn write_receipt(
     args: &Args,
@@ -188,17 +181,18 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let weights = released(&speaker.run, args.step)?;
     let answerer = speaker.answerer(&weights)?;
     let sampling = sampling(printer, &args)?;
-    let prompt = prompt(&speaker.alphabet, &args.prompt, speaker.classes)?;
+    let text = args.prompt.text(&speaker.alphabet)?;
+    let prompt = prompt::ids(&speaker.alphabet, &text, speaker.classes)?;
     bounded(&args, &prompt)?;
     let mut engine = open_exact(&args.engine)?;
     let parameters = answerer.upload(engine.as_mut())?;
     let mut decoder =
         Decoder::new(engine.as_mut(), answerer.model, parameters)?.ok_or_else(no_language_model)?;
     // A model was trained by somebody else, so what it writes is foreign text.
-    let mut written = speaker.alphabet.written(&args.prompt, prompt.clone());
+    let mut written = speaker.alphabet.written(&text, prompt.clone());
     // A receipt is of a whole answer, whether somebody reads the text or not.
     let goes_on = |text: &str| printer.json || printer.piece(text) || args.receipt.is_some();
-    let mut open = goes_on(&written.begin());
+    let mut open = args.prompt.is_chat() || goes_on(&written.begin());
     let mut answer = Answer::new(sampling, args.length, args.receipt.is_some());
     while open && !answer.is_whole() {
         let row = decoder.logits(&written.ids)?;
@@ -213,7 +207,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let (tokens, ended) = (answer.ids().len(), answer.ended());
     if printer.json {
         let found = json!({
-            "text": written.text()?, "seed": sampling.seed, "tokens": tokens, "ended": ended, "ids": answer.tokens(),
+            "text": written.text()?, "prompt": text, "answer": written.rest()?, "seed": sampling.seed, "tokens": tokens, "ended": ended, "ids": answer.tokens(),
             "next": next.iter().collect::<Vec<_>>(),
         });
         printer.document("", &found);

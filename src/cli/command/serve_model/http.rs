@@ -1,4 +1,4 @@
-//! The server: `POST /v1/completions`, `GET /v1/models` and `GET /healthz`.
+//! The server: `POST /v1/completions`, `POST /v1/chat/completions`, `GET /v1/models` and `GET /healthz`.
 //!
 //! Anybody who reaches the address can ask, so everything is bounded: connections, bytes, tokens, requests that wait, and time. A
 //! connection without an admitted request has a place among the others of its kind, and makes room when they are too many.
@@ -11,7 +11,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get, post};
+use axum::routing::{get, post};
 use axum::{Extension, Router};
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
@@ -19,17 +19,19 @@ use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::queue::{Ask, Queue};
+use super::queue::{Admitted, Ask, Queue, late};
 use super::stream::Coming;
-use super::wire::{Asked, Head, Prompt, Refusal, asked};
+use super::wire::{Asked, Head, Kind, Prompt, Refusal, asked};
 use crate::cli::args::random::random;
 use crate::cli::view::alphabet::Alphabet;
+use crate::cli::view::chats::Chats;
 use tiebreak_game::net::connection::{Server, accept, one_request};
 use tiebreak_game::net::gate::{Address, Lane, Place};
 
-/// The most bytes of a request's body.
+/// The most bytes of a request's body, and of the text that a chat template makes of it.
 const BODY: usize = 1 << 20;
 /// Connections at a time whose request is not admitted, or whose answer is whole. All may come from one address: that of a proxy.
 const CONNECTIONS: u32 = 256;
@@ -43,6 +45,8 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Everything that a request needs.
 pub struct Desk {
     pub alphabet: Arc<Alphabet>,
+    /// The chat template, which renders one chat at a time, or why there is none.
+    pub chats: Result<Arc<tokio::sync::Mutex<Chats>>, String>,
     /// The ids of the model are below this.
     pub classes: u32,
     /// The model's name.
@@ -88,7 +92,7 @@ pub fn start(listen: &str, desk: Desk) -> std::io::Result<Server> {
         .route("/v1/completions", post(completions))
         .route("/v1/models", get(models))
         .route("/healthz", get(|| async { "ok\n" }))
-        .route("/v1/chat/completions", any(no_chat))
+        .route("/v1/chat/completions", post(chat_completions))
         .fallback(no_path)
         .method_not_allowed_fallback(no_method)
         .layer(DefaultBodyLimit::max(BODY))
@@ -141,21 +145,16 @@ impl IntoResponse for Refusal {
     }
 }
 
-async fn no_chat() -> Refusal {
-    let why = "chat is not served, since nothing here renders chat templates: render the messages by the model's template yourself, \
-               and post the text as the prompt of /v1/completions";
-    Refusal::new(404, "unsupported_path", why)
-}
+/// The paths for errors.
+const SERVED: &str =
+    "POST /v1/completions, POST /v1/chat/completions, GET /v1/models and GET /healthz are served";
 
 async fn no_path() -> Refusal {
-    let why = "there is no such path: POST /v1/completions, GET /v1/models and GET /healthz are served";
-    Refusal::new(404, "unsupported_path", why)
+    Refusal::new(404, "unsupported_path", format!("there is no such path: {SERVED}"))
 }
 
 async fn no_method() -> Refusal {
-    let why =
-        "this path has another method: POST /v1/completions, GET /v1/models and GET /healthz are served";
-    Refusal::new(405, "unsupported_method", why)
+    Refusal::new(405, "unsupported_method", format!("this path has another method: {SERVED}"))
 }
 
 async fn models(State(desk): State<Arc<Desk>>) -> Response {
@@ -170,21 +169,45 @@ async fn completions(
     Extension(guest): Extension<Arc<Guest>>,
     request: Request,
 ) -> Result<Response, Refusal> {
+    answer(&desk, guest, request, Kind::Completion).await
+}
+
+async fn chat_completions(
+    State(desk): State<Arc<Desk>>,
+    Extension(guest): Extension<Arc<Guest>>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    if let Err(why) = &desk.chats {
+        return Err(no_chats(why));
+    }
+    answer(&desk, guest, request, Kind::Chat).await
+}
+
+fn no_chats(why: &str) -> Refusal {
+    let why = format!("chats are not served: {why}; POST /v1/completions takes texts");
+    Refusal::new(404, "unsupported_path", why)
+}
+
+/// Answers a request.
+async fn answer(desk: &Desk, guest: Arc<Guest>, request: Request, kind: Kind) -> Result<Response, Refusal> {
     let body = read(request).await?;
-    let asked = asked(&body, &desk.name)?;
-    let prompt = prompt(&desk, &asked)?;
-    let at = guest.clone();
-    let Some(admitted) = desk.queue.admit(Box::new(move || at.enter())) else {
-        let why = "as many requests are answered and wait as this server takes: ask again in a second";
-        return Err(Refusal::new(429, "busy", why));
+    let asked = asked(&body, &desk.name, kind)?;
+    // No more chats wait for the template than requests are admitted.
+    let (begin, admitted) = (Instant::now(), admitted(desk, guest)?);
+    let ids = match &asked.prompt {
+        Prompt::Ids(ids) => ids.clone(),
+        Prompt::Text(text) => ids(desk, &asked, text)?,
+        Prompt::Messages(messages) => ids(desk, &asked, &rendered(desk, messages.clone()).await?)?,
     };
-    guest.put(None);
+    let (prompt, length) = fitted(desk, &asked, ids)?;
     let number =
         u128::from_le_bytes(random().map_err(|failure| Refusal::new(500, "server_error", failure.message))?);
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let head = Head { id: format!("cmpl-{number:032x}"), created, model: desk.name.clone() };
-    let wanted = (prompt.clone(), asked.length, asked.sampling);
-    let (ask, events) = Ask::new(head.id.clone(), wanted, desk.time, admitted);
+    let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
+    let head = Head { kind, id: format!("{name}-{number:032x}"), created, model: desk.name.clone() };
+    let wanted = (prompt.clone(), length, asked.sampling);
+    let time = desk.time.saturating_sub(begin.elapsed());
+    let (ask, events) = Ask::new(head.id.clone(), wanted, time, admitted);
     desk.queue.push(ask);
     let coming = Coming {
         alphabet: desk.alphabet.clone(),
@@ -195,6 +218,7 @@ async fn completions(
         ids: prompt,
         sent: String::new(),
         usage: asked.usage,
+        begun: false,
         over: false,
     };
     if !asked.stream {
@@ -202,6 +226,32 @@ async fn completions(
     }
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(coming)).into_response())
+}
+
+/// Lets a request wait for its answer, unless as many do as may.
+fn admitted(desk: &Desk, guest: Arc<Guest>) -> Result<Admitted, Refusal> {
+    let at = guest.clone();
+    let Some(admitted) = desk.queue.admit(Box::new(move || at.enter())) else {
+        let why = "as many requests are answered and wait as this server takes: ask again in a second";
+        return Err(Refusal::new(429, "busy", why));
+    };
+    guest.put(None);
+    Ok(admitted)
+}
+
+/// The text that the chat template makes of messages. Other requests are served meanwhile.
+async fn rendered(desk: &Desk, messages: String) -> Result<String, Refusal> {
+    let chats = desk.chats.clone().map_err(|why| no_chats(&why))?;
+    // A client that leaves gives up its turn. A rendering that is begun ends within the template's time.
+    let mut chats = timeout(desk.time, chats.lock_owned()).await.map_err(|_| late())?;
+    let failed = |why: String| Refusal::new(500, "server_error", why);
+    let wrong = |why: String| Refusal::of("messages", "invalid_value", why);
+    let rendering = spawn_blocking(move || {
+        chats.ready().map_err(failed)?;
+        let messages: Value = serde_json::from_str(&messages).map_err(|why| wrong(why.to_string()))?;
+        chats.prompt(&messages, BODY).map_err(wrong)
+    });
+    rendering.await.map_err(|why| failed(why.to_string()))?
 }
 
 /// The body of a request, within its bounds.
@@ -227,14 +277,17 @@ async fn read(request: Request) -> Result<Bytes, Refusal> {
     }
 }
 
-/// The ids of a prompt, which are the model's and leave room for the answer.
-fn prompt(desk: &Desk, asked: &Asked) -> Result<Vec<u32>, Refusal> {
-    let wrong = |why: String| Refusal::of("prompt", "invalid_value", why);
-    let ids = match &asked.prompt {
-        Prompt::Text(text) => desk.alphabet.ids(text).map_err(|failure| wrong(failure.message))?,
-        Prompt::Ids(ids) => ids.clone(),
-    };
-    let classes = desk.classes;
+/// The ids of a prompt's text.
+fn ids(desk: &Desk, asked: &Asked, text: &str) -> Result<Vec<u32>, Refusal> {
+    let wrong = |why: String| Refusal::of(asked.prompt.field(), "invalid_value", why);
+    desk.alphabet.ids(text).map_err(|failure| wrong(failure.message))
+}
+
+/// The ids of a prompt, if they are the model's and leave room for the answer; and the most tokens of that.
+fn fitted(desk: &Desk, asked: &Asked, ids: Vec<u32>) -> Result<(Vec<u32>, u32), Refusal> {
+    let field = asked.prompt.field();
+    let wrong = |why: String| Refusal::of(field, "invalid_value", why);
+    let (classes, prompt, most) = (desk.classes, ids.len(), desk.most);
     match ids.iter().max() {
         None => return Err(wrong("the prompt has no token: it must have at least one".into())),
         Some(id) if *id >= classes => {
@@ -244,12 +297,20 @@ fn prompt(desk: &Desk, asked: &Asked) -> Result<Vec<u32>, Refusal> {
         }
         Some(_) => {}
     }
-    let (prompt, length, most) = (ids.len(), asked.length, desk.most);
-    if prompt.saturating_add(length as usize) > most {
-        let why = format!(
-            "the prompt has {prompt} tokens and max_tokens is {length}: together they must be at most {most}"
-        );
-        return Err(Refusal::of("max_tokens", "context_length_exceeded", why));
+    let long = |name: &str, why: String| Err(Refusal::of(name, "context_length_exceeded", why));
+    match asked.length {
+        Some((length, name)) if prompt.saturating_add(length as usize) > most => {
+            let why = format!(
+                "the prompt has {prompt} tokens and {name} is {length}: together they must be at most {most}"
+            );
+            long(name, why)
+        }
+        Some((length, _)) => Ok((ids, length)),
+        None if prompt >= most => long(
+            field,
+            format!("the prompt has {prompt} tokens; with its answer it must have at most {most}"),
+        ),
+        // `most` is the most tokens of a receipt, or less.
+        None => Ok((ids, (most - prompt) as u32)),
     }
-    Ok(ids)
 }

@@ -17,6 +17,8 @@ use crate::cli::args::key::read_private;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::state::released;
 use crate::cli::view::answering::{Speaker, no_language_model};
+use crate::cli::view::chats::Chats;
+use crate::cli::view::escape::one_line;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use http::Desk;
 use queue::Queue;
@@ -28,10 +30,11 @@ use tiebreak_record::commit::receipt::TOKENS_MAX;
 use tiebreak_run::inference::answer::Identity;
 use tiebreak_run::inference::batch::Batch;
 
-/// Serve a language model by OpenAI's completions API, with a receipt in each answer.
+/// Serve a language model by OpenAI's APIs of completions and chats, with a receipt in each answer.
 ///
 /// Several answers are computed together. The text of an answer and its receipt depend on the request alone, and are those of
-/// `tiebreak generate --receipt` with the same settings (docs/how-to/serve-a-model.md).
+/// `tiebreak generate --receipt` with the same settings (docs/how-to/serve-a-model.md). Chats are served if the tokenizer has a chat
+/// template.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  tiebreak serve-model runs/mine --key me.key",
@@ -102,8 +105,14 @@ fn start(args: &Args, desk: Desk) -> Result<Server, Failure> {
 }
 
 /// What people and scripts are told when the server listens.
-fn announce(printer: Printer, address: &str, desk: (&str, usize), seats: u32, signing: &Signing) {
-    let (name, most) = desk;
+fn announce(
+    printer: Printer,
+    address: &str,
+    desk: (&str, usize, Option<&str>),
+    seats: u32,
+    signing: &Signing,
+) {
+    let (name, most, no_chat) = desk;
     let [model, parameters] = signing.identity.model;
     let signer = signing.key.as_ref().map(|key| key.public());
     let by = signer.as_ref().map_or("receipts are not signed".into(), |key| {
@@ -112,13 +121,15 @@ fn announce(printer: Printer, address: &str, desk: (&str, usize), seats: u32, si
     let lines = vec![
         format!("serves the model {name} at {address}/v1"),
         format!("  {seats} answers together, {most} tokens of a prompt and its answer; {by}"),
+        no_chat
+            .map_or("  chats are served".into(), |why| format!("  chats are not served: {}", one_line(why))),
         "  requests and answers are not encrypted; Ctrl-C ends the server".into(),
     ];
     printer.result(
         lines,
         &json!({
             "address": address, "model": name, "model_digest": model, "parameters": parameters,
-            "tokenizer": signing.identity.tokenizer, "seats": seats, "most_tokens": most,
+            "tokenizer": signing.identity.tokenizer, "chat": no_chat.is_none(), "seats": seats, "most_tokens": most,
             "signer": signer.map(|key| key.to_text()),
         }),
     );
@@ -154,8 +165,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let most = args.most_tokens.unwrap_or(answerer.model.0.labels_per_sample()) as usize;
     let queue = Arc::new(Queue::new(seats + args.waiting as usize));
     let [model, parameters] = signing.identity.model;
+    let chats = Chats::start(&speaker.alphabet).map(|chats| Arc::new(tokio::sync::Mutex::new(chats)));
+    let no_chat = chats.as_ref().err().cloned();
     let desk = Desk {
         alphabet: speaker.alphabet.clone(),
+        chats,
         classes: speaker.classes,
         name: name.clone(),
         digests: json!({ "model": model, "parameters": parameters, "tokenizer": signing.identity.tokenizer }),
@@ -165,7 +179,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     };
     let server = start(&args, desk)?;
     watch.planned();
-    announce(printer, &format!("http://{}", server.address()), (&name, most), args.seats, &signing);
+    let desk = (&name[..], most, no_chat.as_deref());
+    announce(printer, &format!("http://{}", server.address()), desk, args.seats, &signing);
     let worked = work(printer, &queue, (&mut batch, seats), answerer, &signing);
     // After a failure of the engine too, nobody may wait for an answer.
     queue.end(Duration::ZERO);

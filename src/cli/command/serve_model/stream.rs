@@ -27,6 +27,8 @@ pub struct Coming {
     pub from: usize,
     /// True if a stream's last event has the counts of tokens.
     pub usage: bool,
+    /// True once a part was sent.
+    pub begun: bool,
     pub over: bool,
 }
 
@@ -75,7 +77,7 @@ impl Coming {
                 Some(Event::Failed(why)) => return Err(*why),
                 Some(Event::Done(ending)) => {
                     let text = self.text()?;
-                    return Ok(Head::counted(self.head.last(&text, &ending), self.given, &ending));
+                    return Ok(self.head.whole(&text, self.given, &ending));
                 }
             }
         }
@@ -83,7 +85,7 @@ impl Coming {
 
     fn last(&mut self, ending: &Ending) -> Result<String, Refusal> {
         let rest = self.rest()?;
-        let mut events = event(&self.head.last(&rest, ending));
+        let mut events = event(&self.head.last(&rest, !self.begun, ending));
         if self.usage {
             events.push_str(&event(&self.head.usage(self.given, ending)));
         }
@@ -93,9 +95,10 @@ impl Coming {
     /// The text of the events that a message makes, which may be none.
     fn events(&mut self, message: Option<Event>) -> String {
         let events = match message {
-            Some(Event::Token(id)) => {
-                self.part(id).map(|part| if part.is_empty() { part } else { event(&self.head.part(&part)) })
-            }
+            Some(Event::Token(id)) => self.part(id).map(|part| match part.is_empty() {
+                true => part,
+                false => event(&self.head.part(&part, !std::mem::replace(&mut self.begun, true))),
+            }),
             Some(Event::Done(ending)) => {
                 self.over = true;
                 self.last(&ending)

@@ -1,4 +1,4 @@
-//! Requests and answers of the completions API as JSON. A field that is not served is refused by its name, so that no request means
+//! Requests and answers of the APIs of completions and of chats, as JSON. A field that is not served is refused by its name, so that no request means
 //! something else here than its sender thinks.
 
 use serde_json::{Map, Value, json};
@@ -7,7 +7,7 @@ use crate::cli::args::random::random;
 use tiebreak_contract::arith::float;
 use tiebreak_contract::program::sampling::Sampling;
 
-/// Tokens of an answer whose request names no number, as the API has it.
+/// Tokens of a completion whose request names no number, as the API has it. A chat's answer has the room that is left.
 const LENGTH: u32 = 16;
 
 /// An error that a client is told.
@@ -41,18 +41,37 @@ impl Refusal {
     }
 }
 
+/// The kind of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Completion,
+    Chat,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prompt {
     Text(String),
     Ids(Vec<u32>),
+    /// The messages of a chat, as JSON: a request that waits takes the memory of its body, and not that of many small values.
+    Messages(String),
+}
+
+impl Prompt {
+    /// The field that has it.
+    pub fn field(&self) -> &'static str {
+        match self {
+            Prompt::Text(_) | Prompt::Ids(_) => "prompt",
+            Prompt::Messages(_) => "messages",
+        }
+    }
 }
 
 /// A request for an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     pub prompt: Prompt,
-    /// The most tokens of the answer.
-    pub length: u32,
+    /// The most tokens of the answer, and the field that says so; `None` is the room that is left.
+    pub length: Option<(u32, &'static str)>,
     pub sampling: Sampling,
     /// True if the answer is sent token by token.
     pub stream: bool,
@@ -88,13 +107,15 @@ impl Fields {
     }
 
     /// Refuses each field that is left, unless its value asks for nothing.
-    fn refuse(&self) -> Result<(), Refusal> {
-        let asks = |(name, value): &(&String, &Value)| match name.as_str() {
-            "n" | "best_of" => value.as_u64() != Some(1),
-            "presence_penalty" | "frequency_penalty" => value.as_f64() != Some(0.0),
-            "echo" => *value != &json!(false),
-            "stop" => *value != &json!([]),
-            "logit_bias" => *value != &json!({}),
+    fn refuse(&self, kind: Kind) -> Result<(), Refusal> {
+        let asks = |(name, value): &(&String, &Value)| match (name.as_str(), kind) {
+            ("n", _) | ("best_of", Kind::Completion) => value.as_u64() != Some(1),
+            ("presence_penalty" | "frequency_penalty", _) => value.as_f64() != Some(0.0),
+            ("echo", Kind::Completion) | ("logprobs" | "store", Kind::Chat) => *value != &json!(false),
+            ("stop", _) | ("tools", Kind::Chat) => *value != &json!([]),
+            ("logit_bias", _) => *value != &json!({}),
+            ("response_format", Kind::Chat) => *value != &json!({ "type": "text" }),
+            ("tool_choice", Kind::Chat) => *value != &json!("none"),
             _ => true,
         };
         let left = self.0.iter().filter(|(_, value)| !value.is_null());
@@ -155,8 +176,41 @@ fn sampling(fields: &mut Fields) -> Result<Sampling, Refusal> {
     Ok(sampling)
 }
 
+/// The prompt of a request.
+fn prompt(fields: &mut Fields, kind: Kind) -> Result<Prompt, Refusal> {
+    let text = |value: &Value| value.as_str().map(|text| Prompt::Text(text.into()));
+    let read = |value: &Value| text(value).or_else(|| ids(value).map(Prompt::Ids));
+    let messages = |value: &Value| value.is_array().then(|| Prompt::Messages(value.to_string()));
+    let (name, found) = match kind {
+        Kind::Completion => ("prompt", fields.read("prompt", "one text, or a list of token ids", read)?),
+        Kind::Chat => ("messages", fields.read("messages", "a list of messages", messages)?),
+    };
+    found.ok_or_else(|| Refusal::of(name, "invalid_value", format!("the request has no {name}")))
+}
+
+/// The most tokens of the answer, and the field that says so.
+fn length(fields: &mut Fields, kind: Kind) -> Result<Option<(u32, &'static str)>, Refusal> {
+    let natural = |value: &Value| {
+        value.as_u64().and_then(|length| u32::try_from(length).ok()).filter(|length| *length > 0)
+    };
+    let mut read = |name| {
+        let length = fields.read(name, "an integer, 1 or more", natural)?;
+        Ok::<_, Refusal>(length.map(|length| (length, name)))
+    };
+    let old = read("max_tokens")?;
+    if kind == Kind::Completion {
+        return Ok(old.or(Some((LENGTH, "max_tokens"))));
+    }
+    let new = read("max_completion_tokens")?;
+    if old.is_some() && new.is_some() {
+        let why = "max_tokens is the old name of max_completion_tokens: leave max_tokens out";
+        return Err(Refusal::of("max_tokens", "invalid_value", why));
+    }
+    Ok(new.or(old))
+}
+
 /// Reads a request for an answer of the model of this name.
-pub fn asked(body: &[u8], model: &str) -> Result<Asked, Refusal> {
+pub fn asked(body: &[u8], model: &str, kind: Kind) -> Result<Asked, Refusal> {
     let fields: Map<String, Value> = serde_json::from_slice(body).map_err(|error| {
         Refusal::new(400, "invalid_json", format!("the body must be a JSON object: {error}"))
     })?;
@@ -170,13 +224,8 @@ pub fn asked(body: &[u8], model: &str) -> Result<Asked, Refusal> {
         };
         return Err(Refusal { status: 404, ..Refusal::of("model", "model_not_found", why) });
     }
-    let read = |value: &Value| text(value).map(Prompt::Text).or_else(|| ids(value).map(Prompt::Ids));
-    let prompt = fields.read("prompt", "one text, or a list of token ids", read)?;
-    let prompt = prompt.ok_or_else(|| Refusal::of("prompt", "invalid_value", "the request has no prompt"))?;
-    let length = |value: &Value| {
-        value.as_u64().and_then(|length| u32::try_from(length).ok()).filter(|length| *length > 0)
-    };
-    let length = fields.read("max_tokens", "an integer, 1 or more", length)?.unwrap_or(LENGTH);
+    let prompt = prompt(&mut fields, kind)?;
+    let length = length(&mut fields, kind)?;
     let sampling = sampling(&mut fields)?;
     let stream = fields.read("stream", "true or false", Value::as_bool)?.unwrap_or(false);
     let options = fields.read("stream_options", "an object", |value| value.as_object().cloned())?;
@@ -184,8 +233,8 @@ pub fn asked(body: &[u8], model: &str) -> Result<Asked, Refusal> {
     let usage = options.read("include_usage", "true or false", Value::as_bool)?.unwrap_or(false);
     let within =
         |why: Refusal| Refusal { param: why.param.map(|name| format!("stream_options.{name}")), ..why };
-    options.refuse().map_err(within)?;
-    fields.refuse()?;
+    options.refuse(kind).map_err(within)?;
+    fields.refuse(kind)?;
     if usage && !stream {
         return Err(Refusal::of(
             "stream_options",
@@ -199,6 +248,7 @@ pub fn asked(body: &[u8], model: &str) -> Result<Asked, Refusal> {
 /// What all messages of an answer begin with.
 #[derive(Clone)]
 pub struct Head {
+    pub kind: Kind,
     pub id: String,
     pub created: u64,
     pub model: String,
@@ -221,30 +271,63 @@ impl Ending {
 }
 
 impl Head {
-    fn message(&self, choices: &Value) -> Value {
+    fn message(&self, object: &str, choices: &Value) -> Value {
         json!({
-            "id": self.id, "object": "text_completion", "created": self.created, "model": self.model, "choices": choices,
+            "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices,
         })
     }
 
-    fn choice(text: &str, reason: Option<&str>) -> Value {
-        json!([{ "text": text, "index": 0, "logprobs": null, "finish_reason": reason }])
+    /// The kind of a stream's messages.
+    fn streamed(&self) -> &'static str {
+        match self.kind {
+            Kind::Completion => "text_completion",
+            Kind::Chat => "chat.completion.chunk",
+        }
     }
 
-    /// A part of an answer's text.
-    pub fn part(&self, text: &str) -> Value {
-        self.message(&Head::choice(text, None))
+    /// A part of an answer's text, at the place that the API has for it. The first of a chat's says whose turn it is.
+    fn choice(&self, text: &str, first: bool, reason: Option<&str>) -> Value {
+        let mut choice = json!({ "index": 0, "logprobs": null, "finish_reason": reason });
+        match self.kind {
+            Kind::Completion => choice["text"] = json!(text),
+            Kind::Chat => choice["delta"] = json!({}),
+        }
+        if self.kind == Kind::Chat && first {
+            choice["delta"]["role"] = json!("assistant");
+        }
+        if self.kind == Kind::Chat && (first || !text.is_empty()) {
+            choice["delta"]["content"] = json!(text);
+        }
+        json!([choice])
     }
 
-    /// The text, or its last part, with the receipt.
-    pub fn last(&self, text: &str, ending: &Ending) -> Value {
-        let mut message = self.message(&Head::choice(text, Some(ending.reason())));
+    /// A part of a stream's text.
+    pub fn part(&self, text: &str, first: bool) -> Value {
+        self.message(self.streamed(), &self.choice(text, first, None))
+    }
+
+    /// The last part of a stream's text, with the receipt.
+    pub fn last(&self, text: &str, first: bool, ending: &Ending) -> Value {
+        let mut message = self.message(self.streamed(), &self.choice(text, first, Some(ending.reason())));
         message["tiebreak_receipt"] = json!(ending.receipt);
         message
     }
 
+    /// A whole answer with its receipt.
+    pub fn whole(&self, text: &str, prompt: usize, ending: &Ending) -> Value {
+        let mut message = self.last(text, true, ending);
+        if self.kind == Kind::Chat {
+            message["object"] = json!("chat.completion");
+            message["choices"] = json!([{
+                "index": 0, "message": { "role": "assistant", "content": text, "refusal": null }, "logprobs": null,
+                "finish_reason": ending.reason(),
+            }]);
+        }
+        Head::counted(message, prompt, ending)
+    }
+
     /// Adds the counts of tokens to a message.
-    pub fn counted(mut message: Value, prompt: usize, ending: &Ending) -> Value {
+    fn counted(mut message: Value, prompt: usize, ending: &Ending) -> Value {
         let answer = ending.tokens;
         message["usage"] =
             json!({ "prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer });
@@ -253,7 +336,7 @@ impl Head {
 
     /// The event of a stream that has only the counts.
     pub fn usage(&self, prompt: usize, ending: &Ending) -> Value {
-        Head::counted(self.message(&json!([])), prompt, ending)
+        Head::counted(self.message(self.streamed(), &json!([])), prompt, ending)
     }
 }
 
@@ -262,7 +345,11 @@ mod tests {
     use super::*;
 
     fn of(fields: &str) -> Result<Asked, Refusal> {
-        asked(format!(r#"{{"model": "m", "prompt": [1, 2], {fields}}}"#).as_bytes(), "m")
+        asked(format!(r#"{{"model": "m", "prompt": [1, 2], {fields}}}"#).as_bytes(), "m", Kind::Completion)
+    }
+
+    fn of_chat(fields: &str) -> Result<Asked, Refusal> {
+        asked(format!(r#"{{"model": "m", "messages": [{{}}], {fields}}}"#).as_bytes(), "m", Kind::Chat)
     }
 
     #[test]
@@ -312,7 +399,30 @@ mod tests {
             ("[]", 400),
             ("{", 400),
         ] {
-            assert_eq!(asked(body.as_bytes(), "m").expect_err(body).status, status, "{body}");
+            let refusal = asked(body.as_bytes(), "m", Kind::Completion).expect_err(body);
+            assert_eq!(refusal.status, status, "{body}");
+        }
+        for (field, code) in [
+            (r#""tools": [{}]"#, "unsupported_parameter"),
+            (r#""tool_choice": "auto""#, "unsupported_parameter"),
+            (r#""response_format": {"type": "json_object"}"#, "unsupported_parameter"),
+            (r#""logprobs": true"#, "unsupported_parameter"),
+            (r#""stop": ["x"]"#, "unsupported_parameter"),
+            (r#""n": 2"#, "unsupported_parameter"),
+            (r#""prompt": "x""#, "unsupported_parameter"),
+            (r#""echo": false"#, "unsupported_parameter"),
+            (r#""best_of": 1"#, "unsupported_parameter"),
+            (r#""max_completion_tokens": 0"#, "invalid_value"),
+            (r#""max_tokens": 3, "max_completion_tokens": 3"#, "invalid_value"),
+            (r#""temperature": -1"#, "invalid_value"),
+        ] {
+            let refusal = of_chat(field).expect_err(field);
+            let name = field.split('"').nth(1).unwrap();
+            assert_eq!((refusal.code, refusal.param.as_deref()), (code, Some(name)), "{field}");
+        }
+        for body in [r#"{"model": "m"}"#, r#"{"model": "m", "messages": "Hi"}"#] {
+            let refusal = asked(body.as_bytes(), "m", Kind::Chat).expect_err(body);
+            assert_eq!((refusal.status, refusal.param.as_deref()), (400, Some("messages")), "{body}");
         }
     }
 
@@ -322,12 +432,17 @@ mod tests {
             "presence_penalty": 0, "frequency_penalty": 0.0, "seed": 18446744073709551615, "temperature": -0.0, "top_k": 0, "top_p": 1"#;
         let asked = of(neutral).unwrap();
         let sampling = Sampling { temperature: 0, top_k: 0, top_p: float::ONE, seed: u64::MAX };
-        let expected =
-            Asked { prompt: Prompt::Ids(vec![1, 2]), length: 16, sampling, stream: false, usage: false };
-        assert_eq!(asked, expected);
+        let (prompt, length) = (Prompt::Ids(vec![1, 2]), Some((16, "max_tokens")));
+        assert_eq!(asked, Asked { prompt, length, sampling, stream: false, usage: false });
+        let neutral = r#""n": 1, "tools": [], "tool_choice": "none", "logprobs": false, "store": false, "top_logprobs": null, "stop": null,
+            "response_format": {"type": "text"}, "temperature": 0"#;
+        let asked = of_chat(neutral).unwrap();
+        let (prompt, sampling) = (Prompt::Messages("[{}]".into()), Sampling { seed: 0, ..sampling });
+        assert_eq!(asked, Asked { prompt, length: None, sampling, stream: false, usage: false });
+        assert_eq!(of_chat(r#""max_tokens": 3"#).unwrap().length, Some((3, "max_tokens")));
         let streamed =
             of(r#""stream": true, "stream_options": {"include_usage": true}, "max_tokens": 3"#).unwrap();
-        assert!(streamed.stream && streamed.usage && streamed.length == 3);
+        assert!(streamed.stream && streamed.usage && streamed.length == Some((3, "max_tokens")));
     }
 
     #[test]
