@@ -175,13 +175,14 @@ fn the_short_help_of_every_command_fits_a_screen_with_common_options_first() {
 }
 
 /// Examples that are only parsed, by a part of theirs: with the reason.
-const ONLY_PARSED: [(&str, &str); 20] = [
+const ONLY_PARSED: [(&str, &str); 21] = [
     ("wgpu", "needs an adapter"),
     ("llvmpipe", "needs this adapter"),
     ("cuda", "needs a GPU"),
     ("host0", "needs two machines"),
     ("http://", "needs parties that answer"),
     ("tiebreak serve", "goes on until it is stopped; tests/game/transport runs it"),
+    ("runs/chat", "needs a model whose tokenizer has a chat template; chats.rs runs it"),
     ("tiebreak witness serve", "goes on until it is stopped; witness.rs runs it"),
     ("tiebreak monitor collector", "needs the feature `collector`; tests/collector runs it"),
     ("tiebreak monitor agent", "goes on until it is stopped; monitor_agent.rs runs it"),

@@ -30,7 +30,7 @@ use tiebreak_record::commit::receipt::TOKENS_MAX;
 use tiebreak_run::inference::answer::Identity;
 use tiebreak_run::inference::batch::Batch;
 
-/// Serve a language model by OpenAI's APIs of completions and chats, with a receipt in each answer.
+/// Answer completions and chats as OpenAI's APIs do, with a receipt in each answer.
 ///
 /// Several answers are computed together. The text of an answer and its receipt depend on the request alone, and are those of
 /// `tiebreak generate --receipt` with the same settings (docs/how-to/serve-a-model.md). Chats are served if the tokenizer has a chat
