@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::{error, gpt2, made, names, npy};
+use crate::{command, error, gpt2, made, names, npy};
 
 /// The program is also the process that a chat template runs in, so its bounds are tested here.
 #[test]
@@ -94,4 +94,9 @@ fn chats_become_samples_whose_answers_count() {
         assert!(exit == 4 && error.contains(why), "{file}: {exit} {error}");
         assert_eq!(names(folder.path()), before, "{file}");
     }
+    // A terminal obeys none of a template's words.
+    template("{{ raise_exception('\u{1b}[31mno\u{202e}\nerror') }}");
+    let said = command(folder.path(), &[&common[..], &["--output", "out.npy", "a.jsonl"]].concat()).stderr;
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.ends_with("messages: \\u{1b}[31mno\\u{202e}\\nerror\n"), "{said:?}");
 }
