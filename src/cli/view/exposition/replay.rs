@@ -1,18 +1,16 @@
 //! The metrics of `tiebreak audit` and `tiebreak watch`.
 
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::{Labels, Moment};
+use super::{Moment, Subject};
 use tiebreak_run::run::dir::Run;
 
 /// The metrics of a replay, which are updated after each step.
 #[derive(Clone)]
 pub struct ReplayMetrics {
-    info: Family<Labels, Gauge>,
-    steps: Gauge,
+    subject: Subject,
     planned: Gauge,
     replayed: Counter,
     step: Gauge,
@@ -25,15 +23,12 @@ impl ReplayMetrics {
         let registry = registry.sub_registry_with_prefix("audit");
         let last_step = Moment::registered(registry, "last_step", "Time at which the last step was replayed");
         let metrics = ReplayMetrics {
-            info: Family::default(),
-            steps: Gauge::default(),
+            subject: Subject::registered(registry),
             planned: Gauge::default(),
             replayed: Counter::default(),
             step: Gauge::default(),
             last_step,
         };
-        registry.register("run_info", "Always 1; the labels name the run", metrics.info.clone());
-        registry.register("steps", "Steps of the job", metrics.steps.clone());
         registry.register("planned_steps", "Steps of the plan", metrics.planned.clone());
         registry.register("replayed_steps", "Steps that this process replayed", metrics.replayed.clone());
         registry.register("step", "Step that was replayed last", metrics.step.clone());
@@ -42,13 +37,7 @@ impl ReplayMetrics {
 
     /// The replay of so many steps of this run begins, on an engine.
     pub fn begin(&self, run: &Run, planned: u64, engine: &str) {
-        let labels = vec![
-            ("id", run.id.to_string()),
-            ("engine", engine.to_string()),
-            ("version", env!("CARGO_PKG_VERSION").to_string()),
-        ];
-        self.info.get_or_create(&labels).set(1);
-        self.steps.set(run.job().steps.into());
+        self.subject.begin(run, engine);
         self.planned.set(planned as i64);
     }
 

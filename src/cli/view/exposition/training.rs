@@ -1,20 +1,18 @@
 //! The metrics of `tiebreak train`.
 
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{Labels, Moment, Real, unknown};
+use super::{Moment, Real, Subject, unknown};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::metrics::{EvaluationMetrics, StepMetrics};
 
 /// The metrics of a training, which are updated after each step.
 #[derive(Clone)]
 pub struct TrainingMetrics {
-    info: Family<Labels, Gauge>,
-    steps: Gauge,
+    subject: Subject,
     step: Gauge,
     samples: Counter,
     targets: Counter,
@@ -38,8 +36,7 @@ impl TrainingMetrics {
         let last_step =
             Moment::registered(registry, "last_step", "Time at which the last step was committed");
         let metrics = TrainingMetrics {
-            info: Family::default(),
-            steps: Gauge::default(),
+            subject: Subject::registered(registry),
             step: Gauge::default(),
             samples: Counter::default(),
             targets: Counter::default(),
@@ -56,8 +53,6 @@ impl TrainingMetrics {
             evaluation_accuracy: unknown(),
             evaluation_perplexity: unknown(),
         };
-        registry.register("run_info", "Always 1; the labels name the run", metrics.info.clone());
-        registry.register("steps", "Steps of the job", metrics.steps.clone());
         registry.register("step", "Last step that is committed", metrics.step.clone());
         registry.register("samples", "Samples that this process trained on", metrics.samples.clone());
         let targets = "Targets of those samples: tokens of a text, labels of a classifier";
@@ -85,13 +80,7 @@ impl TrainingMetrics {
 
     /// The training of this run begins, after so many steps, on an engine.
     pub fn begin(&self, run: &Run, engine: &str) {
-        let labels = vec![
-            ("id", run.id.to_string()),
-            ("engine", engine.to_string()),
-            ("version", env!("CARGO_PKG_VERSION").to_string()),
-        ];
-        self.info.get_or_create(&labels).set(1);
-        self.steps.set(run.job().steps.into());
+        self.subject.begin(run, engine);
     }
 
     /// So many steps are done already.
