@@ -174,13 +174,8 @@ fn operator_outputs(engine: &mut dyn Engine, operator: &Operator, kind: u32, gra
         window: Some(2),
         p: 0.25,
         number: 3,
-        epsilon: 1e-5,
-        theta: 10_000.0,
-        beta1: 0.9,
-        beta2: 0.95,
-        weight_decay: 0.1,
-        momentum: 0.9,
         max_norm: 0.5,
+        ..Attributes::default()
     };
     let mut b = Builder::new(ProductTable::preset());
     let Appended { inputs: ids, outputs } = operator.append(&mut b, &shapes, &attributes, gradient).unwrap();

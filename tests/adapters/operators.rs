@@ -31,13 +31,8 @@ fn attributes() -> Attributes {
         window: Some(2),
         p: 0.25,
         number: 3,
-        epsilon: 1e-5,
-        theta: 10_000.0,
-        beta1: 0.9,
-        beta2: 0.95,
-        weight_decay: 0.1,
-        momentum: 0.9,
         max_norm: 0.5,
+        ..Attributes::default()
     }
 }
 

@@ -29,10 +29,15 @@ const LLAMA: &str = r#"kind = "llama", layers = 1, heads = 2, kv_heads = 1, widt
 
 /// Three steps on windows of 17 bytes; a byte of 0 ends a document.
 fn text(model: &str, more: &str) -> String {
+    short_job(&format!("{model}, document_end = 0"), more)
+}
+
+/// Three steps of a model on 17 bytes for each sample.
+pub fn short_job(model: &str, more: &str) -> String {
     format!(
         r#"steps = 3
 seed = 5
-model = {{ {model}, context = 16, vocabulary = 32, document_end = 0 }}
+model = {{ {model}, context = 16, vocabulary = 32 }}
 optimizer = {{ kind = "sgd", momentum = 0.9, weight_decay = 0.0 }}
 data = {{ kind = "bytes", path = "text.bin", sampling = "in_order" }}
 batch = {{ micro_batch = 2, micro_batches = 2 }}

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::{audited, begin_run, key, trained};
-use crate::documents::Ignorer;
+use crate::documents::{Ignorer, short_job};
 use tiebreak_audit::Outcome;
 use tiebreak_contract::program::encoding::encode;
 use tiebreak_contract::program::inference::settings;
@@ -24,19 +24,9 @@ const WINDOWS: &str = "sliding_window = 5, full_layers = [0]";
 const PACKED: &str =
     r#"sliding_window = 3, document_end = 7, lora = { rank = 2, alpha = 1.0, targets = ["all-linear"] }"#;
 
-/// Three steps on 17 bytes for each sample.
 fn text(model: &str, more: &str) -> String {
-    format!(
-        r#"steps = 3
-seed = 5
-model = {{ kind = "llama", layers = 2, heads = 2, kv_heads = 1, width = 16, hidden = 12, context = 16, vocabulary = 32, {model} }}
-optimizer = {{ kind = "sgd", momentum = 0.9, weight_decay = 0.0 }}
-data = {{ kind = "bytes", path = "text.bin", sampling = "in_order" }}
-batch = {{ micro_batch = 2, micro_batches = 2 }}
-schedule = {{ peak = 0.01 }}
-commit = {{ granularity = "operator" }}
-{more}"#
-    )
+    let sizes = r#"kind = "llama", layers = 2, heads = 2, kv_heads = 1, width = 16, hidden = 12"#;
+    short_job(&format!("{sizes}, {model}"), more)
 }
 
 fn job(folder: &Path, model: &str, more: &str) -> PathBuf {

@@ -218,14 +218,12 @@ impl Worker {
         let mut line = Vec::new();
         let read = sent.and_then(|()| (&mut self.output).take(ANSWER_MAX).read_until(b'\n', &mut line));
         let answer = read.ok().and_then(|_| serde_json::from_slice(&line).ok());
-        answer.ok_or_else(|| self.ended(line.len() as u64 == ANSWER_MAX))
+        answer.ok_or_else(|| self.ended())
     }
 
-    /// The error about a process that gives no answer. One that is not yet at its end is stopped.
-    fn ended(&mut self, goes_on: bool) -> String {
-        if goes_on {
-            drop(self.process.kill());
-        }
+    /// The error about a process that gives no answer. One that goes on is stopped; one that is at its end keeps its exit code.
+    fn ended(&mut self) -> String {
+        drop(self.process.kill());
         let (code, mut words) = (self.process.wait().ok().and_then(|status| status.code()), Vec::new());
         if let Some(stderr) = self.process.stderr.take() {
             drop(stderr.take(WORDS_MAX).read_to_end(&mut words));
