@@ -175,7 +175,7 @@ fn the_short_help_of_every_command_fits_a_screen_with_common_options_first() {
 }
 
 /// Examples that are only parsed, by a part of theirs: with the reason.
-const ONLY_PARSED: [(&str, &str); 21] = [
+const ONLY_PARSED: [(&str, &str); 22] = [
     ("wgpu", "needs an adapter"),
     ("llvmpipe", "needs this adapter"),
     ("cuda", "needs a GPU"),
@@ -199,6 +199,7 @@ const ONLY_PARSED: [(&str, &str); 21] = [
     ("tiebreak import", "released.rs imports what was exported"),
     ("--ranks 4", "ranks.rs runs ranks"),
     ("tiebreak correct", "corrections.rs runs each"),
+    ("run.nonce --beacon round.json", "needs a promise of that round; promises.rs has one"),
     ("answer-verdict.json", "attacks/answers.rs makes and checks verdicts on receipts"),
 ];
 
