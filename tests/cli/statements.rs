@@ -6,7 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use tiebreak_monitor::closed::LogHead;
+use tiebreak_monitor::closed::{ClosedLogs, LogHead};
+use tiebreak_monitor::draw::{Draw, Randomness};
 use tiebreak_monitor::register::file::to_text;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::merkle::verify_consistency;
@@ -256,6 +257,14 @@ fn replayed_segments_of_a_draw_count_as_drawn() {
     sign_again(&other, |records| step_mut(records, 5).cursor += 1);
     world.draw("0", "other", "2");
     assert!(world.done(&[&base[..], &given].concat(), 2).contains("the draw is over 10 records of root"));
+    // A draw that follows from its inputs, by a value that nobody signed.
+    let mut question = Draw::from_text(&text).unwrap().question;
+    let Randomness::Beacon { value, .. } = &mut question.randomness else { panic!("{question:?}") };
+    *value = "5f".repeat(48);
+    let heads = ClosedLogs::from_text(&fs::read_to_string(world.at("heads.txt")).unwrap()).unwrap();
+    let forged = Draw::new(&chips::register(), &heads, question).unwrap();
+    fs::write(world.at("draw.json"), forged.to_text()).unwrap();
+    assert!(world.done(&[&base[..], &given].concat(), 1).contains("over round 4711"));
 }
 
 #[test]

@@ -313,8 +313,7 @@ mod tests {
     }
 
     /// A network with a key of our own: its description in both spellings, and its signature over a round.
-    fn own(period: u32) -> ([String; 2], impl Fn(u64) -> String) {
-        let secret = Scalar::from(0x1234_5678_9abc_def1);
+    fn own(period: u32, secret: Scalar) -> ([String; 2], impl Fn(u64) -> String) {
         let public = hex(&G2Affine::from(G2Projective::generator() * secret).to_compressed());
         let seed = "5e".repeat(32);
         let mut hash = Sha256::new();
@@ -370,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_network_is_the_one_of_its_chain_hash() {
-        let (texts, sign) = own(30);
+        let (texts, sign) = own(30, Scalar::from(0x1234_5678_9abc_def1));
         let [chain, other] = texts.clone().map(|text| Chain::from_text(&text).unwrap());
         assert_eq!(chain, other);
         let known = [Chain::quicknet(), chain.clone()];
@@ -381,8 +380,10 @@ mod tests {
         assert_eq!(verify(&name, &value, &known).unwrap(), Some(verified));
         assert_eq!(verify(&name, &value, &known[..1]).unwrap_err(), Unverified::Chain(chain.hash()));
         assert!(read(&file, &known[..1]).is_err());
-        // A description whose schedule, name or key is another one has another hash.
-        let neutral = "c".to_string() + &"0".repeat(191);
+        // A description whose schedule, name or key is another one has another hash, and is refused.
+        // So is one whose key is the neutral element, under which the neutral signature would verify for every round.
+        let refused = Chain::from_text(&own(30, Scalar::zero()).0[0]).unwrap_err().to_string();
+        assert!(refused.contains("no point of the group G2"), "{refused}");
         let key = texts[0].split('"').nth(3).unwrap();
         for (from, to) in [
             (":30,", ":3,"),
@@ -390,7 +391,6 @@ mod tests {
             ("\"ours\"", "\"mine\""),
             ("5e5e", "5f5e"),
             (key, QUICKNET.split('"').nth(3).unwrap()),
-            (key, &neutral),
             (SCHEME, "pedersen-bls-chained"),
             ("1700000000", "-1"),
             (":30,", ":0,"),
@@ -424,7 +424,7 @@ mod tests {
             format!("drand {hash} 99999999999999999999"),
         ] {
             assert_eq!(RoundName::parse(&text), None, "{text}");
-            assert_eq!(verify(&text, "00", &[chain.clone()]), Ok(None));
+            assert_eq!(verify(&text, "00", std::slice::from_ref(&chain)), Ok(None));
         }
     }
 }
