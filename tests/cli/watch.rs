@@ -1,6 +1,7 @@
 //! A run that is audited while it grows.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::thread::sleep;
@@ -218,9 +219,28 @@ fn a_watch_waits_only_for_what_time_mends() {
         let (code, _, err) = output(&["watch", &run, "--engine", "cpu", "--idle", "1", "--max-time", "60"]);
         assert!(code == 3 && err.contains("--idle was reached before the run's end"), "{code} {err}");
     }
-    // The last head is there, and the model is still copied.
+    // The last head is there, and the model is still copied: half of it, then nothing.
     publish(&whole, 10, Path::new(&run));
-    fs::remove_file(Path::new(&run).join("model.safetensors")).unwrap();
+    let model = Path::new(&run).join("model.safetensors");
+    let bytes = fs::read(&model).unwrap();
+    fs::write(&model, &bytes[..bytes.len() / 2]).unwrap();
+    let watched = ["watch", &run, "--engine", "cpu", "--every", "1"];
+    let (code, out, err) = output(&[&watched[..], &["--idle", "2"]].concat());
+    assert!(
+        code == 3 && out.starts_with("INCOMPLETE: the released model cannot be checked"),
+        "{code} {out}{err}"
+    );
+    assert!(err.contains("--idle was reached") && err.matches("steps 1..8 match").count() == 1, "{out}{err}");
+    let mut child = tiebreak(&[&watched[..], &["--idle", "60"]].concat())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("waits: the run has ended")));
+    fs::write(&model, bytes).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    fs::remove_file(model).unwrap();
     let (code, _, err) = output(&["watch", &run, "--idle", "1"]);
     assert!(code == 3 && err.contains("its released model is not there yet"), "{code} {err}");
     let (code, out, err) = output(&["watch", &run, "--only-part", "--max-time", "100"]);

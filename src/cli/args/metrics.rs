@@ -16,6 +16,7 @@ use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 
+use super::listen::address;
 use crate::cli::view::report::{Exit, Failure, Printer};
 use tiebreak_game::net::connection::{Server, accept, one_request};
 use tiebreak_game::net::gate::{Address, Lane};
@@ -33,7 +34,7 @@ pub struct MetricsArgs {
     /// Address at which Prometheus reads metrics while the command works, under /metrics.
     ///
     /// Port 0 takes a free one, which the command says. Anybody who reaches the address reads the metrics.
-    #[arg(long, value_name = "HOST:PORT", hide_short_help = true)]
+    #[arg(long, value_name = "HOST:PORT", hide_short_help = true, value_parser = address)]
     metrics: Option<String>,
 }
 

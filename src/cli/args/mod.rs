@@ -11,6 +11,7 @@ pub mod expect;
 pub mod job;
 pub mod key;
 pub mod limits;
+pub mod listen;
 pub mod metrics;
 pub mod part;
 pub mod place;

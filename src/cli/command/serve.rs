@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::args::listen::address;
 use crate::cli::args::terms::{beside, read_terms};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_dispute::game::terms::Terms;
@@ -49,7 +50,7 @@ pub struct Args {
     /// Address to listen at; by default 127.0.0.1:8700, and none with --files.
     ///
     /// Port 0 takes a free one.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     listen: Option<String>,
     /// Folder in which the command answers questions.
     #[arg(long, value_name = "DIR")]

@@ -69,7 +69,7 @@ impl Job {
                 let same = right.iter().zip(file).take_while(|(right, found)| right == found).count();
                 let (found, due) = (file.len(), right.len());
                 Err(wrong(format!(
-                    "the file is not what the job's model kind gives: it has {found} bytes, not {due}, and differs at byte {same}; it was changed, or the trainer ran another version"
+                    "the file is not what the job's model kind gives: the first {same} bytes are equal, of {found} and {due}; file or job was changed, or the trainer ran another version"
                 )))
             }
             (ProgramSource::File(_), Some(bytes)) => {

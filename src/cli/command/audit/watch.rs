@@ -22,11 +22,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tiebreak_audit::checks::Checked;
 use tiebreak_audit::corrections::Corrections;
+use tiebreak_audit::ground::Ground;
 use tiebreak_audit::growing::{pass_over_damaged, plan_so_far, steps_covered};
 use tiebreak_audit::merge::union;
 use tiebreak_audit::report_file::{REPORT_MAX, encode};
 use tiebreak_audit::resume::{Resumable, can_resume};
-use tiebreak_audit::{AuditError, Report, audit_in_jobs};
+use tiebreak_audit::{AuditError, Outcome, Report, audit_in_jobs};
 use tiebreak_dispute::verdict::Verdict;
 use tiebreak_engine::Engine;
 use tiebreak_record::commit::digest::Digest;
@@ -188,6 +189,8 @@ struct Watch {
     /// The records of the greatest head that was seen, and when it came.
     newest: u64,
     news: Instant,
+    /// True if the released model of that head could not be read, as one that is still written.
+    torn: bool,
     /// The segments that match, ascending, with the counts of a logged run.
     replayed: Vec<(u32, u32)>,
     counted: Option<Tally>,
@@ -267,6 +270,7 @@ impl Watch {
             id: None,
             newest: 0,
             news: Instant::now(),
+            torn: false,
             replayed: Vec::new(),
             counted: None,
             resumed: false,
@@ -308,7 +312,7 @@ impl Watch {
                     "the trainer signed another head over {size} records than the one that matched"
                 ));
             }
-            Some((_, before)) if *before == size => return Ok(Look::Fine),
+            Some((_, before)) if *before == size && !self.torn => return Ok(Look::Fine),
             _ => {}
         }
         let is_last = size == u64::from(run.job().steps) + 2;
@@ -457,25 +461,31 @@ impl Watch {
         let mut engines: Vec<&mut dyn Engine> =
             engines.iter_mut().map(|engine| engine.as_mut() as _).collect();
         let native = self.options.check_native(run).map_err(Stopped::Now)?;
+        let torn = checked.incomplete.clone().filter(|why| matches!(why, Ground::Model(_)));
         let (report, verdict) = audit_in_jobs(run, &mut engines, native, checked, plan, limit, &mut bar)?;
         bar.end().iter().for_each(|problem| self.printer.problem(problem));
         let matches = exit(&report) == Exit::Match;
-        if matches {
+        // The model that cannot be read may be one that somebody still copies, so the next look reads it again.
+        let torn = torn.filter(|what| ended && report.outcome == Outcome::Incomplete { what: what.clone() });
+        let again = std::mem::replace(&mut self.torn, torn.is_some());
+        if matches || (self.torn && !again) {
             self.replayed.clone_from(&report.plan.segments);
             self.counted.clone_from(&report.rounding);
             let steps = ranges_text(&union(self.replayed.clone()), ", ");
             let all = run.job().steps;
-            self.printer.say(format!(
-                "head over {} records: steps {steps} match, {covered} of {all} are trained",
-                head.1
-            ));
-        } else if verdict.is_none() {
+            let told =
+                format!("head over {} records: steps {steps} match, {covered} of {all} are trained", head.1);
+            self.printer.say(told);
+        } else if !self.torn && verdict.is_none() {
             say_no_verdict(self.printer, run, &report);
         }
         self.found = Some(Found { report, verdict, about });
         self.keep_report();
         self.reached(head);
-        Ok(matches)
+        match torn {
+            Some(why) => later(format!("the run has ended, and {why}")),
+            None => Ok(matches),
+        }
     }
 
     /// Holds later looks to this head, which extends those that were seen before.

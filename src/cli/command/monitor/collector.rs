@@ -6,6 +6,7 @@ use clap::Subcommand;
 use tiebreak_monitor::snapshot::record::Serial;
 
 use super::registry::{RegisterArgs, serial};
+use crate::cli::args::listen::address;
 use crate::cli::view::report::{CommandResult, Printer};
 #[cfg(not(feature = "collector"))]
 use crate::cli::view::report::{Exit, Failure};
@@ -52,7 +53,7 @@ struct Serve {
     #[command(flatten)]
     register: RegisterArgs,
     /// Address to listen at. Port 0 takes a free one.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8702")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8702", value_parser = address)]
     listen: String,
 }
 

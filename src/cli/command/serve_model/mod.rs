@@ -15,6 +15,7 @@ use serde_json::json;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::key::read_private;
 use crate::cli::args::limits::Limits;
+use crate::cli::args::listen::address;
 use crate::cli::args::state::released;
 use crate::cli::view::answering::{Speaker, no_language_model};
 use crate::cli::view::chats::Chats;
@@ -48,7 +49,7 @@ pub struct Args {
     /// Folder of the run, or its address (http://HOST/PATH).
     run: PathBuf,
     /// Address to listen at. Port 0 takes a free one.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8704")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8704", value_parser = address)]
     listen: String,
     /// Private key that signs the receipts.
     #[arg(long, value_name = "KEY")]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::cli::args::key;
+use crate::cli::args::listen::address;
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_game::net::stop::on_stop;
@@ -52,7 +53,7 @@ pub struct Args {
     #[arg(long, value_name = "NUMBER", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(1..))]
     logs_at_most: u64,
     /// Address to listen at. Port 0 takes a free one.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8701")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8701", value_parser = address)]
     listen: String,
 }
 
