@@ -174,7 +174,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     bar.finish_and_clear();
     let mut shape = array.ty.shape.clone();
-    shape.truncate(if matches!(job.model, Model::Gpt(_) | Model::Llama(_)) { 2 } else { 1 });
+    shape.truncate(if matches!(job.model, Model::Gpt(_) | Model::Llama(_) | Model::Bert(_)) { 2 } else { 1 });
     let rows: usize = shape.iter().map(|&d| d as usize).product();
     shape.push((logits.len() / 4 / rows.max(1)) as u32);
     let array = Array { name: "logits".into(), ty: TensorType { dtype: DType::F32, shape }, bytes: logits };

@@ -8,7 +8,7 @@ const WIDTH: usize = 100;
 /// The data and optimizer kinds that an example with a model of this kind has: (data, optimizer).
 pub fn beside(model: &str) -> (&'static str, &'static str) {
     match model {
-        "gpt" | "llama" => ("bytes", "adamw"),
+        "gpt" | "llama" | "bert" => ("bytes", "adamw"),
         "mlp" => ("idx", "sgd"),
         _ => ("cifar10", "sgd"),
     }
