@@ -356,7 +356,7 @@ fn records(file: usize, data: &DataFile, labels: u64, learned: u64) -> Result<Pa
     let column = |first, elements| Column { file, first, stride, element: Element::U8, elements };
     let columns = [column(labels, pixels), column(learned, 1)];
     let planes = Some([CIFAR[1], CIFAR[2]]);
-    Ok(Part { samples: bytes / stride, overlap: 0, is_window: false, columns, mask: None, planes })
+    Ok(Part { samples: bytes / stride, overlap: 0, is_window: false, shift: 1, columns, mask: None, planes })
 }
 
 /// True if a path of a job names a .npy file, packed or not.
@@ -488,5 +488,5 @@ fn labelled(
         _ => None,
     };
     let columns = [column(0, &inputs, elements(&tensors[0])), column(last, &labels, 1)];
-    Ok(Part { samples, overlap: 0, is_window: false, columns, mask: None, planes })
+    Ok(Part { samples, overlap: 0, is_window: false, shift: 1, columns, mask: None, planes })
 }
