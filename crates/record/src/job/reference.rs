@@ -2,7 +2,7 @@
 //! reference`) are made from the table. A test compares it with the keys that serde accepts (`tests/cli/job_reference.rs`). A new
 //! key is one entry here beside its field in [`super::spec`].
 
-use super::spec::{BATCH_MAX, CROP_MAX, MICRO_BATCHES_MAX, NEVER_MAX};
+use super::spec::{BATCH_MAX, CROP_MAX, MICRO_BATCHES_MAX};
 use tiebreak_contract::program::keys::{BELOW_ONE, NOT_NEGATIVE, U32_MAX, integer, key};
 pub use tiebreak_contract::program::keys::{Key, Presence, Type};
 use tiebreak_contract::program::models;
@@ -105,6 +105,8 @@ const INIT: &[Key] = &[
     key("init.optimizer_state", Boolean, Optional("false"), "true", "Whether the run's optimizer slots are taken too; if not they begin at zero.").rule("true only with `run`").beside(r#"run = "runs/first""#),
 ];
 
+/// The most tokens that are never masked.
+const NEVER_MAX: usize = 256;
 const TOKEN: Type = integer(0, (1 << 20) - 1);
 const FILES: Type = Texts { most: 4096 };
 const ONE_FILE: &str = "One file: the same as `paths` with one.";

@@ -197,9 +197,6 @@ pub struct Masking {
     pub never: Vec<u32>,
 }
 
-/// The most tokens that are never chosen.
-pub const NEVER_MAX: usize = 256;
-
 fn chosen() -> f32 {
     0.15
 }
@@ -229,8 +226,7 @@ pub enum DataFiles {
         paths: Vec<String>,
         /// The type of the ids: U16 or U32.
         dtype: Element,
-        /// A file of bytes for each file of ids: 1 where the loss counts a token as a target, 0 where it does not. Empty: every
-        /// target counts.
+        /// A file of bytes for each file of ids: 1 where the loss counts a token as a target, else 0. Empty: every one counts.
         #[serde(default, alias = "mask", deserialize_with = "paths")]
         masks: Vec<String>,
         /// True if no token is in two windows: they begin at the first token, and at each one behind a window. Otherwise at every
