@@ -132,7 +132,7 @@ impl Network for Bert {
     }
 
     fn small(second: u32) -> Vec<Bert> {
-        let bert = |form, token_types, padding, gelu, drop: f32| Bert {
+        let bert = |form, token_types, gelu, drop: f32| Bert {
             form,
             vocabulary: 17 + second,
             context: 5 + second,
@@ -141,7 +141,7 @@ impl Network for Bert {
             width: 6 + 4 * second,
             hidden: 7 + 4 * second,
             token_types,
-            padding,
+            padding: None,
             gelu,
             dropout: drop,
             attention_dropout: drop,
@@ -149,8 +149,8 @@ impl Network for Bert {
             norm_epsilon: 1e-5 + second as f32 / 16.0,
         };
         vec![
-            bert(Form::Bert, Some(2 + second), Some(second), Gelu::Erf, 0.21 + second as f32 / 16.0),
-            bert(Form::Distilbert, None, None, Gelu::Tanh, 0.0),
+            bert(Form::Bert, Some(2 + second), Gelu::Erf, 0.21 + second as f32 / 16.0),
+            bert(Form::Distilbert, None, Gelu::Tanh, 0.0),
         ]
     }
 
