@@ -216,4 +216,20 @@ optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.1 }
 schedule = { peak = 0.3 }
 batch = { micro_batch = 2 }
 """,
+    "bert, token types, dropout, masked tokens of two micro-batches": """steps = 3
+model = { kind = "bert", vocabulary = 13, context = 5, layers = 2, heads = 2, width = 6, hidden = 7, token_types = 2, dropout = 0.1, attention_dropout = 0.1 }
+data = { kind = "bytes", path = "none", masking = { token = 12 } }
+loss = { ignore = 0 }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
+schedule = { peak = 0.01 }
+batch = { micro_batch = 2, micro_batches = 2 }
+""",
+    "bert as DistilBERT, padding, gelu by tanh": """steps = 3
+model = { kind = "bert", form = "distilbert", vocabulary = 9, context = 4, layers = 1, heads = 1, width = 4, hidden = 6, padding = 1, gelu = "tanh", norm_epsilon = 1e-3 }
+data = { kind = "bytes", path = "none", masking = { token = 8 } }
+loss = { ignore = 1 }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 1e-3 }
+schedule = { peak = 0.1 }
+batch = { micro_batch = 2 }
+""",
 }

@@ -16,6 +16,7 @@ import random
 import tomllib
 
 from adapters import Adapters
+from bert import Bert
 from contract import philox
 from decoders import Llama
 from jobs import JOBS
@@ -359,7 +360,7 @@ class Vgg11(Convolutions):
         return tape.loss(tape.linear(x, next(p), next(p), "head"), batch[1], factor)
 
 
-MODELS = {"gpt": Gpt, "llama": Llama, "mlp": Mlp, "resnet": Resnet, "vgg11": Vgg11}
+MODELS = {"bert": Bert, "gpt": Gpt, "llama": Llama, "mlp": Mlp, "resnet": Resnet, "vgg11": Vgg11}
 
 
 def digits_of(job):

@@ -121,11 +121,12 @@ fn job_with(table: &str, kind: Option<&str>) -> Table {
         ("model", Some(kind)) => kind,
         ("data", Some("idx" | "arrays")) => "mlp",
         ("data", Some("cifar10" | "cifar100")) | ("data.augment", _) => "resnet",
+        ("data.masking", _) => "bert",
         _ => "gpt",
     };
     let data = match (table, kind, model) {
         ("data", Some(kind), _) => kind,
-        (_, _, "gpt" | "llama") => "bytes",
+        (_, _, "gpt" | "llama" | "bert") => "bytes",
         (_, _, "mlp") => "idx",
         _ => "cifar10",
     };
@@ -145,9 +146,13 @@ fn job_with(table: &str, kind: Option<&str>) -> Table {
         let lora = Value::Table(required("model.lora", None));
         job["model"].as_table_mut().expect("it is a table").insert("lora".into(), lora);
     }
-    if (table, kind) == ("data", Some("tokens")) {
-        // Masks need the label of the targets that do not count.
+    if (table, kind) == ("data", Some("tokens")) || model == "bert" {
+        // Masks and masking need the label of the targets that do not count.
         job.insert("loss".into(), value("{ ignore = 0 }"));
+    }
+    if model == "bert" {
+        let masking = Value::Table(required("data.masking", None));
+        job["data"].as_table_mut().expect("it is a table").insert("masking".into(), masking);
     }
     job
 }
@@ -279,9 +284,16 @@ fn beside_flattened(path: &str) -> Vec<String> {
     match path {
         "data" => {
             let job = parse(&job_with(path, Some("bytes"))).unwrap();
-            let DataSpec { sampling: _, copy: _, augment: _, validation_split: _, uncounted: _, files: _ } =
-                job.data;
-            ["sampling", "copy", "augment", "validation_split"].map(str::to_string).to_vec()
+            let DataSpec {
+                sampling: _,
+                copy: _,
+                augment: _,
+                masking: _,
+                validation_split: _,
+                uncounted: _,
+                files: _,
+            } = job.data;
+            ["sampling", "copy", "augment", "masking", "validation_split"].map(str::to_string).to_vec()
         }
         "optimizer" => {
             let job = parse(&job_with(path, Some("sgd"))).unwrap();

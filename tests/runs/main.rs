@@ -21,6 +21,7 @@ mod frozen;
 mod in_order;
 mod initial_states;
 mod jobs;
+mod masked_tokens;
 mod masks;
 mod padding;
 mod paper_preset;

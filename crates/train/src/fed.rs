@@ -138,6 +138,11 @@ fn kinds(job: &Job, program: &Program) -> Result<Vec<(Element, Vec<u64>, bool)>,
             let inputs = sample.first().map(|tensor| dims(&tensor.shape[1..])).unwrap_or_default();
             vec![(arrays.dtype, inputs, false), (Element::U32, Vec::new(), false)]
         }
+        _ if job.data.masking.is_some() => {
+            return Err(
+                "data.masking: a recording has the batches that a loop made, and masks nothing".into()
+            );
+        }
         // The labels of a window are the window one token later.
         DataFiles::Tokens { paths, dtype, masks, .. } if paths.len() == 1 && masks.is_empty() => {
             let tokens = sample.first().map_or(0, |tensor| dims(&tensor.shape).iter().product());

@@ -103,17 +103,27 @@ struct Samples {
     rows: usize,
 }
 
+/// True for models with logits at each position of a text.
+fn of_text(model: &Model) -> bool {
+    matches!(model, Model::Gpt(_) | Model::Llama(_) | Model::Bert(_))
+}
+
 /// Cuts the inputs into samples, after checking that the model takes them.
 fn samples(model: &Model, wanted: &BatchTensor, array: &Array) -> Result<Samples, String> {
     let (ty, TensorType { dtype, shape }) = (wanted.ty(), &array.ty);
-    let is_text = matches!(model, Model::Gpt(_) | Model::Llama(_));
+    let is_text = of_text(model);
+    // Later positions change nothing before them; those of an encoder have to be padding, or none.
+    let (least, filler) = match model {
+        Model::Bert(bert) => (bert.padding.map_or(wanted.shape[0], |_| 1), bert.padding.unwrap_or(0)),
+        _ => (1, 0),
+    };
     let rows = if is_text { shape.last().copied().unwrap_or(0) } else { 1 };
     let fits = match is_text {
-        true => shape.len() <= 2 && (1..=wanted.shape[0]).contains(&rows),
+        true => shape.len() <= 2 && (least..=wanted.shape[0]).contains(&rows),
         false => shape.len() == wanted.shape.len() && shape[1..] == wanted.shape[1..],
     };
     if !fits || *dtype != wanted.dtype {
-        let text = format!("[samples, 1 to {} positions]", wanted.shape[0]);
+        let text = format!("[samples, {least} to {} positions]", wanted.shape[0]);
         let sizes: String = wanted.shape[1..].iter().map(|size| format!(", {size}")).collect();
         let others = format!("[samples{sizes}]");
         let due = if is_text { text } else { others };
@@ -126,7 +136,7 @@ fn samples(model: &Model, wanted: &BatchTensor, array: &Array) -> Result<Samples
     let each = if is_text { rows as usize } else { ty.len() };
     let filled = |sample: &[u32]| {
         let mut sample = sample.to_vec();
-        sample.resize(ty.len(), 0);
+        sample.resize(ty.len(), filler);
         sample
     };
     Ok(Samples { words: words.chunks_exact(each.max(1)).map(filled).collect(), rows: rows as usize })
@@ -174,7 +184,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     bar.finish_and_clear();
     let mut shape = array.ty.shape.clone();
-    shape.truncate(if matches!(job.model, Model::Gpt(_) | Model::Llama(_)) { 2 } else { 1 });
+    shape.truncate(if of_text(&job.model) { 2 } else { 1 });
     let rows: usize = shape.iter().map(|&d| d as usize).product();
     shape.push((logits.len() / 4 / rows.max(1)) as u32);
     let array = Array { name: "logits".into(), ty: TensorType { dtype: DType::F32, shape }, bytes: logits };

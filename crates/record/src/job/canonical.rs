@@ -5,7 +5,7 @@
 //! Layout: `docs/RUN-FORMAT.md`.
 
 use super::data::layout;
-use super::spec::{Augment, DataFiles, DataSpec, Granularity, Job, Sampling};
+use super::spec::{Augment, DataFiles, DataSpec, Granularity, Job, Masking, Sampling};
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
 use crate::rounding::thresholds::Rounding;
@@ -117,6 +117,15 @@ fn data(data: &DataSpec, settings: &mut Vec<Setting>) {
     let Augment { crop, flip } = data.augment;
     settings.extend((crop > 0).then(|| setting("data.augment.crop", crop)));
     settings.extend(flip.then(|| setting("data.augment.flip", flip)));
+    if let Some(Masking { probability, token, mask_share, random_share, never }) = &data.masking {
+        settings.push(setting("data.masking.probability", pattern(*probability)));
+        settings.push(setting("data.masking.token", token));
+        settings.push(setting("data.masking.mask_share", pattern(*mask_share)));
+        settings.push(setting("data.masking.random_share", pattern(*random_share)));
+        let never: Vec<String> = never.iter().map(u32::to_string).collect();
+        settings.extend((!never.is_empty()).then(|| setting("data.masking.never", never.join(" "))));
+        settings.extend(data.uncounted.map(|label| setting("data.uncounted", label)));
+    }
     settings.extend(data.validation_split.map(|share| setting("data.validation_split", pattern(share))));
 }
 

@@ -1,7 +1,7 @@
 //! The errors in a job's data table beyond single keys: the kind must fit the batch tensors, and names and masks must fit the kind.
 
 use super::data::layout;
-use super::spec::{DataFiles, DataSpec, Labelled};
+use super::spec::{DataFiles, DataSpec, Labelled, Masking};
 use tiebreak_contract::program::models::BatchTensor;
 
 /// A dotted key, and the error in it.
@@ -28,6 +28,11 @@ pub(super) fn data_error(data: &DataSpec, sample: &[BatchTensor]) -> Found {
             "images are cropped and flipped, and a text has none; leave the key out",
         );
     }
+    if let Some(masking) = &data.masking
+        && let Some(wrong) = masking_error(masking, data, text, sample[0].below)
+    {
+        return Some(wrong);
+    }
     match files {
         DataFiles::Arrays(arrays) => arrays_error(arrays),
         DataFiles::Tokens { paths, masks, .. } if !masks.is_empty() => {
@@ -45,6 +50,38 @@ fn masks_error(files: usize, masks: usize, uncounted: Option<u32>) -> Found {
     }
     let why = "a mask needs loss.ignore: the label of the targets that do not count. A job of a program file has no loss.ignore, and takes no mask";
     if uncounted.is_none() { found("data.mask", why) } else { None }
+}
+
+/// The error in the masking of tokens below `vocabulary`.
+fn masking_error(masking: &Masking, data: &DataSpec, is_text: bool, vocabulary: u32) -> Found {
+    let Masking { probability, token, mask_share, random_share, never } = masking;
+    if !is_text {
+        return found("data.masking", "tokens are masked, and these data have none; leave the table out");
+    }
+    if matches!(&data.files, DataFiles::Tokens { masks, .. } if !masks.is_empty()) {
+        return found(
+            "data.masking",
+            "it cannot be together with `mask`: masking chooses the targets; leave one out",
+        );
+    }
+    let bounds = [("token", token)].into_iter().chain(never.iter().map(|token| ("never", token)));
+    let numbers = [("probability", *probability), ("mask_share", *mask_share)];
+    let both = mask_share + random_share;
+    if let Some((key, token)) = bounds.into_iter().find(|(_, token)| **token >= vocabulary) {
+        return found(
+            &format!("data.masking.{key}"),
+            format!("must be below vocabulary ({vocabulary}), is {token}"),
+        );
+    }
+    if let Some((key, share)) = numbers.into_iter().find(|(_, share)| *share > 1.0) {
+        return found(&format!("data.masking.{key}"), format!("must be at most 1, is {share}"));
+    }
+    if both > 1.0 {
+        let why = format!("must be at most 1 with mask_share, and the two are {both} together");
+        return found("data.masking.random_share", why);
+    }
+    let why = "masking needs loss.ignore: the label of the tokens that are not chosen, such as that of the padding. A job of a program file has no loss.ignore, and masks nothing";
+    if data.uncounted.is_none() { found("data.masking", why) } else { None }
 }
 
 fn arrays_error(arrays: &Labelled) -> Found {

@@ -41,5 +41,5 @@ pub use parse::{JOB_MAX, JobError};
 pub use sizes::error as size_error;
 pub use spec::{
     BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, EvaluationSpec, Granularity, Job,
-    Labelled, ModelJob, ProgramSource, Sampling, WeightNames,
+    Labelled, Masking, ModelJob, ProgramSource, Sampling, WeightNames,
 };

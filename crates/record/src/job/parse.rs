@@ -197,6 +197,17 @@ fn model_error(job: &Job, model: &ModelJob) -> Found {
     if let Some(wrong) = data_error(&job.data, &model.model.batch(1)) {
         return Some(wrong);
     }
+    match (model.model.learns_masked(), &job.data.masking) {
+        (true, None) => {
+            let why = "a bert learns the tokens that its inputs mask: write the table [data.masking] with `token`, the token that stands for a masked one";
+            return found("data.masking", why);
+        }
+        (false, Some(_)) => {
+            let why = "this model learns the token that follows, and only a bert learns masked ones; leave the table out";
+            return found("data.masking", why);
+        }
+        _ => {}
+    }
     if matches!(&job.data.files, DataFiles::Arrays(arrays) if arrays.has_ids()) {
         return found(
             "data.dtype",

@@ -105,17 +105,26 @@ const INIT: &[Key] = &[
     key("init.optimizer_state", Boolean, Optional("false"), "true", "Whether the run's optimizer slots are taken too; if not they begin at zero.").rule("true only with `run`").beside(r#"run = "runs/first""#),
 ];
 
+/// The most tokens that are never masked.
+const NEVER_MAX: usize = 256;
+const TOKEN: Type = integer(0, (1 << 20) - 1);
 const FILES: Type = Texts { most: 4096 };
 const ONE_FILE: &str = "One file: the same as `paths` with one.";
 
 const DATA: &[Key] = &[
-    key("data.kind", Choice(&["bytes", "tokens", "idx", "cifar10", "cifar100", "arrays"]), Required, r#""bytes""#, "Tokens that are bytes, or token ids (for a gpt or a llama); images and labels in the IDX format of MNIST, records of CIFAR-10's or CIFAR-100's binary format, or labelled arrays (docs/DATA.md). A file whose name ends in .gz is unpacked when a run is created.").rule("a gpt or a llama wants `bytes` or `tokens`; every other model wants `idx` (one plane), `cifar10` or `cifar100` (3072 bytes, 3 planes of 32 x 32) or `arrays`"),
+    key("data.kind", Choice(&["bytes", "tokens", "idx", "cifar10", "cifar100", "arrays"]), Required, r#""bytes""#, "Tokens that are bytes, or token ids (for a gpt, a llama or a bert); images and labels in the IDX format of MNIST, records of CIFAR-10's or CIFAR-100's binary format, or labelled arrays (docs/DATA.md). A file whose name ends in .gz is unpacked when a run is created.").rule("a gpt, a llama or a bert wants `bytes` or `tokens`; every other model wants `idx` (one plane), `cifar10` or `cifar100` (3072 bytes, 3 planes of 32 x 32) or `arrays`"),
     key("data.sampling", Choice(&["permutation", "with_replacement", "in_order"]), Optional(r#""permutation""#), r#""with_replacement""#, "`permutation`: every sample once an epoch, each epoch in an order of its own. `with_replacement`: every place of a batch draws from all samples. `in_order`: the samples as the files have them, windows of a text one behind the other; the trainer chooses the order (docs/DATA.md)."),
     key("data.copy", Boolean, Optional("true"), "false", "Whether the run holds a copy of the files. If not it holds what checks them, and an auditor says where they are (`--data`).").rule("true if a file's name ends in .gz"),
     key("data.validation_split", Type::Number { least: 0.0, above: true, below: Some(1.0) }, Absent("every sample may be drawn"), "0.1", "The share of the samples, the last ones in the order of the files, that no step draws: what evaluations take, unless they have files of their own (docs/DATA.md).").rule("some samples are kept, and some left to draw from"),
     key("data.augment", Table, Absent("images are taken as they are"), "", "How images are moved at random as a step draws them: anew for every step and place (docs/ARITHMETIC.md, section 6). An evaluation takes them as they are.").rule("not with `bytes` or `tokens`"),
     key("data.augment.crop", integer(0, CROP_MAX as i128), Optional("0"), "4", "Pixels of zeros around an image, out of which one of its size is cut at random; 0 = none.").unit("pixels").rule("below the image's rows and columns"),
     key("data.augment.flip", Boolean, Optional("false"), "true", "Whether an image is mirrored, left to right, with probability 1/2."),
+    key("data.masking", Table, Absent("nothing is masked"), "", "Tokens that a bert has to find: drawn anew for every step and place (docs/ARITHMETIC.md, section 6). An evaluation draws them by the place of a sample alone.").rule("required by a bert, and not with another model or a mask; only with `loss.ignore`"),
+    key("data.masking.token", integer(0, (1 << 20) - 1), Required, "256", "The token that stands for a masked one, such as BERT's `[MASK]`, 103.").rule("below `vocabulary`"),
+    key("data.masking.probability", Type::Number { least: 0.0, above: true, below: None }, Optional("0.15"), "0.3", "The probability that a position is chosen. Chosen positions have a loss, and no others.").rule("at most 1"),
+    key("data.masking.mask_share", NOT_NEGATIVE, Optional("0.8"), "1.0", "The share of the chosen positions whose input becomes `token`.").rule("at most 1"),
+    key("data.masking.random_share", NOT_NEGATIVE, Optional("0.1"), "0.0", "The share of the chosen positions whose input becomes a random token below `vocabulary`. The rest of them keep their token.").rule("with `mask_share` at most 1"),
+    key("data.masking.never", Type::List { of: &TOKEN, least: 0, most: NEVER_MAX }, Optional("[]"), "[0, 101, 102]", "Tokens that are never chosen, such as `[PAD]`, `[CLS]` and `[SEP]`. `loss.ignore` is never chosen either.").rule("each below `vocabulary`"),
     key("data.path", Text, Required, r#""text.txt""#, ONE_FILE).kind("bytes").or("paths"),
     key("data.paths", FILES, Absent("`path` is required"), r#"["one.txt", "two.txt"]"#, "The files of bytes. A sample is a window inside one of them.").kind("bytes").not_with("path"),
     key("data.path", Text, Required, r#""tokens.bin""#, ONE_FILE).kind("tokens").or("paths"),

@@ -116,10 +116,13 @@ pub struct DataSpec {
     /// The random moves of images as they are drawn.
     #[serde(default)]
     pub augment: Augment,
+    /// The tokens that a masked language model has to find.
+    #[serde(default)]
+    pub masking: Option<Masking>,
     /// The share of the samples, from the end, that no step draws and that evaluations take; above 0 and below 1.
     #[serde(default)]
     pub validation_split: Option<f32>,
-    /// The label of the targets that a mask does not count: the job's `loss.ignore`.
+    /// The label of the targets that a mask does not count, and of tokens that are not masked: the job's `loss.ignore`.
     #[serde(skip)]
     pub uncounted: Option<u32>,
     /// The files.
@@ -174,6 +177,38 @@ impl Augment {
     }
 }
 
+/// The tokens that a masked language model has to find: which positions are chosen, and what stands there in the inputs.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Masking {
+    /// The probability that a position is chosen.
+    #[serde(default = "chosen")]
+    pub probability: f32,
+    /// The token that stands for a masked one.
+    pub token: u32,
+    /// The share of the chosen positions that get [`Masking::token`].
+    #[serde(default = "masked_share")]
+    pub mask_share: f32,
+    /// The share of the chosen positions that get a random token; the others keep theirs.
+    #[serde(default = "random_share")]
+    pub random_share: f32,
+    /// Tokens that are never chosen.
+    #[serde(default)]
+    pub never: Vec<u32>,
+}
+
+fn chosen() -> f32 {
+    0.15
+}
+
+fn masked_share() -> f32 {
+    0.8
+}
+
+fn random_share() -> f32 {
+    0.1
+}
+
 /// The files of the samples. Paths are relative to the job file; a file that ends in `.gz` is unpacked when a run is created.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
@@ -191,8 +226,7 @@ pub enum DataFiles {
         paths: Vec<String>,
         /// The type of the ids: U16 or U32.
         dtype: Element,
-        /// A file of bytes for each file of ids: 1 where the loss counts a token as a target, 0 where it does not. Empty: every
-        /// target counts.
+        /// A file of bytes for each file of ids: 1 where the loss counts a token as a target, else 0. Empty: every one counts.
         #[serde(default, alias = "mask", deserialize_with = "paths")]
         masks: Vec<String>,
         /// True if no token is in two windows: they begin at the first token, and at each one behind a window. Otherwise at every

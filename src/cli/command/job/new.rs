@@ -8,10 +8,15 @@ const WIDTH: usize = 100;
 /// The data and optimizer kinds that an example with a model of this kind has: (data, optimizer).
 pub fn beside(model: &str) -> (&'static str, &'static str) {
     match model {
-        "gpt" | "llama" => ("bytes", "adamw"),
+        "gpt" | "llama" | "bert" => ("bytes", "adamw"),
         "mlp" => ("idx", "sgd"),
         _ => ("cifar10", "sgd"),
     }
+}
+
+/// True if a job with a model of this kind has a table or a key that other jobs may leave out.
+pub fn is_needed(model: &str, path: &str) -> bool {
+    model == "bert" && ["data.masking", "loss", "loss.ignore"].contains(&path)
 }
 
 /// A job with a model of this kind, in TOML with comments. Its data files are named as the table's examples are.
@@ -24,37 +29,38 @@ pub fn job(model: &str) -> String {
     );
     let (tables, scalars): (Vec<&Key>, Vec<&Key>) = keys_of("", None).partition(|key| key.is_table());
     for key in scalars {
-        text += &entry(key, None, false);
+        text += &entry(key, model, None, false);
     }
     for table in tables {
         let kind = kinds.iter().find(|(of, _)| *of == table.path).map(|(_, kind)| *kind);
-        text += &section(table, kind);
+        text += &section(table, model, kind);
     }
     text
 }
 
 /// A table with its keys, and the tables in it.
-fn section(table: &Key, kind: Option<&str>) -> String {
-    let off = table.presence != Presence::Required;
+fn section(table: &Key, model: &str, kind: Option<&str>) -> String {
+    let off = table.presence != Presence::Required && !is_needed(model, table.path);
     let name = table.path.replace('*', "head");
     let (open, close) = if matches!(table.ty, Type::Tables { .. }) { ("[[", "]]") } else { ("[", "]") };
     let mut text = format!("\n{}{}{open}{name}{close}\n", comment(table.meaning), if off { "#" } else { "" });
     let (tables, entries): (Vec<&Key>, Vec<&Key>) = keys_of(table.path, kind).partition(|key| key.is_table());
     for key in entries {
-        text += &entry(key, kind, off);
+        text += &entry(key, model, kind, off);
     }
-    tables.into_iter().for_each(|table| text += &section(table, None));
+    tables.into_iter().for_each(|table| text += &section(table, model, None));
     text
 }
 
 /// A key with what it means; `off`: its table is not written, so neither is the key.
-fn entry(key: &Key, kind: Option<&str>, off: bool) -> String {
+fn entry(key: &Key, model: &str, kind: Option<&str>, off: bool) -> String {
     let name = if key.name() == "*" { "head" } else { key.name() };
     let example = match (key.name(), kind) {
         ("kind", Some(kind)) => format!("{kind:?}"),
         _ => key.example.to_string(),
     };
     let (mark, value, without) = match key.presence {
+        _ if is_needed(model, key.path) => ("", example, String::new()),
         Presence::Required => (if off { "#" } else { "" }, example, String::new()),
         Presence::Optional(value) => ("#", value.to_string(), String::new()),
         Presence::Absent(meaning) => ("#", example, format!(" Without it: {meaning}.")),

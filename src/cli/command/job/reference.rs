@@ -127,10 +127,12 @@ fn rules(key: &Key) -> Vec<String> {
 /// A job with the examples of all required keys of these kinds: (table, kind). The key `instead` stands where it may.
 fn shortest(kinds: &[(&str, &str)], instead: &str) -> String {
     let mut text = String::new();
+    let model = kinds.iter().find(|(of, _)| *of == "model").map_or("", |(_, model)| *model);
+    let is_needed = |key: &Key| new::is_needed(model, key.path);
     let required = |table: &str, kind: Option<&str>| -> Vec<Key> {
         let keys = keys_of(table, kind).filter(|key| match key.presence {
             Presence::Required => instead.is_empty() || key.or != instead,
-            _ => key.path == instead,
+            _ => key.path == instead || is_needed(key),
         });
         keys.copied().collect()
     };
@@ -142,11 +144,19 @@ fn shortest(kinds: &[(&str, &str)], instead: &str) -> String {
     for table in tables {
         let kind = kinds.iter().find(|(of, _)| *of == table.path).map(|(_, kind)| *kind);
         text += &format!("\n[{}]\n", table.path);
-        for key in required(table.path, kind) {
+        let (within, entries): (Vec<Key>, Vec<Key>) =
+            required(table.path, kind).into_iter().partition(Key::is_table);
+        for key in entries {
             match (key.name(), kind) {
                 ("kind", Some(kind)) => text += &format!("kind = \"{kind}\"\n"),
                 _ => text += &format!("{} = {}\n", key.name(), key.example),
             }
+        }
+        for table in within {
+            text += &format!("\n[{}]\n", table.path);
+            required(table.path, None).iter().for_each(|key| {
+                text += &format!("{} = {}\n", key.name(), key.example);
+            });
         }
     }
     text

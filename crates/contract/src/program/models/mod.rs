@@ -83,6 +83,7 @@ models! {
     mod mlp; Mlp: "a multi-layer perceptron; without hidden layers, logistic regression";
     mod resnet; Resnet, Block, Blocks, Norm, Order, Stem: "a residual network of convolutions over images";
     mod vgg11; Vgg11, VggNorm: "a network of eight convolutions and three linear layers over images";
+    mod bert; Bert, Form: "an encoder that learns masked tokens, as BERT and DistilBERT do";
     table Lora;
 }
 
@@ -343,6 +344,11 @@ pub trait Network {
     /// Labels per sample: the loss is averaged over them.
     fn labels_per_sample(&self) -> u32 {
         1
+    }
+
+    /// True if the model learns the tokens that its inputs mask, not those that follow.
+    fn learns_masked(&self) -> bool {
+        false
     }
 
     /// Appends the forward pass of a micro-batch of `samples`; `parameters` are in the order of [`Network::parameters`].

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::augment::Move;
 use super::layout::{Layout, Numbers, share_of};
+use super::masking::Masker;
 use super::part::{Column, Part, Span};
 use super::sampling::{Place, Sampler};
 use crate::commit::digest::Digest;
@@ -13,7 +14,7 @@ use crate::commit::{table, tensor};
 use crate::job::manifest::DataError;
 use crate::job::manifest::{DataFile, FileManifest, FileSlices};
 use crate::job::opening;
-use crate::job::spec::{Augment, DataSpec, Sampling};
+use crate::job::spec::{Augment, DataSpec, Masking, Sampling};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::{bytes_of, with_words};
 use tiebreak_contract::program::models::BatchTensor;
@@ -35,7 +36,7 @@ pub struct InFile {
     pub file: usize,
     /// The sample's number in that file.
     pub number: u64,
-    /// The bytes of the inputs; of a window with those of the element behind them, which is its last label.
+    /// The bytes of the inputs; of a window whose tokens are not masked with those of the element behind them, which is its last label.
     pub bytes: Vec<u8>,
     /// The ids of a window; none if the sample is no window.
     pub ids: Vec<u32>,
@@ -49,7 +50,8 @@ pub struct Dataset {
     layout: Layout,
     sampling: Sampling,
     augment: Augment,
-    /// The label of the targets that a mask does not count.
+    masking: Option<Masking>,
+    /// The label of the targets that a mask does not count, and of tokens that are not masked.
     uncounted: Option<u32>,
     /// The number of samples, from the first, that steps draw from.
     drawn: u64,
@@ -126,7 +128,7 @@ impl Dataset {
             return Err(DataError::invalid(folder, why));
         }
         files.iter_mut().for_each(|file| file.share_memory(expected));
-        let layout = Layout::of(&mut files, &spec.files, tensors)?;
+        let layout = Layout::of(&mut files, &spec.files, u64::from(spec.masking.is_none()), tensors)?;
         let Augment { crop, .. } = spec.augment;
         if spec.augment.is_any() && !layout.can_be_cropped(crop) {
             let why = format!(
@@ -144,6 +146,7 @@ impl Dataset {
             layout,
             sampling,
             augment,
+            masking: spec.masking.clone(),
             uncounted: spec.uncounted,
             drawn,
             evaluated,
@@ -408,7 +411,24 @@ impl Dataset {
             let there = mask.element_bytes(index, element).ok_or_else(none)?;
             self.take_out(&mut words, &mask, index, there)?;
         }
-        Ok(words[0])
+        let masker = self.masker(key, [step, place]);
+        Ok(masker.map_or(words[0], |masker| masker.position(element as u32, words[0])[tensor]))
+    }
+
+    /// The masking of a sample, if the job has any.
+    fn masker(&self, key: [u32; 2], at: [u32; 2]) -> Option<Masker<'_>> {
+        let (masking, uncounted) = (self.masking.as_ref()?, self.uncounted?);
+        Some(Masker { masking, key, at, vocabulary: self.tensors[0].below, uncounted })
+    }
+
+    /// A sample's tensors with its tokens masked, if the job masks any.
+    fn masked_sample(&self, tensors: [Vec<u8>; 2], key: [u32; 2], at: [u32; 2]) -> [Vec<u8>; 2] {
+        match self.masker(key, at) {
+            Some(masker) => {
+                with_words(&tensors[0], |tokens| masker.sample(tokens)).map(|words| bytes_of(&words))
+            }
+            None => tensors,
+        }
     }
 
     /// The sample that is drawn at a place.
@@ -445,7 +465,7 @@ impl Dataset {
         let [inputs, labels] = part.columns;
         let mut there = inputs.bytes(index);
         let is_window = self.tensors[0].name == "tokens";
-        if is_window {
+        if is_window && self.masking.is_none() {
             there.len += inputs.element.size() as usize;
         }
         let ids = if is_window { self.words(0, &inputs, index, there)? } else { Vec::new() };
@@ -454,7 +474,7 @@ impl Dataset {
         Ok(InFile { file: inputs.file, number: index, bytes, ids, labels })
     }
 
-    /// The sample that is drawn at a place, moved by the job's augmentation.
+    /// The sample that is drawn at a place, moved by the job's augmentation, or masked.
     fn drawn_at(
         &mut self,
         sampler: &mut Sampler,
@@ -468,7 +488,7 @@ impl Dataset {
             inputs =
                 with_words(&inputs, |words| bytes_of(&by.image(words, planes.map(|size| size as usize))));
         }
-        Ok([inputs, labels])
+        Ok(self.masked_sample([inputs, labels], key, [at.step, at.place]))
     }
 
     /// The number of samples of an evaluation: all that the job's split keeps, or all of the data without a split. A window
@@ -488,7 +508,10 @@ impl Dataset {
         let mut tensors = vec![Vec::new(), Vec::new()];
         for place in places {
             let number = self.layout.in_order(self.evaluated, place);
-            for (tensor, bytes) in tensors.iter_mut().zip(self.sample(number)?) {
+            // Whatever the run and the step, an evaluation asks for the same tokens.
+            let sample = self.sample(number)?;
+            let sample = self.masked_sample(sample, [0; 2], [0, place as u32]);
+            for (tensor, bytes) in tensors.iter_mut().zip(sample) {
                 tensor.extend(bytes);
             }
         }

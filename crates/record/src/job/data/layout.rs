@@ -75,13 +75,15 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of these files, from their headers and lengths. `tensors` are the model's batch tensors of one sample.
+    /// The layout of these files, from their headers and lengths. `tensors` are the model's batch tensors of one sample; `shift`
+    /// is the number of tokens from a window's inputs to its labels.
     ///
     /// # Errors
     /// If a file is malformed, the data do not fit the tensors, or there is no whole sample.
     pub(crate) fn of(
         files: &mut [DataFile],
         spec: &DataFiles,
+        shift: u64,
         tensors: &[BatchTensor],
     ) -> Result<Layout, DataError> {
         if let Err(why) = fits(spec, tensors) {
@@ -92,7 +94,7 @@ impl Layout {
             DataFiles::Bytes { .. } => {
                 for (number, file) in files.iter().enumerate() {
                     let array = raw(file, Element::U8)?;
-                    parts.push(cut(false, (number, &array), None, tensors));
+                    parts.push(cut(false, shift, (number, &array), None, tensors));
                 }
             }
             DataFiles::Tokens { paths, dtype, masks, separate } => {
@@ -103,7 +105,7 @@ impl Layout {
                         let mask = row(&mut files[file], path, Element::U8)?;
                         as_long(&files[file], &mask, &array).map(|()| (file, mask))
                     });
-                    parts.push(cut(*separate, (number, &array), mask.transpose()?, tensors));
+                    parts.push(cut(*separate, shift, (number, &array), mask.transpose()?, tensors));
                 }
             }
             DataFiles::Cifar10 { .. } => {
@@ -178,7 +180,7 @@ impl Layout {
             {
                 // Inputs and labels are the same tokens.
                 tokens.below = tokens.below.min(labels.below);
-                let context = part.columns[0].elements;
+                let context = part.columns[0].elements + part.shift - 1;
                 let separate = part.overlap == 0;
                 let window = Window { context, separate, is_mask: false };
                 tokens.window = Some(window);
@@ -302,7 +304,7 @@ pub(crate) fn fits(spec: &DataFiles, tensors: &[BatchTensor]) -> Result<(), Stri
     }
     let (found, shape) = (inputs.dtype, &inputs.shape);
     Err(format!(
-        "this kind of data does not fit the model, whose inputs are {found:?} {shape:?}. A gpt or a llama wants bytes or tokens, every other model idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays"
+        "this kind of data does not fit the model, whose inputs are {found:?} {shape:?}. A gpt, a llama or a bert wants bytes or tokens, every other model idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays"
     ))
 }
 
@@ -354,7 +356,7 @@ fn records(file: usize, data: &DataFile, labels: u64, learned: u64) -> Result<Pa
     let column = |first, elements| Column { file, first, stride, element: Element::U8, elements };
     let columns = [column(labels, pixels), column(learned, 1)];
     let planes = Some([CIFAR[1], CIFAR[2]]);
-    Ok(Part { samples: bytes / stride, overlap: 0, is_window: false, columns, mask: None, planes })
+    Ok(Part { samples: bytes / stride, overlap: 0, is_window: false, shift: 1, columns, mask: None, planes })
 }
 
 /// True if a path of a job names a .npy file, packed or not.
@@ -486,5 +488,5 @@ fn labelled(
         _ => None,
     };
     let columns = [column(0, &inputs, elements(&tensors[0])), column(last, &labels, 1)];
-    Ok(Part { samples, overlap: 0, is_window: false, columns, mask: None, planes })
+    Ok(Part { samples, overlap: 0, is_window: false, shift: 1, columns, mask: None, planes })
 }

@@ -5,6 +5,7 @@ mod batch;
 mod finite;
 pub mod layout;
 mod mask;
+mod masking;
 pub mod npy;
 mod part;
 pub mod safetensors;

@@ -55,6 +55,8 @@ pub struct Part {
     pub(super) overlap: u64,
     /// True if samples are windows of tokens.
     pub(super) is_window: bool,
+    /// Tokens from a window's inputs to its labels: 1, or 0 if the model has to find masked ones.
+    pub(super) shift: u64,
     /// The columns of the inputs, and of the labels.
     pub columns: [Column; 2],
     /// The bytes that say which labels count; `None` if all do.
@@ -72,7 +74,7 @@ impl Part {
     /// The tokens that windows are of, from the file's first.
     pub(super) fn tokens(&self) -> u64 {
         match self.overlap {
-            0 => self.samples * (self.columns[0].elements + 1),
+            0 => self.samples * (self.columns[0].elements + self.shift),
             overlap => self.samples + overlap,
         }
     }
@@ -91,19 +93,21 @@ impl Part {
     }
 }
 
-/// Windows of tokens: a run of tokens that a model takes, and the run that begins one token later, whose labels a mask may take
-/// out. No token is in two `separate` windows.
+/// Windows of tokens: a run of tokens that a model takes, and the run that begins `shift` tokens later, whose labels a mask may
+/// take out. No token is in two `separate` windows.
 pub(super) fn cut(
     separate: bool,
+    shift: u64,
     (file, array): (usize, &ArrayPlace),
     mask: Option<(usize, ArrayPlace)>,
     tensors: &[BatchTensor],
 ) -> Part {
     let context = elements(&tensors[0]);
-    // A window has one token more than the model's context.
+    // Tokens of a window.
+    let span = context + shift;
     let (samples, overlap, apart) = match separate {
-        false => (array.shape[0].saturating_sub(context), context, 1),
-        true => (array.shape[0] / (context + 1), 0, context + 1),
+        false => ((array.shape[0] + 1).saturating_sub(span), span - 1, 1),
+        true => (array.shape[0] / span, 0, span),
     };
     let column = |file, array: &ArrayPlace, skipped: u64| {
         let (element, size) = (array.element, array.element.size());
@@ -113,7 +117,8 @@ pub(super) fn cut(
         samples,
         overlap,
         is_window: true,
-        columns: [column(file, array, 0), column(file, array, 1)],
+        shift,
+        columns: [column(file, array, 0), column(file, array, shift)],
         mask: mask.map(|(file, mask)| column(file, &mask, 1)),
         planes: None,
     }
