@@ -100,7 +100,10 @@ fn an_interrupted_publication_is_gone_on_with_and_no_head_is_early() {
     let done = published(&memory, &whole).unwrap();
     assert_eq!((done.sent, done.there, done.head), (done.files + 1, 0, Some(10)));
     let again = published(&memory, &whole).unwrap();
-    assert_eq!((again.sent, again.sent_bytes, again.there, whole.writes.get()), (0, 0, done.files, done.sent));
+    assert_eq!(
+        (again.sent, again.sent_bytes, again.there, whole.writes.get()),
+        (0, 0, done.files, done.sent)
+    );
     let (shelf, mut heads) = (Shelf::default(), 0);
     for stop in 1..=done.sent {
         shelf.stops_at.set(Some(stop));
@@ -163,7 +166,10 @@ fn nothing_newer_is_replaced_and_no_other_run() {
     }
     let careless = Shelf { ignores_conditions: true, ..Shelf::default() };
     let refused = published(&memory, &careless).unwrap_err();
-    assert!(refused.contains("ignores conditions of writes") && careless.files.borrow().len() == 1, "{refused}");
+    assert!(
+        refused.contains("ignores conditions of writes") && careless.files.borrow().len() == 1,
+        "{refused}"
+    );
 }
 
 #[test]

@@ -124,7 +124,10 @@ fn nothing_that_a_store_makes_up_is_used_and_a_segment_is_all_that_is_read() {
     ] {
         server.lie(&file, lie);
         let (code, text) = world.ends(world.command("verify s3://runs/mine"));
-        assert!([3, 4].contains(&code) && text.contains(&file) && text.contains(why), "{lie:?}: {code} {text}");
+        assert!(
+            [3, 4].contains(&code) && text.contains(&file) && text.contains(why),
+            "{lie:?}: {code} {text}"
+        );
         assert!(!text.contains("/private"), "{text}");
     }
     // Nobody is asked without TLS, or at another address, unless the environment says so.
@@ -191,7 +194,8 @@ fn grows(world: &World) {
     let mut train = train.spawn().unwrap();
     let watch = format!("watch {address} --trainer-key trainer.key.pub --engine cpu --every 1 --idle 100 -q");
     let watch = world.command(&watch).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let publish = || world.command(&format!("publish growing {address} -q")).stderr(Stdio::null()).spawn().unwrap();
+    let publish =
+        || world.command(&format!("publish growing {address} -q")).stderr(Stdio::null()).spawn().unwrap();
     let mut ended = false;
     while !ended {
         ended = train.try_wait().unwrap().is_some();
@@ -204,7 +208,11 @@ fn grows(world: &World) {
     world.done(&format!("publish growing {address}"));
     let watched = watch.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&watched.stdout).into_owned();
-    assert!(watched.status.success() && text.contains("MATCHES"), "{text}{}", String::from_utf8_lossy(&watched.stderr));
+    assert!(
+        watched.status.success() && text.contains("MATCHES"),
+        "{text}{}",
+        String::from_utf8_lossy(&watched.stderr)
+    );
 }
 
 #[test]
@@ -226,7 +234,8 @@ fn a_run_in_a_store_of_moto_is_published_watched_and_audited() {
 fn make_bucket(endpoint: &str) {
     let host = endpoint.trim_start_matches("http://");
     let mut stream = TcpStream::connect(host).unwrap();
-    write!(stream, "PUT /bucket HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+    write!(stream, "PUT /bucket HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        .unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
@@ -238,7 +247,16 @@ fn a_run_in_a_store_of_s3s_is_published_watched_and_audited_by_its_credentials()
     let (folder, port) = (tempfile::tempdir().unwrap(), port());
     fs::create_dir(folder.path().join("bucket")).unwrap();
     let mut server = program("TIEBREAK_S3S_FS");
-    server.args(["--access-key", "the-key-id", "--secret-key", "the-secret", "--host", "127.0.0.1", "--port", &port]);
+    server.args([
+        "--access-key",
+        "the-key-id",
+        "--secret-key",
+        "the-secret",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        &port,
+    ]);
     server.arg(folder.path());
     let (_server, endpoint) = started(server, &port);
     let world = world(&endpoint);

@@ -115,7 +115,9 @@ fn refuse_secrets(run: &Run, index: &Index) -> Result<(), RunError> {
     let foreign = run.unexpected_files()?.into_iter().find(|name| !hidden(name) && index.has(name));
     if let Some(name) = foreign {
         let path = run.layout.root.join(&name).display().to_string();
-        return Err(RunError::Refused(format!("{path} is no file of a run: move it elsewhere, then publish")));
+        return Err(RunError::Refused(format!(
+            "{path} is no file of a run: move it elsewhere, then publish"
+        )));
     }
     for (length, name) in index.files() {
         let most = SECRETS.iter().map(|secret| secret.len() as u64).max().unwrap_or_default();
@@ -125,7 +127,9 @@ fn refuse_secrets(run: &Run, index: &Index) -> Result<(), RunError> {
         };
         if SECRETS.iter().any(|secret| begin.starts_with(secret)) {
             let path = run.layout.root.join(name).display().to_string();
-            return Err(RunError::Refused(format!("{path} holds a secret key: move it elsewhere, then publish")));
+            return Err(RunError::Refused(format!(
+                "{path} holds a secret key: move it elsewhere, then publish"
+            )));
         }
     }
     Ok(())
@@ -133,8 +137,7 @@ fn refuse_secrets(run: &Run, index: &Index) -> Result<(), RunError> {
 
 /// The index that is there.
 fn published(target: &dyn Target) -> Result<Option<(Index, Found)>, RunError> {
-    let Some((bytes, found)) =
-        target.bytes(names::INDEX, INDEX_MAX).map_err(failed(target, names::INDEX))?
+    let Some((bytes, found)) = target.bytes(names::INDEX, INDEX_MAX).map_err(failed(target, names::INDEX))?
     else {
         return Ok(None);
     };
@@ -154,7 +157,8 @@ fn ordered(index: &Index) -> Vec<(u64, String)> {
         name if GROWING.contains(&name) => 2,
         _ => 1,
     };
-    let mut files: Vec<(u64, String)> = index.files().map(|(length, name)| (length, name.to_string())).collect();
+    let mut files: Vec<(u64, String)> =
+        index.files().map(|(length, name)| (length, name.to_string())).collect();
     files.sort_by(|(_, a), (_, b)| (rank(a), a).cmp(&(rank(b), b)));
     files
 }
@@ -196,7 +200,8 @@ enum Looked {
 
 /// Compares a file with the one that is there.
 fn look(target: &dyn Target, file: &Source) -> Result<Look, Looked> {
-    let Some(found) = target.found(file.name).map_err(failed(target, file.name)).map_err(Looked::Failed)? else {
+    let Some(found) = target.found(file.name).map_err(failed(target, file.name)).map_err(Looked::Failed)?
+    else {
         return Ok(Look::Put(None));
     };
     let here = |error: io::Error| match error.kind() {
@@ -235,7 +240,8 @@ fn look_at_head(
         return Ok(Look::Same(found.length));
     }
     let ours = file.read(0..file.length.min(HEAD_MAX)).map_err(here)?;
-    let read = target.bytes(file.name, HEAD_MAX).map_err(failed(target, file.name)).map_err(Looked::Failed)?;
+    let read =
+        target.bytes(file.name, HEAD_MAX).map_err(failed(target, file.name)).map_err(Looked::Failed)?;
     match read {
         None => Ok(Look::Put(None)),
         Some((theirs, found)) if ours.starts_with(&theirs) => Ok(Look::Put(Some(found))),
@@ -257,13 +263,15 @@ fn same(
     if let Some(digest) = &found.digest {
         return Ok(file.digest(file.length).map_err(here)? == *digest);
     }
-    let theirs = target.digest(file.name, found).map_err(failed(target, file.name)).map_err(Looked::Failed)?;
+    let theirs =
+        target.digest(file.name, found).map_err(failed(target, file.name)).map_err(Looked::Failed)?;
     Ok(theirs == Some(file.digest(file.length).map_err(here)?))
 }
 
 /// Refuses a store that writes whatever the condition: two publishers could replace each other's files.
 fn check_conditions(target: &dyn Target, file: &Source) -> Result<(), RunError> {
-    let other = Found { length: file.length + 1, tag: Some("\"0\"".into()), version: Some("1".into()), digest: None };
+    let other =
+        Found { length: file.length + 1, tag: Some("\"0\"".into()), version: Some("1".into()), digest: None };
     for over in [None, Some(&other)] {
         // The bytes are those that are there, so a store that writes them changes nothing.
         if target.put(file, over).map_err(failed(target, file.name))? == Put::Done {

@@ -54,7 +54,8 @@ fn upload(printer: Printer, run: &Run, to: &Path) -> CommandResult {
     let done = publish::publish(run, &*target, &mut counting.watch());
     drop(counting);
     let done = done?;
-    let head = done.head.map_or("no head yet".to_string(), |head| format!("the newest head covers {head} records"));
+    let head =
+        done.head.map_or("no head yet".to_string(), |head| format!("the newest head covers {head} records"));
     let lines = vec![
         format!(
             "{}: {} files of {} were sent, {} were there; {head}",

@@ -127,7 +127,10 @@ impl Objects {
             |_| Found { tag: answer::tag(response.headers()), ..Found::default() },
             |result| Found {
                 length: result.meta.size,
-                digest: result.attributes.get(&Attribute::Metadata(DIGEST.into())).map(|digest| digest.to_string()),
+                digest: result
+                    .attributes
+                    .get(&Attribute::Metadata(DIGEST.into()))
+                    .map(|digest| digest.to_string()),
                 tag: result.meta.e_tag,
                 version: result.meta.version,
             },
@@ -163,7 +166,8 @@ impl Objects {
     /// Writes a file in parts, which appear together. The digest was of the same bytes, or nothing appears.
     fn put_in_parts(&self, file: &Source, digest: &str) -> io::Result<()> {
         let path = self.path(file.name)?;
-        let options = PutMultipartOptions { attributes: attributes(digest), ..PutMultipartOptions::default() };
+        let options =
+            PutMultipartOptions { attributes: attributes(digest), ..PutMultipartOptions::default() };
         let (begun, came) = waited(self.patience.time(0), self.store.put_multipart_opts(&path, options));
         let mut upload = begun.map_err(|error| reason(&error, came))?;
         let part = PIECE.max(file.length.div_ceil(PARTS_MAX));
@@ -172,7 +176,8 @@ impl Objects {
             for first in (0..file.length).step_by(part as usize) {
                 let bytes = file.read(first..file.length.min(first + part))?;
                 hasher.update(&bytes);
-                let (result, came) = waited(self.patience.time(part), upload.put_part(PutPayload::from(bytes)));
+                let (result, came) =
+                    waited(self.patience.time(part), upload.put_part(PutPayload::from(bytes)));
                 result.map_err(|error| reason(&error, came))?;
             }
             if hasher.finalize().to_hex().as_str() != digest {
@@ -266,10 +271,9 @@ impl Target for Objects {
         let digest = blake3::hash(&bytes).to_hex().to_string();
         let mode = match over {
             None => PutMode::Create,
-            Some(found) => PutMode::Update(UpdateVersion {
-                e_tag: found.tag.clone(),
-                version: found.version.clone(),
-            }),
+            Some(found) => {
+                PutMode::Update(UpdateVersion { e_tag: found.tag.clone(), version: found.version.clone() })
+            }
         };
         let options = PutOptions { mode, attributes: attributes(&digest), ..PutOptions::default() };
         let path = self.path(file.name)?;

@@ -44,7 +44,10 @@ impl Kind {
         };
         if !own {
             let why = "only the store itself is asked";
-            return Err(format!("the credentials need a request to {host}, and {why}: use {}", self.variables()));
+            return Err(format!(
+                "the credentials need a request to {host}, and {why}: use {}",
+                self.variables()
+            ));
         }
         if to.scheme_str() == Some("https") || plain {
             return Ok(());
@@ -78,7 +81,9 @@ pub(super) fn said(kind: Kind, status: u16, headers: &HeaderMap, text: &[u8]) ->
         (300..=399, _) => Some(wrong(
             ErrorKind::Other,
             match region {
-                Some(region) => format!("the bucket is in the region {region} ({says}): set AWS_REGION={region}"),
+                Some(region) => {
+                    format!("the bucket is in the region {region} ({says}): set AWS_REGION={region}")
+                }
                 None => format!(
                     "the store redirects ({says}), and redirects are not followed: check region and endpoint"
                 ),
@@ -86,13 +91,19 @@ pub(super) fn said(kind: Kind, status: u16, headers: &HeaderMap, text: &[u8]) ->
         )),
         (_, Some("NoSuchBucket" | "ContainerNotFound")) => Some(wrong(
             ErrorKind::Other,
-            format!("the store has no such bucket ({says}): check the address, and the endpoint in the environment"),
+            format!(
+                "the store has no such bucket ({says}): check the address, and the endpoint in the environment"
+            ),
         )),
         (
             _,
             Some(
-                "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken"
-                | "AuthenticationFailed" | "AuthorizationHeaderMalformed",
+                "InvalidAccessKeyId"
+                | "SignatureDoesNotMatch"
+                | "ExpiredToken"
+                | "InvalidToken"
+                | "AuthenticationFailed"
+                | "AuthorizationHeaderMalformed",
             ),
         )
         | (401, _) => Some(wrong(

@@ -54,7 +54,8 @@ pub(super) struct Connector {
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let plain = options.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|value| value == "true");
+        let plain =
+            options.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|value| value == "true");
         let agent = agent(&self.patience);
         Ok(HttpClient::new(Client { agent, plain, kind: self.kind, patience: self.patience }))
     }
@@ -98,15 +99,11 @@ impl Client {
         let sent = match body {
             Some(body) => {
                 let request = Request::from_parts(parts, body);
-                self.agent.run(
-                    self.agent.configure_request(request).timeout_global(Some(time)).build(),
-                )
+                self.agent.run(self.agent.configure_request(request).timeout_global(Some(time)).build())
             }
             None => {
                 let request = Request::from_parts(parts, ());
-                self.agent.run(
-                    self.agent.configure_request(request).timeout_global(Some(time)).build(),
-                )
+                self.agent.run(self.agent.configure_request(request).timeout_global(Some(time)).build())
             }
         };
         sent.map_err(NoAnswer::Broken)
