@@ -216,17 +216,14 @@ fn look(target: &dyn Target, file: &Source) -> Result<Look, Looked> {
     if found.length == file.length && same(target, file, &found, here)? {
         return Ok(Look::Same(found.length));
     }
-    match (grows, file.name) {
-        (true, _) if found.length > file.length => {
-            wrong("a newer state of the file is there, with more bytes: publish from the folder where the run is trained")
-        }
-        (true, _) => Ok(Look::Put(Some(found))),
-        (false, names::RUN_JSON | names::RECORDING) => {
-            wrong("another run is published there: name another place")
-        }
-        (false, _) => wrong("another file is there: name another place, or remove the file there"),
+    match file.name {
+        _ if grows && found.length > file.length => wrong(
+            "a newer state of the file is there, with more bytes: publish from the folder where the run is trained",
+        ),
+        _ if grows => Ok(Look::Put(Some(found))),
+        names::RUN_JSON | names::RECORDING => wrong("another run is published there: name another place"),
+        _ => wrong("another file is there: name another place, or remove the file there"),
     }
-    .map_err(|looked| looked)
 }
 
 /// Compares heads: signatures of witnesses come behind those that are there, and nothing else of a head changes.

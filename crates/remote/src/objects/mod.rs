@@ -27,8 +27,10 @@ use super::target::{Found, PIECE, Put, Source, Target};
 
 /// The name of the digest that a publisher leaves with each file. Azure takes no hyphens.
 const DIGEST: &str = "tiebreakblake3";
-/// The most bytes of a file that is written under a condition. A store writes a longer one in parts, which know no condition.
-const CONDITIONAL_MAX: u64 = 2 * PIECE;
+/// The most bytes of a new file that is sent at once. A longer one is sent in parts, which know no condition.
+const WHOLE_MAX: u64 = 2 * PIECE;
+/// The most bytes of a file that is written over another one: at once, and so under a condition.
+const OVER_MAX: u64 = 1 << 30;
 /// The most parts of a file.
 const PARTS_MAX: u64 = 10_000;
 
@@ -259,13 +261,13 @@ impl Target for Objects {
     }
 
     fn put(&self, file: &Source, over: Option<&Found>) -> io::Result<Put> {
-        if file.length > CONDITIONAL_MAX {
-            if over.is_some() {
-                let why = format!("at most {CONDITIONAL_MAX} bytes are written over a file in a store");
-                return Err(io::Error::new(ErrorKind::FileTooLarge, why));
-            }
+        if file.length > WHOLE_MAX && over.is_none() {
             let digest = file.digest(file.length)?;
             return self.put_in_parts(file, &digest).map(|()| Put::Done);
+        }
+        if file.length > OVER_MAX {
+            let why = format!("at most {OVER_MAX} bytes are written over a file in a store");
+            return Err(io::Error::new(ErrorKind::FileTooLarge, why));
         }
         let bytes = file.read(0..file.length)?;
         let digest = blake3::hash(&bytes).to_hex().to_string();
