@@ -12,7 +12,7 @@ use tiebreak_remote::target::{Found, Put, Source, Target};
 use tiebreak_remote::{Patience, target};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::transcript;
-use tiebreak_run::run::{Folder, Held, Memory, Store, names};
+use tiebreak_run::run::{Folder, Held, Memory, names};
 
 use super::remote::trained;
 use crate::common::key;
@@ -50,7 +50,7 @@ impl Target for Shelf {
     }
 
     fn put(&self, file: &Source, over: Option<&Found>) -> io::Result<Put> {
-        let other = self.other.take_if(|(name, _)| name == file.name);
+        let other = self.other.borrow_mut().take_if(|(name, _)| name == file.name);
         self.files.borrow_mut().extend(other);
         let there = self.found(file.name)?.map(|found| found.tag);
         if !self.ignores_conditions && there != over.map(|found| found.tag.clone()) {

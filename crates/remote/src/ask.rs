@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use ureq::http::Response;
 
-use super::answer::Failed;
 use super::patience::Patience;
 
 /// A request for a file.
@@ -25,7 +24,8 @@ pub(crate) enum NoAnswer {
     /// The connection failed.
     Broken(ureq::Error),
     /// The request could not be made, or the answer says why it gives nothing.
-    Failed(Failed),
+    #[cfg(feature = "objects")]
+    Failed(super::answer::Failed),
 }
 
 /// Sends requests to whoever keeps a run.

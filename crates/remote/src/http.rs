@@ -151,6 +151,7 @@ impl Http {
     ) -> Result<ureq::http::Response<ureq::Body>, Failed> {
         let response = sent.map_err(|why| match why {
             NoAnswer::Broken(error) => answer::no_answer(&error, !self.answered.load(Relaxed)),
+            #[cfg(feature = "objects")]
             NoAnswer::Failed(failed) => failed,
         })?;
         self.answered.store(true, Relaxed);
