@@ -65,7 +65,8 @@ pub fn open_with(address: &str, patience: Patience) -> Result<Arc<dyn Store>, Ru
             objects_at(address, patience)
         }
         _ => refused(
-            "a run is read from a folder, or from an address that begins with http://, https://, s3://, gs:// or az://",
+            "a run is read from a folder, from an address that begins with http:// or https://, or from an object store, at s3://, \
+             gs:// or az://",
         ),
     }
 }

@@ -15,7 +15,7 @@ use tiebreak_run::run::index::Index;
 use tiebreak_run::run::reader::Salts;
 use tiebreak_run::run::{RunError, names};
 
-/// Publish a run, for auditors who read it by its address: upload its files, or write their index.
+/// Publish a run for auditors: upload its files, or write the index of its files.
 ///
 /// With TO, the files that are not there yet are brought to an object store or a folder, each file before whatever covers it, and the index last. Run the command again whenever the run has grown, or if it was interrupted. Nothing newer is replaced by something older, and no file of another run.
 ///
@@ -25,7 +25,7 @@ use tiebreak_run::run::{RunError, names};
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak publish runs/mine
-  tiebreak publish runs/mine /srv/www/runs/mine
+  tiebreak publish runs/mine www/mine
   tiebreak publish runs/mine s3://BUCKET/runs/mine")]
 pub struct Args {
     /// Folder of the run.
