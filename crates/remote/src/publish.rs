@@ -243,9 +243,13 @@ fn look_at_head(
         None => Ok(Look::Put(None)),
         Some((theirs, found)) if ours.starts_with(&theirs) => Ok(Look::Put(Some(found))),
         Some((theirs, found)) if theirs.starts_with(&ours) => Ok(Look::Same(found.length)),
-        Some(_) => {
-            let why = "another head over as many records is there: somebody shows two histories of the run, or another run";
-            Err(Looked::Failed(refused::<()>(target, file.name, why).unwrap_err()))
+        Some((theirs, _)) => {
+            let why = format!(
+                "another head is there, of {} bytes, where {} are here: somebody shows two histories of the run, or another run",
+                theirs.len(),
+                ours.len()
+            );
+            Err(Looked::Failed(refused::<()>(target, file.name, &why).unwrap_err()))
         }
     }
 }

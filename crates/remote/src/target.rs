@@ -31,7 +31,9 @@ impl Source<'_> {
             None => self.store.read(self.name, range.clone())?,
         };
         if bytes.len() as u64 != range.end - range.start {
-            return Err(io::Error::other("the file became shorter while it was read: publish again"));
+            let (due, came) = (range.end - range.start, bytes.len());
+            let why = format!("{due} bytes were due, and {came} are there now: publish again");
+            return Err(io::Error::other(why));
         }
         Ok(bytes)
     }
