@@ -21,7 +21,7 @@ use tiebreak_run::run::{RunError, names};
 ///
 /// Without TO, the file `index` is written in the run's folder, for a server to which you copy the folder yourself. While a run is trained, the index has the files that are there now.
 ///
-/// Files that are no run's are refused, such as keys. Of a run whose commitments hide, only the files that show nothing of what is hidden are published.
+/// Files that are no run's are refused, such as keys. If a run's commitments hide, only the files that show nothing of what is hidden are published.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak publish runs/mine
