@@ -1,8 +1,9 @@
-//! Files and messages of compute monitoring: logs, shard maps, registers, promises, draws, rules, statements, indices of runs, requests to witnesses, catalogues, packs.
+//! Files and messages of compute monitoring: logs, shard maps, registers, promises, beacons, draws, rules, statements, indices of runs, requests to witnesses, catalogues, packs.
 //! The first byte chooses the kind.
 #![no_main]
 
 use tiebreak_contract::program::step::StateTensor;
+use tiebreak_monitor::beacon::{self, Chain, RoundName};
 use tiebreak_monitor::catalogue::Catalogue;
 use tiebreak_monitor::closed::ClosedLogs;
 use tiebreak_monitor::draw::Draw;
@@ -72,7 +73,7 @@ fn judged(log: &ChipLog) {
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let Some((kind, rest)) = bytes.split_first() else { return };
     let text = std::str::from_utf8(rest);
-    match (kind % 14, text) {
+    match (kind % 15, text) {
         (0, _) => {
             let Ok(log) = ChipLog::read(rest) else { return };
             let whole = log.records.iter().flat_map(|record| record.encode()).collect::<Vec<_>>();
@@ -130,9 +131,21 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
             let Ok(log) = Promises::from_text(text) else { return };
             assert_eq!(log.to_text(), text);
         }
+        (14, Ok(text)) => {
+            let known = [Chain::quicknet()];
+            let _ = beacon::read(text, &known);
+            if let Ok(chain) = Chain::from_text(text) {
+                let time = chain.time(chain.round_from(1 << 32).number);
+                assert!(time.is_none_or(|time| time >= 1 << 32));
+            }
+            if let Some(name) = RoundName::parse(text) {
+                assert_eq!(name.to_string(), text);
+            }
+        }
         (7, Ok(text)) => {
             let Ok(draw) = Draw::from_text(text) else { return };
             assert_eq!(draw.to_text(), text);
+            let _ = draw.signed(&[Chain::quicknet()]);
             let _ = draw.check(&Register::new("fuzz").unwrap(), &ClosedLogs::default());
         }
         (8, Ok(text)) => {

@@ -200,6 +200,7 @@ const ONLY_PARSED: [(&str, &str); 22] = [
     ("tiebreak import", "released.rs imports what was exported"),
     ("--ranks 4", "ranks.rs runs ranks"),
     ("tiebreak correct", "corrections.rs runs each"),
+    ("run.nonce --beacon round.json", "needs a promise of that round; promises.rs has one"),
     ("answer-verdict.json", "attacks/answers.rs makes and checks verdicts on receipts"),
 ];
 

@@ -4,6 +4,7 @@ mod addresses;
 mod answers;
 mod attacks;
 mod audits;
+mod beacons;
 mod bounds;
 #[cfg(feature = "tokenizer")]
 mod chats;

@@ -27,7 +27,7 @@ use tiebreak_train::cheat::Cheat;
 use tiebreak_train::{Beginning, Silent, begin_with_any_thresholds, train_as};
 
 use crate::common::{edit::edited, gpt_job, key, npy, trained};
-use crate::{chips, matches, tiebreak};
+use crate::{beacons, chips, matches, tiebreak};
 
 /// The options that all commands have.
 const OF_ALL: [&str; 3] = ["json", "quiet", "color"];
@@ -332,12 +332,8 @@ impl World {
             ("row", &[8]),
         ] {
             let text: Vec<String> = shape.iter().map(u32::to_string).collect();
-            let bytes = floats(shape.iter().product());
-            fs::write(
-                self.path(&format!("{name}.npy")),
-                npy("<f4", &format!("({},)", text.join(", ")), &bytes),
-            )
-            .unwrap();
+            let file = npy("<f4", &format!("({},)", text.join(", ")), &floats(shape.iter().product()));
+            fs::write(self.path(&format!("{name}.npy")), file).unwrap();
         }
         let same = |count: usize, value: f32| value.to_le_bytes().repeat(count);
         fs::write(self.path("one.npy"), npy("<f4", "(1,)", &same(1, 0.5))).unwrap();
@@ -355,6 +351,8 @@ impl World {
         let write = |name: &str, bytes: &[u8]| fs::write(self.path(name), bytes).unwrap();
         write("chips.register", to_text(&chips::register(), &key()).as_bytes());
         self.done("monitor register new empty.register --name empty --key trainer", 0);
+        beacons::chain(self.0.path());
+        write("round.json", beacons::QUICKNET_1000.as_bytes());
         write("more.jsonl", (chips::enter("B-1", 9, 99, None).line() + "\n").as_bytes());
         write("none.jsonl", b"");
         let long = chips::honest();

@@ -6,11 +6,30 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
+use crate::beacons;
 use crate::common::{self, edit::edited, gpt_job};
 use crate::witness::witness;
 use crate::{output, path};
 
 const BEACON: &str = "1f0e2d3c4b5a69788796a5b4c3d2e1f01f0e2d3c4b5a69788796a5b4c3d2e1f0";
+
+/// A beacon whose values somebody has to look up.
+const FREE: &str = "drand 7";
+
+/// The rounds that promises name, and the options that give their values: one of another beacon, and two of our own drand network, of the
+/// years 2099 and 2023.
+fn round(nonce: &str, world: &World) -> (String, Vec<String>) {
+    let text = |words: &[&str]| words.iter().map(|word| word.to_string()).collect();
+    let chain = beacons::chain(world.folder.path());
+    match nonce {
+        "second.nonce" => {
+            let file = beacons::file(world.folder.path(), 2);
+            (beacons::name(2), text(&["--beacon", &file, "--chain", &chain]))
+        }
+        "third.nonce" => (beacons::name(1), text(&["--beacon", &beacons::value(1), "--chain", &chain])),
+        _ => (FREE.into(), text(&["--beacon", BEACON])),
+    }
+}
 
 /// A trainer and its log, with a witness.
 struct World {
@@ -32,19 +51,22 @@ impl World {
 
     /// Promises a job, with the nonce of this name.
     fn promise(&self, job: &str, nonce: &str) -> Value {
+        let named = round(nonce, self).0;
         let (nonce, key) = (self.at(nonce), self.at("trainer.key"));
         self.json(&["monitor", "nonce", &nonce], 0);
         let (log, job) = (self.at("promises"), self.at(job));
         let args =
-            ["monitor", "promise", "add", &log, &job, "--key", &key, "--nonce", &nonce, "--round", "drand 7"];
+            ["monitor", "promise", "add", &log, &job, "--key", &key, "--nonce", &nonce, "--round", &named];
         self.json(&args, 0)
     }
 
     /// Trains a job with the challenge of the promise of this nonce.
     fn train(&self, job: &str, nonce: &str, out: &str) {
+        let given = round(nonce, self).1;
+        let given: Vec<&str> = given.iter().map(String::as_str).collect();
         let (log, nonce) = (self.at("promises"), self.at(nonce));
-        let told =
-            self.json(&["monitor", "promise", "challenge", &log, "--nonce", &nonce, "--beacon", BEACON], 0);
+        let args = ["monitor", "promise", "challenge", &log, "--nonce", &nonce];
+        let told = self.json(&[&args[..], &given].concat(), 0);
         let challenge = told["challenge"].as_str().unwrap();
         assert!(told["next"][0]["command"].as_str().unwrap().ends_with(challenge), "{told}");
         let (job, out, key) = (self.at(job), self.at(out), self.at("trainer.key"));
@@ -55,11 +77,16 @@ impl World {
 
     /// Checks a run with a nonce: the kinds of the findings.
     fn check(&self, run: &str, nonce: &str, more: &[&str], code: i32) -> (Value, Vec<String>) {
+        let given = round(nonce, self).1;
+        let mut given: Vec<&str> = given.iter().map(String::as_str).collect();
+        if given[1] == BEACON && !more.contains(&"--round-time") {
+            given.extend(["--round-time", "2099-01-01"]);
+        }
         let (log, run, nonce) = (self.at("promises"), self.at(run), self.at(nonce));
         let witness = self.at("witness.key.pub");
-        let args = ["monitor", "promise", "check", &log, &run, "--nonce", &nonce, "--beacon", BEACON];
+        let args = ["monitor", "promise", "check", &log, &run, "--nonce", &nonce];
         let asked = self.asked.get().map_or(vec![], |address| vec!["--ask", address]);
-        let told = self.json(&[&args[..], &["--witness", &witness], &asked, more].concat(), code);
+        let told = self.json(&[&args[..], &given, &["--witness", &witness], &asked, more].concat(), code);
         let kinds =
             told["findings"].as_array().unwrap().iter().map(|one| one["kind"].as_str().unwrap().into());
         let kinds = kinds.collect();
@@ -84,8 +111,6 @@ fn a_seed_comes_from_a_beacon_and_data_come_later() {
         let (what, key) = (world.at(what), world.at("witness.key.pub"));
         world.json(&["monitor", "declare", &what, "--witness", &served.address, "--witness-key", &key], 0)
     };
-    let never = ["--round-time", "2099-01-01"];
-
     let promised = world.promise("job.toml", "first.nonce");
     assert_eq!((&promised["number"], &promised["promise"]["begin"]), (&0.into(), &"seed".into()));
     let seen = declare("promises");
@@ -94,10 +119,10 @@ fn a_seed_comes_from_a_beacon_and_data_come_later() {
     world.train("job.toml", "first.nonce", "first");
     declare("first");
     // Nobody was asked whether later promises are withheld.
-    assert_eq!(world.check("first", "first.nonce", &never, 3).1, ["end_unknown"]);
+    assert_eq!(world.check("first", "first.nonce", &[], 3).1, ["end_unknown"]);
     world.asked.set(served.address.clone()).unwrap();
     let short = fs::read(world.at("promises")).unwrap();
-    let (told, kinds) = world.check("first", "first.nonce", &never, 0);
+    let (told, kinds) = world.check("first", "first.nonce", &[], 0);
     assert_eq!((kinds.len(), &told["witnessed"]), (0, &seen["time"]), "{told}");
     assert_eq!(world.check("first", "first.nonce", &["--round-time", "2020-01-01"], 1).1, ["late"]);
 
@@ -118,19 +143,19 @@ fn a_seed_comes_from_a_beacon_and_data_come_later() {
     );
     declare("promises");
     world.train("second.toml", "second.nonce", "second");
-    assert_eq!(world.check("second", "second.nonce", &never, 0).1, [""; 0]);
+    assert_eq!(world.check("second", "second.nonce", &[], 0).1, [""; 0]);
     // The first promise now has a head over it that the same witness cosigned twice; the earlier time counts.
-    assert_eq!(world.check("first", "first.nonce", &never, 0).0["witnessed"], seen["time"]);
+    assert_eq!(world.check("first", "first.nonce", &[], 0).0["witnessed"], seen["time"]);
 
     // A second amendment of the same run, whose data are the first run's.
     assert_eq!(world.promise("third.toml", "third.nonce")["promise"]["amendment"], 2);
     world.train("third.toml", "third.nonce", "third");
-    assert_eq!(world.check("third", "third.nonce", &never, 3).1, ["unwitnessed", "several", "end_unknown"]);
+    assert_eq!(world.check("third", "third.nonce", &[], 3).1, ["unwitnessed", "several", "end_unknown"]);
     declare("promises");
     // A log that ends with the first promise, where the witness knows two more.
     let whole = fs::read(world.at("promises")).unwrap();
     fs::write(world.at("promises"), short).unwrap();
-    let (told, kinds) = world.check("first", "first.nonce", &never, 3);
+    let (told, kinds) = world.check("first", "first.nonce", &[], 3);
     assert_eq!(
         (&kinds[..], &told["findings"][0]["known"]),
         (&["withheld".to_string()][..], &3.into()),
@@ -139,8 +164,14 @@ fn a_seed_comes_from_a_beacon_and_data_come_later() {
     fs::write(world.at("promises"), whole).unwrap();
     let other = world.at("first");
     assert_eq!(
-        world.check("third", "third.nonce", &[&never[..], &["--other", &other]].concat(), 0).1,
-        [""; 0]
+        world.check("third", "third.nonce", &["--other", &other], 1).1,
+        ["late"],
+        "the network's schedule says 2023"
+    );
+    let (told, _) = world.check("second", "second.nonce", &["--round-time", "2098-12-31T23:59:50Z"], 0);
+    assert_eq!(
+        (&told["verified"]["id"], &told["verified"]["time"]),
+        (&"ours".into(), &4_070_908_790u64.into())
     );
 
     // A second implementation of the format reads the log, and finds the same challenge and time.
@@ -151,7 +182,8 @@ fn a_seed_comes_from_a_beacon_and_data_come_later() {
             let nonce = fs::read_to_string(world.at("second.nonce")).unwrap();
             let witness = fs::read_to_string(world.at("witness.key.pub")).unwrap();
             let mut python = std::process::Command::new("python3");
-            python.args(["-B", script, &world.at("read"), BEACON, nonce.trim(), witness.trim()]);
+            let value = beacons::value(2);
+            python.args(["-B", script, &world.at("read"), &value, nonce.trim(), witness.trim()]);
             python.output().unwrap()
         };
         let text = fs::read_to_string(world.at("promises")).unwrap();
@@ -160,21 +192,20 @@ fn a_seed_comes_from_a_beacon_and_data_come_later() {
         let run: Value = serde_json::from_slice(&fs::read(world.at("second/run.json")).unwrap()).unwrap();
         assert_eq!((&told["promises"], &told["number"]), (&3.into(), &1.into()));
         assert_eq!(told["challenge"], run["challenge"]);
-        assert_eq!(told["witnessed"], world.check("second", "second.nonce", &never, 0).0["witnessed"]);
-        for (from, to) in
-            [("drand 7", "drand 8"), ("\n\u{2014} witness.example ", "\n\u{2014} witness.example A")]
+        assert_eq!(told["witnessed"], world.check("second", "second.nonce", &[], 0).0["witnessed"]);
+        for (from, to) in [(FREE, "drand 8"), ("\n\u{2014} witness.example ", "\n\u{2014} witness.example A")]
         {
             assert!(!read(text.replacen(from, to, 1)).status.success(), "{from}");
         }
     }
 
     // Nothing else is the promised run.
-    let kinds = world.check("second", "third.nonce", &never, 1).1;
-    assert_eq!(kinds, ["other_data", "other_challenge", "several"]);
-    let kinds = world.check("first", "third.nonce", &never, 1).1;
+    let kinds = world.check("second", "third.nonce", &[], 1).1;
+    assert_eq!(kinds, ["other_data", "other_challenge", "late", "several"]);
+    let kinds = world.check("first", "third.nonce", &[], 1).1;
     assert!(kinds.contains(&"other_beginning".into()), "{kinds:?}");
     fs::write(world.at("stranger.nonce"), "ab".repeat(32)).unwrap();
-    assert_eq!(world.check("first", "stranger.nonce", &never, 1).1, ["unpromised"]);
+    assert_eq!(world.check("first", "stranger.nonce", &[], 1).1, ["unpromised"]);
 
     // A witness that knows another history of the log cosigns no second one.
     let log = world.at("promises");

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use tiebreak_monitor::closed::LogHead;
+use tiebreak_monitor::closed::{ClosedLogs, LogHead};
+use tiebreak_monitor::draw::{Draw, Randomness};
 use tiebreak_monitor::register::file::to_text;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::merkle::verify_consistency;
@@ -14,7 +15,7 @@ use tiebreak_run::run::dir::Run;
 
 use crate::common::edit::edit;
 use crate::common::{files, gpt_job, key, not_tested, sign_again, step_mut, trained};
-use crate::{chips, output, path};
+use crate::{beacons, chips, output, path};
 
 /// The Python that has the libraries; without one the test says so, unless TIEBREAK_REQUIRE_DSSE makes that a failure.
 fn python() -> Option<String> {
@@ -172,10 +173,10 @@ impl Drawn {
     fn draw(&self, chips: &str, run: &str, segments: &str) -> Value {
         let [register, heads, draw, run] =
             ["chips.register", "heads.txt", "draw.json", run].map(|name| self.at(name));
-        let beacon = "5f".repeat(32);
+        let (chain, round) = (beacons::chain(self.folder.path()), beacons::file(self.folder.path(), 1));
         let inputs = ["monitor", "draw", "--register", &register, "--closed", &heads, "--out", &draw];
         let asked =
-            ["--chips", chips, "--run", &run, "--segments", segments, "--beacon", &beacon, "--round", "4711"];
+            ["--chips", chips, "--run", &run, "--segments", segments, "--beacon", &round, "--chain", &chain];
         self.done(&[&inputs[..], &asked].concat(), 0);
         serde_json::from_str(&fs::read_to_string(draw).unwrap()).unwrap()
     }
@@ -190,10 +191,10 @@ impl Drawn {
 
     /// The predicate of a statement by the draw, and what the command says.
     fn stated(&self, more: &[&str]) -> (Value, String) {
-        let [register, heads, draw, key, out] =
-            ["chips.register", "heads.txt", "draw.json", "inspector", "statement.json"]
+        let [register, heads, draw, chain, key, out] =
+            ["chips.register", "heads.txt", "draw.json", "chain.json", "inspector", "statement.json"]
                 .map(|name| self.at(name));
-        let given = ["--draw", &draw, "--register", &register, "--closed", &heads];
+        let given = ["--draw", &draw, "--register", &register, "--closed", &heads, "--chain", &chain];
         let args = ["monitor", "statement", "--key", &key, "--out", &out];
         let told = self.done(&[&args[..], &given, more].concat(), 0);
         let public = self.at("inspector.pub");
@@ -241,19 +242,29 @@ fn replayed_segments_of_a_draw_count_as_drawn() {
     assert!(segments.is_null() || segments["drawn"] == 0, "{segments:#}");
 
     // A draw that somebody edited, and a draw over another history of the run.
-    let args: Vec<String> = ["--draw", "draw.json", "--register", "chips.register", "--closed", "heads.txt"]
+    let inputs = ["--register", "chips.register", "--closed", "heads.txt", "--chain", "chain.json"];
+    let args: Vec<String> = [&["--draw", "draw.json"][..], &inputs]
+        .concat()
         .iter()
         .map(|word| if word.starts_with("--") { word.to_string() } else { world.at(word) })
         .collect();
     let given: Vec<&str> = args.iter().map(String::as_str).collect();
     let base = ["monitor", "statement", "--key", &key, "--out", &out, "--report", &one];
     let text = fs::read_to_string(world.at("draw.json")).unwrap();
-    fs::write(world.at("draw.json"), text.replace("4711", "4712")).unwrap();
+    fs::write(world.at("draw.json"), text.replace(" 4711", " 4712")).unwrap();
     assert!(world.done(&[&base[..], &given].concat(), 1).contains("the rule gives another seed"));
     let other = trained(Path::new(&world.at("job.toml")), Path::new(&world.at("other")), None);
     sign_again(&other, |records| step_mut(records, 5).cursor += 1);
     world.draw("0", "other", "2");
     assert!(world.done(&[&base[..], &given].concat(), 2).contains("the draw is over 10 records of root"));
+    // A draw that follows from its inputs, by a value that nobody signed.
+    let mut question = Draw::from_text(&text).unwrap().question;
+    let Randomness::Beacon { value, .. } = &mut question.randomness else { panic!("{question:?}") };
+    *value = "5f".repeat(48);
+    let heads = ClosedLogs::from_text(&fs::read_to_string(world.at("heads.txt")).unwrap()).unwrap();
+    let forged = Draw::new(&chips::register(), &heads, question).unwrap();
+    fs::write(world.at("draw.json"), forged.to_text()).unwrap();
+    assert!(world.done(&[&base[..], &given].concat(), 1).contains("over round 4711"));
 }
 
 #[test]
@@ -272,8 +283,9 @@ fn a_draw_of_an_earlier_head_is_joined_to_the_reports_by_the_runs_records() {
     let steps = draw["segments"][0]["steps"].as_array().unwrap();
     let [one, two] = [0, 1].map(|number| world.audited(&steps[number]));
     let (key, out) = (world.at("inspector"), world.at("statement.json"));
-    let [file, register, heads] = ["draw.json", "chips.register", "heads.txt"].map(|name| world.at(name));
-    let given = ["--draw", &file, "--register", &register, "--closed", &heads];
+    let [file, register, heads, chain] =
+        ["draw.json", "chips.register", "heads.txt", "chain.json"].map(|name| world.at(name));
+    let given = ["--draw", &file, "--register", &register, "--closed", &heads, "--chain", &chain];
     let base = ["monitor", "statement", "--key", &key, "--out", &out, "--report", &one, "--report", &two];
     let stated = |more: &[&str], wanted: i32| world.done(&[&base[..], &given, more].concat(), wanted);
     let said = stated(&[], 2);
@@ -342,6 +354,7 @@ fn a_drawn_chip_whose_log_nobody_inspected_is_named() {
     assert_eq!(apart["notClosed"].as_array().unwrap().len(), 3);
     // All chips were drawn, and four of five may be anything.
     assert_eq!(said["draw"]["notInOrderAtMost"], 4);
+    assert_eq!(said["draw"]["beacon"]["id"], "ours");
     assert!(told.contains("of 5 monitored chips 5 were drawn; the logs of 1 are in order"), "{told}");
     assert!(told.contains("those of at most 80.00 % of the chips are not; 1 have no inspection"), "{told}");
     // An inspection that did not look at the published head, and one that found a defect.

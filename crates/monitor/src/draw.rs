@@ -8,6 +8,7 @@ use tiebreak_record::commit::codec::Encoder;
 use tiebreak_record::commit::digest::{Digest, hash};
 use tiebreak_record::commit::{Malformed, other_encoding};
 
+use crate::beacon::{self, Chain, Unverified, Verified};
 use crate::closed::ClosedLogs;
 use crate::register::history::Register;
 use crate::snapshot::record::Serial;
@@ -334,6 +335,18 @@ impl Draw {
             segments: segments.collect(),
             question,
         })
+    }
+
+    /// Checks the signature of the round of drand that the seed comes from. `None` if it comes from elsewhere: only people can look
+    /// that up.
+    ///
+    /// # Errors
+    /// If the round's network is none of `chains`, or the value is not its signature.
+    pub fn signed(&self, chains: &[Chain]) -> Result<Option<Verified>, Unverified> {
+        match &self.question.randomness {
+            Randomness::Beacon { round, value } => beacon::verify(round, value, chains),
+            Randomness::Revealed { .. } => Ok(None),
+        }
     }
 
     /// The one text of the draw.

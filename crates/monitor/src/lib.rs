@@ -23,6 +23,7 @@
 
 #![warn(missing_docs)]
 
+pub mod beacon;
 pub mod catalogue;
 pub mod chip;
 pub mod closed;

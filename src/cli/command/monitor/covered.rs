@@ -198,6 +198,7 @@ pub fn chips(
         "digest": { "sha256": sha256 },
         "seed": draw.seed,
         "randomness": draw.question.randomness,
+        "beacon": drawn.beacon,
         "registerChecked": drawn.registered,
         "owner": of.owner,
         "monitored": of.monitored,

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use tiebreak_monitor::beacon::{Chain, Unverified, Verified};
 use tiebreak_monitor::draw::{DRAW_MAX, DeclaredRun, Draw, Question, Randomness, Revealed, commitment};
 
+use super::beacon::{self, ChainArgs};
 use super::nonce;
 use super::registry::{RegisterArgs, now, read_closed, seconds, unchecked, write};
 use crate::cli::args::limits::Limits;
@@ -20,7 +22,7 @@ use tiebreak_run::run::{RunError, disk, shell};
 /// a beacon's round that both sides named before, or two nonces to which both sides committed before (`tiebreak monitor nonce`).
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  tiebreak monitor draw --register chips.register --closed heads.txt --chips 3 --beacon 1f0e2d3c4b5a69788796a5b4c3d2e1f0 --round 'drand 4711'
+  tiebreak monitor draw --register chips.register --closed heads.txt --chips 3 --beacon round.json
   tiebreak monitor draw --register chips.register --closed heads.txt --check draw.json")]
 pub struct Args {
     #[command(flatten)]
@@ -45,12 +47,16 @@ pub struct Args {
     /// Steps of a segment; by default the steps between two checkpoints of the run.
     #[arg(long, value_name = "NUMBER", requires = "run", value_parser = clap::value_parser!(u32).range(1..))]
     segment_steps: Option<u32>,
-    /// Value of the beacon's round, in hexadecimal digits.
-    #[arg(long, value_name = "HEX", requires = "round")]
+    /// Value of the beacon's round, in hexadecimal digits; or the file of a round of drand, as its servers give it.
+    #[arg(long, value_name = "HEX|FILE")]
     beacon: Option<String>,
     /// Beacon and round that both sides named before the round.
+    ///
+    /// `tiebreak monitor beacon --at DATE` names a round of drand, whose signature is checked. A file of a round names the round itself.
     #[arg(long, value_name = "TEXT", requires = "beacon")]
     round: Option<String>,
+    #[command(flatten)]
+    chain: ChainArgs,
     /// Commitment of the inspector, then that of the operator.
     #[arg(long, value_name = "DIGEST", num_args = 2, value_parser = digest, requires = "reveal")]
     committed: Vec<Digest>,
@@ -76,9 +82,30 @@ fn digest(text: &str) -> Result<Digest, String> {
     text.parse().map_err(|error: tiebreak_record::commit::Malformed| error.to_string())
 }
 
-fn randomness(args: &Args) -> Result<Randomness, Failure> {
-    if let (Some(value), Some(round)) = (&args.beacon, &args.round) {
-        return Ok(Randomness::Beacon { round: round.clone(), value: value.clone() });
+/// The round's text and value. A file of a round that is not the named one is refused.
+fn round_of(beacon: &str, named: Option<&str>, known: &[Chain]) -> Result<Randomness, Failure> {
+    let given = beacon::given(beacon, known)?;
+    let round = match (named, given.round) {
+        (Some(named), Some(found)) if named != found => {
+            return Err(Failure::new(
+                Exit::Usage,
+                format!("--beacon {beacon}: it has the round {found}, and --round names {named}"),
+            ));
+        }
+        (named, found) => found.or(named.map(String::from)),
+    };
+    let why = || {
+        Failure::new(
+            Exit::Usage,
+            "--beacon needs --round: the digits alone do not say of which round they are",
+        )
+    };
+    Ok(Randomness::Beacon { round: round.ok_or_else(why)?, value: given.value })
+}
+
+fn randomness(args: &Args, known: &[Chain]) -> Result<Randomness, Failure> {
+    if let Some(beacon) = &args.beacon {
+        return round_of(beacon, args.round.as_deref(), known);
     }
     let side = |index: usize| {
         Ok::<_, Failure>(Revealed {
@@ -111,41 +138,55 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         let text = disk::read_text(path, DRAW_MAX).map_err(named)?;
         let malformed = |error| RunError::malformed(path, error);
         let draw = Draw::from_text(&text).map_err(malformed)?;
+        let known = args.chain.known()?;
+        let (verified, unsigned) = match draw.signed(&known) {
+            Err(why @ Unverified::Signature { .. }) => (None, Some(("beacon", why.to_string()))),
+            other => (other.map_err(|why| beacon::unverified(&path.display().to_string(), &why))?, None),
+        };
+        if unsigned.is_none() {
+            args.chain.used(&known, verified.as_ref())?;
+        }
         let found = draw.check(&register, &closed).map_err(malformed)?;
+        let found = found.map(|why| (why.kind(), why.to_string())).or(unsigned);
         let mut lines = vec![match &found {
             None => format!("MATCHES: the draw of {} chips follows from its inputs", draw.chips.len()),
-            Some(why) => format!("DIFFERS: {why}"),
+            Some((_, why)) => format!("DIFFERS: {why}"),
         }];
-        lines.extend(seed_lines(&draw));
+        lines.extend(seed_lines(&draw, verified.as_ref()));
         lines.extend(unchecked(signed));
         let next = if found.is_none() { inspection(args, &draw) } else { None };
         lines.extend(next.iter().map(Next::line));
-        let found = found.map(|why| json!({ "kind": why.kind(), "why": why.to_string() }));
         let exit = if found.is_none() { Exit::Match } else { Exit::Diverges };
-        printer.result(lines, &json!({ "differs": found, "register_checked": signed, "draw": draw, "next": next.iter().collect::<Vec<_>>() }));
+        let found = found.map(|(kind, why)| json!({ "kind": kind, "why": why }));
+        let next = next.iter().collect::<Vec<_>>();
+        printer.result(
+            lines,
+            &json!({ "differs": found, "register_checked": signed, "beacon": verified, "draw": draw, "next": next }),
+        );
         return Ok(exit);
     }
+    let known = args.chain.known()?;
     let runs = args.run.iter().map(|path| declared(args, path)).collect::<Result<Vec<_>, _>>()?;
     let question = Question {
         time: args.date.map_or_else(now, Ok)?,
         chips: args.chips.unwrap_or_default(),
         segments: args.segments.unwrap_or_default(),
         runs,
-        randomness: randomness(args)?,
+        randomness: randomness(args, &known)?,
     };
     let draw = Draw::new(&register, &closed, question).map_err(|error| Failure::new(Exit::Usage, error))?;
+    let verified = draw.signed(&known).map_err(|why| beacon::unverified("--beacon", &why))?;
+    args.chain.used(&known, verified.as_ref())?;
     write(&args.out, &draw.to_text())?;
-    let (lines, value) = told(args, &draw, signed);
+    let (lines, value) = told(args, &draw, verified.as_ref(), signed);
     printer.result(lines, &value);
     Ok(Exit::Match)
 }
 
-/// The origin of the seed, which the reader compares with what was published.
-fn seed_lines(draw: &Draw) -> Vec<String> {
+/// The origin of the seed: a round whose signature was checked, or what the reader compares with publications.
+fn seed_lines(draw: &Draw, verified: Option<&Verified>) -> Vec<String> {
     match &draw.question.randomness {
-        Randomness::Beacon { round, value } => {
-            vec![format!("compare with the beacon: round {round}, value {value}")]
-        }
+        Randomness::Beacon { round, value } => vec![beacon::line(round, value, verified)],
         Randomness::Revealed { inspector, operator } => [("inspector", inspector), ("operator", operator)]
             .map(|(name, side)| {
                 format!("compare with the {name}'s publication: commitment {}", commitment(&side.nonce))
@@ -154,7 +195,7 @@ fn seed_lines(draw: &Draw) -> Vec<String> {
     }
 }
 
-fn told(args: &Args, draw: &Draw, signed: bool) -> (Vec<String>, Value) {
+fn told(args: &Args, draw: &Draw, verified: Option<&Verified>, signed: bool) -> (Vec<String>, Value) {
     let mut lines = vec![format!(
         "drew {} of {} monitored chips ({} exempt ones are never drawn): {}",
         draw.chips.len(),
@@ -165,7 +206,7 @@ fn told(args: &Args, draw: &Draw, signed: bool) -> (Vec<String>, Value) {
     lines.extend((draw.unclosed > 0).then(|| {
         format!("warning: {} monitored chips have no head in the list: their logs stay open", draw.unclosed)
     }));
-    lines.extend(seed_lines(draw));
+    lines.extend(seed_lines(draw, verified));
     lines.extend(unchecked(signed));
     lines.extend(draw.chips.iter().map(|serial| format!("  chip {serial}")));
     let mut next: Vec<Next> = inspection(args, draw).into_iter().collect();
@@ -181,7 +222,10 @@ fn told(args: &Args, draw: &Draw, signed: bool) -> (Vec<String>, Value) {
         lines.extend(next::lines(&of_run).map(|line| format!("    {line}")));
         next.extend(of_run);
     }
-    (lines, json!({ "file": args.out, "register_checked": signed, "draw": draw, "next": next }))
+    let value = json!({
+        "file": args.out, "register_checked": signed, "beacon": verified, "draw": draw, "next": next,
+    });
+    (lines, value)
 }
 
 /// The command that replays a drawn segment.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tiebreak_monitor::beacon::Verified;
 use tiebreak_monitor::closed::ClosedLogs;
 use tiebreak_monitor::draw::{DRAW_MAX, DeclaredRun, Draw};
 use tiebreak_monitor::register::history::Register;
@@ -9,6 +10,7 @@ use tiebreak_monitor::snapshot::record::Serial;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_run::run::{RunError, disk};
 
+use super::beacon::{self, ChainArgs};
 use super::registry::{read, read_closed};
 use crate::cli::args::key;
 use crate::cli::view::report::{Exit, Failure, named};
@@ -28,6 +30,8 @@ pub struct DrawArgs {
     /// Heads of the chips' logs, published before the draw.
     #[arg(long, value_name = "FILE", requires = "draw")]
     closed: Option<PathBuf>,
+    #[command(flatten)]
+    chain: ChainArgs,
 }
 
 /// The chips that a draw is over and those that it drew, of one owner or of all.
@@ -50,15 +54,18 @@ pub struct Drawn {
     register: Register,
     /// True if the register's signature was checked.
     pub registered: bool,
+    /// The round of drand that the seed comes from, if its signature was checked.
+    pub beacon: Option<Verified>,
 }
 
 impl DrawArgs {
     /// The draw, if one is given.
     ///
     /// # Errors
-    /// If a file is malformed, or the draw does not follow from register and heads.
+    /// If a file is malformed, the draw does not follow from register and heads, or its round of drand has another signature.
     pub fn read(&self) -> Result<Option<Drawn>, Failure> {
         let (Some(path), Some(register), Some(closed)) = (&self.draw, &self.register, &self.closed) else {
+            self.chain.used(&self.chain.known()?, None)?;
             return Ok(None);
         };
         let key = self.registrar.as_deref().map(key::read_public).transpose()?;
@@ -68,8 +75,12 @@ impl DrawArgs {
         if let Some(why) = draw.check(&register, &closed).map_err(malformed)? {
             return Err(Failure::new(Exit::Diverges, format!("{}: {why}", path.display())));
         }
+        let known = self.chain.known()?;
+        let beacon =
+            draw.signed(&known).map_err(|why| beacon::unverified(&path.display().to_string(), &why))?;
+        self.chain.used(&known, beacon.as_ref())?;
         let then = register.first(draw.register.entries).map_err(malformed)?.unwrap_or(register);
-        Ok(Some(Drawn { draw, closed, register: then, registered: key.is_some() }))
+        Ok(Some(Drawn { draw, closed, register: then, registered: key.is_some(), beacon }))
     }
 }
 

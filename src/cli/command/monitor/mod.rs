@@ -1,6 +1,7 @@
 //! `tiebreak monitor`: how a fleet of chips is inspected so that an undeclared training run is found.
 
 mod agent;
+mod beacon;
 mod collector;
 mod cosign;
 mod covered;
@@ -35,9 +36,8 @@ use crate::cli::view::report::{CommandResult, Printer};
 
 /// Log on chips, declare runs and inspect fleets, to find undeclared training runs.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
-  tiebreak monitor plan --chips 1e5 --run chinchilla-1t
-  tiebreak monitor agent --socket chip.sock --log chip.log --key chip.key --serial H100-0042")]
+#[command(after_help = "Example:
+  tiebreak monitor plan --chips 1e5 --run chinchilla-1t")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -52,6 +52,7 @@ enum Command {
     Promise(promise::Args),
     Declare(declare::Args),
     Nonce(nonce::Args),
+    Beacon(beacon::Args),
     Draw(draw::Args),
     Inspect(inspect::Args),
     Index(index::Args),
@@ -75,6 +76,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Promise(args) => promise::run(printer, args),
         Command::Declare(args) => declare::run(printer, args),
         Command::Nonce(args) => nonce::run(printer, &args),
+        Command::Beacon(args) => beacon::run(printer, &args),
         Command::Draw(args) => draw::run(printer, &args),
         Command::Inspect(args) => inspect::run(printer, &args),
         Command::Index(args) => index::run(printer, &args),

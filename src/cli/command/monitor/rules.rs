@@ -299,6 +299,7 @@ fn ruled(printer: Printer, args: &Args) -> CommandResult {
             "samples": by.map(|by| json!({
                 "seed": seeded.seed, "by": by,
                 "register_checked": seeded.drawn.as_ref().map(|drawn| drawn.registered),
+                "beacon": seeded.drawn.as_ref().and_then(|drawn| drawn.beacon.as_ref()),
             })),
             "next": next,
         }),

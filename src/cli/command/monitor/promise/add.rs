@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::json;
+use tiebreak_monitor::beacon::{Chain, RoundName};
 use tiebreak_monitor::draw::commitment;
 use tiebreak_monitor::promise::entry::{Begin, Inputs, Promise};
 use tiebreak_monitor::promise::log::Promises;
@@ -11,8 +12,10 @@ use super::log::{read_log, write_log};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::command::monitor::nonce;
+use crate::cli::command::monitor::registry::now;
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use tiebreak_record::commit::cosignature::utc;
 use tiebreak_record::job::Job;
 use tiebreak_record::job::identity::program_digest;
 use tiebreak_record::job::initial::InitialOrigin;
@@ -27,7 +30,7 @@ use tiebreak_run::run::{JobFiles, RunError, read_job, read_program, shell};
 /// that goes on from another run (`init.run`) makes an amendment: it has effect after the last step of that run.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  tiebreak monitor promise add new.promises job.toml --key trainer.key --nonce run.nonce --round 'drand quicknet 4711'")]
+  tiebreak monitor promise add new.promises job.toml --key trainer.key --nonce run.nonce --round 'drand 52db9ba70e0cc0f6eaf7803dd07447a1f5477735fd3f661792ba94600c84e971 900000000'")]
 pub struct Args {
     /// File of the trainer's promises; it is made if it is not there.
     log: PathBuf,
@@ -42,6 +45,8 @@ pub struct Args {
     #[arg(long, value_name = "NONCE")]
     nonce: String,
     /// Beacon and round that will be part of the seed: a round that comes after witnesses saw the promise.
+    ///
+    /// `tiebreak monitor beacon --at DATE` names a round of drand, whose time and signature the check derives.
     #[arg(long, value_name = "TEXT")]
     round: String,
     /// Second folder whose files the job may name, besides its own folder.
@@ -85,8 +90,22 @@ fn inputs(args: &Args) -> Result<Inputs, Failure> {
     Ok(Inputs { job: job.digest(), program, data: files_root(&data.manifest), begin })
 }
 
+/// Refuses a round of quicknet that is over, since a promise that names it is late whenever a witness sees it.
+fn to_come(round: &str) -> Result<(), Failure> {
+    let chain = Chain::quicknet();
+    let named = RoundName::parse(round).filter(|name| name.chain == chain.hash());
+    let Some(time) = named.and_then(|name| chain.time(name.number)) else { return Ok(()) };
+    if time > now()? {
+        return Ok(());
+    }
+    let why =
+        format!("--round: the round was at {}, and a promise names one that is still to come", utc(time));
+    Err(Failure::new(Exit::Usage, why).help("name one with `tiebreak monitor beacon --at DATE`"))
+}
+
 pub fn run(printer: Printer, args: &Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
+    to_come(&args.round)?;
     let key = key::read_private(&args.key)?;
     let nonce = nonce::read("--nonce", &args.nonce)?;
     let mut log = match args.log.symlink_metadata() {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tiebreak_monitor::matching::provenance::Weight;
-use tiebreak_monitor::promise::entry::{Begin, Inputs};
+use tiebreak_monitor::promise::entry::{Begin, Inputs, Promise};
 use tiebreak_monitor::promise::examine::{Examined, Given, Shown, examine};
 use tiebreak_monitor::promise::log::Promises;
 
@@ -12,6 +12,7 @@ use super::log::read_log;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::command::monitor::beacon::{self, ChainArgs, Promised};
 use crate::cli::command::monitor::cosign::known_size;
 use crate::cli::command::monitor::nonce;
 use crate::cli::command::monitor::registry::seconds;
@@ -29,9 +30,9 @@ use tiebreak_run::run::{RunError, names, shell};
 /// that of the round. The exit code is 1 if something differs, and 3 if something is missing that would decide.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  tiebreak monitor promise check trainer.promises runs/mine --nonce run.nonce --beacon 1f0e2d3c4b5a69788796a5b4c3d2e1f0 --round-time 2026-11-25 --witness witness.key.pub")]
+  tiebreak monitor promise check trainer.promises runs/mine --nonce run.nonce --beacon round.json --witness witness.key.pub")]
 #[command(
-    override_usage = "tiebreak monitor promise check LOG RUN --nonce NONCE --beacon HEX --round-time DATE [OPTIONS]"
+    override_usage = "tiebreak monitor promise check LOG RUN --nonce NONCE --beacon HEX|FILE [OPTIONS]"
 )]
 pub struct Args {
     /// File of the trainer's promises.
@@ -41,12 +42,16 @@ pub struct Args {
     /// Nonce that the trainer revealed: a file, or its digits.
     #[arg(long, value_name = "NONCE")]
     nonce: String,
-    /// Value of the promised round, in hexadecimal digits; ask the beacon, and not the trainer.
-    #[arg(long, value_name = "HEX")]
+    /// Value of the promised round, in hexadecimal digits; or the file of a round of drand, as its servers give it.
+    ///
+    /// A signature of drand is checked. The value of another beacon is taken as it is: ask the beacon, and not the trainer.
+    #[arg(long, value_name = "HEX|FILE")]
     beacon: String,
-    /// Time at which the value of the round came out, by the beacon's schedule.
+    #[command(flatten)]
+    chain: ChainArgs,
+    /// Time at which the value of the round came out, by the beacon's schedule. A round of drand has its time from its network.
     #[arg(long, value_parser = seconds, value_name = "DATE")]
-    round_time: u64,
+    round_time: Option<u64>,
     /// Public key of a witness: a file or its text.
     ///
     /// With several witnesses the earliest time counts.
@@ -118,10 +123,11 @@ fn checked(printer: Printer, args: &Args) -> CommandResult {
     let others = args.other.iter().map(|path| Ok(inputs(&args.limits.open(path)?)?));
     let others = others.collect::<Result<Vec<_>, Failure>>()?;
     let known = known(args, &log, &witnesses)?;
+    let (promised, time) = round(args, log.of_nonce(&nonce).and_then(|number| log.promises().nth(number)))?;
     let given = Given {
         known,
-        value: &args.beacon,
-        round_time: args.round_time,
+        value: &promised.value,
+        round_time: time,
         nonce,
         witnesses: &witnesses,
         others: &others,
@@ -136,22 +142,47 @@ fn checked(printer: Printer, args: &Args) -> CommandResult {
     };
     let next = Next::new("replay the run with", format!("tiebreak audit {}", shell::path(&args.run)));
     let mut lines = vec![format!("{word}: run {}", run.id.short())];
-    lines.extend(promise_lines(args, &log, &examined));
+    lines.extend(promise_lines(args, &log, &examined, &promised));
     lines.extend(examined.findings.iter().map(|finding| format!("  {}: {finding}", finding.kind())));
     lines.extend((exit == Exit::Match).then(|| next.line()));
     let promise = examined.promise.and_then(|number| log.promises().nth(number));
     let next = if exit == Exit::Match { vec![next] } else { Vec::new() };
     let value: Value = json!({
         "result": result, "run": run.id, "number": examined.promise, "promise": promise,
-        "witnessed": examined.witnessed, "round_time": args.round_time, "beacon": args.beacon,
-        "declared": declared, "known": known, "findings": examined.findings, "next": next,
+        "witnessed": examined.witnessed, "round_time": time, "beacon": promised.value,
+        "verified": promised.verified, "declared": declared, "known": known, "findings": examined.findings, "next": next,
     });
     printer.result(lines, &value);
     Ok(exit)
 }
 
+/// The value and the time of the promised round. Without a promise neither decides anything.
+fn round(args: &Args, promise: Option<&Promise>) -> Result<(Promised, u64), Failure> {
+    let Some(promise) = promise else {
+        let unread = Promised { value: args.beacon.clone(), verified: None };
+        return Ok((unread, args.round_time.unwrap_or_default()));
+    };
+    let promised = beacon::of_round(&args.beacon, &promise.round, &args.chain)?;
+    let time = match (&promised.verified, args.round_time) {
+        (Some(verified), Some(given)) if verified.time != given => {
+            let why = format!("--round-time: the promised round is of {}", utc(verified.time));
+            return Err(Failure::new(Exit::Usage, why).help("leave the option out"));
+        }
+        (Some(verified), _) => verified.time,
+        (None, Some(given)) => given,
+        (None, None) => {
+            let why = format!(
+                "--round-time is missing: no network of drand gives the time of round {}",
+                promise.round
+            );
+            return Err(Failure::new(Exit::Usage, why));
+        }
+    };
+    Ok((promised, time))
+}
+
 /// The promise of the run, in words.
-fn promise_lines(args: &Args, log: &Promises, examined: &Examined) -> Vec<String> {
+fn promise_lines(args: &Args, log: &Promises, examined: &Examined, round: &Promised) -> Vec<String> {
     let number = examined.promise;
     let Some(promise) = number.and_then(|number| log.promises().nth(number)) else { return Vec::new() };
     let seen = examined
@@ -162,7 +193,7 @@ fn promise_lines(args: &Args, log: &Promises, examined: &Examined) -> Vec<String
         number.unwrap_or_default(),
         Path::new(&args.log).display()
     )];
-    lines.push(format!("  compare with the beacon: round {}, value {}", promise.round, args.beacon));
+    lines.push(format!("  {}", beacon::line(&promise.round, &round.value, round.verified.as_ref())));
     if let (Begin::Run { run, after, .. }, Some(amendment)) = (promise.begin, promise.amendment) {
         lines.push(format!("  amendment {amendment} of run {}, with effect after step {after}", run.short()));
     }

@@ -12,7 +12,7 @@ use crate::cli::view::report::{CommandResult, Printer};
 /// Promise runs before a beacon gives their seeds, which nobody can choose then.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
-  tiebreak monitor promise add new.promises job.toml --key trainer.key --nonce run.nonce --round 'drand quicknet 4711'")]
+  tiebreak monitor promise add new.promises job.toml --key trainer.key --nonce run.nonce --round 'drand 52db9ba70e0cc0f6eaf7803dd07447a1f5477735fd3f661792ba94600c84e971 900000000'")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
