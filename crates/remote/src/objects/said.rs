@@ -103,7 +103,9 @@ pub(super) fn said(kind: Kind, status: u16, headers: &HeaderMap, text: &[u8]) ->
                 | "ExpiredToken"
                 | "InvalidToken"
                 | "AuthenticationFailed"
-                | "AuthorizationHeaderMalformed",
+                | "AuthorizationHeaderMalformed"
+                // s3s says so of an unknown key.
+                | "NotSignedUp",
             ),
         )
         | (401, _) => Some(wrong(
