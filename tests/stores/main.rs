@@ -205,6 +205,7 @@ fn grows(world: &World) {
         one.wait().unwrap();
         two.wait().unwrap();
     }
+    assert!(train.wait().unwrap().success());
     world.done(&format!("publish growing {address}"));
     let watched = watch.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&watched.stdout).into_owned();
