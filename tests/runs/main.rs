@@ -26,6 +26,7 @@ mod masks;
 mod padding;
 mod paper_preset;
 mod predictions;
+mod publish;
 mod ranks_in_process;
 mod real_data;
 mod receipt_verdicts;

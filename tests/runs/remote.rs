@@ -29,7 +29,7 @@ const PATIENCE: Patience = Patience {
 };
 
 /// A finished run of eight steps, in memory.
-fn trained() -> Memory {
+pub fn trained() -> Memory {
     let folder = tempfile::tempdir().unwrap();
     let (memory, run) = begun(&gpt_job(folder.path(), "operator", ""));
     train(&run, &mut Cpu::new(2).unwrap(), Some(&key()), &mut Silent).unwrap();

@@ -133,3 +133,12 @@ pub(crate) fn contents(response: Response<ureq::Body>, wanted: u64, to: &mut Vec
         Err(error) => Err(Failed::Again(format!("{wanted} bytes were due, {came} came, then: {error}"))),
     }
 }
+
+/// The beginning of a text that comes with an error.
+#[cfg(feature = "objects")]
+pub(crate) fn short_text(body: ureq::Body) -> Vec<u8> {
+    let mut text = Vec::new();
+    // Whatever came before an error may say enough.
+    let _ = body.into_with_config().limit(u64::MAX).reader().take(1 << 16).read_to_end(&mut text);
+    text
+}

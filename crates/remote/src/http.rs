@@ -11,6 +11,7 @@ use tiebreak_run::run::index::{INDEX_MAX, Index};
 use tiebreak_run::run::{Contents, Held, Store, names};
 
 use super::answer::{self, Failed, wrong};
+use super::ask::{Ask, Asked, NoAnswer};
 use super::patience::Patience;
 use super::seen::Seen;
 
@@ -21,7 +22,7 @@ const WHOLE_MAX: u64 = 64 << 20;
 
 /// A store that a server keeps.
 pub(crate) struct Http {
-    agent: ureq::Agent,
+    asks: Box<dyn Ask>,
     /// The address, without a slash at its end.
     address: String,
     patience: Patience,
@@ -48,17 +49,9 @@ fn only_read<T>() -> io::Result<T> {
 
 impl Http {
     /// The store at an address.
-    pub(crate) fn new(address: &str, patience: Patience) -> Http {
-        // A redirect, or a proxy from the environment, would lead to another server than the command line names.
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .proxy(None)
-            .timeout_connect(Some(patience.connect))
-            .user_agent("tiebreak")
-            .build();
+    pub(crate) fn new(address: &str, asks: Box<dyn Ask>, patience: Patience) -> Http {
         Http {
-            agent: config.new_agent(),
+            asks,
             address: address.trim_end_matches('/').to_string(),
             patience,
             index: Mutex::default(),
@@ -113,20 +106,6 @@ impl Http {
         Ok(all)
     }
 
-    /// The address of a file.
-    fn url(&self, name: &str) -> String {
-        let mut url = format!("{}/", self.address);
-        for byte in name.bytes() {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'/' => {
-                    url.push(char::from(byte))
-                }
-                _ => url += &format!("%{byte:02X}"),
-            }
-        }
-        url
-    }
-
     /// Asks until there is an answer, or no hope for one.
     fn patiently<T>(&self, mut ask: impl FnMut() -> Result<T, Failed>) -> io::Result<T> {
         if let Some(why) = &*held(&self.gone) {
@@ -161,21 +140,20 @@ impl Http {
         range: Option<&Range<u64>>,
         most: u64,
     ) -> Result<ureq::http::Response<ureq::Body>, Failed> {
-        let request = self.agent.get(self.url(name)).header("accept-encoding", "identity");
-        let request = match range {
-            Some(range) => request.header("range", format!("bytes={}-{}", range.start, range.end - 1)),
-            None => request,
-        };
-        let sent = request.config().timeout_global(Some(self.patience.time(most))).build().call();
-        self.answered(sent)
+        let time = self.patience.time(most);
+        self.answered(self.asks.ask(&Asked { name, range, head: false, time }))
     }
 
     /// The answer to a request, if it has contents.
-    fn answered<B>(
+    fn answered(
         &self,
-        sent: Result<ureq::http::Response<B>, ureq::Error>,
-    ) -> Result<ureq::http::Response<B>, Failed> {
-        let response = sent.map_err(|error| answer::no_answer(&error, !self.answered.load(Relaxed)))?;
+        sent: Result<ureq::http::Response<ureq::Body>, NoAnswer>,
+    ) -> Result<ureq::http::Response<ureq::Body>, Failed> {
+        let response = sent.map_err(|why| match why {
+            NoAnswer::Broken(error) => answer::no_answer(&error, !self.answered.load(Relaxed)),
+            #[cfg(feature = "objects")]
+            NoAnswer::Failed(failed) => failed,
+        })?;
         self.answered.store(true, Relaxed);
         answer::check_status(&response)?;
         Ok(response)
@@ -218,9 +196,8 @@ impl Http {
     /// Asks for a file's length.
     fn asked_length(&self, name: &str) -> io::Result<u64> {
         self.patiently(|| {
-            let request = self.agent.head(self.url(name)).header("accept-encoding", "identity");
-            let sent = request.config().timeout_global(Some(self.patience.time(0))).build().call();
-            let response = self.answered(sent)?;
+            let asked = Asked { name, range: None, head: true, time: self.patience.time(0) };
+            let response = self.answered(self.asks.ask(&asked))?;
             let length = answer::content_length(response.headers()).ok_or_else(|| {
                 wrong(ErrorKind::InvalidData, "the server does not say how long the file is")
             })?;

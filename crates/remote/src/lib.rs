@@ -1,4 +1,4 @@
-//! Runs that are elsewhere: stores that read by an address, and write nothing.
+//! Runs that are elsewhere: stores that read by an address and write nothing, and targets to which a run is published.
 //!
 //! Nobody vouches for a byte that an address gives. Lengths are bounded before anything is allocated, and every layer above holds what it
 //! reads to the run's digests, as it does with a run in a folder.
@@ -8,9 +8,15 @@
 #![warn(missing_docs)]
 
 mod answer;
+mod ask;
+mod folder;
 mod http;
+#[cfg(feature = "objects")]
+mod objects;
 mod patience;
+pub mod publish;
 mod seen;
+pub mod target;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,19 +50,84 @@ pub fn open_with(address: &str, patience: Patience) -> Result<Arc<dyn Store>, Ru
         "https" if !cfg!(feature = "tls") => {
             refused("this build has no TLS: build it with --features tls, or copy the run to a folder here")
         }
-        "http" | "https" => match rest.split(['/', ':']).next() {
-            None | Some("") => refused("the address names no host"),
-            Some(_)
-                if rest.contains(['?', '#', '@', '\\'])
-                    || !rest.bytes().all(|byte| byte.is_ascii_graphic()) =>
-            {
-                refused("an address of a run has a host and a path, without a user, a query or blanks")
-            }
-            Some(_) => match address.parse::<ureq::http::Uri>() {
+        "http" | "https" => {
+            plain_address(address, rest)?;
+            match address.parse::<ureq::http::Uri>() {
                 Err(why) => refused(&format!("the address is no URL ({why})")),
-                Ok(_) => Ok(Arc::new(http::Http::new(address, patience))),
-            },
-        },
-        _ => refused("a run is read from a folder, or from an address that begins with http:// or https://"),
+                Ok(_) => {
+                    let asks = Box::new(ask::Plain::new(address, &patience));
+                    Ok(Arc::new(http::Http::new(address, asks, patience)))
+                }
+            }
+        }
+        "s3" | "gs" | "az" => {
+            plain_address(address, rest)?;
+            objects_at(address, patience)
+        }
+        _ => refused(
+            "a run is read from a folder, from an address that begins with http:// or https://, or from an object store, at s3://, \
+             gs:// or az://",
+        ),
+    }
+}
+
+/// Refuses an address with more than a host, or a bucket, and a path.
+fn plain_address(address: &str, rest: &str) -> Result<(), RunError> {
+    let why = match rest.split(['/', ':']).next() {
+        None | Some("") => "the address names no host",
+        Some(_)
+            if rest.contains(['?', '#', '@', '\\']) || !rest.bytes().all(|byte| byte.is_ascii_graphic()) =>
+        {
+            "an address of a run has a host and a path, without a user, a query or blanks"
+        }
+        Some(_) => return Ok(()),
+    };
+    Err(RunError::Refused(format!("{address}: {why}")))
+}
+
+/// The store of a run in an object store.
+#[cfg(feature = "objects")]
+fn objects_at(address: &str, patience: Patience) -> Result<Arc<dyn Store>, RunError> {
+    let asks = Box::new(objects::Objects::at(address, patience)?);
+    Ok(Arc::new(http::Http::new(address, asks, patience)))
+}
+
+#[cfg(not(feature = "objects"))]
+fn objects_at(address: &str, _: Patience) -> Result<Arc<dyn Store>, RunError> {
+    Err(no_objects(address))
+}
+
+/// The error of a build without object stores.
+#[cfg(not(feature = "objects"))]
+fn no_objects(address: &str) -> RunError {
+    RunError::Refused(format!(
+        "{address}: this build reads no object stores: build it with --features object-stores, or copy the run to a folder here"
+    ))
+}
+
+/// The place to which a run is published: a folder, or a prefix in an object store. Nothing is asked of it yet.
+///
+/// # Errors
+/// If nothing is published to an address of that kind, or this build knows none of that kind.
+pub fn target(place: &Path, patience: Patience) -> Result<Box<dyn target::Target>, RunError> {
+    if !is_address(place) {
+        return Ok(Box::new(folder::FolderTarget::at(place)));
+    }
+    let address = place.to_string_lossy();
+    let (scheme, rest) = address.split_once("://").unwrap_or_default();
+    match scheme {
+        "s3" | "gs" | "az" => {
+            plain_address(&address, rest)?;
+            #[cfg(feature = "objects")]
+            return Ok(Box::new(objects::Objects::at(&address, patience)?));
+            #[cfg(not(feature = "objects"))]
+            {
+                let _ = patience;
+                Err(no_objects(&address))
+            }
+        }
+        _ => Err(RunError::Refused(format!(
+            "{address}: a run is published to a folder, or to an address that begins with s3://, gs:// or az://"
+        ))),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use tiebreak_run::run::names;
 
 /// Files that grow while a run is trained. A reader keeps to the bytes that were there at first.
-const GROWING: [&str; 4] = [names::TRANSCRIPT, names::GRADIENTS, names::METRICS, names::EVENTS];
+pub(crate) const GROWING: [&str; 4] = [names::TRANSCRIPT, names::GRADIENTS, names::METRICS, names::EVENTS];
 
 /// A file's length, and the tag that its server gives to this version of its contents.
 #[derive(Clone, Debug, Default)]

@@ -37,6 +37,8 @@ impl Index {
     /// # Errors
     /// If the store cannot be listed, or a file has a name or a length that no index holds.
     pub fn of(store: &dyn Store, published: impl Fn(&str) -> bool) -> io::Result<Index> {
+        // A trainer writes a head behind the records that it covers. So no head of this list covers records behind the lengths below.
+        let heads = store.list(names::HEADS)?;
         let mut files = BTreeMap::new();
         let mut folders = vec![String::new()];
         while let Some(folder) = folders.pop() {
@@ -46,6 +48,7 @@ impl Index {
                 if entry.starts_with('.')
                     || !published(top)
                     || [names::INDEX, names::LOCK].contains(&name.as_str())
+                    || (folder == "heads/" && !heads.contains(&entry))
                 {
                     continue;
                 }
@@ -66,11 +69,27 @@ impl Index {
                 }
             }
         }
+        Index::of_files(files).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
+    }
+
+    /// The index of these files, in whatever order they come.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn of_files(files: impl IntoIterator<Item = (String, u64)>) -> Result<Index, Malformed> {
         let mut text = format!("{FORMAT}\n");
-        for (name, length) in &files {
+        for (name, length) in files.into_iter().collect::<BTreeMap<_, _>>() {
             text += &format!("{length} {name}\n");
         }
-        Index::from_text(text).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
+        Index::from_text(text)
+    }
+
+    /// True if the index has a file of this name, or one below it.
+    pub fn has(&self, name: &str) -> bool {
+        let below = format!("{name}/");
+        let from = self.first_from(&below);
+        let is_below = from < self.lines.len() && self.file(from).1.starts_with(&below);
+        self.length(name).is_some() || is_below
     }
 
     /// The text: a line with the format, and a line for each file, by ascending names.
@@ -120,8 +139,8 @@ impl Index {
         parsed(&self.text[from..end]).expect("each line was read before")
     }
 
-    /// All files.
-    fn files(&self) -> impl Iterator<Item = (u64, &str)> {
+    /// All files, with their lengths, by ascending names.
+    pub fn files(&self) -> impl Iterator<Item = (u64, &str)> {
         (0..self.lines.len()).map(|number| self.file(number))
     }
 
