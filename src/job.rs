@@ -77,7 +77,7 @@
 #[doc(inline)]
 pub use tiebreak_record::job::spec::{
     Augment, BatchSpec, CheckpointSpec, Cifar100Labels, CommitSpec, DataFiles, DataSpec, DigitsSpec,
-    DisputeSpec, EvaluationSpec, Granularity, InitSpec, Job, Labelled, ModelJob, OptimizerSpec,
+    DisputeSpec, EvaluationSpec, Granularity, InitSpec, Job, Labelled, Masking, ModelJob, OptimizerSpec,
     ParameterGroup, ProgramSource, Sampling, WeightNames,
 };
 #[doc(inline)]

@@ -19,7 +19,7 @@ use crate::program::operators::{
 /// The encoder that the blocks are of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Form {
+pub enum BertForm {
     /// BERT: there is a dropout behind the attention.
     #[default]
     Bert,
@@ -45,7 +45,7 @@ fn default_epsilon() -> f32 {
 pub struct Bert {
     /// The encoder that the blocks are of.
     #[serde(default)]
-    pub form: Form,
+    pub form: BertForm,
     /// Classes of a token.
     pub vocabulary: u32,
     /// Positions of a sample (T).
@@ -149,8 +149,8 @@ impl Network for Bert {
             norm_epsilon: 1e-5 + second as f32 / 16.0,
         };
         vec![
-            bert(Form::Bert, Some(2 + second), Gelu::Erf, 0.21 + second as f32 / 16.0),
-            bert(Form::Distilbert, None, Gelu::Tanh, 0.0),
+            bert(BertForm::Bert, Some(2 + second), Gelu::Erf, 0.21 + second as f32 / 16.0),
+            bert(BertForm::Distilbert, None, Gelu::Tanh, 0.0),
         ]
     }
 
@@ -159,7 +159,7 @@ impl Network for Bert {
         if !self.width.is_multiple_of(*heads) {
             return Some(("width", format!("must be a multiple of heads ({heads})")));
         }
-        if self.form == Form::Distilbert && self.token_types.is_some() {
+        if self.form == BertForm::Distilbert && self.token_types.is_some() {
             return Some(("token_types", "a model of form distilbert has no token types; leave it out".into()));
         }
         let why = format!("must be below vocabulary ({vocabulary})");
@@ -303,8 +303,8 @@ impl Bert {
         let y = b.scoped("attention_out", |b| {
             let y = linear(b, LinearClasses::HIDDEN, y, weight, Some(bias));
             match self.form {
-                Form::Bert => self.dropped(b, samples, 3 * layer + 2, y, inputs),
-                Form::Distilbert => y,
+                BertForm::Bert => self.dropped(b, samples, 3 * layer + 2, y, inputs),
+                BertForm::Distilbert => y,
             }
         });
         let x = b.scoped("residual1", |b| residual(b, y, x));

@@ -83,7 +83,7 @@ models! {
     mod mlp; Mlp: "a multi-layer perceptron; without hidden layers, logistic regression";
     mod resnet; Resnet, Block, Blocks, Norm, Order, Stem: "a residual network of convolutions over images";
     mod vgg11; Vgg11, VggNorm: "a network of eight convolutions and three linear layers over images";
-    mod bert; Bert, Form: "an encoder that learns masked tokens, as BERT and DistilBERT do";
+    mod bert; Bert, BertForm: "an encoder that learns masked tokens, as BERT and DistilBERT do";
     table Lora;
 }
 
