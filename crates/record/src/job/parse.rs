@@ -487,13 +487,13 @@ batch = { micro_batch = 2 }
             (
                 "path = ",
                 "images = ",
-                "12: data.images: there is no such key; here are kind, sampling, copy, validation_split, augment, path, paths",
+                "12: data.images: there is no such key; here are kind, sampling, copy, validation_split, augment, masking, path, paths",
             ),
             ("heads = 2\n", "", "3: model.heads: the key is missing; it is an integer, 1 to 1024"),
             (
                 "kind = \"gpt\"\n",
                 "",
-                "3: model.kind: the key is missing; it is one of \"gpt\", \"llama\", \"mlp\", \"resnet\", \"vgg11\"",
+                "3: model.kind: the key is missing; it is one of \"gpt\", \"llama\", \"mlp\", \"resnet\", \"vgg11\", \"bert\"",
             ),
             (
                 "[batch]\nmicro_batch = 2\n",
@@ -503,7 +503,7 @@ batch = { micro_batch = 2 }
             (
                 "\"gpt\"",
                 "\"gtp\"",
-                "4: model.kind: must be one of \"gpt\", \"llama\", \"mlp\", \"resnet\", \"vgg11\", is \"gtp\"; did you mean \"gpt\"?",
+                "4: model.kind: must be one of \"gpt\", \"llama\", \"mlp\", \"resnet\", \"vgg11\", \"bert\", is \"gtp\"; did you mean \"gpt\"?",
             ),
             ("layers = 1", "layers = \"1\"", "6: model.layers: must be an integer, 1 to 1024, is a text"),
             ("layers = 1", "layers = 1.0", "6: model.layers: must be an integer, 1 to 1024, is a number"),

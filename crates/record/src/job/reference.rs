@@ -122,7 +122,7 @@ const DATA: &[Key] = &[
     key("data.masking", Table, Absent("nothing is masked"), "", "Tokens that a bert has to find: drawn anew for every step and place (docs/ARITHMETIC.md, section 6). An evaluation draws them by the place of a sample alone.").rule("required by a bert, and not with another model or a mask; only with `loss.ignore`"),
     key("data.masking.token", integer(0, (1 << 20) - 1), Required, "256", "The token that stands for a masked one, such as BERT's `[MASK]`, 103.").rule("below `vocabulary`"),
     key("data.masking.probability", Type::Number { least: 0.0, above: true, below: None }, Optional("0.15"), "0.3", "The probability that a position is chosen. Chosen positions have a loss, and no others.").rule("at most 1"),
-    key("data.masking.mask_share", NOT_NEGATIVE, Optional("0.8"), "1.0", "The share of the chosen positions whose input becomes `token`.").rule("at most 1"),
+    key("data.masking.mask_share", NOT_NEGATIVE, Optional("0.8"), "0.9", "The share of the chosen positions whose input becomes `token`.").rule("at most 1"),
     key("data.masking.random_share", NOT_NEGATIVE, Optional("0.1"), "0.0", "The share of the chosen positions whose input becomes a random token below `vocabulary`. The rest of them keep their token.").rule("with `mask_share` at most 1"),
     key("data.masking.never", Type::List { of: &TOKEN, least: 0, most: NEVER_MAX }, Optional("[]"), "[0, 101, 102]", "Tokens that are never chosen, such as `[PAD]`, `[CLS]` and `[SEP]`. `loss.ignore` is never chosen either.").rule("each below `vocabulary`"),
     key("data.path", Text, Required, r#""text.txt""#, ONE_FILE).kind("bytes").or("paths"),
