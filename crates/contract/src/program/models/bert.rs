@@ -12,8 +12,8 @@ use crate::program::keys::Presence::{Absent, Optional, Required};
 use crate::program::keys::Type::Choice;
 use crate::program::keys::{BELOW_ONE, Key, NOT_NEGATIVE, Type, integer, key};
 use crate::program::operators::{
-    LinearClasses, Seen, add_first_rows, attention, dropout, gelu_erf, gelu_tanh, layer_norm,
-    linear, padded_embedding, position_embedding, residual,
+    LinearClasses, Seen, add_first_rows, attention, dropout, gelu_erf, gelu_tanh, layer_norm, linear,
+    padded_embedding, position_embedding, residual,
 };
 
 /// The encoder that the blocks are of.
@@ -160,7 +160,10 @@ impl Network for Bert {
             return Some(("width", format!("must be a multiple of heads ({heads})")));
         }
         if self.form == BertForm::Distilbert && self.token_types.is_some() {
-            return Some(("token_types", "a model of form distilbert has no token types; leave it out".into()));
+            return Some((
+                "token_types",
+                "a model of form distilbert has no token types; leave it out".into(),
+            ));
         }
         let why = format!("must be below vocabulary ({vocabulary})");
         (self.padding? >= *vocabulary).then_some(("padding", why))
