@@ -123,7 +123,11 @@ fn samples(model: &Model, wanted: &BatchTensor, array: &Array) -> Result<Samples
         false => shape.len() == wanted.shape.len() && shape[1..] == wanted.shape[1..],
     };
     if !fits || *dtype != wanted.dtype {
-        let text = format!("[samples, {least} to {} positions]", wanted.shape[0]);
+        let most = wanted.shape[0];
+        let text = match least == most {
+            true => format!("[samples, {most} positions]; a job with model.padding takes shorter texts"),
+            false => format!("[samples, {least} to {most} positions]"),
+        };
         let sizes: String = wanted.shape[1..].iter().map(|size| format!(", {size}")).collect();
         let others = format!("[samples{sizes}]");
         let due = if is_text { text } else { others };

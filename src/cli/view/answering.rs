@@ -61,5 +61,5 @@ fn writer(run: &Run) -> Result<(&ModelJob, u32), Failure> {
 
 /// The error of a model that is no decoder.
 pub fn no_language_model() -> Failure {
-    Failure::new(Exit::Usage, "only language models write text")
+    Failure::new(Exit::Usage, "only decoders write text: models of the kinds gpt and llama")
 }

@@ -93,6 +93,25 @@ mod tests {
         assert!(cases.len() >= 12);
     }
 
+    /// A word at the threshold chooses nothing; one below it does.
+    #[test]
+    fn the_threshold_itself_is_not_below() {
+        let key = [3, 5];
+        let word = |position: u32| philox4x32_10(key, [7, 11, position, MASKS])[0];
+        // A binary32 number has 24 bits, so it can be a word whose last eight are zeros.
+        let at = (0..).find(|&position| word(position) & 0xff == 0 && word(position) >> 31 == 1).unwrap();
+        let chosen = |probability: f32| {
+            let masking =
+                Masking { probability, token: 9, mask_share: 1.0, random_share: 0.0, never: vec![] };
+            let at_step = [7, 11];
+            let masker = Masker { masking: &masking, key, at: at_step, vocabulary: 10, uncounted: 8 };
+            masker.position(at, 4) == [9, 4]
+        };
+        let exact = word(at) as f32 / 4_294_967_296.0;
+        assert_eq!(threshold(exact), u64::from(word(at)));
+        assert_eq!((chosen(exact), chosen(exact.next_up())), (false, true));
+    }
+
     #[test]
     fn thresholds_are_exact() {
         let of = [0.0, 0.5, 1.0, 0.15, 0.8].map(threshold);
