@@ -87,8 +87,8 @@ fn failed<'a>(target: &'a dyn Target, name: &'a str) -> impl FnOnce(io::Error) -
     move |error| RunError::io(&PathBuf::from(format!("{}/{name}", target.place())))(error)
 }
 
-fn refused(target: &dyn Target, name: &str, why: &str) -> RunError {
-    RunError::Refused(format!("{}/{name}: {why}", target.place()))
+fn refused<T>(target: &dyn Target, name: &str, why: &str) -> Result<T, RunError> {
+    Err(RunError::Refused(format!("{}/{name}: {why}", target.place())))
 }
 
 fn stale(target: &dyn Target, there: Option<u64>, here: Option<u64>) -> RunError {
@@ -144,7 +144,7 @@ fn published(target: &dyn Target) -> Result<Option<(Index, Found)>, RunError> {
     let index = String::from_utf8(bytes).ok().and_then(|text| Index::from_text(text).ok());
     match index {
         Some(index) => Ok(Some((index, found))),
-        None => Err(refused(target, names::INDEX, "it is no index of a run: name another place")),
+        None => refused(target, names::INDEX, "it is no index of a run: name another place"),
     }
 }
 
@@ -189,7 +189,7 @@ fn bring(target: &dyn Target, file: &Source, done: &mut Done) -> Result<Option<u
             Err(error) => return Err(failed(target, file.name)(error)),
         }
     }
-    Err(refused(target, file.name, "others write it at this time: publish again"))
+    refused(target, file.name, "others write it at this time: publish again")
 }
 
 /// The reasons why a look ends a file's turn.
@@ -209,7 +209,7 @@ fn look(target: &dyn Target, file: &Source) -> Result<Look, Looked> {
         _ => Looked::Failed(RunError::io(&PathBuf::from(file.store.place()).join(file.name))(error)),
     };
     let grows = GROWING.contains(&file.name);
-    let wrong = |why: &str| Err(Looked::Failed(refused(target, file.name, why)));
+    let wrong = |why: &str| Err(Looked::Failed(refused::<()>(target, file.name, why).unwrap_err()));
     if file.name.starts_with("heads/") {
         return look_at_head(target, file, found, here);
     }
@@ -249,7 +249,7 @@ fn look_at_head(
                 theirs.len(),
                 ours.len()
             );
-            Err(Looked::Failed(refused(target, file.name, &why)))
+            Err(Looked::Failed(refused::<()>(target, file.name, &why).unwrap_err()))
         }
     }
 }
@@ -278,7 +278,7 @@ fn check_conditions(target: &dyn Target, file: &Source) -> Result<(), RunError> 
         if target.put(file, over).map_err(failed(target, file.name))? == Put::Done {
             let why = "the store ignores conditions of writes (If-None-Match, If-Match), so two publishers could replace each \
                        other's files: publish to another store";
-            return Err(refused(target, file.name, why));
+            return refused(target, file.name, why);
         }
     }
     Ok(())
@@ -301,8 +301,6 @@ fn bring_index(
             done.sent_bytes += length;
             Ok(())
         }
-        Put::Changed => {
-            Err(refused(target, names::INDEX, "somebody else published meanwhile: publish again"))
-        }
+        Put::Changed => refused(target, names::INDEX, "somebody else published meanwhile: publish again"),
     }
 }
