@@ -97,48 +97,48 @@ fn a_draw_by_drand_needs_nobodys_word() {
         ["chips.register", "heads.txt", "draw.json"].map(|name| path(folder.path(), name));
     fs::write(&register, to_text(&chips::register(), &chips::chip_key(99))).unwrap();
     fs::write(&heads, chips::closed(&chips::honest()).to_text()).unwrap();
-    let (chain, round) = (chain(folder.path()), file(folder.path(), 1));
+    let (chain, round) = (chain(folder.path()), file(folder.path(), 2));
     let inputs = ["monitor", "draw", "--register", &register, "--closed", &heads];
     let made = [&inputs[..], &["--chips", "2", "--date", "2025-03-01", "--out", &draw]].concat();
     let drawn = json(&joined(&made, &["--beacon", &round, "--chain", &chain]), 0);
     assert_eq!(
         drawn["draw"]["question"]["randomness"]["beacon"],
-        json!({ "round": name(1), "value": value(1) })
+        json!({ "round": name(2), "value": value(2) })
     );
-    assert_eq!(drawn["beacon"]["time"], 1_700_141_300);
+    assert_eq!(drawn["beacon"]["time"], 4_070_908_790);
     // The digits with the round's text are the same draw.
-    let digits = json(&joined(&made, &["--beacon", &value(1), "--round", &name(1), "--chain", &chain]), 0);
+    let digits = json(&joined(&made, &["--beacon", &value(2), "--round", &name(2), "--chain", &chain]), 0);
     assert_eq!(digits["draw"], drawn["draw"]);
     let check = [&inputs[..], &["--check", &draw]].concat();
     let checked = [&check[..], &["--chain", &chain]].concat();
     assert!(
-        told(&checked, 0)
-            .contains("the beacon's signature is valid: drand ours, round 4711, of 2023-11-16 13:28:20 UTC")
+        told(&checked, 0).contains(
+            "the beacon's signature is valid: drand ours, round 79030294, of 2098-12-31 23:59:50 UTC"
+        )
     );
     // Who does not know the network is told what is missing, and does not take the value as it is.
     assert!(told(&check, 2).contains("give --chain FILE"));
 
     // Another round than the named one, another round's value, digits without a round, a description that decides nothing.
-    let refused = told(&joined(&made, &["--beacon", &round, "--round", &name(2), "--chain", &chain]), 2);
+    let refused = told(&joined(&made, &["--beacon", &round, "--round", &name(1), "--chain", &chain]), 2);
     assert!(refused.contains("and --round names drand"), "{refused}");
-    let swapped = told(&joined(&made, &["--beacon", &value(1), "--round", &name(2), "--chain", &chain]), 1);
-    assert!(
-        swapped.contains("is not the signature of the drand network ours over round 79030294"),
-        "{swapped}"
-    );
-    assert!(told(&joined(&made, &["--beacon", &value(1)]), 2).contains("--beacon needs --round"));
-    let other = told(&joined(&made, &["--beacon", &value(1), "--round", "4711", "--chain", &chain]), 2);
+    let swapped = told(&joined(&made, &["--beacon", &value(2), "--round", &name(1), "--chain", &chain]), 1);
+    assert!(swapped.contains("is not the signature of the drand network ours over round 4711"), "{swapped}");
+    assert!(told(&joined(&made, &["--beacon", &value(2)]), 2).contains("--beacon needs --round"));
+    let other = told(&joined(&made, &["--beacon", &value(2), "--round", "4711", "--chain", &chain]), 2);
     assert!(other.contains("no round of the drand network ours is read"), "{other}");
 
     // Somebody else's draw, by a value that suited: it follows from its inputs, but nobody signed the value.
     let suits = "5f".repeat(48);
     let free = json(&joined(&made, &["--beacon", &suits, "--round", "4711"]), 0);
     assert_eq!(free["beacon"], Value::Null);
-    let text = fs::read_to_string(&draw).unwrap().replace("\"4711\"", &format!("\"{}\"", name(1)));
+    let text = fs::read_to_string(&draw).unwrap().replace("\"4711\"", &format!("\"{}\"", name(2)));
     fs::write(&draw, text).unwrap();
     let found = json(&checked, 1);
-    let why = &found["differs"]["why"];
-    assert_eq!(why, "the rule gives another seed", "the round's text is part of the seed: {found}");
+    assert_eq!(found["differs"]["kind"], "beacon", "{found}");
+    let text = fs::read_to_string(&draw).unwrap().replace(&suits, &"60".repeat(48));
+    fs::write(&draw, text).unwrap();
+    assert_eq!(json(&checked, 1)["differs"]["why"], "the rule gives another seed");
     let forged = tiebreak_monitor::draw::Draw::from_text(&fs::read_to_string(&draw).unwrap()).unwrap();
     let again = tiebreak_monitor::draw::Draw::new(
         &chips::register(),
@@ -148,4 +148,24 @@ fn a_draw_by_drand_needs_nobodys_word() {
     fs::write(&draw, again.unwrap().to_text()).unwrap();
     let found = json(&checked, 1);
     assert_eq!(found["differs"]["kind"], "beacon", "{found}");
+
+    // A date behind the round: chips may have entered with the value known.
+    let early = file(folder.path(), 1);
+    let late = told(&joined(&made, &["--beacon", &early, "--chain", &chain]), 1);
+    assert!(
+        late.contains("the draw's date is 2025-03-01 00:00:00 UTC, and the round is of 2023-11-16"),
+        "{late}"
+    );
+    let register = chips::register();
+    let question = tiebreak_monitor::draw::Question {
+        time: 1_740_787_200,
+        chips: 2,
+        segments: 0,
+        runs: Vec::new(),
+        randomness: tiebreak_monitor::draw::Randomness::Beacon { round: name(1), value: value(1) },
+    };
+    let closed = chips::closed(&chips::honest());
+    let made = tiebreak_monitor::draw::Draw::new(&register, &closed, question).unwrap();
+    fs::write(&draw, made.to_text()).unwrap();
+    assert_eq!(json(&checked, 1)["differs"]["kind"], "date");
 }

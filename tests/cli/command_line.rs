@@ -175,7 +175,7 @@ fn the_short_help_of_every_command_fits_a_screen_with_common_options_first() {
 }
 
 /// Examples that are only parsed, by a part of theirs: with the reason.
-const ONLY_PARSED: [(&str, &str); 23] = [
+const ONLY_PARSED: [(&str, &str); 24] = [
     ("s3://", "no default build has object stores: .ci/full stores runs them"),
     ("wgpu", "needs an adapter"),
     ("llvmpipe", "needs this adapter"),
@@ -201,6 +201,10 @@ const ONLY_PARSED: [(&str, &str); 23] = [
     ("--ranks 4", "ranks.rs runs ranks"),
     ("tiebreak correct", "corrections.rs runs each"),
     ("run.nonce --beacon round.json", "needs a promise of that round; promises.rs has one"),
+    (
+        "--chips 3 --beacon round.json",
+        "needs chips that were there before the published round; beacons.rs draws",
+    ),
     ("answer-verdict.json", "attacks/answers.rs makes and checks verdicts on receipts"),
 ];
 

@@ -163,11 +163,32 @@ fn a_seed_comes_from_a_beacon_and_data_come_later() {
     );
     fs::write(world.at("promises"), whole).unwrap();
     let other = world.at("first");
-    assert_eq!(
-        world.check("third", "third.nonce", &["--other", &other], 1).1,
-        ["late"],
-        "the network's schedule says 2023"
-    );
+    let (told, kinds) =
+        world.check("third", "third.nonce", &["--other", &other, &world.at("first.nonce"), BEACON], 1);
+    assert_eq!(kinds, ["late"], "the network's schedule says 2023");
+    // The promise of other data is no other choice of this seed, and people are told of it.
+    assert_eq!(told["different"], serde_json::json!([1]));
+    // The checked run stands for no other promise, and a run stands for the one whose nonce and value give its challenge.
+    let (third, nonce) = (world.at("third"), world.at("third.nonce"));
+    let own = ["--other", &third, &nonce, &beacons::value(1)];
+    assert_eq!(world.check("third", "third.nonce", &own, 1).1, ["late", "several"]);
+    for (run, nonce, value, why) in [
+        (&third, "first.nonce", BEACON, "keeps no promise of the log: job"),
+        (&other, "first.nonce", &*"00".repeat(32), "keeps no promise of the log: promise, beacon and nonce"),
+        (&other, "witness.key.pub", BEACON, "--other"),
+    ] {
+        let mut args = vec!["monitor", "promise", "check"];
+        let [log, nonce, own] = ["promises", nonce, "third.nonce"].map(|name| world.at(name));
+        let (value_of_third, chain) = (beacons::value(1), beacons::chain(world.folder.path()));
+        args.extend([&log, &third, "--nonce", &own, "--beacon", &value_of_third, "--chain", &chain]);
+        args.extend(["--other", run, &nonce, value]);
+        let (code, stdout, stderr) = output(&args);
+        assert!(code == 2 && stderr.contains(why), "{code} {stdout}{stderr}");
+    }
+    // A witness that is down decides nothing: the result says that nobody vouches for the log's end.
+    let deaf = ["--ask", "http://127.0.0.1:1"];
+    let (_, kinds) = world.check("first", "first.nonce", &deaf, 3);
+    assert!(kinds.contains(&"end_unknown".into()), "{kinds:?}");
     let (told, _) = world.check("second", "second.nonce", &["--round-time", "2098-12-31T23:59:50Z"], 0);
     assert_eq!(
         (&told["verified"]["id"], &told["verified"]["time"]),

@@ -10,6 +10,7 @@ use bls12_381::{G1Affine, G1Projective, G2Affine, G2Prepared, Gt, multi_miller_l
 use serde::{Deserialize, Serialize};
 use sha2_of_bls::{Digest as _, Sha256};
 use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::cosignature::utc;
 use tiebreak_record::commit::digest::Digest;
 
 /// The most bytes of a file that describes a network, or has a round.
@@ -78,6 +79,17 @@ pub enum Unverified {
         id: String,
         /// The round's number.
         number: u64,
+    },
+    /// A draw's date is behind its round.
+    #[error(
+        "the draw's date is {}, and the round is of {}: chips may have entered the register with the value known",
+        utc(*.date), utc(*.round)
+    )]
+    Date {
+        /// The draw's date, in seconds since 1970.
+        date: u64,
+        /// The round's time.
+        round: u64,
     },
 }
 

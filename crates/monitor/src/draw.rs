@@ -1,7 +1,7 @@
 //! The draw: which chips and which segments of runs an inspector looks at. Nobody can foresee a draw, and anybody can repeat it.
 //!
-//! The draw's seed comes from a public beacon, or from two nonces to which inspector and operator committed before. Everything
-//! else that it depends on was published before the beacon's round or the first nonce. Rule: docs/MONITORING-FORMAT.md, "Draws".
+//! The draw's seed is a hash of a public beacon's value, or of two nonces to which inspector and operator committed before, and of
+//! nothing else: who knows the value has nothing left to vary. Rule: docs/MONITORING-FORMAT.md, "Draws".
 
 use serde::{Deserialize, Serialize};
 use tiebreak_record::commit::codec::Encoder;
@@ -17,11 +17,11 @@ use crate::snapshot::record::Serial;
 pub const DRAW_MAX: u64 = 1 << 28;
 /// The most runs of a draw.
 pub const RUNS_MAX: usize = 1 << 16;
-/// The most segments of a run.
+/// The most segments of all runs together.
 pub const SEGMENTS_MAX: u32 = 1 << 24;
 /// The most bytes of a beacon's value, and of the text that names its round.
 pub const BEACON_MAX: usize = 256;
-const FORMAT: &str = "tiebreak draw 1";
+const FORMAT: &str = "tiebreak draw 2";
 const WHAT: &str = "draw";
 
 /// A nonce and the commitment that its owner published before.
@@ -176,6 +176,17 @@ pub fn commitment(nonce: &Digest) -> Digest {
 }
 
 impl Randomness {
+    /// Checks the signature of a round of drand. `None` if the value comes from elsewhere.
+    ///
+    /// # Errors
+    /// If the round's network is none of `chains`, or the value is not its signature.
+    pub fn signed(&self, chains: &[Chain]) -> Result<Option<Verified>, Unverified> {
+        match self {
+            Randomness::Beacon { round, value } => beacon::verify(round, value, chains),
+            Randomness::Revealed { .. } => Ok(None),
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<(), Malformed> {
         match self {
             Randomness::Beacon { round, value } => {
@@ -210,6 +221,18 @@ impl Randomness {
         }
     }
 
+    /// The seed: H("tiebreak 2 draw-seed", the value or the nonces). The round's text is left out, since texts of one round differ.
+    fn seed(&self) -> Digest {
+        let mut e = Encoder::default();
+        match self {
+            Randomness::Beacon { value, .. } => e.u8(0).bytes(value.as_bytes()),
+            Randomness::Revealed { inspector, operator } => {
+                e.u8(1).digest(&inspector.nonce).digest(&operator.nonce)
+            }
+        };
+        hash("tiebreak 2 draw-seed", &e.0)
+    }
+
     pub(crate) fn encode(&self, e: &mut Encoder) {
         match self {
             Randomness::Beacon { round, value } => {
@@ -240,25 +263,18 @@ impl Question {
         if self.runs.len() > RUNS_MAX {
             return Err(Malformed::TooLarge { what: WHAT, limit: RUNS_MAX as u64 });
         }
+        let mut segments = 0;
         for run in &self.runs {
-            if run.segment == 0 || run.segments() > SEGMENTS_MAX {
-                let why =
-                    format!("run {} has to have at most {SEGMENTS_MAX} segments of a step or more", run.run);
+            segments += u64::from(run.segments());
+            if run.segment == 0 || segments > u64::from(SEGMENTS_MAX) {
+                let why = format!(
+                    "run {}: a segment has a step or more, and all runs have at most {SEGMENTS_MAX} segments",
+                    run.run
+                );
                 return Err(wrong(why));
             }
         }
         self.randomness.check()
-    }
-
-    /// The seed: H("tiebreak 2 draw-seed", register, closed logs and the question).
-    fn seed(&self, register: &OfRegister, closed: &Digest) -> Digest {
-        let mut e = Encoder::default();
-        e.bytes(register.name.as_bytes()).u64(register.entries).digest(&register.root).digest(closed);
-        e.u64(self.time).u32(self.chips).u32(self.segments).list(&self.runs, |e, run| {
-            e.digest(&run.run).u64(run.size).digest(&run.root).u32(run.steps).u32(run.segment);
-        });
-        self.randomness.encode(&mut e);
-        hash("tiebreak 2 draw-seed", &e.0)
     }
 }
 
@@ -287,7 +303,8 @@ fn segments(seed: &Digest, run: &DeclaredRun, count: usize) -> DrawnSegments {
         e.digest(seed).digest(&run.run).u32(*number);
         hash("tiebreak 2 draw-segment", &e.0)
     };
-    let mut drawn = least(0..run.segments(), count, rank);
+    let of = if count == 0 { 0 } else { run.segments() };
+    let mut drawn = least(0..of, count, rank);
     drawn.sort_unstable();
     let steps = drawn.into_iter().map(|number| run.steps_of(number));
     DrawnSegments { run: run.run, of: run.segments(), steps: steps.collect() }
@@ -313,7 +330,7 @@ impl Draw {
         let head = register.head();
         let of = OfRegister { name: register.name().to_string(), entries: head.size, root: head.root };
         let digest = closed.digest();
-        let seed = question.seed(&of, &digest);
+        let seed = question.randomness.seed();
         let monitored = register.monitored_at(question.time);
         if question.chips as usize > monitored.len() {
             let why =
@@ -337,15 +354,18 @@ impl Draw {
         })
     }
 
-    /// Checks the signature of the round of drand that the seed comes from. `None` if it comes from elsewhere: only people can look
-    /// that up.
+    /// Checks the signature of the round of drand that the seed comes from, and that the draw's date is not behind the round. `None`
+    /// if it comes from elsewhere: only people can look that up.
     ///
     /// # Errors
-    /// If the round's network is none of `chains`, or the value is not its signature.
+    /// If the round's network is none of `chains`, the value is not its signature, or chips that entered behind the round may be drawn.
     pub fn signed(&self, chains: &[Chain]) -> Result<Option<Verified>, Unverified> {
-        match &self.question.randomness {
-            Randomness::Beacon { round, value } => beacon::verify(round, value, chains),
-            Randomness::Revealed { .. } => Ok(None),
+        let verified = self.question.randomness.signed(chains)?;
+        match &verified {
+            Some(it) if it.time < self.question.time => {
+                Err(Unverified::Date { date: self.question.time, round: it.time })
+            }
+            _ => Ok(verified),
         }
     }
 
@@ -390,9 +410,12 @@ impl Draw {
         if closed.digest() != self.closed {
             return Ok(Some(Misdrawn::Closed { drawn: self.closed }));
         }
+        // Before anything is ranked: somebody may have made up a file that takes long.
+        if self.question.randomness.seed() != self.seed {
+            return Ok(Some(Misdrawn::Result("seed")));
+        }
         let again = Draw::new(&then, closed, self.question.clone())?;
         let what = [
-            ("seed", again.seed == self.seed),
             ("choice of chips", again.chips == self.chips),
             ("choice of segments", again.segments == self.segments),
             ("number of chips", again == *self),
@@ -485,10 +508,10 @@ mod tests {
         assert!(told(&|draw| draw.chips.reverse()).contains("choice of chips"));
         assert!(told(&|draw| draw.segments[0].steps[0] = (1, 1)).contains("choice of segments"));
         assert!(told(&|draw| draw.question.randomness = beacon(8)).contains("seed"));
-        assert!(told(&|draw| draw.question.chips = 4).contains("seed"));
+        assert!(told(&|draw| draw.question.chips = 4).contains("choice of chips"));
         assert!(told(&|draw| draw.exempt = 4).contains("number of chips"));
         let text = draw.to_text();
-        for (from, to) in [("draw 1", "draw 2"), ("  \"seed\"", " \"seed\""), ("\"exempt\"", "\"exempted\"")]
+        for (from, to) in [("draw 2", "draw 1"), ("  \"seed\"", " \"seed\""), ("\"exempt\"", "\"exempted\"")]
         {
             assert!(Draw::from_text(&text.replace(from, to)).is_err(), "{from}");
         }
@@ -503,22 +526,37 @@ mod tests {
         let error = Draw::new(&register(), &closed(), question(randomness)).unwrap_err().to_string();
         assert!(error.contains("the operator's nonce is not the one of its commitment"), "{error}");
         assert!(Draw::new(&register(), &closed(), question(revealed(4, 4))).is_err());
-        // Both nonces, the register and the closed logs are in the seed, so no side alone moves the draw to where it likes.
-        let seed = |register: &Register, closed: &ClosedLogs, randomness: Randomness| {
-            Draw::new(register, closed, question(randomness)).unwrap().seed
+    }
+
+    /// Who knows the beacon's value or the nonces varies nothing else in the seed, so more chips or segments only add to the drawn ones.
+    #[test]
+    fn the_seed_is_of_the_randomness_alone() {
+        let draw = |register: &Register, closed: &ClosedLogs, question: Question| {
+            Draw::new(register, closed, question).unwrap()
         };
+        let asked = question(beacon(1));
+        let first = draw(&register(), &closed(), asked.clone());
         let mut grown = register();
-        grown.append(entry(99, false)).unwrap();
-        let seeds: std::collections::BTreeSet<Digest> = [
-            seed(&register(), &closed(), revealed(1, 2)),
-            seed(&register(), &closed(), revealed(1, 3)),
-            seed(&register(), &closed(), revealed(3, 2)),
-            seed(&register(), &ClosedLogs::default(), revealed(1, 2)),
-            seed(&grown, &closed(), revealed(1, 2)),
-            seed(&register(), &closed(), beacon(1)),
-        ]
-        .into();
-        assert_eq!(seeds.len(), 6);
+        grown.append(Entry { time: 300, ..entry(99, false) }).unwrap();
+        let mut longer = asked.runs[0];
+        longer.size += 1;
+        longer.root = Digest([7; 32]);
+        let round = Randomness::Beacon { round: "example  17".into(), value: format!("{:032x}", 1) };
+        for (what, other) in [
+            ("another register", draw(&grown, &closed(), asked.clone())),
+            ("other logs", draw(&register(), &ClosedLogs::default(), asked.clone())),
+            ("another date", draw(&register(), &closed(), Question { time: 201, ..asked.clone() })),
+            ("another head", draw(&register(), &closed(), Question { runs: vec![longer], ..asked.clone() })),
+            ("another spelling of the round", draw(&register(), &closed(), question(round))),
+        ] {
+            assert_eq!((&other.chips, &other.segments), (&first.chips, &first.segments), "{what}");
+        }
+        let more = draw(&register(), &closed(), Question { chips: 9, segments: 7, ..asked });
+        assert_eq!(more.chips[..5], first.chips);
+        assert!(first.segments[0].steps.iter().all(|steps| more.segments[0].steps.contains(steps)));
+        let others = [beacon(2), revealed(1, 2), revealed(1, 3), revealed(3, 2)].map(|it| it.seed());
+        let seeds: std::collections::BTreeSet<Digest> = others.into_iter().chain([first.seed]).collect();
+        assert_eq!(seeds.len(), 5);
     }
 
     #[test]
@@ -534,6 +572,14 @@ mod tests {
         let mut zero = question(beacon(1));
         zero.runs[0].segment = 0;
         assert!(refused(zero));
+        // The bound is of all runs together: a file names many.
+        let many = |segments: u32| {
+            let mut question = Question { segments: 0, ..question(beacon(1)) };
+            question.runs = vec![DeclaredRun { steps: segments / 4, segment: 1, ..question.runs[0] }; 4];
+            question
+        };
+        assert!(!refused(many(SEGMENTS_MAX)));
+        assert!(refused(many(SEGMENTS_MAX + 4)));
     }
 
     /// Over many seeds each monitored chip is drawn equally often, and an exempt one never.

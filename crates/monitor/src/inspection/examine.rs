@@ -141,11 +141,17 @@ struct Walk<'a> {
     fresh: u64,
     /// Milliseconds that count for the rate.
     logged: u64,
+    /// The times at which the chip is monitored: from the first to before the second of each, in milliseconds since 1970.
+    monitored: Vec<(u64, u64)>,
 }
 
 /// Examines a log.
 pub fn examine(log: &ChipLog, inspection: Inspection) -> Examined {
+    let milliseconds = |seconds: u64| seconds.saturating_mul(1000);
+    let times = inspection.register.monitored_times(inspection.serial);
+    let times = times.into_iter().map(|(from, to)| (milliseconds(from), to.map_or(u64::MAX, milliseconds)));
     let mut walk = Walk {
+        monitored: times.collect(),
         keys: inspection.register.keys_of(inspection.serial),
         found: Examined {
             records: log.records.len() as u64,
@@ -185,6 +191,13 @@ pub fn examine(log: &ChipLog, inspection: Inspection) -> Examined {
 }
 
 impl Walk<'_> {
+    /// The milliseconds from `from` to `to` in which the chip is monitored. A chip that left the register, or is exempt, has to log
+    /// nothing.
+    fn monitored(&self, from: u64, to: u64) -> u64 {
+        let overlap = |&(begin, end): &(u64, u64)| end.min(to).saturating_sub(begin.max(from));
+        self.monitored.iter().map(overlap).fold(0, u64::saturating_add)
+    }
+
     fn find(&mut self, finding: Finding) {
         if self.found.findings.len() < FINDINGS_MAX {
             self.found.findings.push(finding);
@@ -297,37 +310,36 @@ impl Walk<'_> {
             }
         }
         let fresh = number >= self.fresh;
-        let passed = before.map_or(0, |before| time.saturating_sub(before));
+        let passed = before.map_or(0, |before| self.monitored(before, time));
         match event {
             Event::Begin => {
-                let entered = self.inspection.register.chip_at(self.inspection.serial, time / 1000);
-                let entered = entered.map_or(time, |chip| chip.since.saturating_mul(1000));
-                let milliseconds = if number == 0 { time.saturating_sub(entered) } else { passed };
+                let milliseconds = if number == 0 { self.monitored(0, time) } else { passed };
                 if fresh {
                     self.found.gaps.push(Gap { record: number, milliseconds });
                 }
             }
             // The clock had gone before by this time, which was counted already.
             Event::Clock if fresh => {
-                let back = before.map_or(0, |before| before.saturating_sub(time));
+                let back = before.map_or(0, |before| self.monitored(time, before));
                 self.logged = self.logged.saturating_sub(back);
             }
             _ if fresh => self.logged = self.logged.saturating_add(passed),
             _ => {}
         }
-        self.found.rate.events += u64::from(fresh && event.is_due());
+        let due = fresh && event.is_due() && self.monitored(time, time.saturating_add(1)) > 0;
+        self.found.rate.events += u64::from(due);
     }
 
     /// The number of events against the rate. The time up to the end counts: the chip has to log then as well.
     fn rate(&mut self, last: Option<u64>) {
         let Some(last) = last else {
-            let until = self.inspection.until;
-            if let Some(chip) = self.inspection.register.chip_at(self.inspection.serial, until / 1000) {
-                self.find(Finding::Empty { since: chip.since });
+            if self.monitored(0, self.inspection.until) > 0 {
+                let since = self.monitored.first().map_or(0, |(begin, _)| begin / 1000);
+                self.find(Finding::Empty { since });
             }
             return;
         };
-        let logged = self.logged.saturating_add(self.inspection.until.saturating_sub(last));
+        let logged = self.logged.saturating_add(self.monitored(last, self.inspection.until));
         let (events, days) = (self.found.rate.events, logged as f64 / DAY);
         let expected = self.inspection.rate * days;
         let probability = at_most(events, expected);
@@ -561,6 +573,29 @@ mod tests {
         // At a tenth of the rate nobody is accused; without records the whole time counts nothing, and that is told.
         assert_eq!(examined(&log(&events), 0.01).findings, []);
         assert_eq!(kinds(&log(&[])), [("empty", None)]);
+        // A chip that left, or is exempt, has to log nothing from then on; before it left, an empty log is told.
+        let mut left = register();
+        let of = |day: u64, change| Entry { time: (ENTERED + day) * 86_400, serial: serial(), change };
+        left.append(of(85, Change::Leave { why: "sold".into() })).unwrap();
+        let far = (ENTERED + 3000) * DAY_MS;
+        let gone = |log: &ChipLog| {
+            let serial = serial();
+            let found = examine(log, Inspection { until: far, ..asked(&left, &serial) });
+            (found.findings.iter().map(Finding::kind).collect::<Vec<_>>(), found.rate.days)
+        };
+        // The 82.5 days up to the entry of day 85, of which a restart took 2.
+        assert_eq!(gone(&super::tests::log(&honest())), (vec![], 82.5));
+        assert_eq!(gone(&super::tests::log(&[])), (vec!["empty"], 0.0));
+        let mut exempt = Register::new("example").unwrap();
+        let Change::Enter { key, model, owner, site, .. } = register().entries()[0].change.clone() else {
+            unreachable!()
+        };
+        let why = Some("a display".to_string());
+        exempt.append(of(0, Change::Enter { key, model, owner, site, exempt: why })).unwrap();
+        let serial_of = serial();
+        let alone = super::tests::log(&honest()[..3]);
+        let found = examine(&alone, Inspection { until: far, ..asked(&exempt, &serial_of) });
+        assert_eq!((found.findings, found.rate.days), (vec![], 0.0));
         let (register, unknown) = (register(), Serial::new("B").unwrap());
         let found = examine(&log(&events), asked(&register, &unknown));
         assert_eq!(found.findings, [Finding::UnknownChip { serial: unknown }]);

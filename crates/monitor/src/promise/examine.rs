@@ -6,7 +6,7 @@ use tiebreak_record::commit::cosignature::utc;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 
-use super::entry::Inputs;
+use super::entry::{Inputs, Promise};
 use super::log::Promises;
 use crate::matching::provenance::Weight;
 
@@ -176,8 +176,8 @@ pub struct Given<'a> {
     pub nonce: Digest,
     /// The witnesses whose word on times counts.
     pub witnesses: &'a [PublicKey],
-    /// Inputs of other runs of the trainer.
-    pub others: &'a [Inputs],
+    /// The numbers of the promises that other runs keep ([`kept`]).
+    pub others: &'a [usize],
     /// The most promises of the log that a witness knows, of those that were asked.
     pub known: Option<u64>,
 }
@@ -191,6 +191,9 @@ pub struct Examined {
     pub witnessed: Option<u64>,
     /// The differences.
     pub findings: Vec<Finding>,
+    /// Promises of another program or other data that no given run keeps. A hair's difference of the job makes another program, so
+    /// people ask what they were for.
+    pub different: Vec<usize>,
 }
 
 /// Differences of inputs.
@@ -210,19 +213,45 @@ fn inputs(promised: &Inputs, found: &Inputs) -> Vec<Finding> {
     .collect()
 }
 
-/// Other promises of the same program and data that no given run is of, each run standing for one promise.
-fn unused(log: &Promises, number: usize, others: &[Inputs]) -> Vec<usize> {
-    let mut left = others.to_vec();
-    let own = log.promises().nth(number).map(|promise| (promise.program, promise.data));
-    let same = log
-        .promises()
-        .enumerate()
-        .filter(|(other, promise)| *other != number && own == Some((promise.program, promise.data)));
-    let unused = same.filter(|(_, promise)| {
-        let run = left.iter().position(|inputs| *inputs == promise.inputs());
-        run.map(|run| left.swap_remove(run)).is_none()
-    });
-    unused.map(|(number, _)| number).collect()
+/// Other promises that no given run keeps: those of the same program and data, and the remaining ones.
+fn unused(log: &Promises, number: usize, others: &[usize]) -> (Vec<usize>, Vec<usize>) {
+    let of = |promise: &Promise| (promise.program, promise.data);
+    let own = log.promises().nth(number).map(of);
+    let unused = log.promises().enumerate().filter(|(other, _)| *other != number && !others.contains(other));
+    let (same, different): (Vec<_>, Vec<_>) = unused.partition(|(_, promise)| own == Some(of(promise)));
+    let numbers = |list: Vec<(usize, &Promise)>| list.into_iter().map(|(number, _)| number).collect();
+    (numbers(same), numbers(different))
+}
+
+/// The promise whose nonce was revealed, and how the run differs from it: key, inputs and challenge.
+///
+/// # Errors
+/// If the value is none of a beacon.
+pub fn kept(
+    log: &Promises,
+    run: &Shown,
+    value: &str,
+    nonce: &Digest,
+) -> Result<(Option<usize>, Vec<Finding>), Malformed> {
+    let mut findings = Vec::new();
+    if run.key.as_ref() != Some(log.key()) {
+        let named = run.key.as_ref().map_or("none".into(), PublicKey::to_text);
+        findings.push(Finding::OtherKey { log: log.key().to_text(), run: named });
+    }
+    let Some(number) = log.of_nonce(nonce) else {
+        let commitment = crate::draw::commitment(nonce);
+        findings.push(Finding::Unpromised { promises: log.promises().len(), commitment });
+        return Ok((None, findings));
+    };
+    if let Some(promise) = log.promises().nth(number) {
+        findings.extend(inputs(&promise.inputs(), &run.inputs));
+    }
+    let due = log.challenge(number, value, nonce)?;
+    if run.challenge != Some(due) {
+        let found = run.challenge.map_or("none".into(), |challenge| challenge.to_string());
+        findings.push(Finding::OtherChallenge { due, found });
+    }
+    Ok((Some(number), findings))
 }
 
 /// Compares a run with the promise whose nonce was revealed.
@@ -230,24 +259,10 @@ fn unused(log: &Promises, number: usize, others: &[Inputs]) -> Vec<usize> {
 /// # Errors
 /// If the value is none of a beacon, or a cosignature of a witness does not verify.
 pub fn examine(log: &Promises, run: &Shown, given: &Given) -> Result<Examined, Malformed> {
-    let mut findings = Vec::new();
-    if run.key.as_ref() != Some(log.key()) {
-        let named = run.key.as_ref().map_or("none".into(), PublicKey::to_text);
-        findings.push(Finding::OtherKey { log: log.key().to_text(), run: named });
-    }
-    let Some(number) = log.of_nonce(&given.nonce) else {
-        let commitment = crate::draw::commitment(&given.nonce);
-        findings.push(Finding::Unpromised { promises: log.promises().len(), commitment });
-        return Ok(Examined { promise: None, witnessed: None, findings });
+    let (number, mut findings) = kept(log, run, given.value, &given.nonce)?;
+    let Some(number) = number else {
+        return Ok(Examined { promise: None, witnessed: None, findings, different: Vec::new() });
     };
-    if let Some(promise) = log.promises().nth(number) {
-        findings.extend(inputs(&promise.inputs(), &run.inputs));
-    }
-    let due = log.challenge(number, given.value, &given.nonce)?;
-    if run.challenge != Some(due) {
-        let found = run.challenge.map_or("none".into(), |challenge| challenge.to_string());
-        findings.push(Finding::OtherChallenge { due, found });
-    }
     let times = given.witnesses.iter().map(|witness| log.witnessed(number, witness));
     let witnessed = times.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().min();
     match witnessed {
@@ -261,7 +276,7 @@ pub fn examine(log: &Promises, run: &Shown, given: &Given) -> Result<Examined, M
             }
         }
     }
-    let promises = unused(log, number, given.others);
+    let (promises, different) = unused(log, number, given.others);
     if !promises.is_empty() {
         findings.push(Finding::Several { promises });
     }
@@ -272,7 +287,7 @@ pub fn examine(log: &Promises, run: &Shown, given: &Given) -> Result<Examined, M
         Some(known) if known > shown => findings.push(Finding::Withheld { known, shown }),
         _ => findings.push(Finding::EndUnknown { shown }),
     }
-    Ok(Examined { promise: Some(number), witnessed, findings })
+    Ok(Examined { promise: Some(number), witnessed, findings, different })
 }
 
 #[cfg(test)]
@@ -352,10 +367,24 @@ mod tests {
         let (mut log, run) = honest();
         log.append(promise(1), &key(1)).unwrap();
         assert_eq!(kinds(&log, &run, |_| {}), ["several"]);
-        let others = [run.inputs];
-        assert_eq!(kinds(&log, &run, |given| given.others = &others), [""; 0]);
+        assert_eq!(kinds(&log, &run, |given| given.others = &[1]), [""; 0]);
+        assert_eq!(kinds(&log, &run, |given| given.others = &[0, 0]), ["several"]);
         log.append(promise(2), &key(1)).unwrap();
-        assert_eq!(kinds(&log, &run, |given| given.others = &others), ["several"]);
+        assert_eq!(kinds(&log, &run, |given| given.others = &[1, 1]), ["several"]);
+        // Another run keeps the promise whose nonce is revealed, and only with the challenge that follows.
+        let nonce = Digest([1; 32]);
+        let other = Shown { challenge: log.challenge(1, VALUE, &nonce).ok(), ..run.clone() };
+        let kinds_of = |run: &Shown, nonce: &Digest| {
+            let (number, found) = kept(&log, run, VALUE, nonce).unwrap();
+            (number, found.iter().map(Finding::kind).collect::<Vec<_>>())
+        };
+        assert_eq!(kinds_of(&other, &nonce), (Some(1), vec![]));
+        assert_eq!(kinds_of(&run, &nonce), (Some(1), vec!["other_challenge"]));
+        let without = Shown { challenge: None, ..run.clone() };
+        assert_eq!(kinds_of(&without, &nonce), (Some(1), vec!["other_challenge"]));
+        let stranger = Shown { key: Some(key(2).public()), ..other };
+        assert_eq!(kinds_of(&stranger, &nonce), (Some(1), vec!["other_key"]));
+        assert_eq!(kinds_of(&run, &Digest([77; 32])), (None, vec!["unpromised"]));
         let mut fresh = honest().0;
         fresh
             .append(crate::promise::entry::Promise { data: Digest([7; 32]), ..promise(3) }, &key(1))

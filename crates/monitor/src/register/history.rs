@@ -212,6 +212,25 @@ impl Register {
         chip
     }
 
+    /// The times at which a chip is monitored, in seconds since 1970: from the first to before the second of each, ascending. The last
+    /// one has no end if the chip is there and not exempt.
+    pub fn monitored_times(&self, serial: &Serial) -> Vec<(u64, Option<u64>)> {
+        let mut times: Vec<(u64, Option<u64>)> = Vec::new();
+        for (_, entry) in self.entries_of(serial) {
+            match &entry.change {
+                Change::Enter { exempt: None, .. } => times.push((entry.time, None)),
+                Change::Leave { .. } => {
+                    times
+                        .iter_mut()
+                        .filter(|time| time.1.is_none())
+                        .for_each(|time| time.1 = Some(entry.time));
+                }
+                _ => {}
+            }
+        }
+        times
+    }
+
     /// All chips at a time, by their serial numbers.
     pub fn chips_at(&self, time: u64) -> impl Iterator<Item = (&Serial, Chip<'_>)> {
         self.chips.keys().filter_map(move |serial| Some((serial, self.chip_at(serial, time)?)))

@@ -115,7 +115,12 @@ fn learning_rate(range: &Range, facts: &Facts) -> (Ruling, String) {
     let Some(span) = facts.learning_rate else {
         return (Ruling::Undecided, "the head covers no step".into());
     };
-    let evidence = format!("{:e} to {:e}, by {} records", span.least, span.most, facts.done);
+    let evidence =
+        format!("{:e} to {:e}, by {} records and the job's groups", span.least, span.most, facts.done);
+    if facts.kinds.is_none() {
+        let why = "; the job names a program file, which may scale a rate in any way";
+        return (Ruling::Undecided, evidence + why);
+    }
     let kept = [span.least, span.most].iter().all(|rate| outside(range, *rate) == (false, false));
     let ruling = match (kept, facts.is_complete()) {
         (false, _) => Ruling::Violated,
@@ -146,7 +151,8 @@ fn named(kinds: &Kinds, name: Option<&String>, what: &str) -> (Ruling, String) {
     (ruling, format!("{what} {name}, by the job"))
 }
 
-/// Decides on a result of the final model, by the first report that is of this model and of the rule's data.
+/// Decides on a result of the final model, by the reports of this model and of the rule's data: the one of most samples decides, and
+/// two that contradict each other decide nothing.
 fn result(
     rule: &OfData,
     facts: &Facts,
@@ -157,10 +163,18 @@ fn result(
     let Some(model) = facts.model else {
         return (Ruling::Undecided, "the head covers no final record, so the run has no final model".into());
     };
-    let report = evaluated.iter().find(|report| report.of == model && report.data == rule.data);
-    let Some(report) = report else {
+    let of = evaluated.iter().filter(|report| report.of == model && report.data == rule.data);
+    let Some(report) = of.clone().max_by_key(|report| report.samples) else {
         return (Ruling::Undecided, "no given report is of the final model and these data".into());
     };
+    let same = |other: &&Evaluated| other.samples == report.samples && value(other) != value(report);
+    if let Some(other) = of.clone().find(same) {
+        let why = format!(
+            "{} and {} contradict each other about the same {} samples; `tiebreak eval RUN --expect FILE` tells which is true",
+            other.file, report.file, report.samples
+        );
+        return (Ruling::Undecided, why);
+    }
     let source = format!(
         "{} samples, by {}; `tiebreak eval RUN --expect` computes it again",
         report.samples, report.file
@@ -262,6 +276,7 @@ mod tests {
             ("[learning_rate]\nmost = 0.01", open(), Undecided),
             ("[learning_rate]\nmost = 0.009", open(), Violated),
             ("[learning_rate]\nmost = 1", Facts { learning_rate: None, ..open() }, Undecided),
+            ("[learning_rate]\nmost = 0.01", file(), Undecided),
             ("[samples]\nleast = 32\nmost = 32", seed(), Holds),
             ("[samples]\nmost = 31", open(), Violated),
             ("[steps]\nmost = 10", seed(), Holds),
@@ -291,6 +306,10 @@ mod tests {
             accuracy: 0.75,
         };
         let text = |rule: &str| format!("{rule}\ndata = \"{}\"", digest(70));
+        let with = |reports: &[Evaluated]| {
+            let all = [(run.run, run.clone())].into();
+            decide(&Rules::read(&text("[loss]\nleast = 2.5")).unwrap(), &all, reports).remove(0).ruling
+        };
         let ruling = |rule: &str, run: &Facts, report: Evaluated| {
             let all = [(run.run, run.clone())].into();
             decide(&Rules::read(&text(rule)).unwrap(), &all, &[report]).remove(0).ruling
@@ -304,6 +323,13 @@ mod tests {
         assert_eq!(ruling("[loss]\nmost = 3", &run, other), Undecided);
         let other = Evaluated { of: (digest(50), [digest(60), digest(62)]), ..report.clone() };
         assert_eq!(ruling("[loss]\nmost = 3", &run, other), Undecided);
+        // The order of reports decides nothing: the one of most samples counts, and two about the same samples have to agree.
+        let of = |samples: u64, loss: f64| Evaluated { samples, loss: Some(loss), ..report.clone() };
+        assert_eq!(with(&[of(100, 2.5), of(100, 2.5)]), Holds);
+        assert_eq!(with(&[of(100, 2.5), of(100, 0.5)]), Undecided);
+        assert_eq!(with(&[of(100, 0.5), of(100, 2.5)]), Undecided);
+        assert_eq!(with(&[of(99, 2.5), of(100, 0.5)]), Violated);
+        assert_eq!(with(&[of(100, 0.5), of(99, 2.5)]), Violated);
         let infinite = Evaluated { loss: None, ..report.clone() };
         assert_eq!(ruling("[loss]\nleast = 1", &run, infinite), Violated);
         let open = Facts { model: None, ..run };

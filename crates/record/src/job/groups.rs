@@ -48,6 +48,15 @@ fn named<'a>(
 }
 
 impl ModelJob {
+    /// The factors by which trained parameters take the learning rate, each once.
+    pub fn rate_factors(&self) -> Vec<f32> {
+        let all = self.treatments().unwrap_or_default();
+        let mut factors: Vec<f32> = all.iter().filter(|it| !it.frozen).map(|it| it.rate_factor).collect();
+        factors.sort_by(f32::total_cmp);
+        factors.dedup();
+        factors
+    }
+
     /// The treatment of each parameter in training, in the order of the model's table.
     ///
     /// # Errors

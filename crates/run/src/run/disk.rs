@@ -13,6 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::error::RunError;
 use tiebreak_record::commit::Malformed;
 
+/// The beginnings of the texts of private keys.
+const SECRETS: [&[u8]; 3] = [b"PRIVATE+KEY+", b"SALT+KEY+", b"AGE-SECRET-KEY-"];
+/// No private key's file is longer.
+const SECRET_MAX: u64 = 1 << 12;
+
 /// Writes to folders. Clones count the same operations.
 #[derive(Clone, Default)]
 pub struct Disk {
@@ -128,6 +133,7 @@ impl Disk {
         contents: impl FnOnce(&mut File) -> io::Result<()>,
     ) -> io::Result<()> {
         let parent = path.parent().expect("files of a run are in a folder");
+        replaceable(path)?;
         let temporary = partial(path);
         // The remains of an interrupted write are removed, not opened: they could be a link to somewhere else.
         match fs::remove_file(&temporary) {
@@ -140,6 +146,28 @@ impl Disk {
         self.crash_point()?;
         fs::rename(&temporary, path)?;
         self.sync(&File::open(parent)?)
+    }
+}
+
+/// Checks that what a path names may be replaced: nothing, or a plain file that is no private key. A rename would put a file in the place
+/// of a device, a pipe or a link.
+fn replaceable(path: &Path) -> io::Result<()> {
+    let refused = |why: &str| Err(io::Error::other(why));
+    match fs::symlink_metadata(path) {
+        Ok(kind) if !kind.is_file() => {
+            refused("it is there, and is no plain file (a folder, a link, a device): name another file")
+        }
+        Ok(kind) if kind.len() <= SECRET_MAX => {
+            let mut beginning = Vec::new();
+            File::open(path)?.take(16).read_to_end(&mut beginning)?;
+            if SECRETS.iter().any(|secret| beginning.starts_with(secret)) {
+                return refused("it is a private key, and is not replaced: name another file");
+            }
+            Ok(())
+        }
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tiebreak_monitor::beacon::{self, Chain, FILE_MAX, RoundName, Unverified, Verified};
 
-use super::registry::seconds;
+use super::registry::{now, seconds};
 use crate::cli::args::limits::Limits;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
 use tiebreak_record::commit::cosignature::utc;
 use tiebreak_run::run::{RunError, disk};
+
+/// The seconds by which the clocks of this machine and of a network may differ.
+const AHEAD: u64 = 300;
 
 /// Name a round of drand that is still to come, or check the signature of one that came.
 ///
@@ -49,7 +52,17 @@ impl ChainArgs {
         let mut known = vec![Chain::quicknet()];
         if let Some(path) = &self.chain {
             let text = disk::read_text(path, FILE_MAX).map_err(named)?;
-            known.push(Chain::from_text(&text).map_err(|error| RunError::malformed(path, error))?);
+            let chain = Chain::from_text(&text).map_err(|error| RunError::malformed(path, error))?;
+            if let Some(other) = known.iter().find(|it| it.id() == chain.id() && it.hash() != chain.hash()) {
+                let why = format!(
+                    "the network calls itself {}, whose chain hash is {}, and this one is {}",
+                    other.id(),
+                    other.hash(),
+                    chain.hash()
+                );
+                return Err(RunError::invalid(path, why).into());
+            }
+            known.push(chain);
         }
         Ok(known)
     }
@@ -104,13 +117,23 @@ pub struct Promised {
 /// If a file has another round, or the value is not the signature of a round of drand that the promise names.
 pub fn of_round(argument: &str, round: &str, chain: &ChainArgs) -> Result<Promised, Failure> {
     let known = chain.known()?;
-    let given = given(argument, &known)?;
+    let promised = among(argument, round, &known)?;
+    chain.used(&known, promised.verified.as_ref())?;
+    Ok(promised)
+}
+
+/// [`of_round`] of another run, which may name another network than the one of `--chain`.
+pub fn value_of(argument: &str, round: &str, chain: &ChainArgs) -> Result<String, Failure> {
+    Ok(among(argument, round, &chain.known()?)?.value)
+}
+
+fn among(argument: &str, round: &str, known: &[Chain]) -> Result<Promised, Failure> {
+    let given = given(argument, known)?;
     if let Some(found) = given.round.filter(|found| found != round) {
         let why = format!("--beacon {argument}: it has the round {found}, and the promise names {round}");
         return Err(Failure::new(Exit::Usage, why));
     }
-    let verified = beacon::verify(round, &given.value, &known).map_err(|why| unverified("--beacon", &why))?;
-    chain.used(&known, verified.as_ref())?;
+    let verified = beacon::verify(round, &given.value, known).map_err(|why| unverified("--beacon", &why))?;
     Ok(Promised { value: given.value, verified })
 }
 
@@ -121,6 +144,8 @@ pub fn unverified(what: &str, why: &Unverified) -> Failure {
             .help("give --chain FILE: what a server of the network says at /CHAIN/info"),
         Unverified::Signature { .. } => Failure::new(Exit::Diverges, format!("{what}: {why}"))
             .help("ask a server of the network for the round, at /CHAIN/public/NUMBER"),
+        Unverified::Date { .. } => Failure::new(Exit::Diverges, format!("{what}: {why}"))
+            .help("draw with a date before the round: --date, whose default is the round's time"),
     }
 }
 
@@ -128,10 +153,16 @@ pub fn unverified(what: &str, why: &Unverified) -> Failure {
 pub fn line(round: &str, value: &str, verified: Option<&Verified>) -> String {
     match verified {
         Some(it) => format!(
-            "the beacon's signature is valid: drand {}, round {}, of {}",
+            "the beacon's signature is valid: drand {}, round {}, of {}; chain {}{}",
             it.id,
             it.number,
-            utc(it.time)
+            utc(it.time),
+            it.chain,
+            if now().is_ok_and(|now| it.time > now.saturating_add(AHEAD)) {
+                "; WARNING: this time is still to come, and no honest network signs before it"
+            } else {
+                ""
+            }
         ),
         None => format!("compare with the beacon: round {round}, value {value}"),
     }
@@ -156,6 +187,7 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         let text = disk::read_text(path, FILE_MAX).map_err(named)?;
         let (value, verified) =
             beacon::read(&text, &known).map_err(|error| RunError::malformed(path, error))?;
+        args.chain.used(&known, Some(&verified))?;
         let name = name(&verified);
         let lines = vec![
             name.to_string(),

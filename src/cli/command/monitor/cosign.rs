@@ -14,7 +14,7 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::merkle::prove_consistency;
 use tiebreak_record::commit::tree_head::NOTE_MAX;
-use tiebreak_run::run::disk;
+use tiebreak_run::run::{RunError, disk};
 
 /// The most seconds between a witness's time and this machine's that pass without a warning.
 const CLOCKS_MAY_DIFFER: u64 = 300;
@@ -54,17 +54,17 @@ pub fn known_size(
     let checkpoint = Checkpoint::read(note).map_err(malformed)?;
     let size = checkpoint.size;
     let wrong = |why: String| Failure::new(Exit::Undecided, format!("{witness}: {why}"));
-    let lines =
-        match ask(witness, roots.as_deref(), &AddCheckpoint { old: size, proof: Vec::new(), checkpoint })? {
-            Answer::Lines(lines) => lines,
-            Answer::KnowsSize(known) if known != size => return Ok(known),
-            Answer::KnowsSize(known) => {
-                return Err(wrong(format!("it knows size {known}, and cosigns no head of it")));
-            }
-            Answer::Refused(status, why) => {
-                return Err(wrong(format!("it does not answer: status {status}: {why:?}")));
-            }
-        };
+    let request = AddCheckpoint { old: size, proof: Vec::new(), checkpoint };
+    let lines = match asked(witness, roots.as_deref(), &request)? {
+        Answer::Lines(lines) => lines,
+        Answer::KnowsSize(known) if known != size => return Ok(known),
+        Answer::KnowsSize(known) => {
+            return Err(wrong(format!("it knows size {known}, and cosigns no head of it")));
+        }
+        Answer::Refused(status, why) => {
+            return Err(wrong(format!("it does not answer: status {status}: {why:?}")));
+        }
+    };
     // Without the lines that the note has: an old cosignature says nothing of today.
     let text = note.find("\n\n").map_or(note, |end| &note[..end + 2]);
     let now = now();
@@ -76,6 +76,15 @@ pub fn known_size(
         true => Ok(size),
         false => Err(wrong("its answer has no cosignature of now by a key of --witness".into())),
     }
+}
+
+/// Asks a witness. One that is down, or speaks no HTTP, decides nothing.
+fn asked(witness: &str, roots: Option<&[u8]>, request: &AddCheckpoint) -> Result<Answer, Failure> {
+    ask(witness, roots, request).map_err(|error| match error {
+        RunError::Io { .. } => Failure::new(Exit::Undecided, error)
+            .help("ask again when the witness answers at this address, or ask another witness"),
+        other => other.into(),
+    })
 }
 
 /// The time by this machine's clock, in seconds since 1970.
@@ -117,8 +126,12 @@ impl WitnessArgs {
         let roots = self.ca.as_deref().map(|path| disk::read(path, ROOTS_MAX)).transpose()?;
         let mut request = AddCheckpoint { old: 0, proof: Vec::new(), checkpoint: checkpoint.clone() };
         for _ in 0..2 {
-            match ask(&self.witness, roots.as_deref(), &request)? {
+            match asked(&self.witness, roots.as_deref(), &request)? {
                 Answer::Lines(lines) => return Ok(lines),
+                Answer::KnowsSize(size) if size == request.old && size < checkpoint.size => {
+                    let why = format!("{} refuses size {size}, which it names itself", self.witness);
+                    return Err(Failure::new(Exit::Undecided, why));
+                }
                 Answer::KnowsSize(size) if size == request.old || size > checkpoint.size => {
                     let why = format!(
                         "the witness cosigned size {size} of this log, and this head covers {}",

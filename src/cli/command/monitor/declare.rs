@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::cosign::{Cosigned, WitnessArgs};
 use super::promise::log::{read_log, write_log};
+use super::registry::exclusive;
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::next::Next;
@@ -55,6 +56,7 @@ enum Which {
 /// Adds the witness's line to the head's file, unless it is there.
 fn cosign(args: &Args, run: &Run, size: u64) -> Result<Cosigned, Failure> {
     let path = run.layout.head(size);
+    let _lock = exclusive(&path)?;
     let note = run.at(names::head(size)).read_text(NOTE_MAX as u64)?;
     let leaves = || {
         let (transcript, _) = transcript::read(run.at(names::TRANSCRIPT))?;
@@ -124,6 +126,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 /// Has a witness cosign the newest head of a log of promises.
 fn declare_promises(printer: Printer, args: &Args, path: &Path) -> CommandResult {
     let witness = args.witness.key()?;
+    let _lock = exclusive(path)?;
     let mut log = read_log(path)?;
     let Some(note) = log.newest().map(str::to_string) else {
         return Err(Failure::new(Exit::Usage, format!("{}: there is no promise yet", path.display())));

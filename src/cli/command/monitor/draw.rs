@@ -13,6 +13,7 @@ use crate::cli::args::limits::Limits;
 use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
 use tiebreak_audit::checks;
+use tiebreak_record::commit::cosignature::utc;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_run::run::{RunError, disk, shell};
 
@@ -35,7 +36,7 @@ pub struct Args {
     /// Chips to draw; `tiebreak monitor plan` says how many are needed.
     #[arg(long, value_name = "NUMBER", required_unless_present = "check")]
     chips: Option<u32>,
-    /// Date at which a chip has to be monitored to be drawn; by default now.
+    /// Date at which a chip has to be monitored to be drawn; by default that of a round of drand, else now.
     #[arg(long, value_parser = seconds, value_name = "DATE")]
     date: Option<u64>,
     /// Folder of a declared run whose segments are drawn.
@@ -141,6 +142,7 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         let known = args.chain.known()?;
         let (verified, unsigned) = match draw.signed(&known) {
             Err(why @ Unverified::Signature { .. }) => (None, Some(("beacon", why.to_string()))),
+            Err(why @ Unverified::Date { .. }) => (None, Some(("date", why.to_string()))),
             other => (other.map_err(|why| beacon::unverified(&path.display().to_string(), &why))?, None),
         };
         if unsigned.is_none() {
@@ -167,24 +169,49 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
     }
     let known = args.chain.known()?;
     let runs = args.run.iter().map(|path| declared(args, path)).collect::<Result<Vec<_>, _>>()?;
+    let randomness = randomness(args, &known)?;
+    let verified = randomness.signed(&known).map_err(|why| beacon::unverified("--beacon", &why))?;
+    args.chain.used(&known, verified.as_ref())?;
     let question = Question {
-        time: args.date.map_or_else(now, Ok)?,
+        time: match (args.date, &verified) {
+            (Some(date), _) => date,
+            (None, Some(round)) => round.time.min(now()?),
+            (None, None) => now()?,
+        },
         chips: args.chips.unwrap_or_default(),
         segments: args.segments.unwrap_or_default(),
         runs,
-        randomness: randomness(args, &known)?,
+        randomness,
     };
     let draw = Draw::new(&register, &closed, question).map_err(|error| Failure::new(Exit::Usage, error))?;
-    let verified = draw.signed(&known).map_err(|why| beacon::unverified("--beacon", &why))?;
-    args.chain.used(&known, verified.as_ref())?;
+    draw.signed(&known).map_err(|why| beacon::unverified("--beacon", &why))?;
     write(&args.out, &draw.to_text())?;
     let (lines, value) = told(args, &draw, verified.as_ref(), signed);
     printer.result(lines, &value);
     Ok(Exit::Match)
 }
 
-/// The origin of the seed: a round whose signature was checked, or what the reader compares with publications.
+/// The origin of the seed: a round whose signature was checked, or what the reader compares with publications. The other inputs are
+/// to be compared, too: the seed does not depend on them, and who knows it could choose them.
 fn seed_lines(draw: &Draw, verified: Option<&Verified>) -> Vec<String> {
+    let (register, question) = (&draw.register, &draw.question);
+    let published = [
+        format!("register {} of {} entries, root {}", register.name, register.entries, register.root),
+        format!("log heads of digest {}", draw.closed),
+    ];
+    let runs = question
+        .runs
+        .iter()
+        .map(|run| format!("run {}, head of {} records, root {}", run.run.short(), run.size, run.root));
+    let mut lines = origin_lines(draw, verified);
+    lines.extend(
+        published.into_iter().chain(runs).map(|input| format!("compare with the publication: {input}")),
+    );
+    lines.push(format!("the draw is of chips that were monitored on {}", utc(question.time)));
+    lines
+}
+
+fn origin_lines(draw: &Draw, verified: Option<&Verified>) -> Vec<String> {
     match &draw.question.randomness {
         Randomness::Beacon { round, value } => vec![beacon::line(round, value, verified)],
         Randomness::Revealed { inspector, operator } => [("inspector", inspector), ("operator", operator)]

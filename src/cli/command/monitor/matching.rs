@@ -17,7 +17,7 @@ use tiebreak_monitor::matching::sighting::{Sighting, Training, sightings, traini
 use tiebreak_monitor::matching::silence::Silence;
 use tiebreak_monitor::register::history::Register;
 use tiebreak_monitor::snapshot::log::{ChipLog, RECORDS_MAX};
-use tiebreak_monitor::snapshot::record::{RECORD_BYTES, Serial};
+use tiebreak_monitor::snapshot::record::{RECORD_BYTES, Serial, SignedRecord};
 use tiebreak_monitor::snapshot::shard_map::{ShardMap, TEXT_MAX};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::cosignature::{cosigned_at, utc};
@@ -152,6 +152,38 @@ fn read_log(path: &Path, register: Option<&Register>) -> Result<Log, Failure> {
     Ok(Log { file: path.display().to_string(), log, sightings, trainings, defects })
 }
 
+/// Refuses two logs of one chip: it writes one, so the shorter adds nothing, or both are evidence.
+fn one_of_each(logs: &[Log]) -> Result<(), Failure> {
+    for (number, log) in logs.iter().enumerate() {
+        let of = |log: &Log| log.log.records.first().map(|first| first.record.serial.clone());
+        let Some(serial) = of(log) else { continue };
+        let Some(other) = logs[..number].iter().find(|other| of(other).as_ref() == Some(&serial)) else {
+            continue;
+        };
+        let same = |(a, b): (&SignedRecord, &SignedRecord)| a.link() == b.link();
+        let pairs = || other.log.records.iter().zip(&log.log.records);
+        return Err(match pairs().position(|pair| !same(pair)) {
+            Some(record) => {
+                let why = format!(
+                    "{} and {} are both of chip {serial}, and their records {record} differ",
+                    other.file, log.file
+                );
+                let help =
+                    "a chip writes one log: keep both files, and inspect each with tiebreak monitor inspect";
+                Failure::new(Exit::Diverges, why).help(help)
+            }
+            None => {
+                let why = format!(
+                    "{} and {} are both of chip {serial}, and one begins with the other",
+                    other.file, log.file
+                );
+                Failure::new(Exit::Usage, why).help("give the one with more records alone")
+            }
+        });
+    }
+    Ok(())
+}
+
 fn read_map(path: &Path) -> Result<ShardMap, Failure> {
     let text = disk::read_text(path, TEXT_MAX as u64).map_err(named)?;
     Ok(ShardMap::from_text(&text).map_err(|error| RunError::malformed(path, error))?)
@@ -265,6 +297,7 @@ fn matched(printer: Printer, args: &Args) -> CommandResult {
     let register = args.register.as_ref().map(|path| registry::read(path, registrar.as_ref())).transpose()?;
     let logs =
         args.logs.iter().map(|path| read_log(path, register.as_ref())).collect::<Result<Vec<_>, _>>()?;
+    one_of_each(&logs)?;
     let told = logs.iter().flat_map(|log| &log.trainings).filter_map(|training| training.computation);
     let seen = logs.iter().flat_map(|log| &log.sightings).map(|sighting| sighting.digest);
     let indexed = args.index.as_deref().map(|path| index::asked(path, told, seen)).transpose()?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use tiebreak_monitor::draw::{BEACON_MAX, commitment};
 
-use super::registry::write;
+use crate::cli::args::key::write_new;
 use crate::cli::args::random::random;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_record::commit::digest::Digest;
@@ -36,7 +36,7 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         return Err(Failure::new(Exit::Usage, why));
     }
     let nonce = Digest(random()?);
-    write(&args.file, &format!("{nonce}\n"))?;
+    write_new(&args.file, &format!("{nonce}\n"), true)?;
     let commitment = commitment(&nonce);
     printer.result(commitment.to_string(), &json!({ "commitment": commitment }));
     Ok(Exit::Match)

@@ -1,5 +1,6 @@
 //! Registers of chips, and files beside them, as arguments: read, written, and the forms of serial numbers and dates.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -79,6 +80,18 @@ pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
     disk::refuse_link(path)?;
     let absolute = std::path::absolute(path).map_err(RunError::io(path))?;
     Ok(Disk::default().replace(&absolute, text.as_bytes())?)
+}
+
+/// Locks the folder of a file that is read, extended and replaced, until the result is dropped: two commands would lose what one of
+/// them adds. Systems whose folders cannot be locked go without.
+pub fn exclusive(path: &Path) -> Result<Option<File>, Failure> {
+    if !cfg!(unix) {
+        return Ok(None);
+    }
+    let absolute = std::path::absolute(path).map_err(RunError::io(path))?;
+    let Some(folder) = absolute.parent() else { return Ok(None) };
+    let locked = File::open(folder).and_then(|folder| folder.lock().map(|()| folder));
+    Ok(Some(locked.map_err(RunError::io(folder))?))
 }
 
 /// The form of a serial number on the command line.

@@ -124,9 +124,17 @@ fn facts(run: &Run, checked: &Checked) -> Result<Facts, RunError> {
             .map(|rate| if rate.is_nan() { f64::INFINITY } else { rate }),
         _ => None,
     });
+    // A group of parameters moves at its own factor of the record's rate. A program file may scale rates in any way.
+    let factors: Vec<f64> = run.job().model().map_or(vec![1.0], |job| {
+        let factors = job.rate_factors().into_iter().map(f64::from);
+        factors.collect()
+    });
     let span = |span: Option<Span>, rate: f64| {
-        let Span { least, most } = span.unwrap_or(Span { least: rate, most: rate });
-        Some(Span { least: least.min(rate), most: most.max(rate) })
+        let of = factors.iter().map(|factor| if rate.is_finite() { rate * factor } else { rate });
+        of.fold(span, |span, rate| {
+            let Span { least, most } = span.unwrap_or(Span { least: rate, most: rate });
+            Some(Span { least: least.min(rate), most: most.max(rate) })
+        })
     };
     let program = program_digest(run.program());
     let model = records.iter().find_map(|record| match record {

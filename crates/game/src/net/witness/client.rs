@@ -1,6 +1,6 @@
 //! A client that asks a witness for its cosignature of a checkpoint.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::time::Duration;
 
 use tiebreak_monitor::witness::request::{AddCheckpoint, SIZE_TYPE};
@@ -57,9 +57,11 @@ fn unreachable(prefix: &str, roots: Option<&[u8]>) -> Option<&'static str> {
 /// authorities that vouch for an `https://` address; without it those of the web count.
 ///
 /// # Errors
-/// If the address is no `http://` or `https://` one, its certificate does not hold, or no whole answer comes.
+/// [`RunError::Refused`] if the address is no `http://` or `https://` one, or the certificates are none. [`RunError::Io`] if the witness's
+/// certificate does not hold, or no whole answer comes.
 pub fn ask(prefix: &str, roots: Option<&[u8]>, request: &AddCheckpoint) -> Result<Answer, RunError> {
     let refused = |why: String| RunError::Refused(format!("{prefix}: {why}"));
+    let silent = |why: String| RunError::Io { path: prefix.into(), source: io::Error::other(why) };
     if let Some(why) = unreachable(prefix, roots) {
         return Err(refused(why.into()));
     }
@@ -76,7 +78,7 @@ pub fn ask(prefix: &str, roots: Option<&[u8]>, request: &AddCheckpoint) -> Resul
     let config = config.build();
     let url = format!("{}/add-checkpoint", prefix.trim_end_matches('/'));
     let sent = config.new_agent().post(&url).send(request.to_text().as_bytes());
-    let mut response = sent.map_err(|error| refused(error.to_string()))?;
+    let mut response = sent.map_err(|error| silent(error.to_string()))?;
     let status = response.status().as_u16();
     let limit = if status == 200 { NOTE_MAX as u64 } else { ERROR_MAX };
     let is_size =
@@ -84,9 +86,9 @@ pub fn ask(prefix: &str, roots: Option<&[u8]>, request: &AddCheckpoint) -> Resul
     let mut bytes = Vec::new();
     let body =
         response.body_mut().with_config().limit(u64::MAX).reader().take(limit + 1).read_to_end(&mut bytes);
-    body.map_err(|error| refused(format!("its answer was cut off: {error}")))?;
+    body.map_err(|error| silent(format!("its answer was cut off: {error}")))?;
     if status == 200 && bytes.len() as u64 > limit {
-        return Err(refused(format!("its answer has more than {limit} bytes")));
+        return Err(silent(format!("its answer has more than {limit} bytes")));
     }
     let text =
         String::from_utf8_lossy(&bytes[..bytes.len().min(limit as usize)]).trim_end_matches('\n').to_string();

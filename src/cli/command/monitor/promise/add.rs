@@ -12,7 +12,7 @@ use super::log::{read_log, write_log};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::command::monitor::nonce;
-use crate::cli::command::monitor::registry::now;
+use crate::cli::command::monitor::registry::{exclusive, now};
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_record::commit::cosignature::utc;
@@ -108,13 +108,14 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
     to_come(&args.round)?;
     let key = key::read_private(&args.key)?;
     let nonce = nonce::read("--nonce", &args.nonce)?;
+    let working = printer.working("reading the job's data", None);
+    let inputs = inputs(args)?;
+    drop(working);
+    let _lock = exclusive(&args.log)?;
     let mut log = match args.log.symlink_metadata() {
         Ok(_) => read_log(&args.log)?,
         Err(_) => Promises::new(key.public()),
     };
-    let working = printer.working("reading the job's data", None);
-    let inputs = inputs(args)?;
-    drop(working);
     let promise = Promise {
         job: inputs.job,
         program: inputs.program,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tiebreak_monitor::matching::provenance::Weight;
 use tiebreak_monitor::promise::entry::{Begin, Inputs, Promise};
-use tiebreak_monitor::promise::examine::{Examined, Given, Shown, examine};
+use tiebreak_monitor::promise::examine::{Examined, Finding, Given, Shown, examine, kept};
 use tiebreak_monitor::promise::log::Promises;
 
 use super::log::read_log;
@@ -66,9 +66,11 @@ pub struct Args {
     /// Certificates, in PEM, of the authorities that vouch for an https:// address; by default those of the web count.
     #[arg(long, value_name = "FILE", requires = "ask", hide_short_help = true)]
     ca: Option<PathBuf>,
-    /// Folder of another run of this trainer, so that its promise counts as kept.
-    #[arg(long, value_name = "RUN")]
-    other: Vec<PathBuf>,
+    /// Another run of this trainer, its nonce and the value of its round, so that its promise counts as kept.
+    ///
+    /// Nonce and value have the forms of --nonce and --beacon.
+    #[arg(long, num_args = 3, value_names = ["RUN", "NONCE", "BEACON"], action = clap::ArgAction::Append)]
+    other: Vec<String>,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -98,12 +100,27 @@ fn declared(
     Ok(times.map_err(|error| RunError::malformed(first.path(), error))?.into_iter().flatten().min())
 }
 
-/// The most promises of the log that a witness knows; `None` if none is asked.
-fn known(args: &Args, log: &Promises, witnesses: &[PublicKey]) -> Result<Option<u64>, Failure> {
+/// The most promises of the log that a witness knows; `None` if none is asked, or one of them gives no answer.
+fn known(
+    printer: Printer,
+    args: &Args,
+    log: &Promises,
+    witnesses: &[PublicKey],
+) -> Result<Option<u64>, Failure> {
     let Some(note) = log.newest() else { return Ok(None) };
     let malformed = |error| RunError::malformed(&args.log, error).into();
-    let known = args.ask.iter().map(|url| known_size(url, args.ca.as_deref(), note, witnesses, malformed));
-    Ok(known.collect::<Result<Vec<_>, _>>()?.into_iter().max())
+    let (mut most, mut silent) = (None, false);
+    for url in &args.ask {
+        match known_size(url, args.ca.as_deref(), note, witnesses, malformed) {
+            Ok(size) => most = most.max(Some(size)),
+            Err(failure) if failure.exit == Exit::Undecided => {
+                printer.say(format!("no answer: {}", failure.message));
+                silent = true;
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(most.filter(|_| !silent))
 }
 
 pub fn run(printer: Printer, args: &Args) -> CommandResult {
@@ -120,9 +137,9 @@ fn checked(printer: Printer, args: &Args) -> CommandResult {
     let trainer = run.file.summary().named_key().map_err(malformed)?;
     let declared = declared(&run, &witnesses, trainer.as_ref())?;
     let shown = Shown { key: trainer, inputs: inputs(&run)?, challenge: run.file.challenge, declared };
-    let others = args.other.iter().map(|path| Ok(inputs(&args.limits.open(path)?)?));
+    let others = args.other.chunks_exact(3).map(|given| other(args, &log, &given[0], &given[1], &given[2]));
     let others = others.collect::<Result<Vec<_>, Failure>>()?;
-    let known = known(args, &log, &witnesses)?;
+    let known = known(printer, args, &log, &witnesses)?;
     let (promised, time) = round(args, log.of_nonce(&nonce).and_then(|number| log.promises().nth(number)))?;
     let given = Given {
         known,
@@ -150,10 +167,34 @@ fn checked(printer: Printer, args: &Args) -> CommandResult {
     let value: Value = json!({
         "result": result, "run": run.id, "number": examined.promise, "promise": promise,
         "witnessed": examined.witnessed, "round_time": time, "beacon": promised.value,
-        "verified": promised.verified, "declared": declared, "known": known, "findings": examined.findings, "next": next,
+        "verified": promised.verified, "declared": declared, "known": known, "findings": examined.findings,
+        "different": examined.different, "next": next,
     });
     printer.result(lines, &value);
     Ok(exit)
+}
+
+/// The number of the promise that another run keeps.
+fn other(args: &Args, log: &Promises, path: &str, nonce: &str, beacon: &str) -> Result<usize, Failure> {
+    let run = args.limits.open(Path::new(path))?;
+    let nonce = nonce::read("--other", nonce)?;
+    let malformed = |error| RunError::malformed(&run.layout.run_json(), error);
+    let key = run.file.summary().named_key().map_err(malformed)?;
+    let shown = Shown { key, inputs: inputs(&run)?, challenge: run.file.challenge, declared: None };
+    let refused = |why: String| Failure::new(Exit::Usage, format!("--other {path}: {why}"));
+    let promise = log.of_nonce(&nonce).and_then(|number| log.promises().nth(number));
+    let value = match promise {
+        Some(promise) => beacon::value_of(beacon, &promise.round, &args.chain)?,
+        None => beacon.to_string(),
+    };
+    let (number, findings) = kept(log, &shown, &value, &nonce).map_err(|error| refused(error.to_string()))?;
+    match (number, findings.first()) {
+        (Some(number), None) => Ok(number),
+        (_, found) => {
+            let why = found.map(Finding::to_string).unwrap_or_default();
+            Err(refused(format!("the run keeps no promise of the log: {why}")))
+        }
+    }
 }
 
 /// The value and the time of the promised round. Without a promise neither decides anything.
@@ -197,5 +238,11 @@ fn promise_lines(args: &Args, log: &Promises, examined: &Examined, round: &Promi
     if let (Begin::Run { run, after, .. }, Some(amendment)) = (promise.begin, promise.amendment) {
         lines.push(format!("  amendment {amendment} of run {}, with effect after step {after}", run.short()));
     }
+    lines.extend((!examined.different.is_empty()).then(|| {
+        format!(
+            "  ask what the promises {:?} were for: they are of other programs or data, and no run of them is given",
+            examined.different
+        )
+    }));
     lines
 }
