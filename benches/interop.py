@@ -22,6 +22,10 @@ import torch
 import torchvision
 from safetensors.torch import load_file, save_file
 from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -82,7 +86,7 @@ def gpt2(checks, name, seed, **keys):
     """A GPT-2 of transformers."""
     # Larger weights than training begins with, so that attention is not uniform and logits are not near zero.
     config = GPT2Config(vocab_size=261, n_positions=48, n_embd=64, n_layer=3, n_head=4, initializer_range=0.1, **keys)
-    decoder(checks, name, seed, GPT2LMHeadModel, config)
+    of_text(checks, name, seed, GPT2LMHeadModel, config)
 
 
 FAMILIES = {
@@ -97,11 +101,43 @@ def llama(checks, name, seed, family="Llama", **keys):
     """A decoder of transformers that is a model of kind `llama`."""
     config, model = FAMILIES[family]
     sizes = {"hidden_size": 64, "intermediate_size": 88, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
-    decoder(checks, name, seed, model, config(vocab_size=261, max_position_embeddings=48, initializer_range=0.1, **{**sizes, **keys}))
+    of_text(checks, name, seed, model, config(vocab_size=261, max_position_embeddings=48, initializer_range=0.1, **{**sizes, **keys}))
 
 
-def decoder(checks, name, seed, kind, config):
-    """A decoder of this class and configuration."""
+def bert(checks, name, seed, **keys):
+    """A BERT of transformers with the head that finds masked tokens."""
+    sizes = {"hidden_size": 64, "intermediate_size": 88, "num_hidden_layers": 3, "num_attention_heads": 4}
+    encoder(checks, name, seed, BertForMaskedLM, BertConfig(vocab_size=261, max_position_embeddings=48, initializer_range=0.1, **{**sizes, **keys}))
+
+
+def distilbert(checks, name, seed, **keys):
+    """A DistilBERT of transformers with the head that finds masked tokens."""
+    sizes = {"dim": 64, "hidden_dim": 88, "n_layers": 3, "n_heads": 4}
+    encoder(checks, name, seed, DistilBertForMaskedLM, DistilBertConfig(vocab_size=261, max_position_embeddings=48, initializer_range=0.1, **{**sizes, **keys}))
+
+
+def encoder(checks, name, seed, kind, config):
+    """An encoder on whole texts, or, if it has padding, on texts of several lengths."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = "\n".join([*special, *(f"t{number}" for number in range(len(special), 261))]) + "\n"
+    places = 48 if config.pad_token_id is None else 40
+    of_text(checks, name, seed, kind, config, places, vocabulary)
+    kept = (checks.folder / name / "trained" / "vocab.txt").read_text()
+    checks.same(f"{name}: vocab.txt", kept == vocabulary)
+    job = (checks.folder / name / "job.toml").read_text()
+    checks.same(f"{name}: the job's masked token", "\ntoken = 4\nnever = [0,1,2,3,4]\n" in job)
+
+
+def padded(ids, padding):
+    """Texts of which some are padded behind, one before, and one within."""
+    ids = np.where(ids == padding, ids + 1, ids)
+    for row, places in enumerate([slice(33, None), slice(11, None), slice(0, 5), slice(17, 20)]):
+        ids[row, places] = padding
+    return ids, {"attention_mask": torch.from_numpy((ids != padding).astype(np.int64))}
+
+
+def of_text(checks, name, seed, kind, config, places=40, vocabulary=None):
+    """A model of this class and configuration on texts of so many places. `vocabulary` is that of an encoder."""
     torch.manual_seed(seed)
     model = kind(config).eval()
     for parameter in model.parameters():
@@ -111,12 +147,17 @@ def decoder(checks, name, seed, kind, config):
     model.save_pretrained(folder)
     tokens = np.random.default_rng(seed).integers(0, 261, (4, 48)).astype(np.uint16)
     np.save(folder / "tokens.npy", tokens.reshape(-1))
+    ids, mask = tokens[:, :places].astype(np.int64), {}
+    if vocabulary:
+        (folder / "vocab.txt").write_text(vocabulary)
+        if config.pad_token_id is not None:
+            ids, mask = padded(ids, config.pad_token_id)
     inputs = checks.folder / "inputs.npy"
-    np.save(inputs, tokens[:, :40].astype(np.int64))
+    np.save(inputs, ids)
 
     def logits(model):
         with torch.no_grad():
-            return model(torch.from_numpy(tokens[:, :40].astype(np.int64))).logits.numpy()
+            return model(torch.from_numpy(ids), **mask).logits.numpy()
 
     checks.run("import", folder)
     job = folder / "job.toml"
@@ -315,6 +356,12 @@ def main():
         layers = ["sliding_attention", "full_attention", "sliding_attention"]
         llama(checks, "qwen3-windows", 14, "Qwen3", head_dim=32, use_sliding_window=True, sliding_window=6, layer_types=layers, **eager)
         sharded(checks)
+        bert(checks, "bert", 15, pad_token_id=None)
+        bert(checks, "bert-padded", 16)
+        tanh = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-3, "type_vocab_size": 5, "hidden_dropout_prob": 0.2}
+        bert(checks, "bert-tanh-padded", 17, pad_token_id=3, **tanh)
+        distilbert(checks, "distilbert", 18, pad_token_id=None)
+        distilbert(checks, "distilbert-padded", 19, sinusoidal_pos_embds=True, activation="gelu_new")
         if not arguments.decoders:
             classifiers(checks)
             pixels(checks)

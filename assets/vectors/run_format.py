@@ -30,7 +30,7 @@ GROUP, TILE, RECORD_MAX = 65536, 4096, 256
 F32, U32, U8 = 1, 2, 3
 # The names of docs/WEIGHTS.md, "What makes a model usable".
 COMPANIONS = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"]
-COMPANIONS += ["vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.model", "chat_template.jinja", "chat_template.json", "preprocessor_config.json"]
+COMPANIONS += ["vocab.json", "vocab.txt", "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.model", "chat_template.jinja", "chat_template.json", "preprocessor_config.json"]
 
 
 class Differs(Exception):

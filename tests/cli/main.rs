@@ -42,6 +42,7 @@ mod ranks;
 mod receipts;
 mod released;
 mod released_decoders;
+mod released_encoders;
 mod reveals;
 mod rules;
 mod screens;

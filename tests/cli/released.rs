@@ -279,7 +279,7 @@ fn released_folders_that_do_not_fit_are_refused() {
         ("\"attn_pdrop\": 0.1", "\"attn_pdrop\": 0.2", "make them equal"),
         ("1e-05", "0.0", "norm_epsilon: must be a finite number above 0"),
         ("1e-05", "1e-05, \"scale_attn_weights\": false", "scale_attn_weights is false"),
-        ("gpt2", "bert", "model_type is"),
+        ("gpt2", "t5", "model_type is"),
         ("{", "[", "it is no configuration"),
     ] {
         refused(&GPT2_CONFIG.replacen(from, to, 1), &file, wanted);

@@ -19,12 +19,13 @@ pub use stand_in::StandIn;
 pub use width::{Width, other_width};
 
 /// The files of a tokenizer, and the files that are used with it: a run keeps files with these names, and no others.
-pub const TOKENIZER_FILES: [&str; 12] = [
+pub const TOKENIZER_FILES: [&str; 13] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",
+    "vocab.txt",
     "merges.txt",
     "encoder.json",
     "vocab.bpe",

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::decoder_config::shortest;
+use super::config_keys::shortest;
 use tiebreak_contract::program::models::{Lora, Model};
 
 /// The name of the file.

@@ -17,6 +17,7 @@ use super::names;
 use super::paths::RunPaths;
 use super::released_config::{self, CONFIG_MAX};
 use super::tokenizer_ids;
+pub use super::tokenizer_ids::SpecialTokens;
 use tiebreak_record::job::Job;
 use tiebreak_record::job::data::Vocabulary;
 use tiebreak_record::job::spec::DataFiles;
@@ -176,14 +177,19 @@ impl Companions {
         Some(Vocabulary { below, name: path.display().to_string() })
     }
 
+    /// The special tokens of an encoder's tokenizer, as far as the files tell them.
+    pub fn special_tokens(&self) -> SpecialTokens {
+        tokenizer_ids::special(|name| self.get(name))
+    }
+
     /// Every file's name and bytes.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
         self.files.iter().map(|(name, bytes)| (*name, bytes.as_slice()))
     }
 
-    /// The files of the tokenizer, by ascending name.
+    /// The files of the tokenizer that a receipt names, by ascending name. No tokenizer of a decoder reads `vocab.txt`.
     pub fn of_tokenizer(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
-        self.iter().filter(|(name, _)| TOKENIZER_FILES.contains(name))
+        self.iter().filter(|(name, _)| TOKENIZER_FILES.contains(name) && *name != tokenizer_ids::LINES)
     }
 
     /// A file's bytes.

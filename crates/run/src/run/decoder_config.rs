@@ -4,8 +4,9 @@
 //! Sources: `LlamaConfig`, `Qwen2Config`, `Qwen3Config` and `MistralConfig` of transformers. A key that is not known, or has a value that is not computed, is
 //! refused by its name.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::config_keys::{self, Keys, shortest};
 use tiebreak_contract::program::models::Llama;
 
 /// The values of `model_type`, with the names of the classes.
@@ -64,81 +65,6 @@ const PASSED_OVER: [&str; 19] = [
 /// The most layers of a job's model.
 const LAYERS_MAX: u32 = 1 << 10;
 
-/// A `config.json`, or an object in it.
-struct Keys<'a> {
-    /// The text before each key's name.
-    prefix: &'a str,
-    keys: &'a Map<String, Value>,
-}
-
-impl Keys<'_> {
-    fn get(&self, key: &str) -> Option<&Value> {
-        self.keys.get(key).filter(|value| !value.is_null())
-    }
-
-    fn refused<T>(&self, key: &str, why: &str) -> Result<T, String> {
-        // The file is anybody's, and so is the length of its keys.
-        let short = |text: &str| text.chars().take(40).collect::<String>();
-        let value = self.keys.get(key).map(Value::to_string).unwrap_or_default();
-        Err(format!("{}{} is {}; {why}", self.prefix, short(key), short(&value)))
-    }
-
-    /// The elements of a list; 0 of anything else.
-    fn count(&self, key: &str) -> usize {
-        self.get(key).and_then(Value::as_array).map_or(0, Vec::len)
-    }
-
-    fn size(&self, key: &str) -> Result<Option<u32>, String> {
-        let Some(value) = self.get(key) else { return Ok(None) };
-        match value.as_u64().and_then(|n| u32::try_from(n).ok()) {
-            Some(size) => Ok(Some(size)),
-            None => self.refused(key, "a number is wanted, from 0 to 4294967295"),
-        }
-    }
-
-    fn needed(&self, key: &str) -> Result<u32, String> {
-        self.size(key)?.ok_or_else(|| format!("{}{key} is missing", self.prefix))
-    }
-
-    fn number(&self, key: &str, default: f64) -> Result<f32, String> {
-        match self.get(key).map_or(Some(default), Value::as_f64) {
-            Some(number) => Ok(number as f32),
-            None => self.refused(key, "a number is wanted"),
-        }
-    }
-
-    fn needed_number(&self, key: &str) -> Result<f32, String> {
-        match self.get(key) {
-            Some(_) => self.number(key, 0.0),
-            None => Err(format!("{}{key} is missing", self.prefix)),
-        }
-    }
-
-    /// True or false; false where the key is absent.
-    fn flag(&self, key: &str) -> Result<bool, String> {
-        match self.get(key).map_or(Some(false), Value::as_bool) {
-            Some(flag) => Ok(flag),
-            None => self.refused(key, "true or false is wanted"),
-        }
-    }
-
-    /// Refuses another value than `only` of a key that is there.
-    fn only(&self, key: &str, only: &Value) -> Result<(), String> {
-        match self.get(key) {
-            Some(value) if value != only && value.as_f64().is_none_or(|x| Some(x) != only.as_f64()) => {
-                self.refused(key, &format!("this version computes {only} only"))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// JSON in which binary32 numbers are the shortest decimals that name them: 1e-5, not 9.999999747378752e-6.
-pub(super) fn shortest(value: &impl serde::Serialize) -> Value {
-    let text = serde_json::to_string(value).expect("a model's numbers are JSON");
-    serde_json::from_str(&text).expect("it was just written")
-}
-
 /// The keys that have one value, and that value.
 fn fixed() -> [(&'static str, Value); 6] {
     [
@@ -153,18 +79,9 @@ fn fixed() -> [(&'static str, Value); 6] {
 
 /// The model that a `config.json` of this `model_type` describes, with this context if one is given.
 pub(super) fn parse(kind: &str, text: &str, context: Option<u32>) -> Result<Llama, String> {
-    let keys = serde_json::from_str(text).map_err(|error| format!("it is no JSON object: {error}"))?;
+    let keys = config_keys::object(text)?;
     let config = Keys { prefix: "", keys: &keys };
-    let fixed = fixed();
-    for (key, only) in &fixed {
-        config.only(key, only)?;
-    }
-    let is_known = |key: &str| {
-        fixed.iter().any(|(name, _)| *name == key) || READ.contains(&key) || PASSED_OVER.contains(&key)
-    };
-    if let Some(key) = keys.keys().find(|key| !is_known(key) && config.get(key).is_some()) {
-        return config.refused(key, "this version does not know that key");
-    }
+    config.known(&fixed(), &[&READ, &PASSED_OVER])?;
     let (width, heads) = (config.needed("hidden_size")?, config.needed("num_attention_heads")?);
     let positions = config.needed("max_position_embeddings")?;
     let context = context.unwrap_or(positions);

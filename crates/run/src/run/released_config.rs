@@ -1,5 +1,5 @@
-//! The `config.json` of a folder of released weights, which describes the model: in transformers' keys for GPT-2 and decoders of
-//! Llama's kind, in timm's for residual networks, else in this program's own.
+//! The `config.json` of a folder of released weights, which describes the model: in transformers' keys for GPT-2, decoders of
+//! Llama's kind, BERT and DistilBERT, in timm's for residual networks, else in this program's own.
 //!
 //! Source: `GPT2Config` of transformers. Keys that do not change the computation here are not read; keys that would make another
 //! model are refused.
@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::adapter_config::{adapt, adapters};
 use super::architectures;
-use super::decoder_config::{self, shortest};
+use super::config_keys::shortest;
+use super::{decoder_config, encoder_config};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::models::{Gelu, Gpt, Model, Normalize};
 
@@ -20,7 +21,8 @@ const OURS: &str = "tiebreak";
 /// The vocabulary size of GPT-2's own tokenizer, whose last token begins and ends texts.
 const GPT2_VOCABULARY: u32 = 50_257;
 /// Keys of special tokens: the one that begins a text, the one that ends it, and the padding.
-const TOKENS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
+const TOKENS: [&str; 3] = ["bos_token_id", "eos_token_id", PADDING];
+const PADDING: &str = "pad_token_id";
 
 /// The keys that tell transformers' `config.json` from timm's.
 #[derive(Deserialize)]
@@ -76,6 +78,9 @@ pub fn parse(text: &str, context: Option<u32>) -> Result<Model, String> {
     if context.is_some() && !is_decoder {
         return Err(format!("{model_type:?} has no other context than its weights have"));
     }
+    if let Some(kind) = encoder_config::kind(&model_type) {
+        return encoder_config::parse(kind, text).map(Model::Bert);
+    }
     match model_type.as_str() {
         "gpt2" => gpt2(&serde_json::from_str(text).map_err(wrong)?).map(Model::Gpt),
         kind if is_decoder => decoder_config::parse(kind, text, context).map(Model::Llama),
@@ -83,7 +88,7 @@ pub fn parse(text: &str, context: Option<u32>) -> Result<Model, String> {
         other => {
             let other: String = other.chars().take(40).collect();
             Err(format!(
-                "model_type is {other:?}; \"gpt2\", \"llama\", \"qwen2\", \"qwen3\" and \"mistral\" can be imported, what `tiebreak export` wrote (\"{OURS}\"), and timm's residual networks"
+                "model_type is {other:?}; \"gpt2\", \"llama\", \"qwen2\", \"qwen3\", \"mistral\", \"bert\" and \"distilbert\" can be imported, what `tiebreak export` wrote (\"{OURS}\"), and timm's residual networks"
             ))
         }
     }
@@ -134,6 +139,12 @@ fn gpt2(config: &Gpt2) -> Result<Gpt, String> {
     })
 }
 
+/// The keys of special tokens that do not describe the model. Padding is a key of a bert.
+fn kept_tokens(model: &Model) -> impl Iterator<Item = &'static str> {
+    let is_bert = matches!(model, Model::Bert(_));
+    TOKENS.into_iter().filter(move |key| !is_bert || *key != PADDING)
+}
+
 /// True if a `config.json` describes a model of the same kind as this one, whatever the sizes.
 pub(crate) fn is_of(config: &[u8], model: &Model) -> bool {
     let parsed = std::str::from_utf8(config).ok().and_then(|text| parse(text, context(model)).ok());
@@ -153,6 +164,7 @@ pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> St
     let theirs = match model {
         Model::Gpt(gpt) => Some(gpt2_config(gpt)),
         Model::Llama(llama) => decoder_config::config(llama, config),
+        Model::Bert(bert) => encoder_config::config(bert),
         _ => None,
     };
     let own = || json!({ "model_type": OURS, "model": shortest(&with_pixels(model)) });
@@ -160,7 +172,7 @@ pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> St
     let object = |text: &str| serde_json::from_str::<Map<String, Value>>(text).ok();
     let Some((text, mut kept)) = config.and_then(|text| Some((text, object(text)?))) else {
         let said = generation.and_then(object).unwrap_or_default();
-        let tokens = TOKENS.into_iter().filter_map(|key| Some((key, said.get(key)?.clone())));
+        let tokens = kept_tokens(model).filter_map(|key| Some((key, said.get(key)?.clone())));
         tokens.for_each(|(key, token)| ours[key] = token);
         return format!("{ours:#}\n");
     };
@@ -176,7 +188,7 @@ pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> St
                 let named = ["dtype", "torch_dtype"].into_iter().filter(|key| before.contains_key(*key));
                 named.for_each(|key| drop(kept.insert(key.into(), value.clone())));
             }
-            key if TOKENS.contains(&key) || same && !always.contains(&key) => {}
+            key if kept_tokens(model).any(|token| token == key) || same && !always.contains(&key) => {}
             _ => drop(kept.insert(key, value)),
         }
     }

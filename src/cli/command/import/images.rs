@@ -46,6 +46,8 @@ pub struct Decided {
     pub reinitialize: Vec<String>,
     /// The file of adapters, as the job names it.
     pub adapter: Option<String>,
+    /// The job's tables of masked tokens, if it has them.
+    pub masking: String,
     /// The facts that the user has to know, a line each.
     pub said: Vec<String>,
 }

@@ -1,6 +1,7 @@
 //! `tiebreak import`.
 
 mod images;
+mod masking;
 mod weights;
 
 use std::fs;
@@ -16,7 +17,7 @@ use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use images::{Decided, ImageArgs};
 use tiebreak_contract::program::models::released::Released;
-use tiebreak_contract::program::models::{Gpt, Llama, Model};
+use tiebreak_contract::program::models::{Bert, Gpt, Llama, Model};
 use tiebreak_contract::program::step::Program;
 use tiebreak_record::job::Job;
 use tiebreak_record::job::initial::{Drawn, weights_layout};
@@ -93,6 +94,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let all: Vec<PathBuf> = paths.iter().chain(&adapter).cloned().collect();
     let outside = all.iter().any(|path| !path.starts_with(&output));
     let root = outside.then(|| common(&all));
+    let companions = Companions::released(&folder)?;
+    masking::decide(&model, &companions, &mut decided, (&files, &prefix));
     let text = job_text(&model, &names, &prefix, root.as_deref(), &decided);
     let job = Job::parse(&job_path.display().to_string(), &text).map_err(|error| {
         let hint = if matches!(model, Model::Llama(_)) { FEWER } else { "" };
@@ -102,7 +105,6 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let all = adapter.is_some().then_some(&all[..]);
     check(files, (&job, &program), index, all, &mut counting.watch())?;
     drop(counting);
-    let companions = Companions::released(&folder)?;
     if output != folder {
         companions.names().try_for_each(|name| free_for(&companions, &output, name))?;
         companions.write(&disk, &output, &[])?;
@@ -304,7 +306,9 @@ fn job_text(
     decided: &Decided,
 ) -> String {
     let (data, rate) = match model {
-        Model::Gpt(Gpt { vocabulary, .. }) | Model::Llama(Llama { vocabulary, .. }) => {
+        Model::Gpt(Gpt { vocabulary, .. })
+        | Model::Llama(Llama { vocabulary, .. })
+        | Model::Bert(Bert { vocabulary, .. }) => {
             let dtype = if *vocabulary > 1 << 16 { "u32" } else { "u16" };
             let data = format!(
                 "# Token ids of the model's own tokenizer.\nkind = \"tokens\"\npath = \"tokens.npy\"\ndtype = \"{dtype}\"\n"
@@ -321,6 +325,7 @@ fn job_text(
         "# They lie outside of this folder: name their folder with --data-root when you train.\n".into()
     });
     let (weights, model, init) = (json!(weights), released_config::model_table(model), decided.init());
+    let masking = &decided.masking;
     let prefix = match prefix.is_empty() {
         true => String::new(),
         false => format!("# The text before every name in them.\nprefix = {}\n", json!(prefix)),
@@ -334,7 +339,7 @@ fn job_text(
          [data]\n{data}\n\
          [optimizer]\nkind = \"adamw\"\nbeta1 = 0.9\nbeta2 = 0.999\nepsilon = 1e-8\nweight_decay = 0.01\n\n\
          [schedule]\npeak = {rate}\nwarmup = 10\nfloor = 0.0\n\n\
-         [batch]\nmicro_batch = 1\nmicro_batches = 8\n"
+         [batch]\nmicro_batch = 1\nmicro_batches = 8\n{masking}"
     )
 }
 

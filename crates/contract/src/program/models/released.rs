@@ -25,7 +25,8 @@ pub enum Made {
     /// A copy of another released tensor's elements, which some files have. The copy must be equal at import, and an export
     /// leaves it out.
     CopyOf(Vec<Part>),
-    /// A constant that some files have, such as an attention mask: an import does not read it, and an export leaves it out.
+    /// A tensor that some files have and the model lacks, such as an attention mask or another head's layer: an import does not
+    /// read it, and an export leaves it out.
     Mask,
     /// I64: the number of batches that running averages saw. No program has it, so an import does not read it. An export writes
     /// the run's step, since each step moves the averages once.
@@ -244,6 +245,26 @@ mod tests {
         assert_eq!(layout.map(|r| (r.name, r.shape)).collect::<BTreeMap<_, _>>(), theirs);
         // Tied, it is the model that is named after its 135 million parameters.
         assert_eq!(read(&format!(r#"{keys},"tied":true"#)).parameter_count(), 134_515_008);
+    }
+
+    #[test]
+    fn encoders_have_the_names_and_shapes_of_transformers() {
+        let theirs: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_str(include_str!("../../../../../assets/bert_tables.json")).unwrap();
+        let sizes = r#""vocabulary":30522,"context":512,"heads":12,"width":768,"hidden":3072"#;
+        for (name, keys) in
+            [("bert", r#""token_types":2,"layers":12"#), ("distilbert", r#""form":"distilbert","layers":6"#)]
+        {
+            let model = read(&format!(r#""kind":"bert",{sizes},{keys}"#));
+            let theirs: BTreeMap<String, Vec<u32>> = serde_json::from_value(theirs[name].clone()).unwrap();
+            let layout = model.released().unwrap().into_iter().filter(Released::is_written);
+            assert_eq!(layout.map(|r| (r.name, r.shape)).collect::<BTreeMap<_, _>>(), theirs, "{name}");
+            let count: u64 = theirs.values().map(|shape| u64::from(elements(shape))).sum();
+            assert_eq!(model.parameter_count(), count);
+        }
+        assert_eq!(theirs.len(), 2);
+        // No class of transformers has BERT's blocks without types.
+        assert!(read(&format!(r#""kind":"bert",{sizes},"layers":1"#)).released().is_none());
     }
 
     #[test]
