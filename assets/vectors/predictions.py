@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Receipts of predictions from the text of docs/INFERENCE.md, docs/RUN-FORMAT.md and docs/ARITHMETIC.md alone: one unsigned, and one signed.
+"""Receipts of predictions from the text of docs/INFERENCE.md, docs/RUN-FORMAT.md and docs/ARITHMETIC.md alone: one unsigned, one
+signed, and a verdict on one with a wrong class.
 
 A perceptron of six pixels and four classes predicts five samples, the last like the first. Its weights are Philox words, as in
 tests/runs/predictions.rs. Writes predictions.json beside itself. Needs only the standard library.
@@ -50,9 +51,10 @@ def main():
     settings += [(f"digits.{name}", "3 3 0") for name in ("linear", "conv", "head", "scores", "values")]
     settings = [sized(name.encode()) + sized(value.encode()) for name, value in sorted(settings)]
     samples = [[(i * i * 41 + 67 * i * n + 90 * n) % 256 for i in range(6)] for n in (1, 2, 3, 4, 1)]
-    inputs, classes, digests, tree = [], [], [], []
+    inputs, classes, digests, tree, rows = [], [], [], [], []
     for number, pixels in enumerate(samples):
         row = model.forward(Inference(lambda kind: (3, 3, 0), 1), 1, parameters, [pixels, None], None, None).rows[0]
+        rows.append(b"".join(words([pattern(x)]) for x in row))
         inputs.append(digest_of_bytes([1, 6], pixels))
         classes.append(predicted(row))
         digests.append(tensor_digest([1, 4], [pattern(x) for x in row]))
@@ -65,9 +67,17 @@ def main():
     key = Key("classifier.example", bytes([4]) * 32)
     signed = fields | {"signer": key.text()}
     signed |= {"signature": b64(key.sign(b"tiebreak 2 predictions\n" + text(signed).encode()))}
-    comment = "Made by predictions.py. `samples`: the pixels of samples 2, 3, .. of some data. `receipt` and `signed`: texts of receipts of their predictions."
+    # The signer says another class of the last sample, whose logits lie in one slice.
+    wrong = (classes[-1] + 1) % 4
+    tree[-1] = words([4]) + inputs[-1] + listed([words([wrong])]) + digests[-1]
+    liar = Key("liar.example", bytes([6]) * 32)
+    lie = fields | {"predicted": classes[:-1] + [wrong], "root": merkle_root(tree).hex(), "signer": liar.text()}
+    lie |= {"signature": b64(liar.sign(b"tiebreak 2 predictions\n" + text(lie).encode()))}
+    claim = {"kind": "class", "sample": 4, "row": 0, "slices": [0], "bytes": b64(rows[-1]), "siblings": ""}
+    verdict = json.dumps({"answer": 1, "receipt": text(lie), "claim": claim}, separators=(",", ":"))
+    comment = "Made by predictions.py. `samples`: the pixels of samples 2, 3, .. of some data. `receipt` and `signed`: texts of receipts of their predictions. `verdict`: a verdict on a third."
     path = pathlib.Path(__file__).with_name("predictions.json")
-    document = {"_comment": comment, "samples": samples, "receipt": text(fields), "signed": text(signed)}
+    document = {"_comment": comment, "samples": samples, "receipt": text(fields), "signed": text(signed), "verdict": verdict}
     path.write_text("{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in document.items()) + "\n}\n")
 
 

@@ -1,11 +1,12 @@
-//! Texts: head notes, keys, jobs, auditors' reports, plans and notes of draws, reports of evaluations, receipts of answers,
-//! configurations of released models. A text that parses is in the canonical form.
+//! Texts: head notes, keys, jobs, auditors' reports, plans and notes of draws, reports of evaluations, receipts of answers
+//! and predictions, configurations of released models. A text that parses is in the canonical form.
 #![no_main]
 
 use tiebreak_audit::drawn::Drawn;
 use tiebreak_audit::plan_file::PlanFile;
 use tiebreak_audit::report_file::decode;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::predictions::Predictions;
 use tiebreak_record::commit::receipt::Receipt;
 use tiebreak_record::commit::tree_head::Head;
 use tiebreak_record::job::Job;
@@ -39,6 +40,9 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
         assert_eq!(Report { found: report.found.clone(), ..again }, report);
     }
     if let Ok((receipt, None)) = Receipt::from_text(text) {
+        assert_eq!(receipt.to_text(None), text);
+    }
+    if let Ok((receipt, None)) = Predictions::from_text(text) {
         assert_eq!(receipt.to_text(None), text);
     }
     let _ = released_config::parse(text, Some(64));

@@ -5,9 +5,14 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use tiebreak_record::commit::answer_trace::AnswerTrace;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::predictions::Predictions;
+use tiebreak_record::commit::trace::TracedNode;
+use tiebreak_record::commit::{merkle, tensor};
+use tiebreak_record::job::Job;
+use tiebreak_run::predict::traced::{SamplePass, sample_leaves};
 
 use super::common::{logistic_job, npy};
 use super::{gpt_job, output, path};
@@ -165,7 +170,7 @@ fn each_lie_of_a_receipt_of_predictions_is_caught() {
     let (code, found) = check(&plain, &["--signer-key", &public]);
     assert!(code == 4 && found["error"].as_str().unwrap().contains("signed by nobody"), "{found}");
     for (text, why) in [
-        (text.replacen("predictions 1", "predictions 2", 1), "its format is"),
+        (text.replacen("predictions 1", "predictions 3", 1), "its format is"),
         (text.replacen("{\"format\"", " {\"format\"", 1), "format"),
         (text[..text.len() / 2].to_string(), "EOF"),
     ] {
@@ -175,11 +180,13 @@ fn each_lie_of_a_receipt_of_predictions_is_caught() {
     }
     fs::write(&lie, " ".repeat((1 << 24) + 1)).unwrap();
     assert_eq!(check(&lie, &[]).0, 4);
-    let (code, found) = check(&plain, &["--trace", &plain]);
-    assert!(
-        code == 2 && found["error"].as_str().unwrap().contains("--trace is for receipts of answers"),
-        "{found}"
-    );
+    for (more, says) in [
+        (["--trace", &plain], "commits no traces: leave --trace out"),
+        (["--tokenizer", &plain], "--tokenizer is for receipts of answers"),
+    ] {
+        let (code, found) = check(&plain, &more);
+        assert!(code == 2 && found["error"].as_str().unwrap().contains(says), "{found}");
+    }
     // Data with other bits.
     let others = path(at, "others.npy");
     let values: Vec<u8> = (0..30).flat_map(|i| (i as f32).to_le_bytes()).collect();
@@ -261,4 +268,115 @@ fn decoders_predict_positions_and_a_nan_predicts_nothing() {
     );
     let (code, found) = json(&["predict", &run, "--inputs", &inputs]);
     assert_eq!((code, &found["samples"][0]["classes"][0]), (0, &Value::Null), "{found}");
+}
+
+/// A signer who changes a class, logits or an operator is convicted by whoever has the verdict's file alone.
+#[test]
+fn a_wrong_prediction_convicts_without_the_model_and_the_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let (at, run) = (folder.path(), logistic(folder.path()));
+    let [inputs, receipt, trace, key, lie, job, model] =
+        ["inputs.npy", "p.json", "p.trace", "me.key", "lie.json", "logistic.toml", "run/model.safetensors"]
+            .map(|name| path(at, name));
+    assert_eq!(output(&["key", "new", &key, "--name", "me.example"]).0, 0);
+    let (public, private) = (format!("{key}.pub"), fs::read_to_string(&key).unwrap());
+    let private = PrivateKey::from_text(&private).unwrap();
+    let write =
+        ["predict", &run, "--inputs", &inputs, "--receipt", &receipt, "--trace", &trace, "--key", &key];
+    assert_eq!(output(&write).0, 0);
+    let check = |receipt: &str, more: &[&str]| {
+        json(&[&["receipt", "check", receipt, &run, "--inputs", &inputs], more].concat())
+    };
+    let unused = path(at, "unused.json");
+    for more in [&[][..], &["--trace", &trace, "--verdict", &unused], &["--engine", "reference"]] {
+        assert_eq!(check(&receipt, more).1["result"], "matches");
+    }
+    assert!(!fs::exists(&unused).unwrap(), "nothing is wrong");
+
+    let (honest, _) = Predictions::from_text(&fs::read_to_string(&receipt).unwrap()).unwrap();
+    let parsed = Job::parse("job", &fs::read_to_string(&job).unwrap()).unwrap();
+    let graphs = SamplePass::graphs(parsed.model().unwrap(), 10);
+    let mut theirs = AnswerTrace::decode(&fs::read(&trace).unwrap(), 0, &graphs).unwrap();
+    let ty = graphs[0].tensor(graphs[0].nodes[0].output);
+    theirs.windows[7][0] = TracedNode::new(ty, tensor::tile_values(&vec![7; ty.bytes()]));
+    let tampered = path(at, "tampered.trace");
+    fs::write(&tampered, theirs.encode()).unwrap();
+    let lied = |edit: Lie| {
+        let mut receipt = honest.clone();
+        edit(&mut receipt);
+        receipt
+    };
+    let class = lied(&|r| r.samples[4].predicted[0] ^= 1);
+    let logits = lied(&|r| r.samples[5].logits = Digest([1; 32]));
+    let tile = lied(&|r| r.traces = Some(merkle::root(&sample_leaves(r, &theirs))));
+    let weights = [&model[..], "--job", &job];
+    for (number, (said, of, more, kind, sample)) in (0..).zip([
+        (&class, &[&run[..]][..], &["--trace", &trace][..], "class", 4),
+        (
+            &lied(&|r| (r.traces, r.samples[4].predicted[0]) = (None, class.samples[4].predicted[0])),
+            &weights,
+            &[],
+            "class",
+            4,
+        ),
+        (&logits, &[&run], &["--trace", &trace, "--sample", "10"], "logits", 5),
+        (&tile, &[&run], &["--trace", &tampered], "tile", 7),
+        (&tile, &weights, &["--trace", &tampered, "--engine", "reference"], "tile", 7),
+    ]) {
+        fs::write(&lie, said.to_text(Some(&private))).unwrap();
+        let file = path(at, &format!("verdict-{number}.json"));
+        let asked = ["--inputs", &inputs, "--verdict", &file];
+        let (code, found) = json(&[&["receipt", "check", &lie], of, &asked, more].concat());
+        assert_eq!(
+            (code, &found["verdict_file"], &found["differs"]),
+            (1, &file.clone().into(), &sample.into())
+        );
+        let (code, found) = json(&["verdict", "check", &file, "--signer-key", &public]);
+        assert_eq!((code, &found["convicts"], &found["claim"]), (1, &true.into(), &kind.into()), "{found}");
+        assert!(found["text"].as_str().unwrap().starts_with("CONVICTS me.example"), "{found}");
+    }
+
+    // Where there is no evidence the line says why.
+    let input = lied(&|r| r.samples[5].input = Digest([1; 32]));
+    let without = lied(&|r| (r.traces, r.samples[5].logits) = (None, Digest([1; 32])));
+    for (said, key, more, says) in [
+        (&class, None, &[][..], "nobody signed the receipt"),
+        (
+            &without,
+            Some(&private),
+            &[],
+            "the receipt commits other logits than the model gives, and no traces",
+        ),
+        (&logits, Some(&private), &[], "ask the signer for the trace's file"),
+        (&logits, Some(&private), &["--trace", &tampered], "ask the signer for the trace's file"),
+        (&tile, Some(&private), &[], "ask the signer for the trace's file"),
+        (&input, Some(&private), &["--trace", &trace], "the receipt may be true of its own data"),
+    ] {
+        fs::write(&lie, said.to_text(key)).unwrap();
+        let (code, found) = check(&lie, &[more, &["--verdict", &unused]].concat());
+        assert!(code == 1 && found["no_verdict"].as_str().unwrap().contains(says), "{says}: {found}");
+    }
+    assert!(!fs::exists(&unused).unwrap());
+    // Somebody else's key, an edited file, the evidence with an honest receipt; a trace that is not the receipt's.
+    let stranger = path(at, "stranger.key");
+    assert_eq!(output(&["key", "new", &stranger, "--name", "me.example"]).0, 0);
+    let text = fs::read_to_string(path(at, "verdict-0.json")).unwrap();
+    let quoted = |receipt: &Predictions| serde_json::to_string(&receipt.to_text(Some(&private))).unwrap();
+    let framed = text.replace(&quoted(&class), &quoted(&honest));
+    assert_ne!(framed, text);
+    let of_stranger = ["--signer-key", &format!("{stranger}.pub")];
+    for (text, more, code, says) in [
+        (text.clone(), &of_stranger[..], 4, "--signer-key is me.example"),
+        (text.replacen("\"sample\":4", "\"sample\":3", 1), &[], 4, "an input slice is not what"),
+        (text.clone() + " ", &[], 4, "verdict"),
+        (text[..text.len() - 1].into(), &[], 4, "verdict"),
+        (text, &["--tokenizer", &run], 2, "leave it out"),
+        (framed, &[], 0, ""),
+    ] {
+        fs::write(&lie, text).unwrap();
+        let (found, _, stderr) = output(&[&["verdict", "check", &lie], more].concat());
+        assert!(found == code && stderr.contains(says), "{says}: {found} {stderr}");
+    }
+    let (code, found) = check(&receipt, &["--trace", &tampered]);
+    assert!(code == 4 && found["error"].as_str().unwrap().contains("its samples have the root"), "{found}");
 }

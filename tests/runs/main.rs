@@ -25,6 +25,7 @@ mod masked_tokens;
 mod masks;
 mod padding;
 mod paper_preset;
+mod prediction_verdicts;
 mod predictions;
 mod publish;
 mod ranks_in_process;

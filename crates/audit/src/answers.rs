@@ -6,8 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tiebreak_contract::arith::DType;
-use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::arith::words::{bytes_from_words, bytes_of};
 use tiebreak_contract::program::graph::TensorId;
+use tiebreak_contract::program::step::StateTensor;
 use tiebreak_dispute::answer::{
     AnswerClaim, AnswerRuling, AnswerTile, AnswerVerdict, Origin, Pass, RowClaim, TokenizerParts,
     TracedWindow,
@@ -20,6 +21,7 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::receipt::{Receipt, row_digest};
 use tiebreak_record::commit::state::tensor_digests;
 use tiebreak_record::commit::tensor::SLICE_BYTES;
+use tiebreak_record::commit::trace::TracedNode;
 use tiebreak_record::commit::{merkle, multiproof, table, tensor};
 use tiebreak_run::inference::replay::{Answerer, Difference};
 use tiebreak_run::inference::traced::row_leaves;
@@ -146,64 +148,19 @@ impl Accuser<'_> {
         let (Some((pass, named, leaves)), (receipt, _)) = (self.window(window), self.receipt) else {
             return Ok(None);
         };
-        let Some(theirs) = self.trace.map(|trace| &trace.windows[window][node]) else { return Ok(None) };
-        let reads: BTreeSet<TensorId> = pass.graph.nodes[node].primitive.inputs().into_iter().collect();
-        let nodes = reads.iter().filter_map(|id| match pass.origin(*id) {
-            Some(Origin::Node(node)) => Some(*node),
-            _ => None,
-        });
-        let outputs = self.answerer.outputs(engine, receipt, window, nodes.collect())?;
-        let bytes = |id: &TensorId| match pass.origin(*id)? {
-            Origin::Parameter(place) => self.answerer.parameters.1.get(*place).cloned(),
-            Origin::Node(node) => outputs.get(node).cloned(),
-            Origin::Derived(derived) => {
-                let words = (0..pass.graph.tensor(*id).len()).map_while(|index| derived.word(index));
-                Some(bytes_of(&words.collect::<Vec<_>>()))
-            }
-        };
-        let tensors: BTreeMap<TensorId, Vec<u8>> =
-            reads.iter().filter_map(|id| Some((*id, bytes(id)?))).collect();
-        let elements = leaf::tile_elements(pass.graph.tensor(pass.graph.nodes[node].output), tile);
-        let Ok((_, touched)) = leaf::recorded_from_tensors(&pass.graph, node, elements, &tensors) else {
-            return Ok(None);
-        };
-        let inputs = tensors.iter().filter_map(|(id, bytes)| {
-            let commitment = self.commitment(pass.origin(*id)?, window, &leaves)?;
-            let slices: Vec<usize> =
-                touched.iter().filter(|(of, _)| of == id).map(|(_, slice)| *slice).collect();
-            (!slices.is_empty()).then(|| proven(*id, commitment, bytes, slices))
-        });
-        let claim = AnswerTile {
-            job: self.job.into(),
+        let Some(trace) = self.trace else { return Ok(None) };
+        let outputs = self.answerer.outputs(engine, receipt, window, read_by(&pass, node))?;
+        let evidence = TileEvidence {
+            pass: &pass,
             window: named,
-            node,
-            output: ProvenTensor { digest: theirs.digest, proof: merkle::prove(&leaves, node) },
-            tile,
-            value: Digest(theirs.tiles[tile]),
-            siblings: Hashes(multiproof::prove(multiproof::blake3, &theirs.tiles, &[tile])),
-            inputs: inputs.collect(),
+            nodes: &trace.windows[window],
+            leaves: &leaves,
+            job: self.job,
+            model: self.answerer.parameters,
+            outputs: &outputs,
+            sample: None,
         };
-        Ok(Some(AnswerClaim::Tile(Box::new(claim))))
-    }
-
-    /// A tensor's digest, with its proof under the root that commits it; `None` for what follows from the receipt.
-    fn commitment(&self, origin: &Origin, window: usize, leaves: &[Digest]) -> Option<ProvenTensor> {
-        match origin {
-            Origin::Parameter(place) => {
-                let (table, bytes) = self.answerer.parameters;
-                let digests = tensor_digests(table, bytes);
-                let names =
-                    table.iter().zip(&digests).filter(|(tensor, _)| tensor.name.starts_with("param/"));
-                let leaves: Vec<Digest> =
-                    names.map(|(tensor, digest)| table::leaf(&tensor.name, digest)).collect();
-                Some(ProvenTensor { digest: digests[*place], proof: merkle::prove(&leaves, *place) })
-            }
-            Origin::Node(node) => {
-                let digest = self.trace?.windows[window][*node].digest;
-                Some(ProvenTensor { digest, proof: merkle::prove(leaves, *node) })
-            }
-            Origin::Derived(_) => None,
-        }
+        Ok(evidence.claim(node, tile))
     }
 
     /// A claim about the row of a token and the signer's own logits, which are the replay's.
@@ -225,11 +182,9 @@ impl Accuser<'_> {
         let Some(id) = pass.graph.output("logits") else { return Ok(None) };
         let Some(Origin::Node(node)) = pass.origin(id) else { return Ok(None) };
         let mut outputs = self.answerer.outputs(engine, receipt, window, [*node].into())?;
-        let (Some(bytes), Some(commitment)) =
-            (outputs.remove(node), self.commitment(&Origin::Node(*node), window, &leaves))
-        else {
-            return Ok(None);
-        };
+        let Some(bytes) = outputs.remove(node) else { return Ok(None) };
+        let digest = trace.windows[window][*node].digest;
+        let commitment = ProvenTensor { digest, proof: merkle::prove(&leaves, *node) };
         let len = self.answerer.known.len() * DType::F32.size();
         let first = pass.row_place(receipt, number) * len;
         let slices = (first / SLICE_BYTES..(first + len).div_ceil(SLICE_BYTES)).collect();
@@ -238,6 +193,106 @@ impl Accuser<'_> {
         let logits = proven(id, commitment, &bytes, slices);
         let claim = RowClaim { job: self.job.into(), window: named, number: number as u32, row, logits };
         Ok(Some(AnswerClaim::Row(Box::new(claim))))
+    }
+}
+
+/// The nodes whose outputs a node reads.
+pub(crate) fn read_by(pass: &Pass, node: usize) -> BTreeSet<usize> {
+    let nodes =
+        pass.graph.nodes[node].primitive.inputs().into_iter().filter_map(|id| match pass.origin(id) {
+            Some(Origin::Node(node)) => Some(*node),
+            _ => None,
+        });
+    nodes.collect()
+}
+
+/// What a claim about a tile of a pass is made of.
+pub(crate) struct TileEvidence<'a> {
+    /// The pass, as the receipt commits it.
+    pub pass: &'a Pass,
+    pub window: TracedWindow,
+    /// The signer's trace of it, and the leaves of its nodes.
+    pub nodes: &'a [TracedNode],
+    pub leaves: &'a [Digest],
+    /// The text of the job.
+    pub job: &'a str,
+    /// The names and the bytes of parameters and buffers.
+    pub model: (&'a [StateTensor], &'a [Vec<u8>]),
+    /// The outputs that the node reads.
+    pub outputs: &'a BTreeMap<usize, Vec<u8>>,
+    /// A sample's inputs, with their digest.
+    pub sample: Option<(&'a [u8], Digest)>,
+}
+
+impl TileEvidence<'_> {
+    /// A claim about a tile of a node; `None` if the tile cannot be computed from the outputs.
+    pub fn claim(self, node: usize, tile: usize) -> Option<AnswerClaim> {
+        let (pass, theirs) = (self.pass, &self.nodes[node]);
+        let reads: BTreeSet<TensorId> = pass.graph.nodes[node].primitive.inputs().into_iter().collect();
+        let tensors: BTreeMap<TensorId, Vec<u8>> =
+            reads.iter().filter_map(|id| Some((*id, self.bytes(*id)?))).collect();
+        let elements = leaf::tile_elements(pass.graph.tensor(pass.graph.nodes[node].output), tile);
+        let (_, touched) = leaf::recorded_from_tensors(&pass.graph, node, elements, &tensors).ok()?;
+        let inputs = tensors.iter().filter_map(|(id, bytes)| {
+            let commitment = self.commitment(pass.origin(*id)?)?;
+            let slices: Vec<usize> =
+                touched.iter().filter(|(of, _)| of == id).map(|(_, slice)| *slice).collect();
+            (!slices.is_empty()).then(|| proven(*id, commitment, bytes, slices))
+        });
+        let claim = AnswerTile {
+            job: self.job.into(),
+            inputs: inputs.collect(),
+            node,
+            output: ProvenTensor { digest: theirs.digest, proof: merkle::prove(self.leaves, node) },
+            tile,
+            value: Digest(theirs.tiles[tile]),
+            siblings: Hashes(multiproof::prove(multiproof::blake3, &theirs.tiles, &[tile])),
+            window: self.window,
+        };
+        Some(AnswerClaim::Tile(Box::new(claim)))
+    }
+
+    /// The bytes of a tensor that the node reads.
+    fn bytes(&self, id: TensorId) -> Option<Vec<u8>> {
+        match self.pass.origin(id)? {
+            Origin::Parameter(place) => self.of_model("param/").nth(*place).map(|(_, bytes)| bytes.clone()),
+            Origin::Buffer(place) => self.of_model("buffer/").nth(*place).map(|(_, bytes)| bytes.clone()),
+            Origin::Sample => self.sample.map(|(bytes, _)| bytes.to_vec()),
+            Origin::Node(node) => self.outputs.get(node).cloned(),
+            Origin::Derived(derived) => {
+                let ty = self.pass.graph.tensor(id);
+                let words: Vec<u32> = (0..ty.len()).map_while(|index| derived.word(index)).collect();
+                Some(bytes_from_words(ty.dtype, &words))
+            }
+        }
+    }
+
+    /// The parameters or the buffers.
+    fn of_model(&self, part: &'static str) -> impl Iterator<Item = (&StateTensor, &Vec<u8>)> {
+        let (table, bytes) = self.model;
+        table.iter().zip(bytes).filter(move |(tensor, _)| tensor.name.starts_with(part))
+    }
+
+    /// A tensor's digest, with its proof under the root that commits it; `None` for what follows from the receipt.
+    fn commitment(&self, origin: &Origin) -> Option<ProvenTensor> {
+        let of_model = |part, place: usize| {
+            let (table, bytes) = self.model;
+            let digests = tensor_digests(table, bytes);
+            let tensors = table.iter().zip(digests).filter(|(tensor, _)| tensor.name.starts_with(part));
+            let (digests, leaves): (Vec<Digest>, Vec<Digest>) =
+                tensors.map(|(tensor, digest)| (digest, table::leaf(&tensor.name, &digest))).unzip();
+            ProvenTensor { digest: digests[place], proof: merkle::prove(&leaves, place) }
+        };
+        match origin {
+            Origin::Parameter(place) => Some(of_model("param/", *place)),
+            Origin::Buffer(place) => Some(of_model("buffer/", *place)),
+            Origin::Sample => self.sample.map(|(_, digest)| ProvenTensor { digest, proof: Vec::new() }),
+            Origin::Node(node) => {
+                let digest = self.nodes[*node].digest;
+                Some(ProvenTensor { digest, proof: merkle::prove(self.leaves, *node) })
+            }
+            Origin::Derived(_) => None,
+        }
     }
 }
 

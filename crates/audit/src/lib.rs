@@ -40,6 +40,7 @@ pub mod part;
 mod place;
 pub mod plan;
 pub mod plan_file;
+pub mod predictions;
 mod progress;
 mod replay;
 mod report;

@@ -12,7 +12,7 @@ use tiebreak_contract::program::evaluation::evaluation_graph;
 use tiebreak_contract::program::graph::TensorType;
 use tiebreak_contract::program::models::BatchTensor;
 use tiebreak_engine::liveness::peak_bytes;
-use tiebreak_engine::{Compiled, Engine, EngineError, Tensor};
+use tiebreak_engine::{Compiled, Engine, EngineError, Observer, Tensor};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::tensor::VectorDigest;
@@ -170,7 +170,7 @@ impl Evaluator {
         scalars: &[Tensor],
     ) -> Result<[Vec<u32>; 2], EngineError> {
         let mut outputs =
-            outputs_of(engine, &self.compiled, released, (tensors, batch), scalars)?.into_iter();
+            outputs_of(engine, &self.compiled, released, (tensors, batch), (scalars, None))?.into_iter();
         let mut next = || outputs.next().unwrap_or_default();
         Ok([next(), next()])
     }
@@ -191,20 +191,20 @@ pub(crate) fn fits(job: &Job, of_model: &ModelJob, batch: u32) -> Result<(), Str
     }
 }
 
-/// The outputs of a model's forward pass over a batch, as words.
+/// The outputs of a model's forward pass over a batch, as words. An observer sees the output of each node.
 pub(crate) fn outputs_of(
     engine: &mut dyn Engine,
     compiled: &Compiled,
     released: &[Tensor],
     (tensors, batch): (&[BatchTensor], &[Vec<u8>]),
-    scalars: &[Tensor],
+    (scalars, observer): (&[Tensor], Option<&mut dyn Observer>),
 ) -> Result<Vec<Vec<u32>>, EngineError> {
     let mut inputs = released.to_vec();
     for (tensor, bytes) in tensors.iter().zip(batch) {
         inputs.push(engine.upload(&tensor.ty(), bytes)?);
     }
     inputs.extend(scalars.iter().cloned());
-    let outputs = engine.run(compiled, &inputs, None)?;
+    let outputs = engine.run(compiled, &inputs, observer)?;
     let words = |tensor| Ok(words_from_bytes(DType::F32, &engine.download(tensor)?));
     outputs.iter().map(words).collect()
 }

@@ -1,6 +1,8 @@
 //! Predictions: the logits of samples in evaluation mode, whose bits depend on the model and the sample alone, and the replay of their
 //! receipts. Contract: `docs/INFERENCE.md`, Receipts of predictions.
 
+pub mod traced;
+
 use std::sync::Arc;
 
 use crate::evaluate::{fits, outputs_of, scalars};
@@ -150,7 +152,7 @@ impl Predictor {
             // A last batch that is not full is padded with its last sample; the padding's rows are left out.
             let padded = (0..self.batch).map(|place| &samples[place.min(samples.len() - 1)][..]);
             let batch = [padded.collect::<Vec<_>>().concat(), labels.clone()];
-            let logits = outputs_of(engine, &self.compiled, released, (all, &batch), &scalars)?;
+            let logits = outputs_of(engine, &self.compiled, released, (all, &batch), (&scalars, None))?;
             let of_sample = (self.rows * self.classes) as usize;
             let logits = logits.first().map_or(&[][..], |logits| &logits[..]).chunks(of_sample);
             for ((&number, bytes), logits) in part.iter().zip(&samples).zip(logits) {

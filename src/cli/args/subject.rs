@@ -36,7 +36,7 @@ pub struct Subject {
 
 enum Source {
     Run(Box<Run>),
-    Files(JobFiles, Box<Job>, Box<Program>),
+    Files(JobFiles, (String, Box<Job>), Box<Program>),
 }
 
 fn only_models() -> Failure {
@@ -78,7 +78,7 @@ impl Subject {
     /// Weights from a file, of a job's model.
     fn of_weights(of: &Path, job: &Path) -> Result<Subject, Failure> {
         let files = JobArgs { job: job.to_path_buf(), data_root: None }.files()?;
-        let job = read_job(job)?.1;
+        let (text, job) = read_job(job)?;
         job.model().ok_or_else(only_models)?;
         let program = read_program(&files, &job)?.0;
         // What the job draws anew when it trains is in these files, if they are of a model that was trained.
@@ -86,14 +86,22 @@ impl Subject {
         let mut model = initial::from_weights(&[of.to_path_buf()], &job, &program, &files_alone)?;
         model.truncate(program.released());
         let whose = format!("the weights in {}", of.display());
-        Ok(Subject { source: Source::Files(files, Box::new(job), Box::new(program)), model, whose })
+        Ok(Subject { source: Source::Files(files, (text, Box::new(job)), Box::new(program)), model, whose })
     }
 
     /// The job.
     pub fn job(&self) -> &Job {
         match &self.source {
             Source::Run(run) => run.job(),
-            Source::Files(_, job, _) => job,
+            Source::Files(_, (_, job), _) => job,
+        }
+    }
+
+    /// The job's text.
+    pub fn job_text(&self) -> &str {
+        match &self.source {
+            Source::Run(run) => &run.job_text,
+            Source::Files(_, (text, _), _) => text,
         }
     }
 

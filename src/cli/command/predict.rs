@@ -15,11 +15,16 @@ use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::graph::TensorType;
+use tiebreak_engine::{Engine, Tensor};
+use tiebreak_record::commit::answer_trace::AnswerTrace;
 use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::predictions::{
     PredictedSample, PredictingModel, Predictions, ROWS_MAX, SAMPLES_MAX, logits_digest, predicted, ranked,
 };
-use tiebreak_run::predict::{Computed, Predictor};
+use tiebreak_record::job::ModelJob;
+use tiebreak_run::predict::traced::{SamplePass, sample_leaves};
+use tiebreak_run::predict::{Computed, Inputs, Predictor};
 use tiebreak_run::run::arrays::{self, Array, FloatType};
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::{RunError, shell};
@@ -33,6 +38,7 @@ use tiebreak_run::run::{RunError, shell};
   tiebreak predict runs/mine --inputs images.npy --top 3
   tiebreak predict runs/mine --data text.txt --samples 0..4
   tiebreak predict runs/mine --inputs images.npy --receipt predictions.json --key trainer.key
+  tiebreak predict runs/mine --samples 0..4 --receipt predictions.json --trace predictions.trace
   tiebreak predict model.safetensors --job job.toml --inputs images.npy --logits logits.npy")]
 pub struct Args {
     /// Folder or address of a run, or a .safetensors file of weights with --job.
@@ -56,6 +62,11 @@ pub struct Args {
     /// The receipt has digests of the model, and of each sample's inputs and logits.
     #[arg(long, value_name = "FILE")]
     receipt: Option<PathBuf>,
+    /// File for a trace of the predictions, to which the receipt commits.
+    ///
+    /// With the trace others convict a wrong prediction down to the tile. It costs one more pass of each sample.
+    #[arg(long, value_name = "FILE", requires = "receipt")]
+    trace: Option<PathBuf>,
     /// Private key that signs the receipt.
     #[arg(long, value_name = "KEY", requires = "receipt")]
     key: Option<PathBuf>,
@@ -151,10 +162,51 @@ fn in_json(class: u32, row: &[u32]) -> Value {
     json!({ "class": class, "logit": logit, "bits": format!("{bits:08x}") })
 }
 
-/// Writes the receipt, signed if there is a key. Returns the command that checks it.
-fn write_receipt(
+/// A model on an engine, and its samples.
+struct Predicting<'a> {
+    engine: &'a mut dyn Engine,
+    of_model: &'a ModelJob,
+    released: &'a [Tensor],
+    inputs: &'a mut Inputs,
+}
+
+/// Writes the trace of a receipt's predictions, with whose root the receipt goes on.
+fn write_trace(
     args: &Args,
-    model: PredictingModel,
+    of: Predicting,
+    receipt: &mut Predictions,
+    printer: Printer,
+) -> Result<(), Failure> {
+    let Some(path) = &args.trace else { return Ok(()) };
+    let graphs = SamplePass::graphs(of.of_model, receipt.samples.len());
+    args.limits.check("the trace", AnswerTrace::bytes_max(0, &graphs).saturating_mul(2))?;
+    let pass = SamplePass::new(of.engine, of.of_model)?;
+    let mut trace = AnswerTrace::default();
+    let bar = printer.bar(receipt.samples.len() as u64, "samples");
+    for (place, sample) in receipt.samples.iter().enumerate() {
+        let traced = pass.trace(of.engine, of.released, of.inputs, (receipt, place), None)?;
+        if traced.logits != sample.logits {
+            let number = u64::from(receipt.first) + place as u64;
+            let why = format!(
+                "sample {number} has other logits alone than in a batch: the engine computes them in two ways"
+            );
+            return Err(Failure::new(Exit::Undecided, why).help("see `tiebreak adapters --test`"));
+        }
+        trace.windows.push(traced.nodes);
+        bar.set_position(place as u64 + 1);
+        bar.set_message("");
+    }
+    bar.finish_and_clear();
+    let at = std::path::absolute(path).map_err(RunError::io(path))?;
+    Disk::default().replace(&at, &trace.encode())?;
+    receipt.traces = Some(merkle::root(&sample_leaves(receipt, &trace)));
+    Ok(())
+}
+
+/// Writes the receipt and the trace, signed if there is a key. Returns the command that checks the receipt.
+fn write_receipt(
+    (printer, args): (Printer, &Args),
+    (model, of): (PredictingModel, Predicting),
     (first, found): (u64, &mut Found),
     key: Option<&PrivateKey>,
 ) -> Result<Option<Next>, Failure> {
@@ -167,12 +219,14 @@ fn write_receipt(
             .help("`tiebreak eval` names the first value of the model that is not finite"));
     }
     let samples = std::mem::take(&mut found.samples);
-    let receipt = Predictions { model, first: first as u32, samples };
+    let mut receipt = Predictions { model, first: first as u32, samples, traces: None };
+    write_trace(args, of, &mut receipt, printer)?;
     let at = std::path::absolute(path).map_err(RunError::io(path))?;
     Disk::default().replace(&at, receipt.to_text(key).as_bytes())?;
     let mut words = vec![shell::path(path), shell::path(&args.of)];
     words.extend(args.data.words());
     words.extend(args.step.map(|step| format!("--step {step}")));
+    words.extend(args.trace.iter().map(|trace| format!("--trace {}", shell::path(trace))));
     Ok(Some(Next::new("to check the receipt", format!("tiebreak receipt check {}", words.join(" ")))))
 }
 
@@ -221,7 +275,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     bar.finish_and_clear();
     let model = predictor.identity(of_model, &subject.table(), &subject.model);
     write_logits(&args, &predictor, numbers.len(), std::mem::take(&mut found.logits))?;
-    let next = write_receipt(&args, model, (numbers[0], &mut found), key.as_ref())?;
+    let of = Predicting { engine, of_model, released: &released, inputs: &mut inputs };
+    let next = write_receipt((printer, &args), (model, of), (numbers[0], &mut found), key.as_ref())?;
     let whose = one_line(&subject.whose);
     let samples = if numbers.len() == 1 { "sample" } else { "samples" };
     let mut lines = vec![format!("{} {samples}, predicted by {whose}", numbers.len())];

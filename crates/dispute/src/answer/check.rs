@@ -2,30 +2,21 @@
 //! step. A receipt without a signature accuses nobody, so a verdict about one is malformed.
 
 use super::pass::Pass;
-use super::{AnswerClaim, AnswerTile, AnswerVerdict, RowClaim, TokenizerParts};
-use crate::evidence::leaf;
+use super::ruling::{AnswerRuling, ruling};
+use super::tile::tile;
+use super::{AnswerClaim, AnswerVerdict, RowClaim, TokenizerParts, predicted};
 use crate::evidence::proven::wrong;
-use crate::evidence::tile::{check_slices, check_tile};
+use crate::evidence::tile::check_slices;
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::words_from_bytes;
 use tiebreak_contract::program::sampling::NoToken;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::commit::predictions::{Predictions, is_of_predictions};
 use tiebreak_record::commit::proven::Base64;
 use tiebreak_record::commit::receipt::{Receipt, answer_leaf, row_digest};
-use tiebreak_record::commit::tensor::{self, SLICE_BYTES};
+use tiebreak_record::commit::tensor::SLICE_BYTES;
 use tiebreak_record::commit::{Malformed, merkle};
-
-/// The result of a check.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AnswerRuling {
-    /// The evidence shows the fault, in words, whoever wrote the file.
-    Convicts(String),
-    /// The evidence is consistent with an honest signer.
-    DoesNotConvict(String),
-    /// The candidates follow from the tokenizer with this digest, which the check was not given.
-    NeedsTokenizer(Digest),
-}
 
 /// A check with its steps.
 #[derive(Clone, Debug)]
@@ -40,11 +31,6 @@ pub struct AnswerExamination {
 
 /// A tokenizer that the checker has: its digest, and which of so many ids are candidates.
 pub type Candidates<'a> = (Digest, &'a dyn Fn(u32) -> Vec<bool>);
-
-/// A fact that holds for an honest signer, or that another one signed.
-fn ruling(holds: bool, right: impl Into<String>, wrong: impl Into<String>) -> AnswerRuling {
-    if holds { AnswerRuling::DoesNotConvict(right.into()) } else { AnswerRuling::Convicts(wrong.into()) }
-}
 
 impl AnswerVerdict {
     /// True if the check needs the tokenizer that the receipt names.
@@ -68,8 +54,17 @@ impl AnswerVerdict {
         steps: &mut Vec<String>,
         signer: &mut Option<PublicKey>,
     ) -> Result<AnswerRuling, Malformed> {
+        let nobody = || wrong("nobody signed its receipt, so that it accuses nobody");
+        if is_of_predictions(&self.receipt) {
+            let (receipt, key) = Predictions::from_text(&self.receipt)?;
+            let key = key.ok_or_else(nobody)?;
+            let count = receipt.samples.len();
+            steps.push(format!("the receipt of {count} predicted samples is signed by {}", key.to_text()));
+            *signer = Some(key);
+            return predicted::examined(&receipt, &self.claim, steps);
+        }
         let (receipt, key) = Receipt::from_text(&self.receipt)?;
-        let key = key.ok_or_else(|| wrong("nobody signed its receipt, so that it accuses nobody"))?;
+        let key = key.ok_or_else(nobody)?;
         steps.push(format!("the receipt of {} tokens is signed by {}", receipt.answer.len(), key.to_text()));
         *signer = Some(key);
         match &self.claim {
@@ -79,7 +74,12 @@ impl AnswerVerdict {
             AnswerClaim::Ended { number, tokenizer } => ended(&receipt, *number, tokenizer, steps),
             AnswerClaim::Stopped { tokenizer } => stopped(&receipt, tokenizer.as_ref(), steps),
             AnswerClaim::Row(claim) => row(&receipt, claim, steps),
-            AnswerClaim::Tile(claim) => tile(&receipt, claim, steps),
+            AnswerClaim::Tile(claim) => {
+                tile(&pass(&receipt, &claim.job, &claim.window, steps)?, claim, steps)
+            }
+            AnswerClaim::Class(_) | AnswerClaim::Logits(_) => {
+                Err(wrong("its claim is about predictions, and its receipt is of an answer"))
+            }
         }
     }
 }
@@ -190,7 +190,7 @@ fn pass(
     steps: &mut Vec<String>,
 ) -> Result<Pass, Malformed> {
     let pass = Pass::of(receipt, job, window.number)?;
-    pass.committed(receipt, window)?;
+    pass.committed(window)?;
     steps.push(format!("the job has the receipt's model, and window {} is the receipt's", window.number));
     Ok(pass)
 }
@@ -226,37 +226,4 @@ fn row(receipt: &Receipt, claim: &RowClaim, steps: &mut Vec<String>) -> Result<A
     let right = format!("the row of token {number} is the one in the signer's own trace");
     let fault = format!("the row of token {number} is not the one in the signer's own trace");
     Ok(ruling(found == row.digest, right, fault))
-}
-
-fn tile(receipt: &Receipt, claim: &AnswerTile, steps: &mut Vec<String>) -> Result<AnswerRuling, Malformed> {
-    let pass = pass(receipt, &claim.job, &claim.window, steps)?;
-    let count = pass.graph.nodes.len();
-    let node = pass.graph.nodes.get(claim.node);
-    let node =
-        node.ok_or_else(|| wrong(format!("it is about node {}, and there are {count}", claim.node)))?;
-    pass.traced(&claim.window, claim.node, &claim.output)?;
-    let ty = pass.graph.tensor(node.output);
-    check_tile(ty, claim.tile, claim.value.0, &claim.siblings.0, &claim.output)?;
-    let tiles = tensor::tile_count(ty.bytes());
-    steps.push(format!("tile {} of {tiles} of node {} is under the window's root", claim.tile, claim.node));
-    let slices = pass.inputs(receipt, &claim.window, claim.node, &claim.inputs)?;
-    let (carried, bytes) = claim
-        .inputs
-        .iter()
-        .fold((0, 0), |(slices, bytes), input| (slices + input.slices.len(), bytes + input.bytes.0.len()));
-    let tensors = claim.inputs.len();
-    steps.push(format!(
-        "{carried} slices ({bytes} bytes) of {tensors} inputs are under the window's root or the parameters'"
-    ));
-    let words = pass.expected(claim.node, leaf::tile_elements(ty, claim.tile), &slices)?;
-    steps.push(format!("the scalar reference computed the tile's {} elements", words.len()));
-    let expected = leaf::tile_bytes(ty, claim.tile, &words);
-    let same = tensor::tile_value(&expected, claim.tile, tiles) == claim.value.0;
-    let (operator, primitive, window) = (&node.operator, node.primitive.name(), claim.window.number);
-    let right = "the committed tile is what the operator makes of its inputs";
-    let fault = format!(
-        "{operator} ({primitive}) of window {window}, node {}: tile {} of {tiles} is not what the operator makes of its committed inputs",
-        claim.node, claim.tile
-    );
-    Ok(ruling(same, right, fault))
 }

@@ -1,14 +1,18 @@
-//! Verdicts on receipts of answers: their file ([`AnswerVerdict`]), and the check that derives them again without the model.
+//! Verdicts on receipts of answers and of predictions: their file ([`AnswerVerdict`]), and the check that derives them again without the model.
 //!
 //! Layout and rules: `docs/INFERENCE.md`, Verdicts on receipts.
 
 mod check;
 mod pass;
+mod predicted;
+mod ruling;
+mod tile;
 
 use serde::{Deserialize, Serialize};
 
-pub use check::{AnswerExamination, AnswerRuling};
+pub use check::AnswerExamination;
 pub use pass::{Derived, Origin, Pass};
+pub use ruling::AnswerRuling;
 
 use super::evidence::proven::{ProvenInput, ProvenTensor};
 use super::game::message::{from_bytes, to_bytes};
@@ -40,11 +44,11 @@ impl TokenizerParts {
     }
 }
 
-/// A window of the answer, with the root over its nodes.
+/// A window of the answer, or a sample of predictions, with the root over its nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TracedWindow {
-    /// The window's number among those that the answer needs.
+    /// The window's number among those that the answer needs, or the sample's in the receipt.
     pub number: usize,
     /// The root over its nodes.
     pub root: Digest,
@@ -90,6 +94,34 @@ pub struct AnswerTile {
     pub inputs: Vec<ProvenInput>,
 }
 
+/// A row predicts another class than the logits that the receipt commits for its sample.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClassClaim {
+    /// The sample's number in the receipt.
+    pub sample: u32,
+    /// The row of the sample.
+    pub row: u32,
+    /// The numbers of the slices of the sample's logits that hold the row, ascending.
+    pub slices: Vec<usize>,
+    /// The slices' bytes, one after another.
+    pub bytes: Base64,
+    /// The hashes that prove the slices together in the digest of the logits.
+    pub siblings: Hashes,
+}
+
+/// The logits of a sample are not those of the signer's own trace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogitsClaim {
+    /// The text of a job with the receipt's model.
+    pub job: String,
+    /// The sample: its number in the receipt stands for that of a window.
+    pub window: TracedWindow,
+    /// The digest of the logits, and the proof that the window's root has it.
+    pub logits: ProvenTensor,
+}
+
 /// What is wrong with a receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -120,6 +152,10 @@ pub enum AnswerClaim {
     Row(Box<RowClaim>),
     /// A tile of the signer's trace is wrong.
     Tile(Box<AnswerTile>),
+    /// A prediction is not that of its logits.
+    Class(Box<ClassClaim>),
+    /// The logits of a sample are not those of the signer's trace.
+    Logits(Box<LogitsClaim>),
 }
 
 impl AnswerClaim {
@@ -131,6 +167,8 @@ impl AnswerClaim {
             AnswerClaim::Stopped { .. } => "stopped",
             AnswerClaim::Row(_) => "row",
             AnswerClaim::Tile(_) => "tile",
+            AnswerClaim::Class(_) => "class",
+            AnswerClaim::Logits(_) => "logits",
         }
     }
 }

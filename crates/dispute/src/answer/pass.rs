@@ -1,5 +1,5 @@
-//! One window of a receipt's answer as a referee has it: the graph of its pass, what every input of the graph is committed by, and
-//! elements of outputs from verified slices.
+//! One window of a receipt's answer, or one sample of a receipt of predictions, as a referee has it: the graph of its pass, what every
+//! input of the graph is committed by, and elements of outputs from verified slices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -10,12 +10,15 @@ use crate::evidence::proven::{ProvenInput, ProvenTensor, wrong};
 use crate::evidence::tile::check_slices;
 use tiebreak_contract::program::element::Source;
 use tiebreak_contract::program::graph::{Graph, TensorId};
-use tiebreak_contract::program::inference::{inference_step, settings, windows};
+use tiebreak_contract::program::inference::{evaluation_settings, inference_step, settings, windows};
+use tiebreak_contract::program::step::inference_graph;
 use tiebreak_record::commit::answer_trace::{node_leaf, window_leaf};
 use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::predictions::{self, PredictingModel, Predictions};
 use tiebreak_record::commit::receipt::{Receipt, model_digest};
 use tiebreak_record::commit::tensor::SLICE_BYTES;
 use tiebreak_record::commit::{Malformed, merkle, table};
+use tiebreak_record::job::ModelJob;
 use tiebreak_record::job::computation::Computation;
 
 /// A tensor of a pass that nobody carries, since it follows from the receipt.
@@ -48,26 +51,68 @@ impl Derived {
 pub enum Origin {
     /// The parameter with this number, which the receipt's root over parameters commits.
     Parameter(usize),
+    /// The buffer with this number, which the receipt's root over buffers commits.
+    Buffer(usize),
+    /// The inputs of the sample, whose digest the receipt has.
+    Sample,
     /// A tensor that follows from the receipt.
     Derived(Derived),
     /// The output of the node with this number, which the window's root commits.
     Node(usize),
 }
 
-/// A window of a receipt's answer.
+/// Tensors of a model, which a root commits.
+struct Model {
+    /// Their names, in their order.
+    names: Vec<String>,
+    root: Digest,
+}
+
+/// A window of a receipt's answer, or a sample of a receipt of predictions.
 pub struct Pass {
     /// The graph of its pass.
     pub graph: Graph,
-    /// The number of its first token in the text.
+    /// The number of its first token in the text; of a sample its number in the receipt.
     pub first: usize,
-    /// The numbers of the answer's tokens whose rows it gives.
+    /// The numbers of the answer's tokens whose rows it gives; none of a sample.
     pub numbers: Range<usize>,
+    /// In words, what it is.
+    pub(super) what: String,
+    /// The tokens of a window, or the rows of a sample.
+    size: u32,
     /// The origin of each tensor.
     origins: BTreeMap<TensorId, Origin>,
-    /// The names of the parameters, in their order.
-    parameters: Vec<String>,
-    /// The number of the answer's windows.
-    windows: usize,
+    /// The parameters and the buffers.
+    model: [Model; 2],
+    /// The digest of a sample's inputs.
+    sample: Option<Digest>,
+    /// The receipt's root over traces.
+    traces: Option<Digest>,
+    /// The number of the receipt's passes.
+    passes: usize,
+}
+
+/// The model of a job's text, which has to have the receipt's digest.
+fn model_of(
+    job: &str,
+    wanted: Digest,
+    digest: impl FnOnce(&ModelJob) -> Option<Digest>,
+) -> Result<ModelJob, Malformed> {
+    let (job, _) = Computation::parsed("job", job, None).map_err(|error| wrong(error.to_string()))?;
+    let job = job.model().ok_or_else(|| wrong("its job has no model"))?;
+    let found = digest(job).ok_or_else(|| wrong("its job has no language model"))?;
+    if found != wanted {
+        let [found, own] = [found, wanted].map(|digest| digest.short());
+        return Err(wrong(format!("its job has the model {found}, and the receipt is of model {own}")));
+    }
+    Ok(job.clone())
+}
+
+/// The origins of a graph's tensors: those of its inputs are given in their order.
+fn origins_of(graph: &Graph, inputs: impl Iterator<Item = Origin>) -> BTreeMap<TensorId, Origin> {
+    let inputs = graph.inputs.iter().map(|port| port.tensor).zip(inputs);
+    let nodes = graph.nodes.iter().enumerate().map(|(place, node)| (node.output, Origin::Node(place)));
+    inputs.chain(nodes).collect()
 }
 
 impl Pass {
@@ -76,15 +121,10 @@ impl Pass {
     /// # Errors
     /// If the text is no job, the job is of another model, or the answer has no such window.
     pub fn of(receipt: &Receipt, job: &str, number: usize) -> Result<Pass, Malformed> {
-        let (job, _) = Computation::parsed("job", job, None).map_err(|error| wrong(error.to_string()))?;
         let no_decoder = || wrong("its job has no language model");
-        let job = job.model().ok_or_else(no_decoder)?;
-        let (model, products) = (&job.model, &job.products);
-        let found = model_digest(&settings(model, products).ok_or_else(no_decoder)?);
-        if found != receipt.model {
-            let [found, own] = [found, receipt.model].map(|digest| digest.short());
-            return Err(wrong(format!("its job has the model {found}, and the receipt is of model {own}")));
-        }
+        let of = |job: &ModelJob| Some(model_digest(&settings(&job.model, &job.products)?));
+        let ModelJob { model, products, .. } = model_of(job, receipt.model, of)?;
+        let (model, products) = (&model, &products);
         let context = model.labels_per_sample();
         let (prompt, answer) = (receipt.prompt.len(), receipt.answer.len());
         let windows = windows(prompt, 0..answer, context);
@@ -102,10 +142,65 @@ impl Pass {
         let lists = [Derived::Tokens(tokens), Derived::Positions, Derived::Rows(size - 1)].into_iter();
         let derived = lists.chain(std::iter::repeat(Derived::Zeros)).map(Origin::Derived);
         let origins = (0..parameters.len()).map(Origin::Parameter).chain(derived);
-        let inputs = graph.inputs.iter().map(|port| port.tensor).zip(origins);
-        let nodes = graph.nodes.iter().enumerate().map(|(place, node)| (node.output, Origin::Node(place)));
-        let origins = inputs.chain(nodes).collect();
-        Ok(Pass { graph, first, numbers, origins, parameters, windows: count })
+        let origins = origins_of(&graph, origins);
+        let model = [
+            Model { names: parameters, root: receipt.parameters },
+            Model { names: Vec::new(), root: receipt.parameters },
+        ];
+        let (what, passes, traces) = (format!("window {number}"), count, receipt.traces);
+        Ok(Pass { graph, first, numbers, what, size, origins, model, sample: None, traces, passes })
+    }
+
+    /// The pass of sample `place` of a receipt of predictions, for the model of a job's text, which has to be the receipt's.
+    ///
+    /// # Errors
+    /// If the text is no job, the job is of another model, or the receipt has no such sample.
+    pub fn of_sample(receipt: &Predictions, job: &str, place: usize) -> Result<Pass, Malformed> {
+        let PredictingModel { model: wanted, state, classes, rows } = receipt.model;
+        let of =
+            |job: &ModelJob| Some(predictions::model_digest(&evaluation_settings(&job.model, &job.products)));
+        let ModelJob { model, products, .. } = model_of(job, wanted, of)?;
+        let passes = receipt.samples.len();
+        let sample = receipt.samples.get(place);
+        let sample = sample
+            .ok_or_else(|| wrong(format!("it is about sample {place}, and the receipt has {passes}")))?;
+        let graph = inference_graph(&model, &products, 1);
+        let logits = graph.output("logits").map(|id| graph.tensor(id).shape.clone());
+        if logits.as_deref() != Some(&[rows, classes]) {
+            return Err(wrong(format!("its job's model has no {rows} rows of {classes} logits")));
+        }
+        let (mut names, mut data) = ([Vec::new(), Vec::new()], 0);
+        let origins: Vec<Origin> = graph
+            .inputs
+            .iter()
+            .map(|port| {
+                let part = ["param/", "buffer/"].iter().position(|part| port.name.starts_with(part));
+                if let Some(part) = part {
+                    names[part].push(port.name.clone());
+                    let number = names[part].len() - 1;
+                    return if part == 0 { Origin::Parameter(number) } else { Origin::Buffer(number) };
+                }
+                let is_data = port.name.starts_with("batch/");
+                data += usize::from(is_data);
+                // Labels and the numbers of a step do not matter to logits.
+                if is_data && data == 1 { Origin::Sample } else { Origin::Derived(Derived::Zeros) }
+            })
+            .collect();
+        let origins = origins_of(&graph, origins.into_iter());
+        let [parameters, buffers] = names;
+        let model = [Model { names: parameters, root: state[0] }, Model { names: buffers, root: state[1] }];
+        Ok(Pass {
+            graph,
+            first: place,
+            numbers: 0..0,
+            what: format!("sample {}", u64::from(receipt.first) + place as u64),
+            size: rows,
+            origins,
+            model,
+            sample: Some(sample.input),
+            traces: receipt.traces,
+            passes,
+        })
     }
 
     /// The origin of a tensor of the graph.
@@ -118,19 +213,13 @@ impl Pass {
         receipt.prompt.len() + number - 1 - self.first
     }
 
-    /// The leaf of the window under the receipt's root over traces.
-    fn leaf(&self, receipt: &Receipt, root: &Digest) -> Digest {
-        let tokens = receipt.prompt.len() + self.numbers.end - 1 - self.first;
-        window_leaf(self.first as u32, tokens as u32, root)
-    }
-
-    /// Checks that a receipt commits to the window's root.
-    pub(super) fn committed(&self, receipt: &Receipt, window: &TracedWindow) -> Result<(), Malformed> {
-        let traces = receipt.traces.ok_or_else(|| wrong("its receipt commits no traces"))?;
-        let leaf = self.leaf(receipt, &window.root);
-        let (number, count) = (window.number as u64, self.windows as u64);
+    /// Checks that the receipt commits to the pass's root.
+    pub(super) fn committed(&self, window: &TracedWindow) -> Result<(), Malformed> {
+        let traces = self.traces.ok_or_else(|| wrong("its receipt commits no traces"))?;
+        let leaf = window_leaf(self.first as u32, self.size, &window.root);
+        let (number, count) = (window.number as u64, self.passes as u64);
         if merkle::root_from_proof(leaf, number, count, &window.proof)? != traces {
-            return Err(wrong(format!("window {number} is not what the receipt commits")));
+            return Err(wrong(format!("{} is not what the receipt commits", self.what)));
         }
         Ok(())
     }
@@ -152,7 +241,6 @@ impl Pass {
     /// The slices of the tensors that a node reads, each checked against its commitment.
     pub(super) fn inputs(
         &self,
-        receipt: &Receipt,
         window: &TracedWindow,
         node: usize,
         inputs: &[ProvenInput],
@@ -165,7 +253,9 @@ impl Pass {
                 return Err(wrong("it carries a tensor twice, or one that the operator does not read"));
             }
             match self.origin(id).ok_or_else(|| wrong("an input has no origin"))? {
-                Origin::Parameter(place) => self.parameter(receipt, *place, &input.commitment)?,
+                Origin::Parameter(place) => self.of_model(0, *place, &input.commitment)?,
+                Origin::Buffer(place) => self.of_model(1, *place, &input.commitment)?,
+                Origin::Sample => self.of_data(&input.commitment)?,
                 Origin::Node(node) => self.traced(window, *node, &input.commitment)?,
                 Origin::Derived(_) => return Err(wrong("it carries a tensor that follows from the receipt")),
             }
@@ -177,12 +267,20 @@ impl Pass {
         Ok(slices)
     }
 
-    /// Checks that the receipt's root over parameters commits to one.
-    fn parameter(&self, receipt: &Receipt, place: usize, tensor: &ProvenTensor) -> Result<(), Malformed> {
-        let name = &self.parameters[place];
-        let (leaf, count) = (table::leaf(name, &tensor.digest), self.parameters.len() as u64);
-        if merkle::root_from_proof(leaf, place as u64, count, &tensor.proof)? != receipt.parameters {
-            return Err(wrong(format!("{name} is not what the receipt commits")));
+    /// Checks that the receipt's root over parameters, or that over buffers, commits to one.
+    fn of_model(&self, part: usize, place: usize, tensor: &ProvenTensor) -> Result<(), Malformed> {
+        let Model { names, root } = &self.model[part];
+        let (leaf, count) = (table::leaf(&names[place], &tensor.digest), names.len() as u64);
+        if merkle::root_from_proof(leaf, place as u64, count, &tensor.proof)? != *root {
+            return Err(wrong(format!("{} is not what the receipt commits", names[place])));
+        }
+        Ok(())
+    }
+
+    /// Checks that the receipt has the digest of the sample's inputs.
+    fn of_data(&self, tensor: &ProvenTensor) -> Result<(), Malformed> {
+        if self.sample != Some(tensor.digest) || !tensor.proof.is_empty() {
+            return Err(wrong(format!("the inputs of {} are not those of the receipt", self.what)));
         }
         Ok(())
     }

@@ -12,7 +12,9 @@ use super::merkle::Frontier;
 use super::{Malformed, beginning, merkle, other_encoding, signature, tensor};
 
 /// The name and version of these receipts.
-pub const FORMAT: &str = "tiebreak predictions 1";
+const FORMAT: &str = "tiebreak predictions 1";
+/// The name and version of receipts that commit the operators of their samples.
+const TRACED: &str = "tiebreak predictions 2";
 /// The prefix of the bytes that are signed, which separates them from all other texts that a key signs.
 const DOMAIN: &[u8] = b"tiebreak 2 predictions\n";
 /// The most samples of a receipt.
@@ -31,6 +33,8 @@ pub struct Predictions {
     pub first: u32,
     /// What the model predicts of each sample.
     pub samples: Vec<PredictedSample>,
+    /// The root over the traces of the samples ([`super::answer_trace`]), if the signer answers for each operator.
+    pub traces: Option<Digest>,
 }
 
 /// The digests by which a receipt names a model, and the sizes of its logits.
@@ -72,6 +76,8 @@ struct Fields {
     predicted: Vec<u32>,
     logits: Vec<Digest>,
     root: Digest,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    traces: Option<Digest>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     signer: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -144,7 +150,7 @@ impl Predictions {
     fn fields(&self, signer: Option<String>, signature: Option<[u8; 64]>) -> Fields {
         let PredictingModel { model, state: [parameters, buffers], classes, rows } = self.model;
         Fields {
-            format: FORMAT.into(),
+            format: if self.traces.is_some() { TRACED } else { FORMAT }.into(),
             model,
             parameters,
             buffers,
@@ -155,6 +161,7 @@ impl Predictions {
             predicted: self.samples.iter().flat_map(|sample| sample.predicted.clone()).collect(),
             logits: self.samples.iter().map(|sample| sample.logits).collect(),
             root: self.root(),
+            traces: self.traces,
             signer,
             signature: signature.map(signature::text),
         }
@@ -179,9 +186,9 @@ impl Predictions {
             return Err(Malformed::TooLarge { what: "receipt", limit: PREDICTIONS_MAX });
         }
         let fields: Fields = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
-        if fields.format != FORMAT {
+        if ![FORMAT, TRACED].contains(&&fields.format[..]) {
             let found = beginning(&fields.format);
-            return Err(wrong(format!("its format is {found:?}; {FORMAT:?} is wanted")));
+            return Err(wrong(format!("its format is {found:?}; {FORMAT:?} or {TRACED:?} is wanted")));
         }
         let predictions = Predictions {
             model: PredictingModel {
@@ -192,6 +199,7 @@ impl Predictions {
             },
             first: fields.first,
             samples: fields.samples()?,
+            traces: fields.traces,
         };
         let root = predictions.root();
         if fields.root != root {
@@ -267,14 +275,16 @@ mod tests {
             model: PredictingModel { model: digest(1), state: [digest(2), digest(3)], classes: 5, rows: 2 },
             first: u32::MAX,
             samples: vec![sample(0), sample(4)],
+            traces: None,
         }
     }
 
     #[test]
     fn receipts_have_one_encoding_and_every_change_of_a_signed_one_is_seen() {
         let receipt = predictions();
+        let traced = Predictions { traces: Some(Digest([5; 32])), ..predictions() };
         let key = PrivateKey::generate(&"n".repeat(128), [6; 32]).unwrap();
-        for key in [None, Some(&key)] {
+        for (receipt, key) in [(&receipt, None), (&receipt, Some(&key)), (&traced, Some(&key))] {
             let text = receipt.to_text(key);
             assert!(is_of_predictions(&text) && !is_of_predictions(&text[1..]));
             assert_eq!(Predictions::from_text(&text), Ok((receipt.clone(), key.map(PrivateKey::public))));
@@ -285,7 +295,7 @@ mod tests {
                     let found =
                         String::from_utf8(changed).ok().and_then(|text| Predictions::from_text(&text).ok());
                     // An unsigned receipt may become another one, and never the same.
-                    let is_other = found.is_none_or(|(found, _)| key.is_none() && found != receipt);
+                    let is_other = found.is_none_or(|(found, _)| key.is_none() && found != *receipt);
                     assert!(other == byte || is_other, "byte {place}");
                 }
             }
@@ -302,7 +312,10 @@ mod tests {
         for (text, why) in [
             (format!("{head}}}\n"), "carries no signature"),
             (plain.replace("}\n", &format!(",\"signature\"{tail}")), "names no signer"),
-            (plain.replace("predictions 1", "predictions 2"), "its format is"),
+            (plain.replace("predictions 1", "predictions 3"), "its format is"),
+            // Without traces, and with traces that the format has not.
+            (plain.replace("predictions 1", "predictions 2"), "differs from its one encoding"),
+            (traced.to_text(None).replace("predictions 2", "predictions 1"), "differs from its one encoding"),
             (plain.replace("[0,0,4,0]", "[0,0,4]"), "have 3 predictions and 2 digests"),
             (plain.replace("[0,0,4,0]", "[0,0,5,0]"), "it predicts class 5, and there are 5"),
             (plain.replace("[0,0,4,0]", "[0,0,3,0]"), "its root is"),

@@ -69,9 +69,7 @@ impl Answerer<'_> {
                 pass = Pass::new(engine, self, size)?.map(|pass| (size, pass));
             }
             let Some((_, pass)) = &mut pass else { break };
-            let types = pass.graph().nodes.iter().map(|node| pass.graph().tensor(node.output).clone());
-            let tamper = tamper.as_deref_mut();
-            let mut hashing = Hashing { window, types: types.collect(), nodes: Vec::new(), tamper };
+            let mut hashing = Hashing::new(pass.graph(), window, tamper.as_deref_mut());
             let rows = pass.rows(engine, tokens, Some(&mut hashing))?;
             trace.windows.push(hashing.nodes);
             for number in numbers {
@@ -125,11 +123,19 @@ pub fn row_leaves(receipt: &Receipt, rows: &[Digest]) -> Vec<Digest> {
 }
 
 /// Hashes each node's output.
-struct Hashing<'a, 't> {
+pub(crate) struct Hashing<'a, 't> {
     window: usize,
     types: Vec<TensorType>,
-    nodes: Vec<TracedNode>,
+    pub(crate) nodes: Vec<TracedNode>,
     tamper: Option<&'a mut Change<'t>>,
+}
+
+impl<'a, 't> Hashing<'a, 't> {
+    /// For the nodes of a window's graph.
+    pub(crate) fn new(graph: &Graph, window: usize, tamper: Option<&'a mut Change<'t>>) -> Hashing<'a, 't> {
+        let types = graph.nodes.iter().map(|node| graph.tensor(node.output).clone()).collect();
+        Hashing { window, types, nodes: Vec::new(), tamper }
+    }
 }
 
 impl Observer for Hashing<'_, '_> {
@@ -156,9 +162,9 @@ impl Observer for Hashing<'_, '_> {
 }
 
 /// Keeps the outputs of some nodes.
-struct Keeping {
-    wanted: BTreeSet<usize>,
-    kept: BTreeMap<usize, Vec<u8>>,
+pub(crate) struct Keeping {
+    pub(crate) wanted: BTreeSet<usize>,
+    pub(crate) kept: BTreeMap<usize, Vec<u8>>,
 }
 
 impl Observer for Keeping {

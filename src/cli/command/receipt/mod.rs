@@ -1,37 +1,36 @@
 //! `tiebreak receipt`: checks what somebody says that a model answered.
 
+mod args;
+mod evidence;
 mod predictions;
 
 use std::ops::Range;
-use std::path::PathBuf;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use crate::cli::args::decided::Decided;
-use crate::cli::args::engine::{EngineArgs, EngineKind, open_exact};
+use args::Check;
+use evidence::{NOTHING_STANDS, UNSIGNED, WITHOUT_TRACE, holds, save, trace_file, usable};
+
+use crate::cli::args::engine::{EngineKind, open_exact};
 use crate::cli::args::key::read_public;
-use crate::cli::args::limits::{Limits, Watch};
-use crate::cli::args::predicted::DataArgs;
+use crate::cli::args::limits::Watch;
 use crate::cli::args::sampled::Sampled;
 use crate::cli::args::state::released;
-use crate::cli::args::verdict_file;
 use crate::cli::view::answering::{Speaker, no_language_model};
-use crate::cli::view::next::Next;
 use crate::cli::view::outcome::signed_by;
-use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
 use tiebreak_audit::answers::Accuser;
 use tiebreak_dispute::answer::AnswerVerdict;
 use tiebreak_engine::Engine;
 use tiebreak_record::commit::answer_trace::AnswerTrace;
-use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::predictions::{PREDICTIONS_MAX, Predictions, is_of_predictions};
 use tiebreak_record::commit::receipt::Receipt;
 use tiebreak_record::commit::{Malformed, merkle};
 use tiebreak_run::inference::replay::{Answerer, Difference};
 use tiebreak_run::inference::traced::row_leaves;
-use tiebreak_run::run::{RunError, disk, shell};
+use tiebreak_run::run::{RunError, disk};
 
 /// Check the receipt of an answer or of predictions.
 ///
@@ -46,65 +45,6 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Command {
     Check(Check),
-}
-
-/// Replay the receipt of an answer or of predictions.
-///
-/// Model, tokenizer and data are yours; nothing of the receipt vouches for them. All tokens or samples are checked unless --sample draws
-/// some. A difference that another engine finds is confirmed by the scalar reference.
-#[derive(clap::Args)]
-#[command(after_help = "Examples:
-  tiebreak receipt check answer.json runs/mine
-  tiebreak receipt check answer.json runs/mine --signer-key trainer.key.pub --engine reference
-  tiebreak receipt check answer.json runs/mine --trace answer.trace --verdict verdict.json
-  tiebreak receipt check answer.json runs/mine --sample 20
-  tiebreak receipt check predictions.json runs/mine --inputs images.npy")]
-pub struct Check {
-    /// The receipt.
-    receipt: PathBuf,
-    /// Folder or address of a run, or a .safetensors file of weights with --job.
-    ///
-    /// Weights are for receipts of predictions.
-    #[arg(value_name = "RUN|MODEL")]
-    run: PathBuf,
-    #[command(flatten)]
-    data: DataArgs,
-    /// Public key of the signer: a file, or the text itself.
-    #[arg(long, value_name = "KEY")]
-    signer_key: Option<String>,
-    /// Check K tokens or samples that are drawn at random.
-    ///
-    /// Tokens before a drawn one in its window are replayed too, and no root of an answer is compared. The result says how many can be
-    /// wrong.
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
-    sample: Option<u32>,
-    /// Seed of the draw, to draw the same ones again.
-    ///
-    /// Without the option the system gives one after the receipt was read, so that no signer knows it before.
-    #[arg(long, requires = "sample")]
-    seed: Option<u64>,
-    /// Trace of the answer, if the receipt commits one.
-    ///
-    /// `tiebreak generate --trace` writes it. With it a verdict names the tile of an operator that is wrong.
-    #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
-    /// File for a verdict on a signer whose answer does not follow.
-    ///
-    /// Anybody checks the verdict without the model, by `tiebreak verdict check`.
-    #[arg(long, value_name = "FILE")]
-    verdict: Option<PathBuf>,
-    /// Replay with the checkpoint after this step, not with the released model.
-    #[arg(long, value_name = "N")]
-    step: Option<u32>,
-    /// Tokenizer, as `tiebreak generate` takes one.
-    #[arg(long, value_name = "PATH")]
-    tokenizer: Option<PathBuf>,
-    #[command(flatten)]
-    engine: EngineArgs,
-    #[command(flatten)]
-    limits: Limits,
-    #[command(flatten)]
-    decided: Decided,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
@@ -133,14 +73,11 @@ fn check(printer: Printer, args: &Check) -> CommandResult {
     if is_of_predictions(&text) {
         let (receipt, signer) = Predictions::from_text(&text).map_err(malformed)?;
         signed(args, signer.as_ref())?;
-        if let Some(option) = of_answers(args) {
-            let why = format!("{option} is for receipts of answers, and this is one of predictions");
-            return Err(Failure::new(Exit::Usage, why).help(format!("leave {option} out")));
+        if args.tokenizer.is_some() {
+            let why = "--tokenizer is for receipts of answers, and this is one of predictions";
+            return Err(Failure::new(Exit::Usage, why).help("leave --tokenizer out"));
         }
-        let Check { run, data, step, sample, seed, engine, limits, .. } = args;
-        let (step, sample, seed) = (*step, *sample, *seed);
-        let check = predictions::Check { of: (run, data), step, sample, seed, engine, limits };
-        return predictions::check(printer, &check, &watch, (&receipt, signer.as_ref()));
+        return predictions::check(printer, args, &watch, (&text, &receipt, signer.as_ref()));
     }
     let (receipt, signer) = Receipt::from_text(&text).map_err(malformed)?;
     signed(args, signer.as_ref())?;
@@ -149,12 +86,6 @@ fn check(printer: Printer, args: &Check) -> CommandResult {
         return Err(Failure::new(Exit::Usage, why).help(format!("leave {option} out")));
     }
     answer(printer, args, watch, (&text, &receipt, signer))
-}
-
-/// The first option that only receipts of answers have, if one is given.
-fn of_answers(args: &Check) -> Option<&'static str> {
-    let options = [("--trace", &args.trace), ("--verdict", &args.verdict), ("--tokenizer", &args.tokenizer)];
-    options.into_iter().find(|(_, value)| value.is_some()).map(|(name, _)| name)
 }
 
 /// Refuses a receipt of another model, other weights or another tokenizer than the run's.
@@ -278,24 +209,15 @@ impl Draw {
     }
 }
 
-/// The signer's trace, which has to be the one that the receipt commits.
+/// The signer's trace of an answer, which has to be the one that the receipt commits.
 fn read_trace(args: &Check, answerer: &Answerer, receipt: &Receipt) -> Result<Option<AnswerTrace>, Failure> {
-    let Some(path) = &args.trace else { return Ok(None) };
-    let holds = |what: &str, found: Digest, own: Digest| {
-        let why = format!("its {what} have the root {found}, and the receipt commits {own}");
-        let wrong = || RunError::malformed(path, Malformed::invalid("trace", why));
-        if found == own { Ok(()) } else { Err(wrong()) }
-    };
-    let Some(traces) = receipt.traces else {
-        let why = format!("{} commits no traces: leave --trace out", args.receipt.display());
-        return Err(Failure::new(Exit::Usage, why));
-    };
+    let Some((path, traces)) = trace_file(args, receipt.traces)? else { return Ok(None) };
     let graphs = answerer.window_graphs(receipt);
     let bytes = disk::read(path, AnswerTrace::bytes_max(receipt.answer.len(), &graphs)).map_err(named)?;
     let trace = AnswerTrace::decode(&bytes, receipt.answer.len(), &graphs);
     let trace = trace.map_err(|why| RunError::malformed(path, why))?;
-    holds("windows", answerer.traces_root(receipt, &trace), traces)?;
-    holds("rows", merkle::root(&row_leaves(receipt, &trace.rows)), receipt.root)?;
+    holds(path, "windows", [answerer.traces_root(receipt, &trace), traces])?;
+    holds(path, "rows", [merkle::root(&row_leaves(receipt, &trace.rows)), receipt.root])?;
     Ok(Some(trace))
 }
 
@@ -306,35 +228,16 @@ fn evidence_of(
     (found, signer): (&Difference, Option<&PublicKey>),
 ) -> Result<Result<AnswerVerdict, &'static str>, Failure> {
     if signer.is_none() {
-        return Ok(Err("no verdict is written: nobody signed the receipt, so that it accuses nobody"));
+        return Ok(Err(UNSIGNED));
     }
     let verdict = accuser.verdict(engine, found)?;
     Ok(verdict.ok_or(match (accuser.receipt.0.traces, accuser.trace) {
         (None, _) => {
             "no verdict is written: the receipt commits other rows than the model gives, and no traces; who has the model finds the same"
         }
-        (Some(_), None) => {
-            "no verdict is written: the receipt commits traces; ask the signer for the trace's file, and give it by --trace"
-        }
-        (Some(_), Some(_)) => {
-            "no verdict is written: no evidence stands without the model; who has the model finds the same"
-        }
+        (Some(_), None) => WITHOUT_TRACE,
+        (Some(_), Some(_)) => NOTHING_STANDS,
     }))
-}
-
-/// The trace for the evidence. One that is not the signer's hides no difference that shows without it.
-fn usable(
-    printer: Printer,
-    trace: Result<Option<AnswerTrace>, Failure>,
-    found: Option<&Difference>,
-) -> Result<Option<AnswerTrace>, Failure> {
-    match trace {
-        Err(bad) if found.is_some() && bad.exit == Exit::Malformed => {
-            printer.problem(&format!("the trace is left out: {}", bad.message));
-            Ok(None)
-        }
-        trace => trace,
-    }
 }
 
 /// Says what was found before the evidence is made: the signer chooses how long the answer is that the evidence replays.
@@ -343,28 +246,6 @@ fn announce(printer: Printer, args: &Check, watch: &Watch, found: &Difference) -
     printer.say(format!("{finding}; the evidence is being made"));
     watch.decided(finding, args.decided.applied(Ok(Exit::Diverges))?);
     Ok(())
-}
-
-/// A verdict's file, or why there is none.
-struct Saved {
-    file: Option<PathBuf>,
-    line: String,
-    next: Option<Next>,
-}
-
-fn save(args: &Check, evidence: Option<Result<AnswerVerdict, &str>>) -> Result<Option<Saved>, Failure> {
-    Ok(match (&args.verdict, evidence) {
-        (Some(path), Some(Ok(verdict))) => {
-            let bytes = verdict.to_bytes();
-            let file = verdict_file::save_bytes(path, &bytes)?;
-            let (kind, size) = (verdict.claim.kind(), bytes_text(bytes.len() as u64));
-            let line = format!("  {kind} verdict ({size}): {}", file.display());
-            let command = format!("tiebreak verdict check {}", shell::path(&file));
-            Some(Saved { file: Some(file), line, next: Some(Next::new("anybody can check it", command)) })
-        }
-        (_, Some(Err(why))) => Some(Saved { file: None, line: format!("  {why}"), next: None }),
-        _ => None,
-    })
 }
 
 /// Replays the receipt of an answer.
@@ -386,7 +267,7 @@ fn answer(
     let mut engine = open_exact(&args.engine)?;
     let draw = args.sample.map(|count| Draw::of(&answerer, receipt, (count, args.seed))).transpose()?;
     let found = difference(printer, args, engine.as_mut(), (&answerer, receipt), draw.as_ref())?;
-    let trace = usable(printer, trace, found.as_ref())?;
+    let trace = usable(printer, trace, found.is_some())?;
     let accuser = Accuser {
         answerer: &answerer,
         job: &speaker.run.job_text,
@@ -427,9 +308,7 @@ fn answer(
     }
     let lines = [Some(first), verdict.as_ref().map(|verdict| verdict.line.clone())];
     if let Some(verdict) = &verdict {
-        json["verdict_file"] = json!(verdict.file);
-        json["no_verdict"] = json!(verdict.file.is_none().then_some(&verdict.line));
-        json["next"] = json!(verdict.next);
+        verdict.show(&mut json);
     }
     printer.result(lines.into_iter().flatten().collect::<Vec<_>>(), &json);
     if let Some(next) = verdict.and_then(|verdict| verdict.next) {

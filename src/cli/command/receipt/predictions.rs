@@ -1,31 +1,35 @@
 //! `tiebreak receipt check` of a receipt of predictions.
 
-use std::path::Path;
-
 use serde_json::json;
 
-use crate::cli::args::engine::{EngineArgs, EngineKind, open_exact};
-use crate::cli::args::limits::{Limits, Watch};
-use crate::cli::args::predicted::{DataArgs, upload};
+use super::args::Check;
+use super::evidence::{NOTHING_STANDS, Saved, UNSIGNED, WITHOUT_TRACE, holds, save, trace_file, usable};
+use crate::cli::args::engine::{EngineKind, open_exact};
+use crate::cli::args::limits::Watch;
+use crate::cli::args::predicted::upload;
 use crate::cli::args::sampled::Sampled;
 use crate::cli::args::subject::Subject;
 use crate::cli::view::outcome::signed_by;
-use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
+use tiebreak_audit::predictions::Accuser;
+use tiebreak_dispute::answer::AnswerVerdict;
+use tiebreak_engine::Engine;
 use tiebreak_engine::reference::Reference;
+use tiebreak_record::commit::answer_trace::AnswerTrace;
 use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::predictions::{PredictingModel, Predictions};
+use tiebreak_record::job::ModelJob;
+use tiebreak_run::predict::traced::{OtherTraces, SamplePass, sample_leaves};
 use tiebreak_run::predict::{Difference, Inputs, Mismatch, Predictor};
+use tiebreak_run::run::{RunError, disk};
 
-/// The arguments of a check.
-pub struct Check<'a> {
-    /// The model, and the data.
-    pub of: (&'a Path, &'a DataArgs),
-    pub step: Option<u32>,
-    /// How many samples are drawn, and the seed of the draw.
-    pub sample: Option<u32>,
-    pub seed: Option<u64>,
-    pub engine: &'a EngineArgs,
-    pub limits: &'a Limits,
+/// What differs.
+enum Finding {
+    /// A sample is not what the model gives.
+    Sample(Difference),
+    /// All samples follow, and the root over the traces does not.
+    Traces(OtherTraces),
 }
 
 /// Refuses a receipt of another model than the one that is named.
@@ -45,7 +49,19 @@ fn same_model(said: &PredictingModel, found: &PredictingModel) -> Result<(), Fai
 }
 
 /// What differs, in words.
-fn words(Difference { sample, what }: &Difference) -> String {
+fn words(finding: &Finding, first: u32) -> String {
+    let Difference { sample, what } = match finding {
+        Finding::Sample(difference) => difference,
+        Finding::Traces(OtherTraces { place: Some(place), .. }) => {
+            let sample = u64::from(first) + *place as u64;
+            return format!("all samples follow, and the trace of sample {sample} is not the model's");
+        }
+        Finding::Traces(OtherTraces { said, found, .. }) => {
+            return format!(
+                "all samples follow, and the root over the traces is {said}; the model gives {found}"
+            );
+        }
+    };
     match what {
         Mismatch::Input { said, found } => {
             format!("sample {sample} of the data has the digest {found}, and the receipt is about {said}")
@@ -64,21 +80,107 @@ fn words(Difference { sample, what }: &Difference) -> String {
     }
 }
 
-/// True if the scalar reference finds the same difference; that of inputs depends on no engine.
-fn confirmed(
-    subject: &Subject,
-    inputs: &mut Inputs,
-    receipt: &Predictions,
-    found: &Difference,
-) -> Result<bool, Failure> {
-    if matches!(found.what, Mismatch::Input { .. }) {
-        return Ok(true);
+/// A replay: the model, the samples, the receipt, and its trace if there is one that can be used.
+struct Replay<'a> {
+    subject: &'a Subject,
+    of_model: &'a ModelJob,
+    inputs: Inputs,
+    receipt: &'a Predictions,
+    trace: Option<AnswerTrace>,
+}
+
+impl Replay<'_> {
+    /// The root over the traces, if it differs.
+    fn other_traces(
+        &mut self,
+        engine: &mut dyn Engine,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Option<OtherTraces>, Failure> {
+        if self.receipt.traces.is_none() {
+            return Ok(None);
+        }
+        let released = upload(engine, self.subject)?;
+        let pass = SamplePass::new(engine, self.of_model)?;
+        let said = (self.receipt, self.trace.as_ref());
+        Ok(pass.other_traces(engine, &released, &mut self.inputs, said, progress)?)
     }
-    let predictor = Predictor::new(&mut Reference, subject.of_model()?, 1)?;
-    let released = upload(&mut Reference, subject)?;
-    let place = [found.sample - u64::from(receipt.first)];
-    let again = predictor.difference(&mut Reference, &released, inputs, (receipt, &place), &mut |_| {})?;
-    Ok(again.as_ref() == Some(found))
+
+    /// True if the scalar reference finds the same difference; that of inputs depends on no engine.
+    fn confirmed(&mut self, found: &Finding) -> Result<bool, Failure> {
+        let engine = &mut Reference;
+        match found {
+            Finding::Sample(Difference { what: Mismatch::Input { .. }, .. }) => Ok(true),
+            Finding::Sample(found) => {
+                let predictor = Predictor::new(engine, self.of_model, 1)?;
+                let released = upload(engine, self.subject)?;
+                let place = [found.sample - u64::from(self.receipt.first)];
+                let said = (self.receipt, &place[..]);
+                let again = predictor.difference(engine, &released, &mut self.inputs, said, &mut |_| {})?;
+                Ok(again.as_ref() == Some(found))
+            }
+            Finding::Traces(found) => {
+                let Some((place, theirs)) = found.place.zip(self.trace.as_ref()) else {
+                    return Ok(self.other_traces(engine, &mut |_| {})?.as_ref() == Some(found));
+                };
+                let released = upload(engine, self.subject)?;
+                let pass = SamplePass::new(engine, self.of_model)?;
+                let said = (self.receipt, place);
+                let again = pass.trace(engine, &released, &mut self.inputs, said, None)?;
+                Ok(theirs.windows.get(place) != Some(&again.nodes))
+            }
+        }
+    }
+
+    /// The evidence against a signer, or the reason why there is none.
+    fn evidence(
+        &mut self,
+        engine: &mut dyn Engine,
+        text: &str,
+        (found, signer): (&Finding, Option<&PublicKey>),
+    ) -> Result<Result<AnswerVerdict, &'static str>, Failure> {
+        if signer.is_none() {
+            return Ok(Err(UNSIGNED));
+        }
+        let table = self.subject.table();
+        let accuser = Accuser {
+            job: (self.of_model, self.subject.job_text()),
+            model: (&table, &self.subject.model),
+            receipt: (self.receipt, text),
+            trace: self.trace.as_ref(),
+        };
+        let verdict = match found {
+            Finding::Sample(found) => accuser.verdict(engine, &mut self.inputs, found)?,
+            Finding::Traces(OtherTraces { place: Some(place), .. }) => {
+                accuser.verdict_below(engine, &mut self.inputs, *place)?
+            }
+            Finding::Traces(_) => None,
+        };
+        let is_of_data = matches!(found, Finding::Sample(Difference { what: Mismatch::Input { .. }, .. }));
+        Ok(verdict.ok_or(match (self.receipt.traces, &self.trace) {
+            _ if is_of_data => "no verdict is written: the receipt may be true of its own data, so that it accuses nobody",
+            (None, _) => {
+                "no verdict is written: the receipt commits other logits than the model gives, and no traces; who has the model finds the same"
+            }
+            (Some(_), None) => WITHOUT_TRACE,
+            (Some(_), Some(_)) => NOTHING_STANDS,
+        }))
+    }
+}
+
+/// The signer's trace, which has to be the one that the receipt commits.
+fn read_trace(
+    args: &Check,
+    of_model: &ModelJob,
+    receipt: &Predictions,
+) -> Result<Option<AnswerTrace>, Failure> {
+    let Some((path, traces)) = trace_file(args, receipt.traces)? else { return Ok(None) };
+    let graphs = SamplePass::graphs(of_model, receipt.samples.len());
+    let most = AnswerTrace::bytes_max(0, &graphs);
+    args.limits.check("the trace", most.saturating_mul(2))?;
+    let bytes = disk::read(path, most).map_err(named)?;
+    let trace = AnswerTrace::decode(&bytes, 0, &graphs).map_err(|why| RunError::malformed(path, why))?;
+    holds(path, "samples", [merkle::root(&sample_leaves(receipt, &trace)), traces])?;
+    Ok(Some(trace))
 }
 
 /// The samples that the receipt is about, which the data have to have.
@@ -97,62 +199,92 @@ pub fn check(
     printer: Printer,
     args: &Check,
     watch: &Watch,
-    (receipt, signer): (&Predictions, Option<&PublicKey>),
+    (text, receipt, signer): (&str, &Predictions, Option<&PublicKey>),
 ) -> CommandResult {
-    let (of, data) = args.of;
-    let subject = data.subject(of, args.step, args.limits)?;
+    let subject = args.data.subject(&args.run, args.step, &args.limits)?;
     let of_model = subject.of_model()?;
-    let mut inputs = data.inputs(&subject)?;
+    let inputs = args.data.inputs(&subject)?;
     has_samples(receipt, &inputs)?;
     let batch = of_model.batch.micro_batch.min(receipt.samples.len() as u32);
     let needed = Predictor::memory(subject.job(), of_model, batch);
     let needed = needed.map_err(|why| Failure::new(Exit::Usage, why))?;
     args.limits.check("a replay of the predictions", needed.saturating_add(subject.bytes()))?;
     watch.planned();
-    let mut engine = open_exact(args.engine)?;
+    let trace = read_trace(args, of_model, receipt);
+    let mut engine = open_exact(&args.engine)?;
     let engine = engine.as_mut();
     let predictor = Predictor::new(engine, of_model, batch)?;
     same_model(&receipt.model, &predictor.identity(of_model, &subject.table(), &subject.model))?;
-    let released = upload(engine, &subject)?;
-    let of = receipt.samples.len();
-    let sampled = args.sample.map(|count| Sampled::draw(of, count, args.seed)).transpose()?;
-    let places: Vec<u64> = match &sampled {
+    let sampled =
+        args.sample.map(|count| Sampled::draw(receipt.samples.len(), count, args.seed)).transpose()?;
+    let (trace, unusable) = match trace {
+        Ok(trace) => (trace, None),
+        Err(why) => (None, Some(why)),
+    };
+    let mut replay = Replay { subject: &subject, of_model, inputs, receipt, trace };
+    let found = difference(printer, engine, &predictor, &mut replay, sampled.as_ref())?;
+    if let Some(unusable) = unusable {
+        usable(printer, Err(unusable), found.is_some())?;
+    }
+    if let Some(found) = &found
+        && args.engine.engine != EngineKind::Reference
+        && !replay.confirmed(found)?
+    {
+        let why = format!(
+            "{}: {}; the scalar reference gives another result, so nothing is decided",
+            engine.describe(),
+            words(found, receipt.first)
+        );
+        return Err(Failure::new(Exit::Undecided, why)
+            .help("see `tiebreak adapters --test`, or give --engine reference"));
+    }
+    let evidence = found.as_ref().filter(|_| args.verdict.is_some());
+    let evidence = evidence.map(|found| replay.evidence(engine, text, (found, signer))).transpose()?;
+    let verdict = save(args, evidence)?;
+    Ok(said(printer, (receipt, signer), found.as_ref(), (sampled.as_ref(), verdict)))
+}
+
+/// The first difference: of a sample, or of the traces if all samples are checked.
+fn difference(
+    printer: Printer,
+    engine: &mut dyn Engine,
+    predictor: &Predictor,
+    replay: &mut Replay,
+    sampled: Option<&Sampled>,
+) -> Result<Option<Finding>, Failure> {
+    let receipt = replay.receipt;
+    let places: Vec<u64> = match sampled {
         Some(sampled) => sampled.drawn.iter().map(|place| *place as u64).collect(),
-        None => (0..of as u64).collect(),
+        None => (0..receipt.samples.len() as u64).collect(),
     };
     let bar = printer.bar(places.len() as u64, "samples");
     let mut progress = |done| {
         bar.set_position(done);
         bar.set_message("");
     };
-    let found = predictor.difference(engine, &released, &mut inputs, (receipt, &places), &mut progress)?;
-    if let Some(found) = &found
-        && args.engine.engine != EngineKind::Reference
-        && !confirmed(&subject, &mut inputs, receipt, found)?
-    {
-        let why = format!(
-            "{}: {}; the scalar reference gives another result, so nothing is decided",
-            engine.describe(),
-            words(found)
-        );
-        return Err(Failure::new(Exit::Undecided, why)
-            .help("see `tiebreak adapters --test`, or give --engine reference"));
-    }
+    let released = upload(engine, replay.subject)?;
+    let said = (receipt, &places[..]);
+    let found = predictor.difference(engine, &released, &mut replay.inputs, said, &mut progress)?;
+    let found = match (found, sampled) {
+        (Some(found), _) => Some(Finding::Sample(found)),
+        (None, Some(_)) => None,
+        (None, None) => replay.other_traces(engine, &mut progress)?.map(Finding::Traces),
+    };
     bar.finish_and_clear();
-    Ok(said(printer, (receipt, signer), found.as_ref(), sampled.as_ref()))
+    Ok(found)
 }
 
 /// Prints what was found.
 fn said(
     printer: Printer,
     (receipt, signer): (&Predictions, Option<&PublicKey>),
-    found: Option<&Difference>,
-    sampled: Option<&Sampled>,
+    found: Option<&Finding>,
+    (sampled, verdict): (Option<&Sampled>, Option<Saved>),
 ) -> Exit {
     let by = signed_by(signer);
     let all = receipt.samples.len();
     let line = match (found, sampled) {
-        (Some(found), _) => format!("DIVERGES: {} ({by})", words(found)),
+        (Some(found), _) => format!("DIVERGES: {} ({by})", words(found, receipt.first)),
         (None, None) => format!("MATCHES: the predictions and logits of {all} samples follow ({by})"),
         (None, Some(sampled)) => format!(
             "MATCHES: {} of {all} samples, drawn with seed {}, follow; with 95 % confidence at most {} are wrong ({by})",
@@ -174,9 +306,19 @@ fn said(
         });
     }
     if let Some(found) = found {
-        json["difference"] = json!(words(found));
-        json["differs"] = json!(found.sample);
+        json["difference"] = json!(words(found, receipt.first));
+        json["differs"] = json!(match found {
+            Finding::Sample(found) => Some(found.sample),
+            Finding::Traces(other) => other.place.map(|place| u64::from(receipt.first) + place as u64),
+        });
     }
-    printer.result(line, &json);
+    if let Some(verdict) = &verdict {
+        verdict.show(&mut json);
+    }
+    let lines = [Some(line), verdict.as_ref().map(|verdict| verdict.line.clone())];
+    printer.result(lines.into_iter().flatten().collect::<Vec<_>>(), &json);
+    if let Some(next) = verdict.and_then(|verdict| verdict.next) {
+        printer.say(next.line());
+    }
     if found.is_none() { Exit::Match } else { Exit::Diverges }
 }
