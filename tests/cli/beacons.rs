@@ -105,7 +105,7 @@ fn a_draw_by_drand_needs_nobodys_word() {
         drawn["draw"]["question"]["randomness"]["beacon"],
         json!({ "round": name(2), "value": value(2) })
     );
-    assert_eq!(drawn["beacon"]["time"], 4_070_908_790);
+    assert_eq!(drawn["beacon"]["time"], 4_070_908_790u64);
     // The digits with the round's text are the same draw.
     let digits = json(&joined(&made, &["--beacon", &value(2), "--round", &name(2), "--chain", &chain]), 0);
     assert_eq!(digits["draw"], drawn["draw"]);

@@ -173,7 +173,7 @@ fn a_seed_comes_from_a_beacon_and_data_come_later() {
     let own = ["--other", &third, &nonce, &beacons::value(1)];
     assert_eq!(world.check("third", "third.nonce", &own, 1).1, ["late", "several"]);
     for (run, nonce, value, why) in [
-        (&third, "first.nonce", BEACON, "keeps no promise of the log: job"),
+        (&third, "first.nonce", BEACON, "keeps no promise of the log: the run begins from something else"),
         (&other, "first.nonce", &*"00".repeat(32), "keeps no promise of the log: promise, beacon and nonce"),
         (&other, "witness.key.pub", BEACON, "--other"),
     ] {

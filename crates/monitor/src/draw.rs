@@ -531,16 +531,12 @@ mod tests {
     /// Who knows the beacon's value or the nonces varies nothing else in the seed, so more chips or segments only add to the drawn ones.
     #[test]
     fn the_seed_is_of_the_randomness_alone() {
-        let draw = |register: &Register, closed: &ClosedLogs, question: Question| {
-            Draw::new(register, closed, question).unwrap()
-        };
+        let draw = |register: &_, closed: &_, question| Draw::new(register, closed, question).unwrap();
         let asked = question(beacon(1));
         let first = draw(&register(), &closed(), asked.clone());
         let mut grown = register();
         grown.append(Entry { time: 300, ..entry(99, false) }).unwrap();
-        let mut longer = asked.runs[0];
-        longer.size += 1;
-        longer.root = Digest([7; 32]);
+        let longer = DeclaredRun { size: 105, root: Digest([7; 32]), ..asked.runs[0] };
         let round = Randomness::Beacon { round: "example  17".into(), value: format!("{:032x}", 1) };
         for (what, other) in [
             ("another register", draw(&grown, &closed(), asked.clone())),
@@ -573,11 +569,8 @@ mod tests {
         zero.runs[0].segment = 0;
         assert!(refused(zero));
         // The bound is of all runs together: a file names many.
-        let many = |segments: u32| {
-            let mut question = Question { segments: 0, ..question(beacon(1)) };
-            question.runs = vec![DeclaredRun { steps: segments / 4, segment: 1, ..question.runs[0] }; 4];
-            question
-        };
+        let run = |segments| DeclaredRun { steps: segments / 4, segment: 1, ..question(beacon(1)).runs[0] };
+        let many = |of| Question { segments: 0, runs: vec![run(of); 4], ..question(beacon(1)) };
         assert!(!refused(many(SEGMENTS_MAX)));
         assert!(refused(many(SEGMENTS_MAX + 4)));
     }

@@ -583,18 +583,18 @@ mod tests {
             let found = examine(log, Inspection { until: far, ..asked(&left, &serial) });
             (found.findings.iter().map(Finding::kind).collect::<Vec<_>>(), found.rate.days)
         };
-        // The 82.5 days up to the entry of day 85, of which a restart took 2.
         assert_eq!(gone(&super::tests::log(&honest())), (vec![], 82.5));
         assert_eq!(gone(&super::tests::log(&[])), (vec!["empty"], 0.0));
         let mut exempt = Register::new("example").unwrap();
-        let Change::Enter { key, model, owner, site, .. } = register().entries()[0].change.clone() else {
-            unreachable!()
-        };
-        let why = Some("a display".to_string());
-        exempt.append(of(0, Change::Enter { key, model, owner, site, exempt: why })).unwrap();
+        let mut entry = register().entries()[0].clone();
+        let Change::Enter { exempt: why, .. } = &mut entry.change else { unreachable!() };
+        *why = Some("a display".into());
+        exempt.append(entry).unwrap();
         let serial_of = serial();
-        let alone = super::tests::log(&honest()[..3]);
-        let found = examine(&alone, Inspection { until: far, ..asked(&exempt, &serial_of) });
+        let found = examine(
+            &super::tests::log(&honest()[..3]),
+            Inspection { until: far, ..asked(&exempt, &serial_of) },
+        );
         assert_eq!((found.findings, found.rate.days), (vec![], 0.0));
         let (register, unknown) = (register(), Serial::new("B").unwrap());
         let found = examine(&log(&events), asked(&register, &unknown));
