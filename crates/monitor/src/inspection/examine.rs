@@ -147,11 +147,8 @@ struct Walk<'a> {
 
 /// Examines a log.
 pub fn examine(log: &ChipLog, inspection: Inspection) -> Examined {
-    let milliseconds = |seconds: u64| seconds.saturating_mul(1000);
-    let times = inspection.register.monitored_times(inspection.serial);
-    let times = times.into_iter().map(|(from, to)| (milliseconds(from), to.map_or(u64::MAX, milliseconds)));
     let mut walk = Walk {
-        monitored: times.collect(),
+        monitored: inspection.register.monitored_times(inspection.serial),
         keys: inspection.register.keys_of(inspection.serial),
         found: Examined {
             records: log.records.len() as u64,
