@@ -212,19 +212,15 @@ impl Register {
         chip
     }
 
-    /// The times at which a chip is monitored, in seconds since 1970: from the first to before the second of each, ascending. The last
-    /// one has no end if the chip is there and not exempt.
-    pub fn monitored_times(&self, serial: &Serial) -> Vec<(u64, Option<u64>)> {
-        let mut times: Vec<(u64, Option<u64>)> = Vec::new();
+    /// The times at which a chip is monitored, in milliseconds since 1970: from the first to before the second of each, ascending. A
+    /// chip that is there and not exempt is monitored to the end of time.
+    pub fn monitored_times(&self, serial: &Serial) -> Vec<(u64, u64)> {
+        let mut times: Vec<(u64, u64)> = Vec::new();
         for (_, entry) in self.entries_of(serial) {
+            let time = entry.time.saturating_mul(1000);
             match &entry.change {
-                Change::Enter { exempt: None, .. } => times.push((entry.time, None)),
-                Change::Leave { .. } => {
-                    times
-                        .iter_mut()
-                        .filter(|time| time.1.is_none())
-                        .for_each(|time| time.1 = Some(entry.time));
-                }
+                Change::Enter { exempt: None, .. } => times.push((time, u64::MAX)),
+                Change::Leave { .. } => times.iter_mut().for_each(|(_, end)| *end = time.min(*end)),
                 _ => {}
             }
         }
