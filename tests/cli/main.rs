@@ -44,6 +44,7 @@ mod released;
 mod released_decoders;
 mod reveals;
 mod rules;
+mod salted;
 mod screens;
 mod sealed;
 mod served_models;
