@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Receipts of predictions from the text of docs/INFERENCE.md, docs/RUN-FORMAT.md and docs/ARITHMETIC.md alone: one unsigned, one
-signed, and a verdict on one with a wrong class.
+signed, one salted with its opening, and a verdict on one with a wrong class.
 
 A perceptron of six pixels and four classes predicts five samples, the last like the first. Its weights are Philox words, as in
 tests/runs/predictions.rs. Writes predictions.json beside itself. Needs only the standard library.
@@ -67,6 +67,12 @@ def main():
     key = Key("classifier.example", bytes([4]) * 32)
     signed = fields | {"signer": key.text()}
     signed |= {"signature": b64(key.sign(b"tiebreak 2 predictions\n" + text(signed).encode()))}
+    salt = bytes([9]) * 32
+    hidden = derive("tiebreak 2 salted", salt + derive("tiebreak 2 hidden receipt", text(fields).encode()))
+    salted = {"format": "tiebreak salted receipt 1", "model": fields["model"], "parameters": fields["parameters"], "salted": hidden.hex(),
+              "signer": key.text()}
+    salted |= {"signature": b64(key.sign(b"tiebreak 2 salted receipt\n" + text(salted).encode()))}
+    opening = text({"format": "tiebreak receipt opening 1", "salt": salt.hex(), "receipt": text(fields)})
     # The signer says another class of the last sample, whose logits lie in one slice.
     wrong = (classes[-1] + 1) % 4
     tree[-1] = words([4]) + inputs[-1] + listed([words([wrong])]) + digests[-1]
@@ -75,9 +81,9 @@ def main():
     lie |= {"signature": b64(liar.sign(b"tiebreak 2 predictions\n" + text(lie).encode()))}
     claim = {"kind": "class", "sample": 4, "row": 0, "slices": [0], "bytes": b64(rows[-1]), "siblings": ""}
     verdict = json.dumps({"answer": 1, "receipt": text(lie), "claim": claim}, separators=(",", ":"))
-    comment = "Made by predictions.py. `samples`: the pixels of samples 2, 3, .. of some data. `receipt` and `signed`: texts of receipts of their predictions. `verdict`: a verdict on a third."
+    comment = "Made by predictions.py. `samples`: the pixels of samples 2, 3, .. of some data. `receipt` and `signed`: texts of receipts of their predictions. `verdict`: a verdict on a third. `salted` and `opening`: the first one, salted."
     path = pathlib.Path(__file__).with_name("predictions.json")
-    document = {"_comment": comment, "samples": samples, "receipt": text(fields), "signed": text(signed), "verdict": verdict}
+    document = {"_comment": comment, "samples": samples, "receipt": text(fields), "signed": text(signed), "verdict": verdict, "salted": text(salted), "opening": opening}
     path.write_text("{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in document.items()) + "\n}\n")
 
 

@@ -8,6 +8,7 @@ use tiebreak_audit::report_file::decode;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::commit::predictions::Predictions;
 use tiebreak_record::commit::receipt::Receipt;
+use tiebreak_record::commit::salted_receipt;
 use tiebreak_record::commit::tree_head::Head;
 use tiebreak_record::job::Job;
 use tiebreak_run::evaluate::Report;
@@ -42,6 +43,7 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     if let Ok((receipt, None)) = Receipt::from_text(text) {
         assert_eq!(receipt.to_text(None), text);
     }
+    let _ = salted_receipt::read(text, Some(text));
     if let Ok((receipt, None)) = Predictions::from_text(text) {
         assert_eq!(receipt.to_text(None), text);
     }

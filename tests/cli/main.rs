@@ -45,6 +45,7 @@ mod released_decoders;
 mod released_encoders;
 mod reveals;
 mod rules;
+mod salted;
 mod screens;
 mod sealed;
 mod served_models;

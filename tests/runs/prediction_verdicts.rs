@@ -163,7 +163,13 @@ impl Signer {
         with: impl FnOnce(&Accuser) -> R,
     ) -> R {
         let model = (&self.table[..], &self.bytes[..]);
-        with(&Accuser { job: (self.model(), &self.text), model, receipt: (receipt, text), trace })
+        with(&Accuser {
+            job: (self.model(), &self.text),
+            model,
+            receipt: (receipt, text),
+            opening: None,
+            trace,
+        })
     }
 
     /// The accuser's verdict on a signed receipt, after a check found a difference on the CPU and the reference.

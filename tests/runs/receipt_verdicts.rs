@@ -137,7 +137,14 @@ impl Signer {
         with: impl FnOnce(&Accuser) -> R,
     ) -> R {
         let tokenizer = self.tokenizer.as_ref();
-        with(&Accuser { answerer, job: &self.text, receipt: (receipt, text), tokenizer, trace })
+        with(&Accuser {
+            answerer,
+            job: &self.text,
+            receipt: (receipt, text),
+            tokenizer,
+            opening: None,
+            trace,
+        })
     }
 
     /// The ruling of a referee who has the tokenizer.

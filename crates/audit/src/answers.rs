@@ -36,6 +36,8 @@ pub struct Accuser<'a> {
     pub receipt: (&'a Receipt, &'a str),
     /// The tokenizer, if the model has one: what its digest is made of.
     pub tokenizer: Option<&'a TokenizerParts>,
+    /// The text of the opening, if the receipt is salted.
+    pub opening: Option<&'a str>,
     /// The trace that the receipt commits, if the signer gave it.
     pub trace: Option<&'a AnswerTrace>,
 }
@@ -65,7 +67,7 @@ impl Accuser<'_> {
             }
         };
         Ok(claim
-            .map(|claim| AnswerVerdict::new(self.receipt.1.into(), claim))
+            .map(|claim| AnswerVerdict::new(self.receipt.1.into(), claim).with_opening(self.opening))
             .filter(|verdict| self.stands(verdict)))
     }
 

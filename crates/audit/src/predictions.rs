@@ -28,6 +28,8 @@ pub struct Accuser<'a> {
     pub model: (&'a [StateTensor], &'a [Vec<u8>]),
     /// The receipt, and its file's text.
     pub receipt: (&'a Predictions, &'a str),
+    /// The text of the opening, if the receipt is salted.
+    pub opening: Option<&'a str>,
     /// The trace that the receipt commits, if the signer gave it.
     pub trace: Option<&'a AnswerTrace>,
 }
@@ -72,7 +74,7 @@ impl Accuser<'_> {
 
     /// The verdict of a claim, if a referee convicts.
     fn standing(&self, claim: Option<AnswerClaim>) -> Option<AnswerVerdict> {
-        let verdict = AnswerVerdict::new(self.receipt.1.into(), claim?);
+        let verdict = AnswerVerdict::new(self.receipt.1.into(), claim?).with_opening(self.opening);
         let convicts = matches!(verdict.examine(None).outcome, Ok(AnswerRuling::Convicts(_)));
         (convicts && verdict.to_bytes().len() as u64 <= VERDICT_MAX).then_some(verdict)
     }

@@ -18,6 +18,7 @@ pub mod place;
 pub mod predicted;
 pub mod random;
 pub mod ranks;
+pub mod salted;
 pub mod salts;
 pub mod sampled;
 pub mod shard;

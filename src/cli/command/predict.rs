@@ -9,6 +9,7 @@ use crate::cli::args::key::read_private;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::part::parse_span;
 use crate::cli::args::predicted::{DataArgs, upload};
+use crate::cli::args::salted::SaltedArgs;
 use crate::cli::view::escape::one_line;
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
@@ -22,6 +23,7 @@ use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::predictions::{
     PredictedSample, PredictingModel, Predictions, ROWS_MAX, SAMPLES_MAX, logits_digest, predicted, ranked,
 };
+use tiebreak_record::commit::salted_receipt::AnyReceipt;
 use tiebreak_record::job::ModelJob;
 use tiebreak_run::predict::traced::{SamplePass, sample_leaves};
 use tiebreak_run::predict::{Computed, Inputs, Predictor};
@@ -67,6 +69,8 @@ pub struct Args {
     /// With the trace others convict a wrong prediction down to the tile. It costs one more pass of each sample.
     #[arg(long, value_name = "FILE", requires = "receipt")]
     trace: Option<PathBuf>,
+    #[command(flatten)]
+    salted: SaltedArgs,
     /// Private key that signs the receipt.
     #[arg(long, value_name = "KEY", requires = "receipt")]
     key: Option<PathBuf>,
@@ -221,10 +225,10 @@ fn write_receipt(
     let samples = std::mem::take(&mut found.samples);
     let mut receipt = Predictions { model, first: first as u32, samples, traces: None };
     write_trace(args, of, &mut receipt, printer)?;
-    let at = std::path::absolute(path).map_err(RunError::io(path))?;
-    Disk::default().replace(&at, receipt.to_text(key).as_bytes())?;
+    args.salted.write(path, &AnyReceipt::Predictions(receipt), key)?;
     let mut words = vec![shell::path(path), shell::path(&args.of)];
     words.extend(args.data.words());
+    words.extend(args.salted.words());
     words.extend(args.step.map(|step| format!("--step {step}")));
     words.extend(args.trace.iter().map(|trace| format!("--trace {}", shell::path(trace))));
     Ok(Some(Next::new("to check the receipt", format!("tiebreak receipt check {}", words.join(" ")))))

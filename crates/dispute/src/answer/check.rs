@@ -12,9 +12,9 @@ use tiebreak_contract::arith::words::words_from_bytes;
 use tiebreak_contract::program::sampling::NoToken;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
-use tiebreak_record::commit::predictions::{Predictions, is_of_predictions};
 use tiebreak_record::commit::proven::Base64;
 use tiebreak_record::commit::receipt::{Receipt, answer_leaf, row_digest};
+use tiebreak_record::commit::salted_receipt::{self, AnyReceipt};
 use tiebreak_record::commit::tensor::SLICE_BYTES;
 use tiebreak_record::commit::{Malformed, merkle};
 
@@ -35,8 +35,10 @@ pub type Candidates<'a> = (Digest, &'a dyn Fn(u32) -> Vec<bool>);
 impl AnswerVerdict {
     /// True if the check needs the tokenizer that the receipt names.
     pub fn needs_tokenizer(&self) -> bool {
-        let names_one =
-            || Receipt::from_text(&self.receipt).is_ok_and(|(receipt, _)| receipt.tokenizer.is_some());
+        let names_one = || match salted_receipt::read(&self.receipt, self.opening.as_deref()) {
+            Ok((AnyReceipt::Answer(receipt), _)) => receipt.tokenizer.is_some(),
+            _ => false,
+        };
         matches!(self.claim, AnswerClaim::Token { .. }) && names_one()
     }
 
@@ -54,19 +56,21 @@ impl AnswerVerdict {
         steps: &mut Vec<String>,
         signer: &mut Option<PublicKey>,
     ) -> Result<AnswerRuling, Malformed> {
-        let nobody = || wrong("nobody signed its receipt, so that it accuses nobody");
-        if is_of_predictions(&self.receipt) {
-            let (receipt, key) = Predictions::from_text(&self.receipt)?;
-            let key = key.ok_or_else(nobody)?;
-            let count = receipt.samples.len();
-            steps.push(format!("the receipt of {count} predicted samples is signed by {}", key.to_text()));
-            *signer = Some(key);
-            return predicted::examined(&receipt, &self.claim, steps);
+        let (receipt, key) = salted_receipt::read(&self.receipt, self.opening.as_deref())?;
+        let key = key.ok_or_else(|| wrong("nobody signed its receipt, so that it accuses nobody"))?;
+        if self.opening.is_some() {
+            steps.push("the opening is that of the salted receipt".into());
         }
-        let (receipt, key) = Receipt::from_text(&self.receipt)?;
-        let key = key.ok_or_else(nobody)?;
-        steps.push(format!("the receipt of {} tokens is signed by {}", receipt.answer.len(), key.to_text()));
+        let what = match &receipt {
+            AnyReceipt::Answer(receipt) => format!("{} tokens", receipt.answer.len()),
+            AnyReceipt::Predictions(receipt) => format!("{} predicted samples", receipt.samples.len()),
+        };
+        steps.push(format!("the receipt of {what} is signed by {}", key.to_text()));
         *signer = Some(key);
+        let receipt = match receipt {
+            AnyReceipt::Answer(receipt) => receipt,
+            AnyReceipt::Predictions(receipt) => return predicted::examined(&receipt, &self.claim, steps),
+        };
         match &self.claim {
             AnswerClaim::Token { number, row, proof } => {
                 token(&receipt, (*number, row, proof), tokenizer, steps)

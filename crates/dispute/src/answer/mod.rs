@@ -181,6 +181,9 @@ pub struct AnswerVerdict {
     pub answer: u32,
     /// The text of the receipt's file.
     pub receipt: String,
+    /// The text of its opening, if it is salted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opening: Option<String>,
     /// The fault of the receipt.
     pub claim: AnswerClaim,
 }
@@ -188,7 +191,13 @@ pub struct AnswerVerdict {
 impl AnswerVerdict {
     /// A verdict in the current format, which is not checked.
     pub fn new(receipt: String, claim: AnswerClaim) -> AnswerVerdict {
-        AnswerVerdict { answer: FORMAT, receipt, claim }
+        AnswerVerdict { answer: FORMAT, receipt, opening: None, claim }
+    }
+
+    /// The verdict with the opening of its receipt, which is salted if there is one.
+    #[must_use]
+    pub fn with_opening(self, opening: Option<&str>) -> AnswerVerdict {
+        AnswerVerdict { opening: opening.map(Into::into), ..self }
     }
 
     /// The verdict's one encoding: JSON without white space.

@@ -18,6 +18,7 @@ pub mod proven;
 pub mod receipt;
 pub mod record;
 pub mod salted_file;
+pub mod salted_receipt;
 pub mod salts;
 mod signature;
 pub mod state;

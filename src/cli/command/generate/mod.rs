@@ -10,6 +10,7 @@ use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::key::read_private;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
+use crate::cli::args::salted::SaltedArgs;
 use crate::cli::args::state::released;
 use crate::cli::view::answering::{Speaker, no_language_model};
 use crate::cli::view::next::Next;
@@ -21,6 +22,7 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::receipt::{Receipt, TOKENS_MAX};
+use tiebreak_record::commit::salted_receipt::AnyReceipt;
 use tiebreak_run::inference::answer::{Answer, Identity};
 use tiebreak_run::inference::decoder::Decoder;
 use tiebreak_run::inference::replay::Answerer;
@@ -87,6 +89,8 @@ pub struct Args {
     /// With the trace others convict a wrong answer down to the tile. It costs one more pass over the text.
     #[arg(long, value_name = "FILE", requires = "receipt")]
     trace: Option<PathBuf>,
+    #[command(flatten)]
+    salted: SaltedArgs,
     /// Private key that signs the receipt.
     #[arg(long, value_name = "KEY", requires = "receipt")]
     key: Option<PathBuf>,
@@ -138,10 +142,10 @@ fn write_receipt(
     if let Some(path) = &args.trace {
         receipt.traces = Some(write_trace(path, engine, answerer, &receipt)?);
     }
-    let at = std::path::absolute(path).map_err(RunError::io(path))?;
-    Disk::default().replace(&at, receipt.to_text(key).as_bytes())?;
+    args.salted.write(path, &AnyReceipt::Answer(receipt), key)?;
     let mut words = vec![shell::path(path), shell::path(&args.run)];
     words.extend(args.step.map(|step| format!("--step {step}")));
+    words.extend(args.salted.words());
     words.extend(args.tokenizer.as_ref().map(|path| format!("--tokenizer {}", shell::path(path))));
     Ok(Some(Next::new("to check the receipt", format!("tiebreak receipt check {}", words.join(" ")))))
 }

@@ -43,6 +43,9 @@ pub struct Check {
     /// Without the option the system gives one after the receipt was read, so that no signer knows it before.
     #[arg(long, requires = "sample")]
     pub seed: Option<u64>,
+    /// Opening of a salted receipt, which whoever holds the text keeps.
+    #[arg(long, value_name = "FILE")]
+    pub opening: Option<PathBuf>,
     /// Trace of the answer or the predictions, if the receipt commits one.
     ///
     /// `--trace` of `tiebreak generate` and `tiebreak predict` writes it. With it a verdict names the tile of an operator that is wrong.

@@ -25,8 +25,9 @@ use tiebreak_dispute::answer::AnswerVerdict;
 use tiebreak_engine::Engine;
 use tiebreak_record::commit::answer_trace::AnswerTrace;
 use tiebreak_record::commit::keys::PublicKey;
-use tiebreak_record::commit::predictions::{PREDICTIONS_MAX, Predictions, is_of_predictions};
+use tiebreak_record::commit::predictions::PREDICTIONS_MAX;
 use tiebreak_record::commit::receipt::Receipt;
+use tiebreak_record::commit::salted_receipt::{self, AnyReceipt, OPENING_MAX, is_salted};
 use tiebreak_record::commit::{Malformed, merkle};
 use tiebreak_run::inference::replay::{Answerer, Difference};
 use tiebreak_run::inference::traced::row_leaves;
@@ -68,24 +69,43 @@ fn signed(args: &Check, signer: Option<&PublicKey>) -> Result<(), Failure> {
 /// Checks a receipt of either kind.
 fn check(printer: Printer, args: &Check) -> CommandResult {
     let watch = args.limits.watch(printer);
-    let malformed = |source| RunError::malformed(&args.receipt, source);
     let text = disk::read_text(&args.receipt, PREDICTIONS_MAX).map_err(named)?;
-    if is_of_predictions(&text) {
-        let (receipt, signer) = Predictions::from_text(&text).map_err(malformed)?;
-        signed(args, signer.as_ref())?;
-        if args.tokenizer.is_some() {
-            let why = "--tokenizer is for receipts of answers, and this is one of predictions";
-            return Err(Failure::new(Exit::Usage, why).help("leave --tokenizer out"));
+    let opening = opening(args, &text)?;
+    let opening = opening.as_deref();
+    let (receipt, signer) = salted_receipt::read(&text, opening).map_err(|source| match &source {
+        Malformed::Invalid { what: "opening", .. } | Malformed::TooLarge { what: "opening", .. } => {
+            RunError::malformed(args.opening.as_deref().unwrap_or(&args.receipt), source)
         }
-        return predictions::check(printer, args, &watch, (&text, &receipt, signer.as_ref()));
-    }
-    let (receipt, signer) = Receipt::from_text(&text).map_err(malformed)?;
+        _ => RunError::malformed(&args.receipt, source),
+    })?;
     signed(args, signer.as_ref())?;
+    let receipt = match receipt {
+        AnyReceipt::Answer(receipt) => receipt,
+        AnyReceipt::Predictions(receipt) => {
+            if args.tokenizer.is_some() {
+                let why = "--tokenizer is for receipts of answers, and this is one of predictions";
+                return Err(Failure::new(Exit::Usage, why).help("leave --tokenizer out"));
+            }
+            return predictions::check(printer, args, &watch, ((&text, opening), &receipt, signer.as_ref()));
+        }
+    };
     if let Some(option) = args.data.given() {
         let why = format!("{option} is for receipts of predictions, and this is one of an answer");
         return Err(Failure::new(Exit::Usage, why).help(format!("leave {option} out")));
     }
-    answer(printer, args, watch, (&text, &receipt, signer))
+    answer(printer, args, watch, ((&text, opening), &receipt, signer))
+}
+
+/// The text of the opening, which a salted receipt needs and no other one has.
+fn opening(args: &Check, text: &str) -> Result<Option<String>, Failure> {
+    let why = match (is_salted(text), &args.opening) {
+        (true, Some(path)) => return Ok(Some(disk::read_text(path, OPENING_MAX).map_err(named)?)),
+        (false, None) => return Ok(None),
+        (true, None) => "is salted: give --opening FILE",
+        (false, Some(_)) => "is not salted: leave --opening out",
+    };
+    let help = "`--opening` of `tiebreak generate` and `tiebreak predict` writes salted receipts with their openings";
+    Err(Failure::new(Exit::Usage, format!("{} {why}", args.receipt.display())).help(help))
 }
 
 /// Refuses a receipt of another model, other weights or another tokenizer than the run's.
@@ -253,7 +273,7 @@ fn answer(
     printer: Printer,
     args: &Check,
     watch: Watch,
-    (text_of, receipt, signer): (&str, &Receipt, Option<PublicKey>),
+    ((text_of, opening), receipt, signer): ((&str, Option<&str>), &Receipt, Option<PublicKey>),
 ) -> CommandResult {
     let speaker = Speaker::of(args.limits.open(&args.run)?, args.tokenizer.as_deref())?;
     let weights = released(&speaker.run, args.step)?;
@@ -273,6 +293,7 @@ fn answer(
         job: &speaker.run.job_text,
         receipt: (receipt, text_of),
         tokenizer: speaker.alphabet.parts(),
+        opening,
         trace: trace.as_ref(),
     };
     let evidence = found.as_ref().filter(|_| args.verdict.is_some());

@@ -135,7 +135,7 @@ impl Replay<'_> {
     fn evidence(
         &mut self,
         engine: &mut dyn Engine,
-        text: &str,
+        (text, opening): (&str, Option<&str>),
         (found, signer): (&Finding, Option<&PublicKey>),
     ) -> Result<Result<AnswerVerdict, &'static str>, Failure> {
         if signer.is_none() {
@@ -146,6 +146,7 @@ impl Replay<'_> {
             job: (self.of_model, self.subject.job_text()),
             model: (&table, &self.subject.model),
             receipt: (self.receipt, text),
+            opening,
             trace: self.trace.as_ref(),
         };
         let verdict = match found {
@@ -199,7 +200,7 @@ pub fn check(
     printer: Printer,
     args: &Check,
     watch: &Watch,
-    (text, receipt, signer): (&str, &Predictions, Option<&PublicKey>),
+    (text, receipt, signer): ((&str, Option<&str>), &Predictions, Option<&PublicKey>),
 ) -> CommandResult {
     let subject = args.data.subject(&args.run, args.step, &args.limits)?;
     let of_model = subject.of_model()?;
