@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use sha2::Digest as _;
 use tiebreak_monitor::register::file::to_text;
 
 use crate::{chips, output, path};
@@ -88,6 +89,27 @@ fn rounds_are_named_before_and_checked_after() {
         told(&[&beacon[..], &["--at", "2026-12-01", "--chain", &chain]].concat(), 4).contains("chain hash")
     );
     told(&beacon, 2);
+
+    // A network with a key of its own and the name of a known one.
+    let mut info = vectors()["info"].clone();
+    let text = |name: &str| info[name].as_str().unwrap().to_string();
+    let bytes = |text: &str| -> Vec<u8> {
+        (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+    };
+    let number = |name: &str| info[name].as_u64().unwrap();
+    let named = [
+        &(number("period") as u32).to_be_bytes()[..],
+        &number("genesis_time").to_be_bytes(),
+        &bytes(&text("public_key")),
+        &bytes(&text("groupHash")),
+        b"quicknet",
+    ];
+    let hash = sha2::Sha256::digest(named.concat());
+    info["hash"] = hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into();
+    info["metadata"]["beaconID"] = "quicknet".into();
+    fs::write(&chain, info.to_string()).unwrap();
+    let refused = told(&[&beacon[..], &["--at", "2026-12-01", "--chain", &chain]].concat(), 4);
+    assert!(refused.contains("calls itself quicknet, whose chain hash is 52db9ba7"), "{refused}");
 }
 
 #[test]

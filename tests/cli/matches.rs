@@ -371,3 +371,27 @@ fn an_index_leads_to_the_runs_that_a_log_is_about() {
     let (code, _, said) = output(&["monitor", "index", &none, "--out", &index]);
     assert!(code == 2 && said.contains("is not a run"), "{code}: {said}");
 }
+
+/// A chip writes one log: two that differ are evidence, and one that begins with the other adds nothing.
+#[test]
+fn two_logs_of_a_chip_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let logs = ["first.log", "forked.log", "shorter.log"].map(|name| path(folder.path(), name));
+    let map = Digest([3; 32]);
+    let events = |digest: u8| {
+        let shard = Shard { map, code: Digest([9; 32]) };
+        let computation = Digest([4; 32]);
+        let digest = Digest([digest; 32]);
+        [Event::Attach { shard, computation }, Event::Snapshot { shard, step: 1, digest }]
+    };
+    write_log(Path::new(&logs[0]), "A-1", &events(1));
+    write_log(Path::new(&logs[1]), "A-1", &events(2));
+    write_log(Path::new(&logs[2]), "A-1", &events(1)[..1]);
+    let matched = |other: &str| output(&["monitor", "match", &logs[0], other, "--run", "none"]);
+    let (code, _, stderr) = matched(&logs[1]);
+    assert!(code == 1 && stderr.contains("are both of chip A-1, and their records 2 differ"), "{stderr}");
+    for same in [&logs[0], &logs[2]] {
+        let (code, _, stderr) = matched(same);
+        assert!(code == 2 && stderr.contains("one begins with the other"), "{stderr}");
+    }
+}

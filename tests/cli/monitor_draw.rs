@@ -83,6 +83,30 @@ fn a_register_grows_and_a_rewritten_one_is_told() {
     assert!(code == 4 && stderr.contains("another root"), "{stderr}");
 }
 
+/// Commands that extend a register at the same time lose nothing of each other.
+#[cfg(unix)]
+#[test]
+fn entries_that_are_added_at_once_are_all_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let [register, registrar] = ["chips.register", "registrar"].map(|name| path(folder.path(), name));
+    done(&["key", "new", &registrar, "--name", "registrar.example"]);
+    done(&["monitor", "register", "new", &register, "--name", "treaty/1", "--key", &registrar]);
+    std::thread::scope(|scope| {
+        for chip in 0..6u8 {
+            let (register, registrar) = (&register, &registrar);
+            scope.spawn(move || {
+                let key = chips::chip_key(chip).public().to_text();
+                let serial = format!("A-{chip}");
+                let add = ["monitor", "register", "add", register, "--key", registrar, "--serial", &serial];
+                let about = ["--chip-key", &key, "--model", "h100", "--owner", "Alice", "--site", "north"];
+                done(&[&add[..], &about, &["--date", "2025-01-03"]].concat());
+            });
+        }
+    });
+    let shown = done(&["monitor", "register", "show", &register]);
+    assert!(shown.contains("6 entries"), "{shown}");
+}
+
 #[test]
 fn a_draw_by_nonces_is_repeated() {
     let folder = tempfile::tempdir().unwrap();
@@ -94,6 +118,11 @@ fn a_draw_by_nonces_is_repeated() {
     let [inspector, operator, _] =
         nonces.each_ref().map(|nonce| done(&["monitor", "nonce", nonce]).trim().to_string());
     assert_eq!(output(&["monitor", "nonce", &nonces[0]]).0, 2, "a nonce is not written over");
+    #[cfg(unix)]
+    for nonce in &nonces {
+        let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(nonce).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600, "others may not read a nonce");
+    }
     let inputs = ["monitor", "draw", "--register", &register, "--closed", &heads];
     let asked =
         ["--chips", "3", "--date", "2025-03-01", "--out", &draw, "--committed", &inspector, &operator];

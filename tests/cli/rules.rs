@@ -64,6 +64,14 @@ fn rules_hold_are_violated_or_cannot_be_decided() {
     assert_eq!((code, counts(&result)), (0, [5, 0, 0]), "{result:#}");
     assert_eq!(ruled(&["base"], "[model]\nforbidden = [\"gpt\"]\n", &[]).0, 1);
     assert_eq!(ruled(&["base"], "[learning_rate]\nmost = 0.009\n", &[]).0, 1);
+    // A group of parameters moves at its factor of the records' rate.
+    let grouped = at("grouped.toml");
+    let group = "[[optimizer.group]]\nparameters = [\"token_embedding\"]\nrate_factor = 2.0\n[checkpoint]";
+    fs::copy(&job, &grouped).unwrap();
+    edit(Path::new(&grouped), &[("[checkpoint]", group)]);
+    trained(Path::new(&grouped), Path::new(&at("grouped")), None);
+    assert_eq!(ruled(&["grouped"], "[learning_rate]\nmost = 0.01\n", &[]).0, 1);
+    assert_eq!(ruled(&["grouped"], "[learning_rate]\nmost = 0.02\n", &[]).0, 0);
 
     let report = at("eval.json");
     assert_eq!(output(&["eval", &at("base"), "--samples", "5", "--report", &report]).0, 0);

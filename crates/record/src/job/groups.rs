@@ -49,6 +49,7 @@ fn named<'a>(
 
 impl ModelJob {
     /// The factors by which trained parameters take the learning rate, each once.
+    #[doc(hidden)] // the command's alone
     pub fn rate_factors(&self) -> Vec<f32> {
         let all = self.treatments().unwrap_or_default();
         let mut factors: Vec<f32> = all.iter().filter(|it| !it.frozen).map(|it| it.rate_factor).collect();

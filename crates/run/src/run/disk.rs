@@ -233,3 +233,35 @@ pub fn open(path: &Path) -> Result<File, RunError> {
     }
     File::open(path).map_err(RunError::io(path))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An output replaces plain files alone, and no private key.
+    #[test]
+    fn only_plain_files_without_secrets_are_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let replaced = |name: &str| Disk::default().replace(&at(name), b"new").map_err(|e| e.to_string());
+        fs::write(at("plain"), b"old").unwrap();
+        for name in ["plain", "absent"] {
+            replaced(name).unwrap();
+            assert_eq!(fs::read(at(name)).unwrap(), b"new");
+        }
+        fs::create_dir(at("folder")).unwrap();
+        assert!(replaced("folder").unwrap_err().contains("is no plain file"));
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(at("plain"), at("link")).unwrap();
+            assert!(replaced("link").unwrap_err().contains("is no plain file"));
+            assert!(at("link").symlink_metadata().unwrap().is_symlink());
+        }
+        for secret in ["PRIVATE+KEY+a+b", "SALT+KEY+a", "AGE-SECRET-KEY-1A"] {
+            fs::write(at("key"), secret).unwrap();
+            assert!(replaced("key").unwrap_err().contains("is a private key"));
+            assert_eq!(fs::read(at("key")).unwrap(), secret.as_bytes());
+        }
+        assert!(!partial(&at("key")).exists());
+    }
+}
