@@ -56,7 +56,7 @@ enum Which {
 /// Adds the witness's line to the head's file, unless it is there.
 fn cosign(args: &Args, run: &Run, size: u64) -> Result<Cosigned, Failure> {
     let path = run.layout.head(size);
-    let _lock = exclusive(&path)?;
+    let _lock = exclusive(&path);
     let note = run.at(names::head(size)).read_text(NOTE_MAX as u64)?;
     let leaves = || {
         let (transcript, _) = transcript::read(run.at(names::TRANSCRIPT))?;
@@ -126,7 +126,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 /// Has a witness cosign the newest head of a log of promises.
 fn declare_promises(printer: Printer, args: &Args, path: &Path) -> CommandResult {
     let witness = args.witness.key()?;
-    let _lock = exclusive(path)?;
+    let _lock = exclusive(path);
     let mut log = read_log(path)?;
     let Some(note) = log.newest().map(str::to_string) else {
         return Err(Failure::new(Exit::Usage, format!("{}: there is no promise yet", path.display())));

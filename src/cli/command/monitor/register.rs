@@ -291,7 +291,7 @@ fn added(
     args: &OfChip,
     change: impl FnOnce(Result<(String, String), Failure>) -> Result<Change, Failure>,
 ) -> CommandResult {
-    let _lock = exclusive(&args.target.register)?;
+    let _lock = exclusive(&args.target.register);
     let (key, mut register) = args.target.read()?;
     let time = args.date.map_or_else(now, Ok)?;
     let chip = register.chip_at(&args.serial, time).map(|chip| (chip.owner.into(), chip.site.into()));
@@ -307,7 +307,7 @@ fn added(
 
 fn append(printer: Printer, args: &Append) -> CommandResult {
     let _watch = args.limits.watch(printer);
-    let _lock = exclusive(&args.target.register)?;
+    let _lock = exclusive(&args.target.register);
     let (key, mut register) = args.target.read()?;
     let most = (ENTRIES_MAX as u64).saturating_mul(LINE_MAX as u64).min(FILE_MAX);
     let text = disk::read_text(&args.entries, most).map_err(named)?;

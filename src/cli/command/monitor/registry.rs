@@ -83,15 +83,12 @@ pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 /// Locks the folder of a file that is read, extended and replaced, until the result is dropped: two commands would lose what one of
-/// them adds. Systems whose folders cannot be locked go without.
-pub fn exclusive(path: &Path) -> Result<Option<File>, Failure> {
-    if !cfg!(unix) {
-        return Ok(None);
-    }
-    let absolute = std::path::absolute(path).map_err(RunError::io(path))?;
-    let Some(folder) = absolute.parent() else { return Ok(None) };
-    let locked = File::open(folder).and_then(|folder| folder.lock().map(|()| folder));
-    Ok(Some(locked.map_err(RunError::io(folder))?))
+/// them adds. Systems whose folders cannot be locked (Windows, some network drives) go without.
+pub fn exclusive(path: &Path) -> Option<File> {
+    let absolute = std::path::absolute(path).ok()?;
+    let folder = File::open(absolute.parent()?).ok()?;
+    folder.lock().ok()?;
+    Some(folder)
 }
 
 /// The form of a serial number on the command line.

@@ -111,7 +111,7 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
     let working = printer.working("reading the job's data", None);
     let inputs = inputs(args)?;
     drop(working);
-    let _lock = exclusive(&args.log)?;
+    let _lock = exclusive(&args.log);
     let mut log = match args.log.symlink_metadata() {
         Ok(_) => read_log(&args.log)?,
         Err(_) => Promises::new(key.public()),
