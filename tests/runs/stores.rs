@@ -307,7 +307,10 @@ fn what_is_no_plain_file_is_refused() {
             assert!(why.contains("links and folders are not followed"), "{name}, {number}: {why}");
         }
     }
-    store.replace("link", &mut |file| file.write_all(b"a file")).unwrap();
-    assert_eq!(store.read("link", 0..6).unwrap(), b"a file");
+    for name in ["link", "folder"] {
+        let why = store.replace(name, &mut |file| file.write_all(b"a file")).unwrap_err().to_string();
+        assert!(why.contains("is no plain file"), "{name}: {why}");
+    }
+    assert!(root.join("link").is_symlink());
     assert_eq!(std::fs::read(&outside).unwrap(), b"kept");
 }
