@@ -9,14 +9,13 @@ use super::codec::Encoder;
 use super::digest::{Digest, hash};
 use super::keys::{PrivateKey, PublicKey};
 use super::merkle::Frontier;
-use super::{Malformed, beginning, merkle, other_encoding, signature, tensor};
+use super::signature::SignedFile;
+use super::{Malformed, beginning, merkle, tensor};
 
 /// The name and version of these receipts.
 const FORMAT: &str = "tiebreak predictions 1";
 /// The name and version of receipts that commit the operators of their samples.
 const TRACED: &str = "tiebreak predictions 2";
-/// The prefix of the bytes that are signed, which separates them from all other texts that a key signs.
-const DOMAIN: &[u8] = b"tiebreak 2 predictions\n";
 /// The most samples of a receipt.
 pub const SAMPLES_MAX: usize = 1 << 16;
 /// The most predictions of a receipt: those of all rows of all samples.
@@ -84,19 +83,16 @@ struct Fields {
     signature: Option<String>,
 }
 
+impl SignedFile for Fields {
+    const WHAT: &'static str = "receipt";
+    const DOMAIN: &'static [u8] = b"tiebreak 2 predictions\n";
+
+    fn by(&mut self) -> [&mut Option<String>; 2] {
+        [&mut self.signer, &mut self.signature]
+    }
+}
+
 impl Fields {
-    fn text(&self) -> String {
-        serde_json::to_string(self).expect("a receipt has no maps with keys that are no text") + "\n"
-    }
-
-    /// The bytes that a signer signs.
-    fn signed(&mut self) -> Vec<u8> {
-        let signature = self.signature.take();
-        let bytes = [DOMAIN, self.text().as_bytes()].concat();
-        self.signature = signature;
-        bytes
-    }
-
     /// The samples of the lists, whose lengths and numbers have to fit each other.
     fn samples(&self) -> Result<Vec<PredictedSample>, Malformed> {
         let (count, rows) = (self.inputs.len(), self.rows as usize);
@@ -147,7 +143,7 @@ impl Predictions {
         root.root()
     }
 
-    fn fields(&self, signer: Option<String>, signature: Option<[u8; 64]>) -> Fields {
+    fn fields(&self) -> Fields {
         let PredictingModel { model, state: [parameters, buffers], classes, rows } = self.model;
         Fields {
             format: if self.traces.is_some() { TRACED } else { FORMAT }.into(),
@@ -162,18 +158,14 @@ impl Predictions {
             logits: self.samples.iter().map(|sample| sample.logits).collect(),
             root: self.root(),
             traces: self.traces,
-            signer,
-            signature: signature.map(signature::text),
+            signer: None,
+            signature: None,
         }
     }
 
     /// The text of the receipt's file, signed if there is a key.
     pub fn to_text(&self, key: Option<&PrivateKey>) -> String {
-        let mut fields = self.fields(key.map(|key| key.public().to_text()), None);
-        if let Some(key) = key {
-            fields.signature = Some(signature::text(key.sign(&fields.signed())));
-        }
-        fields.text()
+        self.fields().signed_text(key)
     }
 
     /// Reads the text of a receipt's file, and checks the signature. Without a signature the second value is `None`, and anybody can
@@ -205,14 +197,8 @@ impl Predictions {
         if fields.root != root {
             return Err(wrong(format!("its root is {}, and its samples have {root}", fields.root)));
         }
-        let signature = signature::bytes("receipt", fields.signature.as_deref())?;
-        let mut again = predictions.fields(fields.signer, signature);
-        let right = again.text();
-        if right != text {
-            return Err(wrong(other_encoding(text.as_bytes(), right.as_bytes())));
-        }
-        let key = again.signer.clone();
-        let signer = signature::signer("receipt", key.as_deref(), signature, || again.signed())?;
+        let again = Fields { signer: fields.signer, signature: fields.signature, ..predictions.fields() };
+        let signer = again.signer_of(text)?;
         Ok((predictions, signer))
     }
 }

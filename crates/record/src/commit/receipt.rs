@@ -7,8 +7,9 @@ use super::codec::Encoder;
 use super::digest::{Digest, hash};
 use super::keys::{PrivateKey, PublicKey};
 use super::merkle::{self, Frontier};
+use super::signature::SignedFile;
 use super::tensor::VectorDigest;
-use super::{Malformed, beginning, other_encoding, signature};
+use super::{Malformed, beginning};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::sampling::Sampling;
 
@@ -16,8 +17,6 @@ use tiebreak_contract::program::sampling::Sampling;
 const FORMAT: &str = "tiebreak receipt 1";
 /// The name and version of receipts that commit the operators of their windows.
 const TRACED: &str = "tiebreak receipt 2";
-/// The prefix of the bytes that are signed, which separates them from all other texts that a key signs.
-const DOMAIN: &[u8] = b"tiebreak 2 receipt\n";
 /// The most tokens of a prompt and its answer together.
 pub const TOKENS_MAX: usize = 1 << 19;
 /// The most bytes of a receipt's file.
@@ -71,17 +70,12 @@ struct Fields {
     signature: Option<String>,
 }
 
-impl Fields {
-    fn text(&self) -> String {
-        serde_json::to_string(self).expect("a receipt has no maps with keys that are no text") + "\n"
-    }
+impl SignedFile for Fields {
+    const WHAT: &'static str = "receipt";
+    const DOMAIN: &'static [u8] = b"tiebreak 2 receipt\n";
 
-    /// The bytes that a signer signs.
-    fn signed(&mut self) -> Vec<u8> {
-        let signature = self.signature.take();
-        let bytes = [DOMAIN, self.text().as_bytes()].concat();
-        self.signature = signature;
-        bytes
+    fn by(&mut self) -> [&mut Option<String>; 2] {
+        [&mut self.signer, &mut self.signature]
     }
 }
 
@@ -105,7 +99,7 @@ impl Receipt {
         if self.traces.is_some() { TRACED } else { FORMAT }
     }
 
-    fn fields(&self, signer: Option<String>, signature: Option<[u8; 64]>) -> Fields {
+    fn fields(&self) -> Fields {
         let Sampling { temperature, top_k, top_p, seed } = self.sampling;
         Fields {
             format: self.format().into(),
@@ -121,18 +115,14 @@ impl Receipt {
             answer: self.answer.clone(),
             root: self.root,
             traces: self.traces,
-            signer,
-            signature: signature.map(signature::text),
+            signer: None,
+            signature: None,
         }
     }
 
     /// The text of the receipt's file, signed if there is a key.
     pub fn to_text(&self, key: Option<&PrivateKey>) -> String {
-        let mut fields = self.fields(key.map(|key| key.public().to_text()), None);
-        if let Some(key) = key {
-            fields.signature = Some(signature::text(key.sign(&fields.signed())));
-        }
-        fields.text()
+        self.fields().signed_text(key)
     }
 
     /// Reads the text of a receipt's file, and checks the signature. Without a signature the second value is `None`, and anybody can
@@ -167,14 +157,8 @@ impl Receipt {
             traces: fields.traces,
         };
         receipt.bounded()?;
-        let signature = signature::bytes("receipt", fields.signature.as_deref())?;
-        let mut again = receipt.fields(fields.signer, signature);
-        let right = again.text();
-        if right != text {
-            return Err(wrong(other_encoding(text.as_bytes(), right.as_bytes())));
-        }
-        let key = again.signer.clone();
-        let signer = signature::signer("receipt", key.as_deref(), signature, || again.signed())?;
+        let again = Fields { signer: fields.signer, signature: fields.signature, ..receipt.fields() };
+        let signer = again.signer_of(text)?;
         Ok((receipt, signer))
     }
 

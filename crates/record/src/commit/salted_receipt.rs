@@ -8,14 +8,13 @@ use super::keys::{PrivateKey, PublicKey};
 use super::predictions::{PREDICTIONS_MAX, Predictions, is_of_predictions};
 use super::receipt::Receipt;
 use super::salts::salted;
-use super::{Malformed, beginning, other_encoding, signature};
+use super::signature::SignedFile;
+use super::{Malformed, beginning, other_encoding};
 
 /// The name and version of salted receipts.
 const FORMAT: &str = "tiebreak salted receipt 1";
 /// The name and version of openings.
 const OPENING: &str = "tiebreak receipt opening 1";
-/// The prefix of the bytes that are signed, which separates them from all other texts that a key signs.
-const DOMAIN: &[u8] = b"tiebreak 2 salted receipt\n";
 /// The most bytes of an opening: those of the longest receipt with its escapes.
 pub const OPENING_MAX: u64 = 2 * PREDICTIONS_MAX;
 /// The most bytes of a salted receipt.
@@ -31,7 +30,7 @@ pub enum AnyReceipt {
 }
 
 /// The fields of a salted receipt, in their order.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Fields {
     format: String,
@@ -44,17 +43,12 @@ struct Fields {
     signature: Option<String>,
 }
 
-impl Fields {
-    fn text(&self) -> String {
-        serde_json::to_string(self).expect("a receipt has no maps with keys that are no text") + "\n"
-    }
+impl SignedFile for Fields {
+    const WHAT: &'static str = "receipt";
+    const DOMAIN: &'static [u8] = b"tiebreak 2 salted receipt\n";
 
-    /// The bytes that a signer signs.
-    fn signed(&mut self) -> Vec<u8> {
-        let signature = self.signature.take();
-        let bytes = [DOMAIN, self.text().as_bytes()].concat();
-        self.signature = signature;
-        bytes
+    fn by(&mut self) -> [&mut Option<String>; 2] {
+        [&mut self.signer, &mut self.signature]
     }
 }
 
@@ -101,18 +95,9 @@ pub fn salted_texts(receipt: &AnyReceipt, salt: [u8; 32], key: Option<&PrivateKe
     };
     let salt = Digest(salt);
     let [model, parameters] = model_of(receipt);
-    let mut fields = Fields {
-        format: FORMAT.into(),
-        model,
-        parameters,
-        salted: salted_digest(&salt, &text),
-        signer: key.map(|key| key.public().to_text()),
-        signature: None,
-    };
-    if let Some(key) = key {
-        fields.signature = Some(signature::text(key.sign(&fields.signed())));
-    }
-    [fields.text(), opening_text(&Opening { format: OPENING.into(), salt, receipt: text })]
+    let salted = salted_digest(&salt, &text);
+    let fields = Fields { format: FORMAT.into(), model, parameters, salted, signer: None, signature: None };
+    [fields.signed_text(key), opening_text(&Opening { format: OPENING.into(), salt, receipt: text })]
 }
 
 fn opening_text(opening: &Opening) -> String {
@@ -173,19 +158,12 @@ fn salted_fields(text: &str) -> Result<(Fields, Option<PublicKey>), Malformed> {
     if text.len() as u64 > SALTED_MAX {
         return Err(Malformed::TooLarge { what: "salted receipt", limit: SALTED_MAX });
     }
-    let mut fields: Fields = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+    let fields: Fields = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
     if fields.format != FORMAT {
         let found = beginning(&fields.format);
         return Err(wrong(format!("its format is {found:?}; {FORMAT:?} is wanted")));
     }
-    let signature = signature::bytes("receipt", fields.signature.as_deref())?;
-    fields.signature = signature.map(signature::text);
-    let right = fields.text();
-    if right != text {
-        return Err(wrong(other_encoding(text.as_bytes(), right.as_bytes())));
-    }
-    let key = fields.signer.clone();
-    let signer = signature::signer("receipt", key.as_deref(), signature, || fields.signed())?;
+    let signer = fields.clone().signer_of(text)?;
     Ok((fields, signer))
 }
 
