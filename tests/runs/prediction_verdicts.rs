@@ -24,6 +24,8 @@ use tiebreak_run::predict::traced::{OtherTraces, SamplePass, sample_leaves};
 use tiebreak_run::predict::{Inputs, Predictor};
 use tiebreak_run::run::arrays::Array;
 
+use crate::receipt_verdicts::no_edit_convicts;
+
 /// The first sample of the receipts, and how many they have.
 const FIRST: u32 = 2;
 const SAMPLES: usize = 3;
@@ -317,32 +319,7 @@ fn true_claims_and_edited_ones_convict_no_honest_signer_of_predictions() {
         let signer = Signer::new(text);
         let (honest, trace) = signer.honest();
         let claims = true_claims(&signer, &honest, &trace);
-        let mut read = 0;
-        for (number, verdict) in (0..).zip(&claims) {
-            let ruling_of = ruling(verdict);
-            assert!(matches!(ruling_of, Ok(AnswerRuling::DoesNotConvict(_))), "{number}: {ruling_of:?}");
-            let bytes = verdict.to_bytes();
-            let behind = bytes.windows(9).position(|part| part == b",\"claim\":").unwrap();
-            for edit in 0..edits {
-                let [place, byte, kind, _] = philox4x32_10([8, number], [edit, 0, 0, 0]);
-                let start = if edit % 8 == 7 { 0 } else { behind };
-                let place = start + place as usize % (bytes.len() - start);
-                let mut edited = bytes.clone();
-                match kind % 8 {
-                    0 => drop(edited.remove(place)),
-                    1 => edited.insert(place, edited[place]),
-                    2 => edited[place] = byte as u8,
-                    _ => edited[place] = b"0123456789abcdefABC+/"[byte as usize % 21],
-                }
-                let Ok(found) = AnswerVerdict::from_bytes(&edited) else { continue };
-                read += 1;
-                assert!(!matches!(ruling(&found), Ok(AnswerRuling::Convicts(_))), "claim {number}, {edit}");
-            }
-            for bytes in [&bytes[..bytes.len() - 1], &[&bytes[..], b"\n"].concat()] {
-                assert!(AnswerVerdict::from_bytes(bytes).is_err());
-            }
-        }
-        assert!(read > claims.len() * edits as usize / 8, "{read}");
+        no_edit_convicts(&claims, edits, ruling);
     }
 }
 

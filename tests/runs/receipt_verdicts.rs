@@ -342,15 +342,17 @@ fn true_claims_about_other_models_convict_no_honest_signer() {
     true_claims_hold(&Signer::of(job_text(2) + "[rounding]\n", Vec::new()), 4);
 }
 
-fn true_claims_hold(signer: &Signer, edits: u32) {
-    let (honest, trace) = signer.honest();
-    let claims = honest_claims(signer, &honest, &trace);
-    let mut read = 0u32;
-    for (number, verdict) in (0..).zip(&claims) {
-        let ruling = signer.ruling(verdict);
-        assert!(matches!(ruling, Ok(AnswerRuling::DoesNotConvict(_))), "{number}: {ruling:?}");
+/// True claims, and edits of their files, most of them behind the receipt, convict no honest signer.
+pub fn no_edit_convicts(
+    claims: &[AnswerVerdict],
+    edits: u32,
+    ruling: impl Fn(&AnswerVerdict) -> Result<AnswerRuling, String>,
+) {
+    let mut read = 0;
+    for (number, verdict) in (0..).zip(claims) {
+        let found = ruling(verdict);
+        assert!(matches!(found, Ok(AnswerRuling::DoesNotConvict(_))), "{number}: {found:?}");
         let bytes = verdict.to_bytes();
-        // Half of the edits are behind the receipt.
         let behind = bytes.windows(9).position(|part| part == b",\"claim\":").unwrap();
         for edit in 0..edits {
             let [place, byte, kind, _] = philox4x32_10([8, number], [edit, 0, 0, 0]);
@@ -365,14 +367,23 @@ fn true_claims_hold(signer: &Signer, edits: u32) {
             }
             let Ok(found) = AnswerVerdict::from_bytes(&edited) else { continue };
             read += 1;
+            let found = ruling(&found);
             assert!(
-                !matches!(signer.ruling(&found), Ok(AnswerRuling::Convicts(_))),
-                "claim {number}, {edit}"
+                !matches!(found, Ok(AnswerRuling::Convicts(_))),
+                "claim {number}, edit {edit}: {found:?}"
             );
         }
-        assert!(AnswerVerdict::from_bytes(&bytes[..bytes.len() - 1]).is_err());
+        for bytes in [&bytes[..bytes.len() - 1], &[&bytes[..], b"\n"].concat()] {
+            assert!(AnswerVerdict::from_bytes(bytes).is_err());
+        }
     }
-    assert!(read as usize > claims.len() * edits as usize / 8, "{read}");
+    assert!(read > claims.len() * edits as usize / 8, "{read}");
+}
+
+fn true_claims_hold(signer: &Signer, edits: u32) {
+    let (honest, trace) = signer.honest();
+    let claims = honest_claims(signer, &honest, &trace);
+    no_edit_convicts(&claims, edits, |verdict| signer.ruling(verdict));
     // Nobody signed: nobody is accused.
     let plain = AnswerVerdict::new(honest.to_text(None), claims[0].claim.clone());
     assert!(signer.ruling(&plain).unwrap_err().contains("nobody signed its receipt"));
