@@ -184,7 +184,7 @@ fn a_draw_by_drand_needs_nobodys_word() {
         chips: 2,
         segments: 0,
         runs: Vec::new(),
-        randomness: tiebreak_monitor::draw::Randomness::Beacon { round: name(1), value: value(1) },
+        randomness: tiebreak_monitor::randomness::Randomness::Beacon { round: name(1), value: value(1) },
     };
     let closed = chips::closed(&chips::honest());
     let made = tiebreak_monitor::draw::Draw::new(&register, &closed, question).unwrap();

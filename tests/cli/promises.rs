@@ -185,6 +185,13 @@ fn a_seed_comes_from_a_beacon_and_data_come_later() {
         let (code, stdout, stderr) = output(&args);
         assert!(code == 2 && stderr.contains(why), "{code} {stdout}{stderr}");
     }
+    // The network that --chain describes may be that of another run alone.
+    let chain = beacons::chain(world.folder.path());
+    let (second, nonce) = (world.at("second"), world.at("second.nonce"));
+    let other = ["--chain", &chain, "--other", &second, &nonce, &beacons::value(2)];
+    let (told, kinds) = world.check("first", "first.nonce", &other, 3);
+    assert_eq!((&kinds[..], &told["different"]), (&["several".to_string()][..], &serde_json::json!([])));
+    assert_eq!(told["findings"][0]["promises"], serde_json::json!([2]));
     // A witness that is down decides nothing: the result says that nobody vouches for the log's end.
     let deaf = ["--ask", "http://127.0.0.1:1"];
     let (_, kinds) = world.check("first", "first.nonce", &deaf, 3);

@@ -51,6 +51,19 @@ fn a_salted_receipt_is_checked_by_its_opening_alone() {
     assert!(code == 2 && stderr.contains("--receipt"), "{stderr}");
 }
 
+/// The opening has the text: others may not read it, it is no file of a run, and it is not the receipt.
+fn is_kept(asked: &[&str], run: &str, opening: &str, one: &str) {
+    #[cfg(unix)]
+    {
+        let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(opening).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600);
+    }
+    for (at, why) in [(one, "are one file"), (&*format!("{run}/opening"), "which is published")] {
+        let (code, _, stderr) = output(&[asked, &["--receipt", one, "--opening", at]].concat());
+        assert!(code == 2 && stderr.contains(why) && !Path::new(at).exists(), "{stderr}");
+    }
+}
+
 fn is_checked(at: &Path, asked: &[&str], run: &str, key: &str) {
     let named = |name: &str| path(at, name);
     let [plain, receipt, opening, other, opened, file] =
@@ -66,6 +79,7 @@ fn is_checked(at: &Path, asked: &[&str], run: &str, key: &str) {
     let [text, opening_of, hidden] =
         [&receipt, &opening, &plain].map(|file| fs::read_to_string(file).unwrap());
     assert!(text.len() < 1024 && !text.contains("prompt") && !text.contains("inputs"), "{text}");
+    is_kept(asked, run, &opening, &named("one"));
     // Each receipt has a salt of its own, and hides the receipt that is written without one.
     assert_ne!(text, fs::read_to_string(&other).unwrap());
     let (said, _) = read(&text, Some(&opening_of)).unwrap();

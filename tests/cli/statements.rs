@@ -7,7 +7,8 @@ use std::process::Command;
 use serde_json::Value;
 
 use tiebreak_monitor::closed::{ClosedLogs, LogHead};
-use tiebreak_monitor::draw::{Draw, Randomness};
+use tiebreak_monitor::draw::Draw;
+use tiebreak_monitor::randomness::Randomness;
 use tiebreak_monitor::register::file::to_text;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::merkle::verify_consistency;

@@ -8,8 +8,9 @@ use tiebreak_record::commit::codec::Encoder;
 use tiebreak_record::commit::digest::{Digest, hash};
 use tiebreak_record::commit::{Malformed, other_encoding};
 
-use crate::beacon::{self, Chain, Unverified, Verified};
+use crate::beacon::{Chain, Unverified, Verified};
 use crate::closed::ClosedLogs;
+use crate::randomness::Randomness;
 use crate::register::history::Register;
 use crate::snapshot::record::Serial;
 
@@ -19,40 +20,8 @@ pub const DRAW_MAX: u64 = 1 << 28;
 pub const RUNS_MAX: usize = 1 << 16;
 /// The most segments of all runs together.
 pub const SEGMENTS_MAX: u32 = 1 << 24;
-/// The most bytes of a beacon's value, and of the text that names its round.
-pub const BEACON_MAX: usize = 256;
 const FORMAT: &str = "tiebreak draw 2";
 const WHAT: &str = "draw";
-
-/// A nonce and the commitment that its owner published before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Revealed {
-    /// [`commitment`] of the nonce.
-    pub commitment: Digest,
-    /// 32 random bytes.
-    pub nonce: Digest,
-}
-
-/// The origin of a draw's seed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Randomness {
-    /// A public beacon.
-    Beacon {
-        /// The beacon and its round, which both sides agreed on before the round.
-        round: String,
-        /// The round's value, in hexadecimal digits.
-        value: String,
-    },
-    /// Nonces of both sides.
-    Revealed {
-        /// The inspector's.
-        inspector: Revealed,
-        /// The operator's.
-        operator: Revealed,
-    },
-}
 
 /// A declared run whose segments are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -170,81 +139,6 @@ fn wrong(why: impl Into<String>) -> Malformed {
     Malformed::invalid(WHAT, why)
 }
 
-/// The commitment to a nonce, which its owner publishes before the logs are closed.
-pub fn commitment(nonce: &Digest) -> Digest {
-    hash("tiebreak 2 draw-commitment", &nonce.0)
-}
-
-impl Randomness {
-    /// Checks the signature of a round of drand. `None` if the value comes from elsewhere.
-    ///
-    /// # Errors
-    /// If the round's network is none of `chains`, or the value is not its signature.
-    pub fn signed(&self, chains: &[Chain]) -> Result<Option<Verified>, Unverified> {
-        match self {
-            Randomness::Beacon { round, value } => beacon::verify(round, value, chains),
-            Randomness::Revealed { .. } => Ok(None),
-        }
-    }
-
-    pub(crate) fn check(&self) -> Result<(), Malformed> {
-        match self {
-            Randomness::Beacon { round, value } => {
-                let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-                let bytes = value.len() / 2;
-                if !(16..=BEACON_MAX).contains(&bytes) || value.len() % 2 == 1 || !value.bytes().all(is_hex) {
-                    let why = "a beacon's value has 16 to 256 bytes, in lower-case hexadecimal digits";
-                    return Err(wrong(why));
-                }
-                if round.is_empty() || round.len() > BEACON_MAX || round.chars().any(char::is_control) {
-                    return Err(wrong("the beacon's round is named by 1 to 256 bytes of text"));
-                }
-                Ok(())
-            }
-            Randomness::Revealed { inspector, operator } => {
-                for (name, side) in [("inspector", inspector), ("operator", operator)] {
-                    if commitment(&side.nonce) != side.commitment {
-                        let why = format!(
-                            "the {name}'s nonce is not the one of its commitment {}",
-                            side.commitment
-                        );
-                        return Err(wrong(why));
-                    }
-                }
-                if inspector.nonce == operator.nonce {
-                    return Err(wrong(
-                        "both sides have one nonce, so one of them copied the other's commitment",
-                    ));
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// The seed: H("tiebreak 2 draw-seed", the value or the nonces). The round's text is left out, since texts of one round differ.
-    fn seed(&self) -> Digest {
-        let mut e = Encoder::default();
-        match self {
-            Randomness::Beacon { value, .. } => e.u8(0).bytes(value.as_bytes()),
-            Randomness::Revealed { inspector, operator } => {
-                e.u8(1).digest(&inspector.nonce).digest(&operator.nonce)
-            }
-        };
-        hash("tiebreak 2 draw-seed", &e.0)
-    }
-
-    pub(crate) fn encode(&self, e: &mut Encoder) {
-        match self {
-            Randomness::Beacon { round, value } => {
-                e.u8(0).bytes(round.as_bytes()).bytes(value.as_bytes());
-            }
-            Randomness::Revealed { inspector, operator } => {
-                e.u8(1).digest(&inspector.nonce).digest(&operator.nonce);
-            }
-        }
-    }
-}
-
 impl DeclaredRun {
     /// The number of segments.
     pub fn segments(&self) -> u32 {
@@ -259,6 +153,19 @@ impl DeclaredRun {
 }
 
 impl Question {
+    /// Checks that the date is not behind the round of drand that the seed comes from.
+    ///
+    /// # Errors
+    /// If chips that entered behind the round may be drawn.
+    pub fn dated(&self, round: Option<&Verified>) -> Result<(), Unverified> {
+        match round {
+            Some(round) if round.time < self.time => {
+                Err(Unverified::Date { date: self.time, round: round.time })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn check(&self) -> Result<(), Malformed> {
         if self.runs.len() > RUNS_MAX {
             return Err(Malformed::TooLarge { what: WHAT, limit: RUNS_MAX as u64 });
@@ -361,12 +268,8 @@ impl Draw {
     /// If the round's network is none of `chains`, the value is not its signature, or chips that entered behind the round may be drawn.
     pub fn signed(&self, chains: &[Chain]) -> Result<Option<Verified>, Unverified> {
         let verified = self.question.randomness.signed(chains)?;
-        match &verified {
-            Some(it) if it.time < self.question.time => {
-                Err(Unverified::Date { date: self.question.time, round: it.time })
-            }
-            _ => Ok(verified),
-        }
+        self.question.dated(verified.as_ref())?;
+        Ok(verified)
     }
 
     /// The one text of the draw.
@@ -428,6 +331,7 @@ impl Draw {
 mod tests {
     use super::*;
     use crate::closed::LogHead;
+    use crate::randomness::{BEACON_MAX, Revealed, commitment};
     use crate::register::entry::{Change, Entry};
     use tiebreak_record::commit::keys::PrivateKey;
 

@@ -37,6 +37,7 @@ pub mod matching;
 pub mod pack;
 pub mod plan;
 pub mod promise;
+pub mod randomness;
 pub mod regime;
 pub mod register;
 pub mod rules;

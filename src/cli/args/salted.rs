@@ -1,20 +1,33 @@
 //! `--opening` of commands that write a receipt.
 
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::cli::args::key::refuse_in_run;
 use crate::cli::args::random::random;
-use crate::cli::view::report::Failure;
+use crate::cli::view::report::{Exit, Failure};
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::salted_receipt::{AnyReceipt, salted_texts};
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::{RunError, shell};
+
+/// Lets the owner alone read a file that has nothing in it yet.
+fn private(file: &File) -> io::Result<()> {
+    #[cfg(unix)]
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    #[cfg(not(unix))]
+    let _ = file;
+    Ok(())
+}
 
 /// Salts a receipt.
 #[derive(clap::Args, Clone, Default)]
 pub struct SaltedArgs {
     /// Salt the receipt, and write its opening to this file.
     ///
-    /// A salted receipt shows the model and the signer alone. People who have the opening check it.
+    /// A salted receipt shows the model and the signer alone. The opening has the text and the salt: give it to those alone who may see
+    /// the text, since nobody checks the receipt without it.
     #[arg(long, value_name = "FILE", requires = "receipt")]
     pub opening: Option<PathBuf>,
 }
@@ -23,25 +36,30 @@ impl SaltedArgs {
     /// Writes a receipt to a file, signed if there is a key, and its opening if the receipt is to be salted.
     ///
     /// # Errors
-    /// If a file cannot be written, or the system has no randomness.
+    /// If a file cannot be written, the opening would be published with a run, or the system has no randomness.
     pub fn write(&self, path: &Path, receipt: &AnyReceipt, key: Option<&PrivateKey>) -> Result<(), Failure> {
-        let replace = |path: &Path, text: &str| -> Result<(), Failure> {
-            let at = std::path::absolute(path).map_err(RunError::io(path))?;
-            Ok(Disk::default().replace(&at, text.as_bytes())?)
+        let absolute = |path: &Path| std::path::absolute(path).map_err(RunError::io(path));
+        let (disk, at) = (Disk::default(), absolute(path)?);
+        let text = match (&self.opening, receipt) {
+            (None, AnyReceipt::Answer(receipt)) => receipt.to_text(key),
+            (None, AnyReceipt::Predictions(receipt)) => receipt.to_text(key),
+            (Some(opening), _) => {
+                let opening = absolute(opening)?;
+                if opening == at {
+                    let why = format!("--opening and --receipt are one file, {}", path.display());
+                    return Err(Failure::new(Exit::Usage, why).help("name two files"));
+                }
+                refuse_in_run(&opening)?;
+                let [text, opened] = salted_texts(receipt, random()?, key);
+                // The opening comes first: a receipt without one is of no use.
+                disk.replace_by(&opening, |file| {
+                    private(file)?;
+                    file.write_all(opened.as_bytes())
+                })?;
+                text
+            }
         };
-        let Some(opening) = &self.opening else {
-            return replace(
-                path,
-                &match receipt {
-                    AnyReceipt::Answer(receipt) => receipt.to_text(key),
-                    AnyReceipt::Predictions(receipt) => receipt.to_text(key),
-                },
-            );
-        };
-        let [text, opened] = salted_texts(receipt, random()?, key);
-        // The opening comes first: a receipt without one is of no use.
-        replace(opening, &opened)?;
-        replace(path, &text)
+        Ok(disk.replace(&at, text.as_bytes())?)
     }
 
     /// The option of `tiebreak receipt check`.

@@ -9,7 +9,7 @@ use tiebreak_record::commit::{Malformed, other_encoding};
 use tiebreak_record::job::identity::RunSummary;
 use tiebreak_record::job::initial::InitialOrigin;
 
-use crate::draw::BEACON_MAX;
+use crate::randomness::BEACON_MAX;
 
 /// The most bytes of a promise's line.
 pub const LINE_MAX: usize = 4096;
@@ -64,7 +64,7 @@ pub struct Promise {
     pub begin: Begin,
     /// The number of the amendment, if the run goes on from another one: so many promises of this log go on from that run, with this one.
     pub amendment: Option<u32>,
-    /// [`crate::draw::commitment`] of the trainer's nonce.
+    /// [`crate::randomness::commitment`] of the trainer's nonce.
     pub nonce: Digest,
     /// The beacon and its round, whose value nobody knows yet.
     pub round: String,

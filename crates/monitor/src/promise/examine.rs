@@ -239,7 +239,7 @@ pub fn kept(
         findings.push(Finding::OtherKey { log: log.key().to_text(), run: named });
     }
     let Some(number) = log.of_nonce(nonce) else {
-        let commitment = crate::draw::commitment(nonce);
+        let commitment = crate::randomness::commitment(nonce);
         findings.push(Finding::Unpromised { promises: log.promises().len(), commitment });
         return Ok((None, findings));
     };

@@ -8,8 +8,8 @@ use tiebreak_record::commit::named_head::NamedHead;
 use tiebreak_record::commit::{Malformed, beginning, merkle};
 
 use super::entry::{Begin, Promise};
-use crate::draw::{Randomness, commitment};
 use crate::header;
+use crate::randomness::{Randomness, commitment};
 
 /// The most promises of a log.
 pub const PROMISES_MAX: usize = 1 << 12;

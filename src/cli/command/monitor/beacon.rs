@@ -5,14 +5,12 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tiebreak_monitor::beacon::{self, Chain, FILE_MAX, RoundName, Unverified, Verified};
 
+use super::cosign::CLOCKS_MAY_DIFFER;
 use super::registry::{now, seconds};
 use crate::cli::args::limits::Limits;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
 use tiebreak_record::commit::cosignature::utc;
 use tiebreak_run::run::{RunError, disk};
-
-/// The seconds by which the clocks of this machine and of a network may differ.
-const AHEAD: u64 = 300;
 
 /// Name a round of drand that is still to come, or check the signature of one that came.
 ///
@@ -67,13 +65,18 @@ impl ChainArgs {
         Ok(known)
     }
 
-    /// Refuses a description that decided nothing: `verified` is the round that was checked, if any.
+    /// Refuses a description that decided nothing: `verified` are the rounds that were checked.
     ///
     /// # Errors
-    /// If `--chain` describes another network than the round's.
-    pub fn used(&self, known: &[Chain], verified: Option<&Verified>) -> Result<(), Failure> {
+    /// If `--chain` describes another network than that of any round.
+    pub fn used<'a>(
+        &self,
+        known: &[Chain],
+        verified: impl IntoIterator<Item = &'a Verified>,
+    ) -> Result<(), Failure> {
         let Some(path) = &self.chain else { return Ok(()) };
-        let other = known.last().filter(|chain| verified.is_none_or(|it| it.chain != chain.hash()));
+        let mut verified = verified.into_iter();
+        let other = known.last().filter(|chain| verified.all(|it| it.chain != chain.hash()));
         let why = |chain: &Chain| {
             format!("--chain {}: no round of the drand network {} is read", path.display(), chain.id())
         };
@@ -122,12 +125,9 @@ pub fn of_round(argument: &str, round: &str, chain: &ChainArgs) -> Result<Promis
     Ok(promised)
 }
 
-/// [`of_round`] of another run, which may name another network than the one of `--chain`.
-pub fn value_of(argument: &str, round: &str, chain: &ChainArgs) -> Result<String, Failure> {
-    Ok(among(argument, round, &chain.known()?)?.value)
-}
-
-fn among(argument: &str, round: &str, known: &[Chain]) -> Result<Promised, Failure> {
+/// [`of_round`] among networks that are known. Who reads several rounds refuses a `--chain` that is of none of them
+/// ([`ChainArgs::used`]).
+pub fn among(argument: &str, round: &str, known: &[Chain]) -> Result<Promised, Failure> {
     let given = given(argument, known)?;
     if let Some(found) = given.round.filter(|found| found != round) {
         let why = format!("--beacon {argument}: it has the round {found}, and the promise names {round}");
@@ -158,7 +158,7 @@ pub fn line(round: &str, value: &str, verified: Option<&Verified>) -> String {
             it.number,
             utc(it.time),
             it.chain,
-            if now().is_ok_and(|now| it.time > now.saturating_add(AHEAD)) {
+            if now().is_ok_and(|now| it.time > now.saturating_add(CLOCKS_MAY_DIFFER)) {
                 "; WARNING: this time is still to come, and no honest network signs before it"
             } else {
                 ""

@@ -16,8 +16,8 @@ use tiebreak_record::commit::merkle::prove_consistency;
 use tiebreak_record::commit::tree_head::NOTE_MAX;
 use tiebreak_run::run::{RunError, disk};
 
-/// The most seconds between a witness's time and this machine's that pass without a warning.
-const CLOCKS_MAY_DIFFER: u64 = 300;
+/// The most seconds between the time of a witness or a beacon and this machine's that pass without a warning.
+pub const CLOCKS_MAY_DIFFER: u64 = 300;
 
 /// The most bytes of a file of certificates.
 const ROOTS_MAX: u64 = 1 << 20;

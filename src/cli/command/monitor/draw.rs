@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tiebreak_monitor::beacon::{Chain, Unverified, Verified};
-use tiebreak_monitor::draw::{DRAW_MAX, DeclaredRun, Draw, Question, Randomness, Revealed, commitment};
+use tiebreak_monitor::draw::{DRAW_MAX, DeclaredRun, Draw, Question};
+use tiebreak_monitor::randomness::{Randomness, Revealed, commitment};
 
 use super::beacon::{self, ChainArgs};
 use super::nonce;
@@ -183,8 +184,8 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         runs,
         randomness,
     };
+    question.dated(verified.as_ref()).map_err(|why| beacon::unverified("--beacon", &why))?;
     let draw = Draw::new(&register, &closed, question).map_err(|error| Failure::new(Exit::Usage, error))?;
-    draw.signed(&known).map_err(|why| beacon::unverified("--beacon", &why))?;
     write(&args.out, &draw.to_text())?;
     let (lines, value) = told(args, &draw, verified.as_ref(), signed);
     printer.result(lines, &value);

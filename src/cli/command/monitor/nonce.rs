@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use tiebreak_monitor::draw::{BEACON_MAX, commitment};
+use tiebreak_monitor::randomness::{BEACON_MAX, commitment};
 
-use crate::cli::args::key::write_new;
+use crate::cli::args::key::{refuse_in_run, write_new};
 use crate::cli::args::random::random;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_record::commit::digest::Digest;
@@ -35,6 +35,7 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         let why = format!("{} is there already: a nonce is used once", args.file.display());
         return Err(Failure::new(Exit::Usage, why));
     }
+    refuse_in_run(&args.file)?;
     let nonce = Digest(random()?);
     write_new(&args.file, &format!("{nonce}\n"), true)?;
     let commitment = commitment(&nonce);

@@ -14,6 +14,7 @@ use tiebreak_record::commit::beginning;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::tree_head::Head;
+use tiebreak_record::job::ModelJob;
 use tiebreak_record::job::identity::program_digest;
 use tiebreak_record::job::initial::InitialOrigin;
 use tiebreak_run::evaluate::Report;
@@ -118,23 +119,18 @@ fn kind(value: &impl serde::Serialize) -> Option<String> {
 
 fn facts(run: &Run, checked: &Checked) -> Result<Facts, RunError> {
     let records = &checked.transcript.records;
+    // A group of parameters takes its own factor of the record's rate; who decides knows that a program file may scale rates in any way.
+    let factors = run.job().model().map_or(vec![1.0], ModelJob::rate_factors);
     let rates = records.iter().filter_map(|record| match record {
-        // A rate that is no number is within no range.
-        Record::Step { step, .. } => Some(f64::from(f32::from_bits(step.learning_rate)))
-            .map(|rate| if rate.is_nan() { f64::INFINITY } else { rate }),
+        Record::Step { step, .. } => Some(f32::from_bits(step.learning_rate)),
         _ => None,
     });
-    // A group of parameters moves at its own factor of the record's rate. A program file may scale rates in any way.
-    let factors: Vec<f64> = run.job().model().map_or(vec![1.0], |job| {
-        let factors = job.rate_factors().into_iter().map(f64::from);
-        factors.collect()
-    });
+    let rates = rates.flat_map(|rate| factors.iter().map(move |factor| f64::from(rate * factor)));
     let span = |span: Option<Span>, rate: f64| {
-        let of = factors.iter().map(|factor| if rate.is_finite() { rate * factor } else { rate });
-        of.fold(span, |span, rate| {
-            let Span { least, most } = span.unwrap_or(Span { least: rate, most: rate });
-            Some(Span { least: least.min(rate), most: most.max(rate) })
-        })
+        // A rate that is no number is within no range.
+        let rate = if rate.is_nan() { f64::INFINITY } else { rate };
+        let Span { least, most } = span.unwrap_or(Span { least: rate, most: rate });
+        Some(Span { least: least.min(rate), most: most.max(rate) })
     };
     let program = program_digest(run.program());
     let model = records.iter().find_map(|record| match record {

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use tiebreak_monitor::beacon::{Chain, RoundName};
-use tiebreak_monitor::draw::commitment;
 use tiebreak_monitor::promise::entry::{Begin, Inputs, Promise};
 use tiebreak_monitor::promise::log::Promises;
+use tiebreak_monitor::randomness::commitment;
 
 use super::log::{read_log, write_log};
 use crate::cli::args::key;

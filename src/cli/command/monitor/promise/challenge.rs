@@ -39,7 +39,7 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
     let nonce = nonce::read("--nonce", &args.nonce)?;
     let found = log.of_nonce(&nonce).and_then(|number| Some((number, log.promises().nth(number)?)));
     let Some((number, promise)) = found else {
-        let commitment = tiebreak_monitor::draw::commitment(&nonce);
+        let commitment = tiebreak_monitor::randomness::commitment(&nonce);
         let why =
             format!("none of its {} promises has the nonce's commitment {commitment}", log.promises().len());
         return Err(RunError::invalid(&args.log, why).into());

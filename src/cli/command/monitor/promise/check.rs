@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use tiebreak_monitor::beacon::{Chain, Verified};
 use tiebreak_monitor::matching::provenance::Weight;
 use tiebreak_monitor::promise::entry::{Begin, Inputs, Promise};
 use tiebreak_monitor::promise::examine::{Examined, Finding, Given, Shown, examine, kept};
@@ -137,10 +138,18 @@ fn checked(printer: Printer, args: &Args) -> CommandResult {
     let trainer = run.file.summary().named_key().map_err(malformed)?;
     let declared = declared(&run, &witnesses, trainer.as_ref())?;
     let shown = Shown { key: trainer, inputs: inputs(&run)?, challenge: run.file.challenge, declared };
-    let others = args.other.chunks_exact(3).map(|given| other(args, &log, &given[0], &given[1], &given[2]));
+    let chains = args.chain.known()?;
+    let others = args.other.chunks_exact(3);
+    let others = others.map(|given| other(args, &log, &chains, [&given[0], &given[1], &given[2]]));
     let others = others.collect::<Result<Vec<_>, Failure>>()?;
     let known = known(printer, args, &log, &witnesses)?;
-    let (promised, time) = round(args, log.of_nonce(&nonce).and_then(|number| log.promises().nth(number)))?;
+    let promise = log.of_nonce(&nonce).and_then(|number| log.promises().nth(number));
+    let (promised, time) = round(args, &chains, promise)?;
+    if promise.is_some() {
+        let rounds = others.iter().filter_map(|(_, verified)| verified.as_ref());
+        args.chain.used(&chains, promised.verified.iter().chain(rounds))?;
+    }
+    let others: Vec<usize> = others.into_iter().map(|(number, _)| number).collect();
     let given = Given {
         known,
         value: &promised.value,
@@ -174,8 +183,13 @@ fn checked(printer: Printer, args: &Args) -> CommandResult {
     Ok(exit)
 }
 
-/// The number of the promise that another run keeps.
-fn other(args: &Args, log: &Promises, path: &str, nonce: &str, beacon: &str) -> Result<usize, Failure> {
+/// The number of the promise that another run keeps, and its round of drand. `given` are the run, its nonce and its round's value.
+fn other(
+    args: &Args,
+    log: &Promises,
+    chains: &[Chain],
+    [path, nonce, value]: [&str; 3],
+) -> Result<(usize, Option<Verified>), Failure> {
     let run = args.limits.open(Path::new(path))?;
     let nonce = nonce::read("--other", nonce)?;
     let malformed = |error| RunError::malformed(&run.layout.run_json(), error);
@@ -183,13 +197,13 @@ fn other(args: &Args, log: &Promises, path: &str, nonce: &str, beacon: &str) -> 
     let shown = Shown { key, inputs: inputs(&run)?, challenge: run.file.challenge, declared: None };
     let refused = |why: String| Failure::new(Exit::Usage, format!("--other {path}: {why}"));
     let promise = log.of_nonce(&nonce).and_then(|number| log.promises().nth(number));
-    let value = match promise {
-        Some(promise) => beacon::value_of(beacon, &promise.round, &args.chain)?,
-        None => beacon.to_string(),
+    let Promised { value, verified } = match promise {
+        Some(promise) => beacon::among(value, &promise.round, chains)?,
+        None => Promised { value: value.into(), verified: None },
     };
     let (number, findings) = kept(log, &shown, &value, &nonce).map_err(|error| refused(error.to_string()))?;
     match (number, findings.first()) {
-        (Some(number), None) => Ok(number),
+        (Some(number), None) => Ok((number, verified)),
         (_, found) => {
             let why = found.map(Finding::to_string).unwrap_or_default();
             Err(refused(format!("the run keeps no promise of the log: {why}")))
@@ -198,12 +212,12 @@ fn other(args: &Args, log: &Promises, path: &str, nonce: &str, beacon: &str) -> 
 }
 
 /// The value and the time of the promised round. Without a promise neither decides anything.
-fn round(args: &Args, promise: Option<&Promise>) -> Result<(Promised, u64), Failure> {
+fn round(args: &Args, chains: &[Chain], promise: Option<&Promise>) -> Result<(Promised, u64), Failure> {
     let Some(promise) = promise else {
         let unread = Promised { value: args.beacon.clone(), verified: None };
         return Ok((unread, args.round_time.unwrap_or_default()));
     };
-    let promised = beacon::of_round(&args.beacon, &promise.round, &args.chain)?;
+    let promised = beacon::among(&args.beacon, &promise.round, chains)?;
     let time = match (&promised.verified, args.round_time) {
         (Some(verified), Some(given)) if verified.time != given => {
             let why = format!("--round-time: the promised round is of {}", utc(verified.time));
