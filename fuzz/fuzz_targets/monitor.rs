@@ -53,6 +53,7 @@ fn judged(log: &ChipLog) {
         confidence: 0.999,
         until: 1 << 50,
         off_at_most: Some(1.0),
+        patience: 0,
     };
     examine(log, asked);
     let states = (0..3).map(|byte| Digest([byte; 32])).collect();

@@ -320,6 +320,7 @@ fn every_attack_on_chips_and_declarations_is_caught_as_the_page_says() {
                 [world.log(&chips::honest()[..12]), vec![("HEADS", heads)]].concat()
             }),
             ("stopped agent", |world| world.log(&chips::honest())),
+            ("suspended agent", |world| world.log(&chips::suspended())),
             ("hidden run", |world| {
                 let whole = ShardMap::Whole;
                 world.saw(&[attach(&whole, Digest([8; 32])), snapshot(&whole, 3, Digest([7; 32]))])

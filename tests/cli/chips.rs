@@ -85,6 +85,18 @@ pub fn honest() -> Vec<SignedRecord> {
     records(&events())
 }
 
+/// The events of an agent that is suspended from day 10 to day 30, with a training that answers once a day. When the agent goes on,
+/// it logs all that was due.
+pub fn suspended() -> Vec<SignedRecord> {
+    let shard = Shard { map: Digest([3; 32]), code: Digest([4; 32]) };
+    let mut events = vec![(0.0, Event::Begin), (0.0, Event::Attach { shard, computation: Digest([5; 32]) })];
+    events.extend((1..40u32).map(|step| {
+        let day = if (10..30).contains(&step) { 30 } else { step };
+        (f64::from(day), Event::Snapshot { shard, step, digest: Digest([step as u8; 32]) })
+    }));
+    records(&events)
+}
+
 /// The file of a log.
 pub fn bytes(records: &[SignedRecord]) -> Vec<u8> {
     records.iter().flat_map(SignedRecord::encode).collect()

@@ -128,3 +128,17 @@ fn a_chip_that_logs_too_rarely_is_named() {
     assert_eq!((&value["rate"]["events"], &value["rate"]["expected"]), (&9.into(), &43.75.into()), "{value}");
     assert!(value["rate"]["at_most"].as_f64().unwrap() < 0.5, "{value}");
 }
+
+#[test]
+fn a_suspended_agent_is_named() {
+    // The log's key changes on day 60, so all of it is of the first key. The number of snapshots is that of an honest chip.
+    let asked = ["--rate", "1", "--until", "2025-02-10"];
+    let value = found(&chips::suspended(), &asked, "silent", 11);
+    assert_eq!(value["findings"].as_array().unwrap().len(), 1, "{value}");
+    assert_eq!(value["rate"]["events"], 39, "{value}");
+    // 21 days, without the ten minutes that the agent gives a training by default.
+    let days = |value: &Value| value["silence"]["days"].as_f64().unwrap();
+    assert!((days(&value) - (21.0 - 600.0 / 86_400.0)).abs() < 1e-9, "{value}");
+    let value = found(&chips::suspended(), &[&asked[..], &["--patience", "86400"]].concat(), "silent", 11);
+    assert!((days(&value) - 20.0).abs() < 1e-9, "{value}");
+}

@@ -99,11 +99,11 @@ fn a_statement_says_what_was_replayed_and_libraries_of_others_verify_it() {
     let said = stated(&["whole.json"], &["--inspection", &fine, "--inspection", &rare, "--match", &matched]);
     let inspections = &said["predicate"]["inspections"];
     assert_eq!((&inspections[0]["chip"], &inspections[0]["result"]), (&"A-1".into(), &"matches".into()));
-    assert_eq!(inspections[1]["findings"], serde_json::json!(["too_rare"]), "{inspections:#}");
+    assert_eq!(inspections[1]["findings"], serde_json::json!(["silent", "too_rare"]), "{inspections:#}");
     assert_eq!(said["predicate"]["match"]["logsChecked"], false, "{said:#}");
     let told = done(&["monitor", "statement", "--check", &at("statement.json"), "--key", &public], 0);
     assert!(told.contains("match: nobody checked who wrote the logs"), "{told}");
-    assert!(told.contains("inspection of chip A-1: differs (too_rare)"), "{told}");
+    assert!(told.contains("inspection of chip A-1: differs (silent, too_rare)"), "{told}");
 
     let (statement, other) = (at("statement.json"), at("alice.pub"));
     done(&["monitor", "statement", "--check", &statement, "--key", &other], 4);

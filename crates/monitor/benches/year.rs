@@ -133,6 +133,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         confidence: 0.999,
         until: BEGIN + YEAR / 1000,
         off_at_most: None,
+        patience: 0,
     };
     let log = ChipLog::read(&bytes)?;
     let found = examine(&log, inspection);

@@ -5,6 +5,7 @@ use tiebreak_record::commit::keys::PublicKey;
 use super::finding::Finding;
 use super::poisson::{at_most, upper_mean};
 use super::seen::Seen;
+use super::silence::{DAY, Silence, Silences};
 use crate::chip::chain::{Breach, End, NOTHING};
 use crate::closed::LogHead;
 use crate::register::history::Register;
@@ -15,8 +16,6 @@ use crate::snapshot::record::{Event, Serial, SignedRecord};
 pub const FINDINGS_MAX: usize = 1000;
 /// The milliseconds by which a chip's clock may go before the inspector's.
 pub const CLOCK_AHEAD: u64 = 600_000;
-/// Milliseconds of a day.
-pub const DAY: f64 = 86_400_000.0;
 /// Milliseconds of an hour.
 pub const HOUR: f64 = 3_600_000.0;
 
@@ -33,8 +32,10 @@ pub struct Inspection<'a> {
     pub closed: Option<&'a LogHead>,
     /// Snapshots that the chip should log in a day, on average.
     pub rate: f64,
-    /// The probability with which an honest chip is not said to log too rarely.
+    /// The probability with which an honest chip is said neither to log too rarely nor to be silent for too long.
     pub confidence: f64,
+    /// Milliseconds that the chip's agent gives a training to answer: so much later a record may be than its snapshot was due.
+    pub patience: u64,
     /// The end of the inspected time, in milliseconds since 1970.
     pub until: u64,
     /// Hours for which the chip may have been off in the inspected part of the log; `None` if any time is allowed.
@@ -114,6 +115,8 @@ pub struct Examined {
     pub holders: Vec<Holder>,
     /// Snapshots against the rate.
     pub rate: Rate,
+    /// The longest time without a due snapshot.
+    pub silence: Silence,
 }
 
 impl Examined {
@@ -141,8 +144,14 @@ struct Walk<'a> {
     fresh: u64,
     /// Milliseconds that count for the rate.
     logged: u64,
+    silences: Silences,
     /// The times at which the chip is monitored: from the first to before the second of each, in milliseconds since 1970.
     monitored: Vec<(u64, u64)>,
+}
+
+/// The probability below which each of the two tests of the rate accuses a chip, so that both together keep the confidence.
+pub(crate) fn accused_below(confidence: f64) -> f64 {
+    (1.0 - confidence) / 2.0
 }
 
 /// Examines a log.
@@ -159,12 +168,14 @@ pub fn examine(log: &ChipLog, inspection: Inspection) -> Examined {
             gaps: Vec::new(),
             holders: Vec::new(),
             rate: Rate::default(),
+            silence: Silence::default(),
         },
         inspection,
         latest: 0,
         attached: 0,
         fresh: 0,
         logged: 0,
+        silences: Silences::default(),
     };
     if walk.keys.is_empty() {
         walk.find(Finding::UnknownChip { serial: inspection.serial.clone() });
@@ -313,18 +324,27 @@ impl Walk<'_> {
                 let milliseconds = if number == 0 { self.monitored(0, time) } else { passed };
                 if fresh {
                     self.found.gaps.push(Gap { record: number, milliseconds });
+                    self.silences.begin(number);
                 }
             }
             // The clock had gone before by this time, which was counted already.
             Event::Clock if fresh => {
                 let back = before.map_or(0, |before| self.monitored(time, before));
                 self.logged = self.logged.saturating_sub(back);
+                self.silences.set_back(back);
             }
-            _ if fresh => self.logged = self.logged.saturating_add(passed),
+            _ if fresh => {
+                self.logged = self.logged.saturating_add(passed);
+                self.silences.pass(passed);
+            }
             _ => {}
         }
         let due = fresh && event.is_due() && self.monitored(time, time.saturating_add(1)) > 0;
-        self.found.rate.events += u64::from(due);
+        if due {
+            self.found.rate.events += 1;
+            let waited = !matches!(event, Event::Idle);
+            self.silences.due(number, if waited { self.inspection.patience } else { 0 });
+        }
     }
 
     /// The number of events against the rate. The time up to the end counts: the chip has to log then as well.
@@ -336,265 +356,26 @@ impl Walk<'_> {
             }
             return;
         };
-        let logged = self.logged.saturating_add(self.monitored(last, self.inspection.until));
+        let behind = self.monitored(last, self.inspection.until);
+        self.silences.pass(behind);
+        let logged = self.logged.saturating_add(behind);
         let (events, days) = (self.found.rate.events, logged as f64 / DAY);
         let expected = self.inspection.rate * days;
         let probability = at_most(events, expected);
         let at_most = (days > 0.0).then(|| upper_mean(events, self.inspection.confidence) / days);
         self.found.rate = Rate { events, days, expected, probability, at_most };
-        if probability < 1.0 - self.inspection.confidence {
+        let accused = accused_below(self.inspection.confidence);
+        if probability < accused {
             self.find(Finding::TooRare { events, days, expected, probability });
+        }
+        let silence = self.silences.longest(self.inspection.rate, days, self.inspection.patience);
+        self.found.silence = silence;
+        if silence.probability < accused {
+            let Silence { record, days, probability } = silence;
+            self.find(Finding::Silent { record, days, probability });
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::register::entry::{Change, Entry};
-    use crate::snapshot::record::{NO_LINK, Record, Shard};
-    use tiebreak_record::commit::digest::Digest;
-    use tiebreak_record::commit::keys::PrivateKey;
-
-    const DAY_MS: u64 = 86_400_000;
-    /// The chip's entry, in days since 1970.
-    const ENTERED: u64 = 1000;
-
-    fn serial() -> Serial {
-        Serial::new("A-1").unwrap()
-    }
-
-    fn key(seed: u8) -> PrivateKey {
-        PrivateKey::generate("chip", [seed; 32]).unwrap()
-    }
-
-    /// A chip of Alice, of Bob from day 1050 on, and with key 2 from day 1060 on.
-    fn register() -> Register {
-        let mut register = Register::new("example").unwrap();
-        let text = |text: &str| text.to_string();
-        let first = key(1).public().to_text();
-        let enter = Change::Enter {
-            key: first,
-            model: text("h100"),
-            owner: text("Alice"),
-            site: text("north"),
-            exempt: None,
-        };
-        let transfer = Change::Transfer { owner: text("Bob"), site: text("south") };
-        let replace = Change::Key { key: key(2).public().to_text(), why: text("repair") };
-        for (day, change) in [(ENTERED, enter), (1050, transfer), (1060, replace)] {
-            register.append(Entry { time: day * 86_400, serial: serial(), change }).unwrap();
-        }
-        register
-    }
-
-    fn shard(byte: u8) -> Shard {
-        Shard { map: Digest([byte; 32]), code: Digest([byte; 32]) }
-    }
-
-    /// The records that a chip writes at these times, in days since it entered.
-    fn log(events: &[(f64, Event)]) -> ChipLog {
-        let mut log = ChipLog { records: Vec::new(), torn: 0 };
-        for (counter, (day, event)) in (0..).zip(events) {
-            let time = ((ENTERED as f64 + day) * DAY) as u64;
-            let previous = log.records.last().map_or(NO_LINK, SignedRecord::link);
-            let record = Record { serial: serial(), counter, time, previous, event: *event };
-            log.records.push(record.sign(&key(if *day >= 60.0 { 2 } else { 1 })));
-        }
-        log
-    }
-
-    fn snapshot(step: u32) -> Event {
-        Event::Snapshot { shard: shard(3), step, digest: Digest([step as u8; 32]) }
-    }
-
-    /// Ninety days: a training, a restart, an owner and a key that change.
-    fn honest() -> Vec<(f64, Event)> {
-        let attach = Event::Attach { shard: shard(3), computation: Digest([4; 32]) };
-        let mut events = vec![(0.5, Event::Begin), (1.0, attach)];
-        events.extend((0..4).map(|i| (5.0 + 9.0 * f64::from(i), snapshot(i))));
-        events.extend([(40.0, Event::Unanswered(shard(3))), (42.0, Event::Begin), (50.0, Event::Idle)]);
-        events.extend([(58.0, Event::Idle), (57.0, Event::Clock), (70.0, Event::Idle), (80.0, Event::Idle)]);
-        events
-    }
-
-    fn asked<'a>(register: &'a Register, serial: &'a Serial) -> Inspection<'a> {
-        let until = (ENTERED + 90) * DAY_MS;
-        let off_at_most = None;
-        Inspection {
-            register,
-            serial,
-            previous: None,
-            closed: None,
-            rate: 0.1,
-            confidence: 0.99,
-            until,
-            off_at_most,
-        }
-    }
-
-    fn examined(log: &ChipLog, rate: f64) -> Examined {
-        let (register, serial) = (register(), serial());
-        examine(log, Inspection { rate, ..asked(&register, &serial) })
-    }
-
-    fn kinds(log: &ChipLog) -> Vec<(&'static str, Option<u64>)> {
-        examined(log, 0.1).findings.iter().map(|finding| (finding.kind(), finding.record())).collect()
-    }
-
-    #[test]
-    fn an_honest_log_is_clean_and_counted() {
-        let log = log(&honest());
-        let found = examined(&log, 0.1);
-        assert_eq!(found.findings, []);
-        let kinds = Kinds { begin: 2, clock: 1, attach: 1, idle: 4, unanswered: 1, snapshot: 4 };
-        assert_eq!((found.records, found.kinds), (13, kinds));
-        let gap = |record: u64, days: f64| Gap { record, milliseconds: (days * DAY) as u64 };
-        assert_eq!(found.gaps, [gap(0, 0.5), gap(7, 2.0)]);
-        let holders: Vec<_> = found.holders.iter().map(|h| (h.record, h.owner.as_str())).collect();
-        assert_eq!(holders, [(0, "Alice"), (8, "Bob")]);
-        // 39.5 days up to the restart, and 48 after it.
-        assert_eq!((found.rate.events, found.rate.days), (9, 87.5));
-        assert!((found.rate.expected - 8.75).abs() < 1e-12);
-    }
-
-    #[test]
-    fn records_that_were_taken_out_or_exchanged_are_named() {
-        let whole = log(&honest());
-        let mut gone = whole.clone();
-        gone.records.remove(3);
-        let expected: Vec<_> = (3..12).map(|record| ("counter", Some(record))).collect();
-        let mut found = kinds(&gone);
-        assert_eq!(found.remove(1), ("link", Some(3)));
-        assert_eq!(found, expected);
-        let mut other = whole.clone();
-        let Event::Snapshot { digest, .. } = &mut other.records[3].record.event else { unreachable!() };
-        digest.0[0] ^= 1;
-        assert_eq!(kinds(&other), [("signature", Some(3)), ("link", Some(4))]);
-        // The chip's own key signs the exchanged record, and the chain shows it.
-        other.records[3] = other.records[3].record.clone().sign(&key(1));
-        assert_eq!(kinds(&other), [("link", Some(4))]);
-        let mut beheaded = whole.clone();
-        beheaded.records.remove(0);
-        assert!(kinds(&beheaded).contains(&("no_begin", Some(0))));
-        let mut foreign = whole;
-        foreign.records[12].record.serial = Serial::new("A-2").unwrap();
-        assert_eq!(kinds(&foreign), [("other_serial", Some(12)), ("signature", Some(12))]);
-    }
-
-    #[test]
-    fn time_without_an_agent_is_a_finding_beyond_the_allowed_hours() {
-        let (log, register, serial) = (log(&honest()), register(), serial());
-        // 12 hours before the first begin, and 48 before the restart.
-        let off = |hours: f64| {
-            let asked = Inspection { off_at_most: Some(hours), ..asked(&register, &serial) };
-            examine(&log, asked).findings
-        };
-        assert_eq!(off(60.0), []);
-        assert_eq!(off(59.0), [Finding::Off { hours: 60.0, most: 59.0 }]);
-    }
-
-    #[test]
-    fn keys_count_at_their_times() {
-        let mut log = log(&honest());
-        let sign = |log: &mut ChipLog, at: usize, seed: u8| {
-            log.records[at] = log.records[at].record.clone().sign(&key(seed));
-        };
-        sign(&mut log, 12, 1);
-        assert_eq!(kinds(&log), [("replaced_key", Some(12))]);
-        sign(&mut log, 12, 3);
-        assert_eq!(kinds(&log), [("signature", Some(12))]);
-        // A clock that is set back to a time of the older key does not bring that key back.
-        let mut events = honest();
-        events.extend([(59.0, Event::Clock), (85.0, Event::Idle)]);
-        assert_eq!(kinds(&super::tests::log(&events)), [("replaced_key", Some(13))]);
-    }
-
-    #[test]
-    fn times_go_forward_unless_a_record_says_otherwise() {
-        let mut events = honest();
-        events[10].1 = Event::Idle;
-        assert_eq!(kinds(&log(&events)), [("time_back", Some(10))]);
-        let mut events = honest();
-        events.push((95.0, Event::Idle));
-        assert_eq!(kinds(&log(&events)), [("future", Some(13))]);
-        let mut events = honest();
-        events[0].0 = -1.0;
-        assert_eq!(kinds(&log(&events)), [("not_registered", Some(0))]);
-    }
-
-    #[test]
-    fn trainings_have_attachments() {
-        let mut events = honest();
-        events[8].1 = Event::Unanswered(shard(3));
-        assert_eq!(kinds(&log(&events)), [("not_attached", Some(8))]);
-        let mut events = honest();
-        events[4].1 = Event::Snapshot { shard: shard(5), step: 1, digest: Digest([0; 32]) };
-        assert_eq!(kinds(&log(&events)), [("other_shard", Some(4))]);
-    }
-
-    #[test]
-    fn a_log_continues_what_was_seen_and_published() {
-        let events = honest();
-        let (whole, short) = (log(&events), log(&events[..9]));
-        let mut other = events.clone();
-        other[5].1 = snapshot(99);
-        let forked = log(&other);
-        let with = |log: &ChipLog, seen: &ChipLog| {
-            let (previous, closed) = (Seen::of(&serial(), seen), LogHead::of(seen).unwrap());
-            let (register, serial) = (register(), serial());
-            // The rate is no subject here.
-            let confidence = 1.0 - 1e-12;
-            let asked = asked(&register, &serial);
-            let asked = Inspection { previous: Some(&previous), closed: Some(&closed), confidence, ..asked };
-            let found = examine(log, asked);
-            (found.findings.iter().map(|f| (f.kind(), f.record())).collect::<Vec<_>>(), found.rate)
-        };
-        let (found, rate) = with(&whole, &short);
-        assert_eq!(found, []);
-        // Since the last record that was seen, of day 50.
-        assert_eq!((rate.events, rate.days), (3, 40.0));
-        assert_eq!(with(&short, &whole).0, [("rolled_back", Some(9)), ("not_closed", None)]);
-        assert_eq!(with(&forked, &whole).0, [("forked", Some(5)), ("not_closed", None)]);
-        assert_eq!(with(&forked, &short).0, [("forked", Some(5)), ("not_closed", None)]);
-    }
-
-    #[test]
-    fn a_chip_that_logs_too_rarely_is_named() {
-        let events: Vec<_> = honest()
-            .into_iter()
-            .filter(|(_, e)| !matches!(e, Event::Snapshot { .. } | Event::Idle))
-            .collect();
-        let found = examined(&log(&events), 0.1);
-        assert!(matches!(found.findings[..], [Finding::TooRare { events: 1, .. }]), "{:?}", found.findings);
-        // At a tenth of the rate nobody is accused; without records the whole time counts nothing, and that is told.
-        assert_eq!(examined(&log(&events), 0.01).findings, []);
-        assert_eq!(kinds(&log(&[])), [("empty", None)]);
-        // A chip that left, or is exempt, has to log nothing from then on; before it left, an empty log is told.
-        let mut left = register();
-        let of = |day: u64, change| Entry { time: (ENTERED + day) * 86_400, serial: serial(), change };
-        left.append(of(85, Change::Leave { why: "sold".into() })).unwrap();
-        let far = (ENTERED + 3000) * DAY_MS;
-        let gone = |log: &ChipLog| {
-            let serial = serial();
-            let found = examine(log, Inspection { until: far, ..asked(&left, &serial) });
-            (found.findings.iter().map(Finding::kind).collect::<Vec<_>>(), found.rate.days)
-        };
-        assert_eq!(gone(&super::tests::log(&honest())), (vec![], 82.5));
-        assert_eq!(gone(&super::tests::log(&[])), (vec!["empty"], 0.0));
-        let mut exempt = Register::new("example").unwrap();
-        let mut entry = register().entries()[0].clone();
-        let Change::Enter { exempt: why, .. } = &mut entry.change else { unreachable!() };
-        *why = Some("a display".into());
-        exempt.append(entry).unwrap();
-        let serial_of = serial();
-        let found = examine(
-            &super::tests::log(&honest()[..3]),
-            Inspection { until: far, ..asked(&exempt, &serial_of) },
-        );
-        assert_eq!((found.findings, found.rate.days), (vec![], 0.0));
-        let (register, unknown) = (register(), Serial::new("B").unwrap());
-        let found = examine(&log(&events), asked(&register, &unknown));
-        assert_eq!(found.findings, [Finding::UnknownChip { serial: unknown }]);
-    }
-}
+mod tests;

@@ -142,6 +142,19 @@ pub enum Finding {
         /// The probability that an honest chip has so few.
         probability: f64,
     },
+    /// No snapshot was due for too long, though the agent ran.
+    #[error(
+        "no snapshot was due for {days:.2} days, and no begin says that the agent was off: it may have been suspended (probability at most \
+         {probability:.1e})"
+    )]
+    Silent {
+        /// The record that ended the time; `None` if the inspected time ended it.
+        record: Option<u64>,
+        /// The length in days, without the time that a training had to answer.
+        days: f64,
+        /// A bound of the probability that an honest chip has such a time.
+        probability: f64,
+    },
 }
 
 impl Finding {
@@ -166,6 +179,7 @@ impl Finding {
             Finding::NotClosed { .. } => "not_closed",
             Finding::Off { .. } => "off",
             Finding::TooRare { .. } => "too_rare",
+            Finding::Silent { .. } => "silent",
         }
     }
 
@@ -185,6 +199,7 @@ impl Finding {
             | Finding::OtherShard { record, .. }
             | Finding::Forked { record } => Some(*record),
             Finding::RolledBack { now, .. } => Some(*now),
+            Finding::Silent { record, .. } => *record,
             _ => None,
         }
     }

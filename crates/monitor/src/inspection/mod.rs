@@ -4,3 +4,4 @@ pub mod examine;
 pub mod finding;
 pub mod poisson;
 pub mod seen;
+mod silence;

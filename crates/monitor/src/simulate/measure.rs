@@ -10,7 +10,7 @@ use tiebreak_record::commit::{Malformed, merkle};
 use super::fleet::{Evasion, Fleet, Hidden, Random, milliseconds};
 use crate::detection::missed_by_draw;
 use crate::draw;
-use crate::inspection::examine::{Inspection, examine};
+use crate::inspection::examine::{Inspection, accused_below, examine};
 use crate::inspection::poisson::at_most;
 use crate::regime::{Regime, TrainingRun};
 use crate::snapshot::log::ChipLog;
@@ -79,7 +79,8 @@ impl Setting {
     /// The probability of detection if the run's chips log nothing: a drawn one is found as soon as its silence is too long.
     pub fn silent(&self) -> f64 {
         let (fleet, run) = (self.regime.fleet.chips, self.chips());
-        let told = self.days().filter(|days| at_most(0, self.regime.rate * days) < 1.0 - self.confidence);
+        let told =
+            self.days().filter(|days| at_most(0, self.regime.rate * days) < accused_below(self.confidence));
         1.0 - told.map(|_| missed_by_draw(fleet, run, self.samples.min(fleet), 0.0)).product::<f64>()
     }
 }
@@ -163,6 +164,7 @@ fn trial(
 fn asked<'a>(fleet: &'a Fleet, setting: &Setting, serial: &'a Serial, day: f64) -> Inspection<'a> {
     Inspection {
         off_at_most: None,
+        patience: 0,
         register: &fleet.register,
         serial,
         previous: None,

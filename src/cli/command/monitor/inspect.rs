@@ -46,9 +46,14 @@ pub struct Args {
     /// Snapshots that the chip has to log in a day, on average.
     #[arg(long, default_value_t = 0.1, value_name = "NUMBER")]
     rate: f64,
-    /// Probability with which an honest chip is not said to log too rarely.
+    /// Probability with which an honest chip is said neither to log too rarely nor to be silent for too long.
     #[arg(long, default_value_t = 0.999, value_name = "P")]
     confidence: f64,
+    /// Seconds that the chip's agent gives a training to answer: its --patience.
+    ///
+    /// A record may be so much later than its snapshot was due. No time up to this one counts as silent.
+    #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    patience: u64,
     /// Hours for which the chip may have been off; more is a defect.
     ///
     /// Off is the time before a begin, in which nothing shows that the chip logged. By default any time is allowed.
@@ -124,6 +129,7 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         confidence: args.confidence,
         until: args.until.map_or_else(now, Ok)?.saturating_mul(1000),
         off_at_most: args.off_at_most,
+        patience: args.patience * 1000,
     };
     let examined = printer.during("checking the log's records", || examine(&log, inspection));
     if let Some(path) = &args.seen_out {
@@ -141,7 +147,7 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         "result": if findings.is_empty() { "matches" } else { "differs" },
         "serial": serial, "records": examined.records, "torn_bytes": examined.torn,
         "findings": findings, "more_findings": examined.more, "kinds": examined.kinds,
-        "rate": examined.rate, "gaps": examined.gaps, "off_milliseconds": examined.off_milliseconds(),
+        "rate": examined.rate, "silence": examined.silence, "gaps": examined.gaps, "off_milliseconds": examined.off_milliseconds(),
         "holders": examined.holders, "head": head, "closed": closed.map(|closed| closed.line(&serial)), "register_checked": signed, "seen": args.seen_out,
         "next": [next],
     });
@@ -182,6 +188,13 @@ fn told(args: &Args, serial: &Serial, examined: &Examined) -> Vec<String> {
     lines.push(format!(
         "records    {} snapshots, {} unanswered, {} idle; {} attachments, {} begins, {} clocks set back",
         kinds.snapshot, kinds.unanswered, kinds.idle, kinds.attach, kinds.begin, kinds.clock
+    ));
+    let silence = &examined.silence;
+    lines.push(format!(
+        "silent     {:.2} days at most without a due snapshot{}; probability at most {}",
+        silence.days,
+        silence.record.map_or(String::new(), |record| format!(", before record {record}")),
+        short(silence.probability)
     ));
     lines.push(format!("off        {:.2} hours before {} begins", examined.off_hours(), examined.gaps.len()));
     let longest = examined.gaps.iter().filter(|gap| gap.milliseconds > 0).take(SHOWN);

@@ -130,6 +130,7 @@ impl Defects {
             confidence: 0.5,
             until,
             off_at_most: None,
+            patience: 0,
         };
         let examined = examine(log, asked);
         let all = examined.findings.len() as u64 + examined.more;
