@@ -15,6 +15,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use args::outputs;
+use clap::error::ErrorKind;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 #[cfg(feature = "gpu")]
@@ -134,6 +136,9 @@ fn parsed(
 ) -> Result<Args, clap::Error> {
     let mut command = command().color(color);
     let mut matches = command.try_get_matches_from_mut(line)?;
+    if let Some(why) = outputs::refused(&command, &matches) {
+        return Err(clap::Error::raw(ErrorKind::ArgumentConflict, why + "\n"));
+    }
     Args::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 

@@ -33,6 +33,7 @@ mod networks;
 mod next;
 mod not_finite;
 mod options;
+mod outputs;
 mod pages;
 mod predictions;
 mod progress;

@@ -13,6 +13,7 @@ pub mod key;
 pub mod limits;
 pub mod listen;
 pub mod metrics;
+pub mod outputs;
 pub mod part;
 pub mod place;
 pub mod predicted;

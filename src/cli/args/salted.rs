@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::args::key::refuse_in_run;
 use crate::cli::args::random::random;
-use crate::cli::view::report::{Exit, Failure};
+use crate::cli::view::report::Failure;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::salted_receipt::{AnyReceipt, salted_texts};
 use tiebreak_run::run::disk::Disk;
@@ -45,10 +45,6 @@ impl SaltedArgs {
             (None, AnyReceipt::Predictions(receipt)) => receipt.to_text(key),
             (Some(opening), _) => {
                 let opening = absolute(opening)?;
-                if opening == at {
-                    let why = format!("--opening and --receipt are one file, {}", path.display());
-                    return Err(Failure::new(Exit::Usage, why).help("name two files"));
-                }
                 refuse_in_run(&opening)?;
                 let [text, opened] = salted_texts(receipt, random()?, key);
                 // The opening comes first: a receipt without one is of no use.

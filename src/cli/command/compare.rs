@@ -69,7 +69,7 @@ fn told_of(printer: Printer, args: Args) -> CommandResult {
         let written = verdict_file::save_anywhere(&args.verdict, &verdict);
         let file =
             written.file.as_ref().map_or(String::new(), |file| format!("; verdict: {}", file.display()));
-        lines.push(format!("the trainer signed two histories of one run{file}"));
+        lines.insert(0, format!("the trainer signed two histories of one run{file}"));
         next.extend(written.file.as_ref().map(|file| {
             Next::new("anybody can check it", format!("tiebreak verdict check {}", shell::path(file)))
         }));

@@ -108,6 +108,26 @@ fn kind(checked: &Checked, incomplete: Option<&Ground>) -> Option<&'static str> 
     found.map(Ground::kind).or(checked.corrections.first().map(|_| "corrected"))
 }
 
+/// The line that says what was found; nothing if the run is whole and consistent.
+fn outcome(
+    wrong: Option<&str>,
+    checked: &Checked,
+    beside: &[(String, RunError)],
+    incomplete: Option<&Ground>,
+) -> Option<String> {
+    if let Some(wrong) = wrong {
+        return Some(format!("INCONSISTENT: {wrong}"));
+    }
+    let taken_back = checked.corrections.first().map(|correction| correction.step);
+    match beside.len() + checked.damaged.len() {
+        0 => incomplete
+            .map(|why| format!("INCOMPLETE: {why}"))
+            .or(taken_back.map(|step| format!("CORRECTED: the records from step {step} on are taken back"))),
+        1 => Some("DAMAGED: a file is unreadable, or is not what the records commit".into()),
+        files => Some(format!("DAMAGED: {files} files are unreadable, or are not what the records commit")),
+    }
+}
+
 fn verified(printer: Printer, args: Args) -> CommandResult {
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
     let _watch = args.limits.watch(printer);
@@ -120,7 +140,14 @@ fn verified(printer: Printer, args: Args) -> CommandResult {
     if args.prefix {
         checked.allow_prefix();
     }
-    let mut lines = vec![format!("run {}: {}", run.id, checked.signed)];
+    let wrong = checked.inconsistent.as_ref().map(|found| format!("step {}: {}", found.step, found.what));
+    let incomplete = checked.undecided();
+    let taken_back = checked.corrections.first().map(|correction| correction.step);
+    let signed = format!("run {}: {}", run.id, checked.signed);
+    let mut lines = match outcome(wrong.as_deref(), &checked, &beside.damaged, incomplete.as_ref()) {
+        Some(outcome) => vec![outcome, signed],
+        None => vec![format!("CONSISTENT: {signed}")],
+    };
     lines.extend(checked.passed.iter().map(|line| format!("  ok: {line}")));
     lines.extend(checked.not_checked.iter().map(|line| format!("  not checked: {line}")));
     let revealing = revealing(&run, &mut lines)?;
@@ -135,14 +162,9 @@ fn verified(printer: Printer, args: Args) -> CommandResult {
     let all: Vec<Damaged> = all.map(|error| Damaged::of(&run, error)).collect();
     let listed = checked.corrections.listed();
     lines.extend(corrections::lines(&listed));
-    let taken_back = checked.corrections.first().map(|correction| correction.step);
-    let incomplete = checked.undecided();
-    lines.extend(incomplete.iter().map(|why| format!("INCOMPLETE: {why}")));
-    lines.extend(taken_back.map(|step| format!("CORRECTED: the records from step {step} on are taken back")));
     let next = audit_command(&args, &run);
     lines.push(next.line());
     let kind = kind(&checked, incomplete.as_ref());
-    let wrong = checked.inconsistent.as_ref().map(|found| format!("step {}: {}", found.step, found.what));
     let mut json = json!({
         "run": run.id,
         "signed": checked.signed,

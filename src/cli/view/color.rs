@@ -10,8 +10,11 @@ const YELLOW: &str = "\u{1b}[1;33m";
 const RESET: &str = "\u{1b}[0m";
 
 /// Words that say how something ended, and `error:`. Of two that begin alike the longer one stands first.
-const WORDS: [(&str, &str); 24] = [
+const WORDS: [(&str, &str); 27] = [
     ("MATCHES", GREEN),
+    ("CONSISTENT", GREEN),
+    ("INCONSISTENT", RED),
+    ("OPENS", GREEN),
     ("DIVERGES", RED),
     ("DIFFERS", RED),
     ("CONVICTED", RED),

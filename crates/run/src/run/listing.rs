@@ -1,6 +1,8 @@
 //! The names that a run has: those that its store lists, or those that follow from its job where the store lists nothing.
 
+use std::ffi::OsStr;
 use std::io;
+use std::path::Path;
 
 use super::dir::Run;
 use super::error::RunError;
@@ -19,6 +21,20 @@ const FOLDERS: [&str; 8] = [
     names::CORRECTIONS,
     names::WITHDRAWN,
 ];
+/// The files of a run outside of its folders.
+const TOP: [&str; 11] = [
+    names::RUN_JSON,
+    names::RECORDING,
+    names::JOB,
+    names::PROGRAM,
+    names::TRANSCRIPT,
+    names::GRADIENTS,
+    names::MODEL,
+    names::INDEX,
+    names::LOCK,
+    names::METRICS,
+    names::EVENTS,
+];
 /// The most heads of a run, and the most files of one kind that a store is asked for which lists nothing.
 const HEADS_MAX: usize = 1 << 20;
 
@@ -30,6 +46,22 @@ fn few(count: u64, of: &str) -> Result<(), String> {
     Err(format!(
         "the job promises {count} {of}, and at most {HEADS_MAX} are asked for: ask whoever publishes the run for an index"
     ))
+}
+
+/// True if a path is that of a file in a run's folder which the run itself has or may have.
+pub fn is_run_file(path: &Path) -> bool {
+    let Ok(path) = std::path::absolute(path) else { return false };
+    let is_run =
+        |folder: &Path| [names::RUN_JSON, names::RECORDING].iter().any(|name| folder.join(name).is_file());
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str)) else {
+        return false;
+    };
+    let of_run = |folder: &Path| {
+        folder.file_name().and_then(OsStr::to_str).is_some_and(|name| {
+            (FOLDERS.contains(&name) || name == names::LOGS) && folder.parent().is_some_and(is_run)
+        })
+    };
+    (TOP.contains(&name) && is_run(folder)) || of_run(folder)
 }
 
 impl Run {
@@ -126,21 +158,8 @@ impl Run {
         let is_below = |number: Option<usize>, count: usize| number.is_some_and(|number| number < count);
         let files = self.file.data.len();
         let evaluated = self.job().evaluation.as_ref().and_then(|e| e.files.as_ref()).map_or(0, Vec::len);
-        let always = [
-            names::RUN_JSON,
-            names::RECORDING,
-            names::JOB,
-            names::PROGRAM,
-            names::TRANSCRIPT,
-            names::GRADIENTS,
-            names::MODEL,
-            names::INDEX,
-            names::LOCK,
-            names::METRICS,
-            names::EVENTS,
-        ];
         let expected = |folder: &str, name: &str| match folder {
-            "" => always.contains(&name),
+            "" => TOP.contains(&name),
             names::DATA => is_below(data_number(name, ".bin").or(data_number(name, ".tree")), files),
             names::EVALUATION => is_below(data_number(name, ".bin"), evaluated),
             names::COMPANIONS => companions::is_name(name),

@@ -51,6 +51,8 @@ pub use error::RunError;
 pub use folder::Folder;
 pub use job::{check_thresholds, program as read_program, read as read_job, read_logged as read_logged_job};
 pub use job_files::JobFiles;
+#[doc(hidden)] // the command's alone
+pub use listing::is_run_file;
 pub use memory::Memory;
 pub use store::{Contents, Held, Store, not_plain};
 pub use stored::{Reading, Stored};

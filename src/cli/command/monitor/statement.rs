@@ -310,7 +310,7 @@ fn checked(printer: Printer, path: &Path, argument: &str) -> CommandResult {
     let text = disk::read_text(path, ENVELOPE_MAX as u64).map_err(named)?;
     let statement = Statement::open(&text, &key).map_err(|error| RunError::malformed(path, error))?;
     let said = &statement.predicate;
-    let mut lines = vec![format!("the statement is signed by {}; it says:", key.identified())];
+    let mut lines = vec![format!("the statement is signed by {}", key.identified()), "it says:".to_string()];
     lines.extend(statement.subject.iter().map(|subject| format!("  about {}", subject.name)));
     for (name, part) in [
         ("audits", &said["audits"]["text"]),

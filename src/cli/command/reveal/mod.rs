@@ -162,8 +162,11 @@ fn checked(
         let why = format!("the opening is of another run: {}", opening.run.not(&run.id));
         return Err(Failure::new(Exit::Diverges, why));
     }
-    let (mut bytes, mut lines, mut parts) =
-        (Vec::new(), vec![format!("run {}: {signed}", run.id)], Vec::new());
+    let (mut bytes, mut lines, mut parts) = (
+        Vec::new(),
+        vec!["OPENS: the run's data have these bytes".to_string(), format!("run {}: {signed}", run.id)],
+        Vec::new(),
+    );
     for part in &opening.parts {
         let manifest = run.file.data.get(part.file).ok_or_else(|| {
             let why = format!("it opens data file {}; the run has {}", part.file, run.file.data.len());
@@ -185,7 +188,6 @@ fn checked(
         Disk::default().replace(&path, &bytes)?;
         lines.push(format!("  the bytes: {}", output.display()));
     }
-    lines.push("OPENS: the run's data have these bytes".into());
     let json =
         json!({ "run": run.id, "signed": signed, "opens": true, "parts": parts, "output": args.output });
     printer.result(lines, &json);

@@ -174,7 +174,10 @@ pub fn checked(
             RunError::invalid(file, format!("it shows {} ranges, fewer than its map has", shown.len()))
         })
     })?;
-    let mut lines = vec![format!("run {}: {}", run.id, checked.signed)];
+    let mut lines = vec![
+        format!("OPENS: the state after step {step} has these elements"),
+        format!("run {}: {}", run.id, checked.signed),
+    ];
     lines.extend(opening.ranges.iter().map(|range| {
         let end = range.first + u64::from(range.count);
         format!("  ok: elements {}..{end} of {}", range.first, range.tensor)
@@ -187,7 +190,6 @@ pub fn checked(
         Disk::default().replace(&path, &shown.concat())?;
         lines.push(format!("  the bytes: {}", output.display()));
     }
-    lines.push(format!("OPENS: the state after step {step} has these elements"));
     let parts: Vec<_> = opening
         .ranges
         .iter()
