@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+#[cfg(unix)]
+use std::process::Command;
 
 use serde_json::Value;
+use tiebreak_monitor::matching::run_index::{self, Entry, IndexedRun};
 use tiebreak_monitor::register::file::to_text;
 use tiebreak_monitor::register::history::Register;
 use tiebreak_monitor::snapshot::record::{Event, NO_LINK, Record, Serial, Shard};
@@ -366,6 +369,25 @@ fn an_index_leads_to_the_runs_that_a_log_is_about() {
     bytes[last] ^= 1;
     fs::write(&index, bytes).unwrap();
     failed(4, "block 0 was edited");
+    // Counts that the file cannot hold, an address in place of a folder, and no file.
+    let mut bytes = fs::read(&index).unwrap();
+    let counts = run_index::HEADER.len() + 1;
+    bytes[counts + 8..counts + 16].copy_from_slice(&run_index::ENTRIES_MAX.to_le_bytes());
+    fs::write(&index, bytes).unwrap();
+    failed(4, "take at least");
+    let mut far = Vec::new();
+    let (run, address) = (world.run.id, "http://127.0.0.1:9/run".to_string());
+    let indexed = IndexedRun { path: address, run, computation: told, records: 10 };
+    run_index::write(&mut far, &[indexed], vec![Entry::new(&mine[3], 0)]).unwrap();
+    fs::write(&index, far).unwrap();
+    failed(4, "the whole path of a folder is wanted");
+    #[cfg(unix)]
+    {
+        fs::remove_file(&index).unwrap();
+        assert!(Command::new("mkfifo").arg(&index).status().unwrap().success());
+        failed(4, "a plain file is wanted");
+        fs::remove_file(&index).unwrap();
+    }
     let none = path(world.folder.path(), "none");
     fs::create_dir(&none).unwrap();
     let (code, _, said) = output(&["monitor", "index", &none, "--out", &index]);

@@ -138,6 +138,8 @@ fn a_draw_by_nonces_is_repeated() {
 
     let check = [&inputs[..], &["--check", &draw]].concat();
     assert!(done(&check).starts_with("MATCHES: the draw of 3 chips follows from its inputs"));
+    let (code, _, stderr) = output(&[&check[..], &["--round", "7"]].concat());
+    assert!(code == 2 && stderr.contains("cannot be used with"), "{stderr}");
     let text = fs::read_to_string(&draw).unwrap();
     let value: Value = serde_json::from_str(&text).unwrap();
     let drawn: Vec<&str> =

@@ -79,10 +79,14 @@ fn rules_hold_are_violated_or_cannot_be_decided() {
     let loss = found["found"]["loss"].as_f64().unwrap();
     let on_data = |bound: f64| format!("[loss]\nmost = {bound}\ndata = {}\n", found["data"]);
     let given = ["--evaluation", &report];
+    fs::write(at("eval.toml"), "[steps]\nleast = 1\n").unwrap();
     assert_eq!(ruled(&["base"], &on_data(loss + 0.01), &given).0, 0);
     assert_eq!(ruled(&["base"], &on_data(loss - 0.01), &given).0, 1);
     assert_eq!(ruled(&["base"], &on_data(9.0), &[]).0, 3);
     assert_eq!(ruled(&["base"], &format!("{}samples = 6\n", on_data(9.0)), &given).0, 3);
+    let (code, _, stderr) =
+        output(&["monitor", "rules", &at("base"), &at("eval.toml"), "--evaluation", &report]);
+    assert!(code == 2 && stderr.contains("has no rule about a result"), "{stderr}");
     // The report is of another run's model.
     assert_eq!(ruled(&both, &on_data(9.0), &given).0, 3);
 

@@ -107,6 +107,9 @@ fn a_statement_says_what_was_replayed_and_libraries_of_others_verify_it() {
 
     let (statement, other) = (at("statement.json"), at("alice.pub"));
     done(&["monitor", "statement", "--check", &statement, "--key", &other], 4);
+    // Nothing of a draw is compared by the check, so it takes none.
+    let draw = ["--draw", "draw.json", "--register", "chips.register", "--closed", "heads.txt"];
+    done(&[&["monitor", "statement", "--check", &statement, "--key", &public], &draw[..]].concat(), 2);
     let out = at("none.json");
     let said = done(
         &["monitor", "statement", "--report", &at("unsigned.json"), "--key", &at("inspector"), "--out", &out],

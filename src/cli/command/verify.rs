@@ -185,18 +185,20 @@ fn verified(printer: Printer, args: Args) -> CommandResult {
         json["corrections"] = json!(listed);
     }
     printer.result(lines, &json);
-    match wrong {
-        None if !beside.damaged.is_empty() => {
-            let why = format!("{} files are not what the records commit", beside.damaged.len());
-            Err(Failure::new(Exit::Malformed, why))
-        }
-        None => match checked.damaged.into_iter().next() {
-            Some(error) => Err(error.into()),
-            None if incomplete.is_some() || taken_back.is_some() => Ok(Exit::Undecided),
-            None => Ok(Exit::Match),
-        },
-        Some(what) => {
-            Err(Failure::new(Exit::Diverges, format!("{what} (tiebreak audit writes the verdict)")))
-        }
+    ended(wrong, checked, beside.damaged.len(), incomplete.is_some() || taken_back.is_some())
+}
+
+/// The exit code, or the error, of a run with these faults.
+fn ended(wrong: Option<String>, checked: Checked, beside: usize, undecided: bool) -> CommandResult {
+    if let Some(what) = wrong {
+        return Err(Failure::new(Exit::Diverges, format!("{what} (tiebreak audit writes the verdict)")));
+    }
+    if beside > 0 {
+        return Err(Failure::new(Exit::Malformed, format!("{beside} files are not what the records commit")));
+    }
+    match checked.damaged.into_iter().next() {
+        Some(error) => Err(error.into()),
+        None if undecided => Ok(Exit::Undecided),
+        None => Ok(Exit::Match),
     }
 }

@@ -161,7 +161,7 @@ struct Hashing<'a, F> {
     at: u64,
 }
 
-impl<F: Read> Hashing<'_, F> {
+impl<F: Read + Seek> Hashing<'_, F> {
     fn take<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         let mut bytes = [0; N];
         self.fill(&mut bytes)?;
@@ -203,6 +203,17 @@ impl<F: Read + Seek> RunIndex<F> {
                 "it has {count} runs and {entries} states; at most {RUNS_MAX} and {ENTRIES_MAX} are allowed"
             )));
         }
+        // A run has a length, two digests and a count; a block of entries has a prefix and a digest.
+        let tables = count * 76 + entries.div_ceil(BLOCK as u64) * (PREFIX as u64 + 32);
+        let (at, least) = (reader.at, reader.at + tables + 32 + entries * ENTRY_BYTES as u64);
+        let length = reader.file.seek(SeekFrom::End(0))?;
+        if length < least {
+            return Err(wrong(format!(
+                "it has {length} bytes, and {count} runs with {entries} states take at least {least}: make it again with `tiebreak \
+                 monitor index`"
+            )));
+        }
+        reader.file.seek(SeekFrom::Start(at))?;
         let mut runs = Vec::new();
         for _ in 0..count {
             runs.push(reader.run()?);

@@ -163,9 +163,11 @@ fn result(
     let Some(model) = facts.model else {
         return (Ruling::Undecided, "the head covers no final record, so the run has no final model".into());
     };
-    let of = evaluated.iter().filter(|report| report.of == model && report.data == rule.data);
+    let of = evaluated.iter().filter(|report| {
+        (report.of, report.data, report.first_sample) == (model, rule.data, rule.first_sample)
+    });
     let Some(report) = of.clone().max_by_key(|report| report.samples) else {
-        return (Ruling::Undecided, "no given report is of the final model and these data".into());
+        return (Ruling::Undecided, "no given report is of the final model and these samples".into());
     };
     let same = |other: &&Evaluated| other.samples == report.samples && value(other) != value(report);
     if let Some(other) = of.clone().find(same) {
@@ -301,6 +303,7 @@ mod tests {
             file: "eval.json".into(),
             of: run.model.unwrap(),
             data: digest(70),
+            first_sample: 0,
             samples: 100,
             loss: Some(2.5),
             accuracy: 0.75,
@@ -319,6 +322,9 @@ mod tests {
         assert_eq!(ruling("[loss]\nleast = 2.6", &run, report.clone()), Violated);
         assert_eq!(ruling("[accuracy]\nmost = 0.5", &run, report.clone()), Violated);
         assert_eq!(ruling("[loss]\nmost = 3\nsamples = 101", &run, report.clone()), Undecided);
+        let other = Evaluated { first_sample: 5, ..report.clone() };
+        assert_eq!(ruling("[loss]\nmost = 3", &run, other.clone()), Undecided);
+        assert_eq!(ruling("[loss]\nmost = 3\nfirst_sample = 5", &run, other), Holds);
         let other = Evaluated { data: digest(71), ..report.clone() };
         assert_eq!(ruling("[loss]\nmost = 3", &run, other), Undecided);
         let other = Evaluated { of: (digest(50), [digest(60), digest(62)]), ..report.clone() };

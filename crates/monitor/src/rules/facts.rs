@@ -33,6 +33,8 @@ pub struct Evaluated {
     pub of: (Digest, [Digest; 2]),
     /// The root of the data's manifest.
     pub data: Digest,
+    /// The index of the first sample in the data.
+    pub first_sample: u64,
     /// The number of samples.
     pub samples: u64,
     /// The mean loss; `None` if it is not finite.

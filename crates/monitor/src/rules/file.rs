@@ -61,7 +61,7 @@ const TABLES: [(&str, &[&str]); 9] = [
 ];
 const RANGE: &[&str] = &["least", "most"];
 const KINDS: &[&str] = &["allowed", "forbidden"];
-const OF_DATA: &[&str] = &["least", "most", "data", "samples"];
+const OF_DATA: &[&str] = &["least", "most", "data", "first_sample", "samples"];
 const OF_SAMPLES: &[&str] =
     &["name", "least", "most", "samples", "confidence", "hashes", "pattern", "command", "seconds"];
 
@@ -96,6 +96,9 @@ pub struct OfData {
     pub most: Option<f64>,
     /// The root of the data's manifest.
     pub data: Digest,
+    /// The first sample that the evaluation is of.
+    #[serde(default)]
+    pub first_sample: u64,
     /// The least number of samples that the evaluation is of.
     #[serde(default)]
     pub samples: u64,

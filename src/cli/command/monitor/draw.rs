@@ -74,7 +74,7 @@ pub struct Args {
     /// Draw that is repeated and compared.
     ///
     /// The command ends with exit code 1 if the draw does not follow from register and heads.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["chips", "date", "run", "beacon", "reveal", "out"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["chips", "date", "run", "segments", "segment_steps", "beacon", "round", "committed", "reveal", "out"])]
     check: Option<PathBuf>,
     #[command(flatten)]
     limits: Limits,

@@ -1,7 +1,6 @@
 //! `tiebreak monitor index`.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::path::{Path, PathBuf};
 
@@ -118,7 +117,7 @@ pub fn asked(
         IndexError::Io(error) => named(RunError::io(path)(error)),
         IndexError::Malformed(error) => RunError::malformed(path, error).into(),
     };
-    let file = File::open(path).map_err(RunError::io(path)).map_err(named)?;
+    let file = disk::open(path).map_err(named)?;
     let mut index = RunIndex::open(BufReader::new(file)).map_err(failure)?;
     // A log may repeat a computation or a state a million times.
     let (computations, states): (BTreeSet<Digest>, BTreeSet<Digest>) =
@@ -128,7 +127,13 @@ pub fn asked(
     for state in states {
         wanted.extend(index.find(&state).map_err(failure)?);
     }
-    let opened = wanted.into_iter().map(|number| index.runs()[number as usize].clone()).collect();
+    let opened: Vec<IndexedRun> =
+        wanted.into_iter().map(|number| index.runs()[number as usize].clone()).collect();
+    // `monitor index` writes whole paths of folders. Nobody signed the index, so it leads to no server.
+    if let Some(run) = opened.iter().find(|run| !Path::new(&run.path).is_absolute()) {
+        let why = format!("run {} is at {:?}; the whole path of a folder is wanted", run.run, run.path);
+        return Err(RunError::invalid(path, why).into());
+    }
     Ok(Indexed { runs: index.runs().len(), states: index.states(), opened })
 }
 

@@ -94,6 +94,7 @@ fn read_evaluation(path: &Path) -> Result<Evaluated, Failure> {
         file: path.display().to_string(),
         of: (report.program, report.model),
         data: report.data,
+        first_sample: report.first_sample.unwrap_or(0),
         samples: report.samples,
         loss: Some(f64::from(f32::from_bits(bits))).filter(|loss| loss.is_finite()),
         accuracy: f64::from(report.hits) / f64::from(report.labels),
@@ -256,6 +257,12 @@ fn read_runs(printer: Printer, args: &Args, rules: &[Tested], seeded: &Seeded) -
 fn ruled(printer: Printer, args: &Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let rules = read_rules(&args.rules)?;
+    if !args.evaluation.is_empty() && rules.loss.is_none() && rules.accuracy.is_none() {
+        let why = format!("{} has no rule about a result, which --evaluation is for", args.rules.display());
+        return Err(
+            Failure::new(Exit::Usage, why).help("leave --evaluation out, or add [loss] or [accuracy]")
+        );
+    }
     let evaluated =
         args.evaluation.iter().map(|path| read_evaluation(path)).collect::<Result<Vec<_>, _>>()?;
     let tests = tested(&rules.data, args.rules.parent().unwrap_or(Path::new("")))?;

@@ -67,7 +67,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", required_unless_present = "check", conflicts_with = "check")]
     out: Option<PathBuf>,
     /// Check this statement instead, and print it.
-    #[arg(long, value_name = "FILE", conflicts_with = "report")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["report", "draw", "register", "registrar", "closed", "chain", "owner", "run"])]
     check: Option<PathBuf>,
     #[command(flatten)]
     limits: Limits,
