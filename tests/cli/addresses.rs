@@ -13,6 +13,8 @@ fn commands_read_a_run_at_its_address() {
     let folder = tempfile::tempdir().unwrap();
     let out = path(folder.path(), "run");
     trained(&gpt_job(folder.path(), "operator", ""), Path::new(&out), None);
+    let (code, _, stderr) = output(&["publish", &out, &format!("{out}/public")]);
+    assert!(code == 2 && stderr.contains("is in the folder of the run itself"), "{code}: {stderr}");
     let (code, stdout, stderr) = output(&["publish", &out]);
     assert_eq!((code, stdout.contains("index lists ")), (0, true), "{stdout}{stderr}");
     let name = |name: std::path::PathBuf| name.to_str().unwrap().replace('\\', "/");

@@ -136,6 +136,11 @@ fn nothing_newer_is_replaced_and_no_other_run() {
     let now = shelf.files.borrow().clone();
     let stale = published(&old, &shelf).unwrap_err();
     assert!(stale.contains("its head covers 10 records, and the newest head here 4 records"), "{stale}");
+    // A longer run of somebody else is no newer state of this one.
+    shelf.files.borrow_mut().insert(names::RUN_JSON.into(), b"{}".to_vec());
+    let other = published(&old, &shelf).unwrap_err();
+    assert!(other.contains("run.json: another run is published there"), "{other}");
+    shelf.files.borrow_mut().insert(names::RUN_JSON.into(), now[names::RUN_JSON].clone());
     // Another publisher who is ahead, and whose index this one did not see yet.
     shelf.files.borrow_mut().remove(names::INDEX);
     let stale = published(&old, &shelf).unwrap_err();
@@ -219,8 +224,18 @@ fn a_folder_gets_a_runs_files_and_no_secret() {
     fs::remove_file(&state).unwrap();
     assert_eq!(bring().unwrap().sent, 1);
     let held = there.lock(names::LOCK).unwrap();
-    assert!(bring().unwrap_err().contains("another process"));
+    assert!(bring().unwrap_err().contains("publishes there now"));
     drop(held);
+    #[cfg(unix)]
+    {
+        let elsewhere = to.with_file_name("elsewhere");
+        fs::rename(to.join(names::CHECKPOINTS), &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, to.join(names::CHECKPOINTS)).unwrap();
+        fs::remove_file(elsewhere.join("step-000000004.safetensors")).unwrap();
+        let refused = bring().unwrap_err();
+        assert!(refused.contains("its folder is a link"), "{refused}");
+        assert!(!elsewhere.join("step-000000004.safetensors").exists());
+    }
     for (place, why) in [
         ("http://host/run", "begins with s3://"),
         ("ftp://host/run", "begins with s3://"),

@@ -55,12 +55,19 @@ pub fn publish(run: &Run, target: &dyn Target, tell: &mut dyn FnMut(u64, u64)) -
     let newest = |index: &Index| index.list(names::HEADS).iter().filter_map(|name| name.parse().ok()).max();
     let (head, head_there): (Option<u64>, Option<u64>) =
         (newest(&listed), there.as_ref().and_then(|(index, _)| newest(index)));
+    let order = ordered(&listed);
     if head_there > head {
+        if let Some((length, name)) = order.first() {
+            let file = Source { store: &*run.store, name, length: *length, text: None };
+            // Another run's head says nothing about this one.
+            if let Err(Looked::Failed(error)) = look(target, &file) {
+                return Err(error);
+            }
+        }
         return Err(stale(target, head_there, head));
     }
     let mut done = Done { head, ..Done::default() };
     let mut kept = Vec::new();
-    let order = ordered(&listed);
     for (number, (length, name)) in order.iter().enumerate() {
         tell(number as u64, order.len() as u64);
         let file = Source { store: &*run.store, name, length: *length, text: None };

@@ -91,7 +91,8 @@ pub fn write_new(path: &Path, text: &str, private: bool) -> Result<(), RunError>
 
 /// Refuses a path of a private key, a nonce or an opening in a run's folder, which is published.
 pub fn refuse_in_run(path: &Path) -> Result<(), Failure> {
-    if path.parent().is_some_and(|folder| folder.join("run.json").exists()) {
+    let absolute = std::path::absolute(path).map_err(RunError::io(path))?;
+    if absolute.ancestors().skip(1).any(|folder| folder.join("run.json").exists()) {
         let why = "is in a run's folder, which is published: what others may not read does not belong there";
         return Err(Failure::new(Exit::Usage, format!("{} {why}", path.display()))
             .help("name a file outside of the run's folder"));

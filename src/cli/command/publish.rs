@@ -7,13 +7,13 @@ use serde_json::json;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::place::run_at;
 use crate::cli::view::progress::Unit;
-use crate::cli::view::report::{CommandResult, Exit, Printer, bytes_text};
-use tiebreak_remote::{Patience, publish, target};
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
+use tiebreak_remote::{Patience, is_address, publish, target};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::hidden::PUBLISHED;
 use tiebreak_run::run::index::Index;
 use tiebreak_run::run::reader::Salts;
-use tiebreak_run::run::{RunError, names};
+use tiebreak_run::run::{RunError, names, shell};
 
 /// Publish a run for auditors: upload its files, or write the index of its files.
 ///
@@ -47,8 +47,19 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
     }
 }
 
+/// True if a path is a folder's, or in it, as far as it exists.
+fn within(path: &Path, folder: &Path) -> bool {
+    let (Ok(path), Ok(folder)) = (std::path::absolute(path), folder.canonicalize()) else { return false };
+    path.ancestors().any(|there| there.canonicalize().is_ok_and(|there| there.starts_with(&folder)))
+}
+
 /// Brings the run's files to where others read them.
 fn upload(printer: Printer, run: &Run, to: &Path) -> CommandResult {
+    if !is_address(to) && within(to, &run.layout.root) {
+        let why = format!("{} is in the folder of the run itself", shell::path(to));
+        return Err(Failure::new(Exit::Usage, why)
+            .help("name a folder outside of the run's, or leave TO out for the index alone"));
+    }
     let target = target(to, Patience::default())?;
     let counting = printer.counting("publishing", Unit::Of("files"));
     let done = publish::publish(run, &*target, &mut counting.watch());
