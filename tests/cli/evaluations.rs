@@ -160,6 +160,13 @@ fn masks_are_counted_and_named_with_their_files() {
     assert_eq!((code, &named["losses"], &named["labels"]), (0, &own["losses"], &own["labels"]));
     let (code, _, error) = output(&["eval", &at("run"), "--data", &at("ids.npy")]);
     assert!(code == 2 && error.contains("2 are wanted"), "{code} {error}");
+    // A mask under which nothing counts evaluates nothing.
+    fs::write(at("none.bin"), vec![0; fs::read(at("mask.bin")).unwrap().len()]).unwrap();
+    let (code, _, error) = output(&["eval", &at("run"), "--data", &at("ids.npy"), "--data", &at("none.bin")]);
+    assert!(
+        code == 2 && error.contains("has a loss: the job's loss.ignore, mask or masking leaves none"),
+        "{code} {error}"
+    );
     // Without a mask the program is the same, and the run another.
     let text = fs::read_to_string(job).unwrap();
     edit(job, &[("mask = \"mask.bin\"\n", "")]);

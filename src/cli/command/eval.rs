@@ -137,6 +137,13 @@ fn evaluate(printer: Printer, args: Args) -> CommandResult {
     let samples = args.samples.or(expected.as_ref().map(|expected| expected.samples));
     watch.planned();
     let (evaluation, engine) = evaluated(printer, &args, samples, (&subject, &mut data))?;
+    if evaluation.labels == 0 {
+        let why = format!(
+            "no label of {} samples has a loss: the job's loss.ignore, mask or masking leaves none that counts",
+            evaluation.samples
+        );
+        return Err(Failure::new(Exit::Usage, why).help("evaluate more samples, or other data"));
+    }
     let table = subject.table();
     let [parameters, buffers, _] = StateRoots::of(&table, &tensor_digests(&table, &subject.model)).0;
     let finite = |bits: u32| Some(f32::from_bits(bits)).filter(|x| x.is_finite());
