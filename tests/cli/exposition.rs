@@ -9,7 +9,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
+use crate::answers::small;
 use crate::common::{edit::edit, gpt_job, not_tested};
+use crate::served_models::{posted, read, served};
 use crate::{output, path, tiebreak};
 
 /// The longest that a test waits.
@@ -17,7 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A command that serves metrics, and their address.
 struct Exposing {
-    child: Child,
+    /// The command, if the test started it for its metrics.
+    child: Option<Child>,
     address: String,
 }
 
@@ -30,7 +35,7 @@ impl Exposing {
         // A pipe that nobody reads fills up.
         std::thread::spawn(move || lines.for_each(drop));
         let address = said.expect("the address is said").strip_suffix("/metrics").unwrap().to_string();
-        Exposing { child, address }
+        Exposing { child: Some(child), address }
     }
 
     /// The answer to a request, head and body.
@@ -66,8 +71,9 @@ impl Exposing {
 
     /// Ends the command, and gives its exit code.
     fn stopped(mut self) -> Option<i32> {
-        Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
-        let code = self.child.wait().unwrap().code();
+        let child = self.child.as_mut().unwrap();
+        Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+        let code = child.wait().unwrap().code();
         assert!(TcpStream::connect(&self.address).is_err(), "nobody listens any more");
         code
     }
@@ -75,8 +81,40 @@ impl Exposing {
 
 impl Drop for Exposing {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        self.child.iter_mut().for_each(|child| drop(child.kill()));
     }
+}
+
+/// A served model: how its requests ended, and the tokens that it gave.
+#[test]
+fn a_served_model_shows_its_requests_and_its_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = small(folder.path(), "3e-2");
+    let model =
+        served(&run, &["--metrics", "127.0.0.1:0", "--seats", "1", "--waiting", "0", "--name", "mine"]);
+    let address = model.said["metrics"].as_str().unwrap().strip_prefix("http://").unwrap();
+    let address = address.strip_suffix("/metrics").unwrap().to_string();
+    let ask = |length: u32| {
+        let asked = json!({ "model": "mine", "prompt": [1, 2, 3], "max_tokens": length });
+        read(posted(&model.address, "/v1/completions", &asked))
+    };
+    let (status, _, body) = ask(4);
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(ask(100_000).0, 400);
+    let metrics = Exposing { child: None, address };
+    let (text, values) = metrics.until("tiebreak_model_answers_total{end=\"whole\"}", 1.0);
+    documented(&text);
+    let value = |name: &str| values[&format!("tiebreak_model_{name}")];
+    assert_eq!((value("seats"), value("answering"), value("waiting")), (1.0, 0.0, 0.0), "{text}");
+    assert_eq!((value("prompt_tokens_total"), value("tokens_total")), (3.0, 4.0), "{text}");
+    let [ok, bad] = ["200", "400"].map(|status| value(&format!("responses_total{{status=\"{status}\"}}")));
+    assert_eq!((ok, bad), (1.0, 1.0), "{text}");
+    assert_eq!((value("first_token_seconds_count"), value("answer_seconds_count")), (1.0, 1.0), "{text}");
+    let digest = model.said["model_digest"].as_str().unwrap();
+    assert!(
+        text.contains(&format!("tiebreak_model_info{{name=\"mine\",model=\"{digest}\",engine=\"cpu (")),
+        "{text}"
+    );
 }
 
 /// The families of a text, each with its type, as the library of Prometheus's authors for Python reads them.

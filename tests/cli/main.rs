@@ -402,7 +402,7 @@ fn a_command_line_is_meant_as_a_whole() {
     refused(&["verify", &run, "--trainer-key", &key], &format!("give {public}"));
     // One line with -q, and an error if it cannot be written.
     for (args, first) in [
-        (&["verify", &run][..], "run "),
+        (&["verify", &run][..], "CONSISTENT: run "),
         (&["audit", &run], "MATCHES"),
         (&["compare", &run, &run], "no difference"),
     ] {

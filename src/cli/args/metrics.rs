@@ -78,6 +78,13 @@ pub struct Served<M> {
     server: Option<Server>,
 }
 
+impl<M> Served<M> {
+    /// The address of the metrics.
+    pub fn address(&self) -> Option<String> {
+        self.server.as_ref().map(|server| format!("http://{}/metrics", server.address()))
+    }
+}
+
 impl<M> Drop for Served<M> {
     fn drop(&mut self) {
         self.server.take().into_iter().for_each(Server::stop);

@@ -4,8 +4,9 @@ use tiebreak_record::commit::codec::Encoder;
 use tiebreak_record::commit::cosignature::cosigned_at;
 use tiebreak_record::commit::digest::{Digest, hash};
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::merkle::Frontier;
 use tiebreak_record::commit::named_head::NamedHead;
-use tiebreak_record::commit::{Malformed, beginning, merkle};
+use tiebreak_record::commit::{Malformed, beginning};
 
 use super::entry::{Begin, Promise};
 use crate::header;
@@ -33,6 +34,7 @@ pub struct Promises {
     key: PublicKey,
     all: Vec<Headed>,
     leaves: Vec<Digest>,
+    tree: Frontier,
 }
 
 fn wrong(why: impl Into<String>) -> Malformed {
@@ -47,7 +49,7 @@ pub fn origin(key: &PublicKey) -> String {
 impl Promises {
     /// A log without promises.
     pub fn new(key: PublicKey) -> Promises {
-        Promises { key, all: Vec::new(), leaves: Vec::new() }
+        Promises { key, all: Vec::new(), leaves: Vec::new(), tree: Frontier::default() }
     }
 
     /// The trainer's key.
@@ -96,7 +98,8 @@ impl Promises {
             return Err(wrong(format!("promise {number} has the amendment's number {found}, and not {due}")));
         }
         self.leaves.push(promise.leaf());
-        let (size, root) = (self.leaves.len() as u64, merkle::root(&self.leaves));
+        self.tree.push(promise.leaf());
+        let (size, root) = (self.tree.size(), self.tree.root());
         Ok(NamedHead { origin: origin(&self.key), size, root })
     }
 

@@ -308,7 +308,7 @@ pub fn first_difference(
 /// leaves.iter().for_each(|&leaf| frontier.push(leaf));
 /// assert_eq!((frontier.size(), frontier.root()), (100, root(&leaves)));
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frontier {
     size: u64,
     waiting: Vec<Digest>,

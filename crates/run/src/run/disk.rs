@@ -141,8 +141,11 @@ impl Disk {
             _ => {}
         }
         let mut file = File::create_new(&temporary)?;
-        contents(&mut file)?;
-        self.sync(&file)?;
+        if let Err(error) = contents(&mut file).and_then(|()| self.sync(&file)) {
+            // A process that is killed leaves its file. One that goes on does not.
+            let _ = fs::remove_file(&temporary);
+            return Err(error);
+        }
         self.crash_point()?;
         fs::rename(&temporary, path)?;
         self.sync(&File::open(parent)?)
@@ -263,5 +266,13 @@ mod tests {
             assert_eq!(fs::read(at("key")).unwrap(), secret.as_bytes());
         }
         assert!(!partial(&at("key")).exists());
+        // Contents that fail leave the old file, and nothing beside it.
+        let failed = Disk::default().replace_by(&at("plain"), |file| {
+            file.write_all(b"half")?;
+            Err(io::Error::other("no more"))
+        });
+        assert!(failed.unwrap_err().to_string().contains("no more"));
+        assert_eq!(fs::read(at("plain")).unwrap(), b"new");
+        assert!(!partial(&at("plain")).exists());
     }
 }

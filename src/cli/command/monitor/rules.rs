@@ -39,7 +39,7 @@ const REPORT_MAX: u64 = 1 << 16;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak monitor rules runs/mine rules.toml
-  tiebreak monitor rules runs/mine runs/other rules.toml --evaluation eval.json
+  tiebreak monitor rules runs/mine runs/other results.toml --evaluation eval.json
   tiebreak monitor rules runs/mine data.toml --draw drawn.json --register chips.register --closed heads.txt")]
 pub struct Args {
     /// Folders of the runs; a run that begins from another one needs that one, too.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
@@ -87,7 +88,11 @@ impl Guest {
 /// # Errors
 /// If the system refuses.
 pub fn start(listen: &str, desk: Desk) -> std::io::Result<Server> {
-    let time = desk.time;
+    let (time, metrics) = (desk.time, desk.queue.metrics.clone());
+    let counted = move |response: Response| {
+        metrics.response(response.status().as_u16());
+        std::future::ready(response)
+    };
     let router = Router::new()
         .route("/v1/completions", post(completions))
         .route("/v1/models", get(models))
@@ -96,6 +101,7 @@ pub fn start(listen: &str, desk: Desk) -> std::io::Result<Server> {
         .fallback(no_path)
         .method_not_allowed_fallback(no_method)
         .layer(DefaultBodyLimit::max(BODY))
+        .layer(map_response(counted))
         .with_state(Arc::new(desk));
     Server::run("model", listen, move |listener, stopped| serve(listener, stopped, router, time))
 }
@@ -207,7 +213,7 @@ async fn answer(desk: &Desk, guest: Arc<Guest>, request: Request, kind: Kind) ->
     let head = Head { kind, id: format!("{name}-{number:032x}"), created, model: desk.name.clone() };
     let wanted = (prompt.clone(), length, asked.sampling);
     let time = desk.time.saturating_sub(begin.elapsed());
-    let (ask, events) = Ask::new(head.id.clone(), wanted, time, admitted);
+    let (ask, events) = Ask::new(head.id.clone(), wanted, time, (admitted, desk.queue.metrics.clone()));
     desk.queue.push(ask);
     let coming = Coming {
         alphabet: desk.alphabet.clone(),

@@ -16,6 +16,7 @@ use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::key::read_private;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::listen::address;
+use crate::cli::args::metrics::{MetricsArgs, Served};
 use crate::cli::args::state::released;
 use crate::cli::view::answering::{Speaker, no_language_model};
 use crate::cli::view::chats::Chats;
@@ -81,6 +82,8 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=3600), hide_short_help = true)]
     grace: u32,
     #[command(flatten)]
+    metrics: MetricsArgs,
+    #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
     limits: Limits,
@@ -109,11 +112,11 @@ fn start(args: &Args, desk: Desk) -> Result<Server, Failure> {
 fn announce(
     printer: Printer,
     address: &str,
-    desk: (&str, usize, Option<&str>),
+    desk: (&str, usize, Option<&str>, Option<String>),
     seats: u32,
     signing: &Signing,
 ) {
-    let (name, most, no_chat) = desk;
+    let (name, most, no_chat, metrics) = desk;
     let [model, parameters] = signing.identity.model;
     let signer = signing.key.as_ref().map(|key| key.public());
     let by = signer.as_ref().map_or("receipts are not signed".into(), |key| {
@@ -131,7 +134,7 @@ fn announce(
         &json!({
             "address": address, "model": name, "model_digest": model, "parameters": parameters,
             "tokenizer": signing.identity.tokenizer, "chat": no_chat.is_none(), "seats": seats, "most_tokens": most,
-            "signer": signer.map(|key| key.to_text()),
+            "signer": signer.map(|key| key.to_text()), "metrics": metrics,
         }),
     );
 }
@@ -156,6 +159,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let key = args.key.as_deref().map(read_private).transpose()?;
     let speaker = Speaker::of(args.limits.open(&args.run)?, args.tokenizer.as_deref())?;
     let mut engine = open_exact(&args.engine)?;
+    let engine_name = engine.describe();
     let (parameters, identity) = loaded(&args, &speaker, engine.as_mut())?;
     let signing = Signing { identity, key };
     // The engine has the weights, and no answer reads them again from here.
@@ -178,9 +182,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         time: Duration::from_secs(args.answer_time.into()),
         queue: queue.clone(),
     };
+    let metrics = args.metrics.served(printer, |registry| queue.metrics.register(registry))?;
+    let metrics = metrics.as_ref().and_then(Served::address);
     let server = start(&args, desk)?;
+    queue.metrics.begin(&name, &model.to_string(), &engine_name, args.seats);
     watch.planned();
-    let desk = (&name[..], most, no_chat.as_deref());
+    let desk = (&name[..], most, no_chat.as_deref(), metrics);
     announce(printer, &format!("http://{}", server.address()), desk, args.seats, &signing);
     let worked = work(printer, &queue, (&mut batch, seats), answerer, &signing);
     // After a failure of the engine too, nobody may wait for an answer.

@@ -8,6 +8,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::wire::{Ending, Refusal};
+use crate::cli::view::exposition::serving::ServingMetrics;
 use tiebreak_contract::program::sampling::Sampling;
 
 /// A message about an answer.
@@ -42,6 +43,9 @@ pub struct Ask {
     pub deadline: Instant,
     sender: UnboundedSender<Event>,
     admitted: Admitted,
+    metrics: ServingMetrics,
+    /// True until the first token.
+    is_new: bool,
 }
 
 impl Ask {
@@ -50,21 +54,30 @@ impl Ask {
         id: String,
         (prompt, length, sampling): (Vec<u32>, u32, Sampling),
         time: Duration,
-        admitted: Admitted,
+        (admitted, metrics): (Admitted, ServingMetrics),
     ) -> (Ask, UnboundedReceiver<Event>) {
         let ((sender, receiver), begun) = (unbounded_channel(), Instant::now());
         let deadline = begun + time;
-        (Ask { id, prompt, length, sampling, begun, deadline, sender, admitted }, receiver)
+        metrics.admitted(prompt.len());
+        let is_new = true;
+        (Ask { id, prompt, length, sampling, begun, deadline, sender, admitted, metrics, is_new }, receiver)
     }
 
     /// Tells the client the next token.
-    pub fn token(&self, id: u32) {
-        // A client that left is found by `has_left`.
+    pub fn token(&mut self, id: u32) {
+        self.metrics.token(self.is_new, self.begun.elapsed());
+        self.is_new = false;
+        // A client that left is found by `lost`.
         let _ = self.sender.send(Event::Token(id));
     }
 
     /// Ends the answer. The place is free before the client knows, so that a client which asks again at once finds it.
     pub fn end(self, last: Event) {
+        let end = match &last {
+            Event::Failed(why) => why.code,
+            _ => "whole",
+        };
+        self.metrics.ended(end, self.begun.elapsed());
         drop(self.admitted);
         let _ = self.sender.send(last);
     }
@@ -73,14 +86,12 @@ impl Ask {
         self.end(Event::Failed(Box::new(why)));
     }
 
-    /// True if the client closed its connection.
-    pub fn has_left(&self) -> bool {
-        self.sender.is_closed()
-    }
-
-    /// True if the answer takes too long.
-    pub fn is_late(&self) -> bool {
-        Instant::now() >= self.deadline
+    /// The reason why nobody waits for the answer any more: the client closed its connection, or the answer takes too long.
+    pub fn lost(&self) -> Option<Refusal> {
+        if self.sender.is_closed() {
+            return Some(Refusal::new(499, "left", "the client left"));
+        }
+        (Instant::now() >= self.deadline).then(late)
     }
 }
 
@@ -105,13 +116,14 @@ pub struct Queue {
     state: Mutex<State>,
     changed: Condvar,
     places: Arc<Semaphore>,
+    pub metrics: ServingMetrics,
 }
 
 impl Queue {
     /// A queue of a server that admits so many requests at once, those that are being answered included.
     pub fn new(admitted: usize) -> Queue {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        Queue { state, changed, places: Arc::new(Semaphore::new(admitted)) }
+        Queue { state, changed, places: Arc::new(Semaphore::new(admitted)), metrics: ServingMetrics::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -133,6 +145,7 @@ impl Queue {
             return ask.fail(ends());
         }
         state.waiting.push_back(ask);
+        self.metrics.waiting.set(state.waiting.len() as i64);
         self.changed.notify_all();
     }
 
@@ -141,17 +154,21 @@ impl Queue {
     pub fn take(&self, room: usize, idle: bool) -> (Vec<Ask>, Option<Instant>) {
         let mut state = self.lock();
         loop {
-            let is_gone = |ask: &Ask| ask.has_left() || ask.is_late();
-            let (gone, waiting): (VecDeque<Ask>, _) = state.waiting.drain(..).partition(is_gone);
-            state.waiting = waiting;
-            gone.into_iter().for_each(|ask| ask.fail(late()));
+            for ask in std::mem::take(&mut state.waiting) {
+                match ask.lost() {
+                    Some(why) => ask.fail(why),
+                    None => state.waiting.push_back(ask),
+                }
+            }
             if !state.waiting.is_empty() || state.ending.is_some() || !idle {
                 break;
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         let count = room.min(state.waiting.len());
-        (state.waiting.drain(..count).collect(), state.ending)
+        let taken = state.waiting.drain(..count).collect();
+        self.metrics.waiting.set(state.waiting.len() as i64);
+        (taken, state.ending)
     }
 
     /// Ends the server: nobody waits any more, and answers that are begun have so much time.
@@ -159,6 +176,7 @@ impl Queue {
         let mut state = self.lock();
         state.ending = Some(Instant::now() + grace);
         let waiting = std::mem::take(&mut state.waiting);
+        self.metrics.waiting.set(0);
         drop(state);
         waiting.into_iter().for_each(|ask| ask.fail(ends()));
         self.changed.notify_all();

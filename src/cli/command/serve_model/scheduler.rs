@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::queue::{Ask, Event, Queue, late};
+use super::queue::{Ask, Event, Queue};
 use super::wire::{Ending, Refusal};
 use crate::cli::view::report::Printer;
 use tiebreak_engine::EngineError;
@@ -71,15 +71,12 @@ impl Desk<'_> {
 
     /// Drops the answers whose clients left, and those whose time is up.
     fn drop_lost(&mut self, batch: &mut Batch) {
-        let is_lost = |running: &Running| running.ask.has_left() || running.ask.is_late();
-        let lost: Vec<TextId> =
-            self.running.iter().filter(|(_, running)| is_lost(running)).map(|(id, _)| *id).collect();
-        for id in lost {
+        let lost = self.running.iter().filter_map(|(id, running)| Some((*id, running.ask.lost()?)));
+        for (id, why) in lost.collect::<Vec<_>>() {
             batch.leave(id);
-            let Some(running) = self.running.remove(&id) else { continue };
-            let left = running.ask.has_left();
-            let why = if left { Refusal::new(499, "left", "the client left") } else { late() };
-            running.fail(self.printer, why);
+            if let Some(running) = self.running.remove(&id) {
+                running.fail(self.printer, why);
+            }
         }
     }
 
@@ -100,12 +97,15 @@ pub fn work(
 ) -> Result<(), EngineError> {
     let mut desk = Desk { printer, answerer, signing, running: BTreeMap::new() };
     loop {
+        // A queue without requests is waited for.
+        queue.metrics.answering.set(desk.running.len() as i64);
         let (asks, ending) = queue.take(seats - batch.len(), batch.is_empty());
         for ask in asks {
             let answer = Answer::new(ask.sampling, ask.length, true);
             desk.running.insert(batch.join(ask.prompt.clone()), Running { ask, answer });
         }
         desk.drop_lost(batch);
+        queue.metrics.answering.set(desk.running.len() as i64);
         if let Some(end) = ending
             && (batch.is_empty() || Instant::now() >= end)
         {
