@@ -121,9 +121,9 @@ pub fn command() -> clap::Command {
 
 /// Parses the command line, runs the command, reports errors.
 pub fn main() -> ExitCode {
-    // The command is also the process in which chat templates run.
+    // The command is also the process in which chat templates and tokenizers run.
     #[cfg(feature = "tokenizer")]
-    if let Some(code) = tiebreak_tokenizer::chat::serve_if_asked() {
+    if let Some(code) = tiebreak_tokenizer::serve_if_asked() {
         return code;
     }
     ExitCode::from(run(&std::env::args_os().collect::<Vec<_>>()))

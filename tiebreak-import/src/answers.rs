@@ -1,6 +1,5 @@
 //! `tiebreak-import answers`: chats, or prompts and completions, as a file of token ids, and a mask in which the answers count.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
@@ -11,8 +10,8 @@ use tiebreak_tokenizer::chat::{Bounds, Chat, Renderer, Template};
 
 use crate::error::Error;
 use crate::json_lines::Objects;
-use crate::output::{NpyFile, beside, digest, is_free, is_npy, partial, publish, write, write_folder};
-use crate::text::{TOKENIZERS, source, tokenizer_files};
+use crate::output::{NpyFile, Unfinished, beside, digest, is_free, is_npy};
+use crate::text::{TOKENIZERS, keep, source, tokenizer, tokenizer_files};
 
 /// The most tokens of a context: as many as a job may name.
 pub const CONTEXT_MAX: u32 = 1 << 20;
@@ -35,6 +34,8 @@ pub struct Answers<'a> {
     pub longer: Longer,
     /// The most seconds that the chat template may take for a line.
     pub template_time: u32,
+    /// The most seconds that the tokenizer may take for a line.
+    pub tokenizer_time: u32,
 }
 
 /// The treatment of lines that are longer than a sample.
@@ -74,15 +75,14 @@ pub fn import(answers: &Answers) -> Result<Value, Error> {
     let mask = mask_of(answers.output);
     let [about, kept] = [".json", OF_TOKENS].map(|more| beside(answers.output, more));
     [answers.output, &mask, &about, &kept].into_iter().try_for_each(is_free)?;
-    let loaded = Loaded::open(answers.tokenizer)?;
+    let loaded = tokenizer(answers.tokenizer, answers.tokenizer_time)?;
     let id = |option: &str, token: &str| {
-        let id = loaded.id(token);
+        let id = loaded.id(token).map_err(Error::Malformed)?;
         id.ok_or_else(|| Error::Usage(format!("{option}: the tokenizer has no token {token:?}")))
     };
     let pad = id("--pad", answers.pad)?;
     let end = answers.end_of_text.map(|token| id("--end-of-text", token)).transpose()?;
     let files = tokenizer_files(answers.tokenizer, &loaded)?;
-    let unfinished = [partial(answers.output)?, partial(&mask)?];
     let mut reader = Reader {
         loaded: &loaded,
         end,
@@ -91,19 +91,11 @@ pub fn import(answers: &Answers) -> Result<Value, Error> {
         renderer: None,
         template: Value::Null,
     };
-    let written = write_samples(answers, &mut reader, pad, &unfinished).and_then(|made| {
-        write_folder(&partial(&kept)?, &files)?;
-        write(&partial(&about)?, &serde_json::to_vec_pretty(&made).expect("JSON values can be written"))?;
-        Ok(made)
-    });
-    let made = written.inspect_err(|_| {
-        unfinished.iter().for_each(|path| drop(fs::remove_file(path)));
-        drop(partial(&kept).map(fs::remove_dir_all));
-    })?;
-    publish(&partial(&about)?, &about)?;
-    publish(&partial(&kept)?, &kept)?;
-    publish(&unfinished[1], &mask)?;
-    publish(&unfinished[0], answers.output)?;
+    let mut unfinished = Unfinished::default();
+    let made = write_samples(answers, &mut reader, pad, &mut unfinished)?;
+    keep(&mut unfinished, &kept, &files)?;
+    unfinished.write(&about, &serde_json::to_vec_pretty(&made).expect("JSON values can be written"))?;
+    unfinished.publish()?;
     Ok(made)
 }
 
@@ -112,12 +104,14 @@ fn write_samples(
     answers: &Answers,
     reader: &mut Reader,
     pad: u32,
-    [tokens, mask]: &[PathBuf; 2],
+    unfinished: &mut Unfinished,
 ) -> Result<Value, Error> {
     let loaded = reader.loaded;
     let small = loaded.greatest <= u32::from(u16::MAX);
-    let mut ids = NpyFile::create(tokens.clone(), if small { "<u2" } else { "<u4" }, Vec::new())?;
-    let mut counts = NpyFile::create(mask.clone(), "|u1", Vec::new())?;
+    let (tokens, mask) = (unfinished.file(answers.output)?, unfinished.file(&mask_of(answers.output))?);
+    let outputs = [tokens.0.clone(), mask.0.clone()];
+    let mut ids = NpyFile::begin(tokens, if small { "<u2" } else { "<u4" }, Vec::new())?;
+    let mut counts = NpyFile::begin(mask, "|u1", Vec::new())?;
     let mut made = Made { targets: vec![false; loaded.greatest as usize + 1], ..Made::default() };
     let (len, mut sources) = (answers.context as usize + 1, Vec::new());
     for path in answers.files {
@@ -172,8 +166,8 @@ fn write_samples(
         "tokenizers_version": TOKENIZERS,
         "chat_template": reader.template,
         "texts": sources,
-        "output": output(tokens)?,
-        "mask": output(mask)?,
+        "output": output(&outputs[0])?,
+        "mask": output(&outputs[1])?,
     }))
 }
 
@@ -246,15 +240,17 @@ impl Reader<'_> {
     /// The tokens of a prompt and its completion.
     fn pair(&self, line: &Map<String, Value>) -> Result<Sample, String> {
         let text = |key: &str| match line.get(key) {
-            Some(Value::String(text)) => Ok(text),
+            Some(Value::String(text)) => Ok(&text[..]),
             Some(_) => Err(format!("what is under the key {key:?} is no string")),
             None => {
                 Err(format!("it has no key {key:?}; the keys prompt and completion are wanted, or messages"))
             }
         };
         let (prompt, completion) = (text("prompt")?, text("completion")?);
-        let before = self.loaded.ids(prompt)?;
-        let mut all = self.loaded.ids(&format!("{prompt}{completion}"))?;
+        let tokens = self.loaded.ids_of(&[prompt, &format!("{prompt}{completion}")])?;
+        let Ok([before, mut all]) = <[Vec<u32>; 2]>::try_from(tokens) else {
+            return Err("the tokenizer gives no tokens".into());
+        };
         if !all.starts_with(&before) {
             return Err("the prompt's tokens are none of the whole's: a token holds the prompt's end and the completion's beginning. End the prompt where a token ends, such as before a blank".into());
         }
@@ -287,20 +283,6 @@ impl Reader<'_> {
         }
         let Some(renderer) = &mut self.renderer else { return Err("there is no chat template".into()) };
         let rendered = renderer.answers(&chat)?;
-        // The template says the parts, so a token that overlaps one counts, as in transformers.
-        if rendered.said {
-            return self.loaded.ids_and_parts(&rendered.text, &rendered.spans);
-        }
-        let all = self.loaded.ids(&rendered.text)?;
-        let mut counted = vec![false; all.len()];
-        for [begin, end] in rendered.spans {
-            let (before, behind) =
-                (self.loaded.ids(&rendered.text[..begin])?, self.loaded.ids(&rendered.text[..end])?);
-            if !all.starts_with(&before) || !all.starts_with(&behind) || before.len() > behind.len() {
-                return Err("a token holds an end of an answer and the text beside it, so the answer's tokens cannot be told; a template with {% generation %} blocks says them".into());
-            }
-            counted[before.len()..behind.len()].fill(true);
-        }
-        Ok((all, counted))
+        self.loaded.ids_and_parts(&rendered.text, &rendered.spans, rendered.said)
     }
 }

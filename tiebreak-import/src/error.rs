@@ -27,9 +27,12 @@ impl Error {
         }
     }
 
-    /// The error that the system refused to read or write `path`; for `map_err`.
+    /// The error that the system refused to read or write `path`, or that it is no plain file; for `map_err`.
     pub fn io(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
-        move |why| Error::Machine(format!("{path:?}: {why}"))
+        move |why| match why.kind() {
+            io::ErrorKind::InvalidData => Error::malformed(path, why),
+            _ => Error::Machine(format!("{path:?}: {why}")),
+        }
     }
 
     /// The error that the contents of `path` are not what they should be.

@@ -5,9 +5,13 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
+use tiebreak_token_files::open_plain;
 
 use crate::error::Error;
-use crate::pieces::{PIECE_MAX, Piece};
+use crate::pieces::Piece;
+
+/// The most bytes of a line. The values of a hostile one take up to 32 times as much memory.
+const LINE_MAX: usize = 1 << 24;
 
 /// The texts of a file of JSON Lines, one line after another.
 pub struct Lines<'a> {
@@ -49,7 +53,7 @@ pub struct Objects<'a> {
 
 impl<'a> Objects<'a> {
     pub fn open(path: &'a Path) -> Result<Objects<'a>, Error> {
-        let file = BufReader::with_capacity(1 << 20, File::open(path).map_err(Error::io(path))?);
+        let file = BufReader::with_capacity(1 << 20, open_plain(path).map_err(Error::io(path))?);
         Ok(Objects { path, file, hasher: blake3::Hasher::new(), lines: 0, objects: 0 })
     }
 
@@ -57,7 +61,7 @@ impl<'a> Objects<'a> {
     pub fn next(&mut self) -> Result<Option<Map<String, Value>>, Error> {
         loop {
             let mut line = Vec::new();
-            let most = PIECE_MAX as u64 + 1;
+            let most = LINE_MAX as u64 + 1;
             self.file.by_ref().take(most).read_until(b'\n', &mut line).map_err(Error::io(self.path))?;
             if line.is_empty() {
                 return Ok(None);
@@ -86,8 +90,10 @@ impl<'a> Objects<'a> {
 
 /// A line as an object.
 fn object(line: &[u8]) -> Result<Map<String, Value>, String> {
-    if line.len() > PIECE_MAX {
-        return Err(format!("it has more than {PIECE_MAX} bytes"));
+    if line.len() > LINE_MAX {
+        return Err(format!(
+            "it has more than {LINE_MAX} bytes; write long texts to lines or files of their own"
+        ));
     }
     let object: Value = serde_json::from_slice(line).map_err(|why| {
         // The parser counts lines from this one on.

@@ -63,6 +63,9 @@ enum Command {
         /// The key of a line's text in JSON Lines; the default is text.
         #[arg(long, value_name = "NAME")]
         json_key: Option<String>,
+        /// Most seconds that the tokenizer may take for the pieces that it gets at once: 16 MiB of text at most.
+        #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+        tokenizer_time: u32,
         /// The texts, in order.
         #[arg(required = true)]
         files: Vec<PathBuf>,
@@ -97,6 +100,9 @@ enum Command {
         /// Most seconds that the chat template may take for a line.
         #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
         template_time: u32,
+        /// Most seconds that the tokenizer may take for a line.
+        #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+        tokenizer_time: u32,
         /// The files of JSON Lines, in order.
         #[arg(required = true)]
         files: Vec<PathBuf>,
@@ -166,10 +172,12 @@ fn planes(text: &str) -> Result<u8, String> {
 }
 
 fn main() -> ExitCode {
-    // This program is also the process in which chat templates run.
-    if let Some(code) = tiebreak_tokenizer::chat::serve_if_asked() {
+    // This program is also the process in which chat templates and tokenizers run.
+    if let Some(code) = tiebreak_tokenizer::serve_if_asked() {
         return code;
     }
+    // A library's panic could quote foreign text too.
+    std::panic::set_hook(Box::new(|panic| eprintln!("{}", shown(&panic.to_string()))));
     let cli = Cli::parse();
     match run(&cli) {
         Ok(made) => {
@@ -202,9 +210,25 @@ fn run(cli: &Cli) -> Result<Value, Error> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
     let pool = pool.map_err(|why| Error::Machine(format!("no threads: {why}")))?;
     pool.install(|| match cli.command {
-        Command::Text { ref tokenizer, ref output, ref end_of_text, form, ref json_key, ref files } => {
+        Command::Text {
+            ref tokenizer,
+            ref output,
+            ref end_of_text,
+            form,
+            ref json_key,
+            tokenizer_time,
+            ref files,
+        } => {
             let [end_of_text, json_key] = [end_of_text, json_key].map(Option::as_deref);
-            text::import(&text::Texts { tokenizer, output, files, end_of_text, form, json_key })
+            text::import(&text::Texts {
+                tokenizer,
+                output,
+                files,
+                end_of_text,
+                form,
+                json_key,
+                tokenizer_time,
+            })
         }
         Command::Answers {
             ref tokenizer,
@@ -214,6 +238,7 @@ fn run(cli: &Cli) -> Result<Value, Error> {
             ref end_of_text,
             longer,
             template_time,
+            tokenizer_time,
             ref files,
         } => {
             let end_of_text = end_of_text.as_deref();
@@ -226,6 +251,7 @@ fn run(cli: &Cli) -> Result<Value, Error> {
                 end_of_text,
                 longer,
                 template_time,
+                tokenizer_time,
             })
         }
         Command::Tokens { ref file, ref output, dtype } => {

@@ -2,14 +2,17 @@
 
 use std::fs;
 use std::io::{Cursor, Read};
+use std::panic;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use image::{DynamicImage, ImageFormat, ImageReader, Limits};
 use rayon::prelude::*;
 use serde_json::{Value, json};
+use tiebreak_token_files::open_plain;
 
 use crate::error::Error;
-use crate::output::{NpyFile, digest, is_free, partial, publish, write};
+use crate::output::{NpyFile, Unfinished, create, digest, is_free, write_in};
 use crate::progress;
 use crate::resize::{Size, resized};
 use crate::whole::{self, PIXELS_MAX};
@@ -20,8 +23,16 @@ const FILE_MAX: u64 = 1 << 28;
 const SIDE_MAX: u32 = 1 << 16;
 /// The most levels of folders.
 const DEPTH_MAX: usize = 32;
+/// The most folders of a class. Links of folders to each other could make endlessly many.
+const FOLDERS_MAX: usize = 1 << 16;
 /// Pictures that are decoded at once, for each thread.
 const BATCH: usize = 16;
+/// The most bytes of samples that are decoded at once.
+const BATCH_BYTES: usize = 1 << 28;
+/// The pixels beyond which pictures are decoded one at a time, and the bytes of their files.
+const LARGE: u64 = 1 << 24;
+/// The turn of a large picture.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// The treatment of damaged pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -71,15 +82,13 @@ struct Found {
 pub fn import(pictures: &Pictures) -> Result<Value, Error> {
     is_free(pictures.output)?;
     let mut found = find(pictures.folder)?;
-    let unfinished = partial(pictures.output)?;
-    fs::create_dir_all(&unfinished).map_err(Error::io(&unfinished))?;
-    let done = decode(pictures, &mut found, &unfinished);
-    let done = done.and_then(|damaged| describe(pictures, &found, &damaged, &unfinished));
-    let made = done.inspect_err(|_| {
-        FILES.iter().for_each(|name| drop(fs::remove_file(unfinished.join(name))));
-        drop(fs::remove_dir(&unfinished));
-    })?;
-    publish(&unfinished, pictures.output)?;
+    let above = pictures.output.parent().filter(|above| !above.as_os_str().is_empty());
+    above.map_or(Ok(()), fs::create_dir_all).map_err(Error::io(pictures.output))?;
+    let mut unfinished = Unfinished::default();
+    let folder = unfinished.folder(pictures.output)?;
+    let damaged = decode(pictures, &mut found, &folder)?;
+    let made = describe(pictures, &found, &damaged, &folder)?;
+    unfinished.publish()?;
     Ok(made)
 }
 
@@ -135,6 +144,12 @@ fn below(folders: &mut Vec<(String, PathBuf)>, at: usize, depth: usize) -> Resul
         ));
     }
     for (name, path, _) in entries(&path)?.into_iter().filter(|(.., is_folder)| *is_folder) {
+        if folders.len() >= FOLDERS_MAX {
+            let why = format!(
+                "a class has at most {FOLDERS_MAX} folders; links of folders to folders above them make endlessly many"
+            );
+            return Err(Error::malformed(&path, why));
+        }
         folders.push((format!("{prefix}/{name}"), path));
         below(folders, folders.len() - 1, depth + 1)?;
     }
@@ -161,11 +176,14 @@ fn entries(folder: &Path) -> Result<Vec<(String, PathBuf, bool)>, Error> {
 fn decode(pictures: &Pictures, found: &mut Found, folder: &Path) -> Result<Vec<Value>, Error> {
     let [rows, columns] = pictures.size.map(u64::from);
     let planes = u64::from(pictures.planes);
-    let mut inputs = NpyFile::create(folder.join(FILES[0]), "|u1", vec![planes, rows, columns])?;
-    let mut labels = NpyFile::create(folder.join(FILES[1]), "<u4", Vec::new())?;
+    let file = |name: &str| Ok::<_, Error>((folder.join(name), create(&folder.join(name))?));
+    let mut inputs = NpyFile::begin(file(FILES[0])?, "|u1", vec![planes, rows, columns])?;
+    let mut labels = NpyFile::begin(file(FILES[1])?, "<u4", Vec::new())?;
+    let fitting = BATCH_BYTES / (planes * rows * columns) as usize;
+    let at_once = (BATCH * rayon::current_num_threads()).min(fitting).max(1);
     let (mut list, mut damaged, mut taken) = (String::new(), Vec::new(), Vec::new());
     let bar = progress::pictures(found.pictures.len() as u64);
-    for batch in found.pictures.chunks(BATCH * rayon::current_num_threads()) {
+    for batch in found.pictures.chunks(at_once) {
         let decoded: Vec<Sample> =
             batch.par_iter().map(|picture| sample(&picture.path, pictures)).collect::<Result<_, _>>()?;
         for (picture, Sample { pixels, hash, damage }) in batch.iter().zip(decoded) {
@@ -190,7 +208,7 @@ fn decode(pictures: &Pictures, found: &mut Found, folder: &Path) -> Result<Vec<V
     let samples = found.pictures.len() as u64;
     inputs.finish(samples)?;
     labels.finish(samples)?;
-    write(&folder.join(FILES[2]), list.as_bytes())?;
+    write_in(folder, FILES[2], list.as_bytes())?;
     Ok(damaged)
 }
 
@@ -218,7 +236,7 @@ fn describe(pictures: &Pictures, found: &Found, damaged: &[Value], folder: &Path
         "output": FILES[..3].iter().map(|name| file(name)).collect::<Result<Vec<Value>, Error>>()?,
     });
     let text = serde_json::to_vec_pretty(&made).expect("JSON values can be written");
-    write(&folder.join(FILES[3]), &text)?;
+    write_in(folder, FILES[3], &text)?;
     Ok(made)
 }
 
@@ -235,16 +253,19 @@ struct Sample {
 /// Reads a picture.
 fn sample(path: &Path, pictures: &Pictures) -> Result<Sample, Error> {
     let mut bytes = Vec::new();
-    let file = fs::File::open(path).map_err(Error::io(path))?;
+    let file = open_plain(path).map_err(Error::io(path))?;
+    let turn = || TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let turned = (file.metadata().map_err(Error::io(path))?.len() > LARGE).then(turn);
     file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(Error::io(path))?;
     if bytes.len() as u64 > FILE_MAX {
         return Err(Error::malformed(path, format!("a picture's file has at most {FILE_MAX} bytes")));
     }
     let hash = blake3::hash(&bytes).to_hex().to_string();
-    let damage = damage(&bytes).err();
+    let _turned = turned.or_else(|| (pixels(&bytes) > LARGE).then(turn));
+    let damage = guarded(|| damage(&bytes)).err();
     let decoded = match (damage.clone(), pictures.damaged) {
         (Some(why), Damaged::Refuse | Damaged::LeaveOut) => Err(why),
-        _ => decoded(&bytes),
+        _ => guarded(|| decoded(&bytes)),
     };
     let decoded = match decoded {
         Err(why) if pictures.damaged == Damaged::LeaveOut => {
@@ -274,6 +295,20 @@ fn sample(path: &Path, pictures: &Pictures) -> Result<Sample, Error> {
     let planes = pixels.chunks_exact(of[0] as usize * of[1] as usize);
     let pixels = planes.flat_map(|plane| resized(plane, of, pictures.size)).collect();
     Ok(Sample { pixels: Some(pixels), hash, damage })
+}
+
+/// The pixels that a file says it has; none if it says nothing.
+fn pixels(bytes: &[u8]) -> u64 {
+    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
+    let size =
+        guarded(|| reader.map_err(|why| why.to_string())?.into_dimensions().map_err(|why| why.to_string()));
+    size.map_or(0, |(columns, rows)| u64::from(columns) * u64::from(rows))
+}
+
+/// Runs a decoder. One that panics is an error of its file.
+fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    panic::catch_unwind(panic::AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err("the decoder fails with it".into()))
 }
 
 /// Checks that a file is a whole picture.

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use tiebreak_token_files::open_plain;
 use tiebreak_tokenizer::Cuts;
 
 use crate::error::Error;
@@ -12,7 +13,7 @@ use crate::error::Error;
 /// The number of bytes after which a piece ends, at the next position where it may.
 pub const PIECE: usize = 1 << 18;
 /// The most bytes of a piece.
-pub const PIECE_MAX: usize = 1 << 28;
+pub const PIECE_MAX: usize = 1 << 24;
 
 /// A piece of a text.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,7 +52,7 @@ impl<'a> Pieces<'a> {
     pub fn next(&mut self) -> Result<Option<Piece>, Error> {
         if self.current.is_none() {
             let Some(path) = self.waiting.next() else { return Ok(None) };
-            let file = File::open(path).map_err(Error::io(path))?;
+            let file = open_plain(path).map_err(Error::io(path))?;
             self.current = Some(Current { path, file, hasher: blake3::Hasher::new(), rest: Vec::new() });
         }
         let current = self.current.as_mut().expect("a file is open");

@@ -1,19 +1,18 @@
 //! `tiebreak-import text`: texts as a file of token ids.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use rayon::prelude::*;
 use serde_json::{Value, json};
-use tiebreak_token_files::{Format, Look, OF_TOKENS, StandIn, TOKENIZER_FILES};
-use tiebreak_tokenizer::{Cuts, Loaded};
+use tiebreak_token_files::{Format, Look, OF_TOKENS, StandIn, TOKENIZER_FILES, open_plain};
+use tiebreak_tokenizer::{Bounds, Cuts, FILE_MAX, FILES_MAX, Loaded};
 
 use crate::error::Error;
 use crate::json_lines::Lines;
-use crate::output::{NpyFile, beside, digest, is_free, is_npy, partial, publish, write, write_folder};
-use crate::pieces::{PIECE, Piece, Pieces};
+use crate::output::{NpyFile, Unfinished, beside, digest, is_free, is_npy, write_in};
+use crate::pieces::{PIECE, PIECE_MAX, Piece, Pieces};
 use crate::progress;
 
 /// Pieces that are encoded at once, for each thread.
@@ -33,6 +32,14 @@ pub struct Texts<'a> {
     pub form: Option<Form>,
     /// The key of a line's text in JSON Lines.
     pub json_key: Option<&'a str>,
+    /// The most seconds that the tokenizer may take for the pieces that it gets at once.
+    pub tokenizer_time: u32,
+}
+
+/// Opens a tokenizer, with so many seconds for each request.
+pub fn tokenizer(path: &Path, seconds: u32) -> Result<Loaded, Error> {
+    let help = "raise --tokenizer-time, shorten the texts, or use another tokenizer";
+    Ok(Loaded::open(path, Bounds { seconds, threads: rayon::current_num_threads(), help })?)
 }
 
 /// The form of texts in a file.
@@ -54,7 +61,7 @@ impl Texts<'_> {
     /// is refused.
     fn form_of(&self, path: &Path) -> Result<Form, Error> {
         let mut start = Vec::new();
-        let mut file = BufReader::new(File::open(path).map_err(Error::io(path))?.take(LOOK));
+        let mut file = BufReader::new(open_plain(path).map_err(Error::io(path))?.take(LOOK));
         file.read_until(b'\n', &mut start).map_err(Error::io(path))?;
         match Format::of(&Look::at(&start)) {
             Some(format @ Format::StandIn(StandIn::LfsPointer | StandIn::AnnexPointer)) => {
@@ -88,9 +95,9 @@ pub fn import(texts: &Texts) -> Result<Value, Error> {
     let [about, kept] = [".json", OF_TOKENS].map(|more| beside(texts.output, more));
     is_npy(texts.output)?;
     [texts.output, &about, &kept].into_iter().try_for_each(is_free)?;
-    let loaded = Loaded::open(texts.tokenizer)?;
+    let loaded = tokenizer(texts.tokenizer, texts.tokenizer_time)?;
     let end = texts.end_of_text.map(|token| {
-        let id = loaded.id(token);
+        let id = loaded.id(token).map_err(Error::Malformed)?;
         id.ok_or_else(|| Error::Usage(format!("--end-of-text: the tokenizer has no token {token:?}")))
     });
     let end = end.transpose()?;
@@ -102,38 +109,38 @@ pub fn import(texts: &Texts) -> Result<Value, Error> {
     }
     let files = tokenizer_files(texts.tokenizer, &loaded)?;
     let small = loaded.greatest <= u32::from(u16::MAX);
-    let unfinished = partial(texts.output)?;
-    let mut npy = NpyFile::create(unfinished.clone(), if small { "<u2" } else { "<u4" }, Vec::new())?;
-    let mut reader = Reader { texts, forms, cuts: loaded.cuts, file: 0, current: None, sources: Vec::new() };
-    let encoded = encode(&mut reader, &loaded, end, small, &mut npy).and_then(|(tokens, documents)| {
-        npy.finish(tokens)?;
-        let (bytes, blake3) = digest(&unfinished)?;
-        write_folder(&partial(&kept)?, &files)?;
-        Ok(json!({
-            "made_by": concat!("tiebreak-import ", env!("CARGO_PKG_VERSION")),
-            "kind": "tokens",
-            "dtype": if small { "u16" } else { "u32" },
-            "tokens": tokens,
-            "documents": documents,
-            "vocabulary": loaded.greatest + 1,
-            "end_of_text": texts.end_of_text,
-            "tokenizer": loaded.files.iter().map(|(path, bytes)| source(path, bytes)).collect::<Vec<Value>>(),
-            "tokenizer_kept": files.iter().map(|(name, _)| name.as_str()).collect::<Vec<&str>>(),
-            "tokenizers_version": TOKENIZERS,
-            "texts": reader.sources,
-            "output": { "bytes": bytes, "blake3": blake3 },
-        }))
+    let mut unfinished = Unfinished::default();
+    let (written, output) = unfinished.file(texts.output)?;
+    let mut npy = NpyFile::begin((written.clone(), output), if small { "<u2" } else { "<u4" }, Vec::new())?;
+    let mut reader =
+        Reader { texts, forms, cuts: loaded.cuts, file: 0, current: None, held: None, sources: Vec::new() };
+    let (tokens, documents) = encode(&mut reader, &loaded, end, small, &mut npy)?;
+    npy.finish(tokens)?;
+    let (bytes, blake3) = digest(&written)?;
+    keep(&mut unfinished, &kept, &files)?;
+    let made = json!({
+        "made_by": concat!("tiebreak-import ", env!("CARGO_PKG_VERSION")),
+        "kind": "tokens",
+        "dtype": if small { "u16" } else { "u32" },
+        "tokens": tokens,
+        "documents": documents,
+        "vocabulary": loaded.greatest + 1,
+        "end_of_text": texts.end_of_text,
+        "tokenizer": loaded.files.iter().map(|(path, bytes)| source(path, bytes)).collect::<Vec<Value>>(),
+        "tokenizer_kept": files.iter().map(|(name, _)| name.as_str()).collect::<Vec<&str>>(),
+        "tokenizers_version": TOKENIZERS,
+        "texts": reader.sources,
+        "output": { "bytes": bytes, "blake3": blake3 },
     });
-    let made = encoded.inspect_err(|_| {
-        drop(fs::remove_file(&unfinished));
-        drop(partial(&kept).map(fs::remove_dir_all));
-    })?;
-    let text = serde_json::to_vec_pretty(&made).expect("JSON values can be written");
-    write(&partial(&about)?, &text)?;
-    publish(&partial(&about)?, &about)?;
-    publish(&partial(&kept)?, &kept)?;
-    publish(&unfinished, texts.output)?;
+    unfinished.write(&about, &serde_json::to_vec_pretty(&made).expect("JSON values can be written"))?;
+    unfinished.publish()?;
     Ok(made)
+}
+
+/// Writes the tokenizer's files into a folder of their own.
+pub fn keep(unfinished: &mut Unfinished, folder: &Path, files: &[(String, Vec<u8>)]) -> Result<(), Error> {
+    let folder = unfinished.folder(folder)?;
+    files.iter().try_for_each(|(name, bytes)| write_in(&folder, name, bytes))
 }
 
 /// Name, length and BLAKE3 of a file.
@@ -152,19 +159,36 @@ pub fn tokenizer_files(path: &Path, loaded: &Loaded) -> Result<Vec<(String, Vec<
             .map(|(_, bytes)| ("tokenizer.json".to_string(), bytes.clone()))
             .collect());
     }
-    let mut files = Vec::new();
+    let (mut files, mut all) = (Vec::new(), 0);
     for name in TOKENIZER_FILES.into_iter().chain(["generation_config.json"]) {
         let from = path.join(name);
         if from.is_file() {
             let read = loaded.files.iter().find(|(path, _)| *path == from);
             let bytes = match read {
                 Some((_, bytes)) => bytes.clone(),
-                None => fs::read(&from).map_err(Error::io(&from))?,
+                None => bounded(&from)?,
             };
+            all += bytes.len() as u64;
             files.push((name.to_string(), bytes));
         }
     }
+    if all > FILES_MAX {
+        let why =
+            format!("a tokenizer's files have at most {FILES_MAX} bytes together, and these have {all}");
+        return Err(Error::malformed(path, why));
+    }
     Ok(files)
+}
+
+/// The bytes of a file that lies beside a tokenizer.
+fn bounded(path: &Path) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    let file = open_plain(path).map_err(Error::io(path))?;
+    file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(Error::io(path))?;
+    match bytes.len() as u64 <= FILE_MAX {
+        true => Ok(bytes),
+        false => Err(Error::malformed(path, format!("a tokenizer's file has at most {FILE_MAX} bytes"))),
+    }
 }
 
 /// Texts of files of either form, one file after another.
@@ -175,6 +199,8 @@ struct Reader<'a> {
     /// The number of the file that is read next.
     file: usize,
     current: Option<Current<'a>>,
+    /// A piece that was read and did not fit beside others.
+    held: Option<Piece>,
     /// The descriptions of the files that were read to their end.
     sources: Vec<Value>,
 }
@@ -185,6 +211,34 @@ enum Current<'a> {
 }
 
 impl Reader<'_> {
+    /// The next pieces: some for each thread, and together no more bytes than one piece may have. None after the last.
+    fn batch(&mut self) -> Result<Vec<Piece>, Error> {
+        let most = PIECES * rayon::current_num_threads();
+        let (mut batch, mut bytes) = (Vec::with_capacity(most), 0);
+        while batch.len() < most && bytes < most * PIECE {
+            let Some(piece) = self.held.take().map_or_else(|| self.next(), |piece| Ok(Some(piece)))? else {
+                break;
+            };
+            bytes += piece.text.len();
+            if bytes > PIECE_MAX && !batch.is_empty() {
+                self.held = Some(piece);
+                break;
+            }
+            batch.push(piece);
+        }
+        Ok(batch)
+    }
+
+    /// An error in a batch, before which `first` files were begun.
+    fn error(&self, first: usize, why: String) -> Error {
+        let paths = &self.texts.files[first.saturating_sub(1)..self.file.max(first)];
+        match paths {
+            [path] => Error::malformed(path, why),
+            [path, .., last] => Error::Malformed(format!("{path:?} to {last:?}: {why}")),
+            [] => Error::Malformed(why),
+        }
+    }
+
     /// The next piece; `None` after the last piece of the last file.
     fn next(&mut self) -> Result<Option<Piece>, Error> {
         loop {
@@ -228,26 +282,16 @@ fn encode(
 ) -> Result<(u64, u64), Error> {
     let sizes = reader.texts.files.iter().map(|path| fs::metadata(path).map_or(0, |data| data.len()));
     let bar = progress::bytes(sizes.sum());
-    let most = PIECES * rayon::current_num_threads();
     let (mut tokens, mut documents) = (0, 0);
     loop {
-        let mut batch = Vec::with_capacity(most);
-        // If pieces are larger than usual, a batch holds fewer.
-        while batch.len() < most
-            && batch.iter().map(|(text, _): &(String, bool)| text.len()).sum::<usize>() < most * PIECE
-        {
-            let Some(piece) = reader.next()? else { break };
-            batch.push((piece.text, piece.last));
-        }
+        let first = reader.file;
+        let batch = reader.batch()?;
         if batch.is_empty() {
             break;
         }
-        let ids: Vec<Vec<u32>> = batch
-            .par_iter()
-            .map(|(text, _)| loaded.ids(text))
-            .collect::<Result<_, _>>()
-            .map_err(Error::Malformed)?;
-        for ((text, last), ids) in batch.iter().zip(ids) {
+        let texts: Vec<&str> = batch.iter().map(|piece| &piece.text[..]).collect();
+        let ids = loaded.ids_of(&texts).map_err(|why| reader.error(first, why))?;
+        for (Piece { text, last }, ids) in batch.iter().zip(ids) {
             let ids: Vec<u32> = ids.into_iter().chain(end.filter(|_| *last)).collect();
             tokens += ids.len() as u64;
             documents += u64::from(*last);

@@ -5,10 +5,10 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tiebreak_token_files::{Format, LlmC, Look, Width, other_width};
+use tiebreak_token_files::{Format, LlmC, Look, Width, open_plain, other_width};
 
 use crate::error::Error;
-use crate::output::{NpyFile, beside, digest, is_free, is_npy, partial, publish, write};
+use crate::output::{NpyFile, Unfinished, beside, digest, is_free, is_npy};
 use crate::progress;
 
 /// The number of bytes that are copied at once.
@@ -32,30 +32,30 @@ pub fn import(tokens: &Tokens) -> Result<Value, Error> {
     is_free(tokens.output)?;
     is_free(&about)?;
     let path = tokens.file;
-    let mut file = File::open(path).map_err(Error::io(path))?;
+    let mut file = open_plain(path).map_err(Error::io(path))?;
     let Layout { width, header, name } = layout(tokens, &mut file)?;
-    let unfinished = partial(tokens.output)?;
-    let mut npy =
-        NpyFile::create(unfinished.clone(), if width == Width::U16 { "<u2" } else { "<u4" }, Vec::new())?;
-    let made = copy(path, &mut file, header, width, &mut npy).and_then(|copied| {
-        npy.finish(copied.ids)?;
-        let (bytes, blake3) = digest(&unfinished)?;
-        Ok(json!({
-            "made_by": concat!("tiebreak-import ", env!("CARGO_PKG_VERSION")),
-            "kind": "tokens",
-            "layout": name,
-            "dtype": if width == Width::U16 { "u16" } else { "u32" },
-            "tokens": copied.ids,
-            "vocabulary": u64::from(copied.greatest) + 1,
-            "source": { "name": path.file_name().map(|name| name.to_string_lossy()), "bytes": copied.bytes, "blake3": copied.blake3 },
-            "output": { "bytes": bytes, "blake3": blake3 },
-        }))
+    let mut unfinished = Unfinished::default();
+    let (written, output) = unfinished.file(tokens.output)?;
+    let mut npy = NpyFile::begin(
+        (written.clone(), output),
+        if width == Width::U16 { "<u2" } else { "<u4" },
+        Vec::new(),
+    )?;
+    let copied = copy(path, &mut file, header, width, &mut npy)?;
+    npy.finish(copied.ids)?;
+    let (bytes, blake3) = digest(&written)?;
+    let made = json!({
+        "made_by": concat!("tiebreak-import ", env!("CARGO_PKG_VERSION")),
+        "kind": "tokens",
+        "layout": name,
+        "dtype": if width == Width::U16 { "u16" } else { "u32" },
+        "tokens": copied.ids,
+        "vocabulary": u64::from(copied.greatest) + 1,
+        "source": { "name": path.file_name().map(|name| name.to_string_lossy()), "bytes": copied.bytes, "blake3": copied.blake3 },
+        "output": { "bytes": bytes, "blake3": blake3 },
     });
-    let made = made.inspect_err(|_| drop(std::fs::remove_file(&unfinished)))?;
-    let text = serde_json::to_vec_pretty(&made).expect("JSON values can be written");
-    write(&partial(&about)?, &text)?;
-    publish(&partial(&about)?, &about)?;
-    publish(&unfinished, tokens.output)?;
+    unfinished.write(&about, &serde_json::to_vec_pretty(&made).expect("JSON values can be written"))?;
+    unfinished.publish()?;
     Ok(made)
 }
 

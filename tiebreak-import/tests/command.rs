@@ -2,6 +2,8 @@
 
 #[path = "command/chats.rs"]
 mod chats;
+#[path = "command/hostile.rs"]
+mod hostile;
 
 use std::fs;
 use std::path::Path;

@@ -9,12 +9,14 @@
 mod formats;
 mod llm_c;
 mod look;
+mod plain;
 mod stand_in;
 mod width;
 
 pub use formats::Format;
 pub use llm_c::LlmC;
 pub use look::{Look, Looking};
+pub use plain::open_plain;
 pub use stand_in::StandIn;
 pub use width::{Width, other_width};
 

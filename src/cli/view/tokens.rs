@@ -1,11 +1,12 @@
-//! Tokens as a tokenizer's library has them. A run's tokenizer is somebody else's file: what makes the library fail is an error, not an end.
+//! Tokens as a tokenizer's library has them. A run's tokenizer is somebody else's file, and so works in a process of its own: what makes
+//! the library fail is an error, not an end.
 
-use std::panic::{self, AssertUnwindSafe};
+use std::fmt::Display;
 use std::path::Path;
 
 use serde_json::Value;
-use tiebreak_tokenizer::Loaded;
 use tiebreak_tokenizer::chat::Template;
+use tiebreak_tokenizer::{Bounds, Loaded, SETTINGS_MAX};
 
 use crate::cli::view::report::{Exit, Failure};
 use tiebreak_dispute::answer::TokenizerParts;
@@ -26,23 +27,19 @@ pub struct Tokens {
     pub template: Result<Template, String>,
 }
 
-/// Runs what could panic. The panic's own message could quote foreign text, so it is not printed.
-fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, Failure> {
-    let hook = panic::take_hook();
-    panic::set_hook(Box::new(|_| {}));
-    let done = panic::catch_unwind(AssertUnwindSafe(work));
-    panic::set_hook(hook);
-    let done = done.unwrap_or_else(|_| Err("the tokenizer's library fails with this tokenizer".into()));
-    done.map_err(|why| {
-        Failure::new(Exit::Malformed, format!("{why}; --tokenizer PATH names another tokenizer"))
-    })
+/// The bounds of a tokenizer: it makes tokens of one text at a time.
+const BOUNDS: Bounds = Bounds { seconds: 60, threads: 1, help: "shorten the text" };
+
+/// The failure of a tokenizer.
+fn failed(why: impl Display) -> Failure {
+    Failure::new(Exit::Malformed, format!("{why}; --tokenizer PATH names another tokenizer"))
 }
 
 impl Tokens {
     /// The tokenizer at a path. `beside`: the files that are there with it.
     pub fn open(path: &Path, beside: &Companions) -> Result<Tokens, Failure> {
-        let loaded = guarded(|| Loaded::open(path).map_err(|why| why.to_string()))?;
-        let ends = ends(|name| beside.get(name), |token| loaded.id(token));
+        let loaded = Loaded::open(path, BOUNDS).map_err(failed)?;
+        let ends = ends(|name| beside.get(name), |token| loaded.id(token)).map_err(failed)?;
         let mut files: Vec<(String, Digest)> =
             beside.of_tokenizer().map(|(name, bytes)| (name.into(), Digest(root(bytes)))).collect();
         if !path.is_dir() {
@@ -54,7 +51,7 @@ impl Tokens {
 
     /// The tokens of a text.
     pub fn ids(&self, text: &str) -> Result<Vec<u32>, Failure> {
-        guarded(|| self.loaded.ids(text))
+        self.loaded.ids(text).map_err(failed)
     }
 
     /// True if a token has this id.
@@ -64,7 +61,7 @@ impl Tokens {
 
     /// The text of tokens that follow the first `given`: it may begin otherwise than theirs alone.
     pub fn after(&self, ids: &[u32], given: usize) -> Result<String, Failure> {
-        let text = |ids: &[u32]| guarded(|| self.loaded.text(ids));
+        let text = |ids: &[u32]| self.loaded.text(ids).map_err(failed);
         match text(ids)?.strip_prefix(&text(&ids[..given])?) {
             Some(rest) => Ok(rest.into()),
             None => text(&ids[given..]),
@@ -73,8 +70,12 @@ impl Tokens {
 }
 
 /// The tokens that end a text: what the model's files say of generation, else its configuration, else its tokenizer's settings.
-fn ends<'a>(get: impl Fn(&str) -> Option<&'a [u8]>, id: impl Fn(&str) -> Option<u32>) -> Vec<u32> {
-    let json = |name: &str| get(name).and_then(|bytes| serde_json::from_slice::<Value>(bytes).ok());
+fn ends<'a>(
+    get: impl Fn(&str) -> Option<&'a [u8]>,
+    id: impl Fn(&str) -> Result<Option<u32>, String>,
+) -> Result<Vec<u32>, String> {
+    let settings = |name: &str| get(name).filter(|bytes| bytes.len() <= SETTINGS_MAX);
+    let json = |name: &str| settings(name).and_then(|bytes| serde_json::from_slice::<Value>(bytes).ok());
     let number = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     for name in [GENERATION, CONFIG] {
         let said = json(name).map(|settings| settings["eos_token_id"].clone()).unwrap_or_default();
@@ -83,17 +84,17 @@ fn ends<'a>(get: impl Fn(&str) -> Option<&'a [u8]>, id: impl Fn(&str) -> Option<
             one => number(one).into_iter().collect(),
         };
         if !ids.is_empty() {
-            return ids;
+            return Ok(ids);
         }
     }
     for name in ["tokenizer_config.json", "special_tokens_map.json"] {
         let said = json(name).map(|settings| settings["eos_token"].clone()).unwrap_or_default();
         let token = said.as_str().or_else(|| said["content"].as_str());
-        if let Some(id) = token.and_then(&id) {
-            return vec![id];
+        if let Some(id) = token.map(&id).transpose()?.flatten() {
+            return Ok(vec![id]);
         }
     }
-    id(END).into_iter().collect()
+    Ok(id(END)?.into_iter().collect())
 }
 
 #[cfg(test)]
@@ -105,9 +106,8 @@ mod tests {
         let of = |files: &[(&str, &'static str)]| {
             let get =
                 |name: &str| files.iter().find(|(file, _)| *file == name).map(|(_, text)| text.as_bytes());
-            ends(get, |token| {
-                ["<s>", "</s>", END].iter().position(|known| *known == token).map(|id| id as u32)
-            })
+            let id = |token: &str| ["<s>", "</s>", END].iter().position(|known| *known == token);
+            ends(get, |token| Ok(id(token).map(|id| id as u32))).unwrap()
         };
         let generation = ("generation_config.json", r#"{"eos_token_id":[7,9]}"#);
         let config = ("config.json", r#"{"eos_token_id":5}"#);

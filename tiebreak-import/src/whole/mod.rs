@@ -113,16 +113,20 @@ mod tests {
         }
     }
 
-    /// A PNG file of these compressed data.
+    /// A PNG file of these compressed data, of 8 bits a pixel.
     fn with_data(data: &[u8]) -> Vec<u8> {
+        with_depth(8, data)
+    }
+
+    fn with_depth(depth: u8, data: &[u8]) -> Vec<u8> {
         let chunk = |kind: &[u8; 4], contents: &[u8]| {
             let mut crc = flate2::Crc::new();
             [&kind[..], contents].iter().for_each(|part| crc.update(part));
             let len = contents.len() as u32;
             [&len.to_be_bytes(), &kind[..], contents, &crc.sum().to_be_bytes()].concat()
         };
-        let header = b"\0\0\0\x02\0\0\0\x03\x08\0\0\0\0";
-        [b"\x89PNG\r\n\x1a\n", &chunk(b"IHDR", header)[..], &chunk(b"IDAT", data), &chunk(b"IEND", b"")]
+        let header = [0, 0, 0, 2, 0, 0, 0, 3, depth, 0, 0, 0, 0];
+        [b"\x89PNG\r\n\x1a\n", &chunk(b"IHDR", &header)[..], &chunk(b"IDAT", data), &chunk(b"IEND", b"")]
             .concat()
     }
 
@@ -134,6 +138,8 @@ mod tests {
             packer.finish().unwrap()
         };
         assert_eq!(png(&with_data(&packed(9))), Ok(()));
+        // A depth that no picture has would multiply the data to unpack.
+        assert!(png(&with_depth(255, &packed(3 * 65))).unwrap_err().contains("its header has no meaning"));
         let full = packed(9);
         let cut = &full[..full.len() - 1];
         let mut other = full.clone();

@@ -52,6 +52,9 @@ fn raw_len(mut header: &[u8]) -> Result<u64, String> {
     let &[depth, colour, _, _, interlaced] = header else {
         return Err("its header has another length".into());
     };
+    if ![1, 2, 4, 8, 16].contains(&depth) {
+        return Err("its header has no meaning".into());
+    }
     let channels = match colour {
         0 | 3 => 1,
         2 => 3,

@@ -85,7 +85,12 @@ fn chats_become_samples_whose_answers_count() {
             "a.jsonl",
             "the chat template was stopped: it took more than 1 s",
         ),
-        (nested, &[], "a.jsonl", "the chat template was stopped: it took more than 64 MiB of stack"),
+        (
+            nested,
+            &[],
+            "a.jsonl",
+            "the chat template was stopped: it took more than 64 MiB of stack; shorten the messages, or use another template",
+        ),
         (split, &[], "a.jsonl", too_much),
     ] {
         template(source);

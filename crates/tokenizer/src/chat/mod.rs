@@ -11,7 +11,8 @@ mod worker;
 
 pub use render::Rendered;
 pub use template::{FILES, Template};
-pub use worker::{Bounds, Renderer, serve_if_asked};
+pub(crate) use worker::{ARGUMENT, serve};
+pub use worker::{Bounds, Renderer};
 
 use serde_json::{Map, Value};
 

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::SETTINGS_MAX;
+
 /// The files that have a chat template and the texts of special tokens, as transformers reads them.
 pub const FILES: [&str; 3] = ["chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json"];
 /// The special tokens that a template can name.
@@ -57,6 +59,9 @@ impl Template {
 /// The object in a file; an empty one if the file is not there.
 fn settings<'a>(name: &str, get: impl Fn(&str) -> Option<&'a [u8]>) -> Result<Map<String, Value>, String> {
     let Some(bytes) = get(name) else { return Ok(Map::new()) };
+    if bytes.len() > SETTINGS_MAX {
+        return Err(format!("{name}: it has {} bytes; at most {SETTINGS_MAX} are taken", bytes.len()));
+    }
     serde_json::from_slice(bytes).map_err(|why| format!("{name}: it is no object of JSON: {why}"))
 }
 

@@ -7,7 +7,8 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use super::render::Compiled;
 use super::{Bounds, Chat, Renderer, TEXT_MAX, Template};
-use crate::Loaded;
+use crate::files;
+use crate::local::Local;
 
 const CASES: &str = include_str!("../../../../assets/vectors/chats.json");
 
@@ -30,7 +31,7 @@ fn hello() -> Value {
 }
 
 /// The tokenizer of the script: bytes and special tokens.
-fn tokenizer(special: &Value) -> Loaded {
+fn tokenizer(special: &Value) -> Local {
     let folder = tempfile::tempdir().unwrap();
     let mut letters: Vec<String> = ByteLevel::alphabet().into_iter().map(String::from).collect();
     letters.sort();
@@ -44,7 +45,7 @@ fn tokenizer(special: &Value) -> Loaded {
     fs::write(folder.path().join("vocab.json"), Value::from(all).to_string()).unwrap();
     fs::write(folder.path().join("merges.txt"), "#version: 0.2\n").unwrap();
     fs::write(folder.path().join("added_tokens.json"), Value::from(ids(256)).to_string()).unwrap();
-    Loaded::open(folder.path()).unwrap()
+    Local::of(folder.path(), &files::read(folder.path()).unwrap()).unwrap()
 }
 
 #[test]
@@ -177,7 +178,7 @@ fn the_work_of_a_rendering_is_bounded_where_the_page_says() {
 fn a_program_that_is_no_renderer_starts_none() {
     let bounds = Bounds { seconds: 1, help: "" };
     let why = Renderer::start(template("a"), bounds).err().unwrap();
-    assert!(why.contains("this program renders no chats"), "{why}");
+    assert!(why.contains("this program starts no process for the chat template"), "{why}");
 }
 
 #[test]

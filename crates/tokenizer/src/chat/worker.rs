@@ -2,14 +2,10 @@
 //!
 //! The template engine counts work, and so bounds most of what templates do. It does not count everything: lists that a template joins
 //! again and again are walked for as long as one likes, and values in values overflow the stack when they are dropped. So the template
-//! runs in a process of its own. A watchdog there ends a rendering that takes too long. On Unix the system refuses it memory beyond a
-//! bound. A stack that overflows ends that process alone.
+//! runs in a process of its own.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
+use std::io::{self, BufRead, Read, Write};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -17,58 +13,19 @@ use serde_json::{Value, json};
 use super::render::{Compiled, Rendered};
 use super::template::Template;
 use super::{Chat, TEXT_MAX};
+use crate::process::{Ended, Process, STACK, bound_memory, watched};
 
 /// The first argument of a process that renders.
-const ARGUMENT: &str = "render-chats-of-standard-input";
+pub const ARGUMENT: &str = "render-chats-of-standard-input";
 /// The memory of the process that renders: addresses, the program's own included.
 const MEMORY: u64 = 1 << 30;
-/// The stack of the thread that renders.
-const STACK: usize = 1 << 26;
 /// The most bytes of an answer: each of a text can take six in JSON.
 const ANSWER_MAX: u64 = 6 * TEXT_MAX as u64 + (1 << 22);
-/// The exit code of a process whose rendering took too long.
-const LATE: i32 = 3;
-/// The most bytes that are read of a process's last words.
-const WORDS_MAX: u64 = 1 << 12;
-
-/// True if this program is also the one that renders.
-static RENDERS: AtomicBool = AtomicBool::new(false);
-
-/// Renders for another process, if the command line asks for it; returns the exit code then. Each program whose commands render
-/// chats calls this first.
-pub fn serve_if_asked() -> Option<ExitCode> {
-    RENDERS.store(true, Ordering::Relaxed);
-    if std::env::args_os().nth(1)? != ARGUMENT {
-        return None;
-    }
-    Some(serve())
-}
-
-#[cfg(unix)]
-fn bound_memory() {
-    use rustix::process::{Resource, Rlimit, setrlimit};
-    // A system that knows no such bound leaves those on work and time.
-    let most = |most| Rlimit { current: Some(most), maximum: Some(most) };
-    let _ = setrlimit(Resource::As, most(MEMORY));
-    let _ = setrlimit(Resource::Core, most(0));
-}
-
-#[cfg(not(unix))]
-fn bound_memory() {}
 
 /// Answers requests from standard input until it ends.
-fn serve() -> ExitCode {
-    bound_memory();
-    let (watch, watched) = channel::<Duration>();
-    let dog = thread::Builder::new().spawn(move || {
-        // A message begins a rendering, and has its time; the next one ends it.
-        while let Ok(time) = watched.recv() {
-            if watched.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
-                std::process::exit(LATE);
-            }
-        }
-    });
-    let worker = thread::Builder::new().stack_size(STACK).spawn(move || {
+pub fn serve() -> ExitCode {
+    bound_memory(MEMORY);
+    watched(|watch| {
         let mut lines = io::stdin().lock().lines();
         let Some(Ok(seconds)) = lines.next() else { return };
         let time = Duration::from_secs(seconds.parse().unwrap_or(0));
@@ -82,9 +39,7 @@ fn serve() -> ExitCode {
                 return;
             }
         }
-    });
-    let joined = dog.and(worker).map(|worker| worker.join().is_ok());
-    if matches!(joined, Ok(true)) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    })
 }
 
 /// The answer to a request: the first has the template, the others have messages. One with `most` asks for a prompt of at most so
@@ -120,7 +75,7 @@ pub struct Renderer {
 pub struct Bounds {
     /// The most seconds for one chat.
     pub seconds: u32,
-    /// The help in the error of a chat beyond a bound.
+    /// The help in the error of a chat that takes longer.
     pub help: &'static str,
 }
 
@@ -128,7 +83,7 @@ impl Renderer {
     /// Starts the process, which reads the template.
     ///
     /// # Errors
-    /// If this program did not call [`serve_if_asked`], the system starts no process, or the template is not understood, in words.
+    /// If this program did not call [`crate::serve_if_asked`], the system starts no process, or the template is not understood, in words.
     pub fn start(template: Template, bounds: Bounds) -> Result<Renderer, String> {
         let worker = Some(Worker::start(&template, bounds)?);
         Ok(Renderer { template, bounds, worker })
@@ -183,29 +138,14 @@ const FAILED: &str = "the process of the chat template ended: it failed, or some
 
 struct Worker {
     bounds: Bounds,
-    process: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    process: Process,
 }
 
 impl Worker {
     fn start(template: &Template, bounds: Bounds) -> Result<Worker, String> {
-        if !RENDERS.load(Ordering::Relaxed) {
-            return Err("this program renders no chats, since only `tiebreak` and `tiebreak-import` start the process in which \
-                        templates run: use these commands"
-                .into());
-        }
-        let failed = |why: io::Error| format!("no process for the chat template could be started: {why}");
-        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        // The last words are short without a list of the functions that were called.
-        command.env("RUST_BACKTRACE", "0");
-        command.arg(ARGUMENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = command.spawn().map_err(failed)?;
-        let (input, output) = (process.stdin.take(), process.stdout.take());
-        let (Some(input), Some(output)) = (input, output) else { return Err(FAILED.into()) };
-        let mut worker = Worker { bounds, process, input, output: BufReader::new(output) };
+        let mut worker = Worker { bounds, process: Process::start(ARGUMENT, "the chat template")? };
         // An error of this line is one of the next as well.
-        drop(writeln!(worker.input, "{}", bounds.seconds));
+        drop(worker.process.send(&[format!("{}\n", bounds.seconds).as_bytes()]));
         let answer = worker.ask(&json!({ "source": template.source, "tokens": template.tokens }))?;
         match answer["error"].as_str() {
             Some(why) => Err(why.into()),
@@ -214,36 +154,26 @@ impl Worker {
     }
 
     fn ask(&mut self, request: &Value) -> Result<Value, String> {
-        let sent = writeln!(self.input, "{request}").and_then(|()| self.input.flush());
+        let sent = self.process.send(&[format!("{request}\n").as_bytes()]);
         let mut line = Vec::new();
-        let read = sent.and_then(|()| (&mut self.output).take(ANSWER_MAX).read_until(b'\n', &mut line));
+        let output = &mut self.process.output;
+        let read = sent.and_then(|()| output.take(ANSWER_MAX).read_until(b'\n', &mut line));
         let answer = read.ok().and_then(|_| serde_json::from_slice(&line).ok());
         answer.ok_or_else(|| self.ended())
     }
 
-    /// The error about a process that gives no answer. One that goes on is stopped; one that is at its end keeps its exit code.
+    /// The error about a process that gives no answer.
     fn ended(&mut self) -> String {
-        drop(self.process.kill());
-        let (code, mut words) = (self.process.wait().ok().and_then(|status| status.code()), Vec::new());
-        if let Some(stderr) = self.process.stderr.take() {
-            drop(stderr.take(WORDS_MAX).read_to_end(&mut words));
-        }
-        // The standard library's own words before it aborts.
-        let words = String::from_utf8_lossy(&words);
         let Bounds { seconds, help } = self.bounds;
-        let bound = match () {
-            () if code == Some(LATE) => format!("{seconds} s"),
-            () if words.contains("memory allocation of") => format!("{} MiB of memory", MEMORY >> 20),
-            () if words.contains("overflowed its stack") => format!("{} MiB of stack", STACK >> 20),
-            () => return FAILED.into(),
+        let (bound, help) = match self.process.ended() {
+            Ended::Late => (format!("{seconds} s"), help),
+            Ended::Memory => (format!("{} MiB of memory", MEMORY >> 20), NO_TIME),
+            Ended::Stack => (format!("{} MiB of stack", STACK >> 20), NO_TIME),
+            Ended::Other => return FAILED.into(),
         };
         format!("the chat template was stopped: it took more than {bound}; {help}")
     }
 }
 
-impl Drop for Worker {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
-    }
-}
+/// The help in the error of a chat beyond a bound that is not time.
+const NO_TIME: &str = "shorten the messages, or use another template";
