@@ -24,7 +24,10 @@ class Bert:
         self.dropout, self.attention_dropout = f32(m.get("dropout", 0.0)), f32(m.get("attention_dropout", 0.0))
         assert self.dropout == self.attention_dropout, "steps.py draws by one probability"
         self.gelu, self.std, self.epsilon = m.get("gelu", "erf"), f32(m.get("init_std", 0.02)), f32(m.get("norm_epsilon", 1e-12))
-        self.labels = self.context
+        self.classes = m.get("classes")
+        assert f32(m.get("classifier_dropout", 0.0)) in (0.0, self.dropout), "steps.py draws by one probability"
+        self.drops_pooled = "classifier_dropout" in m
+        self.labels = 1 if self.classes else self.context
 
     def parameters(self):
         c, std = self.width, self.std
@@ -36,12 +39,25 @@ class Bert:
             table += [p for part in ("query", "key", "value", "attention_out") for p in linear(name + part, c, c, std)]
             table += norm(name + "norm1", c) + linear(name + "mlp_in", self.hidden, c, std)
             table += linear(name + "mlp_out", c, self.hidden, std) + norm(name + "norm2", c)
+        if self.classes:
+            return table + linear("pooler", c, c, std) + linear("classifier", self.classes, c, std)
         return table + linear("transform", c, c, std) + norm("transform_norm", c) + linear("head", self.vocabulary, c, std)[1:]
 
     def draw(self, rng, samples):
-        """Every third token is learned on the average; the label of all others is that of the padding, or 0."""
+        """Every third token is learned on the average; the label of all others is that of the padding, or 0. A sequence with a class
+        has at least one token before its padding."""
+        if self.classes:
+            return self.sequences(rng, samples)
         tokens = [rng.randrange(self.vocabulary) for _ in range(samples * self.context)]
         return [tokens, [rng.randrange(1, self.vocabulary) if rng.randrange(3) == 0 else self.padding or 0 for _ in tokens]]
+
+    def sequences(self, rng, samples):
+        ids = []
+        for _ in range(samples):
+            tokens = [rng.choice([n for n in range(self.vocabulary) if n != self.padding]) for _ in range(self.context)]
+            length = self.context if self.padding is None else rng.randrange(1, self.context + 1)
+            ids += tokens[:length] + [self.padding] * (self.context - length)
+        return [ids, [rng.randrange(self.classes) for _ in range(samples)]]
 
     def forward(self, tape, samples, parameters, batch, factor, drop):
         p = iter(parameters)
@@ -61,6 +77,12 @@ class Bert:
             y = gelu(tape.linear(x, next(p), next(p)))
             y = dropped(tape.linear(y, next(p), next(p)), 3 * layer + 3)
             x = normed(tape.residual(y, x))
+        if self.classes:
+            first = encoders.first_position(tape, x, samples)
+            pooled = tape.linear(first, next(p), next(p))
+            pooled = encoders.hyperbolic_tangent(tape, pooled) if self.drops_attended else tape.relu(pooled)
+            pooled = dropped(pooled, 3 * self.layers + 1) if self.drops_pooled else pooled
+            return tape.loss(tape.linear(pooled, next(p), next(p), "head"), batch[1], factor)
         x = normed(gelu(tape.linear(x, next(p), next(p))))
         return tape.loss(tape.linear(x, tokens, next(p), "head"), batch[1], factor)
 

@@ -232,4 +232,27 @@ optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 1e-3 }
 schedule = { peak = 0.1 }
 batch = { micro_batch = 2 }
 """,
+    "bert with classes, token types, dropout before the classifier too, two micro-batches, AdamW": """steps = 3
+clip_norm = 0.5
+model = { kind = "bert", vocabulary = 13, context = 5, layers = 2, heads = 2, width = 6, hidden = 7, token_types = 2, classes = 3, dropout = 0.1, attention_dropout = 0.1, classifier_dropout = 0.1, init_std = 0.2 }
+data = { kind = "arrays", inputs = "none.npy", labels = "none.npy", dtype = "u16" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01 }
+schedule = { peak = 0.01 }
+batch = { micro_batch = 3, micro_batches = 2 }
+""",
+    "bert as DistilBERT with classes, padding, one layer": """steps = 3
+model = { kind = "bert", form = "distilbert", vocabulary = 9, context = 6, layers = 1, heads = 2, width = 8, hidden = 6, padding = 0, classes = 2, init_std = 0.3 }
+data = { kind = "arrays", inputs = "none.npy", labels = "none.npy", dtype = "u32" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 1e-3 }
+schedule = { peak = 0.1 }
+batch = { micro_batch = 4, micro_batches = 2 }
+""",
+    "bert with classes, padding, gelu by tanh, smoothed labels of which one does not count": """steps = 3
+model = { kind = "bert", vocabulary = 7, context = 4, layers = 1, heads = 1, width = 4, hidden = 5, padding = 6, classes = 4, gelu = "tanh", norm_epsilon = 1e-3, init_std = 0.3 }
+data = { kind = "arrays", inputs = "none.npy", labels = "none.npy", dtype = "u16" }
+loss = { smoothing = 0.1, ignore = 3 }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+schedule = { peak = 0.1 }
+batch = { micro_batch = 3, micro_batches = 2 }
+""",
 }

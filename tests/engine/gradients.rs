@@ -261,7 +261,9 @@ fn check_with(model: Model, loss: LossRule) {
     for (number, port) in graph.inputs.iter().enumerate() {
         let len = graph.tensor(port.tensor).len();
         let values = match port.name.as_str() {
-            "batch/tokens" | "batch/labels" => (0..len).map(|i| ((i * 5 + i / 3) % 7) as f64).collect(),
+            "batch/tokens" | "batch/ids" | "batch/labels" => {
+                (0..len).map(|i| ((i * 5 + i / 3) % 7) as f64).collect()
+            }
             "batch/pixels" => (0..len).map(|i| (i * 37 % 256) as f64).collect(),
             port::FACTOR => vec![1.0 / 12.0],
             port::SEED => vec![12345.0, 678.0],
@@ -293,11 +295,8 @@ fn check_with(model: Model, loss: LossRule) {
             let numeric =
                 (8.0 * (loss_at(h) - loss_at(-h)) - (loss_at(2.0 * h) - loss_at(-2.0 * h))) / (12.0 * h);
             let error = (numeric - analytic[i]).abs();
-            assert!(
-                error < 1e-9 + 1e-6 * analytic[i].abs(),
-                "{name}[{i}]: {} against {numeric}",
-                analytic[i]
-            );
+            let found = analytic[i];
+            assert!(error < 1e-9 + 1e-6 * found.abs(), "{name}[{i}]: {found} against {numeric}");
         }
     }
 }
@@ -371,6 +370,15 @@ fn adapters_of_projections() {
         lora: Some(lora(&["all-linear"], 0.0)),
         ..Llama::default()
     }));
+}
+
+#[test]
+fn encoders_with_classes() {
+    // The padding's row has no gradient by definition.
+    let sizes = r#""vocabulary":7,"context":4,"layers":2,"heads":2,"width":6,"hidden":5,"classes":7"#;
+    for own in ["\"classifier_dropout\": 0.25", "\"form\": \"distilbert\", \"padding\": 3"] {
+        check(serde_json::from_str(&format!(r#"{{"kind": "bert", {sizes}, {own}}}"#)).unwrap());
+    }
 }
 
 #[test]
@@ -450,7 +458,7 @@ fn values_in_place_of_pixels() {
     }));
 }
 
-/// A network as torchvision builds them: bottlenecks, normalised after each convolution, with a maximum in the stem; and smoothed targets.
+/// A network as torchvision builds them: bottlenecks, a normalisation after each convolution, a maximum in the stem; smoothed targets.
 #[test]
 fn residual_network_with_bottlenecks_and_smoothed_targets() {
     let model = |order, stem| {

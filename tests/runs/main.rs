@@ -36,6 +36,7 @@ mod record_verdicts;
 mod remote;
 mod rounding_verdicts;
 mod run_format;
+mod sequences;
 mod sliding;
 mod stores;
 #[path = "../common/together.rs"]

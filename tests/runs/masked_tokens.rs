@@ -149,7 +149,7 @@ fn wrong_masking_is_refused_by_its_key() {
         ("probability = 0.5", "probability = 0.0", &["data.masking.probability", "above 0"]),
         ("probability = 0.5", "random_share = 0.3", &["data.masking.random_share", "1.1"]),
         ("[loss]\nignore = 126\n", "", &["data.masking", "loss.ignore"]),
-        (masking, "", &["data.masking", "a bert learns"]),
+        (masking, "", &["data.masking", "a bert without classes learns"]),
         (bert, "kind = \"gpt\"", &["data.masking", "only a bert"]),
         ("token_types = 2", "token_types = 2\nform = \"distilbert\"", &["model.token_types", "distilbert"]),
         ("token_types = 2", "padding = 128", &["model.padding", "below vocabulary (128)"]),

@@ -12,7 +12,7 @@ use super::spec::{
     WeightNames,
 };
 use crate::rounding::thresholds::Rounding;
-use tiebreak_contract::program::models::Model;
+use tiebreak_contract::program::models::{IDS, Model};
 use tiebreak_contract::program::operators::LossRule;
 use tiebreak_contract::program::schedule::Schedule;
 
@@ -199,20 +199,26 @@ fn model_error(job: &Job, model: &ModelJob) -> Found {
     }
     match (model.model.learns_masked(), &job.data.masking) {
         (true, None) => {
-            let why = "a bert learns the tokens that its inputs mask: write the table [data.masking] with `token`, the token that stands for a masked one";
+            let why = "a bert without classes learns the tokens that its inputs mask: write the table [data.masking] with `token`, the token that stands for a masked one";
             return found("data.masking", why);
         }
         (false, Some(_)) => {
-            let why = "this model learns the token that follows, and only a bert learns masked ones; leave the table out";
+            let why = "this model learns no masked tokens, as only a bert without classes does; leave the table out";
             return found("data.masking", why);
         }
         _ => {}
     }
-    if matches!(&job.data.files, DataFiles::Arrays(arrays) if arrays.has_ids()) {
-        return found(
-            "data.dtype",
-            "u16 and u32 are token ids with a label, which a program file takes, and no kind of model",
-        );
+    let are_ids = matches!(&job.data.files, DataFiles::Arrays(arrays) if arrays.has_ids());
+    match (&*model.model.batch(1)[0].name, are_ids) {
+        (IDS, false) => {
+            let why = "a bert with classes takes token ids with a label: write kind = \"arrays\" and dtype = \"u16\" or \"u32\"";
+            return found("data.kind", why);
+        }
+        (IDS, true) | (_, false) => {}
+        (_, true) => {
+            let why = "u16 and u32 are token ids with a label, which a program file or a bert with classes takes, and no other model";
+            return found("data.dtype", why);
+        }
     }
     let (BatchSpec { micro_batch, micro_batches }, labels) = (&model.batch, model.model.labels_per_sample());
     let wrong = batch_error([*micro_batch, *micro_batches, labels], job.commit.granularity);

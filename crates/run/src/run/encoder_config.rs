@@ -163,6 +163,8 @@ pub(super) fn parse(kind: &Kind, text: &str) -> Result<Bert, String> {
         hidden: config.needed(kind.hidden)?,
         token_types: types,
         padding: config.size("pad_token_id")?.or(default),
+        classes: None,
+        classifier_dropout: 0.0,
         gelu,
         dropout: config.number(kind.dropout, DROPOUT)?,
         attention_dropout: config.number(kind.attention_dropout, DROPOUT)?,
@@ -173,7 +175,7 @@ pub(super) fn parse(kind: &Kind, text: &str) -> Result<Bert, String> {
 
 /// The `config.json` of a model, as transformers writes it; `None` if no class of transformers has this model.
 pub(super) fn config(bert: &Bert) -> Option<Value> {
-    let kind = KINDS.into_iter().find(|kind| kind.form == bert.form)?;
+    let kind = KINDS.into_iter().find(|kind| kind.form == bert.form && bert.classes.is_none())?;
     let is_bert = bert.form == BertForm::Bert;
     if is_bert != bert.token_types.is_some() || !is_bert && bert.norm_epsilon != EPSILON {
         return None;
@@ -225,6 +227,8 @@ mod tests {
             hidden: 3,
             token_types: Some(2),
             padding: Some(0),
+            classes: None,
+            classifier_dropout: 0.0,
             gelu: Gelu::Erf,
             dropout: 0.1,
             attention_dropout: 0.1,
@@ -248,6 +252,8 @@ mod tests {
             hidden: 6,
             token_types: Some(4),
             padding: None,
+            classes: None,
+            classifier_dropout: 0.0,
             gelu: Gelu::Tanh,
             dropout: 0.3,
             attention_dropout: 0.4,

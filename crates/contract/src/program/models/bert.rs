@@ -1,20 +1,21 @@
-//! An encoder that learns masked tokens (Devlin et al., 2018; Sanh et al., 2019): learned positions, attention to all positions,
-//! blocks with a layer normalisation behind each residual, and a head that shares the token table.
+//! An encoder that learns masked tokens or classifies sequences (Devlin et al., 2018; Sanh et al., 2019): learned positions,
+//! attention to all positions, blocks with a layer normalisation behind each residual. The head shares the token table, or is a
+//! classifier over the first position.
 
 use serde::{Deserialize, Serialize};
 
 use super::gpt::Gelu;
 use super::released::{Made, Part, Released};
 use super::sizes::times;
-use super::{BatchTensor, Cursor, Init, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes};
+use super::{BatchTensor, Cursor, IDS, Init, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes};
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
 use crate::program::keys::Presence::{Absent, Optional, Required};
 use crate::program::keys::Type::Choice;
 use crate::program::keys::{BELOW_ONE, Key, NOT_NEGATIVE, Type, integer, key};
 use crate::program::operators::{
-    LinearClasses, Seen, add_first_rows, attention, dropout, gelu_erf, gelu_tanh, layer_norm, linear,
-    padded_embedding, position_embedding, residual,
+    LinearClasses, Seen, add_first_rows, attention, dropout, first_position, gelu_erf, gelu_tanh, layer_norm,
+    linear, padded_embedding, position_embedding, relu, residual, tanh,
 };
 
 /// The encoder that the blocks are of.
@@ -38,6 +39,10 @@ fn default_std() -> f32 {
 
 fn default_epsilon() -> f32 {
     1e-12
+}
+
+fn is_zero(number: &f32) -> bool {
+    *number == 0.0
 }
 
 /// The sizes of an encoder.
@@ -68,6 +73,12 @@ pub struct Bert {
     /// The form of GELU.
     #[serde(default = "default_gelu")]
     pub gelu: Gelu,
+    /// Classes of a sequence, if the encoder ends in a classifier; none if it learns masked tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classes: Option<u32>,
+    /// Drop probability before the classifier.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub classifier_dropout: f32,
     /// Drop probability of embeddings and residual branches.
     #[serde(default)]
     pub dropout: f32,
@@ -93,6 +104,8 @@ const KEYS: &[Key] = &[
     key("model.hidden", integer(1, 1 << 18), Required, "256", "Channels within a feed-forward layer.").kind("bert").unit("channels"),
     key("model.token_types", integer(1, 1 << 16), Absent("tokens have no types"), "2", "Rows of the table of token types. Every token has the first type.").kind("bert").unit("types").rule("not with `form = \"distilbert\"`"),
     key("model.padding", integer(0, (1 << 20) - 1), Absent("there is no padding"), "0", "The token that no position attends to.").kind("bert").rule("below `vocabulary`"),
+    key("model.classes", integer(2, 1 << 20), Absent("the encoder learns masked tokens"), "2", "Classes of a sequence, if the encoder ends in a classifier over the first position. The data are `arrays` of token ids then: each row has `context` ids and one label. Shorter sequences end in `padding`.").kind("bert").unit("classes").rule("without `[data.masking]`"),
+    key("model.classifier_dropout", BELOW_ONE, Optional("0.0"), "0.2", "Drop probability before the classifier.").kind("bert").rule("only with `classes`").beside("classes = 2"),
     key("model.gelu", Choice(&["tanh", "erf"]), Optional(r#""erf""#), r#""tanh""#, "The form of GELU: the approximation by tanh, or the definition by erf.").kind("bert"),
     key("model.dropout", BELOW_ONE, Optional("0.0"), "0.1", "Drop probability of embeddings and residual branches.").kind("bert"),
     key("model.attention_dropout", BELOW_ONE, Optional("0.0"), "0.1", "Drop probability of attention probabilities.").kind("bert"),
@@ -220,7 +233,7 @@ impl Network for Bert {
     }
 
     fn small(second: u32) -> Vec<Bert> {
-        let bert = |form, token_types, gelu, drop: f32| Bert {
+        let bert = |form, token_types, gelu, drop: f32, classes| Bert {
             form,
             vocabulary: 17 + second,
             context: 5 + second,
@@ -230,6 +243,8 @@ impl Network for Bert {
             hidden: 7 + 4 * second,
             token_types,
             padding: None,
+            classes,
+            classifier_dropout: 0.0,
             gelu,
             dropout: drop,
             attention_dropout: drop,
@@ -237,8 +252,10 @@ impl Network for Bert {
             norm_epsilon: 1e-5 + second as f32 / 16.0,
         };
         vec![
-            bert(BertForm::Bert, Some(2 + second), Gelu::Erf, 0.21 + second as f32 / 16.0),
-            bert(BertForm::Distilbert, None, Gelu::Tanh, 0.0),
+            bert(BertForm::Bert, Some(2 + second), Gelu::Erf, 0.21 + second as f32 / 16.0, None),
+            bert(BertForm::Distilbert, None, Gelu::Tanh, 0.0, None),
+            bert(BertForm::Bert, None, Gelu::Erf, 0.0, Some(3)),
+            bert(BertForm::Distilbert, None, Gelu::Erf, 0.0, Some(3)),
         ]
     }
 
@@ -253,6 +270,10 @@ impl Network for Bert {
                 "a model of form distilbert has no token types; leave it out".into(),
             ));
         }
+        if self.classes.is_none() && self.classifier_dropout != 0.0 {
+            let why = "only a model with classes has a classifier; write classes, or leave the key out";
+            return Some(("classifier_dropout", why.into()));
+        }
         let why = format!("must be below vocabulary ({vocabulary})");
         (self.padding? >= *vocabulary).then_some(("padding", why))
     }
@@ -261,15 +282,18 @@ impl Network for Bert {
         let [v, t, c, h, e] =
             [self.vocabulary, self.context, self.width, self.heads, self.hidden].map(u64::from);
         let rows = times(&[samples, t]);
+        // Classes are below 2^20 as tokens are, and a sample has one row of logits.
+        let [head_rows, classes] = self.classes.map_or([rows, v], |classes| [samples, classes.into()]);
         let layers = [
             ProductSize::linear(rows, c, c),
             ProductSize::linear(rows, c, e),
             ProductSize::linear(rows, e, c),
-            ProductSize::head(rows, c, v),
+            ProductSize::head(head_rows, c, classes),
         ];
         let attention = ProductSize::attention(rows, t, c, h);
         let products = layers.into_iter().flatten().chain(attention).collect();
-        let largest = times(&[rows, v.max(c).max(e)]).max(times(&[rows, h, t]));
+        let logits = times(&[head_rows, classes]);
+        let largest = times(&[rows, c.max(e)]).max(times(&[rows, h, t])).max(logits);
         Sizes { largest, normalised_rows: 0, products }
     }
 
@@ -292,6 +316,11 @@ impl Network for Bert {
             table.linear(&name("mlp_out"), [c, self.hidden]);
             table.norm(&name("norm2"), c);
         }
+        if let Some(classes) = self.classes {
+            table.linear("pooler", [c, c]);
+            table.linear("classifier", [classes, c]);
+            return table.parameters;
+        }
         table.linear("transform", [c, c]);
         table.norm("transform_norm", c);
         table.vector("head.bias".into(), v, Init::Zeros);
@@ -301,6 +330,7 @@ impl Network for Bert {
     fn released(&self) -> Option<Vec<Released>> {
         let (c, v) = (self.width, self.vocabulary);
         let theirs = match (self.form, self.token_types) {
+            _ if self.classes.is_some() => return None,
             (BertForm::Bert, Some(_)) => &BERT,
             (BertForm::Distilbert, None) => &DISTILBERT,
             // A BERT of transformers always has types.
@@ -341,15 +371,21 @@ impl Network for Bert {
     }
 
     fn batch(&self, samples: u32) -> Vec<BatchTensor> {
-        BatchTensor::tokens_and_labels(samples * self.context, self.vocabulary)
+        match self.classes {
+            None => BatchTensor::tokens_and_labels(samples * self.context, self.vocabulary),
+            Some(classes) => vec![
+                BatchTensor::u32(IDS, vec![samples, self.context], self.vocabulary),
+                BatchTensor::u32("labels", vec![samples], classes),
+            ],
+        }
     }
 
     fn labels_per_sample(&self) -> u32 {
-        self.context
+        if self.classes.is_some() { 1 } else { self.context }
     }
 
     fn learns_masked(&self) -> bool {
-        true
+        self.classes.is_none()
     }
 
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
@@ -363,19 +399,55 @@ impl Network for Bert {
                 self.fed_forward(b, [samples, layer], x, &mut p, inputs)
             });
         }
-        let x = b.scoped("transform", |b| {
-            let (weight, bias) = (p.next(), p.next());
-            let x = linear(b, LinearClasses::HIDDEN, x, weight, Some(bias));
-            self.activated(b, x)
-        });
-        let x = self.normed(b, "transform_norm", x, &mut p);
-        let bias = p.next();
-        let logits = b.scoped("head", |b| linear(b, LinearClasses::HEAD, x, token_table, Some(bias)));
+        let logits = match self.classes {
+            None => self.found(b, x, token_table, &mut p),
+            Some(_) => self.classified(b, samples, x, &mut p, inputs),
+        };
         inputs.loss(b, logits, inputs.batch[1], Vec::new())
     }
 }
 
 impl Bert {
+    /// The logits of every position's token, by the table of tokens.
+    fn found(&self, b: &mut Builder, x: TensorId, token_table: TensorId, p: &mut Cursor) -> TensorId {
+        let x = b.scoped("transform", |b| {
+            let (weight, bias) = (p.next(), p.next());
+            let x = linear(b, LinearClasses::HIDDEN, x, weight, Some(bias));
+            self.activated(b, x)
+        });
+        let x = self.normed(b, "transform_norm", x, p);
+        let bias = p.next();
+        b.scoped("head", |b| linear(b, LinearClasses::HEAD, x, token_table, Some(bias)))
+    }
+
+    /// The logits of every sample's class, from its first position.
+    fn classified(
+        &self,
+        b: &mut Builder,
+        samples: u32,
+        x: TensorId,
+        p: &mut Cursor,
+        inputs: &Inputs,
+    ) -> TensorId {
+        let x = b.scoped("first", |b| first_position(b, x, samples).expect("samples have equal rows"));
+        let (weight, bias) = (p.next(), p.next());
+        let x = b.scoped("pooler", |b| {
+            let x = linear(b, LinearClasses::HIDDEN, x, weight, Some(bias));
+            match self.form {
+                BertForm::Bert => b.scoped("tanh", |b| tanh(b, x)),
+                BertForm::Distilbert => b.scoped("relu", |b| relu(b, x)),
+            }
+        });
+        let (weight, bias) = (p.next(), p.next());
+        b.scoped("classifier", |b| {
+            let x = match inputs.dropout(self.classifier_dropout) {
+                Some(drop) => b.scoped("dropout", |b| dropout(b, drop, samples, 3 * self.layers + 1, x)),
+                None => x,
+            };
+            linear(b, LinearClasses::HEAD, x, weight, Some(bias))
+        })
+    }
+
     fn activated(&self, b: &mut Builder, x: TensorId) -> TensorId {
         b.scoped("gelu", |b| match self.gelu {
             Gelu::Tanh => gelu_tanh(b, x),

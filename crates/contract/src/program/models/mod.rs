@@ -83,7 +83,7 @@ models! {
     mod mlp; Mlp: "a multi-layer perceptron; without hidden layers, logistic regression";
     mod resnet; Resnet, Block, Blocks, Norm, Order, Stem: "a residual network of convolutions over images";
     mod vgg11; Vgg11, VggNorm: "a network of eight convolutions and three linear layers over images";
-    mod bert; Bert, BertForm: "an encoder that learns masked tokens, as BERT and DistilBERT do";
+    mod bert; Bert, BertForm: "an encoder that learns masked tokens, or classifies sequences, as BERT and DistilBERT do";
     table Lora;
 }
 
@@ -171,6 +171,10 @@ impl BatchTensor {
         TensorType { dtype: self.dtype, shape: self.shape.clone() }
     }
 }
+
+/// The name of the batch tensor of token ids that have one label, of a model.
+#[doc(hidden)] // for the layers above
+pub const IDS: &str = "ids";
 
 impl BatchTensor {
     fn u32(name: &str, shape: Vec<u32>, below: u32) -> BatchTensor {

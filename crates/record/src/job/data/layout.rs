@@ -304,7 +304,7 @@ pub(crate) fn fits(spec: &DataFiles, tensors: &[BatchTensor]) -> Result<(), Stri
     }
     let (found, shape) = (inputs.dtype, &inputs.shape);
     Err(format!(
-        "this kind of data does not fit the model, whose inputs are {found:?} {shape:?}. A gpt, a llama or a bert wants bytes or tokens, every other model idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays"
+        "this kind of data does not fit the model, whose inputs are {found:?} {shape:?}. A gpt, a llama or a bert without classes wants bytes or tokens; a bert with classes wants arrays of token ids. Every other model wants idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays"
     ))
 }
 
