@@ -43,6 +43,7 @@ mod receipts;
 mod released;
 mod released_decoders;
 mod released_encoders;
+mod released_sequences;
 mod reveals;
 mod rules;
 mod salted;
