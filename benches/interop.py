@@ -7,7 +7,7 @@ The largest difference of logits, as a part of the largest logit, must be at mos
     cargo build --release --bin tiebreak
     python3 benches/interop.py --tiebreak target/release/tiebreak
 
-Needs torch, torchvision, transformers, safetensors and numpy.
+Needs torch, transformers, safetensors and numpy, and without --decoders torchvision.
 """
 
 import argparse
@@ -19,13 +19,14 @@ import tempfile
 
 import numpy as np
 import torch
-import torchvision
 from safetensors.torch import load_file, save_file
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    BertForSequenceClassification,
     DistilBertConfig,
     DistilBertForMaskedLM,
+    DistilBertForSequenceClassification,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -104,26 +105,29 @@ def llama(checks, name, seed, family="Llama", **keys):
     of_text(checks, name, seed, model, config(vocab_size=261, max_position_embeddings=48, initializer_range=0.1, **{**sizes, **keys}))
 
 
-def bert(checks, name, seed, **keys):
-    """A BERT of transformers with the head that finds masked tokens."""
+def bert(checks, name, seed, kind=BertForMaskedLM, **keys):
+    """A BERT of transformers with the head that finds masked tokens, or a classifier of sequences."""
     sizes = {"hidden_size": 64, "intermediate_size": 88, "num_hidden_layers": 3, "num_attention_heads": 4}
-    encoder(checks, name, seed, BertForMaskedLM, BertConfig(vocab_size=261, max_position_embeddings=48, initializer_range=0.1, **{**sizes, **keys}))
+    encoder(checks, name, seed, kind, BertConfig(vocab_size=261, max_position_embeddings=48, initializer_range=0.1, **{**sizes, **keys}))
 
 
-def distilbert(checks, name, seed, **keys):
-    """A DistilBERT of transformers with the head that finds masked tokens."""
+def distilbert(checks, name, seed, kind=DistilBertForMaskedLM, **keys):
+    """A DistilBERT of transformers with the head that finds masked tokens, or a classifier of sequences."""
     sizes = {"dim": 64, "hidden_dim": 88, "n_layers": 3, "n_heads": 4}
-    encoder(checks, name, seed, DistilBertForMaskedLM, DistilBertConfig(vocab_size=261, max_position_embeddings=48, initializer_range=0.1, **{**sizes, **keys}))
+    encoder(checks, name, seed, kind, DistilBertConfig(vocab_size=261, max_position_embeddings=48, initializer_range=0.1, **{**sizes, **keys}))
 
 
 def encoder(checks, name, seed, kind, config):
     """An encoder on whole texts, or, if it has padding, on texts of several lengths."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     vocabulary = "\n".join([*special, *(f"t{number}" for number in range(len(special), 261))]) + "\n"
-    places = 48 if config.pad_token_id is None else 40
+    is_classifier = kind.__name__.endswith("Classification")
+    places = 48 if config.pad_token_id is None or is_classifier else 40
     of_text(checks, name, seed, kind, config, places, vocabulary)
     kept = (checks.folder / name / "trained" / "vocab.txt").read_text()
     checks.same(f"{name}: vocab.txt", kept == vocabulary)
+    if is_classifier:
+        return
     job = (checks.folder / name / "job.toml").read_text()
     checks.same(f"{name}: the job's masked token", "\ntoken = 4\nnever = [0,1,2,3,4]\n" in job)
 
@@ -147,6 +151,9 @@ def of_text(checks, name, seed, kind, config, places=40, vocabulary=None):
     model.save_pretrained(folder)
     tokens = np.random.default_rng(seed).integers(0, 261, (4, 48)).astype(np.uint16)
     np.save(folder / "tokens.npy", tokens.reshape(-1))
+    # A classifier learns a label of each text.
+    np.save(folder / "inputs.npy", tokens)
+    np.save(folder / "labels.npy", np.arange(4, dtype=np.uint8) % config.num_labels)
     ids, mask = tokens[:, :places].astype(np.int64), {}
     if vocabulary:
         (folder / "vocab.txt").write_text(vocabulary)
@@ -235,6 +242,8 @@ def classifier(checks, name, model, keys, shape):
 
 def classifiers(checks):
     """A perceptron of torch.nn.Sequential, and networks of torchvision with other running averages than they begin with."""
+    import torchvision
+
     torch.manual_seed(7)
     linear, relu = torch.nn.Linear, torch.nn.ReLU
     perceptron = torch.nn.Sequential(linear(20, 33), relu(), linear(33, 17), relu(), linear(17, 5))
@@ -257,6 +266,8 @@ def classifiers(checks):
 
 def pixels(checks):
     """Networks of torchvision on bytes, which its own transforms prepare, and a new head for other classes."""
+    import torchvision
+
     torch.manual_seed(8)
     images = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8)
     picture = torchvision.transforms.functional.to_tensor
@@ -362,6 +373,12 @@ def main():
         bert(checks, "bert-tanh-padded", 17, pad_token_id=3, **tanh)
         distilbert(checks, "distilbert", 18, pad_token_id=None)
         distilbert(checks, "distilbert-padded", 19, sinusoidal_pos_embds=True, activation="gelu_new")
+        of_sequences = {"kind": BertForSequenceClassification, "num_labels": 3}
+        bert(checks, "bert-classes", 20, pad_token_id=None, **of_sequences)
+        bert(checks, "bert-classes-padded", 21, classifier_dropout=0.3, **of_sequences, **tanh)
+        of_sequences = {"kind": DistilBertForSequenceClassification, "num_labels": 5}
+        distilbert(checks, "distilbert-classes", 22, pad_token_id=None, **of_sequences)
+        distilbert(checks, "distilbert-classes-padded", 23, seq_classif_dropout=0.0, **of_sequences)
         if not arguments.decoders:
             classifiers(checks)
             pixels(checks)

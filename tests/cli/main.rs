@@ -44,6 +44,7 @@ mod receipts;
 mod released;
 mod released_decoders;
 mod released_encoders;
+mod released_sequences;
 mod reveals;
 mod rules;
 mod salted;

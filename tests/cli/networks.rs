@@ -165,8 +165,11 @@ fn a_released_network_is_tuned_for_other_classes() {
     let config = r#"{ "model_type": "gpt2", "vocab_size": 8, "n_positions": 4, "n_embd": 4, "n_layer": 1, "n_head": 1 }"#;
     fs::write(gpt2.join("config.json"), config).unwrap();
     fs::write(gpt2.join("model.safetensors"), stored(&gpt2_tensors())).unwrap();
-    for flag in [["--classes", "4"], ["--normalize", "imagenet"]] {
-        let (code, said) = command(&["import", gpt2.to_str().unwrap(), flag[0], flag[1]]);
-        assert!(code == 2 && said.contains("only models of images have it"), "{said}");
+    for (flag, value, why) in [
+        ("--classes", "4", "only classifiers and encoders have it"),
+        ("--normalize", "imagenet", "only models of images have it"),
+    ] {
+        let (code, said) = command(&["import", gpt2.to_str().unwrap(), flag, value]);
+        assert!(code == 2 && said.contains(why), "{said}");
     }
 }

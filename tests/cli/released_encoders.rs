@@ -8,14 +8,14 @@ use crate::common::edit::{edit, edited};
 use crate::common::trained;
 use crate::released::{Stored, command, imported, stored};
 
-const BERT: &str = r#"{
+pub const BERT: &str = r#"{
   "architectures": ["BertForMaskedLM"], "attention_probs_dropout_prob": 0.2, "classifier_dropout": null, "gradient_checkpointing": false,
   "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 16, "initializer_range": 0.02, "intermediate_size": 10, "is_decoder": false,
   "layer_norm_eps": 1e-12, "max_position_embeddings": 12, "model_type": "bert", "num_attention_heads": 4, "num_hidden_layers": 2,
   "pad_token_id": 3, "position_embedding_type": "absolute", "torch_dtype": "float32", "type_vocab_size": 2, "use_cache": true, "vocab_size": 128
 }
 "#;
-const DISTILBERT: &str = r#"{
+pub const DISTILBERT: &str = r#"{
   "activation": "gelu", "architectures": ["DistilBertForMaskedLM"], "attention_dropout": 0.2, "dim": 16, "dropout": 0.1, "hidden_dim": 10,
   "initializer_range": 0.02, "max_position_embeddings": 12, "model_type": "distilbert", "n_heads": 4, "n_layers": 2, "pad_token_id": 3,
   "qa_dropout": 0.1, "seq_classif_dropout": 0.2, "sinusoidal_pos_embds": false, "tie_weights_": true, "torch_dtype": "float32", "vocab_size": 128
@@ -23,13 +23,25 @@ const DISTILBERT: &str = r#"{
 "#;
 
 /// The names of a linear layer's or a normalisation's tensors.
-fn pair(name: &str, weight: Vec<usize>) -> [(String, Vec<usize>); 2] {
+pub fn pair(name: &str, weight: Vec<usize>) -> [(String, Vec<usize>); 2] {
     let bias = weight[..1].to_vec();
     [(format!("{name}.weight"), weight), (format!("{name}.bias"), bias)]
 }
 
-/// An encoder of two blocks as its class of transformers stores it. Every element is another number.
-fn tensors(is_bert: bool) -> Vec<Stored> {
+/// An encoder of two blocks with the head that finds masked tokens, as its class of transformers stores it.
+pub fn tensors(is_bert: bool) -> Vec<Stored> {
+    let [transform, norm, bias] = match is_bert {
+        true => {
+            ["transform.dense", "transform.LayerNorm", "bias"].map(|part| format!("cls.predictions.{part}"))
+        }
+        false => ["transform", "layer_norm", "projector.bias"].map(|part| format!("vocab_{part}")),
+    };
+    let head = pair(&transform, vec![16, 16]).into_iter().chain(pair(&norm, vec![16]));
+    with_head(is_bert, head.chain([(bias, vec![128])]))
+}
+
+/// An encoder of two blocks with a head of these names and shapes. Every element is another number.
+pub fn with_head(is_bert: bool, head: impl IntoIterator<Item = (String, Vec<usize>)>) -> Vec<Stored> {
     let base = if is_bert { "bert" } else { "distilbert" };
     let embedding =
         |name: &str, rows| (format!("{base}.embeddings.{name}_embeddings.weight"), vec![rows, 16]);
@@ -54,15 +66,7 @@ fn tensors(is_bert: bool) -> Vec<Stored> {
             shapes.extend(pair(&format!("{blocks}.{layer}.{module}"), shape));
         }
     }
-    let [transform, norm, bias] = match is_bert {
-        true => {
-            ["transform.dense", "transform.LayerNorm", "bias"].map(|part| format!("cls.predictions.{part}"))
-        }
-        false => ["transform", "layer_norm", "projector.bias"].map(|part| format!("vocab_{part}")),
-    };
-    shapes.extend(pair(&transform, vec![16, 16]));
-    shapes.extend(pair(&norm, vec![16]));
-    shapes.push((bias, vec![128]));
+    shapes.extend(head);
     let mut next = 0u16..;
     let mut stored = |(name, shape): (String, Vec<usize>)| {
         let values = next.by_ref().take(shape.iter().product());
@@ -213,12 +217,7 @@ fn what_is_not_computed_is_refused_by_key_and_value() {
         ),
         (true, "\"gelu\"", "\"relu\"", r#"hidden_act is \"relu\"; this version computes \"gelu\" and"#),
         (true, "\"gelu\"", "7", "hidden_act is 7"),
-        (
-            true,
-            "BertForMaskedLM",
-            "BertForSequenceClassification",
-            r#"ForSequenceClassification\"]; this version"#,
-        ),
+        (true, "BertForMaskedLM", "BertForTokenClassification", r#"ForTokenClassification\"]; this version"#),
         (true, "[\"BertForMaskedLM\"]", "7", "architectures is 7"),
         (true, "\"bert\"", "\"roberta\"", r#"model_type is \"roberta\""#),
         (true, "\"hidden_size\": 16, ", "", "hidden_size is missing"),

@@ -105,7 +105,11 @@ struct Samples {
 
 /// True for models with logits at each position of a text.
 fn of_text(model: &Model) -> bool {
-    matches!(model, Model::Gpt(_) | Model::Llama(_) | Model::Bert(_))
+    match model {
+        Model::Gpt(_) | Model::Llama(_) => true,
+        Model::Bert(bert) => bert.classes.is_none(),
+        _ => false,
+    }
 }
 
 /// Cuts the inputs into samples, after checking that the model takes them.

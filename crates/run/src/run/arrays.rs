@@ -116,12 +116,12 @@ fn array(name: &str, ty: &str, shape: &[u64], data: &[u8]) -> Result<Array, Stri
     }
     let size: u64 = match ty {
         "u1" => 1,
-        "f2" | "bf16" => 2,
+        "f2" | "bf16" | "u2" => 2,
         "f4" | "i4" | "u4" => 4,
         "i8" | "u8" => 8,
         _ => {
             return Err(format!(
-                "{name}: elements of type {ty}; wanted are little-endian f4 or f2, bf16, or integers u1, i4, u4, i8, u8"
+                "{name}: elements of type {ty}; wanted are little-endian f4 or f2, bf16, or integers u1, u2, i4, u4, i8, u8"
             ));
         }
     };
@@ -135,6 +135,7 @@ fn array(name: &str, ty: &str, shape: &[u64], data: &[u8]) -> Result<Array, Stri
         "f2" => halves().map(|x| float::canonical(half::f16::from_bits(x).to_f32())).collect(),
         "bf16" => halves().map(|x| float::canonical(half::bf16::from_bits(x).to_f32())).collect(),
         "u1" => data.iter().map(|&x| u32::from(x)).collect(),
+        "u2" => halves().map(u32::from).collect(),
         "u4" => data.as_chunks().0.iter().map(|c| u32::from_le_bytes(*c)).collect(),
         "i4" => {
             let words = data.as_chunks().0.iter().map(|c| u32::try_from(i32::from_le_bytes(*c)));
@@ -170,6 +171,7 @@ fn from_safetensors(bytes: &[u8]) -> Result<Vec<Array>, String> {
             Dtype::F16 => "f2",
             Dtype::BF16 => "bf16",
             Dtype::U8 => "u1",
+            Dtype::U16 => "u2",
             Dtype::U32 => "u4",
             Dtype::I32 => "i4",
             Dtype::U64 => "u8",

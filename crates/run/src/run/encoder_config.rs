@@ -1,5 +1,5 @@
 //! The `config.json` of the encoders that transformers has and that are models of kind `bert`: BERT and DistilBERT, with the head
-//! that finds masked tokens.
+//! that finds masked tokens or with a classifier of sequences.
 //!
 //! Sources: `BertConfig` and `DistilBertConfig` of transformers. A key that is not known, or has a value that is not computed, is
 //! refused by its name.
@@ -15,6 +15,8 @@ pub(super) struct Kind {
     model_type: &'static str,
     /// Classes whose files have the encoder and the head that finds masked tokens; an export names the first.
     classes: &'static [&'static str],
+    /// The class whose files have the encoder and a classifier of sequences.
+    classifier: &'static str,
     layers: &'static str,
     heads: &'static str,
     width: &'static str,
@@ -22,6 +24,7 @@ pub(super) struct Kind {
     gelu: &'static str,
     dropout: &'static str,
     attention_dropout: &'static str,
+    classifier_dropout: &'static str,
     /// Keys that are read beside these and those of both.
     read: &'static [&'static str],
     /// Keys that decide nothing of the computation, beside those of both.
@@ -32,6 +35,7 @@ const BERT: Kind = Kind {
     form: BertForm::Bert,
     model_type: "bert",
     classes: &["BertForMaskedLM", "BertForPreTraining"],
+    classifier: "BertForSequenceClassification",
     layers: "num_hidden_layers",
     heads: "num_attention_heads",
     width: "hidden_size",
@@ -39,9 +43,9 @@ const BERT: Kind = Kind {
     gelu: "hidden_act",
     dropout: "hidden_dropout_prob",
     attention_dropout: "attention_probs_dropout_prob",
+    classifier_dropout: "classifier_dropout",
     read: &["type_vocab_size", "layer_norm_eps"],
     passed_over: &[
-        "classifier_dropout",
         "directionality",
         "pooler_fc_size",
         "pooler_num_attention_heads",
@@ -55,6 +59,7 @@ const DISTILBERT: Kind = Kind {
     form: BertForm::Distilbert,
     model_type: "distilbert",
     classes: &["DistilBertForMaskedLM"],
+    classifier: "DistilBertForSequenceClassification",
     layers: "n_layers",
     heads: "n_heads",
     width: "dim",
@@ -62,31 +67,38 @@ const DISTILBERT: Kind = Kind {
     gelu: "activation",
     dropout: "dropout",
     attention_dropout: "attention_dropout",
+    classifier_dropout: "seq_classif_dropout",
     read: &[],
     // The table of positions is in the files, however it began.
-    passed_over: &["qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds"],
+    passed_over: &["qa_dropout", "sinusoidal_pos_embds"],
 };
 
 const KINDS: [&Kind; 2] = [&BERT, &DISTILBERT];
 /// Keys of both that are read.
-const READ: [&str; 4] = ["vocab_size", "max_position_embeddings", "initializer_range", "pad_token_id"];
-/// Keys of both that decide nothing of the computation: names, special tokens, types, labels of other heads, and how transformers
-/// computes.
-const PASSED_OVER: [&str; 20] = [
+const READ: [&str; 8] = [
+    "vocab_size",
+    "max_position_embeddings",
+    "initializer_range",
+    "pad_token_id",
+    // Of a classifier: how many labels there are, and what is learned.
+    "id2label",
+    "num_labels",
+    "_num_labels",
+    "problem_type",
+];
+/// Keys of both that decide nothing of the computation: names, special tokens, types, and how transformers computes.
+const PASSED_OVER: [&str; 17] = [
     "_attn_implementation_autoset",
     "_name_or_path",
-    "_num_labels",
     "bos_token_id",
     "chunk_size_feed_forward",
     "dtype",
     "eos_token_id",
     "finetuning_task",
     "gradient_checkpointing",
-    "id2label",
     "label2id",
     "model_type",
     "output_past",
-    "problem_type",
     "tokenizer_class",
     "torch_dtype",
     "transformers.js_config",
@@ -99,6 +111,8 @@ const PASSED_OVER: [&str; 20] = [
 const EPSILON: f32 = 1e-12;
 /// The classes' own defaults.
 const DROPOUT: f64 = 0.1;
+const DISTILBERT_CLASSIFIER_DROPOUT: f64 = 0.2;
+const LABELS: u32 = 2;
 const TYPES: u32 = 2;
 
 /// The encoder of this `model_type`, if it is a model of kind `bert`.
@@ -132,15 +146,11 @@ pub(super) fn parse(kind: &Kind, text: &str) -> Result<Bert, String> {
         kind.gelu,
         kind.dropout,
         kind.attention_dropout,
+        kind.classifier_dropout,
         "architectures",
     ];
     config.known(&fixed(), &[&READ, &PASSED_OVER, kind.read, kind.passed_over, &own])?;
-    let is_class = |class: &Value| class.as_str().is_some_and(|class| kind.classes.contains(&class));
-    let classes = config.get("architectures").map(|classes| classes.as_array().map_or(&[][..], |all| all));
-    if classes.is_some_and(|classes| !classes.iter().any(is_class)) {
-        let why = format!("this version has {:?} only, which finds masked tokens", kind.classes[0]);
-        return config.refused("architectures", &why);
-    }
+    let classes = classes(kind, &config)?;
     let gelu = match config.get(kind.gelu).map_or(Some("gelu"), Value::as_str) {
         Some("gelu") => Gelu::Erf,
         Some("gelu_new" | "gelu_pytorch_tanh") => Gelu::Tanh,
@@ -163,8 +173,8 @@ pub(super) fn parse(kind: &Kind, text: &str) -> Result<Bert, String> {
         hidden: config.needed(kind.hidden)?,
         token_types: types,
         padding: config.size("pad_token_id")?.or(default),
-        classes: None,
-        classifier_dropout: 0.0,
+        classes,
+        classifier_dropout: if classes.is_some() { classifier_dropout(kind, &config)? } else { 0.0 },
         gelu,
         dropout: config.number(kind.dropout, DROPOUT)?,
         attention_dropout: config.number(kind.attention_dropout, DROPOUT)?,
@@ -173,15 +183,70 @@ pub(super) fn parse(kind: &Kind, text: &str) -> Result<Bert, String> {
     })
 }
 
+/// The number of a classifier's labels; none if the class finds masked tokens.
+fn classes(kind: &Kind, config: &Keys) -> Result<Option<u32>, String> {
+    let Some(named) = config.get("architectures") else { return Ok(None) };
+    let mut named = named.as_array().map_or(&[][..], |all| all).iter().filter_map(Value::as_str);
+    match named.find(|class| *class == kind.classifier || kind.classes.contains(class)) {
+        Some(class) if class == kind.classifier => labels(config).map(Some),
+        Some(_) => Ok(None),
+        None => {
+            let why = format!("this version has {:?} and {:?} only", kind.classes[0], kind.classifier);
+            config.refused("architectures", &why)
+        }
+    }
+}
+
+/// The number of labels, each of which excludes the others.
+fn labels(config: &Keys) -> Result<u32, String> {
+    config.only("problem_type", &json!("single_label_classification"))?;
+    let named = match config.get("id2label") {
+        Some(Value::Object(labels)) => u32::try_from(labels.len()).ok(),
+        Some(_) => return config.refused("id2label", "an object of the labels by their numbers is wanted"),
+        None => None,
+    };
+    let mut counted = None;
+    for key in ["num_labels", "_num_labels"] {
+        let count = config.size(key)?;
+        if let (Some(named), Some(count)) = (named.or(counted), count)
+            && named != count
+        {
+            return config.refused(key, &format!("other keys count {named} labels"));
+        }
+        counted = counted.or(count);
+    }
+    let labels = named.or(counted).unwrap_or(LABELS);
+    if labels == 1 {
+        Err("it has 1 label, which is a regression; this version learns classes".into())
+    } else {
+        Ok(labels)
+    }
+}
+
+/// The drop probability before a classifier. BERT's is that of its other dropouts unless a key names it.
+fn classifier_dropout(kind: &Kind, config: &Keys) -> Result<f32, String> {
+    let default = match kind.form {
+        BertForm::Bert => {
+            return match config.get(kind.classifier_dropout) {
+                Some(_) => config.number(kind.classifier_dropout, 0.0),
+                None => config.number(kind.dropout, DROPOUT),
+            };
+        }
+        BertForm::Distilbert => DISTILBERT_CLASSIFIER_DROPOUT,
+    };
+    config.number(kind.classifier_dropout, default)
+}
+
 /// The `config.json` of a model, as transformers writes it; `None` if no class of transformers has this model.
 pub(super) fn config(bert: &Bert) -> Option<Value> {
-    let kind = KINDS.into_iter().find(|kind| kind.form == bert.form && bert.classes.is_none())?;
+    let kind = KINDS.into_iter().find(|kind| kind.form == bert.form)?;
     let is_bert = bert.form == BertForm::Bert;
     if is_bert != bert.token_types.is_some() || !is_bert && bert.norm_epsilon != EPSILON {
         return None;
     }
+    let class = if bert.classes.is_some() { kind.classifier } else { kind.classes[0] };
     let mut config = json!({
-        "architectures": [kind.classes[0]],
+        "architectures": [class],
         "model_type": kind.model_type,
         "vocab_size": bert.vocabulary,
         "max_position_embeddings": bert.context,
@@ -204,6 +269,14 @@ pub(super) fn config(bert: &Bert) -> Option<Value> {
     if let Some(types) = bert.token_types {
         config["type_vocab_size"] = types.into();
         config["layer_norm_eps"] = shortest(&bert.norm_epsilon);
+    }
+    if let Some(classes) = bert.classes {
+        let names = (0..classes).map(|number| (number, format!("LABEL_{number}")));
+        let of_numbers = names.clone().map(|(number, name)| (number.to_string(), json!(name)));
+        config["id2label"] = of_numbers.collect();
+        config["label2id"] = names.map(|(number, name)| (name, json!(number))).collect();
+        config["problem_type"] = "single_label_classification".into();
+        config[kind.classifier_dropout] = shortest(&bert.classifier_dropout);
     }
     Some(config)
 }
@@ -263,7 +336,8 @@ mod tests {
         let (form, none) = (BertForm::Distilbert, None);
         let padded = Bert { padding: Some(8), gelu: Gelu::Erf, ..bert.clone() };
         let distilbert = Bert { form, token_types: none, norm_epsilon: EPSILON, ..padded.clone() };
-        for model in [bert, padded, distilbert] {
+        let classes = |bert: &Bert| Bert { classes: Some(3), classifier_dropout: 0.25, ..bert.clone() };
+        for model in [classes(&bert), classes(&distilbert), bert, padded, distilbert] {
             let written = config(&model).unwrap();
             let kind = kind(written["model_type"].as_str().unwrap()).unwrap();
             assert_eq!(parse(kind, &written.to_string()).as_ref(), Ok(&model), "{written}");

@@ -192,7 +192,7 @@ pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> St
             _ => drop(kept.insert(key, value)),
         }
     }
-    if !same {
+    if !same && model.labels_per_sample() == 1 {
         // timm builds its network from these keys.
         let classes = model.batch(1).last().map_or(0, |labels| labels.below);
         let beside = kept.get_mut("pretrained_cfg").and_then(Value::as_object_mut);
@@ -204,8 +204,10 @@ pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> St
 
 /// Changes the number of classes in a configuration, if the configuration has one.
 fn renumber(keys: &mut Map<String, Value>, classes: u32) {
-    if let Some(number) = keys.get_mut("num_classes") {
-        *number = classes.into();
+    for key in ["num_classes", "num_labels", "_num_labels"] {
+        if let Some(number) = keys.get_mut(key) {
+            *number = classes.into();
+        }
     }
 }
 

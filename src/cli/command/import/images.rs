@@ -1,4 +1,5 @@
-//! The decisions of `tiebreak import` for models of images: the pixels that released weights expect, and a head for other classes.
+//! The decisions of `tiebreak import` for models of images, the pixels that released weights expect, and for classifiers, a head for
+//! other classes.
 
 use std::path::Path;
 
@@ -7,6 +8,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::cli::view::report::{Exit, Failure};
+use tiebreak_contract::program::keys::matches;
+use tiebreak_contract::program::models::released::Released;
 use tiebreak_contract::program::models::{Model, Normalization, Normalize};
 use tiebreak_run::run::released_config::CONFIG_MAX;
 use tiebreak_run::run::{RunError, architectures, disk, mistaken};
@@ -14,9 +17,9 @@ use tiebreak_run::run::{RunError, architectures, disk, mistaken};
 /// The file in which transformers' image processors say how pixels are normalised.
 const PREPROCESSOR: &str = "preprocessor_config.json";
 
-/// Options for models of images.
+/// Options for models of images, and for classifiers.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Models of images")]
+#[command(next_help_heading = "Models of images, and classifiers")]
 pub struct ImageArgs {
     /// Network of torchvision or timm that the weights are of.
     ///
@@ -34,7 +37,7 @@ pub struct ImageArgs {
     normalize: Option<String>,
     /// Classes of your data, if they are others than the weights'.
     ///
-    /// The job draws a new head then.
+    /// The job draws a new head then. An encoder that finds masked tokens gets a classifier of sequences.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     classes: Option<u32>,
 }
@@ -84,7 +87,7 @@ impl ImageArgs {
     /// Completes a model that a folder's `config.json` describes.
     ///
     /// # Errors
-    /// If the model is none of images, and an option is for these; or a file of the folder cannot be read.
+    /// If the model is none of images or no classifier, and an option is for these; or a file of the folder cannot be read.
     pub fn decide(&self, model: &mut Model, folder: &Path) -> Result<Decided, Failure> {
         let mut decided = Decided::default();
         if let Some(size) = self.image_size {
@@ -97,17 +100,28 @@ impl ImageArgs {
         }
         if let Some(classes) = self.classes {
             let before = model.clone();
-            let head = model.reclassify(classes).ok_or_else(|| only_images("--classes"))?;
+            let head = model.reclassify(classes);
+            if head.is_empty() {
+                let why = "--classes: only classifiers and encoders have it: leave the option out";
+                return Err(Failure::new(Exit::Usage, why));
+            }
             if *model == before {
                 decided.said.push(format!("the weights have {classes} classes already: their head is kept"));
             } else {
-                let why = "is drawn from the seed, in place of the weights' own";
-                decided.said.push(format!("a new head for {classes} classes ({head}) {why}"));
-                decided.reinitialize.push(head);
+                decided.reinitialize.extend(head);
             }
         }
         self.normalize(model, folder, &mut decided)?;
         Ok(decided)
+    }
+
+    /// Keeps the parts of a new head that the files have: `shape` gives the shape of a tensor there. The model has no error.
+    pub fn keep(&self, model: &Model, decided: &mut Decided, shape: impl Fn(&str) -> Option<Vec<u64>>) {
+        let Some(classes) = self.classes.filter(|_| !decided.reinitialize.is_empty()) else { return };
+        decided.reinitialize.retain(|pattern| !has(model, pattern, &shape));
+        let (head, why) =
+            (decided.reinitialize.join(", "), "is drawn from the seed, in place of the weights' own");
+        decided.said.insert(0, format!("a new head for {classes} classes ({head}) {why}"));
     }
 
     fn normalize(&self, model: &mut Model, folder: &Path, decided: &mut Decided) -> Result<(), Failure> {
@@ -132,6 +146,20 @@ impl ImageArgs {
         decided.said.push(format!("pixels: {how}, {source}"));
         Ok(())
     }
+}
+
+/// True if the files have all parameters of a pattern, in the model's shapes.
+fn has(model: &Model, pattern: &str, shape: impl Fn(&str) -> Option<Vec<u64>>) -> bool {
+    let layout = model.released().unwrap_or_default();
+    let is_of = |released: &&Released| {
+        let mut names = released.parts().iter().filter_map(|part| part.tensor.strip_prefix("param/"));
+        names.any(|name| matches(pattern, name))
+    };
+    let is_here = |released: &Released| {
+        let due: Vec<u64> = released.shape.iter().map(|&size| size.into()).collect();
+        shape(&released.name) == Some(due)
+    };
+    layout.iter().filter(is_of).all(is_here)
 }
 
 fn only_images(option: &str) -> Failure {

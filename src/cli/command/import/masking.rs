@@ -18,7 +18,9 @@ pub fn decide(
     if let Model::Bert(bert) = model {
         let is_there = |name: &str| files.shape(&format!("{prefix}{name}")).is_some();
         decided.said.extend(left_out(&model.released().unwrap_or_default(), is_there));
-        decided.masking = tables(bert, &companions.special_tokens(), &mut decided.said);
+        if bert.classes.is_none() {
+            decided.masking = tables(bert, &companions.special_tokens(), &mut decided.said);
+        }
     }
 }
 

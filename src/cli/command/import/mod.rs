@@ -71,10 +71,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let files = WeightFiles::open(&paths)?;
     let (mut model, said) = described(&args, &folder, config, &files)?;
     let mut decided = args.images.decide(&mut model, &folder)?;
-    decided.said.splice(0..0, said);
     let adapter = args.adapter.as_deref().map(|folder| adapted(folder, &mut model)).transpose()?;
     without_error(&model, &folder)?;
     let prefix = added_prefix(&files, &model).to_string();
+    args.images.keep(&model, &mut decided, |name| files.shape(&format!("{prefix}{name}")));
+    decided.said.splice(0..0, said);
     if !prefix.is_empty() {
         decided.said.insert(0, format!("every tensor's name begins with {prefix}, as of a model that was compiled or wrapped: the job says init.prefix"));
     }
@@ -305,11 +306,20 @@ fn job_text(
     root: Option<&Path>,
     decided: &Decided,
 ) -> String {
+    let ids = |vocabulary: u32| if vocabulary > 1 << 16 { "u32" } else { "u16" };
     let (data, rate) = match model {
+        Model::Bert(Bert { vocabulary, context, classes: Some(classes), .. }) => {
+            let data = format!(
+                "# Token ids of the model's own tokenizer, [samples, {context}], and their labels, integers below {classes}.\n\
+                 kind = \"arrays\"\ninputs = \"inputs.npy\"\nlabels = \"labels.npy\"\ndtype = \"{}\"\n",
+                ids(*vocabulary)
+            );
+            (data, "3e-5")
+        }
         Model::Gpt(Gpt { vocabulary, .. })
         | Model::Llama(Llama { vocabulary, .. })
         | Model::Bert(Bert { vocabulary, .. }) => {
-            let dtype = if *vocabulary > 1 << 16 { "u32" } else { "u16" };
+            let dtype = ids(*vocabulary);
             let data = format!(
                 "# Token ids of the model's own tokenizer.\nkind = \"tokens\"\npath = \"tokens.npy\"\ndtype = \"{dtype}\"\n"
             );

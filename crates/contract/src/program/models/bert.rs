@@ -2,10 +2,12 @@
 //! attention to all positions, blocks with a layer normalisation behind each residual. The head shares the token table, or is a
 //! classifier over the first position.
 
+mod names;
+
 use serde::{Deserialize, Serialize};
 
 use super::gpt::Gelu;
-use super::released::{Made, Part, Released};
+use super::released::Released;
 use super::sizes::times;
 use super::{BatchTensor, Cursor, IDS, Init, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes};
 use crate::program::builder::Builder;
@@ -140,93 +142,6 @@ impl Table {
     }
 }
 
-/// The names that a form's tensors have in transformers.
-struct Names {
-    /// The encoder without its head.
-    base: &'static str,
-    /// The list of blocks.
-    blocks: &'static str,
-    /// Parts of a block: ours and theirs.
-    block: [(&'static str, &'static str); 8],
-    transform: &'static str,
-    transform_norm: &'static str,
-    head_bias: &'static str,
-    /// Copies that some files have: theirs, the original here, and its number of dimensions.
-    copies: &'static [(&'static str, &'static str, usize)],
-    /// Tensors that this model lacks: numbers of positions, and the layers of other heads.
-    unread: &'static [&'static str],
-}
-
-const BERT: Names = Names {
-    base: "bert",
-    blocks: "bert.encoder.layer",
-    block: [
-        ("query", "attention.self.query"),
-        ("key", "attention.self.key"),
-        ("value", "attention.self.value"),
-        ("attention_out", "attention.output.dense"),
-        ("norm1", "attention.output.LayerNorm"),
-        ("mlp_in", "intermediate.dense"),
-        ("mlp_out", "output.dense"),
-        ("norm2", "output.LayerNorm"),
-    ],
-    transform: "cls.predictions.transform.dense",
-    transform_norm: "cls.predictions.transform.LayerNorm",
-    head_bias: "cls.predictions.bias",
-    copies: &[
-        ("cls.predictions.decoder.weight", "token_embedding", 2),
-        ("cls.predictions.decoder.bias", "head.bias", 1),
-    ],
-    unread: &[
-        "bert.embeddings.position_ids",
-        "bert.pooler.dense.weight",
-        "bert.pooler.dense.bias",
-        "cls.seq_relationship.weight",
-        "cls.seq_relationship.bias",
-    ],
-};
-
-const DISTILBERT: Names = Names {
-    base: "distilbert",
-    blocks: "distilbert.transformer.layer",
-    block: [
-        ("query", "attention.q_lin"),
-        ("key", "attention.k_lin"),
-        ("value", "attention.v_lin"),
-        ("attention_out", "attention.out_lin"),
-        ("norm1", "sa_layer_norm"),
-        ("mlp_in", "ffn.lin1"),
-        ("mlp_out", "ffn.lin2"),
-        ("norm2", "output_layer_norm"),
-    ],
-    transform: "vocab_transform",
-    transform_norm: "vocab_layer_norm",
-    head_bias: "vocab_projector.bias",
-    copies: &[("vocab_projector.weight", "token_embedding", 2)],
-    unread: &["distilbert.embeddings.position_ids"],
-};
-
-/// The table of released tensors, as it is written.
-struct Theirs(Vec<Released>);
-
-impl Theirs {
-    fn matrix(&mut self, theirs: &str, ours: &str, shape: [u32; 2]) {
-        self.0.push(Released::same(format!("{theirs}.weight"), format!("param/{ours}"), &shape));
-    }
-
-    fn linear(&mut self, theirs: &str, ours: &str, [outputs, inputs]: [u32; 2]) {
-        self.0.extend(Released::linear(theirs, ours, outputs, inputs));
-    }
-
-    /// Gain and bias of a normalisation, which old files call gamma and beta.
-    fn norm(&mut self, theirs: &str, ours: &str, channels: u32) {
-        for (new, old, part) in [("weight", "gamma", "gain"), ("bias", "beta", "bias")] {
-            let norm = Released::same(format!("{theirs}.{new}"), format!("param/{ours}.{part}"), &[channels]);
-            self.0.push(norm.or(format!("{theirs}.{old}")));
-        }
-    }
-}
-
 impl Network for Bert {
     fn keys() -> &'static [Key] {
         KEYS
@@ -328,46 +243,15 @@ impl Network for Bert {
     }
 
     fn released(&self) -> Option<Vec<Released>> {
-        let (c, v) = (self.width, self.vocabulary);
-        let theirs = match (self.form, self.token_types) {
-            _ if self.classes.is_some() => return None,
-            (BertForm::Bert, Some(_)) => &BERT,
-            (BertForm::Distilbert, None) => &DISTILBERT,
-            // A BERT of transformers always has types.
-            _ => return None,
-        };
-        let mut table = Theirs(Vec::new());
-        let embeddings = format!("{}.embeddings", theirs.base);
-        table.matrix(&format!("{embeddings}.word_embeddings"), "token_embedding", [v, c]);
-        table.matrix(&format!("{embeddings}.position_embeddings"), "position_embedding", [self.context, c]);
-        if let Some(types) = self.token_types {
-            table.matrix(&format!("{embeddings}.token_type_embeddings"), "type_embedding", [types, c]);
-        }
-        table.norm(&format!("{embeddings}.LayerNorm"), "embedding_norm", c);
-        for layer in 0..self.layers {
-            for (part, module) in theirs.block {
-                let (module, ours) =
-                    (format!("{}.{layer}.{module}", theirs.blocks), format!("block{layer}.{part}"));
-                match part {
-                    "norm1" | "norm2" => table.norm(&module, &ours, c),
-                    "mlp_in" => table.linear(&module, &ours, [self.hidden, c]),
-                    "mlp_out" => table.linear(&module, &ours, [c, self.hidden]),
-                    _ => table.linear(&module, &ours, [c, c]),
-                }
-            }
-        }
-        table.linear(theirs.transform, "transform", [c, c]);
-        table.norm(theirs.transform_norm, "transform_norm", c);
-        table.0.push(Released::same(theirs.head_bias, "param/head.bias", &[v]));
-        for (name, ours, shape) in theirs.copies {
-            let shape = if *shape == 1 { vec![v] } else { vec![v, c] };
-            let len = shape.iter().fold(1, |len: u32, &d| len.saturating_mul(d));
-            let made = Made::CopyOf(vec![Part::whole(format!("param/{ours}"), len, 0)]);
-            table.0.push(Released { made, ..Released::same(*name, "", &shape) });
-        }
-        let unread = |name: &&str| Released { made: Made::Mask, ..Released::same(*name, "", &[]) };
-        table.0.extend(theirs.unread.iter().map(unread));
-        Some(table.0)
+        names::released(self)
+    }
+
+    /// The pooler is drawn too if the encoder had no classifier.
+    fn reclassify(&mut self, classes: u32) -> Vec<String> {
+        let heads =
+            if self.classes.is_some() { &["classifier.*"][..] } else { &["pooler.*", "classifier.*"] };
+        self.classes = Some(classes);
+        heads.iter().map(|pattern| pattern.to_string()).collect()
     }
 
     fn batch(&self, samples: u32) -> Vec<BatchTensor> {

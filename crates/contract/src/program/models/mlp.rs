@@ -137,9 +137,9 @@ impl Network for Mlp {
 
     normalizes!();
 
-    fn reclassify(&mut self, classes: u32) -> Option<String> {
+    fn reclassify(&mut self, classes: u32) -> Vec<String> {
         self.classes = classes;
-        Some(format!("layer{}.*", self.hidden.len()))
+        vec![format!("layer{}.*", self.hidden.len())]
     }
 
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {

@@ -340,9 +340,9 @@ pub trait Network {
     /// Sets the constants by which a model of images normalises bytes: a name, or a mean and a standard deviation for each plane.
     fn normalize(&mut self, _: Option<Normalize>, _: [Vec<f32>; 2]) {}
 
-    /// Sets a classifier's number of classes. Returns the pattern of its head's parameters; `None` for a model of tokens.
-    fn reclassify(&mut self, _: u32) -> Option<String> {
-        None
+    /// Sets a classifier's number of classes. Returns the patterns of its head's parameters; none for a model without a classifier.
+    fn reclassify(&mut self, _: u32) -> Vec<String> {
+        Vec::new()
     }
 
     /// Labels per sample: the loss is averaged over them.

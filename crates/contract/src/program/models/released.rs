@@ -252,9 +252,12 @@ mod tests {
         let theirs: serde_json::Map<String, serde_json::Value> =
             serde_json::from_str(include_str!("../../../../../assets/bert_tables.json")).unwrap();
         let sizes = r#""vocabulary":30522,"context":512,"heads":12,"width":768,"hidden":3072"#;
-        for (name, keys) in
-            [("bert", r#""token_types":2,"layers":12"#), ("distilbert", r#""form":"distilbert","layers":6"#)]
-        {
+        for (name, keys) in [
+            ("bert", r#""token_types":2,"layers":12"#),
+            ("distilbert", r#""form":"distilbert","layers":6"#),
+            ("bert-classes", r#""token_types":2,"layers":12,"classes":3"#),
+            ("distilbert-classes", r#""form":"distilbert","layers":6,"classes":3"#),
+        ] {
             let model = read(&format!(r#""kind":"bert",{sizes},{keys}"#));
             let theirs: BTreeMap<String, Vec<u32>> = serde_json::from_value(theirs[name].clone()).unwrap();
             let layout = model.released().unwrap().into_iter().filter(Released::is_written);
@@ -262,7 +265,7 @@ mod tests {
             let count: u64 = theirs.values().map(|shape| u64::from(elements(shape))).sum();
             assert_eq!(model.parameter_count(), count);
         }
-        assert_eq!(theirs.len(), 2);
+        assert_eq!(theirs.len(), 4);
         // No class of transformers has BERT's blocks without types.
         assert!(read(&format!(r#""kind":"bert",{sizes},"layers":1"#)).released().is_none());
     }

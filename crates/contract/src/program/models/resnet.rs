@@ -486,9 +486,9 @@ impl Network for Resnet {
 
     normalizes!();
 
-    fn reclassify(&mut self, classes: u32) -> Option<String> {
+    fn reclassify(&mut self, classes: u32) -> Vec<String> {
         self.classes = classes;
-        Some("head.*".into())
+        vec!["head.*".into()]
     }
 
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
