@@ -243,7 +243,39 @@ impl Network for Bert {
     }
 
     fn released(&self) -> Option<Vec<Released>> {
-        names::released(self)
+        let (c, v) = (self.width, self.vocabulary);
+        let theirs = match (self.form, self.token_types) {
+            (BertForm::Bert, Some(_)) => &names::BERT,
+            (BertForm::Distilbert, None) => &names::DISTILBERT,
+            // A BERT of transformers always has types.
+            _ => return None,
+        };
+        let mut table = names::Theirs(Vec::new());
+        let embeddings = format!("{}.embeddings", theirs.base);
+        table.matrix(&format!("{embeddings}.word_embeddings"), "token_embedding", [v, c]);
+        table.matrix(&format!("{embeddings}.position_embeddings"), "position_embedding", [self.context, c]);
+        if let Some(types) = self.token_types {
+            table.matrix(&format!("{embeddings}.token_type_embeddings"), "type_embedding", [types, c]);
+        }
+        table.norm(&format!("{embeddings}.LayerNorm"), "embedding_norm", c);
+        for layer in 0..self.layers {
+            for (part, module) in theirs.block {
+                let (module, ours) =
+                    (format!("{}.{layer}.{module}", theirs.blocks), format!("block{layer}.{part}"));
+                match part {
+                    "norm1" | "norm2" => table.norm(&module, &ours, c),
+                    "mlp_in" => table.linear(&module, &ours, [self.hidden, c]),
+                    "mlp_out" => table.linear(&module, &ours, [c, self.hidden]),
+                    _ => table.linear(&module, &ours, [c, c]),
+                }
+            }
+        }
+        match self.classes {
+            None => theirs.for_masked(&mut table, [v, c]),
+            Some(classes) => theirs.for_classes(&mut table, [classes, c]),
+        }
+        table.unread(theirs.positions);
+        Some(table.0)
     }
 
     /// The pooler is drawn too if the encoder had no classifier.

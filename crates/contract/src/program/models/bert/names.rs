@@ -1,17 +1,16 @@
 //! The names and shapes of an encoder's tensors in the files of transformers: BERT and DistilBERT, with the head that finds masked
 //! tokens or with a classifier.
 
-use super::{Bert, BertForm};
 use crate::program::models::released::{Made, Part, Released};
 
 /// The names that a form's tensors have in transformers.
-struct Names {
+pub(super) struct Names {
     /// The encoder without its head.
-    base: &'static str,
+    pub(super) base: &'static str,
     /// The list of blocks.
-    blocks: &'static str,
+    pub(super) blocks: &'static str,
     /// Parts of a block: ours and theirs.
-    block: [(&'static str, &'static str); 8],
+    pub(super) block: [(&'static str, &'static str); 8],
     /// The layers of a classifier: before its dropout and behind it.
     classifier: [&'static str; 2],
     transform: &'static str,
@@ -20,12 +19,12 @@ struct Names {
     /// Copies that some files have: theirs, the original here, and its number of dimensions.
     copies: &'static [(&'static str, &'static str, usize)],
     /// The numbers of positions, which this model lacks.
-    positions: &'static str,
+    pub(super) positions: &'static str,
     /// Layers of other heads that files of an encoder for masked tokens have.
     others: &'static [&'static str],
 }
 
-const BERT: Names = Names {
+pub(super) const BERT: Names = Names {
     base: "bert",
     blocks: "bert.encoder.layer",
     block: [
@@ -55,7 +54,7 @@ const BERT: Names = Names {
     ],
 };
 
-const DISTILBERT: Names = Names {
+pub(super) const DISTILBERT: Names = Names {
     base: "distilbert",
     blocks: "distilbert.transformer.layer",
     block: [
@@ -78,19 +77,19 @@ const DISTILBERT: Names = Names {
 };
 
 /// The table of released tensors, as it is written.
-struct Theirs(Vec<Released>);
+pub(super) struct Theirs(pub(super) Vec<Released>);
 
 impl Theirs {
-    fn matrix(&mut self, theirs: &str, ours: &str, shape: [u32; 2]) {
+    pub(super) fn matrix(&mut self, theirs: &str, ours: &str, shape: [u32; 2]) {
         self.0.push(Released::same(format!("{theirs}.weight"), format!("param/{ours}"), &shape));
     }
 
-    fn linear(&mut self, theirs: &str, ours: &str, [outputs, inputs]: [u32; 2]) {
+    pub(super) fn linear(&mut self, theirs: &str, ours: &str, [outputs, inputs]: [u32; 2]) {
         self.0.extend(Released::linear(theirs, ours, outputs, inputs));
     }
 
     /// Gain and bias of a normalisation, which old files call gamma and beta.
-    fn norm(&mut self, theirs: &str, ours: &str, channels: u32) {
+    pub(super) fn norm(&mut self, theirs: &str, ours: &str, channels: u32) {
         for (new, old, part) in [("weight", "gamma", "gain"), ("bias", "beta", "bias")] {
             let norm = Released::same(format!("{theirs}.{new}"), format!("param/{ours}.{part}"), &[channels]);
             self.0.push(norm.or(format!("{theirs}.{old}")));
@@ -98,14 +97,14 @@ impl Theirs {
     }
 
     /// A tensor that files may have and the model lacks.
-    fn unread(&mut self, name: &str) {
+    pub(super) fn unread(&mut self, name: &str) {
         self.0.push(Released { made: Made::Mask, ..Released::same(name, "", &[]) });
     }
 }
 
 impl Names {
     /// The head that finds masked tokens, of V tokens and C channels.
-    fn for_masked(&self, table: &mut Theirs, [v, c]: [u32; 2]) {
+    pub(super) fn for_masked(&self, table: &mut Theirs, [v, c]: [u32; 2]) {
         table.linear(self.transform, "transform", [c, c]);
         table.norm(self.transform_norm, "transform_norm", c);
         table.0.push(Released::same(self.head_bias, "param/head.bias", &[v]));
@@ -119,7 +118,7 @@ impl Names {
     }
 
     /// The classifier, and the layers of other heads that its files may have.
-    fn for_classes(&self, table: &mut Theirs, [classes, c]: [u32; 2]) {
+    pub(super) fn for_classes(&self, table: &mut Theirs, [classes, c]: [u32; 2]) {
         let [pooler, classifier] = self.classifier;
         table.linear(pooler, "pooler", [c, c]);
         table.linear(classifier, "classifier", [classes, c]);
@@ -134,41 +133,4 @@ impl Names {
         let others = self.others.iter().filter(|name| !name.starts_with(pooler));
         others.for_each(|name| table.unread(name));
     }
-}
-
-/// The layout of a model's tensors; `None` if no class of transformers has this model.
-pub(super) fn released(bert: &Bert) -> Option<Vec<Released>> {
-    let (c, v) = (bert.width, bert.vocabulary);
-    let theirs = match (bert.form, bert.token_types) {
-        (BertForm::Bert, Some(_)) => &BERT,
-        (BertForm::Distilbert, None) => &DISTILBERT,
-        // A BERT of transformers always has types.
-        _ => return None,
-    };
-    let mut table = Theirs(Vec::new());
-    let embeddings = format!("{}.embeddings", theirs.base);
-    table.matrix(&format!("{embeddings}.word_embeddings"), "token_embedding", [v, c]);
-    table.matrix(&format!("{embeddings}.position_embeddings"), "position_embedding", [bert.context, c]);
-    if let Some(types) = bert.token_types {
-        table.matrix(&format!("{embeddings}.token_type_embeddings"), "type_embedding", [types, c]);
-    }
-    table.norm(&format!("{embeddings}.LayerNorm"), "embedding_norm", c);
-    for layer in 0..bert.layers {
-        for (part, module) in theirs.block {
-            let (module, ours) =
-                (format!("{}.{layer}.{module}", theirs.blocks), format!("block{layer}.{part}"));
-            match part {
-                "norm1" | "norm2" => table.norm(&module, &ours, c),
-                "mlp_in" => table.linear(&module, &ours, [bert.hidden, c]),
-                "mlp_out" => table.linear(&module, &ours, [c, bert.hidden]),
-                _ => table.linear(&module, &ours, [c, c]),
-            }
-        }
-    }
-    match bert.classes {
-        None => theirs.for_masked(&mut table, [v, c]),
-        Some(classes) => theirs.for_classes(&mut table, [classes, c]),
-    }
-    table.unread(theirs.positions);
-    Some(table.0)
 }
