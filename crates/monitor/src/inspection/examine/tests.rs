@@ -250,7 +250,7 @@ fn a_chip_that_logs_too_rarely_is_named() {
 /// Forty days at one snapshot a day. An agent that is suspended for twenty days logs all that was due when it goes on.
 #[test]
 fn a_suspended_agent_is_silent_for_too_long() {
-    let begin = vec![(0.5, Event::Begin)];
+    let begin = [(0.5, Event::Begin)];
     let all = |time: fn(f64) -> f64| {
         let due = (1..40u32).map(|i| (time(0.5 + f64::from(i)), Event::Idle));
         log(&begin.iter().copied().chain(due).collect::<Vec<_>>())
