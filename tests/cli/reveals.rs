@@ -6,11 +6,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use tiebreak_monitor::register::file::to_text;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::job::data::batch_digest;
 
 use crate::common::edit::edit;
-use crate::common::{gpt_job, trained};
+use crate::common::{gpt_job, key, trained};
 use crate::{chips, output, path};
 
 /// The kinds of things that each file reveals, with their visibility.
@@ -199,4 +200,69 @@ fn other_files_tell_what_they_hold() {
     }
     done(&["monitor", "reveals", &at("nothing")], 2);
     done(&["monitor", "reveals", run.layout.root.to_str().unwrap(), "-q"], 0);
+}
+
+/// Files that trainers, users and inspectors hand to others beside a run.
+#[test]
+fn files_of_an_exchange_are_told_by_their_kind() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let [register, heads, seen, log, draw] = ["register", "heads", "seen", "log", "draw.json"].map(at);
+    fs::write(&register, to_text(&chips::register(), &key())).unwrap();
+    fs::write(&heads, chips::closed(&chips::honest()).to_text()).unwrap();
+    fs::write(&log, chips::bytes(&chips::honest())).unwrap();
+    let done = |args: &[&str]| {
+        let (code, stdout, stderr) = output(args);
+        assert_eq!(code, 0, "{args:?}: {stdout}{stderr}");
+    };
+    done(&[
+        "monitor",
+        "inspect",
+        &log,
+        "--register",
+        &register,
+        "--until",
+        "2025-04-01",
+        "--seen-out",
+        &seen,
+    ]);
+    let asked = ["--chips", "2", "--date", "2025-03-01", "--beacon", "000102030405060708090a0b0c0d0e0f"];
+    let inputs =
+        ["monitor", "draw", "--register", &register, "--closed", &heads, "--round", "7", "--out", &draw];
+    done(&[&inputs[..], &asked].concat());
+    let job = gpt_job(folder.path(), "step", "");
+    let [nonce, promises, run] = ["nonce", "promises", "run"].map(at);
+    fs::write(at("me.key"), key().to_text()).unwrap();
+    done(&["monitor", "nonce", &nonce]);
+    let promised = ["monitor", "promise", "add", &promises, job.to_str().unwrap(), "--nonce", &nonce];
+    done(&[&promised[..], &["--round", "drand 7", "--key", &at("me.key")]].concat());
+    trained(&job, Path::new(&run), None);
+    let [receipt, salted, opening, predictions] = ["receipt", "salted", "opening", "predictions"].map(at);
+    let ask = ["generate", &run, "--prompt", "ab", "--length", "3", "--receipt"];
+    done(&[&ask[..], &[&receipt]].concat());
+    done(&[&ask[..], &[&salted, "--opening", &opening]].concat());
+    done(&["predict", &run, "--samples", "0..2", "--receipt", &predictions]);
+    for (file, kind, visibility) in [
+        (&register, "register", "clear"),
+        (&heads, "chips", "clear"),
+        (&heads, "log_links", "not_guessable"),
+        (&seen, "log_links", "not_guessable"),
+        (&draw, "drawn", "clear"),
+        (&promises, "promises", "clear"),
+        (&promises, "data_digests", "by_guess"),
+        (&receipt, "answer", "clear"),
+        (&receipt, "which_model", "by_guess"),
+        (&opening, "answer", "clear"),
+        (&salted, "salted_receipt", "hidden"),
+        (&predictions, "predicted_samples", "by_guess"),
+    ] {
+        let (told, json) = reveals(file);
+        assert_eq!(visible(&told, file, kind), visibility, "{json}");
+    }
+    let (told, _) = reveals(&salted);
+    assert!(!told[&salted].contains_key("answer"), "{told:?}");
+    // A file that was edited is malformed, and says so.
+    let text = fs::read_to_string(&register).unwrap().replace("Alice", "Alica");
+    fs::write(&register, text).unwrap();
+    assert_eq!(output(&["monitor", "reveals", &register]).0, 4);
 }

@@ -44,7 +44,8 @@ pub(crate) fn below<'a>(get: impl Fn(&str) -> Option<&'a [u8]>) -> Option<u32> {
         get("tokenizer_config.json").and_then(|bytes| serde_json::from_slice::<Settings>(bytes).ok());
     let decoder = settings.map(|settings| settings.added_tokens_decoder).unwrap_or_default();
     let decoder = decoder.keys().filter_map(|id| id.parse().ok()).max();
-    u32::try_from([Some(own), added, decoder].into_iter().flatten().max()? + 1).ok()
+    let greatest = [Some(own), added, decoder].into_iter().flatten().max()?;
+    u32::try_from(greatest.checked_add(1)?).ok()
 }
 
 /// The tokens of a vocabulary of lines.
@@ -192,7 +193,10 @@ mod tests {
         let lines = [of(&[("vocab.txt", "[PAD]\na\n")]), of(&[("vocab.txt", "\r\na")])];
         assert_eq!(lines, [Some(2), Some(2)]);
         assert_eq!(of(&[("vocab.txt", "")]), None);
-        for text in ["", "[]", "{}", r#"{"a":-1}"#, r#"{"a":4294967295}"#, r#"{"a":"b"}"#, r#"{"a":0.5}"#] {
+        let greatest = [r#"{"a":4294967295}"#, r#"{"a":18446744073709551615}"#];
+        for text in
+            ["", "[]", "{}", r#"{"a":-1}"#, r#"{"a":"b"}"#, r#"{"a":0.5}"#].into_iter().chain(greatest)
+        {
             assert_eq!(of(&[("vocab.json", text)]), None, "{text}");
         }
         assert_eq!([of(&[]), of(&[added]), of(&[("tokenizer.json", "{}")])], [None; 3]);

@@ -274,4 +274,10 @@ fn a_suspended_agent_is_silent_for_too_long() {
     assert_eq!(examine(&suspended, asked(DAY_MS)).silence.days, 20.5);
     // The number of snapshots shows nothing.
     assert_eq!(found.rate.events, 39);
+    // A training may answer late. A clock that is set back counts no time twice.
+    let attach = Event::Attach { shard: shard(3), computation: Digest([4; 32]) };
+    let events = [(0.5, Event::Begin), (10.0, attach), (5.0, Event::Clock), (8.0, snapshot(1))];
+    let until = (ENTERED + 9) * DAY_MS;
+    let found = examine(&log(&events), Inspection { until, ..asked(DAY_MS / 4) });
+    assert_eq!((found.silence.record, found.silence.days), (Some(3), 7.25));
 }

@@ -109,6 +109,22 @@ pub enum Reveal {
     SealedLength { bytes: u64 },
     /// The contents of a pack.
     Sealed { recipients: Vec<String> },
+    /// The tokens of a prompt and of its answer, and the settings of the draws.
+    Answer { prompt: usize, answer: usize },
+    /// Digests of the inputs of predictions, and of their logits.
+    PredictedSamples { samples: usize },
+    /// Digests of a model.
+    WhichModel,
+    /// The rest of a receipt.
+    SaltedReceipt,
+    /// Promises of trainings, with the rounds of beacons, and what they go on from.
+    Promises { number: usize },
+    /// The chips of a register.
+    Register { chips: usize, owners: Vec<String> },
+    /// The inputs of a draw.
+    Drawn { monitored: u64, exempt: u64, runs: usize },
+    /// Links of records of chips' logs.
+    LogLinks { records: usize },
 }
 
 impl Reveal {
@@ -137,6 +153,46 @@ impl Reveal {
             Reveal::Companions { names } => format!("files beside the model: {}", names.join(", ")),
             Reveal::Trainer { name } => format!("who trained: {name}"),
             Reveal::InitialState { from } => format!("the initial state, which is from {from}"),
+            Reveal::Promises { number } => {
+                format!(
+                    "{number} promised trainings: when they were promised, and the earlier runs that they go on from"
+                )
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+impl Reveal {
+    /// The sentence about answers, chips and draws; empty for things of other kinds.
+    fn of_exchange(&self) -> String {
+        match self {
+            Reveal::Answer { prompt, answer } => {
+                format!(
+                    "the {prompt} tokens of a prompt and the {answer} of its answer, with the settings of the draws"
+                )
+            }
+            Reveal::PredictedSamples { samples } => {
+                format!("the inputs of {samples} samples, by digests of them and of their logits")
+            }
+            Reveal::WhichModel => "which model answered, by digests of its sizes and weights".into(),
+            Reveal::SaltedReceipt => "the text or the samples, by one salted digest".into(),
+            Reveal::Register { chips, owners } => format!(
+                "{chips} chips with models, keys, sites and reasons of exemption, and when each came, moved or left; owners: {}",
+                owners.join(", ")
+            ),
+            Reveal::Drawn { monitored, exempt, runs } => format!(
+                "when the draw was, by which randomness, over {monitored} monitored and {exempt} exempt chips and {runs} runs"
+            ),
+            Reveal::Chips { serials } => format!("serial numbers of chips: {}", serials.join(", ")),
+            Reveal::ChipTimes { records, idle } => {
+                format!("the times of {records} records, and that the chip was idle at {idle} of them")
+            }
+            Reveal::Computations { number } => {
+                format!("{number} trainings, by their computations' digests, to whoever has the declared run")
+            }
+            Reveal::Snapshots { number } => format!("{number} states that the chip saw"),
+            Reveal::LogLinks { records } => format!("{records} records of chips' logs, by digests"),
             _ => String::new(),
         }
     }
@@ -152,9 +208,23 @@ impl Display for Reveal {
             | DataDigests { .. }
             | DataPieces
             | HiddenLength => f.write_str(&self.of_the_job()),
-            Data { .. } | Evaluation { .. } | Companions { .. } | Trainer { .. } | InitialState { .. } => {
-                f.write_str(&self.of_the_job())
-            }
+            Data { .. }
+            | Evaluation { .. }
+            | Companions { .. }
+            | Trainer { .. }
+            | InitialState { .. }
+            | Promises { .. } => f.write_str(&self.of_the_job()),
+            Answer { .. }
+            | PredictedSamples { .. }
+            | WhichModel
+            | SaltedReceipt
+            | Register { .. }
+            | Drawn { .. }
+            | Chips { .. }
+            | ChipTimes { .. }
+            | Computations { .. }
+            | Snapshots { .. }
+            | LogLinks { .. } => f.write_str(&self.of_exchange()),
             Curve { steps } => write!(
                 f,
                 "loss, learning rate and clip factor of {steps} steps: how well the model fits each batch"
@@ -189,17 +259,6 @@ impl Display for Reveal {
                 write!(f, "a claim of the kind {claim}, its step, and {data_bytes} bytes of the data")
             }
             TensorParts => f.write_str("parts of tensors that were computed from the data"),
-            Chips { serials } => write!(f, "serial numbers of chips: {}", serials.join(", ")),
-            ChipTimes { records, idle } => {
-                write!(f, "the times of {records} records, and that the chip was idle at {idle} of them")
-            }
-            Computations { number } => {
-                write!(
-                    f,
-                    "{number} trainings, by their computations' digests, to whoever has the declared run"
-                )
-            }
-            Snapshots { number } => write!(f, "{number} states that the chip saw"),
             Result => f.write_str("a result with its numbers, and whom it is by"),
             SealedLength { bytes } => write!(f, "the length of all files together, at most {bytes} bytes"),
             Sealed { recipients } => {

@@ -1,6 +1,7 @@
 //! `tiebreak monitor reveals`: what each file tells that a run or an inspection publishes.
 
 mod finding;
+mod of_exchange;
 mod of_file;
 mod of_run;
 
@@ -17,7 +18,8 @@ use tiebreak_run::run::reader::Salts;
 /// List what each file of a run, or another published file, tells to whoever has it.
 ///
 /// The command looks into the files: whether data are there, how many states, which digests. The list says what is in the clear, what a
-/// guess can confirm, and what nobody guesses. A pack, a verdict, a chip's log, a report and a statement are files too.
+/// guess can confirm, and what nobody guesses. Other files are packs, verdicts, receipts, openings, reports, statements, chips' logs,
+/// registers, promises and draws.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   tiebreak monitor reveals runs/mine

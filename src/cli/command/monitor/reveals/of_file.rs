@@ -1,4 +1,4 @@
-//! Things that a single published file tells: a pack, a verdict, a chip's log, a report or a statement.
+//! Things that a single published file tells: a pack, a verdict, a chip's log, a report, a statement, or a file of an exchange.
 
 use std::collections::BTreeSet;
 use std::io::{BufReader, Read};
@@ -16,6 +16,7 @@ use tiebreak_run::run::{RunError, disk};
 
 use super::finding::Visibility::{ByGuess, Clear, Hidden, NotGuessable};
 use super::finding::{Reveal, Told, Visibility};
+use super::of_exchange;
 use crate::cli::view::report::{Exit, Failure, named};
 
 /// The first bytes of a file, which say of what kind it is.
@@ -38,7 +39,13 @@ pub fn told(path: &Path) -> Result<Told, Failure> {
     let reveals = match &begin[..] {
         begin if is_sealed(begin) => sealed(path, length)?,
         [b'{', ..] => of_json(path, &disk::read(path, FILE_MAX)?)?,
-        _ => log(path, &disk::read(path, FILE_MAX)?)?,
+        _ => {
+            let bytes = disk::read(path, FILE_MAX)?;
+            match std::str::from_utf8(&bytes).ok().and_then(of_exchange::of_text) {
+                Some(reveals) => reveals.map_err(|error| RunError::malformed(path, error))?,
+                None => log(path, &bytes)?,
+            }
+        }
     };
     Ok(Told::new(path.display().to_string(), reveals))
 }
@@ -58,6 +65,10 @@ fn of_json(path: &Path, bytes: &[u8]) -> Result<Reveals, Failure> {
     let value: Value =
         serde_json::from_slice(bytes).map_err(|error| RunError::invalid(path, error.to_string()))?;
     let malformed = |error| RunError::malformed(path, error);
+    let text = String::from_utf8_lossy(bytes);
+    if let Some(reveals) = of_exchange::of_json(&text, &value) {
+        return Ok(reveals.map_err(malformed)?);
+    }
     if value["payloadType"] == PAYLOAD_TYPE {
         return Ok(vec![(Clear, Reveal::Result)]);
     }
@@ -96,7 +107,7 @@ fn verdict(verdict: &Verdict) -> Reveals {
 fn log(path: &Path, bytes: &[u8]) -> Result<Reveals, Failure> {
     let log = ChipLog::read(bytes).ok().filter(|log| !log.records.is_empty()).ok_or_else(|| {
         let why = format!("{} is of no kind that tiebreak hands out", path.display());
-        let help = "give a run's folder, a pack, a verdict, a chip's log, a signed report or a statement";
+        let help = "give a run's folder, or a file that tiebreak wrote for others: a pack, a receipt, a verdict, a chip's log";
         Failure::new(Exit::Usage, why).help(help)
     })?;
     let events = || log.records.iter().map(|signed| &signed.record.event);
