@@ -9,13 +9,27 @@ use tiebreak_dispute::verdict::{Ruling, Verdict};
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::reference::Reference;
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::job::Job;
 use tiebreak_record::job::data::{Dataset, batch_digest};
+use tiebreak_run::run::dir::Run;
 
 const CONTEXT: usize = 12;
 const MASK: u32 = 127;
 const UNCOUNTED: u32 = 126;
 const NEVER: u32 = b'c' as u32;
+
+/// Commits another batch in the record of step 3, and checks that its verdict convicts.
+#[track_caller]
+pub fn convicted_of_batch(run: &Run, wrong: Digest) {
+    sign_again(run, |records| step_mut(records, 3).batch = wrong);
+    let (report, verdict) = audited(run, &mut Cpu::new(1).unwrap());
+    assert!(matches!(report.outcome, Outcome::Inconsistent { step: 3, .. }), "{:?}", report.outcome);
+    let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();
+    assert_eq!(verdict.claim.kind(), "batch");
+    let ruling = verdict.check(Some(&key().public()));
+    assert!(matches!(ruling, Ok(Ruling::Convicts(finding)) if finding.step == 3));
+}
 
 /// A job of a small bert over the text of [`gpt_job`].
 fn bert_job(folder: &Path, extra: &str) -> PathBuf {
@@ -87,15 +101,8 @@ fn runs_match_and_whoever_masks_other_tokens_is_convicted() {
     let input = MASK - words(&other[1].tensors[0])[0];
     other[1].tensors[0][..4].copy_from_slice(&input.to_le_bytes());
     for wrong in [fewer, other] {
-        let wrong = batch_digest(program, &wrong);
-        assert_ne!(wrong, batch_digest(program, &honest));
-        sign_again(&run, |records| step_mut(records, 3).batch = wrong);
-        let (report, verdict) = audited(&run, &mut Cpu::new(1).unwrap());
-        assert!(matches!(report.outcome, Outcome::Inconsistent { step: 3, .. }), "{:?}", report.outcome);
-        let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();
-        assert_eq!(verdict.claim.kind(), "batch");
-        let ruling = verdict.check(Some(&key().public()));
-        assert!(matches!(ruling, Ok(Ruling::Convicts(finding)) if finding.step == 3));
+        assert_ne!(batch_digest(program, &wrong), batch_digest(program, &honest));
+        convicted_of_batch(&run, batch_digest(program, &wrong));
     }
 }
 

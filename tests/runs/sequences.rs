@@ -4,13 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::common::{
-    audited, edit::edit, edit::edited, key, npy, one_by_one, sign_again, step_mut, trained, words,
-};
+use crate::common::{audited, edit::edit, edit::edited, npy, one_by_one, trained, words};
+use crate::masked_tokens::convicted_of_batch;
 use tiebreak_audit::Outcome;
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::graph::TensorType;
-use tiebreak_dispute::verdict::{Ruling, Verdict};
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::reference::Reference;
@@ -95,14 +93,7 @@ fn runs_match_and_whoever_changes_a_label_is_convicted() {
             let mut wrong = honest.clone();
             let word = (words(&wrong[1].tensors[tensor])[2] + 1) % below;
             wrong[1].tensors[tensor][8..12].copy_from_slice(&word.to_le_bytes());
-            let wrong = batch_digest(program, &wrong);
-            sign_again(&run, |records| step_mut(records, 3).batch = wrong);
-            let (report, verdict) = audited(&run, &mut Cpu::new(1).unwrap());
-            assert!(matches!(report.outcome, Outcome::Inconsistent { step: 3, .. }), "{:?}", report.outcome);
-            let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();
-            assert_eq!(verdict.claim.kind(), "batch");
-            let ruling = verdict.check(Some(&key().public()));
-            assert!(matches!(ruling, Ok(Ruling::Convicts(finding)) if finding.step == 3));
+            convicted_of_batch(&run, batch_digest(program, &wrong));
         }
     }
 }

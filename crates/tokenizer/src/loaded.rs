@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::files;
 use crate::local::Parts;
-use crate::process::{Ended, Process, STACK};
+use crate::process::Process;
 use crate::worker::{ANSWER_MAX, ARGUMENT, MEMORY, numbers, read, to_bytes, to_ids, written};
 use crate::{Cuts, Error};
 
@@ -204,13 +204,8 @@ impl Worker {
 
     /// The error about a process that gives no answer.
     fn ended(&mut self) -> String {
-        let Bounds { seconds, help, .. } = self.bounds;
-        let (bound, help) = match self.process.ended() {
-            Ended::Late => (format!("{seconds} s"), help),
-            Ended::Memory => (format!("{} MiB of memory", MEMORY >> 20), NO_TIME),
-            Ended::Stack => (format!("{} MiB of stack", STACK >> 20), NO_TIME),
-            Ended::Other => return FAILED.into(),
-        };
-        format!("the tokenizer was stopped: it took more than {bound}; {help}")
+        let bounds = (self.bounds.seconds, MEMORY);
+        let beyond = self.process.beyond("the tokenizer", bounds, [self.bounds.help, NO_TIME]);
+        beyond.unwrap_or_else(|| FAILED.into())
     }
 }

@@ -64,7 +64,7 @@ pub struct Process {
 
 /// The reason why a process gave no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+enum Ended {
     /// Its work took too long.
     Late,
     /// The system refused it memory.
@@ -104,8 +104,20 @@ impl Process {
         self.input.flush()
     }
 
+    /// The error about a process that gives no answer: it went beyond so many seconds, or bytes of addresses or of stack. `help` is what
+    /// to do about the time, and about the rest. None if it ended for another reason.
+    pub fn beyond(&mut self, work: &str, (seconds, memory): (u32, u64), help: [&str; 2]) -> Option<String> {
+        let (bound, help) = match self.ended() {
+            Ended::Late => (format!("{seconds} s"), help[0]),
+            Ended::Memory => (format!("{} MiB of memory", memory >> 20), help[1]),
+            Ended::Stack => (format!("{} MiB of stack", STACK >> 20), help[1]),
+            Ended::Other => return None,
+        };
+        Some(format!("{work} was stopped: it took more than {bound}; {help}"))
+    }
+
     /// Why a process gives no answer. One that goes on is stopped; one that is at its end keeps its exit code.
-    pub fn ended(&mut self) -> Ended {
+    fn ended(&mut self) -> Ended {
         drop(self.child.kill());
         let (code, mut words) = (self.child.wait().ok().and_then(|status| status.code()), Vec::new());
         if let Some(stderr) = self.child.stderr.take() {

@@ -239,4 +239,15 @@ fn folders_without_end_are_refused() {
     let (code, error) = ends(folder.path(), import(&pictures));
     assert!(code == Some(4) && error.contains("folders"), "{code:?} {error}");
     assert_eq!(names(folder.path()), ["pictures"]);
+    // Three layers of links are 64 * 64 * 64 folders, none of them deep.
+    let layers = ["pictures/a", "layers/1", "layers/2", "layers/3"].map(|name| folder.path().join(name));
+    fs::remove_dir_all(&layers[0]).unwrap();
+    layers.iter().for_each(|layer| fs::create_dir_all(layer).unwrap());
+    for pair in layers.windows(2) {
+        for number in 0..64 {
+            std::os::unix::fs::symlink(&pair[1], pair[0].join(number.to_string())).unwrap();
+        }
+    }
+    let (code, error) = ends(folder.path(), import(&pictures));
+    assert!(code == Some(4) && error.contains("a class has at most 65536 folders"), "{code:?} {error}");
 }

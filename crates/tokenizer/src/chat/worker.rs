@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::render::{Compiled, Rendered};
 use super::template::Template;
 use super::{Chat, TEXT_MAX};
-use crate::process::{Ended, Process, STACK, bound_memory, watched};
+use crate::process::{Process, bound_memory, watched};
 
 /// The first argument of a process that renders.
 pub const ARGUMENT: &str = "render-chats-of-standard-input";
@@ -164,14 +164,9 @@ impl Worker {
 
     /// The error about a process that gives no answer.
     fn ended(&mut self) -> String {
-        let Bounds { seconds, help } = self.bounds;
-        let (bound, help) = match self.process.ended() {
-            Ended::Late => (format!("{seconds} s"), help),
-            Ended::Memory => (format!("{} MiB of memory", MEMORY >> 20), NO_TIME),
-            Ended::Stack => (format!("{} MiB of stack", STACK >> 20), NO_TIME),
-            Ended::Other => return FAILED.into(),
-        };
-        format!("the chat template was stopped: it took more than {bound}; {help}")
+        let bounds = (self.bounds.seconds, MEMORY);
+        let beyond = self.process.beyond("the chat template", bounds, [self.bounds.help, NO_TIME]);
+        beyond.unwrap_or_else(|| FAILED.into())
     }
 }
 
