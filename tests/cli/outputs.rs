@@ -33,6 +33,9 @@ fn no_output_replaces_an_input_another_output_or_a_file_of_a_run() {
         let (code, _, error) = inspect(&format!("{run}/{name}"));
         assert!(code == 2 && error.contains("is a file of the run"), "{name}: {code}: {error}");
     }
+    // A secret belongs nowhere in a run's folder.
+    let (code, _, error) = output(&["monitor", "nonce", &at("run/heads/nonce")]);
+    assert!(code == 2 && error.contains("is in a run's folder"), "{code}: {error}");
     let (code, _, error) = output(&["predict", &run, "--logits", &at("x"), "--receipt", &at("x")]);
     assert!(code == 2 && error.contains("--logits and --receipt are one file"), "{code}: {error}");
     let (code, out, _) = output(&["plot", &run, "--output", &at("run/model.safetensors"), "--json"]);

@@ -6,8 +6,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 use tiebreak_run::run::{is_run_file, shell};
 
-/// The options that name a file to write, by their ids in the parser. A command that reads a file under such an option gains nothing
-/// by the same file under another one.
+/// The options that name a file to write, by their ids in the parser. Some commands read a file under one of these options. To give them
+/// one file twice is a mistake as well.
 const OUTPUTS: [&str; 14] = [
     "draw_out", "logits", "opening", "out", "output", "page", "picture", "plan_out", "receipt", "report",
     "seen_out", "svg", "trace", "verdict",
@@ -45,7 +45,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
         && (absolute(one) == absolute(other) || real(one).is_some_and(|one| real(other) == Some(one)))
 }
 
-/// The reason why the files that a command line names cannot be those that it is about, if there is one.
+/// The error if an output of a command line is also another of its files, or a file of a run.
 pub fn refused(mut command: &Command, mut matches: &ArgMatches) -> Option<String> {
     while let Some((name, inner)) = matches.subcommand() {
         (command, matches) = (command.find_subcommand(name)?, inner);
