@@ -140,7 +140,7 @@ fn the_memory_of_gpt2_is_planned() {
         let batch = format!("micro_batch = {micro_batch}, micro_batches = {}", 8 / micro_batch);
         let job = gpt2_job().replace("micro_batch = 1, micro_batches = 8", &batch);
         let (_, program) = Computation::parsed("job", &job, None).unwrap();
-        let memory = DeviceMemory::of(&program).unwrap();
+        let memory = DeviceMemory::of(&program, false).unwrap();
         println!("micro-batch {micro_batch}: {memory:?}, {} bytes in all", memory.total());
         memory.total()
     });

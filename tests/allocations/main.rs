@@ -528,10 +528,10 @@ fn work_is_in_proportion_to_what_it_is_about() {
     let _alone = alone();
     let rounding = "[rounding]\n";
     for (what, [small, large]) in [
-        ("layers", [[90, 1], [360, 1]].map(|sizes| Subject::new(sizes, "", ""))),
-        ("frozen layers", [[90, 1], [360, 1]].map(|sizes| Subject::new(sizes, "\"block*\"", ""))),
-        ("logged layers", [[90, 1], [360, 1]].map(|sizes| Subject::new(sizes, "", rounding))),
-        ("micro-batches", [[8, 64], [8, 256]].map(|sizes| Subject::new(sizes, "", ""))),
+        ("layers", [[50, 1], [200, 1]].map(|sizes| Subject::new(sizes, "", ""))),
+        ("frozen layers", [[50, 1], [200, 1]].map(|sizes| Subject::new(sizes, "\"block*\"", ""))),
+        ("logged layers", [[50, 1], [200, 1]].map(|sizes| Subject::new(sizes, "", rounding))),
+        ("micro-batches", [[8, 40], [8, 160]].map(|sizes| Subject::new(sizes, "", ""))),
     ] {
         for (name, work) in WORKS {
             // A busy machine disturbs the clock, so a failing comparison is repeated.

@@ -12,6 +12,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common;
@@ -117,19 +119,20 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Makes the `tiebreak` that pages run. Several pages begin with the same demo or the same hostile runs, so the command makes
-/// the folder `$3` of these once, and later pages get a copy of it and of what the command printed.
+/// the folder `$3` of these once, and other pages get a copy of it and of what the command printed. One page at a time makes them.
 fn remembering(commands: &Path) {
     let script = r#"#!/bin/sh -e
 case "$1 $2" in
 'demo --dir' | 'selftest --hostile') ;;
 *) exec 'TIEBREAK' "$@" ;;
 esac
+[ ! -e "$3" ] || exec 'TIEBREAK' "$@"
 made="$(dirname "$0")/$(echo "$*" | tr ' /' '_')"
+until mkdir "$made.lock" 2>/dev/null; do sleep 0.1; done
+trap 'rmdir "$made.lock"' EXIT
 if [ ! -e "$made" ]; then
   'TIEBREAK' "$@" >"$made.printed"
   cp -R "$3" "$made"
-elif [ -e "$3" ]; then
-  exec 'TIEBREAK' "$@"
 else
   cp -R "$made" "$3"
 fi
@@ -153,7 +156,7 @@ fn run(script: &str, folder: &Path, commands: &Path) -> bool {
         match child.try_wait().unwrap() {
             Some(status) => break Some(status),
             None if begin.elapsed() > PATIENCE => break None,
-            None => std::thread::sleep(Duration::from_millis(20)),
+            None => thread::sleep(Duration::from_millis(20)),
         }
     };
     // The group may be empty; then this fails.
@@ -203,39 +206,44 @@ fn try_page(text: &str, adapters: &[String], commands: &Path) -> Result<(), Stri
     if succeeded { Ok(()) } else { Err(format!("a command failed, or took too long:\n{errors}")) }
 }
 
-/// Tries every page of a folder of docs/.
-fn try_pages(folder: &str) {
+/// The pages of a folder of docs/.
+fn pages(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let found: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(found.len() > 3, "{found:?}");
+    found
+}
+
+/// Every page of the tutorials and of the how-tos, two at a time.
+#[test]
+fn pages_do_what_they_show() {
     #[cfg(feature = "gpu")]
     let adapters = common::adapter_names();
     #[cfg(not(feature = "gpu"))]
     let adapters = Vec::new();
     if !adapters.iter().any(|name| name.contains("llvmpipe")) {
-        common::not_tested(&format!("blocks of {folder} that need llvmpipe"));
+        common::not_tested("blocks of tutorials that need llvmpipe");
     }
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let mut pages: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    pages.sort();
-    let mut failures = String::new();
     let commands = tempfile::tempdir().unwrap();
     remembering(commands.path());
-    for page in &pages {
-        let begin = Instant::now();
-        if let Err(why) = try_page(&fs::read_to_string(page).unwrap(), &adapters, commands.path()) {
-            write!(failures, "\n{}: {why}\n", page.display()).unwrap();
+    let left = Mutex::new([pages("docs/tutorials"), pages("docs/how-to")].concat());
+    let failures = Mutex::new(String::new());
+    let next = || left.lock().unwrap().pop();
+    let work = || {
+        while let Some(page) = next() {
+            let begin = Instant::now();
+            if let Err(why) = try_page(&fs::read_to_string(&page).unwrap(), &adapters, commands.path()) {
+                write!(failures.lock().unwrap(), "\n{}: {why}\n", page.display()).unwrap();
+            }
+            println!("{}: {:.1} s", page.display(), begin.elapsed().as_secs_f64());
         }
-        println!("{}: {:.1} s", page.display(), begin.elapsed().as_secs_f64());
-    }
-    assert!(failures.is_empty() && pages.len() > 3, "{failures}{} pages", pages.len());
-}
-
-#[test]
-fn tutorials_do_what_they_show() {
-    try_pages("docs/tutorials");
-}
-
-#[test]
-fn how_tos_do_what_they_show() {
-    try_pages("docs/how-to");
+    };
+    thread::scope(|scope| {
+        scope.spawn(work);
+        work();
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{failures}");
 }
 
 #[test]

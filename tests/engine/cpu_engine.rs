@@ -16,6 +16,7 @@ use tiebreak_contract::program::phase::Phase;
 use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
 use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::recompute;
 use tiebreak_engine::reference::Reference;
 use tiebreak_engine::session::{Session, StepObserver, StepScalars};
 use tiebreak_engine::{Engine, EngineError, Inputs, Observer, outputs_of};
@@ -89,11 +90,16 @@ fn compare(spec: StepSpec, spoil: impl Fn(usize, &mut [u32])) {
     let state: Vec<Vec<u8>> =
         state.iter().map(|t| t.iter().flat_map(|w| w.to_le_bytes()).collect()).collect();
     let (expected, expected_state) = trained(&mut Reference, &program, &state, 2);
-    for threads in [1, 2] {
-        let (trace, end) = trained(&mut Cpu::new(threads).unwrap(), &program, &state, 2);
+    for (threads, recomputes) in [(1, false), (2, false), (2, true)] {
+        let mut engine = recompute::engine(Cpu::new(threads).unwrap(), recomputes);
+        let (trace, end) = trained(&mut *engine, &program, &state, 2);
         assert_eq!(trace.nodes.len(), expected.nodes.len());
         for (have, want) in trace.nodes.iter().zip(&expected.nodes) {
-            assert!(have == want, "{threads} threads: {:?} node {} ({}) differs", want.0, want.1, want.2);
+            let (phase, index, name, _) = want;
+            assert!(
+                have == want,
+                "{threads} threads, recomputes: {recomputes}: {phase:?} node {index} ({name}) differs"
+            );
         }
         assert_eq!(end, expected_state);
     }

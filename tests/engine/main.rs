@@ -14,6 +14,7 @@ mod hostile_jobs;
 mod leaf;
 mod leaf_sizes;
 mod programs;
+mod recompute;
 mod reductions;
 mod steps;
 mod vectors;

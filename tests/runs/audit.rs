@@ -200,6 +200,7 @@ fn a_difference_that_is_not_confirmed_in_time_is_no_conviction() {
         let (mine, _) = replayed_step(&run, &mut session, 1, &batch, false).unwrap();
         let end = Some(std::time::Instant::now());
         let difference = Difference {
+            recomputes: false,
             run: &run,
             checked: &checked,
             before: &before,

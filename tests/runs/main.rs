@@ -32,6 +32,7 @@ mod ranks_in_process;
 mod real_data;
 mod receipt_verdicts;
 mod receipts;
+mod recompute;
 mod record_verdicts;
 mod remote;
 mod rounding_verdicts;

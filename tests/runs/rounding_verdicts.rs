@@ -204,6 +204,7 @@ fn honest_roundings_never_convict() {
             run.dataset().unwrap().batch(run.program(), philox_key(&run.computation.seed), step).unwrap();
         let published = traces::read(run.program(), &run.layout.trace(step)).unwrap();
         let disputed = DisputedStep {
+            recomputes: false,
             run: &run,
             checked: &checked,
             step,

@@ -18,6 +18,7 @@ use tiebreak_dispute::evidence::origin::Origin;
 use tiebreak_dispute::verdict::{Claim, Hashes, TileClaim};
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::recompute;
 use tiebreak_engine::session::Session;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::tensor::Hash;
@@ -85,6 +86,8 @@ pub struct DisputedStep<'a> {
     pub batch: &'a [MicroBatch],
     /// The trace that the trainer published for the step.
     pub published: &'a Trace,
+    /// True if the auditor's engine computes tensors again instead of keeping them.
+    pub recomputes: bool,
     /// The time at which the auditor's limit ends.
     pub end: Option<Instant>,
 }
@@ -102,8 +105,8 @@ impl DisputedStep<'_> {
         let DisputedStep { run, step, before, batch, .. } = *self;
         let operands = self.operands();
         let origins = operands.origins(phase, ids);
-        let mut cpu = Cpu::new(0)?;
-        let mut session = Session::new(&mut cpu, Arc::new(run.program().clone()))?;
+        let cpu = recompute::engine(Cpu::new(0)?, self.recomputes);
+        let mut session = Session::new(cpu, Arc::new(run.program().clone()))?;
         session.stop_at(self.end);
         session.load(before)?;
         let kept = outputs(run, &mut session, step, batch, nodes(&origins))?;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::checks::Checked;
 use super::disputed_step::DisputedStep;
 use super::ground::{Ground, differences};
-use super::replay::reference_step_until;
+use super::replay::reference_step_on;
 use super::report::{AuditError, Found, Outcome};
 use super::rounding::{may_lack_a_decision, missing};
 use tiebreak_contract::program::phase::{Phase, graph_of};
@@ -14,6 +14,7 @@ use tiebreak_dispute::evidence::binding::Binding;
 use tiebreak_dispute::evidence::origin::{self, Origin};
 use tiebreak_dispute::verdict::{Claim, ProvenTensor, Ruling, Scalar, Verdict};
 use tiebreak_engine::EngineError;
+use tiebreak_engine::recompute;
 use tiebreak_engine::reference::ReferenceUntil;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::merkle;
@@ -21,6 +22,7 @@ use tiebreak_record::commit::record::StepRecord;
 use tiebreak_record::commit::state::tensor_digests;
 use tiebreak_record::commit::trace::{Trace, leaf_place, positions};
 use tiebreak_record::rounding::legal::Illegal;
+use tiebreak_run::observers::tally::Tally;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{RunError, names, states, traces};
 use tiebreak_run::step::CommittedStep;
@@ -39,6 +41,8 @@ pub struct Difference<'a> {
     pub mine: &'a CommittedStep,
     /// The auditor's engine.
     pub engine: &'a str,
+    /// True if the auditor's engine computes tensors again instead of keeping them.
+    pub recomputes: bool,
     /// The time at which the auditor's limit ends.
     pub end: Option<Instant>,
 }
@@ -106,11 +110,11 @@ impl Difference<'_> {
 
     /// Judges a step whose first differing node of the trace is `index`.
     fn operator(&self, index: usize, trace: &Trace, published: &Trace) -> Result<Found, AuditError> {
-        let Difference { run, checked, before, batch, mine, engine, end } = *self;
+        let Difference { run, checked, before, batch, mine, engine, recomputes, end } = *self;
         let step = mine.record.step;
         // A verdict that does not stand alone is dropped; then the reference replays the whole step.
         let stands = |verdict: &Verdict| matches!(verdict.check(None), Ok(Ruling::Convicts(_)));
-        let disputed = DisputedStep { run, checked, step, before, batch, published, end };
+        let disputed = DisputedStep { run, checked, step, before, batch, published, recomputes, end };
         let (phase, node) = positions(run.program())[index];
         let output = graph_of(run.program(), phase).nodes[node].output;
         let logged = graph_of(run.program(), phase).logged.iter().position(|l| l.output == output);
@@ -133,14 +137,13 @@ impl Difference<'_> {
     /// # Errors
     /// If the scalar reference or the CPU engine fails, or a file of the run cannot be read.
     pub fn illegal(&self, found: &Illegal) -> Result<Found, AuditError> {
-        let Difference { run, checked, before, batch, mine, end, .. } = *self;
+        let Difference { run, checked, before, batch, mine, recomputes, end, .. } = *self;
         let step = mine.record.step;
         let what = Ground::Decision(found.clone());
         // The records agree, so the auditor's trace is the committed one, published or not.
         let alone = match &mine.trace {
-            Some(published) => {
-                DisputedStep { run, checked, step, before, batch, published, end }.decision_verdict(found)
-            }
+            Some(published) => DisputedStep { run, checked, step, before, batch, published, recomputes, end }
+                .decision_verdict(found),
             None => Ok(None),
         };
         match alone {
@@ -151,12 +154,10 @@ impl Difference<'_> {
             }
             Ok(None) => {}
         }
-        let tally =
-            match reference_step_until(run, before, checked.step(step)?, ReferenceUntil { end, watch: None })
-            {
-                Err(error) if out_of_time(&error) => return Ok(self.unconfirmed_by(what)),
-                done => done?.1,
-            };
+        let tally = match self.reference_step(checked.step(step)?) {
+            Err(error) if out_of_time(&error) => return Ok(self.unconfirmed_by(what)),
+            done => done?.1,
+        };
         if tally.first_illegal.as_ref() != Some(found) {
             let engine = self.engine.to_string();
             return Ok(Found { outcome: Outcome::EngineFaulty { step, engine, what }, verdict: None });
@@ -166,12 +167,19 @@ impl Difference<'_> {
         Ok(Found { outcome: Outcome::Diverges { step, what }, verdict })
     }
 
+    /// The step on the scalar reference, which computes tensors again if the auditor's engine does.
+    fn reference_step(&self, theirs: &StepRecord) -> Result<(CommittedStep, Tally), AuditError> {
+        let reference = ReferenceUntil { end: self.end, watch: None };
+        let reference = recompute::engine(reference, self.recomputes);
+        reference_step_on(self.run, self.before, theirs, reference, self.end)
+    }
+
     /// A verdict on a whole step: names the differences, after the scalar reference agreed.
     fn whole_step(&self) -> Result<Found, AuditError> {
-        let Difference { run, checked, before, mine, end, .. } = *self;
+        let Difference { run, checked, mine, .. } = *self;
         let step = mine.record.step;
         let theirs = checked.step(step)?;
-        let reference = match reference_step_until(run, before, theirs, ReferenceUntil { end, watch: None }) {
+        let reference = match self.reference_step(theirs) {
             Err(error) if out_of_time(&error) => return Ok(self.unconfirmed(theirs)),
             done => done?.0,
         };

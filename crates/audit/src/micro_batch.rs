@@ -9,6 +9,7 @@ use super::report::{AuditError, Outcome};
 use super::rounding::check_log;
 use tiebreak_contract::program::step::MicroBatch;
 use tiebreak_engine::Engine;
+use tiebreak_engine::recompute;
 use tiebreak_engine::reference::Reference;
 use tiebreak_engine::session::Session;
 use tiebreak_record::commit::digest::Digest;
@@ -47,8 +48,8 @@ pub fn micro_batch(
         return Ok(Outcome::Matches);
     }
     let before = session.download_state()?;
-    let mut reference = Reference;
-    let mut session = Session::new(&mut reference, Arc::new(run.program().clone()))?;
+    let reference = recompute::engine(Reference, session.engine().recomputes());
+    let mut session = Session::new(reference, Arc::new(run.program().clone()))?;
     session.load(&before)?;
     let (confirmed, illegal) = gradients(run, &mut session, step, index, &batch)?;
     let what = Ground::MicroBatch(index);

@@ -163,6 +163,12 @@ pub(crate) fn bytes_read(run: &Run, segments: &[(u32, u32)]) -> u64 {
 /// memory is free again. In addition: the state before the step, the auditor's state after it, the step's batch twice. Operators
 /// that are examined add two traces, and the largest operator's tensors three times.
 pub fn memory(run: &Run) -> u64 {
+    memory_with(run, step_bytes(run.program()))
+}
+
+/// [`memory`], where the tensors of a step take `step_bytes`.
+#[doc(hidden)] // the command's alone
+pub fn memory_with(run: &Run, step_bytes: u64) -> u64 {
     let program = run.program();
     let micro_batches = u64::from(program.micro_batches);
     let traced = run.job().commit.granularity == Granularity::Operator;
@@ -173,7 +179,7 @@ pub fn memory(run: &Run) -> u64 {
     let graphs = micro_batches.saturating_mul(tiles(&program.micro) + tiles(&program.accumulate));
     let parts = [
         2 * state_bytes(&program.state()),
-        step_bytes(program),
+        step_bytes,
         run.batch_memory().saturating_mul(2),
         3 * seen,
         if traced { graphs.saturating_add(tiles(&program.update)).saturating_mul(2) } else { 0 },

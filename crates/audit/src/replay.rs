@@ -1,6 +1,7 @@
 //! An auditor's sessions, and how they reach the state before a step.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::checks::{self, Checked};
 use super::ground::{Differences, differences};
@@ -118,7 +119,7 @@ pub fn reference_step(
     before: &[Vec<u8>],
     theirs: &StepRecord,
 ) -> Result<(CommittedStep, Tally), AuditError> {
-    reference_step_until(run, before, theirs, ReferenceUntil::default())
+    reference_step_on(run, before, theirs, ReferenceUntil::default(), None)
 }
 
 /// [`reference_step`], with its progress: arithmetic operations done, and their total.
@@ -139,21 +140,21 @@ pub(super) fn reference_step_watched(
         watch(done, all);
     };
     let reference = ReferenceUntil { watch: Some(&mut counted), end: None };
-    reference_step_until(run, before, theirs, reference)
+    reference_step_on(run, before, theirs, reference, None)
 }
 
-/// [`reference_step`] on this reference engine.
+/// [`reference_step`] on this reference engine, until `end`.
 ///
 /// # Errors
 /// As [`reference_step`]; [`tiebreak_engine::EngineError::OutOfTime`] if the time ends first.
-pub(super) fn reference_step_until(
+pub(super) fn reference_step_on(
     run: &Run,
     before: &[Vec<u8>],
     theirs: &StepRecord,
-    mut reference: ReferenceUntil,
+    reference: impl Engine,
+    end: Option<Instant>,
 ) -> Result<(CommittedStep, Tally), AuditError> {
-    let end = reference.end;
-    let mut session = Session::new(&mut reference, Arc::new(run.program().clone()))?;
+    let mut session = Session::new(reference, Arc::new(run.program().clone()))?;
     session.stop_at(end);
     session.load(before)?;
     let batch = run.batch(&mut run.dataset()?, theirs.step)?;

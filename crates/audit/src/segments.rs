@@ -433,6 +433,7 @@ impl Job<'_, '_> {
     ) -> Difference<'a> {
         self.session.engine_mut().release();
         let Replay { run, checked, end, .. } = self.replay;
-        Difference { run, checked, before, batch, mine, engine: &self.engine, end }
+        let recomputes = self.session.engine().recomputes();
+        Difference { run, checked, before, batch, mine, engine: &self.engine, recomputes, end }
     }
 }

@@ -20,6 +20,7 @@ pub mod fingerprint;
 
 pub mod liveness;
 pub mod observer;
+pub mod recompute;
 pub mod reference;
 pub mod session;
 
@@ -203,6 +204,13 @@ pub trait Engine: Send {
         false
     }
 
+    /// True if the engine computes tensors again instead of keeping them ([`recompute::Recomputing`]), so that who needs another
+    /// engine beside it takes one that does so too.
+    #[doc(hidden)] // for the layers above
+    fn recomputes(&self) -> bool {
+        false
+    }
+
     /// Waits for all work that was begun, so that callers can measure time.
     ///
     /// # Errors
@@ -325,6 +333,11 @@ macro_rules! forward {
             $inner.is_on_host()
         }
     };
+    (@ recomputes $this:ident $inner:expr) => {
+        fn recomputes(&$this) -> bool {
+            $inner.recomputes()
+        }
+    };
     (@ finish $this:ident $inner:expr) => {
         fn finish(&mut $this) -> Result<(), $crate::EngineError> {
             $inner.finish()
@@ -354,7 +367,7 @@ macro_rules! passed_on {
             forward!(
                 self => (**self);
                 describe, upload, read, roots, roots_later, read_each, compile, run, run_owning, binary64_roundings,
-                is_on_host, finish, release, as_any, download,
+                is_on_host, recomputes, finish, release, as_any, download,
             );
         }
     )*};

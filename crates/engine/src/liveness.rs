@@ -38,22 +38,35 @@ fn last(
     last
 }
 
-/// The most bytes of tensors that are alive at once while a graph runs, inputs and outputs included, in the canonical layout.
-pub fn peak_bytes(graph: &Graph) -> u64 {
+/// The bytes of tensors that are alive while each node runs, inputs and outputs of the graph included, in the canonical layout.
+pub(crate) fn live_bytes(graph: &Graph) -> Vec<u64> {
     let bytes = |id: TensorId| graph.tensor(id).bytes() as u64;
     let mut live: u64 = graph.inputs.iter().map(|port| bytes(port.tensor)).sum();
-    let mut peak = live;
-    for (node, dying) in graph.nodes.iter().zip(last_uses(graph)) {
-        live += bytes(node.output);
-        peak = peak.max(live);
-        live -= dying.into_iter().map(bytes).sum::<u64>();
-    }
-    peak
+    let nodes = graph.nodes.iter().zip(last_uses(graph));
+    nodes
+        .map(|(node, dying)| {
+            live += bytes(node.output);
+            let most = live;
+            live -= dying.into_iter().map(bytes).sum::<u64>();
+            most
+        })
+        .collect()
+}
+
+/// The most bytes of tensors that are alive at once while a graph runs, inputs and outputs included, in the canonical layout.
+pub fn peak_bytes(graph: &Graph) -> u64 {
+    let inputs = graph.inputs.iter().map(|port| graph.tensor(port.tensor).bytes() as u64).sum();
+    live_bytes(graph).into_iter().fold(inputs, u64::max)
 }
 
 /// The most bytes of tensors that are alive at once in a step: the state, the gradients that wait for their sum, and the tensors
 /// of the running graph.
 pub fn step_bytes(program: &Program) -> u64 {
+    step_bytes_of(program, peak_bytes(&program.micro))
+}
+
+/// [`step_bytes`], where the graph of a micro-batch takes `micro_peak` bytes.
+pub(crate) fn step_bytes_of(program: &Program, micro_peak: u64) -> u64 {
     let bytes = |ports: &[tiebreak_contract::program::graph::Port], graph: &Graph| -> u64 {
         ports.iter().map(|port| graph.tensor(port.tensor).bytes() as u64).sum()
     };
@@ -64,7 +77,7 @@ pub fn step_bytes(program: &Program) -> u64 {
     let slots = state_bytes(&program.state()[read..]);
     // The tree over micro-batches keeps one partial sum for each bit of their number.
     let waiting = u64::from(program.micro_batches.ilog2()) * gradients;
-    let micro = slots + waiting + peak_bytes(&program.micro);
+    let micro = slots + waiting + micro_peak;
     let accumulate = state + waiting + peak_bytes(&program.accumulate);
     let update = peak_bytes(&program.update);
     micro.max(if program.micro_batches > 1 { accumulate } else { 0 }).max(update)

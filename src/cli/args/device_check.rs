@@ -67,12 +67,6 @@ impl CheckArgs {
         self.check_device.is_some()
     }
 
-    /// [`around_all`](CheckArgs::around_all) of one engine.
-    pub fn around(&self, engine: Box<dyn Engine>, default: Shares) -> (Box<dyn Engine>, Option<Check>) {
-        let (mut engines, check) = self.around_all(vec![engine], default);
-        (engines.remove(0), check)
-    }
-
     /// The engines with their check, if one is asked for; `default` has the shares that are not given.
     pub fn around_all(
         &self,

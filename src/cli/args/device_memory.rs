@@ -24,13 +24,13 @@ fn limit() -> Result<Option<u64>, Failure> {
 ///
 /// # Errors
 /// If the steps do not fit, with the largest micro-batch that does.
-pub fn check(job: &Job, program: &Program, engine: &EngineArgs) -> Result<(), Failure> {
+pub fn check(job: &Job, program: &Program, engine: &EngineArgs, recompute: bool) -> Result<(), Failure> {
     let limit = match engine.engine {
         EngineKind::Wgpu => limit()?,
         _ => None,
     };
     let Some(limit) = limit else { return Ok(()) };
-    let needed = DeviceMemory::of(program)?.total();
+    let needed = DeviceMemory::of(program, recompute)?.total();
     if needed <= limit {
         return Ok(());
     }
@@ -39,7 +39,7 @@ pub fn check(job: &Job, program: &Program, engine: &EngineArgs) -> Result<(), Fa
         bytes_text(needed),
         bytes_text(limit)
     );
-    let help = match fitting(job, limit) {
+    let help = match fitting(job, limit, recompute) {
         Some((micro_batch, bytes)) => {
             format!("micro_batch = {micro_batch} in the job needs about {}", bytes_text(bytes))
         }
@@ -49,7 +49,7 @@ pub fn check(job: &Job, program: &Program, engine: &EngineArgs) -> Result<(), Fa
 }
 
 /// The largest smaller micro-batch that fits, among halves of the job's, and its memory. The batch stays as large.
-fn fitting(job: &Job, limit: u64) -> Option<(u32, u64)> {
+fn fitting(job: &Job, limit: u64, recompute: bool) -> Option<(u32, u64)> {
     let whole = job.model()?.batch.micro_batch;
     let halves = std::iter::successors(Some(whole / 2), |size| Some(size / 2));
     halves.take_while(|&size| size > 0).find_map(|micro_batch| {
@@ -58,7 +58,7 @@ fn fitting(job: &Job, limit: u64) -> Option<(u32, u64)> {
         let batch = &mut model.batch;
         batch.micro_batches = batch.micro_batches.saturating_mul(whole.div_ceil(micro_batch));
         batch.micro_batch = micro_batch;
-        let bytes = DeviceMemory::of(&less.program(None).ok()?).ok()?.total();
+        let bytes = DeviceMemory::of(&less.program(None).ok()?, recompute).ok()?.total();
         (bytes <= limit).then_some((micro_batch, bytes))
     })
 }

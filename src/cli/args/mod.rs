@@ -1,6 +1,7 @@
 //! Arguments of commands, and what they name: groups of options, and the files that are opened or written for them.
 //! Nothing here imports a command, and of views only the printer ([`report`](crate::cli::view::report)).
 
+pub mod around;
 pub mod corrections;
 pub mod decided;
 pub mod device_check;

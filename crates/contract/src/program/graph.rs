@@ -236,7 +236,8 @@ impl Primitive {
     }
 
     /// The same computation with other tensors: `f` gives the replacement of each input, in the order of [`Primitive::inputs`].
-    pub(crate) fn map_inputs(&self, mut f: impl FnMut(TensorId) -> TensorId) -> Primitive {
+    #[doc(hidden)] // for the layers above
+    pub fn map_inputs(&self, mut f: impl FnMut(TensorId) -> TensorId) -> Primitive {
         let mut mapped = self.clone();
         match &mut mapped {
             Primitive::Map { inputs, .. } => inputs.iter_mut().for_each(|v| v.tensor = f(v.tensor)),

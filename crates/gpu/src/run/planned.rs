@@ -8,6 +8,7 @@ use crate::device::paper::{Counter, Paper};
 use crate::plan::TextLimits;
 use tiebreak_contract::program::step::{MicroBatch, Program, state_bytes};
 use tiebreak_engine::EngineError;
+use tiebreak_engine::recompute;
 use tiebreak_engine::session::{Session, StepScalars, Unobserved};
 use tiebreak_shaders::product::Variant;
 
@@ -44,25 +45,25 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Plans a step with its commitments on a usual GPU.
+    /// Plans a step with its commitments on a usual GPU, which computes tensors again instead of keeping them if `recomputes`.
     ///
     /// # Errors
     /// If no GPU computes the program.
-    pub fn of(program: &Program) -> Result<DeviceMemory, EngineError> {
+    pub fn of(program: &Program, recomputes: bool) -> Result<DeviceMemory, EngineError> {
         let less = Program { micro_batches: program.micro_batches.min(RUN), ..program.clone() };
-        let mut memory = DeviceMemory::run(Arc::new(less))?;
+        let mut memory = DeviceMemory::run(Arc::new(less), recomputes)?;
         let sums = waiting(program.micro_batches) - waiting(program.micro_batches.min(RUN));
         memory.gradients += u64::from(sums) * state_bytes(&program.gradients());
         Ok(memory)
     }
 
-    fn run(program: Arc<Program>) -> Result<DeviceMemory, EngineError> {
+    fn run(program: Arc<Program>, recomputes: bool) -> Result<DeviceMemory, EngineError> {
         let (mut engine, counter) = Planned::within(TextLimits::All, Variant::Dot);
         let zeros = |bytes: usize| vec![0; bytes];
         let (table, tensors) = (program.state(), program.batch.iter());
         let batch = MicroBatch { tensors: tensors.map(|tensor| zeros(tensor.ty().bytes())).collect() };
         let batches = vec![batch; program.micro_batches as usize];
-        let mut session = Session::new(&mut engine, program)?;
+        let mut session = Session::new(recompute::engine(&mut engine, recomputes), program)?;
         let uniforms = counter.requests().memory;
         session.load_each(|i| zeros(table[i].ty().bytes()))?;
         let state = counter.requests().memory - uniforms;
@@ -123,8 +124,10 @@ mod tests {
     fn memory_of_many_micro_batches_follows_from_a_few() {
         for micro_batches in [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32] {
             let program = program(micro_batches);
-            let (planned, whole) =
-                (DeviceMemory::of(&program).unwrap(), DeviceMemory::run(Arc::new(program)).unwrap());
+            let (planned, whole) = (
+                DeviceMemory::of(&program, false).unwrap(),
+                DeviceMemory::run(Arc::new(program), false).unwrap(),
+            );
             let apart = planned.total().abs_diff(whole.total());
             assert!(apart < whole.total() / 100, "{micro_batches} micro-batches: {planned:?}, {whole:?}");
         }

@@ -7,9 +7,10 @@ mod page;
 mod shards;
 pub mod watch;
 
+use crate::cli::args::around::AroundArgs;
 use crate::cli::args::corrections::{self, CorrectionArgs};
 use crate::cli::args::decided::Decided;
-use crate::cli::args::device_check::{self, Check, CheckArgs};
+use crate::cli::args::device_check::{self, Check};
 use crate::cli::args::engine::EngineArgs;
 use crate::cli::args::expect::{Expectations, Expected};
 use crate::cli::args::limits::{Limits, left};
@@ -36,7 +37,7 @@ use tiebreak_audit::corrections::Corrections;
 use tiebreak_audit::ground::Ground;
 use tiebreak_audit::merge::union;
 use tiebreak_audit::part as audit_part;
-use tiebreak_audit::plan::{Choice, ReplayPlan, plan};
+use tiebreak_audit::plan::{Choice, ReplayPlan, memory_with, plan};
 use tiebreak_audit::resume::{Resumable, can_resume};
 use tiebreak_audit::watched;
 use tiebreak_audit::work::Work;
@@ -151,7 +152,7 @@ struct Options {
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
-    check: CheckArgs,
+    around: AroundArgs,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -196,10 +197,10 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     // Read now: a key that cannot be read must not cost a replay.
     let signer = options.key.as_deref().map(key::read_private).transpose()?;
     options.engine.check()?;
-    options.check.check(&options.engine)?;
     let exposed = options.metrics.served(printer, ReplayMetrics::registered)?;
     let run = Limits::with_data(options.salts.open(&options.limits, path)?, options.data.as_ref())?;
     run.opened()?; // an audit without the salt key would compare nothing
+    options.around.check(&options.engine, run.job())?;
     let expected = options.expect.check(&run)?;
     let (drawn, corrections) = options.corrected.read(&run)?;
     let plan_file = options.divided.read()?;
@@ -208,13 +209,14 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     let (choice, last) = options.corrected.part(drawn.as_ref(), &run, &checked, &options.part)?;
     options.check_part(&choice)?;
     let mut plan = plan(&run, &checked.checkpoints, last, &choice);
+    plan.memory = memory_with(&run, options.around.step_bytes(run.program()));
     let native = options.check_native(&run)?;
     // A contradiction that needs no replay is every shard's to report.
     if checked.inconsistent.is_none() {
         plan = options.divided.part_of(&run, &checked, (plan, last), plan_file.as_ref(), &options.part)?;
         options.note_part(&run, &mut checked, &plan);
         // A report does not say whether the device was checked.
-        let report = options.report.as_deref().filter(|_| !options.plan && !options.check.is_asked());
+        let report = options.report.as_deref().filter(|_| !options.plan && !options.around.check.is_asked());
         let done = |path| shards::done(path, &checked, &plan, native, signer.as_ref());
         if let Some(done) = report.and_then(done) {
             return Ok(done.told(printer));
@@ -222,10 +224,10 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     }
     // What is wrong already needs no replay, and so neither the engines nor the memory.
     let wrong = checked.inconsistent.is_some();
-    let jobs = if wrong { 1 } else { jobs::number(options.jobs, &plan, &options.limits, &options.engine)? };
+    let jobs = if wrong { 1 } else { options.jobs(&run, &plan)? };
     let (mut engines, check) = match wrong {
         true => (vec![Box::new(Reference) as Box<dyn Engine>], None),
-        false => options.check.around_all(jobs::engines(jobs, &options.engine)?, device_check::OF_AUDITS),
+        false => options.around.around_all(jobs::engines(jobs, &options.engine)?, device_check::OF_AUDITS),
     };
     let keeper = options.keeper(printer, &run, &checked, (&mut plan, &engines), signer.as_ref())?;
     if !wrong {
@@ -271,6 +273,13 @@ impl Options {
         Ok(native)
     }
 
+    /// The number of replays at once.
+    fn jobs(&self, run: &Run, plan: &ReplayPlan) -> Result<usize, Failure> {
+        let needed = |step| memory_with(run, step);
+        self.around.check_memory(&self.limits, "a replay", run, &needed)?;
+        jobs::number(self.jobs, plan, &self.limits, &self.engine)
+    }
+
     /// Refuses `--only-part` of all steps.
     fn check_part(&self, choice: &Choice) -> Result<(), Failure> {
         if self.only_part && *choice == Choice::All && !self.divided.is_one() {
@@ -304,7 +313,7 @@ impl Options {
         signer: Option<&'a PrivateKey>,
     ) -> Result<Option<Keeper<'a>>, Failure> {
         let (Some(path), Some(signer), Some(_)) = (&self.report, signer, plan.shard) else { return Ok(None) };
-        if self.check.is_asked() || !can_resume(run, checked) {
+        if self.around.check.is_asked() || !can_resume(run, checked) {
             return Ok(None);
         }
         let (engine, auditor) = (&jobs::described(engines), &signer.public());

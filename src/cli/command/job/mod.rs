@@ -21,6 +21,7 @@ use tiebreak_contract::program::step::{Program, state_bytes};
 use tiebreak_dispute::game::moves::LEAF_MAX;
 use tiebreak_dispute::size::samples_bytes;
 use tiebreak_engine::liveness::step_bytes;
+use tiebreak_engine::recompute;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::job::Job;
 use tiebreak_record::job::data::targets;
@@ -302,7 +303,8 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     let program = read_program(&files, &job)?.0;
     check_thresholds(path, &job, &program)?;
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
-    let (state, peak) = (state_bytes(&program.state()), step_bytes(&program));
+    let state = state_bytes(&program.state());
+    let (peak, recomputed) = (step_bytes(&program), recompute::step_bytes(&program));
     let digest = program_digest(&program);
     let companions = Companions::of_job(&job, &files)?;
     let data = check_data(printer, &files, &job, &program, &companions)?;
@@ -314,14 +316,13 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     let companions = companions.sources().map(|(path, bytes)| (path.display().to_string(), bytes));
     let copied: Vec<(String, u64)> = data.copied.iter().cloned().chain(companions).collect();
     say_copied(printer, copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
-    let operators = nodes.map(|count| count.to_string()).join(" + ");
     let steps_per_epoch = data.samples as f64 / f64::from(program.samples());
     let epochs = f64::from(job.steps) / steps_per_epoch;
     let drawn: Vec<String> = data.drawn.iter().map(u32::to_string).collect();
     printer.result(
         Lines::split(&format!(
             "{}: {} parameters, {} steps of {} samples\n{} samples{} in {} of data: {steps_per_epoch:.1} steps an epoch, {epochs:.2} \
-             epochs; every id and label is the model's{}; samples of steps {} were drawn\ninitial state: {}\nstate {}, tensors of a step take {} at most\n\
+             epochs; every id and label is the model's{}; samples of steps {} were drawn\ninitial state: {}\nstate {}, tensors of a step take {}\n\
              {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}\ndata    {}\ntrain it with: {}",
             one_line(&path.display().to_string()),
             program.parameter_count(),
@@ -334,8 +335,8 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             drawn.join(", "),
             one_line(&origin),
             bytes_text(state),
-            bytes_text(peak),
-            operators,
+            step_text(peak, recomputed),
+            nodes.map(|count| count.to_string()).join(" + "),
             job.digest(),
             data.root,
             train_command(args),
@@ -357,6 +358,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             "not_finite": not_finite,
             "state_bytes": state,
             "step_bytes": peak,
+            "recomputed_step_bytes": recomputed,
             "nodes": nodes,
             "job": job.digest(),
             "program": digest,
@@ -364,4 +366,14 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
         }),
     );
     Ok(Exit::Match)
+}
+
+/// The memory of a step's tensors in words, and that with `--recompute` if it is less.
+fn step_text(peak: u64, recomputed: u64) -> String {
+    let peak_text = format!("{} at most", bytes_text(peak));
+    if recomputed < peak {
+        format!("{peak_text}, {} with --recompute", bytes_text(recomputed))
+    } else {
+        peak_text
+    }
 }

@@ -14,7 +14,8 @@ use std::time::Instant;
 use clap::{ArgAction, ValueEnum};
 use serde_json::json;
 
-use crate::cli::args::device_check::{self, CheckArgs};
+use crate::cli::args::around::AroundArgs;
+use crate::cli::args::device_check;
 #[cfg(feature = "gpu")]
 use crate::cli::args::device_memory;
 use crate::cli::args::engine::{EngineArgs, open};
@@ -33,7 +34,6 @@ use agent::{AgentArgs, Watched, WatchedRank};
 use bar::{Bar, Evaluating};
 use stopped::Asked;
 use tiebreak_audit::plan;
-use tiebreak_engine::liveness::step_bytes;
 use tiebreak_engine::{Engine, EngineError};
 use tiebreak_monitor::snapshot::shard_map::ShardMap;
 use tiebreak_record::commit::digest::Digest;
@@ -108,7 +108,7 @@ pub struct Args {
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
-    check: CheckArgs,
+    around: AroundArgs,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -152,7 +152,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let agent = args.agent.of_rank(0);
     let asked = check(&args, &role, &job, begun.as_ref(), &agent)?;
     let engine = open(&role.engine(&args.engine)?)?;
-    let (mut engine, checking) = args.check.around(engine, device_check::OF_TRAINING);
+    let (mut engine, checking) = args.around.around(engine, device_check::OF_TRAINING);
     let exposed = args.metrics.served(printer, TrainingMetrics::registered)?;
     let run = match begun {
         None => new_run(printer, &args, out, private.as_ref())?,
@@ -165,10 +165,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     check_memory(&run, &args)?;
     // From here on training stops by itself, with a checkpoint.
     drop(watch);
-    let mut host = Host::new(&role, (&args.engine, &args.check), &args.limits, &args.agent)?;
+    let mut host = Host::new(&role, (&args.engine, &args.around), &args.limits, &args.agent)?;
     let joined = host.as_mut().map(|host| host.wait(printer)).transpose()?;
     let mut ranks = joined.map(network).transpose()?;
-    announce(printer, &run, engine.as_ref(), ranks.as_deref())?;
+    announce(printer, &run, (engine.as_ref(), &args.around), ranks.as_deref())?;
     let mut bar = bar(printer, &run, &engine.describe(), exposed.as_ref())?;
     bar.stops = (args.stop_on_nan, Some(Asked::listen(printer, &args.limits, start)));
     let mut watched = Watched::new(printer, &mut bar, asked, &run)?;
@@ -207,7 +207,7 @@ fn joins(
 ) -> CommandResult {
     args.metrics.refused("rank 0 has the metrics of all ranks: give --metrics to rank 0 alone")?;
     let agent = args.agent.of_rank(place.rank);
-    let engine = (&role.engine(&args.engine)?, &args.check);
+    let engine = (&role.engine(&args.engine)?, &args.around);
     work(printer, place, coordinator, engine, &args.limits, &agent)
 }
 
@@ -253,16 +253,17 @@ fn job_of(args: &Args, begun: Option<&Run>) -> Result<Job, Failure> {
 
 /// Refuses training that needs more memory than there is, here or on the GPU.
 fn check_memory(run: &Run, args: &Args) -> Result<(), Failure> {
-    args.limits.check("training", host_memory(run, &args.engine))?;
+    let needed = |step| host_memory(run, &args.engine, step);
+    args.around.check_memory(&args.limits, "training", run, &needed)?;
     #[cfg(feature = "gpu")]
-    device_memory::check(run.job(), run.program(), &args.engine)?;
+    device_memory::check(run.job(), run.program(), &args.engine, args.around.recompute)?;
     Ok(())
 }
 
 /// The memory that training takes on this side of an engine: a GPU has the tensors of a step.
-fn host_memory(run: &Run, engine: &EngineArgs) -> u64 {
-    let on_device = if engine.is_on_host() { 0 } else { step_bytes(run.program()) };
-    plan::memory(run).saturating_sub(on_device)
+fn host_memory(run: &Run, engine: &EngineArgs, step: u64) -> u64 {
+    let on_device = if engine.is_on_host() { 0 } else { step };
+    plan::memory_with(run, step).saturating_sub(on_device)
 }
 
 /// Says that a run is at its end.
@@ -342,7 +343,7 @@ fn done_text(steps: u64, out: &Path) -> String {
 fn resume_options(args: &Args) -> String {
     let default = ["--engine=cpu", "--threads=0"];
     let engine = args.engine.options().into_iter().filter(|option| !default.contains(&option.as_str()));
-    options_with(args, engine.chain(args.check.options()))
+    options_with(args, engine.chain(args.around.options()))
 }
 
 /// The options of a resume on the CPU.
@@ -366,7 +367,7 @@ fn options_with(args: &Args, engine: impl Iterator<Item = String>) -> String {
 fn announce(
     printer: Printer,
     run: &Run,
-    engine: &dyn Engine,
+    (engine, around): (&dyn Engine, &AroundArgs),
     ranks: Option<&dyn Collective>,
 ) -> Result<(), Failure> {
     printer.say(format!(
@@ -376,7 +377,7 @@ fn announce(
         run.job().steps,
         ranks.map_or(String::new(), |ranks| format!("{} ranks, rank 0 on ", ranks.ranks())),
         engine.describe(),
-        bytes_text(step_bytes(run.program())),
+        bytes_text(around.step_bytes(run.program())),
         bytes_text(disk_needed(run)),
     ));
     if let Some(advice) = run.job().rounding.as_ref().and_then(|r| r.advice(&run.program().micro.logged)) {
@@ -500,7 +501,7 @@ fn check<'a>(
         check_resumed(args, run)?;
     }
     args.engine.check()?;
-    args.check.check(&args.engine)?;
+    args.around.check(&args.engine, job)?;
     check_hiding(args, role, job)?;
     if args.engine.native.is_some() && job.rounding.is_none() && args.profile != Some(Profile::Logged) {
         let why = "--native is for the logged profile, and the job is of the exact one, whose products have one result";
@@ -540,7 +541,7 @@ fn work(
     printer: Printer,
     place: &RankPlace,
     coordinator: &[SocketAddr],
-    (engine, check): (&EngineArgs, &CheckArgs),
+    (engine, around): (&EngineArgs, &AroundArgs),
     limits: &Limits,
     agent: &AgentArgs,
 ) -> CommandResult {
@@ -550,7 +551,7 @@ fn work(
     let tcp = Tcp::join(coordinator, place.clone()).map_err(|error| failed(&error))?;
     let mut ranks = network(tcp).map_err(|error| failed(&error))?;
     let engine = || match open(engine) {
-        Ok(engine) => Ok(check.around(engine, device_check::OF_TRAINING).0),
+        Ok(engine) => Ok(around.around(engine, device_check::OF_TRAINING).0),
         Err(failure) => Err(EngineError::Stopped(failure.message)),
     };
     let asked = Asked::listen(printer, limits, start);

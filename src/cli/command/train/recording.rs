@@ -18,6 +18,7 @@ use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
 use crate::cli::view::escape::one_line;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use tiebreak_engine::liveness::step_bytes;
 use tiebreak_run::run::Folder;
 use tiebreak_train::fed::{Feed, Recording};
 use tiebreak_train::{Beginning, TrainError, record};
@@ -57,9 +58,9 @@ pub fn run(printer: Printer, words: &[OsString], feed: &mut dyn Feed) -> Command
         nonce: random()?,
     })?;
     let run = recording.run();
-    args.limits.check("training", host_memory(run, &args.engine))?;
+    args.limits.check("training", host_memory(run, &args.engine, step_bytes(run.program())))?;
     #[cfg(feature = "gpu")]
-    device_memory::check(run.job(), run.program(), &args.engine)?;
+    device_memory::check(run.job(), run.program(), &args.engine, false)?;
     let mut bar = Bar::new(printer, run);
     bar.stops = (args.stop_on_nan, Some(Asked::listen(printer, &args.limits, start)));
     let recorded = record(&recording, engine.as_mut(), private.as_ref(), feed, &mut bar);

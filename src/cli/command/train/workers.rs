@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::agent::AgentArgs;
-use crate::cli::args::device_check::CheckArgs;
+use crate::cli::args::around::AroundArgs;
 use crate::cli::args::engine::EngineArgs;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::ranks::{Role, TOKEN, usage, variable};
@@ -49,7 +49,7 @@ impl Workers {
     /// Starts all ranks but 0, to find rank 0 at `address`.
     fn spawn(
         place: &RankPlace,
-        (engine, check): (&EngineArgs, &CheckArgs),
+        (engine, around): (&EngineArgs, &AroundArgs),
         limits: &Limits,
         agent: &AgentArgs,
         address: SocketAddr,
@@ -64,7 +64,7 @@ impl Workers {
             command.arg("train").arg("--quiet").arg(format!("--coordinator={address}"));
             command.arg(format!("--rank={rank}")).arg(format!("--ranks={}", place.ranks));
             command.arg(format!("--rank-timeout={}", place.timeout.as_secs())).args(engine.options());
-            command.args(check.options());
+            command.args(around.options());
             command.args(limits.memory_option());
             for (option, path) in agent.options() {
                 command.arg(option).arg(path);
@@ -133,7 +133,7 @@ impl Host {
     /// Listens, and starts the other ranks if nobody else does.
     pub fn new(
         role: &Role,
-        engine: (&EngineArgs, &CheckArgs),
+        engine: (&EngineArgs, &AroundArgs),
         limits: &Limits,
         agent: &AgentArgs,
     ) -> Result<Option<Host>, Failure> {

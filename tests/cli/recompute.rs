@@ -1,0 +1,71 @@
+//! `--recompute`: less memory, the same bits.
+
+use crate::common::edit::edit;
+use crate::common::gpt_job;
+use crate::{output, path};
+
+/// A figure of a command's JSON, in bytes.
+fn bytes(args: &[&str], name: &str) -> u64 {
+    let (code, stdout, stderr) = output(&[args, &["--json"]].concat());
+    assert_eq!(code, 0, "{args:?}: {stderr}");
+    let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    json.pointer(name).and_then(serde_json::Value::as_u64).unwrap_or_else(|| panic!("{name}: {stdout}"))
+}
+
+#[test]
+fn recomputing_takes_less_memory_and_gives_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "step", "");
+    edit(
+        &job,
+        &[
+            ("layers = 1", "layers = 8"),
+            ("context = 12", "context = 96"),
+            ("micro_batch = 2", "micro_batch = 12"),
+            ("steps = 8", "steps = 2"),
+        ],
+    );
+    let (job, [one, two]) = (job.to_str().unwrap(), ["one", "two"].map(|name| path(folder.path(), name)));
+    let [all, less] =
+        ["/step_bytes", "/recomputed_step_bytes"].map(|name| bytes(&["job", "check", job], name));
+    assert!(less * 3 < all, "{less} of {all}");
+
+    assert_eq!(output(&["train", job, "--out", &two, "-q"]).0, 0);
+    let memory = |args: &[&str]| bytes(&[&["audit", &two, "--plan"], args].concat(), "/plan/memory");
+    let [whole, saving] = [memory(&[]), memory(&["--recompute"])];
+    assert_eq!(whole - saving, all - less);
+
+    // Where the whole does not fit, the error says what to do.
+    let between = ((whole >> 20) - 1).to_string();
+    let train = ["train", job, "--out", &one, "--max-memory", &between];
+    let (code, _, stderr) = output(&train);
+    assert!(code == 3 && stderr.contains("help: --recompute needs about"), "{code}: {stderr}");
+    std::fs::remove_dir_all(&one).unwrap();
+    let (code, _, stderr) = output(&[&train[..], &["--recompute"]].concat());
+    assert_eq!(code, 0, "{stderr}");
+    // An auditor may compute again, or not.
+    for args in [&[][..], &["--recompute"], &["--recompute", "--check-device", "--jobs", "2"]] {
+        let (code, stdout, stderr) = output(&[&["audit", &one], args].concat());
+        assert!(code == 0 && stdout.contains("MATCHES"), "{args:?}: {stdout}{stderr}");
+    }
+    let (code, _, stderr) = output(&["audit", &one, "--max-memory", &between]);
+    assert!(code == 3 && stderr.contains("help: --recompute needs about"), "{code}: {stderr}");
+
+    // The ranks of one machine all compute again.
+    let ranks = path(folder.path(), "ranks");
+    let (code, _, stderr) = output(&["train", job, "--out", &ranks, "--ranks", "3", "--recompute"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(output(&["audit", &ranks]).0, 0);
+}
+
+#[test]
+fn logged_jobs_keep_their_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "step", "[rounding]\n");
+    let out = path(folder.path(), "run");
+    let (code, _, stderr) = output(&["train", job.to_str().unwrap(), "--out", &out, "--recompute"]);
+    assert!(code == 2 && stderr.contains("--recompute is for exact jobs"), "{code}: {stderr}");
+    assert_eq!(output(&["train", job.to_str().unwrap(), "--out", &out, "-q"]).0, 0);
+    let (code, _, stderr) = output(&["audit", &out, "--recompute"]);
+    assert!(code == 2 && stderr.contains("leave --recompute out"), "{code}: {stderr}");
+}
