@@ -40,9 +40,14 @@ impl Exposing {
 
     /// The answer to a request, head and body.
     fn asked(&self, request: &str) -> (String, String) {
+        self.asked_by_name(request, "localhost")
+    }
+
+    /// The answer to a request whose header `Host` has this name.
+    fn asked_by_name(&self, request: &str, host: &str) -> (String, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(format!("{request} HTTP/1.1\r\nHost: tests\r\n\r\n").as_bytes()).unwrap();
+        stream.write_all(format!("{request} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -194,6 +199,15 @@ fn a_training_shows_what_its_files_of_metrics_say() {
         [("GET /", "404"), ("POST /metrics", "405"), ("GET /metrics/x", "404"), ("DELETE /metrics", "405")]
     {
         assert!(training.asked(request).0.starts_with(&format!("http/1.1 {status}")), "{request}");
+    }
+    // A page of another site has its browser ask by the site's name.
+    let named = |host: &str| training.asked_by_name("GET /metrics", host);
+    for foreign in ["evil.example", "evil.example:9464", "localhost.evil.example"] {
+        let (head, body) = named(foreign);
+        assert!(head.starts_with("http/1.1 421") && !body.contains("tiebreak_"), "{foreign}: {head}{body}");
+    }
+    for own in [&training.address, "LocalHost:1", "[::1]:9464"] {
+        assert!(named(own).0.starts_with("http/1.1 200"), "{own}");
     }
     // Somebody who connects and says nothing holds nothing up.
     let silent: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(&training.address).unwrap()).collect();

@@ -260,6 +260,38 @@ fn requests_that_are_not_served_are_refused() {
     assert_eq!(asked(address, &json!({ "model": "run", "prompt": "The", "max_tokens": 37 })).0, 200);
 }
 
+/// A page whose site's name means 127.0.0.1 reads no answer, and no page of another site makes the server work.
+#[test]
+fn a_web_page_cannot_ask_a_server_at_a_loopback_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = served(&small(folder.path(), "0.01"), &[]);
+    let asked = json!({ "model": "run", "prompt": "The", "max_tokens": 1 }).to_string();
+    let ask = |what: &str, host: &str, kind: &str| {
+        let more =
+            format!("Origin: http://evil.example\r\nContent-Type: {kind}\r\nContent-Length: {}", asked.len());
+        let head = format!("{what} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}");
+        let (status, head, body) = read(sent(&server.address, &head, asked.as_bytes()));
+        assert!(!head.contains("access-control-"), "{head}");
+        (status, body)
+    };
+    let port = server.address.rsplit_once(':').unwrap().1;
+    for what in ["GET /v1/models", "GET /healthz", "POST /v1/completions", "POST /other"] {
+        let (status, body) = ask(what, &format!("evil.example:{port}"), "application/json");
+        let error: Value = serde_json::from_str(&body).unwrap();
+        let (code, why) = (&error["error"]["code"], error["error"]["message"].as_str().unwrap());
+        assert!(
+            status == 421 && code == "unknown_host" && why.contains("localhost"),
+            "{what}: {status} {body}"
+        );
+    }
+    for own in [&server.address, "localhost", "[::1]:8704"] {
+        assert_eq!(ask("POST /v1/completions", own, "application/json").0, 200, "{own}");
+    }
+    // Across sites a browser sends a text unasked, and JSON only after this question, which nobody answers with a permission.
+    assert_eq!(ask("POST /v1/completions", "localhost", "text/plain").0, 415);
+    assert_eq!(ask("OPTIONS /v1/completions", "localhost", "text/plain").0, 405);
+}
+
 /// A request whose answer takes longer than the tests.
 fn endless(address: &str) -> BufReader<TcpStream> {
     let fields = json!({ "model": "run", "prompt": "The", "max_tokens": 500_000, "stream": true });
