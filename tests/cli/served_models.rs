@@ -32,8 +32,12 @@ impl Drop for Served {
 
 /// Starts a server and waits until it listens.
 pub fn served(run: &str, more: &[&str]) -> Served {
-    let args = [&["serve-model", run, "--listen", "127.0.0.1:0", "--engine", "cpu", "--json"], more].concat();
-    let mut child = tiebreak(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    started(&[&["serve-model", run, "--listen", "127.0.0.1:0", "--engine", "cpu", "--json"], more].concat())
+}
+
+/// Starts a command that says in JSON what it serves.
+pub fn started(args: &[&str]) -> Served {
+    let mut child = tiebreak(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (mut stderr, mut text) = (child.stderr.take().unwrap(), String::new());
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         text += &line.unwrap();
@@ -46,12 +50,13 @@ pub fn served(run: &str, more: &[&str]) -> Served {
         stderr.read_to_string(&mut why).unwrap();
         panic!("{why}");
     };
-    let address = said["address"].as_str().unwrap().strip_prefix("http://").unwrap().to_string();
+    let address = said["address"].as_str().and_then(|address| address.strip_prefix("http://"));
+    let address = address.unwrap_or_default().to_string();
     Served { child, address, said, _stderr: stderr }
 }
 
 /// A connection on which a request was sent. A server answers HTTP 1.0 without chunks.
-fn sent(address: &str, head: &str, body: &[u8]) -> TcpStream {
+pub fn sent(address: &str, head: &str, body: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(format!("{head}\r\n\r\n").as_bytes()).unwrap();
