@@ -171,6 +171,7 @@ impl Desk {
     }
 
     /// The metrics of this party.
+    #[doc(hidden)] // the command's alone
     pub fn metrics(&self) -> &PartyMetrics {
         &self.metrics
     }
