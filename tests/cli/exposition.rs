@@ -9,11 +9,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::answers::small;
 use crate::common::{edit::edit, gpt_job, not_tested};
-use crate::served_models::{posted, read, served};
+use crate::served_models::{posted, read, sent, served, started};
+use crate::witness::witness;
 use crate::{output, path, tiebreak};
 
 /// The longest that a test waits.
@@ -40,9 +41,14 @@ impl Exposing {
 
     /// The answer to a request, head and body.
     fn asked(&self, request: &str) -> (String, String) {
+        self.asked_by_name(request, "localhost")
+    }
+
+    /// The answer to a request whose header `Host` has this name.
+    fn asked_by_name(&self, request: &str, host: &str) -> (String, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(format!("{request} HTTP/1.1\r\nHost: tests\r\n\r\n").as_bytes()).unwrap();
+        stream.write_all(format!("{request} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -115,6 +121,141 @@ fn a_served_model_shows_its_requests_and_its_tokens() {
         text.contains(&format!("tiebreak_model_info{{name=\"mine\",model=\"{digest}\",engine=\"cpu (")),
         "{text}"
     );
+}
+
+/// The metrics of a server that said where they are; and the values by name without this beginning.
+fn scraped(said: &Value, prefix: &str, name: &str, least: f64) -> (String, BTreeMap<String, f64>) {
+    let address = said["metrics"].as_str().unwrap().strip_prefix("http://").unwrap();
+    let address = address.strip_suffix("/metrics").unwrap().to_string();
+    let (text, values) = Exposing { child: None, address }.until(&format!("{prefix}{name}"), least);
+    documented(&text);
+    let without = |name: String| name.strip_prefix(prefix).unwrap().to_string();
+    (text, values.into_iter().map(|(name, value)| (without(name), value)).collect())
+}
+
+/// A game of two honest parties, one of them over HTTP: its questions, and the messages of strangers.
+#[test]
+fn a_party_shows_its_questions_and_what_it_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = small(folder.path(), "0.01");
+    let at = |name: &str| path(folder.path(), name);
+    for name in ["alice", "bob", "referee"] {
+        assert_eq!(output(&["key", "new", &at(name), "--name", name]).0, 0);
+    }
+    let [alice, bob, public] = ["alice.pub", "bob.pub", "referee.pub"].map(at);
+    let (terms, questions) = (at("terms"), at("questions"));
+    let keys = ["--party", &alice, "--party", &bob, "--referee", &public, "--replay", "60"];
+    let new = [&["referee", "new", "--run", &run, "--out", &terms], &keys[..]].concat();
+    assert_eq!(output(&new).0, 0, "{:?}", output(&new));
+    let party = |key: &str, more: &[&str]| {
+        let args = ["serve", &run, "--key", &at(key), "--terms", &terms, "--referee-key", &public, "--json"];
+        started(&[&args[..], more].concat())
+    };
+    let first = party("alice", &["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]);
+    let _second = party("bob", &["--files", &questions]);
+    let address = first.said["address"].as_str().unwrap();
+    let places = [format!("alice={address}"), format!("bob={questions}")];
+    let play = ["referee", &terms, "--key", &at("referee"), &places[0], &places[1], "--out", &at("v")];
+    let (code, _, stderr) = output(&play);
+    assert_eq!(code, 0, "{stderr}");
+    // The other party's question of this turn is the same, and its answer is there. A changed one is not the referee's.
+    let question = fs::read_to_string(format!("{questions}/question-0000.json")).unwrap();
+    let changed = question.replacen("\"turn\":0", "\"turn\":9", 1);
+    assert_ne!(question, changed);
+    let ask = |body: &str| {
+        let head = format!("POST /v1/answer HTTP/1.0\r\nContent-Length: {}", body.len());
+        read(sent(address.strip_prefix("http://").unwrap(), &head, body.as_bytes())).0
+    };
+    assert_eq!([question.as_str(), &changed, "{}", "garbage"].map(ask), [200, 403, 400, 400]);
+    let (text, values) = scraped(&first.said, "tiebreak_party_", "repeated_total", 1.0);
+    let value = |name: &str| values.get(name).copied().unwrap_or_default();
+    let all = |prefix: &str| {
+        let some = values.iter().filter(|(name, _)| name.starts_with(prefix));
+        some.map(|(_, value)| value).sum::<f64>()
+    };
+    assert_eq!(
+        [value("questions_total{kind=\"commit\"}"), value("questions_total{kind=\"reveal\"}")],
+        [1.0; 2]
+    );
+    assert_eq!([all("questions_total"), value("answers_total{end=\"answered\"}")], [2.0; 2], "{text}");
+    assert_eq!(
+        [all("answers_total"), value("kept_answers"), value("answer_seconds_count")],
+        [2.0; 3],
+        "{text}"
+    );
+    let reasons =
+        ["malformed", "foreign"].map(|reason| value(&format!("refused_total{{reason=\"{reason}\"}}")));
+    assert_eq!((reasons, all("refused_total"), value("open_questions")), ([2.0, 1.0], 3.0, 0.0), "{text}");
+    let responses = [200, 403, 400].map(|status| value(&format!("responses_total{{status=\"{status}\"}}")));
+    assert_eq!(responses, [3.0, 1.0, 2.0], "{text}");
+    let game = first.said["game"].as_str().unwrap();
+    assert!(text.contains(&format!("tiebreak_party_info{{game=\"{game}\",party=\"0\",version=\"")), "{text}");
+    assert!(
+        values.contains_key("stranger_connections") && values.contains_key("referee_connections"),
+        "{text}"
+    );
+}
+
+/// Heads that a witness cosigned, and those that it refused.
+#[test]
+fn a_witness_shows_what_it_cosigned_and_what_it_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    for name in ["trainer", "witness"] {
+        assert_eq!(output(&["key", "new", &at(name), "--name", name]).0, 0);
+    }
+    let job = gpt_job(folder.path(), "step", "");
+    let runs = ["run", "other"].map(|name| {
+        let args =
+            ["train", job.to_str().unwrap(), "--out", &at(name), "--key", &at("trainer"), "--engine", "cpu"];
+        assert_eq!(output(&args).0, 0);
+        at(name)
+    });
+    let (state, trainer, public) = (at("state"), at("trainer.pub"), at("witness.pub"));
+    fs::create_dir(&state).unwrap();
+    let more = ["--trainer-key", &trainer, "--logs-at-most", "1", "--metrics", "127.0.0.1:0"];
+    let served = witness(&at("witness"), &state, &more);
+    let declare = |run: &str| {
+        let args = ["monitor", "declare", run, "--witness", &served.address, "--witness-key", &public];
+        output(&args).0
+    };
+    let before = scraped(&served.said, "tiebreak_witness_", "connections", 0.0).1;
+    assert_eq!(
+        [before["cosigned_total"], before["logs"], before["last_cosigned_timestamp_seconds"]],
+        [0.0; 3]
+    );
+    let note = fs::read_to_string(format!("{}/heads/000000000001", runs[0])).unwrap();
+    let address = served.address.strip_prefix("http://").unwrap();
+    let ask = |body: &str| {
+        let head = format!("POST /add-checkpoint HTTP/1.0\r\nContent-Length: {}", body.len());
+        read(sent(address, &head, body.as_bytes())).0
+    };
+    let [again, proof] =
+        ["", &format!("{}=\n", "A".repeat(43))].map(|proof| format!("old 0\n{proof}\n{note}"));
+    assert_eq!(ask(&proof), 422);
+    assert_eq!([declare(&runs[0]), declare(&runs[1])], [0, 3]);
+    // The witness knows one record of the log now.
+    let unsigned = format!("old 1\n\n{}", note.replacen("\u{2014} trainer ", "\u{2014} nobody ", 1));
+    assert_eq!([again.as_str(), &unsigned, "garbage", "old 7\n"].map(ask), [409, 403, 400, 400]);
+    let (text, values) = scraped(&served.said, "tiebreak_witness_", "cosigned_total", 1.0);
+    let refused: BTreeMap<&str, f64> = values
+        .iter()
+        .filter_map(|(name, value)| {
+            Some((name.strip_prefix("refused_total{reason=\"")?.strip_suffix("\"}")?, *value))
+        })
+        .collect();
+    let wanted =
+        [("full", 1.0), ("inconsistent", 1.0), ("malformed", 2.0), ("other_size", 1.0), ("unsigned", 1.0)];
+    assert_eq!(refused, BTreeMap::from(wanted), "{text}");
+    assert_eq!(
+        [values["cosigned_total"], values["logs"], values["store_errors_total"]],
+        [1.0, 1.0, 0.0],
+        "{text}"
+    );
+    assert!(values["last_cosigned_timestamp_seconds"] > 1.7e9, "{text}");
+    assert_eq!(values["responses_total{status=\"400\"}"], 2.0, "{text}");
+    let key = fs::read_to_string(&public).unwrap();
+    assert!(text.contains(&format!("tiebreak_witness_info{{key=\"{}\",version=\"", key.trim())), "{text}");
 }
 
 /// The families of a text, each with its type, as the library of Prometheus's authors for Python reads them.
@@ -194,6 +335,15 @@ fn a_training_shows_what_its_files_of_metrics_say() {
         [("GET /", "404"), ("POST /metrics", "405"), ("GET /metrics/x", "404"), ("DELETE /metrics", "405")]
     {
         assert!(training.asked(request).0.starts_with(&format!("http/1.1 {status}")), "{request}");
+    }
+    // A page of another site has its browser ask by the site's name.
+    let named = |host: &str| training.asked_by_name("GET /metrics", host);
+    for foreign in ["evil.example", "evil.example:9464", "localhost.evil.example"] {
+        let (head, body) = named(foreign);
+        assert!(head.starts_with("http/1.1 421") && !body.contains("tiebreak_"), "{foreign}: {head}{body}");
+    }
+    for own in [&training.address, "LocalHost:1", "[::1]:9464"] {
+        assert!(named(own).0.starts_with("http/1.1 200"), "{own}");
     }
     // Somebody who connects and says nothing holds nothing up.
     let silent: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(&training.address).unwrap()).collect();

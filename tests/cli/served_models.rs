@@ -32,8 +32,12 @@ impl Drop for Served {
 
 /// Starts a server and waits until it listens.
 pub fn served(run: &str, more: &[&str]) -> Served {
-    let args = [&["serve-model", run, "--listen", "127.0.0.1:0", "--engine", "cpu", "--json"], more].concat();
-    let mut child = tiebreak(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    started(&[&["serve-model", run, "--listen", "127.0.0.1:0", "--engine", "cpu", "--json"], more].concat())
+}
+
+/// Starts a command that says in JSON what it serves.
+pub fn started(args: &[&str]) -> Served {
+    let mut child = tiebreak(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (mut stderr, mut text) = (child.stderr.take().unwrap(), String::new());
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         text += &line.unwrap();
@@ -46,12 +50,13 @@ pub fn served(run: &str, more: &[&str]) -> Served {
         stderr.read_to_string(&mut why).unwrap();
         panic!("{why}");
     };
-    let address = said["address"].as_str().unwrap().strip_prefix("http://").unwrap().to_string();
+    let address = said["address"].as_str().and_then(|address| address.strip_prefix("http://"));
+    let address = address.unwrap_or_default().to_string();
     Served { child, address, said, _stderr: stderr }
 }
 
 /// A connection on which a request was sent. A server answers HTTP 1.0 without chunks.
-fn sent(address: &str, head: &str, body: &[u8]) -> TcpStream {
+pub fn sent(address: &str, head: &str, body: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(format!("{head}\r\n\r\n").as_bytes()).unwrap();
@@ -258,6 +263,38 @@ fn requests_that_are_not_served_are_refused() {
     assert!(status == 408 && begun.elapsed() < PATIENCE, "{status}");
     // Nothing of this kept the server from its work.
     assert_eq!(asked(address, &json!({ "model": "run", "prompt": "The", "max_tokens": 37 })).0, 200);
+}
+
+/// A page whose site's name means 127.0.0.1 reads no answer, and no page of another site makes the server work.
+#[test]
+fn a_web_page_cannot_ask_a_server_at_a_loopback_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = served(&small(folder.path(), "0.01"), &[]);
+    let asked = json!({ "model": "run", "prompt": "The", "max_tokens": 1 }).to_string();
+    let ask = |what: &str, host: &str, kind: &str| {
+        let more =
+            format!("Origin: http://evil.example\r\nContent-Type: {kind}\r\nContent-Length: {}", asked.len());
+        let head = format!("{what} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}");
+        let (status, head, body) = read(sent(&server.address, &head, asked.as_bytes()));
+        assert!(!head.contains("access-control-"), "{head}");
+        (status, body)
+    };
+    let port = server.address.rsplit_once(':').unwrap().1;
+    for what in ["GET /v1/models", "GET /healthz", "POST /v1/completions", "POST /other"] {
+        let (status, body) = ask(what, &format!("evil.example:{port}"), "application/json");
+        let error: Value = serde_json::from_str(&body).unwrap();
+        let (code, why) = (&error["error"]["code"], error["error"]["message"].as_str().unwrap());
+        assert!(
+            status == 421 && code == "unknown_host" && why.contains("localhost"),
+            "{what}: {status} {body}"
+        );
+    }
+    for own in [&server.address, "localhost", "[::1]:8704"] {
+        assert_eq!(ask("POST /v1/completions", own, "application/json").0, 200, "{own}");
+    }
+    // Across sites a browser sends a text unasked, and JSON only after this question, which nobody answers with a permission.
+    assert_eq!(ask("POST /v1/completions", "localhost", "text/plain").0, 415);
+    assert_eq!(ask("OPTIONS /v1/completions", "localhost", "text/plain").0, 405);
 }
 
 /// A request whose answer takes longer than the tests.

@@ -13,6 +13,7 @@ use crate::{output, path, tiebreak};
 pub struct Witness {
     child: Child,
     pub address: String,
+    pub said: Value,
 }
 
 impl Drop for Witness {
@@ -34,7 +35,7 @@ pub fn witness(key: &str, state: &str, more: &[&str]) -> Witness {
             break report;
         }
     };
-    Witness { child, address: report["address"].as_str().unwrap().to_string() }
+    Witness { child, address: report["address"].as_str().unwrap().to_string(), said: report }
 }
 
 /// Keys of a trainer and a witness, a run, and the witness's folder.

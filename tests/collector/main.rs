@@ -7,7 +7,10 @@ mod common;
 mod kills;
 mod processes;
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
 use serde_json::Value;
 use tiebreak_monitor::snapshot::log::ChipLog;
@@ -115,7 +118,7 @@ fn a_collector_serves_what_its_options_say() {
     refused(&["--key", "collector.key.pub"], 2, "is the public key");
     refused(&["--register", "job.toml"], 2, "job.toml");
     refused(&["--registrar", "other.key.pub"], 4, "chips.register");
-    refused(&["--listen", "nowhere"], 3, "cannot listen at nowhere");
+    refused(&["--listen", "nowhere:1"], 3, "cannot listen at nowhere:1");
     refused(&["--database", "chips.register"], 3, "not a database");
     refused(&["--database", "postgres://tiebreak@127.0.0.1:1/x"], 3, "PostgreSQL: the database: ");
     let collector = world.collector("chips.sqlite", &["--registrar", "registrar.key.pub"]);
@@ -124,4 +127,63 @@ fn a_collector_serves_what_its_options_say() {
     collector.process.terminate();
     let without = world.collector("chips.sqlite", &[]);
     assert_eq!(without.told["register_checked"], false);
+}
+
+/// The metrics of a collector: their text, and the values by name.
+fn scraped(collector: &processes::Collector) -> (String, BTreeMap<String, f64>) {
+    let address = collector.told["metrics"].as_str().unwrap().strip_prefix("http://").unwrap();
+    let (_, text) = asked(address.strip_suffix("/metrics").unwrap(), "GET /metrics", &[]);
+    let samples =
+        text.lines().filter(|line| !line.starts_with('#')).map(|line| line.rsplit_once(' ').unwrap());
+    let without = |name: &str| name.strip_prefix("tiebreak_collector_").unwrap().to_string();
+    let values = samples.map(|(name, value)| (without(name), value.parse().unwrap())).collect();
+    (text, values)
+}
+
+/// The status of a request's answer, and its body.
+fn asked(address: &str, what: &str, body: &[u8]) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let head = format!("{what} HTTP/1.0\r\nContent-Length: {}\r\n\r\n", body.len());
+    stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_string())
+}
+
+/// The metrics of a collector are those of its database and of what it refused, and the page has each.
+#[test]
+fn a_collector_shows_what_it_took_and_what_it_refused() {
+    let world = World::new();
+    let collector = world.collector("chips.sqlite", &["--metrics", "127.0.0.1:0"]);
+    let (_, values) = scraped(&collector);
+    let names = ["acknowledged_total", "database_errors_total", "newest_record_timestamp_seconds", "chips"];
+    assert_eq!(names.map(|name| values[name]), [0.0, 0.0, 0.0, 1.0]);
+    let agent = world.agent(&collector, &["--rate", FAST]);
+    agent.until_said("idle", 3);
+    let records = agent.stop();
+    let args = world.agent_args(&collector, &["--max-time", "60", "--key", "other.key"]);
+    assert_eq!(output(&world, &args.iter().map(String::as_str).collect::<Vec<_>>()).0, 3);
+    let address = collector.address.strip_prefix("http://").unwrap();
+    assert_eq!([b"garbage".as_slice(), b""].map(|body| asked(address, "POST /record", body).0), [400; 2]);
+    assert_eq!(asked(address, &format!("GET /last/chip-9/{}", "0".repeat(64)), b"").0, 403);
+    let (text, values) = scraped(&collector);
+    assert_eq!(values["acknowledged_total"], records as f64, "{text}");
+    assert_eq!(values["keep_seconds_count"], records as f64, "{text}");
+    let refused = |reason: &str| values[&format!("refused_total{{reason=\"{reason}\"}}")];
+    let reasons = ["malformed", "signature", "unknown_chip"].map(refused);
+    assert_eq!(reasons, [2.0, 1.0, 1.0], "{text}");
+    assert_eq!(values["responses_total{status=\"400\"}"], 2.0, "{text}");
+    assert_eq!([values["chips"], values["database_errors_total"]], [1.0, 0.0], "{text}");
+    world.export();
+    let last = world.checked_log("out.log").pop().unwrap().record.time;
+    assert_eq!(values["newest_record_timestamp_seconds"], last as f64 / 1000.0, "{text}");
+    let page = include_str!("../../docs/METRICS.md");
+    let types: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+    assert_eq!(types.len(), 10, "{text}");
+    for (name, kind) in types.iter().map(|family| family.split_once(' ').unwrap()) {
+        let total = if kind == "counter" { "_total" } else { "" };
+        assert!(page.contains(&format!("| `{name}{total}` | {kind} |")), "METRICS.md has no row of {name}");
+    }
+    drop(collector);
 }

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tiebreak_collector::client::{Remote, Settings};
+use tiebreak_collector::metrics::CollectorMetrics;
 use tiebreak_collector::roster::Roster;
 use tiebreak_collector::{server, store};
 use tiebreak_monitor::chip::keeper::Keeper as _;
@@ -56,7 +57,9 @@ fn sent(database: &str, register: &Register, logs: &[Vec<SignedRecord>], clients
     let collector_key = key(usize::MAX);
     let roster = Arc::new(Roster::new("no register".into(), None, register.clone()));
     let store = store::open(database, true).expect("the database opens");
-    let collector = server::start("127.0.0.1:0", collector_key.clone(), roster, store).expect("it listens");
+    let collector =
+        server::start("127.0.0.1:0", collector_key.clone(), roster, store, CollectorMetrics::default())
+            .expect("it listens");
     let url = format!("http://{}", collector.address());
     let begin = Instant::now();
     thread::scope(|scope| {

@@ -15,6 +15,8 @@ pub mod client;
 mod made;
 pub mod message;
 #[cfg(feature = "server")]
+pub mod metrics;
+#[cfg(feature = "server")]
 pub mod roster;
 #[cfg(feature = "server")]
 pub mod server;

@@ -6,13 +6,14 @@
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use hyper::body::Incoming;
@@ -30,6 +31,7 @@ use tokio::sync::Notify;
 
 use crate::admission::{Refusal, attribute};
 use crate::message::{Kept, Last, Refused, record};
+use crate::metrics::CollectorMetrics;
 use crate::roster::Roster;
 use crate::store::Store;
 use crate::writer::{Unkept, Writer};
@@ -65,6 +67,7 @@ struct Desk {
     key: PrivateKey,
     roster: Arc<Roster>,
     writer: Writer,
+    metrics: CollectorMetrics,
 }
 
 /// Serves a collector at an address (`127.0.0.1:8702`; port 0 = any) until it is stopped.
@@ -76,17 +79,24 @@ pub fn start(
     key: PrivateKey,
     roster: Arc<Roster>,
     store: Box<dyn Store>,
+    metrics: CollectorMetrics,
 ) -> io::Result<Collector> {
     let (writer, thread) = Writer::start(store, roster.clone())?;
-    let desk = Arc::new(Desk { key, roster: roster.clone(), writer });
+    metrics.register_is(&roster);
+    let lane = Lane::shown(CONNECTIONS, CONNECTIONS, metrics.connections.clone());
+    let counted = metrics.responses.clone();
+    let desk = Arc::new(Desk { key, roster: roster.clone(), writer, metrics: metrics.clone() });
     let router = Router::new()
         .route("/record", post(keep))
         .route("/last/{serial}/{nonce}", get(last))
         .layer(DefaultBodyLimit::max(RECORD_BYTES))
+        .layer(map_response(move |response: Response| {
+            counted.count("status", response.status().as_u16());
+            std::future::ready(response)
+        }))
         .with_state(desk);
-    let lane = Lane::new(CONNECTIONS, CONNECTIONS);
     let server = connection::Server::run("collector", listen, async move |listener, mut stopped| {
-        let looking = tokio::spawn(look(roster));
+        let looking = tokio::spawn(look(roster, metrics));
         accept(&listener, &mut stopped, |stream, from| {
             drop(tokio::spawn(connect(stream, Address::from(from.ip()), router.clone(), lane.clone())));
         })
@@ -97,11 +107,16 @@ pub fn start(
 }
 
 /// Reads the register again whenever its file changes.
-async fn look(roster: Arc<Roster>) {
+async fn look(roster: Arc<Roster>, metrics: CollectorMetrics) {
     loop {
         tokio::time::sleep(LOOKS).await;
-        let roster = roster.clone();
-        match tokio::task::spawn_blocking(move || roster.look()).await {
+        let looking = roster.clone();
+        let found = tokio::task::spawn_blocking(move || looking.look()).await;
+        match &found {
+            Ok(Ok(_)) => metrics.register_is(&roster),
+            _ => metrics.register_failed(),
+        }
+        match found {
             Ok(Ok(0)) => {}
             Ok(Ok(new)) => tracing::info!(new, "the register has new entries"),
             Ok(Err(error)) => tracing::error!(%error, "the register stays as it was read before"),
@@ -126,7 +141,8 @@ fn json(status: u16, message: &impl Serialize) -> Response {
     }
 }
 
-fn unkept(error: &Unkept) -> Response {
+fn unkept(desk: &Desk, error: &Unkept) -> Response {
+    desk.metrics.unkept(error);
     match error {
         Unkept::Refused(refusal) => {
             tracing::warn!(reason = refusal.kind(), why = %refusal, "refused");
@@ -138,9 +154,11 @@ fn unkept(error: &Unkept) -> Response {
 }
 
 async fn keep(State(desk): State<Arc<Desk>>, body: Result<Bytes, BytesRejection>) -> Response {
+    let begin = Instant::now();
     let body = match body {
         Ok(body) => body,
         Err(error) => {
+            desk.metrics.malformed();
             let why = format!("the body is no record of {RECORD_BYTES} bytes: {error}");
             return json(error.status().as_u16(), &Refused::new("malformed", &why));
         }
@@ -148,17 +166,20 @@ async fn keep(State(desk): State<Arc<Desk>>, body: Result<Bytes, BytesRejection>
     let signed = record(&body).map_err(Refusal::from);
     let found = match signed.and_then(|signed| attribute(&desk.roster.register(), signed)) {
         Ok(found) => found,
-        Err(refusal) => return unkept(&refusal.into()),
+        Err(refusal) => return unkept(&desk, &refusal.into()),
     };
     let signed = found.signed.clone();
     match desk.writer.keep(found).await {
-        Ok(()) => json(200, &Kept::sign(&signed, &desk.key)),
+        Ok(()) => {
+            desk.metrics.acknowledged(&signed, begin.elapsed());
+            json(200, &Kept::sign(&signed, &desk.key))
+        }
         Err(error) => {
             if let Unkept::Refused(Refusal::Fork { .. }) = &error {
                 // Two records with one counter, both signed, convict the chip: this is the only copy of the second.
                 tracing::warn!(record = evidence(&body), "a fork");
             }
-            unkept(&error)
+            unkept(&desk, &error)
         }
     }
 }
@@ -171,14 +192,17 @@ async fn last(State(desk): State<Arc<Desk>>, Path((serial, nonce)): Path<(String
     let asked = Serial::new(&serial).and_then(|serial| Ok((serial, nonce.parse::<Digest>()?)));
     let (serial, nonce) = match asked {
         Ok(asked) => asked,
-        Err(error) => return unkept(&Refusal::from(Malformed::invalid("request", error.to_string())).into()),
+        Err(error) => {
+            let refusal = Refusal::from(Malformed::invalid("request", error.to_string()));
+            return unkept(&desk, &refusal.into());
+        }
     };
     if desk.roster.register().keys_of(&serial).is_empty() {
-        return unkept(&Refusal::UnknownChip(serial).into());
+        return unkept(&desk, &Refusal::UnknownChip(serial).into());
     }
     match desk.writer.last(serial.clone()).await {
         Ok(record) => json(200, &Last::sign(&nonce, &serial, record.as_ref(), &desk.key)),
-        Err(error) => unkept(&error),
+        Err(error) => unkept(&desk, &error),
     }
 }
 

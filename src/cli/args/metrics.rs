@@ -1,13 +1,16 @@
 //! The option `--metrics`, and the server that answers `GET /metrics`.
 //!
-//! Anybody can connect, so connections, the time for headers and the time for an answer are bounded. A request changes nothing.
+//! Anybody can connect, so connections, the time for headers and the time for an answer are bounded. A request changes nothing. At a
+//! loopback address no web page reads the metrics: a request has to name the server ([`Hosts`]).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Request;
 use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper_util::service::TowerToHyperService;
@@ -16,6 +19,7 @@ use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 
+use super::hosts::Hosts;
 use super::listen::address;
 use crate::cli::view::report::{Exit, Failure, Printer};
 use tiebreak_game::net::connection::{Server, accept, one_request};
@@ -59,9 +63,9 @@ impl MetricsArgs {
         let Some(listen) = &self.metrics else { return Ok(None) };
         let mut registry = Registry::with_prefix("tiebreak");
         let metrics = register(&mut registry);
-        let router = router(registry);
+        let (router, hosts) = (router(registry), Hosts::of(listen));
         let server =
-            Server::run("metrics", listen, move |listener, stopped| serve(listener, stopped, router));
+            Server::run("metrics", listen, move |listener, stopped| serve(listener, stopped, router, hosts));
         let server = server.map_err(|error| {
             let why = format!("cannot listen at {listen} for --metrics: {error}");
             Failure::new(Exit::Undecided, why).help("give another HOST:PORT; port 0 takes a free one")
@@ -107,10 +111,25 @@ fn exposed(registry: &Registry) -> Response {
     }
 }
 
-async fn serve(listener: TcpListener, mut stopped: watch::Receiver<bool>, router: Router) {
+/// The router of a connection that arrived at this address of the machine: it refuses requests with names of others.
+fn named(router: Router, hosts: Hosts, arrived: Option<IpAddr>) -> Router {
+    router.layer(from_fn(move |request: Request, next: Next| {
+        let checked = hosts.check(arrived, &request);
+        async move {
+            match checked {
+                Ok(()) => next.run(request).await,
+                Err(why) => (StatusCode::MISDIRECTED_REQUEST, format!("{why}\n")).into_response(),
+            }
+        }
+    }))
+}
+
+async fn serve(listener: TcpListener, mut stopped: watch::Receiver<bool>, router: Router, hosts: Hosts) {
     let lane = Lane::new(CONNECTIONS, CONNECTIONS);
     accept(&listener, &mut stopped, |stream, from| {
-        drop(tokio::spawn(connection(stream, from, router.clone(), lane.clone())));
+        let arrived = stream.local_addr().ok().map(|address| address.ip());
+        let router = named(router.clone(), hosts.clone(), arrived);
+        drop(tokio::spawn(connection(stream, from, router, lane.clone())));
     })
     .await;
 }

@@ -9,6 +9,7 @@ pub mod device_check;
 pub mod device_memory;
 pub mod engine;
 pub mod expect;
+pub mod hosts;
 pub mod job;
 pub mod key;
 pub mod limits;

@@ -11,7 +11,9 @@ use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::listen::address;
+use crate::cli::args::metrics::{MetricsArgs, Served};
 use crate::cli::args::terms::{beside, read_terms};
+use crate::cli::view::exposition::servers::labelled;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_dispute::game::terms::Terms;
 use tiebreak_game::net::desk::{Desk, Respond};
@@ -105,6 +107,8 @@ pub struct Args {
     /// Form of the log's lines on stderr.
     #[arg(long, value_enum, default_value_t, hide_short_help = true)]
     log_format: LogFormat,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
@@ -227,6 +231,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         (None, Some(_)) => None,
         (None, None) => Some("127.0.0.1:8700"),
     };
+    let labels = [("game", game.to_string()), ("party", place.to_string())];
+    let metrics = args
+        .metrics
+        .served(printer, |registry| desk.metrics().register(labelled(registry, "party", &labels)))?;
     let server = listen.map(|listen| start(&args, listen, &desk)).transpose()?;
     let address = server.as_ref().map(|server| format!("http://{}", server.address()));
     lines.extend(address.iter().map(|address| format!("  answers at {address}")));
@@ -245,7 +253,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     stop.map_err(|error| Failure::new(Exit::Undecided, format!("signals cannot be waited for: {error}")))?;
     printer.result(
         lines,
-        &json!({ "game": game, "party": place, "address": address, "files": args.files, "journal": path }),
+        &json!({
+            "game": game, "party": place, "address": address, "files": args.files, "journal": path,
+            "metrics": metrics.as_ref().and_then(Served::address),
+        }),
     );
     desk.work(party.as_mut());
     // The thread that closed the desk ends the process.

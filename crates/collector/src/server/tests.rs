@@ -17,6 +17,7 @@ use super::{Collector, start};
 use crate::client::{Remote, Settings};
 use crate::made::{Chip, key, register, serial};
 use crate::message::{Kept, Last, read};
+use crate::metrics::CollectorMetrics;
 use crate::roster::Roster;
 use crate::store::{self, StoreError, tests::postgres};
 
@@ -37,7 +38,7 @@ fn running(database: Option<String>) -> Running {
     std::fs::write(&path, to_text(&register, &key(50))).unwrap();
     let roster = Arc::new(Roster::new(path, Some(key(50).public()), register));
     let store = store::open(&database, true).unwrap();
-    let collector = start("127.0.0.1:0", key(COLLECTOR), roster, store).unwrap();
+    let collector = start("127.0.0.1:0", key(COLLECTOR), roster, store, CollectorMetrics::default()).unwrap();
     Running { folder, database, collector }
 }
 

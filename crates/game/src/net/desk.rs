@@ -4,10 +4,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use tokio::sync::oneshot;
 
 use super::kept::Kept;
+use super::metrics::PartyMetrics;
 use super::pass::Pass;
 use crate::party::{Gatherer, Party, PartyError};
 use tiebreak_dispute::game::message::{Asked, Question, Sealed};
@@ -40,6 +42,19 @@ pub enum Refused {
     /// The party could not compute the answer.
     #[error("{0}")]
     Failed(String),
+}
+
+impl Refused {
+    /// The reason's name, for metrics.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Refused::Malformed(_) => "malformed",
+            Refused::Foreign(_) => "foreign",
+            Refused::Busy => "busy",
+            Refused::Closed => "closed",
+            Refused::Failed(_) => "failed",
+        }
+    }
 }
 
 /// Answers questions: the same question gives the same bytes, also after a restart.
@@ -95,6 +110,7 @@ pub struct Desk {
     kept: Mutex<Kept>,
     state: Mutex<State>,
     changed: Condvar,
+    metrics: PartyMetrics,
 }
 
 #[derive(Default)]
@@ -132,10 +148,11 @@ impl Desk {
         journal: &Path,
         disk: Disk,
     ) -> Result<Desk, RunError> {
-        let kept = Mutex::new(Kept::open(journal, &game, &key.public(), disk)?);
+        let kept = Kept::open(journal, &game, &key.public(), disk)?;
+        let (metrics, kept) = (PartyMetrics::new(kept.count()), Mutex::new(kept));
         let pass = Pass::new(key, &referee, &game);
         let (state, changed) = (Mutex::default(), Condvar::new());
-        Ok(Desk { game, referee, pass, limit: QUESTION_MAX, kept, state, changed })
+        Ok(Desk { game, referee, pass, limit: QUESTION_MAX, kept, state, changed, metrics })
     }
 
     /// The same desk, for questions that may carry parts of rounding logs.
@@ -151,6 +168,12 @@ impl Desk {
     /// The checker of the referee's passes.
     pub fn pass(&self) -> &Pass {
         &self.pass
+    }
+
+    /// The metrics of this party.
+    #[doc(hidden)] // the command's alone
+    pub fn metrics(&self) -> &PartyMetrics {
+        &self.metrics
     }
 
     /// The number of answers in the journal.
@@ -172,11 +195,21 @@ impl Desk {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The same result; an error is counted.
+    fn counted<T>(&self, result: Result<T, Refused>) -> Result<T, Refused> {
+        result.inspect_err(|why| self.metrics.refused(why.reason()))
+    }
+
     /// Checks the sender, so that only the referee makes this party work.
     ///
     /// # Errors
     /// If the message is no question, or not a question of this game that the referee signed.
     pub fn check(&self, sealed: &[u8]) -> Result<Asked, Refused> {
+        self.counted(self.checked(sealed))
+    }
+
+    /// The question in a message, if this game's referee signed it.
+    fn checked(&self, sealed: &[u8]) -> Result<Asked, Refused> {
         if serde_json::from_slice::<Sealed<Asked>>(sealed).is_err() {
             return Err(Refused::Malformed("this is no question of a dispute game".into()));
         }
@@ -196,6 +229,11 @@ impl Desk {
     /// # Errors
     /// If the queue is full, the desk is closed, or the journal cannot be read.
     pub fn take(&self, asked: &Asked, sealed: Vec<u8>) -> Result<Taken, Refused> {
+        self.counted(self.taken(asked, sealed))
+    }
+
+    /// The answer to a question that was checked, or its place in the queue.
+    fn taken(&self, asked: &Asked, sealed: Vec<u8>) -> Result<Taken, Refused> {
         let name = asked.digest();
         let mut state = self.state();
         if let Some(waiting) = state.open.get_mut(&name) {
@@ -220,6 +258,7 @@ impl Desk {
         let (tell, told) = oneshot::channel();
         state.open.insert(name, vec![tell]);
         state.queue.push_back(Waiting { name, kept: is_kept(&asked.question), sealed });
+        self.metrics.taken(&asked.question, state.open.len());
         self.changed.notify_all();
         Ok(Taken::Later(told))
     }
@@ -227,16 +266,24 @@ impl Desk {
     /// Answers questions, one after another, until the desk is closed.
     pub fn work(&self, responder: &mut (impl Respond + ?Sized)) {
         while let Some(Waiting { name, kept, sealed }) = self.next() {
+            let begin = Instant::now();
             let reply: Reply = responder.reply(&sealed).and_then(|answer| {
                 if kept {
-                    self.kept().keep(name, &answer).map_err(failed)?;
+                    let mut journal = self.kept();
+                    journal.keep(name, &answer).map_err(failed)?;
+                    self.metrics.kept(journal.count());
                 }
                 Ok(answer.into())
             });
             if let Err(why) = &reply {
                 tracing::warn!(why = ?why.to_string(), "a question was not answered");
             }
-            for sender in self.state().open.remove(&name).unwrap_or_default() {
+            let mut state = self.state();
+            let asking = state.open.remove(&name).unwrap_or_default();
+            let end = reply.as_ref().map_or_else(Refused::reason, |_| "answered");
+            self.metrics.ended(end, begin.elapsed(), state.open.len());
+            drop(state);
+            for sender in asking {
                 // A client that went away asks again.
                 let _ = sender.send(reply.clone());
             }

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::Notify;
 
 /// The most addresses that have a bucket of their own; all others share one.
@@ -102,6 +103,8 @@ pub struct Lane {
     max: usize,
     each: usize,
     state: Mutex<Inside>,
+    /// The number of connections inside, for metrics.
+    shown: Gauge,
 }
 
 #[derive(Default)]
@@ -119,7 +122,13 @@ pub struct Place {
 impl Lane {
     /// A lane of so many connections, and of so many from one address.
     pub fn new(max: u32, each: u32) -> Arc<Lane> {
-        Arc::new(Lane { max: max.max(1) as usize, each: each.max(1) as usize, state: Mutex::default() })
+        Lane::shown(max, each, Gauge::default())
+    }
+
+    /// The same lane, with a gauge that shows how many are inside.
+    pub fn shown(max: u32, each: u32, shown: Gauge) -> Arc<Lane> {
+        let [max, each] = [max, each].map(|most| most.max(1) as usize);
+        Arc::new(Lane { max, each, state: Mutex::default(), shown })
     }
 
     /// Admits a connection. If the lane is full, another connection is ended: its `end` is notified.
@@ -145,6 +154,7 @@ impl Lane {
         let number = state.next;
         state.next += 1;
         state.places.insert(number, (address, end));
+        self.shown.set(state.places.len() as i64);
         Place { lane: self.clone(), number }
     }
 
@@ -161,7 +171,9 @@ impl Lane {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        lock(&self.lane.state).places.remove(&self.number);
+        let mut state = lock(&self.lane.state);
+        state.places.remove(&self.number);
+        self.lane.shown.set(state.places.len() as i64);
     }
 }
 
@@ -206,7 +218,8 @@ mod tests {
 
     #[test]
     fn a_full_lane_ends_the_oldest_of_whom_has_most() {
-        let lane = Lane::new(4, 3);
+        let shown = Gauge::default();
+        let lane = Lane::shown(4, 3, shown.clone());
         let ends: Vec<Arc<Notify>> = (0..7).map(|_| Arc::default()).collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let ended = |connection: usize| {
@@ -220,7 +233,9 @@ mod tests {
         assert_eq!([ended(0), ended(1), ended(2)], [false, true, false]);
         let newcomer = enter(5, 8);
         assert_eq!([ended(0), ended(2), ended(3), lane.len() == 4], [false, true, false, true]);
+        assert_eq!(shown.get(), 4);
         drop(newcomer);
+        assert_eq!(shown.get(), 3);
         let _there_is_room = enter(6, 9);
         assert!((3..7).all(|connection| !ended(connection)));
     }

@@ -13,6 +13,7 @@ pub mod journal;
 mod kept;
 mod lines;
 pub mod link;
+pub mod metrics;
 pub mod pass;
 pub mod referee;
 pub mod server;

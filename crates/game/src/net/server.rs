@@ -126,13 +126,14 @@ impl Server {
     /// If the system refuses.
     pub fn start(listen: &str, desk: Arc<Desk>, limits: ServerLimits) -> io::Result<Server> {
         let rate = limits.requests_per_second;
+        let (strangers, of_referee) = (desk.metrics().strangers.clone(), desk.metrics().referee.clone());
         let shared = Arc::new(Shared {
             desk,
             limits,
             questions: Budget::new(rate, rate.saturating_mul(ALL)),
             info: Budget::new(INFO.0, INFO.1),
-            strangers: Lane::new(limits.connections, limits.connections / 2),
-            referee: Lane::new(REFEREE, REFEREE),
+            strangers: Lane::shown(limits.connections, limits.connections / 2, strangers),
+            referee: Lane::shown(REFEREE, REFEREE, of_referee),
             away: TurnedAway { count: AtomicU64::new(0), said: Mutex::new(Instant::now()) },
         });
         Server::run("http", listen, move |listener, stopped| serve(listener, shared, stopped))
@@ -202,6 +203,7 @@ async fn limited(
         None => next.run(request).await,
     };
     let (milliseconds, status) = (begin.elapsed().as_millis() as u64, response.status());
+    shared.desk.metrics().responses.count("status", status.as_u16());
     // Paths are foreign text: the Debug format escapes control characters.
     if status.is_client_error() {
         shared.away.count();
@@ -254,7 +256,10 @@ async fn answer(
     tracing::info!(turn = asked.turn, question = ?asked.question, "question");
     let told = match shared.desk.take(&asked, body.into()) {
         Err(why) => return refused(&why),
-        Ok(Taken::Known(answer)) => return given(&answer),
+        Ok(Taken::Known(answer)) => {
+            shared.desk.metrics().repeated.inc();
+            return given(&answer);
+        }
         Ok(Taken::Later(told)) => told,
     };
     match timeout(shared.limits.answer, told).await {

@@ -7,6 +7,7 @@ use tiebreak_monitor::snapshot::record::Serial;
 
 use super::registry::{RegisterArgs, serial};
 use crate::cli::args::listen::address;
+use crate::cli::args::metrics::MetricsArgs;
 use crate::cli::view::report::{CommandResult, Printer};
 #[cfg(not(feature = "collector"))]
 use crate::cli::view::report::{Exit, Failure};
@@ -55,6 +56,8 @@ struct Serve {
     /// Address to listen at. Port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8702", value_parser = address)]
     listen: String,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 /// Write a chip's log as the chip would have written it to a file, for `monitor inspect` and `monitor match`.
@@ -91,8 +94,8 @@ struct Heads {
 #[cfg(not(feature = "collector"))]
 pub fn run(_printer: Printer, args: Args) -> CommandResult {
     let _unused = match args.command {
-        Command::Serve(Serve { database, key, register, listen }) => {
-            (database, Some((key, register, listen)), None, None)
+        Command::Serve(Serve { database, key, register, listen, metrics }) => {
+            (database, Some((key, register, listen, metrics)), None, None)
         }
         Command::Export(Export { database, serial, out }) => (database, None, Some(serial), Some(out)),
         Command::Heads(Heads { database, out }) => (database, None, None, Some(out)),
@@ -116,6 +119,7 @@ mod built {
     use std::sync::Arc;
 
     use serde_json::json;
+    use tiebreak_collector::metrics::CollectorMetrics;
     use tiebreak_collector::roster::Roster;
     use tiebreak_collector::server;
     use tiebreak_collector::store::{self, Store, StoreError};
@@ -127,6 +131,8 @@ mod built {
     use super::super::registry::{unchecked, write};
     use super::{Export, Heads, Serve};
     use crate::cli::args::key;
+    use crate::cli::args::metrics::Served;
+    use crate::cli::view::exposition::servers::labelled;
     use crate::cli::view::next::Next;
     use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 
@@ -156,7 +162,11 @@ mod built {
             // A second subscriber is an error, and there is one command a process.
             let _ = tracing::subscriber::set_global_default(lines.finish());
         }
-        let collector = server::start(&args.listen, key, roster, store).map_err(|error| {
+        let (counted, labels) = (CollectorMetrics::default(), [("key", public.to_text())]);
+        let metrics = args
+            .metrics
+            .served(printer, |registry| counted.register(labelled(registry, "collector", &labels)))?;
+        let collector = server::start(&args.listen, key, roster, store, counted).map_err(|error| {
             let why = format!("cannot listen at {}: {error}; give another --listen", args.listen);
             Failure::new(Exit::Undecided, why)
         })?;
@@ -182,7 +192,7 @@ mod built {
         lines.push(next.line());
         let value = json!({
             "collector": public.to_text(), "address": address, "chips": chips, "logs": logs,
-            "register_checked": checked, "next": [next],
+            "register_checked": checked, "metrics": metrics.as_ref().and_then(Served::address), "next": [next],
         });
         printer.result(lines, &value);
         // The thread that stopped the server ends the process.

@@ -1,16 +1,17 @@
 //! The server: `POST /v1/completions`, `POST /v1/chat/completions`, `GET /v1/models` and `GET /healthz`.
 //!
 //! Anybody who reaches the address can ask, so everything is bounded: connections, bytes, tokens, requests that wait, and time. A
-//! connection without an admitted request has a place among the others of its kind, and makes room when they are too many.
+//! connection without an admitted request has a place among the others of its kind, and makes room when they are too many. At a
+//! loopback address no web page reads an answer: a request has to name the server ([`Hosts`]).
 
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{StatusCode, header};
-use axum::middleware::map_response;
+use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
@@ -26,6 +27,7 @@ use tokio::time::timeout;
 use super::queue::{Admitted, Ask, Queue, late};
 use super::stream::Coming;
 use super::wire::{Asked, Head, Kind, Prompt, Refusal, asked};
+use crate::cli::args::hosts::Hosts;
 use crate::cli::args::random::random;
 use crate::cli::view::alphabet::Alphabet;
 use crate::cli::view::chats::Chats;
@@ -64,6 +66,8 @@ pub struct Desk {
 /// A connection.
 struct Guest {
     address: Address,
+    /// The address of this machine at which it arrived, and the server's names.
+    arrived: (Option<IpAddr>, Hosts),
     /// Notified when another connection takes this one's place.
     end: Arc<Notify>,
     place: Mutex<Option<Place>>,
@@ -101,15 +105,25 @@ pub fn start(listen: &str, desk: Desk) -> std::io::Result<Server> {
         .fallback(no_path)
         .method_not_allowed_fallback(no_method)
         .layer(DefaultBodyLimit::max(BODY))
+        .layer(from_fn(named))
         .layer(map_response(counted))
         .with_state(Arc::new(desk));
-    Server::run("model", listen, move |listener, stopped| serve(listener, stopped, router, time))
+    let hosts = Hosts::of(listen);
+    Server::run("model", listen, move |listener, stopped| serve(listener, stopped, router, (hosts, time)))
 }
 
-async fn serve(listener: TcpListener, mut stopped: watch::Receiver<bool>, router: Router, time: Duration) {
+async fn serve(
+    listener: TcpListener,
+    mut stopped: watch::Receiver<bool>,
+    router: Router,
+    (hosts, time): (Hosts, Duration),
+) {
     let (lane, open) = (Lane::new(CONNECTIONS, CONNECTIONS), Arc::new(()));
     accept(&listener, &mut stopped, |stream, from| {
-        let served = connection(stream, from, router.clone(), lane.clone(), time);
+        let (address, end) = (Address::from(from.ip()), Arc::new(Notify::new()));
+        let arrived = (stream.local_addr().ok().map(|address| address.ip()), hosts.clone());
+        let guest = Guest { address, arrived, end, place: Mutex::new(None), lane: lane.clone() };
+        let served = connection(stream, guest, router.clone(), time);
         let open = open.clone();
         drop(tokio::spawn(async move {
             served.await;
@@ -124,9 +138,8 @@ async fn serve(listener: TcpListener, mut stopped: watch::Receiver<bool>, router
 }
 
 /// Serves a connection until it ends, its time is up, or another one takes its place.
-async fn connection(stream: TcpStream, from: SocketAddr, router: Router, lane: Arc<Lane>, time: Duration) {
-    let (address, end) = (Address::from(from.ip()), Arc::new(Notify::new()));
-    let guest = Arc::new(Guest { address, end: end.clone(), place: Mutex::new(None), lane });
+async fn connection(stream: TcpStream, guest: Guest, router: Router, time: Duration) {
+    let (end, guest) = (guest.end.clone(), Arc::new(guest));
     guest.enter();
     let service = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
@@ -134,6 +147,17 @@ async fn connection(stream: TcpStream, from: SocketAddr, router: Router, lane: A
         service.call(request)
     });
     one_request(stream, service, READ, READ + READ + time + WRITE, &end).await;
+}
+
+/// Refuses a request that has a name of others.
+async fn named(
+    Extension(guest): Extension<Arc<Guest>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Refusal> {
+    let (arrived, hosts) = &guest.arrived;
+    hosts.check(*arrived, &request).map_err(|why| Refusal::new(421, "unknown_host", why))?;
+    Ok(next.run(request).await)
 }
 
 fn answered(status: u16, message: &Value) -> Response {

@@ -8,6 +8,8 @@ use serde_json::json;
 
 use crate::cli::args::key;
 use crate::cli::args::listen::address;
+use crate::cli::args::metrics::{MetricsArgs, Served};
+use crate::cli::view::exposition::servers::labelled;
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_game::net::stop::on_stop;
@@ -55,6 +57,8 @@ pub struct Args {
     /// Address to listen at. Port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8701", value_parser = address)]
     listen: String,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 /// The logs that the arguments name.
@@ -99,14 +103,19 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         let used = if error.kind() == io::ErrorKind::WouldBlock { " is used by" } else { ":" };
         Failure::new(Exit::Undecided, format!("{}{used} {error}", args.state.display()))
     };
-    let keeper = kept.map_err(failed)?;
+    let keeper = Arc::new(kept.map_err(failed)?);
     let seen = keeper.seen().map_err(failed)?;
     if !printer.quiet {
         let lines = tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).with_target(false);
         // A second subscriber is an error, and there is one command a process.
         let _ = tracing::subscriber::set_global_default(lines.finish());
     }
-    let server = server::start(&args.listen, Arc::new(keeper)).map_err(|error| {
+    let labels = [("key", public.to_text())];
+    let metrics = args
+        .metrics
+        .served(printer, |registry| keeper.metrics().register(labelled(registry, "witness", &labels)))?;
+    let metrics = metrics.as_ref().map(Served::address);
+    let server = server::start(&args.listen, keeper).map_err(|error| {
         Failure::new(
             Exit::Undecided,
             format!("cannot listen at {}: {error}; give another --listen", args.listen),
@@ -131,7 +140,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             format!("  listens at {address}"),
             next.line(),
         ],
-        &json!({ "witness": public.to_text(), "cosignature_key": public.to_witness_text(), "address": address, "logs": seen, "next": [next] }),
+        &json!({ "witness": public.to_text(), "cosignature_key": public.to_witness_text(), "address": address, "logs": seen, "metrics": metrics, "next": [next] }),
     );
     // The thread that stopped the server ends the process.
     loop {

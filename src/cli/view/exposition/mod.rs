@@ -1,6 +1,7 @@
 //! Metrics of a command while it works, in the OpenMetrics text format, which Prometheus reads (docs/METRICS.md).
 
 pub mod replay;
+pub mod servers;
 pub mod serving;
 pub mod training;
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::metrics::WitnessMetrics;
 use tiebreak_monitor::witness::checkpoint::Checkpoint;
 use tiebreak_monitor::witness::policy::{Logs, NOTHING_SEEN, Refusal, Seen};
 use tiebreak_monitor::witness::request::AddCheckpoint;
@@ -24,6 +25,7 @@ pub struct Keeper {
     /// The right to write, of this process, and the number of logs of each key. A request takes it while it is decided and its
     /// checkpoint is written, so that no two requests see the same state.
     writing: Mutex<Writing>,
+    metrics: WitnessMetrics,
 }
 
 /// The right to write, and what is written.
@@ -45,16 +47,23 @@ impl Keeper {
     /// If another process holds the store, it cannot be locked, or a checkpoint in it is damaged.
     pub fn open(key: PrivateKey, logs: Logs, store: Arc<dyn Store>, most: u64) -> io::Result<Keeper> {
         let writing = Writing { _held: store.lock("lock")?, logs: HashMap::new() };
-        let keeper = Keeper { key, logs, store, most, writing: Mutex::new(writing) };
+        let (writing, metrics) = (Mutex::new(writing), WitnessMetrics::default());
+        let keeper = Keeper { key, logs, store, most, writing, metrics };
         let mut counts: HashMap<[u8; 32], u64> = HashMap::new();
         for name in keeper.store.list("")?.iter().filter(|name| name.starts_with("log-")) {
             let checkpoint = keeper.kept(name)?;
+            keeper.metrics.logs.inc();
             if let Some(key) = checkpoint.as_ref().and_then(|checkpoint| keeper.logs.signer(checkpoint)) {
                 *counts.entry(key.bytes()).or_default() += 1;
             }
         }
         keeper.writing.lock().unwrap_or_else(PoisonError::into_inner).logs = counts;
         Ok(keeper)
+    }
+
+    /// The metrics of this witness.
+    pub fn metrics(&self) -> &WitnessMetrics {
+        &self.metrics
     }
 
     /// The number of logs of which the witness cosigned a checkpoint.
@@ -98,6 +107,13 @@ impl Keeper {
     /// # Errors
     /// If the store fails; the inner error is the reason for a refusal.
     pub fn add(&self, request: &AddCheckpoint, time: u64) -> io::Result<Result<String, Refusal>> {
+        let decided = self.decided(request, time);
+        self.metrics.decided(&decided, time);
+        decided
+    }
+
+    /// The decision, which is on disk if it is a cosignature.
+    fn decided(&self, request: &AddCheckpoint, time: u64) -> io::Result<Result<String, Refusal>> {
         let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut is_new = false;
         let decided = self.logs.decide(request, |origin| {
@@ -114,6 +130,9 @@ impl Keeper {
         }
         let note = &request.checkpoint.note;
         self.store.replace(&name(&request.checkpoint.origin), &mut |file| file.write_all(note.as_bytes()))?;
+        if is_new {
+            self.metrics.logs.inc();
+        }
         if let Some(key) = signer {
             *writing.logs.entry(key).or_default() += 1;
         }

@@ -2,6 +2,7 @@
 
 pub mod client;
 mod keeper;
+pub mod metrics;
 pub mod server;
 
 pub use keeper::Keeper;

@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::Keeper;
+use super::metrics::WitnessMetrics;
 use crate::net::connection::{Server, accept, one_request};
 use crate::net::gate::{Address, Budget, Lane};
 use tiebreak_monitor::witness::policy::Refusal;
@@ -36,6 +37,7 @@ const TIMES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_sec
 struct Gate {
     lane: Arc<Lane>,
     budget: Budget,
+    metrics: WitnessMetrics,
 }
 
 /// Serves a witness at an address (`127.0.0.1:8701`; port 0 = any) until the server is stopped. A checkpoint that is being written
@@ -44,12 +46,14 @@ struct Gate {
 /// # Errors
 /// If the system refuses.
 pub fn start(listen: &str, keeper: Arc<Keeper>) -> io::Result<Server> {
+    let metrics = keeper.metrics().clone();
     let router = Router::new()
         .route("/add-checkpoint", post(add))
         .layer(DefaultBodyLimit::max(REQUEST_MAX))
         .with_state(keeper);
     let (all, each) = CONNECTIONS;
-    let gate = Arc::new(Gate { lane: Lane::new(all, each), budget: Budget::new(REQUESTS.0, REQUESTS.1) });
+    let lane = Lane::shown(all, each, metrics.connections.clone());
+    let gate = Arc::new(Gate { lane, budget: Budget::new(REQUESTS.0, REQUESTS.1), metrics });
     Server::run("witness", listen, async move |listener, mut stopped| {
         accept(&listener, &mut stopped, |stream, from| {
             drop(tokio::spawn(connection(stream, Address::from(from.ip()), router.clone(), gate.clone())));
@@ -64,12 +68,14 @@ async fn connection(stream: TcpStream, from: Address, router: Router, gate: Arc<
     let service = TowerToHyperService::new(router);
     let service = service_fn(move |request: Request<Incoming>| {
         let admitted = gate.budget.take(from, Instant::now());
-        let answered = service.call(request);
+        let (answered, gate) = (service.call(request), gate.clone());
         async move {
-            match admitted {
-                true => answered.await,
-                false => Ok(text(StatusCode::TOO_MANY_REQUESTS, "too many requests: ask again in a second")),
-            }
+            let response = match admitted {
+                true => answered.await?,
+                false => text(StatusCode::TOO_MANY_REQUESTS, "too many requests: ask again in a second"),
+            };
+            gate.metrics.responses.count("status", response.status().as_u16());
+            Ok(response)
         }
     });
     one_request(stream, service, TIMES.0, TIMES.1, &end).await;
@@ -85,7 +91,10 @@ async fn add(State(keeper): State<Arc<Keeper>>, body: Bytes) -> Response {
     let request = match request.and_then(|body| AddCheckpoint::read(body).map_err(|error| error.to_string()))
     {
         Ok(request) => request,
-        Err(why) => return text(StatusCode::BAD_REQUEST, &why),
+        Err(why) => {
+            keeper.metrics().malformed();
+            return text(StatusCode::BAD_REQUEST, &why);
+        }
     };
     let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) else {
         return text(StatusCode::INTERNAL_SERVER_ERROR, "this witness's clock is before 1970");
