@@ -8,6 +8,7 @@ use tiebreak_contract::program::network::NetworkModel;
 use tiebreak_contract::program::products::ProductTable;
 
 /// A model that can be evaluated.
+#[doc(hidden)] // for the layers above
 pub trait Evaluable {
     /// The network.
     fn network(&self) -> &dyn Network;
