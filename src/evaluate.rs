@@ -41,7 +41,7 @@
 //! use tiebreak::program::init;
 //!
 //! let ProgramSource::Model(model) = &run.job().source else { panic!("a model of this version") };
-//! let evaluator = Evaluator::new(&mut engine, model, 2)?;
+//! let evaluator = Evaluator::new(&mut engine, &**model, 2)?;
 //! let kept = run.program().released();
 //! let mut released = Vec::new();
 //! for (tensor, words) in run.program().state().iter().zip(init::state(run.program(), run.key())).take(kept) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Receipts of predictions from the text of docs/INFERENCE.md, docs/RUN-FORMAT.md and docs/ARITHMETIC.md alone: one unsigned, one
-signed, one salted with its opening, and a verdict on one with a wrong class.
+signed, one salted with its opening, a verdict on one with a wrong class, and the digest of a network file's model.
 
 A perceptron of six pixels and four classes predicts five samples, the last like the first. Its weights are Philox words, as in
 tests/runs/predictions.rs. Writes predictions.json beside itself. Needs only the standard library.
@@ -39,6 +39,21 @@ def predicted(row):
 def digest_of_bytes(shape, pixels):
     """A tensor of U32, whose code is 2."""
     return derive("tiebreak 2 tensor", b"\x02" + listed([words([d]) for d in shape]) + blake3(words(pixels)))
+
+
+def network_settings(network):
+    """The keys by which a receipt names the model of a network file, ascending."""
+    shape = lambda dims: " ".join(map(str, dims))
+    of_sample = lambda tensor: [tensor["shape"][0] // network["micro_batch"], *tensor["shape"][1:]]
+    settings = {"network.digits": str(network.get("digits", 3)), "network.rows": shape(of_sample(network["labels"])),
+                "network.inputs": shape([network["inputs"].get("below", 0), *of_sample(network["inputs"])])}
+    settings |= {f"parameter.{parameter['name']}": shape(parameter["shape"]) for parameter in network["parameters"]}
+    for number, node in enumerate(network["nodes"]):
+        given = node.get("attributes", {})
+        acting = [f"{pattern(f32(given[name])):08x}" if name == "epsilon" else str(given[name]) for name in ("heads", "ignore", "epsilon") if name in given]
+        assert set(given) <= {"heads", "ignore", "epsilon", "p"}, "an order that this script does not know"
+        settings[f"node.{number}"] = " ".join([node["name"], node["operator"], *node["inputs"], *acting])
+    return [sized(name.encode()) + sized(value.encode()) for name, value in sorted(settings.items())]
 
 
 def main():
@@ -81,9 +96,11 @@ def main():
     lie |= {"signature": b64(liar.sign(b"tiebreak 2 predictions\n" + text(lie).encode()))}
     claim = {"kind": "class", "sample": 4, "row": 0, "slices": [0], "bytes": b64(rows[-1]), "siblings": ""}
     verdict = json.dumps({"answer": 1, "receipt": text(lie), "claim": claim}, separators=(",", ":"))
-    comment = "Made by predictions.py. `samples`: the pixels of samples 2, 3, .. of some data. `receipt` and `signed`: texts of receipts of their predictions. `verdict`: a verdict on a third. `salted` and `opening`: the first one, salted."
+    encoder = json.loads((pathlib.Path(__file__).parents[1] / "networks" / "encoder.json").read_text())
+    network = derive("tiebreak 2 predicting model", listed(network_settings(encoder))).hex()
+    comment = "Made by predictions.py. `samples`: the pixels of samples 2, 3, .. of some data. `receipt` and `signed`: texts of receipts of their predictions. `verdict`: a verdict on a third. `salted` and `opening`: the first one, salted. `network`: the digest of the model of assets/networks/encoder.json."
     path = pathlib.Path(__file__).with_name("predictions.json")
-    document = {"_comment": comment, "samples": samples, "receipt": text(fields), "signed": text(signed), "verdict": verdict, "salted": text(salted), "opening": opening}
+    document = {"_comment": comment, "samples": samples, "receipt": text(fields), "signed": text(signed), "verdict": verdict, "salted": text(salted), "opening": opening, "network": network}
     path.write_text("{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in document.items()) + "\n}\n")
 
 

@@ -111,7 +111,7 @@ impl Decoder {
 
     /// The logits of one sequence by the ordinary forward pass, with `padding` up to the context.
     pub fn whole(&self, engine: &mut dyn Engine, sequence: &[u32], padding: u32) -> Rows {
-        let graph = inference_graph(&self.model, &self.products, 1);
+        let graph = inference_graph(&*self.model, &self.products, 1);
         let graph = engine.compile(Arc::new(graph)).unwrap();
         let mut inputs = self.upload(engine);
         let mut tokens = sequence.to_vec();

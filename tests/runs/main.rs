@@ -23,6 +23,7 @@ mod initial_states;
 mod jobs;
 mod masked_tokens;
 mod masks;
+mod network_files;
 mod padding;
 mod paper_preset;
 mod prediction_verdicts;

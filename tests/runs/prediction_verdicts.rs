@@ -8,6 +8,7 @@ use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::graph::{Graph, TensorId, TensorType};
+use tiebreak_contract::program::network;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_dispute::answer::{AnswerClaim, AnswerRuling, AnswerVerdict, ClassClaim};
 use tiebreak_dispute::verdict::{Base64, Hashes, ProvenInput, ProvenTensor};
@@ -19,11 +20,12 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::predictions::Predictions;
 use tiebreak_record::commit::{merkle, tensor};
-use tiebreak_record::job::Job;
+use tiebreak_record::job::{Evaluable, Job};
 use tiebreak_run::predict::traced::{OtherTraces, SamplePass, sample_leaves};
 use tiebreak_run::predict::{Inputs, Predictor};
 use tiebreak_run::run::arrays::Array;
 
+use crate::network_files::ENCODER;
 use crate::receipt_verdicts::no_edit_convicts;
 
 /// The first sample of the receipts, and how many they have.
@@ -62,8 +64,9 @@ fn resnet() -> String {
 
 /// A signer with a model of Philox's weights, and samples.
 struct Signer {
+    /// The text of the job, or of a network file.
     text: String,
-    job: Job,
+    model: Box<dyn Evaluable>,
     table: Vec<StateTensor>,
     bytes: Vec<Vec<u8>>,
     key: PrivateKey,
@@ -71,8 +74,13 @@ struct Signer {
 
 impl Signer {
     fn new(text: String) -> Signer {
-        let job = Job::parse("job.toml", &text).unwrap();
-        let program = job.program(None).unwrap();
+        let (program, model): (_, Box<dyn Evaluable>) = match text.starts_with('{') {
+            true => network::model(&text).map(|(program, model)| (program, Box::new(model) as _)).unwrap(),
+            false => {
+                let job = Job::parse("job.toml", &text).unwrap();
+                (job.program(None).unwrap(), Box::new(job.model().unwrap().clone()))
+            }
+        };
         let mut table = program.state();
         table.truncate(program.released());
         let bytes = (0..).zip(&table).map(|(number, t)| {
@@ -87,11 +95,11 @@ impl Signer {
         });
         let bytes = bytes.collect();
         let key = PrivateKey::generate("signer.example", [5; 32]).unwrap();
-        Signer { text, job, table, bytes, key }
+        Signer { text, model, table, bytes, key }
     }
 
     fn inputs(&self) -> Inputs {
-        let wanted = &self.job.model().unwrap().model.batch(1)[0];
+        let wanted = &self.model().network().batch(1)[0];
         let count = FIRST + SAMPLES as u32;
         let each = wanted.ty().len() as u32;
         let words: Vec<u32> = (0..each * count)
@@ -102,8 +110,8 @@ impl Signer {
         Inputs::of_array(Array { name: String::new(), ty, bytes: bytes_of(&words) }, wanted).unwrap()
     }
 
-    fn model(&self) -> &tiebreak_record::job::ModelJob {
-        self.job.model().unwrap()
+    fn model(&self) -> &dyn Evaluable {
+        &*self.model
     }
 
     fn released(&self, engine: &mut dyn Engine) -> Vec<tiebreak_engine::Tensor> {
@@ -255,7 +263,7 @@ fn a_class_that_its_own_logits_do_not_give_convicts() {
 #[test]
 fn a_wrong_operator_of_a_prediction_convicts_by_its_tile() {
     let mut kinds = BTreeSet::new();
-    for text in [gpt(), resnet(), perceptron() + "[rounding]\n"] {
+    for text in [gpt(), resnet(), perceptron() + "[rounding]\n", ENCODER.into()] {
         let signer = Signer::new(text);
         let (honest, _) = signer.honest();
         let graph = signer.graph();
@@ -315,12 +323,40 @@ fn true_claims(signer: &Signer, receipt: &Predictions, trace: &AnswerTrace) -> V
 
 #[test]
 fn true_claims_and_edited_ones_convict_no_honest_signer_of_predictions() {
-    for (text, edits) in [(perceptron(), 30), (gpt(), 6), (resnet(), 3), (perceptron() + "[rounding]\n", 6)] {
+    let logged = perceptron() + "[rounding]\n";
+    for (text, edits) in [(perceptron(), 30), (gpt(), 6), (resnet(), 3), (logged, 6), (ENCODER.into(), 1)] {
         let signer = Signer::new(text);
         let (honest, trace) = signer.honest();
         let claims = true_claims(&signer, &honest, &trace);
         no_edit_convicts(&claims, edits, ruling);
     }
+}
+
+/// Evidence that carries another network than the receipt's is none.
+#[test]
+fn another_network_is_no_evidence() {
+    let signer = Signer::new(ENCODER.into());
+    let (honest, trace) = signer.honest();
+    let verdict = true_claims(&signer, &honest, &trace).pop().unwrap();
+    let AnswerClaim::Tile(claim) = &verdict.claim else { panic!("the last claim is of a tile") };
+    for (from, to, says) in [
+        ("\"heads\": 2", "\"heads\": 1", "its network file has the model"),
+        ("\"format\"", "\"digits\": 2, \"format\"", "its network file has the model"),
+        ("\"below\": 19", "\"below\": 20", "its network file: micro graph"),
+        ("\"ids\"", "ids", "its network file: expected value"),
+    ] {
+        let mut other = claim.clone();
+        other.job = ENCODER.replace(from, to);
+        assert_ne!(other.job, ENCODER, "{from}");
+        let why = ruling(&AnswerVerdict::new(verdict.receipt.clone(), AnswerClaim::Tile(other))).unwrap_err();
+        assert!(why.contains(says), "{says}: {why}");
+    }
+    // An attribute of training alone changes no model.
+    let mut same = claim.clone();
+    same.job = ENCODER.replace("\"p\": 0.1", "\"p\": 0.5");
+    assert_ne!(same.job, ENCODER);
+    let found = ruling(&AnswerVerdict::new(verdict.receipt.clone(), AnswerClaim::Tile(same)));
+    assert!(matches!(found, Ok(AnswerRuling::DoesNotConvict(_))), "{found:?}");
 }
 
 /// A claim of the tile of a node that reads the sample's inputs.
@@ -436,7 +472,7 @@ fn forged_evidence_convicts_no_honest_signer_of_predictions() {
         (text.clone() + "\n", "differs from its one encoding"),
         (signed(&|r| r.traces = None), "its receipt commits no traces"),
         (signed(&|r| r.model.model = Digest([1; 32])), "and the receipt is of model"),
-        (signed(&|r| r.model.classes = 4), "its job's model has no 1 rows of 4 logits"),
+        (signed(&|r| r.model.classes = 4), "its model has no 1 rows of 4 logits"),
     ] {
         refused(&receipt, claim(), says);
     }

@@ -13,7 +13,7 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::predictions::{Predictions, logits_digest};
 use tiebreak_record::commit::tensor::{self, Hash, SLICE_BYTES};
 use tiebreak_record::commit::{merkle, multiproof};
-use tiebreak_record::job::ModelJob;
+use tiebreak_record::job::Evaluable;
 use tiebreak_run::predict::traced::{SamplePass, sample_leaves};
 use tiebreak_run::predict::{Difference, Inputs, Mismatch, Predictor};
 use tiebreak_run::step::StepError;
@@ -22,8 +22,8 @@ use crate::answers::{TileEvidence, read_by};
 
 /// What an accuser of predictions has.
 pub struct Accuser<'a> {
-    /// The job, and its text.
-    pub job: (&'a ModelJob, &'a str),
+    /// The model, and the text of its job, or of its network file.
+    pub job: (&'a dyn Evaluable, &'a str),
     /// The names and the bytes of the model's parameters and buffers, which are the receipt's.
     pub model: (&'a [StateTensor], &'a [Vec<u8>]),
     /// The receipt, and its file's text.

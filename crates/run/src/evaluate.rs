@@ -17,7 +17,7 @@ use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::tensor::VectorDigest;
 use tiebreak_record::job::data::Dataset;
-use tiebreak_record::job::{BatchSpec, Job, ModelJob, size_error};
+use tiebreak_record::job::{Evaluable, Job};
 
 /// The most labels of an evaluation: their losses are one tensor. The losses are summed and hashed as they come, so none waits in
 /// memory.
@@ -64,19 +64,20 @@ impl Evaluator {
     ///
     /// # Errors
     /// If the engine cannot run the graph.
-    pub fn new(engine: &mut dyn Engine, job: &ModelJob, batch: u32) -> Result<Evaluator, EngineError> {
-        let compiled = engine.compile(Arc::new(evaluation_graph(&job.model, &job.products, batch)))?;
-        let labels_per_sample = job.model.labels_per_sample();
-        Ok(Evaluator { compiled, batch, labels_per_sample, ignored: job.loss.ignore })
+    pub fn new(engine: &mut dyn Engine, model: &dyn Evaluable, batch: u32) -> Result<Evaluator, EngineError> {
+        let graph = evaluation_graph(model.network(), model.products(), batch);
+        let compiled = engine.compile(Arc::new(graph))?;
+        let labels_per_sample = model.network().labels_per_sample();
+        Ok(Evaluator { compiled, batch, labels_per_sample, ignored: model.ignored() })
     }
 
     /// Bytes of the tensors that live at once while a batch of `batch` samples is evaluated, the model's own included.
     ///
     /// # Errors
     /// If a tensor of such a batch would be too large.
-    pub fn memory(job: &Job, of_model: &ModelJob, batch: u32) -> Result<u64, String> {
-        fits(job, of_model, batch)?;
-        Ok(peak_bytes(&evaluation_graph(&of_model.model, &of_model.products, batch)))
+    pub fn memory(job: &Job, model: &dyn Evaluable, batch: u32) -> Result<u64, String> {
+        fits(job, model, batch)?;
+        Ok(peak_bytes(&evaluation_graph(model.network(), model.products(), batch)))
     }
 
     /// Evaluates a state over the first `most` samples of the data, in their order; windows of tokens do not overlap. The state's
@@ -183,10 +184,9 @@ impl Evaluator {
 }
 
 /// Checks that the tensors of a batch of `batch` samples are not too large.
-pub(crate) fn fits(job: &Job, of_model: &ModelJob, batch: u32) -> Result<(), String> {
-    let of_batch = ModelJob { batch: BatchSpec { micro_batch: batch, micro_batches: 1 }, ..of_model.clone() };
-    match size_error(job, &of_batch) {
-        Some((_, why)) => Err(format!("{batch} samples at once: {why}")),
+pub(crate) fn fits(job: &Job, model: &dyn Evaluable, batch: u32) -> Result<(), String> {
+    match model.batch_error(job, batch) {
+        Some(why) => Err(format!("{batch} samples at once: {why}")),
         None => Ok(()),
     }
 }

@@ -11,7 +11,6 @@ use crate::run::arrays::Array;
 use crate::step::StepError;
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::words_from_bytes;
-use tiebreak_contract::program::inference::evaluation_settings;
 use tiebreak_contract::program::models::BatchTensor;
 use tiebreak_contract::program::step::{StateTensor, inference_graph};
 use tiebreak_engine::liveness::peak_bytes;
@@ -23,7 +22,7 @@ use tiebreak_record::commit::predictions::{
 use tiebreak_record::commit::state::{StateRoots, tensor_digests};
 use tiebreak_record::commit::tensor;
 use tiebreak_record::job::data::Dataset;
-use tiebreak_record::job::{Job, ModelJob};
+use tiebreak_record::job::{Evaluable, Job};
 
 /// The samples that a model predicts.
 pub enum Inputs {
@@ -44,7 +43,8 @@ impl Inputs {
     /// # Errors
     /// If the array has another type or shape, or numbers that the model lacks.
     pub fn of_array(array: Array, wanted: &BatchTensor) -> Result<Inputs, String> {
-        let due = if wanted.shape.len() == 1 { &wanted.shape[..] } else { &wanted.shape[1..] };
+        let is_one = wanted.shape.len() > 1 && wanted.shape[0] == 1;
+        let due = if is_one { &wanted.shape[1..] } else { &wanted.shape[..] };
         if array.ty.dtype != wanted.dtype || array.ty.shape.get(1..) != Some(due) || array.ty.shape[0] == 0 {
             let (found, shape, dtype) = (array.ty.dtype, &array.ty.shape, wanted.dtype);
             let due: String = due.iter().map(|size| format!(", {size}")).collect();
@@ -112,12 +112,13 @@ impl Predictor {
     ///
     /// # Errors
     /// If the engine cannot run the graph.
-    pub fn new(engine: &mut dyn Engine, job: &ModelJob, batch: u32) -> Result<Predictor, EngineError> {
-        let graph = inference_graph(&job.model, &job.products, batch);
+    pub fn new(engine: &mut dyn Engine, model: &dyn Evaluable, batch: u32) -> Result<Predictor, EngineError> {
+        let network = model.network();
+        let graph = inference_graph(network, model.products(), batch);
         let classes = graph.tensor(graph.outputs[0].tensor).shape[1];
         let compiled = engine.compile(Arc::new(graph))?;
-        let tensors = [1, batch].map(|samples| job.model.batch(samples));
-        let rows = job.model.labels_per_sample();
+        let tensors = [1, batch].map(|samples| network.batch(samples));
+        let rows = network.labels_per_sample();
         Ok(Predictor { compiled, tensors, batch: batch as usize, rows, classes })
     }
 
@@ -125,9 +126,9 @@ impl Predictor {
     ///
     /// # Errors
     /// If a tensor of such a batch would be too large.
-    pub fn memory(job: &Job, of_model: &ModelJob, batch: u32) -> Result<u64, String> {
-        fits(job, of_model, batch)?;
-        Ok(peak_bytes(&inference_graph(&of_model.model, &of_model.products, batch)))
+    pub fn memory(job: &Job, model: &dyn Evaluable, batch: u32) -> Result<u64, String> {
+        fits(job, model, batch)?;
+        Ok(peak_bytes(&inference_graph(model.network(), model.products(), batch)))
     }
 
     /// Passes each of these samples with its logits to `take`, until that gives something. The state's parameters and buffers are
@@ -181,9 +182,14 @@ impl Predictor {
     }
 
     /// The digests and sizes by which a receipt names a model with these parameters and buffers.
-    pub fn identity(&self, job: &ModelJob, table: &[StateTensor], bytes: &[Vec<u8>]) -> PredictingModel {
+    pub fn identity(
+        &self,
+        model: &dyn Evaluable,
+        table: &[StateTensor],
+        bytes: &[Vec<u8>],
+    ) -> PredictingModel {
         let [parameters, buffers, _] = StateRoots::of(table, &tensor_digests(table, bytes)).0;
-        let model = model_digest(&evaluation_settings(&job.model, &job.products));
+        let model = model_digest(&model.settings());
         PredictingModel { model, state: [parameters, buffers], classes: self.classes, rows: self.rows }
     }
 

@@ -26,12 +26,18 @@ pub struct DataArgs {
     /// Job that says which model weights are of, and how data are read.
     #[arg(long, value_name = "JOB")]
     pub job: Option<PathBuf>,
+    /// Network file of a program from a file, as tiebreak.capture writes it.
+    ///
+    /// The network has to give the job's program.
+    #[arg(long, value_name = "FILE")]
+    pub network: Option<PathBuf>,
 }
 
 impl DataArgs {
     /// The model that these arguments and others name.
     pub fn subject(&self, of: &Path, step: Option<u32>, limits: &Limits) -> Result<Subject, Failure> {
-        Subject::of(&Named { of, job: self.job.as_deref(), step, data: &self.data }, limits)
+        let (job, network) = (self.job.as_deref(), self.network.as_deref());
+        Subject::of(&Named { of, job, network, step, data: &self.data }, limits)
     }
 
     /// The samples.
@@ -41,7 +47,7 @@ impl DataArgs {
         };
         let [array] = <[Array; 1]>::try_from(arrays::read(path).map_err(named)?)
             .map_err(|_| RunError::invalid(path, "a file of one array is wanted"))?;
-        let wanted = &subject.of_model()?.model.batch(1)[0];
+        let wanted = &subject.of_model().network().batch(1)[0];
         Ok(Inputs::of_array(array, wanted).map_err(|why| RunError::invalid(path, why))?)
     }
 
@@ -49,7 +55,8 @@ impl DataArgs {
     pub fn given(&self) -> Option<&'static str> {
         let of_data = (!self.data.is_empty()).then_some("--data");
         let of_inputs = self.inputs.as_ref().map(|_| "--inputs");
-        of_data.or(of_inputs).or(self.job.as_ref().map(|_| "--job"))
+        let of_job = self.job.as_ref().map(|_| "--job");
+        of_data.or(of_inputs).or(of_job).or(self.network.as_ref().map(|_| "--network"))
     }
 
     /// The options again, as another command needs them.
@@ -57,7 +64,8 @@ impl DataArgs {
         let job = self.job.iter().map(|job| format!("--job {}", shell::path(job)));
         let data = self.data.iter().map(|data| format!("--data {}", shell::path(data)));
         let inputs = self.inputs.iter().map(|inputs| format!("--inputs {}", shell::path(inputs)));
-        job.chain(data).chain(inputs).collect()
+        let network = self.network.iter().map(|network| format!("--network {}", shell::path(network)));
+        job.chain(network).chain(data).chain(inputs).collect()
     }
 }
 

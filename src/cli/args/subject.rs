@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use crate::cli::args::job::JobArgs;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::state::released;
-use crate::cli::view::report::{Exit, Failure};
+use crate::cli::view::report::{Exit, Failure, named};
+use tiebreak_contract::program::network::{self, NETWORK_MAX, NetworkModel};
 use tiebreak_contract::program::step::{Program, StateTensor};
+use tiebreak_record::job::identity::program_digest;
 use tiebreak_record::job::initial::Drawn;
-use tiebreak_record::job::{Job, ModelJob};
+use tiebreak_record::job::{Evaluable, Job};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::evaluation::{self, EvaluationData};
-use tiebreak_run::run::{JobFiles, initial, read_job, read_program};
+use tiebreak_run::run::{JobFiles, disk, initial, read_job, read_program};
 
 /// The arguments that name a model and data.
 pub struct Named<'a> {
@@ -19,6 +21,8 @@ pub struct Named<'a> {
     pub of: &'a Path,
     /// The job of weights.
     pub job: Option<&'a Path>,
+    /// The network file of a program from a file.
+    pub network: Option<&'a Path>,
     /// The step of a run's checkpoint.
     pub step: Option<u32>,
     /// Data files, and a folder that has those of a run.
@@ -28,6 +32,8 @@ pub struct Named<'a> {
 /// A model with its weights.
 pub struct Subject {
     source: Source,
+    /// The model of the network file and the file's text, if the job's program is a file.
+    network: Option<(NetworkModel, String)>,
     /// The parameters and buffers.
     pub model: Vec<Vec<u8>>,
     /// In words, whose state it is.
@@ -39,10 +45,34 @@ enum Source {
     Files(JobFiles, (String, Box<Job>), Box<Program>),
 }
 
-fn only_models() -> Failure {
-    let why =
-        "a program from a file says nothing of how its model is evaluated; only jobs of a model kind can be";
-    Failure::new(Exit::Usage, why)
+/// The model and the text of the network file, which has to give the job's program. A job of a model kind needs none.
+fn network_of(
+    path: Option<&Path>,
+    job: &Job,
+    program: &Program,
+) -> Result<Option<(NetworkModel, String)>, Failure> {
+    let path = match (job.model(), path) {
+        (Some(_), None) => return Ok(None),
+        (Some(_), Some(_)) => {
+            let why = "--network is for programs from files, and the job says which model it has";
+            return Err(Failure::new(Exit::Usage, why).help("leave --network out"));
+        }
+        (None, None) => {
+            let why = "the job's program is a file, which says nothing of how its model is evaluated";
+            return Err(Failure::new(Exit::Usage, why)
+                .help("name the network file that gave the program with --network FILE"));
+        }
+        (None, Some(path)) => path,
+    };
+    let refused = |why: String| Failure::new(Exit::Malformed, format!("{}: {why}", path.display()));
+    let text = disk::read_text(path, NETWORK_MAX).map_err(named)?;
+    let (own, model) = network::model(&text).map_err(|error| refused(error.to_string()))?;
+    let [own, due] = [&own, program].map(program_digest);
+    if own != due {
+        let why = format!("{}: the network gives program {own}, and the job's is {due}", path.display());
+        return Err(Failure::new(Exit::Usage, why).help("name the network file that gave the job's program"));
+    }
+    Ok(Some((model, text)))
 }
 
 impl Subject {
@@ -52,7 +82,7 @@ impl Subject {
     /// If there is no such model, or its files cannot be read.
     pub fn of(named: &Named, limits: &Limits) -> Result<Subject, Failure> {
         match named.job {
-            Some(job) => Subject::of_weights(named.of, job),
+            Some(job) => Subject::of_weights(named.of, job, named.network),
             None if named.of.is_file() => {
                 let why = "a file of weights does not say what it is of: name its job with --job";
                 Err(Failure::new(Exit::Usage, why))
@@ -65,28 +95,29 @@ impl Subject {
     fn of_run(named: &Named, limits: &Limits) -> Result<Subject, Failure> {
         let folders: Vec<PathBuf> = named.data.iter().filter(|path| path.is_dir()).cloned().collect();
         let run = limits.open_with_data(named.of, folders.first())?.with_data(folders);
-        run.job().model().ok_or_else(only_models)?;
+        let network = network_of(named.network, run.job(), run.program())?;
         run.within_memory("the model", run.state_memory())?;
         let model = released(&run, named.step)?;
         let whose = match named.step {
             Some(step) => format!("the state after step {step}, which its record commits"),
             None => "the released model, which the final record commits".into(),
         };
-        Ok(Subject { source: Source::Run(Box::new(run)), model, whose })
+        Ok(Subject { source: Source::Run(Box::new(run)), network, model, whose })
     }
 
     /// Weights from a file, of a job's model.
-    fn of_weights(of: &Path, job: &Path) -> Result<Subject, Failure> {
+    fn of_weights(of: &Path, job: &Path, network: Option<&Path>) -> Result<Subject, Failure> {
         let files = JobArgs { job: job.to_path_buf(), data_root: None }.files()?;
         let (text, job) = read_job(job)?;
-        job.model().ok_or_else(only_models)?;
         let program = read_program(&files, &job)?.0;
+        let network = network_of(network, &job, &program)?;
         // What the job draws anew when it trains is in these files, if they are of a model that was trained.
         let files_alone = Drawn::default();
         let mut model = initial::from_weights(&[of.to_path_buf()], &job, &program, &files_alone)?;
         model.truncate(program.released());
         let whose = format!("the weights in {}", of.display());
-        Ok(Subject { source: Source::Files(files, (text, Box::new(job)), Box::new(program)), model, whose })
+        let source = Source::Files(files, (text, Box::new(job)), Box::new(program));
+        Ok(Subject { source, network, model, whose })
     }
 
     /// The job.
@@ -97,17 +128,21 @@ impl Subject {
         }
     }
 
-    /// The job's text.
-    pub fn job_text(&self) -> &str {
-        match &self.source {
-            Source::Run(run) => &run.job_text,
-            Source::Files(_, (text, _), _) => text,
+    /// The text that the model follows from: the job's, or the network file's.
+    pub fn model_text(&self) -> &str {
+        match (&self.network, &self.source) {
+            (Some((_, text)), _) => text,
+            (None, Source::Run(run)) => &run.job_text,
+            (None, Source::Files(_, (text, _), _)) => text,
         }
     }
 
-    /// The job's model.
-    pub fn of_model(&self) -> Result<&ModelJob, Failure> {
-        self.job().model().ok_or_else(only_models)
+    /// The model that the job says, or the network file.
+    pub fn of_model(&self) -> &dyn Evaluable {
+        match &self.network {
+            Some((model, _)) => model,
+            None => self.job().model().expect("a job without a model has a network file"),
+        }
     }
 
     /// The job's program.

@@ -32,6 +32,7 @@ const REPORT_MAX: u64 = 1 << 16;
 #[command(after_help = "Examples:
   tiebreak eval runs/mine --data text.txt --report eval.json
   tiebreak eval runs/mine --data text.txt --expect eval.json
+  tiebreak eval runs/captured --network captured/network.json
   tiebreak eval model.safetensors --job job.toml --data text.txt")]
 pub struct Args {
     /// Folder or address of a run, or a .safetensors file of weights with --job.
@@ -52,6 +53,11 @@ pub struct Args {
     /// Job that says which model weights are of, and how data are read.
     #[arg(long, value_name = "JOB")]
     job: Option<PathBuf>,
+    /// Network file of a program from a file, as tiebreak.capture writes it.
+    ///
+    /// The network has to give the job's program.
+    #[arg(long, value_name = "FILE")]
+    network: Option<PathBuf>,
     /// Evaluate the checkpoint after this step, not the released model.
     #[arg(long, value_name = "N", conflicts_with = "job")]
     step: Option<u32>,
@@ -101,8 +107,8 @@ fn evaluated(
     samples: Option<u64>,
     (subject, data): (&Subject, &mut EvaluationData),
 ) -> Result<(Evaluation, String), Failure> {
-    let of_model = subject.of_model()?;
-    let batch = args.batch.unwrap_or(of_model.batch.micro_batch);
+    let of_model = subject.of_model();
+    let batch = args.batch.unwrap_or(of_model.micro_batch());
     let needed = Evaluator::memory(subject.job(), of_model, batch);
     let needed = needed.map_err(|why| Failure::new(Exit::Usage, format!("--batch: {why}")))?;
     let needed = needed.saturating_add(subject.bytes());
@@ -130,7 +136,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 fn evaluate(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
     let expected = args.expect.as_deref().map(read).transpose()?;
-    let named = Named { of: &args.of, job: args.job.as_deref(), step: args.step, data: &args.data };
+    let (job, network) = (args.job.as_deref(), args.network.as_deref());
+    let named = Named { of: &args.of, job, network, step: args.step, data: &args.data };
     let subject = Subject::of(&named, &args.limits)?;
     let mut data = subject.data(&args.data)?;
     // As many samples as the report is of.
@@ -193,6 +200,7 @@ fn again(args: &Args) -> Option<Next> {
     let report = shell::path(args.report.as_ref()?);
     let mut words = vec![shell::path(&args.of)];
     words.extend(args.job.iter().map(|job| format!("--job {}", shell::path(job))));
+    words.extend(args.network.iter().map(|network| format!("--network {}", shell::path(network))));
     words.extend(args.data.iter().map(|data| format!("--data {}", shell::path(data))));
     words.extend(args.step.map(|step| format!("--step {step}")));
     let command = format!("tiebreak eval {} --expect {report}", words.join(" "));

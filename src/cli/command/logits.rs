@@ -163,7 +163,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let products = args.digits.map_or_else(|| job.products.clone(), ProductTable::uniform);
     let mut engine = open_exact(&args.engine)?;
     let engine = engine.as_mut();
-    let graph = engine.compile(Arc::new(inference_graph(&job.model, &products, 1)))?;
+    let graph = engine.compile(Arc::new(inference_graph(&*job.model, &products, 1)))?;
     let mut fixed = Vec::new();
     let table: Vec<StateTensor> = program.state();
     for (tensor, bytes) in table.iter().zip(&state) {

@@ -24,7 +24,7 @@ use tiebreak_record::commit::predictions::{
     PredictedSample, PredictingModel, Predictions, ROWS_MAX, SAMPLES_MAX, logits_digest, predicted, ranked,
 };
 use tiebreak_record::commit::salted_receipt::AnyReceipt;
-use tiebreak_record::job::ModelJob;
+use tiebreak_record::job::Evaluable;
 use tiebreak_run::predict::traced::{SamplePass, sample_leaves};
 use tiebreak_run::predict::{Computed, Inputs, Predictor};
 use tiebreak_run::run::arrays::{self, Array, FloatType};
@@ -169,7 +169,7 @@ fn in_json(class: u32, row: &[u32]) -> Value {
 /// A model on an engine, and its samples.
 struct Predicting<'a> {
     engine: &'a mut dyn Engine,
-    of_model: &'a ModelJob,
+    of_model: &'a dyn Evaluable,
     released: &'a [Tensor],
     inputs: &'a mut Inputs,
 }
@@ -248,11 +248,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let key = args.key.as_deref().map(read_private).transpose()?;
     let subject = args.data.subject(&args.of, args.step, &args.limits)?;
     let mut inputs = args.data.inputs(&subject)?;
-    let of_model = subject.of_model()?;
-    let rows = of_model.model.labels_per_sample();
+    let of_model = subject.of_model();
+    let rows = of_model.network().labels_per_sample();
     let numbers = chosen(&args, inputs.count(), rows)?;
     let batch =
-        args.batch.unwrap_or(of_model.batch.micro_batch).min(numbers.len().try_into().unwrap_or(u32::MAX));
+        args.batch.unwrap_or(of_model.micro_batch()).min(numbers.len().try_into().unwrap_or(u32::MAX));
     let needed = Predictor::memory(subject.job(), of_model, batch);
     let needed = needed.map_err(|why| Failure::new(Exit::Usage, format!("--batch: {why}")))?;
     let needed = needed.saturating_add(subject.bytes());

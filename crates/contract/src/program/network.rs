@@ -13,13 +13,17 @@ use serde_json::Value;
 use super::catalogue::Attributes;
 use super::keys::{BELOW_ONE, NOT_NEGATIVE, Type, integer};
 use super::models::nodes::{NODE_KINDS, NodeKind, NodeOf, Nodes, Source};
-use super::models::{BatchTensor, Init, ModelParameter, Network};
+use super::models::{BatchTensor, Init, Mode, ModelParameter, Network};
 use super::operators::LossRule;
 use super::optimizer::{Decay, Optimizer, Treatment};
 use super::products::{ProductDigits, ProductTable};
 use super::step::{Program, StepSpec};
 use super::validate;
 use crate::arith::DType;
+
+mod evaluated;
+
+pub use evaluated::NetworkModel;
 
 /// The most bytes of a network file.
 pub const NETWORK_MAX: u64 = 1 << 24;
@@ -219,6 +223,22 @@ fn shape_checked(of: &str, shape: &[u32]) -> Result<()> {
 /// # Errors
 /// If the text is no network file, or its network no program that engines can run. The message names the parameter or the node.
 pub fn compile(text: &str) -> Result<Program> {
+    Ok(compiled(text)?.0)
+}
+
+/// The program that a network file describes, and the model as evaluations use it.
+///
+/// # Errors
+/// As [`compile`], and if the logits of a sample would depend on other samples.
+pub fn model(text: &str) -> Result<(Program, NetworkModel)> {
+    let (program, model) = compiled(text)?;
+    match model.error(1) {
+        Some(why) => wrong(why),
+        None => Ok((program, model)),
+    }
+}
+
+fn compiled(text: &str) -> Result<(Program, NetworkModel)> {
     if text.len() as u64 > NETWORK_MAX {
         return wrong(format!("a network file has at most {NETWORK_MAX} bytes"));
     }
@@ -227,24 +247,32 @@ pub fn compile(text: &str) -> Result<Program> {
     let (parameters, treatments) = file.parameters()?;
     let nodes = file.nodes()?;
     file.all_are_read(&nodes)?;
-    let File { micro_batch, micro_batches, loss, clip_norm, .. } = file;
-    let network = Nodes {
+    let File { micro_batch, micro_batches, loss, clip_norm, digits, .. } = file;
+    let nodes = Nodes {
         parameters,
         batch: file.batch(),
         samples: [micro_batch, micro_batches],
         norm_momentum: file.norm_momentum.unwrap_or(0.0),
         nodes,
     };
-    if let Some(why) = network.error(loss) {
+    if let Some(why) = nodes.error(Mode::Training, loss, micro_batch) {
         return wrong(why);
     }
-    let model: Box<dyn Network> = Box::new(network);
+    let network: &dyn Network = &nodes;
     let (optimizer, _) = file.optimizer.parts();
-    let products = ProductTable::uniform(file.digits);
-    let spec = StepSpec { model, optimizer, clip_norm, loss, micro_batch, micro_batches, products };
+    let products = ProductTable::uniform(digits);
+    let spec = StepSpec {
+        model: network,
+        optimizer,
+        clip_norm,
+        loss,
+        micro_batch,
+        micro_batches,
+        products: products.clone(),
+    };
     let program = Program::with_treatments(spec, treatments);
     validate::program(&program).map_err(NetworkError)?;
-    Ok(program)
+    Ok((program, NetworkModel { nodes, products, digits, ignored: loss.ignore, micro_batch }))
 }
 
 impl OptimizerText {
@@ -475,5 +503,7 @@ fn set(attributes: &mut Attributes, name: &str, ty: Type, value: &Value) -> std:
     Ok(())
 }
 
+#[cfg(test)]
+mod model_tests;
 #[cfg(test)]
 mod tests;

@@ -586,9 +586,9 @@ fn output_running(b: &mut Builder, model: &dyn Network, averages: &[[TensorId; 2
 
 /// The logits of a batch of `samples` in evaluation. The inputs are params, buffers, `batch/*` and the scalars of a micro-batch;
 /// the output is `logits`.
-pub fn inference_graph(model: &Model, products: &ProductTable, samples: u32) -> Graph {
+pub fn inference_graph(model: &dyn Network, products: &ProductTable, samples: u32) -> Graph {
     let Pass { builder: mut b, loss, .. } =
-        forward(Mode::Evaluation, &**model, LossRule::default(), products, [samples, 1]);
+        forward(Mode::Evaluation, model, LossRule::default(), products, [samples, 1]);
     b.output("logits", loss.logits);
     b.finish()
 }

@@ -156,14 +156,19 @@ struct Checker<'a> {
     makers: Vec<Maker>,
 }
 
-/// One graph by itself: types, ports that exist, nodes in order, and each node's own rules.
-fn graph(program: &Program, graph: &Graph) -> Check {
+/// The sizes of a graph's tensors.
+pub(crate) fn sizes(graph: &Graph) -> Check {
     let mut bytes = 0u64;
     for (number, ty) in graph.tensors.iter().enumerate() {
         let count = elements(&ty.shape).map_err(|why| format!("tensor {number}: {why}"))?;
         bytes = bytes.saturating_add(count * ty.dtype.size() as u64);
     }
-    ensure(bytes <= GRAPH_MAX, || format!("its tensors have {bytes} bytes, more than {GRAPH_MAX}"))?;
+    ensure(bytes <= GRAPH_MAX, || format!("its tensors have {bytes} bytes, more than {GRAPH_MAX}"))
+}
+
+/// One graph by itself: types, ports that exist, nodes in order, and each node's own rules.
+fn graph(program: &Program, graph: &Graph) -> Check {
+    sizes(graph)?;
     let mut checker = Checker { program, graph, makers: vec![Maker::None; graph.tensors.len()] };
     for (number, port) in graph.inputs.iter().enumerate() {
         checker

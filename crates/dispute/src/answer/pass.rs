@@ -10,7 +10,8 @@ use crate::evidence::proven::{ProvenInput, ProvenTensor, wrong};
 use crate::evidence::tile::check_slices;
 use tiebreak_contract::program::element::Source;
 use tiebreak_contract::program::graph::{Graph, TensorId};
-use tiebreak_contract::program::inference::{evaluation_settings, inference_step, settings, windows};
+use tiebreak_contract::program::inference::{inference_step, settings, windows};
+use tiebreak_contract::program::network;
 use tiebreak_contract::program::step::inference_graph;
 use tiebreak_record::commit::answer_trace::{node_leaf, window_leaf};
 use tiebreak_record::commit::digest::Digest;
@@ -18,8 +19,8 @@ use tiebreak_record::commit::predictions::{self, PredictingModel, Predictions};
 use tiebreak_record::commit::receipt::{Receipt, model_digest};
 use tiebreak_record::commit::tensor::SLICE_BYTES;
 use tiebreak_record::commit::{Malformed, merkle, table};
-use tiebreak_record::job::ModelJob;
 use tiebreak_record::job::computation::Computation;
+use tiebreak_record::job::{Evaluable, ModelJob};
 
 /// A tensor of a pass that nobody carries, since it follows from the receipt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +109,24 @@ fn model_of(
     Ok(job.clone())
 }
 
+/// The model of a job's text or of a network file's, which has to have the receipt's digest. A network file is one object of JSON, and
+/// no job begins as one.
+fn predicting(text: &str, wanted: Digest) -> Result<Box<dyn Evaluable>, Malformed> {
+    let digest = |model: &dyn Evaluable| predictions::model_digest(&model.settings());
+    if !text.trim_start().starts_with('{') {
+        return Ok(Box::new(model_of(text, wanted, |job| Some(digest(job)))?));
+    }
+    let (_, model) = network::model(text).map_err(|why| wrong(format!("its network file: {why}")))?;
+    let found = digest(&model);
+    if found != wanted {
+        let [found, own] = [found, wanted].map(|digest| digest.short());
+        return Err(wrong(format!(
+            "its network file has the model {found}, and the receipt is of model {own}"
+        )));
+    }
+    Ok(Box::new(model))
+}
+
 /// The origins of a graph's tensors: those of its inputs are given in their order.
 fn origins_of(graph: &Graph, inputs: impl Iterator<Item = Origin>) -> BTreeMap<TensorId, Origin> {
     let inputs = graph.inputs.iter().map(|port| port.tensor).zip(inputs);
@@ -151,23 +170,22 @@ impl Pass {
         Ok(Pass { graph, first, numbers, what, size, origins, model, sample: None, traces, passes })
     }
 
-    /// The pass of sample `place` of a receipt of predictions, for the model of a job's text, which has to be the receipt's.
+    /// The pass of sample `place` of a receipt of predictions, for the model of a job's text or of a network file's, which has to be
+    /// the receipt's.
     ///
     /// # Errors
-    /// If the text is no job, the job is of another model, or the receipt has no such sample.
+    /// If the text is neither, it is of another model, or the receipt has no such sample.
     pub fn of_sample(receipt: &Predictions, job: &str, place: usize) -> Result<Pass, Malformed> {
         let PredictingModel { model: wanted, state, classes, rows } = receipt.model;
-        let of =
-            |job: &ModelJob| Some(predictions::model_digest(&evaluation_settings(&job.model, &job.products)));
-        let ModelJob { model, products, .. } = model_of(job, wanted, of)?;
+        let model = predicting(job, wanted)?;
         let passes = receipt.samples.len();
         let sample = receipt.samples.get(place);
         let sample = sample
             .ok_or_else(|| wrong(format!("it is about sample {place}, and the receipt has {passes}")))?;
-        let graph = inference_graph(&model, &products, 1);
+        let graph = inference_graph(model.network(), model.products(), 1);
         let logits = graph.output("logits").map(|id| graph.tensor(id).shape.clone());
         if logits.as_deref() != Some(&[rows, classes]) {
-            return Err(wrong(format!("its job's model has no {rows} rows of {classes} logits")));
+            return Err(wrong(format!("its model has no {rows} rows of {classes} logits")));
         }
         let (mut names, mut data) = ([Vec::new(), Vec::new()], 0);
         let origins: Vec<Origin> = graph

@@ -20,6 +20,7 @@ pub mod computation;
 pub mod data;
 mod data_keys;
 pub mod element;
+mod evaluable;
 mod groups;
 mod hidden_tree;
 pub mod hiding;
@@ -37,6 +38,7 @@ pub mod spec;
 mod suggest;
 
 pub use canonical::Setting;
+pub use evaluable::Evaluable;
 pub use parse::{JOB_MAX, JobError};
 pub use sizes::error as size_error;
 pub use spec::{

@@ -15,7 +15,7 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::merkle::{self, Frontier};
 use tiebreak_record::commit::predictions::{Predictions, logits_digest};
 use tiebreak_record::commit::trace::TracedNode;
-use tiebreak_record::job::ModelJob;
+use tiebreak_record::job::Evaluable;
 
 /// The pass of one sample, whose operators a trace has.
 pub struct SamplePass(Predictor);
@@ -63,13 +63,13 @@ impl SamplePass {
     ///
     /// # Errors
     /// If the engine cannot run the graph.
-    pub fn new(engine: &mut dyn Engine, job: &ModelJob) -> Result<SamplePass, EngineError> {
-        Ok(SamplePass(Predictor::new(engine, job, 1)?))
+    pub fn new(engine: &mut dyn Engine, model: &dyn Evaluable) -> Result<SamplePass, EngineError> {
+        Ok(SamplePass(Predictor::new(engine, model, 1)?))
     }
 
     /// The graph of the pass, once for each sample of a receipt.
-    pub fn graphs(job: &ModelJob, samples: usize) -> Vec<Arc<Graph>> {
-        let graph = Arc::new(inference_graph(&job.model, &job.products, 1));
+    pub fn graphs(model: &dyn Evaluable, samples: usize) -> Vec<Arc<Graph>> {
+        let graph = Arc::new(inference_graph(model.network(), model.products(), 1));
         (0..samples).map(|_| graph.clone()).collect()
     }
 

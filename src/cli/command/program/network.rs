@@ -73,6 +73,28 @@ Rules:
 8. A node's name is the name of its operators in traces and verdicts.
 9. The parameters have the order of the file, in the program and in its state.
 
+## Evaluation
+
+A program says nothing of evaluations, so `tiebreak eval`, `tiebreak predict` and `tiebreak receipt check` take the
+network file beside the run: `--network FILE`. The file must give the program of the run, to the digest. An evaluation
+is that of [ARITHMETIC.md](ARITHMETIC.md#86-evaluation):
+
+1. Dropouts are no operators, and neither are those of attentions.
+2. A `batch_norm` is batch_norm_eval over its buffers.
+3. Labels are not smoothed. Labels that `loss` ignores count nowhere.
+4. Products have the digits of the file. So a network with the operators of a built-in model has its logits, to the bit.
+
+An evaluation computes any number of samples at once. For B samples the first dimensions of `inputs` and `labels` are
+those of the file, divided by `micro_batch` and multiplied by B. A *row of samples* is a row of a tensor that depends on
+the inputs. The logits of a sample depend on this sample alone if these rules hold, and a network that breaks one cannot
+be evaluated:
+
+1. No input `weight`, `bias`, `gain`, `table` or `token` of a node depends on the inputs of the batch.
+2. The other inputs of a node all have rows of samples, or none of them has any.
+3. A node that cuts its rows into samples has rows of samples: `position_embedding`, `class_token`, `first_position`,
+   `rotary` and the attentions.
+4. A tensor with rows of samples has a dimension behind the first where an operator takes [.., C].
+
 ## Operators
 
 Letters stand for dimensions, and equal letters for equal dimensions. `*` is any shape, `..` any dimensions. Images have

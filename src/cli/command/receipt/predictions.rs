@@ -19,7 +19,7 @@ use tiebreak_record::commit::answer_trace::AnswerTrace;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::predictions::{PredictingModel, Predictions};
-use tiebreak_record::job::ModelJob;
+use tiebreak_record::job::Evaluable;
 use tiebreak_run::predict::traced::{OtherTraces, SamplePass, sample_leaves};
 use tiebreak_run::predict::{Difference, Inputs, Mismatch, Predictor};
 use tiebreak_run::run::{RunError, disk};
@@ -83,7 +83,7 @@ fn words(finding: &Finding, first: u32) -> String {
 /// A replay: the model, the samples, the receipt, and its trace if there is one that can be used.
 struct Replay<'a> {
     subject: &'a Subject,
-    of_model: &'a ModelJob,
+    of_model: &'a dyn Evaluable,
     inputs: Inputs,
     receipt: &'a Predictions,
     trace: Option<AnswerTrace>,
@@ -143,7 +143,7 @@ impl Replay<'_> {
         }
         let table = self.subject.table();
         let accuser = Accuser {
-            job: (self.of_model, self.subject.job_text()),
+            job: (self.of_model, self.subject.model_text()),
             model: (&table, &self.subject.model),
             receipt: (self.receipt, text),
             opening,
@@ -171,7 +171,7 @@ impl Replay<'_> {
 /// The signer's trace, which has to be the one that the receipt commits.
 fn read_trace(
     args: &Check,
-    of_model: &ModelJob,
+    of_model: &dyn Evaluable,
     receipt: &Predictions,
 ) -> Result<Option<AnswerTrace>, Failure> {
     let Some((path, traces)) = trace_file(args, receipt.traces)? else { return Ok(None) };
@@ -203,10 +203,10 @@ pub fn check(
     (text, receipt, signer): ((&str, Option<&str>), &Predictions, Option<&PublicKey>),
 ) -> CommandResult {
     let subject = args.data.subject(&args.run, args.step, &args.limits)?;
-    let of_model = subject.of_model()?;
+    let of_model = subject.of_model();
     let inputs = args.data.inputs(&subject)?;
     has_samples(receipt, &inputs)?;
-    let batch = of_model.batch.micro_batch.min(receipt.samples.len() as u32);
+    let batch = of_model.micro_batch().min(receipt.samples.len() as u32);
     let needed = Predictor::memory(subject.job(), of_model, batch);
     let needed = needed.map_err(|why| Failure::new(Exit::Usage, why))?;
     args.limits.check("a replay of the predictions", needed.saturating_add(subject.bytes()))?;

@@ -8,9 +8,9 @@ use crate::program::expr::Body;
 use crate::program::graph::{TensorId, View};
 use crate::program::im2col::ConvGeometry;
 use crate::program::inputs::{input, integers};
-use crate::program::models::{Inputs, pixel_body};
+use crate::program::models::{Inputs, Mode, pixel_body};
 use crate::program::operators::{
-    self, ConvVersion, Dropout, LinearClasses, Moments, Seen, Window, batch_norm, dropout,
+    self, ConvVersion, Dropout, LinearClasses, Moments, Seen, Window, batch_norm, batch_norm_eval, dropout,
 };
 
 /// The most elements of a tensor.
@@ -21,12 +21,34 @@ const ROWS_MAX: u64 = 1 << 24;
 /// A forward pass over nodes, at one of them.
 pub(super) struct Pass<'a> {
     pub inputs: &'a Inputs,
-    /// Samples of a micro-batch, and micro-batches of a step.
-    pub samples: [u32; 2],
+    /// Samples of the pass, and micro-batches of a step.
+    samples: [u32; 2],
+    /// True in an evaluation if no sample acts on the node.
+    pub is_constant: bool,
     /// The moments of the batch normalisations so far.
     pub moments: Vec<Moments>,
+    /// The running averages of the normalisations that are still to come, in an evaluation.
+    averages: std::slice::Iter<'a, [TensorId; 2]>,
     /// The number of the next dropout.
-    pub next_drop: u32,
+    next_drop: u32,
+}
+
+impl<'a> Pass<'a> {
+    pub fn new(inputs: &'a Inputs, samples: [u32; 2]) -> Pass<'a> {
+        let averages = inputs.averages.iter();
+        Pass { inputs, samples, is_constant: false, moments: Vec::new(), averages, next_drop: 0 }
+    }
+
+    /// The samples whose rows a node's inputs have.
+    fn samples(&self) -> Result<u32, String> {
+        if self.is_constant {
+            return Err(
+                "its inputs have no rows of samples, since they do not depend on the inputs of the batch"
+                    .into(),
+            );
+        }
+        Ok(self.samples[0])
+    }
 }
 
 type Append = fn(&mut Builder, &mut Pass, &[TensorId], &Attributes) -> Result<TensorId, String>;
@@ -91,10 +113,10 @@ pub const NODE_KINDS: &[NodeKind] = &[
     kind("flatten", "a sample's numbers in a row, a channel's pixels together: [B, C H W]", IMAGE, &[], |b, _, i, _| Ok(operators::flatten(b, i[0]))),
     kind("embedding", "rows of a table by number: [N, C]", &[input("table", "V C"), integers("tokens", "*")], &[], |b, _, i, _| embedding(b, i, None)),
     kind("padded_embedding", "rows of a table by number, of which the row `ignore` has no gradient: [N, C]", &[input("table", "V C"), integers("tokens", "*")], &["ignore"], |b, _, i, a| embedding(b, i, a.ignore)),
-    kind("position_embedding", "x plus a row of the table for each position of a sample, from the first on", &[input("x", "N C"), input("table", "T C")], &[], |b, p, i, _| operators::add_first_rows(b, i[0], i[1], p.samples[0])),
+    kind("position_embedding", "x plus a row of the table for each position of a sample, from the first on", &[input("x", "N C"), input("table", "T C")], &[], |b, p, i, _| operators::add_first_rows(b, i[0], i[1], p.samples()?)),
     kind("first_row", "x plus the first row of the table: the embedding of a number that is always 0", &[input("x", "N C"), input("table", "V C")], &[], |b, _, i, _| { let rows = b.shape(i[0])[0]; operators::add_first_rows(b, i[0], i[1], rows) }),
-    kind("class_token", "a row before the positions of each of B samples: [N + B, C]", &[input("x", ".. C"), input("token", "C")], &[], |b, p, i, _| operators::class_token(b, i[0], i[1], p.samples[0])),
-    kind("first_position", "the first position of each of B samples: [B, C]", &[input("x", "N C")], &[], |b, p, i, _| operators::first_position(b, i[0], p.samples[0])),
+    kind("class_token", "a row before the positions of each of B samples: [N + B, C]", &[input("x", ".. C"), input("token", "C")], &[], |b, p, i, _| operators::class_token(b, i[0], i[1], p.samples()?)),
+    kind("first_position", "the first position of each of B samples: [B, C]", &[input("x", "N C")], &[], |b, p, i, _| operators::first_position(b, i[0], p.samples()?)),
     kind("attention", "causal attention of heads, with dropout of its probabilities", &[input("q", "N C"), input("k", "N C"), input("v", "N C")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::Earlier)),
     kind("grouped_attention", "causal attention, where heads of k and v serve several heads of q", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::Earlier)),
     kind("bidirectional_attention", "attention over all positions of a sample, where heads of k and v serve one or several heads of q", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::All)),
@@ -185,6 +207,10 @@ fn head_rms_norm(b: &mut Builder, _: &mut Pass, i: &[TensorId], a: &Attributes) 
 }
 
 fn norm_of_batch(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
+    if p.inputs.mode == Mode::Evaluation {
+        let averages = *p.averages.next().ok_or("it has no running averages")?;
+        return Ok(batch_norm_eval(b, i[0], averages, i[1], i[2], a.epsilon));
+    }
     let shape = b.shape(i[0]);
     let rows = shape[..shape.len() - 1].iter().fold(1u64, |n, &d| n * u64::from(d));
     let all = rows * u64::from(p.samples[1]);
@@ -206,6 +232,9 @@ fn next_drop(p: &mut Pass, probability: f32) -> Option<(Dropout, u32)> {
 }
 
 fn drop_some(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
+    if p.inputs.mode == Mode::Evaluation {
+        return Ok(i[0]);
+    }
     let (rows, [samples, _]) = (b.shape(i[0])[0], p.samples);
     if !rows.is_multiple_of(samples) {
         return Err(format!("its rows ({rows}) are not as many for each of {samples} samples"));
@@ -235,16 +264,17 @@ fn attention(
     a: &Attributes,
     seen: Seen,
 ) -> Result<TensorId, String> {
-    let cut = [p.samples[0], a.heads];
+    let cut = [p.samples()?, a.heads];
     let [positions, _] = operators::cut_into_heads(b, i[0], cut)?;
     fits(&[b.shape(i[0])[0], a.heads, positions])?;
     operators::grouped_attention(b, seen, [i[0], i[1], i[2]], cut, next_drop(p, a.p))
 }
 
 fn rotary(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
-    let [positions, channels] = operators::cut_into_heads(b, i[0], [p.samples[0], a.heads])?;
+    let samples = p.samples()?;
+    let [positions, channels] = operators::cut_into_heads(b, i[0], [samples, a.heads])?;
     operators::rotary_error(positions, channels).map_or(Ok(()), Err)?;
     let tables =
-        operators::rotary_tables(b, [p.samples[0], positions, channels / 2], turns(a.theta, channels / 2));
+        operators::rotary_tables(b, [samples, positions, channels / 2], turns(a.theta, channels / 2));
     Ok(operators::rotary(b, tables, i[0]))
 }

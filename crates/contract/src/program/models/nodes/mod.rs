@@ -8,7 +8,7 @@ use self::kinds::Pass;
 use super::{BatchTensor, Inputs, Loss, Mode, ModelParameter, Network, Sizes, Statistic};
 use crate::arith::DType;
 use crate::program::builder::Builder;
-use crate::program::catalogue::Attributes;
+use crate::program::catalogue::{Attributes, Input};
 use crate::program::graph::TensorId;
 use crate::program::inputs::shape_error;
 use crate::program::keys::Key;
@@ -46,25 +46,40 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// The error that appending the nodes finds, if there is one. Every tensor that a file declares has a shape of 1 to 4 dimensions.
-    pub(crate) fn error(&self, loss: LossRule) -> Option<String> {
+    /// The error that appending the nodes of a pass over `samples` finds, if there is one. Every tensor that a file declares has a
+    /// shape of 1 to 4 dimensions.
+    pub(crate) fn error(&self, mode: Mode, loss: LossRule, samples: u32) -> Option<String> {
+        let batch = self.batch(samples);
+        let elements = |t: &BatchTensor| t.shape.iter().fold(1u64, |n, &d| n.saturating_mul(d.into()));
+        if let Some(tensor) = batch.iter().find(|tensor| elements(tensor) >= 1 << 31) {
+            return Some(format!("{}: {samples} samples have more than 2^31 - 1 elements", tensor.name));
+        }
         let mut b = Builder::new(ProductTable::preset());
         let parameters: Vec<TensorId> =
             self.parameters.iter().map(|p| b.input(&*p.name, DType::F32, &p.shape)).collect();
-        let batch = self.batch.iter().map(|t| b.input(&*t.name, t.dtype, &t.shape)).collect();
+        let batch = batch.iter().map(|t| b.input(&*t.name, t.dtype, &t.shape)).collect();
+        let average = |s: &Statistic| [(); 2].map(|()| b.input("average", DType::F32, &[s.channels]));
+        let averages = self.statistics().iter().map(average).collect();
         let mut word = |count| b.input("scalar", DType::U32, &[count]);
         let [seed, step, first_sample] = [2, 1, 1].map(&mut word);
         let factor = b.input("factor", DType::F32, &[1]);
         let part = self.samples[1] > 1;
-        let (mode, averages) = (Mode::Training, Vec::new());
         let inputs = Inputs { mode, loss, part, batch, averages, factor, seed, step, first_sample };
-        self.append(&mut b, &parameters, &inputs).err()
+        self.append(&mut b, samples, &parameters, &inputs).err()
     }
 
-    fn append(&self, b: &mut Builder, parameters: &[TensorId], inputs: &Inputs) -> Result<Loss, String> {
+    fn append(
+        &self,
+        b: &mut Builder,
+        samples: u32,
+        parameters: &[TensorId],
+        inputs: &Inputs,
+    ) -> Result<Loss, String> {
         let mut made: Vec<TensorId> = Vec::new();
-        let mut pass = Pass { inputs, samples: self.samples, moments: Vec::new(), next_drop: 0 };
-        for node in &self.nodes {
+        let of_samples = if inputs.mode == Mode::Evaluation { self.of_samples()? } else { Vec::new() };
+        let mut pass = Pass::new(inputs, [samples, self.samples[1]]);
+        for (number, node) in self.nodes.iter().enumerate() {
+            pass.is_constant = of_samples.get(number) == Some(&false);
             let tensor = |source: &Source| match *source {
                 Source::Inputs => inputs.batch[0],
                 Source::Parameter(number) => parameters[number],
@@ -77,12 +92,12 @@ impl Nodes {
         let (Some(&logits), Some(last)) = (made.last(), self.nodes.last()) else {
             return Err("there are no nodes".into());
         };
-        let (shape, labels) = (b.shape(logits), &self.batch[1]);
-        let fits = matches!(shape[..], [rows, classes] if labels.shape == [rows] && labels.below <= classes);
+        let (shape, wanted, below) = (b.shape(logits), b.shape(inputs.batch[1]), self.batch[1].below);
+        let fits = matches!(shape[..], [rows, classes] if wanted == [rows] && below <= classes);
         if !fits {
             return Err(format!(
-                "node {}, the last, makes the logits {shape:?}, which must be [N, V] for labels {:?} below {}",
-                last.name, labels.shape, labels.below
+                "node {}, the last, makes the logits {shape:?}, which must be [N, V] for labels {wanted:?} below {below}",
+                last.name
             ));
         }
         Ok(inputs.loss(b, logits, inputs.batch[1], pass.moments))
@@ -96,16 +111,110 @@ impl Nodes {
         (reads_ids && padding >= below).then(why)
     }
 
+    /// For each node: true if its output has rows of each sample, one sample after another, and false if no sample acts on it.
+    ///
+    /// # Errors
+    /// If a row of a sample could depend on another sample, or on the number of samples.
+    fn of_samples(&self) -> Result<Vec<bool>, String> {
+        let mut made: Vec<bool> = Vec::new();
+        for node in &self.nodes {
+            let of_samples = |source: &Source| match *source {
+                Source::Inputs => true,
+                Source::Parameter(_) => false,
+                Source::Node(number) => made[number],
+            };
+            let of_node = |why: String| format!("node {} ({}): {why}", node.name, node.kind.name);
+            let (shared, rows): (Vec<_>, Vec<_>) =
+                node.kind.inputs.iter().zip(&node.sources).partition(|(input, _)| is_shared(input));
+            if let Some((Input { name, .. }, _)) = shared.into_iter().find(|(_, source)| of_samples(source)) {
+                let why =
+                    format!("{name} depends on the inputs, so that the logits of a sample depend on others");
+                return Err(of_node(why));
+            }
+            let any = rows.iter().any(|(_, source)| of_samples(source));
+            if let Some((Input { name, .. }, _)) =
+                rows.into_iter().find(|(_, source)| of_samples(source) != any)
+            {
+                let why = format!("{name} has no rows of samples, and another input of the node has");
+                return Err(of_node(why));
+            }
+            made.push(any);
+        }
+        Ok(made)
+    }
+
+    /// The keys and products that decide the logits, beside parameters and buffers. Layout: `docs/INFERENCE.md`, Receipts of
+    /// predictions.
+    pub(crate) fn settings(&self) -> Vec<(String, String)> {
+        let words = |numbers: &[u32]| numbers.iter().map(|n| format!(" {n}")).collect::<String>();
+        let [inputs, labels] = [0, 1].map(|place| self.batch(1)[place].clone());
+        let mut settings = vec![
+            ("network.inputs".to_string(), format!("{}{}", inputs.below, words(&inputs.shape))),
+            ("network.rows".to_string(), labels.shape[0].to_string()),
+        ];
+        let parameter =
+            |p: &ModelParameter| (format!("parameter.{}", p.name), words(&p.shape)[1..].to_string());
+        settings.extend(self.parameters.iter().map(parameter));
+        settings.extend(self.nodes.iter().enumerate().map(|(number, node)| {
+            let source = |source: &Source| match *source {
+                Source::Inputs => " inputs".to_string(),
+                Source::Parameter(number) => format!(" {}", self.parameters[number].name),
+                Source::Node(number) => format!(" {}", self.nodes[number].name),
+            };
+            let sources: String = node.sources.iter().map(source).collect();
+            let text = format!("{} {}{sources}{}", node.name, node.kind.name, node.acting());
+            (format!("node.{number}"), text)
+        }));
+        settings
+    }
+
     fn of_kind(&self, name: &str) -> impl Iterator<Item = &NodeOf> {
         self.nodes.iter().filter(move |node| node.kind.name == name)
     }
 }
 
+/// True if all samples share an input of this name: it is a weight, and has no rows of samples.
+fn is_shared(input: &Input) -> bool {
+    ["weight", "bias", "gain", "table", "token"].contains(&input.name)
+}
+
 impl NodeOf {
+    /// The attributes that act in an evaluation, as text.
+    fn acting(&self) -> String {
+        let Attributes { epsilon, groups, heads, ignore, kernel, padding, stride, theta, windows, .. } =
+            self.attributes;
+        let text = |name: &&str| match *name {
+            "epsilon" => format!(" {:08x}", epsilon.to_bits()),
+            "theta" => format!(" {:08x}", theta.to_bits()),
+            "groups" => format!(" {groups}"),
+            "heads" => format!(" {heads}"),
+            "ignore" => format!(" {}", ignore.unwrap_or_default()),
+            "kernel" => format!(" {kernel}"),
+            "padding" => format!(" {padding}"),
+            "stride" => format!(" {stride}"),
+            "windows" => format!(" {} {}", windows[0], windows[1]),
+            // The probability of a dropout acts in training alone.
+            "p" => String::new(),
+            _ => unreachable!("the table has no other attribute"),
+        };
+        self.kind.attributes.iter().map(text).collect()
+    }
+
     fn append(&self, b: &mut Builder, pass: &mut Pass, ids: &[TensorId]) -> Result<TensorId, String> {
         let shapes: Vec<Vec<u32>> = ids.iter().map(|&id| b.shape(id)).collect();
         if let Some(why) = shape_error(self.kind.inputs, &shapes) {
             return Err(why);
+        }
+        // The last dimension of such an input is one of channels.
+        let is_row = |(input, shape): &(&Input, &Vec<u32>)| input.shape.starts_with("..") && shape.len() == 1;
+        let row = self.kind.inputs.iter().zip(&shapes).find(is_row);
+        if let Some((Input { name, .. }, shape)) = row
+            && pass.inputs.mode == Mode::Evaluation
+            && !pass.is_constant
+        {
+            return Err(format!(
+                "{name} has shape {shape:?}, so that the logits of a sample depend on others"
+            ));
         }
         for (input, &id) in self.kind.inputs.iter().zip(ids) {
             let is = b.tensor(id).dtype;
@@ -151,15 +260,19 @@ impl Network for Nodes {
         self.norm_momentum
     }
 
-    fn batch(&self, _: u32) -> Vec<BatchTensor> {
-        self.batch.clone()
+    fn batch(&self, samples: u32) -> Vec<BatchTensor> {
+        let mut batch = self.batch.clone();
+        batch.iter_mut().for_each(|tensor| {
+            tensor.shape[0] = (tensor.shape[0] / self.samples[0]).saturating_mul(samples);
+        });
+        batch
     }
 
     fn labels_per_sample(&self) -> u32 {
         self.batch[1].shape[0] / self.samples[0]
     }
 
-    fn forward(&self, b: &mut Builder, _: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
-        self.append(b, parameters, inputs).expect("the nodes were appended once without an error")
+    fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
+        self.append(b, samples, parameters, inputs).expect("the nodes were appended once without an error")
     }
 }

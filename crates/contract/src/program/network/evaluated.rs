@@ -1,0 +1,42 @@
+//! The model of a network file as evaluations and predictions use it. Contract: `docs/NETWORKS.md`, Evaluation.
+
+use crate::program::evaluation::evaluation_graph;
+use crate::program::models::nodes::Nodes;
+use crate::program::models::{Mode, Network};
+use crate::program::operators::LossRule;
+use crate::program::products::ProductTable;
+use crate::program::validate;
+
+/// The model of a network file, in evaluation mode.
+pub struct NetworkModel {
+    pub(super) nodes: Nodes,
+    /// Digits of the products.
+    pub products: ProductTable,
+    pub(super) digits: u8,
+    /// The label that the loss ignores, if there is one.
+    pub ignored: Option<u32>,
+    /// Samples of a micro-batch.
+    pub micro_batch: u32,
+}
+
+impl NetworkModel {
+    /// The network. Its forward pass in evaluation mode needs a number of samples without an [`NetworkModel::error`].
+    pub fn network(&self) -> &dyn Network {
+        &self.nodes
+    }
+
+    /// The error in an evaluation of so many samples at once, if there is one.
+    pub fn error(&self, samples: u32) -> Option<String> {
+        let error = self.nodes.error(Mode::Evaluation, LossRule::default(), samples);
+        error.or_else(|| validate::sizes(&evaluation_graph(&self.nodes, &self.products, samples)).err())
+    }
+
+    /// The keys and products that decide the logits, beside parameters and buffers, by ascending key. Layout: `docs/INFERENCE.md`,
+    /// Receipts of predictions.
+    pub fn settings(&self) -> Vec<(String, String)> {
+        let mut settings = self.nodes.settings();
+        settings.push(("network.digits".into(), self.digits.to_string()));
+        settings.sort_unstable();
+        settings
+    }
+}

@@ -1,0 +1,181 @@
+//! Models of network files in evaluation mode: those of the built-in models have their graphs, and samples that would depend on one
+//! another are refused.
+
+use super::*;
+use crate::program::evaluation::evaluation_graph;
+use crate::program::graph::Graph;
+use crate::program::models::Model;
+use crate::program::step::inference_graph;
+
+const MLP: &str = include_str!("../../../../../assets/networks/mlp.json");
+const RESNET: &str = include_str!("../../../../../assets/networks/resnet.json");
+const GPT: &str = include_str!("../../../../../assets/networks/gpt.json");
+const ENCODER: &str = include_str!("../../../../../assets/networks/encoder.json");
+
+/// A graph without its names of operators, which decide no bit.
+fn unnamed(mut graph: Graph) -> Graph {
+    graph.nodes.iter_mut().for_each(|node| node.operator.clear());
+    graph
+}
+
+#[test]
+fn networks_of_built_in_models_have_their_graphs() {
+    let mlp = "kind = 'mlp'\ninputs = 7\nhidden = [5]\nclasses = 3\ndropout = 0.25";
+    let resnet =
+        "kind = 'resnet'\nheight = 6\nwidth = 6\nplanes = 2\nstages = [3, 5]\nblocks = 1\nclasses = 4
+norm = 'batch'\norder = 'post'\nconvolution = 2";
+    let gpt = "kind = 'gpt'\nvocabulary = 19\ncontext = 5\nlayers = 2\nheads = 2\nwidth = 8\ndropout = 0.1";
+    for (text, table) in [(MLP, mlp), (RESNET, resnet), (GPT, gpt)] {
+        let built_in: Model = toml::from_str(table).unwrap();
+        let two = format!("{{\"digits\": 2, {}", text.trim_start_matches('{'));
+        for (text, digits) in [(text, 3), (&two, 2)] {
+            let (program, model) = model(text).unwrap();
+            assert!(program == compile(text).unwrap());
+            let products = ProductTable::uniform(digits);
+            for samples in [1, 2, 5] {
+                assert_eq!(model.network().batch(samples), built_in.batch(samples));
+                assert_eq!(model.error(samples), None);
+                let much = model.error(1 << 31).unwrap();
+                assert!(much.ends_with("samples have more than 2^31 - 1 elements"), "{much}");
+                for graph in [inference_graph, evaluation_graph] {
+                    let own = unnamed(graph(model.network(), &model.products, samples));
+                    assert!(own == unnamed(graph(&*built_in, &products, samples)), "{table} {samples}");
+                }
+            }
+        }
+    }
+}
+
+/// A network over `inputs` [4, 4] of 2 samples, two rows each, with a parameter `p` [4, 4], a vector `v` [4] and a table `t` [2, 4].
+fn small(nodes: &str) -> Result<(Program, NetworkModel)> {
+    let node = |words: &str| {
+        let (head, attributes) = words.split_once(" | ").unwrap_or((words, ""));
+        let words: Vec<&str> = head.split(' ').collect();
+        let inputs: Vec<String> = words[2..].iter().map(|input| format!("{input:?}")).collect();
+        format!(
+            r#"{{"name": "{}", "operator": "{}", "inputs": [{}], "attributes": {{{attributes}}}}}"#,
+            words[0],
+            words[1],
+            inputs.join(", ")
+        )
+    };
+    let nodes: Vec<String> = nodes.split("; ").map(node).collect();
+    let own = |name: &str| nodes.iter().any(|node| node.contains(&format!("\"{name}\"")));
+    let parameters =
+        [("p", "[4, 4]"), ("v", "[4]"), ("t", "[2, 4]")].into_iter().filter(|(name, _)| own(name));
+    let parameters: Vec<String> =
+        parameters.map(|(name, shape)| format!(r#"{{"name": "{name}", "shape": {shape}}}"#)).collect();
+    model(&format!(
+        r#"{{"format": "{FORMAT}", "micro_batch": 2, "inputs": {{"name": "values", "shape": [4, 4]}},
+"labels": {{"shape": [4], "below": 4}}, "parameters": [{}], "nodes": [{}], "optimizer": {{"kind": "sgd", "momentum": 0}}}}"#,
+        parameters.join(", "),
+        nodes.join(", ")
+    ))
+}
+
+#[test]
+fn samples_that_depend_on_one_another_are_refused() {
+    let attention = "\"heads\": 2, \"p\": 0.5";
+    // Constants that parameters make may be weights, with dropout too; a sample has two rows.
+    for nodes in [
+        "a matmul inputs p",
+        "w residual p p; d dropout w | \"p\": 0.5; a matmul inputs d",
+        "w matmul p p; n layer_norm w v v | \"epsilon\": 1; a matmul inputs n",
+        "a position_embedding inputs t",
+    ] {
+        let (_, model) = small(nodes).unwrap();
+        assert_eq!(model.network().batch(3)[0].shape, [6, 4], "{nodes}");
+        assert_eq!(model.network().batch(3)[1].shape, [6], "{nodes}");
+    }
+    for (nodes, why) in [
+        ("m matmul inputs p; a matmul m inputs", "node a (matmul): weight depends on the inputs"),
+        ("m matmul inputs p; a matmul p m", "node a (matmul): weight depends on the inputs"),
+        ("m matmul inputs p; a first_row m m", "node a (first_row): table depends on the inputs"),
+        ("a residual inputs p", "node a (residual): y has no rows of samples"),
+        ("a swiglu p inputs", "node a (swiglu): x has no rows of samples"),
+        (
+            &format!("m matmul inputs p; a attention m p m | {attention}"),
+            "node a (attention): k has no rows of samples",
+        ),
+        (
+            &format!("w attention p p p | {attention}; a matmul inputs w"),
+            "node w (attention): its inputs have no rows of samples",
+        ),
+        (
+            "w position_embedding p t; a matmul inputs w",
+            "node w (position_embedding): its inputs have no rows of samples",
+        ),
+        (
+            "w rotary p | \"heads\": 2, \"theta\": 2; a matmul inputs w",
+            "node w (rotary): its inputs have no rows of samples",
+        ),
+    ] {
+        let error = small(nodes).err().map_or("none".into(), |error| error.0);
+        assert!(error.starts_with(why), "{nodes}: {error}");
+    }
+    // The channels of a vector would be samples.
+    let token = r#"{"name": "a", "operator": "class_token", "inputs": ["inputs", "v"]}"#;
+    let of_vector = format!(
+        r#"{{"format": "{FORMAT}", "micro_batch": 1, "inputs": {{"name": "values", "shape": [4]}},
+"labels": {{"shape": [2], "below": 4}}, "parameters": [{{"name": "v", "shape": [4]}}], "nodes": [{token}],
+"optimizer": {{"kind": "sgd", "momentum": 0}}}}"#
+    );
+    compile(&of_vector).unwrap();
+    let error = model(&of_vector).err().unwrap().0;
+    assert!(error.starts_with("node a (class_token): x has shape [4], so that"), "{error}");
+}
+
+/// Each input of each operator is one of rows, or one that all samples share.
+#[test]
+fn every_input_of_an_operator_is_known() {
+    let shared: HashSet<&str> = ["weight", "bias", "gain", "table", "token"].into();
+    let rows: HashSet<&str> = ["x", "y", "q", "k", "v", "tokens", "ids"].into();
+    let names: HashSet<&str> =
+        NODE_KINDS.iter().flat_map(|kind| kind.inputs.iter().map(|input| input.name)).collect();
+    assert_eq!(names, &shared | &rows);
+}
+
+#[test]
+fn settings_are_what_acts_in_an_evaluation() {
+    let settings = |text: &str| model(text).unwrap().1.settings();
+    let line = |text: &str| serde_json::from_str::<Value>(text).unwrap().to_string();
+    let mlp = line(MLP);
+    let found: Vec<String> =
+        settings(&mlp).into_iter().map(|(key, value)| format!("{key} {value}")).collect();
+    assert_eq!(
+        found,
+        [
+            "network.digits 3",
+            "network.inputs 256 1 7",
+            "network.rows 1",
+            "node.0 pixels pixels inputs",
+            "node.1 layer0 linear pixels layer0.weight layer0.bias",
+            "node.2 layer0.relu relu layer0",
+            "node.3 layer0.dropout dropout layer0.relu",
+            "node.4 layer1 linear layer0.dropout layer1.weight layer1.bias",
+            "parameter.layer0.bias 5",
+            "parameter.layer0.weight 5 7",
+            "parameter.layer1.bias 3",
+            "parameter.layer1.weight 3 5",
+        ]
+    );
+    let (encoder, resnet) = (line(ENCODER), line(RESNET));
+    assert!(
+        settings(&resnet).iter().any(|(_, text)| text.ends_with("stem_norm.gain stem_norm.bias 3727c5ac"))
+    );
+    for (text, from, to, same) in [
+        (&mlp, "\"p\":0.25", "\"p\":0.5", true),
+        (&mlp, "\"beta1\":0.5", "\"beta1\":0.25", true),
+        (&mlp, "\"micro_batches\":3", "\"micro_batches\":2", true),
+        (&resnet, "\"norm_momentum\":0.1", "\"norm_momentum\":0.2", true),
+        (&mlp, "\"micro_batch\":2", "\"digits\":2,\"micro_batch\":2", false),
+        (&resnet, "\"stride\":2", "\"stride\":1", false),
+        (&encoder, "\"heads\":2,\"ignore\":0", "\"heads\":1,\"ignore\":0", false),
+        (&encoder, "\"heads\":2,\"ignore\":0", "\"heads\":2,\"ignore\":1", false),
+        (&encoder, "[\"placed\",\"block0.out\"]", "[\"block0.out\",\"placed\"]", false),
+    ] {
+        let changed = text.replace(from, to);
+        assert!(changed != *text, "{from}");
+        assert_eq!(settings(&changed) == settings(text), same, "{from} as {to}");
+    }
+}
