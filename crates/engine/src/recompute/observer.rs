@@ -8,13 +8,16 @@ use tiebreak_contract::program::graph::{Graph, Node, TensorId};
 use super::schedule::{Schedule, Step};
 use crate::{EngineError, Inputs, Observer, QuantisedTensor, Value, Want};
 
+/// Ranges of a tensor's bytes, and the bytes that stand there instead.
+type Replacements = Vec<(Range<usize>, Vec<u8>)>;
+
 /// Shows an observer each node of the original graph once. Bytes that it puts in place of a node's are those of the repetition too.
 pub(super) struct Watching<'a> {
     observer: &'a mut dyn Observer,
     graph: &'a Graph,
     schedule: &'a Schedule,
     /// For nodes that are computed again, where the observer's bytes differ from the computed ones.
-    replaced: HashMap<usize, Vec<(Range<usize>, Vec<u8>)>>,
+    replaced: HashMap<usize, Replacements>,
 }
 
 impl<'a> Watching<'a> {
@@ -80,11 +83,10 @@ impl Observer for Watching<'_> {
     }
 }
 
-/// The ranges in which two texts of one length differ, with the bytes of the second one.
-fn differences(a: &[u8], b: &[u8]) -> Vec<(Range<usize>, Vec<u8>)> {
-    let mut found: Vec<(Range<usize>, Vec<u8>)> = Vec::new();
-    for (at, (x, y)) in a.iter().zip(b).enumerate().filter(|(_, (x, y))| x != y) {
-        debug_assert_ne!(x, y);
+/// The ranges in which two tensors' bytes differ, with the bytes of the second one.
+fn differences(a: &[u8], b: &[u8]) -> Replacements {
+    let mut found = Replacements::new();
+    for (at, (_, y)) in a.iter().zip(b).enumerate().filter(|(_, (x, y))| x != y) {
         match found.last_mut() {
             Some((range, put)) if range.end == at => {
                 range.end += 1;
