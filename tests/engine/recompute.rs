@@ -100,7 +100,7 @@ fn what_an_observer_replaces_is_replaced_in_the_repetition() {
         (session.download_state().unwrap(), observer.seen)
     };
     let honest = trained("no operator", false, false).0;
-    for operator in ["block1.gelu", "block3.mlp_in", "block0.query"] {
+    for operator in ["block1.gelu", "block3.mlp_in", "block0.query", "block1.gelu.backward"] {
         let expected = trained(operator, false, false);
         assert!(expected.1 > 0, "{operator} is no operator of the model");
         assert!(expected.0 != honest, "{operator}: nothing follows from its first element");
