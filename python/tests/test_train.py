@@ -37,6 +37,16 @@ def test_the_command_trains_and_python_audits(folder):
         assert array.tobytes() == theirs.state_dict(4)[name].tobytes(), name
 
 
+def test_computing_again_changes_no_record(folder):
+    kept, again = tiebreak.train(gpt(), out="kept"), tiebreak.train(gpt(), out="again", recompute=True)
+    assert kept.records == again.records
+    assert tiebreak.audit(kept, recompute=True).matches
+    with pytest.raises(tiebreak.UsageError, match="--recompute is for exact jobs"):
+        tiebreak.train(gpt(rounding={}), out="logged", recompute=True)
+    with pytest.raises(tiebreak.UsageError, match="recompute"):
+        tiebreak.train(gpt(), out="run", recompute=1)
+
+
 def test_a_dict_and_its_file_are_one_job(folder):
     job = gpt(seed=np.int64(7), clip_norm=np.float32(1.0))
     Path("job.toml").write_text(to_toml(job))

@@ -217,6 +217,7 @@ def audit(
     report: Optional[StrPath] = None,
     auditor_key: Optional[StrPath] = None,
     page: Optional[StrPath] = None,
+    recompute: bool = False,
     progress: Wanted = None,
 ) -> Report:
     """Replay a run, or a part of it, and stop at the first difference.
@@ -234,7 +235,7 @@ def audit(
     verdict: a file for the verdict, if there is one. Its bytes are in `Report.verdict` either way.
     report: a file for the report, which `auditor_key`, a private key, signs.
     page: a file for the audit as one HTML page.
-    progress: as for `train`.
+    recompute, progress: as for `train`.
 
     A difference is a result: see `Report.outcome` and `Report.differences`. Ctrl-C raises KeyboardInterrupt after the step at hand.
 
@@ -253,6 +254,7 @@ def audit(
         report=None if report is None else path("report", report),
         key=None if auditor_key is None else path("auditor_key", auditor_key),
         page=None if page is None else path("page", page),
+        recompute=flag("recompute", recompute),
     )
     words += engine(device, adapter, threads)
     words += [f"--weights={file}" for file in paths("weights", weights)]

@@ -25,6 +25,7 @@ def train(
     resume: bool = True,
     profile: Optional[str] = None,
     stop_on_nan: bool = True,
+    recompute: bool = False,
     progress: Wanted = None,
 ) -> Run:
     """Train a job, commit to every step, and return the run.
@@ -41,6 +42,7 @@ def train(
     resume: False refuses a folder that has a run.
     profile: "logged" lets native kernels compute the products, with a rounding log.
     stop_on_nan: stop when a loss, or the model in the end, is not finite.
+    recompute: take less memory and more time: compute tensors again instead of keeping them for the backward pass. The bits are the same.
     progress: True draws a bar, None draws one on a terminal, False none. A function is called with a `Progress`.
 
     Ctrl-C raises KeyboardInterrupt after the step at hand, with a checkpoint. The same call goes on later.
@@ -61,6 +63,7 @@ def train(
         key=None if key is None else path("key", key),
         resume=begun,
         profile=profile,
+        recompute=flag("recompute", recompute),
         stop_on_nan=None if flag("stop_on_nan", stop_on_nan) else "false",
     )
     words += engine(device, adapter, threads)

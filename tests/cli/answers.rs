@@ -21,7 +21,7 @@ pub fn tokenizer(folder: &Path) {
 }
 
 /// Trains a model on a single id, with a vocabulary that is padded beyond the tokenizer's. Returns the run.
-fn trained(folder: &Path, name: &str, id: u16) -> String {
+pub fn trained(folder: &Path, name: &str, id: u16) -> String {
     let file = format!("{name}.bin");
     fs::write(folder.join(&file), id.to_le_bytes().repeat(200)).unwrap();
     let job = path(folder, &format!("{name}.toml"));

@@ -38,7 +38,7 @@ fn the_page_of_networks_is_what_is_printed_and_its_example_compiles() {
         page == include_str!("../../docs/NETWORKS.md"),
         "run `tiebreak program networks > docs/NETWORKS.md`"
     );
-    let example = page.split("```").nth(1).and_then(|block| block.strip_prefix("json")).unwrap();
+    let example = page.split("```").nth(1).and_then(|block| block.strip_prefix("json\n")).unwrap();
     assert_eq!(compile(example).unwrap().parameter_count(), 5 * 7 + 5 + 3 * 5 + 3);
 }
 

@@ -179,8 +179,20 @@ fn receipts_of_a_network_are_checked_and_lies_convict() {
     let (code, found) = json(&["receipt", "check", &receipt, &weights, "--job", &built_in]);
     assert!(code == 1 && found["error"].as_str().unwrap().contains("is of another model"), "{found}");
 
-    // Another network, files that are none, and models that need none.
+    // A file that gives the same program in other words has another model, and accuses nobody.
     let text: Value = serde_json::from_str(RESNET.network).unwrap();
+    let nodes = text["nodes"].as_array().unwrap();
+    let nothing = serde_json::json!({
+        "name": "nothing", "operator": "dropout", "inputs": [nodes[nodes.len() - 1]["name"]], "attributes": {"p": 0}
+    });
+    let mut longer = text.clone();
+    longer["nodes"].as_array_mut().unwrap().push(nothing);
+    fs::write(&other, longer.to_string()).unwrap();
+    assert_eq!(json(&["eval", &run, "--network", &other]).0, 0);
+    let (code, _, stderr) = output(&["receipt", "check", &receipt, &run, "--network", &other]);
+    assert!(code == 3 && stderr.contains("UNDECIDED: the receipt is of the model"), "{code}: {stderr}");
+
+    // Another network, files that are none, and models that need none.
     let text = text.to_string();
     let digest = |network: &str| {
         let program = path(at, "other.bin");

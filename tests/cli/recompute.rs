@@ -43,6 +43,22 @@ fn recomputing_takes_less_memory_and_gives_the_same_bits() {
     std::fs::remove_dir_all(&one).unwrap();
     let (code, _, stderr) = output(&[&train[..], &["--recompute"]].concat());
     assert_eq!(code, 0, "{stderr}");
+    assert_eq!(output(&["compare", &one, &two]).0, 0);
+
+    // A shard of a plan file takes the memory of its own auditor.
+    let plan = path(folder.path(), "plan.json");
+    let (code, stdout, stderr) =
+        output(&["audit", &two, "--plan", "--plan-out", &plan, "--shards", "1", "--recompute"]);
+    assert!(code == 0 && stdout.contains("--shard 1/1 --recompute"), "{stdout}{stderr}");
+    for jobs in ["0", "1"] {
+        let shard =
+            ["audit", &two, "--plan-file", &plan, "--shard", "1/1", "--jobs", jobs, "--max-memory", &between];
+        let (code, _, stderr) = output(&shard);
+        assert!(code == 3 && stderr.contains("help: --recompute needs about"), "{code}: {stderr}");
+        let (code, stdout, stderr) = output(&[&shard[..], &["--recompute"]].concat());
+        assert!(code == 0 && stdout.contains("MATCHES"), "{jobs}: {stdout}{stderr}");
+    }
+
     // An auditor may compute again, or not.
     for args in [&[][..], &["--recompute"], &["--recompute", "--check-device", "--jobs", "2"]] {
         let (code, stdout, stderr) = output(&[&["audit", &one], args].concat());

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::common::{audited, edit::edit, gpt_job, key, one_by_one, sign_again, step_mut, trained, words};
+use crate::common::{
+    audited, begin_run, edit::edit, gpt_job, key, one_by_one, sign_again, step_mut, trained, words,
+};
 use tiebreak_audit::Outcome;
 use tiebreak_dispute::verdict::{Ruling, Verdict};
 use tiebreak_engine::Engine;
@@ -13,6 +15,7 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::job::Job;
 use tiebreak_record::job::data::{Dataset, batch_digest};
 use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
 
 const CONTEXT: usize = 12;
 const MASK: u32 = 127;
@@ -153,6 +156,11 @@ fn wrong_masking_is_refused_by_its_key() {
         ("token = 127", "token = 128", &["data.masking.token", "below vocabulary (128), is 128"][..]),
         ("never = [99]", "never = [5, 200]", &["data.masking.never", "is 200"]),
         ("probability = 0.5", "probability = 1.5", &["data.masking.probability", "at most 1, is 1.5"]),
+        (
+            "probability = 0.5",
+            "probability = 1e-11",
+            &["data.masking.probability", "no token would be chosen"],
+        ),
         ("probability = 0.5", "probability = 0.0", &["data.masking.probability", "above 0"]),
         ("probability = 0.5", "random_share = 0.3", &["data.masking.random_share", "1.1"]),
         ("[loss]\nignore = 126\n", "", &["data.masking", "loss.ignore"]),
@@ -165,6 +173,15 @@ fn wrong_masking_is_refused_by_its_key() {
         let path = with(&job, &[(from, to)]);
         let error = Job::parse("job", &fs::read_to_string(&path).unwrap()).unwrap_err().to_string();
         assert!(why.iter().all(|part| error.contains(part)), "{from} -> {to}: {error}");
+    }
+    // Data of which nothing can be chosen are found before anybody trains.
+    for (text, fits) in [("c~".repeat(200), false), (format!("{}a", "c~".repeat(200)), true)] {
+        fs::write(folder.path().join("text.txt"), text).unwrap();
+        let name = format!("run-{fits}");
+        let begun = begin_run(&Disk::default(), &job, &folder.path().join(name));
+        let error = begun.err().map(|error| error.to_string());
+        assert_eq!(error.is_none(), fits, "{error:?}");
+        assert!(error.is_none_or(|error| error.contains("masking can choose no token")));
     }
     // The shares 0.8 and 0.2 are one whole as binary32 numbers.
     let path = with(&job, &[("probability = 0.5", "random_share = 0.2")]);

@@ -29,3 +29,4 @@ pub mod state;
 pub mod subject;
 pub mod terms;
 pub mod verdict_file;
+pub mod weight_files;

@@ -36,7 +36,7 @@ pub struct DataArgs {
 impl DataArgs {
     /// The model that these arguments and others name.
     pub fn subject(&self, of: &Path, step: Option<u32>, limits: &Limits) -> Result<Subject, Failure> {
-        let (job, network) = (self.job.as_deref(), self.network.as_deref());
+        let (job, network) = (self.job.as_deref(), Some(self.network.as_deref()));
         Subject::of(&Named { of, job, network, step, data: &self.data }, limits)
     }
 
@@ -51,12 +51,11 @@ impl DataArgs {
         Ok(Inputs::of_array(array, wanted).map_err(|why| RunError::invalid(path, why))?)
     }
 
-    /// The first of these options that is given, if one is.
-    pub fn given(&self) -> Option<&'static str> {
+    /// The first of these options but --job that is given, if one is.
+    pub fn given_beside_job(&self) -> Option<&'static str> {
         let of_data = (!self.data.is_empty()).then_some("--data");
         let of_inputs = self.inputs.as_ref().map(|_| "--inputs");
-        let of_job = self.job.as_ref().map(|_| "--job");
-        of_data.or(of_inputs).or(of_job).or(self.network.as_ref().map(|_| "--network"))
+        of_data.or(of_inputs).or(self.network.as_ref().map(|_| "--network"))
     }
 
     /// The options again, as another command needs them.

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use crate::cli::args::job::JobArgs;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::state::released;
+use crate::cli::args::weight_files::{is_released, weight_files};
 use crate::cli::view::report::{Exit, Failure, named};
 use tiebreak_contract::program::network::{self, NETWORK_MAX, NetworkModel};
-use tiebreak_contract::program::step::{Program, StateTensor};
+use tiebreak_contract::program::step::{Program, StateTensor, state_bytes};
 use tiebreak_record::job::identity::program_digest;
 use tiebreak_record::job::initial::Drawn;
 use tiebreak_record::job::{Evaluable, Job};
+use tiebreak_run::run::companions::Companions;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::evaluation::{self, EvaluationData};
 use tiebreak_run::run::{JobFiles, disk, initial, read_job, read_program};
@@ -21,8 +23,8 @@ pub struct Named<'a> {
     pub of: &'a Path,
     /// The job of weights.
     pub job: Option<&'a Path>,
-    /// The network file of a program from a file.
-    pub network: Option<&'a Path>,
+    /// The network file of a program from a file. `None` if the command is not for such programs.
+    pub network: Option<Option<&'a Path>>,
     /// The step of a run's checkpoint.
     pub step: Option<u32>,
     /// Data files, and a folder that has those of a run.
@@ -42,15 +44,27 @@ pub struct Subject {
 
 enum Source {
     Run(Box<Run>),
-    Files(JobFiles, (String, Box<Job>), Box<Program>),
+    Files(Box<Weights>),
+}
+
+/// Weights with their job.
+struct Weights {
+    /// The folder of the weights.
+    folder: PathBuf,
+    /// The files that the job names.
+    files: JobFiles,
+    text: String,
+    job: Job,
+    program: Program,
 }
 
 /// The model and the text of the network file, which has to give the job's program. A job of a model kind needs none.
 fn network_of(
-    path: Option<&Path>,
+    path: Option<Option<&Path>>,
     job: &Job,
     program: &Program,
 ) -> Result<Option<(NetworkModel, String)>, Failure> {
+    let Some(path) = path else { return Ok(None) };
     let path = match (job.model(), path) {
         (Some(_), None) => return Ok(None),
         (Some(_), Some(_)) => {
@@ -82,13 +96,27 @@ impl Subject {
     /// If there is no such model, or its files cannot be read.
     pub fn of(named: &Named, limits: &Limits) -> Result<Subject, Failure> {
         match named.job {
-            Some(job) => Subject::of_weights(named.of, job, named.network),
-            None if named.of.is_file() => {
-                let why = "a file of weights does not say what it is of: name its job with --job";
-                Err(Failure::new(Exit::Usage, why))
+            Some(job) => Subject::of_weights(named, job, limits),
+            None if named.of.is_file() || is_released(named.of) => {
+                let why = "weights do not say what they are of: name their job with --job";
+                Err(Failure::new(Exit::Usage, why)
+                    .help("`tiebreak import FOLDER` writes the job of a released model"))
             }
             None => Subject::of_run(named, limits),
         }
+    }
+
+    /// The model that answers: a run's, or that of weights with a job.
+    ///
+    /// # Errors
+    /// As [`Subject::of`].
+    pub fn answering(
+        of: &Path,
+        job: Option<&Path>,
+        step: Option<u32>,
+        limits: &Limits,
+    ) -> Result<Subject, Failure> {
+        Subject::of(&Named { of, job, network: None, step, data: &[] }, limits)
     }
 
     /// A run's model, or its state after a step.
@@ -105,26 +133,33 @@ impl Subject {
         Ok(Subject { source: Source::Run(Box::new(run)), network, model, whose })
     }
 
-    /// Weights from a file, of a job's model.
-    fn of_weights(of: &Path, job: &Path, network: Option<&Path>) -> Result<Subject, Failure> {
+    /// Weights from a file or a folder, of a job's model.
+    fn of_weights(named: &Named, job: &Path, limits: &Limits) -> Result<Subject, Failure> {
+        let of = named.of;
         let files = JobArgs { job: job.to_path_buf(), data_root: None }.files()?;
         let (text, job) = read_job(job)?;
         let program = read_program(&files, &job)?.0;
-        let network = network_of(network, &job, &program)?;
+        let network = network_of(named.network, &job, &program)?;
         // What the job draws anew when it trains is in these files, if they are of a model that was trained.
         let files_alone = Drawn::default();
-        let mut model = initial::from_weights(&[of.to_path_buf()], &job, &program, &files_alone)?;
+        let released = &program.state()[..program.released()];
+        limits.check("the model", state_bytes(released).saturating_mul(2))?;
+        let paths = if of.is_dir() { weight_files(of)?.0 } else { vec![of.to_path_buf()] };
+        let mut model = initial::from_weights(&paths, &job, &program, &files_alone)?;
         model.truncate(program.released());
         let whose = format!("the weights in {}", of.display());
-        let source = Source::Files(files, (text, Box::new(job)), Box::new(program));
-        Ok(Subject { source, network, model, whose })
+        let folder = if of.is_dir() { Some(of) } else { of.parent() };
+        // The name of a file alone is one of the current folder.
+        let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let weights = Weights { folder: folder.to_path_buf(), files, text, job, program };
+        Ok(Subject { source: Source::Files(Box::new(weights)), network, model, whose })
     }
 
     /// The job.
     pub fn job(&self) -> &Job {
         match &self.source {
             Source::Run(run) => run.job(),
-            Source::Files(_, (_, job), _) => job,
+            Source::Files(of) => &of.job,
         }
     }
 
@@ -133,7 +168,7 @@ impl Subject {
         match (&self.network, &self.source) {
             (Some((_, text)), _) => text,
             (None, Source::Run(run)) => &run.job_text,
-            (None, Source::Files(_, (text, _), _)) => text,
+            (None, Source::Files(of)) => &of.text,
         }
     }
 
@@ -145,11 +180,23 @@ impl Subject {
         }
     }
 
+    /// The folder of the tokenizer that belongs to the model, and the files of it: those that a run keeps, or those beside the
+    /// weights.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn companions(&self) -> Result<(PathBuf, Companions), Failure> {
+        match &self.source {
+            Source::Run(run) => Ok((run.layout.companions(), Companions::of_run(run)?)),
+            Source::Files(of) => Ok((of.folder.clone(), Companions::released(&of.folder)?)),
+        }
+    }
+
     /// The job's program.
     pub fn program(&self) -> &Program {
         match &self.source {
             Source::Run(run) => run.program(),
-            Source::Files(_, _, program) => program,
+            Source::Files(of) => &of.program,
         }
     }
 
@@ -180,12 +227,13 @@ impl Subject {
         }
         match &self.source {
             Source::Run(run) => Ok(evaluation::of_run(run)?),
-            Source::Files(files, ..) => {
+            Source::Files(of) => {
                 let spec = match job.evaluation.as_ref().and_then(|e| e.files.as_ref()) {
                     Some(names) => job.data.in_files(names).map_err(|why| Failure::new(Exit::Usage, why))?,
                     None => job.data.clone(),
                 };
-                let paths = spec.files.paths().into_iter().map(|name| files.path("evaluation.files", name));
+                let paths =
+                    spec.files.paths().into_iter().map(|name| of.files.path("evaluation.files", name));
                 let paths = paths.collect::<Result<Vec<_>, _>>()?;
                 Ok(evaluation::open_named(&spec, &paths, &sample)?)
             }

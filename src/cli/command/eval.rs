@@ -35,7 +35,9 @@ const REPORT_MAX: u64 = 1 << 16;
   tiebreak eval runs/captured --network captured/network.json
   tiebreak eval model.safetensors --job job.toml --data text.txt")]
 pub struct Args {
-    /// Folder or address of a run, or a .safetensors file of weights with --job.
+    /// Folder or address of a run, or released weights with --job.
+    ///
+    /// Weights are a .safetensors file, or a folder that has them.
     #[arg(value_name = "RUN|MODEL")]
     of: PathBuf,
     /// Data file, in the order in which the job names its own; once for each.
@@ -136,7 +138,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 fn evaluate(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
     let expected = args.expect.as_deref().map(read).transpose()?;
-    let (job, network) = (args.job.as_deref(), args.network.as_deref());
+    let (job, network) = (args.job.as_deref(), Some(args.network.as_deref()));
     let named = Named { of: &args.of, job, network, step: args.step, data: &args.data };
     let subject = Subject::of(&named, &args.limits)?;
     let mut data = subject.data(&args.data)?;

@@ -43,7 +43,9 @@ use tiebreak_run::run::{RunError, shell};
   tiebreak predict runs/mine --samples 0..4 --receipt predictions.json --trace predictions.trace
   tiebreak predict model.safetensors --job job.toml --inputs images.npy --logits logits.npy")]
 pub struct Args {
-    /// Folder or address of a run, or a .safetensors file of weights with --job.
+    /// Folder or address of a run, or released weights with --job.
+    ///
+    /// Weights are a .safetensors file, or a folder that has them.
     #[arg(value_name = "RUN|MODEL")]
     of: PathBuf,
     #[command(flatten)]

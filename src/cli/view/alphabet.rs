@@ -6,9 +6,9 @@ use crate::cli::view::escape::{Characters, prose};
 use crate::cli::view::report::{Exit, Failure};
 use tiebreak_dispute::answer::TokenizerParts;
 use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::job::Job;
 use tiebreak_record::job::spec::DataFiles;
 use tiebreak_run::run::companions::Companions;
-use tiebreak_run::run::dir::Run;
 
 /// The meaning of ids.
 pub enum Alphabet {
@@ -23,17 +23,22 @@ pub enum Alphabet {
 const TOKENIZERS: [&str; 4] = ["tokenizer.json", "vocab.json", "encoder.json", "tokenizer.model"];
 
 impl Alphabet {
-    /// The alphabet of a run's model: the tokenizer that the command line names, else the one that the run keeps.
-    pub fn of(run: &Run, vocabulary: u32, named: Option<&Path>) -> Result<Alphabet, Failure> {
-        let over_bytes = vocabulary <= 256 && matches!(run.job().data.files, DataFiles::Bytes { .. });
+    /// The alphabet of a job's model: the tokenizer that the command line names, else the one that `kept` gives: a folder, and its
+    /// files.
+    pub fn of(
+        job: &Job,
+        vocabulary: u32,
+        named: Option<&Path>,
+        kept: impl FnOnce() -> Result<(PathBuf, Companions), Failure>,
+    ) -> Result<Alphabet, Failure> {
+        let over_bytes = vocabulary <= 256 && matches!(job.data.files, DataFiles::Bytes { .. });
         if let Some(path) = named {
             return Alphabet::named(path);
         }
         if over_bytes {
             return Ok(Alphabet::Bytes);
         }
-        let folder = run.layout.companions();
-        let kept = Companions::of_run(run)?;
+        let (folder, kept) = kept()?;
         if kept.names().any(|name| TOKENIZERS.contains(&name)) {
             return Alphabet::tokens(folder, &kept);
         }
@@ -41,7 +46,7 @@ impl Alphabet {
             return Ok(Alphabet::Bytes);
         }
         let why = format!(
-            "the model writes {vocabulary} tokens, which are no bytes, and the run keeps no tokenizer: name it with --tokenizer PATH \
+            "the model writes {vocabulary} tokens, which are no bytes, and no tokenizer is kept with it: name one with --tokenizer PATH \
              (a tokenizer.json, or a folder that has one, or vocab.json and merges.txt)"
         );
         Err(Failure::new(Exit::Usage, why))

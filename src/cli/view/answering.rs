@@ -1,20 +1,20 @@
-//! A run's language model as a command answers with it, and the meaning of its tokens.
+//! A language model as a command answers with it, and the meaning of its tokens.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cli::view::alphabet::Alphabet;
 use crate::cli::view::report::{Exit, Failure};
 use tiebreak_contract::program::models::Model;
 use tiebreak_contract::program::step::StateTensor;
-use tiebreak_record::job::ModelJob;
+use tiebreak_record::job::{Job, ModelJob};
 use tiebreak_run::inference::decoder::Decoder;
 use tiebreak_run::inference::replay::Answerer;
-use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::companions::Companions;
 
-/// A run's language model, without its weights.
-pub struct Speaker {
-    pub run: Run,
+/// A job's language model, without its weights.
+pub struct Speaker<'j> {
+    job: &'j ModelJob,
     /// The ids of the model are below this.
     pub classes: u32,
     pub alphabet: Arc<Alphabet>,
@@ -22,39 +22,49 @@ pub struct Speaker {
     table: Vec<StateTensor>,
 }
 
-impl Speaker {
-    /// The model of a run. `tokenizer` names another tokenizer than the one that the run keeps.
-    pub fn of(run: Run, tokenizer: Option<&Path>) -> Result<Speaker, Failure> {
-        let (job, classes) = writer(&run)?;
-        run.within_memory("the model", run.state_memory().saturating_add(Decoder::memory(&job.model)))?;
-        let alphabet = Arc::new(Alphabet::of(&run, classes, tokenizer)?);
+impl<'j> Speaker<'j> {
+    /// The model of a job, whose parameters and buffers `table` names. `tokenizer` names another tokenizer than the one that `kept`
+    /// gives: a folder, and its files.
+    ///
+    /// # Errors
+    /// If the model is no decoder, or its tokenizer cannot be read.
+    pub fn of(
+        job: &'j Job,
+        table: Vec<StateTensor>,
+        tokenizer: Option<&Path>,
+        kept: impl FnOnce() -> Result<(PathBuf, Companions), Failure>,
+    ) -> Result<Speaker<'j>, Failure> {
+        let (model, classes) = writer(job)?;
+        let alphabet = Arc::new(Alphabet::of(job, classes, tokenizer, kept)?);
         let known = alphabet.known(classes);
-        let mut table = run.program().state();
-        table.truncate(run.program().released());
-        Ok(Speaker { run, classes, alphabet, known, table })
+        Ok(Speaker { job: model, classes, alphabet, known, table })
     }
 
     /// The model with these weights.
-    pub fn answerer<'a>(&'a self, weights: &'a [Vec<u8>]) -> Result<Answerer<'a>, Failure> {
-        let (job, _) = writer(&self.run)?;
-        Ok(Answerer {
-            model: (&job.model, &job.products),
+    pub fn answerer<'a>(&'a self, weights: &'a [Vec<u8>]) -> Answerer<'a> {
+        Answerer {
+            model: (&self.job.model, &self.job.products),
             parameters: (&self.table, weights),
             known: &self.known,
             ends: self.alphabet.ends(),
-        })
+        }
+    }
+
+    /// Bytes that one answer takes beside the weights.
+    pub fn memory(&self) -> u64 {
+        Decoder::memory(&self.job.model)
     }
 }
 
-/// The job of a run whose model writes text, and that model's number of classes.
-fn writer(run: &Run) -> Result<(&ModelJob, u32), Failure> {
-    let Some(job) = run.job().model() else {
-        let why = "the run's program is a file, which says nothing of how a model writes; only runs of a model kind give answers";
+/// The job's model that writes text, and its number of classes.
+fn writer(job: &Job) -> Result<(&ModelJob, u32), Failure> {
+    let Some(model) = job.model() else {
+        let why = "the job's program is a file, which says nothing of how a model writes; only jobs of a model kind give answers";
         return Err(Failure::new(Exit::Usage, why));
     };
-    match &job.model {
-        Model::Gpt(gpt) => Ok((job, gpt.vocabulary)),
-        Model::Llama(llama) => Ok((job, llama.vocabulary)),
+    match &model.model {
+        Model::Gpt(gpt) => Ok((model, gpt.vocabulary)),
+        Model::Llama(llama) => Ok((model, llama.vocabulary)),
         _ => Err(no_language_model()),
     }
 }

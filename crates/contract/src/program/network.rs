@@ -223,7 +223,7 @@ fn shape_checked(of: &str, shape: &[u32]) -> Result<()> {
 /// # Errors
 /// If the text is no network file, or its network no program that engines can run. The message names the parameter or the node.
 pub fn compile(text: &str) -> Result<Program> {
-    Ok(compiled(text)?.0)
+    read(text)?.program()
 }
 
 /// The program that a network file describes, and the model as evaluations use it.
@@ -231,48 +231,78 @@ pub fn compile(text: &str) -> Result<Program> {
 /// # Errors
 /// As [`compile`], and if the logits of a sample would depend on other samples.
 pub fn model(text: &str) -> Result<(Program, NetworkModel)> {
-    let (program, model) = compiled(text)?;
-    match model.error(1) {
-        Some(why) => wrong(why),
-        None => Ok((program, model)),
-    }
+    let read = read(text)?;
+    Ok((read.program()?, read.model()?))
 }
 
-fn compiled(text: &str) -> Result<(Program, NetworkModel)> {
+/// The model of a network file as evaluations use it, for who needs no program: nothing of a training step is made.
+///
+/// # Errors
+/// If the text is no network file, or the logits of a sample would depend on other samples.
+#[doc(hidden)] // for the layers above
+pub fn evaluated(text: &str) -> Result<NetworkModel> {
+    read(text)?.model()
+}
+
+/// A network file that was read.
+struct Read {
+    file: File,
+    nodes: Nodes,
+    treatments: Vec<Treatment>,
+}
+
+/// Reads a network file. It begins with `{`, so that nobody takes it for a job, and no job for a network file.
+fn read(text: &str) -> Result<Read> {
     if text.len() as u64 > NETWORK_MAX {
         return wrong(format!("a network file has at most {NETWORK_MAX} bytes"));
+    }
+    if !text.starts_with('{') {
+        return wrong("a network file is one object of JSON, and begins with {");
     }
     let file: File = serde_json::from_str(text).map_err(|error| NetworkError(error.to_string()))?;
     file.numbers()?;
     let (parameters, treatments) = file.parameters()?;
     let nodes = file.nodes()?;
     file.all_are_read(&nodes)?;
-    let File { micro_batch, micro_batches, loss, clip_norm, digits, .. } = file;
     let nodes = Nodes {
         parameters,
         batch: file.batch(),
-        samples: [micro_batch, micro_batches],
+        samples: [file.micro_batch, file.micro_batches],
         norm_momentum: file.norm_momentum.unwrap_or(0.0),
         nodes,
     };
-    if let Some(why) = nodes.error(Mode::Training, loss, micro_batch) {
-        return wrong(why);
+    Ok(Read { file, nodes, treatments })
+}
+
+impl Read {
+    fn products(&self) -> ProductTable {
+        ProductTable::uniform(self.file.digits)
     }
-    let network: &dyn Network = &nodes;
-    let (optimizer, _) = file.optimizer.parts();
-    let products = ProductTable::uniform(digits);
-    let spec = StepSpec {
-        model: network,
-        optimizer,
-        clip_norm,
-        loss,
-        micro_batch,
-        micro_batches,
-        products: products.clone(),
-    };
-    let program = Program::with_treatments(spec, treatments);
-    validate::program(&program).map_err(NetworkError)?;
-    Ok((program, NetworkModel { nodes, products, digits, ignored: loss.ignore, micro_batch }))
+
+    fn program(&self) -> Result<Program> {
+        let Read { file, nodes, treatments } = self;
+        let File { micro_batch, micro_batches, loss, clip_norm, .. } = *file;
+        if let Some(why) = nodes.error(Mode::Training, loss, micro_batch) {
+            return wrong(why);
+        }
+        let model: &dyn Network = nodes;
+        let (optimizer, _) = file.optimizer.parts();
+        let products = self.products();
+        let spec = StepSpec { model, optimizer, clip_norm, loss, micro_batch, micro_batches, products };
+        let program = Program::with_treatments(spec, treatments.clone());
+        validate::program(&program).map_err(NetworkError)?;
+        Ok(program)
+    }
+
+    fn model(self) -> Result<NetworkModel> {
+        let products = self.products();
+        let File { digits, loss, micro_batch, .. } = self.file;
+        let model = NetworkModel { nodes: self.nodes, products, digits, ignored: loss.ignore, micro_batch };
+        match model.error(1) {
+            Some(why) => wrong(why),
+            None => Ok(model),
+        }
+    }
 }
 
 impl OptimizerText {

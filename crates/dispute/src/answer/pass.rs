@@ -109,14 +109,14 @@ fn model_of(
     Ok(job.clone())
 }
 
-/// The model of a job's text or of a network file's, which has to have the receipt's digest. A network file is one object of JSON, and
-/// no job begins as one.
+/// The model of a job's text or of a network file's, which has to have the receipt's digest. A network file begins with `{`, and no
+/// job does.
 fn predicting(text: &str, wanted: Digest) -> Result<Box<dyn Evaluable>, Malformed> {
     let digest = |model: &dyn Evaluable| predictions::model_digest(&model.settings());
-    if !text.trim_start().starts_with('{') {
+    if !text.starts_with('{') {
         return Ok(Box::new(model_of(text, wanted, |job| Some(digest(job)))?));
     }
-    let (_, model) = network::model(text).map_err(|why| wrong(format!("its network file: {why}")))?;
+    let model = network::evaluated(text).map_err(|why| wrong(format!("its network file: {why}")))?;
     let found = digest(&model);
     if found != wanted {
         let [found, own] = [found, wanted].map(|digest| digest.short());

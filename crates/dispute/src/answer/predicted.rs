@@ -51,7 +51,10 @@ fn pass(
 ) -> Result<Pass, Malformed> {
     let pass = Pass::of_sample(receipt, job, window.number)?;
     pass.committed(window)?;
-    steps.push(format!("the job has the receipt's model, and the pass of {} is the receipt's", pass.what));
+    steps.push(format!(
+        "the job or the network file has the receipt's model, and the pass of {} is the receipt's",
+        pass.what
+    ));
     Ok(pass)
 }
 

@@ -104,16 +104,9 @@ struct Renamed<'a> {
     step: &'a Step,
 }
 
-impl Renamed<'_> {
-    fn now(&self, tensor: TensorId) -> TensorId {
-        let renamed = self.step.renamed.iter().find(|(original, _)| *original == tensor);
-        renamed.map_or(tensor, |&(_, now)| now)
-    }
-}
-
 impl Inputs for Renamed<'_> {
     fn visit(&mut self, tensor: TensorId, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
-        self.inputs.visit(self.now(tensor), visit)
+        self.inputs.visit(self.step.now(tensor), visit)
     }
 
     fn visit_rows(
@@ -122,7 +115,7 @@ impl Inputs for Renamed<'_> {
         rows: &[usize],
         visit: &(dyn Fn(usize, &[i32]) + Sync),
     ) -> Result<(), EngineError> {
-        let id = self.now(tensor.id);
+        let id = self.step.now(tensor.id);
         self.inputs.visit_rows(QuantisedTensor { id, ..tensor }, rows, visit)
     }
 }

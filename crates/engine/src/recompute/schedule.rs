@@ -1,6 +1,6 @@
 //! The choice of tensors that are computed again, and the graph that does it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tiebreak_contract::program::graph::{Graph, Node, TensorId};
 use tiebreak_contract::program::step::port;
@@ -13,8 +13,18 @@ pub(super) struct Step {
     pub node: usize,
     /// True if the node was computed before.
     pub again: bool,
-    /// Tensors that the node reads: those of the original graph, and those that take their place. Others are the original ones.
+    /// Tensors that the node reads: those of the original graph, and those that stand for them. Others are the original ones.
     pub renamed: Vec<(TensorId, TensorId)>,
+    /// The tensor that it makes: the node's own, or behind the original graph's tensors.
+    output: TensorId,
+}
+
+impl Step {
+    /// The tensor that stands for one of the original graph.
+    pub fn now(&self, tensor: TensorId) -> TensorId {
+        let renamed = self.renamed.iter().find(|(original, _)| *original == tensor);
+        renamed.map_or(tensor, |&(_, now)| now)
+    }
 }
 
 /// The nodes of a graph with repetitions, in its order.
@@ -26,188 +36,282 @@ pub(super) struct Schedule {
 
 /// The most segments of a forward pass that are tried.
 const SEGMENTS_MAX: usize = 512;
+/// The most nodes of a graph that is divided: 20 times those of GPT-2. Foreign programs may have more.
+const NODES_MAX: usize = 1 << 18;
 
 /// The graph with repetitions that needs the least memory, among divisions of the forward pass into segments of about as many bytes
-/// each. `None` if none needs less than the graph itself, or if the graph has logged products.
+/// each. `None` if none needs less than the graph itself, if the graph has logged products, or too many nodes.
 pub(super) fn schedule(graph: &Graph) -> Option<(Graph, Schedule)> {
-    if !graph.logged.is_empty() {
+    if !graph.logged.is_empty() || graph.nodes.len() > NODES_MAX {
         return None;
     }
-    let turn = turning_point(graph);
+    let pass = Pass { graph, inputs: graph.nodes.iter().map(|node| node.primitive.inputs()).collect() };
     let mut best = (peak_bytes(graph), None);
-    let mut segments = 2;
-    while segments <= SEGMENTS_MAX.min(turn) {
-        let found = with_repetitions(graph, &segment_of(graph, turn, segments));
-        let peak = peak_bytes(&found.0);
-        if peak < best.0 {
-            best = (peak, Some(found));
+    for turn in turning_points(graph) {
+        let across = pass.bytes_across(turn);
+        let mut segments = 2;
+        while segments <= SEGMENTS_MAX.min(turn) {
+            let steps = pass.steps(&pass.segment_of(&across, segments));
+            let peak = pass.peak(&steps);
+            if peak < best.0 {
+                best = (peak, Some(steps));
+            }
+            // Two numbers for each doubling: 2, 3, 4, 6, 8, ...
+            segments += if segments.is_power_of_two() { segments / 2 } else { segments / 3 };
         }
-        // Two steps for each doubling: 2, 3, 4, 6, 8, ...
-        segments += if segments.is_power_of_two() { segments / 2 } else { segments / 3 };
     }
-    best.1
+    let steps = best.1?;
+    let repeated = with_repetitions(graph, &steps);
+    let same = computes_the_same(graph, &repeated, &steps);
+    debug_assert!(same, "a repetition computes something else");
+    same.then(|| {
+        let mut is_repeated = vec![false; graph.nodes.len()];
+        steps.iter().filter(|step| step.again).for_each(|step| is_repeated[step.node] = true);
+        (repeated, Schedule { steps, repeated: is_repeated })
+    })
 }
 
-/// The node at which the backward pass begins: behind the loss, or where most bytes are alive.
-fn turning_point(graph: &Graph) -> usize {
+/// The nodes at which the backward pass may begin: the one behind the loss, and the one at which most bytes are alive.
+fn turning_points(graph: &Graph) -> Vec<usize> {
     let makes = |tensor| graph.nodes.iter().position(|node| node.output == tensor);
-    if let Some(node) = graph.output(port::LOSS).and_then(makes) {
-        return node + 1;
-    }
+    let loss = graph.output(port::LOSS).and_then(makes).map(|node| node + 1);
     let live = live_bytes(graph);
     let most = live.iter().max().copied().unwrap_or(0);
-    live.iter().position(|&bytes| bytes == most).unwrap_or(0)
-}
-
-/// The segment of each node of the forward pass. Segments begin where the fewest bytes are read across their border, near the
-/// borders of equal parts of all bytes that the forward pass makes.
-fn segment_of(graph: &Graph, turn: usize, segments: usize) -> Vec<usize> {
-    let bytes = |node: &Node| graph.tensor(node.output).bytes() as u64;
-    let across = bytes_across(graph, turn);
-    let mut made = 0;
-    let ends: Vec<u64> = graph.nodes[..turn]
-        .iter()
-        .map(|node| {
-            made += bytes(node);
-            made
-        })
-        .collect();
-    let part = made.div_ceil(segments as u64).max(1);
-    let mut begins = vec![false; turn];
-    for border in 1..segments as u64 {
-        // Half a part on both sides.
-        let [from, to] = [border * part - part / 2, border * part + part / 2];
-        let first = ends.partition_point(|&end| end < from);
-        let last = ends.partition_point(|&end| end < to);
-        let near = (first.max(1)..last.min(turn - 1) + 1).min_by_key(|&node| across[node]);
-        near.into_iter().for_each(|node| begins[node] = true);
-    }
-    let mut segment = 0;
-    begins
-        .into_iter()
-        .map(|begins| {
-            segment += usize::from(begins);
-            segment
-        })
-        .collect()
-}
-
-/// For each node of the forward pass, the bytes that nodes before it make for it and for later ones of the forward pass.
-fn bytes_across(graph: &Graph, turn: usize) -> Vec<u64> {
-    let mut last_read: HashMap<TensorId, usize> = HashMap::new();
-    for (index, node) in graph.nodes[..turn].iter().enumerate() {
-        node.primitive.inputs().into_iter().for_each(|tensor| {
-            last_read.insert(tensor, index);
-        });
-    }
-    let mut change = vec![0i64; turn + 1];
-    for (index, node) in graph.nodes[..turn].iter().enumerate() {
-        if let Some(&last) = last_read.get(&node.output) {
-            let bytes = graph.tensor(node.output).bytes() as i64;
-            change[index + 1] += bytes;
-            change[last + 1] -= bytes;
-        }
-    }
-    let mut across = 0i64;
-    change[..turn]
-        .iter()
-        .map(|bytes| {
-            across += bytes;
-            across as u64
-        })
-        .collect()
-}
-
-/// The graph in which nodes behind the forward pass read repetitions of what no other segment reads. The last segment is not
-/// repeated: it is read at once.
-fn with_repetitions(graph: &Graph, segment_of: &[usize]) -> (Graph, Schedule) {
-    let made_again = made_again(graph, segment_of);
-    let turn = segment_of.len();
-    let mut repeating = Repeating {
-        graph,
-        made_again,
-        result: Graph {
-            tensors: graph.tensors.clone(),
-            inputs: graph.inputs.clone(),
-            nodes: Vec::new(),
-            outputs: graph.outputs.clone(),
-            logged: Vec::new(),
-        },
-        steps: Vec::new(),
-        now: HashMap::new(),
-    };
-    for node in 0..graph.nodes.len() {
-        if node >= turn {
-            repeating.repeat_inputs_of(node);
-        }
-        repeating.emit(node, false);
-    }
-    let mut repeated = vec![false; graph.nodes.len()];
-    repeating.steps.iter().filter(|step| step.again).for_each(|step| repeated[step.node] = true);
-    (repeating.result, Schedule { steps: repeating.steps, repeated })
-}
-
-/// The tensors that the backward pass computes again, each with its node.
-fn made_again(graph: &Graph, segment_of: &[usize]) -> HashMap<TensorId, usize> {
-    let last = segment_of.last().copied().unwrap_or(0);
-    let forward = &graph.nodes[..segment_of.len()];
-    let within = forward.iter().enumerate().filter(|(index, _)| segment_of[*index] < last);
-    let mut found: HashMap<TensorId, usize> = within.map(|(index, node)| (node.output, index)).collect();
-    for (index, node) in forward.iter().enumerate() {
-        for input in node.primitive.inputs() {
-            if found.get(&input).is_some_and(|&made| segment_of[made] != segment_of[index]) {
-                found.remove(&input);
-            }
-        }
-    }
-    graph.outputs.iter().for_each(|port| {
-        found.remove(&port.tensor);
-    });
+    let mut found: Vec<usize> =
+        loss.into_iter().chain(live.iter().position(|&bytes| bytes == most)).collect();
+    found.dedup();
     found
 }
 
-/// A graph with repetitions in the making.
-struct Repeating<'g> {
+/// The nodes as a division needs them.
+struct Pass<'g> {
     graph: &'g Graph,
-    made_again: HashMap<TensorId, usize>,
-    result: Graph,
+    /// The tensors that each node reads.
+    inputs: Vec<Vec<TensorId>>,
+}
+
+impl Pass<'_> {
+    fn made(&self, node: usize) -> u64 {
+        self.graph.tensor(self.graph.nodes[node].output).bytes() as u64
+    }
+
+    /// For each node of the forward pass, the bytes that nodes before it make for it and for later ones of the forward pass.
+    fn bytes_across(&self, turn: usize) -> Vec<u64> {
+        let mut last_read: HashMap<TensorId, usize> = HashMap::new();
+        for (index, inputs) in self.inputs[..turn].iter().enumerate() {
+            last_read.extend(inputs.iter().map(|&tensor| (tensor, index)));
+        }
+        let mut change = vec![0i64; turn + 1];
+        for index in 0..turn {
+            if let Some(&last) = last_read.get(&self.graph.nodes[index].output) {
+                let bytes = self.made(index) as i64;
+                change[index + 1] += bytes;
+                change[last + 1] -= bytes;
+            }
+        }
+        let mut across = 0i64;
+        change[..turn]
+            .iter()
+            .map(|bytes| {
+                across += bytes;
+                across as u64
+            })
+            .collect()
+    }
+
+    /// The segment of each node of the forward pass. Segments begin where the fewest bytes are read across their border, near the
+    /// borders of equal parts of all bytes that the forward pass makes.
+    fn segment_of(&self, across: &[u64], segments: usize) -> Vec<usize> {
+        let turn = across.len();
+        let mut made = 0;
+        let mut end = |node| {
+            made += self.made(node);
+            made
+        };
+        let ends: Vec<u64> = (0..turn).map(&mut end).collect();
+        let part = ends.last().map_or(1, |all| all.div_ceil(segments as u64).max(1));
+        let mut begins = vec![false; turn];
+        for border in 1..segments as u64 {
+            // Half a part on both sides.
+            let [from, to] = [border * part - part / 2, border * part + part / 2];
+            let first = ends.partition_point(|&end| end < from);
+            let last = ends.partition_point(|&end| end < to);
+            let near = (first.max(1)..last.min(turn - 1) + 1).min_by_key(|&node| across[node]);
+            near.into_iter().for_each(|node| begins[node] = true);
+        }
+        let mut segment = 0;
+        let mut numbered = |begins: bool| {
+            segment += usize::from(begins);
+            segment
+        };
+        begins.into_iter().map(&mut numbered).collect()
+    }
+
+    /// For each tensor, its node if the backward pass computes it again: nodes of its own segment read it, and nodes of no other one.
+    /// The last segment is not repeated, since its tensors are read at once.
+    fn made_again(&self, segment_of: &[usize]) -> Vec<Option<usize>> {
+        let last = segment_of.last().copied().unwrap_or(0);
+        let mut made: Vec<Option<usize>> = vec![None; self.graph.tensors.len()];
+        for node in (0..segment_of.len()).filter(|&node| segment_of[node] < last) {
+            made[self.graph.nodes[node].output.0 as usize] = Some(node);
+        }
+        let (mut read, mut kept) = (vec![false; made.len()], vec![false; made.len()]);
+        for (node, inputs) in self.inputs[..segment_of.len()].iter().enumerate() {
+            for input in inputs.iter().map(|input| input.0 as usize) {
+                let Some(made) = made[input] else { continue };
+                let own = segment_of[made] == segment_of[node];
+                if own {
+                    read[input] = true
+                } else {
+                    kept[input] = true
+                };
+            }
+        }
+        self.graph.outputs.iter().for_each(|port| kept[port.tensor.0 as usize] = true);
+        made.into_iter()
+            .zip(read.into_iter().zip(kept))
+            .map(|(node, (read, kept))| node.filter(|_| read && !kept))
+            .collect()
+    }
+
+    /// The nodes with repetitions: a node behind the forward pass reads repetitions of what is made again.
+    fn steps(&self, segment_of: &[usize]) -> Vec<Step> {
+        let mut repeating = Repeating {
+            pass: self,
+            made_again: self.made_again(segment_of),
+            steps: Vec::with_capacity(self.inputs.len()),
+            now: vec![None; self.graph.tensors.len()],
+            tensors: self.graph.tensors.len(),
+        };
+        for node in 0..self.inputs.len() {
+            if node >= segment_of.len() {
+                repeating.repeat_inputs_of(node);
+            }
+            repeating.add(node, false);
+        }
+        repeating.steps
+    }
+
+    /// The most bytes of tensors that are alive at once, as [`peak_bytes`] has them of a graph.
+    fn peak(&self, steps: &[Step]) -> u64 {
+        let graph = self.graph;
+        let tensors = graph.tensors.len() + steps.iter().filter(|step| step.again).count();
+        let touched = |step: &Step| -> Vec<usize> {
+            let inputs = self.inputs[step.node].iter().map(|&id| step.now(id));
+            inputs.chain([step.output]).map(|id| id.0 as usize).collect()
+        };
+        let mut last = vec![0; tensors];
+        for (index, step) in steps.iter().enumerate() {
+            touched(step).into_iter().for_each(|tensor| last[tensor] = index);
+        }
+        let ports = graph.inputs.iter().chain(&graph.outputs);
+        ports.for_each(|port| last[port.tensor.0 as usize] = usize::MAX);
+        let mut bytes = vec![0; tensors];
+        let mut live: u64 = graph.inputs.iter().map(|port| graph.tensor(port.tensor).bytes() as u64).sum();
+        let mut peak = live;
+        for (index, step) in steps.iter().enumerate() {
+            bytes[step.output.0 as usize] = self.made(step.node);
+            live += self.made(step.node);
+            peak = peak.max(live);
+            for tensor in touched(step).into_iter().filter(|&tensor| last[tensor] == index) {
+                // A tensor that is read twice dies once.
+                live -= std::mem::take(&mut bytes[tensor]);
+            }
+        }
+        peak
+    }
+}
+
+/// A list of nodes with repetitions in the making.
+struct Repeating<'p> {
+    pass: &'p Pass<'p>,
+    made_again: Vec<Option<usize>>,
     steps: Vec<Step>,
     /// The repetition of each tensor that has one.
-    now: HashMap<TensorId, TensorId>,
+    now: Vec<Option<TensorId>>,
+    /// The number of tensors, repetitions included.
+    tensors: usize,
 }
 
 impl Repeating<'_> {
     /// Repeats the nodes that a node needs, in their order.
     fn repeat_inputs_of(&mut self, node: usize) {
-        let (mut needed, mut asked) = (Vec::new(), self.graph.nodes[node].primitive.inputs());
-        while let Some(tensor) = asked.pop() {
-            let Some(&made) = self.made_again.get(&tensor) else { continue };
-            if self.now.contains_key(&tensor) || needed.contains(&made) {
-                continue;
+        let (mut needed, mut asked) = (HashSet::new(), self.pass.inputs[node].clone());
+        while let Some(TensorId(tensor)) = asked.pop() {
+            let Some(made) = self.made_again[tensor as usize] else { continue };
+            if self.now[tensor as usize].is_none() && needed.insert(made) {
+                asked.extend(&self.pass.inputs[made]);
             }
-            needed.push(made);
-            asked.extend(self.graph.nodes[made].primitive.inputs());
         }
+        let mut needed: Vec<usize> = needed.into_iter().collect();
         needed.sort_unstable();
-        needed.into_iter().for_each(|made| self.emit(made, true));
+        needed.into_iter().for_each(|made| self.add(made, true));
     }
 
-    /// Adds a node that reads the latest repetition of each input. The forward pass itself runs before any repetition.
-    fn emit(&mut self, index: usize, again: bool) {
-        let node = &self.graph.nodes[index];
-        let mut renamed = Vec::new();
-        let primitive = node.primitive.map_inputs(|tensor| {
-            let now = self.now.get(&tensor).copied();
-            renamed.extend(now.map(|now| (tensor, now)));
-            now.unwrap_or(tensor)
-        });
-        let mut output = node.output;
+    /// Adds a node that reads the repetition of each input that has one. The forward pass itself runs before any repetition.
+    fn add(&mut self, node: usize, again: bool) {
+        let now = |&tensor: &TensorId| Some((tensor, self.now[tensor.0 as usize]?));
+        let renamed = self.pass.inputs[node].iter().filter_map(now).collect();
+        let mut output = self.pass.graph.nodes[node].output;
         if again {
-            output = TensorId(self.result.tensors.len() as u32);
-            self.result.tensors.push(self.graph.tensor(node.output).clone());
-            self.now.insert(node.output, output);
+            let repetition = TensorId(self.tensors as u32);
+            self.now[output.0 as usize] = Some(repetition);
+            self.tensors += 1;
+            output = repetition;
         }
-        self.result.nodes.push(Node { operator: node.operator.clone(), primitive, output });
-        self.steps.push(Step { node: index, again, renamed });
+        self.steps.push(Step { node, again, renamed, output });
     }
+}
+
+/// The graph of these steps.
+fn with_repetitions(graph: &Graph, steps: &[Step]) -> Graph {
+    let repetitions = steps.iter().filter(|step| step.again);
+    let types = repetitions.map(|step| graph.tensor(graph.nodes[step.node].output).clone());
+    let node = |step: &Step| {
+        let node = &graph.nodes[step.node];
+        let primitive = node.primitive.map_inputs(|tensor| step.now(tensor));
+        Node { operator: node.operator.clone(), primitive, output: step.output }
+    };
+    Graph {
+        tensors: graph.tensors.iter().cloned().chain(types).collect(),
+        inputs: graph.inputs.clone(),
+        nodes: steps.iter().map(node).collect(),
+        outputs: graph.outputs.clone(),
+        logged: Vec::new(),
+    }
+}
+
+/// True if each tensor of `repeated` has the value of one of `graph`, by induction over the nodes: each node is a node of the graph
+/// that reads tensors of the same values, all made before. This check knows nothing of how the repetitions were chosen. The scalar
+/// reference that confirms a difference may run such a graph too.
+fn computes_the_same(graph: &Graph, repeated: &Graph, steps: &[Step]) -> bool {
+    // The tensor of the graph whose value a tensor has, once it has one.
+    let mut stands_for: Vec<Option<TensorId>> = vec![None; repeated.tensors.len()];
+    for port in &graph.inputs {
+        stands_for[port.tensor.0 as usize] = Some(port.tensor);
+    }
+    let mut first = 0;
+    for (found, step) in repeated.nodes.iter().zip(steps) {
+        let node = &graph.nodes[step.node];
+        let mut all_made = true;
+        let read = found.primitive.map_inputs(|tensor| {
+            let value = stands_for[tensor.0 as usize];
+            all_made &= value.is_some();
+            value.unwrap_or(tensor)
+        });
+        let place = found.output.0 as usize;
+        let type_is_same = repeated.tensors[place] == *graph.tensor(node.output);
+        if !all_made || read != node.primitive || !type_is_same || stands_for[place].is_some() {
+            return false;
+        }
+        stands_for[place] = Some(node.output);
+        if !step.again {
+            if step.node != first || found.output != node.output {
+                return false;
+            }
+            first += 1;
+        }
+    }
+    let ports = repeated.inputs == graph.inputs && repeated.outputs == graph.outputs;
+    ports && first == graph.nodes.len() && repeated.nodes.len() == steps.len()
 }

@@ -1,6 +1,6 @@
 //! The errors in a job's data table beyond single keys: the kind must fit the batch tensors, and names and masks must fit the kind.
 
-use super::data::layout;
+use super::data::{layout, threshold};
 use super::spec::{DataFiles, DataSpec, Labelled, Masking};
 use tiebreak_contract::program::models::BatchTensor;
 
@@ -75,6 +75,12 @@ fn masking_error(masking: &Masking, data: &DataSpec, is_text: bool, vocabulary: 
     }
     if let Some((key, share)) = numbers.into_iter().find(|(_, share)| *share > 1.0) {
         return found(&format!("data.masking.{key}"), format!("must be at most 1, is {share}"));
+    }
+    if threshold(*probability) == 0 {
+        let why = format!(
+            "is {probability}: no 32-bit number is below so small a share of 2^32, so no token would be chosen"
+        );
+        return found("data.masking.probability", why);
     }
     if both > 1.0 {
         let why = format!("must be at most 1 with mask_share, and the two are {both} together");

@@ -14,13 +14,14 @@ pub fn memory(jobs: usize, plan: &ReplayPlan) -> u64 {
 /// The number of jobs for a plan, which has at least one: no more than it has segments.
 ///
 /// # Errors
-/// If the jobs that were asked for need more memory than the limit. One of them fits.
+/// If the jobs that were asked for need more memory than the limit, or one does.
 pub fn number(
     asked: usize,
     plan: &ReplayPlan,
     limits: &Limits,
     engine: &EngineArgs,
 ) -> Result<usize, Failure> {
+    limits.check_plan(plan)?;
     let fit = usize::try_from(limits.memory() / plan.memory.max(1)).unwrap_or(usize::MAX);
     let useful = plan.segments.len().max(1);
     if asked > 0 {

@@ -95,7 +95,7 @@ impl ShardArgs {
         run: &Run,
         checked: &Checked,
         plan: &ReplayPlan,
-        (folder, key): (&Path, &str),
+        (folder, options): (&Path, &str),
         json: &mut Value,
     ) -> Result<String, Failure> {
         let (Some(path), Some(shards)) = (&self.plan_out, self.shards) else { return Ok(String::new()) };
@@ -106,7 +106,7 @@ impl ShardArgs {
         let (folder, name) = (shell::path(folder), shell::path(path));
         let next = Next::new(
             "replay a shard with",
-            format!("tiebreak audit {folder} --plan-file {name} --shard 1/{shards}{key}"),
+            format!("tiebreak audit {folder} --plan-file {name} --shard 1/{shards}{options}"),
         );
         json["plan_file"] = json!(path);
         json["shards"] = json!(shards);

@@ -11,7 +11,7 @@ use crate::cli::args::key::read_private;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
 use crate::cli::args::salted::SaltedArgs;
-use crate::cli::args::state::released;
+use crate::cli::args::subject::Subject;
 use crate::cli::view::answering::{Speaker, no_language_model};
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
@@ -43,13 +43,20 @@ use tiebreak_run::run::{RunError, shell};
   tiebreak generate runs/mine --prompt 'First Citizen:' --length 400
   tiebreak generate runs/mine --step 2 --seed 7 --top-p 0.9
   tiebreak generate runs/gpt2 --tokenizer gpt2/tokenizer.json
+  tiebreak generate gpt2 --job gpt2.toml --prompt 'First Citizen:'
   tiebreak generate runs/chat --system 'Answer briefly.' --message 'Two plus two?'
   tiebreak generate runs/mine --prompt 'First Citizen:' --receipt answer.json --key trainer.key
   tiebreak generate runs/mine --receipt answer.json --trace answer.trace --key trainer.key"
 )]
 pub struct Args {
-    /// Folder of the run, or its address (http://HOST/PATH).
+    /// Folder of a run, or its address (http://HOST/PATH), or released weights with --job.
+    ///
+    /// Weights are a .safetensors file, or a folder that has them.
+    #[arg(value_name = "RUN|MODEL")]
     run: PathBuf,
+    /// Job that says which model weights are of. `tiebreak import` writes it.
+    #[arg(long, value_name = "JOB")]
+    job: Option<PathBuf>,
     #[command(flatten)]
     prompt: prompt::PromptArgs,
     /// Most tokens to write.
@@ -72,7 +79,7 @@ pub struct Args {
     #[arg(long)]
     seed: Option<u64>,
     /// Write with the checkpoint after this step, not with the released model.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with = "job")]
     step: Option<u32>,
     /// Tokenizer: tokenizer.json, or a folder with one, or with vocab.json and merges.txt.
     ///
@@ -87,7 +94,7 @@ pub struct Args {
     /// File for a trace of the answer, to which the receipt commits.
     ///
     /// With the trace others convict a wrong answer down to the tile. It costs one more pass over the text.
-    #[arg(long, value_name = "FILE", requires = "receipt")]
+    #[arg(long, value_name = "FILE", requires = "receipt", hide_short_help = true)]
     trace: Option<PathBuf>,
     #[command(flatten)]
     salted: SaltedArgs,
@@ -144,6 +151,7 @@ fn write_receipt(
     }
     args.salted.write(path, &AnyReceipt::Answer(receipt), key)?;
     let mut words = vec![shell::path(path), shell::path(&args.run)];
+    words.extend(args.job.as_ref().map(|job| format!("--job {}", shell::path(job))));
     words.extend(args.step.map(|step| format!("--step {step}")));
     words.extend(args.salted.words());
     words.extend(args.tokenizer.as_ref().map(|path| format!("--tokenizer {}", shell::path(path))));
@@ -181,9 +189,11 @@ fn bounded(args: &Args, prompt: &[u32]) -> Result<(), Failure> {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let key = args.key.as_deref().map(read_private).transpose()?;
-    let speaker = Speaker::of(args.limits.open(&args.run)?, args.tokenizer.as_deref())?;
-    let weights = released(&speaker.run, args.step)?;
-    let answerer = speaker.answerer(&weights)?;
+    let subject = Subject::answering(&args.run, args.job.as_deref(), args.step, &args.limits)?;
+    let (job, kept) = (subject.job(), || subject.companions());
+    let speaker = Speaker::of(job, subject.table(), args.tokenizer.as_deref(), kept)?;
+    args.limits.check("an answer", subject.bytes().saturating_add(speaker.memory()))?;
+    let answerer = speaker.answerer(&subject.model);
     let sampling = sampling(printer, &args)?;
     let text = args.prompt.text(&speaker.alphabet)?;
     let prompt = prompt::ids(&speaker.alphabet, &text, speaker.classes)?;

@@ -2,7 +2,6 @@
 
 mod images;
 mod masking;
-mod weights;
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,6 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::cli::args::limits::Limits;
+use crate::cli::args::weight_files::{Index, check_map, real, weight_files};
 use crate::cli::view::escape::Lines;
 use crate::cli::view::next::Next;
 use crate::cli::view::progress::Unit;
@@ -26,7 +26,6 @@ use tiebreak_run::run::companions::{CONFIG, Companions};
 use tiebreak_run::run::disk::{self, Disk};
 use tiebreak_run::run::weights::WeightFiles;
 use tiebreak_run::run::{RunError, architectures, mistaken, released_config, shell};
-use weights::{Index, check_map, real, weight_files};
 
 /// Advice for a context that is too large.
 const FEWER: &str = "; give fewer positions by --context N";

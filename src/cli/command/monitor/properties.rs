@@ -79,7 +79,7 @@ impl Reading {
         let sample = run.program().sample();
         let tokens = sample.first().filter(|inputs| inputs.name == "tokens" && !are_bytes);
         match (tokens, tokenizer) {
-            (Some(inputs), Some(path)) => Ok(Reading::Tokens(Alphabet::of(run, inputs.below, Some(path))?)),
+            (Some(_), Some(path)) => Ok(Reading::Tokens(Alphabet::named(path)?)),
             (Some(_), None) => {
                 Ok(Reading::None("samples are tokens, and no tokenizer is named: give --tokenizer".into()))
             }

@@ -19,7 +19,7 @@ A network file describes a training step by operators of the contract ([ARITHMET
 `program = "FILE"`. An audit of such a run needs neither the network file nor the tool that wrote it.
 `tiebreak program networks` prints this page, and a test compares the two.
 
-The file is JSON of at most 2^24 bytes:
+The file is one object of JSON, which begins with `{`, of at most 2^24 bytes:
 
 ```json
 {
@@ -82,7 +82,8 @@ is that of [ARITHMETIC.md](ARITHMETIC.md#86-evaluation):
 1. Dropouts are no operators, and neither are those of attentions.
 2. A `batch_norm` is batch_norm_eval over its buffers.
 3. Labels are not smoothed. Labels that `loss` ignores count nowhere.
-4. Products have the digits of the file. So a network with the operators of a built-in model has its logits, to the bit.
+4. Products have the digits of the file. So a network with the operators of a built-in model has the logits of a
+   job with these digits, to the bit.
 
 An evaluation computes any number of samples at once. For B samples the first dimensions of `inputs` and `labels` are
 those of the file, divided by `micro_batch` and multiplied by B. A *row of samples* is a row of a tensor that depends on

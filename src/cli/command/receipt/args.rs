@@ -22,9 +22,9 @@ use crate::cli::args::predicted::DataArgs;
 pub struct Check {
     /// The receipt.
     pub receipt: PathBuf,
-    /// Folder or address of a run, or a .safetensors file of weights with --job.
+    /// Folder or address of a run, or released weights with --job.
     ///
-    /// Weights are for receipts of predictions.
+    /// Weights are a .safetensors file, or a folder that has them.
     #[arg(value_name = "RUN|MODEL")]
     pub run: PathBuf,
     #[command(flatten)]

@@ -16,7 +16,7 @@ use crate::cli::args::engine::{EngineKind, open_exact};
 use crate::cli::args::key::read_public;
 use crate::cli::args::limits::Watch;
 use crate::cli::args::sampled::Sampled;
-use crate::cli::args::state::released;
+use crate::cli::args::subject::Subject;
 use crate::cli::view::answering::{Speaker, no_language_model};
 use crate::cli::view::outcome::signed_by;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
@@ -89,7 +89,7 @@ fn check(printer: Printer, args: &Check) -> CommandResult {
             return predictions::check(printer, args, &watch, ((&text, opening), &receipt, signer.as_ref()));
         }
     };
-    if let Some(option) = args.data.given() {
+    if let Some(option) = args.data.given_beside_job() {
         let why = format!("{option} is for receipts of predictions, and this is one of an answer");
         return Err(Failure::new(Exit::Usage, why).help(format!("leave {option} out")));
     }
@@ -121,7 +121,7 @@ fn same_model(speaker: &Speaker, answerer: &Answerer, receipt: &Receipt) -> Resu
         return Ok(());
     };
     let (said, found) = (of(said), of(found));
-    let why = format!("DIVERGES: the receipt is of {other}: {said}, and the run has {found}");
+    let why = format!("DIVERGES: the receipt is of {other}: {said}, and the model has {found}");
     Err(Failure::new(Exit::Diverges, why)
         .help("name the run, --step and --tokenizer of the model that answered"))
 }
@@ -275,13 +275,14 @@ fn answer(
     watch: Watch,
     ((text_of, opening), receipt, signer): ((&str, Option<&str>), &Receipt, Option<PublicKey>),
 ) -> CommandResult {
-    let speaker = Speaker::of(args.limits.open(&args.run)?, args.tokenizer.as_deref())?;
-    let weights = released(&speaker.run, args.step)?;
-    let answerer = speaker.answerer(&weights)?;
+    let subject = Subject::answering(&args.run, args.data.job.as_deref(), args.step, &args.limits)?;
+    let (job, kept) = (subject.job(), || subject.companions());
+    let speaker = Speaker::of(job, subject.table(), args.tokenizer.as_deref(), kept)?;
+    let answerer = speaker.answerer(&subject.model);
     same_model(&speaker, &answerer, receipt)?;
     answerer.has_tokens(receipt).map_err(|source| RunError::malformed(&args.receipt, source))?;
-    let needed = answerer.memory(receipt).saturating_add(speaker.run.state_memory());
-    speaker.run.within_memory("a replay of the answer", needed)?;
+    let needed = answerer.memory(receipt).saturating_add(subject.bytes().saturating_mul(2));
+    args.limits.check("a replay of the answer", needed)?;
     watch.planned();
     let trace = read_trace(args, &answerer, receipt);
     let mut engine = open_exact(&args.engine)?;
@@ -290,7 +291,7 @@ fn answer(
     let trace = usable(printer, trace, found.is_some())?;
     let accuser = Accuser {
         answerer: &answerer,
-        job: &speaker.run.job_text,
+        job: subject.model_text(),
         receipt: (receipt, text_of),
         tokenizer: speaker.alphabet.parts(),
         opening,

@@ -32,8 +32,17 @@ enum Finding {
     Traces(OtherTraces),
 }
 
-/// Refuses a receipt of another model than the one that is named.
-fn same_model(said: &PredictingModel, found: &PredictingModel) -> Result<(), Failure> {
+/// Refuses a receipt of another model than the one that is named. Several network files may give one program, and a receipt names
+/// one of them: which one the signer means, the program does not tell.
+fn same_model(said: &PredictingModel, found: &PredictingModel, of_network: bool) -> Result<(), Failure> {
+    if of_network && said.model != found.model {
+        let why = format!(
+            "UNDECIDED: the receipt is of the model {}, and that of the network file is {}",
+            said.model, found.model
+        );
+        let help = "name the signer's network file: others may give the same program in other words";
+        return Err(Failure::new(Exit::Undecided, why).help(help));
+    }
     let sizes = |model: &PredictingModel| format!("{} classes and {} rows", model.classes, model.rows);
     let pairs = [
         ("another model", said.model.to_string(), found.model.to_string()),
@@ -215,7 +224,8 @@ pub fn check(
     let mut engine = open_exact(&args.engine)?;
     let engine = engine.as_mut();
     let predictor = Predictor::new(engine, of_model, batch)?;
-    same_model(&receipt.model, &predictor.identity(of_model, &subject.table(), &subject.model))?;
+    let own = predictor.identity(of_model, &subject.table(), &subject.model);
+    same_model(&receipt.model, &own, args.data.network.is_some())?;
     let sampled =
         args.sample.map(|count| Sampled::draw(receipt.samples.len(), count, args.seed)).transpose()?;
     let (trace, unusable) = match trace {

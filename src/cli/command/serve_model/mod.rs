@@ -17,7 +17,7 @@ use crate::cli::args::key::read_private;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::listen::address;
 use crate::cli::args::metrics::{MetricsArgs, Served};
-use crate::cli::args::state::released;
+use crate::cli::args::subject::Subject;
 use crate::cli::view::answering::{Speaker, no_language_model};
 use crate::cli::view::chats::Chats;
 use crate::cli::view::escape::one_line;
@@ -44,22 +44,29 @@ use tiebreak_run::inference::batch::Batch;
 Caddy) in front of this address. Ctrl-C or SIGTERM ends the command.\n\n\
 Examples:
   tiebreak serve-model runs/mine
+  tiebreak serve-model gpt2 --job gpt2.toml
   tiebreak serve-model runs/gpt2 --key me.key --seats 16 --listen 127.0.0.1:8704"
 )]
 pub struct Args {
-    /// Folder of the run, or its address (http://HOST/PATH).
+    /// Folder of a run, or its address (http://HOST/PATH), or released weights with --job.
+    ///
+    /// Weights are a .safetensors file, or a folder that has them.
+    #[arg(value_name = "RUN|MODEL")]
     run: PathBuf,
+    /// Job that says which model weights are of. `tiebreak import` writes it.
+    #[arg(long, value_name = "JOB")]
+    job: Option<PathBuf>,
     /// Address to listen at. Port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8704", value_parser = address)]
     listen: String,
     /// Private key that signs the receipts.
     #[arg(long, value_name = "KEY")]
     key: Option<PathBuf>,
-    /// Name that requests have to give; by default that of the run's folder.
+    /// Name that requests have to give; by default that of the run's folder, or of the weights.
     #[arg(long)]
     name: Option<String>,
     /// Answer with the checkpoint after this step, not with the released model.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with = "job")]
     step: Option<u32>,
     /// Tokenizer: tokenizer.json, or a folder with one, or with vocab.json and merges.txt.
     ///
@@ -143,13 +150,14 @@ fn announce(
 fn loaded(
     args: &Args,
     speaker: &Speaker,
+    weights: &[Vec<u8>],
     engine: &mut dyn Engine,
 ) -> Result<(Vec<Tensor>, Identity), Failure> {
-    let weights = released(&speaker.run, args.step)?;
-    let answerer = speaker.answerer(&weights)?;
+    let answerer = speaker.answerer(weights);
     let (model, products) = answerer.model;
-    let needed = Batch::memory(model, products, args.seats).saturating_add(speaker.run.state_memory());
-    speaker.run.within_memory("answers of all seats", needed)?;
+    let bytes = weights.iter().map(|tensor| tensor.len() as u64).sum::<u64>().saturating_mul(2);
+    let needed = Batch::memory(model, products, args.seats).saturating_add(bytes);
+    args.limits.check("answers of all seats", needed)?;
     let model = answerer.identity().ok_or_else(no_language_model)?;
     Ok((answerer.upload(engine)?, Identity { model, tokenizer: speaker.alphabet.digest() }))
 }
@@ -157,13 +165,17 @@ fn loaded(
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
     let key = args.key.as_deref().map(read_private).transpose()?;
-    let speaker = Speaker::of(args.limits.open(&args.run)?, args.tokenizer.as_deref())?;
+    let mut subject = Subject::answering(&args.run, args.job.as_deref(), args.step, &args.limits)?;
+    let weights = std::mem::take(&mut subject.model);
+    let (job, kept) = (subject.job(), || subject.companions());
+    let speaker = Speaker::of(job, subject.table(), args.tokenizer.as_deref(), kept)?;
     let mut engine = open_exact(&args.engine)?;
     let engine_name = engine.describe();
-    let (parameters, identity) = loaded(&args, &speaker, engine.as_mut())?;
+    let (parameters, identity) = loaded(&args, &speaker, &weights, engine.as_mut())?;
+    drop(weights);
     let signing = Signing { identity, key };
     // The engine has the weights, and no answer reads them again from here.
-    let answerer = speaker.answerer(&[])?;
+    let answerer = speaker.answerer(&[]);
     let batch = Batch::new(engine.as_mut(), answerer.model, parameters, args.seats)?;
     let mut batch = batch.ok_or_else(no_language_model)?;
     let (name, seats) = (name(&args), args.seats as usize);

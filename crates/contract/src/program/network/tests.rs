@@ -68,6 +68,16 @@ fn line(text: &str) -> String {
     serde_json::from_str::<Value>(text).unwrap().to_string()
 }
 
+/// A text is a network file from its first byte on, so that everybody reads the same in it.
+#[test]
+fn only_objects_are_network_files() {
+    let array = r#"["tiebreak network 1", 2, 3, {"name": "values", "shape": [2, 7]}]"#;
+    for text in [&format!("\n{MLP}"), &format!("\u{feff}{MLP}"), array, ""] {
+        let error = compile(text).unwrap_err().to_string();
+        assert!(error.contains("begins with {"), "{error}");
+    }
+}
+
 #[test]
 fn wrong_networks_are_refused_by_name() {
     let (mlp, resnet, gpt) = (line(MLP), line(RESNET), line(GPT));

@@ -415,6 +415,12 @@ impl Dataset {
         Ok(masker.map_or(words[0], |masker| masker.position(element as u32, words[0])[tensor]))
     }
 
+    /// The tokens that masking never chooses, if the job masks any.
+    pub(super) fn never_masked(&self) -> Option<Vec<u32>> {
+        let masking = self.masking.as_ref()?;
+        Some(masking.never.iter().copied().chain(self.uncounted).collect())
+    }
+
     /// The masking of a sample, if the job has any.
     fn masker(&self, key: [u32; 2], at: [u32; 2]) -> Option<Masker<'_>> {
         let (masking, uncounted) = (self.masking.as_ref()?, self.uncounted?);

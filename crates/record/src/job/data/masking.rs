@@ -53,7 +53,7 @@ impl Masker<'_> {
 }
 
 /// The number that a word is below with this probability, 0 to 2^32.
-fn threshold(probability: f32) -> u64 {
+pub(in crate::job) fn threshold(probability: f32) -> u64 {
     // A binary64 product by a power of two is exact.
     (f64::from(probability) * f64::from(1u32 << 16) * f64::from(1u32 << 16)).round_ties_even() as u64
 }

@@ -16,4 +16,5 @@ pub(crate) use batch::rooted;
 pub use batch::{Dataset, InFile, Vocabulary, Within, batch_digest, batch_leaves};
 pub use finite::FileNotFinite;
 pub use mask::targets;
+pub(super) use masking::threshold;
 pub use sampling::{Place, Sampler};

@@ -30,6 +30,8 @@ struct Found {
     wrong: u64,
     least: i64,
     most: i64,
+    /// True if masking may choose one of the numbers, or the job masks nothing.
+    maskable: bool,
 }
 
 impl Dataset {
@@ -39,7 +41,8 @@ impl Dataset {
     pub fn scanned(&self) -> [String; 2] {
         let uncounted: Vec<u32> = self.masked().iter().map(|(_, label)| *label).collect();
         let uncounted = if uncounted.is_empty() { String::new() } else { format!(", not {uncounted:?}") };
-        [self.numbers(), self.numbers_of_model()].map(|numbers| format!("{numbers:?}{uncounted}"))
+        let never = self.never_masked().map_or(String::new(), |never| format!(", never {never:?}"));
+        [self.numbers(), self.numbers_of_model()].map(|numbers| format!("{numbers:?}{uncounted}{never}"))
     }
 
     /// The number of bytes that a scan reads.
@@ -51,13 +54,14 @@ impl Dataset {
     /// files by their paths.
     ///
     /// # Errors
-    /// If a number is not below the model's bound or no token of the tokenizer, or a file cannot be read or does not match its
-    /// manifest.
+    /// If a number is not below the model's bound or no token of the tokenizer, masking can choose no token, or a file cannot be
+    /// read or does not match its manifest.
     pub fn scan(&mut self, names: Option<&[&str]>, watch: &mut dyn FnMut(u64)) -> Result<(), DataError> {
-        let mut done = 0;
+        let (mut done, mut maskable) = (0, self.never_masked().is_none());
         for numbers in self.numbers() {
             let found = self.pass(&numbers, &mut |bytes| watch(done + bytes))?;
             done += numbers.bytes();
+            maskable |= found.maskable;
             let Some(first) = found.first else { continue };
             let path = self.file(numbers.file).path();
             let why = numbers.why(first, &found, self.tighter());
@@ -69,12 +73,19 @@ impl Dataset {
                 None => DataError::invalid(path, why),
             });
         }
+        if let Some(tokens) = self.numbers().first().filter(|_| !maskable) {
+            let why = "masking can choose no token: each is one that data.masking.never or loss.ignore names. Leave the tokens that the model learns out of them";
+            return Err(DataError::invalid(self.file(tokens.file).path(), why));
+        }
         targets(self).map(drop)
     }
 
     fn pass(&mut self, numbers: &Numbers, watch: &mut dyn FnMut(u64)) -> Result<Found, DataError> {
         let Numbers { first, stride, elements, count, element, below, .. } = *numbers;
-        let mut found = Found { first: None, wrong: 0, least: i64::MAX, most: i64::MIN };
+        let never = self.never_masked();
+        let maskable = never.is_none();
+        let mut found = Found { first: None, wrong: 0, least: i64::MAX, most: i64::MIN, maskable };
+        let never = never.unwrap_or_default();
         let span = elements * element.size();
         let (mut sample, each) = (0, (PIECE / stride.max(1)).max(1));
         while sample < count {
@@ -88,6 +99,7 @@ impl Dataset {
                     found.wrong += 1;
                 }
                 (found.least, found.most) = (found.least.min(number), found.most.max(number));
+                found.maskable = found.maskable || !never.iter().any(|&never| i64::from(never) == number);
                 place += 1;
             };
             match stride == span {

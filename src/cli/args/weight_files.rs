@@ -1,4 +1,4 @@
-//! The files of a folder that are its weights, for `tiebreak import`: one, or those that an index names.
+//! The files of a folder that are its weights: one, or those that an index names.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,6 +43,12 @@ struct Metadata {
 /// If it is not there.
 pub fn real(path: &Path) -> Result<PathBuf, Failure> {
     path.canonicalize().map_err(|error| crate::cli::view::report::named(RunError::io(path)(error)))
+}
+
+/// True if a folder has weights where a run would have its records.
+pub fn is_released(folder: &Path) -> bool {
+    let has = |name: &str| folder.join(name).symlink_metadata().is_ok();
+    !has("run.json") && (has(ONE_FILE) || has(INDEX))
 }
 
 /// The files of the weights, and the index that names them if there is one.
