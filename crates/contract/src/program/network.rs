@@ -235,15 +235,6 @@ pub fn model(text: &str) -> Result<(Program, NetworkModel)> {
     Ok((read.program()?, read.model()?))
 }
 
-/// The model of a network file as evaluations use it, for who needs no program: nothing of a training step is made.
-///
-/// # Errors
-/// If the text is no network file, or the logits of a sample would depend on other samples.
-#[doc(hidden)] // for the layers above
-pub fn evaluated(text: &str) -> Result<NetworkModel> {
-    read(text)?.model()
-}
-
 /// A network file that was read.
 struct Read {
     file: File,
