@@ -30,6 +30,7 @@ use tiebreak_dispute::game::verdict::{Event, GameVerdict};
 use tiebreak_dispute::verdict::{Base64, Claim, ProvenRecord, Verdict};
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::liveness::step_bytes;
+use tiebreak_engine::recompute;
 use tiebreak_engine::session::Session;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
@@ -471,7 +472,7 @@ fn game_verdict(job: &str) -> GameVerdict {
 /// A kind of work on a subject.
 type Work = (&'static str, fn(&Subject));
 
-const WORKS: [Work; 10] = [
+const WORKS: [Work; 11] = [
     ("parse a job", |s| drop(Job::parse("job", &s.text))),
     ("make a program", |s| drop(s.job.program(None))),
     ("read a program", |s| drop(decode(&s.encoded))),
@@ -500,6 +501,7 @@ const WORKS: [Work; 10] = [
         }
     }),
     ("count a step's memory", |s| assert!(step_bytes(&s.program) > 0)),
+    ("divide a step, to compute tensors again", |s| assert!(recompute::step_bytes(&s.program) > 0)),
     ("make a session", |s| {
         let mut cpu = Cpu::new(1).unwrap();
         drop(Session::new(&mut cpu, Arc::new(s.program.clone())).unwrap());

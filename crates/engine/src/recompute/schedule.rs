@@ -315,3 +315,96 @@ fn computes_the_same(graph: &Graph, repeated: &Graph, steps: &[Step]) -> bool {
     let ports = repeated.inputs == graph.inputs && repeated.outputs == graph.outputs;
     ports && first == graph.nodes.len() && repeated.nodes.len() == steps.len()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiebreak_contract::program::graph::Primitive;
+    use tiebreak_contract::program::models::{Gpt, Model};
+    use tiebreak_contract::program::optimizer::Optimizer;
+    use tiebreak_contract::program::products::ProductTable;
+    use tiebreak_contract::program::step::{Program, StepSpec};
+
+    fn graph() -> Graph {
+        let gpt = Gpt { vocabulary: 11, context: 4, layers: 3, heads: 2, width: 8, ..Gpt::default() };
+        let spec = StepSpec {
+            model: Model::Gpt(gpt),
+            optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
+            clip_norm: None,
+            loss: Default::default(),
+            micro_batch: 4,
+            micro_batches: 1,
+            products: ProductTable::preset(),
+        };
+        Program::new(spec).micro
+    }
+
+    /// Every wrong input, order, type, output and number of nodes is found in a graph with repetitions.
+    #[test]
+    fn a_graph_that_computes_something_else_is_found() {
+        let graph = graph();
+        let (right, Schedule { steps, repeated }) = schedule(&graph).unwrap();
+        assert!(computes_the_same(&graph, &right, &steps) && repeated.contains(&true));
+        let again = steps.iter().position(|step| step.again).unwrap();
+        let found = |what: &str, change: &dyn Fn(&mut Graph)| {
+            let mut other = right.clone();
+            change(&mut other);
+            assert!(!computes_the_same(&graph, &other, &steps), "{what}");
+        };
+        let inputs = |node: &Node| node.primitive.inputs();
+        // Each input of each node, as another tensor of the same type that was made before.
+        let mut changed = 0;
+        for (index, node) in right.nodes.iter().enumerate() {
+            for (number, input) in inputs(node).into_iter().enumerate() {
+                let ty = right.tensor(input);
+                let standing =
+                    |id: TensorId| steps.iter().find(|step| step.output == id).map(|step| step.node);
+                let earlier = right.nodes[..index].iter().map(|node| node.output);
+                let mut others = earlier.filter(|&id| id != input && right.tensor(id) == ty);
+                let Some(other) = others.find(|&id| standing(id) != standing(input)) else { continue };
+                changed += 1;
+                found("another input", &|graph| {
+                    let mut at = 0;
+                    graph.nodes[index].primitive = graph.nodes[index].primitive.map_inputs(|id| {
+                        at += 1;
+                        if at - 1 == number { other } else { id }
+                    });
+                });
+            }
+        }
+        assert!(changed > 100, "{changed}");
+        // A repetition that reads kept tensors, before any node has made them.
+        let (mut early, Schedule { steps: mut moved, .. }) = schedule(&graph).unwrap();
+        let is_input = |id: &TensorId| graph.inputs.iter().any(|port| port.tensor == *id);
+        let kept = |index: usize| moved[index].again && moved[index].renamed.is_empty();
+        let kept =
+            (0..moved.len()).find(|&index| kept(index) && !inputs(&early.nodes[index]).iter().any(is_input));
+        let kept = kept.unwrap();
+        let (node, step) = (early.nodes.remove(kept), moved.remove(kept));
+        early.nodes.insert(0, node);
+        moved.insert(0, step);
+        assert!(!computes_the_same(&graph, &early, &moved), "a repetition before its inputs");
+        found("a node twice in one tensor", &|graph| {
+            graph.nodes[again].output = graph.nodes[again - 1].output
+        });
+        found("another type", &|graph| graph.tensors[steps[again].output.0 as usize].shape.push(1));
+        found("another computation", &|graph| {
+            let other =
+                graph.nodes.iter().position(|node| matches!(node.primitive, Primitive::RowMax { .. }));
+            graph.nodes[again].primitive = graph.nodes[other.unwrap()].primitive.clone();
+        });
+        found("too few nodes", &|graph| drop(graph.nodes.pop()));
+        found("another output", &|graph| graph.outputs.swap(0, 1));
+        found("another input port", &|graph| graph.inputs.swap(0, 1));
+    }
+
+    /// A program of very many nodes takes no time to divide.
+    #[test]
+    fn very_many_nodes_are_run_as_they_are() {
+        let mut many = graph();
+        while many.nodes.len() <= NODES_MAX {
+            many.nodes.extend_from_within(..);
+        }
+        assert!(schedule(&many).is_none());
+    }
+}

@@ -1,31 +1,16 @@
 //! Models of network files in evaluation mode: those of the built-in models have their graphs, and samples that would depend on one
 //! another are refused.
 
+use super::tests::{ENCODER, GPT, MLP, MLP_TABLE, RESNET, RESNET_TABLE, unnamed};
 use super::*;
 use crate::program::evaluation::evaluation_graph;
-use crate::program::graph::Graph;
 use crate::program::models::Model;
 use crate::program::step::inference_graph;
 
-const MLP: &str = include_str!("../../../../../assets/networks/mlp.json");
-const RESNET: &str = include_str!("../../../../../assets/networks/resnet.json");
-const GPT: &str = include_str!("../../../../../assets/networks/gpt.json");
-const ENCODER: &str = include_str!("../../../../../assets/networks/encoder.json");
-
-/// A graph without its names of operators, which decide no bit.
-fn unnamed(mut graph: Graph) -> Graph {
-    graph.nodes.iter_mut().for_each(|node| node.operator.clear());
-    graph
-}
-
 #[test]
 fn networks_of_built_in_models_have_their_graphs() {
-    let mlp = "kind = 'mlp'\ninputs = 7\nhidden = [5]\nclasses = 3\ndropout = 0.25";
-    let resnet =
-        "kind = 'resnet'\nheight = 6\nwidth = 6\nplanes = 2\nstages = [3, 5]\nblocks = 1\nclasses = 4
-norm = 'batch'\norder = 'post'\nconvolution = 2";
     let gpt = "kind = 'gpt'\nvocabulary = 19\ncontext = 5\nlayers = 2\nheads = 2\nwidth = 8\ndropout = 0.1";
-    for (text, table) in [(MLP, mlp), (RESNET, resnet), (GPT, gpt)] {
+    for (text, table) in [(MLP, MLP_TABLE), (RESNET, RESNET_TABLE), (GPT, gpt)] {
         let built_in: Model = toml::from_str(table).unwrap();
         let two = format!("{{\"digits\": 2, {}", text.trim_start_matches('{'));
         for (text, digits) in [(text, 3), (&two, 2)] {
@@ -38,8 +23,8 @@ norm = 'batch'\norder = 'post'\nconvolution = 2";
                 let much = model.error(1 << 31).unwrap();
                 assert!(much.ends_with("samples have more than 2^31 - 1 elements"), "{much}");
                 for graph in [inference_graph, evaluation_graph] {
-                    let own = unnamed(graph(model.network(), &model.products, samples));
-                    assert!(own == unnamed(graph(&*built_in, &products, samples)), "{table} {samples}");
+                    let own = unnamed(&graph(model.network(), &model.products, samples));
+                    assert!(own == unnamed(&graph(&*built_in, &products, samples)), "{table} {samples}");
                 }
             }
         }

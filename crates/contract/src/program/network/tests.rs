@@ -5,10 +5,10 @@ use crate::program::decoding::decode;
 use crate::program::encoding::encode;
 use crate::program::graph::Graph;
 
-const MLP: &str = include_str!("../../../../../assets/networks/mlp.json");
-const RESNET: &str = include_str!("../../../../../assets/networks/resnet.json");
-const GPT: &str = include_str!("../../../../../assets/networks/gpt.json");
-const ENCODER: &str = include_str!("../../../../../assets/networks/encoder.json");
+pub(super) const MLP: &str = include_str!("../../../../../assets/networks/mlp.json");
+pub(super) const RESNET: &str = include_str!("../../../../../assets/networks/resnet.json");
+pub(super) const GPT: &str = include_str!("../../../../../assets/networks/gpt.json");
+pub(super) const ENCODER: &str = include_str!("../../../../../assets/networks/encoder.json");
 
 /// The program of a model with the numbers that the network files have.
 fn built_in_spec(table: &str) -> StepSpec {
@@ -27,8 +27,14 @@ fn built_in(table: &str) -> Program {
     Program::new(built_in_spec(table))
 }
 
+/// The tables of the built-in models of [`MLP`] and [`RESNET`].
+pub(super) const MLP_TABLE: &str = "kind = 'mlp'\ninputs = 7\nhidden = [5]\nclasses = 3\ndropout = 0.25";
+pub(super) const RESNET_TABLE: &str =
+    "kind = 'resnet'\nheight = 6\nwidth = 6\nplanes = 2\nstages = [3, 5]\nblocks = 1\nclasses = 4
+norm = 'batch'\norder = 'post'\nconvolution = 2";
+
 /// A graph without its names of operators, which decide no bit.
-fn unnamed(graph: &Graph) -> Graph {
+pub(super) fn unnamed(graph: &Graph) -> Graph {
     let mut graph = graph.clone();
     graph.nodes.iter_mut().for_each(|node| node.operator.clear());
     graph
@@ -36,17 +42,13 @@ fn unnamed(graph: &Graph) -> Graph {
 
 #[test]
 fn networks_of_built_in_models_give_their_programs() {
-    let mlp = "kind = 'mlp'\ninputs = 7\nhidden = [5]\nclasses = 3\ndropout = 0.25";
-    let resnet =
-        "kind = 'resnet'\nheight = 6\nwidth = 6\nplanes = 2\nstages = [3, 5]\nblocks = 1\nclasses = 4
-norm = 'batch'\norder = 'post'\nconvolution = 2";
-    for (text, table) in [(MLP, mlp), (RESNET, resnet)] {
+    for (text, table) in [(MLP, MLP_TABLE), (RESNET, RESNET_TABLE)] {
         let program = compile(text).unwrap();
         assert!(encode(&program) == encode(&built_in(table)), "{table}");
         assert_eq!(decode(&encode(&program)).unwrap(), program);
     }
     let two = format!("{{\"digits\": 2, {}", MLP.trim_start_matches('{'));
-    let due = Program::new(StepSpec { products: ProductTable::uniform(2), ..built_in_spec(mlp) });
+    let due = Program::new(StepSpec { products: ProductTable::uniform(2), ..built_in_spec(MLP_TABLE) });
     assert!(compile(&two).unwrap() == due);
     // The two tables of a GPT are read by one operator there, and by two nodes here.
     let table = "kind = 'gpt'\nvocabulary = 19\ncontext = 5\nlayers = 2\nheads = 2\nwidth = 8\ndropout = 0.1";
