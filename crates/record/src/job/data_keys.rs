@@ -77,9 +77,7 @@ fn masking_error(masking: &Masking, data: &DataSpec, is_text: bool, vocabulary: 
         return found(&format!("data.masking.{key}"), format!("must be at most 1, is {share}"));
     }
     if threshold(*probability) == 0 {
-        let why = format!(
-            "is {probability}: no 32-bit number is below so small a share of 2^32, so no token would be chosen"
-        );
+        let why = format!("must be above 2^-33, is {probability}: no token would be chosen");
         return found("data.masking.probability", why);
     }
     if both > 1.0 {
