@@ -530,10 +530,10 @@ fn work_is_in_proportion_to_what_it_is_about() {
     let _alone = alone();
     let rounding = "[rounding]\n";
     for (what, [small, large]) in [
-        ("layers", [[50, 1], [200, 1]].map(|sizes| Subject::new(sizes, "", ""))),
-        ("frozen layers", [[50, 1], [200, 1]].map(|sizes| Subject::new(sizes, "\"block*\"", ""))),
-        ("logged layers", [[50, 1], [200, 1]].map(|sizes| Subject::new(sizes, "", rounding))),
-        ("micro-batches", [[8, 40], [8, 160]].map(|sizes| Subject::new(sizes, "", ""))),
+        ("layers", [[32, 1], [128, 1]].map(|sizes| Subject::new(sizes, "", ""))),
+        ("frozen layers", [[32, 1], [128, 1]].map(|sizes| Subject::new(sizes, "\"block*\"", ""))),
+        ("logged layers", [[32, 1], [128, 1]].map(|sizes| Subject::new(sizes, "", rounding))),
+        ("micro-batches", [[8, 24], [8, 96]].map(|sizes| Subject::new(sizes, "", ""))),
     ] {
         for (name, work) in WORKS {
             // A busy machine disturbs the clock, so a failing comparison is repeated.

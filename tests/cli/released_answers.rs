@@ -1,6 +1,7 @@
 //! Answers of released weights, without a run: those of the run that they come from.
 
 use std::fs;
+#[cfg(feature = "tokenizer")]
 use std::path::Path;
 
 use serde_json::json;

@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common;
+use crate::demo::{copy, demo};
 
 /// The longest that a page may take.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -103,19 +104,6 @@ fn first_missing<'a>(shown: &'a str, output: &str) -> Option<&'a str> {
         any = false;
     }
     (!any && at < lines.len()).then_some("(the output has more lines)")
-}
-
-/// Copies a folder with all that is in it.
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
-        let to = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy(&entry.path(), &to);
-        } else {
-            fs::copy(entry.path(), to).unwrap();
-        }
-    }
 }
 
 /// Makes the `tiebreak` that pages run. Several pages begin with the same demo or the same hostile runs, so the command makes
@@ -226,6 +214,11 @@ fn pages_do_what_they_show() {
     }
     let commands = tempfile::tempdir().unwrap();
     remembering(commands.path());
+    // The demo of these pages is that of another test.
+    let made = commands.path().join("demo_--dir_demo_--engine_cpu_-q");
+    let demo = demo();
+    copy(&demo.folder(), &made);
+    fs::write(made.with_extension("printed"), "").unwrap();
     let left = Mutex::new([pages("docs/tutorials"), pages("docs/how-to")].concat());
     let failures = Mutex::new(String::new());
     let next = || left.lock().unwrap().pop();
