@@ -141,6 +141,6 @@ pub mod models {
     pub use tiebreak_contract::program::models::{
         BatchTensor, Bert, BertForm, Block, Blocks, Gelu, Gpt, Init, Input, Inputs, KINDS, KINDS_ARE, Llama,
         Lora, Loss, Mlp, Mode, Model, ModelParameter, Network, Norm, Normalization, Normalize, Order,
-        ProductSize, Resnet, Sizes, Statistic, Stem, Vgg11, VggNorm, keys, released,
+        ProductSize, Resnet, Sizes, Statistic, Stem, Vgg11, VggNorm, Vit, keys, released,
     };
 }
