@@ -35,7 +35,7 @@ pub struct ImageArgs {
     normalize: Option<String>,
     /// Classes of your data, if they are others than the weights'.
     ///
-    /// The job draws a new head then. An encoder that finds masked tokens gets a classifier of sequences.
+    /// The job draws a new head then. An encoder without a classifier gets one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     classes: Option<u32>,
 }
