@@ -37,6 +37,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    ViTConfig,
+    ViTForImageClassification,
 )
 
 MOST = 1e-4
@@ -310,6 +312,61 @@ def pixels(checks):
         checks.same(f"{name}: all but a head of 3 classes ({', '.join(head)})", same and len(head) == 2)
 
 
+def vit(checks, name, seed, constants, **keys):
+    """A vision transformer of transformers on bytes, which `constants` of a preprocessor_config.json prepare, and a new head for other classes."""
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 64, "intermediate_size": 88, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 32, "patch_size": 8}
+    model = ViTForImageClassification(ViTConfig(num_labels=5, initializer_range=0.1, **{**sizes, **keys})).eval()
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    folder = checks.folder / name
+    model.save_pretrained(folder)
+    config = model.config
+    (folder / "preprocessor_config.json").write_text(json.dumps({"do_rescale": True, "rescale_factor": 1 / 255, **constants}))
+    size = config.image_size if isinstance(config.image_size, list) else [config.image_size] * 2
+    images = np.random.default_rng(seed).integers(0, 256, (8, config.num_channels, *size)).astype(np.uint8)
+    inputs = folder / "inputs.npy"
+    np.save(inputs, images)
+    np.save(folder / "labels.npy", np.arange(8, dtype=np.uint8) % 5)
+    values = torch.from_numpy(images.astype(np.float32)) / 255
+    if "image_mean" in constants:
+        mean, std = (torch.tensor(constants[key]).reshape(-1, 1, 1) for key in ("image_mean", "image_std"))
+        values = (values - mean) / std
+
+    def logits(model):
+        with torch.no_grad():
+            return model(values).logits.numpy()
+
+    checks.run("import", folder)
+    job = folder / "job.toml"
+    edit(job, ("steps = 100", "steps = 2"), ("micro_batches = 8", "micro_batches = 2"), ("warmup = 10", "warmup = 0"), ("peak = 1e-4", "peak = 1e-2"))
+    checks.row(name, "imported", job, inputs, logits(model))
+    run = folder / "run"
+    checks.run("train", job, "--out", run)
+    checks.run("export", run, "--step", 0, "--output", folder / "first")
+    for file in ("model.safetensors", "config.json", "preprocessor_config.json"):
+        written, read = (path / file for path in (folder, folder / "first"))
+        checks.same(f"{name}: {file}, imported and exported", written.read_bytes() == read.read_bytes())
+    checks.run("export", run, "--output", folder / "trained")
+    checks.row(name, "trained, exported", run, inputs, logits(ViTForImageClassification.from_pretrained(folder / "trained").eval()))
+    # The encoder alone, under the names of its own class, with a head that the job draws.
+    model.vit.save_pretrained(folder / "alone")
+    checks.run("import", folder / "alone", "--classes", 3)
+    job = folder / "alone" / "job.toml"
+    edit(job, ("steps = 100", "steps = 1"), ("warmup = 10", "warmup = 0"))
+    np.save(folder / "alone" / "inputs.npy", images)
+    np.save(folder / "alone" / "labels.npy", np.arange(8, dtype=np.uint8) % 3)
+    checks.run("train", job, "--out", folder / "head")
+    checks.run("export", folder / "head", "--output", folder / "headed")
+    tuned = ViTForImageClassification.from_pretrained(folder / "headed").eval()
+    # This job takes byte / 255, and its export says so.
+    said = json.loads((folder / "headed" / "preprocessor_config.json").read_text())
+    checks.same(f"{name}: the pixels of the encoder alone", said["do_normalize"] is False and tuned.config.num_labels == 3)
+    values = torch.from_numpy(images.astype(np.float32)) / 255
+    checks.row(f"{name}, a head of 3 classes", "trained, exported", folder / "head", inputs, logits(tuned))
+
+
 def named(checks, model, inputs, theirs):
     """The weights of a wrapped ResNet-18 without a configuration, and with timm's."""
     wrapped = {f"_orig_mod.module.{name}": tensor for name, tensor in model.state_dict().items()}
@@ -340,7 +397,7 @@ def main():
     """Runs all checks and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiebreak", default="target/release/tiebreak", help="the command")
-    parser.add_argument("--decoders", action="store_true", help="only models of text")
+    parser.add_argument("--decoders", action="store_true", help="only models of transformers")
     arguments = parser.parse_args()
     tiebreak = str(pathlib.Path(arguments.tiebreak).resolve())
     with tempfile.TemporaryDirectory() as folder:
@@ -379,6 +436,11 @@ def main():
         of_sequences = {"kind": DistilBertForSequenceClassification, "num_labels": 5}
         distilbert(checks, "distilbert-classes", 22, pad_token_id=None, **of_sequences)
         distilbert(checks, "distilbert-classes-padded", 23, seq_classif_dropout=0.0, **of_sequences)
+        half = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+        vit(checks, "vit", 24, half)
+        vit(checks, "vit-tanh", 25, {"do_normalize": False}, hidden_act="gelu_new", qkv_bias=False, layer_norm_eps=1e-3, hidden_dropout_prob=0.2)
+        two = {"image_mean": [0.1, 0.2], "image_std": [0.3, 0.4]}
+        vit(checks, "vit-oblong", 26, two, num_channels=2, image_size=[24, 40], num_attention_heads=8, attention_probs_dropout_prob=0.1)
         if not arguments.decoders:
             classifiers(checks)
             pixels(checks)

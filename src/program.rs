@@ -139,8 +139,8 @@ pub mod catalogue {
 pub mod models {
     #[doc(inline)]
     pub use tiebreak_contract::program::models::{
-        BatchTensor, Bert, BertForm, Block, Blocks, Gelu, Gpt, Init, Input, Inputs, KINDS, KINDS_ARE, Llama,
-        Lora, Loss, Mlp, Mode, Model, ModelParameter, Network, Norm, Normalization, Normalize, Order,
-        ProductSize, Resnet, Sizes, Statistic, Stem, Vgg11, VggNorm, keys, released,
+        BatchTensor, Bert, BertForm, Block, Blocks, Gelu, Gpt, Init, Input, Inputs, KINDS, Llama, Lora, Loss,
+        Mlp, Mode, Model, ModelParameter, Network, Norm, Normalization, Normalize, Order, ProductSize,
+        Resnet, Sizes, Statistic, Stem, Vgg11, VggNorm, Vit, keys, released,
     };
 }

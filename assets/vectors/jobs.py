@@ -255,4 +255,20 @@ optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
 schedule = { peak = 0.1 }
 batch = { micro_batch = 3, micro_batches = 2 }
 """,
+    "vit, two planes, dropout, two micro-batches, AdamW": """steps = 3
+clip_norm = 0.5
+model = { kind = "vit", height = 4, width = 6, planes = 2, patch = 2, layers = 2, heads = 2, channels = 6, hidden = 7, classes = 3, dropout = 0.1, attention_dropout = 0.1, init_std = 0.2, image_mean = [0.5, 0.25], image_std = [0.25, 0.5] }
+data = { kind = "arrays", inputs = "none.npy", labels = "none.npy", dtype = "u8" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01 }
+schedule = { peak = 0.01 }
+batch = { micro_batch = 3, micro_batches = 2 }
+""",
+    "vit without biases of queries, keys and values, gelu by tanh, smoothed labels, one patch across": """steps = 3
+model = { kind = "vit", height = 9, width = 3, planes = 1, patch = 3, layers = 1, heads = 1, channels = 4, hidden = 5, classes = 4, qkv_bias = false, gelu = "tanh", norm_epsilon = 1e-3, init_std = 0.3, normalize = "half" }
+data = { kind = "arrays", inputs = "none.npy", labels = "none.npy", dtype = "u8" }
+loss = { smoothing = 0.1 }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.1 }
+schedule = { peak = 0.1 }
+batch = { micro_batch = 2 }
+""",
 }

@@ -22,6 +22,7 @@ from decoders import Llama
 from jobs import JOBS
 from operators import Tape, Tensor, add, div, f32, map_rows, mul, pattern, sqrt, sub, tree
 from parameters import Parameter, linear, norm, weight
+from vit import Vit
 
 STEPS = 3
 
@@ -360,7 +361,7 @@ class Vgg11(Convolutions):
         return tape.loss(tape.linear(x, next(p), next(p), "head"), batch[1], factor)
 
 
-MODELS = {"bert": Bert, "gpt": Gpt, "llama": Llama, "mlp": Mlp, "resnet": Resnet, "vgg11": Vgg11}
+MODELS = {"bert": Bert, "gpt": Gpt, "llama": Llama, "mlp": Mlp, "resnet": Resnet, "vgg11": Vgg11, "vit": lambda m: Vit(m, pixel_of(m)[0])}
 
 
 def digits_of(job):

@@ -49,6 +49,7 @@ mod released_answers;
 mod released_decoders;
 mod released_encoders;
 mod released_sequences;
+mod released_vision;
 mod reveals;
 mod rules;
 mod salted;

@@ -379,20 +379,20 @@ fn encoders_with_classes() {
     for own in ["\"classifier_dropout\": 0.25", "\"form\": \"distilbert\", \"padding\": 3"] {
         check(serde_json::from_str(&format!(r#"{{"kind": "bert", {sizes}, {own}}}"#)).unwrap());
     }
+    let sizes = r#""height":4,"width":6,"planes":2,"patch":2,"layers":2,"heads":2,"channels":6,"hidden":5"#;
+    for own in ["\"dropout\": 0.25", "\"qkv_bias\": false, \"gelu\": \"tanh\""] {
+        check(serde_json::from_str(&format!(r#"{{"kind": "vit", {sizes}, "classes": 7, {own}}}"#)).unwrap());
+    }
 }
 
 #[test]
 fn mlp_with_relu() {
-    check(Model::Mlp(Mlp {
-        inputs: 10,
-        hidden: vec![8, 6],
-        classes: 7,
-        dropout: 0.0,
-        normalize: None,
-        image_mean: Vec::new(),
-        image_std: Vec::new(),
-        input: Input::Pixels,
-    }));
+    check(
+        serde_json::from_str(
+            r#"{"kind": "mlp", "inputs": 10, "hidden": [8, 6], "classes": 7, "dropout": 0.0}"#,
+        )
+        .unwrap(),
+    );
 }
 
 #[test]

@@ -44,4 +44,5 @@ mod stores;
 #[path = "../common/together.rs"]
 mod together;
 mod verdicts;
+mod vision;
 mod withdraw;

@@ -10,7 +10,7 @@ use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_record::job::initial::program_layout;
 use tiebreak_run::run::adapter_config::{self, ADAPTER, ADAPTER_CONFIG};
-use tiebreak_run::run::companions::{CONFIG, Companions, GENERATION};
+use tiebreak_run::run::companions::{CONFIG, Companions, GENERATION, PREPROCESSOR};
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::{RunError, released_config, shell, state_files};
 
@@ -87,6 +87,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Format::Hf if !alone => Companions::of_run(&run)?,
         _ => Companions::default(),
     };
+    let prepared = model
+        .filter(|_| args.format == Format::Hf)
+        .and_then(|model| released_config::preprocessor(model, companions.text(PREPROCESSOR)));
     let weights = if alone { ADAPTER } else { WEIGHTS };
     let mut written = vec![weights];
     if alone {
@@ -94,6 +97,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     } else if let (Format::Hf, Some(_)) = (args.format, model) {
         written.push(CONFIG);
         written.extend(companions.names().filter(|name| *name != CONFIG));
+        let is_new = prepared.is_some() && companions.get(PREPROCESSOR).is_none();
+        written.extend(is_new.then_some(PREPROCESSOR));
     }
     written.iter().try_for_each(|name| refuse_used(&output.join(name)))?;
     let disk = Disk::default();
@@ -104,18 +109,29 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         disk.replace(&output.join(ADAPTER_CONFIG), text.as_bytes())?;
     } else if let (Format::Hf, Some(model)) = (args.format, model) {
         let [config, generation] = [CONFIG, GENERATION].map(|name| companions.text(name));
-        disk.replace(&output.join(CONFIG), released_config::text(model, config, generation).as_bytes())?;
-        companions.write(&disk, &output, &[CONFIG])?;
+        let config = released_config::text(model, config, generation);
+        let ours = [Some((CONFIG, config)), prepared.map(|text| (PREPROCESSOR, text))];
+        let ours: Vec<(&str, String)> = ours.into_iter().flatten().collect();
+        for (name, text) in &ours {
+            disk.replace(&output.join(name), text.as_bytes())?;
+        }
+        companions.write(&disk, &output, &ours.iter().map(|(name, _)| *name).collect::<Vec<_>>())?;
     }
     drop(working);
     let tensors = layout.iter().filter(|released| released.is_written()).count();
+    let is_hf = !alone && matches!((args.format, model), (Format::Hf, Some(_)));
+    say(printer, &args, (step, tensors, is_hf), &written);
+    Ok(Exit::Match)
+}
+
+/// Says what was written: so many tensors of a step, in a folder that `import` takes if it is one of transformers' names.
+fn say(printer: Printer, args: &Args, (step, tensors, is_hf): (u32, usize, bool), written: &[&str]) {
     let text = format!(
         "{} of step {step} -> {} ({tensors} tensors): {}",
         args.run.display(),
         args.output.display(),
         written.join(", ")
     );
-    let is_hf = !alone && matches!((args.format, model), (Format::Hf, Some(_)));
     let import = || Next::new("go on from it", format!("tiebreak import {}", shell::path(&args.output)));
     let next: Vec<Next> = is_hf.then(import).into_iter().collect();
     let lines: Vec<String> = [text].into_iter().chain(next::lines(&next)).collect();
@@ -123,7 +139,6 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         lines,
         &json!({ "step": step, "output": args.output, "files": written, "tensors": tensors, "next": next }),
     );
-    Ok(Exit::Match)
 }
 
 /// Refuses to write over a file of a model.

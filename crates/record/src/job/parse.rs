@@ -499,7 +499,7 @@ batch = { micro_batch = 2 }
             (
                 "kind = \"gpt\"\n",
                 "",
-                "3: model.kind: the key is missing; it is one of \"gpt\", \"llama\", \"mlp\", \"resnet\", \"vgg11\", \"bert\"",
+                "3: model.kind: the key is missing; it is one of \"gpt\", \"llama\", \"mlp\", \"resnet\", \"vgg11\", \"bert\", \"vit\"",
             ),
             (
                 "[batch]\nmicro_batch = 2\n",
@@ -509,7 +509,7 @@ batch = { micro_batch = 2 }
             (
                 "\"gpt\"",
                 "\"gtp\"",
-                "4: model.kind: must be one of \"gpt\", \"llama\", \"mlp\", \"resnet\", \"vgg11\", \"bert\", is \"gtp\"; did you mean \"gpt\"?",
+                "4: model.kind: must be one of \"gpt\", \"llama\", \"mlp\", \"resnet\", \"vgg11\", \"bert\", \"vit\", is \"gtp\"; did you mean \"gpt\"?",
             ),
             ("layers = 1", "layers = \"1\"", "6: model.layers: must be an integer, 1 to 1024, is a text"),
             ("layers = 1", "layers = 1.0", "6: model.layers: must be an integer, 1 to 1024, is a number"),

@@ -26,6 +26,8 @@ use tiebreak_record::job::spec::DataFiles;
 pub const CONFIG: &str = "config.json";
 /// The settings of text generation, such as the tokens that begin, end and pad a text.
 pub const GENERATION: &str = "generation_config.json";
+/// The file in which transformers' image processors say how pixels are prepared.
+pub const PREPROCESSOR: &str = "preprocessor_config.json";
 /// Sets of files that are taken together from one folder: files of several folders would not fit each other.
 const SETS: [&[&str]; 3] = [&[CONFIG], &[GENERATION], &TOKENIZER_FILES];
 /// The most bytes of a file; the largest tokenizers have a third of that.

@@ -1,7 +1,10 @@
 //! Keys and values of a `config.json` that transformers wrote. A key that is not known, or has a value that is not computed, is
 //! refused by its name.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+/// The labels of a classifier whose configuration counts none.
+const LABELS: u32 = 2;
 
 /// A `config.json`, or an object in it.
 pub(super) struct Keys<'a> {
@@ -84,6 +87,39 @@ impl Keys<'_> {
             None => Ok(()),
         }
     }
+
+    /// The number of a classifier's labels, each of which excludes the others.
+    pub fn labels(&self) -> Result<u32, String> {
+        self.only("problem_type", &json!("single_label_classification"))?;
+        let named = match self.get("id2label") {
+            Some(Value::Object(labels)) => u32::try_from(labels.len()).ok(),
+            Some(_) => return self.refused("id2label", "an object of the labels by their numbers is wanted"),
+            None => None,
+        };
+        let mut counted = None;
+        for key in ["num_labels", "_num_labels"] {
+            let count = self.size(key)?;
+            if let (Some(named), Some(count)) = (named.or(counted), count)
+                && named != count
+            {
+                return self.refused(key, &format!("other keys count {named} labels"));
+            }
+            counted = counted.or(count);
+        }
+        match named.or(counted).unwrap_or(LABELS) {
+            1 => Err("it has 1 label, which is a regression; this version learns classes".into()),
+            labels => Ok(labels),
+        }
+    }
+}
+
+/// Writes names of so many labels, each of which excludes the others.
+pub(super) fn write_labels(config: &mut Value, classes: u32) {
+    let names = (0..classes).map(|number| (number, format!("LABEL_{number}")));
+    let of_numbers = names.clone().map(|(number, name)| (number.to_string(), json!(name)));
+    config["id2label"] = of_numbers.collect();
+    config["label2id"] = names.map(|(number, name)| (name, json!(number))).collect();
+    config["problem_type"] = "single_label_classification".into();
 }
 
 /// The object that a `config.json` is.

@@ -112,7 +112,6 @@ const EPSILON: f32 = 1e-12;
 /// The classes' own defaults.
 const DROPOUT: f64 = 0.1;
 const DISTILBERT_CLASSIFIER_DROPOUT: f64 = 0.2;
-const LABELS: u32 = 2;
 const TYPES: u32 = 2;
 
 /// The encoder of this `model_type`, if it is a model of kind `bert`.
@@ -188,38 +187,12 @@ fn classes(kind: &Kind, config: &Keys) -> Result<Option<u32>, String> {
     let Some(named) = config.get("architectures") else { return Ok(None) };
     let mut named = named.as_array().map_or(&[][..], |all| all).iter().filter_map(Value::as_str);
     match named.find(|class| *class == kind.classifier || kind.classes.contains(class)) {
-        Some(class) if class == kind.classifier => labels(config).map(Some),
+        Some(class) if class == kind.classifier => config.labels().map(Some),
         Some(_) => Ok(None),
         None => {
             let why = format!("this version has {:?} and {:?} only", kind.classes[0], kind.classifier);
             config.refused("architectures", &why)
         }
-    }
-}
-
-/// The number of labels, each of which excludes the others.
-fn labels(config: &Keys) -> Result<u32, String> {
-    config.only("problem_type", &json!("single_label_classification"))?;
-    let named = match config.get("id2label") {
-        Some(Value::Object(labels)) => u32::try_from(labels.len()).ok(),
-        Some(_) => return config.refused("id2label", "an object of the labels by their numbers is wanted"),
-        None => None,
-    };
-    let mut counted = None;
-    for key in ["num_labels", "_num_labels"] {
-        let count = config.size(key)?;
-        if let (Some(named), Some(count)) = (named.or(counted), count)
-            && named != count
-        {
-            return config.refused(key, &format!("other keys count {named} labels"));
-        }
-        counted = counted.or(count);
-    }
-    let labels = named.or(counted).unwrap_or(LABELS);
-    if labels == 1 {
-        Err("it has 1 label, which is a regression; this version learns classes".into())
-    } else {
-        Ok(labels)
     }
 }
 
@@ -271,11 +244,7 @@ pub(super) fn config(bert: &Bert) -> Option<Value> {
         config["layer_norm_eps"] = shortest(&bert.norm_epsilon);
     }
     if let Some(classes) = bert.classes {
-        let names = (0..classes).map(|number| (number, format!("LABEL_{number}")));
-        let of_numbers = names.clone().map(|(number, name)| (number.to_string(), json!(name)));
-        config["id2label"] = of_numbers.collect();
-        config["label2id"] = names.map(|(number, name)| (name, json!(number))).collect();
-        config["problem_type"] = "single_label_classification".into();
+        config_keys::write_labels(&mut config, classes);
         config[kind.classifier_dropout] = shortest(&bert.classifier_dropout);
     }
     Some(config)

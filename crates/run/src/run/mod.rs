@@ -44,6 +44,7 @@ mod stored;
 mod tokenizer_ids;
 pub mod traces;
 pub mod transcript;
+mod vision_config;
 pub mod weights;
 pub mod withdraw;
 

@@ -1,5 +1,5 @@
 //! The `config.json` of a folder of released weights, which describes the model: in transformers' keys for GPT-2, decoders of
-//! Llama's kind, BERT and DistilBERT, in timm's for residual networks, else in this program's own.
+//! Llama's kind, BERT, DistilBERT and ViT, in timm's for residual networks, else in this program's own.
 //!
 //! Source: `GPT2Config` of transformers. Keys that do not change the computation here are not read; keys that would make another
 //! model are refused.
@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 use super::adapter_config::{adapt, adapters};
 use super::architectures;
 use super::config_keys::shortest;
-use super::{decoder_config, encoder_config};
+use super::{decoder_config, encoder_config, vision_config};
 use tiebreak_contract::arith::DType;
-use tiebreak_contract::program::models::{Gelu, Gpt, Model, Normalize};
+use tiebreak_contract::program::models::{Gelu, Gpt, Input, Model, Normalize};
 
 /// The most bytes of a `config.json`.
 pub const CONFIG_MAX: u64 = 1 << 20;
@@ -83,12 +83,13 @@ pub fn parse(text: &str, context: Option<u32>) -> Result<Model, String> {
     }
     match model_type.as_str() {
         "gpt2" => gpt2(&serde_json::from_str(text).map_err(wrong)?).map(Model::Gpt),
+        vision_config::KIND => vision_config::parse(text).map(Model::Vit),
         kind if is_decoder => decoder_config::parse(kind, text, context).map(Model::Llama),
         OURS => serde_json::from_str(text).map(|Own { model }| model).map_err(wrong),
         other => {
             let other: String = other.chars().take(40).collect();
             Err(format!(
-                "model_type is {other:?}; \"gpt2\", \"llama\", \"qwen2\", \"qwen3\", \"mistral\", \"bert\" and \"distilbert\" can be imported, what `tiebreak export` wrote (\"{OURS}\"), and timm's residual networks"
+                "model_type is {other:?}; \"gpt2\", \"llama\", \"qwen2\", \"qwen3\", \"mistral\", \"bert\", \"distilbert\" and \"vit\" can be imported, what `tiebreak export` wrote (\"{OURS}\"), and timm's residual networks"
             ))
         }
     }
@@ -165,6 +166,7 @@ pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> St
         Model::Gpt(gpt) => Some(gpt2_config(gpt)),
         Model::Llama(llama) => decoder_config::config(llama, config),
         Model::Bert(bert) => encoder_config::config(bert),
+        Model::Vit(vit) => Some(vision_config::config(vit)),
         _ => None,
     };
     let own = || json!({ "model_type": OURS, "model": shortest(&with_pixels(model)) });
@@ -179,7 +181,7 @@ pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> St
     let before = kept.clone();
     let Value::Object(ours) = ours else { return text.into() };
     // A run with fewer positions than the weights were made for leaves them what they are.
-    let same = parse(text, context(model)).as_ref() == Ok(model);
+    let same = parse(text, context(model)).as_ref() == Ok(&of_config(model));
     // Another architecture's files would have other names, and exported tensors are F32.
     let always = ["architectures", "dtype", "torch_dtype"];
     for (key, value) in ours {
@@ -200,6 +202,23 @@ pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> St
         renumber(&mut kept, classes);
     }
     if kept == before { text.into() } else { format!("{:#}\n", Value::from(kept)) }
+}
+
+/// The model as its `config.json` describes it: transformers has the pixels of a vision transformer in another file.
+fn of_config(model: &Model) -> Model {
+    let mut model = model.clone();
+    if let Model::Vit(_) = model {
+        model.normalize(None, Default::default());
+        model.take(Input::default());
+    }
+    model
+}
+
+/// The `preprocessor_config.json` of a model whose `config.json` does not say how pixels are prepared. `kept` is the run's own;
+/// `None` if that says the same.
+pub fn preprocessor(model: &Model, kept: Option<&str>) -> Option<String> {
+    let Model::Vit(vit) = model else { return None };
+    vision_config::preprocessor(vit, kept).map(|config| format!("{config:#}\n"))
 }
 
 /// Changes the number of classes in a configuration, if the configuration has one.

@@ -11,11 +11,9 @@ use crate::cli::view::report::{Exit, Failure};
 use tiebreak_contract::program::keys::matches;
 use tiebreak_contract::program::models::released::Released;
 use tiebreak_contract::program::models::{Model, Normalization, Normalize};
+use tiebreak_run::run::companions::PREPROCESSOR;
 use tiebreak_run::run::released_config::CONFIG_MAX;
 use tiebreak_run::run::{RunError, architectures, disk, mistaken};
-
-/// The file in which transformers' image processors say how pixels are normalised.
-const PREPROCESSOR: &str = "preprocessor_config.json";
 
 /// Options for models of images, and for classifiers.
 #[derive(clap::Args)]
@@ -37,7 +35,7 @@ pub struct ImageArgs {
     normalize: Option<String>,
     /// Classes of your data, if they are others than the weights'.
     ///
-    /// The job draws a new head then. An encoder that finds masked tokens gets a classifier of sequences.
+    /// The job draws a new head then. An encoder without a classifier gets one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     classes: Option<u32>,
 }
@@ -79,6 +77,8 @@ impl Decided {
 #[derive(Deserialize)]
 struct Preprocessor {
     do_normalize: Option<bool>,
+    do_rescale: Option<bool>,
+    rescale_factor: Option<f64>,
     image_mean: Option<Vec<f32>>,
     image_std: Option<Vec<f32>>,
 }
@@ -94,21 +94,19 @@ impl ImageArgs {
             let (height, width) = match model {
                 Model::Resnet(network) => (&mut network.height, &mut network.width),
                 Model::Vgg11(network) => (&mut network.height, &mut network.width),
+                Model::Vit(_) => {
+                    let why = "--image-size: a vision transformer's weights have a position for each patch of their own image size: leave the option out";
+                    return Err(Failure::new(Exit::Usage, why));
+                }
                 _ => return Err(only_images("--image-size")),
             };
             (*height, *width) = (size, size);
         }
         if let Some(classes) = self.classes {
-            let before = model.clone();
-            let head = model.reclassify(classes);
-            if head.is_empty() {
+            decided.reinitialize = model.reclassify(classes);
+            if decided.reinitialize.is_empty() {
                 let why = "--classes: only classifiers and encoders have it: leave the option out";
                 return Err(Failure::new(Exit::Usage, why));
-            }
-            if *model == before {
-                decided.said.push(format!("the weights have {classes} classes already: their head is kept"));
-            } else {
-                decided.reinitialize.extend(head);
             }
         }
         self.normalize(model, folder, &mut decided)?;
@@ -116,12 +114,32 @@ impl ImageArgs {
     }
 
     /// Keeps the parts of a new head that the files have: `shape` gives the shape of a tensor there. The model has no error.
-    pub fn keep(&self, model: &Model, decided: &mut Decided, shape: impl Fn(&str) -> Option<Vec<u64>>) {
-        let Some(classes) = self.classes.filter(|_| !decided.reinitialize.is_empty()) else { return };
+    ///
+    /// # Errors
+    /// If the files are of an encoder alone, and no option gives it a classifier.
+    pub fn keep(
+        &self,
+        model: &Model,
+        decided: &mut Decided,
+        shape: impl Fn(&str) -> Option<Vec<u64>>,
+    ) -> Result<(), Failure> {
+        let Some(classes) = self.classes else {
+            let is_alone = matches!(model, Model::Vit(_)) && shape("classifier.weight").is_none();
+            let why = "the files have an encoder without a classifier: say how many classes your images have by --classes N";
+            return if is_alone { Err(Failure::new(Exit::Usage, why)) } else { Ok(()) };
+        };
         decided.reinitialize.retain(|pattern| !has(model, pattern, &shape));
-        let (head, why) =
-            (decided.reinitialize.join(", "), "is drawn from the seed, in place of the weights' own");
-        decided.said.insert(0, format!("a new head for {classes} classes ({head}) {why}"));
+        let head = decided.reinitialize.join(", ");
+        decided.said.insert(
+            0,
+            match head.is_empty() {
+                true => format!("the weights have {classes} classes already: their head is kept"),
+                false => format!(
+                    "a new head for {classes} classes ({head}) is drawn from the seed, in place of the weights' own"
+                ),
+            },
+        );
+        Ok(())
     }
 
     fn normalize(&self, model: &mut Model, folder: &Path, decided: &mut Decided) -> Result<(), Failure> {
@@ -201,8 +219,17 @@ fn preprocessor(path: &Path) -> Result<Option<Constants>, Failure> {
     let bytes = disk::read(&real, CONFIG_MAX)?;
     let wrong = |error| mistaken::config(path, &bytes, format!("it is no configuration of pixels: {error}"));
     let value: Value = serde_json::from_slice(&bytes).map_err(wrong)?;
-    let Preprocessor { do_normalize, image_mean, image_std } =
+    let Preprocessor { do_normalize, do_rescale, rescale_factor, image_mean, image_std } =
         Preprocessor::deserialize(value).map_err(wrong)?;
+    let is_rescaled = do_rescale.unwrap_or(true);
+    let factor = rescale_factor.unwrap_or(1.0 / 255.0);
+    if !is_rescaled || (factor * 255.0 - 1.0).abs() > 1e-6 {
+        let why = match is_rescaled {
+            true => format!("rescale_factor is {factor}; this version computes byte / 255 only"),
+            false => "do_rescale is false; this version computes byte / 255 only".into(),
+        };
+        return Err(RunError::invalid(path, why).into());
+    }
     Ok(match (do_normalize, image_mean, image_std) {
         (Some(false), ..) => Some((Some(Normalize::None), Default::default())),
         (_, Some(mean), Some(std)) => Some((None, [mean, std])),

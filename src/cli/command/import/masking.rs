@@ -15,12 +15,14 @@ pub fn decide(
     decided: &mut Decided,
     (files, prefix): (&WeightFiles, &str),
 ) {
-    if let Model::Bert(bert) = model {
+    if let Model::Bert(_) | Model::Vit(_) = model {
         let is_there = |name: &str| files.shape(&format!("{prefix}{name}")).is_some();
         decided.said.extend(left_out(&model.released().unwrap_or_default(), is_there));
-        if bert.classes.is_none() {
-            decided.masking = tables(bert, &companions.special_tokens(), &mut decided.said);
-        }
+    }
+    if let Model::Bert(bert) = model
+        && bert.classes.is_none()
+    {
+        decided.masking = tables(bert, &companions.special_tokens(), &mut decided.said);
     }
 }
 
@@ -48,8 +50,8 @@ fn tables(bert: &Bert, special: &SpecialTokens, said: &mut Vec<String>) -> Strin
 fn left_out(layout: &[Released], is_there: impl Fn(&str) -> bool) -> Option<String> {
     let is_layer =
         |released: &&Released| released.made == Made::Mask && !released.name.ends_with("position_ids");
-    let names: Vec<&str> =
-        layout.iter().filter(is_layer).map(|r| r.name.as_str()).filter(|n| is_there(n)).collect();
+    let names = layout.iter().filter(is_layer).flat_map(|released| released.names());
+    let names: Vec<&str> = names.filter(|name| is_there(name)).collect();
     let why = "are another head's: the job does not read them, and an export leaves them out";
     (!names.is_empty()).then(|| format!("{} {why}", names.join(", ")))
 }

@@ -73,7 +73,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let adapter = args.adapter.as_deref().map(|folder| adapted(folder, &mut model)).transpose()?;
     without_error(&model, &folder)?;
     let prefix = added_prefix(&files, &model).to_string();
-    args.images.keep(&model, &mut decided, |name| files.shape(&format!("{prefix}{name}")));
+    args.images.keep(&model, &mut decided, |name| files.shape(&format!("{prefix}{name}")))?;
     decided.said.splice(0..0, said);
     if !prefix.is_empty() {
         decided.said.insert(0, format!("every tensor's name begins with {prefix}, as of a model that was compiled or wrapped: the job says init.prefix"));

@@ -271,16 +271,16 @@ fn warn_of_pixels(printer: Printer, job: &Job) {
     if is_unnormalised(job) {
         printer.say(
             "warning: init.weights are of a network over images, and the job does not say how pixels are normalised: it takes byte / 255. torchvision's \
-             weights expect model.normalize = \"imagenet\"; write \"none\" if these expect byte / 255",
+             weights expect model.normalize = \"imagenet\", and many vision transformers \"half\"; write \"none\" if these expect byte / 255",
         );
     }
 }
 
-/// True if a job with released weights of a network in torchvision's layout leaves out how pixels are normalised.
+/// True if a job with released weights of a network over images leaves out how pixels are normalised.
 fn is_unnormalised(job: &Job) -> bool {
     let Some(model) = job.model() else { return false };
     let is_pixels = job.data.files.input() == Input::Pixels;
-    let is_network = matches!(model.model, Model::Resnet(_) | Model::Vgg11(_));
+    let is_network = matches!(model.model, Model::Resnet(_) | Model::Vgg11(_) | Model::Vit(_));
     let is_said = model.model.normalization().is_none_or(|normalization| normalization.is_said());
     !job.init.weights.is_empty() && job.init.names == WeightNames::Hf && is_pixels && is_network && !is_said
 }

@@ -84,6 +84,7 @@ models! {
     mod resnet; Resnet, Block, Blocks, Norm, Order, Stem: "a residual network of convolutions over images";
     mod vgg11; Vgg11, VggNorm: "a network of eight convolutions and three linear layers over images";
     mod bert; Bert, BertForm: "an encoder that learns masked tokens, or classifies sequences, as BERT and DistilBERT do";
+    mod vit; Vit: "a vision transformer: an encoder over patches of images, which classifies them";
     table Lora;
 }
 

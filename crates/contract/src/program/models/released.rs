@@ -271,6 +271,17 @@ mod tests {
     }
 
     #[test]
+    fn a_vision_transformer_has_the_names_and_shapes_of_transformers() {
+        let keys = r#""kind":"vit","height":224,"width":224,"planes":3,"patch":16,"layers":12,"heads":12,"channels":768,"hidden":3072"#;
+        let theirs: BTreeMap<String, Vec<u32>> =
+            serde_json::from_str(include_str!("../../../../../assets/vit_table.json")).unwrap();
+        let model = read(&format!(r#"{keys},"classes":1000"#));
+        let layout = model.released().unwrap().into_iter().filter(Released::is_written);
+        assert_eq!(layout.map(|r| (r.name, r.shape)).collect::<BTreeMap<_, _>>(), theirs);
+        assert_eq!(model.parameter_count(), 86_567_656);
+    }
+
+    #[test]
     fn networks_have_the_names_and_shapes_of_torchvision() {
         let theirs = include_str!("../../../../../assets/torchvision_tables.json");
         // Pairs in a list, in the table's order.

@@ -37,6 +37,7 @@ pub use loss::{LossRule, cross_entropy, cross_entropy_by, cross_entropy_of_part,
 pub use moments::{Moments, pool, running};
 pub(crate) use norm::batch_norm_eval;
 pub use norm::{batch_norm, layer_norm, rms_norm};
+pub(crate) use operand::im2col;
 pub(crate) use pool::adaptive_avg_pool;
 pub use pool::{Window, avg_pool, max_pool};
 pub use rotary::{Rotary, rotary, rotary_tables};

@@ -22,7 +22,7 @@ impl From<View> for ProductOperand {
 }
 
 /// The matrix of patches of f32 images, with a row for each patch.
-pub(super) fn im2col(b: &mut Builder, input: TensorId, geometry: ConvGeometry) -> TensorId {
+pub(crate) fn im2col(b: &mut Builder, input: TensorId, geometry: ConvGeometry) -> TensorId {
     let [samples, _, _, channels] = b.shape(input)[..] else { panic!("patches are of [B, H, W, C]") };
     let dtype = b.tensor(input).dtype;
     b.node(Primitive::Im2col { input, geometry }, dtype, &geometry.shape(samples, channels))
