@@ -104,6 +104,22 @@ if torch is not None:
     }
 
 
+def by_hand(m, x, scale):
+    q, k, v = (heads_of(part) for part in m.qkv(m.table(x)).split(8, -1))
+    scores = (q * scale) @ k.transpose(-2, -1)
+    scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), float("-inf"))
+    return m.last((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+@needs_torch
+def test_queries_may_be_scaled_before_their_product(folder):
+    made = lambda scale: computing(lambda m, x: by_hand(m, x, scale), table=nn.Embedding(19, 8), qkv=nn.Linear(8, 24), last=nn.Linear(8, 19))  # noqa: E731
+    tokens = torch.zeros(2, 5).long()
+    assert "scale is 0.25, not 1 / sqrt(4)" in "\n".join(captured_error(made(0.25), batch=(tokens, tokens)))
+    captured, _, _ = trained_near_pytorch(lambda: made(0.5), None)
+    assert operators(captured) == ["embedding", "linear", "linear", "linear", "attention", "linear"]
+
+
 def trained_near_pytorch(make, shape, optimizer="adamw", loss=mean_loss):
     """Captures a model over one sample that is repeated, trains it, and compares states, evaluation and predictions with PyTorch's."""
     torch.manual_seed(3)

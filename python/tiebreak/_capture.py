@@ -15,6 +15,7 @@ import numpy as np
 from . import _cut, _mask, _moved
 from ._call import StrPath, count, path, result_of
 from ._errors import UndecidedError, UsageError
+from ._attention import scaled_heads
 from ._batch import Batch, batch_of
 from ._fit import check_data
 from ._padding import Padding, check_padding
@@ -379,10 +380,18 @@ def _settled(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> Dict[Any, A
         value = values[argument]
         if isinstance(value, Value) and value.layout == "columns" and str(node.target) != _cut.GLU:
             settled[argument] = _cut.settled(matcher, argument, value)
-        elif isinstance(value, Value) and value.layout == "formula" and not keeps and not same_shape:
+        elif isinstance(value, Value) and value.layout == "formula" and not keeps and not same_shape and not _scales_queries(node, values):
             settled[argument] = whole(matcher, value)
     matcher.where = where
     return settled
+
+
+def _scales_queries(node: Any, values: Dict[Any, Any]) -> bool:
+    """True if a product is that of queries and keys, whose queries are multiplied by a number."""
+    if str(node.target) != "aten.matmul.default":
+        return False
+    x, y = (values.get(argument) for argument in node.args)
+    return scaled_heads(x) is not None and isinstance(y, Value) and y.layout == "turned"
 
 
 def _exchanged(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Value]:

@@ -267,7 +267,7 @@ def _split(m: Matcher, a: Given, out: Any) -> Value:
         shape, half = tuple(pieces[0].shape), x.shape[-1] // 2
         return Value([Value(Formula("slice", (x, start, start + half), out), "formula", shape) for start in (0, half)], "pieces", shape)
     if a["self"].layout != "parts" or a["dim"] % len(a["self"].shape) != len(a["self"].shape) - 1:
-        raise Refused("it cuts something else than the channels of one linear layer", "cut the layer's output into equal parts at once")
+        raise Refused("it cuts something else than the channels of one linear layer", "cut the output of a linear layer, before an activation")
     shape = tuple(out.meta["val"][0].shape)
     return Value([part._replace(shape=shape) for part in a["self"].name], "pieces", shape)
 
