@@ -34,6 +34,7 @@
 //! # let beginning = Beginning { job: &job, data_root: None, out, key: Some(&key), challenge: None, logged: false, nonce: [1; 16] };
 //! # let run = begin(&beginning)?;
 //! # let mut engine = Cpu::new(1)?;
+//! use std::ops::ControlFlow::Continue;
 //! use tiebreak::evaluate::Evaluator;
 //! use tiebreak::job::ProgramSource;
 //! use tiebreak::engine::Engine;
@@ -47,7 +48,7 @@
 //! for (tensor, words) in run.program().state().iter().zip(init::state(run.program(), run.key())).take(kept) {
 //!     released.push(engine.upload(&tensor.ty(), &bytes_of(&words))?);
 //! }
-//! let found = evaluator.run(&mut engine, &released, &mut run.dataset()?, Some(4), &mut |_, _| {})?;
+//! let found = evaluator.run(&mut engine, &released, &mut run.dataset()?, Some(4), &mut |_, _| Continue(()))?;
 //! assert_eq!(found.samples, 4);
 //! assert!((100.0..160.0).contains(&f32::from_bits(found.perplexity())));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

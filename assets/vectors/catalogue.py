@@ -158,6 +158,20 @@ def window_cases(rng):
             yield case(rng, "window_attention", shapes, {"samples": samples, "heads": heads, "window": window}, run, special, 0.03, infinite)
 
 
+def captured_cases(rng):
+    """Cases of operators that network files have beside the models', with a generator of their own."""
+    extreme = (-0.0, 0.0, -INF, math.nan, INF, 17.5, -88.0, -104.0, f32(1e-40))
+    for special in ((), extreme):
+        yield case(rng, "sigmoid", [[3, 11]], {}, lambda tape, x: encoders.sigmoid(tape, *x), special, 0.4)
+        yield case(rng, "mul", [[3, 11]] * 2, {}, lambda tape, x: encoders.product(tape, *x), special, 0.3)
+        yield case(rng, "gain", [[2, 3, 2, 5], [5]], {}, lambda tape, x: encoders.gain(tape, *x), special)
+        yield case(rng, "rows", [[2, 3, 2, 5]], {}, lambda tape, x: encoders.rows_of(tape, *x), special)
+        for samples, rows, c in [(3, 4, 5), (1, 7, 3), (4, 1, 1)]:
+            for name in ("last_position", "mean_positions"):
+                run = lambda tape, x: getattr(encoders, name)(tape, *x, samples)
+                yield case(rng, name, [[samples * rows, c]], {"samples": samples}, run, special)
+
+
 def evaluation(rng, epsilon):
     def run(tape, x):
         x[2].rows = [[abs(v) for v in row] for row in x[2].rows]
@@ -202,6 +216,7 @@ def main():
     all_cases += document_cases(random.Random(20261130))
     all_cases += hidden_cases(random.Random(20261201))
     all_cases += window_cases(random.Random(20261202))
+    all_cases += captured_cases(random.Random(20261203))
     all_tables += tables(later, SCALED)
     lines = lambda rows: ",\n".join("    " + json.dumps(row, separators=(",", ":")) for row in rows)
     path = pathlib.Path(__file__).with_name("catalogue.json")

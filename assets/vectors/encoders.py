@@ -4,7 +4,7 @@ Each appends its gradient to a tape of operators.py.
 """
 
 import decoders
-from operators import add, map_rows, mul, over_rows, sub, tanh
+from operators import add, div, exp, map_rows, mul, over_rows, sub, tanh
 
 
 def hyperbolic_tangent(tape, x):
@@ -27,6 +27,36 @@ def first_position(tape, x, samples):
     t = len(x.rows) // samples
     gradient = lambda dy: [(x, [dy[n // t] if n % t == 0 else [0.0] * len(row) for n, row in enumerate(x.rows)])]
     return tape.record(x.rows[::t], gradient)
+
+
+def last_position(tape, x, samples):
+    t = len(x.rows) // samples
+    gradient = lambda dy: [(x, [dy[n // t] if n % t == t - 1 else [0.0] * len(row) for n, row in enumerate(x.rows)])]
+    return tape.record(x.rows[t - 1::t], gradient)
+
+
+def mean_positions(tape, x, samples):
+    t = len(x.rows) // samples
+    y = [[div(v, float(t)) for v in over_rows(x.rows[b * t:b * t + t])] for b in range(samples)]
+    return tape.record(y, lambda dy: [(x, [[div(v, float(t)) for v in dy[n // t]] for n in range(len(x.rows))])])
+
+
+def rows_of(tape, x):
+    return tape.record(x.rows, lambda dy: [(x, dy)])
+
+
+def sigmoid(tape, x):
+    y = map_rows(lambda v: div(1.0, add(1.0, exp(-v))), x.rows)
+    return tape.record(y, lambda dy: [(x, map_rows(lambda d, v: mul(d, mul(v, sub(1.0, v))), dy, y))])
+
+
+def product(tape, x, y):
+    return tape.record(map_rows(mul, x.rows, y.rows), lambda dy: [(x, map_rows(mul, dy, y.rows)), (y, map_rows(mul, dy, x.rows))])
+
+
+def gain(tape, x, factor):
+    times = lambda rows: [[mul(v, g) for v, g in zip(row, factor.rows[0])] for row in rows]
+    return tape.record(times(x.rows), lambda dy: [(x, times(dy)), (factor, [over_rows(map_rows(mul, dy, x.rows))])])
 
 
 def position_embedding(tape, x, table, samples):

@@ -29,7 +29,7 @@ def test_the_pages_blocks_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = Path(__file__).parents[2] / "docs/how-to/capture.md"
     blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     scope = {}
     for block in blocks:
         exec(compile(block, str(page), "exec"), scope)
@@ -174,7 +174,7 @@ def over_images(*layers):
     "make, why",
     [
         (lambda: nn.Sequential(nn.Linear(4, 3), nn.ELU()), "aten.elu.default in 1 at "),
-        (lambda: nn.Sequential(nn.LayerNorm(4, elementwise_affine=False), nn.Linear(4, 3)), "it has no weight or no bias"),
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4), nn.Linear(4, 3)), "aten.group_norm.default in 1 at "),
         (lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)).eval(), "training is False, and only True is there; call model.train()"),
         (lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=0.2)), "momentum is 0.2, and a network has one"),
         (lambda: nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)), "no weight, bias or running averages"),
@@ -198,7 +198,7 @@ def test_what_has_no_counterpart_is_refused_with_its_place(folder, make, why):
     "make, why",
     [
         (lambda: nn.Conv2d(3, 4, 3, dilation=2), "dilation is 2, and only 1 is there"),
-        (lambda: nn.Conv2d(3, 4, 3, padding="same"), "padding is 'same'; give padding as a number"),
+        (lambda: nn.Conv2d(3, 4, 2, padding="same"), "padding is 'same' with a kernel of [2, 2]"),
         (lambda: nn.Conv2d(3, 4, (3, 1), padding=(1, 0)), "padding is [1, 0], with other numbers down than across"),
         (lambda: nn.MaxPool2d(3, ceil_mode=True), "ceil_mode is True, and only False is there"),
         (lambda: nn.AvgPool2d(3, padding=1, count_include_pad=False), "count_include_pad is False"),

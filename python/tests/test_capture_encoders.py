@@ -190,8 +190,8 @@ def test_rows_of_samples_are_checked(folder):
 
     batch = torch.zeros(2, 4).long(), torch.zeros(2).long()
     for compute, why in [
-        (lambda m, x, t: x[:, 1], "aten.select.int .*take the first position of each sample alone"),
-        (lambda m, x, t: x[0][:2], "take the first position of each sample alone"),
+        (lambda m, x, t: x[:, 1], "aten.select.int .*takes position 1 of 4; take the first or the last position"),
+        (lambda m, x, t: x[0][:2], "take the first or the last position of each sample"),
         (lambda m, x, t: torch.cat([x, m.token.expand(2, -1, -1)], 1)[:, 0], "aten.cat.default .*it joins tensors"),
         (lambda m, x, t: torch.cat([m.token.expand(2, -1, -1) + 1, x], 1)[:, 0], "it joins tensors"),
         (lambda m, x, t: (x + m.other(torch.ones(2, 4).long()))[:, 0], "the constant numbers are \\[1, 1"),

@@ -89,7 +89,7 @@ def test_other_uses_of_the_modules_are_refused(folder):
 
     batch = torch.from_numpy(TEXTS), torch.from_numpy(LABELS)
     for model, why in [
-        (Attends(True, need_weights=True), "aten.baddbmm.default"),
+        (Attends(True, need_weights=True), "give nn.MultiheadAttention need_weights=False"),
         (Attends(False, is_causal=True, attn_mask=torch.ones(5, 5).triu(1).bool()), None),
     ]:
         if why is not None:

@@ -187,7 +187,7 @@ MASKS = {
     "a bias": (lambda t: torch.where(columns(t), 0.0, -0.5), added, "does not hide the positions of padding"),
     "above": (lambda t: (t > 5)[:, None, None, :], fused, "aten.gt.Scalar"),
     "two ids": (lambda t: columns(t) & t.ne(0)[:, None, None, :], fused, "it joins masks of the ids 5 and others"),
-    "a weight": (columns, lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v * mask.transpose(2, 3)), "it takes tensors that are not \\[B, H, T, D\\]"),
+    "a weight": (columns, lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v * mask.transpose(2, 3)), "aten.mul.Tensor .*it multiplies \\[2, 2, 4, 3\\] \\(heads\\) and \\[2, 1, 4, 1\\] \\(mask\\)"),
 }
 
 

@@ -7,6 +7,7 @@ Every function does what the command `tiebreak` does, with the same bits, files 
 - `train` trains a job and gives a `Run`;
 - `Recorder` trains in a loop of one's own, a step for each batch;
 - `audit` replays a run and gives a `Report`, with a verdict if something differs;
+- `evaluate` computes a model's loss and accuracy, `predict` its logits and classes;
 - `verify` checks a run without a replay, `compare` finds the first difference of two runs;
 - `check_verdict` derives from a verdict alone whether it convicts;
 - `Run` reads records, losses, metrics and states of a run;
@@ -31,6 +32,7 @@ from ._batches import BatchError
 from ._capture import Captured, CaptureError, capture
 from ._dataset import dataset
 from ._errors import BugError, Error, MalformedError, RunWarning, UndecidedError, UsageError
+from ._evaluate import Evaluation, Predictions, evaluate, predict
 from ._native import __version__
 from ._progress import Progress
 from ._recorder import Recorder
@@ -45,7 +47,9 @@ __all__ = [
     "Comparison",
     "Difference",
     "Error",
+    "Evaluation",
     "MalformedError",
+    "Predictions",
     "Progress",
     "Record",
     "Recorder",
@@ -62,7 +66,9 @@ __all__ = [
     "check_verdict",
     "compare",
     "dataset",
+    "evaluate",
     "new_key",
+    "predict",
     "train",
     "verify",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, NamedTuple, Optional, Union
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
 from ._mask import HIDDEN, inverse, padding_of
 from ._matcher import INPUTS, Matcher, Refused, Value, same
@@ -105,6 +105,8 @@ def _one_padding(m: Matcher, padding: int) -> None:
 
 def matmul(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
     x, y = a["self"], a["other"]
+    if (queries := scaled_heads(x)) is not None and isinstance(y, Value) and y.layout == "turned":
+        return Value(Scores(queries[0], y.name, scale=queries[1]), "scores", tuple(out.meta["val"].shape))
     if isinstance(x, Value) and isinstance(y, Value):
         if x.layout == "heads" and y.layout == "turned":
             return Value(Scores(x, y.name), "scores", tuple(out.meta["val"].shape))
@@ -112,6 +114,15 @@ def matmul(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
             return _attend(m, x.name, y, out)
     why = "it is no product of attention: heads of queries and keys, then the softmax of these and heads of values"
     raise Refused(why, "use nn.Linear, or scaled_dot_product_attention")
+
+
+def scaled_heads(x: Any) -> Optional[Tuple[Value, float]]:
+    """Heads of queries that are multiplied by a number before their product with keys; None if it is another value."""
+    if not isinstance(x, Value) or x.layout != "formula" or x.name.op != "mul":
+        return None
+    heads = [arg for arg in x.name.args if isinstance(arg, Value) and arg.layout == "heads"]
+    numbers = [float(arg) for arg in x.name.args if isinstance(arg, (int, float))]
+    return (heads[0], numbers[0]) if len(heads) == len(numbers) == 1 else None
 
 
 def scaled(x: Value, factor: Any) -> Value:

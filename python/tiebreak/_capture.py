@@ -12,16 +12,18 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from . import _mask, _moved
+from . import _cut, _mask, _moved
 from ._call import StrPath, count, path, result_of
 from ._errors import UndecidedError, UsageError
+from ._attention import scaled_heads
 from ._batch import Batch, batch_of
 from ._fit import check_data
 from ._padding import Padding, check_padding
-from ._graph import HANDLERS, arguments, module_of, mutates_something_read_later
+from ._graph import HANDLERS, INSTEAD, TAKE_FORMULAS, VIEWS, arguments, module_of, mutates_something_read_later
 from ._matcher import Matcher, Part, Refused, Value, from_role, to_role
 from ._run import Run
 from ._schedule import Fall, read, schedule_of
+from ._whole import whole
 
 REFUSED_MAX = 20
 CONSTANT_MAX = 2**26
@@ -113,7 +115,7 @@ class Captured:
         for source in dict.fromkeys(part.source for part in self._parts.values()):
             own = {name: part for name, part in self._parts.items() if part.source == source}
             names = sorted(own, key=lambda name: own[name].number)
-            whole = from_role([arrays[name] for name in names], own[names[0]].role)
+            whole = from_role([arrays[name] for name in names], [own[name] for name in names])
             found[source] = torch.from_numpy(np.array(whole, order="C"))
         for theirs, ours in self._buffers.items():
             found[theirs] = torch.from_numpy(np.array(arrays[f"buffer/{ours}"]))
@@ -184,6 +186,9 @@ def capture(
     matcher = Matcher(shapes, canonical, convolution)
     matcher.batch = inputs.shape[0]
     _match(matcher, program, inputs)
+    missing = _missing_rows(matcher)
+    if missing:
+        raise CaptureError(missing)
     unused = [name for name in shapes if name not in {part.source for part in matcher.parts.values()}]
     if unused:
         raise CaptureError([f"parameter {name}: the loss does not depend on it; take it out of the model" for name in unused])
@@ -193,12 +198,27 @@ def capture(
         network["clip_norm"] = float(clip_norm)
     tensors = {name: to_role(_array(named[part.source]), part) for name, part in matcher.parts.items()}
     own, buffers = dict(model.named_buffers()), dict(matcher.norms)
+    tensors.update(matcher.constants)
     tensors.update({f"buffer/{ours}": _array(own[theirs]) for theirs, ours in buffers.items()})
     ties = {name: source for name, source in canonical.items() if name != source}
     padding = Padding(matcher.padding, _unpadded(matcher, model) if batch.is_full else None)
     captured = Captured(out, matcher.parts, ties, buffers, rate, network["inputs"], fall, padding)
     _write(captured, network, tensors)
     return captured
+
+
+def _missing_rows(matcher: Matcher) -> List[str]:
+    """Parameters that are cut into rows of which nothing takes some."""
+    taken: Dict[Tuple[str, str], int] = {}
+    for part in matcher.parts.values():
+        if part.rows:
+            taken[part.source, part.role] = taken.get((part.source, part.role), 0) + len(part.rows)
+    found = []
+    for (source, role), count in taken.items():
+        due = matcher.shapes[source][1 if role == "transposed" else 0]
+        if count != due:
+            found.append(f"parameter {source}: the loss depends on {count} of its {due} outputs; make the layer as wide as what is used of it")
+    return found
 
 
 def _unpadded(matcher: Matcher, model: Any) -> Optional[int]:
@@ -341,19 +361,44 @@ def _one(matcher: Matcher, node: Any, values: Dict[Any, Any], where: str, kind: 
         return constant
     if hasattr(node.target, "_schema") and mutates_something_read_later(node):
         raise Refused("it changes a tensor in place that something else reads", "use the operator without the underscore, or inplace=False")
-    if (value := _mask.computed(node, values) or _moved.computed(node, values) or _exchanged(node, values)) is not None:
+    if (value := _mask.computed(node, values) or _moved.computed(node, values) or _exchanged(matcher, node, values) or _cut.computed(node, values)) is not None:
         return value
     handler = HANDLERS.get(target)
     if handler is None or not hasattr(node.target, "_schema"):
-        raise Refused("the contract has no such operator", "use one that docs/how-to/capture.md names")
+        raise Refused("the contract has no such operator", INSTEAD.get(target, "use one that docs/how-to/capture.md names"))
     own_module = kind.startswith("torch.nn.modules.") or kind.rpartition(".")[2] == "Conv1D"
     matcher.where = where if own_module else ".".join(part for part in (where, target.split(".")[1].rstrip("_")) if part)
-    return handler(matcher, arguments(node, values), node)
+    return handler(matcher, arguments(node, _settled(matcher, node, values)), node)
 
 
-def _exchanged(node: Any, values: Dict[Any, Any]) -> Optional[Value]:
+def _settled(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> Dict[Any, Any]:
+    """The values with those that an operator takes as a whole: no formula, unless it may be a part of one, and no cut layer."""
+    where, keeps = matcher.where, str(node.target) in TAKE_FORMULAS
+    same_shape = str(node.target) in VIEWS and len(node.all_input_nodes) == 1 and node.all_input_nodes[0].meta["val"].shape == node.meta["val"].shape
+    settled = dict(values)
+    for argument in node.all_input_nodes:
+        value = values[argument]
+        if isinstance(value, Value) and value.layout == "columns" and str(node.target) != _cut.GLU:
+            settled[argument] = _cut.settled(matcher, argument, value)
+        elif isinstance(value, Value) and value.layout == "formula" and not keeps and not same_shape and not _scales_queries(node, values):
+            settled[argument] = whole(matcher, value)
+    matcher.where = where
+    return settled
+
+
+def _scales_queries(node: Any, values: Dict[Any, Any]) -> bool:
+    """True if a product is that of queries and keys, whose queries are multiplied by a number."""
+    if str(node.target) != "aten.matmul.default":
+        return False
+    x, y = (values.get(argument) for argument in node.args)
+    return scaled_heads(x) is not None and isinstance(y, Value) and y.layout == "turned"
+
+
+def _exchanged(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Value]:
     """Rows whose samples and positions are exchanged, and heads whose positions come first: `nn.MultiheadAttention` computes so."""
     x = values.get(node.args[0]) if node.args and hasattr(node.args[0], "meta") else None
+    if isinstance(x, Value) and (x.layout, len(x.shape), str(node.target)) == ("raw", 3, "aten.transpose.int"):
+        x = x._replace(name=matcher.rows(x), layout="rows")
     if not isinstance(x, Value) or not isinstance(x.name, str):
         return None
     exchanged = (str(node.target), x.layout, len(x.shape)) == ("aten.transpose.int", "rows", 3) and sorted(dim % 3 for dim in node.args[1:3]) == [0, 1]
@@ -440,6 +485,7 @@ def _network(matcher: Matcher, inputs: Any, labels: Any, treatments: Dict[str, d
     for name, part in matcher.parts.items():
         shape = list(to_role(np.broadcast_to(np.float32(0), matcher.shapes[part.source]), part).shape)
         parameters.append({"name": name, "shape": shape, **treatments[part.source]})
+    parameters += [{"name": name, "shape": list(array.shape), "frozen": True} for name, array in matcher.constants.items()]
     batch: Dict[str, Any] = {"name": "values", "shape": matcher.input_shape}
     if not inputs.is_floating_point():
         # Texts with one label each are whole samples, and others windows of a text.

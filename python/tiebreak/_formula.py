@@ -8,6 +8,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from ._matcher import Formula, Matcher, Refused, Value
 from ._rotary import theta_of
+from ._whole import whole
 
 
 class Hole(NamedTuple):
@@ -73,38 +74,39 @@ def _same(x: Any, y: Any) -> bool:
 
 
 def _gelu(m: Matcher, made: Value, found: Dict[str, Any]) -> Optional[Value]:
-    x = found["x"]
+    x = whole(m, found["x"])
     return Value(m.node("gelu", m.rows(x), tail="gelu"), "rows", x.shape) if isinstance(x, Value) and x.layout in ("rows", "raw") else None
 
 
 def _rms_norm(m: Matcher, made: Value, found: Dict[str, Any]) -> Optional[Value]:
-    x, gain, epsilon = (found[key] for key in ("x", "gain", "epsilon"))
+    x, gain, epsilon = whole(m, found["x"]), found["gain"], found["epsilon"]
     if not isinstance(gain, Value) or gain.layout != "parameter" or not isinstance(epsilon, (int, float)):
         return None
     return rms_norm(m, x, gain, float(epsilon), "rms_norm")
 
 
-def rms_norm(m: Matcher, x: Value, gain: Value, epsilon: float, tail: str = "") -> Value:
+def rms_norm(m: Matcher, x: Value, gain: Optional[Value], epsilon: float, tail: str = "") -> Value:
     """A normalisation over the last dimension of rows, or of heads."""
     if not epsilon > 0:
         raise Refused(f"eps is {epsilon}", "give eps above 0")
-    if tuple(gain.shape) != x.shape[-1:]:
+    if gain is not None and tuple(gain.shape) != x.shape[-1:]:
         raise Refused(f"its weight is {list(gain.shape)}, and x {list(x.shape)}", "normalise the last dimension alone")
+    weight = m.vector(x.shape[-1], 1) if gain is None else m.parameter(gain)
     if x.layout in ("split", "heads"):
-        name = m.node("head_rms_norm", x.name, m.parameter(gain), tail=tail, heads=_heads(x), epsilon=epsilon)
+        name = m.node("head_rms_norm", x.name, weight, tail=tail, heads=_heads(x), epsilon=epsilon)
         return x._replace(name=name)
-    return Value(m.node("rms_norm", m.rows(x), m.parameter(gain), tail=tail, epsilon=epsilon), "rows", x.shape)
+    return Value(m.node("rms_norm", m.rows(x), weight, tail=tail, epsilon=epsilon), "rows", x.shape)
 
 
 def _swiglu(m: Matcher, made: Value, found: Dict[str, Any]) -> Optional[Value]:
-    x, y = found["x"], found["y"]
+    x, y = (whole(m, found[key]) for key in ("x", "y"))
     if not isinstance(y, Value) or y.layout not in ("rows", "image") or (x.layout, x.shape) != (y.layout, y.shape):
         return None
     return Value(m.node("swiglu", x.name, y.name, tail="swiglu"), x.layout, x.shape)
 
 
 def _rotary(m: Matcher, made: Value, found: Dict[str, Any]) -> Optional[Value]:
-    x, tables = found["x"], (found["cos"], found["sin"])
+    x, tables = whole(m, found["x"]), (found["cos"], found["sin"])
     if not isinstance(x, Value) or x.layout not in ("split", "heads") or made.shape != x.shape:
         return None
     if not all(isinstance(table, Value) and table.layout == "constant" for table in tables):

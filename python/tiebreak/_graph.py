@@ -5,24 +5,31 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Dict, Tuple
 
-from . import _attention, _moved, _tables
+from . import _attention, _cut, _moved, _tables
 from ._formula import formula, rms_norm
 from ._matcher import Formula, Matcher, Refused, Value, no_formula, same, square
+from ._whole import plus, times, whole
 
 Given = Dict[str, Any]
+# That of nn.RMSNorm without eps: the distance from 1 to the next number of binary32.
+EPSILON = 2.0**-23
 
 
 def _linear(m: Matcher, a: Given, out: Any) -> Value:
     weight, bias, parts = a["weight"], a["bias"], _parts_of(out)
     if isinstance(a["input"], Value) and a["input"].layout == "moved":
         x, order = _moved.row_order(a["input"])
-        made = _product(m, x, weight, bias, "plain", out, parts)
+        made = _product(m, x, weight, bias, "plain", out, parts, may_be_cut=False)
         names = [part.name for part in made.name] if parts > 1 else [made.name]
         return _moved.of_rows(names, order, made.shape[-1] // parts)
     return _product(m, m.rows(a["input"]), weight, bias, "plain", out, parts)
 
 
-def _product(m: Matcher, x: str, weight: Any, bias: Any, role: str, out: Any, parts: int) -> Value:
+def _product(m: Matcher, x: str, weight: Any, bias: Any, role: str, out: Any, parts: int, may_be_cut: bool = True) -> Value:
+    if isinstance(weight, Value) and weight.layout == "turned parameter":
+        weight, role = weight._replace(layout="parameter"), {"plain": "transposed", "transposed": "plain"}[role]
+    if parts == 1 and may_be_cut and (cut := _cut.begun(m, x, weight, bias, role, out)) is not None:
+        return cut
     shape, made = tuple(out.meta["val"].shape), []
     for number in range(parts):
         tail = str(number) if parts > 1 else ""
@@ -65,7 +72,7 @@ def _addmm(m: Matcher, a: Given, out: Any) -> Value:
 
 def _conv2d(m: Matcher, a: Given, out: Any) -> Value:
     if isinstance(a["padding"], str):
-        raise Refused(f"padding is {a['padding']!r}", "give padding as a number")
+        a = {**a, "padding": _named_padding(a)}
     same("dilation", square("dilation", a["dilation"]), 1, "use dilation=1")
     x, weight = m.image(a["input"]), m.parameter(a["weight"], "kernels")
     attributes = {"stride": square("stride", a["stride"]), "padding": square("padding", a["padding"])}
@@ -77,6 +84,16 @@ def _conv2d(m: Matcher, a: Given, out: Any) -> Value:
     if a["bias"] is not None:
         y = m.node("bias", y, m.parameter(a["bias"]), tail="add_bias")
     return Value(y, "image", tuple(out.meta["val"].shape))
+
+
+def _named_padding(a: Given) -> Any:
+    """The number of a padding that is given as a word."""
+    if a["padding"] == "valid":
+        return 0
+    kernel = list(a["weight"].shape[2:])
+    if square("stride", a["stride"]) != 1 or any(size % 2 == 0 for size in kernel):
+        raise Refused(f"padding is {a['padding']!r} with a kernel of {kernel} and stride {a['stride']}", "use kernels of odd sizes and stride 1")
+    return [size // 2 for size in kernel]
 
 
 def _batch_norm(m: Matcher, a: Given, out: Any) -> Value:
@@ -102,17 +119,13 @@ def _batch_norm(m: Matcher, a: Given, out: Any) -> Value:
 def _layer_norm(m: Matcher, a: Given, out: Any) -> Value:
     x, shape = m.rows(a["input"]), tuple(out.meta["val"].shape)
     same("normalized_shape", list(a["normalized_shape"]), [shape[-1]], "normalise the last dimension alone")
-    if a["weight"] is None or a["bias"] is None:
-        raise Refused("it has no weight or no bias", "use elementwise_affine=True and bias=True")
-    names = [m.parameter(a[key]) for key in ("weight", "bias")]
+    names = [m.vector(shape[-1], number) if a[key] is None else m.parameter(a[key]) for key, number in (("weight", 1), ("bias", 0))]
     return Value(m.node("layer_norm", x, *names, epsilon=a["eps"]), "rows", shape)
 
 
 def _rms_norm(m: Matcher, a: Given, out: Any) -> Value:
     same("normalized_shape", list(a["normalized_shape"]), [a["input"].shape[-1]], "normalise the last dimension alone")
-    if a["weight"] is None or a["eps"] is None:
-        raise Refused("it has no weight or no eps", "use elementwise_affine=True, and give eps")
-    return rms_norm(m, a["input"], a["weight"], a["eps"])
+    return rms_norm(m, a["input"], a["weight"], EPSILON if a["eps"] is None else a["eps"])
 
 
 def _of_elements(kind: str) -> Callable[[Matcher, Given, Any], Value]:
@@ -168,15 +181,30 @@ def _adaptive(m: Matcher, a: Given, out: Any) -> Value:
 
 
 def _mean(m: Matcher, a: Given, out: Any) -> Value:
-    if a["self"].layout == "formula":
-        last = [dim % len(a["self"].shape) for dim in a["dim"] or []] == [len(a["self"].shape) - 1]
-        if not last or not a["keepdim"] or a["dtype"] is not None:
-            raise Refused("it is no mean over the last dimension alone, which stays", "write RMSNorm with mean(-1, keepdim=True)")
-        return formula(m, "mean", out, a["self"])
-    x = m.image(a["self"])
-    if sorted(dim % 4 for dim in a["dim"] or []) != [2, 3] or a["dtype"] is not None:
-        raise Refused("it is no mean over the pixels of images", "take the mean over the dimensions 2 and 3")
-    return Value(m.node("mean_pool", x), "pooled" if a["keepdim"] else "rows", tuple(out.meta["val"].shape))
+    x, shape = a["self"], tuple(out.meta["val"].shape)
+    dims = sorted(dim % len(x.shape) for dim in a["dim"] or [])
+    if x.layout == "formula":
+        if dims == [len(x.shape) - 1] and a["keepdim"] and a["dtype"] is None:
+            return formula(m, "mean", out, x)
+        x = whole(m, x)
+    same("dtype", a["dtype"], None, "leave dtype out")
+    if (x.layout, dims) in (("planes", [2]), ("patches", [1])):
+        return Value(m.node("mean_pool", x.name), "rows", shape)
+    if len(x.shape) == 3 and dims == [1] and x.layout in ("rows", "raw"):
+        same("the first dimension", x.shape[0], m.batch, "take the mean over the positions of each sample")
+        return Value(m.node("mean_positions", m.rows(x)), "rows", shape)
+    if dims != [2, 3] or len(x.shape) != 4:
+        why = f"it is no mean over the pixels of images, nor over the positions of samples, but over {dims} of {list(x.shape)} ({x.layout})"
+        raise Refused(why, "take the mean over the dimensions 2 and 3 of images, or over dimension 1 of [B, T, C]")
+    return Value(m.node("mean_pool", m.image(x)), "pooled" if a["keepdim"] else "rows", shape)
+
+
+def _sum(m: Matcher, a: Given, out: Any) -> Value:
+    """A sum over pixels or positions: their mean, times their number."""
+    mean = _mean(m, a, out)
+    if mean.layout == "formula":
+        raise Refused("it is a sum over channels", "take sums over the pixels of images, or over dimension 1 of [B, T, C]")
+    return times(m, mean, math.prod(a["self"].shape) // math.prod(mean.shape), out)
 
 
 def _view(m: Matcher, a: Given, out: Any) -> Value:
@@ -202,8 +230,8 @@ def _view(m: Matcher, a: Given, out: Any) -> Value:
         return value._replace(layout="planes", shape=shape)
     if value.layout == "image" and flat:
         return Value(m.node("flatten", value.name, tail="flatten" if m.where else ""), "rows", shape)
-    if value.layout == "pooled" and flat:
-        return value._replace(layout="rows", shape=shape)
+    if value.layout == "pooled" and shape[:2] == old[:2] and set(shape[2:]) <= {1}:
+        return value._replace(layout="rows" if flat else "pooled", shape=shape)
     if value.layout == "rows" and len(shape) == 4 and shape[:-2] == old[:-1]:
         return value._replace(layout="split", shape=shape)
     if value.layout == "rows" and shape[-1] == old[-1]:
@@ -219,6 +247,8 @@ def _view(m: Matcher, a: Given, out: Any) -> Value:
 
 def _transpose(m: Matcher, a: Given, out: Any) -> Value:
     value, shape = a["self"], tuple(out.meta["val"].shape)
+    if value.layout in ("parameter", "turned parameter") and len(shape) == 2 and shape == value.shape[::-1]:
+        return _turned(m, a, out)
     dims = list(a["dims"]) if "dims" in a else sorted(d % len(shape) for d in (a["dim0"], a["dim1"]))
     if value.layout in ("heads", "grouped") and dims in ([2, 3], [0, 1, 3, 2]):
         return Value(value, "turned", shape)
@@ -237,7 +267,7 @@ def _split(m: Matcher, a: Given, out: Any) -> Value:
         shape, half = tuple(pieces[0].shape), x.shape[-1] // 2
         return Value([Value(Formula("slice", (x, start, start + half), out), "formula", shape) for start in (0, half)], "pieces", shape)
     if a["self"].layout != "parts" or a["dim"] % len(a["self"].shape) != len(a["self"].shape) - 1:
-        raise Refused("it cuts something else than the channels of one linear layer", "cut the layer's output into equal parts at once")
+        raise Refused("it cuts something else than the channels of one linear layer", "cut the output of a linear layer, before an activation")
     shape = tuple(out.meta["val"][0].shape)
     return Value([part._replace(shape=shape) for part in a["self"].name], "pieces", shape)
 
@@ -245,16 +275,67 @@ def _split(m: Matcher, a: Given, out: Any) -> Value:
 def _add(m: Matcher, a: Given, out: Any) -> Value:
     x, y = a["self"], a["other"]
     same("alpha", a["alpha"], 1, "leave alpha out")
-    if not isinstance(y, Value) or "formula" in (x.layout, y.layout):
+    if not isinstance(x, Value) or not isinstance(y, Value) or "formula" in (x.layout, y.layout):
         return formula(m, "add", out, x, y)
     if "scores" in (x.layout, y.layout):
         return _attention.masked(m, x, y) if x.layout == "scores" else _attention.masked(m, y, x)
-    if (sum_of_rows := _tables.added(m, x, y, out)) is not None:
-        return sum_of_rows
-    shape = tuple(out.meta["val"].shape)
-    if x.layout not in ("rows", "image") or x.layout != y.layout or x.shape != y.shape:
-        raise Refused(f"it adds {list(x.shape)} and {list(y.shape)}", "add tensors of one shape")
-    return Value(m.node("residual", x.name, y.name), x.layout, shape)
+    return plus(m, x, y, out)
+
+
+def _sub(m: Matcher, a: Given, out: Any) -> Value:
+    same("alpha", a["alpha"], 1, "leave alpha out")
+    # 1 - x is an operator of its own.
+    x, y = (a["other"], a["self"]) if str(out.target).startswith("aten.rsub") else (a["self"], a["other"])
+    return formula(m, "sub", out, x, y)
+
+
+def _glu(m: Matcher, a: Given, out: Any) -> Value:
+    x = a["self"]
+    if x.layout != "columns" or a["dim"] % len(x.shape) != len(x.shape) - 1:
+        raise Refused("it cuts something else than the channels of one linear layer", "use it behind a linear layer, over the last dimension")
+    return _cut.gated(m, out, x, a["dim"])
+
+
+def _log_softmax(m: Matcher, a: Given, out: Any) -> Value:
+    x = a["self"]
+    same("dim", a["dim"] % len(x.shape), len(x.shape) - 1, "take the logarithm of the softmax over the classes, the last dimension")
+    same("dtype", str(out.meta["val"].dtype), "torch.float32", "compute in float32")
+    return Value(m.rows(x), "log softmax", x.shape)
+
+
+def _nll_loss(m: Matcher, a: Given, out: Any) -> Value:
+    x = a["self"]
+    if x.layout != "log softmax":
+        raise Refused("it takes no log_softmax", "use torch.nn.CrossEntropyLoss()")
+    return _loss(m, {**a, "self": x._replace(layout="rows"), "label_smoothing": 0.0}, out)
+
+
+def _turned(m: Matcher, a: Given, out: Any) -> Value:
+    """A matrix of parameters, transposed."""
+    x = a["self"]
+    if not isinstance(x, Value) or x.layout not in ("parameter", "turned parameter") or len(x.shape) != 2:
+        raise Refused("it transposes something else than a matrix of parameters", "keep activations as rows [.., C]")
+    other = "turned parameter" if x.layout == "parameter" else "parameter"
+    return Value(x.name, other, x.shape[::-1])
+
+
+def _matmul(m: Matcher, a: Given, out: Any) -> Value:
+    """A product with a matrix of parameters, or one of an attention."""
+    x, y = a["self"], a.get("other", a.get("mat2"))
+    if isinstance(y, Value) and y.layout in ("parameter", "turned parameter") and len(y.shape) == 2:
+        return _product(m, m.rows(x), y, None, "transposed", out, _parts_of(out))
+    return _attention.matmul(m, {"self": x, "other": y}, out)
+
+
+def _div(m: Matcher, a: Given, out: Any) -> Value:
+    x, y = a["self"], a["other"]
+    if isinstance(x, Value) and x.layout != "scores" and isinstance(y, (int, float)) and y != 0:
+        return formula(m, "mul", out, x, 1 / y)
+    return _attention.divided(m, a, out)
+
+
+def _square(m: Matcher, a: Given, out: Any) -> Value:
+    return formula(m, "pow", out, a["self"], 2)
 
 
 def _cat(m: Matcher, a: Given, out: Any) -> Value:
@@ -306,6 +387,8 @@ def _slice(m: Matcher, a: Given, out: Any) -> Value:
     start, end = (min(max(place + size if place < 0 else place, 0), size) for place in (a["start"] or 0, size if a["end"] is None else a["end"]))
     if (start, end, a["step"]) == (0, size, 1):
         return x
+    if len(x.shape) == 3 and dim == 1 and end - start == 1 and x.layout in ("rows", "raw", "patches"):
+        return _tables.position(m, x, start, tuple(out.meta["val"].shape))
     if x.layout not in ("split", "heads") or dim != len(x.shape) - 1 or a["step"] != 1:
         raise Refused(f"it cuts {start} to {end} out of dimension {dim} of {list(x.shape)}", "keep tensors whole")
     return formula(m, "slice", out, x, start, end)
@@ -313,6 +396,9 @@ def _slice(m: Matcher, a: Given, out: Any) -> Value:
 
 def _loss(m: Matcher, a: Given, out: Any) -> Value:
     logits, labels = a["self"], a["target"]
+    if logits.layout == "log softmax":
+        # The logarithm of a softmax is its own.
+        logits = logits._replace(layout="rows")
     name = m.rows(logits)
     if labels.layout != "labels" or len(labels.shape) != 1:
         raise Refused("its targets are not the labels of the batch, one for each row", "flatten logits to [N, V] and labels to [N]")
@@ -367,10 +453,24 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.embedding.default": _tables.embedding,
     "aten.cat.default": _cat,
     "aten.to.dtype_layout": _to,
+    "aten.type_as.default": _to,
     "aten.to.dtype": _to,
     "aten.mul.Tensor": _mul,
-    "aten.div.Tensor": _attention.divided,
-    "aten.matmul.default": _attention.matmul,
+    "aten.mul_.Tensor": _mul,
+    "aten.div.Tensor": _div,
+    "aten.sub.Tensor": _sub,
+    "aten.rsub.Scalar": _sub,
+    "aten.square.default": _square,
+    "aten.sum.dim_IntList": _sum,
+    "aten.sigmoid.default": _of_elements("sigmoid"),
+    "aten.sigmoid_.default": _of_elements("sigmoid"),
+    "aten.glu.default": _glu,
+    "aten.log_softmax.int": _log_softmax,
+    "aten.nll_loss_nd.default": _nll_loss,
+    "aten.matmul.default": _matmul,
+    "aten.mm.default": _matmul,
+    "aten.t.default": _turned,
+    "aten.numpy_T.default": _turned,
     "aten.softmax.int": _attention.softmax,
     "aten.masked_fill.Scalar": _attention.filled,
     "aten.select.int": _tables.selected,
@@ -385,6 +485,29 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.alias.default": _unchanged,
     **{name: _view for name in VIEWS},
 }
+# What to do in place of operators that the contract lacks.
+INSTEAD = {
+    **dict.fromkeys(("aten.bmm.default", "aten.baddbmm.default"), "give nn.MultiheadAttention need_weights=False, or use scaled_dot_product_attention"),
+    **dict.fromkeys(("aten.group_norm.default", "aten.instance_norm.default"), "use nn.BatchNorm2d, or nn.LayerNorm over the last dimension"),
+    **dict.fromkeys(("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input"), "use attention over the positions"),
+    **dict.fromkeys(("aten.amax.default", "aten.max.dim", "aten.adaptive_max_pool2d.default"), "use a mean over the pixels or the positions"),
+    **dict.fromkeys(("aten.where.self", "aten.gt.Scalar", "aten.lt.Scalar"), "use it to make the mask of an attention alone, of token ids or constants"),
+    **dict.fromkeys(
+        (f"aten.{name}.default" for name in ("elu", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid", "mish", "softplus", "selu", "celu", "prelu")),
+        "use nn.ReLU, nn.SiLU, nn.GELU, nn.Tanh or nn.Sigmoid",
+    ),
+    "aten.stack.default": "add the tensors one after another",
+    "aten.einsum.default": "write x @ weight",
+    "aten.feature_dropout.default": "use nn.Dropout",
+    "aten.conv1d.default": "use nn.Conv2d of images with one row",
+    "aten.pad.default": "give the convolution padding",
+}
+# Operators that may be a part of an operator of the contract. Others take what a formula computes.
+TAKE_FORMULAS = (
+    "aten.mul.Tensor", "aten.mul_.Tensor", "aten.add.Tensor", "aten.add_.Tensor", "aten.sub.Tensor", "aten.rsub.Scalar", "aten.div.Tensor",
+    "aten.pow.Tensor_Scalar", "aten.square.default", "aten.tanh.default", "aten.rsqrt.default", "aten.neg.default", "aten.mean.dim", "aten.cat.default",
+    "aten.to.dtype", "aten.to.dtype_layout", "aten.type_as.default", "aten.contiguous.default", "aten.clone.default", "aten.alias.default",
+)  # fmt: skip
 
 def arguments(node: Any, values: Dict[Any, Any]) -> Given:
     """The arguments of an operator by the names of its schema, with the defaults."""

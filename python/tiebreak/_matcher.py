@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
+
 INPUTS = "inputs"
 NAME_MAX = 100
 
@@ -14,7 +16,8 @@ NAME_MAX = 100
 # [B, C, H, W]. "pooled": [B, C] of [B, C, 1, 1]. "split" and "heads": [B T, H D] of [B, T, H, D] and of [B, H, T, D]. "positions": the
 # numbers of a sample's positions. "table": rows of a table by these. "parts", "pieces": several values. "formula": numbers that are a
 # part of an operator. "repeated": heads [B, K, G, T, D], G times each; "grouped": the same as [B, K G, T, D]. "constant": a tensor that
-# depends on nothing. "first row": the first row of a table for each position. "planes" and "patches": [B, H, W, C] of [B, C, H W] and of
+# depends on nothing. "columns": a linear layer whose output is cut into channels (`_cut.py`). "turned parameter": a matrix transposed.
+# "log softmax": logits before a loss that takes the logarithm of their softmax. "first row": the first row of a table for each position. "planes" and "patches": [B, H, W, C] of [B, C, H W] and of
 # [B, H W, C]. "token": a parameter [1, 1, C] for each sample. "turned": heads whose last dimensions are exchanged. "scores": what an attention
 # makes of queries and keys. "mask": what hides padding (`_mask.py`). "labels", "parameter", "buffer", "loss".
 
@@ -40,9 +43,12 @@ class Part(NamedTuple):
 
     source: str
     # "plain", "kernels" of a convolution, a "transposed" matrix, or without dimensions of 1 in front: a "row" [1, 1, C] or a "table" [1, T, C].
+    # A role of numbers, such as "1 8", is the shape of a tensor whose dimensions of 1 the network does not have.
     role: str
     number: int
     count: int
+    # The rows of a part that is cut out by its rows; `count` is 0 then.
+    rows: Tuple[int, ...] = ()
 
 
 class Refused(Exception):
@@ -73,15 +79,23 @@ def to_role(array: Any, part: Part) -> Any:
         array = array.T
     elif part.role in ("row", "table"):
         array = array.reshape(array.shape[2 if part.role == "row" else 1 :])
+    elif part.role[0].isdigit():
+        array = array.reshape([size for size in array.shape if size != 1] or [1])
+    if part.rows:
+        return array[list(part.rows)]
     rows = array.shape[0] // part.count
     return array[part.number * rows : (part.number + 1) * rows]
 
 
-def from_role(parts: Sequence[Any], role: str) -> Any:
-    """The tensor of the model from the network's parameters in their order, NumPy."""
-    import numpy as np
-
-    whole = np.concatenate(parts) if len(parts) > 1 else parts[0]
+def from_role(arrays: Sequence[Any], parts: Sequence[Part]) -> Any:
+    """The tensor of the model from the network's parameters, which are these parts in their order, NumPy."""
+    whole, role = np.concatenate(arrays) if len(arrays) > 1 else arrays[0], parts[0].role
+    if parts[0].rows:
+        ordered = np.empty_like(whole)
+        ordered[[row for part in parts for row in part.rows]] = whole
+        whole = ordered
+    if role[0].isdigit():
+        return whole.reshape([int(size) for size in role.split()])
     if role == "kernels":
         return whole.transpose(0, 3, 1, 2)
     if role in ("row", "table"):
@@ -111,6 +125,10 @@ class Matcher:
         # The token id of padding that attentions hide.
         self.padding: Optional[int] = None
         self.images: Optional[str] = None
+        self.sequences: Optional[str] = None
+        # Constants of the model that the network has as frozen parameters, and operators whose output was needed as a whole.
+        self.constants: Dict[str, np.ndarray] = {}
+        self.whole: Dict[Any, Value] = {}
         self.batch = 0
         self.where = ""
 
@@ -131,14 +149,39 @@ class Matcher:
         self.nodes.append(made)
         return name
 
-    def parameter(self, value: Any, role: str = "plain", number: int = 0, count: int = 1) -> str:
+    def constant(self, array: Any) -> str:
+        """The network's name of a constant: a parameter that stays as it is."""
+        array = np.ascontiguousarray(array, dtype=np.float32)
+        for name, other in self.constants.items():
+            if other.shape == array.shape and other.tobytes() == array.tobytes():
+                return name
+        name = f"constant.{len(self.constants)}"
+        while name in self.names:
+            name += "'"
+        self.names.add(name)
+        self.constants[name] = array
+        return name
+
+    def vector(self, channels: int, number: float) -> str:
+        """The name of a constant that is one number for each channel."""
+        if not np.isfinite(np.float32(number)):
+            raise Refused(f"it computes with {number}", "compute with finite numbers")
+        return self.constant(np.full(channels, number))
+
+    def parameter(self, value: Any, role: str = "plain", number: int = 0, count: int = 1, rows: Tuple[int, ...] = ()) -> str:
         """The network's name of a parameter, or of a part of one."""
         if not isinstance(value, Value) or value.layout != "parameter":
             raise Refused("a weight is no parameter of the model", "make it an nn.Parameter that the operator takes directly")
         source = value.name
+        if rows:
+            of_source = [part for part in self.parts.values() if part.source == source]
+            number = next((part.number for part in of_source if part.rows == rows), len(of_source))
+            if any(part.rows != rows and set(part.rows) & set(rows) for part in of_source):
+                raise Refused(f"rows of the parameter {source} are in several cuts of its layer's output", "cut the output into parts once")
+            count = 0
         name = source if count == 1 else f"{source}.{number}"
-        part = Part(source, role, number, count)
-        others = [other for other in self.parts.values() if other.source == source and other[1::2] != part[1::2]]
+        part = Part(source, role, number, count, rows)
+        others = [other for other in self.parts.values() if other.source == source and (other.role, other.count) != (role, count)]
         if others or self.parts.setdefault(name, part) != part:
             raise Refused(f"the parameter {source} is used in two layouts", "give each use a parameter of its own")
         return name
@@ -148,14 +191,18 @@ class Matcher:
         no_formula(value)
         if value.layout == "raw" and len(value.shape) == 4 and self.input_below is None:
             self.take_inputs(value.shape)
-            if self.images is None:
-                where, self.where = self.where, ""
-                self.images = self.node("image", INPUTS, tail="image")
-                self.where = where
+            self.images = self.images or self.inputs_as("image")
             return self.images
         if value.layout != "image":
             raise Refused(f"it takes {list(value.shape)}, which is no image [B, C, H, W]", "give it images of four dimensions")
         return value.name
+
+    def inputs_as(self, kind: str) -> str:
+        """The inputs after an operator that orders them, named by the operator alone."""
+        where, self.where = self.where, ""
+        name = self.node(kind, INPUTS, tail=kind)
+        self.where = where
+        return name
 
     def rows(self, value: Any) -> str:
         """A value as rows of its last dimension."""
@@ -163,6 +210,12 @@ class Matcher:
         if isinstance(value, Value) and value.layout == "raw" and len(value.shape) == 2 and self.input_below is None:
             self.take_inputs(value.shape)
             return INPUTS
+        if isinstance(value, Value) and value.layout == "raw" and len(value.shape) == 3 and self.input_below is None:
+            self.take_inputs(value.shape)
+            self.sequences = self.sequences or self.inputs_as("rows")
+            return self.sequences
+        if isinstance(value, Value) and value.layout == "patches":
+            return self.node("rows", value.name, tail="rows")
         if not isinstance(value, Value) or value.layout != "rows":
             why = "it takes a tensor whose last dimension is not that of rows"
             raise Refused(why, "flatten images before linear layers, and use modules for activations")
@@ -173,6 +226,8 @@ class Matcher:
         no_formula(value)
         if value.layout == "raw":
             return (self.image(value), "image") if len(value.shape) == 4 else (self.rows(value), "rows")
+        if value.layout == "patches":
+            return self.rows(value), "rows"
         if value.layout not in ("rows", "image", "pooled", "split", "heads"):
             raise Refused(f"it takes {value.layout}", "apply it to activations")
         return value.name, value.layout

@@ -49,7 +49,7 @@ def added(m: Matcher, x: Value, y: Value, out: Any) -> Optional[Value]:
     if y.layout == "table":
         _check_positions(m, shape, math.prod(y.shape[:-1]) // (y.shape[0] if y.shape[0] == m.batch and len(y.shape) == 3 else 1), m.shapes[y.name.name][0])
         return Value(m.node("position_embedding", m.rows(x), m.parameter(y.name)), "rows", shape)
-    if y.layout == "parameter" and y.shape == shape[-1:]:
+    if y.layout == "parameter" and y.shape == shape[-1:] and x.layout not in ("image", "pooled"):
         return Value(m.node("bias", m.rows(x), m.parameter(y), tail="add_bias"), "rows", shape)
     if y.layout == "parameter" and len(shape) == 3 and y.shape in (shape[1:], (1, *shape[1:])):
         same("the first dimension", shape[0], m.batch, "add positions to each sample")
@@ -82,7 +82,15 @@ def joined(m: Matcher, values: List[Value], dim: int, out: Any) -> Optional[Valu
 
 def selected(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
     x = a["self"]
-    if not isinstance(x, Value) or x.layout != "rows" or len(x.shape) != 3 or a["dim"] % 3 != 1 or a["index"] != 0:
-        raise Refused(f"it takes number {a['index']} of dimension {a['dim']}", "take the first position of each sample alone, x[:, 0]")
-    same("the first dimension", x.shape[0], m.batch, "take the first position of each sample")
-    return Value(m.node("first_position", m.rows(x)), "rows", tuple(out.meta["val"].shape))
+    if not isinstance(x, Value) or x.layout not in ("rows", "raw", "patches") or len(x.shape) != 3 or a["dim"] % 3 != 1:
+        raise Refused(f"it takes number {a['index']} of dimension {a['dim']}", "take the first or the last position of each sample, x[:, 0] or x[:, -1]")
+    return position(m, x, a["index"] % x.shape[1], tuple(out.meta["val"].shape))
+
+
+def position(m: Matcher, x: Value, place: int, shape: Any) -> Value:
+    """One position of each sample."""
+    same("the first dimension", x.shape[0], m.batch, "take a position of each sample")
+    kind = {x.shape[1] - 1: "last_position", 0: "first_position"}.get(place)
+    if kind is None:
+        raise Refused(f"it takes position {place} of {x.shape[1]}", "take the first or the last position of each sample alone, x[:, 0] or x[:, -1]")
+    return Value(m.node(kind, m.rows(x)), "rows", shape)

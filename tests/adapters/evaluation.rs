@@ -1,6 +1,8 @@
 //! Evaluations and inference on every engine and adapter: the same loss, hits and losses, in batches of any size; the same
 //! logits over caches, in chunks and batches of any size.
 
+use std::ops::ControlFlow;
+
 use tiebreak_audit::plan::{Choice, plan};
 use tiebreak_audit::{Outcome, Silent, audit, checks};
 use tiebreak_engine::Engine;
@@ -25,7 +27,7 @@ fn evaluated(run: &Run, engine: &mut dyn Engine, batch: u32) -> Evaluation {
     let tensors: Vec<_> = tensors.collect();
     let evaluator = Evaluator::new(engine, run.job().model().unwrap(), batch).unwrap();
     let mut dataset = run.dataset().unwrap();
-    evaluator.run(engine, &tensors, &mut dataset, Some(10), &mut |_, _| {}).unwrap()
+    evaluator.run(engine, &tensors, &mut dataset, Some(10), &mut |_, _| ControlFlow::Continue(())).unwrap()
 }
 
 #[test]

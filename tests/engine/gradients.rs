@@ -551,31 +551,32 @@ fn check_operator(name: &str, attributes: Attributes, shapes: &[&[u32]]) {
 #[test]
 fn operators_over_images() {
     let attributes = Attributes { kernel: 3, stride: 2, padding: 1, groups: 2, ..Attributes::default() };
-    for name in ["max_pool", "avg_pool", "flatten"] {
+    for name in ["max_pool", "avg_pool", "flatten", "rows"] {
         check_operator(name, attributes.clone(), &[&[2, 5, 4, 2]]);
     }
     for windows in [[7, 7], [2, 3], [1, 4]] {
         check_operator("adaptive_avg_pool", Attributes { windows, ..attributes.clone() }, &[&[2, 5, 4, 2]]);
     }
     check_operator("grouped_conv2d", attributes.clone(), &[&[2, 5, 4, 4], &[6, 3, 3, 2]]);
-    check_operator("bias", attributes, &[&[2, 3, 2, 4], &[4]]);
+    check_operator("bias", attributes.clone(), &[&[2, 3, 2, 4], &[4]]);
+    check_operator("gain", attributes, &[&[2, 3, 2, 4], &[4]]);
 }
 
 /// The operators of decoders after GPT-2, and those of encoders.
 #[test]
 fn operators_over_positions() {
     let attributes = Attributes { samples: 2, heads: 4, theta: 50.0, ..Attributes::default() };
-    check_operator("silu", attributes.clone(), &[&[3, 5]]);
+    for name in ["silu", "sigmoid", "tanh", "first_position", "last_position", "mean_positions"] {
+        check_operator(name, attributes.clone(), &[&[6, 4]]);
+    }
     check_operator("swiglu", attributes.clone(), &[&[3, 5], &[3, 5]]);
+    check_operator("mul", attributes.clone(), &[&[3, 5], &[3, 5]]);
     check_operator("rms_norm", attributes.clone(), &[&[3, 24], &[6]]);
     check_operator("rms_norm", Attributes { heads: 1, ..attributes.clone() }, &[&[4, 6], &[6]]);
     check_operator("rotary", attributes.clone(), &[&[10, 24]]);
-    check_operator("tanh", attributes.clone(), &[&[3, 5]]);
     check_operator("class_token", attributes.clone(), &[&[6, 4], &[4]]);
-    check_operator("first_position", attributes.clone(), &[&[6, 4]]);
-    for rows in [3, 5] {
-        check_operator("position_embedding", attributes.clone(), &[&[6, 4], &[rows, 4]]);
-    }
+    check_operator("position_embedding", attributes.clone(), &[&[6, 4], &[3, 4]]);
+    check_operator("position_embedding", attributes.clone(), &[&[6, 4], &[5, 4]]);
     for kv_heads in [1, 2, 4] {
         let shapes = [&[6, 12][..], &[6, 3 * kv_heads], &[6, 3 * kv_heads]];
         check_operator("grouped_attention", attributes.clone(), &shapes);

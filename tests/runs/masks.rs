@@ -2,6 +2,7 @@
 //! implementation of the run format.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use crate::common::{
@@ -279,7 +280,7 @@ fn evaluations_take_a_mask_for_each_file() {
         let tensors: Vec<_> =
             table.iter().zip(&model).map(|(t, bytes)| engine.upload(&t.ty(), bytes).unwrap()).collect();
         let evaluator = Evaluator::new(engine, run.job().model().unwrap(), 4).unwrap();
-        evaluator.run(engine, &tensors, dataset, None, &mut |_, _| {}).unwrap()
+        evaluator.run(engine, &tensors, dataset, None, &mut |_, _| ControlFlow::Continue(())).unwrap()
     };
     let whole = evaluated(&mut run.dataset().unwrap());
     let due = (0..299usize).filter(|i| !i.is_multiple_of(13) && counts(*i)).count();

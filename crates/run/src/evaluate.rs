@@ -1,5 +1,6 @@
 //! Evaluations: one pass over samples in their order, in bits that any engine gives again. Contract: `docs/ARITHMETIC.md`, section 8.6.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -81,17 +82,18 @@ impl Evaluator {
     }
 
     /// Evaluates a state over the first `most` samples of the data, in their order; windows of tokens do not overlap. The state's
-    /// parameters and buffers are already tensors of the engine. `progress` receives the number of samples done and the total.
+    /// parameters and buffers are already tensors of the engine. `progress` receives the number of samples done and the total, and may end
+    /// the evaluation.
     ///
     /// # Errors
-    /// If the data cannot be read, are not what the manifest promises or have too many labels, or the engine fails.
+    /// If the data cannot be read, are not what the manifest promises or have too many labels, the engine fails, or `progress` ends it.
     pub fn run(
         &self,
         engine: &mut dyn Engine,
         released: &[Tensor],
         dataset: &mut Dataset,
         most: Option<u64>,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Evaluation, StepError> {
         let samples = dataset.samples_in_order().min(most.unwrap_or(u64::MAX));
         let labels = samples.saturating_mul(self.labels_per_sample.into());
@@ -119,7 +121,11 @@ impl Evaluator {
             digest.extend(&losses);
             hits += counted().filter(|(_, (_, hit))| **hit == float::ONE).count() as u32;
             done += count;
-            progress(done, samples);
+            if progress(done, samples).is_break() {
+                return Err(
+                    RunError::Refused("the evaluation was stopped before its last sample".into()).into()
+                );
+            }
         }
         let labels = sum.count() as u32;
         let loss = float::div(sum.total(), float::from_u32(labels));

@@ -125,6 +125,7 @@ fn evaluated(
     let evaluation = evaluator.run(engine, &tensors, dataset, samples, &mut |done, _| {
         bar.set_position(done);
         bar.set_message("");
+        bar.wish()
     })?;
     bar.finish_and_clear();
     Ok((evaluation, engine.describe()))

@@ -272,13 +272,16 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let (lines, json, logits, samples) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut found = Found { lines, json, logits, samples, without: None };
     let bar = printer.bar(numbers.len() as u64, "samples");
-    predictor.run(engine, &released, &mut inputs, &numbers, |computed| {
+    let stopped = predictor.run(engine, &released, &mut inputs, &numbers, |computed| {
         found.take(&args, &predictor, &computed);
         bar.set_position(found.json.len() as u64);
         bar.set_message("");
-        None::<()>
+        bar.wish().break_value()
     })?;
     bar.finish_and_clear();
+    if stopped.is_some() {
+        return Err(Failure::new(Exit::Undecided, "the predictions were stopped before the last sample"));
+    }
     let model = predictor.identity(of_model, &subject.table(), &subject.model);
     write_logits(&args, &predictor, numbers.len(), std::mem::take(&mut found.logits))?;
     let of = Predicting { engine, of_model, released: &released, inputs: &mut inputs };

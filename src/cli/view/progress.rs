@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -144,6 +145,14 @@ impl ProgressBar {
     fn tell(&self) {
         if let Some(caller) = &self.caller {
             caller.note(self.bar.position(), self.bar.length().unwrap_or(0), self.unit);
+        }
+    }
+
+    /// The wish of the caller that the work ends, if a program called the command.
+    pub fn wish(&self) -> ControlFlow<()> {
+        match &self.caller {
+            Some(caller) if caller.is_asked_to_stop() => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
         }
     }
 

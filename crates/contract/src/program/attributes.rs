@@ -3,7 +3,8 @@
 /// The numbers that an operator may need besides its inputs. Each operator reads its own.
 #[derive(Clone, Debug)]
 pub struct Attributes {
-    /// Samples that the rows of attentions, `rotary`, `dropout`, `position_embedding`, `class_token` and `first_position` hold.
+    /// Samples that the rows of attentions, `rotary`, `dropout`, `position_embedding`, `class_token`, `first_position`, `last_position` and
+    /// `mean_positions` hold.
     pub samples: u32,
     /// Heads of attentions, `rotary` and `rms_norm`.
     pub heads: u32,

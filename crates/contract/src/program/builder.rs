@@ -3,7 +3,7 @@
 //! Each operator's forward function records a closure that appends its gradient; [`Builder::backward`] runs these in reverse.
 //! Gradients that meet in one tensor are added in that order, with one contract addition each.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::expr::{Body, BodyWriter, Reg};
 use super::graph::{
@@ -49,6 +49,8 @@ pub struct Builder {
     products: ProductTable,
     scope: Vec<String>,
     tape: Vec<TapeEntry>,
+    /// The outputs on the tape.
+    derived: HashSet<TensorId>,
     shared: HashMap<Primitive, TensorId>,
 }
 
@@ -60,6 +62,7 @@ impl Builder {
             products,
             scope: Vec::new(),
             tape: Vec::new(),
+            derived: HashSet::new(),
             shared: HashMap::new(),
         }
     }
@@ -341,12 +344,16 @@ impl Builder {
         self.node(Primitive::Absmax { input: view, block }, DType::U32, &[b0 * b1, rows, blocks])
     }
 
-    /// Records how to derive the gradient of the operator that made `output`.
+    /// Records how to derive the gradient of the operator that made `output`. An operator that another one computed before shares its
+    /// nodes, so the gradients of both meet in one output, and pass through it once.
     pub fn differentiable(
         &mut self,
         output: TensorId,
         gradient: impl FnOnce(&mut Builder, TensorId) -> Vec<(TensorId, TensorId)> + 'static,
     ) {
+        if !self.derived.insert(output) {
+            return;
+        }
         self.tape.push(TapeEntry { operator: self.operator(), output, gradient: Box::new(gradient) });
     }
 
@@ -367,5 +374,33 @@ impl Builder {
             self.scope = scope;
         }
         gradients
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::operators::{relu, residual};
+
+    #[test]
+    fn an_operator_that_is_computed_twice_has_one_gradient() {
+        let gradient = |twice: bool| {
+            let mut b = Builder::new(ProductTable::preset());
+            let [x, dy] = ["x", "dy"].map(|name| b.input(name, DType::F32, &[3, 5]));
+            let first = relu(&mut b, x);
+            let second = if twice { relu(&mut b, x) } else { first };
+            let sum = residual(&mut b, first, second);
+            let dx = b.backward(sum, dy)[&x];
+            b.output("dx", dx);
+            b.finish()
+        };
+        let (once, twice) = (gradient(false), gradient(true));
+        assert_eq!(once.nodes, twice.nodes);
+        let last = |graph: &Graph| match &graph.nodes.last().unwrap().primitive {
+            Primitive::Map { body, .. } => body.name.to_string(),
+            other => panic!("{other:?}"),
+        };
+        // Not a sum of two gradients.
+        assert_eq!(last(&twice), "relu_backward.v1");
     }
 }

@@ -71,7 +71,10 @@ macro_rules! operator {
 pub const OPERATORS: &[Operator] = &[
     operator!("add", "a + b", PAIR, |b, i, _| out(b.zip("add.v1", i[0], i[1], BodyWriter::add))),
     operator!("sub", "a - b", PAIR, |b, i, _| out(b.zip("sub.v1", i[0], i[1], BodyWriter::sub))),
-    operator!("mul", "a * b", PAIR, |b, i, _| out(b.zip("mul.v1", i[0], i[1], BodyWriter::mul))),
+    operator!("mul", "a * b", PAIR, gradient, |b, i, _| out(operators::mul(b, i[0], i[1]))),
+    operator!("gain", "x * gain", &[input("x", "B H W C"), input("gain", "C")], gradient, |b, i, _| out(
+        operators::gain(b, i[0], i[1])
+    )),
     operator!("div", "a / b", PAIR, |b, i, _| out(b.zip("div.v1", i[0], i[1], BodyWriter::div))),
     operator!("sqrt", "square root", ONE, |b, i, _| scalar(b, i[0], BodyWriter::sqrt)),
     operator!("exp", "e^x, correctly rounded", ONE, |b, i, _| scalar(b, i[0], BodyWriter::exp)),
@@ -88,6 +91,7 @@ pub const OPERATORS: &[Operator] = &[
     operator!("relu", "max(x, 0)", ONE, gradient, |b, i, _| out(operators::relu(b, i[0]))),
     operator!("gelu", "GELU in its tanh form", ONE, gradient, |b, i, _| out(operators::gelu_tanh(b, i[0]))),
     operator!("gelu_erf", "GELU", ONE, gradient, |b, i, _| out(operators::gelu_erf(b, i[0]))),
+    operator!("sigmoid", "1 / (1 + e^-x)", ONE, gradient, |b, i, _| out(operators::sigmoid(b, i[0]))),
     operator!("silu", "x / (1 + e^-x)", ONE, gradient, |b, i, _| out(operators::silu(b, i[0]))),
     operator!("swiglu", "silu(gate) * up", &[input("gate", "*"), input("up", "*")], gradient, |b, i, _| {
         out(operators::swiglu(b, i[0], i[1]))
@@ -327,6 +331,23 @@ pub const OPERATORS: &[Operator] = &[
         gradient,
         |b, i, a| out(operators::first_position(b, i[0], a.samples)?)
     ),
+    operator!(
+        "last_position",
+        "the last row of each sample (--samples)",
+        &[input("x", "N C")],
+        gradient,
+        |b, i, a| out(operators::last_position(b, i[0], a.samples)?)
+    ),
+    operator!(
+        "mean_positions",
+        "the mean of each sample's rows (--samples)",
+        &[input("x", "N C")],
+        gradient,
+        |b, i, a| out(operators::mean_positions(b, i[0], a.samples)?)
+    ),
+    operator!("rows", "x as rows of its last dimension", &[input("x", "B H W C")], gradient, |b, i, _| out(
+        operators::rows(b, i[0])
+    )),
     operator!(
         "cross_entropy",
         "loss, scaled by factor, and its gradient",

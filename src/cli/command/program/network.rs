@@ -72,6 +72,7 @@ Rules:
 7. A `batch_norm` has the buffers `NODE.running_mean` and `NODE.running_var`.
 8. A node's name is the name of its operators in traces and verdicts.
 9. The parameters have the order of the file, in the program and in its state.
+10. Two nodes that compute the same of the same tensors are one operator, in which their gradients meet.
 
 ## Evaluation
 
@@ -93,7 +94,7 @@ be evaluated:
 1. No input `weight`, `bias`, `gain`, `table` or `token` of a node depends on the inputs of the batch.
 2. The other inputs of a node all have rows of samples, or none of them has any.
 3. A node that cuts its rows into samples has rows of samples: `position_embedding`, `class_token`, `first_position`,
-   `rotary` and the attentions.
+   `last_position`, `mean_positions`, `rotary` and the attentions.
 4. A tensor with rows of samples has a dimension behind the first where an operator takes [.., C].
 
 ## Operators

@@ -1,5 +1,6 @@
 //! The output of training while it runs: a progress bar, the metrics of each step, and evaluations that are due.
 
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use super::stopped::Asked;
@@ -82,8 +83,10 @@ impl Evaluating {
             None => Evaluator::new(engine, &self.job, self.job.batch.micro_batch)?,
         };
         let dataset = &mut self.data.dataset;
-        let found =
-            evaluator.run(engine, &state[..released], dataset, self.spec.samples, &mut |_, _| waiting())?;
+        let found = evaluator.run(engine, &state[..released], dataset, self.spec.samples, &mut |_, _| {
+            waiting();
+            ControlFlow::Continue(())
+        })?;
         self.evaluator = Some(evaluator);
         let number = |bits: u32| f64::from(f32::from_bits(bits));
         Ok(Some(EvaluationMetrics {

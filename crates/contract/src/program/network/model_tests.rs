@@ -67,6 +67,7 @@ fn samples_that_depend_on_one_another_are_refused() {
         "w residual p p; d dropout w | \"p\": 0.5; a matmul inputs d",
         "w matmul p p; n layer_norm w v v | \"epsilon\": 1; a matmul inputs n",
         "a position_embedding inputs t",
+        "m mul inputs inputs; g gain m v; s sigmoid g; r rows s; a matmul r p",
     ] {
         let (_, model) = small(nodes).unwrap();
         assert_eq!(model.network().batch(3)[0].shape, [6, 4], "{nodes}");
@@ -78,6 +79,15 @@ fn samples_that_depend_on_one_another_are_refused() {
         ("m matmul inputs p; a first_row m m", "node a (first_row): table depends on the inputs"),
         ("a residual inputs p", "node a (residual): y has no rows of samples"),
         ("a swiglu p inputs", "node a (swiglu): x has no rows of samples"),
+        ("a mul inputs p", "node a (mul): y has no rows of samples"),
+        (
+            "u last_position p; m matmul inputs u; w matmul p u; a matmul m w",
+            "node u (last_position): its inputs have no rows of samples",
+        ),
+        (
+            "u mean_positions p; m matmul inputs u; w matmul p u; a matmul m w",
+            "node u (mean_positions): its inputs have no rows of samples",
+        ),
         (
             &format!("m matmul inputs p; a attention m p m | {attention}"),
             "node a (attention): k has no rows of samples",

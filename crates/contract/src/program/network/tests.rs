@@ -315,6 +315,10 @@ fn encoders_are_compiled_and_their_sizes_checked() {
         let program = over_tokens(table, &nodes, 2).unwrap();
         assert_eq!(decode(&encode(&program)).unwrap(), program);
     }
+    for kind in ["last_position", "mean_positions"] {
+        let program = over_tokens(3, &nodes.replace("first_position", kind), 2).unwrap();
+        assert_eq!(decode(&encode(&program)).unwrap(), program);
+    }
     let without = nodes.replace("padded_embedding", "embedding").replace(r#""ignore": 0"#, "");
     assert!(over_tokens(3, &without, 2).unwrap() != over_tokens(3, &nodes, 2).unwrap());
     for (table, nodes, why) in [

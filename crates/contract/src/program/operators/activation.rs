@@ -1,4 +1,4 @@
-//! gelu_tanh.v1, gelu_erf.v1, relu.v1, silu.v1, swiglu.v1 and tanh.v1, elementwise on any shape.
+//! gelu_tanh.v1, gelu_erf.v1, relu.v1, sigmoid.v1, silu.v1, swiglu.v1, tanh.v1 and products of elements, on any shape.
 
 use crate::program::builder::Builder;
 use crate::program::expr::{Body, BodyWriter, Reg};
@@ -107,8 +107,8 @@ pub fn relu(b: &mut Builder, x: TensorId) -> TensorId {
     y
 }
 
-/// y = x s with s = 1 / (1 + exp(-x)), s kept as an output of its own.
-pub(crate) fn silu(b: &mut Builder, x: TensorId) -> TensorId {
+/// 1 / (1 + exp(-x)), without a gradient.
+fn logistic(b: &mut Builder, x: TensorId) -> TensorId {
     let shape = b.shape(x);
     let sigmoid = Body::new("sigmoid.v1", |w| {
         let (x, one) = (w.input(0), w.f(1.0));
@@ -117,7 +117,28 @@ pub(crate) fn silu(b: &mut Builder, x: TensorId) -> TensorId {
         let sum = w.add(one, e);
         w.div(one, sum)
     });
-    let s = b.map(sigmoid, &[x], &shape);
+    b.map(sigmoid, &[x], &shape)
+}
+
+/// y = 1 / (1 + exp(-x)).
+pub(crate) fn sigmoid(b: &mut Builder, x: TensorId) -> TensorId {
+    let y = logistic(b, x);
+    b.differentiable(y, move |b, dy| {
+        // dy * (y * (1 - y))
+        let dx = b.zip("sigmoid_backward.v1", y, dy, |w, y, dy| {
+            let one = w.f(1.0);
+            let rest = w.sub(one, y);
+            let slope = w.mul(y, rest);
+            w.mul(dy, slope)
+        });
+        vec![(x, dx)]
+    });
+    y
+}
+
+/// y = x s with s = 1 / (1 + exp(-x)), s kept as an output of its own.
+pub(crate) fn silu(b: &mut Builder, x: TensorId) -> TensorId {
+    let s = logistic(b, x);
     let y = b.zip("mul.v1", x, s, BodyWriter::mul);
     b.differentiable(y, move |b, dy| {
         // dy * (s * (1 + x * (1 - s)))
@@ -165,4 +186,35 @@ pub(crate) fn swiglu(b: &mut Builder, gate: TensorId, up: TensorId) -> TensorId 
         vec![(h, dh), (up, dup)]
     });
     y
+}
+
+/// x * y, one shape.
+pub(crate) fn mul(b: &mut Builder, x: TensorId, y: TensorId) -> TensorId {
+    let output = b.zip("mul.v1", x, y, BodyWriter::mul);
+    b.differentiable(output, move |b, dy| {
+        let dx = b.zip("mul.v1", dy, y, BodyWriter::mul);
+        let of_y = b.zip("mul.v1", dy, x, BodyWriter::mul);
+        vec![(x, dx), (y, of_y)]
+    });
+    output
+}
+
+/// x [.., C] times gain [C]. The gain's gradient adds over all rows by the tree.
+pub(crate) fn gain(b: &mut Builder, x: TensorId, gain: TensorId) -> TensorId {
+    let times = |b: &mut Builder, x: TensorId, by: TensorId| {
+        let body = Body::new("mul.v1", |w| {
+            let (x, by) = (w.input(0), w.input(1));
+            w.mul(x, by)
+        });
+        let shape = b.shape(x);
+        b.map(body, &[x, by], &shape)
+    };
+    let output = times(b, x, gain);
+    b.differentiable(output, move |b, dy| {
+        let dx = times(b, dy, gain);
+        let each = b.zip("mul.v1", dy, x, BodyWriter::mul);
+        let of_gain = b.sum_leading(each);
+        vec![(x, dx), (gain, of_gain)]
+    });
+    output
 }

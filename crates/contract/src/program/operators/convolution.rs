@@ -120,7 +120,12 @@ pub fn conv2d(
 /// The mean over the pixels of each channel: x [B, H, W, C] -> [B, C], the tree sum divided by H W.
 pub(crate) fn mean_pool(b: &mut Builder, x: TensorId) -> TensorId {
     let [samples, height, width, channels] = b.shape(x)[..] else { panic!("pooling takes [B, H, W, C]") };
-    let pixels = height * width;
+    mean_of_rows(b, x, [samples, height * width, channels])
+}
+
+/// The means of samples of so many rows, [B, C], of x whose last dimension is C.
+pub(super) fn mean_of_rows(b: &mut Builder, x: TensorId, [samples, pixels, channels]: [u32; 3]) -> TensorId {
+    let shape_x = b.shape(x);
     let mean = move || {
         Body::new("mean_pool.v1", |w| {
             let (sum, count) = (w.input(0), w.f(pixels as f32));
@@ -133,7 +138,7 @@ pub(crate) fn mean_pool(b: &mut Builder, x: TensorId) -> TensorId {
     b.differentiable(y, move |b, dy| {
         let dims = [1, samples, pixels, channels];
         let each = View { tensor: dy, offset: 0, dims, strides: [0, channels, 0, 1] };
-        let dx = b.map_views(mean(), dims, vec![each], DType::F32, &[samples, height, width, channels]);
+        let dx = b.map_views(mean(), dims, vec![each], DType::F32, &shape_x);
         vec![(x, dx)]
     });
     y

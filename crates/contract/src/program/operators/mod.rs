@@ -21,8 +21,8 @@ mod product;
 pub(super) mod rotary;
 mod sample_rows;
 
+pub(crate) use activation::{gain, mul, sigmoid, silu, swiglu, tanh};
 pub use activation::{gelu_erf, gelu_tanh, relu};
-pub(crate) use activation::{silu, swiglu, tanh};
 pub use attention::{Seen, attention, causal_attention};
 pub(crate) use attention::{cut_into_heads, document_starts, grouped_attention, repeat_heads, window_starts};
 pub(super) use cached::{Cache, Places, cached_attention};
@@ -42,7 +42,7 @@ pub(crate) use pool::adaptive_avg_pool;
 pub use pool::{Window, avg_pool, max_pool};
 pub use rotary::{Rotary, rotary, rotary_tables};
 pub(super) use rotary::{rotary_error, rotary_tables_at};
-pub(crate) use sample_rows::{class_token, first_position};
+pub(crate) use sample_rows::{class_token, first_position, last_position, mean_positions, rows};
 
 use super::builder::Builder;
 use super::expr::Body;

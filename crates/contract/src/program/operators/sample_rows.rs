@@ -1,5 +1,7 @@
-//! class_token.v1 and first_position.v1: a row that is put before the positions of each sample, and the row that is taken out there.
+//! class_token.v1, first_position.v1, last_position.v1, and the means of positions: rows that are put before the positions of each
+//! sample, or made of them.
 
+use super::convolution::mean_of_rows;
 use super::operand::im2col;
 use crate::arith::DType;
 use crate::program::builder::Builder;
@@ -102,4 +104,46 @@ pub(crate) fn first_position(b: &mut Builder, x: TensorId, samples: u32) -> Resu
         vec![(x, b.map_views(body, dims, vec![view], DType::F32, &[samples * rows, channels]))]
     });
     Ok(y)
+}
+
+/// x [N, C] of B samples -> [B, C]: the last row of each sample.
+///
+/// # Errors
+/// If the samples do not divide the rows.
+pub(crate) fn last_position(b: &mut Builder, x: TensorId, samples: u32) -> Result<TensorId, String> {
+    let [rows, channels] = cut(b, x, samples)?;
+    let strides = [0, 0, rows * channels, 1];
+    let offset = (rows - 1) * channels;
+    let lasts = View { tensor: x, offset, dims: [1, 1, samples, channels], strides };
+    let y = b.copy(lasts, &[samples, channels]);
+    b.differentiable(y, move |b, dy| {
+        let dims = [1, samples, rows, channels];
+        let body = Body::new("last_position_backward.v1", |w| {
+            let (dy, row, last, zero) = (w.input(0), w.index(2), w.word(rows - 1), w.f(0.0));
+            let is_last = w.ueq(row, last);
+            w.select(is_last, dy, zero)
+        });
+        let view = View { tensor: dy, offset: 0, dims, strides: [0, channels, 0, 1] };
+        vec![(x, b.map_views(body, dims, vec![view], DType::F32, &[samples * rows, channels]))]
+    });
+    Ok(y)
+}
+
+/// x [N, C] of B samples -> [B, C]: the mean of each sample's rows.
+///
+/// # Errors
+/// If the samples do not divide the rows.
+pub(crate) fn mean_positions(b: &mut Builder, x: TensorId, samples: u32) -> Result<TensorId, String> {
+    let [rows, channels] = cut(b, x, samples)?;
+    Ok(mean_of_rows(b, x, [samples, rows, channels]))
+}
+
+/// x [.., C] as rows [N, C] of its last dimension.
+pub(crate) fn rows(b: &mut Builder, x: TensorId) -> TensorId {
+    let shape = b.shape(x);
+    let (channels, leading) = shape.split_last().expect("tensors have rank 1 or more");
+    let flat = [leading.iter().product(), *channels];
+    let y = b.copy(b.reshaped(x, &flat), &flat);
+    b.differentiable(y, move |b, dy| vec![(x, b.copy(b.reshaped(dy, &shape), &shape))]);
+    y
 }

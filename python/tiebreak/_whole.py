@@ -1,0 +1,141 @@
+"""Sums and products of tensors with tensors, parameters, constants and numbers, and formulas as such operators: what no pattern has a part of."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional, Tuple
+
+import numpy as np
+
+from . import _tables
+from ._matcher import Matcher, Refused, Value, no_formula
+
+ACTIVATIONS = ("rows", "raw", "image", "pooled", "split", "heads", "patches")
+BROADCAST = "compute with tensors of one shape, with a parameter or a constant for each channel, or with a number"
+
+
+def channels_of(x: Value) -> int:
+    """The channels of an activation, the network's last dimension."""
+    if x.layout in ("image", "pooled") or (x.layout == "raw" and len(x.shape) == 4):
+        return x.shape[1]
+    return math.prod({"split": x.shape[2:], "heads": x.shape[1::2]}.get(x.layout, x.shape[-1:]))
+
+
+def whole(m: Matcher, value: Any) -> Any:
+    """A formula that is no part of an operator, computed; other values as they are."""
+    if not isinstance(value, Value) or value.layout != "formula":
+        return value
+    op, args, node = value.name
+    if node not in m.whole:
+        args = tuple(whole(m, arg) for arg in args)
+        where, m.where = m.where, _where(node)
+        try:
+            m.whole[node] = _computed(m, value, op, args)
+        except Refused as error:
+            error.node = error.node or node
+            raise
+        m.where = where
+    return m.whole[node]
+
+
+def _where(node: Any) -> str:
+    from ._graph import module_of
+
+    return ".".join(part for part in (module_of(node)[0], str(node.target).split(".")[1].rstrip("_")) if part)
+
+
+def _computed(m: Matcher, value: Value, op: str, args: Tuple[Any, ...]) -> Value:
+    node = value.name.node
+    if op == "mul":
+        return times(m, *args, node)
+    if op == "add":
+        return plus(m, *args, node)
+    if op == "sub":
+        x, y = args
+        return plus(m, x, -y if isinstance(y, (int, float)) else times(m, y, -1, node), node)
+    if op == "neg":
+        return times(m, args[0], -1, node)
+    if op == "pow" and args[1] in (2, 3):
+        square = times(m, args[0], args[0], node)
+        return square if args[1] == 2 else times(m, square, args[0], node)
+    if op in ("tanh", "silu"):
+        x, layout = m.any(args[0])
+        return Value(m.node(op, x), layout, value.shape)
+    no_formula(value)
+    raise AssertionError("a formula is refused")
+
+
+def times(m: Matcher, x: Any, y: Any, node: Any) -> Value:
+    """A product."""
+    shape = tuple(node.meta["val"].shape)
+    x, y = _ordered("multiplies", x, y)
+    if (name := _of_channels(m, x, y)) is not None:
+        x, layout = m.any(x)
+        return Value(m.node("gain", x, name), layout, shape)
+    return _of_one_shape(m, "mul", "multiplies", x, y, shape)
+
+
+def plus(m: Matcher, x: Any, y: Any, node: Any) -> Value:
+    """A sum."""
+    shape = tuple(node.meta["val"].shape)
+    x, y = _ordered("adds", x, y)
+    if isinstance(y, Value) and y.layout == "constant" and (table := _positions(m, x, y)) is not None:
+        return Value(m.node("position_embedding", m.rows(x), m.constant(table)), "rows", shape)
+    if isinstance(y, Value) and (sum_of_rows := _tables.added(m, x, y, node)) is not None:
+        return sum_of_rows
+    if (name := _of_channels(m, x, y)) is not None:
+        x, layout = m.any(x)
+        return Value(m.node("bias", x, name), layout, shape)
+    return _of_one_shape(m, "residual", "adds", x, y, shape)
+
+
+def _ordered(does: str, x: Any, y: Any) -> Tuple[Any, Any]:
+    """The activation first."""
+    for first, second in ((x, y), (y, x)):
+        if isinstance(first, Value) and first.layout in ACTIVATIONS:
+            return first, second
+    raise Refused(f"it {does} {_shown(x)} and {_shown(y)}", BROADCAST)
+
+
+def _shown(x: Any) -> str:
+    return f"{list(x.shape)} ({x.layout})" if isinstance(x, Value) else repr(x)[:40]
+
+
+def _of_one_shape(m: Matcher, kind: str, does: str, x: Any, y: Any, shape: Tuple[int, ...]) -> Value:
+    if isinstance(y, Value) and y.layout in ACTIVATIONS and y.shape == x.shape:
+        (left, layout), (right, other) = m.any(x), m.any(y)
+        if layout == other:
+            return Value(m.node(kind, left, right), layout, shape)
+    raise Refused(f"it {does} {_shown(x)} and {_shown(y)}", BROADCAST)
+
+
+def _of_channels(m: Matcher, x: Any, y: Any) -> Optional[str]:
+    """The name of a parameter or a constant that is one number for each channel of x; None if y is something else."""
+    if not isinstance(x, Value) or x.layout not in ACTIVATIONS:
+        return None
+    channels = channels_of(x)
+    if isinstance(y, (int, float)) and not isinstance(y, bool):
+        return m.vector(channels, y)
+    if not isinstance(y, Value) or y.layout not in ("constant", "parameter") or (not y.shape and y.layout == "parameter"):
+        return None
+    if y.layout == "constant" and math.prod(y.shape) == 1 and y.name.is_floating_point():
+        return m.vector(channels, float(y.name))
+    # The dimension of PyTorch's tensor that has the channels.
+    place = len(x.shape) - 1 if x.layout in ("rows", "patches") or len(x.shape) < 4 else 1
+    due = [channels if dim == place else 1 for dim in range(len(x.shape))]
+    if x.layout in ("split", "heads") or len(y.shape) > len(x.shape) or list(y.shape) != due[len(due) - len(y.shape) :]:
+        return None
+    if y.layout == "constant":
+        return m.constant(y.name.float().numpy().reshape(channels)) if y.name.is_floating_point() else None
+    return m.parameter(y, "plain" if len(y.shape) == 1 else " ".join(map(str, y.shape)))
+
+
+def _positions(m: Matcher, x: Any, y: Value) -> Optional[Any]:
+    """The constant rows that are added to the positions of each sample, [T, C]; None if y is another constant."""
+    if not isinstance(x, Value) or x.layout not in ("rows", "raw", "patches") or len(x.shape) != 3 or x.shape[0] != m.batch or not y.name.is_floating_point():
+        return None
+    if y.shape == x.shape[1:]:
+        return np.asarray(y.name.float())
+    if len(y.shape) == 3 and y.shape[1:] == x.shape[1:] and bool((y.name == y.name[:1]).all()):
+        return np.asarray(y.name[0].float())
+    return None
