@@ -60,12 +60,20 @@ fn recomputing_takes_less_memory_and_gives_the_same_bits() {
     }
 
     // An auditor may compute again, or not.
-    for args in [&[][..], &["--recompute"], &["--recompute", "--check-device", "--jobs", "2"]] {
+    for args in [&[][..], &["--recompute", "--check-device", "--jobs", "2"]] {
         let (code, stdout, stderr) = output(&[&["audit", &one], args].concat());
         assert!(code == 0 && stdout.contains("MATCHES"), "{args:?}: {stdout}{stderr}");
     }
-    let (code, _, stderr) = output(&["audit", &one, "--max-memory", &between]);
-    assert!(code == 3 && stderr.contains("help: --recompute needs about"), "{code}: {stderr}");
+    // So does whoever replays one step, or watches a run.
+    let replay = ["replay", &one, "--step", "2"];
+    let watch = ["watch", &one, "--idle", "1"];
+    for args in [&["audit", &one][..], &replay, &watch] {
+        let args = [args, &["--max-memory", &between]].concat();
+        let (code, _, stderr) = output(&args);
+        assert!(code == 3 && stderr.contains("help: --recompute needs about"), "{args:?}: {code}: {stderr}");
+        let (code, stdout, stderr) = output(&[&args[..], &["--recompute"]].concat());
+        assert!(code == 0 && stdout.contains("MATCHES"), "{args:?}: {stdout}{stderr}");
+    }
 
     // The ranks of one machine all compute again.
     let ranks = path(folder.path(), "ranks");
@@ -82,6 +90,8 @@ fn logged_jobs_keep_their_tensors() {
     let (code, _, stderr) = output(&["train", job.to_str().unwrap(), "--out", &out, "--recompute"]);
     assert!(code == 2 && stderr.contains("--recompute is for exact jobs"), "{code}: {stderr}");
     assert_eq!(output(&["train", job.to_str().unwrap(), "--out", &out, "-q"]).0, 0);
-    let (code, _, stderr) = output(&["audit", &out, "--recompute"]);
-    assert!(code == 2 && stderr.contains("leave --recompute out"), "{code}: {stderr}");
+    for args in [&["audit", &out][..], &["replay", &out, "--step", "1"], &["watch", &out]] {
+        let (code, _, stderr) = output(&[args, &["--recompute"]].concat());
+        assert!(code == 2 && stderr.contains("leave --recompute out"), "{args:?}: {code}: {stderr}");
+    }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use crate::cli::args::around::RecomputeArgs;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::limits::Limits;
@@ -12,7 +13,7 @@ use crate::cli::view::outcome::{
     ReplayBar, exit, headline, outcome_exit, outcome_json, outcome_text, report_json, seconds_text,
 };
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
-use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::plan::{Choice, memory_with, plan};
 use tiebreak_audit::{audit, checks, estimated_seconds, micro_batch, replay_begins_after, worth_estimating};
 use tiebreak_record::job::Granularity;
 use tiebreak_run::run::shell;
@@ -35,6 +36,8 @@ pub struct Args {
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
+    recompute: RecomputeArgs,
+    #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
     decided: Decided,
@@ -54,6 +57,7 @@ fn audit_command(args: &Args) -> Next {
 fn replayed(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
     let run = args.limits.open_with_data(&args.run, args.data.as_ref())?;
+    args.recompute.check(run.job())?;
     let working = printer.working("checking the run", None);
     let checked = checks::structure(&run, None)?;
     drop(working);
@@ -72,10 +76,12 @@ fn replayed(printer: Printer, args: Args) -> CommandResult {
         return Err(Failure::new(Exit::Usage, why));
     }
     let from = replay_begins_after(&run, &checked, args.step)?;
-    let begin = plan(&run, &[from], args.step, &Choice::Range(args.step, args.step));
-    args.limits.check_plan(&begin)?;
+    let mut begin = plan(&run, &[from], args.step, &Choice::Range(args.step, args.step));
+    let needed = |step| memory_with(&run, step);
+    args.recompute.check_memory(&args.limits, "a replay", &run, &needed)?;
+    begin.memory = needed(args.recompute.step_bytes(run.program()));
     watch.planned();
-    let mut engine = open_exact(&args.engine)?;
+    let mut engine = args.recompute.around(open_exact(&args.engine)?);
     let seconds = (args.limits.time().is_some() || worth_estimating(&run, &begin))
         .then(|| estimated_seconds(&run, engine.as_mut(), false, &checked, &begin))
         .transpose()?;

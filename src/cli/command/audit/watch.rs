@@ -2,7 +2,9 @@
 
 use super::keeper::{Keeper, Kept};
 use super::{Options, checked, jobs, page, publish, say_no_verdict};
+use crate::cli::args::around::{AroundArgs, RecomputeArgs};
 use crate::cli::args::decided::Decided;
+use crate::cli::args::device_check;
 use crate::cli::args::engine::EngineArgs;
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::key;
@@ -25,6 +27,7 @@ use tiebreak_audit::corrections::Corrections;
 use tiebreak_audit::ground::Ground;
 use tiebreak_audit::growing::{pass_over_damaged, plan_so_far, steps_covered};
 use tiebreak_audit::merge::union;
+use tiebreak_audit::plan::memory_with;
 use tiebreak_audit::report_file::{REPORT_MAX, encode};
 use tiebreak_audit::resume::{Resumable, can_resume};
 use tiebreak_audit::{AuditError, Outcome, Report, audit_in_jobs};
@@ -95,6 +98,8 @@ pub struct Args {
     salts: SaltArgs,
     #[command(flatten)]
     engine: EngineArgs,
+    #[command(flatten)]
+    recompute: RecomputeArgs,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -253,6 +258,7 @@ impl Watch {
             expect: args.expect,
             salts: args.salts,
             engine: args.engine,
+            around: AroundArgs { recompute: args.recompute, ..AroundArgs::default() },
             limits: args.limits,
             ..Options::default()
         };
@@ -294,6 +300,7 @@ impl Watch {
     fn look(&mut self) -> Result<Look, Stopped> {
         let run = run_at(&self.run, Salts::Closed)?;
         self.check_key(&run)?;
+        self.options.around.check(&self.options.engine, run.job()).map_err(Stopped::Now)?;
         run.within_memory("a replay of one step", run.state_memory().saturating_add(run.batch_memory()))?;
         // A file that only has a later head's name is no news.
         let sizes = run.head_sizes()?;
@@ -443,9 +450,11 @@ impl Watch {
             return Ok(true);
         }
         self.options.note_part(run, &mut checked, &plan);
-        let jobs = jobs::number(self.options.jobs, &plan, &self.options.limits, &self.options.engine);
-        let jobs = jobs.map_err(Stopped::Now)?;
-        let mut engines = jobs::engines(jobs, &self.options.engine).map_err(Stopped::Now)?;
+        let around = &self.options.around;
+        plan.memory = memory_with(run, around.recompute.step_bytes(run.program()));
+        let jobs = self.options.jobs(run, &plan).map_err(Stopped::Now)?;
+        let engines = jobs::engines(jobs, &self.options.engine).map_err(Stopped::Now)?;
+        let (mut engines, _) = around.around_all(engines, device_check::OF_AUDITS);
         let keeper = match (&self.options.report, &self.signer) {
             (Some(path), Some(signer)) if can_resume(run, &checked) && !wrong => {
                 Some(Keeper::of(path, signer)?)

@@ -254,9 +254,9 @@ fn job_of(args: &Args, begun: Option<&Run>) -> Result<Job, Failure> {
 /// Refuses training that needs more memory than there is, here or on the GPU.
 fn check_memory(run: &Run, args: &Args) -> Result<(), Failure> {
     let needed = |step| host_memory(run, &args.engine, step);
-    args.around.check_memory(&args.limits, "training", run, &needed)?;
+    args.around.recompute.check_memory(&args.limits, "training", run, &needed)?;
     #[cfg(feature = "gpu")]
-    device_memory::check(run.job(), run.program(), &args.engine, args.around.recompute)?;
+    device_memory::check(run.job(), run.program(), &args.engine, args.around.recompute.is_asked)?;
     Ok(())
 }
 
@@ -377,7 +377,7 @@ fn announce(
         run.job().steps,
         ranks.map_or(String::new(), |ranks| format!("{} ranks, rank 0 on ", ranks.ranks())),
         engine.describe(),
-        bytes_text(around.step_bytes(run.program())),
+        bytes_text(around.recompute.step_bytes(run.program())),
         bytes_text(disk_needed(run)),
     ));
     if let Some(advice) = run.job().rounding.as_ref().and_then(|r| r.advice(&run.program().micro.logged)) {
