@@ -4,6 +4,7 @@ use super::device_check::{Check, CheckArgs};
 use super::engine::EngineArgs;
 use super::limits::Limits;
 use crate::cli::view::report::{Exit, Failure, bytes_text};
+use tiebreak_audit::plan::memory_with;
 use tiebreak_contract::program::step::Program;
 use tiebreak_engine::device_check::Shares;
 use tiebreak_engine::{Engine, liveness, recompute};
@@ -59,6 +60,16 @@ impl RecomputeArgs {
             let fits = less <= limits.memory();
             if fits { failure.help(format!("--recompute needs about {}", bytes_text(less))) } else { failure }
         })
+    }
+
+    /// The bytes that a replay of the run takes, with those of a step's tensors.
+    pub fn replay_memory(self, run: &Run) -> u64 {
+        memory_with(run, self.step_bytes(run.program()))
+    }
+
+    /// The option behind another command, with a blank before it.
+    pub fn option(self) -> &'static str {
+        if self.is_asked { " --recompute" } else { "" }
     }
 
     /// The most bytes of tensors that are alive at once in a step.

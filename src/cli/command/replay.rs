@@ -13,9 +13,10 @@ use crate::cli::view::outcome::{
     ReplayBar, exit, headline, outcome_exit, outcome_json, outcome_text, report_json, seconds_text,
 };
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
-use tiebreak_audit::plan::{Choice, memory_with, plan};
+use tiebreak_audit::plan::{Choice, ReplayPlan, memory_with, plan};
 use tiebreak_audit::{audit, checks, estimated_seconds, micro_batch, replay_begins_after, worth_estimating};
 use tiebreak_record::job::Granularity;
+use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::shell;
 
 /// Replay one step, or one micro-batch of it, and compare it with the run's records.
@@ -54,6 +55,14 @@ fn audit_command(args: &Args) -> Next {
     Next::new("write the verdict with", format!("tiebreak audit {run} --steps {step}..{step}"))
 }
 
+/// The plan of the replay, which begins with the state after step `from`.
+fn planned(args: &Args, run: &Run, from: u32) -> Result<ReplayPlan, Failure> {
+    let mut plan = plan(run, &[from], args.step, &Choice::Range(args.step, args.step));
+    args.recompute.check_memory(&args.limits, "a replay", run, &|step| memory_with(run, step))?;
+    plan.memory = args.recompute.replay_memory(run);
+    Ok(plan)
+}
+
 fn replayed(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
     let run = args.limits.open_with_data(&args.run, args.data.as_ref())?;
@@ -75,11 +84,7 @@ fn replayed(printer: Printer, args: Args) -> CommandResult {
         let why = "this run commits to whole steps only (granularity = \"step\"): leave --microbatch out";
         return Err(Failure::new(Exit::Usage, why));
     }
-    let from = replay_begins_after(&run, &checked, args.step)?;
-    let mut begin = plan(&run, &[from], args.step, &Choice::Range(args.step, args.step));
-    let needed = |step| memory_with(&run, step);
-    args.recompute.check_memory(&args.limits, "a replay", &run, &needed)?;
-    begin.memory = needed(args.recompute.step_bytes(run.program()));
+    let begin = planned(&args, &run, replay_begins_after(&run, &checked, args.step)?)?;
     watch.planned();
     let mut engine = args.recompute.around(open_exact(&args.engine)?);
     let seconds = (args.limits.time().is_some() || worth_estimating(&run, &begin))

@@ -213,7 +213,7 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     // A contradiction that needs no replay is every shard's to report.
     if checked.inconsistent.is_none() {
         plan = options.divided.part_of(&run, &checked, (plan, last), plan_file.as_ref(), &options.part)?;
-        plan.memory = memory_with(&run, options.around.recompute.step_bytes(run.program()));
+        plan.memory = options.around.recompute.replay_memory(&run);
         options.note_part(&run, &mut checked, &plan);
         // A report does not say whether the device was checked.
         let report = options.report.as_deref().filter(|_| !options.plan && !options.around.check.is_asked());
@@ -239,8 +239,7 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
         let text = plan_text(&plan, &run, jobs, seconds, &engines[0].describe());
         if options.plan {
             let mut json = json!({ "plan": plan, "jobs": jobs, "seconds": seconds });
-            let again =
-                options.key_option() + if options.around.recompute.is_asked { " --recompute" } else { "" };
+            let again = options.key_option() + options.around.recompute.option();
             let text = text + &options.divided.write(&run, &checked, &plan, (path, &again), &mut json)?;
             printer.result(Lines::split(&text), &json);
             return Ok(Exit::Match);

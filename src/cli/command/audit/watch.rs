@@ -27,7 +27,6 @@ use tiebreak_audit::corrections::Corrections;
 use tiebreak_audit::ground::Ground;
 use tiebreak_audit::growing::{pass_over_damaged, plan_so_far, steps_covered};
 use tiebreak_audit::merge::union;
-use tiebreak_audit::plan::memory_with;
 use tiebreak_audit::report_file::{REPORT_MAX, encode};
 use tiebreak_audit::resume::{Resumable, can_resume};
 use tiebreak_audit::{AuditError, Outcome, Report, audit_in_jobs};
@@ -450,11 +449,10 @@ impl Watch {
             return Ok(true);
         }
         self.options.note_part(run, &mut checked, &plan);
-        let around = &self.options.around;
-        plan.memory = memory_with(run, around.recompute.step_bytes(run.program()));
+        plan.memory = self.options.around.recompute.replay_memory(run);
         let jobs = self.options.jobs(run, &plan).map_err(Stopped::Now)?;
         let engines = jobs::engines(jobs, &self.options.engine).map_err(Stopped::Now)?;
-        let (mut engines, _) = around.around_all(engines, device_check::OF_AUDITS);
+        let (mut engines, _) = self.options.around.around_all(engines, device_check::OF_AUDITS);
         let keeper = match (&self.options.report, &self.signer) {
             (Some(path), Some(signer)) if can_resume(run, &checked) && !wrong => {
                 Some(Keeper::of(path, signer)?)
