@@ -22,7 +22,6 @@ class Bert:
         self.types, self.padding = m.get("token_types"), m.get("padding")
         self.drops_attended = m.get("form", "bert") == "bert"
         self.dropout, self.attention_dropout = f32(m.get("dropout", 0.0)), f32(m.get("attention_dropout", 0.0))
-        assert self.dropout == self.attention_dropout, "steps.py draws by one probability"
         self.gelu, self.std, self.epsilon = m.get("gelu", "erf"), f32(m.get("init_std", 0.02)), f32(m.get("norm_epsilon", 1e-12))
         self.classes = m.get("classes")
         assert f32(m.get("classifier_dropout", 0.0)) in (0.0, self.dropout), "steps.py draws by one probability"
@@ -70,7 +69,7 @@ class Bert:
         x = dropped(normed(encoders.position_embedding(tape, x, positions, samples)), 0)
         for layer in range(self.layers):
             q, k, v = (tape.linear(x, next(p), next(p)) for _ in range(3))
-            a = self.attention(tape, q, k, v, samples, batch[0], drop, 3 * layer + 1)
+            a = self.attention(tape, q, k, v, samples, batch[0], tape.drop_of_scores, 3 * layer + 1)
             y = tape.linear(a, next(p), next(p))
             y = dropped(y, 3 * layer + 2) if self.drops_attended else y
             x = normed(tape.residual(y, x))

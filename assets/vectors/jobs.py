@@ -217,7 +217,7 @@ schedule = { peak = 0.3 }
 batch = { micro_batch = 2 }
 """,
     "bert, token types, dropout, masked tokens of two micro-batches": """steps = 3
-model = { kind = "bert", vocabulary = 13, context = 5, layers = 2, heads = 2, width = 6, hidden = 7, token_types = 2, dropout = 0.1, attention_dropout = 0.1 }
+model = { kind = "bert", vocabulary = 13, context = 5, layers = 2, heads = 2, width = 6, hidden = 7, token_types = 2, dropout = 0.1, attention_dropout = 0.3 }
 data = { kind = "bytes", path = "none", masking = { token = 12 } }
 loss = { ignore = 0 }
 optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
@@ -257,7 +257,7 @@ batch = { micro_batch = 3, micro_batches = 2 }
 """,
     "vit, two planes, dropout, two micro-batches, AdamW": """steps = 3
 clip_norm = 0.5
-model = { kind = "vit", height = 4, width = 6, planes = 2, patch = 2, layers = 2, heads = 2, channels = 6, hidden = 7, classes = 3, dropout = 0.1, attention_dropout = 0.1, init_std = 0.2, image_mean = [0.5, 0.25], image_std = [0.25, 0.5] }
+model = { kind = "vit", height = 4, width = 6, planes = 2, patch = 2, layers = 2, heads = 2, channels = 6, hidden = 7, classes = 3, dropout = 0.1, attention_dropout = 0.3, init_std = 0.2, image_mean = [0.5, 0.25], image_std = [0.25, 0.5] }
 data = { kind = "arrays", inputs = "none.npy", labels = "none.npy", dtype = "u8" }
 optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01 }
 schedule = { peak = 0.01 }

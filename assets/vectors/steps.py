@@ -515,6 +515,8 @@ def train(text, key, rng):
             tape.moments = []
             tape.loss = loss_of(job, tape)
             drop = drop_of(model.dropout, key, t, micro * samples)
+            of_scores = getattr(model, "attention_dropout", model.dropout)
+            tape.drop_of_scores = drop_of(of_scores, key, t, micro * samples)
             tape.drop_of_adapters = drop_of(model.adapters.dropout, key, t, micro * samples) if adapters else None
             loss = model.forward(tape, samples, parameters, batch, factor, drop)
             tape.backward()

@@ -13,7 +13,6 @@ class Vit:
         self.layers, self.heads, self.channels, self.hidden = m["layers"], m["heads"], m["channels"], m["hidden"]
         self.classes, self.biased, self.gelu = m["classes"], m.get("qkv_bias", True), m.get("gelu", "erf")
         self.dropout, self.attention_dropout = f32(m.get("dropout", 0.0)), f32(m.get("attention_dropout", 0.0))
-        assert self.dropout == self.attention_dropout, "steps.py draws by one probability"
         self.std, self.epsilon = f32(m.get("init_std", 0.02)), f32(m.get("norm_epsilon", 1e-12))
         self.down, self.across = self.height // self.patch, self.width // self.patch
         self.pixel = pixel
@@ -60,7 +59,7 @@ class Vit:
         for layer in range(self.layers):
             u = normed(x)
             q, k, v = (tape.linear(u, next(p), next(p) if self.biased else None) for _ in range(3))
-            a = tape.attention(q, k, v, samples, self.heads, drop, 3 * layer + 1, False)
+            a = tape.attention(q, k, v, samples, self.heads, tape.drop_of_scores, 3 * layer + 1, False)
             y = dropped(tape.linear(a, next(p), next(p)), 3 * layer + 2)
             x = tape.residual(y, x)
             u = normed(x)

@@ -77,6 +77,27 @@ fn jobs_that_do_not_fit_are_refused_by_their_key() {
             &[("height = 4", "height = 4096"), ("width = 6", "width = 4096"), ("patch = 2", "patch = 16")],
             "model.patch: an image has 65536 patches of this size, and at most 32766 are possible",
         ),
+        (
+            &[
+                ("height = 4", "height = 4096"),
+                ("width = 6", "width = 4096"),
+                ("patch = 2", "patch = 4096"),
+                ("planes = 2", "planes = 256"),
+            ],
+            "model.patch: a patch of 4096 x 4096 pixels in 256 planes has 2^31 numbers or more",
+        ),
+        // The class token is put before the patches by way of 2^31 elements: 16384 samples of 16 rows of 8192 numbers.
+        (
+            &[
+                ("height = 4", "height = 3"),
+                ("width = 6", "width = 5"),
+                ("patch = 2", "patch = 1"),
+                ("heads = 2", "heads = 1"),
+                ("channels = 8", "channels = 8191"),
+                ("micro_batch = 3", "micro_batch = 16384"),
+            ],
+            "batch.micro_batch: a tensor would have more than 2147483647 elements",
+        ),
         (&[("image_mean = [0.5, 0.25]", "image_mean = [0.5]")], "model.image_std: a plane has a mean"),
         (&[("\"u8\"", "\"f32\"")], "model.image_mean: only bytes are pixels"),
         (&[("\"u8\", augment = { crop = 1, flip = true }", "\"u16\"")], "u16 and u32 are token ids"),

@@ -168,6 +168,10 @@ fn in_json(class: u32, row: &[u32]) -> Value {
     json!({ "class": class, "logit": logit, "bits": format!("{bits:08x}") })
 }
 
+fn halted() -> Failure {
+    Failure::new(Exit::Undecided, "the predictions were stopped before the last sample")
+}
+
 /// A model on an engine, and its samples.
 struct Predicting<'a> {
     engine: &'a mut dyn Engine,
@@ -201,6 +205,9 @@ fn write_trace(
         trace.windows.push(traced.nodes);
         bar.set_position(place as u64 + 1);
         bar.set_message("");
+        if bar.wish().is_break() {
+            return Err(halted());
+        }
     }
     bar.finish_and_clear();
     let at = std::path::absolute(path).map_err(RunError::io(path))?;
@@ -280,7 +287,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     })?;
     bar.finish_and_clear();
     if stopped.is_some() {
-        return Err(Failure::new(Exit::Undecided, "the predictions were stopped before the last sample"));
+        return Err(halted());
     }
     let model = predictor.identity(of_model, &subject.table(), &subject.model);
     write_logits(&args, &predictor, numbers.len(), std::mem::take(&mut found.logits))?;

@@ -264,7 +264,7 @@ const SCHEDULE_AND_BATCH: &[Key] = &[
     .beside("kind = \"step\"\ngamma = 0.1"),
     key("batch.micro_batch", integer(1, BATCH_MAX as i128), Required, "4", "Samples of a micro-batch.")
         .unit("samples")
-        .rule("micro_batch * micro_batches at most 16777216, and no tensor above 2^31 elements"),
+        .rule("micro_batch * micro_batches at most 16777216, and no tensor of 2^31 elements or more"),
     key(
         "batch.micro_batches",
         integer(1, MICRO_BATCHES_MAX as i128),

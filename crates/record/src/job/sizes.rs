@@ -7,7 +7,7 @@ use tiebreak_contract::program::models::ProductSize;
 /// The most bytes of a training state that a job may ask for.
 const STATE_MAX: u64 = 1 << 40;
 /// The most elements of a tensor.
-const TENSOR_MAX: u64 = 1 << 31;
+const TENSOR_MAX: u64 = (1 << 31) - 1;
 /// The greatest number up to which binary32 counts exactly.
 const COUNT_MAX: u64 = 1 << 24;
 

@@ -6,6 +6,7 @@
 
 use serde_json::{Value, json};
 
+use super::companions::is_of_bytes;
 use super::config_keys::{self, Keys, shortest};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::models::{Gelu, Network, Vit};
@@ -169,14 +170,19 @@ pub(super) fn preprocessor(vit: &Vit, kept: Option<&str>) -> Option<Value> {
     };
     let constants = |config: &Value| {
         let normalizes = config["do_normalize"].as_bool().unwrap_or(true);
-        normalizes.then(|| [numbers(config, "image_mean"), numbers(config, "image_std")])
+        let constants = normalizes.then(|| [numbers(config, "image_mean"), numbers(config, "image_std")]);
+        let rescales = config["do_rescale"].as_bool().unwrap_or(true);
+        let by_255 = config["rescale_factor"].as_f64().is_none_or(is_of_bytes);
+        (constants, rescales && by_255, config["rescale_offset"].as_bool().unwrap_or(false))
     };
     if constants(&kept) == constants(&ours) {
         return None;
     }
-    for key in ["do_normalize", "image_mean", "image_std"].into_iter().filter(|key| !ours[key].is_null()) {
+    let keys = ["do_normalize", "image_mean", "image_std", "do_rescale", "rescale_factor"];
+    for key in keys.into_iter().filter(|key| !ours[key].is_null()) {
         kept[key] = ours[key].clone();
     }
+    kept.as_object_mut().and_then(|kept| kept.remove("rescale_offset"));
     Some(kept)
 }
 
@@ -264,6 +270,16 @@ mod tests {
         let plain = preprocessor(&vit(), Some(own)).unwrap();
         assert_eq!((&plain["crop_pct"], &plain["do_normalize"]), (&json!(0.9), &json!(false)));
         assert_eq!(preprocessor(&vit(), Some(&plain.to_string())), None);
+        // A run that was imported with constants of its own computes byte / 255, whatever the folder said.
+        for rescaled in [r#""do_rescale": false"#, r#""rescale_factor": 1"#, r#""rescale_offset": true"#] {
+            let own = own.replacen('{', &format!("{{{rescaled}, "), 1);
+            let ours = preprocessor(&half, Some(&own)).unwrap();
+            assert_eq!((&ours["do_rescale"], &ours["rescale_offset"]), (&json!(true), &Value::Null), "{own}");
+            assert!(
+                is_of_bytes(ours["rescale_factor"].as_f64().unwrap()) && ours["crop_pct"] == 0.9,
+                "{own}"
+            );
+        }
         let other = preprocessor(&half, Some(&own.replace("0.5, 0.5]", "0.5, 0.4]"))).unwrap();
         assert_eq!((&other["crop_pct"], &other["image_mean"]), (&json!(0.9), &json!([0.5, 0.5, 0.5])));
     }

@@ -11,7 +11,7 @@ use crate::cli::view::report::{Exit, Failure};
 use tiebreak_contract::program::keys::matches;
 use tiebreak_contract::program::models::released::Released;
 use tiebreak_contract::program::models::{Model, Normalization, Normalize};
-use tiebreak_run::run::companions::PREPROCESSOR;
+use tiebreak_run::run::companions::{PREPROCESSOR, is_of_bytes};
 use tiebreak_run::run::released_config::CONFIG_MAX;
 use tiebreak_run::run::{RunError, architectures, disk, mistaken};
 
@@ -154,6 +154,10 @@ impl ImageArgs {
         } else if let Some((preset, constants)) = preprocessor(&folder.join(PREPROCESSOR))? {
             model.normalize(preset, constants);
             "as preprocessor_config.json says"
+        } else if matches!(model, Model::Vit(_)) {
+            let said = "pixels: byte / 255; neither config.json nor preprocessor_config.json has their mean and their standard deviation";
+            decided.said.push(format!("{said}: if the weights expect others, import with --normalize NAME"));
+            return Ok(());
         } else if is_torchvisions(model) {
             model.normalize(Some(Normalize::Imagenet), Default::default());
             "as torchvision's weights expect; if these do not, import with --normalize NAME"
@@ -223,13 +227,16 @@ fn preprocessor(path: &Path) -> Result<Option<Constants>, Failure> {
         Preprocessor::deserialize(value).map_err(wrong)?;
     let is_rescaled = do_rescale.unwrap_or(true);
     let factor = rescale_factor.unwrap_or(1.0 / 255.0);
-    if !is_rescaled || (factor * 255.0 - 1.0).abs() > 1e-6 {
+    if !is_rescaled || !is_of_bytes(factor) {
         let why = match is_rescaled {
             true => format!("rescale_factor is {factor}; this version computes byte / 255 only"),
             false => "do_rescale is false; this version computes byte / 255 only".into(),
         };
-        return Err(RunError::invalid(path, why).into());
+        let help =
+            "import with --normalize NAME if the weights expect (byte / 255 - mean) / std all the same";
+        return Err(Failure::from(RunError::invalid(path, why)).help(help));
     }
+    let [image_mean, image_std] = [image_mean, image_std].map(|of| of.filter(|of| !of.is_empty()));
     Ok(match (do_normalize, image_mean, image_std) {
         (Some(false), ..) => Some((Some(Normalize::None), Default::default())),
         (_, Some(mean), Some(std)) => Some((None, [mean, std])),

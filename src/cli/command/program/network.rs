@@ -72,7 +72,11 @@ Rules:
 7. A `batch_norm` has the buffers `NODE.running_mean` and `NODE.running_var`.
 8. A node's name is the name of its operators in traces and verdicts.
 9. The parameters have the order of the file, in the program and in its state.
-10. Two nodes that compute the same of the same tensors are one operator, in which their gradients meet.
+10. Nodes whose forward passes are the same primitives over the same tensors are one operator, in which their gradients
+    meet: the first of them in the file, with its rule of gradients and its index. Such are two nodes of one operator
+    with the same inputs and attributes; `silu` of x and `mul` of x and `sigmoid` of x; `first_position` and
+    `last_position` of samples with one position.
+11. A table and a tensor of ids have `embedding` nodes, or `padded_embedding` nodes with one `ignore`.
 
 ## Evaluation
 

@@ -126,9 +126,9 @@ impl Vit {
         u64::from(self.height / self.patch) * u64::from(self.width / self.patch)
     }
 
-    /// Numbers of a patch.
+    /// Numbers of a patch, below 2^31 in a model without contradiction.
     fn patch_numbers(&self) -> u32 {
-        self.patch * self.patch * self.planes
+        [self.patch, self.planes].into_iter().fold(self.patch, u32::saturating_mul)
     }
 
     /// The layers of an attention, the last of which has a bias always.
@@ -175,6 +175,12 @@ impl Network for Vit {
             if !pixels.is_multiple_of(*patch) {
                 return Some((name, format!("must be a multiple of patch ({patch}), is {pixels}")));
             }
+        }
+        let numbers = self.patch_numbers();
+        if numbers >= 1 << 31 {
+            let planes = self.planes;
+            let why = format!("a patch of {patch} x {patch} pixels in {planes} planes has 2^31 numbers or more");
+            return Some(("patch", why));
         }
         let patches = self.patches();
         if patches > PATCHES_MAX {

@@ -310,6 +310,19 @@ fn encoders_are_compiled_and_their_sizes_checked() {
         ]
         .join(", ")
     };
+    let two_embeddings = |operator: &str, padding: &str| {
+        [
+            made(&format!("{operator}.1"), r#""e", "inputs""#, padding),
+            made("padded_embedding", r#""e", "inputs""#, r#""ignore": 0"#),
+            made("residual", &format!(r#""{operator}.1", "padded_embedding""#), ""),
+            made("position_embedding", r#""residual", "t""#, ""),
+            made("first_row", r#""position_embedding", "t""#, ""),
+            made("class_token", r#""first_row", "p""#, ""),
+            made("first_position", r#""class_token""#, ""),
+        ]
+        .join(", ")
+    };
+    assert!(over_tokens(3, &two_embeddings("padded_embedding", r#""ignore": 0"#), 2).is_ok());
     let nodes = encoder(r#""ignore": 0"#, 2);
     for table in [3, 7] {
         let program = over_tokens(table, &nodes, 2).unwrap();
@@ -332,6 +345,16 @@ fn encoders_are_compiled_and_their_sizes_checked() {
             3,
             encoder(r#""ignore": 0"#, 3),
             "node bidirectional_attention (bidirectional_attention): the samples (2) must divide N = 8",
+        ),
+        (
+            3,
+            two_embeddings("embedding", ""),
+            "node padded_embedding (padded_embedding): an earlier embedding of",
+        ),
+        (
+            3,
+            two_embeddings("padded_embedding", r#""ignore": 1"#),
+            "node padded_embedding (padded_embedding): an",
         ),
         (
             2,

@@ -4,6 +4,8 @@ mod kinds;
 
 pub use kinds::{NODE_KINDS, NodeKind};
 
+use std::collections::HashMap;
+
 use self::kinds::Pass;
 use super::{BatchTensor, Inputs, Loss, Mode, ModelParameter, Network, Sizes, Statistic};
 use crate::arith::DType;
@@ -78,6 +80,7 @@ impl Nodes {
         let mut made: Vec<TensorId> = Vec::new();
         let of_samples = if inputs.mode == Mode::Evaluation { self.of_samples()? } else { Vec::new() };
         let mut pass = Pass::new(inputs, [samples, self.samples[1]]);
+        let mut paddings = HashMap::new();
         for (number, node) in self.nodes.iter().enumerate() {
             pass.is_constant = of_samples.get(number) == Some(&false);
             let tensor = |source: &Source| match *source {
@@ -87,6 +90,7 @@ impl Nodes {
             };
             let ids: Vec<TensorId> = node.sources.iter().map(tensor).collect();
             let output = self.padding_error(node).map_or_else(|| node.append(b, &mut pass, &ids), Err);
+            let output = output.and_then(|output| node.one_padding(&mut paddings, output).map(|()| output));
             made.push(output.map_err(|why| format!("node {} ({}): {why}", node.name, node.kind.name))?);
         }
         let (Some(&logits), Some(last)) = (made.last(), self.nodes.last()) else {
@@ -179,6 +183,23 @@ fn is_shared(input: &Input) -> bool {
 }
 
 impl NodeOf {
+    /// Refuses embeddings of one table and the same ids with other ids of padding: their rows are one operator, whose gradient leaves
+    /// out one row, or none. `paddings` has what earlier nodes said of their outputs.
+    fn one_padding(
+        &self,
+        paddings: &mut HashMap<TensorId, Option<u32>>,
+        output: TensorId,
+    ) -> Result<(), String> {
+        if !["embedding", "padded_embedding"].contains(&self.kind.name) {
+            return Ok(());
+        }
+        let padding = self.attributes.ignore;
+        if *paddings.entry(output).or_insert(padding) == padding {
+            return Ok(());
+        }
+        Err("an earlier embedding of the same table and ids has another id of padding, or none: give each a table of its own".into())
+    }
+
     /// The attributes that act in an evaluation, as text.
     fn acting(&self) -> String {
         let Attributes { epsilon, groups, heads, ignore, kernel, padding, stride, theta, windows, .. } =
