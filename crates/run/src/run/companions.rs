@@ -28,12 +28,6 @@ pub const CONFIG: &str = "config.json";
 pub const GENERATION: &str = "generation_config.json";
 /// The file in which transformers' image processors say how pixels are prepared.
 pub const PREPROCESSOR: &str = "preprocessor_config.json";
-/// True of the factor by which a byte becomes a number from 0 to 1, as such a file writes it.
-#[doc(hidden)] // the command's alone
-pub fn is_of_bytes(factor: f64) -> bool {
-    (factor * 255.0 - 1.0).abs() <= 1e-6
-}
-
 /// Sets of files that are taken together from one folder: files of several folders would not fit each other.
 const SETS: [&[&str]; 3] = [&[CONFIG], &[GENERATION], &TOKENIZER_FILES];
 /// The most bytes of a file; the largest tokenizers have a third of that.

@@ -6,9 +6,9 @@
 
 use serde_json::{Value, json};
 
-use super::companions::is_of_bytes;
 use super::config_keys::{self, Keys, shortest};
 use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::models::normalize::is_of_bytes;
 use tiebreak_contract::program::models::{Gelu, Network, Vit};
 
 /// The value of `model_type`.

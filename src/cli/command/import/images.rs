@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 
 use crate::cli::view::report::{Exit, Failure};
 use tiebreak_contract::program::keys::matches;
+use tiebreak_contract::program::models::normalize::is_of_bytes;
 use tiebreak_contract::program::models::released::Released;
 use tiebreak_contract::program::models::{Model, Normalization, Normalize};
-use tiebreak_run::run::companions::{PREPROCESSOR, is_of_bytes};
+use tiebreak_run::run::companions::PREPROCESSOR;
 use tiebreak_run::run::released_config::CONFIG_MAX;
 use tiebreak_run::run::{RunError, architectures, disk, mistaken};
 

@@ -58,6 +58,12 @@ impl Normalize {
     }
 }
 
+/// True of a factor by which pixels are bytes / 255, as far as a configuration writes it.
+#[doc(hidden)] // for the layers above
+pub fn is_of_bytes(factor: f64) -> bool {
+    (factor * 255.0 - 1.0).abs() <= 1e-6
+}
+
 /// The values of the keys `normalize`, `image_mean` and `image_std` of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Normalization<'a> {

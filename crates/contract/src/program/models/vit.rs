@@ -179,7 +179,8 @@ impl Network for Vit {
         let numbers = self.patch_numbers();
         if numbers >= 1 << 31 {
             let planes = self.planes;
-            let why = format!("a patch of {patch} x {patch} pixels in {planes} planes has 2^31 numbers or more");
+            let why =
+                format!("a patch of {patch} x {patch} pixels in {planes} planes has 2^31 numbers or more");
             return Some(("patch", why));
         }
         let patches = self.patches();

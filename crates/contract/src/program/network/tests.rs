@@ -349,7 +349,7 @@ fn encoders_are_compiled_and_their_sizes_checked() {
         (
             3,
             two_embeddings("embedding", ""),
-            "node padded_embedding (padded_embedding): an earlier embedding of",
+            "node padded_embedding (padded_embedding): an earlier embedding of the same table and ids has ignore none, this one 0",
         ),
         (
             3,

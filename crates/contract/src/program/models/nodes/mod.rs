@@ -197,7 +197,11 @@ impl NodeOf {
         if *paddings.entry(output).or_insert(padding) == padding {
             return Ok(());
         }
-        Err("an earlier embedding of the same table and ids has another id of padding, or none: give each a table of its own".into())
+        let text = |ignore: Option<u32>| ignore.map_or("none".to_string(), |ignore| ignore.to_string());
+        let (earlier, here) = (text(paddings[&output]), text(padding));
+        Err(format!(
+            "an earlier embedding of the same table and ids has ignore {earlier}, this one {here}: give each a table of its own"
+        ))
     }
 
     /// The attributes that act in an evaluation, as text.
