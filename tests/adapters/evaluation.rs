@@ -2,6 +2,7 @@
 //! logits over caches, in chunks and batches of any size.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use tiebreak_audit::plan::{Choice, plan};
 use tiebreak_audit::{Outcome, Silent, audit, checks};
@@ -14,6 +15,7 @@ use tiebreak_run::run::checkpoint;
 use tiebreak_run::run::dir::Run;
 
 use crate::cached_decoders::decoders;
+use crate::common::encoders::{BERT, images_job, sequences_job};
 use crate::common::{batch_norm_job, gpt_job, key, masked_job, trained};
 use crate::gpus::{AnyEngine, at_once, gpus};
 use crate::together::{all_decoders, alone, together};
@@ -102,11 +104,31 @@ fn masked_runs_are_audited_on_every_engine() {
         assert!(expected.labels < 80, "some of 120 labels do not count: {}", expected.labels);
         at_once(&mut engines, |engine| {
             assert_eq!(evaluated(&run, engine, 3), expected, "{name} on {}", engine.describe());
-            let checked = checks::always(&run, Some(&key().public())).unwrap();
-            let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::Range(7, 8));
-            let (report, verdict) = audit(&run, engine, checked, plan, None, &mut Silent).unwrap();
-            assert_eq!((report.outcome, verdict), (Outcome::Matches, None), "{name}");
+            matches(&run, engine, Choice::Range(7, 8));
         });
+    }
+}
+
+/// Audits these steps of a run, which have to be replayed and to match.
+fn matches(run: &Run, engine: &mut dyn Engine, choice: Choice) {
+    let checked = checks::always(run, Some(&key().public())).unwrap();
+    let plan = plan(run, &checked.checkpoints, run.job().steps, &choice);
+    assert!(plan.steps() > 0);
+    let (report, verdict) = audit(run, engine, checked, plan, None, &mut Silent).unwrap();
+    let found = (report.outcome, verdict);
+    assert_eq!(found, (Outcome::Matches, None), "{} on {}", run.layout.root.display(), engine.describe());
+}
+
+/// Encoders that classify: of sequences with padding, and of images, with every kind of dropout.
+#[test]
+fn encoders_are_audited_on_every_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut gpus = gpus();
+    let mut engines = gpus.engines();
+    let run = |name: &str, job: &Path| trained(job, &folder.path().join(name), None);
+    let runs = [run("bert", &sequences_job(folder.path(), BERT)), run("vit", &images_job(folder.path()))];
+    for run in &runs {
+        at_once(&mut engines, |engine| matches(run, engine, Choice::Range(1, 1)));
     }
 }
 

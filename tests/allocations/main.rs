@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod readers;
 mod steps;
 mod texts;
 

@@ -81,6 +81,23 @@ impl World {
         serde_json::from_slice(&bytes).unwrap()
     }
 
+    /// Checks a report about a run that nobody asked for.
+    #[track_caller]
+    fn refused(&self, name: &str, why: &str) {
+        let report = self.report(name);
+        assert_eq!(report["run"], self.run.id.to_string());
+        assert_eq!(report["outcome"]["result"], "incomplete");
+        assert!(report["outcome"]["what"].as_str().unwrap().starts_with(why), "{report}");
+        assert_eq!((&report["replayed"], &report["head_size"]), (&serde_json::json!([]), &0.into()));
+        let said = done(&["audit", "merge", &self.inside(name)], 3);
+        assert!(said.starts_with("UNDECIDED: 0 of 8 steps"), "{said}");
+        let (key, out) = (self.inside("box.key"), self.inside("statement.json"));
+        let args = ["monitor", "statement", "--report", &self.inside(name), "--key", &key, "--out", &out];
+        let said = done(&args, 0);
+        assert!(said.starts_with("0 of 8 steps were replayed exactly"), "{said}");
+        fs::remove_file(out).unwrap();
+    }
+
     fn identity(&self) -> Identity {
         Identity::from_text(&fs::read_to_string(self.inside("identity")).unwrap()).unwrap()
     }
@@ -187,15 +204,18 @@ fn a_sealed_run_is_replayed_by_the_box_and_the_report_is_that_of_an_audit() {
     let job = fs::read_to_string(world.outside("job.toml")).unwrap();
     fs::write(&other, job.replace("peak = 1e-2", "peak = 2e-2")).unwrap();
     fs::write(world.inside("text.txt"), "no data").unwrap();
-    let said = world.boxed("run.pack", "none.json", &["--expect-job", &other], 1);
+    // A run that nobody asked for has a report as well, which accuses nobody, since anybody can send another pack.
+    let said = world.boxed("run.pack", "order.json", &["--expect-job", &other], 1);
     assert!(
-        said.contains("FAIL: the run in the pack was not ordered") && !said.contains("schedule"),
+        said.starts_with("FAIL: the run in the pack was not ordered") && !said.contains("schedule"),
         "{said}"
     );
-    let mut line = world.line("run.pack", "none.json", &[]);
+    world.refused("order.json", "the run is not of the job and the data that were ordered");
+    let mut line = world.line("run.pack", "other.json", &["--steps", "8..99"]);
     line[6] = world.run.computation.id.to_string();
     let said = done(&line.iter().map(String::as_str).collect::<Vec<_>>(), 1);
-    assert!(said.contains("FAIL: the pack holds run"), "{said}");
+    assert!(said.starts_with(&format!("FAIL: the pack holds run {}", world.run.id)), "{said}");
+    world.refused("other.json", &format!("the auditor was asked about run {}", world.run.computation.id));
     done(&["monitor", "box", "--new-identity", &world.inside("second")], 0);
     let mut line = world.line("run.pack", "none.json", &[]);
     line[4] = world.inside("second");

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod edit;
+pub mod encoders;
 pub mod faulty;
 pub mod planted;
 pub mod served;

@@ -398,6 +398,16 @@ fn another_job_and_damaged_files_do_not_go_on() {
     edit(&path, &[("steps = 6", "steps = 7")]);
     assert!(error(&path).contains("is a recording of another job"));
     let path = job(folder.path(), ARRAYS);
+    // The recording's own file is the one that is named: there is no run.json.
+    let recording = out.join(names::RECORDING);
+    let text = fs::read_to_string(&recording).unwrap();
+    let other = text.replace("\"program\": \"", "\"program\": \"0");
+    for damaged in [&text[..text.len() / 2], &format!("{text} "), &text.replace("tiebreak", "tie"), &other] {
+        fs::write(&recording, damaged).unwrap();
+        let why = error(&path);
+        assert!(why.starts_with(&format!("{}: ", recording.display())), "{why}");
+    }
+    fs::write(&recording, text).unwrap();
     let labels = out.join(names::data_file(1));
     let bytes = fs::read(&labels).unwrap();
     fs::write(&labels, &bytes[..bytes.len() - 20]).unwrap();

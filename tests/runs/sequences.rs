@@ -2,9 +2,9 @@
 //! changes nothing.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
-use crate::common::{audited, edit::edit, edit::edited, npy, one_by_one, trained, words};
+use crate::common::encoders::{BERT, CONTEXT, DISTILBERT, PADDING, ids, labels, sequences_job};
+use crate::common::{audited, edit::edit, edit::edited, one_by_one, trained, words};
 use crate::masked_tokens::convicted_of_batch;
 use tiebreak_audit::Outcome;
 use tiebreak_contract::arith::DType;
@@ -19,52 +19,11 @@ use tiebreak_run::run::arrays::Array;
 use tiebreak_run::run::checkpoint;
 use tiebreak_run::run::dir::Run;
 
-const CONTEXT: u16 = 6;
-const SAMPLES: u16 = 20;
-const PADDING: u16 = 30;
-
-/// Sequences of 1 to 6 ids, then padding, row by row.
-fn ids() -> Vec<u16> {
-    let id = |sample: u16, place: u16| match place < sample * 5 % CONTEXT + 1 {
-        true => (sample * 7 + place * 5) % 29 + 1,
-        false => PADDING,
-    };
-    (0..SAMPLES).flat_map(|sample| (0..CONTEXT).map(move |place| id(sample, place))).collect()
-}
-
-fn labels() -> Vec<u8> {
-    (0..SAMPLES).map(|sample| (sample * sample % 7 % 3) as u8).collect()
-}
-
-const BERT: &str = "token_types = 2, dropout = 0.1, attention_dropout = 0.2, classifier_dropout = 0.3";
-const DISTILBERT: &str = "form = \"distilbert\", dropout = 0.1, classifier_dropout = 0.2";
-
-/// Four steps of an encoder of three classes; `own` are keys of its form.
-fn job(folder: &Path, own: &str) -> PathBuf {
-    let ids: Vec<u8> = ids().iter().flat_map(|id| id.to_le_bytes()).collect();
-    fs::write(folder.join("ids.npy"), npy("<u2", &format!("({SAMPLES}, {CONTEXT})"), &ids)).unwrap();
-    fs::write(folder.join("labels.npy"), npy("|u1", &format!("({SAMPLES},)"), &labels())).unwrap();
-    let text = format!(
-        r#"steps = 4
-clip_norm = 1.0
-model = {{ kind = "bert", vocabulary = 31, context = {CONTEXT}, layers = 2, heads = 2, width = 8, hidden = 10, padding = {PADDING}, classes = 3, {own} }}
-data = {{ kind = "arrays", inputs = "ids.npy", labels = "labels.npy", dtype = "u16" }}
-optimizer = {{ kind = "adamw", beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01 }}
-schedule = {{ peak = 0.01 }}
-batch = {{ micro_batch = 3, micro_batches = 2 }}
-commit = {{ granularity = "operator" }}
-checkpoint = {{ every = 2 }}
-"#
-    );
-    fs::write(folder.join("job.toml"), text).unwrap();
-    folder.join("job.toml")
-}
-
 #[test]
 fn runs_match_and_whoever_changes_a_label_is_convicted() {
     for own in [BERT, DISTILBERT] {
         let folder = tempfile::tempdir().unwrap();
-        let run = trained(&job(folder.path(), own), &folder.path().join("run"), None);
+        let run = trained(&sequences_job(folder.path(), own), &folder.path().join("run"), None);
         for engine in [&mut Cpu::new(1).unwrap() as &mut dyn Engine, &mut Reference] {
             let (report, verdict) = audited(&run, engine);
             assert_eq!((report.outcome, verdict), (Outcome::Matches, None));
@@ -131,7 +90,7 @@ fn logits(run: &Run, sequences: &[[u16; 6]], row: Option<u16>) -> Vec<Vec<u32>> 
 fn padding_gets_no_attention() {
     for own in [BERT, DISTILBERT] {
         let folder = tempfile::tempdir().unwrap();
-        let run = trained(&job(folder.path(), own), &folder.path().join("run"), None);
+        let run = trained(&sequences_job(folder.path(), own), &folder.path().join("run"), None);
         let sequences = [[4, 9, 2, PADDING, PADDING, PADDING], [7, 1, 2, 3, 9, PADDING], [2; 6]];
         let plain = logits(&run, &sequences, None);
         assert!(plain.iter().all(|logits| logits.len() == 3) && plain[0] != plain[1]);
@@ -145,7 +104,7 @@ fn padding_gets_no_attention() {
 #[test]
 fn jobs_that_do_not_fit_are_refused_by_their_key() {
     let folder = tempfile::tempdir().unwrap();
-    let text = fs::read_to_string(job(folder.path(), DISTILBERT)).unwrap();
+    let text = fs::read_to_string(sequences_job(folder.path(), DISTILBERT)).unwrap();
     let mlp = "kind = \"mlp\", inputs = 6, hidden = [], classes = 3";
     let model = text.lines().find(|line| line.starts_with("model")).unwrap();
     let masking = "dtype = \"u16\", masking = { token = 3 }";
@@ -186,7 +145,7 @@ fn jobs_that_do_not_fit_are_refused_by_their_key() {
         ("context = 6", "context = 5", "[samples], then [5]"),
         ("classes = 3", "classes = 2", "among its labels"),
     ] {
-        let path = job(folder.path(), BERT);
+        let path = sequences_job(folder.path(), BERT);
         edit(&path, &[(from, to)]);
         let parsed = Job::parse("job", &fs::read_to_string(&path).unwrap());
         let error = match parsed {

@@ -1,9 +1,8 @@
 //! Vision transformers: audits of runs on pixels and on numbers, exact and logged, and a trainer who changes a label or a pixel.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
-use crate::common::{audited, edit::edited, npy, trained};
+use crate::common::{audited, edit::edited, encoders::images_job, trained};
 use crate::masked_tokens::convicted_of_batch;
 use tiebreak_audit::Outcome;
 use tiebreak_engine::Engine;
@@ -11,34 +10,6 @@ use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::reference::Reference;
 use tiebreak_record::job::Job;
 use tiebreak_record::job::data::batch_digest;
-
-const SAMPLES: u32 = 14;
-/// Two planes of 4 x 6 pixels.
-const PIXELS: u32 = 2 * 4 * 6;
-
-/// Three steps of a vision transformer of three classes on such images.
-fn job(folder: &Path) -> PathBuf {
-    let pixels: Vec<u8> = (0..SAMPLES * PIXELS).map(|i| (i * i % 251) as u8).collect();
-    let numbers: Vec<u8> =
-        pixels.iter().flat_map(|&byte| (f32::from(byte) / 64.0 - 2.0).to_le_bytes()).collect();
-    let shape = format!("({SAMPLES}, 2, 4, 6)");
-    fs::write(folder.join("pixels.npy"), npy("|u1", &shape, &pixels)).unwrap();
-    fs::write(folder.join("numbers.npy"), npy("<f4", &shape, &numbers)).unwrap();
-    let labels: Vec<u8> = (0..SAMPLES).map(|sample| (sample * sample % 7 % 3) as u8).collect();
-    fs::write(folder.join("labels.npy"), npy("|u1", &format!("({SAMPLES},)"), &labels)).unwrap();
-    let text = r#"steps = 3
-clip_norm = 1.0
-model = { kind = "vit", height = 4, width = 6, planes = 2, patch = 2, layers = 2, heads = 2, channels = 8, hidden = 10, classes = 3, dropout = 0.1, attention_dropout = 0.2, image_mean = [0.5, 0.25], image_std = [0.25, 0.5] }
-data = { kind = "arrays", inputs = "pixels.npy", labels = "labels.npy", dtype = "u8", augment = { crop = 1, flip = true } }
-optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01 }
-schedule = { peak = 0.01 }
-batch = { micro_batch = 3, micro_batches = 2 }
-commit = { granularity = "operator" }
-checkpoint = { every = 2 }
-"#;
-    fs::write(folder.join("job.toml"), text).unwrap();
-    folder.join("job.toml")
-}
 
 #[test]
 fn runs_match_and_whoever_changes_a_pixel_or_a_label_is_convicted() {
@@ -48,7 +19,7 @@ fn runs_match_and_whoever_changes_a_pixel_or_a_label_is_convicted() {
         [("commit = {", "rounding = {}\ncommit = {"), (", attention_dropout = 0.2", ", qkv_bias = false")];
     for edits in [&[][..], &numbers, &logged] {
         let folder = tempfile::tempdir().unwrap();
-        let path = job(folder.path());
+        let path = images_job(folder.path());
         fs::write(&path, edited(&fs::read_to_string(&path).unwrap(), edits)).unwrap();
         let run = trained(&path, &folder.path().join("run"), None);
         for engine in [&mut Cpu::new(1).unwrap() as &mut dyn Engine, &mut Reference] {
@@ -68,7 +39,7 @@ fn runs_match_and_whoever_changes_a_pixel_or_a_label_is_convicted() {
 #[test]
 fn jobs_that_do_not_fit_are_refused_by_their_key() {
     let folder = tempfile::tempdir().unwrap();
-    let text = fs::read_to_string(job(folder.path())).unwrap();
+    let text = fs::read_to_string(images_job(folder.path())).unwrap();
     for (edits, wanted) in [
         (&[("height = 4", "height = 5")][..], "model.height: must be a multiple of patch (2), is 5"),
         (&[("width = 6", "width = 7")], "model.width: must be a multiple of patch (2), is 7"),

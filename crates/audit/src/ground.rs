@@ -243,6 +243,19 @@ pub enum Ground {
     /// The plan has no step.
     #[error("there is no step to replay")]
     NoSteps,
+    /// The auditor was asked about another run.
+    #[error(
+        "the auditor was asked about run {wanted}, and this is another one, so nothing of it was checked or replayed"
+    )]
+    OtherRun {
+        /// The run that the auditor was asked about.
+        wanted: Digest,
+    },
+    /// The run is not of what the auditor's client ordered.
+    #[error(
+        "the run is not of the job and the data that were ordered, so nothing of it was checked or replayed"
+    )]
+    NotOrdered,
     /// The trainer took records back, and another run has the right ones.
     #[error(
         "the trainer took back the records from step {step} on ({reason}); run {by} takes their place, and needs an audit of its own"
@@ -361,6 +374,8 @@ impl Ground {
             Ground::Model(_) => "model",
             Ground::Unreachable { .. } => "unreachable",
             Ground::NoSteps => "no_steps",
+            Ground::OtherRun { .. } => "other_run",
+            Ground::NotOrdered => "not_ordered",
             Ground::Corrected { .. } => "corrected",
             Ground::Several(_) => "several",
             Ground::Freedom { .. } => "freedom",

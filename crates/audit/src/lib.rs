@@ -42,6 +42,7 @@ pub mod plan;
 pub mod plan_file;
 pub mod predictions;
 mod progress;
+pub mod refused;
 mod replay;
 mod report;
 pub mod report_file;

@@ -40,7 +40,7 @@ impl From<StepError> for AuditError {
 
 /// The end of an audit. `W` is the ground's type; a report holds the ground's sentence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "result", rename_all = "snake_case")]
+#[serde(tag = "result", rename_all = "snake_case", try_from = "OutcomeFields<W>")]
 pub enum Outcome<W = Ground> {
     /// Every replayed step gave the committed result.
     Matches,
@@ -138,6 +138,56 @@ impl<W> Outcome<W> {
             Unconfirmed { step, what } => Unconfirmed { step, what: ground(what) },
             EngineFaulty { step, engine, what } => EngineFaulty { step, engine, what: ground(what) },
         }
+    }
+}
+
+/// The name of an outcome, as files write it.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OutcomeName {
+    Matches,
+    Inconsistent,
+    Diverges,
+    MissingDecision,
+    Corrected,
+    Incomplete,
+    UnboundedFreedom,
+    UnexplainedDecisions,
+    Unconfirmed,
+    EngineFaulty,
+}
+
+/// The fields of any outcome. Serde's own reader of an enum with a tag copies fields of other names, which this one skips.
+#[derive(Deserialize)]
+struct OutcomeFields<W> {
+    result: OutcomeName,
+    step: Option<u32>,
+    engine: Option<String>,
+    what: Option<W>,
+}
+
+impl<W> TryFrom<OutcomeFields<W>> for Outcome<W> {
+    type Error = &'static str;
+
+    fn try_from(fields: OutcomeFields<W>) -> Result<Outcome<W>, &'static str> {
+        let OutcomeFields { result, step, engine, what } = fields;
+        let what = || what.ok_or("the outcome has no field what");
+        let step = step.ok_or("the outcome has no field step");
+        Ok(match result {
+            OutcomeName::Matches => Outcome::Matches,
+            OutcomeName::Inconsistent => Outcome::Inconsistent { step: step?, what: what()? },
+            OutcomeName::Diverges => Outcome::Diverges { step: step?, what: what()? },
+            OutcomeName::MissingDecision => Outcome::MissingDecision { step: step?, what: what()? },
+            OutcomeName::Corrected => Outcome::Corrected { step: step?, what: what()? },
+            OutcomeName::Incomplete => Outcome::Incomplete { what: what()? },
+            OutcomeName::UnboundedFreedom => Outcome::UnboundedFreedom { what: what()? },
+            OutcomeName::UnexplainedDecisions => Outcome::UnexplainedDecisions { what: what()? },
+            OutcomeName::Unconfirmed => Outcome::Unconfirmed { step: step?, what: what()? },
+            OutcomeName::EngineFaulty => {
+                let engine = engine.ok_or("the outcome has no field engine")?;
+                Outcome::EngineFaulty { step: step?, engine, what: what()? }
+            }
+        })
     }
 }
 

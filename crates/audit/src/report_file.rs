@@ -79,17 +79,20 @@ pub fn decode(bytes: &[u8]) -> Result<(Account, Option<PublicKey>), Malformed> {
     let wrong = |why: &str| Malformed::invalid("report", why);
     let text = std::str::from_utf8(bytes)
         .map_err(|error| wrong(&format!("the text is not UTF-8 from byte {} on", error.valid_up_to())))?;
+    // The text that is signed, behind the domain: made once, and only of a signed report.
+    let signed: Vec<u8>;
     let (text, signature) = match text.split_once(SIGNATURE) {
-        None => (text.to_string(), None),
+        None => (text.as_bytes(), None),
         Some((body, rest)) => {
             let end =
                 || wrong("a signature is the last field, in the form that `tiebreak audit --key` writes");
             let signature = rest.strip_suffix(END).and_then(|rest| STANDARD.decode(rest).ok());
             let signature: [u8; 64] = signature.and_then(|bytes| bytes.try_into().ok()).ok_or_else(end)?;
-            (format!("{body}\n}}"), Some(signature))
+            signed = [DOMAIN, body.as_bytes(), b"\n}"].concat();
+            (&signed[DOMAIN.len()..], Some((signature, &signed)))
         }
     };
-    let preamble: Option<Preamble> = serde_json::from_str(&text).ok();
+    let preamble: Option<Preamble> = serde_json::from_slice(text).ok();
     match preamble {
         Some(Preamble { format: REPORT_FORMAT }) => {}
         Some(Preamble { format }) => {
@@ -101,12 +104,12 @@ pub fn decode(bytes: &[u8]) -> Result<(Account, Option<PublicKey>), Malformed> {
             return Err(wrong("it is no report of an audit, as `tiebreak audit --report FILE` writes one"));
         }
     }
-    let account: Account = serde_json::from_str(&text).map_err(|error| wrong(&error.to_string()))?;
+    let account: Account = serde_json::from_slice(text).map_err(|error| wrong(&error.to_string()))?;
     let auditor = match (&account.auditor, signature) {
         (None, None) => None,
-        (Some(key), Some(signature)) => {
+        (Some(key), Some((signature, signed))) => {
             let key = PublicKey::from_text(key)?;
-            if !key.verifies(&[DOMAIN, text.as_bytes()].concat(), &signature) {
+            if !key.verifies(signed, &signature) {
                 return Err(wrong(&format!(
                     "the signature of {} is not over this text: it was changed after it was signed",
                     key.identified()

@@ -13,10 +13,12 @@
 
 pub mod answer;
 pub mod check;
+mod claim_reader;
 pub mod evidence;
 pub mod fact;
 mod fork;
 pub mod game;
+mod one_encoding;
 pub mod rounding;
 pub mod size;
 mod tile;

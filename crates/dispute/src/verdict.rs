@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 
 pub use super::evidence::proven::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor, Scalar};
 use super::fact::{Right, Wrong};
+use super::one_encoding::other_from;
 use tiebreak_record::commit::digest::Digest;
 pub use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
 use tiebreak_record::commit::tree_head::Signed;
-use tiebreak_record::commit::{Malformed, other_encoding};
+use tiebreak_record::commit::{Malformed, other_encoding_at};
 use tiebreak_record::job::identity::{RunSummary, other_contract};
 use tiebreak_record::job::manifest::FileManifest;
 
@@ -125,7 +126,7 @@ pub enum Fork {
 }
 
 /// The claim of a verdict: a fault.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Claim {
     /// A tile of an operator's output is wrong.
@@ -141,10 +142,10 @@ pub enum Claim {
         /// The hashes that prove the outputs together in the trace root.
         siblings: Hashes,
         /// The record before the step's, if the program has frozen parameters.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         before: Option<Box<ProvenRecord>>,
         /// The frozen parameters, in the order of the state table, each under the state of the record before.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[serde(skip_serializing_if = "Vec::is_empty")]
         kept: Vec<ProvenTensor>,
     },
     /// A scalar of the record is not the one that its own trace computed. Without `output`, it is not the one that the job gives
@@ -327,9 +328,8 @@ impl Verdict {
                 verdict.format
             )));
         }
-        let right = verdict.to_bytes();
-        if right != bytes {
-            return Err(wrong(other_encoding(bytes, &right)));
+        if let Some(byte) = other_from(&verdict, bytes) {
+            return Err(wrong(other_encoding_at(byte)));
         }
         Ok(verdict)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use serde_json::json;
@@ -27,7 +27,6 @@ use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::commit::tree_head::{Head, NOTE_MAX};
 use tiebreak_run::run::dir::{RUN_JSON_MAX, Run};
 use tiebreak_run::run::disk::{self, Disk};
-use tiebreak_run::run::paths::RunPaths;
 use tiebreak_run::run::transcript;
 use tiebreak_run::run::{JobFiles, RunError, names, read_job, read_program, shell};
 
@@ -195,8 +194,7 @@ fn computation(args: &New) -> Result<Run, Failure> {
             let (text, job) = read_job(path)?;
             let (_, program) = read_program(&JobFiles::new(path, None)?, &job)?;
             let json = disk::read_text(run_json, RUN_JSON_MAX).map_err(named)?;
-            let folder = run_json.parent().unwrap_or(Path::new("")).to_path_buf();
-            Ok(Run::from_texts(RunPaths { root: folder }, &json, &text, program)?)
+            Ok(Run::from_files([(run_json, &json), (path, &text)], program)?)
         }
         _ => Err(Failure::new(Exit::Usage, "give --run, or --job and --run-json")),
     }

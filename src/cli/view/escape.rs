@@ -5,6 +5,9 @@
 //! A line feed is escaped too: lines are made of [`Lines`], so a line ends only where this program ends it.
 
 use std::borrow::Cow;
+use std::io::{self, Write};
+
+use serde::Serialize;
 
 /// True if a terminal obeys a character rather than showing it: control characters (C0, DEL, C1), line and paragraph separators, and those that change the
 /// direction of writing (Unicode's `Bidi_Control`).
@@ -12,6 +15,30 @@ fn is_obeyed(c: char) -> bool {
     let direction =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || direction || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
+/// Escapes JSON that comes in pieces.
+struct Escaped<W>(W);
+
+impl<W: Write> Write for Escaped<W> {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        // A serializer writes whole characters.
+        let text = std::str::from_utf8(piece).map_err(io::Error::other)?;
+        self.0.write_all(json(text).as_bytes())?;
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Writes a value as JSON for people and programs, escaped as [`json`] does, without the whole text in memory.
+///
+/// # Errors
+/// If `out` takes no more, or the value is no JSON.
+pub fn write_json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    Ok(serde_json::to_writer_pretty(Escaped(out), value)?)
 }
 
 fn replaced<'a>(text: &'a str, kept: &[char], escape: impl Fn(char) -> String) -> Cow<'a, str> {
@@ -124,6 +151,10 @@ mod tests {
             let back: String = serde_json::from_str(&json(&serde_json::to_string(text).unwrap())).unwrap();
             assert_eq!(back, text);
         }
+        let value = [[1.5, 0.0], [0.0, 2.0]].map(|numbers| (numbers, "é\u{7f}\u{202e}漢"));
+        let mut written = Vec::new();
+        write_json(&mut written, &value).unwrap();
+        assert_eq!(written, json(&serde_json::to_string_pretty(&value).unwrap()).as_bytes());
         assert_eq!(Lines::from(vec!["a\nb".into(), "c".into()]).text(), "a\\u{a}b\nc");
         let mut characters = Characters::default();
         let shown: String =

@@ -210,21 +210,24 @@ impl Printer {
     }
 
     fn write(&self, text: String, json: &impl serde::Serialize) {
-        let text = match self.json {
-            false => Ok(text),
-            true => serde_json::to_string_pretty(json).map(|json| escape::json(&json).into_owned()),
-        };
         if let Some(caller) = heard::caller() {
-            match text {
+            let mut bytes = Vec::new();
+            let written = if self.json {
+                escape::write_json(&mut bytes, json)
+            } else {
+                bytes.write_all(text.as_bytes())
+            };
+            match written.and_then(|()| String::from_utf8(bytes).map_err(io::Error::other)) {
                 Ok(json) => caller.take_result(json),
                 Err(error) => caller.say(format!("warning: the result is no JSON: {error}")),
             }
             return;
         }
-        let mut out = io::stdout().lock();
-        note(
-            text.map_err(io::Error::from).and_then(|text| writeln!(out, "{text}")).and_then(|()| out.flush()),
-        );
+        // JSON is written as it is made, since a result of many ranges takes many times their memory as a text.
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        let written =
+            if self.json { escape::write_json(&mut out, json) } else { out.write_all(text.as_bytes()) };
+        note(written.and_then(|()| writeln!(out)).and_then(|()| out.flush()));
     }
 
     /// A piece of a text that was escaped already, on stdout. Whether more of it can be written.

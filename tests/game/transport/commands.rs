@@ -217,7 +217,13 @@ fn the_commands_end_with_the_code_of_what_came_out() {
     assert_eq!(result["result"]["remaining"], serde_json::json!([0, 1]));
     assert_eq!(folder.run("verdict check game-verdict.json").0, 0);
     assert_eq!(folder.run("verdict report game-verdict.json -o r.html").0, 0);
+    std::fs::write(folder.path("identity.json"), "{}").unwrap();
     for (args, code, why) in [
+        (
+            "referee new --job honest/job.toml --run-json identity.json --party alice.pub --party bob.pub --referee referee.pub --replay 9 --out n.json",
+            4,
+            "identity.json: ",
+        ),
         ("referee terms.json --key referee 0=alice-dir", 2, "say where party bob is"),
         ("referee terms.json --key referee 0=alice-dir 1=https://x", 2, "http://"),
         ("referee terms.json --key referee 0=alice-dir carol=x", 2, "name no party"),

@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::proven::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor, Scalar};
+use crate::one_encoding::other_from;
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::{Digest, hash};
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
@@ -579,7 +580,7 @@ pub fn from_bytes<T: Serialize + DeserializeOwned>(
     }
     let message =
         serde_json::from_slice(bytes).map_err(|error| Malformed::invalid(what, error.to_string()))?;
-    if to_bytes(&message) != bytes {
+    if other_from(&message, bytes).is_some() {
         return Err(Malformed::invalid(what, "it is not in its one encoding"));
     }
     Ok(message)

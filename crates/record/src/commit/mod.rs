@@ -79,8 +79,13 @@ pub fn beginning(text: &str) -> String {
 
 /// The sentence about bytes that say something in another encoding than the right one.
 pub fn other_encoding(found: &[u8], right: &[u8]) -> String {
-    let same = right.iter().zip(found).take_while(|(right, found)| right == found).count();
-    format!("it differs from its one encoding at byte {same}, counted from 0")
+    other_encoding_at(right.iter().zip(found).take_while(|(right, found)| right == found).count())
+}
+
+/// The sentence about bytes that differ from their one encoding from this byte on.
+#[doc(hidden)] // for the layers above
+pub fn other_encoding_at(byte: usize) -> String {
+    format!("it differs from its one encoding at byte {byte}, counted from 0")
 }
 
 impl Malformed {

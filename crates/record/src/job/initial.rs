@@ -36,7 +36,7 @@ pub struct EarlierRun {
 
 /// The origin of the initial state, as `run.json` has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "snake_case", try_from = "OriginFields")]
 pub enum InitialOrigin {
     /// The seed determines the state.
     #[default]
@@ -48,6 +48,43 @@ pub enum InitialOrigin {
     },
     /// Another run's final state is the state.
     Run(Box<EarlierRun>),
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OriginKind {
+    Seed,
+    Weights,
+    Run,
+}
+
+/// The fields of any origin. Serde's own reader of an enum with a tag copies them first into values of many times their bytes.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OriginFields {
+    kind: OriginKind,
+    files: Option<Vec<FileManifest>>,
+    head: Option<String>,
+    record: Option<ProvenRecord>,
+    optimizer_state: Option<bool>,
+}
+
+impl TryFrom<OriginFields> for InitialOrigin {
+    type Error = &'static str;
+
+    fn try_from(fields: OriginFields) -> Result<InitialOrigin, &'static str> {
+        let OriginFields { kind, files, head, record, optimizer_state } = fields;
+        match (kind, files, head, record, optimizer_state) {
+            (OriginKind::Seed, None, None, None, None) => Ok(InitialOrigin::Seed),
+            (OriginKind::Weights, Some(files), None, None, None) => Ok(InitialOrigin::Weights { files }),
+            (OriginKind::Run, None, Some(head), Some(record), Some(optimizer_state)) => {
+                Ok(InitialOrigin::Run(Box::new(EarlierRun { head, record, optimizer_state })))
+            }
+            _ => Err(
+                "an origin has the fields of its kind: seed none, weights files, run head, record and optimizer_state",
+            ),
+        }
+    }
 }
 
 /// The expectation about an initial state.

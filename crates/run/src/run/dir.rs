@@ -41,6 +41,19 @@ struct Preamble {
     contract: String,
 }
 
+/// The files of a run's identity and of its job, as errors call them.
+struct Named {
+    json: PathBuf,
+    job: PathBuf,
+}
+
+impl Named {
+    /// The files in a run's folder, of which `json` is `run.json`, or that of a recording.
+    fn in_folder(layout: &RunPaths, json: &str) -> Named {
+        Named { json: layout.root.join(json), job: layout.job() }
+    }
+}
+
 /// A run as it was read: identity, job and program, all re-derived from its files.
 pub struct Run {
     /// The paths of the run's files, if they lie in a folder; else the names that errors give them.
@@ -125,7 +138,8 @@ impl Run {
     pub fn identified(&self, file: &RunFile) -> Result<Run, RunError> {
         let (store, layout) = (self.store.clone(), RunPaths { root: self.layout.root.clone() });
         let program = self.program_file.clone();
-        Run::derive(store, layout, &file.text(), &self.job_text, program, Salts::Refused)
+        let named = Named::in_folder(&layout, names::RUN_JSON);
+        Run::derive(store, layout, &named, [&file.text(), &self.job_text], program, Salts::Refused)
     }
 
     fn read(store: Arc<dyn Store>, layout: RunPaths, salts: Salts, name: &str) -> Result<Run, RunError> {
@@ -150,7 +164,8 @@ impl Run {
             return Err(RunError::invalid(program.path(), why));
         }
         let program = program.read(PROGRAM_MAX)?;
-        Run::derive(store.clone(), layout, &json, &job, Some(program), salts)
+        let named = Named::in_folder(&layout, name);
+        Run::derive(store.clone(), layout, &named, [&json, &job], Some(program), salts)
     }
 
     /// Derives a run from the texts of its `run.json` and job, wherever they come from, and the bytes of its program file. A job
@@ -164,24 +179,41 @@ impl Run {
         job_text: &str,
         program_file: Option<Vec<u8>>,
     ) -> Result<Run, RunError> {
-        Run::derive(Folder::at(&layout.root), layout, json, job_text, program_file, Salts::Refused)
+        let named = Named::in_folder(&layout, names::RUN_JSON);
+        let store = Folder::at(&layout.root);
+        Run::derive(store, layout, &named, [json, job_text], program_file, Salts::Refused)
+    }
+
+    /// [`Run::from_texts`] for texts of files that lie anywhere: errors call them `json` and `job`.
+    ///
+    /// # Errors
+    /// As [`Run::from_texts`].
+    #[doc(hidden)] // for the layers above
+    pub fn from_files(
+        [json, job]: [(&Path, &str); 2],
+        program_file: Option<Vec<u8>>,
+    ) -> Result<Run, RunError> {
+        let layout = RunPaths { root: json.0.parent().unwrap_or(Path::new("")).to_path_buf() };
+        let named = Named { json: json.0.to_path_buf(), job: job.0.to_path_buf() };
+        let store = Folder::at(&layout.root);
+        Run::derive(store, layout, &named, [json.1, job.1], program_file, Salts::Refused)
     }
 
     fn derive(
         store: Arc<dyn Store>,
         layout: RunPaths,
-        json: &str,
-        job_text: &str,
+        named: &Named,
+        [json, job_text]: [&str; 2],
         program_file: Option<Vec<u8>>,
         salts: Salts,
     ) -> Result<Run, RunError> {
-        let path = layout.run_json();
+        let path = &named.json;
         let file: RunFile = serde_json::from_str(json).map_err(|error| {
             // A file of another contract has other fields. The error names the contract, rather than a field that is missing.
             let other = serde_json::from_str::<Preamble>(json).ok();
             let other = other.and_then(|preamble| other_contract("run", &preamble.contract));
             let other = other.unwrap_or_else(|| Malformed::invalid("file", error.to_string()));
-            RunError::malformed(&path, other)
+            RunError::malformed(path, other)
         })?;
         let right = file.text();
         if right != json {
@@ -189,35 +221,35 @@ impl Run {
             let why = format!(
                 "it is not in its one encoding from byte {same} on: keys, their order, white space and line ends are those that `tiebreak train` writes"
             );
-            return Err(RunError::invalid(&path, why));
+            return Err(RunError::invalid(path, why));
         }
-        manifest::check(&file.data).map_err(|why| RunError::malformed(&path, why))?;
-        let name = layout.job().display().to_string();
+        manifest::check(&file.data).map_err(|why| RunError::malformed(path, why))?;
+        let name = named.job.display().to_string();
         let summary = file.summary();
-        let (named, place) = (file.salts.as_ref(), layout.root.display().to_string());
+        let (salted, place) = (file.salts.as_ref(), layout.root.display().to_string());
         let (texts, program) = ((name.as_str(), job_text), program_file.as_deref());
-        let derived = reader::computation(salts, named, &place, texts, program, summary.computation())?;
+        let derived = reader::computation(salts, salted, &place, texts, program, summary.computation())?;
         let computation = derived.map_err(|error| {
             let at = match &error {
                 ComputationError::Program(_) if program_file.is_some() => layout.program(),
                 ComputationError::OtherProgram { .. } | ComputationError::Contract(_) => path.clone(),
-                _ => layout.job(),
+                _ => named.job.clone(),
             };
             match error {
                 ComputationError::Contract(other) => RunError::malformed(&at, other),
                 ComputationError::Hidden => {
-                    RunError::invalid(&path, "it names no salt key, and the job's commit.scheme is 1")
+                    RunError::invalid(path, "it names no salt key, and the job's commit.scheme is 1")
                 }
                 error => RunError::invalid(&at, error.to_string()),
             }
         })?;
-        if let Some(told) = file.data.iter().find(|file| named.is_some() && file.bytes != 0) {
+        if let Some(told) = file.data.iter().find(|file| salted.is_some() && file.bytes != 0) {
             let why = format!("a data file has {} bytes; a run that hides tells 0 of each", told.bytes);
-            return Err(RunError::invalid(&path, why));
+            return Err(RunError::invalid(path, why));
         }
         let program_file = program_file.filter(|_| computation.job.model().is_none());
-        file.origin.check(&computation.job).map_err(|why| RunError::malformed(&path, why))?;
-        let id = summary.run_id(&computation.id, job_text).map_err(|why| RunError::invalid(&path, why))?;
+        file.origin.check(&computation.job).map_err(|why| RunError::malformed(path, why))?;
+        let id = summary.run_id(&computation.id, job_text).map_err(|why| RunError::invalid(path, why))?;
         let job_text = job_text.to_string();
         let (data_from, memory) = (Vec::new(), machine_memory());
         Ok(Run { layout, store, file, job_text, computation, program_file, id, data_from, memory })

@@ -7,7 +7,7 @@ use crate::cli::args::limits::Limits;
 use crate::cli::view::outcome::ranges_text;
 use crate::cli::view::page::audit::{Listed as Row, Told, merged as merged_page};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use tiebreak_audit::Outcome;
@@ -144,8 +144,11 @@ fn missing_shards(listed: &[Listed]) -> Vec<Shard> {
 fn omitted(merged: &Merged, listed: &[Listed]) -> Vec<Range> {
     let plans = listed.iter().filter_map(|report| report.plan.as_ref());
     let omitted = union(plans.flat_map(|plan| plan.omitted.iter().copied()).collect());
-    let is_covered =
-        |&(first, last): &Range| merged.covered.iter().any(|&(from, to)| from <= first && last <= to);
+    // Covered ranges are ascending and apart, so the last one that begins before a segment's end decides.
+    let is_covered = |&(first, last): &Range| {
+        let at = merged.covered.partition_point(|&(from, _)| from <= first);
+        at > 0 && last <= merged.covered[at - 1].1
+    };
     omitted.into_iter().filter(|segment| !is_covered(segment)).collect()
 }
 
@@ -173,8 +176,48 @@ fn signers(listed: &[Listed]) -> Vec<&str> {
     signers
 }
 
+/// A report for programs.
+#[derive(Serialize)]
+struct Shown<'a> {
+    file: &'a str,
+    counted: bool,
+    auditor: Option<&'a str>,
+    not_counted: Option<&'a str>,
+    outcome: Option<&'a Outcome<String>>,
+    replayed: Option<&'a [Range]>,
+}
+
+impl Shown<'_> {
+    fn of(report: &Listed) -> Shown<'_> {
+        let account = report.account.as_ref();
+        Shown {
+            file: &report.file,
+            counted: account.is_some(),
+            auditor: account.and_then(|account| account.auditor.as_deref()),
+            not_counted: report.vouches.as_ref().err().map(String::as_str),
+            outcome: account.map(|account| &account.outcome),
+            replayed: account.map(|account| &account.replayed[..]),
+        }
+    }
+}
+
+/// The result for programs. It is written from these values as they are, since copies of many ranges as JSON values take much
+/// memory.
+#[derive(Serialize)]
+struct Together<'a> {
+    #[serde(flatten)]
+    merged: &'a Merged,
+    steps_replayed: u64,
+    missing_array: Option<String>,
+    missing_shards: Vec<Shard>,
+    omitted: Vec<Range>,
+    signed: Vec<&'a str>,
+    reports: Vec<Shown<'a>>,
+}
+
 /// The result in words.
-fn told(merged: &Merged, listed: &[Listed], counted: usize) -> Vec<String> {
+fn told(result: &Together, listed: &[Listed], counted: usize) -> Vec<String> {
+    let Together { merged, missing_shards: shards, missing_array: indices, omitted, .. } = result;
     let word = match merged.result {
         Conclusion::Diverges => "DIVERGES",
         Conclusion::Matches => "MATCHES",
@@ -206,12 +249,11 @@ fn told(merged: &Merged, listed: &[Listed], counted: usize) -> Vec<String> {
         }
     }));
     lines.extend(merged.reasons.iter().map(|why| format!("  undecided: {why}")));
-    let (shards, omitted) = (missing_shards(listed), omitted(merged, listed));
     if !omitted.is_empty() {
-        let steps = ranges_text(&omitted, " ");
+        let steps = ranges_text(omitted, " ");
         lines.push(format!("  omitted: steps {steps}, which the plan file gives to no shard"));
     }
-    if let (Some(first), Some(indices)) = (shards.first(), indices(&shards)) {
+    if let (Some(first), Some(indices)) = (shards.first(), indices) {
         let numbers = array(shards.iter().map(|shard| shard.number));
         lines.push(format!(
             "  missing: shards {numbers} of {}, in an array of Slurm --array={indices}",
@@ -251,19 +293,7 @@ fn merged(printer: Printer, args: &Args) -> CommandResult {
             Failure::new(Exit::Malformed, format!("{} {why}", counted[number].file))
         }
     })?;
-    let reports: Vec<Value> = listed
-        .iter()
-        .map(|report| {
-            json!({
-                "file": report.file,
-                "counted": report.account.is_some(),
-                "auditor": report.account.as_ref().and_then(|account| account.auditor.clone()),
-                "not_counted": report.vouches.as_ref().err(),
-                "outcome": report.account.as_ref().map(|account| &account.outcome),
-                "replayed": report.account.as_ref().map(|account| &account.replayed),
-            })
-        })
-        .collect();
+    let reports: Vec<Shown> = listed.iter().map(Shown::of).collect();
     let Some(merged) = merged else {
         let mut lines = vec!["UNDECIDED: no report counts".to_string()];
         lines.extend(listed.iter().map(|report| {
@@ -275,15 +305,17 @@ fn merged(printer: Printer, args: &Args) -> CommandResult {
         }
         return Ok(Exit::Undecided);
     };
-    let mut value = serde_json::to_value(&merged).map_err(|error| Failure::new(Exit::Undecided, error))?;
-    value["steps_replayed"] = json!(merged.steps_covered());
     let shards = missing_shards(&listed);
-    value["missing_array"] = json!(indices(&shards));
-    value["missing_shards"] = json!(shards);
-    value["omitted"] = json!(omitted(&merged, &listed));
-    value["signed"] = json!(signers(&listed));
-    value["reports"] = json!(reports);
-    printer.result(told(&merged, &listed, counted.len()), &value);
+    let result = Together {
+        merged: &merged,
+        steps_replayed: merged.steps_covered(),
+        missing_array: indices(&shards),
+        missing_shards: shards,
+        omitted: omitted(&merged, &listed),
+        signed: signers(&listed),
+        reports,
+    };
+    printer.result(told(&result, &listed, counted.len()), &result);
     let written = args.page.as_deref().map_or(Ok(()), |path| write_page(path, &merged, &listed));
     if let Err(error) = &written {
         printer.problem(&format!("the page could not be written ({error})"));

@@ -9,7 +9,9 @@ use std::time::Instant;
 
 use serde_json::json;
 use tiebreak_audit::attachments::note;
+use tiebreak_audit::ground::Ground;
 use tiebreak_audit::plan::{Choice, plan};
+use tiebreak_audit::refused::refused;
 use tiebreak_audit::work::Work;
 use tiebreak_audit::{Report, audit, report_file, watched};
 use tiebreak_engine::Engine;
@@ -214,14 +216,21 @@ fn unpacked(printer: Printer, limits: &Limits, given: &Given) -> Result<(Memory,
 
 /// An error about what is in the pack, without the words that may quote it. What the machine lacks says nothing of the pack.
 fn withheld(failure: Failure) -> Failure {
-    let why = match failure.exit {
-        Exit::Undecided => return failure,
-        Exit::Diverges => "FAIL: the run in the pack was not ordered",
-        _ => "the run in the pack cannot be audited with these options",
-    };
-    let help =
-        "the reason may quote the run, so the box keeps it; `tiebreak audit` of the run itself says it";
-    Failure::new(failure.exit, why).help(help)
+    if failure.exit == Exit::Undecided {
+        return failure;
+    }
+    Failure::new(failure.exit, "the run in the pack cannot be audited with these options").help(WITHHELD)
+}
+
+/// The reason why a line of the box is short.
+const WITHHELD: &str =
+    "the reason may quote the run, so the box keeps it; `tiebreak audit` of the run itself says it";
+
+/// The box's result.
+struct Boxed {
+    report: Report,
+    /// The finding that ended the box's work before the audit, in a line.
+    refused: Option<String>,
 }
 
 /// The memory and time that the box has used up so far.
@@ -240,8 +249,23 @@ fn audited(
     run: &Run,
     engine: &mut dyn Engine,
     Since { held, start, watch }: Since,
-) -> Result<Report, Failure> {
-    let expected = args.expect.check(run)?;
+) -> Result<Boxed, Failure> {
+    let no_audit = |why, line: String| {
+        let report = refused(run, engine.describe(), given.choice.clone(), why);
+        Ok(Boxed { report, refused: Some(line) })
+    };
+    if run.id != given.run {
+        let line = format!("FAIL: the pack holds run {}, and --run-id is {}", run.id, given.run);
+        return no_audit(Ground::OtherRun { wanted: given.run }, line);
+    }
+    let expected = match args.expect.check(run) {
+        // The order is met or not: which setting differs would tell the job.
+        Err(failure) if failure.exit == Exit::Diverges => {
+            let line = format!("FAIL: the run in the pack was not ordered ({WITHHELD})");
+            return no_audit(Ground::NotOrdered, line);
+        }
+        expected => expected?,
+    };
     let counting = printer.counting("checking the run", Unit::Bytes);
     let mut counted = counting.watch();
     let mut work = Work::of_all_files(&mut counted);
@@ -272,17 +296,7 @@ fn audited(
     let limit = left(args.limits.time(), start);
     // The verdict, if there is one, holds data and tensors. It ends here.
     let (report, _verdict) = audit(run, engine, checked, plan, limit, &mut bar)?;
-    Ok(report)
-}
-
-/// Opens the run in the pack, which has to be the one that the inspector names.
-fn opened(memory: Memory, limits: &Limits, wanted: &Digest) -> Result<Run, Failure> {
-    let run = Run::of(Arc::new(memory)).map_err(|error| withheld(error.into()))?;
-    if run.id != *wanted {
-        let why = format!("FAIL: the pack holds run {}, and --run-id is {wanted}", run.id);
-        return Err(Failure::new(Exit::Diverges, why));
-    }
-    Ok(run.with_memory(limits.memory()))
+    Ok(Boxed { report, refused: None })
 }
 
 pub fn run(printer: Printer, args: &Args) -> CommandResult {
@@ -299,12 +313,16 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
             .say("note: this machine swaps, so memory may be written to its disk; `swapoff -a` stops that");
     }
     let (memory, held) = unpacked(printer, &args.limits, &given)?;
-    let run = opened(memory, &args.limits, &given.run)?;
-    part::check_steps(args.part.steps, run.job().steps)?;
+    let run = Run::of(Arc::new(memory)).map_err(|error| withheld(error.into()))?;
+    let run = run.with_memory(args.limits.memory());
+    if run.id == given.run {
+        part::check_steps(args.part.steps, run.job().steps)?;
+    }
     let since = Since { held, start, watch };
-    let report = audited(printer, args, &given, &run, engine.as_mut(), since).map_err(withheld)?;
+    let found = audited(printer, args, &given, &run, engine.as_mut(), since).map_err(withheld)?;
+    let Boxed { report, refused } = found;
     let path = std::path::absolute(given.report).map_err(RunError::io(given.report))?;
-    let exit = exit(&report);
+    let exit = if refused.is_some() { Exit::Diverges } else { exit(&report) };
     Disk::default().replace(&path, &report_file::encode(report, Some(&given.signer)))?;
     let word = match exit {
         Exit::Match => "PASS",
@@ -315,7 +333,11 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         format!("tiebreak monitor statement --report {} --key KEY --out FILE", shell::path(given.report));
     let next = Next::new("state it with", statement).note("KEY is the inspector's");
     printer.result(
-        vec![format!("{word}: run {}", run.id), format!("  report: {}", path.display()), next.line()],
+        vec![
+            refused.unwrap_or_else(|| format!("{word}: run {}", run.id)),
+            format!("  report: {}", path.display()),
+            next.line(),
+        ],
         &json!({ "pass": exit == Exit::Match, "run": run.id, "report": path, "swaps": swaps, "next": [next] }),
     );
     Ok(exit)

@@ -1,0 +1,156 @@
+//! Verdicts and reports of many small parts: the memory of their readers is a small multiple of the files' bytes.
+
+use std::ffi::OsString;
+use std::fs;
+use std::time::Instant;
+
+use tiebreak_dispute::verdict::{Base64, Claim, DataSlices, Fork, ProvenTensor, Verdict};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::proven::Hashes;
+use tiebreak_record::job::identity::{CONTRACT, RunSummary};
+use tiebreak_record::job::initial::InitialOrigin;
+use tiebreak_record::job::manifest::FileManifest;
+
+use crate::{alone, peak};
+
+/// The most bytes that a reader takes for each byte of its file, but for lists of short entries.
+const TIMES: usize = 8;
+/// What readers take beside the file: for small buffers, and for the command line.
+const BESIDE: usize = 1 << 20;
+
+/// A verdict of no run with this claim, as bytes.
+fn verdict(claim: Claim) -> Vec<u8> {
+    let digest = Digest([1; 32]);
+    let run = RunSummary {
+        contract: CONTRACT.into(),
+        trainer_key: None,
+        challenge: None,
+        nonce: "0".repeat(32),
+        program: digest,
+        data: digest,
+        initial: digest,
+        origin: InitialOrigin::Seed,
+    };
+    Verdict::new(run, ("steps = 1".into(), None), "no head".into(), None, claim).to_bytes()
+}
+
+/// Verdicts of all kinds of lists that a claim has, and the most bytes for each of theirs. A list that grows has twice its length
+/// in all for a moment, and half of that beside it: the lengths are those behind which it is longest.
+fn verdicts() -> Vec<(&'static str, usize, Vec<u8>)> {
+    let none = || (Base64(Vec::new()), Hashes(Vec::new()));
+    let slices = |slices: Vec<usize>| {
+        let (bytes, siblings) = none();
+        DataSlices { file: 0, slices, bytes, siblings }
+    };
+    let batch = |slices| Claim::Batch { files: Vec::new(), slices };
+    let kept = ProvenTensor { digest: Digest([2; 32]), proof: Vec::new() };
+    let step = |micro_batches, tensors| Claim::Step { micro_batches, tensors };
+    let files = vec![FileManifest { bytes: 0, root: Digest([3; 32]) }; 10_000];
+    let evidence = Fork::Prefix { proof: Vec::new() };
+    let binding = |outputs, kept| Claim::Binding { outputs, siblings: none().1, before: None, kept };
+    let claims = [
+        ("micro-batches", TIMES, step(vec![0; (1 << 19) + 1], Vec::new())),
+        ("names of tensors", 24, step(Vec::new(), vec![String::new(); (1 << 18) + 1])),
+        ("slices of one file", 12, batch(vec![slices(vec![0; (1 << 19) + 1])])),
+        ("slices of many files", TIMES, batch(vec![slices(Vec::new()); (1 << 14) + 1])),
+        ("manifests of files", TIMES, Claim::Batch { files, slices: Vec::new() }),
+        ("digests", TIMES, binding(vec![Digest([4; 32]); (1 << 14) + 1], Vec::new())),
+        ("tensors", TIMES, binding(Vec::new(), vec![kept; (1 << 14) + 1])),
+        ("another head", TIMES, Claim::Fork { other: "x".repeat(1_500_000), evidence }),
+    ];
+    claims.into_iter().map(|(what, times, claim)| (what, times, verdict(claim))).collect()
+}
+
+/// A verdict is parsed without a copy in values of any kind, and compared with its one encoding as it is written.
+#[test]
+fn verdicts_are_read_in_a_few_times_their_bytes() {
+    let _alone = alone();
+    for (what, most, bytes) in verdicts() {
+        let (read, taken) = peak(|| Verdict::from_bytes(&bytes).map(drop));
+        let times = taken as f64 / bytes.len() as f64;
+        println!("{what}: {} bytes, {times:.1} times as many taken", bytes.len());
+        read.unwrap();
+        assert!(taken <= most * bytes.len() + BESIDE, "{what}: {times:.1} times the bytes of the verdict");
+    }
+}
+
+/// What no verdict and no report has is refused, or skipped, without a copy of it.
+#[test]
+fn fields_that_do_not_belong_take_no_memory() {
+    let _alone = alone();
+    let many = "{},".repeat(300_000);
+    let text = String::from_utf8(verdict(Claim::Cursor)).unwrap();
+    for (place, other) in [
+        (r#"{"kind":"seed"}"#, format!(r#"{{"kind":"weights","files":[{many}{{}}]}}"#)),
+        (r#"{"kind":"seed"}"#, format!(r#"{{"kind":"seed","others":[{many}0]}}"#)),
+        (r#"{"kind":"cursor"}"#, format!(r#"{{"kind":"cursor","others":[{many}0]}}"#)),
+        (r#"{"kind":"cursor"}"#, format!(r#"{{"others":[{many}0],"kind":"cursor"}}"#)),
+        (r#"{"kind":"cursor"}"#, format!(r#"{{"kind":"step","others":[{many}0]}}"#)),
+    ] {
+        assert!(text.contains(place));
+        let bytes = text.replace(place, &other);
+        let (read, taken) = peak(|| Verdict::from_bytes(bytes.as_bytes()).map(drop));
+        assert!(read.is_err());
+        assert!(taken <= BESIDE, "{}: {taken} bytes are taken", &other[..40]);
+    }
+    let text = report(9, &[], &[], &[]);
+    let other = format!(r#""result":"matches","others":[{many}0]"#);
+    let bytes = text.replace(r#""result":"matches""#, &other);
+    assert_ne!(bytes, text);
+    let (read, taken) = peak(|| tiebreak_audit::report_file::decode(bytes.as_bytes()).map(drop));
+    read.unwrap();
+    assert!(taken <= BESIDE, "{taken} bytes are taken");
+}
+
+/// A report that nobody signed, of a run of so many steps, with these ranges as replayed, as planned and as left out.
+fn report(steps: usize, replayed: &[usize], segments: &[usize], omitted: &[usize]) -> String {
+    let digest = Digest([7; 32]);
+    let ranges = |first: &[usize]| {
+        let ranges: Vec<String> = first.iter().map(|first| format!("[{first},{first}]")).collect();
+        format!("[{}]", ranges.join(","))
+    };
+    let plan = format!(
+        r#"{{"choice":"all","segments":{},"of":{},"omitted":{},"unreachable":null,"seed":null,"detection":[0,0,0],"bytes":0,"memory":0}}"#,
+        ranges(segments),
+        segments.len(),
+        ranges(omitted)
+    );
+    let digests = format!(r#""run":"{digest}","computation":"{digest}","job":"{digest}","data":"{digest}""#);
+    let rest = r#""end_checked":true,"native":false,"outcome":{"result":"matches"},"auditor":null"#;
+    let head =
+        format!(r#""format":2,"steps":{steps},"signed":"","head_size":{},"head_root":"{digest}""#, steps + 2);
+    format!("{{{head},{digests},{rest},\"replayed\":{},\"plan\":{plan}}}\n", ranges(replayed))
+}
+
+/// Merging reports takes a small multiple of the bytes of the files, in whichever list these are.
+#[test]
+fn reports_are_merged_in_a_few_times_their_bytes() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let few: Vec<usize> = vec![1; 200_000];
+    let apart: Vec<usize> = (1..200_000).step_by(2).collect();
+    for (what, texts) in [
+        ("steps again and again", vec![report(9, &few, &[], &[])]),
+        ("steps apart", vec![report(200_000, &apart, &[], &[])]),
+        ("segments", vec![report(200_000, &[], &apart, &[])]),
+        ("segments left out", vec![report(200_000, &[], &[], &apart)]),
+        ("all of it twice", vec![report(200_000, &apart, &apart, &apart); 2]),
+    ] {
+        let bytes: usize = texts.iter().map(String::len).sum();
+        let files: Vec<_> = (0..texts.len()).map(|i| folder.path().join(format!("{i}.json"))).collect();
+        files.iter().zip(&texts).for_each(|(file, text)| fs::write(file, text).unwrap());
+        let words =
+            ["tiebreak", "audit", "merge", "-q", "--unsigned", "--require", "0.01"].map(OsString::from);
+        let words: Vec<OsString> = words.into_iter().chain(files.into_iter().map(Into::into)).collect();
+        let started = Instant::now();
+        let (code, taken) = peak(|| tiebreak::cli::run(&words));
+        let times = taken as f64 / bytes as f64;
+        println!("{what}: {bytes} bytes, {times:.1} times as many taken, exit {code}");
+        assert!(
+            matches!(code, 0 | 3) && started.elapsed().as_secs() < 20,
+            "{what}: {code} in {:.0?}",
+            started.elapsed()
+        );
+        assert!(taken <= TIMES * bytes + BESIDE, "{what}: {times:.1} times the bytes of the reports");
+    }
+}
