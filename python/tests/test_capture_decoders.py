@@ -151,7 +151,7 @@ def refused(model, positions=5):
             "for any theta",
         ),
         ("Mistral", {"sliding_window": 3}, "scaled_dot_product_attention.default in model.layers.0.self_attn at .*modeling_mistral.py:.*sliding"),
-        ("Llama", {"hidden_act": "leaky_relu"}, "aten.leaky_relu.default in model.layers.0.mlp.act_fn at .*"),
+        ("Llama", {"hidden_act": "mish"}, "aten.mish.default in model.layers.0.mlp.act_fn at .*"),
         ("Gemma", {"head_dim": 4}, "aten.mean.dim in model.layers.0.input_layernorm at .*modeling_gemma.py:.*no part of GELU, RMSNorm, SwiGLU"),
         ("Llama", {"head_dim": 258}, "turn positions of each sample, at most 65536, by heads of an even number of channels up to 256"),
     ],

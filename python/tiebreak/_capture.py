@@ -19,7 +19,8 @@ from ._attention import scaled_heads
 from ._batch import Batch, batch_of
 from ._fit import check_data
 from ._padding import Padding, check_padding
-from ._graph import HANDLERS, INSTEAD, TAKE_FORMULAS, VIEWS, arguments, module_of, mutates_something_read_later
+from ._graph import HANDLERS, TAKE_FORMULAS, VIEWS, arguments, module_of, mutates_something_read_later
+from ._instead import instead_of
 from ._matcher import Matcher, Part, Refused, Value, from_role, to_role
 from ._run import Run
 from ._schedule import Fall, read, schedule_of
@@ -365,7 +366,7 @@ def _one(matcher: Matcher, node: Any, values: Dict[Any, Any], where: str, kind: 
         return value
     handler = HANDLERS.get(target)
     if handler is None or not hasattr(node.target, "_schema"):
-        raise Refused("the contract has no such operator", INSTEAD.get(target, "use one that docs/how-to/capture.md names"))
+        raise Refused("the contract has no such operator", instead_of(target))
     own_module = kind.startswith("torch.nn.modules.") or kind.rpartition(".")[2] == "Conv1D"
     matcher.where = where if own_module else ".".join(part for part in (where, target.split(".")[1].rstrip("_")) if part)
     return handler(matcher, arguments(node, _settled(matcher, node, values)), node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Dict, Tuple
 
-from . import _attention, _cut, _moved, _tables
+from . import _attention, _cut, _moved, _pieces, _tables
 from ._formula import formula, rms_norm
 from ._matcher import Formula, Matcher, Refused, Value, no_formula, same, square
 from ._whole import plus, times, whole
@@ -484,23 +484,7 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.clone.default": _unchanged,
     "aten.alias.default": _unchanged,
     **{name: _view for name in VIEWS},
-}
-# What to do in place of operators that the contract lacks.
-INSTEAD = {
-    **dict.fromkeys(("aten.bmm.default", "aten.baddbmm.default"), "give nn.MultiheadAttention need_weights=False, or use scaled_dot_product_attention"),
-    **dict.fromkeys(("aten.group_norm.default", "aten.instance_norm.default"), "use nn.BatchNorm2d, or nn.LayerNorm over the last dimension"),
-    **dict.fromkeys(("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input"), "use attention over the positions"),
-    **dict.fromkeys(("aten.amax.default", "aten.max.dim", "aten.adaptive_max_pool2d.default"), "use a mean over the pixels or the positions"),
-    **dict.fromkeys(("aten.where.self", "aten.gt.Scalar", "aten.lt.Scalar"), "use it to make the mask of an attention alone, of token ids or constants"),
-    **dict.fromkeys(
-        (f"aten.{name}.default" for name in ("elu", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid", "mish", "softplus", "selu", "celu", "prelu")),
-        "use nn.ReLU, nn.SiLU, nn.GELU, nn.Tanh or nn.Sigmoid",
-    ),
-    "aten.stack.default": "add the tensors one after another",
-    "aten.einsum.default": "write x @ weight",
-    "aten.feature_dropout.default": "use nn.Dropout",
-    "aten.conv1d.default": "use nn.Conv2d of images with one row",
-    "aten.pad.default": "give the convolution padding",
+    **_pieces.HANDLERS,
 }
 # Operators that may be a part of an operator of the contract. Others take what a formula computes.
 TAKE_FORMULAS = (
