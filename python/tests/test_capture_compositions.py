@@ -176,6 +176,32 @@ def test_phi_3_trains_near_pytorch(folder):
 
 
 @needs_torch
+def test_gemma_trains_near_pytorch(folder):
+    transformers = imported_transformers()
+    sizes = {"vocab_size": 19, "hidden_size": 8, "intermediate_size": 12, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4}
+
+    def make():
+        model = transformers.GemmaForCausalLM(transformers.GemmaConfig(**sizes, num_hidden_layers=2, pad_token_id=None)).train()
+        for name, tensor in model.named_parameters():
+            # Weights of normalisations are 0 at first, and none of them may be taken for another.
+            if "norm" in name:
+                nn.init.normal_(tensor, std=0.5)
+        return model
+
+    captured, predictions, logits = trained_near_pytorch(make, None)
+    assert operators(captured).count("rms_norm") == operators(captured).count("bias") == 5
+    torch.testing.assert_close(torch.from_numpy(predictions.logits), logits, rtol=1e-3, atol=1e-4)
+
+
+@needs_torch
+def test_a_number_more_than_a_weight_is_the_gain_of_a_norm(folder):
+    norm = lambda x, gain: gain * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))  # noqa: E731
+    make = rows(lambda m, x: m.last(norm(m.a(x), m.g + 0.5) + norm(m.b(x), 2 + m.h)), g=lambda: parameter(8), h=lambda: parameter(8))
+    captured, _, _ = trained_near_pytorch(make, (8,))
+    assert operators(captured).count("rms_norm") == 2
+
+
+@needs_torch
 def test_constants_stay_as_they_are_and_are_written_once(folder):
     model = computing(lambda m, x: m.last(0.5 * m.a(x) + m.b(x) * 0.5 + 2), a=nn.Linear(8, 8), b=nn.Linear(8, 8), last=nn.Linear(8, 3))
     captured, _, _ = trained_near_pytorch(lambda: model, (8,))

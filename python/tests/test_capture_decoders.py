@@ -152,7 +152,7 @@ def refused(model, positions=5):
         ),
         ("Mistral", {"sliding_window": 3}, "scaled_dot_product_attention.default in model.layers.0.self_attn at .*modeling_mistral.py:.*sliding"),
         ("Llama", {"hidden_act": "mish"}, "aten.mish.default in model.layers.0.mlp.act_fn at .*"),
-        ("Gemma", {"head_dim": 4}, "aten.mean.dim in model.layers.0.input_layernorm at .*modeling_gemma.py:.*no part of GELU, RMSNorm, SwiGLU"),
+        ("Gemma2", {"head_dim": 4}, "aten.div.Tensor in model.layers.0.self_attn at .*modeling_gemma2.py:.*the scores of an attention are multiplied"),
         ("Llama", {"head_dim": 258}, "turn positions of each sample, at most 65536, by heads of an even number of channels up to 256"),
     ],
 )
@@ -184,7 +184,8 @@ FORMULAS = {
     "cubes": (lambda x, y, gain: rms(x, gain, power=3) + y, "aten.mean.dim .*no part of"),
     "a mean over samples": (lambda x, y, gain: rms(x, gain, dim=0) + y, "aten.mean.dim .*but over \\[0\\] of \\[2, 8\\]"),
     "no epsilon": (lambda x, y, gain: rms(x, gain, epsilon=0.0) + y, "eps is 0.0; give eps above 0"),
-    "1 + gain": (lambda x, y, gain: rms(x, 1 + gain) + y, "aten.(mean.dim .*no part of|add.Tensor .*it adds \\[8\\] \\(parameter\\) and 1)"),
+    "1 + gain": (lambda x, y, gain: rms(x, 1 + gain) + y, ["bias", "rms_norm", "residual"]),
+    "2 * gain": (lambda x, y, gain: rms(x, 2 * gain) + y, "aten.(mean.dim .*no part of|mul.Tensor .*it multiplies \\[8\\] \\(parameter\\) and 2)"),
     "no gain": (lambda x, y, gain: rms(x, y) + gain, "no part of"),
     "two gates": (lambda x, y, gain: rms(F.silu(x) * F.silu(y), gain), ["silu", "swiglu", "rms_norm"]),
     "twice": (lambda x, y, gain: rms(F.silu(x) * 2, gain) + y, ["silu", "gain", "rms_norm", "residual"]),
