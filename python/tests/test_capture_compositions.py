@@ -90,6 +90,10 @@ if torch is not None:
         "the inputs": (images(lambda m, x: m.last(m.conv(m.same(x) + x).mean((2, 3), keepdim=True).squeeze(-1).squeeze(-1)), same=lambda: nn.Conv2d(2, 2, 3, padding="same")), "residual"),
         "patches": (images(lambda m, x: m.last(m.up(m.conv(x).flatten(2).transpose(1, 2)).mean(1)), up=lambda: nn.Linear(4, 4)), "rows"),
         "patches with positions": (images(lambda m, x: m.last(m.norm(m.conv(x).flatten(2).transpose(1, 2) + m.p)[:, -1]), norm=lambda: nn.LayerNorm(4), p=lambda: parameter(1, 16, 4)), "last_position"),
+        "gate by convolutions": (images(lambda m, x: (lambda y: m.last((y * m.up(F.relu(m.down(F.adaptive_avg_pool2d(y, 1)))).sigmoid()).mean((2, 3))))(m.conv(x)), down=lambda: nn.Conv2d(4, 2, 1), up=lambda: nn.Conv2d(2, 4, 1)), "adaptive_avg_pool"),
+        "gate by layers": (images(lambda m, x: (lambda y: m.last((y * F.hardsigmoid(m.up(F.relu(m.down(y.mean((2, 3)))))).view(*y.shape[:2], 1, 1).expand_as(y)).mean((2, 3))))(F.relu(m.conv(x))), down=lambda: nn.Linear(4, 2), up=lambda: nn.Linear(2, 4, bias=False)), "adaptive_avg_pool"),
+        "means to pixels": (images(lambda m, x: (lambda y: m.last((y - y.mean((2, 3), keepdim=True) * 0.5).relu().mean((2, 3)) + y.mean((2, 3))))(m.conv(x))), "adaptive_avg_pool"),
+        "a gate that is a number of classes": (images(lambda m, x: (lambda y: (lambda g: m.last((y * g[:, :, None, None]).mean((2, 3)) + m.own(g)))(m.up(F.adaptive_avg_pool2d(y, 1).flatten(1))))(m.conv(x)), up=lambda: nn.Linear(4, 4), own=lambda: nn.Linear(4, 4)), "adaptive_avg_pool"),
         "planes": (images(lambda m, x: m.last(m.conv(x).flatten(2).mean(-1))), "mean_pool"),
     }
     TEXTS = {
@@ -176,12 +180,16 @@ def test_phi_3_trains_near_pytorch(folder):
 
 
 @needs_torch
-def test_gemma_trains_near_pytorch(folder):
+@pytest.mark.parametrize("kind", ["Gemma", "Gemma2", "Gemma3"])
+def test_gemma_trains_near_pytorch(folder, kind):
     transformers = imported_transformers()
     sizes = {"vocab_size": 19, "hidden_size": 8, "intermediate_size": 12, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4}
+    scale = {"query_pre_attn_scalar": 4, "attn_logit_softcapping": None, "layer_types": ["full_attention"] * 2}
+    config = getattr(transformers, f"{kind}TextConfig" if kind == "Gemma3" else f"{kind}Config")
+    config = config(**sizes, num_hidden_layers=2, pad_token_id=None, **({} if kind == "Gemma" else scale))
 
     def make():
-        model = transformers.GemmaForCausalLM(transformers.GemmaConfig(**sizes, num_hidden_layers=2, pad_token_id=None)).train()
+        model = getattr(transformers, f"{kind}ForCausalLM")(config).train()
         for name, tensor in model.named_parameters():
             # Weights of normalisations are 0 at first, and none of them may be taken for another.
             if "norm" in name:
@@ -189,8 +197,17 @@ def test_gemma_trains_near_pytorch(folder):
         return model
 
     captured, predictions, logits = trained_near_pytorch(make, None)
-    assert operators(captured).count("rms_norm") == operators(captured).count("bias") == 5
+    norms = {"Gemma": (5, 0), "Gemma2": (9, 0), "Gemma3": (9, 4)}[kind]
+    assert tuple(operators(captured).count(name) for name in ("rms_norm", "head_rms_norm")) == norms and operators(captured).count("bias") == sum(norms)
     torch.testing.assert_close(torch.from_numpy(predictions.logits), logits, rtol=1e-3, atol=1e-4)
+
+
+@needs_torch
+def test_a_regnet_with_gates_trains_near_pytorch(folder):
+    transformers = imported_transformers()
+    config = transformers.RegNetConfig(num_channels=2, embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], groups_width=4, layer_type="y", num_labels=3)
+    captured, predictions, logits = trained_near_pytorch(lambda: transformers.RegNetForImageClassification(config).train(), (2, 12, 12), "sgd")
+    assert operators(captured).count("adaptive_avg_pool") == 4 and "mul" in operators(captured)
 
 
 @needs_torch
