@@ -94,6 +94,7 @@ if torch is not None:
         "gate by layers": (images(lambda m, x: (lambda y: m.last((y * F.hardsigmoid(m.up(F.relu(m.down(y.mean((2, 3)))))).view(*y.shape[:2], 1, 1).expand_as(y)).mean((2, 3))))(F.relu(m.conv(x))), down=lambda: nn.Linear(4, 2), up=lambda: nn.Linear(2, 4, bias=False)), "adaptive_avg_pool"),
         "means to pixels": (images(lambda m, x: (lambda y: m.last((y - y.mean((2, 3), keepdim=True) * 0.5).relu().mean((2, 3)) + y.mean((2, 3))))(m.conv(x))), "adaptive_avg_pool"),
         "a gate that is a number of classes": (images(lambda m, x: (lambda y: (lambda g: m.last((y * g[:, :, None, None]).mean((2, 3)) + m.own(g)))(m.up(F.adaptive_avg_pool2d(y, 1).flatten(1))))(m.conv(x)), up=lambda: nn.Linear(4, 4), own=lambda: nn.Linear(4, 4)), "adaptive_avg_pool"),
+        "a view in place": (images(lambda m, x: m.last(F.leaky_relu_(F.adaptive_avg_pool2d(m.conv(x), 1).flatten(1)))), "relu"),
         "planes": (images(lambda m, x: m.last(m.conv(x).flatten(2).mean(-1))), "mean_pool"),
     }
     TEXTS = {
@@ -203,6 +204,22 @@ def test_gemma_trains_near_pytorch(folder, kind):
 
 
 @needs_torch
+def test_a_mobilenet_trains_near_pytorch(folder):
+    transformers = imported_transformers()
+    config = transformers.MobileNetV1Config(num_channels=2, depth_multiplier=0.25, min_depth=2, tf_padding=False, classifier_dropout_prob=0.0, num_labels=3)
+
+    def make():
+        model = transformers.MobileNetV1ForImageClassification(config).train()
+        # The first six of its convolutions, and a head of their channels.
+        model.mobilenet_v1.layer = model.mobilenet_v1.layer[:6]
+        model.classifier = nn.Linear(model.mobilenet_v1.layer[-1].convolution.out_channels, 3)
+        return model
+
+    captured, _, _ = trained_near_pytorch(make, (2, 16, 16), "sgd")
+    assert operators(captured).count("grouped_conv2d") == 3
+
+
+@needs_torch
 def test_a_regnet_with_gates_trains_near_pytorch(folder):
     transformers = imported_transformers()
     config = transformers.RegNetConfig(num_channels=2, embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], groups_width=4, layer_type="y", num_labels=3)
@@ -226,6 +243,18 @@ def test_constants_stay_as_they_are_and_are_written_once(folder):
     assert [p for p in parameters if p["name"].startswith("constant")] == [{"name": f"constant.{i}", "shape": [8], "frozen": True} for i in range(2)]
     state = tiebreak.Run("run").state_dict(names="program")
     assert (state["constant.0"] == 0.5).all() and (state["constant.1"] == 2).all()
+
+
+@needs_torch
+def test_what_a_view_shows_is_changed_with_it(folder):
+    read = "it changes a tensor in place that something else reads"
+    for shown in [
+        lambda y: y.view(2, 4).relu_(),
+        lambda y: y.view(2, 1, 4).squeeze(1).relu_(),
+        lambda y: y.view(2, 1, 4)[:, 0].relu_(),
+    ]:
+        model = computing(lambda m, x, shown=shown: (lambda y: m.last(shown(y) + y))(m.a(x)), a=nn.Linear(4, 4), last=nn.Linear(4, 3))
+        assert read in "\n".join(captured_error(model)), shown
 
 
 @needs_torch

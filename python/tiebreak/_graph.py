@@ -491,6 +491,11 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     **{name: _view for name in VIEWS},
     **_pieces.HANDLERS,
 }
+# Views: what their result shows is what they take.
+SHOWING = (
+    *VIEWS, "aten.transpose.int", "aten.permute.default", "aten.t.default", "aten.numpy_T.default", "aten.slice.Tensor", "aten.select.int",
+    "aten.expand_as.default",
+)  # fmt: skip
 # Operators that may be a part of an operator of the contract. Others take what a formula computes.
 TAKE_FORMULAS = (
     "aten.mul.Tensor", "aten.mul_.Tensor", "aten.add.Tensor", "aten.add_.Tensor", "aten.sub.Tensor", "aten.rsub.Scalar", "aten.div.Tensor",
@@ -518,7 +523,10 @@ def mutates_something_read_later(node: Any) -> bool:
     if not node.target._schema.is_mutable:
         return False
     changed = node.args[0]
-    return len(changed.users) != 1 or str(getattr(changed, "target", "")) in (*VIEWS, "aten.transpose.int", "aten.permute.default")
+    # What a view shows is changed too.
+    while len(changed.users) == 1 and str(changed.target) in SHOWING:
+        changed = changed.args[0]
+    return len(changed.users) != 1
 
 
 def module_of(node: Any) -> Tuple[str, str]:
