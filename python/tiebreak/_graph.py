@@ -189,7 +189,7 @@ def _mean(m: Matcher, a: Given, out: Any) -> Value:
         x = whole(m, x)
     same("dtype", a["dtype"], None, "leave dtype out")
     if (x.layout, dims) in (("planes", [2]), ("patches", [1])):
-        return Value(m.node("mean_pool", x.name), "rows", shape)
+        return Value(m.node("mean_pool", x.name), "pooled" if x.layout == "planes" and a["keepdim"] else "rows", shape)
     if len(x.shape) == 3 and dims == [1] and x.layout in ("rows", "raw"):
         same("the first dimension", x.shape[0], m.batch, "take the mean over the positions of each sample")
         return Value(m.node("mean_positions", m.rows(x)), "rows", shape)
@@ -522,14 +522,6 @@ def arguments(node: Any, values: Dict[Any, Any]) -> Given:
         value = node.args[number] if number < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
         given[argument.name] = made(value)
     return given
-
-
-def mutates_something_read_later(node: Any) -> bool:
-    """True if an operator in place changes a tensor that another operator reads too."""
-    if not node.target._schema.is_mutable:
-        return False
-    changed = node.args[0]
-    return len(changed.users) != 1 or str(getattr(changed, "target", "")) in (*VIEWS, "aten.transpose.int", "aten.permute.default")
 
 
 def module_of(node: Any) -> Tuple[str, str]:
