@@ -123,10 +123,10 @@ def is_near_pytorch(captured, run, model, optimizer, loss_fn, batch, clip_norm):
             torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
         optimizer.step()
     after, due = captured.state_dict(run), model.state_dict()
-    assert {key for key in due if not key.endswith("num_batches_tracked")} == set(after)
+    assert set(due) == set(after)
     for key, tensor in after.items():
         torch.testing.assert_close(tensor, due[key], rtol=1e-4, atol=2e-5, msg=lambda text, key=key: f"{key}: {text}")
-    model.load_state_dict(after, strict=False)
+    model.load_state_dict(after, strict=True)
     assert tiebreak.audit(run, sample=1.0).matches
 
 

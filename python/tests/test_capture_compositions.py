@@ -94,6 +94,11 @@ if torch is not None:
         "patches with positions": (images(lambda m, x: m.last(m.norm(m.conv(x).flatten(2).transpose(1, 2) + m.p)[:, -1]), norm=lambda: nn.LayerNorm(4), p=lambda: parameter(1, 16, 4)), "last_position"),
         "differences": (images(lambda m, x: m.last((m.conv(x) - m.g - torch.linspace(0, 1, 4)[:, None, None]).mean((2, 3))), g=lambda: parameter(4, 1, 1)), "bias"),
         "planes that stay": (images(lambda m, x: m.last((m.conv(x).flatten(2).mean(2, keepdim=True) * 2).squeeze(2))), "mean_pool"),
+        "gate by convolutions": (images(lambda m, x: (lambda y: m.last((y * m.up(F.relu(m.down(F.adaptive_avg_pool2d(y, 1)))).sigmoid()).mean((2, 3))))(m.conv(x)), down=lambda: nn.Conv2d(4, 2, 1), up=lambda: nn.Conv2d(2, 4, 1)), "adaptive_avg_pool"),
+        "gate by layers": (images(lambda m, x: (lambda y: m.last((y * F.hardsigmoid(m.up(F.relu(m.down(y.mean((2, 3)))))).view(*y.shape[:2], 1, 1).expand_as(y)).mean((2, 3))))(F.relu(m.conv(x))), down=lambda: nn.Linear(4, 2), up=lambda: nn.Linear(2, 4, bias=False)), "adaptive_avg_pool"),
+        "means to pixels": (images(lambda m, x: (lambda y: m.last((y - y.mean((2, 3), keepdim=True) * 0.5).relu().mean((2, 3)) + y.mean((2, 3))))(m.conv(x))), "adaptive_avg_pool"),
+        "a gate that is a number of classes": (images(lambda m, x: (lambda y: (lambda g: m.last((y * g[:, :, None, None]).mean((2, 3)) + m.own(g)))(m.up(F.adaptive_avg_pool2d(y, 1).flatten(1))))(m.conv(x)), up=lambda: nn.Linear(4, 4), own=lambda: nn.Linear(4, 4)), "adaptive_avg_pool"),
+        "a view in place": (images(lambda m, x: m.last(F.leaky_relu_(F.adaptive_avg_pool2d(m.conv(x), 1).flatten(1)))), "relu"),
         "planes": (images(lambda m, x: m.last(m.conv(x).flatten(2).mean(-1))), "mean_pool"),
     }
     TEXTS = {
@@ -188,6 +193,61 @@ def test_phi_3_trains_near_pytorch(folder):
 
 
 @needs_torch
+@pytest.mark.parametrize("kind", ["Gemma", "Gemma2", "Gemma3"])
+def test_gemma_trains_near_pytorch(folder, kind):
+    transformers = imported_transformers()
+    sizes = {"vocab_size": 19, "hidden_size": 8, "intermediate_size": 12, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4}
+    scale = {"query_pre_attn_scalar": 4, "attn_logit_softcapping": None, "layer_types": ["full_attention"] * 2}
+    config = getattr(transformers, f"{kind}TextConfig" if kind == "Gemma3" else f"{kind}Config")
+    config = config(**sizes, num_hidden_layers=2, pad_token_id=None, **({} if kind == "Gemma" else scale))
+
+    def make():
+        model = getattr(transformers, f"{kind}ForCausalLM")(config).train()
+        for name, tensor in model.named_parameters():
+            # Weights of normalisations are 0 at first, and none of them may be taken for another.
+            if "norm" in name:
+                nn.init.normal_(tensor, std=0.5)
+        return model
+
+    captured, predictions, logits = trained_near_pytorch(make, None)
+    norms = {"Gemma": (5, 0), "Gemma2": (9, 0), "Gemma3": (9, 4)}[kind]
+    assert tuple(operators(captured).count(name) for name in ("rms_norm", "head_rms_norm")) == norms and operators(captured).count("bias") == sum(norms)
+    torch.testing.assert_close(torch.from_numpy(predictions.logits), logits, rtol=1e-3, atol=1e-4)
+
+
+@needs_torch
+def test_a_mobilenet_trains_near_pytorch(folder):
+    transformers = imported_transformers()
+    config = transformers.MobileNetV1Config(num_channels=2, depth_multiplier=0.25, min_depth=2, tf_padding=False, classifier_dropout_prob=0.0, num_labels=3)
+
+    def make():
+        model = transformers.MobileNetV1ForImageClassification(config).train()
+        # The first six of its convolutions, and a head of their channels.
+        model.mobilenet_v1.layer = model.mobilenet_v1.layer[:6]
+        model.classifier = nn.Linear(model.mobilenet_v1.layer[-1].convolution.out_channels, 3)
+        return model
+
+    captured, _, _ = trained_near_pytorch(make, (2, 16, 16), "sgd")
+    assert operators(captured).count("grouped_conv2d") == 3
+
+
+@needs_torch
+def test_a_regnet_with_gates_trains_near_pytorch(folder):
+    transformers = imported_transformers()
+    config = transformers.RegNetConfig(num_channels=2, embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], groups_width=4, layer_type="y", num_labels=3)
+    captured, predictions, logits = trained_near_pytorch(lambda: transformers.RegNetForImageClassification(config).train(), (2, 12, 12), "sgd")
+    assert operators(captured).count("adaptive_avg_pool") == 4 and "mul" in operators(captured)
+
+
+@needs_torch
+def test_a_number_more_than_a_weight_is_the_gain_of_a_norm(folder):
+    norm = lambda x, gain: gain * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))  # noqa: E731
+    make = rows(lambda m, x: m.last(norm(m.a(x), m.g + 0.5) + norm(m.b(x), 2 + m.h)), g=lambda: parameter(8), h=lambda: parameter(8))
+    captured, _, _ = trained_near_pytorch(make, (8,))
+    assert operators(captured).count("rms_norm") == 2
+
+
+@needs_torch
 def test_constants_stay_as_they_are_and_are_written_once(folder):
     model = computing(lambda m, x: m.last(0.5 * m.a(x) + m.b(x) * 0.5 + 2), a=nn.Linear(8, 8), b=nn.Linear(8, 8), last=nn.Linear(8, 3))
     captured, _, _ = trained_near_pytorch(lambda: model, (8,))
@@ -195,6 +255,18 @@ def test_constants_stay_as_they_are_and_are_written_once(folder):
     assert [p for p in parameters if p["name"].startswith("constant")] == [{"name": f"constant.{i}", "shape": [8], "frozen": True} for i in range(2)]
     state = tiebreak.Run("run").state_dict(names="program")
     assert (state["constant.0"] == 0.5).all() and (state["constant.1"] == 2).all()
+
+
+@needs_torch
+def test_what_a_view_shows_is_changed_with_it(folder):
+    read = "it changes a tensor in place that something else reads"
+    for shown in [
+        lambda y: y.view(2, 4).relu_(),
+        lambda y: y.view(2, 1, 4).squeeze(1).relu_(),
+        lambda y: y.view(2, 1, 4)[:, 0].relu_(),
+    ]:
+        model = computing(lambda m, x, shown=shown: (lambda y: m.last(shown(y) + y))(m.a(x)), a=nn.Linear(4, 4), last=nn.Linear(4, 3))
+        assert read in "\n".join(captured_error(model)), shown
 
 
 @needs_torch

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from captures import OPTIMIZERS, captured_error, is_near_pytorch, needs_torch, nn, torch
+from captures import OPTIMIZERS, captured_error, data_of_one_sample, is_near_pytorch, mean_loss, needs_torch, nn, torch
 from test_capture_encoders import class_loss
 from test_capture_padding import LABELS, TEXTS, texts_of
 
@@ -107,3 +107,36 @@ def test_other_uses_of_the_modules_are_refused(folder):
         (lambda m, x: m.head(x.relu().transpose(0, 1))[:, 0], "it takes moved"),
     ]:
         assert why in "\n".join(captured_error(Exchanged(compute), class_loss, batch=batch))
+
+
+@needs_torch
+def test_a_state_has_the_buffers_that_no_run_trains(folder):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.norm, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=0.25), nn.Linear(4, 3)
+            self.same_norm = self.norm
+            self.register_buffer("scale", torch.linspace(1, 2, 4))
+            self.register_buffer("unused", torch.tensor([[7, 8]]))
+            self.register_buffer("passing", torch.ones(4), persistent=False)
+            self.register_buffer("also", self.unused)
+
+        def forward(self, x):
+            return self.last(self.norm(self.body(x) * self.scale * self.passing))
+
+    model = Model()
+    model.norm.num_batches_tracked += 5
+    batch, data = data_of_one_sample((4,), 3)
+    optimizer = OPTIMIZERS["sgd"][0](model.parameters())
+    captured = tiebreak.capture(model, mean_loss, optimizer, batch, out="captured")
+    model.scale.zero_()
+    run = tiebreak.train(captured.job(data, 3), out="run")
+    state = captured.state_dict(run)
+    assert set(state) == set(model.state_dict()) and "passing" not in state
+    assert state["scale"].tolist() == torch.linspace(1, 2, 4).tolist()
+    assert state["unused"].tolist() == state["also"].tolist() == [[7, 8]] and state["unused"].dtype == torch.int64
+    assert state["norm.num_batches_tracked"] == state["same_norm.num_batches_tracked"] == 8
+    assert torch.equal(state["norm.running_mean"], state["same_norm.running_mean"])
+    state["scale"].zero_()
+    assert captured.state_dict(run)["scale"].tolist() == torch.linspace(1, 2, 4).tolist()
+    model.load_state_dict(state, strict=True)

@@ -20,7 +20,8 @@ from ._attention import scaled_heads
 from ._batch import Batch, batch_of
 from ._fit import check_data
 from ._padding import Padding, check_padding
-from ._graph import HANDLERS, INSTEAD, TAKE_FORMULAS, VIEWS, arguments, module_of
+from ._graph import HANDLERS, TAKE_FORMULAS, VIEWS, arguments, module_of
+from ._instead import instead_of
 from ._matcher import Matcher, Part, Refused, Value, from_role, to_role
 from ._run import Run
 from ._schedule import Fall, read, schedule_of
@@ -54,11 +55,12 @@ class Captured:
         inputs: Dict[str, Any],
         fall: Optional[Fall] = None,
         padding: Padding = Padding(None, None),
+        kept: Mapping[str, Any] = {},
     ) -> None:
         self.folder = folder
         self.learning_rate = rate
         self.inputs, self._fall, self._padding = inputs, fall, padding
-        self._parts, self._ties, self._buffers = parts, ties, buffers
+        self._parts, self._ties, self._buffers, self._kept = parts, ties, buffers, kept
 
     @property
     def network(self) -> str:
@@ -107,11 +109,12 @@ class Captured:
     def state_dict(self, run: Run, step: Optional[int] = None) -> Dict[str, Any]:
         """The model after a step of a run, by default the last one that the run holds, for `model.load_state_dict`.
 
-        Digests are compared with the step's record first.
+        Buffers that a run does not train are those of the model at capture. `num_batches_tracked` of a batch normalisation counts the
+        run's steps, too. Digests are compared with the step's record first.
         """
         import torch
 
-        arrays = run.state_dict(step, names="program")
+        step, arrays = run._state(step, "program")
         found: Dict[str, Any] = {}
         for source in dict.fromkeys(part.source for part in self._parts.values()):
             own = {name: part for name, part in self._parts.items() if part.source == source}
@@ -120,6 +123,9 @@ class Captured:
             found[source] = torch.from_numpy(np.array(whole, order="C"))
         for theirs, ours in self._buffers.items():
             found[theirs] = torch.from_numpy(np.array(arrays[f"buffer/{ours}"]))
+        running = {*self._buffers, *(name for name, source in self._ties.items() if source in self._buffers)}
+        tracked = {f"{name.rpartition('.')[0]}.num_batches_tracked".lstrip(".") for name in running}
+        found.update({name: tensor + step if name in tracked else tensor.clone() for name, tensor in self._kept.items()})
         found.update({name: found[source] for name, source in self._ties.items()})
         return found
 
@@ -200,14 +206,27 @@ def capture(
     if clip_norm is not None:
         network["clip_norm"] = float(clip_norm)
     tensors = {name: to_role(_array(named[part.source]), part) for name, part in matcher.parts.items()}
-    own, buffers = dict(model.named_buffers()), dict(matcher.norms)
+    own, buffers = dict(model.named_buffers(remove_duplicate=False)), dict(matcher.norms)
     tensors.update(matcher.constants)
     tensors.update({f"buffer/{ours}": _array(own[theirs]) for theirs, ours in buffers.items()})
     ties = {name: source for name, source in canonical.items() if name != source}
+    kept, more_ties = _kept(model, buffers)
     padding = Padding(matcher.padding, _unpadded(matcher, model) if batch.is_full else None)
-    captured = Captured(out, matcher.parts, ties, buffers, rate, network["inputs"], fall, padding)
+    captured = Captured(out, matcher.parts, {**ties, **more_ties}, buffers, rate, network["inputs"], fall, padding, kept)
     _write(captured, network, tensors)
     return captured
+
+
+def _kept(model: Any, norms: Mapping[str, str]) -> Tuple[Dict[str, Any], Dict[str, str]]:
+    """Copies of the buffers of a model's state that no run trains, and other names of buffers."""
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    state = [name for name in model.state_dict() if name in buffers]
+    # The names of batch normalisations first: the others are other names of theirs.
+    order = [*norms, *(name for name in state if name not in norms)]
+    first: Dict[int, str] = {}
+    of = {name: first.setdefault(id(buffers[name]), name) for name in order}
+    kept = {name: buffers[name].detach().cpu().clone() for name in state if of[name] == name and name not in norms}
+    return kept, {name: source for name, source in of.items() if name != source}
 
 
 def _missing_rows(matcher: Matcher) -> List[str]:
@@ -387,7 +406,7 @@ def _one(matcher: Matcher, node: Any, values: Dict[Any, Any], where: str, kind: 
         return value
     handler = HANDLERS.get(target)
     if handler is None or not hasattr(node.target, "_schema"):
-        raise Refused("the contract has no such operator", INSTEAD.get(target, "use one that docs/how-to/capture.md names"))
+        raise Refused("the contract has no such operator", instead_of(target))
     own_module = kind.startswith("torch.nn.modules.") or kind.rpartition(".")[2] == "Conv1D"
     matcher.where = where if own_module else ".".join(part for part in (where, target.split(".")[1].rstrip("_")) if part)
     return handler(matcher, arguments(node, _settled(matcher, node, values)), node)

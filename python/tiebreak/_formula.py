@@ -80,18 +80,30 @@ def _gelu(m: Matcher, made: Value, found: Dict[str, Any]) -> Optional[Value]:
 
 def _rms_norm(m: Matcher, made: Value, found: Dict[str, Any]) -> Optional[Value]:
     x, gain, epsilon = whole(m, found["x"]), found["gain"], found["epsilon"]
+    gain, more = _increased(gain)
     if not isinstance(gain, Value) or gain.layout != "parameter" or not isinstance(epsilon, (int, float)):
         return None
-    return rms_norm(m, x, gain, float(epsilon), "rms_norm")
+    return rms_norm(m, x, gain, float(epsilon), "rms_norm", more)
 
 
-def rms_norm(m: Matcher, x: Value, gain: Optional[Value], epsilon: float, tail: str = "") -> Value:
-    """A normalisation over the last dimension of rows, or of heads."""
+def _increased(gain: Any) -> Tuple[Any, float]:
+    """A gain, and the number that is added to it before it is used: Gemma's weight is the distance from 1."""
+    if isinstance(gain, Value) and gain.layout == "formula" and gain.name.op == "add":
+        for x, y in (gain.name.args, gain.name.args[::-1]):
+            if isinstance(x, Value) and isinstance(y, (int, float)):
+                return x, float(y)
+    return gain, 0.0
+
+
+def rms_norm(m: Matcher, x: Value, gain: Optional[Value], epsilon: float, tail: str = "", more: float = 0.0) -> Value:
+    """A normalisation over the last dimension of rows, or of heads. Its gain is a parameter, and a number more."""
     if not epsilon > 0:
         raise Refused(f"eps is {epsilon}", "give eps above 0")
     if gain is not None and tuple(gain.shape) != x.shape[-1:]:
         raise Refused(f"its weight is {list(gain.shape)}, and x {list(x.shape)}", "normalise the last dimension alone")
     weight = m.vector(x.shape[-1], 1) if gain is None else m.parameter(gain)
+    if more:
+        weight = m.node("bias", weight, m.vector(x.shape[-1], more), tail="gain")
     if x.layout in ("split", "heads"):
         name = m.node("head_rms_norm", x.name, weight, tail=tail, heads=_heads(x), epsilon=epsilon)
         return x._replace(name=name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Dict, Tuple
 
-from . import _attention, _cut, _moved, _tables
+from . import _attention, _cut, _moved, _pieces, _spread, _tables
 from ._formula import formula, rms_norm
 from ._matcher import Formula, Matcher, Refused, Value, no_formula, same, square
 from ._whole import plus, times, whole
@@ -22,6 +22,8 @@ def _linear(m: Matcher, a: Given, out: Any) -> Value:
         made = _product(m, x, weight, bias, "plain", out, parts, may_be_cut=False)
         names = [part.name for part in made.name] if parts > 1 else [made.name]
         return _moved.of_rows(names, order, made.shape[-1] // parts)
+    if isinstance(a["input"], Value) and a["input"].layout == "pixel":
+        return _spread.linear(m, a["input"], weight, bias, out)
     return _product(m, m.rows(a["input"]), weight, bias, "plain", out, parts)
 
 
@@ -176,7 +178,7 @@ def _pool(m: Matcher, a: Given, out: Any, kind: str) -> Value:
 def _adaptive(m: Matcher, a: Given, out: Any) -> Value:
     shape, x = tuple(out.meta["val"].shape), m.image(a["self"])
     if shape[2:] == (1, 1):
-        return Value(m.node("mean_pool", x), "pooled", shape)
+        return _spread.pooled(m, x, out)
     return Value(m.node("adaptive_avg_pool", x, windows=list(shape[2:])), "image", shape)
 
 
@@ -196,7 +198,7 @@ def _mean(m: Matcher, a: Given, out: Any) -> Value:
     if dims != [2, 3] or len(x.shape) != 4:
         why = f"it is no mean over the pixels of images, nor over the positions of samples, but over {dims} of {list(x.shape)} ({x.layout})"
         raise Refused(why, "take the mean over the dimensions 2 and 3 of images, or over dimension 1 of [B, T, C]")
-    return Value(m.node("mean_pool", m.image(x)), "pooled" if a["keepdim"] else "rows", shape)
+    return _spread.pooled(m, m.image(x), out)
 
 
 def _sum(m: Matcher, a: Given, out: Any) -> Value:
@@ -214,6 +216,8 @@ def _view(m: Matcher, a: Given, out: Any) -> Value:
         return value._replace(layout="token", shape=shape)
     if value.layout == "repeated" and shape[:2] + shape[3:] == value.shape[:2] + value.shape[3:] and value.shape[2] in (1, shape[2]):
         return value._replace(shape=shape)
+    if (spread := _spread.viewed(m, value, out)) is not None:
+        return spread
     if math.prod(shape) != math.prod(value.shape):
         raise Refused(f"it repeats {list(value.shape)} to {list(shape)}", "keep tensors as they are")
     if value.shape == shape or value.layout == "labels":
@@ -461,6 +465,7 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.sub.Tensor": _sub,
     "aten.rsub.Scalar": _sub,
     "aten.square.default": _square,
+    "aten.expand_as.default": _view,
     "aten.sum.dim_IntList": _sum,
     "aten.sigmoid.default": _of_elements("sigmoid"),
     "aten.sigmoid_.default": _of_elements("sigmoid"),
@@ -484,23 +489,7 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.clone.default": _unchanged,
     "aten.alias.default": _unchanged,
     **{name: _view for name in VIEWS},
-}
-# What to do in place of operators that the contract lacks.
-INSTEAD = {
-    **dict.fromkeys(("aten.bmm.default", "aten.baddbmm.default"), "give nn.MultiheadAttention need_weights=False, or use scaled_dot_product_attention"),
-    **dict.fromkeys(("aten.group_norm.default", "aten.instance_norm.default"), "use nn.BatchNorm2d, or nn.LayerNorm over the last dimension"),
-    **dict.fromkeys(("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input"), "use attention over the positions"),
-    **dict.fromkeys(("aten.amax.default", "aten.max.dim", "aten.adaptive_max_pool2d.default"), "use a mean over the pixels or the positions"),
-    **dict.fromkeys(("aten.where.self", "aten.gt.Scalar", "aten.lt.Scalar"), "use it to make the mask of an attention alone, of token ids or constants"),
-    **dict.fromkeys(
-        (f"aten.{name}.default" for name in ("elu", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid", "mish", "softplus", "selu", "celu", "prelu")),
-        "use nn.ReLU, nn.SiLU, nn.GELU, nn.Tanh or nn.Sigmoid",
-    ),
-    "aten.stack.default": "add the tensors one after another",
-    "aten.einsum.default": "write x @ weight",
-    "aten.feature_dropout.default": "use nn.Dropout",
-    "aten.conv1d.default": "use nn.Conv2d of images with one row",
-    "aten.pad.default": "give the convolution padding",
+    **_pieces.HANDLERS,
 }
 # Operators that may be a part of an operator of the contract. Others take what a formula computes.
 TAKE_FORMULAS = (

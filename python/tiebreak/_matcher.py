@@ -18,7 +18,7 @@ NAME_MAX = 100
 # part of an operator. "repeated": heads [B, K, G, T, D], G times each; "grouped": the same as [B, K G, T, D]. "constant": a tensor that
 # depends on nothing. "columns": a linear layer whose output is cut into channels (`_cut.py`). "turned parameter": a matrix transposed.
 # "log softmax": logits before a loss that takes the logarithm of their softmax. "first row": the first row of a table for each position. "planes" and "patches": [B, H, W, C] of [B, C, H W] and of
-# [B, H W, C]. "token": a parameter [1, 1, C] for each sample. "turned": heads whose last dimensions are exchanged. "scores": what an attention
+# [B, H W, C]. "pixel": [B, 1, 1, C] of [B, C] or [B, C, 1] (`_spread.py`). "token": a parameter [1, 1, C] for each sample. "turned": heads whose last dimensions are exchanged. "scores": what an attention
 # makes of queries and keys. "mask": what hides padding (`_mask.py`). "labels", "parameter", "buffer", "loss".
 
 
@@ -42,7 +42,7 @@ class Part(NamedTuple):
     """A parameter of the network: the part `number` of `count` of a tensor of the model, in the layout of a role."""
 
     source: str
-    # "plain", "kernels" of a convolution, a "transposed" matrix, or without dimensions of 1 in front: a "row" [1, 1, C] or a "table" [1, T, C].
+    # "plain", "kernels" of a convolution, "pixel kernels" of a linear layer, a "transposed" matrix, or without dimensions of 1 in front: a "row" [1, 1, C] or a "table" [1, T, C].
     # A role of numbers, such as "1 8", is the shape of a tensor whose dimensions of 1 the network does not have.
     role: str
     number: int
@@ -75,6 +75,8 @@ def to_role(array: Any, part: Part) -> Any:
     """A tensor of the model as the network's parameter, NumPy."""
     if part.role == "kernels":
         array = array.transpose(0, 2, 3, 1)
+    elif part.role == "pixel kernels":
+        array = array[:, None, None]
     elif part.role == "transposed":
         array = array.T
     elif part.role in ("row", "table"):
@@ -98,6 +100,8 @@ def from_role(arrays: Sequence[Any], parts: Sequence[Part]) -> Any:
         return whole.reshape([int(size) for size in role.split()])
     if role == "kernels":
         return whole.transpose(0, 3, 1, 2)
+    if role == "pixel kernels":
+        return whole[:, 0, 0]
     if role in ("row", "table"):
         return whole.reshape(((1, 1) if role == "row" else (1,)) + whole.shape)
     return whole.T if role == "transposed" else whole
@@ -223,6 +227,8 @@ class Matcher:
             return self.sequences
         if isinstance(value, Value) and value.layout == "patches":
             return self.node("rows", value.name, tail="rows")
+        if isinstance(value, Value) and value.layout == "pixel" and len(value.shape) == 2:
+            return self.node("flatten", value.name, tail="flatten")
         if not isinstance(value, Value) or value.layout != "rows":
             why = "it takes a tensor whose last dimension is not that of rows"
             raise Refused(why, "flatten images before linear layers, and use modules for activations")
@@ -235,7 +241,7 @@ class Matcher:
             return (self.image(value), "image") if len(value.shape) == 4 else (self.rows(value), "rows")
         if value.layout == "patches":
             return self.rows(value), "rows"
-        if value.layout not in ("rows", "image", "pooled", "split", "heads"):
+        if value.layout not in ("rows", "image", "pooled", "split", "heads", "pixel"):
             raise Refused(f"it takes {value.layout}", "apply it to activations")
         return value.name, value.layout
 

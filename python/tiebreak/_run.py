@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
@@ -127,6 +127,10 @@ class Run:
 
         >>> model.load_state_dict({name: torch.from_numpy(a) for name, a in run.state_dict().items()})
         """
+        return self._state(step, names)[1]
+
+    def _state(self, step: Optional[int], names: str) -> Tuple[int, Dict[str, np.ndarray]]:
+        """The step of `state_dict`, and its arrays."""
         if names not in ("released", "program"):
             raise UsageError(f"names is {names!r:.60}", 'give names as "released" or "program"')
         if step is not None and count("step", step) >= 2**32:
@@ -134,7 +138,7 @@ class Run:
         with native():
             step, tensors = _native.tensors(self.path, step, names == "program")
         files: Dict[str, np.ndarray] = {}
-        return {name: _array(shape, pieces, step, files) for name, shape, pieces in tensors}
+        return step, {name: _array(shape, pieces, step, files) for name, shape, pieces in tensors}
 
     def __repr__(self) -> str:
         return f"tiebreak.Run({self.path!r})"

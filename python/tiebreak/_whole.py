@@ -7,16 +7,16 @@ from typing import Any, Optional, Tuple
 
 import numpy as np
 
-from . import _tables
+from . import _spread, _tables
 from ._matcher import Matcher, Refused, Value, no_formula
 
-ACTIVATIONS = ("rows", "raw", "image", "pooled", "split", "heads", "patches")
+ACTIVATIONS = ("rows", "raw", "image", "pooled", "split", "heads", "patches", "pixel")
 BROADCAST = "compute with tensors of one shape, with a parameter or a constant for each channel, or with a number"
 
 
 def channels_of(x: Value) -> int:
     """The channels of an activation, the network's last dimension."""
-    if x.layout in ("image", "pooled") or (x.layout == "raw" and len(x.shape) == 4):
+    if x.layout in ("image", "pooled", "pixel") or (x.layout == "raw" and len(x.shape) == 4):
         return x.shape[1]
     return math.prod({"split": x.shape[2:], "heads": x.shape[1::2]}.get(x.layout, x.shape[-1:]))
 
@@ -80,8 +80,8 @@ def times(m: Matcher, x: Any, y: Any, node: Any) -> Value:
     shape = tuple(node.meta["val"].shape)
     x, y = _ordered("multiplies", x, y)
     if (name := _of_channels(m, x, y)) is not None:
-        x, layout = m.any(x)
-        return Value(m.node("gain", x, name), layout, shape)
+        (of, layout), shape = m.any(x), x.shape
+        return Value(m.node("gain", of, name), layout, shape)
     return _of_one_shape(m, "mul", "multiplies", x, y, shape)
 
 
@@ -94,8 +94,8 @@ def plus(m: Matcher, x: Any, y: Any, node: Any) -> Value:
     if isinstance(y, Value) and (sum_of_rows := _tables.added(m, x, y, node)) is not None:
         return sum_of_rows
     if (name := _of_channels(m, x, y)) is not None:
-        x, layout = m.any(x)
-        return Value(m.node("bias", x, name), layout, shape)
+        (of, layout), shape = m.any(x), x.shape
+        return Value(m.node("bias", of, name), layout, shape)
     return _of_one_shape(m, "residual", "adds", x, y, shape)
 
 
@@ -112,7 +112,11 @@ def _shown(x: Any) -> str:
 
 
 def _of_one_shape(m: Matcher, kind: str, does: str, x: Any, y: Any, shape: Tuple[int, ...]) -> Value:
+    if isinstance(y, Value) and len(x.shape) == len(y.shape) == 4:
+        x, y = _spread.at_each_pixel(m, x, shape), _spread.at_each_pixel(m, y, shape)
     if isinstance(y, Value) and y.layout in ACTIVATIONS and y.shape == x.shape:
+        if {x.layout, y.layout} == {"rows", "pixel"} and len(shape) == 2:
+            x, y = (value._replace(name=m.rows(value), layout="rows") for value in (x, y))
         (left, layout), (right, other) = m.any(x), m.any(y)
         if layout == other:
             return Value(m.node(kind, left, right), layout, shape)
@@ -133,7 +137,9 @@ def _of_channels(m: Matcher, x: Any, y: Any) -> Optional[str]:
     # The dimension of PyTorch's tensor that has the channels.
     place = len(x.shape) - 1 if x.layout in ("rows", "patches") or (len(x.shape) < 4 and x.layout != "pooled") else 1
     due = [channels if dim == place else 1 for dim in range(len(x.shape))]
-    if x.layout in ("split", "heads") or len(y.shape) > len(x.shape) or list(y.shape) != due[len(due) - len(y.shape) :] or math.prod(y.shape) != channels:
+    if x.layout in ("split", "heads") or (x.layout == "pixel" and len(x.shape) != 2) or math.prod(y.shape) != channels:
+        return None
+    if len(y.shape) > len(x.shape) or list(y.shape) != due[len(due) - len(y.shape) :]:
         return None
     if y.layout == "constant":
         return m.constant(y.name.float().numpy().reshape(channels)) if y.name.is_floating_point() else None

@@ -1,0 +1,80 @@
+"""Each operator that capture refuses is refused with what to do instead of it."""
+
+import re
+
+import pytest
+from captures import F, captured_error, needs_torch, nn, torch
+from test_capture_compositions import computing
+
+if torch is not None:
+    ROW, IMAGE, TEXT = (torch.zeros(2, 8), (2,)), (torch.zeros(2, 3, 8, 8), (2,)), (torch.zeros(2, 5).long(), (2,))
+
+    def of_rows(f, **parts):
+        return computing(lambda m, x: m.last(f(m, m.a(x))), a=nn.Linear(8, 8), last=nn.Linear(8, 3), **parts), ROW
+
+    def of_images(f, channels=4, **parts):
+        return computing(lambda m, x: m.last(f(m, m.a(x)).mean((2, 3))), a=nn.Conv2d(3, 4, 3), last=nn.Linear(channels, 3), **parts), IMAGE
+
+    def of_texts(f, **parts):
+        return computing(lambda m, x: m.last(f(m, x)), e=nn.Embedding(19, 8), last=nn.Linear(8, 3), **parts), TEXT
+
+    REFUSED = {
+        "elu": (of_rows(lambda m, x: F.elu(x)), "use nn.ReLU, nn.LeakyReLU"),
+        "softplus": (of_rows(lambda m, x: F.softplus(x)), "use nn.ReLU"),
+        "mish": (of_rows(lambda m, x: F.mish(x)), "use nn.ReLU"),
+        "selu": (of_rows(lambda m, x: F.selu(x)), "use nn.ReLU"),
+        "celu": (of_rows(lambda m, x: F.celu(x)), "use nn.ReLU"),
+        "log_sigmoid": (of_rows(lambda m, x: F.logsigmoid(x)), "use nn.ReLU"),
+        "exp": (of_rows(lambda m, x: x.exp()), "use nn.ReLU"),
+        "sign": (of_images(lambda m, x: m.pool(x), pool=nn.LPPool2d(2, 2)), "use nn.ReLU"),
+        "softmax": (of_rows(lambda m, x: x.softmax(-1)), "leave the softmax before the loss out"),
+        "gt": (of_rows(lambda m, x: torch.where(x > 0, x, 2 * x)), "make the mask of an attention alone"),
+        "where": (of_rows(lambda m, x: torch.where(torch.arange(8) > 3, x, 2 * x)), "make the mask of an attention alone"),
+        "einsum": (of_rows(lambda m, x: torch.einsum("nc,mc->nm", x, m.a.weight)), "write x @ weight"),
+        "stack": (of_rows(lambda m, x: torch.stack([x, 2 * x]).sum(0)), "add the tensors one after another"),
+        "cat": (of_rows(lambda m, x: torch.cat([x[:, :4], x[:, 4:].relu()], 1)), "compute them as one"),
+        "minimum": (of_rows(lambda m, x: torch.minimum(x, 2 * x)), "x.clamp"),
+        "sqrt": (of_rows(lambda m, x: x.sqrt()), "divide by numbers alone"),
+        "roll": (of_rows(lambda m, x: x.roll(1, 1)), "keep the order"),
+        "alpha_dropout": (of_rows(lambda m, x: F.alpha_dropout(x, 0.1, True)), "use nn.Dropout"),
+        "feature_alpha_dropout": (of_rows(lambda m, x: F.feature_alpha_dropout(x, 0.1, True)), "use nn.Dropout"),
+        "feature_dropout": (of_images(lambda m, x: F.dropout2d(x)), "use nn.Dropout"),
+        "group_norm": (of_images(lambda m, x: F.group_norm(x, 2)), "use nn.BatchNorm2d, or nn.LayerNorm"),
+        "instance_norm": (of_images(lambda m, x: F.instance_norm(x)), "use nn.BatchNorm2d, or nn.LayerNorm"),
+        "conv_transpose2d": (of_images(lambda m, x: m.b(x), b=nn.ConvTranspose2d(4, 4, 2)), "reduce the size of images"),
+        "upsample_nearest2d": (of_images(lambda m, x: F.interpolate(x, scale_factor=2)), "reduce the size of images"),
+        "upsample_bilinear2d": (of_images(lambda m, x: F.interpolate(x, scale_factor=2, mode="bilinear")), "reduce the size of images"),
+        "pixel_shuffle": (of_images(lambda m, x: F.pixel_shuffle(x, 2), 1), "reduce the size of images"),
+        "pad": (of_images(lambda m, x: F.pad(x, (1, 1, 1, 1))), "give the convolution padding"),
+        "amax": (of_images(lambda m, x: x.amax((2, 3), keepdim=True)), "use a mean"),
+        "adaptive_max_pool2d": (of_images(lambda m, x: F.adaptive_max_pool2d(x, 1)), "use a mean"),
+        "permute": (of_images(lambda m, x: x.permute(0, 2, 3, 1).permute(0, 3, 1, 2)), "turn heads alone"),
+        "embedding_bag": (of_texts(lambda m, x: m.bag(x), bag=nn.EmbeddingBag(19, 8)), "use nn.Embedding, and a mean"),
+        "lstm": (of_texts(lambda m, x: m.r(m.e(x))[0][:, -1], r=nn.LSTM(8, 8, batch_first=True)), "use attention"),
+        "gru": (of_texts(lambda m, x: m.r(m.e(x))[0][:, -1], r=nn.GRU(8, 8, batch_first=True)), "use attention"),
+        "bmm": (of_texts(lambda m, x: m.t(*[m.e(x)] * 3)[0][:, 0], t=nn.MultiheadAttention(8, 2, batch_first=True)), "need_weights=False"),
+        "argmax": (of_texts(lambda m, x: m.e(x)[torch.arange(2), x.argmax(1)]), "take the first or the last position"),
+        "cumsum": (of_texts(lambda m, x: (m.e(x) + m.p(x.cumsum(1)))[:, 0], p=nn.Embedding(99, 8)), "number the positions by torch.arange"),
+        "fft_fft": (of_rows(lambda m, x: torch.fft.fft(x).real), "or train a built-in model, by `kind`"),
+    }
+
+
+@needs_torch
+@pytest.mark.parametrize("name", REFUSED if torch is not None else [])
+def test_each_refused_operator_has_a_hint(folder, name):
+    (model, (inputs, labels)), hint = REFUSED[name]
+    refused = captured_error(model, batch=(inputs, torch.zeros(labels).long()))
+    assert any(re.match(rf"aten\.{name}\.", line) and hint in line for line in refused), refused
+    # The hint for operators that nobody thought of is for these alone.
+    assert any("by `kind`" in line for line in refused) == (name == "fft_fft"), refused
+
+
+def test_no_operator_has_two_hints_or_is_captured():
+    from tiebreak._graph import HANDLERS
+    from tiebreak._instead import _HINTS, INSTEAD, instead_of
+
+    names = [name for _, names in _HINTS for name in names.split()]
+    assert len(names) == len(set(names)) == len(INSTEAD)
+    captured = {target.split(".")[1] for target in HANDLERS}
+    assert not captured & set(names)
+    assert instead_of("aten.elu_.default") == instead_of("aten.elu.default") != instead_of("aten.fft_fft.default")
