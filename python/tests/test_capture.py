@@ -333,3 +333,26 @@ def test_a_job_says_what_differs_between_data_and_example_batch(folder):
     Path("odd.npy").write_bytes(b"no header")
     with pytest.raises(tiebreak.MalformedError, match="odd.npy has no header"):
         captured.job({"kind": "arrays", "inputs": "odd.npy", "labels": "odd.npy", "dtype": "f32"}, 1)
+
+
+@needs_torch
+def test_a_capture_that_fails_leaves_no_files(folder):
+    model, batch = nn.Linear(4, 3), (torch.zeros(2, 4), torch.zeros(2).long())
+    call = lambda rate: tiebreak.capture(model, mean_loss, torch.optim.SGD(model.parameters(), lr=rate), batch, out="captured")  # noqa: E731
+    from tiebreak import _capture
+
+    network_of = _capture._network
+    refused = lambda *given: {**network_of(*given), "format": "tiebreak network 0"}  # noqa: E731
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_capture, "_network", refused)
+        with pytest.raises(tiebreak.MalformedError, match="network.json"):
+            call(0.5)
+        assert not os.path.exists("captured")
+        patch.setattr(_capture, "_network", network_of)
+        call(0.5)
+        before = {name: Path("captured", name).read_bytes() for name in os.listdir("captured")}
+        assert sorted(before) == ["network.json", "program.bin", "weights.safetensors"]
+        patch.setattr(_capture, "_network", refused)
+        with pytest.raises(tiebreak.MalformedError):
+            call(0.25)
+    assert {name: Path("captured", name).read_bytes() for name in os.listdir("captured")} == before

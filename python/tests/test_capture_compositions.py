@@ -62,6 +62,7 @@ if torch is not None:
         "the same twice": (rows(lambda m, x: m.last(F.relu(m.a(x)) * m.b(x) + F.relu(m.a(x)))), "relu"),
         "a gate": (rows(lambda m, x: m.last(m.a(x) * torch.sigmoid(m.b(x)))), "sigmoid"),
         "a gate of GELU": (rows(lambda m, x: m.last(F.gelu(m.a(x)) * m.b(x))), "mul"),
+        "differences": (rows(lambda m, x: m.last((m.a(x) - torch.linspace(0, 1, 8)) * (m.b(x) - m.g)), g=lambda: parameter(8)), "bias"),
         "numbers": (rows(lambda m, x: m.last(0.5 * m.a(x) - 2 * m.b(x) / 3 + 1)), "gain"),
         "number first": (rows(lambda m, x: 2 * torch.tanh(m.last(1 - m.a(x) - -m.b(x)) / 2)), "gain"),
         "parameters": (rows(lambda m, x: m.last(m.g * m.a(x) + m.h - m.b(x)), g=lambda: parameter(8), h=lambda: parameter(1, 8)), "gain"),
@@ -81,6 +82,7 @@ if torch is not None:
         "last": (lambda: computing(lambda m, x: m.last(m.a(x)[:, -1]), a=nn.Linear(6, 8), last=nn.Linear(8, 3)), "last_position"),
         "first, behind": (lambda: computing(lambda m, x: m.last(m.a(x))[:, 0], a=nn.Linear(6, 8), last=nn.Linear(8, 3)), "first_position"),
         "last, as a cut": (lambda: computing(lambda m, x: m.last(m.a(x)[:, 3:, :]).squeeze(1), a=nn.Linear(6, 8), last=nn.Linear(8, 3)), "last_position"),
+        "waves, less": (lambda: computing(lambda m, x: m.last(F.relu(m.a(x) - torch.linspace(0, 1, 32).reshape(4, 8) - m.p)[:, -1]), a=nn.Linear(6, 8), last=nn.Linear(8, 3), p=parameter(1, 4, 8)), "position_embedding"),
         "waves": (lambda: computing(lambda m, x: m.last(F.relu(m.a(x) + torch.linspace(0, 1, 32).reshape(4, 8))[:, -1]), a=nn.Linear(6, 8), last=nn.Linear(8, 3)), "position_embedding"),
         "encoder": (lambda: computing(lambda m, x: m.last(m.e(x).mean(1)), e=nn.TransformerEncoderLayer(6, 2, 12, dropout=0.0, batch_first=True, bias=False), last=nn.Linear(6, 3)), "mean_positions"),
     }
@@ -90,6 +92,8 @@ if torch is not None:
         "the inputs": (images(lambda m, x: m.last(m.conv(m.same(x) + x).mean((2, 3), keepdim=True).squeeze(-1).squeeze(-1)), same=lambda: nn.Conv2d(2, 2, 3, padding="same")), "residual"),
         "patches": (images(lambda m, x: m.last(m.up(m.conv(x).flatten(2).transpose(1, 2)).mean(1)), up=lambda: nn.Linear(4, 4)), "rows"),
         "patches with positions": (images(lambda m, x: m.last(m.norm(m.conv(x).flatten(2).transpose(1, 2) + m.p)[:, -1]), norm=lambda: nn.LayerNorm(4), p=lambda: parameter(1, 16, 4)), "last_position"),
+        "differences": (images(lambda m, x: m.last((m.conv(x) - m.g - torch.linspace(0, 1, 4)[:, None, None]).mean((2, 3))), g=lambda: parameter(4, 1, 1)), "bias"),
+        "planes that stay": (images(lambda m, x: m.last((m.conv(x).flatten(2).mean(2, keepdim=True) * 2).squeeze(2))), "mean_pool"),
         "gate by convolutions": (images(lambda m, x: (lambda y: m.last((y * m.up(F.relu(m.down(F.adaptive_avg_pool2d(y, 1)))).sigmoid()).mean((2, 3))))(m.conv(x)), down=lambda: nn.Conv2d(4, 2, 1), up=lambda: nn.Conv2d(2, 4, 1)), "adaptive_avg_pool"),
         "gate by layers": (images(lambda m, x: (lambda y: m.last((y * F.hardsigmoid(m.up(F.relu(m.down(y.mean((2, 3)))))).view(*y.shape[:2], 1, 1).expand_as(y)).mean((2, 3))))(F.relu(m.conv(x))), down=lambda: nn.Linear(4, 2), up=lambda: nn.Linear(2, 4, bias=False)), "adaptive_avg_pool"),
         "means to pixels": (images(lambda m, x: (lambda y: m.last((y - y.mean((2, 3), keepdim=True) * 0.5).relu().mean((2, 3)) + y.mean((2, 3))))(m.conv(x))), "adaptive_avg_pool"),
@@ -126,30 +130,38 @@ def test_queries_may_be_scaled_before_their_product(folder):
 
 
 def trained_near_pytorch(make, shape, optimizer="adamw", loss=mean_loss):
-    """Captures a model over one sample that is repeated, trains it, and compares states, evaluation and predictions with PyTorch's."""
+    """Captures a model over two samples, trains it, and compares states, evaluation and predictions with PyTorch's.
+
+    An epoch is a micro-batch, so each step of the run has the same four samples.
+    """
     torch.manual_seed(3)
     model = make()
     draw = np.random.default_rng(4)
     if shape is None:
-        tokens = draw.integers(0, 19, 6, dtype=np.uint16)
+        tokens = draw.integers(0, 19, 6 + SAMPLES - 1, dtype=np.uint16)
         np.save("tokens.npy", tokens)
-        batch = [torch.from_numpy(np.stack([part.astype(np.int64)] * SAMPLES)) for part in (tokens[:-1], tokens[1:])]
+        batch = [torch.from_numpy(np.stack([tokens[place + i : place + i + 5].astype(np.int64) for i in range(SAMPLES)])) for place in (0, 1)]
         data = {"kind": "tokens", "path": "tokens.npy", "dtype": "u16"}
+        # An evaluation has windows one behind the other.
+        others = draw.integers(0, 19, 5 * SAMPLES + 1, dtype=np.uint16)
+        np.save("others.npy", others)
+        seen, seen_batch = {**data, "path": "others.npy"}, [torch.from_numpy(part.astype(np.int64).reshape(SAMPLES, 5)) for part in (others[:-1], others[1:])]
     else:
-        inputs, labels = draw.standard_normal((1, *shape), dtype=np.float32), draw.integers(0, 3, 1)
+        inputs, labels = draw.standard_normal((SAMPLES, *shape), dtype=np.float32), draw.permutation(3)[:SAMPLES]
         data = tiebreak.dataset((inputs, labels), "data")
-        batch = [torch.from_numpy(np.concatenate([part] * SAMPLES)) for part in (inputs, labels)]
+        seen, seen_batch = data, [torch.from_numpy(part) for part in (inputs, labels)]
+        batch = seen_batch
     due = OPTIMIZERS[optimizer][0](model.parameters())
     captured = tiebreak.capture(model, loss, due, batch, out="captured", micro_batches=2, clip_norm=0.5)
     run = tiebreak.train(captured.job(data, 3), out="run")
     is_near_pytorch(captured, run, model, due, loss, [torch.cat([tensor] * 2) for tensor in batch], 0.5)
-    evaluation = tiebreak.evaluate(run, data, network=captured)
-    predictions = tiebreak.predict(run, data=data, network=captured)
+    evaluation = tiebreak.evaluate(run, seen, network=captured)
+    predictions = tiebreak.predict(run, data=seen, network=captured)
     with torch.no_grad():
-        logits = model.eval()(batch[0][:1])
+        logits = model.eval()(seen_batch[0])
         logits = getattr(logits, "logits", logits)
     if loss is mean_loss and "log_softmax" not in str(logits):
-        torch.testing.assert_close(torch.tensor(evaluation.loss), loss(logits, batch[1][:1]), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(torch.tensor(evaluation.loss), loss(logits, seen_batch[1]), rtol=1e-4, atol=1e-4)
     return captured, predictions, logits
 
 
@@ -259,13 +271,21 @@ def test_what_a_view_shows_is_changed_with_it(folder):
 
 @needs_torch
 def test_what_is_no_composition_is_refused(folder):
-    wide = lambda f, **parts: (computing(f, a=nn.Linear(4, 4), last=nn.Linear(4, 3), **parts), None)  # noqa: E731
+    wide = lambda f, **parts: (computing(f, **{"a": nn.Linear(4, 4), "last": nn.Linear(4, 3), **parts}), None)  # noqa: E731
+    pixels = torch.zeros(2, 2, 6, 6), torch.zeros(2).long()
+    seen = lambda f, **parts: (computing(f, conv=nn.Conv2d(2, 4, 3), last=nn.Linear(4, 3), **parts), pixels)  # noqa: E731
     ids = torch.zeros(2, 5).long()
     text = lambda f, **parts: (computing(f, e=nn.Embedding(19, 8), last=nn.Linear(8, 3), **parts), (ids, ids[:, 0]))  # noqa: E731
     for (model, batch), why in [
         (wide(lambda m, x: m.last(m.a(x) * m.g), g=nn.Parameter(torch.ones(()))), "aten.mul.Tensor .*it multiplies \\[2, 4\\] \\(rows\\) and \\[\\] \\(parameter\\)"),
         (wide(lambda m, x: m.last(m.a(x) + torch.ones(2, 4) * torch.tensor([[1.0], [2.0]]))), "aten.add.Tensor .*it adds"),
         (wide(lambda m, x: m.last(m.a(x) * float("inf"))), "it computes with inf"),
+        (wide(lambda m, x: m.last(m.a(x) * torch.tensor([1.0, float("inf"), 1, 1]))), "aten.mul.Tensor .*py:[0-9]+: it computes with a constant that holds infinities"),
+        (wide(lambda m, x: m.last(m.a(x) + torch.tensor([1.0, float("nan"), 1, 1]))), "aten.add.Tensor .*it computes with a constant that holds infinities or NaN"),
+        (wide(lambda m, x: m.last(m.a(x).chunk(2, -1)[0]), last=nn.Linear(2, 3)), "aten.linear.default in a at .*py:[0-9]+: the loss does not depend on all that it computes"),
+        (seen(lambda m, x: m.last((m.conv(x) * m.g).mean((2, 3))), g=nn.Parameter(torch.ones(1))), "aten.mul.Tensor .*py:[0-9]+: it multiplies \\[2, 4, 4, 4\\] \\(image\\) and \\[1\\] \\(parameter\\)"),
+        (seen(lambda m, x: m.conv(x).flatten(2).mean(2, keepdim=True).mean(1)), "aten.mean.dim .*but over \\[1\\] of \\[2, 4, 1\\]"),
+        (seen(lambda m, x: (m.conv(x).flatten(2).mean(2, keepdim=True) * torch.linspace(0, 1, 4)).flatten(1)), "aten.mul.Tensor .*it multiplies \\[2, 4, 1\\]"),
         (wide(lambda m, x: m.last(m.a(x) / m.a(x))), "aten.div.Tensor .*the contract divides no tensors"),
         (wide(lambda m, x: m.last(m.a(x) ** 4)), "aten.pow.Tensor_Scalar .*no part of"),
         (wide(lambda m, x: m.last(m.a(x) * (x > 0))), "aten.gt.Scalar"),

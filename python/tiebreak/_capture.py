@@ -8,18 +8,19 @@ import operator
 import os
 import re
 import struct
+from contextlib import suppress
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from . import _cut, _mask, _moved
+from . import _cut, _in_place, _mask, _moved
 from ._call import StrPath, count, path, result_of
 from ._errors import UndecidedError, UsageError
 from ._attention import scaled_heads
 from ._batch import Batch, batch_of
 from ._fit import check_data
 from ._padding import Padding, check_padding
-from ._graph import HANDLERS, TAKE_FORMULAS, VIEWS, arguments, module_of, mutates_something_read_later
+from ._graph import HANDLERS, TAKE_FORMULAS, VIEWS, arguments, module_of
 from ._instead import instead_of
 from ._matcher import Matcher, Part, Refused, Value, from_role, to_role
 from ._run import Run
@@ -198,6 +199,8 @@ def capture(
     unused = [name for name in shapes if name not in {part.source for part in matcher.parts.values()}]
     if unused:
         raise CaptureError([f"parameter {name}: the loss does not depend on it; take it out of the model" for name in unused])
+    if untaken := _untaken(matcher):
+        raise CaptureError(untaken)
     network = _network(matcher, inputs, labels, treatments)
     network.update(micro_batches=micro_batches, optimizer=rules, digits=digits)
     if clip_norm is not None:
@@ -240,6 +243,16 @@ def _missing_rows(matcher: Matcher) -> List[str]:
     return found
 
 
+def _untaken(matcher: Matcher) -> List[str]:
+    """Operators of which the loss does not depend on a part, such as one of two halves."""
+    taken = {node["name"] for node in matcher.nodes[-1:]}
+    for node in reversed(matcher.nodes):
+        taken.update(node["inputs"] if node["name"] in taken else ())
+    places = [_place(matcher.made_of[node["name"]]) for node in matcher.nodes if node["name"] not in taken]
+    instead = "leave out what nothing takes, and make a layer as wide as what is used of it"
+    return [f"{place}: the loss does not depend on all that it computes; {instead}" for place in places]
+
+
 def _unpadded(matcher: Matcher, model: Any) -> Optional[int]:
     """The id that may not occur in texts where no attention hides padding: that of the embedding, or of the model's configuration."""
     rows = [node["attributes"]["ignore"] for node in matcher.nodes if node["operator"] == "padded_embedding"]
@@ -249,16 +262,28 @@ def _unpadded(matcher: Matcher, model: Any) -> Optional[int]:
 
 
 def _write(captured: Captured, network: Dict[str, Any], tensors: Dict[str, np.ndarray]) -> None:
-    """Writes the captured files: network, weights and program."""
+    """Writes the captured files: network, weights and program. They get their names when all of them are whole."""
+    made = not os.path.exists(captured.folder)
+    files = {file: f"{file}.part" for file in (captured.weights, captured.program, captured.network)}
     try:
         os.makedirs(captured.folder, exist_ok=True)
-        with open(captured.network, "w", encoding="ascii") as file:
+        with open(files[captured.network], "w", encoding="ascii") as file:
             json.dump(network, file, indent=1)
             file.write("\n")
-        _write_safetensors(captured.weights, tensors)
+        _write_safetensors(files[captured.weights], tensors)
+        result_of(["program", "compile", f"--out={files[captured.program]}", "--", files[captured.network]])
+        for file, part in files.items():
+            os.replace(part, file)
     except OSError as error:
         raise UndecidedError(f"{captured.folder} cannot be written: {error}", "name another folder") from None
-    result_of(["program", "compile", f"--out={captured.program}", "--", captured.network])
+    finally:
+        with suppress(OSError):
+            for part in files.values():
+                if os.path.exists(part):
+                    os.remove(part)
+            if made:
+                # It stays if there are files in it.
+                os.rmdir(captured.folder)
 
 
 def _torch() -> Any:
@@ -307,6 +332,11 @@ def _line(node: Any) -> str:
     return f"{found[0]}:{found[1]}" if found[0] else "an unknown line"
 
 
+def _place(node: Any) -> str:
+    """An operator, its module and its line."""
+    return f"{node.target} in {module_of(node)[0] or 'the model'} at {_line(node)}"
+
+
 def _match(matcher: Matcher, program: Any, inputs: Any) -> None:
     """Matches every operator, and raises one error that lists all that have no counterpart."""
     signature = program.graph_signature
@@ -315,7 +345,8 @@ def _match(matcher: Matcher, program: Any, inputs: Any) -> None:
     values: Dict[Any, Any] = {}
     refused: List[str] = []
     broken = object()
-    for node in _live(program.graph):
+    matcher.writes = _in_place.Writes(program.graph, lambda node: node.op == "placeholder" and node.name not in signature.user_inputs)
+    for node in matcher.writes.live:
         if node.op == "placeholder":
             values[node] = _placeholder(matcher, program, node, inputs_of, labels_of, inputs)
             continue
@@ -324,30 +355,21 @@ def _match(matcher: Matcher, program: Any, inputs: Any) -> None:
             if last is not broken and not (isinstance(last, Value) and last.layout == "loss"):
                 refused.append("the loss: loss_fn must return one cross entropy alone; use torch.nn.CrossEntropyLoss()")
             continue
+        if node in matcher.writes.ignored:
+            continue
         where, kind = module_of(node)
         target = str(node.target)
         if any(values.get(argument) is broken for argument in node.all_input_nodes):
             values[node] = broken
             continue
+        matcher.at = node
         try:
             values[node] = _one(matcher, node, values, where, kind, target)
         except Refused as error:
-            if error.node is not None:
-                (where, _), target = module_of(error.node), str(error.node.target)
-            refused.append(f"{target} in {where or 'the model'} at {_line(error.node or node)}: {error.why}; {error.instead}")
+            refused.append(f"{_place(error.node or node)}: {error.why}; {error.instead}")
             values[node] = broken
     if refused:
         raise CaptureError(refused)
-
-
-def _live(graph: Any) -> List[Any]:
-    """The nodes of a graph but those whose values nothing reads, such as what a cache of keys keeps."""
-    live = set()
-    for node in reversed(graph.nodes):
-        mutates = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
-        if node.op != "call_function" or mutates or any(user in live for user in node.users):
-            live.add(node)
-    return [node for node in graph.nodes if node in live]
 
 
 def _placeholder(matcher: Matcher, program: Any, node: Any, inputs_of: str, labels_of: str, inputs: Any) -> Any:
@@ -376,10 +398,10 @@ def _one(matcher: Matcher, node: Any, values: Dict[Any, Any], where: str, kind: 
         return whole.name[node.args[1]]
     if target == "aten._assert_tensor_metadata.default":
         return None
-    if (constant := _folded(node, values)) is not None:
+    matcher.writes.check(node)
+    if (constant := _folded(matcher, node, values)) is not None:
         return constant
-    if hasattr(node.target, "_schema") and mutates_something_read_later(node):
-        raise Refused("it changes a tensor in place that something else reads", "use the operator without the underscore, or inplace=False")
+    matcher.writes.check_readers(node)
     if (value := _mask.computed(node, values) or _moved.computed(node, values) or _exchanged(matcher, node, values) or _cut.computed(node, values)) is not None:
         return value
     handler = HANDLERS.get(target)
@@ -425,8 +447,8 @@ def _exchanged(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[
     return _moved.begun(x, node, values) if exchanged or to_rows else None
 
 
-def _folded(node: Any, values: Dict[Any, Any]) -> Optional[Value]:
-    """The value of an operator whose inputs are constants: a mask, positions, the counter of a normalisation's batches."""
+def _folded(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Value]:
+    """The value of an operator whose inputs are constants: a mask, positions."""
     import torch
 
     made, schema = node.meta.get("val"), getattr(node.target, "_schema", None)
@@ -439,7 +461,9 @@ def _folded(node: Any, values: Dict[Any, Any]) -> Optional[Value]:
         return None
     if torch.Tag.nondeterministic_seeded in node.target.tags:
         return None
-    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda argument: values[argument].name.clone())
+    # Views share the memory of their constants, and what is written there is written to all of them.
+    matcher.writes.begin(node, values)
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda argument: values[argument].name)
     with torch.no_grad():
         tensor = node.target(*args, **{**kwargs, **({"device": "cpu"} if "device" in kwargs else {})})
     return Value(tensor, "constant", tuple(tensor.shape))

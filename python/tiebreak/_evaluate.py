@@ -19,6 +19,8 @@ from ._run import Run
 BATCH_MAX = 1 << 16
 DATA = "give the path of a data file, a list of paths in the order of the job's, or the table that tiebreak.dataset returns"
 INPUTS = "give float32 numbers, uint8 pixels or token ids, as NumPy's array [samples, ...], or the path of a .npy file"
+# The name of `tiebreak.dataset`.
+TENSOR = "inputs"
 TABLES = {"arrays": ("inputs", "labels"), "tokens": ("path",)}
 
 Data = Union[None, StrPath, Sequence[StrPath], Mapping[str, Any]]
@@ -132,10 +134,16 @@ def _data(data: Data) -> List[str]:
         # The header of such a file says its type, which the command compares with the job's.
         if not all(str(data.get(key)).endswith((".npy", ".safetensors")) for key in keys):
             raise UsageError("data is a table of files without a header", "give the paths alone: the job says how its data are read")
+        # The job names the tensor, and the command takes no other name.
+        if data.get("inputs_tensor", TENSOR) != TENSOR:
+            raise UsageError(f"inputs_tensor is {data['inputs_tensor']!r:.60}", "give the paths alone: the job says the tensor's name in the file")
         data = [data[key] for key in keys]
     elif isinstance(data, (str, os.PathLike)):
         data = [data]
-    return [f"--data={file}" for file in paths("data", data)]
+    files = paths("data", data)
+    if not files:
+        raise UsageError("data names no file", DATA)
+    return [f"--data={file}" for file in files]
 
 
 def _words(
@@ -263,13 +271,15 @@ def predict(
 def _span(samples: Any) -> Optional[str]:
     if samples is None:
         return None
-    if isinstance(samples, range) and samples.step == 1:
+    if isinstance(samples, range):
+        if samples.step != 1:
+            raise UsageError(f"samples is {samples}, which leaves samples out", "give a range whose step is 1, and take what you want of its predictions")
         samples = (samples.start, samples.stop)
     try:
-        first, end = (count("samples", sample) for sample in samples)
+        first, end = samples
     except (TypeError, ValueError):
         raise UsageError("samples is no pair of numbers", "give samples as (first, end), without the end, or as a range") from None
-    return f"{first}..{end}"
+    return f"{count('samples', first)}..{count('samples', end)}"
 
 
 def _written(inputs: Any, folder: str) -> str:

@@ -191,7 +191,7 @@ def _mean(m: Matcher, a: Given, out: Any) -> Value:
         x = whole(m, x)
     same("dtype", a["dtype"], None, "leave dtype out")
     if (x.layout, dims) in (("planes", [2]), ("patches", [1])):
-        return Value(m.node("mean_pool", x.name), "rows", shape)
+        return Value(m.node("mean_pool", x.name), "pooled" if x.layout == "planes" and a["keepdim"] else "rows", shape)
     if len(x.shape) == 3 and dims == [1] and x.layout in ("rows", "raw"):
         same("the first dimension", x.shape[0], m.batch, "take the mean over the positions of each sample")
         return Value(m.node("mean_positions", m.rows(x)), "rows", shape)
@@ -491,11 +491,6 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     **{name: _view for name in VIEWS},
     **_pieces.HANDLERS,
 }
-# Views: what their result shows is what they take.
-SHOWING = (
-    *VIEWS, "aten.transpose.int", "aten.permute.default", "aten.t.default", "aten.numpy_T.default", "aten.slice.Tensor", "aten.select.int",
-    "aten.expand_as.default",
-)  # fmt: skip
 # Operators that may be a part of an operator of the contract. Others take what a formula computes.
 TAKE_FORMULAS = (
     "aten.mul.Tensor", "aten.mul_.Tensor", "aten.add.Tensor", "aten.add_.Tensor", "aten.sub.Tensor", "aten.rsub.Scalar", "aten.div.Tensor",
@@ -516,17 +511,6 @@ def arguments(node: Any, values: Dict[Any, Any]) -> Given:
         value = node.args[number] if number < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
         given[argument.name] = made(value)
     return given
-
-
-def mutates_something_read_later(node: Any) -> bool:
-    """True if an operator in place changes a tensor that another operator reads too."""
-    if not node.target._schema.is_mutable:
-        return False
-    changed = node.args[0]
-    # What a view shows is changed too.
-    while len(changed.users) == 1 and str(changed.target) in SHOWING:
-        changed = changed.args[0]
-    return len(changed.users) != 1
 
 
 def module_of(node: Any) -> Tuple[str, str]:

@@ -133,6 +133,10 @@ class Matcher:
         # Constants of the model that the network has as frozen parameters, and operators whose output was needed as a whole.
         self.constants: Dict[str, np.ndarray] = {}
         self.whole: Dict[Any, Value] = {}
+        # The operators in place (`_in_place.py`); the graph's node at hand, and of which one each node of the network is made.
+        self.writes: Any = None
+        self.at: Any = None
+        self.made_of: Dict[str, Any] = {}
         self.batch = 0
         self.where = ""
 
@@ -147,6 +151,7 @@ class Matcher:
             number += 1
             name = f"{base}.{number}"
         self.names.add(name)
+        self.made_of[name] = self.at
         made: Dict[str, Any] = {"name": name, "operator": kind, "inputs": list(inputs)}
         if attributes:
             made["attributes"] = attributes
@@ -156,6 +161,8 @@ class Matcher:
     def constant(self, array: Any) -> str:
         """The network's name of a constant: a parameter that stays as it is."""
         array = np.ascontiguousarray(array, dtype=np.float32)
+        if not np.isfinite(array).all():
+            raise Refused("it computes with a constant that holds infinities or NaN", "compute with finite numbers")
         for name, other in self.constants.items():
             if other.shape == array.shape and other.tobytes() == array.tobytes():
                 return name

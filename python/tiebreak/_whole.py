@@ -51,8 +51,7 @@ def _computed(m: Matcher, value: Value, op: str, args: Tuple[Any, ...]) -> Value
     if op == "add":
         return plus(m, *args, node)
     if op == "sub":
-        x, y = args
-        return plus(m, x, -y if isinstance(y, (int, float)) else times(m, y, -1, node), node)
+        return _minus(m, *args, node)
     if op == "neg":
         return times(m, args[0], -1, node)
     if op == "pow" and args[1] in (2, 3):
@@ -63,6 +62,17 @@ def _computed(m: Matcher, value: Value, op: str, args: Tuple[Any, ...]) -> Value
         return Value(m.node(op, x), layout, value.shape)
     no_formula(value)
     raise AssertionError("a formula is refused")
+
+
+def _minus(m: Matcher, x: Any, y: Any, node: Any) -> Value:
+    if isinstance(y, (int, float)):
+        return plus(m, x, -y, node)
+    if y.layout == "constant" and y.name.is_floating_point():
+        return plus(m, x, y._replace(name=-y.name), node)
+    if y.layout == "parameter":
+        # x - y = -(-x + y)
+        return times(m, plus(m, times(m, x, -1, node), y, node), -1, node)
+    return plus(m, x, times(m, y, -1, node), node)
 
 
 def times(m: Matcher, x: Any, y: Any, node: Any) -> Value:
@@ -125,9 +135,11 @@ def _of_channels(m: Matcher, x: Any, y: Any) -> Optional[str]:
     if y.layout == "constant" and math.prod(y.shape) == 1 and y.name.is_floating_point():
         return m.vector(channels, float(y.name))
     # The dimension of PyTorch's tensor that has the channels.
-    place = len(x.shape) - 1 if x.layout in ("rows", "patches") or len(x.shape) < 4 else 1
+    place = len(x.shape) - 1 if x.layout in ("rows", "patches") or (len(x.shape) < 4 and x.layout != "pooled") else 1
     due = [channels if dim == place else 1 for dim in range(len(x.shape))]
-    if x.layout in ("split", "heads") or (x.layout == "pixel" and len(x.shape) != 2) or len(y.shape) > len(x.shape) or list(y.shape) != due[len(due) - len(y.shape) :]:
+    if x.layout in ("split", "heads") or (x.layout == "pixel" and len(x.shape) != 2) or math.prod(y.shape) != channels:
+        return None
+    if len(y.shape) > len(x.shape) or list(y.shape) != due[len(due) - len(y.shape) :]:
         return None
     if y.layout == "constant":
         return m.constant(y.name.float().numpy().reshape(channels)) if y.name.is_floating_point() else None

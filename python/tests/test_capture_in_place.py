@@ -1,0 +1,217 @@
+"""Operators in place: constants that are built by writes, and what a network cannot say."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+from captures import F, captured_error, needs_torch, nn, read_safetensors, torch
+from test_capture_compositions import computing, heads_of
+
+import tiebreak
+
+SIN, COS = (None, None) if torch is None else (torch.linspace(0, 1, 20).reshape(5, 4), torch.linspace(1, 2, 20).reshape(5, 4))
+
+
+def captured(model, batch):
+    sgd = torch.optim.SGD(model.parameters(), lr=0.5)
+    return tiebreak.capture(model, nn.CrossEntropyLoss(), sgd, batch, out="captured")
+
+
+def layers(f, **parts):
+    return computing(f, a=nn.Linear(8, 8), last=nn.Linear(8, 3), **parts)
+
+
+def attends(mask_of, x, m):
+    q, k, v = (heads_of(layer(x)) for layer in (m.q, m.k, m.v))
+    return m.last(F.scaled_dot_product_attention(q, k, v, attn_mask=mask_of()).transpose(1, 2).flatten(2).mean(1))
+
+
+def attention(f):
+    return computing(f, **{name: nn.Linear(8, 8) for name in "qkv"}, last=nn.Linear(8, 3))
+
+
+def interleaved():
+    pe = torch.zeros(5, 8)
+    pe[:, 0::2] = SIN
+    pe[:, 1::2] = COS
+    return pe
+
+
+def first_alone():
+    w = torch.zeros(8)
+    w[0] = 1.0
+    return w
+
+
+def literal():
+    w = torch.tensor([1.0, 2, 3, 4, 5, 6, 7, 8])
+    w[0] = 9.0
+    return w
+
+
+def all_but_first():
+    mask = torch.zeros(5, 5)
+    mask[:, 1:] = -math.inf
+    return mask
+
+
+def causal():
+    mask = torch.zeros(5, 5)
+    mask.masked_fill_(torch.ones(5, 5).triu(1).bool(), -math.inf)
+    mask[0, :1].add_(0)
+    return mask
+
+
+def written_twice(m, x):
+    """A constant that is read between two writes, and its view afterwards."""
+    w = torch.ones(8)
+    view = w[:4]
+    y = m.a(x) * w
+    w.mul_(2)
+    view.add_(1)
+    return m.last(y + m.a(x) * w)
+
+
+@needs_torch
+def test_constants_that_a_model_writes_into_are_what_it_wrote(folder):
+    rows, sequences = torch.randn(2, 8), torch.randn(2, 5, 8)
+    labels = torch.zeros(2, dtype=torch.int64)
+    for f, x, due in [
+        (lambda m, x: m.last((m.a(x) + interleaved()).mean(1)), sequences, [interleaved()]),
+        (lambda m, x: m.last(m.a(x) * first_alone()), rows, [first_alone()]),
+        (lambda m, x: m.last(m.a(x) * literal()), rows, [literal()]),
+        (written_twice, rows, [torch.ones(8), torch.tensor([3.0] * 4 + [2.0] * 4)]),
+    ]:
+        found = captured(layers(f), (x, labels))
+        constants = [tensor for name, tensor in read_safetensors(found.weights).items() if name.startswith("constant")]
+        assert [tensor.tolist() for tensor in constants] == [tensor.tolist() for tensor in due]
+    # The model's own buffer is not written to.
+    model = layers(lambda m, x: m.last(m.a(x) * m.scale.clone().mul_(3)))
+    model.register_buffer("scale", torch.ones(8))
+    found = captured(model, (rows, labels))
+    assert (read_safetensors(found.weights)["constant.0"] == 3).all() and (model.scale == 1).all()
+    found = captured(attention(lambda m, x: attends(causal, x, m)), (sequences, labels))
+    kinds = [node["operator"] for node in json.loads(Path(found.network).read_text())["nodes"]]
+    assert "attention" in kinds and "bidirectional_attention" not in kinds
+
+
+def cut_relu(m, x):
+    h = m.a(x)
+    u = F.relu(h[..., :4], inplace=True)
+    return m.small(h[..., :4] * h[..., 4:] + u)
+
+
+def cut_add(m, x):
+    h = m.a(x)
+    u = h[..., :4]
+    u += 1
+    return m.small(h[..., :4] * torch.tanh(h[..., 4:]) + u)
+
+
+def heads_zeroed(m, x):
+    q, k, v = (heads_of(layer(x)) for layer in (m.q, m.k, m.v))
+    q[..., :2].mul_(0.0)
+    return m.last(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2).mean(1))
+
+
+def changed(change, width=8):
+    def f(m, x):
+        h = m.a(x)
+        change(h)
+        return m.last(h.mean(1))
+
+    return f
+
+
+def counted(m, x):
+    m.state.add_(1)
+    return m.last(m.a(x) * m.state)
+
+
+def annealed(m, x):
+    y = m.a(x) * m.state
+    m.state.mul_(0.9)
+    return m.last(y)
+
+
+def attribute(m, x):
+    m.plain.mul_(2)
+    return m.last(m.a(x) * m.plain)
+
+
+def cached(m, x):
+    m.state[0].add_(1)
+    return m.last(m.a(x) * m.state)
+
+
+def without_gradients(m, x):
+    with torch.no_grad():
+        m.state.add_(1)
+    return m.last(m.a(x) * m.state)
+
+
+def part_of_rows(m, x):
+    made = torch.zeros(2, 8)
+    made[:, :4] = m.a(x)[:, :4]
+    return m.last(made)
+
+
+@needs_torch
+def test_writes_that_a_network_cannot_say_are_refused(folder):
+    rows, sequences = torch.randn(2, 8), torch.randn(2, 5, 8)
+    labels = torch.zeros(2, dtype=torch.int64)
+    small = lambda f: computing(f, a=nn.Linear(8, 8), small=nn.Linear(4, 3))  # noqa: E731
+    reads = "in place that something else reads"
+    keeps = "it changes a buffer or a parameter of the model in place, and the loss depends on it"
+    for model, x, why in [
+        (small(cut_relu), rows, f"aten.relu_.default in the model at .*py:[0-9]+: it changes a tensor {reads}"),
+        (small(cut_add), rows, f"aten.add_.Tensor .*{reads}"),
+        (attention(heads_zeroed), sequences, f"aten.mul_.Tensor .*{reads}"),
+        (layers(changed(lambda h: h[:, 0].mul_(2))), sequences, f"aten.mul_.Tensor .*{reads}"),
+        (layers(changed(lambda h: h[:, 0].zero_())), sequences, f"aten.zero_.default .*{reads}"),
+        (layers(part_of_rows), rows, f"aten.copy_.default .*{reads}"),
+        # The mask is what was written.
+        (attention(lambda m, x: attends(all_but_first, x, m)), sequences, "aten.scaled_dot_product_attention.default"),
+        (layers(counted), rows, f"aten.add_.Tensor .*{keeps}"),
+        (layers(annealed), rows, f"aten.mul_.Tensor .*{keeps}"),
+        (layers(attribute), rows, f"aten.mul_.Tensor .*{keeps}"),
+        (layers(cached), rows, f"aten.add_.Tensor .*{keeps}"),
+        (layers(without_gradients), rows, "the contract has no such operator"),
+    ]:
+        model.register_buffer("state", torch.ones(8))
+        model.plain = torch.ones(8)
+        said = "\n".join(captured_error(model, nn.CrossEntropyLoss(), batch=(x, labels)))
+        assert re.search(why, said), (why, said)
+        assert (model.state == 1).all()
+
+
+@needs_torch
+def test_writes_that_nothing_reads_are_captured(folder):
+    def f(m, x):
+        m.calls.add_(1)
+        m.calls[:1].add_(1)
+        h = m.norm(m.a(x)).view(-1, 8)
+        h.mul_(2)
+        return m.last(F.relu(h, inplace=True))
+
+    model = layers(f, norm=nn.BatchNorm1d(8))
+    model.register_buffer("calls", torch.zeros(2))
+    found = captured(model, (torch.randn(2, 8), torch.zeros(2, dtype=torch.int64)))
+    kinds = [node["operator"] for node in json.loads(Path(found.network).read_text())["nodes"]]
+    assert kinds == ["linear", "batch_norm", "gain", "relu", "linear"]
+
+
+@needs_torch
+def test_operators_that_return_their_own_tensor_change_it(folder):
+    batch = torch.randn(2, 5, 8), torch.zeros(2, dtype=torch.int64)
+    for change in (
+        lambda h: (h[:, :1].contiguous().add_(1), h.float().relu_()),
+        lambda h: h.type_as(h).relu_(),
+        lambda h: h.contiguous().relu_(),
+        lambda h: F.dropout(h, 0.5, False).relu_(),
+    ):
+        found = captured(layers(changed(change)), batch)
+        kinds = [node["operator"] for node in json.loads(Path(found.network).read_text())["nodes"]]
+        assert kinds == ["rows", "linear", "relu", "mean_positions", "linear"]

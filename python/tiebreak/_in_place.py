@@ -1,0 +1,107 @@
+"""Operators in place: which tensors of a graph share memory with what they change, and who reads these later.
+
+The network's values stay as they are, so an operator in place makes a new value, and nothing may read the old one afterwards. Constants are
+known as a whole: writes to them are done one after another, as the model does them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterator, List, Set
+
+from ._matcher import Refused, Value
+
+INSTEAD = "use the operator without the underscore, or inplace=False, and assign to no part of a tensor"
+LASTING = "leave it as it is in forward: a run keeps parameters and running averages alone"
+
+
+def changed_by(node: Any) -> List[Any]:
+    """The nodes whose tensors an operator changes."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    given: List[Any] = []
+    for number, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = node.args[number] if number < len(node.args) else node.kwargs.get(argument.name)
+            given += value if isinstance(value, (list, tuple)) else [value]
+    return [value for value in given if hasattr(value, "meta")]
+
+
+def _storages(node: Any) -> Iterator[int]:
+    """What identifies the memory of a node's tensors. PyTorch's example values share it as the tensors of a step do."""
+    import torch
+
+    if node.users and all(str(user.target) == "aten.lift_fresh_copy.default" for user in node.users):
+        # A literal, of which each step has a copy.
+        return
+    found = node.meta.get("val")
+    for tensor in found if isinstance(found, (list, tuple)) else [found]:
+        if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
+            yield tensor.untyped_storage()._cdata
+
+
+class Writes:
+    """The operators in place of a graph. `live` are the nodes that count, in their order: not those whose values nothing reads, such as what a
+    cache of keys keeps.
+    """
+
+    def __init__(self, graph: Any, is_kept: Callable[[Any], bool]) -> None:
+        self.sharing: Dict[int, List[Any]] = {}
+        for node in graph.nodes:
+            for storage in set(_storages(node)):
+                self.sharing.setdefault(storage, []).append(node)
+        kept = {member for node in graph.nodes if is_kept(node) for member in self.family(node)}
+        live: Set[Any] = set()
+        for node in reversed(graph.nodes):
+            changes = [member for changed in changed_by(node) for member in self.family(changed)]
+            if node.op != "call_function" or any(member in kept for member in changes) or any(user in live for member in [node, *changes] for user in member.users):
+                live.add(node)
+        self.live = [node for node in graph.nodes if node in live]
+        self.order = {node: number for number, node in enumerate(self.live)}
+        # Tensors that the model keeps from step to step, and changes: those that the loss depends on, and others, such as counters.
+        self.lasting: Set[Any] = set()
+        self.ignored: Set[Any] = set()
+        for changed in (changed for node in self.live for changed in changed_by(node) if changed in kept):
+            family = self.family(changed)
+            (self.lasting if self._is_read(family) else self.ignored).update(family)
+
+    def family(self, node: Any) -> List[Any]:
+        """The nodes whose tensors share memory with those of a node, with itself."""
+        found = [node, *(member for storage in set(_storages(node)) for member in self.sharing.get(storage, ()))]
+        return list(dict.fromkeys(found))
+
+    def _is_read(self, family: List[Any]) -> bool:
+        within = set(family)
+        return any(user in self.order and user not in within for member in family for user in member.users)
+
+    def check(self, node: Any) -> None:
+        """Refuses a change of what the model keeps from step to step."""
+        for changed in changed_by(node):
+            if changed in self.lasting:
+                raise Refused("it changes a buffer or a parameter of the model in place, and the loss depends on it", LASTING)
+
+    def check_readers(self, node: Any) -> None:
+        """Refuses a change of what another operator reads afterwards."""
+        here = self.order[node]
+        for changed in changed_by(node):
+            before = [member for member in self.family(changed) if self.order.get(member, -1) < here]
+            if any(self.order.get(user, -1) > here for member in before for user in member.users):
+                raise Refused("it changes a tensor in place that something else reads", INSTEAD)
+
+    def begin(self, node: Any, values: Dict[Any, Any]) -> None:
+        """Gives constants that an operator is about to change, and all that share their memory, memory of their own."""
+        import torch
+
+        for changed in changed_by(node):
+            old = values[changed].name.untyped_storage()
+            new = old.clone()
+            for member in self.family(changed):
+                value = values.get(member)
+                if value is None:
+                    continue
+                tensor = value.name if isinstance(value, Value) and value.layout == "constant" else None
+                if tensor is None or tensor.untyped_storage()._cdata != old._cdata or tensor.is_conj() or tensor.is_neg():
+                    why = "it changes a constant in place, of which a part is no constant"
+                    raise Refused(why, "build the constant without writing into it (torch.stack, torch.where), or in __init__ as a buffer")
+                own = torch.empty(0, dtype=tensor.dtype).set_(new, tensor.storage_offset(), tensor.shape, tensor.stride())
+                values[member] = value._replace(name=own)
