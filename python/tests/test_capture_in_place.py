@@ -1,5 +1,6 @@
 """Operators in place: constants that are built by writes, and what a network cannot say."""
 
+import contextlib
 import json
 import math
 import re
@@ -215,3 +216,60 @@ def test_operators_that_return_their_own_tensor_change_it(folder):
         found = captured(layers(changed(change)), batch)
         kinds = [node["operator"] for node in json.loads(Path(found.network).read_text())["nodes"]]
         assert kinds == ["rows", "linear", "relu", "mean_positions", "linear"]
+
+
+@needs_torch
+def test_running_averages_that_the_loss_reads_are_refused(folder):
+    batch = torch.randn(2, 8), torch.zeros(2, dtype=torch.int64)
+    keeps = "it changes a buffer or a parameter of the model in place, and the loss depends on it"
+    for f in [
+        lambda m, x: m.last(m.bn(m.a(x)) - m.bn.running_mean),
+        lambda m, x: m.last(m.bn(m.a(x)) * (1 + m.bn.running_var)),
+    ]:
+        assert keeps in "\n".join(captured_error(layers(f, bn=nn.BatchNorm1d(8)), batch=batch))
+    model = layers(lambda m, x: m.last(m.bn(m.a(x)) + m.mean), bn=nn.BatchNorm1d(8))
+    model.register_buffer("mean", model.bn.running_mean.detach())
+    assert keeps in "\n".join(captured_error(model, batch=batch))
+    # A normalisation of constants leaves the model as it is.
+    model = layers(lambda m, x: m.last(m.a(x) + m.bn(m.c)[0]), bn=nn.BatchNorm1d(8, affine=False))
+    model.register_buffer("c", torch.randn(2, 8))
+    with contextlib.suppress(tiebreak.CaptureError):
+        captured(model, batch)
+    assert (model.bn.running_mean == 0).all()
+
+
+def assigns(name, change):
+    """A model that changes an attribute by assignment, and multiplies by it."""
+
+    def forward(m, x):
+        h = m.a(x) * getattr(m, name)
+        setattr(m, name, change(getattr(m, name)))
+        return m.last(h)
+
+    return layers(forward)
+
+
+@needs_torch
+def test_assignments_in_forward_are_refused(folder):
+    batch = torch.randn(2, 8), torch.zeros(2, dtype=torch.int64)
+    for start, change in [(torch.ones(8), lambda n: n + 1), (torch.ones(8), lambda n: n * 0.5)]:
+        model = assigns("n", change)
+        model.register_buffer("n", start)
+        assert captured_error(model, batch=batch) == ["n: forward assigns it; a run keeps parameters and running averages alone, so leave it as it is in forward"]
+    model = assigns("k", lambda k: k + 1)
+    model.k = 1
+    assert "k: forward assigns it" in captured_error(model, batch=batch)[0]
+    # What is assigned again as it is changes nothing.
+    model = assigns("k", lambda k: k)
+    model.k = 2
+    captured(model, batch)
+    assert torch.nn.Module.__setattr__.__qualname__ == "Module.__setattr__"
+
+
+@needs_torch
+def test_buffers_in_the_memory_of_weights_are_refused(folder):
+    batch = torch.randn(2, 8), torch.zeros(2, dtype=torch.int64)
+    for part in [slice(None), slice(2)]:
+        model = layers(lambda m, x: m.last(m.a(x)))
+        model.last.register_buffer("shown", model.a.weight.detach()[part])
+        assert captured_error(model, batch=batch) == ["buffer last.shown: it shares its memory with a.weight, which a run changes; keep a copy (.clone())"]

@@ -225,6 +225,11 @@ def _kept(model: Any, norms: Mapping[str, str]) -> Tuple[Dict[str, Any], Dict[st
     order = [*norms, *(name for name in state if name not in norms)]
     first: Dict[int, str] = {}
     of = {name: first.setdefault(id(buffers[name]), name) for name in order}
+    trained = {**dict(model.named_parameters()), **{name: buffers[name] for name in norms}}
+    owners = {tensor.untyped_storage()._cdata: name for name, tensor in trained.items()}
+    shared = {name: owners.get(buffers[name].untyped_storage()._cdata) for name in state if of[name] not in norms}
+    if found := [f"buffer {name}: it shares its memory with {owner}, which a run changes; keep a copy (.clone())" for name, owner in shared.items() if owner]:
+        raise CaptureError(found)
     kept = {name: buffers[name].detach().cpu().clone() for name in state if of[name] == name and name not in norms}
     return kept, {name: source for name, source in of.items() if name != source}
 
@@ -312,14 +317,19 @@ def _exported(torch: Any, model: Any, loss_fn: Any, batch: Batch) -> Any:
                 given["attention_mask"] = (inputs != batch.padding).to(batch.constants["attention_mask"].dtype)
             return self.loss_fn(self.model(**given), labels)
 
-    step = Step()
+    step, assigned = Step(), _in_place.Assigned(model)
     labels = batch.labels.clone() if batch.labels is batch.inputs else batch.labels
     # The mode of each part of the model stays as it is.
     step.training = model.training
     try:
-        return torch.export.export(step, (batch.inputs, labels), strict=False)
+        with assigned:
+            program = torch.export.export(step, (batch.inputs, labels), strict=False)
     except Exception as error:  # noqa: BLE001 - the model is foreign code
         raise CaptureError([f"torch.export could not trace it: {type(error).__name__}: {str(error)[:600]}"]) from error
+    if assigned.found:
+        instead = "a run keeps parameters and running averages alone, so leave it as it is in forward"
+        raise CaptureError([f"{name}: forward assigns it; {instead}" for name in dict.fromkeys(assigned.found)])
+    return program
 
 
 def _line(node: Any) -> str:

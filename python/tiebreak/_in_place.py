@@ -11,12 +11,16 @@ from typing import Any, Callable, Dict, Iterator, List, Set
 from ._matcher import Refused, Value
 
 INSTEAD = "use the operator without the underscore, or inplace=False, and assign to no part of a tensor"
+NORM = "aten.batch_norm.default"
 LASTING = "leave it as it is in forward: a run keeps parameters and running averages alone"
 
 
 def changed_by(node: Any) -> List[Any]:
     """The nodes whose tensors an operator changes."""
     schema = getattr(node.target, "_schema", None)
+    if str(node.target) == NORM and node.args[5]:
+        # Its running averages, of which the schema says nothing.
+        return [value for value in node.args[3:5] if value is not None]
     if schema is None or not schema.is_mutable:
         return []
     given: List[Any] = []
@@ -71,8 +75,18 @@ class Writes:
         return list(dict.fromkeys(found))
 
     def _is_read(self, family: List[Any]) -> bool:
-        within = set(family)
-        return any(user in self.order and user not in within for member in family for user in member.users)
+        """True if another operator than those that change them reads these tensors."""
+        members = list(family)
+        for member in members:
+            for user in member.users:
+                if user not in self.order or user in members:
+                    continue
+                if not set(changed_by(user)) & set(members):
+                    return True
+                if str(user.target) != NORM:
+                    # Its result is what it changed, which not every example value of PyTorch shows.
+                    members.append(user)
+        return False
 
     def check(self, node: Any) -> None:
         """Refuses a change of what the model keeps from step to step."""
@@ -83,7 +97,7 @@ class Writes:
     def check_readers(self, node: Any) -> None:
         """Refuses a change of what another operator reads afterwards."""
         here = self.order[node]
-        for changed in changed_by(node):
+        for changed in changed_by(node) if str(node.target) != NORM else ():
             before = [member for member in self.family(changed) if self.order.get(member, -1) < here]
             if any(self.order.get(user, -1) > here for member in before for user in member.users):
                 raise Refused("it changes a tensor in place that something else reads", INSTEAD)
@@ -105,3 +119,30 @@ class Writes:
                     raise Refused(why, "build the constant without writing into it (torch.stack, torch.where), or in __init__ as a buffer")
                 own = torch.empty(0, dtype=tensor.dtype).set_(new, tensor.storage_offset(), tensor.shape, tensor.stride())
                 values[member] = value._replace(name=own)
+
+
+class Assigned:
+    """The buffers, parameters and numbers of a model that change by assignment meanwhile. `torch.export` takes such a change for nothing."""
+
+    def __init__(self, model: Any) -> None:
+        self._paths = {id(module): path for path, module in model.named_modules()}
+        self.found: List[str] = []
+
+    def __enter__(self) -> None:
+        import torch
+
+        self._usual = usual = torch.nn.Module.__setattr__
+
+        def assign(module: Any, name: str, value: Any) -> None:
+            path, old = self._paths.get(id(module)), vars(module).get(name)
+            is_kept = name in vars(module).get("_buffers", ()) or name in vars(module).get("_parameters", ())
+            if path is not None and (is_kept or (isinstance(old, (int, float)) and isinstance(value, (int, float)) and old != value)):
+                self.found.append(f"{path}.{name}".lstrip("."))
+            usual(module, name, value)
+
+        torch.nn.Module.__setattr__ = assign
+
+    def __exit__(self, *_: Any) -> None:
+        import torch
+
+        torch.nn.Module.__setattr__ = self._usual

@@ -53,7 +53,7 @@ class _Elements:
 
     def at_most(self, x: str, bound: float) -> str:
         """min(x, bound), whose derivative at the bound is 0."""
-        if not _is_short(bound):
+        if bound < 0 or not _is_short(bound):
             # What is far above the bound comes near it first, but not below it, so that the next difference is exact.
             x = self.sum(x, self.times(self.relu(self.plus(x, -bound)), -(1 - 1 / (2 * FAR))))
         return self.sum(x, self.times(self.rising(self.plus(x, -bound)), -1))
@@ -62,7 +62,7 @@ class _Elements:
         """max(x, bound), whose derivative at the bound is 0."""
         if bound == 0:
             return self.relu(x)
-        if not _is_short(bound):
+        if bound > 0 or not _is_short(bound):
             x = self.sum(x, self.times(self.relu(self.plus(self.times(x, -1), bound)), 1 - 1 / (2 * FAR)))
         return self.sum(x, self.rising(self.plus(self.times(x, -1), bound)))
 
@@ -73,7 +73,7 @@ class _Elements:
 
 
 def _is_short(bound: float) -> bool:
-    """True if x - bound is exact for each x above the bound, up to `FAR` times its size."""
+    """True if x - bound is exact for each x beyond the bound, seen from 0, up to `FAR` times its size."""
     return bound == 0 or math.frexp(bound)[0] * 32 % 1 == 0
 
 

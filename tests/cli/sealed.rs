@@ -93,9 +93,8 @@ impl World {
         assert!(said.starts_with("UNDECIDED: 0 of 8 steps"), "{said}");
         let (key, out) = (self.inside("box.key"), self.inside("statement.json"));
         let args = ["monitor", "statement", "--report", &self.inside(name), "--key", &key, "--out", &out];
-        let said = done(&args, 0);
-        assert!(said.starts_with("0 of 8 steps were replayed exactly"), "{said}");
-        fs::remove_file(out).unwrap();
+        let said = done(&args, 2);
+        assert!(said.contains("a run that the auditor refused before reading its head"), "{said}");
     }
 
     fn identity(&self) -> Identity {

@@ -141,8 +141,10 @@ pub fn merge(accounts: &[Account], required: Required) -> Result<Option<Merged>,
 /// The reasons why the reports together are no match.
 fn reasons(accounts: &[Account], merged: &Merged, required: Required) -> Vec<String> {
     let mut reasons = Vec::new();
-    let head = |a: &Account| (a.head_size, a.head_root);
-    if accounts.iter().any(|account| head(account) != head(&accounts[0])) {
+    // An auditor who refused the run read no head.
+    let mut heads = accounts.iter().filter(|a| a.head_size > 0).map(|a| (a.head_size, a.head_root));
+    let first = heads.next();
+    if heads.any(|head| Some(head) != first) {
         let why = "the auditors were shown different heads: audit the run under its latest head, and compare the copies (tiebreak compare)";
         reasons.push(why.into());
     }
@@ -202,6 +204,17 @@ mod tests {
         assert_eq!(result(&[whole.clone(), forked]), Conclusion::Undecided);
         let cut = Account { head_size: 9, ..whole.clone() };
         assert_eq!(result(&[whole.clone(), cut]), Conclusion::Undecided);
+        // Nobody was shown another head by whoever refused the run.
+        let refused = Account {
+            head_size: 0,
+            head_root: Digest([0; 32]),
+            ..account((1, 0), Outcome::Incomplete { what: "another run was ordered".into() })
+        };
+        let merged = merge(&[refused, whole.clone()], Required::All).unwrap().unwrap();
+        assert_eq!(
+            (merged.result, &merged.reasons[..]),
+            (Conclusion::Undecided, &["1 report does not end with a match".into()][..])
+        );
         // No auditor saw the end.
         assert_eq!(result(&[Account { end_checked: false, ..whole.clone() }]), Conclusion::Undecided);
         let what = String::new;

@@ -1,6 +1,7 @@
 //! The findings of an audit, and the reasons why an audit cannot be carried out.
 
-use serde::{Deserialize, Serialize};
+use serde::de::IntoDeserializer;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::attachments::Damaged;
 use super::corrections::Listed;
@@ -160,10 +161,16 @@ enum OutcomeName {
 /// The fields of any outcome. Serde's own reader of an enum with a tag copies fields of other names, which this one skips.
 #[derive(Deserialize)]
 struct OutcomeFields<W> {
+    #[serde(deserialize_with = "outcome_name")]
     result: OutcomeName,
     step: Option<u32>,
     engine: Option<String>,
     what: Option<W>,
+}
+
+/// The name as a text. Serde's reader of an enum also takes `{"matches": null}`.
+fn outcome_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OutcomeName, D::Error> {
+    OutcomeName::deserialize(String::deserialize(deserializer)?.into_deserializer())
 }
 
 impl<W> TryFrom<OutcomeFields<W>> for Outcome<W> {
@@ -275,5 +282,19 @@ pub fn step_of(record: &Record) -> u32 {
         Record::Initial { .. } => 0,
         Record::Step { step, .. } => step.step,
         Record::Final { steps, .. } => *steps + 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_an_outcome_is_a_text() {
+        let read = |text: &str| serde_json::from_str::<Outcome<String>>(text).is_ok();
+        assert!(read(r#"{"result": "matches"}"#));
+        for text in [r#"{"result": {"matches": null}}"#, r#"{"result": "match"}"#, r#"{"result": 0}"#, "{}"] {
+            assert!(!read(text), "{text}");
+        }
     }
 }

@@ -52,7 +52,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 /// The command that writes the verdict on the step.
 fn audit_command(args: &Args) -> Next {
     let (run, step) = (shell::path(&args.run), args.step);
-    Next::new("write the verdict with", format!("tiebreak audit {run} --steps {step}..{step}"))
+    Next::new(
+        "write the verdict with",
+        format!("tiebreak audit {run} --steps {step}..{step}{}", args.recompute.option()),
+    )
 }
 
 /// The plan of the replay, which begins with the state after step `from`.

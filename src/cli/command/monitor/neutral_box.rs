@@ -332,13 +332,16 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
     let statement =
         format!("tiebreak monitor statement --report {} --key KEY --out FILE", shell::path(given.report));
     let next = Next::new("state it with", statement).note("KEY is the inspector's");
+    // No statement rests on a report of a run that was refused.
+    let next = if refused.is_none() { vec![next] } else { Vec::new() };
+    let mut lines = vec![
+        refused.unwrap_or_else(|| format!("{word}: run {}", run.id)),
+        format!("  report: {}", path.display()),
+    ];
+    lines.extend(next.iter().map(Next::line));
     printer.result(
-        vec![
-            refused.unwrap_or_else(|| format!("{word}: run {}", run.id)),
-            format!("  report: {}", path.display()),
-            next.line(),
-        ],
-        &json!({ "pass": exit == Exit::Match, "run": run.id, "report": path, "swaps": swaps, "next": [next] }),
+        lines,
+        &json!({ "pass": exit == Exit::Match, "run": run.id, "report": path, "swaps": swaps, "next": next }),
     );
     Ok(exit)
 }

@@ -92,6 +92,10 @@ fn read_report(path: &Path) -> Result<Counted, Failure> {
         let why = format!("{}: nobody signed the report, so it vouches for nothing", path.display());
         return Err(Failure::new(Exit::Usage, why).help("tiebreak audit RUN --report FILE --key AUDITOR.key"));
     }
+    if account.head_size == 0 {
+        let why = "the report is of a run that the auditor refused before reading its head: no statement rests on it";
+        return Err(Failure::new(Exit::Usage, format!("{}: {why}", path.display())));
+    }
     if account.native {
         let why = "the report is of a native auditor, who judges no rounding: no statement rests on it";
         return Err(Failure::new(Exit::Usage, format!("{}: {why}", path.display())));

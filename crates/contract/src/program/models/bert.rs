@@ -16,8 +16,8 @@ use crate::program::keys::Presence::{Absent, Optional, Required};
 use crate::program::keys::Type::Choice;
 use crate::program::keys::{BELOW_ONE, Key, NOT_NEGATIVE, Type, integer, key};
 use crate::program::operators::{
-    LinearClasses, Seen, add_first_rows, attention, dropout, first_position, gelu_erf, gelu_tanh, layer_norm,
-    linear, padded_embedding, position_embedding, relu, residual, tanh,
+    LinearClasses, Seen, add_first_rows, attention, first_position, layer_norm, linear, padded_embedding,
+    position_embedding, relu, residual, tanh,
 };
 
 /// The encoder that the blocks are of.
@@ -329,7 +329,7 @@ impl Bert {
         let x = b.scoped("transform", |b| {
             let (weight, bias) = (p.next(), p.next());
             let x = linear(b, LinearClasses::HIDDEN, x, weight, Some(bias));
-            self.activated(b, x)
+            self.gelu.of(b, x)
         });
         let x = self.normed(b, "transform_norm", x, p);
         let bias = p.next();
@@ -356,31 +356,14 @@ impl Bert {
         });
         let (weight, bias) = (p.next(), p.next());
         b.scoped("classifier", |b| {
-            let x = match inputs.dropout(self.classifier_dropout) {
-                Some(drop) => b.scoped("dropout", |b| dropout(b, drop, samples, 3 * self.layers + 1, x)),
-                None => x,
-            };
+            let x = inputs.dropped(b, self.classifier_dropout, [samples, 3 * self.layers + 1], x);
             linear(b, LinearClasses::HEAD, x, weight, Some(bias))
-        })
-    }
-
-    fn activated(&self, b: &mut Builder, x: TensorId) -> TensorId {
-        b.scoped("gelu", |b| match self.gelu {
-            Gelu::Tanh => gelu_tanh(b, x),
-            Gelu::Erf => gelu_erf(b, x),
         })
     }
 
     fn normed(&self, b: &mut Builder, name: &str, x: TensorId, p: &mut Cursor) -> TensorId {
         let (gain, bias) = (p.next(), p.next());
         b.scoped(name, |b| layer_norm(b, x, gain, bias, self.norm_epsilon))
-    }
-
-    fn dropped(&self, b: &mut Builder, samples: u32, number: u32, x: TensorId, inputs: &Inputs) -> TensorId {
-        match inputs.dropout(self.dropout) {
-            Some(drop) => b.scoped("dropout", |b| dropout(b, drop, samples, number, x)),
-            None => x,
-        }
     }
 
     fn embedded(
@@ -401,7 +384,7 @@ impl Bert {
             position_embedding(b, x, positions)
         });
         let x = self.normed(b, "embedding_norm", x, p);
-        self.dropped(b, samples, 0, x, inputs)
+        inputs.dropped(b, self.dropout, [samples, 0], x)
     }
 
     /// The first half of a block: attention, its residual and its normalisation.
@@ -424,7 +407,7 @@ impl Bert {
         let y = b.scoped("attention_out", |b| {
             let y = linear(b, LinearClasses::HIDDEN, y, weight, Some(bias));
             match self.form {
-                BertForm::Bert => self.dropped(b, samples, 3 * layer + 2, y, inputs),
+                BertForm::Bert => inputs.dropped(b, self.dropout, [samples, 3 * layer + 2], y),
                 BertForm::Distilbert => y,
             }
         });
@@ -443,11 +426,11 @@ impl Bert {
     ) -> TensorId {
         let (weight, bias) = (p.next(), p.next());
         let y = b.scoped("mlp_in", |b| linear(b, LinearClasses::HIDDEN, x, weight, Some(bias)));
-        let y = self.activated(b, y);
+        let y = self.gelu.of(b, y);
         let (weight, bias) = (p.next(), p.next());
         let y = b.scoped("mlp_out", |b| {
             let y = linear(b, LinearClasses::HIDDEN, y, weight, Some(bias));
-            self.dropped(b, samples, 3 * layer + 3, y, inputs)
+            inputs.dropped(b, self.dropout, [samples, 3 * layer + 3], y)
         });
         let x = b.scoped("residual2", |b| residual(b, y, x));
         self.normed(b, "norm2", x, p)

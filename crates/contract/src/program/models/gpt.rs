@@ -30,6 +30,15 @@ pub enum Gelu {
     Erf,
 }
 
+impl Gelu {
+    pub(super) fn of(self, b: &mut Builder, x: TensorId) -> TensorId {
+        b.scoped("gelu", |b| match self {
+            Gelu::Tanh => gelu_tanh(b, x),
+            Gelu::Erf => gelu_erf(b, x),
+        })
+    }
+}
+
 fn default_vocabulary() -> u32 {
     256
 }
@@ -371,10 +380,7 @@ impl Gpt {
                 let normed = b.scoped("norm2", |b| layer_norm(b, x, gain, bias, self.norm_epsilon));
                 let (weight, bias) = (p.next(), p.next());
                 let hidden = b.scoped("mlp_in", |b| layer_of(b, layer, "mlp_in", normed, weight, bias));
-                let hidden = b.scoped("gelu", |b| match self.gelu {
-                    Gelu::Tanh => gelu_tanh(b, hidden),
-                    Gelu::Erf => gelu_erf(b, hidden),
-                });
+                let hidden = self.gelu.of(b, hidden);
                 let (weight, bias) = (p.next(), p.next());
                 let branch = b.scoped("mlp_out", |b| {
                     let y = layer_of(b, layer, "mlp_out", hidden, weight, bias);

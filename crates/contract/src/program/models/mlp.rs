@@ -13,7 +13,7 @@ use crate::program::graph::TensorId;
 use crate::program::keys::Presence::{Absent, Optional, Required};
 use crate::program::keys::Type::{self, Choice};
 use crate::program::keys::{BELOW_ONE, Key, integer, key};
-use crate::program::operators::{LinearClasses, dropout, linear, relu};
+use crate::program::operators::{LinearClasses, linear, relu};
 
 /// The widths from the numbers of a sample to its classes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -144,7 +144,6 @@ impl Network for Mlp {
 
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
         let (mut x, labels) = (inputs.batch[0], inputs.batch[1]);
-        let drop = inputs.dropout(self.dropout);
         if self.input == Input::Pixels {
             let normalization = self.normalization().expect("a perceptron has the keys");
             let planes = normalization.constants().map_or(1, |[means, _]| means.len() as u32);
@@ -160,10 +159,7 @@ impl Network for Mlp {
                     return y;
                 }
                 let y = b.scoped("relu", |b| relu(b, y));
-                match drop {
-                    Some(d) => b.scoped("dropout", |b| dropout(b, d, samples, layer as u32, y)),
-                    None => y,
-                }
+                inputs.dropped(b, self.dropout, [samples, layer as u32], y)
             });
         }
         inputs.loss(b, x, labels, Vec::new())

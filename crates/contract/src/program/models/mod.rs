@@ -24,7 +24,7 @@ use super::builder::Builder;
 use super::expr::Body;
 use super::graph::{TensorId, TensorType};
 use super::keys::Key;
-use super::operators::{Dropout, LossRule, Moments, cross_entropy_by, cross_entropy_of_part};
+use super::operators::{Dropout, LossRule, Moments, cross_entropy_by, cross_entropy_of_part, dropout};
 use crate::arith::DType;
 
 /// Makes [`Model`] from a list of models. A line gives the module, the model's type, the types of its keys, and a few words about
@@ -250,6 +250,11 @@ impl Inputs {
             }
         });
         Loss { loss, logits, dlogits, counted, moments }
+    }
+
+    /// x after a dropout with probability `p`, or x itself where nothing is dropped. `number` is the dropout's in its program.
+    fn dropped(&self, b: &mut Builder, p: f32, [samples, number]: [u32; 2], x: TensorId) -> TensorId {
+        self.dropout(p).map_or(x, |drop| b.scoped("dropout", |b| dropout(b, drop, samples, number, x)))
     }
 
     fn dropout(&self, p: f32) -> Option<Dropout> {

@@ -21,7 +21,7 @@ use crate::program::keys::Presence::{Absent, Optional, Required};
 use crate::program::keys::Type::{self, Choice};
 use crate::program::keys::{BELOW_ONE, Key, integer, key};
 use crate::program::operators::{
-    ConvVersion, LinearClasses, Window, adaptive_avg_pool, add_bias, dropout, flatten, linear, max_pool, relu,
+    ConvVersion, LinearClasses, Window, adaptive_avg_pool, add_bias, flatten, linear, max_pool, relu,
 };
 
 /// The layer that follows each convolution.
@@ -296,10 +296,7 @@ impl Network for Vgg11 {
             x = b.scoped(&format!("hidden{layer}"), |b| {
                 let y = linear(b, LinearClasses::HIDDEN, x, weight, Some(bias));
                 let y = b.scoped("relu", |b| relu(b, y));
-                match inputs.dropout(self.dropout) {
-                    Some(d) => b.scoped("dropout", |b| dropout(b, d, samples, layer, y)),
-                    None => y,
-                }
+                inputs.dropped(b, self.dropout, [samples, layer], y)
             });
         }
         let (weight, bias) = (pass.parameters.next(), pass.parameters.next());

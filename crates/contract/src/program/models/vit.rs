@@ -21,8 +21,8 @@ use crate::program::keys::Presence::{Absent, Optional, Required};
 use crate::program::keys::Type::{self, Boolean, Choice};
 use crate::program::keys::{BELOW_ONE, Key, NOT_NEGATIVE, integer, key};
 use crate::program::operators::{
-    LinearClasses, Seen, attention, class_token, dropout, first_position, gelu_erf, gelu_tanh, im2col,
-    layer_norm, linear, position_embedding, residual,
+    LinearClasses, Seen, attention, class_token, first_position, im2col, layer_norm, linear,
+    position_embedding, residual,
 };
 
 /// The most patches of an image: the class token is put before them by a convolution's patches, whose images have a bound.
@@ -329,19 +329,12 @@ impl Vit {
             let x = class_token(b, x, token, samples).expect("sizes are checked");
             position_embedding(b, x, positions)
         });
-        self.dropped(b, samples, 0, x, inputs)
+        inputs.dropped(b, self.dropout, [samples, 0], x)
     }
 
     fn normed(&self, b: &mut Builder, name: &str, x: TensorId, p: &mut Cursor) -> TensorId {
         let (gain, bias) = (p.next(), p.next());
         b.scoped(name, |b| layer_norm(b, x, gain, bias, self.norm_epsilon))
-    }
-
-    fn dropped(&self, b: &mut Builder, samples: u32, number: u32, x: TensorId, inputs: &Inputs) -> TensorId {
-        match inputs.dropout(self.dropout) {
-            Some(drop) => b.scoped("dropout", |b| dropout(b, drop, samples, number, x)),
-            None => x,
-        }
     }
 
     /// The first half of a block: a normalisation, attention and its residual.
@@ -363,7 +356,7 @@ impl Vit {
         let (weight, bias) = (p.next(), p.next());
         let y = b.scoped("attention_out", |b| {
             let y = linear(b, LinearClasses::HIDDEN, y, weight, Some(bias));
-            self.dropped(b, samples, 3 * layer + 2, y, inputs)
+            inputs.dropped(b, self.dropout, [samples, 3 * layer + 2], y)
         });
         b.scoped("residual1", |b| residual(b, y, x))
     }
@@ -380,14 +373,11 @@ impl Vit {
         let u = self.normed(b, "norm2", x, p);
         let (weight, bias) = (p.next(), p.next());
         let y = b.scoped("mlp_in", |b| linear(b, LinearClasses::HIDDEN, u, weight, Some(bias)));
-        let y = b.scoped("gelu", |b| match self.gelu {
-            Gelu::Tanh => gelu_tanh(b, y),
-            Gelu::Erf => gelu_erf(b, y),
-        });
+        let y = self.gelu.of(b, y);
         let (weight, bias) = (p.next(), p.next());
         let y = b.scoped("mlp_out", |b| {
             let y = linear(b, LinearClasses::HIDDEN, y, weight, Some(bias));
-            self.dropped(b, samples, 3 * layer + 3, y, inputs)
+            inputs.dropped(b, self.dropout, [samples, 3 * layer + 3], y)
         });
         b.scoped("residual2", |b| residual(b, y, x))
     }
