@@ -72,6 +72,15 @@ fn verdicts_are_read_in_a_few_times_their_bytes() {
         read.unwrap();
         assert!(taken <= most * bytes.len() + BESIDE, "{what}: {times:.1} times the bytes of the verdict");
     }
+    // Objects as arrays are not the one encoding, which is seen behind them.
+    let text = String::from_utf8(verdict(Claim::Batch { files: Vec::new(), slices: Vec::new() })).unwrap();
+    let many = r#"[0,[],"",""],"#.repeat(1 << 17);
+    let bytes = text.replace(r#""slices":[]"#, &format!(r#""slices":[{many}[0,[],"",""]]"#));
+    assert_ne!(bytes, text);
+    let (read, taken) = peak(|| Verdict::from_bytes(bytes.as_bytes()).map(drop));
+    let times = taken as f64 / bytes.len() as f64;
+    println!("slices as arrays: {} bytes, {times:.1} times as many taken", bytes.len());
+    assert!(read.is_err() && times < 24.0, "{times:.1} times the bytes of the verdict");
 }
 
 /// What no verdict and no report has is refused, or skipped, without a copy of it.

@@ -73,6 +73,9 @@ fn recomputing_takes_less_memory_and_gives_the_same_bits() {
         assert!(code == 3 && stderr.contains("help: --recompute needs about"), "{args:?}: {code}: {stderr}");
         let (code, stdout, stderr) = output(&[&args[..], &["--recompute"]].concat());
         assert!(code == 0 && stdout.contains("MATCHES"), "{args:?}: {stdout}{stderr}");
+        // A watch announces no plan, and has the engines of an audit.
+        let is_said = stderr.contains("cpu (2 threads), which computes tensors again");
+        assert!(is_said || args[0] == "watch", "{args:?}: {stderr}");
     }
 
     // The ranks of one machine all compute again.

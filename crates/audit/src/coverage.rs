@@ -123,21 +123,7 @@ mod tests {
             replayed: replayed.to_vec(),
             auditor: None,
         };
-        let plan = ReplayPlan {
-            choice,
-            segments: segments.to_vec(),
-            of: 10,
-            shard: None,
-            file: None,
-            omitted: Vec::new(),
-            unreachable: None,
-            seed: None,
-            detection: [0.0; 3],
-            bytes: 0,
-            memory: 0,
-            done: 0,
-            counted: None,
-        };
+        let plan = ReplayPlan { choice, segments: segments.to_vec(), of: 10, ..ReplayPlan::default() };
         (account, plan)
     }
 

@@ -19,10 +19,11 @@ use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::names;
 
 /// An auditor's choice of segments.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
     /// Every segment.
+    #[default]
     All,
     /// Steps first..=last.
     Range(u32, u32),
@@ -53,8 +54,8 @@ impl Choice {
     }
 }
 
-/// The segments to replay, with their costs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The segments to replay, with their costs. The default has none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReplayPlan {
     /// The auditor's choice.
     pub choice: Choice,

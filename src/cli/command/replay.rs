@@ -10,7 +10,8 @@ use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::limits::Limits;
 use crate::cli::view::next::{self, Next};
 use crate::cli::view::outcome::{
-    ReplayBar, exit, headline, outcome_exit, outcome_json, outcome_text, report_json, seconds_text,
+    ReplayBar, engine_text, exit, headline, outcome_exit, outcome_json, outcome_text, report_json,
+    seconds_text,
 };
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use tiebreak_audit::plan::{Choice, ReplayPlan, memory_with, plan};
@@ -99,7 +100,7 @@ fn replayed(printer: Printer, args: Args) -> CommandResult {
         bytes_text(begin.bytes),
         bytes_text(begin.memory),
         seconds_text(seconds),
-        engine.describe(),
+        engine_text(engine.as_ref()),
     ));
     if let Some((limit, seconds)) =
         args.limits.time().zip(seconds).filter(|(limit, s)| *s > limit.as_secs_f64())

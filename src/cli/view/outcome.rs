@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::cli::view::escape::one_line;
 use crate::cli::view::heard::{self, Heard};
 use crate::cli::view::progress::ProgressBar;
 use crate::cli::view::report::{Exit, Printer};
 use tiebreak_audit::merge::Range;
 use tiebreak_audit::plan::ReplayPlan;
 use tiebreak_audit::{Outcome, Progress, Report};
+use tiebreak_engine::Engine;
 use tiebreak_record::commit::keys::PublicKey;
 
 /// A progress bar of a replay, which goes away when it is dropped.
@@ -40,6 +42,12 @@ impl Drop for ReplayBar {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// The engine of a plan, and whether it computes tensors again.
+pub fn engine_text(engine: &dyn Engine) -> String {
+    let again = if engine.recomputes() { ", which computes tensors again" } else { "" };
+    format!("{}{again}", one_line(&engine.describe()))
 }
 
 /// Seconds behind the memory that a plan needs, if they were estimated.

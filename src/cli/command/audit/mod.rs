@@ -18,10 +18,10 @@ use crate::cli::args::metrics::MetricsArgs;
 use crate::cli::args::part::PartArgs;
 use crate::cli::args::salts::SaltArgs;
 use crate::cli::args::{key, verdict_file};
-use crate::cli::view::escape::{Lines, one_line};
+use crate::cli::view::escape::Lines;
 use crate::cli::view::exposition::replay::ReplayMetrics;
 use crate::cli::view::next::Next;
-use crate::cli::view::outcome::{exit, headline, ranges_text, report_json, seconds_text};
+use crate::cli::view::outcome::{engine_text, exit, headline, ranges_text, report_json, seconds_text};
 use crate::cli::view::page::audit::About;
 use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
@@ -162,7 +162,7 @@ struct Options {
 }
 
 /// The plan in words, with the seconds that it will take in so many jobs if they were estimated.
-fn plan_text(plan: &ReplayPlan, run: &Run, jobs: usize, seconds: Option<f64>, engine: &str) -> String {
+fn plan_text(plan: &ReplayPlan, run: &Run, jobs: usize, seconds: Option<f64>, engine: &dyn Engine) -> String {
     let [one, ten, hundred] = plan.detection.map(|p| 100.0 * p);
     let seconds = seconds_text(seconds);
     let jobs_text = if jobs == 1 { String::new() } else { format!("{jobs} x ") };
@@ -176,7 +176,7 @@ fn plan_text(plan: &ReplayPlan, run: &Run, jobs: usize, seconds: Option<f64>, en
         run.job().steps,
         bytes_text(plan.bytes),
         bytes_text(jobs::memory(jobs, plan)),
-        one_line(engine),
+        engine_text(engine),
     )
 }
 
@@ -227,7 +227,7 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     let jobs = if wrong { 1 } else { options.jobs(&run, &plan)? };
     let (mut engines, check) = match wrong {
         true => (vec![Box::new(Reference) as Box<dyn Engine>], None),
-        false => options.around.around_all(jobs::engines(jobs, &options.engine)?, device_check::OF_AUDITS),
+        false => options.engines(jobs)?,
     };
     let keeper = options.keeper(printer, &run, &checked, (&mut plan, &engines), signer.as_ref())?;
     if !wrong {
@@ -236,7 +236,7 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
             .then(|| estimated_seconds(&run, engines[0].as_mut(), native, &checked, &plan))
             .transpose()?;
         let seconds = seconds.map(|seconds| seconds / jobs as f64);
-        let text = plan_text(&plan, &run, jobs, seconds, &engines[0].describe());
+        let text = plan_text(&plan, &run, jobs, seconds, engines[0].as_ref());
         if options.plan {
             let mut json = json!({ "plan": plan, "jobs": jobs, "seconds": seconds });
             let again = options.key_option() + options.around.recompute.option();
@@ -262,7 +262,15 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     Ok(publish(printer, &report, verdict.as_ref(), options, (signer.as_ref(), &about), check.as_ref()))
 }
 
+/// Engines, and the check of their results, if there is one.
+type Engines = (Vec<Box<dyn Engine>>, Option<Check>);
+
 impl Options {
+    /// So many engines, with what is around them.
+    fn engines(&self, jobs: usize) -> Result<Engines, Failure> {
+        Ok(self.around.around_all(jobs::engines(jobs, &self.engine)?, device_check::OF_AUDITS))
+    }
+
     /// True if native kernels audit, which the run has to allow.
     fn check_native(&self, run: &Run) -> Result<bool, Failure> {
         let native = self.engine.native.is_some();

@@ -4,7 +4,6 @@ use super::keeper::{Keeper, Kept};
 use super::{Options, checked, jobs, page, publish, say_no_verdict};
 use crate::cli::args::around::{AroundArgs, RecomputeArgs};
 use crate::cli::args::decided::Decided;
-use crate::cli::args::device_check;
 use crate::cli::args::engine::EngineArgs;
 use crate::cli::args::expect::Expectations;
 use crate::cli::args::key;
@@ -451,8 +450,7 @@ impl Watch {
         self.options.note_part(run, &mut checked, &plan);
         plan.memory = self.options.around.recompute.replay_memory(run);
         let jobs = self.options.jobs(run, &plan).map_err(Stopped::Now)?;
-        let engines = jobs::engines(jobs, &self.options.engine).map_err(Stopped::Now)?;
-        let (mut engines, _) = self.options.around.around_all(engines, device_check::OF_AUDITS);
+        let (mut engines, _) = self.options.engines(jobs).map_err(Stopped::Now)?;
         let keeper = match (&self.options.report, &self.signer) {
             (Some(path), Some(signer)) if can_resume(run, &checked) && !wrong => {
                 Some(Keeper::of(path, signer)?)
