@@ -115,7 +115,8 @@ case "$1 $2" in
 *) exec 'TIEBREAK' "$@" ;;
 esac
 [ ! -e "$3" ] || exec 'TIEBREAK' "$@"
-made="$(dirname "$0")/$(echo "$*" | tr ' /' '_')"
+# The folder's name is in no file, and -q prints nothing.
+made="$(dirname "$0")/$(command="$1 $2"; shift 3; echo "$command folder $*" | tr ' /' '_')"
 until mkdir "$made.lock" 2>/dev/null; do sleep 0.1; done
 trap 'rmdir "$made.lock"' EXIT
 if [ ! -e "$made" ]; then
@@ -215,7 +216,7 @@ fn pages_do_what_they_show() {
     let commands = tempfile::tempdir().unwrap();
     remembering(commands.path());
     // The demo of these pages is that of another test.
-    let made = commands.path().join("demo_--dir_demo_--engine_cpu_-q");
+    let made = commands.path().join("demo_--dir_folder_--engine_cpu_-q");
     let demo = demo();
     copy(&demo.folder(), &made);
     fs::write(made.with_extension("printed"), "").unwrap();

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::common::served::{Lie, Manner, Served};
 use crate::common::{edit::edit, gpt_job, key, trained};
 use tiebreak_audit::plan::{Choice, plan};
 use tiebreak_audit::{Silent, audit, checks};
@@ -56,6 +57,60 @@ fn an_auditor_says_where_the_data_are() {
     assert!(text.contains("say where it is with --data FOLDER"), "{text}");
 }
 
+/// The groups of 64 KiB of the data file that steps 5 and 6 draw from.
+fn needed(run: &Run) -> Vec<usize> {
+    let mut dataset = run.dataset().unwrap();
+    for step in [5, 6] {
+        run.batch(&mut dataset, step).unwrap();
+    }
+    let read = dataset.slices_read().unwrap();
+    let mut needed: Vec<usize> =
+        read.iter().flat_map(|(_, read)| read.slices.iter().map(|s| s / 64)).collect();
+    needed.dedup();
+    assert!(needed.len() < 1_000_000usize.div_ceil(65_536), "every group is needed: the test shows nothing");
+    needed
+}
+
+#[test]
+fn data_at_an_address_are_read_in_parts_and_not_believed() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_without_copy(folder.path());
+    let root = run.layout.root.to_str().unwrap();
+    let needed = needed(&run).len();
+    let text = folder.path().join("text.txt");
+    let whole = fs::read(&text).unwrap();
+    fs::remove_file(text).unwrap();
+
+    let server = Served::new([("text.txt".to_string(), whole.clone())], Manner::default());
+    let audit = |more: &[&str]| {
+        tiebreak(&[&["audit", root, "--engine", "cpu", "--data", &server.address], more].concat())
+    };
+    let (code, said) = audit(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("batches of all steps follow from seed and data"), "{said}");
+    server.sent();
+    let part = ["--steps", "5..6", "--only-part"];
+    assert_eq!(audit(&part).0, Some(0));
+    let (_, bytes) = server.sent()["text.txt"];
+    assert!(bytes <= needed as u64 * 65_536, "{bytes} bytes for {needed} groups");
+    let (code, said) = tiebreak(&["replay", root, "--step", "5", "--data", &server.address]);
+    assert_eq!(code, Some(0), "{said}");
+
+    for (lie, wanted) in [(Lie::Zeros, 4), (Lie::OtherPlace, 4), (Lie::Forbidden, 3)] {
+        server.lie("text.txt", lie);
+        let (code, said) = audit(&part);
+        assert_eq!(code, Some(wanted), "{lie:?}: {said}");
+        assert!(said.contains("text.txt"), "{lie:?}: {said}");
+    }
+    // The manifest says the length, and the right bytes are all that is wanted of a server.
+    server.lie("text.txt", Lie::Huge);
+    assert_eq!(audit(&part).0, Some(0));
+    let server = Served::new([("other.txt".to_string(), whole)], Manner::default());
+    let (code, said) = tiebreak(&["audit", root, "--data", &server.address]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains(&format!("nor does {}", server.address)), "{said}");
+}
+
 #[test]
 fn only_the_parts_that_are_needed_have_to_be_there() {
     let folder = tempfile::tempdir().unwrap();
@@ -63,19 +118,7 @@ fn only_the_parts_that_are_needed_have_to_be_there() {
     let text = folder.path().join("text.txt");
     let whole = fs::read(&text).unwrap();
     // The groups that steps 5 and 6 draw from, and nothing else.
-    let mut dataset = run.dataset().unwrap();
-    for step in [5, 6] {
-        run.batch(&mut dataset, step).unwrap();
-    }
-    let mut needed: Vec<usize> = dataset
-        .slices_read()
-        .unwrap()
-        .iter()
-        .flat_map(|(_, read)| read.slices.iter().map(|s| s / 64))
-        .collect();
-    needed.dedup();
-    let groups = whole.len().div_ceil(65_536);
-    assert!(needed.len() < groups, "every group is needed: the test shows nothing");
+    let needed = needed(&run);
     let mut part = vec![0; whole.len()];
     for &group in &needed {
         let range = group * 65_536..whole.len().min((group + 1) * 65_536);

@@ -63,6 +63,12 @@ impl Http {
         }
     }
 
+    /// The store, which asks for each file by its name and for no index.
+    pub(crate) fn without_index(self) -> Http {
+        *held(&self.index) = Some(None);
+        self
+    }
+
     /// Keeps the error about a file, unless the file is absent or the server lists nothing: whoever concludes something asks for it.
     fn noted<T>(&self, name: &str, result: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &result

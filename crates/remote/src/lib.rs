@@ -1,4 +1,4 @@
-//! Runs that are elsewhere: stores that read by an address and write nothing, and targets to which a run is published.
+//! Runs and their data that are elsewhere: stores that read by an address and write nothing, and targets to which a run is published.
 //!
 //! Nobody vouches for a byte that an address gives. Lengths are bounded before anything is allocated, and every layer above holds what it
 //! reads to the run's digests, as it does with a run in a folder.
@@ -44,6 +44,19 @@ pub fn open(address: &str) -> Result<Arc<dyn Store>, RunError> {
 /// # Errors
 /// As [`open`].
 pub fn open_with(address: &str, patience: Patience) -> Result<Arc<dyn Store>, RunError> {
+    Ok(Arc::new(at(address, patience)?))
+}
+
+/// The store of an address that is no run's, such as a folder of data files: each file is asked for by its name, and no index lists
+/// them.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_files(address: &str) -> Result<Arc<dyn Store>, RunError> {
+    Ok(Arc::new(at(address, Patience::default())?.without_index()))
+}
+
+fn at(address: &str, patience: Patience) -> Result<http::Http, RunError> {
     let refused = |why: &str| Err(RunError::Refused(format!("{address}: {why}")));
     let (scheme, rest) = address.split_once("://").unwrap_or_default();
     match scheme {
@@ -56,7 +69,7 @@ pub fn open_with(address: &str, patience: Patience) -> Result<Arc<dyn Store>, Ru
                 Err(why) => refused(&format!("the address is no URL ({why})")),
                 Ok(_) => {
                     let asks = Box::new(ask::Plain::new(address, &patience));
-                    Ok(Arc::new(http::Http::new(address, asks, patience)))
+                    Ok(http::Http::new(address, asks, patience))
                 }
             }
         }
@@ -87,13 +100,13 @@ fn plain_address(address: &str, rest: &str) -> Result<(), RunError> {
 
 /// The store of a run in an object store.
 #[cfg(feature = "objects")]
-fn objects_at(address: &str, patience: Patience) -> Result<Arc<dyn Store>, RunError> {
+fn objects_at(address: &str, patience: Patience) -> Result<http::Http, RunError> {
     let asks = Box::new(objects::Objects::at(address, patience)?);
-    Ok(Arc::new(http::Http::new(address, asks, patience)))
+    Ok(http::Http::new(address, asks, patience))
 }
 
 #[cfg(not(feature = "objects"))]
-fn objects_at(address: &str, _: Patience) -> Result<Arc<dyn Store>, RunError> {
+fn objects_at(address: &str, _: Patience) -> Result<http::Http, RunError> {
     Err(no_objects(address))
 }
 

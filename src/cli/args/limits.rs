@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::place::run_at;
+use super::place::{run_at, with_data};
 use crate::cli::view::report::{Exit, Failure, Printer, bytes_text};
 use tiebreak_audit::plan::ReplayPlan;
 use tiebreak_run::run::RunError;
@@ -128,16 +128,16 @@ impl Limits {
         Limits::with_data(self.open(path)?, data)
     }
 
-    /// A run whose data files may be in a folder.
+    /// A run whose data files may be in a folder, or at an address.
     ///
     /// # Errors
-    /// If the run holds its data files already.
+    /// If the run holds its data files already, or this build reads no address of that kind.
     pub fn with_data(run: Run, data: Option<&PathBuf>) -> Result<Run, Failure> {
         if let Some(folder) = data.filter(|_| run.holds_data()) {
             let why = format!("the run holds its data files, and --data names {} for them", folder.display());
             return Err(Failure::new(Exit::Usage, why).help("leave --data out"));
         }
-        Ok(run.with_data(data.cloned()))
+        Ok(with_data(run, data)?)
     }
 
     /// The limit of memory as an option for another process.

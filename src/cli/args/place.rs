@@ -1,10 +1,10 @@
-//! A run by its folder, or by its address.
+//! A run, or data files, by folder or by address.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use tiebreak_run::run::RunError;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::reader::Salts;
+use tiebreak_run::run::{Folder, RunError};
 
 /// Opens the run in a folder or at an address.
 ///
@@ -15,4 +15,17 @@ pub fn run_at(place: &Path, salts: Salts) -> Result<Run, RunError> {
         true => Run::of_by(tiebreak_remote::open(&place.to_string_lossy())?, salts),
         false => Run::open_by(place, salts),
     }
+}
+
+/// The run, whose data files may also be in these folders and at these addresses.
+///
+/// # Errors
+/// If this build reads no address of that kind.
+pub fn with_data<'a>(run: Run, places: impl IntoIterator<Item = &'a PathBuf>) -> Result<Run, RunError> {
+    let store = |place: &PathBuf| match tiebreak_remote::is_address(place) {
+        true => tiebreak_remote::open_files(&place.to_string_lossy()),
+        false => Ok(Folder::at(place)),
+    };
+    let stores = places.into_iter().map(store).collect::<Result<Vec<_>, _>>()?;
+    Ok(run.with_data_at(stores))
 }

@@ -32,7 +32,7 @@ pub struct Args {
     /// Micro-batch, from 0: only its gradient is replayed.
     #[arg(long, value_name = "N")]
     microbatch: Option<u32>,
-    /// Folder of the data files that the run does not hold.
+    /// Folder or address of the data files that the run does not hold.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     #[command(flatten)]

@@ -62,7 +62,7 @@ pub struct Args {
     /// N is your place in the terms. Answers are on disk before they are sent, so the same question gets the same answer.
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
-    /// Folder of the data files that the run does not hold.
+    /// Folder of the data files that the run does not hold; beside RUN also its address.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// In the logged profile: challenge the trainer's run, replayed into this folder.

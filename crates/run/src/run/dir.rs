@@ -1,6 +1,5 @@
 //! A run in a store: its identity, and the files that are there.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -71,7 +70,7 @@ pub struct Run {
     pub id: Digest,
     /// The computation that the run executes, derived from the job and `run.json`.
     pub computation: Computation,
-    /// Other folders and runs in which data files are searched that the run does not hold.
+    /// Other stores in which data files are searched that the run does not hold.
     data_from: Vec<DataFrom>,
     /// The most bytes of memory that reading the run may take.
     memory: u64,
@@ -315,15 +314,22 @@ impl Run {
     }
 
     /// The run, whose data files may also be in these folders, under their names in a run or in the job.
-    pub fn with_data(mut self, folders: impl IntoIterator<Item = PathBuf>) -> Run {
-        self.data_from = folders.into_iter().map(DataFrom::Folder).collect();
+    pub fn with_data(self, folders: impl IntoIterator<Item = PathBuf>) -> Run {
+        self.with_data_at(folders.into_iter().map(|folder| Folder::at(&folder)))
+    }
+
+    /// [`with_data`](Run::with_data) for any stores. Nothing that they give is trusted: each range is checked as it is read.
+    pub fn with_data_at(mut self, stores: impl IntoIterator<Item = Arc<dyn Store>>) -> Run {
+        let from = |store: Arc<dyn Store>| DataFrom { place: store.place().into(), store, below: "" };
+        self.data_from = stores.into_iter().map(from).collect();
         self
     }
 
     /// The run, whose data files may also be those of another run.
     pub fn with_data_of(mut self, other: &Run) -> Run {
+        let (store, place) = (other.store.clone(), other.layout.root.clone());
         self.data_from = other.data_from.clone();
-        self.data_from.insert(0, DataFrom::Run(other.store.clone(), other.layout.data()));
+        self.data_from.insert(0, DataFrom { store, place, below: "data/" });
         self
     }
 
@@ -343,22 +349,19 @@ impl Run {
         let found = [self.at(here)].into_iter().chain(elsewhere).find(Stored::is_here);
         found.ok_or_else(|| {
             let name = named.unwrap_or_default();
-            let folders: Vec<String> = self.data_from.iter().map(|from| from.place().display().to_string()).collect();
+            let folders: Vec<String> = self.data_from.iter().map(|from| from.name()).collect();
             let searched = if folders.is_empty() { String::new() } else { format!(", nor does {}", folders.join(", ")) };
             RunError::Refused(format!(
-                "the run does not hold its data file {number} ({name}){searched}: say where it is with --data FOLDER"
+                "the run does not hold its data file {number} ({name}){searched}: say where it is with --data FOLDER (or its address)"
             ))
         })
     }
 
-    /// The path of a file of this name (the last component of the path) in one of the folders with data, if it is there.
-    pub(crate) fn elsewhere(&self, name: &str) -> Option<PathBuf> {
-        let name = Path::new(name).file_name()?;
-        let folders = self.data_from.iter().filter_map(|from| match from {
-            DataFrom::Folder(folder) => Some(folder),
-            DataFrom::Run(..) => None,
-        });
-        folders.map(|folder| folder.join(name)).find(|path| fs::symlink_metadata(path).is_ok())
+    /// The file of this name (the last component of the path) in the first of the folders and stores with data that has it.
+    pub(crate) fn elsewhere(&self, name: &str) -> Option<Stored> {
+        let name = Path::new(name).file_name()?.to_string_lossy().into_owned();
+        let stores = self.data_from.iter().filter(|from| from.below.is_empty());
+        stores.map(|from| from.file(&name)).find(Stored::is_here)
     }
 
     /// True if the run holds a copy of its data.
@@ -488,29 +491,22 @@ impl Run {
     }
 }
 
-/// A place where data files may be that a run does not hold.
+/// A store where data files may be that a run does not hold.
 #[derive(Clone)]
-enum DataFrom {
-    /// A folder of a user.
-    Folder(PathBuf),
-    /// Another run, with the name that errors give the folder of its data.
-    Run(Arc<dyn Store>, PathBuf),
+struct DataFrom {
+    store: Arc<dyn Store>,
+    /// The store's name in errors.
+    place: PathBuf,
+    /// What is put before the names of files.
+    below: &'static str,
 }
 
 impl DataFrom {
     fn file(&self, name: &str) -> Stored {
-        match self {
-            DataFrom::Folder(folder) => Stored::from(&folder.join(name)),
-            DataFrom::Run(store, data) => {
-                let place = data.parent().unwrap_or(Path::new(""));
-                Stored::new(store, place, format!("{}/{name}", names::DATA))
-            }
-        }
+        Stored::new(&self.store, &self.place, format!("{}{name}", self.below))
     }
 
-    fn place(&self) -> &Path {
-        match self {
-            DataFrom::Folder(place) | DataFrom::Run(_, place) => place,
-        }
+    fn name(&self) -> String {
+        self.place.join(self.below).display().to_string()
     }
 }

@@ -74,6 +74,13 @@ fn named(
     Ok((DataFile::new(path.to_path_buf(), manifest.clone(), tree, source), manifest))
 }
 
+/// A file whose bytes are taken as they are.
+fn kept(file: &Stored) -> Result<Promised, RunError> {
+    let (manifest, tree) = data::kept_manifest(file)?;
+    let source = Box::new(file.open()?);
+    Ok((DataFile::new(file.path().to_path_buf(), manifest.clone(), tree, source), manifest))
+}
+
 fn data_of(
     files: Vec<Promised>,
     spec: &DataSpec,
@@ -100,16 +107,17 @@ pub fn of_run(run: &Run) -> Result<EvaluationData, RunError> {
     let file = |(number, name): (usize, &String)| {
         let here = run.at(names::evaluation_file(number));
         if here.is_here() {
-            let (manifest, tree) = data::kept_manifest(&here)?;
-            let source = Box::new(here.open()?);
-            return Ok((DataFile::new(here.path().to_path_buf(), manifest.clone(), tree, source), manifest));
+            return kept(&here);
         }
-        let path = run.elsewhere(name).ok_or_else(|| {
+        let found = run.elsewhere(name).ok_or_else(|| {
             RunError::Refused(format!(
                 "the run does not hold its evaluation file {number} ({name}): say where it is with --data"
             ))
         })?;
-        named(&path, data::manifest(&path)?, &mut left)
+        match found.on_disk() {
+            Some(path) => named(path, data::manifest(path)?, &mut left),
+            None => kept(&found),
+        }
     };
     let files = files.iter().enumerate().map(file).collect::<Result<Vec<_>, RunError>>()?;
     data_of(files, &spec, &run.program().sample())

@@ -117,7 +117,7 @@ struct Options {
     /// The page shows the steps that were replayed, those that were not, and who signed.
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
-    /// Folder of the data files that the run does not hold.
+    /// Folder or address of the data files that the run does not hold.
     ///
     /// A run holds no data files if its job says `data.copy = false`. Only the parts that are needed have to be there.
     #[arg(long, value_name = "DIR")]

@@ -84,7 +84,7 @@ pub struct Args {
     /// File for the audit as one HTML page for people, written at the end.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     page: Option<PathBuf>,
-    /// Folder of the data files that the run does not hold.
+    /// Folder or address of the data files that the run does not hold.
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     data: Option<PathBuf>,
     /// Weights that the run begins from, which are compared at the end: one file each, in the job's order.

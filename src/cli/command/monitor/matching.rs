@@ -33,6 +33,7 @@ use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::args::place::with_data;
 use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
 
@@ -80,7 +81,7 @@ pub struct Args {
     /// Seconds by which the clocks of chips and witnesses may differ.
     #[arg(long, value_name = "SECONDS", default_value_t = 0, requires = "witness")]
     clock_skew: u64,
-    /// Folder of the data files that runs do not hold.
+    /// Folder or address of the data files that runs do not hold.
     #[arg(long, value_name = "DIR")]
     data: Vec<PathBuf>,
     #[command(flatten)]
@@ -232,7 +233,7 @@ fn open_runs(
     let _working = printer.working("reading the declared runs", None);
     let (mut all, mut declared): (Vec<Opened>, Vec<Declared>) = (Vec::new(), Vec::new());
     for path in paths {
-        let run = args.limits.open(path)?.with_data(args.data.clone());
+        let run = with_data(args.limits.open(path)?, &args.data)?;
         if declared.iter().any(|declared| declared.run == run.id) {
             let why = format!("--run {}: the run is given twice", path.display());
             return Err(Failure::new(Exit::Usage, why));

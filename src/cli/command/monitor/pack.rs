@@ -44,7 +44,7 @@ pub struct Args {
     /// The pack begins at the checkpoint before. Data files come whole.
     #[arg(long, value_name = "FIRST..LAST", value_parser = part::parse_range)]
     steps: Option<(u32, u32)>,
-    /// Folder of the data files that the run does not hold.
+    /// Folder or address of the data files that the run does not hold.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// File for the pack, which must not be there yet.

@@ -25,6 +25,7 @@ use super::drawn::{DrawArgs, Drawn};
 use super::properties::{Asked, Tested, decide as decide_data, tested};
 use crate::cli::args::decided::Decided;
 use crate::cli::args::limits::Limits;
+use crate::cli::args::place::with_data;
 use crate::cli::args::random::random;
 use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
@@ -50,7 +51,7 @@ pub struct Args {
     /// Report of `tiebreak eval` for rules about results; once for each.
     #[arg(long, value_name = "REPORT")]
     evaluation: Vec<PathBuf>,
-    /// Folder of the data files that a run does not hold.
+    /// Folder or address of the data files that a run does not hold.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Tokenizer by which samples of tokens are text: a file or a folder.
@@ -234,7 +235,7 @@ fn read_runs(printer: Printer, args: &Args, rules: &[Tested], seeded: &Seeded) -
     let (mut read, mut lacking) = (Read::default(), false);
     let folder = args.rules.parent().unwrap_or(Path::new(""));
     for path in &args.runs {
-        let run = args.limits.open(path)?.with_data(args.data.clone());
+        let run = with_data(args.limits.open(path)?, &args.data)?;
         lacking |= !run.holds_data();
         let checked = printer.during("reading the runs", || checks::structure(&run, None))?;
         let facts = facts(&run, &checked)?;

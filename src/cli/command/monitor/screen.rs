@@ -46,7 +46,7 @@ pub struct Args {
     /// of these nothing says how well a model remembers.
     #[arg(long, value_name = "FILE")]
     held_out: Vec<PathBuf>,
-    /// Folder of the data files that the run does not hold.
+    /// Folder or address of the data files that the run does not hold.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Share of each segment's samples to look at, but at least 100 samples.

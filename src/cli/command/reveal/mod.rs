@@ -62,7 +62,7 @@ pub struct Args {
     /// With --check: trainer's public key, a file or its text.
     #[arg(long, value_name = "KEY", requires = "check")]
     trainer_key: Option<String>,
-    /// Folder of the data files, which a run that hides does not hold.
+    /// Folder or address of the data files, which a run that hides does not hold.
     #[arg(long, value_name = "DIR", conflicts_with = "check")]
     data: Option<PathBuf>,
     #[command(flatten)]

@@ -90,7 +90,7 @@ pub struct Args {
     /// Second folder whose files the job may name, besides its own folder.
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     data_root: Option<PathBuf>,
-    /// With --resume: folder of the data files that the run does not hold.
+    /// With --resume: folder or address of the data files that the run does not hold.
     ///
     /// A run holds no data files if its job says `data.copy = false`.
     #[arg(long, value_name = "DIR", requires = "resume")]

@@ -70,7 +70,7 @@ struct Check {
     /// Folder of the run, for a verdict on a whole step or an initial state.
     #[arg(long, value_name = "RUN")]
     run: Option<PathBuf>,
-    /// Folder of the data files that the run does not hold.
+    /// Folder or address of the data files that the run does not hold.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Weights that the run begins from: one file each, in the job's order.
