@@ -131,7 +131,7 @@ fn write_samples(
             ids.append(&bytes)?;
             counts.append(&counted)?;
         }
-        sources.push(lines.source());
+        sources.push(lines.source()?);
     }
     if made.samples == 0 {
         return Err(Error::Malformed("the files give no sample".into()));

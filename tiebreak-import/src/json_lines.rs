@@ -1,4 +1,4 @@
-//! Texts in JSON Lines: the string under one key of each line is a text.
+//! Texts in JSON Lines, or in the rows of Parquet files: the string under one key of each line or row is a text.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -8,12 +8,14 @@ use serde_json::{Map, Value, json};
 use tiebreak_token_files::open_plain;
 
 use crate::error::Error;
+use crate::output::digest;
+use crate::parquet::Rows;
 use crate::pieces::Piece;
 
 /// The most bytes of a line. The values of a hostile one take up to 32 times as much memory.
 const LINE_MAX: usize = 1 << 24;
 
-/// The texts of a file of JSON Lines, one line after another.
+/// The texts of a file, one line or row after another.
 pub struct Lines<'a> {
     objects: Objects<'a>,
     key: &'a str,
@@ -22,10 +24,18 @@ pub struct Lines<'a> {
 impl<'a> Lines<'a> {
     /// The texts under `key`.
     pub fn open(path: &'a Path, key: &'a str) -> Result<Lines<'a>, Error> {
-        Ok(Lines { objects: Objects::open(path)?, key })
+        Ok(Lines { objects: Objects::of(path, Some(key))?, key })
     }
 
-    /// The next line's text; `None` after the last. Lines of only white space are skipped.
+    /// The bytes of the column, if the file is packed in rows.
+    pub fn unpacked(&self) -> Option<u64> {
+        match &self.objects.from {
+            From::Lines(..) => None,
+            From::Rows(rows) => Some(rows.unpacked),
+        }
+    }
+
+    /// The next text; `None` after the last. Lines of only white space are skipped.
     pub fn next(&mut self) -> Result<Option<Piece>, Error> {
         let Some(object) = self.objects.next()? else { return Ok(None) };
         let text = text(object, self.key).map_err(|why| self.objects.error(&why))?;
@@ -33,41 +43,83 @@ impl<'a> Lines<'a> {
     }
 
     /// The description of the file, after it was read to its end.
-    pub fn source(self) -> Value {
-        let mut source = self.objects.source();
+    pub fn source(self) -> Result<Value, Error> {
+        let mut source = self.objects.source()?;
         source["json_key"] = self.key.into();
-        source
+        Ok(source)
     }
 }
 
-/// The objects of a file of JSON Lines, one line after another.
+/// What gives a file's lines.
+enum From {
+    /// The file itself.
+    Lines(BufReader<File>),
+    /// The process that reads rows of Parquet.
+    Rows(Rows),
+}
+
+/// The objects of a file of JSON Lines or Parquet, one line or row after another.
 pub struct Objects<'a> {
     path: &'a Path,
-    file: BufReader<File>,
+    from: From,
+    /// The hash of the lines that were read.
     hasher: blake3::Hasher,
-    /// The number of lines that were read.
+    /// The number of lines or rows that were read.
     lines: u64,
     /// The number of objects in them.
     objects: u64,
 }
 
+/// True if a file begins as Parquet files do.
+pub fn is_parquet(path: &Path) -> Result<bool, Error> {
+    let mut start = Vec::new();
+    open_plain(path).and_then(|file| file.take(4).read_to_end(&mut start)).map_err(Error::io(path))?;
+    Ok(start == b"PAR1")
+}
+
 impl<'a> Objects<'a> {
+    /// The objects with all their keys.
     pub fn open(path: &'a Path) -> Result<Objects<'a>, Error> {
-        let file = BufReader::with_capacity(1 << 20, open_plain(path).map_err(Error::io(path))?);
-        Ok(Objects { path, file, hasher: blake3::Hasher::new(), lines: 0, objects: 0 })
+        Objects::of(path, None)
     }
 
-    /// The next line's object; `None` after the last. Lines of only white space are skipped.
+    /// The objects; rows of Parquet with the key alone, if one is given.
+    fn of(path: &'a Path, key: Option<&str>) -> Result<Objects<'a>, Error> {
+        let from = match is_parquet(path)? {
+            true => From::Rows(Rows::open(path, key)?),
+            false => {
+                let file = open_plain(path).map_err(Error::io(path))?;
+                From::Lines(BufReader::with_capacity(1 << 20, file))
+            }
+        };
+        Ok(Objects { path, from, hasher: blake3::Hasher::new(), lines: 0, objects: 0 })
+    }
+
+    /// The next line, with its end; empty after the last.
+    fn line(&mut self) -> Result<Vec<u8>, Error> {
+        let mut line = Vec::new();
+        match &mut self.from {
+            From::Lines(file) => {
+                let most = LINE_MAX as u64 + 1;
+                file.by_ref().take(most).read_until(b'\n', &mut line).map_err(Error::io(self.path))?;
+                self.hasher.update(&line);
+            }
+            From::Rows(rows) => {
+                let row = rows.next(LINE_MAX).map_err(|why| Error::malformed(self.path, why))?;
+                line.extend(row.into_iter().flatten());
+            }
+        }
+        Ok(line)
+    }
+
+    /// The next object; `None` after the last. Lines of only white space are skipped.
     pub fn next(&mut self) -> Result<Option<Map<String, Value>>, Error> {
         loop {
-            let mut line = Vec::new();
-            let most = LINE_MAX as u64 + 1;
-            self.file.by_ref().take(most).read_until(b'\n', &mut line).map_err(Error::io(self.path))?;
+            let line = self.line()?;
             if line.is_empty() {
                 return Ok(None);
             }
             self.lines += 1;
-            self.hasher.update(&line);
             if !line.trim_ascii().is_empty() {
                 self.objects += 1;
                 return object(&line).map(Some).map_err(|why| self.error(&why));
@@ -75,16 +127,20 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// An error in the line that was read last.
+    /// An error in the line or row that was read last.
     pub fn error(&self, why: &str) -> Error {
-        Error::malformed(self.path, format!("line {}: {why}", self.lines))
+        let unit = if matches!(self.from, From::Lines(..)) { "line" } else { "row" };
+        Error::malformed(self.path, format!("{unit} {}: {why}", self.lines))
     }
 
     /// The description of the file, after it was read to its end.
-    pub fn source(self) -> Value {
+    pub fn source(self) -> Result<Value, Error> {
         let name = self.path.file_name().map(|name| name.to_string_lossy());
-        let blake3 = self.hasher.finalize().to_hex();
-        json!({ "name": name, "bytes": self.hasher.count(), "blake3": blake3.as_str(), "documents": self.objects })
+        let (bytes, blake3) = match &self.from {
+            From::Lines(_) => (self.hasher.count(), self.hasher.finalize().to_hex().to_string()),
+            From::Rows(_) => digest(self.path)?,
+        };
+        Ok(json!({ "name": name, "bytes": bytes, "blake3": blake3, "documents": self.objects }))
     }
 }
 

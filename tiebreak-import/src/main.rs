@@ -7,6 +7,7 @@ mod answers;
 mod error;
 mod json_lines;
 mod output;
+mod parquet;
 mod pictures;
 mod pieces;
 mod progress;
@@ -44,7 +45,7 @@ enum Command {
     /// the inputs, with the BLAKE3 of the tokenizer and of the texts. FILE.npy.tokenizer holds the tokenizer's files, which a run
     /// of these tokens keeps.
     #[command(
-        after_help = "Examples:\n  tiebreak-import text --tokenizer gpt2 --output train.npy part1.txt part2.txt\n  tiebreak-import text --tokenizer gpt2/tokenizer.json --end-of-text '<|endoftext|>' --output train.npy pages.jsonl"
+        after_help = "Examples:\n  tiebreak-import text --tokenizer gpt2 --output train.npy part1.txt part2.txt\n  tiebreak-import text --tokenizer gpt2/tokenizer.json --end-of-text '<|endoftext|>' --output train.npy pages.jsonl\n  tiebreak-import text --tokenizer gpt2 --column content --output train.npy train-00000-of-00001.parquet"
     )]
     Text {
         /// A tokenizer.json, or a folder that has one, or vocab.json and merges.txt, or GPT-2's encoder.json and vocab.bpe.
@@ -56,12 +57,12 @@ enum Command {
         /// Write this token after each text, such as "<|endoftext|>".
         #[arg(long, value_name = "TOKEN")]
         end_of_text: Option<String>,
-        /// The form of the files: one text each, or one text a line under a key of JSON. By default .jsonl and .ndjson are JSON
-        /// Lines.
+        /// The form of the files: one text each, one text a line under a key of JSON, or one text a row of Parquet. By default
+        /// .jsonl and .ndjson are JSON Lines, and Parquet is known by its bytes.
         #[arg(long, value_enum)]
         form: Option<text::Form>,
-        /// The key of a line's text in JSON Lines; the default is text.
-        #[arg(long, value_name = "NAME")]
+        /// The key of a line's text in JSON Lines, or the column of a row's text in Parquet; the default is text.
+        #[arg(long, value_name = "NAME", visible_alias = "column")]
         json_key: Option<String>,
         /// Most seconds that the tokenizer may take for the pieces that it gets at once: 16 MiB of text at most.
         #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=86_400))]
@@ -72,7 +73,7 @@ enum Command {
     },
     /// Write the tokens of chats, or of prompts and completions, to a .npy file, and a mask in which the answers count.
     ///
-    /// Each line of the files is an object of JSON, and becomes a sample of context + 1 tokens, padded behind its end. It has the
+    /// Each line of the files is an object of JSON, or each row of a Parquet file, and becomes a sample of context + 1 tokens, padded behind its end. It has the
     /// strings prompt and completion, or messages, of which the tokenizer's chat template makes a text (docs/DATA.md).
     /// FILE.mask.npy beside the file is for `data.mask`: 1 at the tokens of completions, or of the assistant's messages.
     #[command(
@@ -103,7 +104,7 @@ enum Command {
         /// Most seconds that the tokenizer may take for a line.
         #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=86_400))]
         tokenizer_time: u32,
-        /// The files of JSON Lines, in order.
+        /// The files of JSON Lines or Parquet, in order.
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
@@ -172,9 +173,12 @@ fn planes(text: &str) -> Result<u8, String> {
 }
 
 fn main() -> ExitCode {
-    // This program is also the process in which chat templates and tokenizers run.
+    // This program is also the process in which chat templates and tokenizers run, and Parquet files are read.
     if let Some(code) = tiebreak_tokenizer::serve_if_asked() {
         return code;
+    }
+    if tiebreak_tokenizer::process::asked().as_deref() == Some(parquet::ARGUMENT) {
+        return parquet::serve();
     }
     // A library's panic could quote foreign text too.
     std::panic::set_hook(Box::new(|panic| eprintln!("{}", shown(&panic.to_string()))));

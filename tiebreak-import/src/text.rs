@@ -10,7 +10,7 @@ use tiebreak_token_files::{Format, Look, OF_TOKENS, StandIn, TOKENIZER_FILES, op
 use tiebreak_tokenizer::{Bounds, Cuts, FILE_MAX, FILES_MAX, Loaded};
 
 use crate::error::Error;
-use crate::json_lines::Lines;
+use crate::json_lines::{Lines, is_parquet};
 use crate::output::{NpyFile, Unfinished, beside, digest, is_free, is_npy, write_in};
 use crate::pieces::{PIECE, PIECE_MAX, Piece, Pieces};
 use crate::progress;
@@ -49,6 +49,8 @@ pub enum Form {
     Text,
     /// Each line is an object of JSON with a text.
     JsonLines,
+    /// Each row of the Parquet file has a text in one column.
+    Parquet,
 }
 
 /// The default key of a line's text.
@@ -60,6 +62,17 @@ impl Texts<'_> {
     /// The form of texts in a file: the given one, else by the file's name. A file that looks like JSON Lines under another name
     /// is refused.
     fn form_of(&self, path: &Path) -> Result<Form, Error> {
+        match (self.form, is_parquet(path)?) {
+            (None | Some(Form::Parquet), true) => return Ok(Form::Parquet),
+            (Some(_), true) => {
+                return Err(Error::malformed(path, "it is a Parquet file: leave --form out"));
+            }
+            (Some(Form::Parquet), false) => {
+                let why = "it is no Parquet file, which begins with the letters PAR1: leave --form out";
+                return Err(Error::malformed(path, why));
+            }
+            (_, false) => {}
+        }
         let mut start = Vec::new();
         let mut file = BufReader::new(open_plain(path).map_err(Error::io(path))?.take(LOOK));
         file.read_until(b'\n', &mut start).map_err(Error::io(path))?;
@@ -102,9 +115,8 @@ pub fn import(texts: &Texts) -> Result<Value, Error> {
     });
     let end = end.transpose()?;
     let forms = texts.files.iter().map(|path| texts.form_of(path)).collect::<Result<Vec<Form>, Error>>()?;
-    if texts.json_key.is_some() && !forms.contains(&Form::JsonLines) {
-        let why =
-            "--json-key is for JSON Lines (.jsonl, .ndjson, or --form json-lines), and no file is of them";
+    if texts.json_key.is_some() && forms.iter().all(|form| *form == Form::Text) {
+        let why = "--json-key is for JSON Lines (.jsonl, .ndjson, or --form json-lines) and Parquet, and no file is of them";
         return Err(Error::Usage(why.into()));
     }
     let files = tokenizer_files(texts.tokenizer, &loaded)?;
@@ -112,8 +124,17 @@ pub fn import(texts: &Texts) -> Result<Value, Error> {
     let mut unfinished = Unfinished::default();
     let (written, output) = unfinished.file(texts.output)?;
     let mut npy = NpyFile::begin((written.clone(), output), if small { "<u2" } else { "<u4" }, Vec::new())?;
-    let mut reader =
-        Reader { texts, forms, cuts: loaded.cuts, file: 0, current: None, held: None, sources: Vec::new() };
+    let sizes = texts.files.iter().map(|path| fs::metadata(path).map_or(0, |data| data.len()));
+    let mut reader = Reader {
+        texts,
+        forms,
+        cuts: loaded.cuts,
+        file: 0,
+        current: None,
+        held: None,
+        sources: Vec::new(),
+        bar: progress::bytes(sizes.sum()),
+    };
     let (tokens, documents) = encode(&mut reader, &loaded, end, small, &mut npy)?;
     npy.finish(tokens)?;
     let (bytes, blake3) = digest(&written)?;
@@ -203,6 +224,7 @@ struct Reader<'a> {
     held: Option<Piece>,
     /// The descriptions of the files that were read to their end.
     sources: Vec<Value>,
+    bar: progress::Progress,
 }
 
 enum Current<'a> {
@@ -246,8 +268,13 @@ impl Reader<'_> {
                 let Some(path) = self.texts.files.get(self.file) else { return Ok(None) };
                 self.current = Some(match self.forms[self.file] {
                     Form::Text => Current::Text(Pieces::new(std::slice::from_ref(path), self.cuts, PIECE)),
-                    Form::JsonLines => {
-                        Current::Lines(Lines::open(path, self.texts.json_key.unwrap_or(JSON_KEY))?)
+                    Form::JsonLines | Form::Parquet => {
+                        let lines = Lines::open(path, self.texts.json_key.unwrap_or(JSON_KEY))?;
+                        if let Some(unpacked) = lines.unpacked() {
+                            let packed = fs::metadata(path).map_or(0, |data| data.len());
+                            self.bar.set_other(packed, unpacked);
+                        }
+                        Current::Lines(lines)
                     }
                 });
                 self.file += 1;
@@ -262,7 +289,7 @@ impl Reader<'_> {
             }
             match self.current.take() {
                 Some(Current::Text(pieces)) => self.sources.extend(pieces.sources),
-                Some(Current::Lines(lines)) => self.sources.push(lines.source()),
+                Some(Current::Lines(lines)) => self.sources.push(lines.source()?),
                 None => {}
             }
         }
@@ -280,8 +307,6 @@ fn encode(
     small: bool,
     npy: &mut NpyFile,
 ) -> Result<(u64, u64), Error> {
-    let sizes = reader.texts.files.iter().map(|path| fs::metadata(path).map_or(0, |data| data.len()));
-    let bar = progress::bytes(sizes.sum());
     let (mut tokens, mut documents) = (0, 0);
     loop {
         let first = reader.file;
@@ -301,10 +326,10 @@ fn encode(
                 false => ids.iter().flat_map(|id| id.to_le_bytes()).collect(),
             };
             npy.append(&bytes)?;
-            bar.inc(text.len() as u64);
+            reader.bar.inc(text.len() as u64);
         }
     }
-    bar.finish_and_clear();
+    reader.bar.finish_and_clear();
     if tokens == 0 {
         return Err(Error::Malformed("the texts have no token".into()));
     }

@@ -4,6 +4,8 @@
 mod chats;
 #[path = "command/hostile.rs"]
 mod hostile;
+#[path = "command/parquet.rs"]
+mod parquet;
 
 use std::fs;
 use std::path::Path;

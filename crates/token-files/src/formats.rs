@@ -102,7 +102,10 @@ fn tables(look: &Look) -> Option<Format> {
         // A stream of Arrow: the mark of a message, its length, and a table of the schema.
         [0xff, 0xff, 0xff, 0xff, _, _, 0, 0, 0x10, 0, 0, 0, 0, 0, ..] => is("an Arrow stream"),
         [b'F', b'E', b'A', b'1', ..] if ends(b"FEA1") => is("a Feather file"),
-        [b'P', b'A', b'R', b'1', ..] if ends(b"PAR1") || ends(b"PARE") => is("a Parquet file"),
+        [b'P', b'A', b'R', b'1', ..] if ends(b"PAR1") || ends(b"PARE") => Some(Format::Other(
+            "a Parquet file",
+            "`tiebreak-import text` makes tokens of its texts; of token ids in it, write a .npy file",
+        )),
         [0x89, b'H', b'D', b'F', 0x0d, 0x0a, 0x1a, 0x0a, ..] => is("an HDF5 file"),
         [b'M', b'M', b'I', b'D', b'I', b'D', b'X', 0, 0, ..] => Some(Format::Other(
             "the index of a data set of Megatron",

@@ -10,7 +10,7 @@ pub mod chat;
 mod files;
 mod loaded;
 mod local;
-mod process;
+pub mod process;
 mod serve;
 #[cfg(test)]
 mod tests;

@@ -37,6 +37,7 @@ pub fn bound_memory(bytes: u64) {
     let _ = setrlimit(Resource::Core, most(0));
 }
 
+/// This system bounds no memory.
 #[cfg(not(unix))]
 pub fn bound_memory(_: u64) {}
 
@@ -58,7 +59,9 @@ pub fn watched(work: impl FnOnce(&Sender<Duration>) + Send + 'static) -> ExitCod
 /// A process that works for this one. It ends with this value.
 pub struct Process {
     child: Child,
+    /// What the process reads.
     pub input: ChildStdin,
+    /// What the process writes.
     pub output: BufReader<ChildStdout>,
 }
 
@@ -99,6 +102,9 @@ impl Process {
     }
 
     /// Writes a request.
+    ///
+    /// # Errors
+    /// If the process does not read it.
     pub fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         parts.iter().try_for_each(|part| self.input.write_all(part))?;
         self.input.flush()
