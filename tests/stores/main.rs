@@ -181,6 +181,18 @@ fn holds(world: &World, to: &str) {
     world.fails(world.command(&format!("publish run {address}")), 2, "another file is there");
     fs::write(&state, right).unwrap();
     world.fails(world.command(&format!("verify s3://bucket/{to}-none")), 2, "is not a run");
+    // A run that holds no data is audited with those of the store.
+    let job = fs::read_to_string(world.at("job.toml")).unwrap();
+    let lean = job.replacen("path = \"text.txt\"", "path = \"text.txt\"\ncopy = false", 1);
+    assert_ne!(lean, job);
+    fs::write(world.at("lean.toml"), lean).unwrap();
+    world.done("train lean.toml --out lean -q");
+    fs::rename(world.at("text.txt"), world.at("text.moved")).unwrap();
+    world.fails(world.command("audit lean -q"), 2, "say where it is with --data FOLDER (or its address)");
+    let data = |data: &str| format!("audit lean --data s3://bucket/{data} -q");
+    assert!(world.done(&data(&format!("{to}/data"))).contains("MATCHES"));
+    world.fails(world.command(&data("none")), 2, "nor does s3://bucket/none");
+    fs::rename(world.at("text.moved"), world.at("text.txt")).unwrap();
     // A key in the run's folder goes nowhere.
     fs::copy(world.at("trainer.key"), world.at("run/trainer.key")).unwrap();
     world.fails(world.command(&format!("publish run {address}-2")), 2, "trainer.key is no file of a run");
