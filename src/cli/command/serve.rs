@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use clap::ValueEnum;
 use serde_json::json;
@@ -15,8 +16,9 @@ use crate::cli::args::metrics::{MetricsArgs, Served};
 use crate::cli::args::terms::{beside, read_terms};
 use crate::cli::view::exposition::servers::labelled;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use crate::cli::view::traces::{About, Traces};
 use tiebreak_dispute::game::terms::Terms;
-use tiebreak_game::net::desk::{Desk, Respond};
+use tiebreak_game::net::desk::{Desk, Refused, Respond};
 use tiebreak_game::net::folder::Answers;
 use tiebreak_game::net::server::{Server, ServerLimits};
 use tiebreak_game::net::stop::on_stop;
@@ -170,6 +172,22 @@ fn responder(
     Ok(Box::new(Party::open(terms, run, key, engine)?))
 }
 
+/// A party whose answers are told of.
+struct Traced {
+    party: Box<dyn Respond>,
+    traces: Traces,
+}
+
+impl Respond for Traced {
+    fn reply(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Refused> {
+        let begin = Instant::now();
+        let answer = self.party.reply(sealed);
+        let told = [("tiebreak.end", About::Text(if answer.is_ok() { "answered" } else { "refused" }))];
+        self.traces.did("answer to a referee", begin.elapsed().as_secs_f64(), &told);
+        answer
+    }
+}
+
 /// The party's server.
 fn start(args: &Args, listen: &str, desk: &Arc<Desk>) -> Result<Server, Failure> {
     let limits = ServerLimits {
@@ -217,7 +235,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let path =
         args.journal.clone().unwrap_or_else(|| beside(&args.terms, &format!(".party-{place}.answers")));
     let desk = Desk::open(game, &key, referee, &path, Disk::default())?;
-    let mut party = responder(printer, &args, terms, key)?;
+    let traces = Traces::of_server(printer);
+    let mut party = Traced { party: responder(printer, &args, terms, key)?, traces: traces.clone() };
     watch.planned();
 
     if !printer.quiet {
@@ -247,6 +266,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let stop = on_stop(move || {
         ending.close();
         server.into_iter().for_each(Server::stop);
+        traces.end(Exit::Match as u8);
         // A replay may take hours, and loses nothing when it ends here: the same question is answered again.
         std::process::exit(Exit::Match as i32);
     });
@@ -258,7 +278,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "metrics": metrics.as_ref().and_then(Served::address),
         }),
     );
-    desk.work(party.as_mut());
+    desk.work(&mut party);
     // The thread that closed the desk ends the process.
     loop {
         std::thread::park();

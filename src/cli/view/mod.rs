@@ -19,4 +19,5 @@ pub mod progress;
 pub mod report;
 #[cfg(feature = "tokenizer")]
 mod tokens;
+pub mod traces;
 pub mod version;

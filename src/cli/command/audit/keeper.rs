@@ -2,10 +2,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use crate::cli::view::exposition::replay::ReplayMetrics;
 use crate::cli::view::outcome::ReplayBar;
 use crate::cli::view::report::Printer;
+use crate::cli::view::traces::{About, Traces};
 use tiebreak_audit::plan::ReplayPlan;
 use tiebreak_audit::report_file::{REPORT_MAX, encode};
 use tiebreak_audit::resume::Resumable;
@@ -67,6 +69,9 @@ impl<'a> Keeper<'a> {
 pub struct Kept<'a> {
     bar: ReplayBar,
     exposed: Option<ReplayMetrics>,
+    traces: Traces,
+    /// When the last step was done.
+    last: Instant,
     keeper: Option<Keeper<'a>>,
     problem: Option<String>,
 }
@@ -77,9 +82,10 @@ impl<'a> Kept<'a> {
         printer: Printer,
         plan: &ReplayPlan,
         keeper: Option<Keeper<'a>>,
-        exposed: Option<ReplayMetrics>,
+        (exposed, traces): (Option<ReplayMetrics>, &Traces),
     ) -> Kept<'a> {
-        Kept { bar: ReplayBar::new(printer, plan), exposed, keeper, problem: None }
+        let (bar, traces, last) = (ReplayBar::new(printer, plan), traces.clone(), Instant::now());
+        Kept { bar, exposed, traces, last, keeper, problem: None }
     }
 
     /// The reason why a report could not be written, if one could not.
@@ -92,6 +98,9 @@ impl Progress for Kept<'_> {
     fn step(&mut self, step: u32, done: u64, planned: u64) {
         self.bar.step(step, done, planned);
         self.exposed.iter().for_each(|exposed| exposed.step(step));
+        let told = [("tiebreak.step", About::Count(step.into()))];
+        self.traces.did("replay", self.last.elapsed().as_secs_f64(), &told);
+        self.last = Instant::now();
     }
 
     fn is_asked_to_stop(&mut self) -> bool {

@@ -25,6 +25,7 @@ use crate::cli::view::outcome::{engine_text, exit, headline, ranges_text, report
 use crate::cli::view::page::audit::About;
 use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
+use crate::cli::view::traces::Traces;
 use clap::Subcommand;
 use keeper::{Keeper, Kept};
 use serde_json::json;
@@ -188,10 +189,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         let help = "tiebreak audit RUN --trainer-key KEY";
         return Err(Failure::new(Exit::Usage, "the folder of a run is missing").help(help));
     };
-    args.options.decided.applied(audited(printer, &path, &args.options))
+    let traces = Traces::of(printer, "audit");
+    let result = audited(printer, &path, &args.options, &traces);
+    args.options.decided.applied(traces.around(result))
 }
 
-fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
+fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) -> CommandResult {
     let (start, watch) = (Instant::now(), options.limits.watch(printer));
     let public = options.trainer_key.as_deref().map(key::read_public).transpose()?;
     // Read now: a key that cannot be read must not cost a replay.
@@ -248,7 +251,8 @@ fn audited(printer: Printer, path: &Path, options: &Options) -> CommandResult {
     }
     let metrics = exposed.as_ref().map(|exposed| exposed.metrics.clone());
     metrics.iter().for_each(|metrics| metrics.begin(&run, plan.steps(), &engines[0].describe()));
-    let mut bar = Kept::new(printer, &plan, keeper, metrics);
+    traces.begin(&run, &engines[0].describe());
+    let mut bar = Kept::new(printer, &plan, keeper, (metrics, traces));
     // From here on the audit itself stops, with a report.
     drop(watch);
     let limit = left(options.limits.time(), start);

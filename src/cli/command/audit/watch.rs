@@ -16,6 +16,7 @@ use crate::cli::view::exposition::replay::WatchMetrics;
 use crate::cli::view::outcome::{exit, ranges_text};
 use crate::cli::view::page::audit::About;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use crate::cli::view::traces::Traces;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -200,20 +201,23 @@ struct Watch {
     /// True once the auditor's own earlier report was looked at.
     resumed: bool,
     exposed: Option<Served<WatchMetrics>>,
+    traces: Traces,
     /// The findings under the latest head.
     found: Option<Found>,
 }
 
 /// Watches a run to its end.
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let decided = args.decided;
-    decided.applied(watched(printer, args))
+    let (decided, traces) = (args.decided, Traces::of(printer, "watch"));
+    let result = watched(printer, args, &traces);
+    decided.applied(traces.around(result))
 }
 
-fn watched(printer: Printer, args: Args) -> CommandResult {
+fn watched(printer: Printer, args: Args, traces: &Traces) -> CommandResult {
     let seconds = Duration::from_secs;
     let (every, idle) = (seconds(args.every), (args.idle > 0).then(|| seconds(args.idle)));
     let mut watch = Watch::begun(printer, args)?;
+    watch.traces = traces.clone();
     let mut waits = String::new();
     loop {
         let look = watch.look();
@@ -279,6 +283,7 @@ impl Watch {
             counted: None,
             resumed: false,
             exposed: args.metrics.served(printer, WatchMetrics::registered)?,
+            traces: Traces::default(),
             found: None,
         };
         for file in [HEAD, NEW_HEAD] {
@@ -459,7 +464,8 @@ impl Watch {
         };
         let exposed = self.exposed.as_ref().map(|exposed| exposed.metrics.replay.clone());
         exposed.iter().for_each(|exposed| exposed.begin(run, plan.steps(), &jobs::described(&engines)));
-        let mut bar = Kept::new(self.printer, &plan, keeper, exposed);
+        self.traces.begin(run, &jobs::described(&engines));
+        let mut bar = Kept::new(self.printer, &plan, keeper, (exposed, &self.traces));
         let covered = steps_covered(run, &checked);
         let about = page::about(run, &checked, &self.run, self.public.as_ref());
         let limit = left(self.options.limits.time(), self.start);

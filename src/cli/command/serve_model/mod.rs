@@ -22,6 +22,7 @@ use crate::cli::view::answering::{Speaker, no_language_model};
 use crate::cli::view::chats::Chats;
 use crate::cli::view::escape::one_line;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use crate::cli::view::traces::Traces;
 use http::Desk;
 use queue::Queue;
 use scheduler::{Signing, work};
@@ -180,7 +181,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let mut batch = batch.ok_or_else(no_language_model)?;
     let (name, seats) = (name(&args), args.seats as usize);
     let most = args.most_tokens.unwrap_or(answerer.model.0.labels_per_sample()) as usize;
-    let queue = Arc::new(Queue::new(seats + args.waiting as usize));
+    let traces = Traces::of_server(printer);
+    let queue = Arc::new(Queue::new(seats + args.waiting as usize, traces.clone()));
     let [model, parameters] = signing.identity.model;
     let chats = Chats::start(&speaker.alphabet).map(|chats| Arc::new(tokio::sync::Mutex::new(chats)));
     let no_chat = chats.as_ref().err().cloned();
@@ -205,6 +207,5 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     // After a failure of the engine too, nobody may wait for an answer.
     queue.end(Duration::ZERO);
     server.stop();
-    worked?;
-    Ok(Exit::Match)
+    traces.around(worked.map(|()| Exit::Match).map_err(Failure::from))
 }

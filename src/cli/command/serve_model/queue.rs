@@ -9,6 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::wire::{Ending, Refusal};
 use crate::cli::view::exposition::serving::ServingMetrics;
+use crate::cli::view::traces::Traces;
 use tiebreak_contract::program::sampling::Sampling;
 
 /// A message about an answer.
@@ -121,9 +122,14 @@ pub struct Queue {
 
 impl Queue {
     /// A queue of a server that admits so many requests at once, those that are being answered included.
-    pub fn new(admitted: usize) -> Queue {
+    pub fn new(admitted: usize, traces: Traces) -> Queue {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        Queue { state, changed, places: Arc::new(Semaphore::new(admitted)), metrics: ServingMetrics::new() }
+        Queue {
+            state,
+            changed,
+            places: Arc::new(Semaphore::new(admitted)),
+            metrics: ServingMetrics::new(traces),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

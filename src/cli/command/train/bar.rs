@@ -7,6 +7,7 @@ use super::stopped::Asked;
 use crate::cli::view::exposition::training::TrainingMetrics;
 use crate::cli::view::progress::ProgressBar;
 use crate::cli::view::report::Printer;
+use crate::cli::view::traces::{About, Traces};
 use tiebreak_engine::session::Session;
 use tiebreak_record::commit::record::StepRecord;
 use tiebreak_record::job::{EvaluationSpec, ModelJob};
@@ -38,6 +39,7 @@ pub struct Bar {
     metrics: Option<Metrics>,
     /// Those that others read while it trains.
     pub exposed: Option<TrainingMetrics>,
+    pub traces: Traces,
     pub evaluation: Option<Evaluating>,
     printer: Printer,
     /// True if training stops at a value that is not finite, and the flag by which somebody asks it to.
@@ -130,6 +132,12 @@ impl Progress for Bar {
         if let Some(exposed) = &self.exposed {
             exposed.step(&step, self.samples.into(), self.per_step);
         }
+        let told = [
+            ("tiebreak.step", About::Count(step.step.into())),
+            ("tiebreak.loss", About::Real(step.loss.into())),
+            ("tiebreak.gradient_norm", About::Real(step.norm.into())),
+        ];
+        self.traces.did("step", seconds, &told);
         self.note(|metrics| metrics.step(&step));
         if !step.norm.is_finite() && loss.is_finite() && !self.told {
             self.told = true;
@@ -163,9 +171,15 @@ impl Progress for Bar {
     ) -> Result<(), StepError> {
         let Some(evaluating) = &mut self.evaluation else { return Ok(()) };
         let found = evaluating.after(step, session, waiting)?;
+        let seconds = self.last.elapsed().as_secs_f64();
         // The next step's time is its own.
         self.last = Instant::now();
         let Some(found) = found else { return Ok(()) };
+        let told = [
+            ("tiebreak.step", About::Count(step.into())),
+            ("tiebreak.evaluation_loss", About::Real(found.evaluation_loss.into())),
+        ];
+        self.traces.did("evaluation", seconds, &told);
         self.bar.aside(
             self.printer,
             format!(
@@ -194,6 +208,7 @@ impl Bar {
             files: [names::METRICS, names::EVENTS].map(|name| run.at(name)),
             metrics: None,
             exposed: None,
+            traces: Traces::default(),
             evaluation: None,
             printer,
             stops: (false, None),

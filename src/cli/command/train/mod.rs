@@ -30,6 +30,7 @@ use crate::cli::view::data::{say_copied, scanning};
 use crate::cli::view::exposition::training::TrainingMetrics;
 use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
+use crate::cli::view::traces::Traces;
 use agent::{AgentArgs, Watched, WatchedRank};
 use bar::{Bar, Evaluating};
 use stopped::Asked;
@@ -129,6 +130,11 @@ enum Profile {
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let traces = Traces::of(printer, "train");
+    traces.clone().around(worked(printer, args, &traces))
+}
+
+fn worked(printer: Printer, args: Args, traces: &Traces) -> CommandResult {
     let (start, watch) = (Instant::now(), args.limits.watch(printer));
     let role = args.ranks.role()?;
     role.check_transport(&args.ranks, &args.engine)?;
@@ -169,7 +175,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let joined = host.as_mut().map(|host| host.wait(printer)).transpose()?;
     let mut ranks = joined.map(network).transpose()?;
     announce(printer, &run, (engine.as_ref(), &args.around), ranks.as_deref())?;
-    let mut bar = bar(printer, &run, &engine.describe(), exposed.as_ref())?;
+    let mut bar = bar(printer, &run, &engine.describe(), (exposed.as_ref(), traces))?;
     bar.stops = (args.stop_on_nan, Some(Asked::listen(printer, &args.limits, start)));
     let mut watched = Watched::new(printer, &mut bar, asked, &run)?;
     let trained = trained(&args, &run, engine.as_mut(), private.as_ref(), &mut ranks, &mut watched);
@@ -211,17 +217,19 @@ fn joins(
     work(printer, place, coordinator, engine, &args.limits, &agent)
 }
 
-/// What shows the steps of the run, with its evaluations, for people and on `exposed`.
+/// What shows the steps of the run, with its evaluations, for people, on `exposed` and in traces.
 fn bar(
     printer: Printer,
     run: &Run,
     engine: &str,
-    exposed: Option<&Served<TrainingMetrics>>,
+    (exposed, traces): (Option<&Served<TrainingMetrics>>, &Traces),
 ) -> Result<Bar, Failure> {
     let mut bar = Bar::new(printer, run);
     bar.evaluation = Evaluating::of(run)?;
     bar.exposed = exposed.map(|exposed| exposed.metrics.clone());
     bar.exposed.iter().for_each(|exposed| exposed.begin(run, engine));
+    traces.begin(run, engine);
+    bar.traces = traces.clone();
     Ok(bar)
 }
 

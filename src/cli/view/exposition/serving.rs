@@ -8,6 +8,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::cli::view::traces::{About, Traces};
+
 type Labels = Vec<(&'static str, String)>;
 
 /// The metrics of a served model.
@@ -25,11 +27,13 @@ pub struct ServingMetrics {
     tokens: Counter,
     first_token_seconds: Histogram,
     answer_seconds: Histogram,
+    /// The same, a span for each answer.
+    traces: Traces,
 }
 
 impl ServingMetrics {
-    /// Metrics without a value.
-    pub fn new() -> ServingMetrics {
+    /// Metrics without a value, beside these traces.
+    pub fn new(traces: Traces) -> ServingMetrics {
         // A millisecond to four and a half hours.
         let seconds = || Histogram::new(exponential_buckets(1e-3, 4.0, 12));
         ServingMetrics {
@@ -43,6 +47,7 @@ impl ServingMetrics {
             tokens: Counter::default(),
             first_token_seconds: seconds(),
             answer_seconds: seconds(),
+            traces,
         }
     }
 
@@ -104,6 +109,7 @@ impl ServingMetrics {
 
     /// An admitted request ended: `end` is "whole", or the code of the error.
     pub fn ended(&self, end: &str, since: Duration) {
+        self.traces.did("answer", since.as_secs_f64(), &[("tiebreak.end", About::Text(end))]);
         self.answers.get_or_create(&vec![("end", end.to_string())]).inc();
         if end == "whole" {
             self.answer_seconds.observe(since.as_secs_f64());
