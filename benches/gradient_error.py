@@ -3,7 +3,9 @@
     cargo build --release
     python3 -m venv venv && venv/bin/pip install torch numpy safetensors
     venv/bin/python benches/gradient_error.py resnet --data data_batch_1.bin [--most 4]
-    venv/bin/python benches/gradient_error.py gpt --data tinyshakespeare.txt        (mlp, vgg11 and resnet50 take CIFAR-10's records)
+    venv/bin/python benches/gradient_error.py gpt --data tinyshakespeare.txt
+
+gpt and bert take a text, the others CIFAR-10's records.
 
 For each variant of a model, `tiebreak train` takes one step of SGD with momentum and no clipping, whose momentum is then the gradient, and
 PyTorch takes the same gradient in fp32 and fp64. Writes the model's part of docs/NUMERICS.md: per tensor ||g - g64|| / ||g64||. With --most,
@@ -27,6 +29,7 @@ try:
     from safetensors.numpy import load_file, save_file
 except ImportError as error:
     sys.exit(f"{error}: run it in an environment with `pip install torch numpy safetensors`")
+import encoders
 import loss_curve
 import networks
 
@@ -49,6 +52,7 @@ peak = 0.0
 [batch]
 micro_batch = {samples}
 {digits}"""
+ENCODER = f"layers = {encoders.LAYERS}\nheads = {encoders.HEADS}\nhidden = {encoders.HIDDEN}\nclasses = {encoders.CLASSES}\n"
 
 
 class BatchNormResnet(loss_curve.Resnet):
@@ -79,6 +83,19 @@ def windows(network, path, folder):
     tokens = np.frombuffer(text, np.uint8).astype(np.int64)
     rows = torch.tensor(np.stack([tokens[i:i + network.CONTEXT + 1] for i in range(network.SAMPLES)]))
     return lambda dtype: (rows[:, :-1], rows[:, 1:].reshape(-1)), '[data]\nkind = "bytes"\npath = "text.txt"'
+
+
+def sequences(network, path, folder):
+    """The first rows of a text's bytes. A row's label is the next byte, modulo the classes."""
+    size = network.SAMPLES * network.CONTEXT + 1
+    text = np.frombuffer(path.read_bytes()[:size], np.uint8)
+    if len(text) < size:
+        sys.exit(f"{path}: has fewer than {size} bytes")
+    ids, labels = text[:-1].reshape(network.SAMPLES, -1).astype(np.uint16), text[network.CONTEXT::network.CONTEXT] % encoders.CLASSES
+    np.save(folder / "ids.npy", ids)
+    np.save(folder / "labels.npy", labels)
+    said = '[data]\nkind = "arrays"\ninputs = "ids.npy"\nlabels = "labels.npy"\ndtype = "u16"'
+    return lambda dtype: (torch.tensor(ids.astype(np.int64)), torch.tensor(labels.astype(np.int64))), said
 
 
 class Gpt:
@@ -152,6 +169,33 @@ class Resnet50:
         yield "batch norm", networks.Resnet50(), {f"conv2d.v{version}": self.JOB.format(convolution=version) for version in (1, 2)}
 
 
+class Bert:
+    TITLE = "BERT and DistilBERT on text"
+    ABOUT = ("Built-in classifiers (`kind = \"bert\"`) of 2 blocks, 4 heads and 64 channels at their first weights, 16 rows of 32 bytes.\n"
+             "A row's label is the next byte modulo 10.")
+    data = staticmethod(sequences)
+
+    def variants(self):
+        for name in ("BERT", "DistilBERT"):
+            form = name.lower()
+            network = encoders.Bert(form)
+            sizes = f"vocabulary = {network.VOCABULARY}\ncontext = {network.CONTEXT}\n{ENCODER}"
+            types = "token_types = 2\n" if form == "bert" else ""
+            yield name, network, {"": f'[model]\nkind = "bert"\nform = "{form}"\n{sizes}width = {encoders.WIDTH}\n{types}'}
+
+
+class Vit:
+    TITLE = "A vision transformer on CIFAR-10"
+    ABOUT = ("Built in (`kind = \"vit\"`), of 2 blocks, 4 heads, 64 channels and patches of 8 x 8 pixels, at its first weights, 16\n"
+             "images.")
+    data = staticmethod(images)
+
+    def variants(self):
+        network = encoders.Vit()
+        sizes = f"height = {network.SIDE}\nwidth = {network.SIDE}\nplanes = {network.PLANES}\npatch = {network.PATCH}\n{ENCODER}"
+        yield "all products", network, {"": f'[model]\nkind = "vit"\n{sizes}channels = {encoders.WIDTH}\n'}
+
+
 def of_torch(network, weights, batch, dtype):
     """Gradients by name, in fp64."""
     weights = {name: torch.tensor(x).to(dtype).requires_grad_() for name, x in weights.items()}
@@ -181,7 +225,7 @@ def errors(gradients, exact):
 def table(name, columns):
     """Errors of PyTorch's fp32 first, then of each job; each a dict by tensor."""
     names = list(columns)
-    lines = [f"### {name.capitalize()}", "", "| tensor | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    lines = [f"### {name[0].upper()}{name[1:]}", "", "| tensor | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
     for tensor in next(iter(columns.values())):
         lines.append(f"| {tensor} | " + " | ".join(f"{columns[column][tensor]:.1e}" for column in names) + " |")
     peer = columns[names[0]]
@@ -191,10 +235,10 @@ def table(name, columns):
 
 
 def main():
-    models = {"gpt": Gpt(), "mlp": Mlp(), "resnet": Resnet(), "resnet50": Resnet50(), "vgg11": Vgg11()}
+    models = {"bert": Bert(), "gpt": Gpt(), "mlp": Mlp(), "resnet": Resnet(), "resnet50": Resnet50(), "vgg11": Vgg11(), "vit": Vit()}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=models)
-    parser.add_argument("--data", type=Path, required=True, help="records in CIFAR-10's binary format; of gpt a text")
+    parser.add_argument("--data", type=Path, required=True, help="records in CIFAR-10's binary format; of gpt and bert a text")
     parser.add_argument("--binary", type=Path, default=ROOT / "target/release/tiebreak")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder of NUMERICS.md")
     parser.add_argument("--most", type=float, help="fail if at d = 4 an error is more than so many times PyTorch's")
