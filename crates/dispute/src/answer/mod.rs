@@ -16,6 +16,7 @@ pub use ruling::AnswerRuling;
 
 use super::evidence::proven::{ProvenInput, ProvenTensor};
 use super::game::message::{from_bytes, to_bytes};
+use super::tag_first::tag_first;
 use super::verdict::VERDICT_MAX;
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
@@ -123,7 +124,7 @@ pub struct LogitsClaim {
 }
 
 /// What is wrong with a receipt.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum AnswerClaim {
     /// A token does not follow from the row of logits that the receipt commits for it.
@@ -157,6 +158,19 @@ pub enum AnswerClaim {
     /// The logits of a sample are not those of the signer's trace.
     Logits(Box<LogitsClaim>),
 }
+
+tag_first!(AnswerClaim, "kind", {
+    "token" => Token { number: u32, row: Base64, proof: Vec<Digest> },
+    "ended" => Ended { number: u32, tokenizer: TokenizerParts },
+    "stopped" => Stopped {
+        #[serde(default)]
+        tokenizer: Option<TokenizerParts>,
+    },
+    "row" => Row(_),
+    "tile" => Tile(_),
+    "class" => Class(_),
+    "logits" => Logits(_),
+});
 
 impl AnswerClaim {
     /// The kind, as files write it.
