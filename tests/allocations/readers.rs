@@ -111,6 +111,7 @@ fn answer_claims() -> Vec<(&'static str, usize, AnswerClaim)> {
         tile: 0,
         value: Digest([3; 32]),
         siblings: Hashes(Vec::new()),
+        disclosed: None,
         inputs,
     };
     let tokenizer = |files, ends| TokenizerParts { files, ends };

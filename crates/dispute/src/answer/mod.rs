@@ -17,7 +17,7 @@ pub use ruling::AnswerRuling;
 use super::evidence::proven::{ProvenInput, ProvenTensor};
 use super::game::message::{from_bytes, to_bytes};
 use super::tag_first::tag_first;
-use super::verdict::VERDICT_MAX;
+use super::verdict::{Disclosed, VERDICT_MAX};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::proven::{Base64, Hashes};
@@ -91,7 +91,10 @@ pub struct AnswerTile {
     pub value: Digest,
     /// The BLAKE3 hashes that prove `value` in the output's digest.
     pub siblings: Hashes,
-    /// The slices of parameters and of other outputs that the tile's elements read.
+    /// The committed bytes, if they are known: the verdict carries the inputs of one element then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disclosed: Option<Disclosed>,
+    /// The slices of parameters and of other outputs that the elements read.
     pub inputs: Vec<ProvenInput>,
 }
 
