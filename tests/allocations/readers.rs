@@ -1,11 +1,16 @@
-//! Verdicts and reports of many small parts: the memory of their readers is a small multiple of the files' bytes.
+//! Verdicts, reports and messages of a game of many small parts: the memory of their readers is a small multiple of the files' bytes.
 
 use std::ffi::OsString;
 use std::fs;
 use std::time::Instant;
 
-use tiebreak_dispute::verdict::{Base64, Claim, DataSlices, Fork, ProvenTensor, Verdict};
+use tiebreak_dispute::answer::{
+    AnswerClaim, AnswerTile, AnswerVerdict, ClassClaim, LogitsClaim, RowClaim, TokenizerParts, TracedWindow,
+};
+use tiebreak_dispute::game::message::{Answer, Answered, Asked, Fold, Need, Question, Sealed, Subject, Tree};
+use tiebreak_dispute::verdict::{Base64, Claim, DataSlices, Fork, ProvenInput, ProvenTensor, Verdict};
 use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::proven::Hashes;
 use tiebreak_record::job::identity::{CONTRACT, RunSummary};
 use tiebreak_record::job::initial::InitialOrigin;
@@ -81,6 +86,174 @@ fn verdicts_are_read_in_a_few_times_their_bytes() {
     let times = taken as f64 / bytes.len() as f64;
     println!("slices as arrays: {} bytes, {times:.1} times as many taken", bytes.len());
     assert!(read.is_err() && times < 24.0, "{times:.1} times the bytes of the verdict");
+}
+
+/// Nothing under a digest.
+fn no_tensor() -> ProvenTensor {
+    ProvenTensor { digest: Digest([2; 32]), proof: Vec::new() }
+}
+
+/// Slices of an input with these numbers, and without bytes.
+fn input(slices: Vec<usize>) -> ProvenInput {
+    let (bytes, siblings) = (Base64(Vec::new()), Hashes(Vec::new()));
+    ProvenInput { tensor: 0, commitment: no_tensor(), slices, bytes, siblings }
+}
+
+/// Claims about receipts with all kinds of lists that they have, and the most bytes for each of theirs.
+fn answer_claims() -> Vec<(&'static str, usize, AnswerClaim)> {
+    let window = |proof| TracedWindow { number: 0, root: Digest([5; 32]), proof };
+    let digests = || vec![Digest([6; 32]); (1 << 14) + 1];
+    let tile = |inputs| AnswerTile {
+        job: String::new(),
+        window: window(Vec::new()),
+        node: 0,
+        output: no_tensor(),
+        tile: 0,
+        value: Digest([3; 32]),
+        siblings: Hashes(Vec::new()),
+        disclosed: None,
+        inputs,
+    };
+    let tokenizer = |files, ends| TokenizerParts { files, ends };
+    let of_tile = |inputs| AnswerClaim::Tile(Box::new(tile(inputs)));
+    let class = |slices| {
+        let (bytes, siblings) = (Base64(Vec::new()), Hashes(Vec::new()));
+        AnswerClaim::Class(Box::new(ClassClaim { sample: 0, row: 0, slices, bytes, siblings }))
+    };
+    let row = |logits| {
+        let (job, window, row) = (String::new(), window(digests()), no_tensor());
+        AnswerClaim::Row(Box::new(RowClaim { job, window, number: 0, row, logits }))
+    };
+    let logits = LogitsClaim { job: "x".repeat(1_500_000), window: window(Vec::new()), logits: no_tensor() };
+    let file = (String::new(), Digest([8; 32]));
+    let ends = tokenizer(Vec::new(), vec![0; (1 << 19) + 1]);
+    let files = tokenizer(vec![file; (1 << 14) + 1], Vec::new());
+    vec![
+        ("a proof", TIMES, AnswerClaim::Token { number: 0, row: Base64(Vec::new()), proof: digests() }),
+        ("ids that end texts", TIMES, AnswerClaim::Ended { number: 0, tokenizer: ends }),
+        ("files of a tokenizer", TIMES, AnswerClaim::Stopped { tokenizer: Some(files) }),
+        ("slices of an input", 12, of_tile(vec![input(vec![0; (1 << 19) + 1])])),
+        ("inputs", TIMES, of_tile(vec![input(Vec::new()); (1 << 14) + 1])),
+        ("slices of logits", 12, class(vec![0; (1 << 19) + 1])),
+        ("a window", TIMES, row(input(Vec::new()))),
+        ("a job", TIMES, AnswerClaim::Logits(Box::new(logits))),
+    ]
+}
+
+/// Answers of a game with all kinds of lists that they have, and the most bytes for each of theirs.
+fn game_answers() -> Vec<(&'static str, usize, Answer)> {
+    let digests = vec![Digest([6; 32]); (1 << 14) + 1];
+    let binding = |outputs, kept| Answer::Binding { outputs, siblings: Hashes(Vec::new()), kept };
+    let slices =
+        DataSlices { file: 0, slices: Vec::new(), bytes: Base64(Vec::new()), siblings: Hashes(Vec::new()) };
+    let files = vec![FileManifest { bytes: 0, root: Digest([3; 32]) }; 10_000];
+    let numbers = input(vec![0; (1 << 19) + 1]);
+    vec![
+        ("outputs", TIMES, binding(digests, Vec::new())),
+        ("kept tensors", TIMES, binding(Vec::new(), vec![no_tensor(); (1 << 14) + 1])),
+        ("operands", TIMES, Answer::Operands { inputs: vec![input(Vec::new()); (1 << 14) + 1] }),
+        ("slices of operands", 12, Answer::Operands { inputs: vec![numbers.clone()] }),
+        ("slices of a product", 12, Answer::Rounding { inputs: vec![numbers], log: None }),
+        ("files", TIMES, Answer::Samples { files, slices: Vec::new() }),
+        (
+            "slices of files",
+            TIMES,
+            Answer::Samples { files: Vec::new(), slices: vec![slices; (1 << 14) + 1] },
+        ),
+        ("children", TIMES, Answer::Children { values: Base64(vec![7; 1_500_000]) }),
+    ]
+}
+
+/// Reads bytes that a reader takes, and holds its memory to so many times their length.
+fn taken_by(what: &str, most: usize, bytes: &[u8], read: Read) {
+    let (is_read, taken) = peak(|| read(bytes));
+    let times = taken as f64 / bytes.len() as f64;
+    println!("{what}: {} bytes, {times:.1} times as many taken", bytes.len());
+    assert!(is_read, "{what} is refused");
+    assert!(taken <= most * bytes.len() + BESIDE, "{what}: {times:.1} times the bytes");
+}
+
+/// A reader, which says whether it took the bytes.
+type Read = fn(&[u8]) -> bool;
+
+fn is_verdict(bytes: &[u8]) -> bool {
+    AnswerVerdict::from_bytes(bytes).is_ok()
+}
+
+fn is_answer(bytes: &[u8]) -> bool {
+    Sealed::<Answered>::from_bytes(bytes, u64::MAX, &player().public()).is_ok()
+}
+
+fn is_question(bytes: &[u8]) -> bool {
+    Sealed::<Asked>::from_bytes(bytes, u64::MAX, &player().public()).is_ok()
+}
+
+/// The key of a party, and of a referee.
+fn player() -> PrivateKey {
+    PrivateKey::generate("alice", [9; 32]).unwrap()
+}
+
+/// An answer to no question.
+fn sealed(answer: Answer) -> Vec<u8> {
+    let (game, question) = (Digest([1; 32]), Digest([2; 32]));
+    Sealed::new(Answered { game, turn: 0, question, answer }, &player()).to_bytes()
+}
+
+#[test]
+fn verdicts_on_receipts_are_read_in_a_few_times_their_bytes() {
+    let _alone = alone();
+    for (what, most, claim) in answer_claims() {
+        let bytes = AnswerVerdict::new("no receipt".into(), claim).to_bytes();
+        taken_by(what, most, &bytes, is_verdict);
+    }
+}
+
+/// A message takes memory for its values and for the bytes that are signed.
+#[test]
+fn messages_of_a_game_are_read_in_a_few_times_their_bytes() {
+    let _alone = alone();
+    for (what, most, answer) in game_answers() {
+        taken_by(what, most, &sealed(answer), is_answer);
+    }
+    // Objects as arrays are not the one encoding, which is seen behind them.
+    let text = String::from_utf8(sealed(Answer::Samples { files: Vec::new(), slices: Vec::new() })).unwrap();
+    let many = r#"[0,[],"",""],"#.repeat(1 << 17);
+    let bytes = text.replace(r#""slices":[]"#, &format!(r#""slices":[{many}[0,[],"",""]]"#));
+    assert_ne!(bytes, text);
+    let (is_read, taken) = peak(|| is_answer(bytes.as_bytes()));
+    let times = taken as f64 / bytes.len() as f64;
+    assert!(!is_read && times < 24.0, "{times:.1} times the bytes of the message");
+}
+
+/// Fields that nothing has are refused where they stand: in claims, in answers, and in the parts of questions.
+#[test]
+fn fields_of_no_claim_and_of_no_message_take_no_memory() {
+    let _alone = alone();
+    let many = "{},".repeat(300_000);
+    let subject = Subject::Batch { step: 1, micro: 0, tensor: 0 };
+    let fold = Fold::Rank { position: 1 };
+    let asked = |question| Sealed::new(Asked::new(Digest([1; 32]), 0, question), &player()).to_bytes();
+    let children = |tree| Question::Children { tree, first: 0, count: 1 };
+    let terms = Tree::Terms { subject, element: 0, fold };
+    let stopped = AnswerVerdict::new(String::new(), AnswerClaim::Stopped { tokenizer: None }).to_bytes();
+    let evidence = Question::Evidence { subject, element: 0, need: Need::Frame { fold } };
+    for (own, place, read) in [
+        (stopped, r#""kind":"stopped""#, is_verdict as Read),
+        (sealed(Answer::Decline), r#""is":"decline""#, is_answer),
+        (asked(Question::Root { subject }), r#""ask":"root""#, is_question),
+        (asked(Question::Root { subject }), r#""of":"batch""#, is_question),
+        (asked(children(terms)), r#""tree":"terms""#, is_question),
+        (asked(children(terms)), r#""kind":"rank""#, is_question),
+        (asked(evidence), r#""need":"frame""#, is_question),
+    ] {
+        let own = String::from_utf8(own).unwrap();
+        assert!(own.contains(place) && read(own.as_bytes()), "{own}");
+        for other in [format!(r#"{place},"others":[{many}0]"#), format!(r#""others":[{many}0],{place}"#)] {
+            let bytes = own.replace(place, &other);
+            let (is_read, taken) = peak(|| read(bytes.as_bytes()));
+            assert!(!is_read && taken <= BESIDE, "{place}: {taken} bytes are taken");
+        }
+    }
 }
 
 /// What no verdict and no report has is refused, or skipped, without a copy of it.

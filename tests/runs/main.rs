@@ -31,6 +31,7 @@ mod predictions;
 mod publish;
 mod ranks_in_process;
 mod real_data;
+mod receipt_tiles;
 mod receipt_verdicts;
 mod receipts;
 mod recompute;

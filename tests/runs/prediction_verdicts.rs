@@ -283,7 +283,7 @@ fn a_wrong_operator_of_a_prediction_convicts_by_its_tile() {
             );
             let lie = committed(&honest, &theirs);
             let verdict = signer.accused(&lie, Some(&theirs)).unwrap_or_else(|| panic!("node {node}"));
-            convicts(&verdict, "tile", &format!("of sample 3, node {node}: tile"));
+            convicts(&verdict, "tile", &format!("of sample 3, node {node}: element"));
             // Without the trace nothing stands.
             assert!(signer.other_traces(&lie, None).is_some_and(|other| other.place.is_none()));
         }

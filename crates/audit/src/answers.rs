@@ -5,22 +5,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::disputed_step::one_bit_off;
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::{bytes_from_words, bytes_of};
-use tiebreak_contract::program::graph::TensorId;
+use tiebreak_contract::program::graph::{TensorId, TensorType};
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_dispute::answer::{
     AnswerClaim, AnswerRuling, AnswerTile, AnswerVerdict, Origin, Pass, RowClaim, TokenizerParts,
     TracedWindow,
 };
 use tiebreak_dispute::evidence::leaf;
-use tiebreak_dispute::verdict::{Base64, Hashes, ProvenInput, ProvenTensor, VERDICT_MAX};
+use tiebreak_dispute::verdict::{Base64, Disclosed, Hashes, ProvenInput, ProvenTensor, VERDICT_MAX};
 use tiebreak_engine::{Engine, EngineError};
 use tiebreak_record::commit::answer_trace::{AnswerTrace, node_leaves};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::receipt::{Receipt, row_digest};
 use tiebreak_record::commit::state::tensor_digests;
-use tiebreak_record::commit::tensor::SLICE_BYTES;
+use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES};
 use tiebreak_record::commit::trace::TracedNode;
 use tiebreak_record::commit::{merkle, multiproof, table, tensor};
 use tiebreak_run::inference::replay::{Answerer, Difference};
@@ -233,8 +234,13 @@ impl TileEvidence<'_> {
         let reads: BTreeSet<TensorId> = pass.graph.nodes[node].primitive.inputs().into_iter().collect();
         let tensors: BTreeMap<TensorId, Vec<u8>> =
             reads.iter().filter_map(|id| Some((*id, self.bytes(*id)?))).collect();
-        let elements = leaf::tile_elements(pass.graph.tensor(pass.graph.nodes[node].output), tile);
-        let (_, touched) = leaf::recorded_from_tensors(&pass.graph, node, elements, &tensors).ok()?;
+        let recorded = |elements| leaf::recorded_from_tensors(&pass.graph, node, elements, &tensors).ok();
+        let ty = pass.graph.tensor(pass.graph.nodes[node].output);
+        let (words, mut touched) = recorded(leaf::tile_elements(ty, tile))?;
+        let disclosed = guessed(ty, tile, &words, theirs.tiles[tile]);
+        if let Some(Disclosed { element, .. }) = disclosed {
+            (_, touched) = recorded(element..element + 1)?;
+        }
         let inputs = tensors.iter().filter_map(|(id, bytes)| {
             let commitment = self.commitment(pass.origin(*id)?)?;
             let slices: Vec<usize> =
@@ -249,6 +255,7 @@ impl TileEvidence<'_> {
             tile,
             value: Digest(theirs.tiles[tile]),
             siblings: Hashes(multiproof::prove(multiproof::blake3, &theirs.tiles, &[tile])),
+            disclosed,
             window: self.window,
         };
         Some(AnswerClaim::Tile(Box::new(claim)))
@@ -296,6 +303,18 @@ impl TileEvidence<'_> {
             Origin::Derived(_) => None,
         }
     }
+}
+
+/// The signer's bytes of a tile, if they differ in one bit from the right ones, whose elements these are.
+fn guessed(ty: &TensorType, tile: usize, words: &[u32], value: Hash) -> Option<Disclosed> {
+    let (right, count) = (leaf::tile_bytes(ty, tile, words), tensor::tile_count(ty.bytes()));
+    if tensor::tile_value(&right, tile, count) == value {
+        return None;
+    }
+    let bytes = one_bit_off(right.clone(), tile, count, value)?;
+    let byte = right.iter().zip(&bytes).position(|(right, committed)| right != committed)?;
+    let element = (tensor::tile_range(ty.bytes(), tile).start + byte) / ty.dtype.size();
+    Some(Disclosed { bytes: Base64(bytes), element })
 }
 
 /// Slices of a tensor, with their proof.

@@ -188,7 +188,7 @@ impl DisputedStep<'_> {
 
 /// The committed tile, if it is `right` with one bit flipped. A fault in memory or a register leaves such a tile, and trying is
 /// cheap.
-fn one_bit_off(mut right: Vec<u8>, tile: usize, count: usize, value: Hash) -> Option<Vec<u8>> {
+pub(crate) fn one_bit_off(mut right: Vec<u8>, tile: usize, count: usize, value: Hash) -> Option<Vec<u8>> {
     for byte in 0..right.len() {
         for bit in 0..8 {
             right[byte] ^= 1 << bit;

@@ -21,6 +21,7 @@ pub mod game;
 mod one_encoding;
 pub mod rounding;
 pub mod size;
+mod tag_first;
 mod tile;
 pub mod verdict;
 mod weights;

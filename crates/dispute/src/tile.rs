@@ -8,12 +8,11 @@ use super::check::{Shown, not_a_step, shown};
 use super::evidence::context::Context;
 use super::evidence::leaf::{self, Slices, undecided};
 use super::evidence::proven::wrong;
-use super::evidence::tile::{agrees, check_tile, narrowed_input};
+use super::evidence::tile::{agrees, check_disclosed, check_tile, check_within, first_wrong, narrowed_input};
 use super::fact::{Fact, OutputPart};
 use super::verdict::{Base64, Claim, Disclosed, TileClaim, Verdict};
-use tiebreak_contract::program::graph::{Graph, TensorId, TensorType};
+use tiebreak_contract::program::graph::{Graph, TensorId};
 use tiebreak_contract::program::phase::{Phase, graph_of};
-use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::{Record, StepRecord};
 use tiebreak_record::commit::trace::leaf_name;
 use tiebreak_record::commit::{Malformed, tensor};
@@ -67,16 +66,9 @@ impl Context {
                 (same, OutputPart::Tile { tile: claim.tile, count })
             }
             Some(Disclosed { bytes, element }) => {
-                check_disclosed(ty, claim, &bytes.0)?;
+                check_disclosed(ty, (claim.tile, claim.value), &bytes.0)?;
                 steps.push("the disclosed bytes are the committed tile".into());
-                let within = leaf::tile_elements(ty, claim.tile);
-                if !within.contains(element) {
-                    let (tile, first, last) = (claim.tile, within.start, within.end - 1);
-                    let why = format!(
-                        "element {element} is outside of tile {tile}, which has elements {first} to {last}"
-                    );
-                    return Err(wrong(why));
-                }
+                check_within(ty, claim.tile, *element)?;
                 let words = leaf::expected(tile.graph, claim.node, *element..element + 1, &tile.slices)
                     .map_err(undecided)?;
                 steps.push(format!("the scalar reference computed element {element}"));
@@ -88,22 +80,6 @@ impl Context {
         let fact = Fact::Operator { operator, primitive, phase: tile.phase, node: claim.node, part };
         Ok(shown(step.step, right, fact))
     }
-}
-
-/// Checks that disclosed bytes are the committed tile.
-fn check_disclosed(ty: &TensorType, claim: &TileClaim, bytes: &[u8]) -> Result<(), Malformed> {
-    let (found, due) = (bytes.len(), tensor::tile_range(ty.bytes(), claim.tile).len());
-    if found != due {
-        return Err(wrong(format!("{found} bytes are disclosed; the committed tile has {due}")));
-    }
-    let value = Digest(tensor::tile_value(bytes, claim.tile, tensor::tile_count(ty.bytes())));
-    if value != claim.value {
-        let [found, own] = [value, claim.value].map(|value| value.short());
-        return Err(wrong(format!(
-            "the disclosed bytes have the value {found}; the committed tile has {own}"
-        )));
-    }
-    Ok(())
 }
 
 impl Verdict {
@@ -129,12 +105,10 @@ impl Verdict {
         };
         let tile = context.verified(&step, claim)?;
         let ty = tile.graph.tensor(tile.graph.nodes[claim.node].output);
-        check_disclosed(ty, claim, disclosed)?;
+        check_disclosed(ty, (claim.tile, claim.value), disclosed)?;
         let elements = leaf::tile_elements(ty, claim.tile);
-        let words =
-            leaf::expected(tile.graph, claim.node, elements.clone(), &tile.slices).map_err(undecided)?;
-        let differs = |(element, word): &(usize, u32)| !agrees(ty, claim.tile, disclosed, *element, *word);
-        let Some((element, _)) = elements.zip(words).find(differs) else { return Ok(None) };
+        let words = leaf::expected(tile.graph, claim.node, elements, &tile.slices).map_err(undecided)?;
+        let Some(element) = first_wrong(ty, claim.tile, disclosed, &words) else { return Ok(None) };
         let (_, touched) =
             leaf::recorded_from_slices(tile.graph, claim.node, element..element + 1, &tile.slices)
                 .map_err(undecided)?;

@@ -3,7 +3,7 @@
 
 use super::pass::Pass;
 use super::ruling::{AnswerRuling, ruling};
-use super::tile::tile;
+use super::tile::{narrowed, tile};
 use super::{AnswerClaim, AnswerVerdict, RowClaim, TokenizerParts, predicted};
 use crate::evidence::proven::wrong;
 use crate::evidence::tile::check_slices;
@@ -48,6 +48,28 @@ impl AnswerVerdict {
         let (mut steps, mut signer) = (Vec::new(), None);
         let outcome = self.examined(tokenizer, &mut steps, &mut signer);
         AnswerExamination { steps, signer, outcome }
+    }
+
+    /// A verdict on a tile reduced to the first wrong element in the tile's committed bytes, which the signer disclosed; `None` if
+    /// every element is right.
+    ///
+    /// # Errors
+    /// If the verdict is about no tile or contradicts itself, or the bytes are not the committed tile.
+    pub fn narrowed(&self, disclosed: &[u8]) -> Result<Option<AnswerVerdict>, Malformed> {
+        let AnswerClaim::Tile(claim) = &self.claim else {
+            let kind = self.claim.kind();
+            return Err(wrong(format!(
+                "only a tile verdict can be narrowed, and this one is of kind {kind}"
+            )));
+        };
+        let (receipt, _) = salted_receipt::read(&self.receipt, self.opening.as_deref())?;
+        let pass = match &receipt {
+            AnyReceipt::Answer(receipt) => Pass::of(receipt, &claim.job, claim.window.number)?,
+            AnyReceipt::Predictions(receipt) => Pass::of_sample(receipt, &claim.job, claim.window.number)?,
+        };
+        pass.committed(&claim.window)?;
+        let claim = narrowed(&pass, claim, disclosed)?;
+        Ok(claim.map(|claim| AnswerVerdict { claim: AnswerClaim::Tile(Box::new(claim)), ..self.clone() }))
     }
 
     fn examined(

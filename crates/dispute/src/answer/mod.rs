@@ -16,7 +16,8 @@ pub use ruling::AnswerRuling;
 
 use super::evidence::proven::{ProvenInput, ProvenTensor};
 use super::game::message::{from_bytes, to_bytes};
-use super::verdict::VERDICT_MAX;
+use super::tag_first::tag_first;
+use super::verdict::{Disclosed, VERDICT_MAX};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::proven::{Base64, Hashes};
@@ -90,7 +91,10 @@ pub struct AnswerTile {
     pub value: Digest,
     /// The BLAKE3 hashes that prove `value` in the output's digest.
     pub siblings: Hashes,
-    /// The slices of parameters and of other outputs that the tile's elements read.
+    /// The committed bytes, if they are known: the verdict carries the inputs of one element then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disclosed: Option<Disclosed>,
+    /// The slices of parameters and of other outputs that the elements read.
     pub inputs: Vec<ProvenInput>,
 }
 
@@ -123,7 +127,7 @@ pub struct LogitsClaim {
 }
 
 /// What is wrong with a receipt.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum AnswerClaim {
     /// A token does not follow from the row of logits that the receipt commits for it.
@@ -157,6 +161,19 @@ pub enum AnswerClaim {
     /// The logits of a sample are not those of the signer's trace.
     Logits(Box<LogitsClaim>),
 }
+
+tag_first!(AnswerClaim, "kind", {
+    "token" => Token { number: u32, row: Base64, proof: Vec<Digest> },
+    "ended" => Ended { number: u32, tokenizer: TokenizerParts },
+    "stopped" => Stopped {
+        #[serde(default)]
+        tokenizer: Option<TokenizerParts>,
+    },
+    "row" => Row(_),
+    "tile" => Tile(_),
+    "class" => Class(_),
+    "logits" => Logits(_),
+});
 
 impl AnswerClaim {
     /// The kind, as files write it.

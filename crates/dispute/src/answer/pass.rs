@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::TracedWindow;
-use crate::evidence::leaf::{LeafError, Slices, Verified, expected_by, undecided};
+use crate::evidence::leaf::{LeafError, Slices, Touched, Verified, recorded, undecided};
 use crate::evidence::proven::{ProvenInput, ProvenTensor, wrong};
 use crate::evidence::tile::check_slices;
 use tiebreak_contract::program::element::Source;
@@ -311,8 +311,18 @@ impl Pass {
         elements: Range<usize>,
         slices: &Slices,
     ) -> Result<Vec<u32>, Malformed> {
+        self.recorded(node, elements, slices).map(|(words, _)| words)
+    }
+
+    /// The right elements of a node's output, and the slices that they follow from.
+    pub(super) fn recorded(
+        &self,
+        node: usize,
+        elements: Range<usize>,
+        slices: &Slices,
+    ) -> Result<(Vec<u32>, Touched), Malformed> {
         let verified = Verified { graph: &self.graph, slices };
-        expected_by(&self.graph, node, elements, &mut Known { pass: self, verified }).map_err(undecided)
+        recorded(&self.graph, node, elements, Known { pass: self, verified }).map_err(undecided)
     }
 }
 

@@ -288,16 +288,6 @@ pub fn expected(
     compute(graph, node, elements, &mut Verified { graph, slices })
 }
 
-/// [`expected`], from a source of verified elements.
-pub(crate) fn expected_by<S: Source<Error = LeafError>>(
-    graph: &Graph,
-    node: usize,
-    elements: Range<usize>,
-    source: &mut S,
-) -> Result<Vec<u32>, LeafError> {
-    compute(graph, node, elements, source)
-}
-
 /// The bytes of tile `tile` of a tensor, from the words of its [`tile_elements`].
 pub fn tile_bytes(ty: &TensorType, tile: usize, words: &[u32]) -> Vec<u8> {
     let bytes = bytes_from_words(ty.dtype, words);
@@ -306,7 +296,8 @@ pub fn tile_bytes(ty: &TensorType, tile: usize, words: &[u32]) -> Vec<u8> {
     bytes[range.start - first..range.end - first].to_vec()
 }
 
-fn recorded<S: Source<Error = LeafError>>(
+/// Elements from a source, and the slices that the scalar reference reads for them.
+pub(crate) fn recorded<S: Source<Error = LeafError>>(
     graph: &Graph,
     node: usize,
     elements: Range<usize>,

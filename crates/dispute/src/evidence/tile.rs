@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::leaf::Touched;
+use super::leaf::{Touched, tile_elements};
 use super::proven::{ProvenInput, ProvenTensor, wrong};
 use tiebreak_contract::arith::words::bytes_from_words;
 use tiebreak_contract::program::graph::{TensorId, TensorType};
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::proven::{Base64, Hashes};
 use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES};
 use tiebreak_record::commit::{Malformed, multiproof, tensor};
@@ -53,6 +54,42 @@ pub(crate) fn check_tile(
         return Err(wrong(format!("the tile gives a tensor {found}; the run committed to {own}")));
     }
     Ok(())
+}
+
+/// Checks that disclosed bytes are the committed tile.
+pub(crate) fn check_disclosed(
+    ty: &TensorType,
+    (tile, committed): (usize, Digest),
+    bytes: &[u8],
+) -> Result<(), Malformed> {
+    let (found, due) = (bytes.len(), tensor::tile_range(ty.bytes(), tile).len());
+    if found != due {
+        return Err(wrong(format!("{found} bytes are disclosed; the committed tile has {due}")));
+    }
+    let value = Digest(tensor::tile_value(bytes, tile, tensor::tile_count(ty.bytes())));
+    if value != committed {
+        let [found, own] = [value, committed].map(|value| value.short());
+        return Err(wrong(format!(
+            "the disclosed bytes have the value {found}; the committed tile has {own}"
+        )));
+    }
+    Ok(())
+}
+
+/// Checks that an element is in a tile.
+pub(crate) fn check_within(ty: &TensorType, tile: usize, element: usize) -> Result<(), Malformed> {
+    let within = tile_elements(ty, tile);
+    if within.contains(&element) {
+        return Ok(());
+    }
+    let (first, last) = (within.start, within.end - 1);
+    Err(wrong(format!("element {element} is outside of tile {tile}, which has elements {first} to {last}")))
+}
+
+/// The first element of a tile that is not as `words` have it, in the bytes that the signer committed.
+pub(crate) fn first_wrong(ty: &TensorType, tile: usize, bytes: &[u8], words: &[u32]) -> Option<usize> {
+    let differs = |(element, word): &(usize, &u32)| !agrees(ty, tile, bytes, *element, **word);
+    tile_elements(ty, tile).zip(words).find(differs).map(|(element, _)| element)
 }
 
 /// True if an element of a tile's bytes is `word`, as far as the element is in the tile.

@@ -15,8 +15,8 @@ use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
 use tiebreak_record::job::manifest::FileManifest;
 
 /// A tensor that a computation has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(tag = "of", rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(tag = "of", rename_all = "snake_case")]
 pub enum Subject {
     /// Tensor `tensor` of micro-batch `micro` of a step's batch.
     Batch {
@@ -40,8 +40,8 @@ pub enum Subject {
 
 /// The fold of an element that is made of many terms: the element is the root of a tree over the terms, in the shape of RFC
 /// 6962's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Fold {
     /// The integer sum of a product over its block of K, 16 bytes.
     Product,
@@ -68,8 +68,8 @@ pub enum Fold {
 }
 
 /// A tree whose nodes a party has claimed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "tree", rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "tree", rename_all = "snake_case")]
 pub enum Tree {
     /// The records: RFC 6962 over their leaves.
     Transcript,
@@ -119,8 +119,8 @@ impl Tree {
 }
 
 /// The operands of an element that are asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "need", rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "need", rename_all = "snake_case")]
 pub enum Need {
     /// All operands that the element reads.
     All,
@@ -173,8 +173,8 @@ impl Field {
 }
 
 /// A question of the referee.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Question {
     /// H(key, salt, root) of the party's records.
     Commit,
@@ -259,8 +259,8 @@ pub enum Question {
 }
 
 /// An answer of a party.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
 pub enum Answer {
     /// The answer to [`Question::Commit`].
     Commit {

@@ -10,6 +10,7 @@ pub mod element;
 mod judge;
 pub mod logs;
 pub mod message;
+mod message_reader;
 pub mod moves;
 pub mod reason;
 pub mod record_fault;

@@ -137,7 +137,7 @@ struct Disclose {
 
 /// Cut a tile verdict down to one element, with the tile's bytes from the trainer.
 ///
-/// Ask the trainer for the bytes of the tile that the verdict names: at most 4096, in the canonical layout.
+/// Ask the trainer, or the signer of a receipt, for the bytes of the tile that the verdict names: at most 4096, in the canonical layout.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tiebreak verdict narrow verdict.json --tile tile.bin --out small.json")]
 struct Narrow {
@@ -466,17 +466,26 @@ fn disclose(printer: Printer, args: Disclose) -> CommandResult {
 
 fn narrow(printer: Printer, args: Narrow) -> CommandResult {
     let _watch = args.limits.watch(printer);
-    let (verdict, before) = read(&args.file)?;
     let tile = disk::read(&args.tile, TILE_BYTES as u64)?;
-    let narrowed = verdict.narrowed(&tile).map_err(|error| RunError::malformed(&args.file, error))?;
+    let malformed = |error| RunError::malformed(&args.file, error);
+    let (narrowed, before) = match answer::read(&args.file)? {
+        Some((verdict, before)) => {
+            let narrowed = verdict.narrowed(&tile).map_err(malformed)?;
+            (narrowed.map(|verdict| verdict.to_bytes()), before)
+        }
+        None => {
+            let (verdict, before) = read(&args.file)?;
+            (verdict.narrowed(&tile).map_err(malformed)?.map(|verdict| verdict.to_bytes()), before)
+        }
+    };
     let Some(narrowed) = narrowed else {
         let text =
             "the disclosed tile is what the operator makes of its inputs: there is nothing to convict of";
         printer.result(text, &json!({ "narrowed": false, "text": text }));
         return Ok(Exit::Match);
     };
-    let after = narrowed.to_bytes().len() as u64;
-    let file = verdict_file::save(&args.out, &narrowed)?;
+    let after = narrowed.len() as u64;
+    let file = verdict_file::save_bytes(&args.out, &narrowed)?;
     let text = format!("{} -> {}: {}", bytes_text(before), bytes_text(after), file.display());
     printer.result(text, &json!({ "narrowed": true, "bytes_before": before, "bytes": after, "file": file }));
     Ok(Exit::Match)
