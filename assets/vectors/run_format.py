@@ -245,7 +245,7 @@ class Run:
         self.report(f"ok: {what}")
 
     def names(self):
-        known = "run.json|job.toml|program.bin|data/data-[0-9]+.(bin|tree)|transcript|gradients|heads/[0-9]{12}"
+        known = "run.json|job.toml|program.bin|network.json|data/data-[0-9]+.(bin|tree)|transcript|gradients|heads/[0-9]{12}"
         known += "|evaluation/data-[0-9]+.bin|metrics.jsonl|events.out.tfevents.tiebreak|companions/(" + "|".join(map(re.escape, COMPANIONS)) + ")"
         known += "|checkpoints/step-[0-9]{9}.safetensors|(traces|logs)/step-[0-9]{9}|model.safetensors|lock"
         known += "|corrections/(step-[0-9]{9}|corrects)|withdrawn/[0-9]{3}-.+"

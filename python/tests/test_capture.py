@@ -330,6 +330,16 @@ def test_a_job_says_what_differs_between_data_and_example_batch(folder):
         with pytest.raises(tiebreak.UsageError, match=why) as error:
             captured_model.job(data, 1)
         assert error.value.help
+    # Held-out samples are named by their table, too, and fit the example batch.
+    held_out = {"every": 1, "samples": 2}
+    table = written((4,))
+    job = captured.job(table, 1, evaluation={**held_out, "files": table})
+    assert job["evaluation"] == {**held_out, "files": [table["inputs"], table["labels"]]} and job["network"] == os.path.join("rows", "network.json")
+    assert "evaluation_loss" in tiebreak.train(job, out="watched").metrics[-1]
+    assert captured.job(table, 1, evaluation={**held_out, "files": ["a.npy", "b.npy"]})["evaluation"]["files"] == ["a.npy", "b.npy"]
+    for files, why in [(written((5,)), "has the shape \\[5\\]"), ({**table, "sampling": "in_order"}, "evaluation.files is a table of")]:
+        with pytest.raises(tiebreak.UsageError, match=why):
+            captured.job(table, 1, evaluation={**held_out, "files": files})
     Path("odd.npy").write_bytes(b"no header")
     with pytest.raises(tiebreak.MalformedError, match="odd.npy has no header"):
         captured.job({"kind": "arrays", "inputs": "odd.npy", "labels": "odd.npy", "dtype": "f32"}, 1)

@@ -72,6 +72,30 @@ def test_an_evaluation_of_a_network_file_is_the_commands(captured):
     assert tiebreak.evaluate(run, data, network="network.json", samples=4).samples == 4
 
 
+def test_a_run_keeps_its_network_and_evaluates_while_it_trains(captured):
+    plain, data, inputs = captured
+    job = {"steps": 3, "program": "program.bin", "network": "network.json", "schedule": {"peak": 0.1}, "data": data}
+    run = tiebreak.train({**job, "checkpoint": {"every": 1}, "evaluation": {"every": 2, "samples": 7}}, out="kept")
+    lines = [line for line in run.metrics if "evaluation_loss" in line]
+    assert [line["step"] for line in lines] == [2, 3]
+    for line in lines:
+        found = tiebreak.evaluate(run, samples=7, step=line["step"])
+        assert np.float32(line["evaluation_loss"]) == np.float32(found.loss) and line["evaluation_accuracy"] == found.accuracy
+    assert Path("kept/network.json").read_bytes() == Path("network.json").read_bytes()
+    assert run.losses.tolist() == plain.losses.tolist()
+    assert tiebreak.predict(run, inputs).logits.tobytes() == tiebreak.predict(run, inputs, network="network.json").logits.tobytes()
+    # So does a recording, which makes no evaluations.
+    fed = {**job, "data": {"kind": "arrays", "dtype": "f32"}}
+    with tiebreak.Recorder(fed, out="recorded", steps=2) as recorder:
+        for number in range(2):
+            recorder.step((inputs[number : number + 2], np.array([0, 1])))
+    assert tiebreak.evaluate("recorded", data).losses == tiebreak.evaluate("recorded", data, network="network.json").losses
+    with pytest.raises(tiebreak.UsageError, match="--network FILE"):
+        tiebreak.evaluate(plain)
+    with pytest.raises(tiebreak.UsageError, match="name the network file"):
+        tiebreak.train({**{key: job[key] for key in job if key != "network"}, "evaluation": {"every": 2}}, out="refused")
+
+
 def test_predictions_of_a_network_file_are_the_commands(captured):
     run, data, inputs = captured
     mine = tiebreak.predict(run, inputs, network="network.json")

@@ -18,7 +18,7 @@ from ._call import StrPath, count, path, result_of
 from ._errors import UndecidedError, UsageError
 from ._attention import scaled_heads
 from ._batch import Batch, batch_of
-from ._fit import check_data
+from ._fit import check_data, files_of
 from ._padding import Padding, check_padding
 from ._graph import HANDLERS, TAKE_FORMULAS, VIEWS, arguments, module_of
 from ._instead import instead_of
@@ -82,7 +82,8 @@ class Captured:
 
         data: the `[data]` table of a job, as `tiebreak.dataset` returns it.
         steps: the number of training steps.
-        more: other keys of a job. Without `schedule` each step has the rate of the captured scheduler, or else of the optimizer.
+        more: other keys of a job. Without `schedule` each step has the rate of the captured scheduler, or else of the optimizer. The `files`
+            of an `evaluation` may be a table that `dataset` returned.
 
         Raises UsageError if the files' headers say another type or shape than the example batch had, if a text is padding alone, or if the
         scheduler's line or cosine does not end at the last step.
@@ -100,10 +101,16 @@ class Captured:
         job: Dict[str, Any] = {
             "steps": steps,
             "program": os.path.relpath(self.program),
+            "network": os.path.relpath(self.network),
             "init": {"weights": [os.path.relpath(self.weights)]},
             "schedule": {"peak": self.learning_rate} if self._fall is None else schedule_of(self._fall, self.learning_rate, steps),
             "data": dict(data),
         }
+        evaluation = more.get("evaluation")
+        if isinstance(evaluation, Mapping) and isinstance(evaluation.get("files"), Mapping):
+            check_data(evaluation["files"], self.inputs)
+            check_padding(evaluation["files"], self.inputs, self._padding)
+            more["evaluation"] = {**evaluation, "files": files_of("evaluation.files", evaluation["files"])}
         return {**job, **more}
 
     def state_dict(self, run: Run, step: Optional[int] = None) -> Dict[str, Any]:

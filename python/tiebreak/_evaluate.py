@@ -12,17 +12,13 @@ import numpy as np
 from ._call import StrPath, count, engine, options, path, paths, result_of, temporary
 from ._capture import Captured
 from ._errors import UndecidedError, UsageError
+from ._fit import DATA, files_of
 from ._job import job_file
 from ._progress import Wanted
 from ._run import Run
 
 BATCH_MAX = 1 << 16
-DATA = "give the path of a data file, a list of paths in the order of the job's, or the table that tiebreak.dataset returns"
 INPUTS = "give float32 numbers, uint8 pixels or token ids, as NumPy's array [samples, ...], or the path of a .npy file"
-# The name of `tiebreak.dataset`.
-TENSOR = "inputs"
-TABLES = {"arrays": ("inputs", "labels"), "tokens": ("path",)}
-
 Data = Union[None, StrPath, Sequence[StrPath], Mapping[str, Any]]
 
 
@@ -127,17 +123,7 @@ def _data(data: Data) -> List[str]:
     if data is None:
         return []
     if isinstance(data, Mapping):
-        kind = data.get("kind")
-        keys = TABLES.get(kind) if isinstance(kind, str) else None
-        if keys is None or set(data) - {"kind", "dtype", "inputs_tensor", *keys}:
-            raise UsageError(f"data is a table of {sorted(map(str, data))!r:.100}", DATA)
-        # The header of such a file says its type, which the command compares with the job's.
-        if not all(str(data.get(key)).endswith((".npy", ".safetensors")) for key in keys):
-            raise UsageError("data is a table of files without a header", "give the paths alone: the job says how its data are read")
-        # The job names the tensor, and the command takes no other name.
-        if data.get("inputs_tensor", TENSOR) != TENSOR:
-            raise UsageError(f"inputs_tensor is {data['inputs_tensor']!r:.60}", "give the paths alone: the job says the tensor's name in the file")
-        data = [data[key] for key in keys]
+        data = files_of("data", data)
     elif isinstance(data, (str, os.PathLike)):
         data = [data]
     files = paths("data", data)
@@ -191,7 +177,8 @@ def evaluate(
     model: a Run or its folder; or released weights, with `job`.
     data: the path of a data file, a list of paths in the order in which the job names its own, or the table that `dataset` returns. Without
         it the data are those of the job's `evaluation`, else the samples that its `validation_split` keeps, else the training data.
-    network: of a captured model what `capture` returned, or the path of its network file. The file has to give the run's program.
+    network: of a captured model what `capture` returned, or the path of its network file. The file has to give the run's program. Without
+        it the file is the copy that the run keeps.
     job: the job of released weights: a path or a dict.
     step: evaluate the checkpoint after this step, not the released model.
     samples: evaluate the first so many samples alone.

@@ -16,6 +16,25 @@ from ._items import ELEMENTS
 HEADER_MAX = 1 << 20
 TYPES = {"BF16": "bf16", "F16": "f16", "F32": "f32", "U8": "u8", "U16": "u16", "U32": "u32"}
 KINDS = "docs/DATA.md says which files feed which model"
+DATA = "give the path of a data file, a list of paths in the order of the job's, or the table that tiebreak.dataset returns"
+# The name of `tiebreak.dataset`.
+TENSOR = "inputs"
+TABLES = {"arrays": ("inputs", "labels"), "tokens": ("path",)}
+
+
+def files_of(what: str, data: Mapping[str, Any]) -> List[Any]:
+    """The files of a table that `tiebreak.dataset` returned, in the order in which a job names them; errors call the table `what`."""
+    kind = data.get("kind")
+    keys = TABLES.get(kind) if isinstance(kind, str) else None
+    if keys is None or set(data) - {"kind", "dtype", "inputs_tensor", *keys}:
+        raise UsageError(f"{what} is a table of {sorted(map(str, data))!r:.100}", DATA)
+    # The header of such a file says its type, which the command compares with the job's.
+    if not all(str(data.get(key)).endswith((".npy", ".safetensors")) for key in keys):
+        raise UsageError(f"{what} is a table of files without a header", "give the paths alone: the job says how its data are read")
+    # The job names the tensor, and the command takes no other name.
+    if data.get("inputs_tensor", TENSOR) != TENSOR:
+        raise UsageError(f"inputs_tensor is {data['inputs_tensor']!r:.60}", "give the paths alone: the job says the tensor's name in the file")
+    return [data[key] for key in keys]
 
 
 def check_data(data: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:

@@ -166,10 +166,15 @@ fn tables() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
 /// Writes a key of a table with this value, with the keys that its example needs and without those that it excludes.
 fn write(job: &mut Table, key: &Key, kind: Option<&str>, example: &str) {
     let rivals = keys_of(key.table(), kind).filter(|other| other.excludes() == Some(key.name()));
-    let rivals: Vec<&str> = rivals.map(Key::name).chain(key.excludes()).collect();
+    let mut rivals: Vec<&str> = rivals.map(Key::name).chain(key.excludes()).collect();
+    let beside = toml::from_str::<Table>(key.beside).unwrap();
+    let excluded = |key: &&Key| key.excludes().is_some_and(|other| beside.contains_key(other));
+    rivals.extend(
+        keys_of(key.table(), kind).filter(excluded).map(Key::name).filter(|name| *name != key.name()),
+    );
     let table = table_at(job, key.table(), kind);
     rivals.into_iter().for_each(|name| drop(table.remove(name)));
-    table.extend(toml::from_str::<Table>(key.beside).unwrap());
+    table.extend(beside);
     table.insert(if key.name() == "*" { "head" } else { key.name() }.into(), value(example));
 }
 

@@ -45,8 +45,8 @@ const ENCODER: Twin = Twin {
 };
 
 impl Twin {
-    /// Trains the network in a folder, and writes the job of the built-in model beside it. Returns the run.
-    fn trained(&self, at: &Path) -> String {
+    /// Writes the network, its program and its data to a folder. Returns the lines of a job that both models have.
+    fn written(&self, at: &Path) -> String {
         let bytes =
             |count: u32, below: u32| (0..count).map(|i| (i * i * 7 % 251 % below) as u8).collect::<Vec<u8>>();
         let tokens: Vec<u8> = (0..200u16).flat_map(|i| (i * i % 19).to_le_bytes()).collect();
@@ -59,11 +59,15 @@ impl Twin {
         ] {
             fs::write(at.join(name), file).unwrap();
         }
-        let [network, program, run] = ["network.json", "program.bin", "run"].map(|name| path(at, name));
+        let [network, program] = ["network.json", "program.bin"].map(|name| path(at, name));
         let (code, _, stderr) = output(&["program", "compile", &network, "--out", &program]);
         assert_eq!(code, 0, "{stderr}");
-        let rest = format!("steps = 2\n{}\nschedule = {{ peak = 0.25 }}\n", self.data);
-        let job = path(at, "job.toml");
+        format!("steps = 2\n{}\nschedule = {{ peak = 0.25 }}\n", self.data)
+    }
+
+    /// Trains the network in a folder, and writes the job of the built-in model beside it. Returns the run.
+    fn trained(&self, at: &Path) -> String {
+        let (rest, [job, run]) = (self.written(at), ["job.toml", "run"].map(|name| path(at, name)));
         fs::write(&job, format!("program = \"program.bin\"\n{rest}")).unwrap();
         let optimizer = r#"optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }"#;
         let built_in = format!("{rest}{}\n{optimizer}\nbatch = {{ micro_batch = 2 }}\n", self.model);
@@ -181,13 +185,7 @@ fn receipts_of_a_network_are_checked_and_lies_convict() {
 
     // A file that gives the same program in other words has another model, and accuses nobody.
     let text: Value = serde_json::from_str(RESNET.network).unwrap();
-    let nodes = text["nodes"].as_array().unwrap();
-    let nothing = serde_json::json!({
-        "name": "nothing", "operator": "dropout", "inputs": [nodes[nodes.len() - 1]["name"]], "attributes": {"p": 0}
-    });
-    let mut longer = text.clone();
-    longer["nodes"].as_array_mut().unwrap().push(nothing);
-    fs::write(&other, longer.to_string()).unwrap();
+    fs::write(&other, in_other_words()).unwrap();
     assert_eq!(json(&["eval", &run, "--network", &other]).0, 0);
     let (code, _, stderr) = output(&["receipt", "check", &receipt, &run, "--network", &other]);
     assert!(code == 3 && stderr.contains("UNDECIDED: the receipt is of the model"), "{code}: {stderr}");
@@ -215,4 +213,178 @@ fn receipts_of_a_network_are_checked_and_lies_convict() {
     }
     fs::write(&other, &text[1..]).unwrap();
     assert_eq!(output(&["eval", &run, "--network", &other]).0, 4);
+}
+
+/// The evaluations of a run's metrics: steps and losses.
+fn evaluations(run: &str) -> Vec<(u64, f32)> {
+    let text = fs::read_to_string(path(Path::new(run), "metrics.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let evaluation = |line: Value| {
+        let loss = line.get("evaluation_loss")?.as_f64().unwrap() as f32;
+        Some((line["step"].as_u64().unwrap(), loss))
+    };
+    lines.filter_map(evaluation).collect()
+}
+
+#[test]
+fn a_run_keeps_its_network_and_evaluates_while_it_trains() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let rest = RESNET.written(at);
+    let [network, job, plain, run, without] =
+        ["network.json", "job.toml", "plain.toml", "run", "without"].map(|name| path(at, name));
+    let lines = format!("program = \"program.bin\"\n{rest}checkpoint = {{ every = 1 }}\n");
+    fs::write(&plain, &lines).unwrap();
+    let evaluated =
+        format!("network = \"network.json\"\n{lines}evaluation = {{ every = 1, samples = 11 }}\n");
+    fs::write(&job, &evaluated).unwrap();
+    let (code, _, stderr) = output(&["job", "check", &job]);
+    assert_eq!(code, 0, "{stderr}");
+    let (code, _, stderr) = output(&["train", &job, "--out", &run]);
+    assert!(code == 0 && stderr.contains("step 1: evaluation loss"), "{stderr}");
+    assert_eq!(output(&["train", &plain, "--out", &without]).0, 0);
+    let transcript = |run: &str| fs::read(path(Path::new(run), "transcript")).unwrap();
+    assert!(transcript(&run) == transcript(&without), "evaluations decide no record");
+    for command in ["verify", "audit"] {
+        let (code, stdout, stderr) = output(&[command, &run]);
+        assert!(code == 0 && !stdout.contains("network.json"), "{stdout}{stderr}");
+    }
+
+    // Both states as anybody finds them: with the network file, and with the run's copy.
+    let found = evaluations(&run);
+    assert_eq!(found.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [1, 2]);
+    for (step, loss) in &found {
+        let step = step.to_string();
+        let eval = |more: &[&str]| {
+            let (code, found) = json(&[&["eval", &run, "--step", &step, "--samples", "11"], more].concat());
+            assert_eq!(code, 0, "{found}");
+            f32::from_bits(u32::from_str_radix(found["loss"].as_str().unwrap(), 16).unwrap())
+        };
+        assert_eq!(eval(&["--network", &network, "--engine", "reference"]), *loss);
+        assert_eq!(eval(&["--batch", "3"]), *loss, "by the network that the run keeps");
+    }
+    assert_ne!(found[0].1, found[1].1);
+    // A job of weights names the file, too. The run without one names none.
+    let weights = path(Path::new(&run), "model.safetensors");
+    assert_eq!(json(&["predict", &weights, "--job", &job]), json(&["predict", &run, "--network", &network]));
+    let (code, _, stderr) = output(&["eval", &without]);
+    assert!(code == 2 && stderr.contains("with --network FILE"), "{stderr}");
+    let (inputs, logits) = (path(at, "inputs.npy"), path(at, "logits.npy"));
+    let (code, _, stderr) = output(&["logits", &run, "--inputs", &inputs, "--output", &logits]);
+    assert!(code == 2 && stderr.contains("tiebreak predict RUN --logits FILE"), "{stderr}");
+    assert_eq!(output(&["predict", &run, "--inputs", &inputs, "--logits", &logits]).0, 0);
+    rewritten(at, &run);
+    doubted(at, &run);
+    refused(at, &evaluated);
+}
+
+/// The network in other words, which give the same program.
+fn in_other_words() -> String {
+    let mut longer: Value = serde_json::from_str(RESNET.network).unwrap();
+    let nodes = longer["nodes"].as_array_mut().unwrap();
+    let last = nodes[nodes.len() - 1]["name"].clone();
+    nodes.push(serde_json::json!({
+        "name": "nothing", "operator": "dropout", "inputs": [last], "attributes": {"p": 0}
+    }));
+    longer.to_string()
+}
+
+/// A receipt is of the signer's network. A trainer who keeps the network in other words makes nobody a liar.
+fn rewritten(at: &Path, run: &str) {
+    let [receipt, network] = ["kept.json", "network.json"].map(|name| path(at, name));
+    let kept = path(Path::new(run), "network.json");
+    assert_eq!(output(&["predict", run, "--samples", "3..6", "--receipt", &receipt]).0, 0);
+    let check = |more: &[&str]| output(&[&["receipt", "check", &receipt, run], more].concat());
+    assert_eq!(check(&[]).0, 0);
+    fs::write(&kept, in_other_words()).unwrap();
+    let (code, _, stderr) = check(&[]);
+    assert!(code == 3 && stderr.contains("UNDECIDED: the receipt is of the model"), "{code}: {stderr}");
+    assert_eq!(check(&["--network", &network]).0, 0);
+    fs::write(&kept, RESNET.network).unwrap();
+}
+
+/// The network in a run is believed by nobody: another one is malformed, and none leaves the run as good as before.
+fn doubted(at: &Path, run: &str) {
+    let (kept, text) = (path(Path::new(run), "network.json"), RESNET.network);
+    let resume = |run: &str| output(&["train", "--out", run, "--resume"]);
+    assert_eq!(resume(run).0, 0);
+    // A run that is begun again from its records keeps the file, too.
+    let again = path(at, "again");
+    assert_eq!(output(&["correct", "begin", run, "--step", "2", "--out", &again]).0, 0);
+    assert_eq!(resume(&again).0, 0);
+    assert_eq!(evaluations(&again), evaluations(run));
+    fs::write(&kept, edited(text, &[("\"norm_momentum\": 0.1", "\"norm_momentum\": 0.2")])).unwrap();
+    for command in [&["eval", run][..], &["predict", run]] {
+        let (code, _, stderr) = output(command);
+        assert!(
+            code == 4 && stderr.contains("network.json: ") && stderr.contains("gives program"),
+            "{stderr}"
+        );
+    }
+    assert_eq!(resume(run).0, 4);
+    fs::write(&kept, &text[1..]).unwrap();
+    assert_eq!(output(&["eval", run]).0, 4);
+    fs::remove_file(&kept).unwrap();
+    assert_eq!(output(&["eval", run]).0, 2);
+    let (code, _, stderr) = resume(run);
+    assert!(code == 2 && stderr.contains("copy the network file"), "{stderr}");
+    assert_eq!(output(&["verify", run]).0, 0);
+    assert_eq!(output(&["eval", run, "--network", &path(at, "network.json")]).0, 0);
+}
+
+/// Jobs whose network is of another program, or cannot be evaluated, train nothing.
+fn refused(at: &Path, evaluated: &str) {
+    let [job, other, out] = ["other.toml", "other.json", "other"].map(|name| path(at, name));
+    let tries = |text: &str, code: i32, why: &str| {
+        fs::write(&job, text).unwrap();
+        for command in [&["job", "check", &job][..], &["train", &job, "--out", &out]] {
+            let (found, _, stderr) = output(command);
+            assert!(found == code && stderr.contains(why), "{command:?}: {found} {stderr}");
+        }
+        assert!(!Path::new(&out).exists(), "{why}");
+    };
+    let named = edited(evaluated, &[("\"network.json\"", "\"other.json\"")]);
+    fs::write(&other, edited(RESNET.network, &[("\"norm_momentum\": 0.1", "\"norm_momentum\": 0.2")]))
+        .unwrap();
+    tries(&named, 2, "the network gives program");
+    fs::write(&other, "{}").unwrap();
+    tries(&named, 4, "other.json");
+    tries(
+        &edited(evaluated, &[("network = \"network.json\"\n", "")]),
+        2,
+        "evaluation: a program file does not say",
+    );
+    tries(
+        &edited(evaluated, &[("\"network.json\"", "\"../network.json\"")]),
+        2,
+        "network: \"../network.json\" leaves",
+    );
+    let optimizer = r#"optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }"#;
+    let built_in = format!("{}\n{optimizer}\nbatch = {{ micro_batch = 2 }}", RESNET.model);
+    let built_in = edited(evaluated, &[("program = \"program.bin\"", &built_in)]);
+    tries(&built_in, 2, "network: the file is beside a program file");
+    crossed(at, &job, &tries);
+}
+
+/// A network whose samples have rows of a parameter by their places trains, and cannot be evaluated.
+fn crossed(at: &Path, job: &str, tries: &dyn Fn(&str, i32, &str)) {
+    let [network, program, out] = ["crossed.json", "crossed.bin", "crossed"].map(|name| path(at, name));
+    let text = r#"{"format": "tiebreak network 1", "micro_batch": 2, "inputs": {"name": "values", "shape": [2, 7]},
+"labels": {"shape": [2], "below": 3}, "parameters": [{"name": "p", "shape": [2, 7]}],
+"nodes": [{"name": "a", "operator": "residual", "inputs": ["inputs", "p"]}], "optimizer": {"kind": "sgd", "momentum": 0}}"#;
+    fs::write(&network, text).unwrap();
+    fs::write(at.join("values.npy"), npy("<f4", "(13, 7)", &[0; 13 * 28])).unwrap();
+    assert_eq!(output(&["program", "compile", &network, "--out", &program]).0, 0);
+    let lines = "program = \"crossed.bin\"\nnetwork = \"crossed.json\"\nsteps = 1\nschedule = { peak = 0.1 }\n\
+                 data = { kind = \"arrays\", inputs = \"values.npy\", labels = \"labels.npy\", dtype = \"f32\" }\n";
+    tries(
+        &format!("{lines}evaluation = {{ every = 1 }}\n"),
+        4,
+        "node a (residual): y has no rows of samples",
+    );
+    fs::write(job, lines).unwrap();
+    let (code, _, stderr) = output(&["train", job, "--out", &out]);
+    assert_eq!(code, 0, "{stderr}");
+    let (code, _, stderr) = output(&["eval", &out]);
+    assert!(code == 4 && stderr.contains("y has no rows of samples"), "{stderr}");
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::begin::check_key;
 use tiebreak_contract::program::encoding::PROGRAM_MAX;
+use tiebreak_contract::program::network::NETWORK_MAX;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::tree_head::Head;
@@ -85,6 +86,8 @@ fn made(beginning: &Again) -> Result<Run, RunError> {
         let name = format!("{}/{name}", names::EVALUATION);
         run.at(name.clone()).copy_to(&Stored::new(out, &PathBuf::from(out.place()), name))?;
     }
+    let kept = run.at(names::NETWORK);
+    let network = kept.is_here().then(|| kept.read_text(NETWORK_MAX)).transpose()?;
     let state = match file.origin {
         InitialOrigin::Seed => None,
         InitialOrigin::Weights { .. } | InitialOrigin::Run(_) => Some(initial::state(run)?),
@@ -95,6 +98,7 @@ fn made(beginning: &Again) -> Result<Run, RunError> {
         file: &file,
         job_text: &run.job_text,
         program: &run.at(names::PROGRAM).read(PROGRAM_MAX)?,
+        network: network.as_deref(),
         logged: run.job().rounding.is_some(),
         trees: &trees,
         copied: held.iter().map(PathBuf::as_path).collect(),

@@ -24,7 +24,7 @@ use tiebreak_run::run::dir::{Run, RunFile};
 use tiebreak_run::run::job_files::refuse_private_key;
 use tiebreak_run::run::reader::Salts;
 use tiebreak_run::run::{
-    JobFiles, RunError, Store, Stored, check_thresholds, evaluation, initial, names, read_job,
+    JobFiles, RunError, Store, Stored, check_thresholds, evaluation, initial, names, network, read_job,
     read_logged_job, read_program,
 };
 
@@ -59,6 +59,8 @@ pub struct Prepared {
     state: Option<Vec<Vec<u8>>>,
     /// The files to evaluate with.
     evaluation: Vec<PathBuf>,
+    /// The text of the network file that gave the program.
+    network: Option<String>,
     /// The companion files of the model.
     companions: Companions,
     /// The bytes of the trees of the data files.
@@ -110,6 +112,7 @@ impl Prepared {
         let files = JobFiles::new(job_path, *data_root)?;
         let (program, _) = read_program(&files, &job)?;
         check(job_path, &job, &program)?;
+        let network = network::of_job(&files, &job, &program)?;
         let mut data = JobData::open(&files, &job, &program)?;
         let companions = Companions::of_job(&job, &files)?;
         data.dataset.hold_to(tokenizer(&job, &companions));
@@ -151,6 +154,7 @@ impl Prepared {
             data,
             state,
             evaluation,
+            network,
             companions,
             trees,
             salts,
@@ -176,6 +180,7 @@ impl Prepared {
             file: &self.file,
             job_text: &self.job_text,
             program: &encode(&self.program),
+            network: self.network.as_deref(),
             logged: self.job.rounding.is_some(),
             trees: &self.trees,
             copied: self.data.copied(&self.job).into_iter().map(|(path, _)| path).collect(),

@@ -20,7 +20,7 @@ use tiebreak_run::run::arrays::npy_header;
 use tiebreak_run::run::companions::Companions;
 use tiebreak_run::run::create::{NewRun, check_unused, create};
 use tiebreak_run::run::dir::{Run, RunFile};
-use tiebreak_run::run::{JobFiles, RunError, Stored, names, read_job, read_program, transcript};
+use tiebreak_run::run::{JobFiles, RunError, Stored, names, network, read_job, read_program, transcript};
 
 use crate::begin::{Beginning, first_state};
 
@@ -342,6 +342,7 @@ fn create_new(
 ) -> Result<(), RunError> {
     let files = JobFiles::new(beginning.job, beginning.data_root)?;
     let (program, _) = read_program(&files, job)?;
+    let network = network::of_job(&files, job, &program)?;
     let companions = Companions::of_job(job, &files)?;
     let at = |number| Stored::new(&beginning.out, beginning.out.place().as_ref(), names::data_file(number));
     let (columns, data) = columns(job, &program, at).map_err(refused)?;
@@ -369,6 +370,7 @@ fn create_new(
         file: &file,
         job_text,
         program: &encode(&program),
+        network: network.as_deref(),
         logged: false,
         trees: &[],
         copied: Vec::new(),

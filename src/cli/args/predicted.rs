@@ -28,7 +28,7 @@ pub struct DataArgs {
     pub job: Option<PathBuf>,
     /// Network file of a program from a file, as tiebreak.capture writes it.
     ///
-    /// The network has to give the job's program.
+    /// The network has to give the job's program. The default is the file that the run keeps, or that the job of weights names.
     #[arg(long, value_name = "FILE")]
     pub network: Option<PathBuf>,
 }

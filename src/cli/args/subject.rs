@@ -7,15 +7,14 @@ use crate::cli::args::limits::Limits;
 use crate::cli::args::state::released;
 use crate::cli::args::weight_files::{is_released, weight_files};
 use crate::cli::view::report::{Exit, Failure, named};
-use tiebreak_contract::program::network::{self, NETWORK_MAX, NetworkModel};
+use tiebreak_contract::program::network::NetworkModel;
 use tiebreak_contract::program::step::{Program, StateTensor, state_bytes};
-use tiebreak_record::job::identity::program_digest;
 use tiebreak_record::job::initial::Drawn;
 use tiebreak_record::job::{Evaluable, Job};
 use tiebreak_run::run::companions::Companions;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::evaluation::{self, EvaluationData};
-use tiebreak_run::run::{JobFiles, disk, initial, read_job, read_program};
+use tiebreak_run::run::{JobFiles, RunError, initial, network, read_job, read_program};
 
 /// The arguments that name a model and data.
 pub struct Named<'a> {
@@ -35,7 +34,7 @@ pub struct Named<'a> {
 pub struct Subject {
     source: Source,
     /// The model of the network file and the file's text, if the job's program is a file.
-    network: Option<(NetworkModel, String)>,
+    network: Option<Networked>,
     /// The parameters and buffers.
     pub model: Vec<Vec<u8>>,
     /// In words, whose state it is.
@@ -58,35 +57,36 @@ struct Weights {
     program: Program,
 }
 
-/// The model and the text of the network file, which has to give the job's program. A job of a model kind needs none.
+/// The model of a network file, and the file's text.
+type Networked = (NetworkModel, String);
+
+/// The model and the text of the network file, which has to give the job's program: the named one, else the one that belongs to the
+/// job. A job of a model kind needs none.
 fn network_of(
-    path: Option<Option<&Path>>,
-    job: &Job,
-    program: &Program,
-) -> Result<Option<(NetworkModel, String)>, Failure> {
-    let Some(path) = path else { return Ok(None) };
-    let path = match (job.model(), path) {
-        (Some(_), None) => return Ok(None),
+    named_by: Option<Option<&Path>>,
+    (job, program): (&Job, &Program),
+    own: impl FnOnce() -> Result<Option<Networked>, RunError>,
+) -> Result<Option<Networked>, Failure> {
+    let Some(path) = named_by else { return Ok(None) };
+    match (job.model(), path) {
+        (Some(_), None) => Ok(None),
         (Some(_), Some(_)) => {
             let why = "--network is for programs from files, and the job says which model it has";
-            return Err(Failure::new(Exit::Usage, why).help("leave --network out"));
+            Err(Failure::new(Exit::Usage, why).help("leave --network out"))
         }
-        (None, None) => {
+        (None, None) => own()?.map(Some).ok_or_else(|| {
             let why = "the job's program is a file, which says nothing of how its model is evaluated";
-            return Err(Failure::new(Exit::Usage, why)
-                .help("name the network file that gave the program with --network FILE"));
-        }
-        (None, Some(path)) => path,
-    };
-    let refused = |why: String| Failure::new(Exit::Malformed, format!("{}: {why}", path.display()));
-    let text = disk::read_text(path, NETWORK_MAX).map_err(named)?;
-    let (own, model) = network::model(&text).map_err(|error| refused(error.to_string()))?;
-    let [own, due] = [&own, program].map(program_digest);
-    if own != due {
-        let why = format!("{}: the network gives program {own}, and the job's is {due}", path.display());
-        return Err(Failure::new(Exit::Usage, why).help("name the network file that gave the job's program"));
+            Failure::new(Exit::Usage, why)
+                .help("name the network file that gave the program with --network FILE")
+        }),
+        (None, Some(path)) => Ok(Some(network::named(path, program).map_err(named)?)),
     }
-    Ok(Some((model, text)))
+}
+
+/// The network file that a job of weights names.
+fn beside(files: &JobFiles, job: &Job, program: &Program) -> Result<Option<Networked>, RunError> {
+    let path = job.network.as_ref().map(|name| files.path("network", name)).transpose()?;
+    path.map(|path| network::named(&path, program)).transpose()
 }
 
 impl Subject {
@@ -123,7 +123,7 @@ impl Subject {
     fn of_run(named: &Named, limits: &Limits) -> Result<Subject, Failure> {
         let folders: Vec<PathBuf> = named.data.iter().filter(|path| path.is_dir()).cloned().collect();
         let run = limits.open_with_data(named.of, folders.first())?.with_data(folders);
-        let network = network_of(named.network, run.job(), run.program())?;
+        let network = network_of(named.network, (run.job(), run.program()), || network::of_run(&run))?;
         run.within_memory("the model", run.state_memory())?;
         let model = released(&run, named.step)?;
         let whose = match named.step {
@@ -139,7 +139,7 @@ impl Subject {
         let files = JobArgs { job: job.to_path_buf(), data_root: None }.files()?;
         let (text, job) = read_job(job)?;
         let program = read_program(&files, &job)?.0;
-        let network = network_of(named.network, &job, &program)?;
+        let network = network_of(named.network, (&job, &program), || beside(&files, &job, &program))?;
         // What the job draws anew when it trains is in these files, if they are of a model that was trained.
         let files_alone = Drawn::default();
         let released = &program.state()[..program.released()];
@@ -170,6 +170,11 @@ impl Subject {
             (None, Source::Run(run)) => &run.job_text,
             (None, Source::Files(of)) => &of.text,
         }
+    }
+
+    /// True if the model is that of a network file.
+    pub fn is_of_network(&self) -> bool {
+        self.network.is_some()
     }
 
     /// The model that the job says, or the network file.

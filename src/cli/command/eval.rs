@@ -32,7 +32,7 @@ const REPORT_MAX: u64 = 1 << 16;
 #[command(after_help = "Examples:
   tiebreak eval runs/mine --data text.txt --report eval.json
   tiebreak eval runs/mine --data text.txt --expect eval.json
-  tiebreak eval runs/captured --network captured/network.json
+  tiebreak eval runs/captured --network captured/network.json   # by default the run's copy
   tiebreak eval model.safetensors --job job.toml --data text.txt")]
 pub struct Args {
     /// Folder or address of a run, or released weights with --job.
@@ -57,7 +57,7 @@ pub struct Args {
     job: Option<PathBuf>,
     /// Network file of a program from a file, as tiebreak.capture writes it.
     ///
-    /// The network has to give the job's program.
+    /// The network has to give the job's program. The default is the file that the run keeps, or that the job of weights names.
     #[arg(long, value_name = "FILE")]
     network: Option<PathBuf>,
     /// Evaluate the checkpoint after this step, not the released model.

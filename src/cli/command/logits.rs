@@ -92,7 +92,10 @@ fn state(args: &Args) -> Result<(ModelJob, Program, Vec<Vec<u8>>), Failure> {
 fn model_of(job: &Job) -> Result<&ModelJob, Failure> {
     let why =
         "the program is a file, which does not say where logits are; only jobs of a model kind have them";
-    job.model().ok_or_else(|| Failure::new(Exit::Usage, why))
+    job.model().ok_or_else(|| {
+        Failure::new(Exit::Usage, why)
+            .help("`tiebreak predict RUN --logits FILE` writes those of whole samples")
+    })
 }
 
 /// Samples as the graph takes them, and the rows of their logits that are kept.

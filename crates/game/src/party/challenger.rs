@@ -122,6 +122,7 @@ fn begun(trainer: &Run, out: &Arc<dyn Store>) -> Result<Run, PartyError> {
             file: &trainer.file,
             job_text: &trainer.job_text,
             program: &encode(trainer.program()),
+            network: None,
             logged: true,
             trees: &trees,
             copied: Vec::new(),

@@ -249,6 +249,7 @@ fn make(with: &Gathering) -> Result<(), PartyError> {
         file: &file,
         job_text: &terms.job,
         program: &encode(program),
+        network: None,
         logged: true,
         trees: &trees,
         copied: sources.iter().map(|(path, _)| path.as_path()).filter(|_| job.data.copy).collect(),

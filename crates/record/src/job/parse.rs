@@ -48,6 +48,7 @@ pub struct JobText {
     #[serde(default)]
     init: InitSpec,
     program: Option<String>,
+    network: Option<String>,
     model: Option<Model>,
     data: DataSpec,
     optimizer: Option<OptimizerSpec>,
@@ -87,6 +88,9 @@ impl JobText {
         }
         let source = if let Some(path) = self.program {
             ProgramSource::File(path)
+        } else if self.network.is_some() {
+            let why = "the file is beside a program file that it gave: name that file with the key `program`";
+            return Err(("network".into(), why.into()));
         } else {
             let digits = self.digits.unwrap_or_default();
             if let Some(wrong) = digits_error(&digits, self.rounding.is_some()) {
@@ -110,6 +114,7 @@ impl JobText {
             init: self.init,
             data: DataSpec { uncounted: self.loss.and_then(|loss| loss.ignore), ..self.data },
             source,
+            network: self.network,
             schedule: self.schedule,
             rounding: self.rounding,
             commit: self.commit,
@@ -176,20 +181,35 @@ fn error(job: &Job) -> Found {
     }
     match &job.source {
         ProgramSource::Model(model) => model_error(job, model),
-        ProgramSource::File(path) if path.is_empty() => found("program", "a file's path is wanted"),
-        ProgramSource::File(_) if job.init.names != WeightNames::Program => {
-            found("init.names", "a program file has its own names only: leave the key out")
-        }
-        ProgramSource::File(_) if job.init.adapter.is_some() => {
-            found("init.adapter", "a program file has its own names only: leave the key out")
-        }
-        ProgramSource::File(_) if !job.init.reinitialize.is_empty() => {
-            let why =
-                "a program file is without a model kind, whose parameters these would be: leave the key out";
-            found("init.reinitialize", why)
-        }
-        ProgramSource::File(_) => None,
+        ProgramSource::File(path) => file_error(job, path),
     }
+}
+
+/// The error in a job whose program is a file.
+fn file_error(job: &Job, path: &str) -> Found {
+    if path.is_empty() {
+        return found("program", "a file's path is wanted");
+    }
+    if job.network.as_deref() == Some("") {
+        return found("network", "a file's path is wanted");
+    }
+    if job.evaluation.is_some() && job.network.is_none() {
+        let why = "a program file does not say how its model is evaluated: name the network file that gave the program with the key `network`";
+        return found("evaluation", why);
+    }
+    let names_only = "a program file has its own names only: leave the key out";
+    if job.init.names != WeightNames::Program {
+        return found("init.names", names_only);
+    }
+    if job.init.adapter.is_some() {
+        return found("init.adapter", names_only);
+    }
+    if !job.init.reinitialize.is_empty() {
+        let why =
+            "a program file is without a model kind, whose parameters these would be: leave the key out";
+        return found("init.reinitialize", why);
+    }
+    None
 }
 
 /// The error in a program that is derived from a model kind.

@@ -26,6 +26,8 @@ fn of_program_file(name: &str, text: &str) -> Option<Result<Job, JobError>> {
     for key in keys_of("", None).filter(|key| key.excludes() == Some("program")) {
         job.get_mut().remove(key.name());
     }
+    // No network file says how a model of this kind is evaluated.
+    job.get_mut().remove("evaluation");
     let file = DeValue::String("program.bin".into());
     job.get_mut().insert(Spanned::new(0..0, "program".into()), Spanned::new(0..0, file));
     if let Some(Wrong { key, why, .. }) = check_table(job.get_ref()) {

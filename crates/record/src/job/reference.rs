@@ -47,6 +47,15 @@ const TOP: &[Key] = &[
         "A program file (docs/ARITHMETIC.md, section 9; `tiebreak program export` writes one).",
     )
     .rule("not together with the keys that it replaces"),
+    key(
+        "network",
+        Text,
+        Absent("evaluations and predictions of a program file need `--network`"),
+        r#""network.json""#,
+        "The network file that gave `program` (docs/NETWORKS.md). A run keeps a copy, and takes the model of evaluations and predictions from it.",
+    )
+    .rule("only with `program`, which it has to give")
+    .beside(r#"program = "program.bin""#),
     key("model", Table, Required, "", "The model.").or("program"),
     key("data", Table, Required, "", "The files of the samples, and how samples are drawn (docs/DATA.md)."),
     key("optimizer", Table, Required, "", "The optimizer.").or("program"),
@@ -84,7 +93,7 @@ const TOP: &[Key] = &[
         "",
         "Evaluations while training, by loss, accuracy and perplexity (docs/ARITHMETIC.md, section 8.6). They decide no record.",
     )
-    .not_with("program"),
+    .rule("with `program` only beside `network`"),
     key("dispute", Table, Absent("the terms of a dispute say how long replays may take"), "", "How long a dispute about the run may take (docs/DISPUTE.md). It decides no record."),
 ];
 

@@ -26,6 +26,8 @@ pub struct Job {
     pub init: InitSpec,
     /// The source of the program to be trained.
     pub source: ProgramSource,
+    /// The path of the network file that gave a program file. It decides no record.
+    pub network: Option<String>,
     /// The files of the samples.
     pub data: DataSpec,
     /// The learning rate of each step.
@@ -47,8 +49,7 @@ pub struct Job {
 pub enum ProgramSource {
     /// A model kind and an optimizer, from which the program is derived.
     Model(Box<ModelJob>),
-    /// A file with this path, relative to the job file, which holds the bytes of
-    /// [`tiebreak_contract::program::encoding::encode`].
+    /// A file with the bytes of [`tiebreak_contract::program::encoding::encode`]: its path, relative to the job file.
     File(String),
 }
 
@@ -580,8 +581,7 @@ impl Job {
         }
     }
 
-    /// True if the program never clips its gradients, so that every clip factor is 1. Only a model kind tells; for a program file
-    /// the graphs would.
+    /// True if the program never clips its gradients, so that every clip factor is 1. Only a model kind tells.
     pub fn never_clips(&self) -> bool {
         self.model().is_some_and(|model| model.clip_norm.is_none())
     }

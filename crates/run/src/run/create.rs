@@ -31,7 +31,8 @@ pub fn check_unused(store: &dyn Store) -> Result<(), RunError> {
     for name in store.list("").unwrap_or_default() {
         let name = name.trim_end_matches('/');
         let fine = match name {
-            names::DATA | names::EVALUATION | names::COMPANIONS | names::JOB | names::PROGRAM => true,
+            names::DATA | names::EVALUATION | names::COMPANIONS => true,
+            names::JOB | names::PROGRAM | names::NETWORK => true,
             names::HEADS | names::TRACES | names::LOGS => empty(name),
             // A run that begins from weights has its initial state before it has a run.json.
             names::CHECKPOINTS => only_initial(),
@@ -51,7 +52,7 @@ pub fn check_unused(store: &dyn Store) -> Result<(), RunError> {
 /// If a file cannot be read or written. Then the new files are removed, and everything that was there before is left.
 pub fn create(store: &Arc<dyn Store>, new: &NewRun) -> Result<(), RunError> {
     let data = (0..new.trees.len()).flat_map(|number| [names::data_tree(number), names::data_file(number)]);
-    let others = [names::JOB, names::PROGRAM, new.named].map(str::to_string);
+    let others = [names::JOB, names::PROGRAM, names::NETWORK, new.named].map(str::to_string);
     let beside = new.companions.iter().map(|(name, _)| names::companion(name));
     let place = PathBuf::from(store.place());
     let all = data.chain(others).chain([names::checkpoint(0)]).chain(beside);
@@ -78,6 +79,8 @@ pub struct NewRun<'a> {
     pub job_text: &'a str,
     /// The bytes of the run's program.
     pub program: &'a [u8],
+    /// The text of the network file that gave the program, if the run keeps it.
+    pub network: Option<&'a str>,
     /// True if the run is of the logged profile.
     pub logged: bool,
     /// The bytes of the trees of the data files, in the manifest's order; empty for a recording.
@@ -128,5 +131,8 @@ fn write(store: &Arc<dyn Store>, place: &Path, new: &NewRun) -> Result<(), RunEr
     }
     at(names::JOB).replace(job_text.as_bytes())?;
     at(names::PROGRAM).replace(program)?;
+    if let Some(network) = new.network {
+        at(names::NETWORK).replace(network.as_bytes())?;
+    }
     at(new.named).replace(file.text().as_bytes())
 }

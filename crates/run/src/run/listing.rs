@@ -22,11 +22,12 @@ const FOLDERS: [&str; 8] = [
     names::WITHDRAWN,
 ];
 /// The files of a run outside of its folders.
-const TOP: [&str; 11] = [
+const TOP: [&str; 12] = [
     names::RUN_JSON,
     names::RECORDING,
     names::JOB,
     names::PROGRAM,
+    names::NETWORK,
     names::TRANSCRIPT,
     names::GRADIENTS,
     names::MODEL,

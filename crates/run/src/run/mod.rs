@@ -32,6 +32,7 @@ mod memory;
 pub mod metrics;
 pub mod mistaken;
 pub mod names;
+pub mod network;
 pub mod paths;
 pub mod reader;
 pub mod released_config;

@@ -8,6 +8,8 @@ pub const RECORDING: &str = "recording.json";
 pub const JOB: &str = "job.toml";
 /// The program.
 pub const PROGRAM: &str = "program.bin";
+/// The network file that gave the program.
+pub const NETWORK: &str = "network.json";
 /// The folder of the data files.
 pub const DATA: &str = "data";
 /// The folder of the files to evaluate with.

@@ -33,7 +33,9 @@ use tiebreak_run::run::checked;
 use tiebreak_run::run::companions::Companions;
 use tiebreak_run::run::data::JobData;
 use tiebreak_run::run::disk::Disk;
-use tiebreak_run::run::{JobFiles, RunError, check_thresholds, initial, read_job, read_program, shell};
+use tiebreak_run::run::{
+    JobFiles, RunError, check_thresholds, initial, network, read_job, read_program, shell,
+};
 use tiebreak_train::{evaluation_files, tokenizer};
 
 /// Write job files to begin with, check them, and list their keys.
@@ -123,6 +125,7 @@ fn check_data(
     let (root, watch) = (files_root(&data.manifest), &mut scanning(printer));
     data.dataset.hold_to(tokenizer(job, companions));
     checked::Checked::of_this_user().check(&mut data.dataset, &root, None, watch)?;
+    network::of_job(files, job, program)?;
     evaluation_files(files, job, program, companions, watch)?;
     let key = philox_key(&seed(job, &program_digest(program), &root, None));
     let drawn = data.sample(job, program, key)?;

@@ -80,9 +80,16 @@ Rules:
 
 ## Evaluation
 
-A program says nothing of evaluations, so `tiebreak eval`, `tiebreak predict` and `tiebreak receipt check` take the
-network file beside the run: `--network FILE`. The file must give the program of the run, to the digest. An evaluation
-is that of [ARITHMETIC.md](ARITHMETIC.md#86-evaluation):
+A program says nothing of evaluations, so these take the network file beside the program. The file must give the
+program of the job, to the digest, and nothing else in it is believed. No record commits it.
+
+| what | where the file is |
+|---|---|
+| `[evaluation]` of a job | named by the job: `network = "FILE"`; the run keeps a copy, `network.json` |
+| `tiebreak eval`, `predict` and `receipt check` of a run | named by `--network FILE`; without the option the copy that the run keeps |
+| the same of weights with `--job JOB` | named by `--network FILE`; without the option the file that the job names |
+
+An evaluation is that of [ARITHMETIC.md](ARITHMETIC.md#86-evaluation):
 
 1. Dropouts are no operators, and neither are those of attentions.
 2. A `batch_norm` is batch_norm_eval over its buffers.

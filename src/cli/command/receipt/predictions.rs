@@ -225,7 +225,7 @@ pub fn check(
     let engine = engine.as_mut();
     let predictor = Predictor::new(engine, of_model, batch)?;
     let own = predictor.identity(of_model, &subject.table(), &subject.model);
-    same_model(&receipt.model, &own, args.data.network.is_some())?;
+    same_model(&receipt.model, &own, subject.is_of_network())?;
     let sampled =
         args.sample.map(|count| Sampled::draw(receipt.samples.len(), count, args.seed)).transpose()?;
     let (trace, unusable) = match trace {

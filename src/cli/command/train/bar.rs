@@ -10,12 +10,12 @@ use crate::cli::view::report::Printer;
 use crate::cli::view::traces::{About, Traces};
 use tiebreak_engine::session::Session;
 use tiebreak_record::commit::record::StepRecord;
-use tiebreak_record::job::{EvaluationSpec, ModelJob};
+use tiebreak_record::job::{Evaluable, EvaluationSpec};
 use tiebreak_run::evaluate::Evaluator;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::evaluation::{self, EvaluationData};
 use tiebreak_run::run::metrics::{EvaluationMetrics, Metrics, StepMetrics};
-use tiebreak_run::run::{RunError, Stored, names};
+use tiebreak_run::run::{RunError, Stored, names, network};
 use tiebreak_run::step::StepError;
 use tiebreak_run::step::finite::{NotFinite, in_words};
 use tiebreak_train::Progress;
@@ -52,7 +52,7 @@ pub struct Bar {
 pub struct Evaluating {
     spec: EvaluationSpec,
     steps: u32,
-    job: ModelJob,
+    model: Box<dyn Evaluable>,
     data: EvaluationData,
     /// Made with the first evaluation.
     evaluator: Option<Evaluator>,
@@ -61,11 +61,13 @@ pub struct Evaluating {
 impl Evaluating {
     /// The evaluations of a run whose job has an `[evaluation]`.
     pub fn of(run: &Run) -> Result<Option<Evaluating>, RunError> {
-        let (Some(spec), Some(job)) = (run.job().evaluation.clone(), run.job().model().cloned()) else {
-            return Ok(None);
+        let Some(spec) = run.job().evaluation.clone() else { return Ok(None) };
+        let model: Box<dyn Evaluable> = match run.job().model() {
+            Some(job) => Box::new(job.clone()),
+            None => Box::new(network::of_run(run)?.ok_or_else(|| without_network(run))?.0),
         };
         let data = evaluation::of_run(run)?;
-        Ok(Some(Evaluating { spec, steps: run.job().steps, job, data, evaluator: None }))
+        Ok(Some(Evaluating { spec, steps: run.job().steps, model, data, evaluator: None }))
     }
 
     /// The evaluation after a step, if one is due.
@@ -82,7 +84,7 @@ impl Evaluating {
         let (engine, state) = session.engine_and_state();
         let evaluator = match self.evaluator.take() {
             Some(evaluator) => evaluator,
-            None => Evaluator::new(engine, &self.job, self.job.batch.micro_batch)?,
+            None => Evaluator::new(engine, &*self.model, self.model.micro_batch())?,
         };
         let dataset = &mut self.data.dataset;
         let found = evaluator.run(engine, &state[..released], dataset, self.spec.samples, &mut |_, _| {
@@ -98,6 +100,14 @@ impl Evaluating {
             evaluation_perplexity: number(found.perplexity()),
         }))
     }
+}
+
+/// The error of a run whose evaluations need a network file that is gone.
+fn without_network(run: &Run) -> RunError {
+    RunError::Refused(format!(
+        "{} is not there, and the run's evaluations need it: copy the network file that gave the program to this place",
+        run.at(names::NETWORK).path().display()
+    ))
 }
 
 impl Progress for Bar {

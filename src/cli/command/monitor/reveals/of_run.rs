@@ -22,6 +22,9 @@ pub fn told(run: &Run) -> Result<Vec<Told>, RunError> {
     all.push(Told::new(names::JOB, vec![(Clear, settings(run))]));
     let parameters = Some(run.program().parameter_count());
     all.push(Told::new(names::PROGRAM, vec![(Clear, Reveal::Architecture { parameters })]));
+    if run.at(names::NETWORK).is_here() {
+        all.push(Told::new(names::NETWORK, vec![(Clear, Reveal::Architecture { parameters })]));
+    }
     all.extend(records(run, leaves)?);
     all.extend(heads(run)?);
     if run.at(names::GRADIENTS).is_here() {
@@ -59,6 +62,8 @@ fn folder(name: &str, files: usize, reveals: Vec<(Visibility, Reveal)>) -> Optio
 pub fn settings(run: &Run) -> Reveal {
     let job = run.job();
     let mut paths: Vec<String> = job.data.files.paths().iter().map(|path| path.to_string()).collect();
+    paths.extend(job.program_file().map(str::to_string));
+    paths.extend(job.network.clone());
     paths.extend(job.init.files().cloned());
     paths.extend(job.init.run.iter().cloned());
     Reveal::Settings { paths }
