@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::env;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use opentelemetry::propagation::TextMapPropagator;
@@ -10,8 +11,9 @@ use opentelemetry::trace::{Span, SpanBuilder, Status, TraceContextExt, TracerPro
 use opentelemetry::{Context, KeyValue, Value};
 use opentelemetry_otlp::SpanExporter;
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
-use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, SpanData, SpanExporter as Exporter};
 
 use super::{About, Told};
 use crate::cli::view::report::Printer;
@@ -26,7 +28,41 @@ pub struct Sent {
     /// The command's span, if it has one; else what is around nothing.
     around: Context,
     ended: AtomicBool,
+    lost: Lost,
     printer: Printer,
+}
+
+/// The first reason why spans were not sent.
+type Lost = Arc<Mutex<Option<String>>>;
+
+/// An exporter that remembers its first error: the provider keeps errors to itself.
+#[derive(Debug)]
+struct Noting {
+    exporter: SpanExporter,
+    lost: Lost,
+}
+
+impl Exporter for Noting {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let sent = self.exporter.export(batch).await;
+        if let Err(why) = &sent {
+            let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+            lost.get_or_insert_with(|| why.to_string());
+        }
+        sent
+    }
+
+    fn shutdown_with_timeout(&self, time: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(time)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
 }
 
 /// A variable, if it has a value.
@@ -64,8 +100,9 @@ impl Sent {
             problem(&why);
             return None;
         }
+        let lost = Lost::default();
         let exporter = match SpanExporter::builder().with_http().build() {
-            Ok(exporter) => exporter,
+            Ok(exporter) => Noting { exporter, lost: lost.clone() },
             Err(why) => {
                 problem(&why.to_string());
                 return None;
@@ -92,7 +129,7 @@ impl Sent {
             let span = SpanBuilder::from_name(command).start_with_context(&tracer, &parent);
             parent.with_span(span)
         });
-        Some(Sent { provider, tracer, around, ended: AtomicBool::new(false), printer })
+        Some(Sent { provider, tracer, around, ended: AtomicBool::new(false), lost, printer })
     }
 
     pub fn did(&self, span: &'static str, seconds: f64, told: &Told) {
@@ -117,7 +154,9 @@ impl Sent {
             self.around.span().set_status(Status::error(""));
         }
         self.around.span().end();
-        if let Err(why) = self.provider.shutdown_with_timeout(PATIENCE) {
+        let stopped = self.provider.shutdown_with_timeout(PATIENCE).err().map(|why| why.to_string());
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(why) = lost.or(stopped) {
             self.printer.problem(&format!("not all traces were sent: {why}"));
         }
     }
