@@ -1,6 +1,8 @@
-//! Texts that say that they hold more than they do: an opening of a shard, a receipt, a plan of an audit.
+//! Files that say that they hold more than they do: an opening of a shard, a receipt, a plan of an audit, a program.
 
 use tiebreak_audit::plan_file::PlanFile;
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::step::Program;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::receipt::Receipt;
 
@@ -38,4 +40,14 @@ pub fn plan() -> String {
 /// Reads a plan, which has to be refused.
 pub fn read_plan(bytes: &[u8]) {
     assert!(PlanFile::from_text(&String::from_utf8_lossy(bytes)).is_err());
+}
+
+/// A program of many parameters and as many slots with names as long as there may be, which its graphs do not have.
+pub fn program(mut program: Program) -> Vec<u8> {
+    let first = program.parameters[0].clone();
+    let named =
+        |number| tiebreak_contract::program::step::Parameter { name: format!("{number}"), ..first.clone() };
+    program.parameters = (0..4000).map(named).collect();
+    program.slots = (0..63).map(|number| format!("{number:0>256}")).collect();
+    encode(&program)
 }

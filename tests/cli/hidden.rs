@@ -75,7 +75,7 @@ impl Hiding {
                 for file in fs::read_dir(&from).unwrap().map(|file| file.unwrap().path()) {
                     fs::copy(&file, to.join(file.file_name().unwrap())).unwrap();
                 }
-            } else {
+            } else if from.exists() {
                 fs::copy(&from, &to).unwrap();
             }
         }

@@ -273,9 +273,23 @@ fn a_run_keeps_its_network_and_evaluates_while_it_trains() {
     let (code, _, stderr) = output(&["logits", &run, "--inputs", &inputs, "--output", &logits]);
     assert!(code == 2 && stderr.contains("tiebreak predict RUN --logits FILE"), "{stderr}");
     assert_eq!(output(&["predict", &run, "--inputs", &inputs, "--logits", &logits]).0, 0);
+    foreign(at, &plain, &without);
     rewritten(at, &run);
     doubted(at, &run);
     refused(at, &evaluated);
+}
+
+/// Nobody's file is taken for the network of a run whose job names none.
+fn foreign(at: &Path, plain: &str, without: &str) {
+    let [stale, own] = [path(at, "stale"), path(Path::new(without), "network.json")];
+    fs::create_dir(&stale).unwrap();
+    fs::write(path(Path::new(&stale), "network.json"), "{\"password\": \"secret\"}").unwrap();
+    let (code, _, stderr) = output(&["train", plain, "--out", &stale]);
+    assert!(code == 2 && stderr.contains("holds network.json, and the job names no network"), "{stderr}");
+    fs::write(&own, "{}").unwrap();
+    let (code, stdout, stderr) = output(&["verify", without]);
+    assert!(code == 0 && stdout.contains("network.json"), "{stdout}{stderr}");
+    fs::remove_file(own).unwrap();
 }
 
 /// The network in other words, which give the same program.

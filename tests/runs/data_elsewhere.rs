@@ -1,8 +1,12 @@
 //! Runs that hold no copy of their data: their auditor says where the data are, and needs only the parts for the replayed steps.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 use crate::common::served::{Lie, Manner, Served};
 use crate::common::{edit::edit, gpt_job, key, trained};
@@ -96,6 +100,9 @@ fn data_at_an_address_are_read_in_parts_and_not_believed() {
     let (code, said) = tiebreak(&["replay", root, "--step", "5", "--data", &server.address]);
     assert_eq!(code, Some(0), "{said}");
 
+    let (code, said) = tiebreak(&["eval", root, "--samples", "9", "--data", &server.address]);
+    assert_eq!(code, Some(0), "{said}");
+
     for (lie, wanted) in [(Lie::Zeros, 4), (Lie::OtherPlace, 4), (Lie::Forbidden, 3)] {
         server.lie("text.txt", lie);
         let (code, said) = audit(&part);
@@ -109,6 +116,29 @@ fn data_at_an_address_are_read_in_parts_and_not_believed() {
     let (code, said) = tiebreak(&["audit", root, "--data", &server.address]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains(&format!("nor does {}", server.address)), "{said}");
+}
+
+#[test]
+fn evaluation_files_at_an_address_are_read_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "[evaluation]\nevery = 8\nfiles = [\"valid.txt.gz\"]\n");
+    edit(&job, &[("path = \"text.txt\"", "path = \"text.txt\"\ncopy = false")]);
+    let valid = "abcdefghij".repeat(90);
+    let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+    packer.write_all(valid.as_bytes()).unwrap();
+    let packed = packer.finish().unwrap();
+    fs::write(folder.path().join("valid.txt.gz"), &packed).unwrap();
+    let run = trained(&job, &folder.path().join("run"), None);
+    let root = run.layout.root.to_str().unwrap();
+    let here = folder.path().to_str().unwrap();
+    assert_eq!(tiebreak(&["eval", root, "--data", here]).0, Some(0));
+    let text = fs::read(folder.path().join("text.txt")).unwrap();
+    let files = [("text.txt".to_string(), text), ("valid.txt.gz".to_string(), packed)];
+    let (code, said) = tiebreak(&["eval", root, "--data", &Served::new(files, Manner::default()).address]);
+    assert!(
+        code == Some(4) && said.contains("a packed file is read from a folder alone"),
+        "{code:?}: {said}"
+    );
 }
 
 #[test]

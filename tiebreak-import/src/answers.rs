@@ -115,7 +115,7 @@ fn write_samples(
     let mut made = Made { targets: vec![false; loaded.greatest as usize + 1], ..Made::default() };
     let (len, mut sources) = (answers.context as usize + 1, Vec::new());
     for path in answers.files {
-        let mut lines = Objects::open(path)?;
+        let mut lines = Objects::open(path, &["prompt", "completion", "messages"])?;
         while let Some(line) = lines.next()? {
             let sample = reader.sample(&line).map_err(|why| lines.error(&why))?;
             let sample = made.fitted(sample, len, answers.longer).map_err(|why| lines.error(&why))?;

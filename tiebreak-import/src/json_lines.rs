@@ -1,8 +1,9 @@
 //! Texts in JSON Lines, or in the rows of Parquet files: the string under one key of each line or row is a text.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
+use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 use tiebreak_token_files::open_plain;
@@ -24,14 +25,14 @@ pub struct Lines<'a> {
 impl<'a> Lines<'a> {
     /// The texts under `key`.
     pub fn open(path: &'a Path, key: &'a str) -> Result<Lines<'a>, Error> {
-        Ok(Lines { objects: Objects::of(path, Some(key))?, key })
+        Ok(Lines { objects: Objects::of(path, Some(key), &[key])?, key })
     }
 
     /// The bytes of the column, if the file is packed in rows.
     pub fn unpacked(&self) -> Option<u64> {
         match &self.objects.from {
             From::Lines(..) => None,
-            From::Rows(rows) => Some(rows.unpacked),
+            From::Rows(rows, _) => Some(rows.unpacked),
         }
     }
 
@@ -54,8 +55,16 @@ impl<'a> Lines<'a> {
 enum From {
     /// The file itself.
     Lines(BufReader<File>),
-    /// The process that reads rows of Parquet.
-    Rows(Rows),
+    /// The process that reads rows of Parquet, and what the file had before: its length, and when it was changed.
+    Rows(Rows, Version),
+}
+
+/// What tells a file from another one under its name.
+type Version = (u64, Option<SystemTime>);
+
+fn version(path: &Path) -> Result<Version, Error> {
+    let about = fs::metadata(path).map_err(Error::io(path))?;
+    Ok((about.len(), about.modified().ok()))
 }
 
 /// The objects of a file of JSON Lines or Parquet, one line or row after another.
@@ -70,23 +79,35 @@ pub struct Objects<'a> {
     objects: u64,
 }
 
-/// True if a file begins as Parquet files do.
+/// True if a file begins and ends as Parquet files do.
 pub fn is_parquet(path: &Path) -> Result<bool, Error> {
-    let mut start = Vec::new();
-    open_plain(path).and_then(|file| file.take(4).read_to_end(&mut start)).map_err(Error::io(path))?;
-    Ok(start == b"PAR1")
+    let marks = |mut file: File| {
+        let [mut start, mut end] = [[0; 4]; 2];
+        if file.metadata()?.len() < 12 {
+            return Ok(false);
+        }
+        file.read_exact(&mut start)?;
+        file.seek(SeekFrom::End(-4))?;
+        file.read_exact(&mut end)?;
+        // The second is that of an encrypted file, of which the reader says so.
+        Ok(start == *b"PAR1" && (end == *b"PAR1" || end == *b"PARE"))
+    };
+    open_plain(path).and_then(marks).map_err(Error::io(path))
 }
 
 impl<'a> Objects<'a> {
-    /// The objects with all their keys.
-    pub fn open(path: &'a Path) -> Result<Objects<'a>, Error> {
-        Objects::of(path, None)
+    /// The objects with all their keys, of which these are texts, or hold texts.
+    pub fn open(path: &'a Path, texts: &[&str]) -> Result<Objects<'a>, Error> {
+        Objects::of(path, None, texts)
     }
 
     /// The objects; rows of Parquet with the key alone, if one is given.
-    fn of(path: &'a Path, key: Option<&str>) -> Result<Objects<'a>, Error> {
+    fn of(path: &'a Path, key: Option<&str>, texts: &[&str]) -> Result<Objects<'a>, Error> {
         let from = match is_parquet(path)? {
-            true => From::Rows(Rows::open(path, key)?),
+            true => {
+                let version = version(path)?;
+                From::Rows(Rows::open(path, key, texts)?, version)
+            }
             false => {
                 let file = open_plain(path).map_err(Error::io(path))?;
                 From::Lines(BufReader::with_capacity(1 << 20, file))
@@ -104,7 +125,7 @@ impl<'a> Objects<'a> {
                 file.by_ref().take(most).read_until(b'\n', &mut line).map_err(Error::io(self.path))?;
                 self.hasher.update(&line);
             }
-            From::Rows(rows) => {
+            From::Rows(rows, _) => {
                 let row = rows.next(LINE_MAX).map_err(|why| Error::malformed(self.path, why))?;
                 line.extend(row.into_iter().flatten());
             }
@@ -138,7 +159,14 @@ impl<'a> Objects<'a> {
         let name = self.path.file_name().map(|name| name.to_string_lossy());
         let (bytes, blake3) = match &self.from {
             From::Lines(_) => (self.hasher.count(), self.hasher.finalize().to_hex().to_string()),
-            From::Rows(_) => digest(self.path)?,
+            From::Rows(_, before) => {
+                let digest = digest(self.path)?;
+                if version(self.path)? != *before {
+                    let why = "it changed while it was read: import it again";
+                    return Err(Error::malformed(self.path, why));
+                }
+                digest
+            }
         };
         Ok(json!({ "name": name, "bytes": bytes, "blake3": blake3, "documents": self.objects }))
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use parquet::basic::{ConvertedType, Type as Physical};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::types::Type;
 use serde_json::{Value, json};
@@ -46,17 +47,17 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// The rows of a file with all columns, or with the one of this name.
+    /// The rows of a file with all columns, or with the one of this name. Of the columns `texts`, those that are there hold texts.
     ///
     /// # Errors
-    /// If there is no process for it, or the file is no Parquet file or lacks the column.
-    pub fn open(path: &Path, column: Option<&str>) -> Result<Rows, Error> {
+    /// If there is no process for it, the file is no Parquet file or lacks the column, or a column of texts has another type.
+    pub fn open(path: &Path, column: Option<&str>, texts: &[&str]) -> Result<Rows, Error> {
         let Some(name) = path.to_str() else {
             return Err(Error::Usage(format!("{path:?}: a Parquet file's path has to be UTF-8: rename it")));
         };
         let process = Process::start(ARGUMENT, WORK).map_err(Error::Machine)?;
         let mut rows = Rows { process, unpacked: 0 };
-        let request = json!({ "path": name, "column": column }).to_string();
+        let request = json!({ "path": name, "column": column, "texts": texts }).to_string();
         let malformed = |why: String| Error::malformed(path, why);
         // A process that ended at once says why below.
         drop(rows.process.send(&[request.as_bytes(), b"\n"]));
@@ -145,6 +146,10 @@ fn write_rows(request: &Value, watch: &Sender<Duration>, output: &mut impl Write
     let metadata = reader.metadata();
     let schema = metadata.file_metadata().schema();
     let column = request["column"].as_str();
+    for text in request["texts"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        let field = schema.get_fields().iter().find(|field| field.name() == text);
+        field.map_or(Ok(()), |field| of_texts(field, text))?;
+    }
     let projection = column.map(|column| projected(schema, column)).transpose()?;
     let chunks = metadata.row_groups().iter().flat_map(|group| group.columns());
     let read = chunks.filter(|chunk| {
@@ -162,6 +167,40 @@ fn write_rows(request: &Value, watch: &Sender<Duration>, output: &mut impl Write
         turn();
         written(output, ROW, &row).map_err(closed)?;
     }
+}
+
+/// Refuses a column in which JSON would have a text, and the file has something else: bytes, a date, a decimal number.
+fn of_texts(field: &Type, column: &str) -> Result<(), String> {
+    if field.is_group() {
+        return field.get_fields().iter().try_for_each(|field| of_texts(field, column));
+    }
+    let (physical, converted) = (field.get_physical_type(), field.get_basic_info().converted_type());
+    let fine = match physical {
+        Physical::BYTE_ARRAY => {
+            matches!(converted, ConvertedType::UTF8 | ConvertedType::ENUM | ConvertedType::JSON)
+        }
+        Physical::INT96 | Physical::FIXED_LEN_BYTE_ARRAY => false,
+        // Numbers and truth values stay what they are in JSON, which a text is not.
+        _ => !matches!(
+            converted,
+            ConvertedType::DATE
+                | ConvertedType::DECIMAL
+                | ConvertedType::TIME_MILLIS
+                | ConvertedType::TIME_MICROS
+                | ConvertedType::TIMESTAMP_MILLIS
+                | ConvertedType::TIMESTAMP_MICROS
+        ),
+    };
+    if fine {
+        return Ok(());
+    }
+    let kind = match converted {
+        ConvertedType::NONE => physical.to_string(),
+        converted => converted.to_string(),
+    };
+    Err(format!(
+        "the column {column:?} has values of the type {kind}, and texts are wanted (UTF8): write it as a column of strings"
+    ))
 }
 
 fn unreadable(why: &parquet::errors::ParquetError) -> String {

@@ -68,7 +68,8 @@ impl Texts<'_> {
                 return Err(Error::malformed(path, "it is a Parquet file: leave --form out"));
             }
             (Some(Form::Parquet), false) => {
-                let why = "it is no Parquet file, which begins with the letters PAR1: leave --form out";
+                let why =
+                    "it is no Parquet file, which begins and ends with the letters PAR1: leave --form out";
                 return Err(Error::malformed(path, why));
             }
             (_, false) => {}

@@ -4,8 +4,13 @@
 
 /// The error about an object that begins with another field than the one that has its kind.
 pub(crate) fn other_first(found: Option<String>, due: &str) -> String {
-    let found = found.map_or(String::new(), |name| name.chars().take(40).collect::<String>());
-    format!("the first field is {found:?}, and {due:?} is due")
+    match found {
+        None => format!("the object is empty, and its first field has to be {due:?}"),
+        Some(found) => {
+            let found: String = found.chars().take(40).collect();
+            format!("the first field is {found:?}, and {due:?} is due")
+        }
+    }
 }
 
 /// Makes the reader of an enum: the field that has the kind, and the kinds as files write them, with their fields or `(_)`.

@@ -87,7 +87,8 @@ fn made(beginning: &Again) -> Result<Run, RunError> {
         run.at(name.clone()).copy_to(&Stored::new(out, &PathBuf::from(out.place()), name))?;
     }
     let kept = run.at(names::NETWORK);
-    let network = kept.is_here().then(|| kept.read_text(NETWORK_MAX)).transpose()?;
+    let network =
+        (run.job().network.is_some() && kept.is_here()).then(|| kept.read_text(NETWORK_MAX)).transpose()?;
     let state = match file.origin {
         InitialOrigin::Seed => None,
         InitialOrigin::Weights { .. } | InitialOrigin::Run(_) => Some(initial::state(run)?),

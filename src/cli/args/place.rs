@@ -17,6 +17,11 @@ pub fn run_at(place: &Path, salts: Salts) -> Result<Run, RunError> {
     }
 }
 
+/// True if somebody names a place of files, and not a file: a folder, or an address.
+pub fn is_of_files(place: &Path) -> bool {
+    tiebreak_remote::is_address(place) || place.is_dir()
+}
+
 /// The run, whose data files may also be in these folders and at these addresses.
 ///
 /// # Errors

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::args::job::JobArgs;
 use crate::cli::args::limits::Limits;
+use crate::cli::args::place::{is_of_files, with_data};
 use crate::cli::args::state::released;
 use crate::cli::args::weight_files::{is_released, weight_files};
 use crate::cli::view::report::{Exit, Failure, named};
@@ -121,8 +122,8 @@ impl Subject {
 
     /// A run's model, or its state after a step.
     fn of_run(named: &Named, limits: &Limits) -> Result<Subject, Failure> {
-        let folders: Vec<PathBuf> = named.data.iter().filter(|path| path.is_dir()).cloned().collect();
-        let run = limits.open_with_data(named.of, folders.first())?.with_data(folders);
+        let folders: Vec<&PathBuf> = named.data.iter().filter(|path| is_of_files(path)).collect();
+        let run = with_data(limits.open_with_data(named.of, folders.first().copied())?, folders)?;
         let network = network_of(named.network, (run.job(), run.program()), || network::of_run(&run))?;
         run.within_memory("the model", run.state_memory())?;
         let model = released(&run, named.step)?;
@@ -223,7 +224,7 @@ impl Subject {
     /// If a file cannot be read, or does not fit the model.
     pub fn data(&self, named: &[PathBuf]) -> Result<EvaluationData, Failure> {
         let (job, sample) = (self.job(), self.program().sample());
-        let is_folder = |path: &PathBuf| matches!(self.source, Source::Run(_)) && path.is_dir();
+        let is_folder = |path: &PathBuf| matches!(self.source, Source::Run(_)) && is_of_files(path);
         if named.iter().any(|path| !is_folder(path)) {
             let names: Vec<String> = named.iter().map(|path| path.to_string_lossy().into_owned()).collect();
             let spec = job.data.in_files(&names);

@@ -71,10 +71,12 @@ fn a_table_without_the_texts_is_refused_by_its_columns() {
         (
             &[snappy, "--column", "content"][..],
             4,
-            r#"it has no column "content"; --json-key names another: "number", "text", "lacking""#,
+            r#"it has no column "content"; --json-key names another: "number", "text", "lacking", "bytes", "day""#,
         ),
         (&[snappy, "--json-key", "number"], 4, r#"row 1: what is under the key "number" is no string"#),
         (&[snappy, "--column", "lacking"], 4, r#"row 2: what is under the key "lacking" is no string"#),
+        (&[snappy, "--column", "bytes"], 4, r#"the column "bytes" has values of the type BYTE_ARRAY"#),
+        (&[snappy, "--column", "day"], 4, r#"the column "day" has values of the type DATE"#),
         (&[snappy, "--form", "json-lines"], 4, "it is a Parquet file: leave --form out"),
         (&["text.txt", "--form", "parquet"], 4, "it is no Parquet file"),
         (&["text.txt", "--column", "a"], 2, "--json-key is for JSON Lines"),

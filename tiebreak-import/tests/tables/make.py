@@ -1,5 +1,6 @@
 """Writes the Parquet files beside it with pyarrow 25.0.0 and polars 2.1.0, as people's tools do."""
 
+import datetime
 import json
 from pathlib import Path
 
@@ -9,7 +10,16 @@ import pyarrow.parquet
 
 here = Path(__file__).parent
 texts = ["he he", "", "there he is", "h\u00e9 \u6f22\nhe", "he he"]
-table = pyarrow.table({"number": list(range(5)), "text": texts, "lacking": ["he", None, "he", "he", "he"]})
+# In JSON the last two would be texts too.
+table = pyarrow.table(
+    {
+        "number": list(range(5)),
+        "text": texts,
+        "lacking": ["he", None, "he", "he", "he"],
+        "bytes": [text.encode() for text in texts],
+        "day": [datetime.date(2026, 11, day) for day in range(1, 6)],
+    }
+)
 # Two rows a group, pages of Snappy and dictionaries of texts.
 pyarrow.parquet.write_table(table, here / "texts-snappy.parquet", row_group_size=2)
 pyarrow.parquet.write_table(

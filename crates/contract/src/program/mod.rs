@@ -3,6 +3,7 @@
 mod attributes;
 pub mod builder;
 pub mod catalogue;
+mod declared;
 pub mod decoding;
 pub mod element;
 pub mod encoding;

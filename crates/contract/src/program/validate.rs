@@ -5,13 +5,14 @@
 
 use std::collections::HashSet;
 
+use super::declared;
 use super::graph::{Graph, Node, Port, Primitive, TensorId, TensorType, View, block_count, leaf_block};
 use super::im2col::{ConvGeometry, DigitPatches};
 use super::known_bodies;
 use super::logged;
 use super::models::Init;
 use super::scale_groups;
-use super::step::{Program, port, state_bytes};
+use super::step::{Program, StateTensor, port, state_bytes};
 use crate::arith::DType;
 use crate::program::expr::Body;
 
@@ -123,9 +124,7 @@ fn tables(program: &Program) -> Check {
         })?;
     }
     ensure(program.parameters.iter().any(|p| !p.frozen), || "no parameter is trained".into())?;
-    // Every slot names every parameter again, so the state may be longer than the decoded program.
-    let tensors = program.parameters.len().saturating_mul(program.slots.len() + 1);
-    ensure(tensors <= 1 << 24, || format!("the state has {tensors} tensors, more than {}", 1 << 24))?;
+    declared::state_is_read(program)?;
     let state = program.state_with_init();
     for (tensor, init) in &state {
         unique(&mut names, tensor.name.clone())?;
@@ -134,7 +133,8 @@ fn tables(program: &Program) -> Check {
             format!("{}: its standard deviation is no finite number of at least 0", tensor.name)
         })?;
     }
-    let bytes = state_bytes(&program.state());
+    let state: Vec<StateTensor> = state.into_iter().map(|(tensor, _)| tensor).collect();
+    let bytes = state_bytes(&state);
     ensure(bytes <= STATE_MAX, || format!("the state has {bytes} bytes, more than {STATE_MAX}"))
 }
 

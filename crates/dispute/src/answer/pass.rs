@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::TracedWindow;
-use crate::evidence::leaf::{LeafError, Slices, Touched, Verified, recorded, undecided};
+use crate::evidence::leaf::{LeafError, Slices, Touched, Verified, compute, recorded, undecided};
 use crate::evidence::proven::{ProvenInput, ProvenTensor, wrong};
 use crate::evidence::tile::check_slices;
 use tiebreak_contract::program::element::Source;
@@ -311,7 +311,7 @@ impl Pass {
         elements: Range<usize>,
         slices: &Slices,
     ) -> Result<Vec<u32>, Malformed> {
-        self.recorded(node, elements, slices).map(|(words, _)| words)
+        compute(&self.graph, node, elements, &mut self.known(slices)).map_err(undecided)
     }
 
     /// The right elements of a node's output, and the slices that they follow from.
@@ -321,8 +321,11 @@ impl Pass {
         elements: Range<usize>,
         slices: &Slices,
     ) -> Result<(Vec<u32>, Touched), Malformed> {
-        let verified = Verified { graph: &self.graph, slices };
-        recorded(&self.graph, node, elements, Known { pass: self, verified }).map_err(undecided)
+        recorded(&self.graph, node, elements, self.known(slices)).map_err(undecided)
+    }
+
+    fn known<'a>(&'a self, slices: &'a Slices) -> Known<'a> {
+        Known { pass: self, verified: Verified { graph: &self.graph, slices } }
     }
 }
 

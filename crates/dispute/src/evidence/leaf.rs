@@ -238,7 +238,7 @@ fn reads(graph: &Graph, node: &Node, elements: usize) -> u64 {
     each.saturating_mul(elements as u64)
 }
 
-fn compute<S: Source<Error = LeafError>>(
+pub(crate) fn compute<S: Source<Error = LeafError>>(
     graph: &Graph,
     node: usize,
     elements: Range<usize>,

@@ -55,6 +55,11 @@ pub fn create(store: &Arc<dyn Store>, new: &NewRun) -> Result<(), RunError> {
     let others = [names::JOB, names::PROGRAM, names::NETWORK, new.named].map(str::to_string);
     let beside = new.companions.iter().map(|(name, _)| names::companion(name));
     let place = PathBuf::from(store.place());
+    if new.network.is_none() && Stored::new(store, &place, names::NETWORK).is_here() {
+        let (folder, name) = (place.display(), names::NETWORK);
+        let why = format!("{folder} holds {name}, and the job names no network: choose another folder");
+        return Err(RunError::Refused(why));
+    }
     let all = data.chain(others).chain([names::checkpoint(0)]).chain(beside);
     let absent: Vec<Stored> =
         all.map(|name| Stored::new(store, &place, name)).filter(|file| !file.is_here()).collect();

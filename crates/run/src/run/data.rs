@@ -85,7 +85,7 @@ impl Seek for Unpacking {
     }
 }
 
-fn is_packed(path: &Path) -> bool {
+pub(super) fn is_packed(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "gz")
 }
 

@@ -318,9 +318,13 @@ impl Run {
         self.with_data_at(folders.into_iter().map(|folder| Folder::at(&folder)))
     }
 
-    /// [`with_data`](Run::with_data) for any stores. Nothing that they give is trusted: each range is checked as it is read.
+    /// [`with_data`](Run::with_data) for any stores. Each range of a training file is checked as it is read. The bytes of evaluation
+    /// files decide no record, and nothing promises them: a store's are believed, as a folder's.
     pub fn with_data_at(mut self, stores: impl IntoIterator<Item = Arc<dyn Store>>) -> Run {
-        let from = |store: Arc<dyn Store>| DataFrom { place: store.place().into(), store, below: "" };
+        let from = |store: Arc<dyn Store>| {
+            let place = store.folder().map_or_else(|| store.place().into(), Path::to_path_buf);
+            DataFrom { store, place, below: "" }
+        };
         self.data_from = stores.into_iter().map(from).collect();
         self
     }

@@ -116,6 +116,10 @@ pub fn of_run(run: &Run) -> Result<EvaluationData, RunError> {
         })?;
         match found.on_disk() {
             Some(path) => named(path, data::manifest(path)?, &mut left),
+            None if data::is_packed(found.path()) => {
+                let why = "a packed file is read from a folder alone: unpack it there, or name a folder with --data";
+                Err(RunError::invalid(found.path(), why))
+            }
             None => kept(&found),
         }
     };

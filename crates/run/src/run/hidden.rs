@@ -11,8 +11,15 @@ use tiebreak_record::commit::salted_file::FileSalts;
 use tiebreak_record::job::manifest::files_root;
 
 /// The files and folders of a run whose commitments hide that show nothing of what is hidden. The others are for auditors.
-pub const PUBLISHED: [&str; 6] =
-    [names::RUN_JSON, names::JOB, names::PROGRAM, names::TRANSCRIPT, names::GRADIENTS, names::HEADS];
+pub const PUBLISHED: [&str; 7] = [
+    names::RUN_JSON,
+    names::JOB,
+    names::PROGRAM,
+    names::NETWORK,
+    names::TRANSCRIPT,
+    names::GRADIENTS,
+    names::HEADS,
+];
 
 impl Run {
     /// The salts of a data file, of a run that hides and whose key is at hand.

@@ -160,7 +160,7 @@ impl Run {
         let files = self.file.data.len();
         let evaluated = self.job().evaluation.as_ref().and_then(|e| e.files.as_ref()).map_or(0, Vec::len);
         let expected = |folder: &str, name: &str| match folder {
-            "" => TOP.contains(&name),
+            "" => TOP.contains(&name) && (name != names::NETWORK || self.job().network.is_some()),
             names::DATA => is_below(data_number(name, ".bin").or(data_number(name, ".tree")), files),
             names::EVALUATION => is_below(data_number(name, ".bin"), evaluated),
             names::COMPANIONS => companions::is_name(name),

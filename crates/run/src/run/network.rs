@@ -19,7 +19,7 @@ use tiebreak_record::job::{Evaluable, Job};
 pub fn named(path: &Path, program: &Program) -> Result<(NetworkModel, String), RunError> {
     let text = disk::read_text(path, NETWORK_MAX)?;
     let (own, model) = model(&text).map_err(|error| RunError::invalid(path, error.to_string()))?;
-    same(path, &own, program).map_err(RunError::Refused)?;
+    same(&own, program).map_err(refused(path))?;
     Ok((model, text))
 }
 
@@ -35,7 +35,7 @@ pub fn of_run(run: &Run) -> Result<Option<(NetworkModel, String)>, RunError> {
     let invalid = |why| RunError::invalid(file.path(), why);
     let text = file.read_text(NETWORK_MAX)?;
     let (own, model) = model(&text).map_err(|error| invalid(error.to_string()))?;
-    same(file.path(), &own, run.program()).map_err(invalid)?;
+    same(&own, run.program()).map_err(invalid)?;
     Ok(Some((model, text)))
 }
 
@@ -60,18 +60,22 @@ pub fn of_job(files: &JobFiles, job: &Job, program: &Program) -> Result<Option<S
             own
         }
     };
-    same(&path, &own, program).map_err(RunError::Refused)?;
+    same(&own, program).map_err(refused(&path))?;
     Ok(Some(text))
 }
 
+/// The error about a file that somebody named.
+fn refused(path: &Path) -> impl FnOnce(String) -> RunError + '_ {
+    move |why| RunError::Refused(format!("{}: {why}", path.display()))
+}
+
 /// Compares the program of a network file with that of the job.
-fn same(path: &Path, own: &Program, due: &Program) -> Result<(), String> {
+fn same(own: &Program, due: &Program) -> Result<(), String> {
     let [own, due] = [own, due].map(program_digest);
     if own == due {
         return Ok(());
     }
     Err(format!(
-        "{}: the network gives program {own}, and the job's is {due}: name the network file that gave the job's program",
-        path.display()
+        "the network gives program {own}, and the job's is {due}: name the network file that gave the job's program"
     ))
 }

@@ -82,9 +82,9 @@ impl<'a> Kept<'a> {
         printer: Printer,
         plan: &ReplayPlan,
         keeper: Option<Keeper<'a>>,
-        (exposed, traces): (Option<ReplayMetrics>, &Traces),
+        (exposed, traces): (Option<ReplayMetrics>, Traces),
     ) -> Kept<'a> {
-        let (bar, traces, last) = (ReplayBar::new(printer, plan), traces.clone(), Instant::now());
+        let (bar, last) = (ReplayBar::new(printer, plan), Instant::now());
         Kept { bar, exposed, traces, last, keeper, problem: None }
     }
 

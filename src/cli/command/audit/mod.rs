@@ -191,7 +191,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     };
     let traces = Traces::of(printer, "audit");
     let result = audited(printer, &path, &args.options, &traces);
-    args.options.decided.applied(traces.around(result))
+    traces.around(args.options.decided.applied(result))
 }
 
 fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) -> CommandResult {
@@ -251,8 +251,7 @@ fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) ->
     }
     let metrics = exposed.as_ref().map(|exposed| exposed.metrics.clone());
     metrics.iter().for_each(|metrics| metrics.begin(&run, plan.steps(), &engines[0].describe()));
-    traces.begin(&run, &engines[0].describe());
-    let mut bar = Kept::new(printer, &plan, keeper, (metrics, traces));
+    let mut bar = Kept::new(printer, &plan, keeper, (metrics, traces.begun(&run, &engines[0].describe())));
     // From here on the audit itself stops, with a report.
     drop(watch);
     let limit = left(options.limits.time(), start);

@@ -210,7 +210,7 @@ struct Watch {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let (decided, traces) = (args.decided, Traces::of(printer, "watch"));
     let result = watched(printer, args, &traces);
-    decided.applied(traces.around(result))
+    traces.around(decided.applied(result))
 }
 
 fn watched(printer: Printer, args: Args, traces: &Traces) -> CommandResult {
@@ -464,8 +464,8 @@ impl Watch {
         };
         let exposed = self.exposed.as_ref().map(|exposed| exposed.metrics.replay.clone());
         exposed.iter().for_each(|exposed| exposed.begin(run, plan.steps(), &jobs::described(&engines)));
-        self.traces.begin(run, &jobs::described(&engines));
-        let mut bar = Kept::new(self.printer, &plan, keeper, (exposed, &self.traces));
+        let traces = self.traces.begun(run, &jobs::described(&engines));
+        let mut bar = Kept::new(self.printer, &plan, keeper, (exposed, traces));
         let covered = steps_covered(run, &checked);
         let about = page::about(run, &checked, &self.run, self.public.as_ref());
         let limit = left(self.options.limits.time(), self.start);

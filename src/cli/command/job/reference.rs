@@ -176,6 +176,9 @@ fn table_schema(table: &str) -> Value {
     if all.len() == 1 { all.remove(0) } else { json!({ "type": "object", "oneOf": all }) }
 }
 
+/// Keys of a job that want another one beside them.
+const BESIDE: [(&[&str], &str); 2] = [(&["network"], "program"), (&["program", "evaluation"], "network")];
+
 fn object(table: &str, kind: Option<&str>) -> Value {
     let mut properties = Map::new();
     let mut required = Vec::new();
@@ -210,7 +213,11 @@ fn object(table: &str, kind: Option<&str>) -> Value {
     }
     let mut object = json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
     let either = |(or, keys)| json!({ "anyOf": [{ "required": keys }, { "required": [or] }] });
-    let all: Vec<Value> = replaced.into_iter().map(either).chain(pairs).collect();
+    let beside = if table.is_empty() { BESIDE.to_vec() } else { Vec::new() };
+    let beside = beside
+        .into_iter()
+        .map(|(with, other)| json!({ "if": { "required": with }, "then": { "required": [other] } }));
+    let all: Vec<Value> = replaced.into_iter().map(either).chain(pairs).chain(beside).collect();
     if !all.is_empty() {
         object["allOf"] = json!(all);
     }

@@ -80,8 +80,9 @@ Rules:
 
 ## Evaluation
 
-A program says nothing of evaluations, so these take the network file beside the program. The file must give the
-program of the job, to the digest, and nothing else in it is believed. No record commits it.
+A program says nothing of evaluations. So evaluations, predictions and their receipts take the network file beside the
+program. The file must give the program of the job, to the digest. A receipt's digest of the
+model also holds names and wording, which that digest leaves open. No record commits it.
 
 | what | where the file is |
 |---|---|

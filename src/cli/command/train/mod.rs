@@ -228,8 +228,7 @@ fn bar(
     bar.evaluation = Evaluating::of(run)?;
     bar.exposed = exposed.map(|exposed| exposed.metrics.clone());
     bar.exposed.iter().for_each(|exposed| exposed.begin(run, engine));
-    traces.begin(run, engine);
-    bar.traces = traces.clone();
+    bar.traces = traces.begun(run, engine);
     Ok(bar)
 }
 

@@ -1,22 +1,15 @@
 //! Spans of a command's work in OpenTelemetry's form (docs/METRICS.md). Variables of OpenTelemetry name the collector that they are
 //! sent to; without them, and in a build without the feature `otel`, nothing is sent.
 
+mod about;
 #[cfg(feature = "otel")]
 mod sent;
 
+pub use about::About;
+use about::Told;
+
 use crate::cli::view::report::{CommandResult, Printer};
 use tiebreak_run::run::dir::Run;
-
-/// A fact about a span.
-#[cfg_attr(not(feature = "otel"), expect(dead_code, reason = "nothing is sent"))]
-pub enum About<'a> {
-    /// A number of things.
-    Count(u64),
-    /// A real number.
-    Real(f64),
-    /// A name.
-    Text(&'a str),
-}
 
 /// The spans of a command. Clones are of the same command.
 #[derive(Clone, Default)]
@@ -24,9 +17,6 @@ pub struct Traces {
     #[cfg(feature = "otel")]
     sent: Option<std::sync::Arc<sent::Sent>>,
 }
-
-/// What is told of a span: names and facts.
-type Told<'a> = [(&'static str, About<'a>)];
 
 #[cfg(feature = "otel")]
 impl Traces {
@@ -50,7 +40,8 @@ impl Traces {
         self.sent.iter().for_each(|sent| sent.tell(told));
     }
 
-    /// The command ends with this exit code, or the server stops: all spans are sent before this returns, or some seconds passed.
+    /// The command ends with this exit code, or the server stops. The spans that wait are sent for some seconds at most; if any were
+    /// not sent, the command says so.
     pub fn end(&self, exit: u8) {
         self.sent.iter().for_each(|sent| sent.end(exit));
     }
@@ -78,14 +69,15 @@ impl Traces {
 }
 
 impl Traces {
-    /// The command works on this run, on an engine.
-    pub fn begin(&self, run: &Run, engine: &str) {
+    /// The spans of the command, which works on this run from here on, on an engine.
+    pub fn begun(&self, run: &Run, engine: &str) -> Traces {
         let (id, steps) = (run.id.to_string(), run.job().steps.into());
         self.tell(&[
             ("tiebreak.run.id", About::Text(&id)),
             ("tiebreak.run.steps", About::Count(steps)),
             ("tiebreak.engine", About::Text(engine)),
         ]);
+        self.clone()
     }
 
     /// The result of a command, which ends with it.

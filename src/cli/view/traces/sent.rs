@@ -15,7 +15,7 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, SpanData, SpanExporter as Exporter};
 
-use super::{About, Told};
+use super::about::{About, Told};
 use crate::cli::view::report::Printer;
 
 /// The most time that the end of a command waits for the collector.
