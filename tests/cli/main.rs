@@ -15,6 +15,7 @@ mod common;
 mod corrections;
 mod damage;
 mod demo;
+mod disclosures;
 mod evaluations;
 mod exposition;
 mod foreign;

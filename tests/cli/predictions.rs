@@ -25,7 +25,7 @@ fn json(args: &[&str]) -> (i32, Value) {
 }
 
 /// A trained logistic regression of three numbers and two classes, with 10 samples.
-fn logistic(folder: &Path) -> String {
+pub fn logistic(folder: &Path) -> String {
     let (job, run) = (logistic_job(folder, [10, 3], [4, 1], "step"), path(folder, "run"));
     let (code, _, stderr) = output(&["train", job.to_str().unwrap(), "--out", &run, "--engine", "cpu"]);
     assert_eq!(code, 0, "{stderr}");

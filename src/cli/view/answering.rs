@@ -57,7 +57,10 @@ impl<'j> Speaker<'j> {
 }
 
 /// The job's model that writes text, and its number of classes.
-fn writer(job: &Job) -> Result<(&ModelJob, u32), Failure> {
+///
+/// # Errors
+/// If the model is no decoder.
+pub fn writer(job: &Job) -> Result<(&ModelJob, u32), Failure> {
     let Some(model) = job.model() else {
         let why = "the job's program is a file, which says nothing of how a model writes; only jobs of a model kind give answers";
         return Err(Failure::new(Exit::Usage, why));

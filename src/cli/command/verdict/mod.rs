@@ -1,10 +1,11 @@
 //! `tiebreak verdict`.
 
 mod answer;
+mod disclose;
 mod known;
+mod of_run;
 
 use crate::cli::args::decided::Decided;
-use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::limits::{Limits, Watch};
 use crate::cli::args::{key, verdict_file};
 use crate::cli::view::next::{self, Next};
@@ -14,19 +15,18 @@ use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
 use clap::Subcommand;
 use known::KnownKeys;
+use of_run::{another_run, read};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tiebreak_audit::disputed_step::disclosed_tile;
 use tiebreak_audit::rounding::reference_outcome_watched;
 use tiebreak_audit::{self as audit, checks, plan, replay_to_watched};
 use tiebreak_dispute::answer::AnswerVerdict;
 use tiebreak_dispute::check::Examination;
 use tiebreak_dispute::game::verdict::{GAME_VERDICT_MAX, GameVerdict};
-use tiebreak_dispute::verdict::{Claim, Finding, Ruling, VERDICT_MAX, Verdict};
+use tiebreak_dispute::verdict::{Finding, Ruling, Verdict};
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::session::Session;
-use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::tensor::TILE_BYTES;
@@ -47,7 +47,7 @@ pub struct Args {
 enum Command {
     Check(Check),
     Report(Report),
-    Disclose(Disclose),
+    Disclose(disclose::Disclose),
     Narrow(Narrow),
 }
 
@@ -113,28 +113,6 @@ struct Report {
     limits: Limits,
 }
 
-/// For the trainer: write the bytes of a verdict's tile that the run committed.
-///
-/// The command replays the step of a tile verdict. Use the engine that trained: only bytes with the committed hash are written.
-#[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  tiebreak verdict disclose verdict.json --run runs/cheated --out tile.bin"
-)]
-struct Disclose {
-    /// Verdict file.
-    file: PathBuf,
-    /// Folder of the run.
-    #[arg(long, value_name = "RUN")]
-    run: PathBuf,
-    /// File for the tile's bytes.
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
-    #[command(flatten)]
-    engine: EngineArgs,
-    #[command(flatten)]
-    limits: Limits,
-}
-
 /// Cut a tile verdict down to one element, with the tile's bytes from the trainer.
 ///
 /// Ask the trainer, or the signer of a receipt, for the bytes of the tile that the verdict names: at most 4096, in the canonical layout.
@@ -168,21 +146,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             })
         }
         Command::Report(args) => report(printer, args),
-        Command::Disclose(args) => disclose(printer, args),
+        Command::Disclose(args) => disclose::run(printer, args),
         Command::Narrow(args) => narrow(printer, args),
     }
-}
-
-/// A verdict file, and its size.
-fn read(file: &Path) -> Result<(Verdict, u64), Failure> {
-    let bytes = disk::read(file, VERDICT_MAX).map_err(named)?;
-    if bytes.starts_with(answer::BEGIN) {
-        let why =
-            format!("{} is a verdict on a receipt, and the command is for verdicts on runs", file.display());
-        return Err(Failure::new(Exit::Usage, why).help("tiebreak verdict check FILE"));
-    }
-    let verdict = Verdict::from_bytes(&bytes).map_err(|error| RunError::malformed(file, error))?;
-    Ok((verdict, bytes.len() as u64))
 }
 
 /// The verdict of a dispute game, if the file is one; nothing if it is another kind of verdict.
@@ -305,13 +271,6 @@ fn refuse_unused(args: &Check, outcome: &Ruling) -> Result<(), Failure> {
     Err(Failure::new(Exit::Usage, why))
 }
 
-/// A folder that holds another run than the one that a verdict is about.
-fn another_run(folder: &Path, run: &Run, wanted: Digest) -> Failure {
-    let why = format!("{} is run {}, and the verdict is about run {wanted}", folder.display(), run.id);
-    Failure::new(Exit::Usage, why)
-        .help("name the folder of that run; `tiebreak inspect RUN` prints a folder's run id")
-}
-
 /// A conviction in lines.
 fn conviction(finding: &Finding) -> Vec<String> {
     let signed = match finding.signed {
@@ -423,44 +382,6 @@ fn report(printer: Printer, args: Report) -> CommandResult {
     Disk::default().replace(&output, page.as_bytes())?;
     let text = format!("{}: {}", args.output.display(), bytes_text(page.len() as u64));
     printer.result(text, &json!({ "file": args.output, "bytes": page.len() }));
-    Ok(Exit::Match)
-}
-
-fn disclose(printer: Printer, args: Disclose) -> CommandResult {
-    let watch = args.limits.watch(printer);
-    let (verdict, _) = read(&args.file)?;
-    let outcome = verdict.check(None).map_err(|error| RunError::malformed(&args.file, error))?;
-    let (Claim::Tile(claim), Ruling::Convicts(finding)) = (&verdict.claim, outcome) else {
-        return Err(Failure::new(Exit::Usage, "only a tile verdict that convicts asks for a tile's bytes"));
-    };
-    let run = args.limits.open(&args.run)?;
-    if run.id != finding.run {
-        return Err(another_run(&args.run, &run, finding.run));
-    }
-    if args.engine.native.is_some() && run.job().rounding.is_none() {
-        let why = "--native is for the logged profile, and the run is of the exact one: leave it out";
-        return Err(Failure::new(Exit::Usage, why));
-    }
-    let out = std::path::absolute(&args.out).map_err(RunError::io(&args.out))?;
-    // Known now: a folder that is not there must not cost a replay.
-    if !out.parent().is_some_and(Path::is_dir) {
-        let folder = out.parent().unwrap_or(Path::new("."));
-        let why = format!("there is no folder {} for {}", folder.display(), args.out.display());
-        return Err(Failure::new(Exit::Usage, why).help(format!("mkdir -p {}", shell::path(folder))));
-    }
-    args.limits.check("a replay", plan::memory(&run))?;
-    watch.planned();
-    let mut engine = open(&args.engine)?;
-    let working = printer.working("replaying to the verdict's step", None);
-    let tile = disclosed_tile(&run, engine.as_mut(), finding.step, claim)?.ok_or_else(|| {
-        let (tile, node) = (claim.tile, claim.node);
-        let why = format!("this engine computes another tile {tile} of node {node} than the run commits: use the one that trained");
-        Failure::new(Exit::Undecided, why)
-    })?;
-    drop(working);
-    Disk::default().replace(&out, &tile)?;
-    let text = format!("{} of tile {}: {}", bytes_text(tile.len() as u64), claim.tile, args.out.display());
-    printer.result(text, &json!({ "tile": claim.tile, "bytes": tile.len() }));
     Ok(Exit::Match)
 }
 
