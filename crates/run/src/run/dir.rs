@@ -320,6 +320,7 @@ impl Run {
 
     /// [`with_data`](Run::with_data) for any stores. Each range of a training file is checked as it is read. The bytes of evaluation
     /// files decide no record, and nothing promises them: a store's are believed, as a folder's.
+    #[doc(hidden)] // for the layers above
     pub fn with_data_at(mut self, stores: impl IntoIterator<Item = Arc<dyn Store>>) -> Run {
         let from = |store: Arc<dyn Store>| {
             let place = store.folder().map_or_else(|| store.place().into(), Path::to_path_buf);
