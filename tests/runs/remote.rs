@@ -240,6 +240,20 @@ fn a_server_that_says_no_length_or_does_not_answer_is_an_error_soon() {
     assert!(first.kind() == ErrorKind::TimedOut && took < Duration::from_secs(5), "{first} after {took:?}");
     let next = store.length(names::JOB).unwrap_err();
     assert!(next.to_string().contains("did not answer before") && server.requests() == asked, "{next}");
+    // The same holds after headers came, and bytes that come too slowly. A file that breaks off at once says nothing about others.
+    let trace = names::trace(5);
+    for (lie, is_gone) in [(Lie::Trickles, true), (Lie::Cut, false)] {
+        server.lie(&trace, lie);
+        let (store, before) = (at(&server), server.requests());
+        let length = store.length(&trace).unwrap();
+        let first = store.read(&trace, 0..length).unwrap_err().to_string();
+        let asked = server.requests() - before;
+        assert!(first.contains("3 tries failed") && first.contains("were due, ") && asked == 5, "{first}");
+        let next = store.length(names::JOB);
+        let gone = next.as_ref().is_err_and(|why| why.to_string().contains("did not answer before"));
+        let more = server.requests() - before - asked;
+        assert_eq!((gone, next.is_ok(), more), (is_gone, !is_gone, u64::from(!is_gone)), "{lie:?}: {next:?}");
+    }
     for (address, why) in [
         ("ftp://host/run", "http:// or https://"),
         ("http://", "names no host"),
