@@ -312,6 +312,25 @@ fn hostile_packs_are_refused_and_leave_nothing() {
     );
 }
 
+#[test]
+fn a_pack_without_records_or_heads_has_a_report_that_decides_nothing() {
+    let world = World::new(8, "step", None);
+    world.pack("run.pack", &[]);
+    let found = contents(&fs::read(world.inside("run.pack")).unwrap(), &world.identity());
+    for (missing, report, why) in
+        [("transcript", "records.json", "its transcript"), ("heads/", "heads.json", "a head")]
+    {
+        let left = found.iter().filter(|(name, _)| !name.starts_with(missing));
+        let left: Vec<(&str, &[u8])> = left.map(|(name, bytes)| (name.as_str(), &bytes[..])).collect();
+        assert!(left.len() < found.len());
+        fs::write(world.inside("less.pack"), sealed(&world.recipient, &left)).unwrap();
+        let said = world.boxed("less.pack", report, &[], 3);
+        let line = format!("NOT DECIDED: the pack holds run {} without {why}\n", world.run.id);
+        assert!(said.starts_with(&line), "{said}");
+        world.refused(report, &format!("the run comes without {why}, so nothing of it was checked"));
+    }
+}
+
 /// Every file in the folders that a process may write to, by path.
 fn all_files(folders: &[PathBuf]) -> BTreeMap<PathBuf, Vec<u8>> {
     let found = folders

@@ -1,15 +1,19 @@
 //! Runs at addresses: the same findings as in a folder, no more bytes than a part needs, and no use of what a server makes up.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tiebreak_audit::corrections::Corrections;
+use tiebreak_audit::ground::Ground;
 use tiebreak_audit::plan::{Choice, plan};
 use tiebreak_audit::work::Work;
 use tiebreak_audit::{Outcome, Report, attachments, audit, checks, part, watched};
 use tiebreak_engine::cpu::Cpu;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::tree_head::Head;
 use tiebreak_remote::{Patience, open_with};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::index::Index;
@@ -240,6 +244,20 @@ fn a_server_that_says_no_length_or_does_not_answer_is_an_error_soon() {
     assert!(first.kind() == ErrorKind::TimedOut && took < Duration::from_secs(5), "{first} after {took:?}");
     let next = store.length(names::JOB).unwrap_err();
     assert!(next.to_string().contains("did not answer before") && server.requests() == asked, "{next}");
+    // The same holds after headers came, and bytes that come too slowly. A file that breaks off at once says nothing about others.
+    let trace = names::trace(5);
+    for (lie, is_gone) in [(Lie::Trickles, true), (Lie::Cut, false)] {
+        server.lie(&trace, lie);
+        let (store, before) = (at(&server), server.requests());
+        let length = store.length(&trace).unwrap();
+        let first = store.read(&trace, 0..length).unwrap_err().to_string();
+        let asked = server.requests() - before;
+        assert!(first.contains("3 tries failed") && first.contains("were due, ") && asked == 5, "{first}");
+        let next = store.length(names::JOB);
+        let gone = next.as_ref().is_err_and(|why| why.to_string().contains("did not answer before"));
+        let more = server.requests() - before - asked;
+        assert_eq!((gone, next.is_ok(), more), (is_gone, !is_gone, u64::from(!is_gone)), "{lie:?}: {next:?}");
+    }
     for (address, why) in [
         ("ftp://host/run", "http:// or https://"),
         ("http://", "names no host"),
@@ -310,4 +328,26 @@ fn a_server_without_an_index_is_not_asked_for_millions_of_files() {
     let why = run.checkpoint_steps().unwrap_err().to_string();
     assert!(why.contains("the job promises 3000000 checkpoints, and at most 1048576 are asked for"), "{why}");
     assert!(server.requests() <= before + 1);
+}
+
+#[test]
+fn heads_that_no_job_has_cost_few_requests() {
+    let memory = trained();
+    let honest = whole(Arc::new(memory.clone()));
+    let mut files: BTreeMap<String, Vec<u8>> = memory.files().into_iter().collect();
+    files.extend((0..500).map(|number| (names::head(1000 + number), b"no head".to_vec())));
+    let server = Served::new(indexed(&Memory::holding(files.clone())), Manner::default());
+    let found = whole(at(&server));
+    assert_eq!((&found.outcome, found.head_size), (&honest.outcome, honest.head_size));
+    assert_eq!(found.damaged.len(), 16, "{:?}", found.damaged);
+    let invented = server.sent().into_keys().filter(|file| file.starts_with("heads/000000001"));
+    assert_eq!(invented.count(), 16);
+    // A head of another history, over records that the job has, is still found among them.
+    let run = Run::of(Arc::new(memory)).unwrap();
+    let fork = Head { run: run.id, size: 6, root: Digest([7; 32]) };
+    files.insert(names::head(6), fork.to_note(Some(&key())).into_bytes());
+    let server = Served::new(indexed(&Memory::holding(files)), Manner::default());
+    let outcome = whole(at(&server)).outcome;
+    let is_fork = matches!(outcome, Outcome::Inconsistent { what: Ground::Fork { records: 6 }, .. });
+    assert!(is_fork, "{outcome:?}");
 }

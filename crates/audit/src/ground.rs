@@ -256,6 +256,12 @@ pub enum Ground {
         "the run is not of the job and the data that were ordered, so nothing of it was checked or replayed"
     )]
     NotOrdered,
+    /// The run comes without the records, or without a head over them.
+    #[error("the run comes without {file}, so nothing of it was checked or replayed")]
+    Without {
+        /// The file, in words.
+        file: &'static str,
+    },
     /// The trainer took records back, and another run has the right ones.
     #[error(
         "the trainer took back the records from step {step} on ({reason}); run {by} takes their place, and needs an audit of its own"
@@ -376,6 +382,7 @@ impl Ground {
             Ground::NoSteps => "no_steps",
             Ground::OtherRun { .. } => "other_run",
             Ground::NotOrdered => "not_ordered",
+            Ground::Without { .. } => "without",
             Ground::Corrected { .. } => "corrected",
             Ground::Several(_) => "several",
             Ground::Freedom { .. } => "freedom",

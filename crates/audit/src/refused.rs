@@ -1,4 +1,4 @@
-//! The report of an auditor who was given another run than the one that was asked for.
+//! The report of an auditor who was given another run than the one that was asked for, or a run without records.
 
 use super::ground::Ground;
 use super::plan::{Choice, ReplayPlan};

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use tiebreak_record::commit::Malformed;
 use tiebreak_run::run::index::{INDEX_MAX, Index};
@@ -106,30 +107,35 @@ impl Http {
                 continue;
             }
             let mut got = Vec::new();
-            self.patiently(|| self.piece(name, &piece, length, &mut got))?;
+            let most = length.min(WHOLE_MAX);
+            self.patiently(most, || self.piece(name, &piece, length, &mut got))?;
             all.append(&mut got);
         }
         Ok(all)
     }
 
-    /// Asks until there is an answer, or no hope for one.
-    fn patiently<T>(&self, mut ask: impl FnMut() -> Result<T, Failed>) -> io::Result<T> {
+    /// Asks until there is an answer, or no hope for one. The whole server does not answer if failed tries take the time of one answer
+    /// of `most` bytes: a server that sends a byte now and then holds nobody for each file anew.
+    fn patiently<T>(&self, most: u64, mut ask: impl FnMut() -> Result<T, Failed>) -> io::Result<T> {
         if let Some(why) = &*held(&self.gone) {
             return Err(io::Error::new(
                 ErrorKind::TimedOut,
                 format!("the server did not answer before: {why}"),
             ));
         }
+        let mut spent = Duration::ZERO;
         for tried in 0.. {
+            let begin = Instant::now();
             let (why, gone) = match ask() {
                 Ok(answer) => return Ok(answer),
                 Err(Failed::Wrong(error)) => return Err(error),
                 Err(Failed::Again(why)) => (why, false),
                 Err(Failed::Gone(why)) => (why, true),
             };
+            spent += begin.elapsed();
             let Some(pause) = self.patience.pause_after(tried) else {
                 let why = format!("{} tries failed, the last one so: {why}", tried + 1);
-                if gone {
+                if gone || spent >= self.patience.time(most) {
                     *held(&self.gone) = Some(why.clone());
                 }
                 return Err(io::Error::new(ErrorKind::TimedOut, why));
@@ -171,7 +177,7 @@ impl Http {
         if let Some(known) = &*index {
             return Ok(known.clone());
         }
-        let read = self.patiently(|| {
+        let read = self.patiently(INDEX_MAX, || {
             let response = self.get(names::INDEX, None, INDEX_MAX)?;
             let length = answer::content_length(response.headers());
             match length {
@@ -201,7 +207,7 @@ impl Http {
 
     /// Asks for a file's length.
     fn asked_length(&self, name: &str) -> io::Result<u64> {
-        self.patiently(|| {
+        self.patiently(0, || {
             let asked = Asked { name, range: None, head: true, time: self.patience.time(0) };
             let response = self.answered(self.asks.ask(&asked))?;
             let length = answer::content_length(response.headers()).ok_or_else(|| {

@@ -38,6 +38,8 @@ const TOP: [&str; 12] = [
 ];
 /// The most heads of a run, and the most files of one kind that a store is asked for which lists nothing.
 const HEADS_MAX: usize = 1 << 20;
+/// The most names of heads over more records than the run can have. Each costs a request of a server, and none is a head.
+const BEYOND_MAX: usize = 16;
 
 /// Refuses to ask for so many files, one after another.
 fn few(count: u64, of: &str) -> Result<(), String> {
@@ -97,7 +99,8 @@ impl Run {
     }
 
     /// The sizes of all published heads, ascending. Files without a head's name are skipped: [`Run::unexpected_files`] lists
-    /// them. A store that lists nothing is asked for the heads that the job promises.
+    /// them. No run has more records than its job's steps and two: the first 16 larger sizes are given as well, to be named as
+    /// damaged. A store that lists nothing is asked for the heads that the job promises.
     ///
     /// # Errors
     /// If the folder cannot be read, or holds too many heads.
@@ -112,6 +115,8 @@ impl Run {
             }
         }
         sizes.sort_unstable();
+        let records = u64::from(self.job().steps) + 2;
+        sizes.truncate(sizes.partition_point(|size| *size <= records) + BEYOND_MAX);
         Ok(sizes)
     }
 

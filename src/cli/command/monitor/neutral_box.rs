@@ -23,7 +23,7 @@ use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::commit::tree_head::{Head, NOTE_MAX};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::{self, Disk};
-use tiebreak_run::run::{Memory, RunError, shell};
+use tiebreak_run::run::{Memory, RunError, names, shell};
 
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::expect::Expectations;
@@ -229,8 +229,16 @@ const WITHHELD: &str =
 /// The box's result.
 struct Boxed {
     report: Report,
-    /// The finding that ended the box's work before the audit, in a line.
-    refused: Option<String>,
+    /// The finding that ended the box's work before the audit: the exit code, and a line.
+    refused: Option<(Exit, String)>,
+}
+
+/// The part of a run that no audit goes without, if the pack lacks it.
+fn lacks(run: &Run) -> Result<Option<&'static str>, RunError> {
+    if !run.at(names::TRANSCRIPT).is_here() {
+        return Ok(Some("its transcript"));
+    }
+    Ok(run.head_sizes()?.is_empty().then_some("a head"))
 }
 
 /// The memory and time that the box has used up so far.
@@ -250,22 +258,26 @@ fn audited(
     engine: &mut dyn Engine,
     Since { held, start, watch }: Since,
 ) -> Result<Boxed, Failure> {
-    let no_audit = |why, line: String| {
+    let no_audit = |why, exit, line: String| {
         let report = refused(run, engine.describe(), given.choice.clone(), why);
-        Ok(Boxed { report, refused: Some(line) })
+        Ok(Boxed { report, refused: Some((exit, line)) })
     };
     if run.id != given.run {
         let line = format!("FAIL: the pack holds run {}, and --run-id is {}", run.id, given.run);
-        return no_audit(Ground::OtherRun { wanted: given.run }, line);
+        return no_audit(Ground::OtherRun { wanted: given.run }, Exit::Diverges, line);
     }
     let expected = match args.expect.check(run) {
         // The order is met or not: which setting differs would tell the job.
         Err(failure) if failure.exit == Exit::Diverges => {
             let line = format!("FAIL: the run in the pack was not ordered ({WITHHELD})");
-            return no_audit(Ground::NotOrdered, line);
+            return no_audit(Ground::NotOrdered, Exit::Diverges, line);
         }
         expected => expected?,
     };
+    if let Some(file) = lacks(run)? {
+        let line = format!("NOT DECIDED: the pack holds run {} without {file}", run.id);
+        return no_audit(Ground::Without { file }, Exit::Undecided, line);
+    }
     let counting = printer.counting("checking the run", Unit::Bytes);
     let mut counted = counting.watch();
     let mut work = Work::of_all_files(&mut counted);
@@ -322,7 +334,7 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
     let found = audited(printer, args, &given, &run, engine.as_mut(), since).map_err(withheld)?;
     let Boxed { report, refused } = found;
     let path = std::path::absolute(given.report).map_err(RunError::io(given.report))?;
-    let exit = if refused.is_some() { Exit::Diverges } else { exit(&report) };
+    let exit = refused.as_ref().map_or_else(|| exit(&report), |(exit, _)| *exit);
     Disk::default().replace(&path, &report_file::encode(report, Some(&given.signer)))?;
     let word = match exit {
         Exit::Match => "PASS",
@@ -335,7 +347,7 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
     // No statement rests on a report of a run that was refused.
     let next = if refused.is_none() { vec![next] } else { Vec::new() };
     let mut lines = vec![
-        refused.unwrap_or_else(|| format!("{word}: run {}", run.id)),
+        refused.map_or_else(|| format!("{word}: run {}", run.id), |(_, line)| line),
         format!("  report: {}", path.display()),
     ];
     lines.extend(next.iter().map(Next::line));
