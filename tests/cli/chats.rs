@@ -24,7 +24,7 @@ const START: u64 = 258;
 const END: u64 = 259;
 
 /// A run of a small GPT over these tokens, which keeps no tokenizer.
-fn trained(folder: &Path) -> String {
+pub fn trained(folder: &Path) -> String {
     let ids = (0..600u16).flat_map(|at| (at * 7 % 300).to_le_bytes());
     fs::write(folder.join("ids.bin"), ids.collect::<Vec<u8>>()).unwrap();
     let job = path(folder, "job.toml");

@@ -60,6 +60,8 @@ mod served_models;
 mod shard_openings;
 mod signals;
 mod statements;
+#[cfg(feature = "tokenizer")]
+mod tokenized_answers;
 #[cfg(unix)]
 mod tutorials;
 mod watch;

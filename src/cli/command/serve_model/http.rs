@@ -26,10 +26,10 @@ use tokio::time::timeout;
 
 use super::queue::{Admitted, Ask, Queue, late};
 use super::stream::Coming;
+use super::tokenizing::Shared;
 use super::wire::{Asked, Head, Kind, Prompt, Refusal, asked};
 use crate::cli::args::hosts::Hosts;
 use crate::cli::args::random::random;
-use crate::cli::view::alphabet::Alphabet;
 use crate::cli::view::chats::Chats;
 use tiebreak_game::net::connection::{Server, accept, one_request};
 use tiebreak_game::net::gate::{Address, Lane, Place};
@@ -47,7 +47,7 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// Everything that a request needs.
 pub struct Desk {
-    pub alphabet: Arc<Alphabet>,
+    pub alphabet: Shared,
     /// The chat template, which renders one chat at a time, or why there is none.
     pub chats: Result<Arc<tokio::sync::Mutex<Chats>>, String>,
     /// The ids of the model are below this.
@@ -222,12 +222,15 @@ fn no_chats(why: &str) -> Refusal {
 async fn answer(desk: &Desk, guest: Arc<Guest>, request: Request, kind: Kind) -> Result<Response, Refusal> {
     let body = read(request).await?;
     let asked = asked(&body, &desk.name, kind)?;
-    // No more chats wait for the template than requests are admitted.
+    // No more chats wait for the template, and no more texts for the tokenizer, than requests are admitted.
     let (begin, admitted) = (Instant::now(), admitted(desk, guest)?);
     let ids = match &asked.prompt {
         Prompt::Ids(ids) => ids.clone(),
-        Prompt::Text(text) => ids(desk, &asked, text)?,
-        Prompt::Messages(messages) => ids(desk, &asked, &rendered(desk, messages.clone()).await?)?,
+        Prompt::Text(text) => ids(desk, (&asked, begin), text.clone()).await?,
+        Prompt::Messages(messages) => {
+            let text = rendered(desk, messages.clone()).await?;
+            ids(desk, (&asked, begin), text).await?
+        }
     };
     let (prompt, length) = fitted(desk, &asked, ids)?;
     let number =
@@ -255,7 +258,7 @@ async fn answer(desk: &Desk, guest: Arc<Guest>, request: Request, kind: Kind) ->
         return Ok(answered(200, &coming.whole().await?));
     }
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-    Ok((headers, Body::new(coming)).into_response())
+    Ok((headers, Body::new(coming.streamed())).into_response())
 }
 
 /// Lets a request wait for its answer, unless as many do as may.
@@ -307,10 +310,12 @@ async fn read(request: Request) -> Result<Bytes, Refusal> {
     }
 }
 
-/// The ids of a prompt's text.
-fn ids(desk: &Desk, asked: &Asked, text: &str) -> Result<Vec<u32>, Refusal> {
+/// The ids of a prompt's text. Other requests are served meanwhile.
+async fn ids(desk: &Desk, (asked, begin): (&Asked, Instant), text: String) -> Result<Vec<u32>, Refusal> {
     let wrong = |why: String| Refusal::of(asked.prompt.field(), "invalid_value", why);
-    desk.alphabet.ids(text).map_err(|failure| wrong(failure.message))
+    let time = desk.time.saturating_sub(begin.elapsed());
+    let ids = timeout(time, desk.alphabet.ids(text)).await.map_err(|_| late())?;
+    ids.map_err(|failure| wrong(failure.message))
 }
 
 /// The ids of a prompt, if they are the model's and leave room for the answer; and the most tokens of that.

@@ -4,6 +4,7 @@ mod http;
 mod queue;
 mod scheduler;
 mod stream;
+mod tokenizing;
 mod wire;
 
 use std::path::{Path, PathBuf};
@@ -32,6 +33,7 @@ use tiebreak_game::net::stop::on_stop;
 use tiebreak_record::commit::receipt::TOKENS_MAX;
 use tiebreak_run::inference::answer::Identity;
 use tiebreak_run::inference::batch::Batch;
+use tokenizing::Shared;
 
 /// Answer completions and chats as OpenAI's APIs do, with a receipt in each answer.
 ///
@@ -187,7 +189,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let chats = Chats::start(&speaker.alphabet).map(|chats| Arc::new(tokio::sync::Mutex::new(chats)));
     let no_chat = chats.as_ref().err().cloned();
     let desk = Desk {
-        alphabet: speaker.alphabet.clone(),
+        alphabet: Shared::new(speaker.alphabet.clone()),
         chats,
         classes: speaker.classes,
         name: name.clone(),
