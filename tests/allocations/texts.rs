@@ -1,7 +1,9 @@
 //! Files that say that they hold more than they do: an opening of a shard, a receipt, a plan of an audit, a program.
 
 use tiebreak_audit::plan_file::PlanFile;
+use tiebreak_contract::program::decoding::decode;
 use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::graph::Port;
 use tiebreak_contract::program::step::Program;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::receipt::Receipt;
@@ -50,4 +52,23 @@ pub fn program(mut program: Program) -> Vec<u8> {
     program.parameters = (0..4000).map(named).collect();
     program.slots = (0..63).map(|number| format!("{number:0>256}")).collect();
     encode(&program)
+}
+
+/// A program of many slots whose first parameter has as many dimensions as no tensor.
+pub fn dimensions(mut program: Program) -> Vec<u8> {
+    program.parameters.truncate(1);
+    program.parameters[0].shape = vec![1; 100_000];
+    program.slots = (0..64).map(|number| format!("slot{number}")).collect();
+    let names = [String::new()].into_iter().chain(program.slots.iter().cloned());
+    let inputs =
+        names.map(|slot| Port { name: format!("{slot:0>99}"), tensor: program.update.inputs[0].tensor });
+    program.update.inputs = inputs.collect();
+    encode(&program)
+}
+
+/// Reads a program, which has to be refused before anything is made of its state.
+pub fn read_program(bytes: &[u8]) {
+    let why = decode(bytes).unwrap_err().to_string();
+    let early = ["the state that it reads has", "dimensions, 1 to 4 are allowed"];
+    assert!(early.iter().any(|early| why.contains(early)), "{why}");
 }

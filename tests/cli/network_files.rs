@@ -285,7 +285,7 @@ fn foreign(at: &Path, plain: &str, without: &str) {
     fs::create_dir(&stale).unwrap();
     fs::write(path(Path::new(&stale), "network.json"), "{\"password\": \"secret\"}").unwrap();
     let (code, _, stderr) = output(&["train", plain, "--out", &stale]);
-    assert!(code == 2 && stderr.contains("holds network.json, and the job names no network"), "{stderr}");
+    assert!(code == 2 && stderr.contains("holds network.json, but no run.json"), "{stderr}");
     fs::write(&own, "{}").unwrap();
     let (code, stdout, stderr) = output(&["verify", without]);
     assert!(code == 0 && stdout.contains("network.json"), "{stdout}{stderr}");

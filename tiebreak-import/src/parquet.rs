@@ -169,10 +169,16 @@ fn write_rows(request: &Value, watch: &Sender<Duration>, output: &mut impl Write
     }
 }
 
-/// Refuses a column in which JSON would have a text, and the file has something else: bytes, a date, a decimal number.
+/// Fields of a message that are read as texts, and what Parquet calls the levels of a list.
+const READ: [&str; 5] = ["role", "content", "list", "element", "item"];
+
+/// Refuses a column in which JSON would have a text, and the file has something else: bytes, a date, a decimal number. In a column of
+/// messages nothing else than role and content is looked at.
 fn of_texts(field: &Type, column: &str) -> Result<(), String> {
     if field.is_group() {
-        return field.get_fields().iter().try_for_each(|field| of_texts(field, column));
+        let mut read =
+            field.get_fields().iter().filter(|field| READ.contains(&field.name()) || field.is_group());
+        return read.try_for_each(|field| of_texts(field, column));
     }
     let (physical, converted) = (field.get_physical_type(), field.get_basic_info().converted_type());
     let fine = match physical {

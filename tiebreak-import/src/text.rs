@@ -72,6 +72,10 @@ impl Texts<'_> {
                     "it is no Parquet file, which begins and ends with the letters PAR1: leave --form out";
                 return Err(Error::malformed(path, why));
             }
+            (None, false) if path.extension().is_some_and(|extension| extension == "parquet") => {
+                let why = "it does not begin and end as Parquet files do: get it again; `--form text` takes it as a text";
+                return Err(Error::malformed(path, why));
+            }
             (_, false) => {}
         }
         let mut start = Vec::new();

@@ -35,6 +35,8 @@ pub(crate) struct Http {
     answered: AtomicBool,
     /// The reason why nothing is asked any more: the server does not answer.
     gone: Mutex<Option<String>>,
+    /// The time of all tries of requests that failed.
+    failed: Mutex<Duration>,
     /// The first file that was neither given nor called absent, with the error.
     unanswered: Mutex<Option<(String, ErrorKind, String)>>,
 }
@@ -61,6 +63,7 @@ impl Http {
             answered: AtomicBool::new(false),
             gone: Mutex::default(),
             unanswered: Mutex::default(),
+            failed: Mutex::default(),
         }
     }
 
@@ -114,8 +117,8 @@ impl Http {
         Ok(all)
     }
 
-    /// Asks until there is an answer, or no hope for one. The whole server does not answer if failed tries take the time of one answer
-    /// of `most` bytes: a server that sends a byte now and then holds nobody for each file anew.
+    /// Asks until there is an answer, or no hope for one. The whole server does not answer if the tries of failed requests together take
+    /// the time of one answer of `most` bytes: a server that sends a byte now and then holds nobody for each file anew.
     fn patiently<T>(&self, most: u64, mut ask: impl FnMut() -> Result<T, Failed>) -> io::Result<T> {
         if let Some(why) = &*held(&self.gone) {
             return Err(io::Error::new(
@@ -135,7 +138,9 @@ impl Http {
             spent += begin.elapsed();
             let Some(pause) = self.patience.pause_after(tried) else {
                 let why = format!("{} tries failed, the last one so: {why}", tried + 1);
-                if gone || spent >= self.patience.time(most) {
+                let mut failed = held(&self.failed);
+                *failed = failed.saturating_add(spent);
+                if gone || *failed >= self.patience.time(most) {
                     *held(&self.gone) = Some(why.clone());
                 }
                 return Err(io::Error::new(ErrorKind::TimedOut, why));

@@ -4,7 +4,6 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::hidden::PUBLISHED;
 use tiebreak_run::run::index::{INDEX_MAX, Index};
 use tiebreak_run::run::{RunError, names};
 
@@ -111,8 +110,7 @@ fn stale(target: &dyn Target, there: Option<u64>, here: Option<u64>) -> RunError
 
 /// The files that everybody may have, as they are now.
 fn index(run: &Run) -> Result<Index, RunError> {
-    let hides = run.job().hides();
-    let index = Index::of(&*run.store, |top| !hides || PUBLISHED.contains(&top));
+    let index = Index::of(&*run.store, |top| run.may_publish(top));
     index.map_err(RunError::io(&run.layout.root))
 }
 

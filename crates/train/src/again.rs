@@ -72,7 +72,7 @@ pub fn again(beginning: &Again) -> Result<Run, RunError> {
 /// Makes the new run, without records.
 fn made(beginning: &Again) -> Result<Run, RunError> {
     let Again { run, out, nonce, .. } = beginning;
-    check_unused(&**out)?;
+    check_unused(&**out, run.job().network.is_some())?;
     let nonce = nonce.iter().map(|byte| format!("{byte:02x}")).collect();
     let file = RunFile { nonce, ..run.file.clone() };
     let numbers = 0..file.data.len();

@@ -106,8 +106,8 @@ impl Prepared {
             let why = "is a run already: go on with --resume, or choose another folder";
             return Err(RunError::Refused(format!("{} {why}", out.place())));
         }
-        check_unused(&**out)?;
         let (job_text, job) = if *logged { read_logged_job(job_path) } else { read_job(job_path) }?;
+        check_unused(&**out, job.network.is_some())?;
         check_salts(job_path, &job, salts)?;
         let files = JobFiles::new(job_path, *data_root)?;
         let (program, _) = read_program(&files, &job)?;

@@ -226,7 +226,7 @@ impl Recording {
         if at(names::RUN_JSON).is_here() {
             return Err(RunError::Refused(format!("{place} is a run already: choose another folder")));
         }
-        check_unused(&*beginning.out)?;
+        check_unused(&*beginning.out, job.network.is_some())?;
         create_new(beginning, &text, &job, refused)?;
         Recording::open(beginning)
     }

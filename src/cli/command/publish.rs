@@ -10,7 +10,6 @@ use crate::cli::view::progress::Unit;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use tiebreak_remote::{Patience, is_address, publish, target};
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::hidden::PUBLISHED;
 use tiebreak_run::run::index::Index;
 use tiebreak_run::run::reader::Salts;
 use tiebreak_run::run::{RunError, names, shell};
@@ -92,8 +91,7 @@ fn upload(printer: Printer, run: &Run, to: &Path) -> CommandResult {
 
 /// Writes the index beside the files.
 fn write_index(printer: Printer, run: &Run) -> CommandResult {
-    let hides = run.job().hides();
-    let index = Index::of(&*run.store, |top| !hides || PUBLISHED.contains(&top));
+    let index = Index::of(&*run.store, |top| run.may_publish(top));
     let index = index.map_err(RunError::io(&run.layout.root))?;
     let file = run.at(names::INDEX);
     file.replace(index.text().as_bytes())?;

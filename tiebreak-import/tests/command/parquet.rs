@@ -60,6 +60,7 @@ fn a_table_without_the_texts_is_refused_by_its_columns() {
     let folder = tempfile::tempdir().unwrap();
     gpt2(&folder.path().join("gpt2"));
     fs::write(folder.path().join("text.txt"), "he").unwrap();
+    fs::write(folder.path().join("cut.parquet"), "PAR1 and plain letters behind").unwrap();
     let before = names(folder.path());
     let too_much = match cfg!(target_os = "linux") {
         true => "the reader of Parquet was stopped: it took more than 4096 MiB of memory",
@@ -79,6 +80,7 @@ fn a_table_without_the_texts_is_refused_by_its_columns() {
         (&[snappy, "--column", "day"], 4, r#"the column "day" has values of the type DATE"#),
         (&[snappy, "--form", "json-lines"], 4, "it is a Parquet file: leave --form out"),
         (&["text.txt", "--form", "parquet"], 4, "it is no Parquet file"),
+        (&["cut.parquet"], 4, "it does not begin and end as Parquet files do"),
         (&["text.txt", "--column", "a"], 2, "--json-key is for JSON Lines"),
         (&[lz4], 4, "it does not read as Parquet: "),
         (&[bomb], 4, too_much),

@@ -20,6 +20,8 @@ use crate::arith::rounding_grid::GridRule;
 
 /// The most bytes of a name.
 pub(crate) const NAME_MAX: usize = 256;
+/// The most dimensions of a tensor.
+const DIMENSIONS_MAX: usize = 4;
 
 /// Why bytes are not a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -141,8 +143,15 @@ impl Decoder<'_> {
         }
     }
 
+    /// A shape. One of more dimensions would be copied for each slot before it is checked.
     fn shape(&mut self) -> Result<Vec<u32>> {
-        self.list(4, Self::u32)
+        let shape = self.list(4, Self::u32)?;
+        match shape.len() <= DIMENSIONS_MAX {
+            true => Ok(shape),
+            false => {
+                wrong(format!("a shape has {} dimensions, 1 to {DIMENSIONS_MAX} are allowed", shape.len()))
+            }
+        }
     }
 
     fn dtype(&mut self) -> Result<DType> {

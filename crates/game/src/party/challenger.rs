@@ -111,7 +111,7 @@ fn logged(trainer: &Run) -> Result<(), PartyError> {
 fn begun(trainer: &Run, out: &Arc<dyn Store>) -> Result<Run, PartyError> {
     let trees: Vec<Vec<u8>> = trainer.data_trees()?.iter().map(GroupTree::encode).collect();
     if !Stored::new(out, Path::new(&out.place()), names::RUN_JSON).is_here() {
-        check_unused(&**out)?;
+        check_unused(&**out, false)?;
         let state = match trainer.file.origin {
             InitialOrigin::Seed => None,
             InitialOrigin::Weights { .. } | InitialOrigin::Run(_) => Some(initial::state(trainer)?),

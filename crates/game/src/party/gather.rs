@@ -195,7 +195,7 @@ fn begun(with: &Gathering) -> Result<Run, PartyError> {
     let out = &with.out;
     let refused = |why: &str| Err(PartyError::Refused(why.into()));
     if !Stored::new(out, Path::new(&out.place()), names::RUN_JSON).is_here() {
-        check_unused(&**out)?;
+        check_unused(&**out, false)?;
         make(with)?;
     }
     let run = open(with)?;

@@ -16,11 +16,12 @@ use tiebreak_contract::program::step::StateTensor;
 const COPY_BYTES: u64 = 1 << 23;
 
 /// Checks that a new run can be made in a store: the store is empty, or holds only what an interrupted creation leaves.
-/// `run.json` is written last, so no file that a trainer writes later can be there without it.
+/// `run.json` is written last, so no file that a trainer writes later can be there without it. `has_network` is true if the new run keeps
+/// a network file.
 ///
 /// # Errors
 /// If the store holds a run, or something else.
-pub fn check_unused(store: &dyn Store) -> Result<(), RunError> {
+pub fn check_unused(store: &dyn Store, has_network: bool) -> Result<(), RunError> {
     let empty = |folder: &str| store.list(folder).is_ok_and(|names| names.is_empty());
     let only_initial = || {
         let initial = names::checkpoint(0);
@@ -32,7 +33,8 @@ pub fn check_unused(store: &dyn Store) -> Result<(), RunError> {
         let name = name.trim_end_matches('/');
         let fine = match name {
             names::DATA | names::EVALUATION | names::COMPANIONS => true,
-            names::JOB | names::PROGRAM | names::NETWORK => true,
+            names::JOB | names::PROGRAM => true,
+            names::NETWORK => has_network,
             names::HEADS | names::TRACES | names::LOGS => empty(name),
             // A run that begins from weights has its initial state before it has a run.json.
             names::CHECKPOINTS => only_initial(),
@@ -55,11 +57,6 @@ pub fn create(store: &Arc<dyn Store>, new: &NewRun) -> Result<(), RunError> {
     let others = [names::JOB, names::PROGRAM, names::NETWORK, new.named].map(str::to_string);
     let beside = new.companions.iter().map(|(name, _)| names::companion(name));
     let place = PathBuf::from(store.place());
-    if new.network.is_none() && Stored::new(store, &place, names::NETWORK).is_here() {
-        let (folder, name) = (place.display(), names::NETWORK);
-        let why = format!("{folder} holds {name}, and the job names no network: choose another folder");
-        return Err(RunError::Refused(why));
-    }
     let all = data.chain(others).chain([names::checkpoint(0)]).chain(beside);
     let absent: Vec<Stored> =
         all.map(|name| Stored::new(store, &place, name)).filter(|file| !file.is_here()).collect();

@@ -22,6 +22,17 @@ pub const PUBLISHED: [&str; 7] = [
 ];
 
 impl Run {
+    /// True if everybody may have the file or folder of this name, of those at the top of the run.
+    #[doc(hidden)] // for the layers above
+    pub fn may_publish(&self, top: &str) -> bool {
+        !self.job().hides() || self.is_published(top)
+    }
+
+    /// True if a file or folder of a run that hides shows nothing of what is hidden. Another one's network file is none of the run's.
+    fn is_published(&self, top: &str) -> bool {
+        PUBLISHED.contains(&top) && (top != names::NETWORK || self.job().network.is_some())
+    }
+
     /// The salts of a data file, of a run that hides and whose key is at hand.
     pub(super) fn file_salts(&self, number: usize) -> Option<FileSalts> {
         self.computation.salts.as_ref().map(|key| FileSalts::new(key, number))
@@ -92,7 +103,7 @@ impl Run {
         let shows = |name: &String| {
             let name = name.trim_end_matches('/');
             let empty = [names::TRACES, names::LOGS].contains(&name);
-            !PUBLISHED.contains(&name)
+            !self.is_published(name)
                 && ![names::LOCK, names::INDEX].contains(&name)
                 && name != names::COMPANIONS
                 && !empty

@@ -27,7 +27,7 @@ use tokio::time::timeout;
 use super::queue::{Admitted, Ask, Queue, late};
 use super::stream::Coming;
 use super::tokenizing::Shared;
-use super::wire::{Asked, Head, Kind, Prompt, Refusal, asked};
+use super::wire::{Head, Kind, Prompt, Refusal, asked};
 use crate::cli::args::hosts::Hosts;
 use crate::cli::args::random::random;
 use crate::cli::view::chats::Chats;
@@ -221,18 +221,21 @@ fn no_chats(why: &str) -> Refusal {
 /// Answers a request.
 async fn answer(desk: &Desk, guest: Arc<Guest>, request: Request, kind: Kind) -> Result<Response, Refusal> {
     let body = read(request).await?;
-    let asked = asked(&body, &desk.name, kind)?;
+    let mut asked = asked(&body, &desk.name, kind)?;
+    // A prompt that waits for the tokenizer is in memory once.
+    drop(body);
     // No more chats wait for the template, and no more texts for the tokenizer, than requests are admitted.
     let (begin, admitted) = (Instant::now(), admitted(desk, guest)?);
-    let ids = match &asked.prompt {
-        Prompt::Ids(ids) => ids.clone(),
-        Prompt::Text(text) => ids(desk, (&asked, begin), text.clone()).await?,
+    let field = asked.prompt.field();
+    let ids = match std::mem::replace(&mut asked.prompt, Prompt::Ids(Vec::new())) {
+        Prompt::Ids(ids) => ids,
+        Prompt::Text(text) => ids(desk, (field, begin), text).await?,
         Prompt::Messages(messages) => {
-            let text = rendered(desk, messages.clone()).await?;
-            ids(desk, (&asked, begin), text).await?
+            let text = rendered(desk, messages).await?;
+            ids(desk, (field, begin), text).await?
         }
     };
-    let (prompt, length) = fitted(desk, &asked, ids)?;
+    let (prompt, length) = fitted(desk, (field, asked.length), ids)?;
     let number =
         u128::from_le_bytes(random().map_err(|failure| Refusal::new(500, "server_error", failure.message))?);
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -311,16 +314,23 @@ async fn read(request: Request) -> Result<Bytes, Refusal> {
 }
 
 /// The ids of a prompt's text. Other requests are served meanwhile.
-async fn ids(desk: &Desk, (asked, begin): (&Asked, Instant), text: String) -> Result<Vec<u32>, Refusal> {
-    let wrong = |why: String| Refusal::of(asked.prompt.field(), "invalid_value", why);
+async fn ids(
+    desk: &Desk,
+    (field, begin): (&'static str, Instant),
+    text: String,
+) -> Result<Vec<u32>, Refusal> {
+    let wrong = |why: String| Refusal::of(field, "invalid_value", why);
     let time = desk.time.saturating_sub(begin.elapsed());
     let ids = timeout(time, desk.alphabet.ids(text)).await.map_err(|_| late())?;
     ids.map_err(|failure| wrong(failure.message))
 }
 
 /// The ids of a prompt, if they are the model's and leave room for the answer; and the most tokens of that.
-fn fitted(desk: &Desk, asked: &Asked, ids: Vec<u32>) -> Result<(Vec<u32>, u32), Refusal> {
-    let field = asked.prompt.field();
+fn fitted(
+    desk: &Desk,
+    (field, length): (&'static str, Option<(u32, &'static str)>),
+    ids: Vec<u32>,
+) -> Result<(Vec<u32>, u32), Refusal> {
     let wrong = |why: String| Refusal::of(field, "invalid_value", why);
     let (classes, prompt, most) = (desk.classes, ids.len(), desk.most);
     match ids.iter().max() {
@@ -333,7 +343,7 @@ fn fitted(desk: &Desk, asked: &Asked, ids: Vec<u32>) -> Result<(Vec<u32>, u32), 
         Some(_) => {}
     }
     let long = |name: &str, why: String| Err(Refusal::of(name, "context_length_exceeded", why));
-    match asked.length {
+    match length {
         Some((length, name)) if prompt.saturating_add(length as usize) > most => {
             let why = format!(
                 "the prompt has {prompt} tokens and {name} is {length}: together they must be at most {most}"
