@@ -22,15 +22,17 @@ pub fn answers(
     time: Duration,
 ) -> Result<Vec<bool>, String> {
     let start = Instant::now();
-    let mut child = spawn(command, folder)?;
-    let killer = Killer::of(&child);
-    let done = match &killer {
-        Ok(_) => talk(&mut child, input, samples, start, time),
-        Err(why) => Err(why.clone()),
+    // First, so that there is no moment in which this process may end and nobody ends the command.
+    let killer = Killer::start()?;
+    let mut child = match spawn(command, folder, &killer) {
+        Ok(child) => child,
+        Err(why) => {
+            killer.end(false);
+            return Err(why);
+        }
     };
-    if let Ok(killer) = killer {
-        killer.end(done.is_err());
-    }
+    let done = talk(&mut child, input, samples, start, time);
+    killer.end(done.is_err());
     if done.is_err() {
         // One that has ended cannot be killed, and needs not.
         let _ = child.kill();
@@ -39,7 +41,9 @@ pub fn answers(
     done
 }
 
-fn spawn(command: &[String], folder: &Path) -> Result<Child, String> {
+/// Starts the command in the killer's group.
+#[cfg_attr(not(unix), expect(unused_variables, reason = "there are no groups"))]
+fn spawn(command: &[String], folder: &Path, killer: &Killer) -> Result<Child, String> {
     let failed = |error: std::io::Error| format!("the command {:?} does not start: {error}", command[0]);
     let folder = absolute(folder).map_err(failed)?;
     // A program that is named with a folder is beside the rules; any other one is the system's to find.
@@ -49,7 +53,7 @@ fn spawn(command: &[String], folder: &Path) -> Result<Child, String> {
     started.args(&command[1..]).current_dir(folder);
     started.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     #[cfg(unix)]
-    std::os::unix::process::CommandExt::process_group(&mut started, 0);
+    std::os::unix::process::CommandExt::process_group(&mut started, killer.waits.id() as i32);
     started.spawn().map_err(failed)
 }
 
@@ -104,8 +108,8 @@ fn parse(answers: &[u8], samples: usize) -> Result<Vec<bool>, String> {
     Ok(answers)
 }
 
-/// A process that kills the command and what it started, unless it is told before that all is done. The pipe between closes
-/// whenever this process ends, so a signal that ends it ends the command too.
+/// A process that kills its group, which is that of the command and what it started, unless it is told before that all is done. The
+/// pipe between closes whenever this process ends, so a signal that ends it ends the command too.
 struct Killer {
     #[cfg(unix)]
     waits: Child,
@@ -115,10 +119,9 @@ impl Killer {
     /// Begins to wait for the end of this process. The system's shell reaches the whole group; nothing else here does without
     /// unsafe code.
     #[cfg(unix)]
-    fn of(child: &Child) -> Result<Killer, String> {
-        let script = "read -r done || kill -s KILL -- -\"$0\"";
+    fn start() -> Result<Killer, String> {
         let mut started = Command::new("sh");
-        started.args(["-c", script, &child.id().to_string()]);
+        started.args(["-c", "read -r done || kill -s KILL -- -$$"]);
         started.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         // A signal to this process's group has to leave it, or nobody kills the command.
         std::os::unix::process::CommandExt::process_group(&mut started, 0);
@@ -129,7 +132,7 @@ impl Killer {
     }
 
     #[cfg(not(unix))]
-    fn of(_: &Child) -> Result<Killer, String> {
+    fn start() -> Result<Killer, String> {
         Ok(Killer {})
     }
 
