@@ -44,6 +44,13 @@ SECTIONS = [
     (".ci", "Checks before a change lands, and before a release."),
 ]
 
+# What else lies at the top of the repository. Any other name was left there by accident, as by a command that writes to its folder.
+TOP = [
+    ".cargo", ".dockerignore", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "Cargo.lock", "Cargo.toml",
+    "Containerfile", "LICENSE-APACHE", "LICENSE-MIT", "README.md", "SECURITY.md", "STYLE.md", "_typos.toml", "docs",
+    "proptest-regressions", "rustfmt.toml",
+]
+
 HEAD = """# Files
 
 A map of the repository: every source file with its subject, in the order in which the layers stand on each other.
@@ -58,6 +65,9 @@ def files():
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split("\n")
     names = sorted(name for name in set(names) if name and (ROOT / name).is_file())
+    known = {folder.split("/")[0] for folder, _ in SECTIONS} | set(TOP)
+    if strange := {name.split("/")[0] for name in names} - known:
+        raise SystemExit(f"at the top of the repository: {', '.join(sorted(strange))}: remove them, or add them to TOP")
     return [name for name in names if Path(name).suffix in KINDS or name.startswith(".ci/")]
 
 

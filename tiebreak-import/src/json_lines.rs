@@ -31,8 +31,8 @@ impl<'a> Lines<'a> {
     /// The bytes of the column, if the file is packed in rows.
     pub fn unpacked(&self) -> Option<u64> {
         match &self.objects.from {
-            From::Lines(..) => None,
-            From::Rows(rows, _) => Some(rows.unpacked),
+            Reader::Lines(..) => None,
+            Reader::Rows(rows, _) => Some(rows.unpacked),
         }
     }
 
@@ -52,7 +52,7 @@ impl<'a> Lines<'a> {
 }
 
 /// What gives a file's lines.
-enum From {
+enum Reader {
     /// The file itself.
     Lines(BufReader<File>),
     /// The process that reads rows of Parquet, and what the file had before: its length, and when it was changed.
@@ -70,7 +70,7 @@ fn version(path: &Path) -> Result<Version, Error> {
 /// The objects of a file of JSON Lines or Parquet, one line or row after another.
 pub struct Objects<'a> {
     path: &'a Path,
-    from: From,
+    from: Reader,
     /// The hash of the lines that were read.
     hasher: blake3::Hasher,
     /// The number of lines or rows that were read.
@@ -106,11 +106,11 @@ impl<'a> Objects<'a> {
         let from = match is_parquet(path)? {
             true => {
                 let version = version(path)?;
-                From::Rows(Rows::open(path, key, texts)?, version)
+                Reader::Rows(Rows::open(path, key, texts)?, version)
             }
             false => {
                 let file = open_plain(path).map_err(Error::io(path))?;
-                From::Lines(BufReader::with_capacity(1 << 20, file))
+                Reader::Lines(BufReader::with_capacity(1 << 20, file))
             }
         };
         Ok(Objects { path, from, hasher: blake3::Hasher::new(), lines: 0, objects: 0 })
@@ -120,12 +120,12 @@ impl<'a> Objects<'a> {
     fn line(&mut self) -> Result<Vec<u8>, Error> {
         let mut line = Vec::new();
         match &mut self.from {
-            From::Lines(file) => {
+            Reader::Lines(file) => {
                 let most = LINE_MAX as u64 + 1;
                 file.by_ref().take(most).read_until(b'\n', &mut line).map_err(Error::io(self.path))?;
                 self.hasher.update(&line);
             }
-            From::Rows(rows, _) => {
+            Reader::Rows(rows, _) => {
                 let row = rows.next(LINE_MAX).map_err(|why| Error::malformed(self.path, why))?;
                 line.extend(row.into_iter().flatten());
             }
@@ -150,7 +150,7 @@ impl<'a> Objects<'a> {
 
     /// An error in the line or row that was read last.
     pub fn error(&self, why: &str) -> Error {
-        let unit = if matches!(self.from, From::Lines(..)) { "line" } else { "row" };
+        let unit = if matches!(self.from, Reader::Lines(..)) { "line" } else { "row" };
         Error::malformed(self.path, format!("{unit} {}: {why}", self.lines))
     }
 
@@ -158,8 +158,8 @@ impl<'a> Objects<'a> {
     pub fn source(self) -> Result<Value, Error> {
         let name = self.path.file_name().map(|name| name.to_string_lossy());
         let (bytes, blake3) = match &self.from {
-            From::Lines(_) => (self.hasher.count(), self.hasher.finalize().to_hex().to_string()),
-            From::Rows(_, before) => {
+            Reader::Lines(_) => (self.hasher.count(), self.hasher.finalize().to_hex().to_string()),
+            Reader::Rows(_, before) => {
                 let digest = digest(self.path)?;
                 if version(self.path)? != *before {
                     let why = "it changed while it was read: import it again";

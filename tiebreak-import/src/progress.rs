@@ -37,7 +37,7 @@ impl Progress {
     }
 
     /// Replaces an amount of the whole, once the right one is known.
-    pub fn set_other(&self, before: u64, now: u64) {
+    pub fn replace(&self, before: u64, now: u64) {
         let all = self.bar.length().unwrap_or(0);
         self.bar.set_length(all.saturating_sub(before).saturating_add(now));
     }

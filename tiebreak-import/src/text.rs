@@ -277,7 +277,7 @@ impl Reader<'_> {
                         let lines = Lines::open(path, self.texts.json_key.unwrap_or(JSON_KEY))?;
                         if let Some(unpacked) = lines.unpacked() {
                             let packed = fs::metadata(path).map_or(0, |data| data.len());
-                            self.bar.set_other(packed, unpacked);
+                            self.bar.replace(packed, unpacked);
                         }
                         Current::Lines(lines)
                     }
