@@ -131,9 +131,13 @@ fn a_run_that_hides_is_verified_without_its_key_and_audited_with_it() {
         let found = String::from_utf8_lossy(&bytes).contains(&secret[9..40]);
         assert!(!found, "{} has the key", name.display());
     }
-    // The index needs no key, and has the files that everybody may have.
+    // The index needs no key, and has the files that everybody may have. A network file is none of a job that names none.
+    let foreign = Path::new(&run).join("network.json");
+    fs::write(&foreign, "{\"password\": \"secret\"}").unwrap();
     ends(&["publish", &run], 0, &["index lists "]);
+    fs::remove_file(foreign).unwrap();
     let index = fs::read_to_string(Path::new(&run).join("index")).unwrap();
+    assert!(!index.contains("network.json"), "{index}");
     let tops = index.lines().skip(1).map(|line| line.split([' ', '/']).nth(1).unwrap());
     assert!(index.contains(" heads/") && tops.clone().all(|top| PUBLISHED.contains(&top)), "{index}");
     fs::remove_file(Path::new(&run).join("index")).unwrap();
