@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tiebreak_monitor::register::history::Register;
 use tiebreak_monitor::snapshot::record::{RECORD_BYTES, Serial, SignedRecord};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::admission::{Attributed, NEW, Refusal, State, admit};
 use crate::roster::Roster;
@@ -16,6 +16,8 @@ use crate::store::{Appended, Store, StoreError};
 
 /// Requests that wait at most; more are told to come again.
 const WAITING: usize = 8192;
+/// Questions about the last record that wait at most. Strangers may ask them, so they never fill the queue of the chips' records.
+const QUESTIONS: usize = 256;
 /// Requests of one transaction at most.
 const BATCH: usize = 1024;
 /// The times that a transaction is tried where several collectors write to one database.
@@ -31,7 +33,7 @@ pub enum Unkept {
     #[error("this collector cannot keep the record now")]
     Failed,
     /// Too many requests wait.
-    #[error("{WAITING} requests wait already: send the record again later")]
+    #[error("too many requests wait already: send this one again later")]
     Busy,
 }
 
@@ -45,7 +47,10 @@ enum Job {
 
 /// A handle by which requests reach the thread that writes.
 #[derive(Clone)]
-pub struct Writer(mpsc::Sender<Job>);
+pub struct Writer {
+    jobs: mpsc::Sender<Job>,
+    questions: Arc<Semaphore>,
+}
 
 impl Writer {
     /// Starts the thread. It ends when all handles are gone.
@@ -57,7 +62,11 @@ impl Writer {
         let thread = thread::Builder::new()
             .name("writer".into())
             .spawn(move || Writing { store, roster }.run(jobs))?;
-        Ok((Writer(sender), thread))
+        Ok((Writer::of(sender), thread))
+    }
+
+    fn of(jobs: mpsc::Sender<Job>) -> Writer {
+        Writer { jobs, questions: Arc::new(Semaphore::new(QUESTIONS)) }
     }
 
     /// Keeps a record: it is durable when this returns.
@@ -66,17 +75,18 @@ impl Writer {
     /// If the record is not taken, or the store fails.
     pub async fn keep(&self, found: Attributed) -> Result<(), Unkept> {
         let (answer, answered) = oneshot::channel();
-        self.0.try_send(Job::Keep(Box::new(found), answer)).map_err(|_| Unkept::Busy)?;
+        self.jobs.try_send(Job::Keep(Box::new(found), answer)).map_err(|_| Unkept::Busy)?;
         answered.await.unwrap_or(Err(Unkept::Failed))
     }
 
     /// The last record of a chip.
     ///
     /// # Errors
-    /// If the store fails.
+    /// If too many ask, or the store fails.
     pub async fn last(&self, chip: Serial) -> LastRecord {
+        let _question = self.questions.try_acquire().map_err(|_| Unkept::Busy)?;
         let (answer, answered) = oneshot::channel();
-        self.0.try_send(Job::Last(chip, answer)).map_err(|_| Unkept::Busy)?;
+        self.jobs.try_send(Job::Last(chip, answer)).map_err(|_| Unkept::Busy)?;
         answered.await.unwrap_or(Err(Unkept::Failed))
     }
 }
@@ -99,11 +109,11 @@ impl Writing {
         let mut waiting = Vec::new();
         // While one transaction is written, the requests of the next one gather.
         while jobs.blocking_recv_many(&mut waiting, BATCH) > 0 {
-            let mut keep = Vec::new();
+            let (mut keep, mut asked) = (Vec::new(), BTreeMap::<Serial, Vec<_>>::new());
             for job in waiting.drain(..) {
                 match job {
                     Job::Keep(found, answer) => keep.push((*found, answer)),
-                    Job::Last(chip, answer) => drop(answer.send(self.last(&chip))),
+                    Job::Last(chip, answer) => asked.entry(chip).or_default().push(answer),
                 }
             }
             let (found, answers): (Vec<_>, Vec<_>) = keep.into_iter().unzip();
@@ -119,18 +129,24 @@ impl Writing {
                     answers.into_iter().for_each(|answer| drop(answer.send(Err(Unkept::Failed))));
                 }
             }
+            // Records come first. However many ask about a chip, it is read once.
+            for (chip, answers) in asked {
+                let last = self.last(&chip).inspect_err(|error| {
+                    tracing::error!(%error, %chip, "the last record was not read");
+                });
+                for answer in answers {
+                    let last = last.as_ref().map(Clone::clone).map_err(|_| Unkept::Failed);
+                    let _ = answer.send(last);
+                }
+            }
         }
     }
 
-    fn last(&mut self, chip: &Serial) -> LastRecord {
-        let failed = |error: StoreError| {
-            tracing::error!(%error, %chip, "the last record was not read");
-            Unkept::Failed
-        };
-        let states = self.store.states(&[chip]).map_err(failed)?;
+    fn last(&mut self, chip: &Serial) -> Result<Option<SignedRecord>, StoreError> {
+        let states = self.store.states(&[chip])?;
         let Some(state) = states.get(chip) else { return Ok(None) };
         let from = state.end.records.saturating_sub(1);
-        let records = self.store.records(chip, from, 1).map_err(failed)?;
+        let records = self.store.records(chip, from, 1)?;
         match records.into_iter().next() {
             Some(record) if record.link() == state.end.link => Ok(Some(record)),
             found => {
@@ -139,7 +155,7 @@ impl Writing {
                     found.map_or("of nothing".into(), |record| record.link().short()),
                     state.end.link.short()
                 );
-                Err(failed(StoreError::Damaged(why)))
+                Err(StoreError::Damaged(why))
             }
         }
     }
@@ -232,3 +248,6 @@ fn put(chips: &mut BTreeMap<Serial, Appended>, before: u64, state: State, signed
     chip.records.push(bytes);
     chip.state = state;
 }
+
+#[cfg(test)]
+mod tests;
