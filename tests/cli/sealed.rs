@@ -329,6 +329,24 @@ fn a_pack_without_records_or_heads_has_a_report_that_decides_nothing() {
         assert!(said.starts_with(&line), "{said}");
         world.refused(report, &format!("the run comes without {why}, so nothing of it was checked"));
     }
+    // Files that are there and are none.
+    let broken = [
+        ("transcript", "empty.json", &[][..]),
+        ("transcript", "garbage.json", b"secret"),
+        ("heads/", "junk.json", b"secret"),
+    ];
+    for (name, report, bytes) in broken {
+        let changed = found.iter().map(|(own, kept)| match own.starts_with(name) {
+            true => (own.as_str(), bytes),
+            false => (own.as_str(), &kept[..]),
+        });
+        let changed: Vec<(&str, &[u8])> = changed.collect();
+        fs::write(world.inside("broken.pack"), sealed(&world.recipient, &changed)).unwrap();
+        let said = world.boxed("broken.pack", report, &[], 4);
+        let line = format!("NOT DECIDED: a file of run {} in the pack breaks its format (", world.run.id);
+        assert!(said.starts_with(&line) && !said.contains("secret"), "{said}");
+        world.refused(report, "a file of the run breaks its format, so nothing of the run was replayed");
+    }
 }
 
 /// Every file in the folders that a process may write to, by path.

@@ -262,6 +262,9 @@ pub enum Ground {
         /// The file, in words.
         file: &'static str,
     },
+    /// A file of the run is none of the run format.
+    #[error("a file of the run breaks its format, so nothing of the run was replayed")]
+    Unreadable,
     /// The trainer took records back, and another run has the right ones.
     #[error(
         "the trainer took back the records from step {step} on ({reason}); run {by} takes their place, and needs an audit of its own"
@@ -383,6 +386,7 @@ impl Ground {
             Ground::OtherRun { .. } => "other_run",
             Ground::NotOrdered => "not_ordered",
             Ground::Without { .. } => "without",
+            Ground::Unreadable => "unreadable",
             Ground::Corrected { .. } => "corrected",
             Ground::Several(_) => "several",
             Ground::Freedom { .. } => "freedom",

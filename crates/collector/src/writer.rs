@@ -33,7 +33,7 @@ pub enum Unkept {
     #[error("this collector cannot keep the record now")]
     Failed,
     /// Too many requests wait.
-    #[error("too many requests wait already: send this one again later")]
+    #[error("this collector has requests enough that wait: send this one again later")]
     Busy,
 }
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use serde_json::json;
 use tiebreak_audit::attachments::note;
+use tiebreak_audit::checks::Checked;
 use tiebreak_audit::ground::Ground;
 use tiebreak_audit::plan::{Choice, plan};
 use tiebreak_audit::refused::refused;
@@ -241,6 +242,19 @@ fn lacks(run: &Run) -> Result<Option<&'static str>, RunError> {
     Ok(run.head_sizes()?.is_empty().then_some("a head"))
 }
 
+/// Checks the files of the run, without a replay.
+fn files(printer: Printer, given: &Given, run: &Run) -> Result<Checked, Failure> {
+    let counting = printer.counting("checking the run", Unit::Bytes);
+    let mut counted = counting.watch();
+    let mut work = Work::of_all_files(&mut counted);
+    let mut checked = watched::always(run, given.trainer.as_ref(), &mut work)?;
+    if checked.inconsistent.is_none() {
+        let beside = watched::attachments(run, &checked, &mut work);
+        note(&mut checked, beside);
+    }
+    Ok(checked)
+}
+
 /// The memory and time that the box has used up so far.
 struct Since {
     /// Bytes of the pack's files in memory.
@@ -274,20 +288,25 @@ fn audited(
         }
         expected => expected?,
     };
-    if let Some(file) = lacks(run)? {
+    let lack = lacks(run).map_err(Failure::from);
+    if let Ok(Some(file)) = lack {
         let line = format!("NOT DECIDED: the pack holds run {} without {file}", run.id);
         return no_audit(Ground::Without { file }, Exit::Undecided, line);
     }
-    let counting = printer.counting("checking the run", Unit::Bytes);
-    let mut counted = counting.watch();
-    let mut work = Work::of_all_files(&mut counted);
-    let mut checked = watched::always(run, given.trainer.as_ref(), &mut work)?;
-    expected.note(&mut checked);
-    if checked.inconsistent.is_none() {
-        let beside = watched::attachments(run, &checked, &mut work);
-        note(&mut checked, beside);
+    let named =
+        run.file.summary().named_key().map_err(|why| RunError::malformed(&run.layout.run_json(), why))?;
+    if given.trainer.is_some() && named != given.trainer {
+        return Err(Failure::new(Exit::Malformed, "the run names another key than --trainer-key"));
     }
-    drop(counting);
+    let mut checked = match lack.and_then(|_| files(printer, given, run)) {
+        Err(failure) if failure.exit == Exit::Malformed => {
+            let line =
+                format!("NOT DECIDED: a file of run {} in the pack breaks its format ({WITHHELD})", run.id);
+            return no_audit(Ground::Unreadable, Exit::Malformed, line);
+        }
+        checked => checked?,
+    };
+    expected.note(&mut checked);
     for (path, text) in &given.heads {
         checked.other_head(run, path, text)?;
     }
