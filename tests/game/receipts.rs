@@ -1,6 +1,6 @@
 //! Games about receipts of answers: a signer who withholds its trace has to open it, and the first wrong operator convicts.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
 use tiebreak_contract::arith::philox::philox4x32_10;
@@ -31,6 +31,9 @@ use crate::play::{flipped, key, unproven};
 
 /// A wrong bit of a node's output: the window, the node, the byte.
 type Wrong = (usize, usize, usize);
+
+/// No answer has so many windows.
+const NOWHERE: Wrong = (99, 0, 0);
 
 /// A model with weights of Philox, and a receipt of an answer that it gave.
 struct Model {
@@ -159,7 +162,7 @@ fn honestly(_: usize, _: &Asked, answer: Answer) -> Option<Answer> {
 }
 
 /// What a liar does with its answer.
-type Withhold<'a> = &'a dyn Fn(Answer) -> Option<Answer>;
+type Withhold<'a> = &'a dyn Fn(&Asked, Answer) -> Option<Answer>;
 
 /// A game that was played to its end.
 struct Game {
@@ -169,6 +172,11 @@ struct Game {
     largest: usize,
     bytes: u64,
     asked: Vec<Question>,
+}
+
+/// The answer in a sealed message of a party.
+fn opened(party: usize, sealed: &[u8]) -> Answer {
+    Sealed::<Answered>::from_bytes(sealed, 1 << 24, &key(party as u8).public()).unwrap().body.answer
 }
 
 fn begun(terms: &Terms, fault: Option<Fault>) -> Referee {
@@ -197,9 +205,7 @@ fn play(terms: &Terms, parties: &mut [ReceiptParty], act: Act, fault: Option<Fau
             asked.push(ask.asked.question.clone());
             let question = Sealed::new(ask.asked.clone(), &key(9)).to_bytes();
             let answer = parties[ask.party].reply(&question).unwrap();
-            let own =
-                Sealed::<Answered>::from_bytes(&answer, 1 << 24, &key(ask.party as u8).public()).unwrap();
-            let Some(answer) = act(ask.party, &ask.asked, own.body.answer) else { continue };
+            let Some(answer) = act(ask.party, &ask.asked, opened(ask.party, &answer)) else { continue };
             let (game, turn, question) = (ask.asked.game, ask.asked.turn, ask.asked.digest());
             let sealed =
                 Sealed::new(Answered { game, turn, question, answer }, &key(ask.party as u8)).to_bytes();
@@ -287,17 +293,25 @@ fn a_party_that_withholds_or_contradicts_itself_loses() {
         let wrong_of = |number: u8| (usize::from(number) == liar).then_some(wrong);
         let mut parties = [0, 1].map(|number| model.party(terms, number, wrong_of(number)));
         let turns = play(terms, &mut parties, &honestly, None).turns;
+        // The same party with the right trace, since a liar knows that too.
+        let right = RefCell::new(model.party(terms, liar as u8, Some(NOWHERE)));
+        let copied = |asked: &Asked| {
+            let question = Sealed::new(asked.clone(), &key(9)).to_bytes();
+            opened(liar, &right.borrow_mut().reply(&question).unwrap())
+        };
         for turn in 0..turns {
             let from = |act: Withhold, party: usize, asked: &Asked, answer| {
-                if party == liar && asked.turn >= turn { act(answer) } else { Some(answer) }
+                if party == liar && asked.turn >= turn { act(asked, answer) } else { Some(answer) }
             };
-            let acts: [(&str, Withhold); 4] = [
-                ("silent", &|_| None),
-                ("declines", &|_| Some(Answer::Decline)),
-                ("flips", &|answer| Some(flipped(answer, 3))),
-                ("unproven", &|answer| Some(unproven(answer, 3))),
+            let acts: [(&str, Withhold); 5] = [
+                ("silent", &|_, _| None),
+                ("declines", &|_, _| Some(Answer::Decline)),
+                ("flips", &|_, answer| Some(flipped(answer, 3))),
+                ("unproven", &|_, answer| Some(unproven(answer, 3))),
+                ("copies", &|asked, _| Some(copied(asked))),
             ];
-            for (name, act) in acts {
+            // A challenger that copies from the begin on is honest.
+            for (name, act) in acts.into_iter().filter(|(name, _)| (liar, turn, *name) != (1, 0, "copies")) {
                 let from = |party: usize, asked: &Asked, answer: Answer| from(act, party, asked, answer);
                 let game = play(terms, &mut parties, &from, None);
                 let losses: Vec<usize> = game.result.losses().map(|loss| loss.party).collect();
