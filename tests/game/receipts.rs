@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::arith::words::bytes_of;
-use tiebreak_contract::program::graph::Primitive;
+use tiebreak_contract::program::graph::{Graph, Primitive, TensorId};
 use tiebreak_contract::program::sampling::Sampling;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_dispute::answer::Pass;
@@ -17,13 +17,16 @@ use tiebreak_dispute::game::result::{GameResult, Reason};
 use tiebreak_dispute::game::rules::{Fault, Rules};
 use tiebreak_dispute::game::terms::{Clocks, DisputedReceipt, INCREMENT_MIN, MOVES_MIN, Terms};
 use tiebreak_dispute::game::verdict::{Event, GameVerdict};
+use tiebreak_dispute::verdict::ProvenInput;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_game::party::ReceiptParty;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::multiproof;
 use tiebreak_record::commit::proven::Base64;
 use tiebreak_record::commit::receipt::Receipt;
 use tiebreak_record::commit::salted_receipt::{AnyReceipt, salted_texts};
+use tiebreak_record::commit::tensor::{SLICE_BYTES, digest_from_root, piece_count, piece_value};
 use tiebreak_record::job::Job;
 use tiebreak_run::inference::replay::Answerer;
 
@@ -326,6 +329,38 @@ fn a_party_that_withholds_or_contradicts_itself_loses() {
         let silent = play(terms, &mut parties, &|party, _, answer| (party != liar).then_some(answer), None);
         lost(&silent, liar, Reason::Timeout);
     }
+}
+
+/// Other operands with digests of their own are not the committed ones, whichever root commits them: the other party is asked.
+#[test]
+fn forged_operands_are_not_supplied() {
+    let model = Model::small();
+    for node in model.kinds(1) {
+        let wrong = (1, node, 5);
+        let terms = model.terms(model.signed(model.traces(Some(wrong))));
+        let mut parties = [model.party(&terms, 0, Some(wrong)), model.party(&terms, 1, None)];
+        let graph = Pass::of(&model.receipt, &model.text, 1).unwrap().graph;
+        let forges = |party: usize, _: &Asked, answer: Answer| match answer {
+            Answer::Operands { mut inputs } if party == 0 => {
+                inputs.iter_mut().for_each(|input| forge(&graph, input));
+                Some(Answer::Operands { inputs })
+            }
+            answer => Some(answer),
+        };
+        lost(&play(&terms, &mut parties, &forges, None), 0, Reason::WrongValue);
+    }
+}
+
+/// Changes an input's bytes, with the digest that they give.
+fn forge(graph: &Graph, input: &mut ProvenInput) {
+    input.bytes.0.iter_mut().for_each(|byte| *byte ^= 4);
+    let ty = graph.tensor(TensorId(input.tensor));
+    let count = piece_count(ty.bytes(), SLICE_BYTES);
+    let slices = input.slices.iter().zip(input.bytes.0.chunks(SLICE_BYTES));
+    let pieces: Vec<_> =
+        slices.map(|(&slice, bytes)| (slice, piece_value(bytes, SLICE_BYTES, slice, count))).collect();
+    let root = multiproof::root(multiproof::blake3, count, &pieces, &input.siblings.0).unwrap();
+    input.commitment.digest = digest_from_root(ty, &root);
 }
 
 /// A signer who commits a root that no trace has, and one who opens another root than it signed.
