@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::graph::{Graph, Primitive, TensorId};
+use tiebreak_contract::program::inference::settings;
 use tiebreak_contract::program::sampling::Sampling;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_dispute::answer::Pass;
@@ -24,7 +25,7 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::commit::multiproof;
 use tiebreak_record::commit::proven::Base64;
-use tiebreak_record::commit::receipt::Receipt;
+use tiebreak_record::commit::receipt::{Receipt, model_digest};
 use tiebreak_record::commit::salted_receipt::{AnyReceipt, salted_texts};
 use tiebreak_record::commit::tensor::{SLICE_BYTES, digest_from_root, piece_count, piece_value};
 use tiebreak_record::job::Job;
@@ -349,6 +350,22 @@ fn forged_operands_are_not_supplied() {
         };
         lost(&play(&terms, &mut parties, &forges, None), 0, Reason::WrongValue);
     }
+}
+
+/// A dispute about an answer of GPT-2 124M takes at most 60 answers and 1 MiB, whatever the parties do.
+#[test]
+fn a_game_about_a_large_receipt_is_small() {
+    let text = job_text([50_257, 1024, 12, 12, 768]);
+    let job = Job::parse("job", &text).unwrap();
+    let job = job.model().unwrap();
+    let mut model = Model::small();
+    model.receipt.model = model_digest(&settings(&job.model, &job.products).unwrap());
+    model.receipt.answer = vec![7; 3000];
+    model.receipt.length = 3000;
+    model.text = text;
+    let bound = Referee::new(&model.terms(model.signed(Digest([1; 32])))).unwrap().bound();
+    println!("{bound:?}");
+    assert!(bound.messages <= 60 && bound.bytes <= 1 << 20, "{bound:?}");
 }
 
 /// Changes an input's bytes, with the digest that they give.

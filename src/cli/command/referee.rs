@@ -16,7 +16,6 @@ use crate::cli::view::next::Next;
 use crate::cli::view::parties::{Parties, result_json};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
 use tiebreak_dispute::game::referee::Referee;
-use tiebreak_dispute::game::run_rules::RunRules;
 use tiebreak_dispute::game::terms::{
     Claim, ClaimedRun, Clocks, DisputedReceipt, INCREMENT_MIN, MOVES_MIN, Terms, replay_clock,
     replay_of_steps,
@@ -338,7 +337,7 @@ fn written(printer: Printer, args: &New, terms: &Terms) -> CommandResult {
     let out = std::path::absolute(&args.out).map_err(RunError::io(&args.out))?;
     Disk::default().replace(&out, &terms.to_bytes())?;
     let mut lines = vec![format!("game {}", terms.game())];
-    let (computation, traces) = (referee.rules().run().map(RunRules::computation), referee.rules().traces());
+    let (computation, traces) = (referee.rules().computation(), referee.rules().traces());
     lines.extend(computation.map(|computation| format!("  computation {computation}")));
     lines.extend(
         traces.map(|root| format!("  disputed: the traces of a receipt of party 0, with root {root}")),

@@ -18,6 +18,7 @@ pub mod record_fault;
 pub mod referee;
 pub mod result;
 pub mod rules;
+#[doc(hidden)] // for the layers above
 pub mod run_rules;
 pub mod search;
 mod stage;

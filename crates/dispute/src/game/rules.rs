@@ -107,7 +107,13 @@ impl Rules {
         true
     }
 
+    /// The computation that all parties claim to have carried out; `None` in a game about a receipt.
+    pub fn computation(&self) -> Option<&Digest> {
+        self.run().map(RunRules::computation)
+    }
+
     /// The run that is disputed; `None` in a game about a receipt.
+    #[doc(hidden)] // for the layers above
     pub fn run(&self) -> Option<&RunRules> {
         match &self.about {
             About::Run(run) => Some(run),

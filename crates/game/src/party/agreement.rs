@@ -2,7 +2,6 @@
 
 use super::error::PartyError;
 use tiebreak_dispute::game::rules::Rules;
-use tiebreak_dispute::game::run_rules::RunRules;
 use tiebreak_dispute::game::terms::{Claim, ClaimedRun, INCREMENT_MIN, MOVES_MIN, Terms, replay_clock};
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::job::Job;
@@ -85,7 +84,7 @@ pub(super) fn check(terms: &Terms, run: &Run) -> Result<(), PartyError> {
         }
     }
     let rules = Rules::new(terms)?;
-    if let Some(theirs) = rules.run().map(RunRules::computation)
+    if let Some(theirs) = rules.computation()
         && *theirs != run.computation.id
     {
         return Err(differs("the computation", &theirs.to_string(), &run.computation.id.to_string()));

@@ -23,7 +23,6 @@ use tiebreak_audit::rounding::reference_outcome_watched;
 use tiebreak_audit::{self as audit, checks, plan, replay_to_watched};
 use tiebreak_dispute::answer::AnswerVerdict;
 use tiebreak_dispute::check::Examination;
-use tiebreak_dispute::game::run_rules::RunRules;
 use tiebreak_dispute::game::verdict::{GAME_VERDICT_MAX, GameVerdict};
 use tiebreak_dispute::verdict::{Finding, Ruling, Verdict};
 use tiebreak_engine::cpu::Cpu;
@@ -211,7 +210,7 @@ fn check_game(printer: Printer, args: Check, verdict: GameVerdict, size: u64) ->
     let result = referee.result().ok_or_else(|| Failure::new(Exit::Undecided, "the game has no result"))?;
     let parties = args.known.parties(rules, trainer.as_ref())?;
     let mut lines = parties.lines(result);
-    let computation = rules.run().map(RunRules::computation);
+    let computation = rules.computation();
     let of_run = computation.map(|computation| format!("of computation {computation}"));
     let of_receipt = rules.traces().map(|traces| format!("on a receipt with traces {traces}"));
     let about = of_run.or(of_receipt).unwrap_or_default();
