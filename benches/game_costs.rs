@@ -74,7 +74,7 @@ fn name(question: &Question) -> &'static str {
         Question::Children { .. } => "level",
         Question::Record { .. } => "record",
         Question::Statement { .. } => "statement",
-        Question::Root { .. } => "root",
+        Question::Root { .. } | Question::Pass { .. } => "root",
         Question::Slice { .. } => "slice",
         Question::Evidence { need: Need::Terms { .. }, .. } => "terms",
         Question::Evidence { .. } => "operands",

@@ -145,7 +145,8 @@ impl Paper {
 
     fn written(mut self) -> Paper {
         let job = Job::parse("job", &self.terms.job).expect("a job");
-        let (computation, samples) = (*self.rules.computation(), u64::from(self.rules.program().samples()));
+        let run = self.rules.run().expect("a run");
+        let (computation, samples) = (*run.computation(), u64::from(run.program().samples()));
         let state = if matches!(self.lie, Lie::Initial) { Digest([5; 32]) } else { INITIAL };
         let mut records = vec![Record::Initial { computation, state }];
         for step in 1..=job.steps {
@@ -241,7 +242,7 @@ impl Paper {
                 self.supplied(place.step, proof)
             }
             Question::LogBlock { step, part, block } => {
-                let elements = elements(self.rules.program(), part as usize);
+                let elements = elements(self.rules.run().expect("a run").program(), part as usize);
                 let log = self.logs.get(step as usize - 1);
                 self.supplied(step, log.map(|log| log.prove(part as usize, elements, block)))
             }
@@ -262,7 +263,8 @@ impl Paper {
             },
             Question::Statement { step } => {
                 let trace = merkle::root(&self.leaves(Tree::Trace { step }));
-                let (computation, leaf) = (*self.rules.computation(), self.record_leaves()[step as usize]);
+                let run = self.rules.run().expect("a run");
+                let (computation, leaf) = (*run.computation(), self.record_leaves()[step as usize]);
                 let key = key(self.number as u8 + 1);
                 Answer::Statement(Statement::new(computation, step, leaf, trace, &key))
             }
@@ -273,6 +275,7 @@ impl Paper {
                 Answer::Slice { bytes: Base64(bytes[range].to_vec()) }
             }
             Question::Total { .. } | Question::Evidence { .. } | Question::Binding { .. } => Answer::Decline,
+            Question::Pass { .. } => Answer::Decline,
         }
     }
 

@@ -24,8 +24,8 @@ use tiebreak_contract::program::step::Program;
 use tiebreak_dispute::evidence::binding::Binding;
 use tiebreak_dispute::game;
 use tiebreak_dispute::game::message::Field;
-use tiebreak_dispute::game::referee::Referee;
 use tiebreak_dispute::game::result::GameResult;
+use tiebreak_dispute::game::rules::Rules;
 use tiebreak_dispute::game::terms::{Clocks, Terms};
 use tiebreak_dispute::game::verdict::{Event, GameVerdict};
 use tiebreak_dispute::verdict::{Base64, Claim, ProvenRecord, Verdict};
@@ -483,9 +483,9 @@ const WORKS: [Work; 11] = [
     ("check a game verdict", |s| assert!(GameVerdict::from_bytes(&s.verdict).unwrap().check().is_err())),
     ("list what fields are made of", |s| {
         let verdict = GameVerdict::from_bytes(&s.verdict).unwrap();
-        let referee = Referee::new(&verdict.terms).unwrap();
+        let rules = Rules::new(&verdict.terms).unwrap();
         let fields = [Field::State, Field::Clip, Field::Loss, Field::Gradient { micro: 1 }];
-        assert!(fields.map(|field| referee.rules().outputs(field).len()).iter().all(|&n| n > 0));
+        assert!(fields.iter().all(|&field| !rules.run().unwrap().outputs(field).is_empty()));
     }),
     ("read a trace", |s| {
         let trace = Trace::decode(&s.program, &s.trace.encode()).unwrap();

@@ -175,7 +175,7 @@ fn the_short_help_of_every_command_fits_a_screen_with_common_options_first() {
 }
 
 /// Examples that are only parsed, by a part of theirs: with the reason.
-const ONLY_PARSED: [(&str, &str); 25] = [
+const ONLY_PARSED: [(&str, &str); 26] = [
     ("s3://", "no default build has object stores: .ci/full stores runs them"),
     ("wgpu", "needs an adapter"),
     ("llvmpipe", "needs this adapter"),
@@ -197,6 +197,10 @@ const ONLY_PARSED: [(&str, &str); 25] = [
     ),
     ("gpt2", "needs a released model"),
     ("--run-json", "the_commands_end_with_the_code_of_what_came_out covers terms without a run"),
+    (
+        "--receipt answer.json --job job.toml --party",
+        "a_game_about_a_receipt_convicts_whoever_lies makes a receipt with traces",
+    ),
     ("--network captured/network.json", "network_files.rs runs each"),
     ("tiebreak import", "released.rs imports what was exported"),
     ("--ranks 4", "ranks.rs runs ranks"),

@@ -414,7 +414,7 @@ fn the_worked_game_is_one() {
     assert_eq!(serde_json::to_string(&Answer::Statement(statement)).unwrap(), game.statement);
     let verdict = GameVerdict::from_bytes(game.verdict.as_bytes()).unwrap();
     let judge = verdict.check().unwrap();
-    assert_eq!(*judge.rules().computation(), game.computation);
+    assert_eq!(*judge.rules().run().unwrap().computation(), game.computation);
     assert_eq!(verdict.result.remaining, [0, 1]);
     assert_eq!(verdict.result.upheld, Some(Digest([0x77; 32])));
     let other = edited(&game.verdict, &[("\"at\":100", "\"at\":111")]);

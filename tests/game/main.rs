@@ -8,6 +8,7 @@ mod party;
 mod play;
 mod player;
 mod real;
+mod receipts;
 mod transport;
 mod world;
 

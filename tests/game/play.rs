@@ -120,7 +120,7 @@ fn flip(bytes: &mut Base64, at: u64) {
 }
 
 /// An answer with another value in it.
-fn flipped(answer: Answer, at: u64) -> Answer {
+pub fn flipped(answer: Answer, at: u64) -> Answer {
     match answer {
         Answer::Commit { mut commitment } => {
             commitment.0[0] ^= 1;
@@ -180,7 +180,7 @@ fn flipped(answer: Answer, at: u64) -> Answer {
 }
 
 /// An answer with a proof that does not hold.
-fn unproven(answer: Answer, at: u64) -> Answer {
+pub fn unproven(answer: Answer, at: u64) -> Answer {
     match answer {
         Answer::Record { record, before: Some(mut before) } => {
             match before.proof.first_mut() {

@@ -109,6 +109,7 @@ impl Player<'_> {
             }
             Question::Evidence { subject, element, need } => self.evidence(subject, element as usize, need),
             Question::Binding { step, field } => self.binding(step, field),
+            Question::Pass { .. } => Answer::Decline,
         }
     }
 
@@ -133,6 +134,7 @@ impl Player<'_> {
             Subject::Node { step, phase, node } => {
                 self.world.steps[step as usize - 1].outputs[&(Phase::from(phase), node)].clone()
             }
+            Subject::Pass { .. } => panic!("a run has no passes"),
         }
     }
 
@@ -146,6 +148,7 @@ impl Player<'_> {
             ranges.iter().map(root).collect()
         };
         let values = match tree {
+            Tree::Passes | Tree::Pass { .. } => return Answer::Decline,
             Tree::Transcript => of(&self.world.leaves),
             Tree::Batch { step } => {
                 of(&leaves_of_batch(self.run, &self.world.steps[step as usize - 1].batch))
@@ -248,12 +251,13 @@ impl Player<'_> {
                 let slices = data.slices_read().unwrap().into_iter().map(DataSlices::from).collect();
                 Answer::Samples { files: self.run.file.data.clone(), slices }
             }
+            Subject::Pass { .. } => Answer::Decline,
         }
     }
 
     fn binding(&self, step: u32, field: Field) -> Answer {
         let of = &self.world.steps[step as usize - 1];
-        let places = self.rules.outputs(field);
+        let places = self.rules.run().unwrap().outputs(field);
         let outputs = places.iter().map(|place| of.digests[place]).collect();
         let leaves: Vec<Hash> = of.leaves.iter().map(|leaf| leaf.0).collect();
         let order = positions(self.run.program());

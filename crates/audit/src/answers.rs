@@ -153,17 +153,15 @@ impl Accuser<'_> {
         };
         let Some(trace) = self.trace else { return Ok(None) };
         let outputs = self.answerer.outputs(engine, receipt, window, read_by(&pass, node))?;
-        let evidence = TileEvidence {
+        let operands = PassOperands {
             pass: &pass,
-            window: named,
             nodes: &trace.windows[window],
             leaves: &leaves,
-            job: self.job,
             model: self.answerer.parameters,
             outputs: &outputs,
             sample: None,
         };
-        Ok(evidence.claim(node, tile))
+        Ok(TileEvidence { operands, window: named, job: self.job }.claim(node, tile))
     }
 
     /// A claim about the row of a token and the signer's own logits, which are the replay's.
@@ -200,7 +198,7 @@ impl Accuser<'_> {
 }
 
 /// The nodes whose outputs a node reads.
-pub(crate) fn read_by(pass: &Pass, node: usize) -> BTreeSet<usize> {
+pub fn read_by(pass: &Pass, node: usize) -> BTreeSet<usize> {
     let nodes =
         pass.graph.nodes[node].primitive.inputs().into_iter().filter_map(|id| match pass.origin(id) {
             Some(Origin::Node(node)) => Some(*node),
@@ -209,16 +207,14 @@ pub(crate) fn read_by(pass: &Pass, node: usize) -> BTreeSet<usize> {
     nodes.collect()
 }
 
-/// What a claim about a tile of a pass is made of.
-pub(crate) struct TileEvidence<'a> {
+/// The operands of the nodes of a pass.
+pub struct PassOperands<'a> {
     /// The pass, as the receipt commits it.
     pub pass: &'a Pass,
-    pub window: TracedWindow,
-    /// The signer's trace of it, and the leaves of its nodes.
+    /// Its trace.
     pub nodes: &'a [TracedNode],
+    /// The leaves of its nodes.
     pub leaves: &'a [Digest],
-    /// The text of the job.
-    pub job: &'a str,
     /// The names and the bytes of parameters and buffers.
     pub model: (&'a [StateTensor], &'a [Vec<u8>]),
     /// The outputs that the node reads.
@@ -227,13 +223,20 @@ pub(crate) struct TileEvidence<'a> {
     pub sample: Option<(&'a [u8], Digest)>,
 }
 
+/// What a claim about a tile of a pass is made of.
+pub(crate) struct TileEvidence<'a> {
+    pub operands: PassOperands<'a>,
+    pub window: TracedWindow,
+    /// The text of the job.
+    pub job: &'a str,
+}
+
 impl TileEvidence<'_> {
     /// A claim about a tile of a node; `None` if the tile cannot be computed from the outputs.
     pub fn claim(self, node: usize, tile: usize) -> Option<AnswerClaim> {
-        let (pass, theirs) = (self.pass, &self.nodes[node]);
-        let reads: BTreeSet<TensorId> = pass.graph.nodes[node].primitive.inputs().into_iter().collect();
-        let tensors: BTreeMap<TensorId, Vec<u8>> =
-            reads.iter().filter_map(|id| Some((*id, self.bytes(*id)?))).collect();
+        let PassOperands { pass, nodes, leaves, .. } = self.operands;
+        let theirs = &nodes[node];
+        let tensors = self.operands.tensors(node);
         let recorded = |elements| leaf::recorded_from_tensors(&pass.graph, node, elements, &tensors).ok();
         let ty = pass.graph.tensor(pass.graph.nodes[node].output);
         let (words, mut touched) = recorded(leaf::tile_elements(ty, tile))?;
@@ -241,17 +244,11 @@ impl TileEvidence<'_> {
         if let Some(Disclosed { element, .. }) = disclosed {
             (_, touched) = recorded(element..element + 1)?;
         }
-        let inputs = tensors.iter().filter_map(|(id, bytes)| {
-            let commitment = self.commitment(pass.origin(*id)?)?;
-            let slices: Vec<usize> =
-                touched.iter().filter(|(of, _)| of == id).map(|(_, slice)| *slice).collect();
-            (!slices.is_empty()).then(|| proven(*id, commitment, bytes, slices))
-        });
         let claim = AnswerTile {
             job: self.job.into(),
-            inputs: inputs.collect(),
+            inputs: self.operands.proven(&tensors, &touched),
             node,
-            output: ProvenTensor { digest: theirs.digest, proof: merkle::prove(self.leaves, node) },
+            output: ProvenTensor { digest: theirs.digest, proof: merkle::prove(leaves, node) },
             tile,
             value: Digest(theirs.tiles[tile]),
             siblings: Hashes(multiproof::prove(multiproof::blake3, &theirs.tiles, &[tile])),
@@ -260,8 +257,29 @@ impl TileEvidence<'_> {
         };
         Some(AnswerClaim::Tile(Box::new(claim)))
     }
+}
 
-    /// The bytes of a tensor that the node reads.
+impl PassOperands<'_> {
+    /// The tensors that a node reads, as far as they are there.
+    pub fn tensors(&self, node: usize) -> BTreeMap<TensorId, Vec<u8>> {
+        let reads = self.pass.graph.nodes[node].primitive.inputs().into_iter();
+        reads.filter_map(|id| Some((id, self.bytes(id)?))).collect()
+    }
+
+    /// These slices of tensors, with their proofs. What follows from the receipt is left out.
+    pub fn proven(&self, tensors: &BTreeMap<TensorId, Vec<u8>>, touched: &leaf::Touched) -> Vec<ProvenInput> {
+        let inputs = tensors.iter().filter_map(|(id, bytes)| {
+            let slices: Vec<usize> =
+                touched.iter().filter(|(of, _)| of == id).map(|(_, slice)| *slice).collect();
+            if slices.is_empty() {
+                return None;
+            }
+            Some(proven(*id, self.commitment(self.pass.origin(*id)?)?, bytes, slices))
+        });
+        inputs.collect()
+    }
+
+    /// The bytes of a tensor that a node reads.
     fn bytes(&self, id: TensorId) -> Option<Vec<u8>> {
         match self.pass.origin(id)? {
             Origin::Parameter(place) => self.of_model("param/").nth(*place).map(|(_, bytes)| bytes.clone()),

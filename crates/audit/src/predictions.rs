@@ -18,7 +18,7 @@ use tiebreak_run::predict::traced::{SamplePass, sample_leaves};
 use tiebreak_run::predict::{Difference, Inputs, Mismatch, Predictor};
 use tiebreak_run::step::StepError;
 
-use crate::answers::{TileEvidence, read_by};
+use crate::answers::{PassOperands, TileEvidence, read_by};
 
 /// What an accuser of predictions has.
 pub struct Accuser<'a> {
@@ -170,17 +170,15 @@ impl Accuser<'_> {
             (receipt, place),
             read_by(&pass, node),
         )?;
-        let evidence = TileEvidence {
+        let operands = PassOperands {
             pass: &pass,
-            window,
             nodes: &trace.windows[place],
             leaves: &leaves,
-            job: self.job.1,
             model: self.model,
             outputs: &tensors.outputs,
             sample: Some((&tensors.inputs, receipt.samples[place].input)),
         };
-        Ok(evidence.claim(node, tile))
+        Ok(TileEvidence { operands, window, job: self.job.1 }.claim(node, tile))
     }
 
     /// A claim that the logits of a sample are not those of the signer's trace; `None` without the trace.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use serde_json::json;
@@ -16,14 +16,18 @@ use crate::cli::view::next::Next;
 use crate::cli::view::parties::{Parties, result_json};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
 use tiebreak_dispute::game::referee::Referee;
-use tiebreak_dispute::game::rules::{replay_clock, replay_of_steps};
-use tiebreak_dispute::game::terms::{Claim, ClaimedRun, Clocks, INCREMENT_MIN, MOVES_MIN, Terms};
+use tiebreak_dispute::game::terms::{
+    Claim, ClaimedRun, Clocks, DisputedReceipt, INCREMENT_MIN, MOVES_MIN, Terms, replay_clock,
+    replay_of_steps,
+};
 use tiebreak_dispute::game::verdict::{Event, GameVerdict};
 use tiebreak_game::net::journal::{Entry, Journal};
 use tiebreak_game::net::link::Link;
 use tiebreak_game::net::referee::{Said, play};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::receipt::RECEIPT_MAX;
+use tiebreak_record::commit::salted_receipt::{OPENING_MAX, is_salted};
 use tiebreak_record::commit::tree_head::{Head, NOTE_MAX};
 use tiebreak_run::run::dir::{RUN_JSON_MAX, Run};
 use tiebreak_run::run::disk::{self, Disk};
@@ -81,17 +85,19 @@ struct Play {
     journal: Option<PathBuf>,
 }
 
-/// Make the terms of a game: the computation, the parties, the referee, the clocks.
+/// Make the terms of a game: the computation or the receipt, the parties, the referee, the clocks.
 ///
 /// Any run of the computation will do: the terms hold no record of it. In the logged profile the terms hold the root over the disputed
-/// records, from the trainer's run, from --head or from --root. The same terms make one game; make new ones for another.
+/// records, from the trainer's run, from --head or from --root. With --receipt the game is about the traces that a receipt commits. The
+/// same terms make one game; make new ones for another.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: tiebreak referee new --run runs/mine --party alice.key.pub --party bob.key.pub \
 --referee referee.key.pub --step-time 30 --out terms.json",
     after_long_help = "Examples:
   tiebreak referee new --run runs/mine --party alice.key.pub --party bob.key.pub --referee referee.key.pub --step-time 30 --out terms.json
-  tiebreak referee new --job job.toml --run-json run.json --party a.pub --party b.pub --referee r.pub --step-time 30 --out terms2.json"
+  tiebreak referee new --job job.toml --run-json run.json --party a.pub --party b.pub --referee r.pub --step-time 30 --out terms2.json
+  tiebreak referee new --receipt answer.json --job job.toml --party a.pub --party b.pub --referee r.pub --replay 60 --out terms3.json"
 )]
 struct New {
     /// Folder of a run of the computation.
@@ -101,7 +107,7 @@ struct New {
     run: Option<PathBuf>,
     /// Public key of a party: a file or its text; once for each.
     ///
-    /// In the logged profile the first party is the trainer.
+    /// In the logged profile the first party is the trainer, and with --receipt the signer.
     #[arg(long = "party", value_name = "KEY", required = true)]
     parties: Vec<String>,
     /// Referee's public key: a file or its text.
@@ -110,12 +116,22 @@ struct New {
     /// File for the terms.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Job file, in place of --run, together with --run-json.
-    #[arg(long, requires = "run_json")]
+    /// Job file, in place of --run, together with --run-json or --receipt.
+    #[arg(long)]
     job: Option<PathBuf>,
     /// The run.json of a run of the job.
     #[arg(long, value_name = "FILE", requires = "job")]
     run_json: Option<PathBuf>,
+    /// Signed receipt of an answer, whose traces are disputed.
+    ///
+    /// The job of --run or --job has to have the receipt's model.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["run_json", "step_time", "head", "root"], help_heading = "Receipts")]
+    receipt: Option<PathBuf>,
+    /// Opening of a salted receipt.
+    ///
+    /// The terms hold the opening, and so the text.
+    #[arg(long, value_name = "FILE", requires = "receipt", help_heading = "Receipts")]
+    opening: Option<PathBuf>,
     /// Seconds that a step takes.
     ///
     /// A job with a [dispute] table says it itself. A party may replay for (steps between checkpoints + 1) x this x 4.
@@ -251,7 +267,16 @@ fn new(printer: Printer, args: New) -> CommandResult {
     let parties: Vec<PublicKey> =
         args.parties.iter().map(|party| key::read_public(party)).collect::<Result<_, _>>()?;
     let referee_key = key::read_public(&args.referee)?;
-    let run = computation(&args)?;
+    let terms = match &args.receipt {
+        Some(receipt) => about_receipt(&args, receipt, &parties, &referee_key)?,
+        None => about_run(&args, &parties, &referee_key)?,
+    };
+    written(printer, &args, &terms)
+}
+
+/// The terms of a game about a run.
+fn about_run(args: &New, parties: &[PublicKey], referee_key: &PublicKey) -> Result<Terms, Failure> {
+    let run = computation(args)?;
     let given = args.replay.or(args.step_time.map(|step| replay_of_steps(run.job(), step)));
     let said = replay_clock(run.job());
     if said.is_some() && given.is_some() {
@@ -264,11 +289,43 @@ fn new(printer: Printer, args: New) -> CommandResult {
     let clocks = Clocks { moves: args.moves, increment: args.increment, replay };
     let nonce = Digest(random()?);
     let job = (run.job_text.clone(), run.program_file.clone());
-    let mut terms = Terms::new(run.file.summary().computation(), job, &parties, &referee_key, clocks, nonce);
-    if let Some(claim) = claim(&args, &run, &parties[0])? {
-        terms = terms.claiming(claim);
-    }
-    let referee = Referee::new(&terms).map_err(|error| Failure::new(Exit::Usage, error))?;
+    let terms = Terms::new(run.file.summary().computation(), job, parties, referee_key, clocks, nonce);
+    Ok(match claim(args, &run, &parties[0])? {
+        Some(claim) => terms.claiming(claim),
+        None => terms,
+    })
+}
+
+/// The terms of a game about the traces that the receipt in a file commits.
+fn about_receipt(
+    args: &New,
+    path: &Path,
+    parties: &[PublicKey],
+    referee: &PublicKey,
+) -> Result<Terms, Failure> {
+    let usage = |why: String| Failure::new(Exit::Usage, why);
+    let text = disk::read_text(path, RECEIPT_MAX).map_err(named)?;
+    let opening = match (is_salted(&text), &args.opening) {
+        (_, Some(opening)) => Some(disk::read_text(opening, OPENING_MAX).map_err(named)?),
+        (true, None) => return Err(usage(format!("{} is salted: give --opening FILE", path.display()))),
+        (false, None) => None,
+    };
+    let job = match (&args.run, &args.job) {
+        (Some(run), _) => args.limits.open(run)?.job_text,
+        (None, Some(job)) => read_job(job)?.0,
+        (None, None) => return Err(usage("give --run or --job: its model has to be the receipt's".into())),
+    };
+    let replay = args.replay.ok_or_else(|| {
+        usage("give --replay: the seconds that a party has to compute the passes of the answer again".into())
+    })?;
+    let clocks = Clocks { moves: args.moves, increment: args.increment, replay };
+    let receipt = DisputedReceipt { text, opening };
+    Ok(Terms::about_receipt(receipt, job, parties, referee, clocks, Digest(random()?)))
+}
+
+/// Checks terms, and writes their file.
+fn written(printer: Printer, args: &New, terms: &Terms) -> CommandResult {
+    let referee = Referee::new(terms).map_err(|error| Failure::new(Exit::Usage, error))?;
     referee.rules().check_initial().map_err(|error| Failure::new(Exit::Usage, error))?;
     if fs::symlink_metadata(&args.out).is_ok() {
         let why = format!(
@@ -279,18 +336,26 @@ fn new(printer: Printer, args: New) -> CommandResult {
     }
     let out = std::path::absolute(&args.out).map_err(RunError::io(&args.out))?;
     Disk::default().replace(&out, &terms.to_bytes())?;
-    let mut lines = vec![format!("game {}", terms.game()), format!("  computation {}", run.computation.id)];
+    let mut lines = vec![format!("game {}", terms.game())];
+    let (computation, traces) = (referee.rules().computation(), referee.rules().traces());
+    lines.extend(computation.map(|computation| format!("  computation {computation}")));
+    lines.extend(
+        traces.map(|root| format!("  disputed: the traces of a receipt of party 0, with root {root}")),
+    );
     lines.push(format!("  terms {}", args.out.display()));
     lines.extend(terms.claim.as_ref().map(|claim| {
         let signed = if claim.head.is_some() { ", which it signed" } else { "" };
         format!("  disputed: the records of party 0, the trainer, with root {}{signed}", claim.root)
     }));
-    lines.extend(bound_lines(&referee, &terms));
+    lines.extend(bound_lines(&referee, terms));
     lines.extend(Parties::own(referee.rules()).namesakes());
-    let value = json!({
-        "game": terms.game(), "computation": run.computation.id, "terms": args.out, "clocks": terms.clocks, "bound": referee.bound(), "claim": terms.claim,
+    let mut value = json!({
+        "game": terms.game(), "computation": computation, "terms": args.out, "clocks": terms.clocks, "bound": referee.bound(), "claim": terms.claim,
         "parties": terms.parties,
     });
+    if let Some(root) = traces {
+        value["traces"] = json!(root);
+    }
     printer.result(lines, &value);
     Ok(Exit::Match)
 }

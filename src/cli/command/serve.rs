@@ -13,6 +13,7 @@ use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::listen::address;
 use crate::cli::args::metrics::{MetricsArgs, Served};
+use crate::cli::args::subject::Subject;
 use crate::cli::args::terms::{beside, read_terms};
 use crate::cli::view::exposition::servers::labelled;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
@@ -22,7 +23,7 @@ use tiebreak_game::net::desk::{Desk, Refused, Respond};
 use tiebreak_game::net::folder::Answers;
 use tiebreak_game::net::server::{Server, ServerLimits};
 use tiebreak_game::net::stop::on_stop;
-use tiebreak_game::party::{Gatherer, Gathering, Party, challenger};
+use tiebreak_game::party::{Gatherer, Gathering, Party, ReceiptParty, challenger};
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::{Folder, RunError};
@@ -39,7 +40,7 @@ Examples:
   tiebreak serve --challenge runs/check --data data --key bob.key --terms terms.json --referee-key referee.key.pub"
 )]
 pub struct Args {
-    /// Run that you answer from; with --challenge the trainer's run.
+    /// Run that you answer from; with --challenge the trainer's run. In a game about a receipt, the model: a run, or weights.
     #[arg(required_unless_present = "challenge")]
     run: Option<PathBuf>,
     /// Party's private key, one of those that the terms name.
@@ -84,6 +85,12 @@ pub struct Args {
     /// The option is for a challenger without the trainer's folder. The run is the trainer's, or as the challenger replayed it.
     #[arg(long, value_name = "RUN", conflicts_with = "run", help_heading = "Challengers (logged profile)")]
     earlier_run: Option<PathBuf>,
+    /// In a game about a receipt: job of released weights that stand in place of RUN.
+    #[arg(long, value_name = "JOB", requires = "run")]
+    job: Option<PathBuf>,
+    /// In a game about a receipt: answer with the checkpoint after this step.
+    #[arg(long, value_name = "N", requires = "run", conflicts_with = "job")]
+    step: Option<u32>,
     /// Most connections at a time that are not known to be the referee's.
     ///
     /// Half of them may come from one address. A new one ends the oldest.
@@ -145,6 +152,13 @@ fn responder(
     terms: Terms,
     key: PrivateKey,
 ) -> Result<Box<dyn Respond>, Failure> {
+    if terms.receipt.is_some() {
+        return of_receipt(args, terms, key);
+    }
+    if args.job.is_some() || args.step.is_some() {
+        let why = "--job and --step are of games about receipts, and these terms are about a run";
+        return Err(Failure::new(Exit::Usage, format!("{}: {why}", args.terms.display())));
+    }
     let mut engine = open_exact(&args.engine)?;
     let data: Vec<PathBuf> = args.data.iter().cloned().collect();
     let Some(run) = &args.run else {
@@ -170,6 +184,19 @@ fn responder(
         bar.finish_and_clear();
     }
     Ok(Box::new(Party::open(terms, run, key, engine)?))
+}
+
+/// The answering side of a game about a receipt: a model, which computes the passes of the answer now.
+fn of_receipt(args: &Args, terms: Terms, key: PrivateKey) -> Result<Box<dyn Respond>, Failure> {
+    let refused = |why: &str| Failure::new(Exit::Usage, format!("{}: {why}", args.terms.display()));
+    let run = args.run.as_ref().filter(|_| args.challenge.is_none() && args.data.is_none());
+    let run = run.ok_or_else(|| {
+        refused("the terms are about a receipt: give RUN, its model, and leave --challenge and --data out")
+    })?;
+    let subject = Subject::answering(run, args.job.as_deref(), args.step, &args.limits)?;
+    let needed = ReceiptParty::memory(&terms)?.saturating_add(subject.bytes().saturating_mul(2));
+    args.limits.check("the passes of the answer", needed)?;
+    Ok(Box::new(ReceiptParty::open(terms, subject.model, key, open_exact(&args.engine)?)?))
 }
 
 /// A party whose answers are told of.

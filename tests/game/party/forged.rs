@@ -4,14 +4,15 @@ use super::asker::{folder, gpt_again, other, referee, terms};
 use crate::common::edit::{edit, edited};
 use crate::common::{key, mlp_job, trained, trained_on};
 use tiebreak_dispute::game::result::Reason;
-use tiebreak_dispute::game::rules::{Rules, replay_clock};
-use tiebreak_dispute::game::terms::{Claim, INCREMENT_MIN, MOVES_MIN, Terms};
+use tiebreak_dispute::game::rules::Rules;
+use tiebreak_dispute::game::terms::{Claim, INCREMENT_MIN, MOVES_MIN, Terms, replay_clock};
 use tiebreak_dispute::game::verdict::GameVerdict;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::cpu::native::Native;
 use tiebreak_game::party::{Party, play};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::job::identity::ComputationSummary;
 use tiebreak_run::run::dir::Run;
 use tiebreak_train::cheat::Cheat;
 
@@ -24,11 +25,14 @@ fn forged(honest: &Terms) -> Vec<(&'static str, Terms)> {
         all.push((field, terms));
     };
     let foreign = Digest([1; 32]);
-    change("contract", &|terms| terms.computation.contract = "tiebreak-contract-9".into());
-    change("challenge", &|terms| terms.computation.challenge = Some(foreign));
-    change("program", &|terms| terms.computation.program = foreign);
-    change("data", &|terms| terms.computation.data = foreign);
-    change("initial state", &|terms| terms.computation.initial = foreign);
+    let mut of_computation = |field, edit: &dyn Fn(&mut ComputationSummary)| {
+        change(field, &|terms| edit(terms.computation.as_mut().unwrap()));
+    };
+    of_computation("contract", &|of| of.contract = "tiebreak-contract-9".into());
+    of_computation("challenge", &|of| of.challenge = Some(foreign));
+    of_computation("program", &|of| of.program = foreign);
+    of_computation("data", &|of| of.data = foreign);
+    of_computation("initial state", &|of| of.initial = foreign);
     change("steps", &|terms| {
         let from = terms.job.lines().find(|line| line.starts_with("steps = ")).unwrap().to_string();
         terms.job = edited(&terms.job, &[(&from, "steps = 5")]);

@@ -8,6 +8,7 @@ mod commands;
 #[cfg(unix)]
 mod horde;
 mod hostile;
+mod receipts;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -238,7 +238,7 @@ fn row(receipt: &Receipt, claim: &RowClaim, steps: &mut Vec<String>) -> Result<A
     }
     let node = pass.graph.nodes.iter().position(|node| node.output == id);
     let node = node.ok_or_else(|| wrong("no operator makes the logits"))?;
-    pass.traced(window, node, &logits.commitment)?;
+    pass.traced(&window.root, node, &logits.commitment)?;
     let ty = pass.graph.tensor(id);
     check_slices(ty, logits)?;
     let len = ty.shape.last().map_or(0, |&classes| classes as usize * 4);

@@ -15,7 +15,7 @@ pub use pass::{Derived, Origin, Pass};
 pub use ruling::AnswerRuling;
 
 use super::evidence::proven::{ProvenInput, ProvenTensor};
-use super::game::message::{from_bytes, to_bytes};
+use super::one_encoding::{from_bytes, to_bytes};
 use super::tag_first::tag_first;
 use super::verdict::{Disclosed, VERDICT_MAX};
 use tiebreak_record::commit::Malformed;

@@ -9,7 +9,7 @@ use crate::evidence::leaf::{LeafError, Slices, Touched, Verified, compute, recor
 use crate::evidence::proven::{ProvenInput, ProvenTensor, wrong};
 use crate::evidence::tile::check_slices;
 use tiebreak_contract::program::element::Source;
-use tiebreak_contract::program::graph::{Graph, TensorId};
+use tiebreak_contract::program::graph::{Graph, TensorId, TensorType};
 use tiebreak_contract::program::inference::{inference_step, settings, windows};
 use tiebreak_contract::program::network;
 use tiebreak_contract::program::step::inference_graph;
@@ -135,6 +135,12 @@ fn origins_of(graph: &Graph, inputs: impl Iterator<Item = Origin>) -> BTreeMap<T
     inputs.chain(nodes).collect()
 }
 
+/// The graph without its list of products that a rounding log may round: a pass rounds each of them to the nearest value, by nodes
+/// of its own.
+fn nearest(graph: Graph) -> Graph {
+    Graph { logged: Vec::new(), ..graph }
+}
+
 impl Pass {
     /// Window `number` of a receipt's answer, for the model of a job's text, which has to be the receipt's.
     ///
@@ -156,7 +162,7 @@ impl Pass {
         let ids = receipt.prompt.iter().chain(&receipt.answer).copied();
         let tokens: Vec<u32> = ids.skip(first).take(prompt + numbers.end - 1 - first).collect();
         let size = tokens.len() as u32;
-        let graph = inference_step(model, products, [1, size]).ok_or_else(no_decoder)?;
+        let graph = nearest(inference_step(model, products, [1, size]).ok_or_else(no_decoder)?);
         let parameters: Vec<String> =
             model.parameters().iter().map(|p| format!("param/{}", p.name)).collect();
         let lists = [Derived::Tokens(tokens), Derived::Positions, Derived::Rows(size - 1)].into_iter();
@@ -183,7 +189,7 @@ impl Pass {
         let sample = receipt.samples.get(place);
         let sample = sample
             .ok_or_else(|| wrong(format!("it is about sample {place}, and the receipt has {passes}")))?;
-        let graph = inference_graph(model.network(), model.products(), 1);
+        let graph = nearest(inference_graph(model.network(), model.products(), 1));
         let logits = graph.output("logits").map(|id| graph.tensor(id).shape.clone());
         if logits.as_deref() != Some(&[rows, classes]) {
             return Err(wrong(format!("its model has no {rows} rows of {classes} logits")));
@@ -232,10 +238,25 @@ impl Pass {
         receipt.prompt.len() + number - 1 - self.first
     }
 
+    /// The number of the receipt's passes.
+    pub(crate) fn passes(&self) -> usize {
+        self.passes
+    }
+
+    /// The type of the logits.
+    pub(crate) fn logits(&self) -> Option<&TensorType> {
+        Some(self.graph.tensor(self.graph.output("logits")?))
+    }
+
+    /// The leaf of the pass under the receipt's root over traces, with this root over its nodes.
+    pub(crate) fn leaf(&self, root: &Digest) -> Digest {
+        window_leaf(self.first as u32, self.size, root)
+    }
+
     /// Checks that the receipt commits to the pass's root.
     pub(super) fn committed(&self, window: &TracedWindow) -> Result<(), Malformed> {
         let traces = self.traces.ok_or_else(|| wrong("its receipt commits no traces"))?;
-        let leaf = window_leaf(self.first as u32, self.size, &window.root);
+        let leaf = self.leaf(&window.root);
         let (number, count) = (window.number as u64, self.passes as u64);
         if merkle::root_from_proof(leaf, number, count, &window.proof)? != traces {
             return Err(wrong(format!("{} is not what the receipt commits", self.what)));
@@ -244,27 +265,21 @@ impl Pass {
     }
 
     /// Checks that the window's root commits to the output of a node.
-    pub(super) fn traced(
-        &self,
-        window: &TracedWindow,
-        node: usize,
-        output: &ProvenTensor,
-    ) -> Result<(), Malformed> {
+    pub(super) fn traced(&self, root: &Digest, node: usize, output: &ProvenTensor) -> Result<(), Malformed> {
         let (leaf, count) = (node_leaf(node, &output.digest), self.graph.nodes.len() as u64);
-        if merkle::root_from_proof(leaf, node as u64, count, &output.proof)? != window.root {
+        if merkle::root_from_proof(leaf, node as u64, count, &output.proof)? != *root {
             return Err(wrong(format!("node {node} is not what the window's root commits")));
         }
         Ok(())
     }
 
-    /// The slices of the tensors that a node reads, each checked against its commitment.
-    pub(super) fn inputs(
+    /// The slices of tensors of `reads`, each checked against its commitment. Outputs of nodes are under `root`.
+    pub(crate) fn inputs(
         &self,
-        window: &TracedWindow,
-        node: usize,
+        root: &Digest,
+        reads: &[TensorId],
         inputs: &[ProvenInput],
     ) -> Result<Slices, Malformed> {
-        let reads: BTreeSet<TensorId> = self.graph.nodes[node].primitive.inputs().into_iter().collect();
         let (mut carried, mut slices) = (BTreeSet::new(), Slices::default());
         for input in inputs {
             let id = TensorId(input.tensor);
@@ -275,7 +290,7 @@ impl Pass {
                 Origin::Parameter(place) => self.of_model(0, *place, &input.commitment)?,
                 Origin::Buffer(place) => self.of_model(1, *place, &input.commitment)?,
                 Origin::Sample => self.of_data(&input.commitment)?,
-                Origin::Node(node) => self.traced(window, *node, &input.commitment)?,
+                Origin::Node(node) => self.traced(root, *node, &input.commitment)?,
                 Origin::Derived(_) => return Err(wrong("it carries a tensor that follows from the receipt")),
             }
             check_slices(self.graph.tensor(id), input)?;
@@ -324,13 +339,14 @@ impl Pass {
         recorded(&self.graph, node, elements, self.known(slices)).map_err(undecided)
     }
 
-    fn known<'a>(&'a self, slices: &'a Slices) -> Known<'a> {
+    /// Everything that nodes read: these slices, and what follows from the receipt.
+    pub(crate) fn known<'a>(&'a self, slices: &'a Slices) -> Known<'a> {
         Known { pass: self, verified: Verified { graph: &self.graph, slices } }
     }
 }
 
 /// Serves what follows from the receipt, and slices of the rest.
-struct Known<'a> {
+pub(crate) struct Known<'a> {
     pass: &'a Pass,
     verified: Verified<'a>,
 }

@@ -109,7 +109,7 @@ fn logits(
     let id = pass.graph.output("logits").ok_or_else(|| wrong("its graph has no logits"))?;
     let node = pass.graph.nodes.iter().position(|node| node.output == id);
     let node = node.ok_or_else(|| wrong("no operator makes the logits"))?;
-    pass.traced(window, node, logits)?;
+    pass.traced(&window.root, node, logits)?;
     steps.push("the digest of the logits is under the window's root".into());
     let same = said(receipt, window.number)?.logits == logits.digest;
     let (right, fault) = ("are those of the signer's own trace", "are not those of the signer's own trace");

@@ -21,12 +21,13 @@ fn verified<'p>(
     let node = pass.graph.nodes.get(claim.node);
     let node =
         node.ok_or_else(|| wrong(format!("it is about node {}, and there are {count}", claim.node)))?;
-    pass.traced(&claim.window, claim.node, &claim.output)?;
+    pass.traced(&claim.window.root, claim.node, &claim.output)?;
     let ty = pass.graph.tensor(node.output);
     check_tile(ty, claim.tile, claim.value.0, &claim.siblings.0, &claim.output)?;
     let tiles = tensor::tile_count(ty.bytes());
     steps.push(format!("tile {} of {tiles} of node {} is under the window's root", claim.tile, claim.node));
-    let slices = pass.inputs(&claim.window, claim.node, &claim.inputs)?;
+    let reads = pass.graph.nodes[claim.node].primitive.inputs();
+    let slices = pass.inputs(&claim.window.root, &reads, &claim.inputs)?;
     let (carried, bytes) = claim
         .inputs
         .iter()

@@ -133,6 +133,12 @@ pub enum Breach {
     /// The trainer opened another root than its head's.
     #[error("it opens another root than that of its signed head")]
     OtherRoot,
+    /// The signer opened another root than its receipt's.
+    #[error("it opens another root over traces than that of the receipt, which it signed")]
+    OtherTraces,
+    /// The root over the operators of a pass contradicts the pass's leaf.
+    #[error("the root over its window's operators is not the one that it committed to")]
+    PassRoot,
     /// The trainer opened another root than the terms give.
     #[error("it does not stand by the root that the terms say it claims")]
     ForsakenRoot,
@@ -298,6 +304,8 @@ impl Breach {
             Rounding(_) => Reason::IllegalRounding,
             Opening
             | OtherRoot
+            | OtherTraces
+            | PassRoot
             | Level { .. }
             | OtherRecord
             | StatedTrace
@@ -334,6 +342,8 @@ impl Breach {
             TwoStatements { .. } => "two_statements",
             Opening => "opening",
             OtherRoot => "other_root",
+            OtherTraces => "other_traces",
+            PassRoot => "pass_root",
             ForsakenRoot => "forsaken_root",
             LevelSize => "level_size",
             Level { .. } => "level",

@@ -8,7 +8,6 @@ use super::message::{Answer, Field, Fold, Need, Subject, Tree};
 use super::rules::{Fault, Rules, scalar_digest};
 use super::search::Join;
 use super::stage::{Folded, Next, Stage, Walk, short};
-use tiebreak_contract::program::phase::Phase;
 
 const NO_ELEMENT: Next = Next::Impossible("an element is decided before one is in dispute");
 
@@ -17,8 +16,8 @@ impl Duel {
     pub fn element(&mut self, rules: &Rules, subject: Subject, element: usize, claimed: [u32; 2]) -> Next {
         match subject {
             Subject::Batch { .. } => self.ask(rules, Need::All, None),
-            Subject::Node { phase, node, .. } => {
-                let (graph, node) = rules.node(Phase::from(phase), node);
+            Subject::Node { .. } | Subject::Pass { .. } => {
+                let Some((graph, node)) = rules.node(subject) else { return NO_ELEMENT };
                 let Some(fold) = element::fold_of(graph, node, element, claimed[0]) else {
                     return self.ask(rules, Need::All, None);
                 };
@@ -109,8 +108,7 @@ impl Duel {
         let (Some(disputed), Some(folded)) = (self.disputed.clone(), self.folded.clone()) else {
             return NO_ELEMENT;
         };
-        let Subject::Node { phase, node, .. } = disputed.subject else { return NO_ELEMENT };
-        let (graph, node) = rules.node(Phase::from(phase), node);
+        let Some((graph, node)) = rules.node(disputed.subject) else { return NO_ELEMENT };
         let logged = matches!(folded.fold, Fold::Sums { .. });
         let parsed = [0, 1].map(|side: usize| {
             let total = LoggedTotal::of(graph, node, disputed.element, &values[side]);

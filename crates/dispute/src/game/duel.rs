@@ -16,6 +16,7 @@ use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_count, piece_range, pie
 
 /// The subject of a game that has not reached a tensor yet.
 const NO_SUBJECT: Subject = Subject::Batch { step: 0, micro: 0, tensor: 0 };
+const NO_RUN: Next = Next::Impossible("records are compared in a game about a receipt");
 const UNASKED: Next = Next::Impossible("an answer is there to what was not asked");
 
 /// A game of two.
@@ -29,14 +30,19 @@ pub(super) struct Duel {
 }
 
 impl Duel {
-    /// The game of two parties that claim different roots over their records.
+    /// The game of two parties that claim different roots over their records, or over the passes of a receipt.
     pub fn new(rules: &Rules, parties: [usize; 2], roots: [Digest; 2]) -> Duel {
         let side =
             |i: usize| Side { party: parties[i], root: roots[i], record: None, before: None, trace: None };
-        let (count, ..) = rules.shape(Tree::Transcript);
+        let (tree, name) = rules.whole();
+        let (count, ..) = rules.shape(tree);
         let values = roots.map(|root| root.0.to_vec());
-        let stage = Stage::Walk(Walk { tree: Tree::Transcript, first: 0, count, total: count, values });
-        let found = vec![format!("{count} records: roots {} and {}", roots[0].short(), roots[1].short())];
+        let stage = match tree {
+            // The root over one leaf is the leaf.
+            Tree::Passes if count == 1 => Stage::Pass { pass: 0, leaves: values },
+            _ => Stage::Walk(Walk { tree, first: 0, count, total: count, values }),
+        };
+        let found = vec![format!("{count} {name}: roots {} and {}", roots[0].short(), roots[1].short())];
         Duel { sides: [side(0), side(1)], stage, disputed: None, folded: None, found }
     }
 
@@ -51,6 +57,7 @@ impl Duel {
             }
             Stage::Record { index, .. } => (Question::Record { index: *index }, both),
             Stage::Statement { step } => (Question::Statement { step: *step }, both),
+            Stage::Pass { pass, .. } => (Question::Pass { pass: *pass }, both),
             Stage::Root { subject, .. } => (Question::Root { subject: *subject }, both),
             Stage::Slice { subject, slice, .. } => {
                 (Question::Slice { subject: *subject, slice: *slice as u64 }, both)
@@ -104,7 +111,7 @@ impl Duel {
             (Stage::Walk(_), Answer::Children { values }) => Some(values.0.clone()),
             (Stage::Record { .. }, Answer::Record { record, .. }) => Some(record.0.clone()),
             (Stage::Statement { .. }, Answer::Statement(statement)) => Some(statement.trace.0.to_vec()),
-            (Stage::Root { .. }, Answer::Root { root }) => Some(root.0.to_vec()),
+            (Stage::Root { .. } | Stage::Pass { .. }, Answer::Root { root }) => Some(root.0.to_vec()),
             (Stage::Slice { .. }, Answer::Slice { bytes }) => Some(bytes.0.clone()),
             (Stage::Total, Answer::Total { value }) => Some(value.0.clone()),
             _ => None,
@@ -119,6 +126,7 @@ impl Duel {
             Stage::Walk(walk) => self.walk(rules, &walk, &values),
             Stage::Record { index, leaves } => self.record(rules, index, &leaves, answers),
             Stage::Statement { step } => self.statement(rules, step, &answers),
+            Stage::Pass { pass, leaves } => self.pass(rules, pass, &leaves, values),
             Stage::Root { subject, leaves } => self.root(rules, subject, &leaves, values),
             Stage::Slice { subject, slice, values: claimed } => {
                 self.slice(rules, subject, slice, &claimed, values)
@@ -201,7 +209,8 @@ impl Duel {
                 let field = Field::Gradient { micro: first as u32 };
                 self.go(Stage::Binding { step, field, asked: 0, declined: false, claims: Some(values) })
             }
-            Tree::Batch { .. } | Tree::Trace { .. } => match rules.leaf(tree, first) {
+            Tree::Passes => self.go(Stage::Pass { pass: first as u32, leaves: values }),
+            Tree::Batch { .. } | Tree::Trace { .. } | Tree::Pass { .. } => match rules.leaf(tree, first) {
                 Some(subject) => {
                     self.found.push(format!("the first tensor that differs: {}", rules.describe(subject)));
                     self.go(Stage::Root { subject, leaves: values })
@@ -218,6 +227,7 @@ impl Duel {
     }
 
     fn record(&mut self, rules: &mut Rules, index: u64, leaves: &[Digest; 2], answers: [Answer; 2]) -> Next {
+        let Some(run) = rules.run_mut() else { return NO_RUN };
         let mut faults = Vec::new();
         for (side, answer) in answers.into_iter().enumerate() {
             let Answer::Record { record, before } = answer else { continue };
@@ -229,7 +239,7 @@ impl Duel {
             let root = self.sides[side].root;
             let fits = match &before {
                 None => index == 0,
-                Some(before) => before.index + 1 == index && rules.under(&root).covers(before),
+                Some(before) => before.index + 1 == index && run.under(&root).covers(before),
             };
             if !fits {
                 fault(Breach::Unproven);
@@ -237,7 +247,7 @@ impl Duel {
             }
             match Record::decode(&record.0) {
                 Err(why) => fault(Breach::NoRecord { index, why }),
-                Ok(decoded) => match rules.record_fault(index, &decoded) {
+                Ok(decoded) => match run.record_fault(index, &decoded) {
                     Some(of) => fault(Breach::Record { index, fault: of }),
                     None => self.sides[side].record = Some((decoded, leaves[side])),
                 },
@@ -247,7 +257,7 @@ impl Duel {
         if !faults.is_empty() {
             return Next::Lost(faults);
         }
-        self.found.push(format!("the first record that differs: {index} of {}", rules.records()));
+        self.found.push(format!("the first record that differs: {index} of {}", run.records()));
         self.fields(rules, index)
     }
 
@@ -292,13 +302,14 @@ impl Duel {
     }
 
     fn statement(&mut self, rules: &Rules, step: u32, answers: &[Answer; 2]) -> Next {
+        let Some(run) = rules.run() else { return NO_RUN };
         let mut traces = [Digest([0; 32]); 2];
         let mut odd = Vec::new();
         for (side, answer) in answers.iter().enumerate() {
             let (Answer::Statement(said), Some((record, leaf))) = (answer, &self.sides[side].record) else {
                 continue;
             };
-            let about = said.computation == *rules.computation() && said.step == step && said.record == *leaf;
+            let about = said.computation == *run.computation() && said.step == step && said.record == *leaf;
             if !about || !said.is_of(&rules.parties[self.sides[side].party]) {
                 odd.push(side);
             }
@@ -338,6 +349,21 @@ impl Duel {
             }
             None => Next::Impossible("two records with the same fields have two leaves"),
         }
+    }
+
+    /// Both sides have opened the roots over a pass's operators.
+    fn pass(&mut self, rules: &Rules, number: u32, leaves: &[Vec<u8>; 2], values: [Vec<u8>; 2]) -> Next {
+        let Some(pass) = rules.receipt().and_then(|receipt| receipt.pass(number)) else {
+            return Next::Impossible("a pass is open that the receipt has not");
+        };
+        let roots = [0, 1].map(|side: usize| Digest(values[side].as_slice().try_into().unwrap_or_default()));
+        let other = |side: usize| pass.leaf(&roots[side]).0[..] != leaves[side];
+        if let Some(lost) = self.contradicted(other, Breach::PassRoot) {
+            return lost;
+        }
+        self.found.push(format!("the first window that differs: {number}, from token {} on", pass.first));
+        self.sides.iter_mut().zip(roots).for_each(|(side, root)| side.trace = Some(root));
+        self.descend(rules, Tree::Pass { pass: number }, values)
     }
 
     fn root(&mut self, rules: &Rules, subject: Subject, leaves: &[Vec<u8>; 2], values: [Vec<u8>; 2]) -> Next {

@@ -9,9 +9,7 @@ use std::collections::BTreeMap;
 use super::message::{Fold, Need};
 use super::search;
 use crate::evidence::fold::{self, LoggedElement, logged_product};
-use crate::evidence::leaf::{
-    Guarded, LeafError, Recording, Slices, Touched, Verified, Whole, expected, recorded_from_tensors,
-};
+use crate::evidence::leaf::{Guarded, LeafError, Recording, Touched, Whole, compute, recorded_from_tensors};
 use tiebreak_contract::arith::digits::scale_back_part;
 use tiebreak_contract::arith::{DType, tree};
 use tiebreak_contract::program::element::Source;
@@ -329,22 +327,21 @@ pub enum Part {
     Subtotal(Vec<u8>),
 }
 
-/// The result of verified slices of a node's inputs. `known` is the frame, for terms.
+/// The result of verified operands of a node. `known` is the frame, for terms.
 ///
 /// # Errors
 /// If a slice is missing, or no honest step has a committed value.
-pub(crate) fn part(
+pub(crate) fn part<S: Source<Error = LeafError>>(
     graph: &Graph,
     node: usize,
     element: usize,
     need: Need,
     known: Option<&Frame>,
-    slices: &Slices,
+    mut source: S,
 ) -> Result<Part, LeafError> {
-    let mut source = Verified { graph, slices };
     match need {
         Need::All => {
-            let words = expected(graph, node, element..element + 1, slices)?;
+            let words = compute(graph, node, element..element + 1, &mut source)?;
             Ok(Part::Word(words[0]))
         }
         Need::Frame { fold } => Ok(Part::Frame(frame(graph, node, element, fold, &mut source)?)),

@@ -3,14 +3,14 @@
 
 use super::breach::{Leeway, LegalRange};
 use super::element::{self, Frame, LoggedTotal, Part};
-use super::message::{Answer, Field, LogBlock, Need, Subject};
+use super::message::{Answer, Field, LogBlock, Need, Subject, Tree};
 use super::rules::Rules;
 use super::stage::{DisputedElement, Folded, Side};
 use crate::evidence::binding::{self, state_nodes};
 use crate::evidence::cone::{Judged, Unlogged, judged_from_slices, operands, unlogged_from_slices};
 use crate::evidence::context::Context;
 use crate::evidence::fold::{LoggedElement, logged_product};
-use crate::evidence::leaf::{LeafError, Slices};
+use crate::evidence::leaf::{LeafError, Slices, Verified};
 use crate::evidence::proven::{ProvenInput, wrong};
 use tiebreak_contract::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
 use tiebreak_contract::program::phase::{Phase, graph_of};
@@ -68,7 +68,7 @@ pub(super) fn terms(graph: &Graph, node: usize) -> u64 {
 pub(super) fn logged(rules: &Rules, subject: Subject) -> Option<(u32, usize)> {
     let Subject::Node { phase, node, .. } = subject else { return None };
     let Phase::Micro(micro) = Phase::from(phase) else { return None };
-    let graph = &rules.program().micro;
+    let graph = &rules.run()?.program().micro;
     let output = graph.nodes.get(node)?.output;
     Some((micro, graph.logged.iter().position(|logged| logged.output == output)?))
 }
@@ -85,9 +85,13 @@ pub(super) fn evidence(
     folded: Option<&Folded>,
     answer: Answer,
 ) -> Result<Evidence, Malformed> {
-    let rounding = logged(rules, disputed.subject);
-    let context = rules.under(&side.root);
     let element = disputed.element;
+    let frame = folded.map(|folded| &folded.frame);
+    if let Subject::Pass { pass, node } = disputed.subject {
+        return of_pass(rules, side, (pass, node, element), need, frame, answer);
+    }
+    let rounding = logged(rules, disputed.subject);
+    let context = rules.run_mut().ok_or_else(|| wrong("the game is about no run"))?.under(&side.root);
     match (disputed.subject, answer) {
         (Subject::Batch { step, micro, tensor }, Answer::Samples { files, slices }) => {
             let program = &context.computation.program;
@@ -105,8 +109,8 @@ pub(super) fn evidence(
             let phase = Phase::from(phase);
             let graph = graph_of(&context.computation.program, phase);
             let slices = verified(context, side, phase, &element::reads(graph, node, need), &inputs)?;
-            let frame = folded.map(|folded| &folded.frame);
-            decided(graph, node, element::part(graph, node, element, need, frame, &slices))
+            let source = Verified { graph, slices: &slices };
+            decided(graph, node, element::part(graph, node, element, need, frame, source))
         }
         (Subject::Node { phase, node, .. }, Answer::Rounding { inputs, log }) => {
             let (micro, number) = rounding.ok_or_else(|| wrong("the element is not rounded by a log"))?;
@@ -129,6 +133,26 @@ pub(super) fn evidence(
         }
         _ => Err(wrong("it answers another question")),
     }
+}
+
+/// [`evidence`] about an element of a pass of a receipt.
+fn of_pass(
+    rules: &Rules,
+    side: &Side,
+    (pass, node, element): (u32, usize, usize),
+    need: Need,
+    frame: Option<&Frame>,
+    answer: Answer,
+) -> Result<Evidence, Malformed> {
+    let Answer::Operands { inputs } = answer else { return Err(wrong("it answers another question")) };
+    let receipt = rules.receipt().ok_or_else(|| wrong("the game is about no receipt"))?;
+    let count = rules.shape(Tree::Passes).0;
+    let pass =
+        receipt.pass(pass).ok_or_else(|| wrong(format!("it is about pass {pass}, and there are {count}")))?;
+    let root = side.trace.ok_or_else(|| wrong("the side opened no pass"))?;
+    let slices = pass.inputs(&root, &element::reads(&pass.graph, node, need), &inputs)?;
+    let part = element::part(&pass.graph, node, element, need, frame, pass.known(&slices));
+    decided(&pass.graph, node, part)
 }
 
 /// The slices of operands, after a check of each against the side's commitment.
@@ -236,12 +260,13 @@ pub(super) fn implied(
     let Answer::Binding { outputs, siblings, kept } = answer else {
         return Err(wrong("it answers another question"));
     };
-    let places = rules.outputs(field);
+    let run = rules.run_mut().ok_or_else(|| wrong("the game is about no run"))?;
+    let places = run.outputs(field);
     if outputs.len() != places.len() || outputs.is_empty() {
         return Err(wrong("it lists another number of outputs"));
     }
     let trace = side.trace.ok_or_else(|| wrong("the side stated no operators"))?;
-    let context = rules.under(&side.root);
+    let context = run.under(&side.root);
     let program = &context.computation.program;
     // One node may make several tensors.
     let mut opened: Vec<((Phase, usize), &Digest)> = places.into_iter().zip(&outputs).collect();

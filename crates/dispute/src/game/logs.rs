@@ -5,7 +5,7 @@
 
 use super::breach::{BlockOfLog, Breach};
 use super::message::{Answer, LogPlace, Question, SUPPLY_SLICES, Supplied};
-use super::rules::Rules;
+use super::run_rules::RunRules;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::proven::ProvenRecord;
 use tiebreak_record::commit::record::{Record, StepRecord};
@@ -33,7 +33,7 @@ fn wrong(why: &str) -> Malformed {
 }
 
 /// The root of a step's log, by the trainer's record under the root of the terms.
-fn log_root(rules: &Rules, step: u32, proven: &ProvenRecord) -> Result<Digest, Unfit> {
+fn log_root(rules: &RunRules, step: u32, proven: &ProvenRecord) -> Result<Digest, Unfit> {
     let claim =
         rules.claim.as_ref().map(|claim| claim.root).ok_or_else(|| wrong("the terms have no claim"))?;
     let leaf = merkle::leaf(&proven.record.0);
@@ -56,7 +56,7 @@ fn log_root(rules: &Rules, step: u32, proven: &ProvenRecord) -> Result<Digest, U
 ///
 /// # Errors
 /// If the part is not the one at this position, proved under the root of the terms.
-pub fn verified(rules: &Rules, place: LogPlace, supplied: &Supplied) -> Result<(Digest, u64), Unfit> {
+pub fn verified(rules: &RunRules, place: LogPlace, supplied: &Supplied) -> Result<(Digest, u64), Unfit> {
     let root = log_root(rules, place.step, &supplied.record)?;
     let count = piece_count(supplied.log.len as usize, SLICE_BYTES) as u64;
     let last = place.first.saturating_add(SUPPLY_SLICES).min(count);
@@ -113,7 +113,7 @@ impl Supply {
     }
 
     /// True if a challenger may ask for a part: it is behind the last part, and within the logs.
-    fn may_ask(&self, rules: &Rules, place: LogPlace) -> bool {
+    fn may_ask(&self, rules: &RunRules, place: LogPlace) -> bool {
         let steps = rules.records() - 2;
         let begins = place.first == 0 && self.last.is_none_or(|(last, _)| place.step > last.step);
         let goes_on = self.last.is_some_and(|(last, count)| {
@@ -133,7 +133,7 @@ impl Supply {
     }
 
     /// Takes an answer of the party that was asked.
-    pub fn answered(&mut self, rules: &Rules, party: usize, answer: Answer) -> Turn {
+    pub fn answered(&mut self, rules: &RunRules, party: usize, answer: Answer) -> Turn {
         match (answer, self.wanted) {
             (Answer::Logs { lacks: None }, Wanted::Nothing) => Turn::Done,
             (Answer::Logs { lacks: Some(place) }, Wanted::Nothing) => {
@@ -172,7 +172,13 @@ impl Supply {
     }
 
     /// Decides if a block of a log cannot be read, as the challenger says.
-    fn judged(&self, rules: &Rules, step: u32, place: BlockPlace, supplied: Supplied) -> Result<Turn, Unfit> {
+    fn judged(
+        &self,
+        rules: &RunRules,
+        step: u32,
+        place: BlockPlace,
+        supplied: Supplied,
+    ) -> Result<Turn, Unfit> {
         let root = log_root(rules, step, &supplied.record)?;
         let proof = SliceProof::from(&supplied.log);
         let block = BlockOfLog { step, part: place.part, block: place.block };

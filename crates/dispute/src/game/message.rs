@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::proven::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor, Scalar};
-use crate::one_encoding::other_from;
+pub use crate::one_encoding::{from_bytes, to_bytes};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::{Digest, hash};
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
@@ -34,6 +34,13 @@ pub enum Subject {
         /// The phase that runs the node.
         phase: PhaseName,
         /// The node's index in the phase's graph.
+        node: usize,
+    },
+    /// The output of a node of a pass of a receipt.
+    Pass {
+        /// The pass: a window of the answer.
+        pass: u32,
+        /// The node's index in the pass's graph.
         node: usize,
     },
 }
@@ -88,6 +95,13 @@ pub enum Tree {
         /// The step, from 1.
         step: u32,
     },
+    /// The passes of a receipt: RFC 6962 over its windows.
+    Passes,
+    /// A pass of a receipt: RFC 6962 over the outputs of its nodes.
+    Pass {
+        /// The pass: a window of the answer.
+        pass: u32,
+    },
     /// A tensor's bytes: BLAKE3 over slices of 1024 bytes.
     Tensor {
         /// The tensor.
@@ -111,7 +125,8 @@ impl Tree {
             Tree::Transcript => "records",
             Tree::Batch { .. } => "batch",
             Tree::Gradients { .. } => "gradients",
-            Tree::Trace { .. } => "operators",
+            Tree::Trace { .. } | Tree::Pass { .. } => "operators",
+            Tree::Passes => "passes",
             Tree::Tensor { .. } => "slices",
             Tree::Terms { .. } => "terms",
         }
@@ -176,7 +191,7 @@ impl Field {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Question {
-    /// H(key, salt, root) of the party's records.
+    /// H(key, salt, root) of the party's records, or of a receipt's passes.
     Commit,
     /// Salt and root.
     Reveal,
@@ -218,6 +233,11 @@ pub enum Question {
     Statement {
         /// The step, from 1.
         step: u32,
+    },
+    /// The root over the operators of a pass of a receipt.
+    Pass {
+        /// The pass: a window of the answer.
+        pass: u32,
     },
     /// The BLAKE3 root of a tensor's bytes.
     Root {
@@ -288,9 +308,9 @@ pub enum Answer {
     },
     /// The answer to [`Question::Statement`].
     Statement(Statement),
-    /// The answer to [`Question::Root`].
+    /// The answer to [`Question::Root`] and to [`Question::Pass`].
     Root {
-        /// The BLAKE3 root.
+        /// The BLAKE3 root of a tensor, or the root over a pass's operators.
         root: Digest,
     },
     /// The answer to [`Question::Slice`].
@@ -559,31 +579,6 @@ impl<T: Seal> Sealed<T> {
         }
         Ok(sealed)
     }
-}
-
-/// The only encoding of a message.
-pub fn to_bytes<T: Serialize>(message: &T) -> Vec<u8> {
-    serde_json::to_vec(message).expect("messages are plain data")
-}
-
-/// Parses the only encoding of a message.
-///
-/// # Errors
-/// If there are more than `limit` bytes, or they are another encoding.
-pub fn from_bytes<T: Serialize + DeserializeOwned>(
-    what: &'static str,
-    bytes: &[u8],
-    limit: u64,
-) -> Result<T, Malformed> {
-    if bytes.len() as u64 > limit {
-        return Err(Malformed::TooLarge { what, limit });
-    }
-    let message =
-        serde_json::from_slice(bytes).map_err(|error| Malformed::invalid(what, error.to_string()))?;
-    if other_from(&message, bytes).is_some() {
-        return Err(Malformed::invalid(what, "it is not in its one encoding"));
-    }
-    Ok(message)
 }
 
 /// H(key, salt, root): a party's commitment before it sees the others' roots.

@@ -10,6 +10,7 @@ use tiebreak_record::job::manifest::FileManifest;
 tag_first!(Subject, "of", {
     "batch" => Batch { step: u32, micro: u32, tensor: usize },
     "node" => Node { step: u32, phase: PhaseName, node: usize },
+    "pass" => Pass { pass: u32, node: usize },
 });
 
 tag_first!(Fold, "kind", {
@@ -26,6 +27,8 @@ tag_first!(Tree, "tree", {
     "batch" => Batch { step: u32 },
     "gradients" => Gradients { step: u32 },
     "trace" => Trace { step: u32 },
+    "passes" => Passes {},
+    "pass" => Pass { pass: u32 },
     "tensor" => Tensor { subject: Subject },
     "terms" => Terms { subject: Subject, element: u64, fold: Fold },
 });
@@ -46,6 +49,7 @@ tag_first!(Question, "ask", {
     "children" => Children { tree: Tree, first: u64, count: u64 },
     "record" => Record { index: u64 },
     "statement" => Statement { step: u32 },
+    "pass" => Pass { pass: u32 },
     "root" => Root { subject: Subject },
     "slice" => Slice { subject: Subject, slice: u64 },
     "total" => Total { subject: Subject, element: u64, fold: Fold },

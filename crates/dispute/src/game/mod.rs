@@ -13,10 +13,13 @@ pub mod message;
 mod message_reader;
 pub mod moves;
 pub mod reason;
+mod receipt_rules;
 pub mod record_fault;
 pub mod referee;
 pub mod result;
 pub mod rules;
+#[doc(hidden)] // for the layers above
+pub mod run_rules;
 pub mod search;
 mod stage;
 mod supply;

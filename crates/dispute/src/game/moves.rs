@@ -4,9 +4,9 @@
 //! The referee looks up every question here before it asks. After every move it checks that the next question is allowed.
 
 use super::message::{Fold, Need, Question, SUPPLY_SLICES, Subject, Tree};
-use super::rules::{Rules, run_clock};
+use super::rules::Rules;
 use super::search;
-use crate::size::samples_bytes;
+use super::terms::run_clock;
 use tiebreak_record::commit::tensor::SLICE_BYTES;
 use tiebreak_record::rounding::log;
 
@@ -23,6 +23,10 @@ pub enum QuestionKind {
     Commit,
     /// [`Question::Reveal`].
     Reveal,
+    /// [`Question::Children`] of a receipt's passes.
+    Passes,
+    /// [`Question::Pass`].
+    Pass,
     /// [`Question::Children`] of records.
     Records,
     /// [`Question::Record`].
@@ -31,7 +35,7 @@ pub enum QuestionKind {
     Batch,
     /// [`Question::Statement`].
     Statement,
-    /// [`Question::Children`] of operators.
+    /// [`Question::Children`] of the operators of a step or of a pass.
     Operators,
     /// [`Question::Children`] of gradients.
     Gradients,
@@ -120,7 +124,7 @@ pub const LEAF_MAX: u64 = 64 * 1024;
 pub(crate) const SUPPLY_MAX: u64 = 96 * 1024;
 
 /// All moves.
-pub(crate) const MOVES: [Move; 21] = {
+pub(crate) const MOVES: [Move; 23] = {
     use Clock::{Moves, Replay};
     use QuestionKind::*;
     use Size::{Fixed, Level};
@@ -139,7 +143,9 @@ pub(crate) const MOVES: [Move; 21] = {
         row(Supply, One, Moves, Fixed(SUPPLY_MAX), &[QuestionKind::Logs]),
         row(LogBlock, One, Moves, Size::Supply, &[]),
         row(QuestionKind::Commit, Both, Clock::Run, Fixed(128), &[Reveal]),
-        row(QuestionKind::Reveal, Both, Moves, Fixed(256), &[Records]),
+        row(QuestionKind::Reveal, Both, Moves, Fixed(256), &[Passes, Pass, Records]),
+        row(Passes, Both, Moves, Level, &[Passes, Pass]),
+        row(Pass, Both, Moves, Fixed(256), &[Operators, Root]),
         row(Records, Both, Moves, Level, &[Records, Record]),
         row(Record, Both, Moves, Fixed(6144), &[Batch, Statement]),
         row(Batch, Both, Moves, Level, &[Batch, Root]),
@@ -169,14 +175,16 @@ pub(crate) fn kind(question: &Question) -> QuestionKind {
         Question::Reveal => QuestionKind::Reveal,
         Question::Children { tree, .. } => match tree {
             Tree::Transcript => QuestionKind::Records,
+            Tree::Passes => QuestionKind::Passes,
             Tree::Batch { .. } => QuestionKind::Batch,
             Tree::Gradients { .. } => QuestionKind::Gradients,
-            Tree::Trace { .. } => QuestionKind::Operators,
+            Tree::Trace { .. } | Tree::Pass { .. } => QuestionKind::Operators,
             Tree::Tensor { .. } => QuestionKind::Bytes,
             Tree::Terms { .. } => QuestionKind::Subtotals,
         },
         Question::Record { .. } => QuestionKind::Record,
         Question::Statement { .. } => QuestionKind::Statement,
+        Question::Pass { .. } => QuestionKind::Pass,
         Question::Root { .. } => QuestionKind::Root,
         Question::Slice { .. } => QuestionKind::Slice,
         Question::Total { .. } => QuestionKind::Total,
@@ -222,7 +230,7 @@ pub(crate) fn answer_max(kind: QuestionKind, of: Of, rules: &Rules) -> u64 {
                 base64((1 << search::LEVELS) * value) + 64
             }
             Size::Leaf => match of {
-                Of::Batch => samples_bytes(&rules.context.computation.job.data.files),
+                Of::Batch => rules.samples_bytes(),
                 Of::Node => LEAF_MAX + log_bytes(kind, of, rules),
             },
             Size::Log => 1024 + log_bytes(kind, of, rules),
@@ -288,20 +296,18 @@ pub struct SupplyBound {
 
 /// The bounds of the supply of logs to one challenger: all parts of the longest logs that the program's steps can have.
 fn supply_bound(rules: &Rules, clocks: &super::terms::Clocks) -> SupplyBound {
-    if !rules.is_logged() {
-        return SupplyBound::default();
-    }
-    let step_bytes = rules.log_max();
-    let parts = step_bytes.div_ceil(SLICE_BYTES as u64 * SUPPLY_SLICES).saturating_mul(rules.records() - 2);
+    let Some(run) = rules.run().filter(|run| run.is_logged()) else { return SupplyBound::default() };
+    let step_bytes = run.log_max();
+    let parts = step_bytes.div_ceil(SLICE_BYTES as u64 * SUPPLY_SLICES).saturating_mul(run.records() - 2);
     let both = [QuestionKind::Logs, QuestionKind::Supply]
         .map(|kind| answer_max(kind, Of::Node, rules))
         .iter()
         .sum::<u64>();
     let bytes = parts.saturating_add(1).saturating_mul(QUESTION_MAX + CARRIED_MAX + both);
-    let replay = run_clock(&rules.context.computation.job, clocks.replay);
+    let replay = run_clock(&run.context.computation.job, clocks.replay);
     let increments = parts.saturating_mul(2).saturating_add(4).saturating_mul(clocks.increment);
     let milliseconds = clocks.moves.saturating_mul(2).saturating_add(increments).saturating_add(replay);
-    let program = rules.program();
+    let program = run.program();
     let values = log::values(&program.micro.logged, program.micro_batches);
     let bytes = bytes.saturating_add(rules.log_bytes());
     SupplyBound { values, step_bytes, parts, bytes, replay, milliseconds }
@@ -312,10 +318,11 @@ fn most(kind: QuestionKind, rules: &Rules) -> u64 {
     let depth = |leaves: u64, leaf: u64| u64::from(search::depth(leaves, leaf));
     let tree = |tree: Tree| depth(rules.shape(tree).0, 1);
     match kind {
+        QuestionKind::Passes => tree(Tree::Passes),
         QuestionKind::Records => tree(Tree::Transcript),
         QuestionKind::Batch => tree(Tree::Batch { step: 1 }),
         QuestionKind::Gradients => tree(Tree::Gradients { step: 1 }),
-        QuestionKind::Operators => tree(Tree::Trace { step: 1 }),
+        QuestionKind::Operators => depth(rules.operators_most(), 1),
         QuestionKind::Bytes => depth(rules.slices_most(), 1),
         // The fold whose answers carry the fewest terms.
         QuestionKind::Subtotals => depth(rules.terms_most(), Fold::Sums { parts: 1 }.terms_max()),
@@ -325,9 +332,15 @@ fn most(kind: QuestionKind, rules: &Rules) -> u64 {
 
 /// The kinds of questions on a path through a game, from its first question, and the kind of tensor at its end. Every path is a
 /// part of one of these.
-fn paths() -> [(&'static [QuestionKind], Of); 4] {
+fn paths(rules: &Rules) -> &'static [(&'static [QuestionKind], Of)] {
     use QuestionKind::*;
-    [
+    if rules.run().is_none() {
+        return &[
+            (&[Passes, Pass, Operators, Root, Bytes, Slice, Element], Of::Node),
+            (&[Passes, Pass, Operators, Root, Bytes, Slice, Frame, Total, Subtotals, Terms], Of::Node),
+        ];
+    }
+    &[
         (&[Records, Record, Batch, Root, Bytes, Slice, Element], Of::Batch),
         (
             &[Records, Record, Statement, Operators, Root, Bytes, Slice, Frame, Total, Subtotals, Terms],
@@ -342,7 +355,7 @@ fn paths() -> [(&'static [QuestionKind], Of); 4] {
 pub(crate) fn bound(rules: &Rules, clocks: &super::terms::Clocks) -> Bound {
     let (supply, logs) = (supply_bound(rules, clocks), 2 * rules.log_bytes());
     let mut bound = Bound { messages: 0, bytes: 0, log_bytes: logs, milliseconds: 0, supply };
-    for (path, of) in paths() {
+    for &(path, of) in paths(rules) {
         let (mut messages, mut bytes) = (0, 0);
         for &kind in path {
             let times = 2 * most(kind, rules);

@@ -415,7 +415,13 @@ impl Referee {
         if self.commitments[party] != Some(commitment(&self.rules.parties[party], salt, root)) {
             return Some(Breach::Opening);
         }
-        let claim = self.rules.claim.as_ref().filter(|claim| party == 0 && claim.root != *root)?;
+        if party > 0 {
+            return None;
+        }
+        if let Some(receipt) = self.rules.receipt() {
+            return (receipt.traces != *root).then_some(Breach::OtherTraces);
+        }
+        let claim = self.rules.run()?.claim.as_ref().filter(|claim| claim.root != *root)?;
         Some(if claim.head.is_some() { Breach::OtherRoot } else { Breach::ForsakenRoot })
     }
 

@@ -21,7 +21,7 @@ pub(super) struct Side {
     pub record: Option<(Record, Digest)>,
     /// The record before it.
     pub before: Option<ProvenRecord>,
-    /// The root over the step's operators.
+    /// The root over the operators of the disputed step or pass.
     pub trace: Option<Digest>,
 }
 
@@ -94,6 +94,8 @@ pub(super) enum Stage {
     Record { index: u64, leaves: [Digest; 2] },
     /// The operators of a step.
     Statement { step: u32 },
+    /// A pass of a receipt; its leaves.
+    Pass { pass: u32, leaves: [Vec<u8>; 2] },
     /// A tensor; its Merkle leaves.
     Root { subject: Subject, leaves: [Vec<u8>; 2] },
     /// A slice; its values.

@@ -27,7 +27,10 @@ impl Referee {
             let Phase::Logs(supply) = &mut self.phase else { return };
             let challenger = supply.challenger;
             let turn = match said {
-                Said::Answer(answer) => supply.answered(&self.rules, party, answer),
+                Said::Answer(answer) => match self.rules.run() {
+                    Some(run) => supply.answered(run, party, answer),
+                    None => return,
+                },
                 Said::Declined if party == 0 => Turn::Lost(party, Breach::NotSupplied(None)),
                 said => Turn::Lost(party, breach(said)),
             };

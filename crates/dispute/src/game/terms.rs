@@ -37,6 +37,25 @@ pub struct Clocks {
     pub replay: u64,
 }
 
+/// Milliseconds that a party has for all its replays of a game, if the job fixes them. The time is four times the duration of the
+/// steps from a checkpoint to the disputed step.
+pub fn replay_clock(job: &Job) -> Option<u64> {
+    Some(replay_of_steps(job, u64::from(job.dispute?.step_seconds) * 1000))
+}
+
+/// The clock of replays for steps of this number of milliseconds.
+pub fn replay_of_steps(job: &Job, step: u64) -> u64 {
+    let steps = u64::from(job.checkpoint.every.min(job.steps)) + 1;
+    steps.saturating_mul(step).saturating_mul(4)
+}
+
+/// Milliseconds that a challenger of the logged profile has to replay the whole run: the time of one step, as the clock of
+/// replays implies it, times all steps.
+pub(crate) fn run_clock(job: &Job, replay: u64) -> u64 {
+    let steps = u64::from(job.checkpoint.every.min(job.steps)) + 1;
+    replay.div_ceil(steps).saturating_mul(u64::from(job.steps))
+}
+
 /// The run of the computation that a trainer claims: the inputs of the run id beside the computation and the job file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -70,20 +89,37 @@ pub struct Claim {
     pub head: Option<String>,
 }
 
+/// The receipt whose traces a game is about. The signer of the receipt is the game's first party.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DisputedReceipt {
+    /// The text of the receipt's file.
+    pub text: String,
+    /// The text of its opening, if it is salted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opening: Option<String>,
+}
+
 /// The terms of a game.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Terms {
     /// The version of the format, 2.
     pub format: u32,
-    /// The computation that the parties claim to have carried out. Each party derives all of it from its own run.
-    pub computation: ComputationSummary,
-    /// The job file's text.
+    /// The computation that the parties claim to have carried out. Each party derives all of it from its own run. A game about a
+    /// receipt has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub computation: Option<ComputationSummary>,
+    /// The receipt that a game is about, in place of a computation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<DisputedReceipt>,
+    /// The job file's text. A receipt's job has the receipt's model, and nothing else in it counts.
     pub job: String,
     /// The bytes of the program file, for a job that names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<Base64>,
-    /// The public keys of the parties. In the logged profile the first key is the trainer's, and the others are challengers'.
+    /// The public keys of the parties. In the logged profile the first key is the trainer's, and the others are challengers'. In a
+    /// game about a receipt the first key is the signer's.
     pub parties: Vec<String>,
     /// The referee's public key.
     pub referee: String,
@@ -108,7 +144,25 @@ impl Terms {
     ) -> Terms {
         let parties = parties.iter().map(PublicKey::to_text).collect();
         let (program, referee) = (program.map(Base64), referee.to_text());
-        Terms { format: FORMAT, computation, job, program, parties, referee, clocks, nonce, claim: None }
+        let computation = Some(computation);
+        let (format, receipt, claim) = (FORMAT, None, None);
+        Terms { format, computation, receipt, job, program, parties, referee, clocks, nonce, claim }
+    }
+
+    /// Terms of a game about the traces of a signed receipt, whose model `job` has. The first party is the receipt's signer. The
+    /// terms are not checked.
+    pub fn about_receipt(
+        receipt: DisputedReceipt,
+        job: String,
+        parties: &[PublicKey],
+        referee: &PublicKey,
+        clocks: Clocks,
+        nonce: Digest,
+    ) -> Terms {
+        let parties = parties.iter().map(PublicKey::to_text).collect();
+        let (receipt, referee) = (Some(receipt), referee.to_text());
+        let (format, computation, program, claim) = (FORMAT, None, None, None);
+        Terms { format, computation, receipt, job, program, parties, referee, clocks, nonce, claim }
     }
 
     /// The terms of a game about a trainer's claim on a logged run.
@@ -143,7 +197,6 @@ impl Terms {
     /// # Errors
     /// If a key is malformed, a key occurs twice, or there are fewer than two parties or too many.
     pub fn keys(&self) -> Result<(Vec<PublicKey>, PublicKey), Malformed> {
-        let wrong = |why: String| Malformed::invalid("terms", why);
         let count = self.parties.len();
         if !(2..=PARTIES_MAX).contains(&count) {
             return Err(wrong(format!("they name {count} parties; a game has 2 to {PARTIES_MAX}")));
@@ -157,11 +210,11 @@ impl Terms {
         Ok((parties, PublicKey::from_text(&self.referee)?))
     }
 
-    /// The run that a claim is about.
-    pub fn claimed(&self, claim: &Claim) -> RunSummary {
-        let ComputationSummary { contract, challenge, program, data, initial } = self.computation.clone();
+    /// The run that a claim is about; `None` if the terms are about no computation.
+    pub fn claimed(&self, claim: &Claim) -> Option<RunSummary> {
+        let ComputationSummary { contract, challenge, program, data, initial } = self.computation.clone()?;
         let ClaimedRun { trainer_key, nonce, origin } = claim.run.clone();
-        RunSummary { contract, trainer_key, challenge, nonce, program, data, initial, origin }
+        Some(RunSummary { contract, trainer_key, challenge, nonce, program, data, initial, origin })
     }
 
     /// The trainer's claim; `None` in the exact profile.
@@ -170,18 +223,18 @@ impl Terms {
     /// If a claim is missing in the logged profile or present in the exact one, or its run has another origin than the job gives.
     /// Also if its head is not the trainer's head of this run, size and root.
     pub(crate) fn claim_about(&self, job: &Job) -> Result<Option<&Claim>, Malformed> {
-        let wrong = |why: String| Malformed::invalid("terms", why);
         let claim = match (&self.claim, &job.rounding) {
             (Some(claim), Some(_)) => claim,
             (None, None) => return Ok(None),
             (None, Some(_)) => {
-                return Err(wrong("a logged run is disputed without the trainer's root".into()));
+                return Err(wrong("a logged run is disputed without the trainer's root"));
             }
-            (Some(_), None) => return Err(wrong("a claim stands in the exact profile".into())),
+            (Some(_), None) => return Err(wrong("a claim stands in the exact profile")),
         };
         claim.run.origin.check(job)?;
-        let (_, computation) = self.computation.identity(job)?;
-        let run = self.claimed(claim).run_id(&computation, &self.job).map_err(wrong)?;
+        let none = || wrong("a claim stands without a computation");
+        let (_, computation) = self.computation.as_ref().ok_or_else(none)?.identity(job)?;
+        let run = self.claimed(claim).ok_or_else(none)?.run_id(&computation, &self.job).map_err(wrong)?;
         if let Some(note) = &claim.head {
             if note.len() > NOTE_MAX {
                 return Err(Malformed::TooLarge { what: "head", limit: NOTE_MAX as u64 });
@@ -197,4 +250,9 @@ impl Terms {
         }
         Ok(Some(claim))
     }
+}
+
+/// The error of terms that contradict themselves.
+pub(super) fn wrong(why: impl Into<String>) -> Malformed {
+    Malformed::invalid("terms", why)
 }

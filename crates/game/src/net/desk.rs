@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::kept::Kept;
 use super::metrics::PartyMetrics;
 use super::pass::Pass;
-use crate::party::{Gatherer, Party, PartyError};
+use crate::party::{Gatherer, Party, PartyError, ReceiptParty};
 use tiebreak_dispute::game::message::{Asked, Question, Sealed};
 use tiebreak_dispute::game::moves::{CARRIED_MAX, QUESTION_MAX};
 use tiebreak_record::commit::digest::Digest;
@@ -69,6 +69,12 @@ pub trait Respond {
 impl Respond for Party {
     fn reply(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Refused> {
         Party::reply(self, sealed).map_err(refused)
+    }
+}
+
+impl Respond for ReceiptParty {
+    fn reply(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Refused> {
+        ReceiptParty::reply(self, sealed).map_err(refused)
     }
 }
 

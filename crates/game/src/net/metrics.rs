@@ -114,6 +114,7 @@ fn kind(question: &Question) -> &'static str {
         Question::Children { .. } => "children",
         Question::Record { .. } => "record",
         Question::Statement { .. } => "statement",
+        Question::Pass { .. } => "pass",
         Question::Root { .. } => "root",
         Question::Slice { .. } => "slice",
         Question::Total { .. } => "total",

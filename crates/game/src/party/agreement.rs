@@ -1,8 +1,8 @@
 //! Checks terms against a party's own run: no field that decides a game is taken over from the author of the terms.
 
 use super::error::PartyError;
-use tiebreak_dispute::game::rules::{Rules, replay_clock};
-use tiebreak_dispute::game::terms::{Claim, ClaimedRun, INCREMENT_MIN, MOVES_MIN, Terms};
+use tiebreak_dispute::game::rules::Rules;
+use tiebreak_dispute::game::terms::{Claim, ClaimedRun, INCREMENT_MIN, MOVES_MIN, Terms, replay_clock};
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::job::Job;
 use tiebreak_record::job::canonical::settings_that_differ;
@@ -50,7 +50,12 @@ pub(super) fn names(terms: &Terms, own: &PublicKey) -> Result<(), PartyError> {
 /// its origin gives.
 pub(super) fn check(terms: &Terms, run: &Run) -> Result<(), PartyError> {
     let job = Job::of_run("the job of the terms", &terms.job).map_err(|why| PartyError::Refused(why.0))?;
-    let theirs = computation_settings(&job, &terms.computation);
+    let Some(computation) = &terms.computation else {
+        return Err(PartyError::Refused(
+            "the terms are about a receipt, and a run was given: give the receipt and its model".into(),
+        ));
+    };
+    let theirs = computation_settings(&job, computation);
     let different = settings_that_differ(&theirs, &run.computation.settings());
     if let Some((key, theirs, ours)) = different.first() {
         return Err(differs(key, theirs, ours));
@@ -79,12 +84,10 @@ pub(super) fn check(terms: &Terms, run: &Run) -> Result<(), PartyError> {
         }
     }
     let rules = Rules::new(terms)?;
-    if *rules.computation() != run.computation.id {
-        return Err(differs(
-            "the computation",
-            &rules.computation().to_string(),
-            &run.computation.id.to_string(),
-        ));
+    if let Some(theirs) = rules.computation()
+        && *theirs != run.computation.id
+    {
+        return Err(differs("the computation", &theirs.to_string(), &run.computation.id.to_string()));
     }
     let origin = &run.file.origin;
     let expected = origin.expected(run.program(), run.key())?;

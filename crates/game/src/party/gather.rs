@@ -17,6 +17,7 @@ use tiebreak_dispute::game::message::{
 };
 use tiebreak_dispute::game::moves::CARRIED_MAX;
 use tiebreak_dispute::game::rules::Rules;
+use tiebreak_dispute::game::run_rules::RunRules;
 use tiebreak_dispute::game::terms::{Claim, Terms};
 use tiebreak_engine::Engine;
 use tiebreak_engine::reference::Reference;
@@ -55,6 +56,9 @@ pub struct Gathering {
     /// Receives each step that was replayed.
     pub progress: Box<dyn FnMut(u32) + Send>,
 }
+
+/// Why terms about a receipt are refused.
+const NO_RUN: &str = "the terms are about a receipt, and a challenger of a run was started";
 
 /// A challenger that gets the trainer's logs through the game.
 pub struct Gatherer {
@@ -109,7 +113,7 @@ impl Gatherer {
     fn take(&mut self, part: &Supplied) -> Result<Answer, PartyError> {
         let step = u32::try_from(part.record.index).unwrap_or(0);
         let place = LogPlace { step, first: part.log.slices.first().map_or(0, |slice| *slice as u64) };
-        let (root, count) = verified(&self.rules, place, part).map_err(|unfit| match unfit {
+        let (root, count) = verified(self.disputed()?, place, part).map_err(|unfit| match unfit {
             Unfit::Committed(why) => Malformed::invalid("supply of a log", why.to_string()),
             Unfit::Other(why) => why,
         })?;
@@ -127,7 +131,7 @@ impl Gatherer {
             return Ok(Answer::Logs { lacks: Some(LogPlace { step, first: next }) });
         }
         if !log.is_here() {
-            let bytes = partial.read(self.rules.log_max())?;
+            let bytes = partial.read(self.disputed()?.log_max())?;
             let found = log_root(&bytes);
             if found != root {
                 let roots = found.not(&root);
@@ -136,7 +140,7 @@ impl Gatherer {
                 );
                 return Err(RunError::invalid(partial.path(), why).into());
             }
-            let program = self.rules.program();
+            let program = self.disputed()?.program();
             if let Some(part) = misplaced(&bytes, parts(program)) {
                 return Ok(Answer::Unreadable { step, part: part as u32, block: 0 });
             }
@@ -152,6 +156,11 @@ impl Gatherer {
         }
         let steps = self.run.job().steps;
         Ok(Answer::Logs { lacks: (step < steps).then_some(LogPlace { step: step + 1, first: 0 }) })
+    }
+
+    /// The rules of the disputed run.
+    fn disputed(&self) -> Result<&RunRules, PartyError> {
+        self.rules.run().ok_or_else(|| PartyError::Refused(NO_RUN.into()))
     }
 
     /// The party, after a replay of the run.
@@ -199,7 +208,7 @@ fn begun(with: &Gathering) -> Result<Run, PartyError> {
         make(with)?;
     }
     let run = open(with)?;
-    if with.terms.claim.as_ref().map(|claim| with.terms.claimed(claim)) != Some(run.file.summary()) {
+    if with.terms.claim.as_ref().and_then(|claim| with.terms.claimed(claim)) != Some(run.file.summary()) {
         return refused(&format!("{} is of another run: choose another folder", out.place()));
     }
     Ok(run)
@@ -209,9 +218,10 @@ fn make(with: &Gathering) -> Result<(), PartyError> {
     let terms = &with.terms;
     let refused = |why: String| PartyError::Refused(why);
     let bytes = terms.program.as_ref().map(|program| program.0.as_slice());
-    let computation =
-        Computation::derive("the job of the terms", &terms.job, bytes, terms.computation.clone())
-            .map_err(|why| refused(why.to_string()))?;
+    let summary = terms.computation.clone().ok_or_else(|| refused(NO_RUN.into()))?;
+    let named = summary.data;
+    let computation = Computation::derive("the job of the terms", &terms.job, bytes, summary)
+        .map_err(|why| refused(why.to_string()))?;
     let Computation { job, program, .. } = &computation;
     let mut sources: Vec<(PathBuf, GroupTree)> = Vec::new();
     let mut data = Vec::new();
@@ -223,15 +233,15 @@ fn make(with: &Gathering) -> Result<(), PartyError> {
     }
     let claim = terms.claim.as_ref().ok_or_else(|| refused("the terms have no claim".into()))?;
     let root = files_root(&data);
-    if root != terms.computation.data {
-        let roots = root.not(&terms.computation.data);
+    if root != named {
+        let roots = root.not(&named);
         return Err(refused(format!(
             "the data files are others than those of the disputed run: their root is {roots}"
         )));
     }
     let (table, state) = (program.state(), initial_state(with, &computation, claim)?);
     let RunSummary { contract, trainer_key, challenge, nonce, program: digest, initial, origin, .. } =
-        terms.claimed(claim);
+        terms.claimed(claim).ok_or_else(|| refused(NO_RUN.into()))?;
     let file = RunFile {
         contract,
         trainer_key,
@@ -265,7 +275,7 @@ fn initial_state(
     computation: &Computation,
     claim: &Claim,
 ) -> Result<Option<Vec<Vec<u8>>>, PartyError> {
-    let Gathering { terms, weights, .. } = with;
+    let Gathering { weights, .. } = with;
     let Computation { job, program, .. } = computation;
     let refused = |why: String| PartyError::Refused(why);
     let state = match &claim.run.origin {
@@ -293,7 +303,7 @@ fn initial_state(
         }
     };
     let table = program.state();
-    let due = terms.computation.initial;
+    let due = computation.summary.initial;
     let found = state.as_ref().map(|state| state_digest(&table, &tensor_digests(&table, state)));
     if let Some(found) = found.filter(|found| *found != due) {
         let why = match claim.run.origin {

@@ -9,6 +9,7 @@ mod challenger;
 mod error;
 mod evidence;
 mod gather;
+mod receipt;
 mod replay;
 mod table;
 mod trees;
@@ -16,6 +17,7 @@ mod trees;
 pub use challenger::challenger;
 pub use error::PartyError;
 pub use gather::{Gatherer, Gathering};
+pub use receipt::ReceiptParty;
 use replay::Replays;
 pub use table::play;
 use tiebreak_dispute::game::message::{
@@ -144,27 +146,31 @@ impl Party {
     /// asked again.
     pub fn reply(&mut self, sealed_question: &[u8]) -> Result<Vec<u8>, PartyError> {
         let asked = Asked::read(sealed_question, QUESTION_MAX, &self.referee, &self.game)?;
-        let answer = self.answer(&asked.question)?.unwrap_or(Answer::Decline);
-        let answered = Answered { game: self.game, turn: asked.turn, question: asked.digest(), answer };
-        Ok(Sealed::new(answered, &self.key).to_bytes())
+        let answer = self.answer(&asked.question)?;
+        Ok(sealed(&asked, answer, &self.key))
     }
 
     fn answer(&mut self, question: &Question) -> Result<Option<Answer>, PartyError> {
         match *question {
             Question::Commit => {
-                let commitment = commitment(&self.key.public(), &self.salt(), &self.root());
+                let salt = salt(&self.key, &self.game);
+                let commitment = commitment(&self.key.public(), &salt, &self.root());
                 Ok(Some(Answer::Commit { commitment }))
             }
             // A party with a run of the logged profile has its logs.
             Question::Logs { .. } => Ok(Some(Answer::Logs { lacks: None })),
             Question::Supply { place } => self.supply(place),
             Question::LogBlock { step, part, block } => self.log_block(step, part as usize, block),
-            Question::Reveal => Ok(Some(Answer::Reveal { salt: self.salt(), root: self.root() })),
+            Question::Reveal => {
+                Ok(Some(Answer::Reveal { salt: salt(&self.key, &self.game), root: self.root() }))
+            }
             Question::Children { tree, first, count } => {
                 Ok(self.children(tree, first, count)?.map(|values| Answer::Children { values }))
             }
             Question::Record { index } => Ok(self.record(index)),
             Question::Statement { step } => self.statement(step),
+            // A run has no passes of a receipt.
+            Question::Pass { .. } => Ok(None),
             Question::Root { subject } => {
                 let slices = self.slices(subject)?;
                 Ok(slices.map(|slices| Answer::Root { root: Digest(trees::blake3_root(slices)) }))
@@ -182,13 +188,6 @@ impl Party {
                 None => Ok(None),
             },
         }
-    }
-
-    /// 32 bytes that only the key's owner can know before they are revealed: an Ed25519 signature does not follow from the public
-    /// key alone.
-    fn salt(&self) -> Digest {
-        let signed = self.key.sign(format!("tiebreak 2 game salt\n{}\n", self.game).as_bytes());
-        hash("tiebreak 2 game salt", &signed)
     }
 
     fn root(&self) -> Digest {
@@ -258,6 +257,7 @@ impl Party {
     fn children(&mut self, tree: Tree, first: u64, count: u64) -> Result<Option<Base64>, PartyError> {
         let leaves = match tree {
             Tree::Transcript => return Ok(trees::rfc6962(&self.replays.transcript.leaves, first, count)),
+            Tree::Passes | Tree::Pass { .. } => None,
             Tree::Tensor { subject } => {
                 let slices = self.slices(subject)?;
                 return Ok(slices.and_then(|slices| trees::blake3(slices, first, count)));
@@ -291,9 +291,27 @@ impl Party {
     }
 
     fn slice(&mut self, subject: Subject, slice: u64) -> Result<Option<Answer>, PartyError> {
-        let Some(bytes) = self.replays.tensor(subject)? else { return Ok(None) };
-        let there = slice < bytes.len().div_ceil(SLICE_BYTES) as u64;
-        let range = || piece_range(bytes.len(), SLICE_BYTES, slice as usize);
-        Ok(there.then(|| Answer::Slice { bytes: Base64(bytes[range()].to_vec()) }))
+        Ok(self.replays.tensor(subject)?.and_then(|bytes| slice_of(bytes, slice)))
     }
+}
+
+/// 32 bytes that only the key's owner can know before they are revealed: an Ed25519 signature does not follow from the public key
+/// alone.
+fn salt(key: &PrivateKey, game: &Digest) -> Digest {
+    let signed = key.sign(format!("tiebreak 2 game salt\n{game}\n").as_bytes());
+    hash("tiebreak 2 game salt", &signed)
+}
+
+/// The signed answer to a question; without one the party declines.
+fn sealed(asked: &Asked, answer: Option<Answer>, key: &PrivateKey) -> Vec<u8> {
+    let answer = answer.unwrap_or(Answer::Decline);
+    let answered = Answered { game: asked.game, turn: asked.turn, question: asked.digest(), answer };
+    Sealed::new(answered, key).to_bytes()
+}
+
+/// A slice of a tensor, if the tensor has it.
+fn slice_of(bytes: &[u8], slice: u64) -> Option<Answer> {
+    let there = slice < bytes.len().div_ceil(SLICE_BYTES) as u64;
+    let range = || piece_range(bytes.len(), SLICE_BYTES, slice as usize);
+    there.then(|| Answer::Slice { bytes: Base64(bytes[range()].to_vec()) })
 }

@@ -92,6 +92,21 @@ impl Answerer<'_> {
         window: usize,
         wanted: BTreeSet<usize>,
     ) -> Result<BTreeMap<usize, Vec<u8>>, EngineError> {
+        self.tampered_outputs(engine, receipt, window, wanted, None)
+    }
+
+    /// [`Answerer::outputs`] of a signer who changes them.
+    ///
+    /// # Errors
+    /// As [`Answerer::outputs`].
+    pub fn tampered_outputs(
+        &self,
+        engine: &mut dyn Engine,
+        receipt: &Receipt,
+        window: usize,
+        wanted: BTreeSet<usize>,
+        tamper: Tamper,
+    ) -> Result<BTreeMap<usize, Vec<u8>>, EngineError> {
         let text = [&receipt.prompt[..], &receipt.answer].concat();
         let Some((first, numbers)) = self.passes(receipt, 0..receipt.answer.len()).into_iter().nth(window)
         else {
@@ -101,7 +116,7 @@ impl Answerer<'_> {
         let Some(mut pass) = Pass::new(engine, self, tokens.len() as u32)? else {
             return Ok(BTreeMap::new());
         };
-        let mut keeping = Keeping { wanted, kept: BTreeMap::new() };
+        let mut keeping = Keeping { window, wanted, kept: BTreeMap::new(), tamper };
         pass.rows(engine, tokens, Some(&mut keeping))?;
         Ok(keeping.kept)
     }
@@ -162,14 +177,16 @@ impl Observer for Hashing<'_, '_> {
 }
 
 /// Keeps the outputs of some nodes.
-pub(crate) struct Keeping {
+pub(crate) struct Keeping<'a, 't> {
+    pub(crate) window: usize,
     pub(crate) wanted: BTreeSet<usize>,
     pub(crate) kept: BTreeMap<usize, Vec<u8>>,
+    pub(crate) tamper: Option<&'a mut Change<'t>>,
 }
 
-impl Observer for Keeping {
+impl Observer for Keeping<'_, '_> {
     fn want(&self, index: usize, _: &Node) -> Want {
-        if self.wanted.contains(&index) { Want::Bytes } else { Want::No }
+        if self.tamper.is_some() || self.wanted.contains(&index) { Want::Bytes } else { Want::No }
     }
 
     fn node(
@@ -179,9 +196,10 @@ impl Observer for Keeping {
         bytes: &[u8],
         _: &mut dyn Inputs,
     ) -> Result<Option<Vec<u8>>, EngineError> {
+        let changed = self.tamper.as_mut().and_then(|tamper| tamper(self.window, index, bytes));
         if self.wanted.contains(&index) {
-            self.kept.insert(index, bytes.to_vec());
+            self.kept.insert(index, changed.clone().unwrap_or_else(|| bytes.to_vec()));
         }
-        Ok(None)
+        Ok(changed)
     }
 }

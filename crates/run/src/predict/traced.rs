@@ -120,7 +120,7 @@ impl SamplePass {
         wanted: BTreeSet<usize>,
     ) -> Result<SampleTensors, StepError> {
         let sample = inputs.sample(u64::from(receipt.first) + place as u64)?;
-        let mut keeping = Keeping { wanted, kept: BTreeMap::new() };
+        let mut keeping = Keeping { window: 0, wanted, kept: BTreeMap::new(), tamper: None };
         self.logits(engine, released, sample.clone(), &mut keeping)?;
         Ok(SampleTensors { inputs: sample, outputs: keeping.kept })
     }

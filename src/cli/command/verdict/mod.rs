@@ -210,7 +210,11 @@ fn check_game(printer: Printer, args: Check, verdict: GameVerdict, size: u64) ->
     let result = referee.result().ok_or_else(|| Failure::new(Exit::Undecided, "the game has no result"))?;
     let parties = args.known.parties(rules, trainer.as_ref())?;
     let mut lines = parties.lines(result);
-    lines.push(format!("  game verdict, {}, of computation {}", bytes_text(size), rules.computation()));
+    let computation = rules.computation();
+    let of_run = computation.map(|computation| format!("of computation {computation}"));
+    let of_receipt = rules.traces().map(|traces| format!("on a receipt with traces {traces}"));
+    let about = of_run.or(of_receipt).unwrap_or_default();
+    lines.push(format!("  game verdict, {}, {about}", bytes_text(size)));
     lines.push(format!("  {}", parties.referee_line(verdict.events.len())));
     for game in result.games.iter() {
         let [a, b] = game.parties;
@@ -224,12 +228,15 @@ fn check_game(printer: Printer, args: Check, verdict: GameVerdict, size: u64) ->
     let next = page_command(&args.file, &args.trainer_key, &args.known.options());
     lines.push(next.line());
     let known = parties.json();
-    let value = json!({
-        "kind": "game", "bytes": size, "game": rules.game, "computation": rules.computation(), "parties": known["parties"],
+    let mut value = json!({
+        "kind": "game", "bytes": size, "game": rules.game, "computation": computation, "parties": known["parties"],
         "referee": known["referee"], "namesakes": parties.namesakes(), "events": verdict.events.len(),
         "convicts": parties.convicts(result), "result": result_json(result), "exit": exit as u8,
         "next": [next],
     });
+    if let Some(root) = rules.traces() {
+        value["traces"] = json!(root);
+    }
     printer.result(lines, &value);
     Ok(exit)
 }

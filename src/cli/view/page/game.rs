@@ -132,6 +132,8 @@ impl Game<'_> {
             Tree::Batch { step } => format!("batch of step {step}"),
             Tree::Gradients { step } => format!("gradients of step {step}'s micro-batches"),
             Tree::Trace { step } => format!("operators of step {step}"),
+            Tree::Passes => "windows of the answer".into(),
+            Tree::Pass { pass } => format!("operators of window {pass}"),
             Tree::Tensor { subject } => format!("bytes of {}", self.rules().describe(subject)),
             Tree::Terms { subject, element, .. } => {
                 format!("terms of element {element} of {}", self.rules().describe(subject))
@@ -160,6 +162,7 @@ impl Game<'_> {
             }
             Question::Record { index } => format!("record {index}"),
             Question::Statement { step } => format!("the root over the operators of step {step}"),
+            Question::Pass { pass } => format!("the root over the operators of window {pass}"),
             Question::Root { subject } => format!("the hash of {}", of(subject)),
             Question::Slice { subject, slice } => format!("slice {slice} of {}", of(subject)),
             Question::Total { subject, element, .. } => {
@@ -279,15 +282,21 @@ fn about(page: &mut Page, game: &Game, result: &GameResult, events: &[Event]) {
         parts => format!("; {parts} parts of rounding logs were supplied"),
     };
     let seconds = events.last().map_or(0, |event| event.at) as f64 / 1000.0;
-    page.facts(&[
-        ("computation", rules.computation().to_string()),
-        ("program", game.terms.computation.program.to_string()),
-        ("records", rules.records().to_string()),
+    let mut facts = match (rules.run(), &game.terms.computation) {
+        (Some(run), Some(computation)) => vec![
+            ("computation", run.computation().to_string()),
+            ("program", computation.program.to_string()),
+            ("records", run.records().to_string()),
+        ],
+        _ => rules.traces().map(|root| ("traces of the receipt", root.to_string())).into_iter().collect(),
+    };
+    facts.extend([
         ("game", rules.game.to_string()),
         ("answers", format!("{messages}, {bytes} bytes, {seconds} s{supplied}")),
         ("upheld", result.upheld.map_or("no root".into(), |root| format!("root {root}"))),
         ("referee", game.terms.referee.clone()),
     ]);
+    page.facts(&facts);
     let rows: Vec<Vec<String>> = (0..game.names.len())
         .map(|party| {
             let loss = result.losses().find(|loss| loss.party == party);

@@ -1,0 +1,366 @@
+//! A party of a game about a receipt: answers the referee's questions from the model, by passes over the receipt's own tokens.
+//!
+//! The signer and its challengers answer alike: each commits to the trace that its own model gives.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::error::PartyError;
+use super::{QUESTION_MAX, agreement, salt, sealed, slice_of, trees};
+use tiebreak_audit::answers::{PassOperands, read_by};
+use tiebreak_contract::program::graph::TensorId;
+use tiebreak_contract::program::step::StateTensor;
+use tiebreak_dispute::answer::Pass;
+use tiebreak_dispute::game::element;
+use tiebreak_dispute::game::message::{Answer, Asked, Need, Question, Subject, Tree, commitment};
+use tiebreak_dispute::game::rules::Rules;
+use tiebreak_dispute::game::search;
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_engine::Engine;
+use tiebreak_engine::liveness::peak_bytes;
+use tiebreak_record::commit::answer_trace::{AnswerTrace, node_leaves};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::merkle;
+use tiebreak_record::commit::proven::Base64;
+use tiebreak_record::commit::receipt::Receipt;
+use tiebreak_record::commit::salted_receipt::{self, AnyReceipt};
+use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES, piece_values};
+use tiebreak_record::job::{Job, ModelJob};
+use tiebreak_run::inference::replay::Answerer;
+use tiebreak_run::inference::traced::{Change, Tamper};
+
+/// A model with its weights.
+struct Decoder {
+    job: ModelJob,
+    table: Vec<StateTensor>,
+    weights: Vec<Vec<u8>>,
+    /// All ids are candidates: no token is chosen here.
+    known: Vec<bool>,
+}
+
+impl Decoder {
+    /// The model of the terms' job with these weights, in the model's order, which have to be the receipt's.
+    fn of(terms: &Terms, receipt: &Receipt, weights: Vec<Vec<u8>>) -> Result<Decoder, PartyError> {
+        let refused = |why: &str| PartyError::Refused(why.into());
+        let job =
+            Job::of_run("the job of the terms", &terms.job).map_err(|why| PartyError::Refused(why.0))?;
+        let job = job.model().ok_or_else(|| refused("the job of the terms has no model"))?.clone();
+        let parameters = job.model.parameters();
+        let table: Vec<StateTensor> = parameters
+            .iter()
+            .map(|p| StateTensor { name: format!("param/{}", p.name), shape: p.shape.clone() })
+            .collect();
+        let pass = Pass::of(receipt, &terms.job, 0)?;
+        let logits = pass.graph.output("logits").map(|id| pass.graph.tensor(id));
+        let classes = logits.and_then(|ty| ty.shape.last()).map_or(0, |classes| *classes as usize);
+        let decoder = Decoder { job, table, weights, known: vec![true; classes] };
+        let lengths = decoder.table.iter().map(|tensor| tensor.ty().bytes());
+        if !lengths.eq(decoder.weights.iter().map(Vec::len)) {
+            let (found, own) = (decoder.weights.len(), decoder.table.len());
+            return Err(PartyError::Refused(format!(
+                "{found} tensors are given, and the receipt's model has {own}, or others: give the model that the receipt is of"
+            )));
+        }
+        match decoder.answerer().identity() {
+            Some([_, root]) if root == receipt.parameters => Ok(decoder),
+            root => {
+                let root = root.map_or("none".into(), |[_, root]| root.not(&receipt.parameters));
+                Err(PartyError::Refused(format!(
+                    "the root over the parameters is {root}, which the receipt has: give the model that the receipt is of"
+                )))
+            }
+        }
+    }
+
+    fn answerer(&self) -> Answerer<'_> {
+        Answerer {
+            model: (&self.job.model, &self.job.products),
+            parameters: (&self.table, &self.weights),
+            known: &self.known,
+            ends: &[],
+        }
+    }
+}
+
+/// The receipt of terms.
+fn receipt_of(terms: &Terms) -> Result<Receipt, PartyError> {
+    let refused = |why: &str| PartyError::Refused(why.into());
+    let none = || refused("the terms are about a run, and a party of a game about a receipt was started");
+    let disputed = terms.receipt.as_ref().ok_or_else(none)?;
+    match salted_receipt::read(&disputed.text, disputed.opening.as_deref())? {
+        (AnyReceipt::Answer(receipt), _) => Ok(receipt),
+        (AnyReceipt::Predictions(_), _) => Err(refused("the receipt of the terms is of predictions")),
+    }
+}
+
+fn tamper<'a>(change: &'a mut Option<Box<Change<'static>>>) -> Tamper<'a> {
+    match change {
+        Some(change) => Some(&mut **change),
+        None => None,
+    }
+}
+
+/// The outputs of the disputed node of a pass, and of the nodes that it reads.
+struct Disputed {
+    number: u32,
+    node: usize,
+    pass: Pass,
+    /// The leaves of the pass's nodes.
+    leaves: Vec<Digest>,
+    outputs: BTreeMap<usize, Vec<u8>>,
+    /// The values of the slices of the node's output.
+    slices: Vec<Hash>,
+}
+
+/// A party of a game about a receipt.
+pub struct ReceiptParty {
+    terms: Terms,
+    game: Digest,
+    referee: PublicKey,
+    key: PrivateKey,
+    receipt: Receipt,
+    decoder: Decoder,
+    engine: Box<dyn Engine>,
+    trace: AnswerTrace,
+    /// The leaves of the windows.
+    leaves: Vec<Digest>,
+    disputed: Option<Disputed>,
+    /// The changes of a signer who was not honest.
+    change: Option<Box<Change<'static>>>,
+}
+
+impl ReceiptParty {
+    /// The party of a game about a receipt that has this key and these parameters, in the model's order. The trace is computed on
+    /// `engine` at once.
+    ///
+    /// # Errors
+    /// If the terms are malformed, name no party with this key, leave no time, or are about a run. Also if the parameters are not
+    /// the receipt's, if the engine fails, or if the party signed the receipt and its model gives another trace.
+    pub fn open(
+        terms: Terms,
+        weights: Vec<Vec<u8>>,
+        key: PrivateKey,
+        engine: Box<dyn Engine>,
+    ) -> Result<ReceiptParty, PartyError> {
+        let party = ReceiptParty::open_as(terms, weights, key, engine, None)?;
+        let signer = party.terms.parties.first() == Some(&party.key.public().to_text());
+        match party.receipt.traces {
+            Some(traces) if signer && traces != party.root() => Err(PartyError::Refused(format!(
+                "this machine's trace of the answer is not the one that the receipt commits ({}): answer with the engine that signed it",
+                party.root().not(&traces)
+            ))),
+            _ => Ok(party),
+        }
+    }
+
+    /// [`ReceiptParty::open`] for a signer who changed outputs of operators, and answers by them.
+    ///
+    /// # Errors
+    /// As [`ReceiptParty::open`].
+    #[cfg(feature = "testing")]
+    pub fn open_cheating(
+        terms: Terms,
+        weights: Vec<Vec<u8>>,
+        key: PrivateKey,
+        engine: Box<dyn Engine>,
+        change: Box<Change<'static>>,
+    ) -> Result<ReceiptParty, PartyError> {
+        ReceiptParty::open_as(terms, weights, key, engine, Some(change))
+    }
+
+    fn open_as(
+        terms: Terms,
+        weights: Vec<Vec<u8>>,
+        key: PrivateKey,
+        mut engine: Box<dyn Engine>,
+        mut change: Option<Box<Change<'static>>>,
+    ) -> Result<ReceiptParty, PartyError> {
+        let (_, referee) = terms.keys()?;
+        agreement::names(&terms, &key.public())?;
+        Rules::new(&terms)?;
+        let receipt = receipt_of(&terms)?;
+        let decoder = Decoder::of(&terms, &receipt, weights)?;
+        let answerer = decoder.answerer();
+        let trace = answerer.trace(engine.as_mut(), &receipt, tamper(&mut change), &mut |_| {})?;
+        let leaves = answerer.window_leaves(&receipt, &trace);
+        let game = terms.game();
+        let disputed = None;
+        Ok(ReceiptParty {
+            terms,
+            game,
+            referee,
+            key,
+            receipt,
+            decoder,
+            engine,
+            trace,
+            leaves,
+            disputed,
+            change,
+        })
+    }
+
+    /// Bytes of the tensors that live at once while a party of a game with these terms computes a pass, the parameters included.
+    ///
+    /// # Errors
+    /// If the terms are malformed, or about a run.
+    pub fn memory(terms: &Terms) -> Result<u64, PartyError> {
+        Rules::new(terms)?;
+        // No window is longer than the first.
+        Ok(peak_bytes(&Pass::of(&receipt_of(terms)?, &terms.job, 0)?.graph))
+    }
+
+    /// The signed answer to a question in its received bytes, as from [`super::Party::reply`].
+    ///
+    /// # Errors
+    /// If the question is malformed, of another game, or not the referee's; or if the engine fails. Then there is no answer, and
+    /// the question may be asked again.
+    pub fn reply(&mut self, sealed_question: &[u8]) -> Result<Vec<u8>, PartyError> {
+        let asked = Asked::read(sealed_question, QUESTION_MAX, &self.referee, &self.game)?;
+        let answer = self.answer(&asked.question)?;
+        Ok(sealed(&asked, answer, &self.key))
+    }
+
+    /// The root over the traces of the party's own passes.
+    pub fn root(&self) -> Digest {
+        merkle::root(&self.leaves)
+    }
+
+    fn answer(&mut self, question: &Question) -> Result<Option<Answer>, PartyError> {
+        match *question {
+            Question::Commit => {
+                let salt = salt(&self.key, &self.game);
+                let commitment = commitment(&self.key.public(), &salt, &self.root());
+                Ok(Some(Answer::Commit { commitment }))
+            }
+            Question::Reveal => {
+                Ok(Some(Answer::Reveal { salt: salt(&self.key, &self.game), root: self.root() }))
+            }
+            Question::Children { tree, first, count } => {
+                Ok(self.children(tree, first, count)?.map(|values| Answer::Children { values }))
+            }
+            Question::Pass { pass } => {
+                let root = self.node_leaves(pass).map(|leaves| merkle::root(&leaves));
+                Ok(root.map(|root| Answer::Root { root }))
+            }
+            Question::Root { subject } => {
+                let of = self.disputed(subject)?;
+                Ok(of.map(|of| Answer::Root { root: Digest(trees::blake3_root(&of.slices)) }))
+            }
+            Question::Slice { subject, slice } => {
+                let of = self.disputed(subject)?;
+                Ok(of.and_then(|of| slice_of(of.outputs.get(&of.node)?, slice)))
+            }
+            Question::Total { subject, element, fold } => {
+                let value = self.with_operands(subject, element, |operands, node, element, tensors| {
+                    element::total(&operands.pass.graph, node, element, fold, tensors).ok()
+                })?;
+                Ok(value.map(|value| Answer::Total { value: Base64(value) }))
+            }
+            Question::Evidence { subject, element, need } => self.evidence(subject, element, need),
+            // These are about runs.
+            Question::Logs { .. }
+            | Question::Supply { .. }
+            | Question::LogBlock { .. }
+            | Question::Record { .. }
+            | Question::Statement { .. }
+            | Question::Binding { .. } => Ok(None),
+        }
+    }
+
+    fn node_leaves(&self, pass: u32) -> Option<Vec<Digest>> {
+        Some(node_leaves(self.trace.windows.get(pass as usize)?))
+    }
+
+    fn children(&mut self, tree: Tree, first: u64, count: u64) -> Result<Option<Base64>, PartyError> {
+        match tree {
+            Tree::Passes => Ok(trees::rfc6962(&self.leaves, first, count)),
+            Tree::Pass { pass } => {
+                Ok(self.node_leaves(pass).and_then(|leaves| trees::rfc6962(&leaves, first, count)))
+            }
+            Tree::Tensor { subject } => {
+                let of = self.disputed(subject)?;
+                Ok(of.and_then(|of| trees::blake3(&of.slices, first, count)))
+            }
+            Tree::Terms { subject, element, fold } => {
+                self.with_operands(subject, element, |operands, node, element, tensors| {
+                    let graph = &operands.pass.graph;
+                    let terms = element::terms(graph, node, element, fold, tensors).ok()?;
+                    let end = first.checked_add(count).filter(|_| count > 0)?;
+                    if end > terms {
+                        return None;
+                    }
+                    let ranges = search::children(first, count, fold.terms_max());
+                    let values = element::subtotals(graph, node, element, fold, &ranges, tensors).ok()?;
+                    Some(Base64(values.concat()))
+                })
+            }
+            Tree::Transcript | Tree::Batch { .. } | Tree::Gradients { .. } | Tree::Trace { .. } => Ok(None),
+        }
+    }
+
+    /// The slices that an element of a node's output reads.
+    fn evidence(&mut self, subject: Subject, element: u64, need: Need) -> Result<Option<Answer>, PartyError> {
+        let inputs = self.with_operands(subject, element, |operands, node, element, tensors| {
+            if need == Need::Decision {
+                return None;
+            }
+            let touched = element::slices_read(&operands.pass.graph, node, element, need, tensors).ok()?;
+            Some(operands.proven(tensors, &touched))
+        })?;
+        Ok(inputs.map(|inputs| Answer::Operands { inputs }))
+    }
+
+    /// The disputed node's output, and all that it reads; `None` if the answer has no such pass or node.
+    fn disputed(&mut self, subject: Subject) -> Result<Option<&Disputed>, PartyError> {
+        let Subject::Pass { pass: number, node } = subject else { return Ok(None) };
+        let window = number as usize;
+        if self.trace.windows.get(window).is_none_or(|nodes| node >= nodes.len()) {
+            return Ok(None);
+        }
+        if self.disputed.as_ref().is_none_or(|of| (of.number, of.node) != (number, node)) {
+            self.disputed = None;
+            let pass = Pass::of(&self.receipt, &self.terms.job, window)?;
+            let mut wanted: BTreeSet<usize> = read_by(&pass, node);
+            wanted.insert(node);
+            let change = tamper(&mut self.change);
+            let answerer = self.decoder.answerer();
+            let engine = self.engine.as_mut();
+            let outputs = answerer.tampered_outputs(engine, &self.receipt, window, wanted, change)?;
+            let slices = outputs.get(&node).map(|bytes| piece_values(bytes, SLICE_BYTES));
+            let leaves = node_leaves(&self.trace.windows[window]);
+            self.disputed = slices.map(|slices| Disputed { number, node, pass, leaves, outputs, slices });
+        }
+        Ok(self.disputed.as_ref())
+    }
+
+    /// Calls `of` with the operands of an element, if there is such an element: the node, the element, and the tensors that the
+    /// node reads.
+    fn with_operands<T>(
+        &mut self,
+        subject: Subject,
+        element: u64,
+        of: impl FnOnce(&PassOperands, usize, usize, &BTreeMap<TensorId, Vec<u8>>) -> Option<T>,
+    ) -> Result<Option<T>, PartyError> {
+        self.disputed(subject)?;
+        let (Some(disputed), Subject::Pass { pass: number, node }) = (&self.disputed, subject) else {
+            return Ok(None);
+        };
+        let Disputed { pass, leaves, outputs, .. } = disputed;
+        if (disputed.number, disputed.node) != (number, node)
+            || element >= pass.graph.tensor(pass.graph.nodes[node].output).len() as u64
+        {
+            return Ok(None);
+        }
+        let operands = PassOperands {
+            pass,
+            nodes: &self.trace.windows[number as usize],
+            leaves,
+            model: (&self.decoder.table, &self.decoder.weights),
+            outputs,
+            sample: None,
+        };
+        let tensors = operands.tensors(node);
+        Ok(of(&operands, node, element as usize, &tensors))
+    }
+}

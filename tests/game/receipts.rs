@@ -1,0 +1,528 @@
+//! Games about receipts of answers: a signer who withholds its trace has to open it, and the first wrong operator convicts.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::program::graph::{Graph, Primitive, TensorId};
+use tiebreak_contract::program::inference::settings;
+use tiebreak_contract::program::sampling::Sampling;
+use tiebreak_contract::program::step::StateTensor;
+use tiebreak_dispute::answer::Pass;
+use tiebreak_dispute::game::element::fold_of;
+use tiebreak_dispute::game::message::{Answer, Answered, Asked, Question, Sealed, Tree};
+use tiebreak_dispute::game::moves::LEAF_MAX;
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::result::{GameResult, Reason};
+use tiebreak_dispute::game::rules::{Fault, Rules};
+use tiebreak_dispute::game::terms::{Clocks, DisputedReceipt, INCREMENT_MIN, MOVES_MIN, Terms};
+use tiebreak_dispute::game::verdict::{Event, GameVerdict};
+use tiebreak_dispute::verdict::ProvenInput;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_game::party::ReceiptParty;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::multiproof;
+use tiebreak_record::commit::proven::Base64;
+use tiebreak_record::commit::receipt::{Receipt, model_digest};
+use tiebreak_record::commit::salted_receipt::{AnyReceipt, salted_texts};
+use tiebreak_record::commit::tensor::{SLICE_BYTES, digest_from_root, piece_count, piece_value};
+use tiebreak_record::job::Job;
+use tiebreak_run::inference::replay::Answerer;
+
+use crate::play::{flipped, key, unproven};
+
+/// A wrong bit of a node's output: the window, the node, the byte.
+type Wrong = (usize, usize, usize);
+
+/// No answer has so many windows.
+const NOWHERE: Wrong = (99, 0, 0);
+
+/// A model with weights of Philox, and a receipt of an answer that it gave.
+struct Model {
+    text: String,
+    job: Job,
+    table: Vec<StateTensor>,
+    weights: Vec<Vec<u8>>,
+    receipt: Receipt,
+}
+
+fn job_text([vocabulary, context, layers, heads, width]: [u32; 5]) -> String {
+    format!(
+        "steps = 1\nmodel = {{ kind = \"gpt\", vocabulary = {vocabulary}, context = {context}, layers = {layers}, heads = {heads}, \
+         width = {width} }}\ndata = {{ kind = \"bytes\", path = \"text.txt\" }}\nbatch = {{ micro_batch = 1, micro_batches = 1 }}\n\
+         optimizer = {{ kind = \"sgd\", momentum = 0.9, weight_decay = 0.0 }}\nschedule = {{ peak = 0.1 }}\n"
+    )
+}
+
+impl Model {
+    /// The receipt of an honest signer, whose tokens are made up: a game is about operators alone.
+    fn of(text: String, answer: usize) -> Model {
+        let job = Job::parse("job.toml", &text).unwrap();
+        let parameters = (0..).zip(job.model().unwrap().model.parameters()).map(|(number, p)| {
+            let value = |i: u32| {
+                let word = philox4x32_10([3, 0], [i, 0, number, 0])[0];
+                ((f64::from(word) / f64::from(1 << 31) - 1.0) as f32).to_bits()
+            };
+            let words: Vec<u32> = (0..p.shape.iter().product()).map(value).collect();
+            (StateTensor { name: format!("param/{}", p.name), shape: p.shape.clone() }, bytes_of(&words))
+        });
+        let (table, weights) = parameters.unzip();
+        let receipt = Receipt {
+            model: Digest([0; 32]),
+            parameters: Digest([0; 32]),
+            tokenizer: None,
+            sampling: Sampling { temperature: 0, top_k: 0, top_p: 1f32.to_bits(), seed: 0 },
+            length: answer as u32,
+            prompt: vec![1, 2, 3],
+            answer: (0..answer as u32).map(|i| i * 7 % 50).collect(),
+            root: Digest([6; 32]),
+            traces: None,
+        };
+        let mut made = Model { text, job, table, weights, receipt };
+        let [model, parameters] = made.answerer().identity().unwrap();
+        made.receipt = Receipt { model, parameters, ..made.receipt.clone() };
+        made.receipt.traces = Some(made.traces(None));
+        made
+    }
+
+    /// A model of two layers, whose answer takes three windows.
+    fn small() -> Model {
+        Model::of(job_text([200, 8, 2, 2, 48]), 14)
+    }
+
+    fn answerer(&self) -> Answerer<'_> {
+        let job = self.job.model().unwrap();
+        let vocabulary = self.table[0].shape[0] as usize;
+        let known = Vec::leak(vec![true; vocabulary]);
+        Answerer {
+            model: (&job.model, &job.products),
+            parameters: (&self.table, &self.weights),
+            known,
+            ends: &[],
+        }
+    }
+
+    /// The root over the traces of a signer with this wrong bit.
+    fn traces(&self, wrong: Option<Wrong>) -> Digest {
+        let (answerer, mut cpu) = (self.answerer(), Cpu::new(1).unwrap());
+        let mut change = wrong.map(change);
+        let tamper = change.as_mut().map(|change| change as _);
+        let trace = answerer.trace(&mut cpu, &self.receipt, tamper, &mut |_| {}).unwrap();
+        answerer.traces_root(&self.receipt, &trace)
+    }
+
+    /// The text of the receipt, signed by party 0.
+    fn signed(&self, traces: Digest) -> String {
+        Receipt { traces: Some(traces), ..self.receipt.clone() }.to_text(Some(&key(0)))
+    }
+
+    fn terms(&self, text: String) -> Terms {
+        let parties: Vec<PublicKey> = [0, 1].map(|number| key(number).public()).to_vec();
+        let clocks = Clocks { moves: MOVES_MIN, increment: INCREMENT_MIN, replay: 60_000 };
+        let receipt = DisputedReceipt { text, opening: None };
+        Terms::about_receipt(receipt, self.text.clone(), &parties, &key(9).public(), clocks, Digest([9; 32]))
+    }
+
+    /// A party that has the model, with this wrong bit.
+    fn party(&self, terms: &Terms, number: u8, wrong: Option<Wrong>) -> ReceiptParty {
+        let (weights, engine) = (self.weights.clone(), Box::new(Cpu::new(1).unwrap()));
+        match wrong {
+            None => ReceiptParty::open(terms.clone(), weights, key(number), engine).unwrap(),
+            Some(wrong) => {
+                let change = Box::new(change(wrong));
+                ReceiptParty::open_cheating(terms.clone(), weights, key(number), engine, change).unwrap()
+            }
+        }
+    }
+
+    /// The nodes of a window, one of each kind.
+    fn kinds(&self, window: usize) -> Vec<usize> {
+        let graph = Pass::of(&self.receipt, &self.text, window).unwrap().graph;
+        let mut kinds = BTreeSet::new();
+        let nodes = 0..graph.nodes.len();
+        nodes.filter(|&node| kinds.insert(graph.nodes[node].primitive.name())).collect()
+    }
+}
+
+/// Flips a bit of a node's output.
+fn change((window, node, byte): Wrong) -> impl FnMut(usize, usize, &[u8]) -> Option<Vec<u8>> + Send {
+    move |in_window, index, bytes| {
+        (in_window == window && index == node).then(|| {
+            let mut bytes = bytes.to_vec();
+            let len = bytes.len();
+            bytes[byte % len] ^= 1;
+            bytes
+        })
+    }
+}
+
+/// What a party does with its answer to a question; `None`: it stays silent.
+type Act<'a> = &'a dyn Fn(usize, &Asked, Answer) -> Option<Answer>;
+
+fn honestly(_: usize, _: &Asked, answer: Answer) -> Option<Answer> {
+    Some(answer)
+}
+
+/// What a liar does with its answer.
+type Withhold<'a> = &'a dyn Fn(&Asked, Answer) -> Option<Answer>;
+
+/// A game that was played to its end.
+struct Game {
+    result: GameResult,
+    verdict: GameVerdict,
+    turns: u32,
+    largest: usize,
+    bytes: u64,
+    asked: Vec<Question>,
+}
+
+/// The answer in a sealed message of a party.
+fn opened(party: usize, sealed: &[u8]) -> Answer {
+    Sealed::<Answered>::from_bytes(sealed, 1 << 24, &key(party as u8).public()).unwrap().body.answer
+}
+
+fn begun(terms: &Terms, fault: Option<Fault>) -> Referee {
+    let mut referee = Referee::new(terms).unwrap();
+    if let Some(fault) = fault {
+        referee = referee.with_fault(fault);
+    }
+    referee.start(0);
+    referee
+}
+
+/// After so many turns another referee that is given all events has the same state.
+const RESUMED_EVERY: u32 = 5;
+
+/// Plays a game.
+fn play(terms: &Terms, parties: &mut [ReceiptParty], act: Act, fault: Option<Fault>) -> Game {
+    let mut referee = begun(terms, fault);
+    let (mut now, mut events) = (0, Vec::new());
+    let (mut turns, mut largest, mut bytes, mut asked) = (0, 0, 0, Vec::new());
+    while referee.result().is_none() {
+        let pending = referee.pending();
+        assert!(!pending.is_empty(), "a game that is not over waits for somebody");
+        let mut silent = true;
+        for ask in &pending {
+            turns = ask.asked.turn + 1;
+            asked.push(ask.asked.question.clone());
+            let question = Sealed::new(ask.asked.clone(), &key(9)).to_bytes();
+            let answer = parties[ask.party].reply(&question).unwrap();
+            let Some(answer) = act(ask.party, &ask.asked, opened(ask.party, &answer)) else { continue };
+            let (game, turn, question) = (ask.asked.game, ask.asked.turn, ask.asked.digest());
+            let sealed =
+                Sealed::new(Answered { game, turn, question, answer }, &key(ask.party as u8)).to_bytes();
+            silent = false;
+            now += 1;
+            (largest, bytes) = (largest.max(sealed.len()), bytes + sealed.len() as u64);
+            referee.receive(ask.party, &sealed, now);
+            events.push(Event::message(now, ask.party, &sealed).kept(&referee));
+        }
+        if silent || referee.pending().iter().any(|ask| ask.asked.turn + 1 == turns) {
+            now = pending.iter().map(|ask| ask.deadline).max().unwrap();
+            referee.tick(now);
+            events.push(Event::tick(now));
+        }
+        if turns % RESUMED_EVERY == 0 {
+            let mut resumed = begun(terms, fault);
+            events.iter().for_each(|event: &Event| event.feed(&mut resumed));
+            assert_eq!((resumed.pending(), resumed.result()), (referee.pending(), referee.result()));
+        }
+    }
+    let result = referee.result().unwrap().clone();
+    assert!(fault.is_some() || result.games.iter().all(|game| !game.losses.is_empty()), "{result:?}");
+    let verdict = GameVerdict::new(terms.clone(), events, &result, &key(9));
+    Game { result, verdict, turns, largest, bytes, asked }
+}
+
+/// Checks that one party alone lost, for this reason, and that a checker of the verdict's bytes finds the same.
+fn lost(game: &Game, party: usize, reason: Reason) {
+    let losses: Vec<(usize, Reason)> = game.result.losses().map(|loss| (loss.party, loss.reason)).collect();
+    assert_eq!(losses, [(party, reason)], "{:?}", game.result);
+    assert_eq!(game.result.remaining, [1 - party]);
+    let again = GameVerdict::from_bytes(&game.verdict.to_bytes()).unwrap();
+    assert_eq!(again.check().unwrap().result(), Some(&game.result));
+}
+
+#[test]
+fn parties_with_one_trace_do_not_play() {
+    let model = Model::small();
+    let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let mut parties = [0, 1].map(|number| model.party(&terms, number, None));
+    let game = play(&terms, &mut parties, &honestly, None);
+    assert!(game.result.games.is_empty());
+    assert_eq!((&game.result.remaining[..], game.result.upheld), (&[0, 1][..], model.receipt.traces));
+}
+
+/// An operator of each kind is wrong once, of the signer and of a challenger; everything behind it follows from it.
+#[test]
+fn a_wrong_operator_of_a_pass_convicts() {
+    let model = Model::small();
+    let honest = model.terms(model.signed(model.receipt.traces.unwrap()));
+    for (number, node) in model.kinds(1).into_iter().enumerate() {
+        let wrong = (1, node, number * 37);
+        let terms = model.terms(model.signed(model.traces(Some(wrong))));
+        let mut parties = [model.party(&terms, 0, Some(wrong)), model.party(&terms, 1, None)];
+        let game = play(&terms, &mut parties, &honestly, None);
+        lost(&game, 0, Reason::WrongValue);
+        assert!(game.bytes <= Referee::new(&terms).unwrap().bound().bytes, "node {node}");
+        assert_eq!(game.result.upheld, model.receipt.traces, "node {node}");
+        let mut parties = [model.party(&honest, 0, None), model.party(&honest, 1, Some(wrong))];
+        let game = play(&honest, &mut parties, &honestly, None);
+        lost(&game, 1, Reason::WrongValue);
+        assert_eq!(game.result.upheld, model.receipt.traces, "node {node}");
+    }
+}
+
+/// In the logged profile a pass rounds each product to the nearest value, by nodes of its own, and no log is asked for.
+#[test]
+fn a_pass_of_the_logged_profile_has_no_log() {
+    let model = Model::of(job_text([200, 8, 1, 2, 48]) + "[rounding]\n", 3);
+    let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+    for node in model.kinds(0) {
+        let mut parties = [model.party(&terms, 0, None), model.party(&terms, 1, Some((0, node, 2)))];
+        lost(&play(&terms, &mut parties, &honestly, None), 1, Reason::WrongValue);
+    }
+}
+
+/// A party whose root is another one, and that withholds something from a turn on, loses: whoever it is, and whatever it does.
+#[test]
+fn a_party_that_withholds_or_contradicts_itself_loses() {
+    let model = Model::small();
+    let wrong = (1, model.kinds(1)[4], 5);
+    let lying = model.terms(model.signed(model.traces(Some(wrong))));
+    let honest = model.terms(model.signed(model.receipt.traces.unwrap()));
+    for (liar, terms) in [(0, &lying), (1, &honest)] {
+        let wrong_of = |number: u8| (usize::from(number) == liar).then_some(wrong);
+        let mut parties = [0, 1].map(|number| model.party(terms, number, wrong_of(number)));
+        let turns = play(terms, &mut parties, &honestly, None).turns;
+        // The same party with the right trace, since a liar knows that too.
+        let right = RefCell::new(model.party(terms, liar as u8, Some(NOWHERE)));
+        let copied = |asked: &Asked| {
+            let question = Sealed::new(asked.clone(), &key(9)).to_bytes();
+            opened(liar, &right.borrow_mut().reply(&question).unwrap())
+        };
+        for turn in 0..turns {
+            let from = |act: Withhold, party: usize, asked: &Asked, answer| {
+                if party == liar && asked.turn >= turn { act(asked, answer) } else { Some(answer) }
+            };
+            let acts: [(&str, Withhold); 5] = [
+                ("silent", &|_, _| None),
+                ("declines", &|_, _| Some(Answer::Decline)),
+                ("flips", &|_, answer| Some(flipped(answer, 3))),
+                ("unproven", &|_, answer| Some(unproven(answer, 3))),
+                ("copies", &|asked, _| Some(copied(asked))),
+            ];
+            // A challenger that copies from the begin on is honest.
+            for (name, act) in acts.into_iter().filter(|(name, _)| (liar, turn, *name) != (1, 0, "copies")) {
+                let from = |party: usize, asked: &Asked, answer: Answer| from(act, party, asked, answer);
+                let game = play(terms, &mut parties, &from, None);
+                let losses: Vec<usize> = game.result.losses().map(|loss| loss.party).collect();
+                assert_eq!(
+                    (losses, &game.result.remaining[..]),
+                    (vec![liar], &[1 - liar][..]),
+                    "{liar} {turn} {name}"
+                );
+                assert_eq!(game.result.upheld, model.receipt.traces, "{liar} {turn} {name}");
+            }
+        }
+        let silent = play(terms, &mut parties, &|party, _, answer| (party != liar).then_some(answer), None);
+        lost(&silent, liar, Reason::Timeout);
+    }
+}
+
+/// Other operands with digests of their own are not the committed ones, whichever root commits them: the other party is asked.
+#[test]
+fn forged_operands_are_not_supplied() {
+    let model = Model::small();
+    for node in model.kinds(1) {
+        let wrong = (1, node, 5);
+        let terms = model.terms(model.signed(model.traces(Some(wrong))));
+        let mut parties = [model.party(&terms, 0, Some(wrong)), model.party(&terms, 1, None)];
+        let graph = Pass::of(&model.receipt, &model.text, 1).unwrap().graph;
+        let forges = |party: usize, _: &Asked, answer: Answer| match answer {
+            Answer::Operands { mut inputs } if party == 0 => {
+                inputs.iter_mut().for_each(|input| forge(&graph, input));
+                Some(Answer::Operands { inputs })
+            }
+            answer => Some(answer),
+        };
+        lost(&play(&terms, &mut parties, &forges, None), 0, Reason::WrongValue);
+    }
+}
+
+/// A dispute about an answer of GPT-2 124M takes at most 60 answers and 1 MiB, whatever the parties do.
+#[test]
+fn a_game_about_a_large_receipt_is_small() {
+    let text = job_text([50_257, 1024, 12, 12, 768]);
+    let job = Job::parse("job", &text).unwrap();
+    let job = job.model().unwrap();
+    let mut model = Model::small();
+    model.receipt.model = model_digest(&settings(&job.model, &job.products).unwrap());
+    model.receipt.answer = vec![7; 3000];
+    model.receipt.length = 3000;
+    model.text = text;
+    let bound = Referee::new(&model.terms(model.signed(Digest([1; 32])))).unwrap().bound();
+    println!("{bound:?}");
+    assert!(bound.messages <= 60 && bound.bytes <= 1 << 20, "{bound:?}");
+}
+
+/// Changes an input's bytes, with the digest that they give.
+fn forge(graph: &Graph, input: &mut ProvenInput) {
+    input.bytes.0.iter_mut().for_each(|byte| *byte ^= 4);
+    let ty = graph.tensor(TensorId(input.tensor));
+    let count = piece_count(ty.bytes(), SLICE_BYTES);
+    let slices = input.slices.iter().zip(input.bytes.0.chunks(SLICE_BYTES));
+    let pieces: Vec<_> =
+        slices.map(|(&slice, bytes)| (slice, piece_value(bytes, SLICE_BYTES, slice, count))).collect();
+    let root = multiproof::root(multiproof::blake3, count, &pieces, &input.siblings.0).unwrap();
+    input.commitment.digest = digest_from_root(ty, &root);
+}
+
+/// A signer who commits a root that no trace has, and one who opens another root than it signed.
+#[test]
+fn a_signer_stands_by_the_root_that_it_signed() {
+    let model = Model::small();
+    let terms = model.terms(model.signed(Digest([8; 32])));
+    let (weights, engine) = (model.weights.clone(), || Box::new(Cpu::new(1).unwrap()));
+    let refused =
+        ReceiptParty::open(terms.clone(), weights.clone(), key(0), engine()).err().unwrap().to_string();
+    assert!(refused.contains("is not the one that the receipt commits"), "{refused}");
+    let own = (1, model.kinds(1)[4], 5);
+    let mut parties = [model.party(&terms, 0, Some(own)), model.party(&terms, 1, None)];
+    lost(&play(&terms, &mut parties, &honestly, None), 0, Reason::Contradiction);
+    // It opens the root that it signed, and has no values that give it.
+    let (salt, root) = (Digest([4; 32]), Digest([8; 32]));
+    let signed = |party: usize, asked: &Asked, answer: Answer| match (party, &asked.question) {
+        (0, Question::Commit) => {
+            let commitment = tiebreak_dispute::game::message::commitment(&key(0).public(), &salt, &root);
+            Some(Answer::Commit { commitment })
+        }
+        (0, Question::Reveal) => Some(Answer::Reveal { salt, root }),
+        _ => Some(answer),
+    };
+    lost(&play(&terms, &mut parties, &signed, None), 0, Reason::Contradiction);
+}
+
+/// Terms that could convict an honest party, or that say nothing, are refused.
+#[test]
+fn terms_about_a_receipt_are_checked() {
+    let model = Model::small();
+    let honest = model.terms(model.signed(model.receipt.traces.unwrap()));
+    Rules::new(&honest).unwrap();
+    assert_eq!(Terms::from_bytes(&honest.to_bytes()).as_ref(), Ok(&honest));
+    let with = |receipt: Receipt, key: Option<&PrivateKey>| model.terms(receipt.to_text(key));
+    let own = key(0);
+    let (receipt, changed) = (&model.receipt, |edit: &dyn Fn(&mut Terms)| {
+        let mut terms = honest.clone();
+        edit(&mut terms);
+        terms
+    });
+    let outside = Receipt { prompt: vec![1, 200], ..receipt.clone() };
+    let salted = salted_texts(&AnyReceipt::Answer(receipt.clone()), [3; 32], Some(&own));
+    let cases = [
+        ("nobody signed", with(receipt.clone(), None)),
+        ("the first party is not", with(receipt.clone(), Some(&key(1)))),
+        ("commits no traces", with(Receipt { traces: None, ..receipt.clone() }, Some(&own))),
+        ("has a token 200", with(outside, Some(&own))),
+        ("the answer has 0", with(Receipt { answer: Vec::new(), ..receipt.clone() }, Some(&own))),
+        ("the receipt is of model", changed(&|terms| terms.job = job_text([200, 8, 2, 4, 48]))),
+        ("no program file and no claim", changed(&|terms| terms.program = Some(Base64(vec![1])))),
+        ("about no computation, and about no receipt", changed(&|terms| terms.receipt = None)),
+        ("opening", model.terms(salted[0].clone())),
+    ];
+    for (says, terms) in cases {
+        let why = Rules::new(&terms).err().expect(says).to_string();
+        assert!(why.contains(says), "{says}: {why}");
+        assert!(
+            ReceiptParty::open(terms, model.weights.clone(), key(0), Box::new(Cpu::new(1).unwrap())).is_err()
+        );
+    }
+    let mut weights = model.weights.clone();
+    weights[1][0] ^= 1;
+    let why = ReceiptParty::open(honest.clone(), weights, key(0), Box::new(Cpu::new(1).unwrap()))
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(why.contains("the root over the parameters is"), "{why}");
+    let mut opened = model.terms(salted[0].clone());
+    opened.receipt.as_mut().unwrap().opening = Some(salted[1].clone());
+    assert_eq!(Rules::new(&opened).unwrap().traces(), receipt.traces);
+}
+
+/// A referee that leaves a check out lets a liar through, or accuses an honest party.
+#[test]
+fn a_faulty_referee_of_a_receipt_is_noticed() {
+    let model = Model::small();
+    let wrong = (1, model.kinds(1)[4], 5);
+    let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let mut parties = [model.party(&terms, 0, None), model.party(&terms, 1, Some(wrong))];
+    let game = play(&terms, &mut parties, &honestly, Some(Fault::Blame));
+    assert!(game.result.losses().any(|loss| loss.party == 0), "{:?}", game.result);
+}
+
+/// A long context: a product of many terms is opened by a fold, and an absmax of a column of a cache fits an answer.
+#[test]
+fn elements_that_read_a_whole_context_are_decided() {
+    let model = Model::of(job_text([50, 8192, 1, 1, 16]), 2);
+    let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let referee = Referee::new(&terms).unwrap();
+    let graph = Pass::of(&model.receipt, &model.text, 0).unwrap().graph;
+    let find = |wanted: &dyn Fn(usize, &Primitive) -> bool| {
+        (0..graph.nodes.len()).find(|&node| wanted(node, &graph.nodes[node].primitive)).unwrap()
+    };
+    let folded = find(&|node, _| fold_of(&graph, node, 0, 0).is_some());
+    let absmax = find(
+        &|_, primitive| matches!(primitive, Primitive::Absmax { input, .. } if input.dims[3] > 8192 && input.strides[3] > 1),
+    );
+    // Who states the total of its operands contradicts its element; who states one that gives the element is wrong in a part of it.
+    let (words, more) = (Cell::new([0f32; 2]), Cell::new(0i128));
+    let states = |party: usize, asked: &Asked, mut answer: Answer| {
+        match &mut answer {
+            Answer::Slice { bytes } => {
+                let mut known = words.get();
+                known[party] = f32::from_le_bytes(bytes.0[..4].try_into().unwrap());
+                words.set(known);
+            }
+            Answer::Total { value } if party == 1 => {
+                let [right, wrong] = words.get().map(f64::from);
+                let sum = i128::from_le_bytes(value.0[..].try_into().unwrap());
+                let scale = (right / sum as f64).log2().round().exp2();
+                more.set(((wrong - right) / scale) as i128);
+                add(&mut value.0, more.get());
+            }
+            Answer::Children { values } if party == 1 && is_of_terms(&asked.question) => {
+                add(&mut values.0[..16], more.get());
+            }
+            _ => {}
+        }
+        Some(answer)
+    };
+    let cases: [(usize, Act, Reason); 3] = [
+        (folded, &honestly, Reason::Contradiction),
+        (folded, &states, Reason::WrongValue),
+        (absmax, &honestly, Reason::WrongValue),
+    ];
+    let mut largest = 0;
+    for (node, act, reason) in cases {
+        let mut parties = [model.party(&terms, 0, None), model.party(&terms, 1, Some((0, node, 0)))];
+        let game = play(&terms, &mut parties, act, None);
+        lost(&game, 1, reason);
+        assert!(game.bytes <= referee.bound().bytes, "{} of {}", game.bytes, referee.bound().bytes);
+        let of_terms = game.asked.iter().any(is_of_terms);
+        assert_eq!(of_terms, node == folded && reason == Reason::WrongValue);
+        largest = largest.max(game.largest);
+    }
+    assert!(largest as u64 <= LEAF_MAX, "{largest}");
+}
+
+fn is_of_terms(question: &Question) -> bool {
+    matches!(question, Question::Children { tree: Tree::Terms { .. }, .. })
+}
+
+/// Adds to a sum of products.
+fn add(sum: &mut [u8], more: i128) {
+    let before = i128::from_le_bytes((&*sum).try_into().unwrap());
+    sum.copy_from_slice(&(before + more).to_le_bytes());
+}

@@ -1,0 +1,114 @@
+//! Games about a receipt by the commands.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use super::commands::{Folder, terminated};
+use crate::common::{gpt_job, trained};
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_game::net::desk::Desk;
+use tiebreak_game::net::folder::Answers;
+use tiebreak_game::party::ReceiptParty;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::{checkpoint, names};
+
+const NEW: &str = "referee new --party alice.pub --party bob.pub --referee referee.pub";
+
+/// A run of a GPT, and a salted receipt of an answer, which alice signed.
+fn answered() -> Folder {
+    let folder = Folder(tempfile::tempdir().unwrap());
+    trained(&gpt_job(folder.0.path(), "step", ""), &folder.0.path().join("run"), None);
+    for name in ["alice", "bob", "referee"] {
+        assert_eq!(folder.run(&format!("key new {name} --name {name}")).0, 0);
+    }
+    let files = "--receipt r.json --opening o.json --trace t --key alice";
+    let (code, _, stderr) = folder.run(&format!("generate run --prompt abc --length 14 {files}"));
+    assert_eq!(code, 0, "{stderr}");
+    folder
+}
+
+#[test]
+fn a_game_about_a_receipt_convicts_whoever_lies() {
+    let folder = answered();
+    let about = "--receipt r.json --opening o.json --run run --moves 5 --increment 1 --replay 60";
+    let said = folder.json(&format!("{NEW} {about} --out terms.json"), 0);
+    let root = said["traces"].as_str().unwrap().to_string();
+    let bytes = fs::read(folder.path("terms.json")).unwrap();
+    let terms = Terms::from_bytes(&bytes).unwrap();
+    // The receipt needs its opening, the signer comes first, a clock is given, and runs have other options.
+    let refused = |args: &str, says: &str| {
+        let (code, _, stderr) = folder.run(&format!("{args} --out other.json"));
+        assert!(code == 2 && stderr.contains(says), "{args}: {code} {stderr}");
+    };
+    refused(&format!("{NEW} --receipt r.json --run run --replay 60"), "is salted");
+    refused(&format!("{NEW} --receipt r.json --opening o.json --run run"), "give --replay");
+    refused(&format!("{NEW} --receipt r.json --opening o.json --replay 60"), "--run <RUN>");
+    refused(&format!("{NEW} --opening o.json --run run --replay 60"), "--receipt");
+    let other = NEW.replace("alice.pub --party bob.pub", "bob.pub --party alice.pub");
+    refused(&format!("{other} {about}"), "the first party is not");
+
+    // The challenger flips a bit of an operator of the second window; the signer's command answers over HTTP.
+    let serve = "run --key alice --terms terms.json --referee-key referee.pub --listen 127.0.0.1:0";
+    let (alice, said) = folder.serve(serve);
+    let key = PrivateKey::from_text(&fs::read_to_string(folder.path("bob")).unwrap()).unwrap();
+    let journal = folder.path("bob.answers");
+    let referee = terms.keys().unwrap().1;
+    let desk =
+        Arc::new(Desk::open(terms.game(), &key, referee, Path::new(&journal), Disk::default()).unwrap());
+    let (run, one, two) = (folder.path("run"), desk.clone(), desk.clone());
+    let works = thread::spawn(move || {
+        let run = Run::open(Path::new(&run)).unwrap();
+        let model = &run.program().state()[..run.program().released()];
+        let weights = checkpoint::read(run.at(names::MODEL), model).unwrap();
+        let change = |window: usize, node: usize, bytes: &[u8]| {
+            (window == 1 && node == 5).then(|| bytes.iter().map(|byte| byte ^ 1).collect())
+        };
+        let cpu = Box::new(Cpu::new(1).unwrap());
+        one.work(&mut ReceiptParty::open_cheating(terms, weights, key, cpu, Box::new(change)).unwrap());
+    });
+    let mut answers = Answers::new(Path::new(&folder.path("bob-folder"))).unwrap();
+    let looks = thread::spawn(move || answers.serve(&two));
+    let address = said["address"].as_str().unwrap();
+    let play = format!("referee terms.json --key referee alice={address} bob=bob-folder --out v.json");
+    let result = folder.json(&play, 1);
+    assert_eq!(result["result"]["remaining"], serde_json::json!([0]), "{result}");
+    assert_eq!(result["result"]["upheld"], root.as_str());
+    let checked = folder.json("verdict check v.json --party-key bob.pub", 1);
+    assert_eq!((&checked["computation"], &checked["traces"]), (&serde_json::Value::Null, &root.into()));
+    assert_eq!(folder.run("verdict report v.json --output v.html").0, 0);
+    desk.close();
+    [works, looks].into_iter().for_each(|thread| thread.join().unwrap());
+    terminated(alice);
+
+    // Parties and games of the other kind are refused.
+    for (args, says) in [
+        ("serve run --challenge mine", "leave --challenge and --data out"),
+        ("serve run --step 99", "99"),
+        ("serve --challenge mine --data .", "give RUN"),
+    ] {
+        let (code, _, stderr) = folder.run(&format!(
+            "{args} --key alice --terms terms.json --referee-key referee.pub --journal j --listen 127.0.0.1:0"
+        ));
+        assert!(code != 0 && stderr.contains(says), "{args}: {code} {stderr}");
+    }
+}
+
+/// A signer who withholds everything forfeits; the challenger's command remains.
+#[test]
+fn a_silent_signer_forfeits() {
+    let folder = answered();
+    let about = "--receipt r.json --opening o.json --job job.toml --moves 5 --increment 1 --replay 60";
+    folder.json(&format!("{NEW} {about} --out terms.json"), 0);
+    let serve = "run --key bob --terms terms.json --referee-key referee.pub --files bob-folder";
+    let (bob, _) = folder.serve(serve);
+    let play = "referee terms.json --key referee alice=nobody-here bob=bob-folder --out v.json";
+    let result = folder.json(play, 5);
+    assert_eq!(result["result"]["remaining"], serde_json::json!([1]), "{result}");
+    assert_eq!(result["result"]["absent"][0]["reason"], "timeout");
+    terminated(bob);
+}
